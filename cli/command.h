@@ -1,0 +1,34 @@
+// A verb of the command line, and the table of all of them.
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <memory>
+#include <span>
+
+#include "cli/console.h"
+#include "lib/base/cancel.h"
+#include "lib/base/result.h"
+
+namespace ckpt::cli {
+
+/// What every verb is given besides its own options.
+struct Context {
+  Console& out;            ///< stdout: data; stderr: everything else
+  ProgressSink& progress;
+  const Cancel& cancel;    ///< set by the first SIGINT or SIGTERM
+};
+
+/// One verb. `add_options` binds its flags to a state of its own and returns what runs after parsing.
+/// A failure is an Error; success with another exit code than 0 (verify: 1) is an Error of that code, too.
+struct Command {
+  using Run = std::function<Result<void>(Context&)>;
+  const char* name;
+  const char* summary;  ///< one line, as in the README's table and the man page's NAME
+  Run (*add_options)(CLI::App& app);
+};
+
+/// In the order in which help shows them.
+std::span<const Command> commands();
+
+}  // namespace ckpt::cli

@@ -1,0 +1,82 @@
+#include "cli/console.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/text.h"
+
+namespace ckpt::cli {
+
+void Console::data(std::string_view text) {
+  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && errno == EPIPE) std::_Exit(0);
+}
+
+void Console::info(std::string_view line) {
+  if (!options_.quiet) fmt::print(stderr, "{}\n", line);
+}
+
+namespace {
+/// Columns on a terminal: UTF-8 continuation bytes take none.
+size_t width(const std::string& s) {
+  return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xc0) != 0x80; }));
+}
+}  // namespace
+
+void Console::table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                    const std::vector<size_t>& right) {
+  std::vector<std::vector<std::string>> all;
+  if (!header.empty()) all.push_back(header);
+  for (const auto& row : rows) {
+    auto& cells = all.emplace_back();
+    for (const std::string& cell : row) cells.push_back(escape_for_terminal(cell));
+  }
+  std::vector<size_t> widths;
+  for (const auto& row : all) {
+    widths.resize(std::max(widths.size(), row.size()));
+    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
+  }
+  for (const auto& row : all) {
+    std::string line;
+    for (size_t i = 0; i < row.size(); ++i) {
+      bool to_right = std::find(right.begin(), right.end(), i) != right.end();
+      std::string pad(widths[i] - width(row[i]), ' ');
+      line += to_right ? pad + row[i] : row[i] + pad;
+      if (i + 1 < row.size()) line += "  ";
+    }
+    line.erase(line.find_last_not_of(' ') + 1);
+    data(line + "\n");
+  }
+}
+
+bool Console::color(std::FILE* stream) const {
+  if (options_.color == "always") return true;
+  if (options_.color == "never") return false;
+  const char* no_color = std::getenv("NO_COLOR");
+  return (no_color == nullptr || *no_color == 0) && ::isatty(::fileno(stream)) != 0;
+}
+
+void report_error(const Error& error, const GlobalOptions& options) {
+  if (options.json) {
+    nlohmann::json doc = {{"schema", "ckpt.error/1"},
+                          {"code", exit_code(error.code)},
+                          {"kind", code_name(error.code)},
+                          {"message", error.text()},
+                          {"hint", error.hint},
+                          {"target_state", error.target_state}};
+    if (!error.causes.empty()) doc["causes"] = error.causes;
+    fmt::print(stderr, "{}\n", doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
+    return;
+  }
+  bool color = Console(options).color(stderr);
+  fmt::print(stderr, "{}ckpt:{} {}\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", escape_for_terminal(error.text()));
+  for (const std::string& cause : error.causes) fmt::print(stderr, "  {}\n", escape_for_terminal(cause));
+  if (!error.target_state.empty()) fmt::print(stderr, "target: {}\n", escape_for_terminal(error.target_state));
+  if (!error.hint.empty()) fmt::print(stderr, "hint: {}\n", escape_for_terminal(error.hint));
+}
+
+}  // namespace ckpt::cli

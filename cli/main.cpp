@@ -1,0 +1,39 @@
+// Parse, dispatch, the one catch, the exit code.
+#include <fmt/format.h>
+
+#include <csignal>
+#include <exception>
+#include <new>
+
+#include "cli/command.h"
+#include "cli/options.h"
+
+namespace {
+
+ckpt::Cancel g_cancel;
+void on_stop_signal(int) { g_cancel.request(); }
+
+/// The first SIGINT, SIGTERM or SIGHUP asks for an orderly end. Not SA_RESTART: a blocking wait must notice.
+void install_signals() {
+  struct sigaction sa{};
+  sa.sa_handler = on_stop_signal;
+  for (int sig : {SIGINT, SIGTERM, SIGHUP}) sigaction(sig, &sa, nullptr);
+  sa.sa_handler = SIG_IGN;
+  sigaction(SIGPIPE, &sa, nullptr);
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  ckpt::cli::GlobalOptions options;
+  try {
+    install_signals();
+    return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
+  } catch (const std::bad_alloc&) {
+    ckpt::cli::report_error(ckpt::Error(ckpt::Code::kNoRoom, "", "out of memory"), options);
+    return ckpt::exit_code(ckpt::Code::kNoRoom);
+  } catch (const std::exception& e) {
+    ckpt::cli::report_error(ckpt::Error(ckpt::Code::kBug, "", fmt::format("unexpected: {}", e.what())), options);
+    return ckpt::exit_code(ckpt::Code::kBug);
+  }
+}

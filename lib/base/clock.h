@@ -1,0 +1,29 @@
+// Time: durations are integer microseconds, wall clocks are RFC 3339 in UTC.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace ckpt {
+
+/// CLOCK_MONOTONIC in microseconds.
+uint64_t monotonic_us();
+/// "2026-01-31T12:00:00.123456Z"
+std::string rfc3339_now();
+
+class Stopwatch {
+ public:
+  Stopwatch() : start_(monotonic_us()) {}
+  uint64_t elapsed_us() const { return monotonic_us() - start_; }
+  /// Microseconds since the start or the last lap.
+  uint64_t lap_us() {
+    uint64_t now = monotonic_us(), out = now - start_;
+    start_ = now;
+    return out;
+  }
+
+ private:
+  uint64_t start_;
+};
+
+}  // namespace ckpt

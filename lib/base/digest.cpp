@@ -1,0 +1,68 @@
+#include "lib/base/digest.h"
+
+#include <openssl/evp.h>
+#include <xxhash.h>
+#include <zlib.h>
+
+#include <cstdio>
+
+#include "lib/base/result.h"
+
+namespace ckpt {
+
+Hash128 xxh3_128(ByteSpan data) {
+  XXH128_hash_t h = XXH3_128bits(data.data(), data.size());
+  return {h.low64, h.high64};
+}
+
+std::string to_hex(const Hash128& hash) {
+  char text[33];
+  std::snprintf(text, sizeof text, "%016llx%016llx", static_cast<unsigned long long>(hash.hi),
+                static_cast<unsigned long long>(hash.lo));
+  return text;
+}
+
+struct Sha256::State {
+  EVP_MD_CTX* ctx = EVP_MD_CTX_new();
+  State() { CKPT_ASSERT(ctx != nullptr && EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr) == 1); }
+  ~State() { EVP_MD_CTX_free(ctx); }
+};
+
+Sha256::Sha256() : state_(std::make_unique<State>()) {}
+Sha256::~Sha256() = default;
+Sha256::Sha256(Sha256&&) noexcept = default;
+Sha256& Sha256::operator=(Sha256&&) noexcept = default;
+
+void Sha256::update(ByteSpan data) {
+  CKPT_ASSERT(EVP_DigestUpdate(state_->ctx, data.data(), data.size()) == 1);
+}
+
+std::string Sha256::finish_hex() {
+  unsigned char raw[32];
+  unsigned int size = 0;
+  CKPT_ASSERT(EVP_DigestFinal_ex(state_->ctx, raw, &size) == 1 && size == sizeof raw);
+  CKPT_ASSERT(EVP_DigestInit_ex(state_->ctx, EVP_sha256(), nullptr) == 1);
+  static const char* kHex = "0123456789abcdef";
+  std::string out;
+  for (unsigned char c : raw) {
+    out += kHex[c >> 4];
+    out += kHex[c & 15];
+  }
+  return out;
+}
+
+std::string sha256_hex(ByteSpan data) {
+  Sha256 sha;
+  sha.update(data);
+  return sha.finish_hex();
+}
+
+uint32_t crc32(uint32_t crc, ByteSpan data) {
+  return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
+}
+
+uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_length) {
+  return static_cast<uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(second_length)));
+}
+
+}  // namespace ckpt

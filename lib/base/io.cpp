@@ -1,0 +1,136 @@
+#include "lib/base/io.h"
+
+#include <fcntl.h>
+
+#include <cerrno>
+
+namespace ckpt::io {
+
+Result<UniqueFd> open_file(const std::filesystem::path& path, int flags, unsigned mode) {
+  int fd = ::open(path.c_str(), flags | O_CLOEXEC, mode);
+  if (fd < 0) return sys_error(path.string(), "cannot open");
+  return UniqueFd(fd);
+}
+
+Result<UniqueFd> open_regular(int dir, const std::string& name) {
+  // O_NONBLOCK: opening a fifo planted under this name must not hang.
+  UniqueFd fd(::openat(dir, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) {
+    if (errno == ELOOP) return fail(Code::kAnswerNo, name, "is a symbolic link, which is not followed here");
+    return sys_error(name, "cannot open");
+  }
+  CKPT_TRY_ASSIGN(struct stat st, stat_fd(fd.get(), name));
+  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, name, "is not a regular file");
+  return fd;
+}
+
+Result<struct stat> stat_fd(int fd, const std::string& subject) {
+  struct stat st{};
+  if (::fstat(fd, &st) != 0) return sys_error(subject, "cannot stat");
+  return st;
+}
+
+Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject) {
+  std::string out;
+  struct stat st{};
+  if (::fstat(fd, &st) == 0 && st.st_size > 0) {
+    if (static_cast<uint64_t>(st.st_size) > limit) {
+      return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
+    }
+    out.reserve(static_cast<size_t>(st.st_size) + 1);
+  }
+  constexpr size_t kStep = 64 * 1024;
+  for (;;) {
+    size_t used = out.size();
+    size_t room = std::max(kStep, out.capacity() - used);
+    out.resize(used + room);
+    ssize_t n = ::read(fd, out.data() + used, room);
+    out.resize(used + (n > 0 ? static_cast<size_t>(n) : 0));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return sys_error(subject, "cannot read");
+    }
+    if (n == 0) return out;
+    if (out.size() > limit) {
+      return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
+    }
+  }
+}
+
+Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_RDONLY));
+  return read_all(fd.get(), limit, path.string());
+}
+
+Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std::string& subject) {
+  while (!out.empty()) {
+    ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return sys_error(subject, "cannot read");
+    }
+    if (n == 0) return fail(Code::kAnswerNo, subject, "truncated: it ends at byte " + std::to_string(offset));
+    out = out.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+Result<void> pwrite_all(int fd, ByteSpan data, uint64_t offset, const std::string& subject) {
+  while (!data.empty()) {
+    ssize_t n = ::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset));
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return sys_error(subject, "cannot write");
+    }
+    data = data.subspan(static_cast<size_t>(n));
+    offset += static_cast<uint64_t>(n);
+  }
+  return {};
+}
+
+Result<void> write_all(int fd, ByteSpan data, const std::string& subject) {
+  while (!data.empty()) {
+    ssize_t n = ::write(fd, data.data(), data.size());
+    if (n < 0) {
+      if (errno == EINTR) continue;
+      return sys_error(subject, "cannot write");
+    }
+    data = data.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+Result<void> write_file(const std::filesystem::path& path, std::string_view data) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_WRONLY | O_CREAT | O_TRUNC));
+  return write_all(fd.get(), as_bytes(data), path.string());
+}
+
+Result<void> sync_fd(int fd, const std::string& subject) {
+  if (::fsync(fd) != 0) return sys_error(subject, "cannot make durable (fsync)");
+  return {};
+}
+
+Result<void> sync_dir(const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, open_file(dir, O_RDONLY | O_DIRECTORY));
+  return sync_fd(fd.get(), dir.string());
+}
+
+Result<void> sync_tree(const std::filesystem::path& dir) {
+  std::error_code ec;
+  std::filesystem::recursive_directory_iterator it(dir, ec), end;
+  for (; !ec && it != end; it.increment(ec)) {
+    auto status = it->symlink_status(ec);
+    if (ec) break;
+    if (std::filesystem::is_directory(status)) {
+      CKPT_TRY(sync_dir(it->path()));
+    } else if (std::filesystem::is_regular_file(status)) {
+      CKPT_TRY_ASSIGN(UniqueFd fd, open_file(it->path(), O_RDONLY));
+      CKPT_TRY(sync_fd(fd.get(), it->path().string()));
+    }
+  }
+  if (ec) return sys_error(ec.value(), dir.string(), "cannot list");
+  return sync_dir(dir);
+}
+
+}  // namespace ckpt::io

@@ -1,0 +1,144 @@
+#include "lib/base/staged_dir.h"
+
+#include <fcntl.h>
+#include <linux/fs.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+
+#include <cerrno>
+#include <vector>
+
+#include "lib/base/io.h"
+
+namespace ckpt {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kMarker = ".ckpt-staging-";
+
+bool is_mount_point(const fs::path& dir) {
+  struct stat self{}, parent{};
+  if (::stat(dir.c_str(), &self) != 0 || ::stat((dir / "..").c_str(), &parent) != 0) return false;
+  return self.st_dev != parent.st_dev || self.st_ino == parent.st_ino;
+}
+
+/// Removes staging folders of this destination whose owner is gone (nobody holds their lock).
+void remove_abandoned(const fs::path& where, const std::string& prefix) {
+  std::error_code ec;
+  std::vector<fs::path> stale;
+  for (fs::directory_iterator it(where, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().rfind(prefix, 0) == 0) stale.push_back(it->path());
+  }
+  for (const fs::path& dir : stale) {
+    UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(dir, ec);
+  }
+}
+
+}  // namespace
+
+Result<StagedDir> StagedDir::create(const fs::path& destination, bool force) {
+  std::error_code ec;
+  StagedDir out;
+  out.destination_ = fs::absolute(destination, ec).lexically_normal();
+  if (!out.destination_.has_filename()) out.destination_ = out.destination_.parent_path();
+  out.force_ = force;
+  const std::string subject = destination.string();
+
+  auto status = fs::symlink_status(out.destination_, ec);
+  if (fs::is_symlink(status)) {
+    out.destination_ = fs::canonical(out.destination_, ec);
+    if (ec) return fail(Code::kUsage, subject, "is a symbolic link that leads nowhere");
+    status = fs::status(out.destination_, ec);
+  }
+  if (fs::exists(status)) {
+    if (!fs::is_directory(status)) return fail(Code::kUsage, subject, "exists and is not a folder");
+    fs::directory_iterator first(out.destination_, ec);
+    if (ec) return sys_error(ec.value(), subject, "cannot list");
+    out.inside_ = is_mount_point(out.destination_);
+    bool empty = true;
+    for (; first != fs::directory_iterator(); ++first) {
+      std::string name = first->path().filename().string();
+      if (out.inside_ && (name == "lost+found" || name.rfind(kMarker, 0) == 0)) continue;
+      empty = false;
+    }
+    if (!empty && !force) {
+      return Error(Code::kUsage, subject, "exists and is not empty").with_hint("choose another folder, or give --force to replace it");
+    }
+    if (!empty && out.inside_) return fail(Code::kUsage, subject, "is a mount point that is not empty: it cannot be replaced as a whole");
+  }
+  fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
+  std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
+  remove_abandoned(where, prefix);
+  std::string name = (where / (prefix + "XXXXXX")).string();
+  if (::mkdtemp(name.data()) == nullptr) return sys_error(where.string(), "cannot create a staging folder");
+  out.staging_ = name;
+  out.active_ = true;
+  CKPT_TRY_ASSIGN(out.lock_, io::open_file(out.staging_, O_RDONLY | O_DIRECTORY));
+  if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(out.staging_.string(), "cannot lock the staging folder");
+  return out;
+}
+
+StagedDir::StagedDir(StagedDir&& other) noexcept { *this = std::move(other); }
+
+StagedDir& StagedDir::operator=(StagedDir&& other) noexcept {
+  if (this == &other) return *this;
+  rollback();
+  destination_ = std::move(other.destination_);
+  staging_ = std::move(other.staging_);
+  lock_ = std::move(other.lock_);
+  inside_ = other.inside_;
+  force_ = other.force_;
+  active_ = std::exchange(other.active_, false);
+  return *this;
+}
+
+StagedDir::~StagedDir() { rollback(); }
+
+void StagedDir::rollback() noexcept {
+  if (!std::exchange(active_, false)) return;
+  std::error_code ec;
+  fs::remove_all(staging_, ec);
+}
+
+Result<void> StagedDir::commit_inside(const std::string& last) {
+  std::error_code ec;
+  std::vector<fs::path> entries;
+  for (const auto& entry : fs::directory_iterator(staging_, ec)) {
+    if (entry.path().filename() != last) entries.push_back(entry.path());
+  }
+  if (ec) return sys_error(ec.value(), staging_.string(), "cannot list");
+  auto move_up = [&](const fs::path& from) -> Result<void> {
+    fs::rename(from, destination_ / from.filename(), ec);
+    if (ec) return sys_error(ec.value(), from.string(), "cannot move into place");
+    return {};
+  };
+  for (const fs::path& entry : entries) CKPT_TRY(move_up(entry));
+  CKPT_TRY(io::sync_dir(destination_));
+  CKPT_TRY(move_up(staging_ / last));
+  CKPT_TRY(io::sync_dir(destination_));
+  rollback();
+  return {};
+}
+
+Result<void> StagedDir::commit(const std::string& last) {
+  CKPT_TRY(io::sync_tree(staging_));
+  if (inside_) return commit_inside(last);
+  const std::string from = staging_.string(), to = destination_.string();
+  if (::rename(from.c_str(), to.c_str()) != 0) {
+    // A non-empty destination (--force): swap the two names in one step, then drop the old content.
+    if (!force_ || (errno != ENOTEMPTY && errno != EEXIST)) return sys_error(to, "cannot move the finished folder into place");
+    if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
+      return sys_error(to, "cannot replace the existing folder");
+    }
+    CKPT_TRY(io::sync_dir(destination_.parent_path()));
+    rollback();
+    return {};
+  }
+  active_ = false;
+  return io::sync_dir(destination_.parent_path());
+}
+
+}  // namespace ckpt

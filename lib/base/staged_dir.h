@@ -1,0 +1,45 @@
+// A folder that appears under its final name complete and durable, or not at all.
+#pragma once
+
+#include <filesystem>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+
+namespace ckpt {
+
+/// Files are written below `path()`, a hidden folder (0700) beside the destination; `commit` makes everything durable and
+/// gives it its name. The destructor without a commit removes what was staged: that is the rollback.
+///
+/// Where the destination is itself a mount point no rename can replace it: then the staging folder lies inside it, and
+/// `commit` moves the entries up, the one named `last` (the commit point: a manifest) after all others.
+///
+/// A staging folder is flock-ed by its owner, so that one left behind by a killed ckpt is known as such: `create` removes
+/// abandoned ones of the same destination.
+class StagedDir {
+ public:
+  /// Refuses (kUsage) a destination that exists and is not an empty folder, unless `force`: then commit replaces it.
+  static Result<StagedDir> create(const std::filesystem::path& destination, bool force);
+  StagedDir(StagedDir&&) noexcept;
+  StagedDir& operator=(StagedDir&&) noexcept;
+  ~StagedDir();
+
+  const std::filesystem::path& path() const { return staging_; }
+  const std::filesystem::path& destination() const { return destination_; }
+
+  /// fsync of every file and folder, rename, fsync of the parent. `last`: the entry that makes the whole complete.
+  Result<void> commit(const std::string& last);
+
+ private:
+  StagedDir() = default;
+  Result<void> commit_inside(const std::string& last);
+  void rollback() noexcept;
+
+  std::filesystem::path destination_, staging_;
+  UniqueFd lock_;
+  bool inside_ = false;
+  bool force_ = false;
+  bool active_ = false;
+};
+
+}  // namespace ckpt

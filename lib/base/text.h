@@ -1,0 +1,20 @@
+// Text for people: names from files made harmless for a terminal, sizes with units, key globs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+namespace ckpt {
+
+/// Control characters, DEL, C1 controls and invalid UTF-8 become \xNN, so that no name can drive a terminal.
+std::string escape_for_terminal(std::string_view text);
+/// "1.5 GiB", "640 B": three significant digits, binary units.
+std::string human_bytes(uint64_t bytes);
+/// "1.234 ms", "2.5 s" from microseconds.
+std::string human_us(uint64_t us);
+/// Key globs: `*` matches inside one dot-separated part, `**` across parts, `?` one character that is not a dot,
+/// `[abc]` a set. Linear time: no pattern makes it blow up.
+bool glob_match(std::string_view pattern, std::string_view key);
+
+}  // namespace ckpt

@@ -1,0 +1,66 @@
+#include "lib/base/worker_pool.h"
+
+#include <csignal>
+
+namespace ckpt {
+
+WorkerPool::WorkerPool(unsigned threads, size_t queue_limit) {
+  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  limit_ = queue_limit == 0 ? 2 * threads : queue_limit;
+  sigset_t all, old;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &old);
+  for (unsigned i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  pthread_sigmask(SIG_SETMASK, &old, nullptr);
+}
+
+WorkerPool::~WorkerPool() {
+  {
+    std::lock_guard lock(mutex_);
+    queue_.clear();
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& t : workers_) t.join();
+}
+
+bool WorkerPool::submit(Job job) {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return failed_ || queue_.size() < limit_; });
+  if (failed_) return false;
+  queue_.push_back(std::move(job));
+  changed_.notify_all();
+  return true;
+}
+
+Result<void> WorkerPool::finish() {
+  std::unique_lock lock(mutex_);
+  changed_.wait(lock, [&] { return queue_.empty() && running_ == 0; });
+  if (failed_) return error_;
+  return {};
+}
+
+void WorkerPool::work() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Job job = std::move(queue_.front());
+    queue_.pop_front();
+    ++running_;
+    changed_.notify_all();
+    lock.unlock();
+    Result<void> result = job();
+    job = nullptr;
+    lock.lock();
+    --running_;
+    if (!result && !failed_) {
+      failed_ = true;
+      error_ = std::move(result).error();
+      queue_.clear();
+    }
+    changed_.notify_all();
+  }
+}
+
+}  // namespace ckpt
