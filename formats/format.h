@@ -1,0 +1,35 @@
+// The table of formats: who recognises a path, who reads it. Explicit, no static initialisers.
+#pragma once
+
+#include <filesystem>
+#include <span>
+#include <string_view>
+
+#include "lib/base/result.h"
+#include "lib/tensor/catalog.h"
+
+namespace ckpt::formats {
+
+struct ReadOptions {
+  uint64_t max_metadata_bytes = uint64_t{1} << 30;
+  /// Also look at the data files' record directories (zip items) so that every shard has its exact byte range. Without it
+  /// only metadata is opened: `load-metadata` and `inspect` must work with data files that cannot be read.
+  bool locate_data = true;
+};
+
+struct Format {
+  std::string_view name;
+  std::string_view summary;
+  /// Cheap: looks at names and first bytes only.
+  bool (*recognises)(const std::filesystem::path& path);
+  Result<tensor::Catalog> (*read)(const std::filesystem::path& path, const ReadOptions& options);
+};
+
+/// In the order in which they are asked.
+std::span<const Format> formats();
+
+/// Opens a checkpoint told apart by content. kNotFound: no such path. kUnsupported: nothing recognises it, or a known but
+/// unhandled kind (named). kAnswerNo: damaged or hostile.
+Result<tensor::Catalog> open_checkpoint(const std::filesystem::path& path, const ReadOptions& options);
+
+}  // namespace ckpt::formats

@@ -1,0 +1,125 @@
+// An image on disk: a folder that appears complete and durable, or not at all. Documented in man/ckpt-image.5.
+//
+//   DIR/manifest.json     the commit point: format version, id, time, host, parent, process, statistics, digests of the files
+//   DIR/pagemap           fixed-size records, one a block of 64 KiB of address space: which pages, where their bytes lie
+//   DIR/pages             the blocks' bytes, raw and page-aligned or zstd
+//   DIR/xstate, DIR/pipes the threads' extended register areas, the contents of pipes
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/cancel.h"
+#include "lib/base/digest.h"
+#include "lib/base/progress.h"
+#include "lib/base/result.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::store {
+
+constexpr uint64_t kPageSize = 4096;
+constexpr uint64_t kBlockPages = 16;                       ///< a mask of a block fits into uint16_t
+constexpr uint64_t kBlockSize = kBlockPages * kPageSize;   ///< 64 KiB, aligned in the target's address space
+
+/// One block of the target's memory as capture hands it over. Page i of the block is bit i of exactly one of the masks,
+/// or of none: then the image says nothing of it (anonymous: zero; private file: what the file has).
+struct Block {
+  uint64_t address = 0;      ///< of the block's first page, a multiple of kBlockSize
+  uint16_t data_mask = 0;    ///< pages whose bytes follow
+  uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
+  uint16_t parent_mask = 0;  ///< pages unchanged since the parent image
+  ByteSpan data;             ///< the pages of data_mask, in order, packed; borrowed until the call returns
+};
+
+/// What is known of an image from its manifest alone.
+struct Manifest {
+  std::string id;                     ///< random, 32 hex digits
+  std::string created;                ///< RFC 3339
+  std::string kind;                   ///< "pre-dump" or "dump"
+  std::string parent_path;            ///< relative to the image where possible; empty: standalone
+  std::string parent_id;
+  HostFacts host;
+  ProcessImage process;
+  CaptureStats stats;
+};
+
+/// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, repeated
+/// ones stored once, zstd level 1 tried and dropped where it saves less than an eighth. Memory: nothing beyond the index.
+class ImageWriter {
+ public:
+  struct Options {
+    bool force = false;
+    bool compress = true;
+    std::filesystem::path parent;  ///< empty: none. Opened and checked by `create`
+  };
+  /// Totals that only the writer knows.
+  struct Totals {
+    uint64_t pages_data = 0, pages_zero = 0, pages_parent = 0;
+    uint64_t bytes_written = 0;
+    uint64_t blocks_repeated = 0;  ///< stored once, referred to again
+  };
+
+  static Result<std::unique_ptr<ImageWriter>> create(const std::filesystem::path& dir, const Options& options);
+  virtual ~ImageWriter() = default;
+
+  virtual Result<void> add_block(const Block& block) = 0;
+  /// Appends to the file "xstate" or "pipes"; returns the offset.
+  virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
+  virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;
+  virtual Totals totals() const = 0;
+  /// Makes all durable and gives the image its name. id, created, parent_* are filled in here. `manifest.stats` gets
+  /// the final bytes_written and a "durable" phase.
+  virtual Result<void> commit(Manifest& manifest) = 0;
+};
+
+/// Reads one image with its chain of parents.
+class ImageReader {
+ public:
+  /// Opens the manifest, the index and those of all parents, checks their digests and ids. A cut or altered file is
+  /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
+  static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir);
+  /// True if the folder holds a manifest of ours (cheap; for telling images from model checkpoints).
+  static bool looks_like_image(const std::filesystem::path& dir);
+  virtual ~ImageReader() = default;
+
+  virtual const Manifest& manifest() const = 0;
+  virtual const std::filesystem::path& path() const = 0;
+  /// Every image of the chain, this one first.
+  virtual std::vector<const Manifest*> chain() const = 0;
+
+  /// A block resolved through the parents: where each page's bytes come from. Sorted by address, no duplicates.
+  struct ResolvedBlock {
+    uint64_t address = 0;
+    uint16_t data_mask = 0;  ///< pages with bytes, here or in a parent
+    uint16_t zero_mask = 0;
+  };
+  virtual const std::vector<ResolvedBlock>& blocks() const = 0;
+  /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the hash of
+  /// every chunk it reads. Thread-safe. Returns the number of bytes.
+  virtual Result<size_t> read_block(size_t index, MutableByteSpan out) const = 0;
+  virtual Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const = 0;
+  virtual Result<std::vector<std::byte>> read_pipe(uint64_t offset, uint64_t size) const = 0;
+
+  /// Reads every byte of the chain and compares with the hashes; findings name file, offset and address.
+  struct Finding {
+    std::string file;
+    uint64_t offset = 0;
+    std::string what;
+  };
+  virtual Result<std::vector<Finding>> verify(ProgressSink& progress, const Cancel& cancel) const = 0;
+  /// Bytes on disk of this image alone, and of the chain.
+  virtual uint64_t stored_bytes() const = 0;
+  virtual uint64_t chain_bytes() const = 0;
+};
+
+/// The manifest as JSON and back. `parse_manifest` takes hostile input: exact types, bounds, a size limit of 256 MiB,
+/// kAnswerNo with the place of the first fault.
+std::string to_json(const Manifest& manifest);
+Result<Manifest> parse_manifest(std::string_view json);
+
+}  // namespace ckpt::store

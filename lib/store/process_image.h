@@ -1,0 +1,234 @@
+// What an image of a process says, beside its memory: the description that `capture` fills from a live process, that the
+// manifest holds as JSON a person can read, and that `rebuild` makes a process from. Numbers are the kernel's own
+// (x86-64 Linux); addresses are the target's, never dereferenced here. man/ckpt-image.5 documents the JSON form, whose
+// members have the names of the fields below.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace ckpt::store {
+
+/// struct user_regs_struct of <sys/user.h>, as PTRACE_GETREGSET NT_PRSTATUS gives it: 27 registers in that order.
+/// A thread stopped in a system call has orig_rax >= 0 and rax = -ERESTART*; capture leaves that as it is, so that the
+/// kernel itself decides on resume (`Thread::restart` says what the kernel can no longer know).
+struct Registers {
+  std::array<uint64_t, 27> value{};
+  bool operator==(const Registers&) const = default;
+};
+/// Names in the order of `Registers::value`: r15 r14 r13 r12 rbp rbx r11 r10 r9 r8 rax rcx rdx rsi rdi orig_rax rip cs
+/// eflags rsp ss fs_base gs_base ds es fs gs.
+extern const std::array<const char*, 27> kRegisterNames;
+
+/// A queued signal: siginfo_t as PTRACE_PEEKSIGINFO gives it (128 bytes), kept as hex in the manifest.
+struct QueuedSignal {
+  int signo = 0;
+  std::vector<uint8_t> siginfo;
+};
+
+struct SignalAction {
+  int signo = 0;
+  uint64_t handler = 0;   ///< 0 SIG_DFL, 1 SIG_IGN, else an address
+  uint64_t flags = 0;     ///< SA_*, SA_RESTORER included
+  uint64_t restorer = 0;
+  uint64_t mask = 0;
+};
+
+/// setitimer values, microseconds; which: 0 REAL, 1 VIRTUAL, 2 PROF.
+struct IntervalTimer {
+  int which = 0;
+  uint64_t interval_us = 0;
+  uint64_t value_us = 0;  ///< time left at capture, 0: disarmed
+};
+
+/// timer_create timers: /proc/PID/timers and timer_gettime.
+struct PosixTimer {
+  int id = 0;
+  int clock = 0;
+  int notify = 0;         ///< sigev_notify: SIGEV_SIGNAL 0, SIGEV_NONE 1, SIGEV_THREAD 2, SIGEV_THREAD_ID 4
+  int signo = 0;
+  int tid = 0;            ///< for SIGEV_THREAD_ID
+  uint64_t sigval = 0;
+  uint64_t interval_ns = 0;
+  uint64_t value_ns = 0;  ///< time left, 0: disarmed
+};
+
+/// A system call that was interrupted with -ERESTART_RESTARTBLOCK (516) cannot be continued in another thread: the time
+/// left lives in the old kernel task. What `rebuild` does instead.
+enum class RestartKind {
+  kNone,       ///< the registers say all
+  kRepeat,     ///< run the call again from the start, with its own arguments
+  kSleepLeft,  ///< nanosleep / clock_nanosleep (relative): sleep `sleep_left_ns`, then return 0; remainder to its own rem
+};
+
+struct Thread {
+  int tid = 0;
+  std::string comm;
+  Registers regs;
+  uint64_t xstate_offset = 0;      ///< NT_X86_XSTATE area in the image's file "xstate"
+  uint64_t xstate_size = 0;
+  uint64_t signal_mask = 0;
+  std::vector<QueuedSignal> pending;  ///< private to the thread
+  uint64_t alt_stack_base = 0, alt_stack_size = 0;
+  int alt_stack_flags = 0;            ///< SS_DISABLE 2, SS_AUTODISARM 1<<31
+  uint64_t robust_list = 0, robust_list_size = 0;
+  uint64_t rseq_address = 0;          ///< 0: not registered
+  uint32_t rseq_size = 0, rseq_signature = 0;
+  uint64_t clear_child_tid = 0;
+  RestartKind restart = RestartKind::kNone;
+  uint64_t sleep_left_ns = 0;
+  // Scheduling (sched_getattr), affinity, and the rest a thread has of its own.
+  uint32_t sched_policy = 0;
+  uint64_t sched_flags = 0;
+  int32_t nice = 0;
+  uint32_t sched_priority = 0;
+  uint64_t sched_runtime = 0, sched_deadline = 0, sched_period = 0;
+  std::vector<uint8_t> affinity;      ///< bit mask as sched_getaffinity gives it
+  int ioprio = 0;
+  uint64_t timer_slack_ns = 0;        ///< 0: not known
+  // Credentials are a thread's own on Linux.
+  std::array<uint32_t, 4> uid{}, gid{};  ///< real, effective, saved, filesystem
+  std::vector<uint32_t> groups;
+  uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;
+  uint32_t securebits = 0;
+  bool no_new_privs = false;
+};
+
+enum class MappingKind {
+  kAnonymous,        ///< private, no file: heap, stack, malloc arenas
+  kPrivateFile,      ///< MAP_PRIVATE of a file: the image has only the pages that differ from the file
+  kSharedFile,       ///< MAP_SHARED of a regular file: the file holds the bytes
+  kSharedAnonymous,  ///< MAP_SHARED | MAP_ANONYMOUS seen by this process alone: the image has every page with content
+  kVdso,             ///< [vdso], [vvar], [vvar_vclock]: the new kernel's own, moved to the old place
+};
+
+/// One VMA. Two neighbours that the kernel would merge may appear as one or as two.
+struct MemoryMap {
+  uint64_t start = 0, end = 0;
+  int prot = 0;              ///< PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4
+  MappingKind kind = MappingKind::kAnonymous;
+  std::string name;          ///< as /proc/PID/maps shows it: path, [heap], [stack], [anon:..]
+  int file = -1;             ///< index into ProcessImage::files, -1: none
+  uint64_t file_offset = 0;
+  std::vector<std::string> flags;  ///< VmFlags of smaps as they are: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
+  std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
+};
+
+/// A file that the process maps, executes, or has open, with what tells whether it is still the same.
+struct FileIdentity {
+  std::string path;
+  uint64_t device = 0, inode = 0;
+  uint64_t size = 0;
+  int64_t mtime_ns = 0;
+  uint32_t mode = 0;
+  std::string build_id;      ///< ELF build id in hex when it has one (mapped executables)
+};
+
+enum class DescriptorKind {
+  kFile,      ///< regular file, folder: `file`, flags, offset
+  kDevice,    ///< /dev/null, zero, full, random, urandom: opened again by path
+  kPipe,      ///< both ends inside the process: `pipe`
+  kEventfd,
+  kEpoll,
+  kTimerfd,
+  kSignalfd,
+  kExternal,  ///< terminal or pipe of the surroundings, taken from the restoring shell's descriptor of the same number (--shell-job)
+};
+
+struct EpollEntry {
+  int target_fd = 0;
+  uint32_t events = 0;
+  uint64_t data = 0;
+};
+
+/// One open file description; `fds` are the descriptors that share it (dup).
+struct Descriptor {
+  DescriptorKind kind = DescriptorKind::kFile;
+  std::vector<std::pair<int, bool>> fds;  ///< number, close-on-exec
+  int flags = 0;                          ///< O_* as fdinfo gives them
+  uint64_t offset = 0;
+  int file = -1;                          ///< kFile, kDevice: index into ProcessImage::files
+  std::string external;                   ///< kExternal: "tty /dev/pts/3", "pipe:[123]"
+  bool written_by_process = false;        ///< open for writing: the file may have grown, the recorded offset counts
+  int pipe = -1;                          ///< kPipe: index into ProcessImage::pipes
+  uint64_t eventfd_count = 0;
+  bool eventfd_semaphore = false;
+  std::vector<EpollEntry> epoll;
+  int timerfd_clock = 0;
+  int timerfd_settime_flags = 0;
+  uint64_t timerfd_ticks = 0, timerfd_interval_ns = 0, timerfd_value_ns = 0;
+  uint64_t signalfd_mask = 0;
+  int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
+};
+
+struct Pipe {
+  uint64_t capacity = 65536;       ///< F_GETPIPE_SZ
+  uint64_t content_offset = 0, content_size = 0;
+};
+
+struct ResourceLimit {
+  int resource = 0;                ///< RLIMIT_*
+  uint64_t soft = 0, hard = 0;     ///< ~0: unlimited
+};
+
+/// PR_SET_MM_MAP's bounds.
+struct MemoryBounds {
+  uint64_t start_code = 0, end_code = 0, start_data = 0, end_data = 0, start_brk = 0, brk = 0, start_stack = 0;
+  uint64_t arg_start = 0, arg_end = 0, env_start = 0, env_end = 0;
+};
+
+/// One process with all its threads; threads[0] is the leader.
+struct ProcessImage {
+  int pid = 0, parent_pid = 0, group = 0, session = 0;
+  int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
+  bool stopped = false;            ///< in group-stop (SIGSTOP) at capture
+  std::vector<Thread> threads;
+  std::vector<QueuedSignal> pending;  ///< shared by the whole process
+  std::vector<SignalAction> actions;  ///< those that differ from SIG_DFL with no flags
+  std::vector<IntervalTimer> interval_timers;
+  std::vector<PosixTimer> posix_timers;
+  std::vector<MemoryMap> maps;     ///< by address
+  MemoryBounds bounds;
+  std::vector<uint64_t> auxv;      ///< pairs, AT_NULL included
+  uint64_t vdso_start = 0;         ///< address of the ELF header, 0: none
+  std::string vdso_xxh128;         ///< of the [vdso] bytes: another one means another kernel
+  std::vector<FileIdentity> files;
+  int exe = -1, cwd = -1, root = -1;  ///< indices into files
+  std::vector<Descriptor> descriptors;
+  std::vector<Pipe> pipes;
+  std::vector<ResourceLimit> limits;
+  int umask = 022;
+  uint64_t personality = 0;
+  int dumpable = 1;
+  int parent_death_signal = 0;
+  bool child_subreaper = false;
+  bool thp_disabled = false;
+  int oom_score_adj = 0;
+  int coredump_filter = 0x33;
+  std::vector<std::string> arguments;  ///< argv, for people
+};
+
+/// The machine an image was taken on; restore compares.
+struct HostFacts {
+  std::string hostname, kernel, machine;  ///< uname
+  std::string boot_id;
+  std::string cpu_model;
+  std::vector<std::string> cpu_flags;     ///< of /proc/cpuinfo
+  uint64_t xcr0 = 0;                      ///< enabled xstate features
+  uint64_t page_size = 4096;
+};
+
+/// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
+struct CaptureStats {
+  uint64_t frozen_us = 0;
+  uint64_t pages_scanned = 0, pages_copied = 0, pages_zero = 0, pages_unchanged = 0;
+  uint64_t bytes_memory = 0;   ///< read from the target
+  uint64_t bytes_written = 0;  ///< to the image
+  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: freeze, describe, snapshot, copy, write, ...
+};
+
+}  // namespace ckpt::store

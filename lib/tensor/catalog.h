@@ -1,0 +1,101 @@
+// The neutral model: what a checkpoint holds and where its bytes lie, whatever its format. A reader fills a Catalog
+// without reading a tensor byte; a plan joins two grids; a writer lays bytes out. Terms are Megatron's: global shape,
+// global offset, shard; a ShardedObject is an opaque blob at a place of a grid.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/tensor/dtype.h"
+
+namespace ckpt::tensor {
+
+using Shape = std::vector<uint64_t>;
+
+/// Elements of a shape (1 for a scalar); nothing on overflow.
+std::optional<uint64_t> element_count(const Shape& shape);
+
+/// How stored bytes become a shard's little-endian row-major bytes.
+enum class Encoding : uint8_t {
+  kRaw,      ///< they are already: the kernel can copy them
+  kEncoded,  ///< a codec, a filter, another byte order or F order: `Catalog::decoder` makes them so
+};
+
+/// A range of a file of the checkpoint.
+struct FileRange {
+  uint32_t file = 0;    ///< index into Catalog::files
+  uint64_t offset = 0;
+  uint64_t length = 0;
+};
+
+/// One stored piece of a tensor: the box [offset, offset + shape) of the global tensor.
+/// Zarr's edge chunks are stored whole: then `stored_shape` is larger than `shape` (row-major box whose leading corner
+/// counts). Empty `stored_shape`: same as `shape`.
+struct Shard {
+  Shape offset;
+  Shape shape;
+  Shape stored_shape;
+  FileRange where;             ///< kRaw: exactly item_size * elements(stored) bytes. kEncoded: the encoded bytes
+  FileRange item;              ///< the record around it, for `verify` (torch_dist: the zip item); length 0: none
+  Encoding encoding = Encoding::kRaw;
+};
+
+struct Tensor {
+  std::string key;
+  DType dtype = DType::kFloat32;
+  Shape shape;                 ///< global
+  std::vector<Shard> shards;   ///< any order
+  uint64_t bytes() const;      ///< of the logical tensor
+};
+
+/// An opaque object (ShardedObject): never unpickled to be carried.
+struct Object {
+  std::string key;             ///< full name: "rng_state/shard_0.1_1.2", or a plain key of torch's own checkpoints
+  FileRange where;
+  bool wrapped_in_list = false;///< Megatron's torch_dist stores a list of one element, zarr the object itself
+  std::vector<std::byte> inline_bytes;  ///< instead of `where` when not empty (encoded items already decoded)
+};
+
+struct SourceFile {
+  std::string path;            ///< relative to the checkpoint, or its own name for a single file
+  uint64_t size = 0;
+};
+
+/// Turns an encoded shard into raw bytes. Thread-safe.
+class Decoder {
+ public:
+  virtual ~Decoder() = default;
+  /// `encoded`: the bytes of shard.where. `out`: item_size * elements(stored or shape) bytes, all of it is written.
+  /// Damage is kAnswerNo; never more memory than `out` and a scratch of the same size.
+  virtual Result<void> decode(const Tensor& tensor, const Shard& shard, ByteSpan encoded, MutableByteSpan out) const = 0;
+};
+
+/// What a reader found. Nothing here holds tensor bytes.
+struct Catalog {
+  std::string format;               ///< "zarr", "torch_dist", "dcp", "safetensors", "zarr2" (foreign arrays), ...
+  std::filesystem::path root;       ///< folder, or the file itself
+  std::vector<SourceFile> files;
+  std::vector<Tensor> tensors;      ///< sorted by key
+  std::vector<Object> objects;      ///< sorted by key
+  std::optional<FileRange> common;  ///< common.pt, or the object that replaces it from Megatron 0.19 on
+  bool common_wrapped_in_list = false;
+  std::string metadata_json;        ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty
+  std::vector<std::string> warnings;///< things a person should know: "dtype <V2 taken as bfloat16"
+  std::shared_ptr<const Decoder> decoder;  ///< null: every shard is kRaw
+
+  /// Opens files[index]: below the root, not a link, regular.
+  Result<UniqueFd> open_file(uint32_t index) const;
+};
+
+/// Checks that the shards of a tensor lie inside it, do not overlap and cover it. Empty: all right; else findings as
+/// sentences that name key and box. O(n log n) for grids, bounded work for hostile ones.
+std::vector<std::string> check_shards(const Tensor& tensor);
+
+}  // namespace ckpt::tensor
