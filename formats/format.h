@@ -15,6 +15,9 @@ struct ReadOptions {
   /// Also look at the data files' record directories (zip items) so that every shard has its exact byte range. Without it
   /// only metadata is opened: `load-metadata` and `inspect` must work with data files that cannot be read.
   bool locate_data = true;
+  /// Damage of the data (a missing file, a bad zip item) goes to Catalog::damage and reading goes on. Without it the first
+  /// one is the error. Metadata that cannot be read is an error either way.
+  bool tolerate_damage = false;
 };
 
 struct Format {

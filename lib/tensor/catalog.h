@@ -25,7 +25,8 @@ std::optional<uint64_t> element_count(const Shape& shape);
 /// How stored bytes become a shard's little-endian row-major bytes.
 enum class Encoding : uint8_t {
   kRaw,      ///< they are already: the kernel can copy them
-  kEncoded,  ///< a codec, a filter, another byte order or F order: `Catalog::decoder` makes them so
+  kEncoded,  ///< a codec, a filter, strides, another byte order or F order: `Catalog::decoder` makes them so
+  kFill,     ///< nothing is stored: every element is `Tensor::fill_value` (zarr's absent chunks)
 };
 
 /// A range of a file of the checkpoint.
@@ -42,7 +43,8 @@ struct Shard {
   Shape offset;
   Shape shape;
   Shape stored_shape;
-  FileRange where;             ///< kRaw: exactly item_size * elements(stored) bytes. kEncoded: the encoded bytes
+  FileRange where;             ///< kRaw: exactly item_size * elements(stored) bytes. kEncoded: the encoded bytes.
+                               ///< length 0 with elements: not looked up (ReadOptions::locate_data)
   FileRange item;              ///< the record around it, for `verify` (torch_dist: the zip item); length 0: none
   Encoding encoding = Encoding::kRaw;
 };
@@ -52,6 +54,7 @@ struct Tensor {
   DType dtype = DType::kFloat32;
   Shape shape;                 ///< global
   std::vector<Shard> shards;   ///< any order
+  std::vector<std::byte> fill_value;  ///< one element, little endian; empty unless a shard is kFill
   uint64_t bytes() const;      ///< of the logical tensor
 };
 
@@ -77,6 +80,17 @@ class Decoder {
   virtual Result<void> decode(const Tensor& tensor, const Shard& shard, ByteSpan encoded, MutableByteSpan out) const = 0;
 };
 
+/// Something wrong (or, as a warning, odd) with a checkpoint, at a place that a person can look at.
+struct Finding {
+  std::string key;                 ///< tensor or object; empty: the checkpoint as a whole
+  std::string file;                ///< relative to the checkpoint; empty: none
+  std::optional<uint64_t> offset;  ///< bytes into `file`
+  std::string message;             ///< a clause: "is missing"
+  bool warning = false;
+  /// "file at byte 12: key: message", unescaped.
+  std::string text() const;
+};
+
 /// What a reader found. Nothing here holds tensor bytes.
 struct Catalog {
   std::string format;               ///< "zarr", "torch_dist", "dcp", "safetensors", "zarr2" (foreign arrays), ...
@@ -88,6 +102,8 @@ struct Catalog {
   bool common_wrapped_in_list = false;
   std::string metadata_json;        ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty
   std::vector<std::string> warnings;///< things a person should know: "dtype <V2 taken as bfloat16"
+  std::vector<Finding> damage;      ///< only with ReadOptions::tolerate_damage: what is missing or wrong
+  std::vector<std::string> unsupported;  ///< entries that no reader hands out, each with its key and why. `tensors` lacks them
   std::shared_ptr<const Decoder> decoder;  ///< null: every shard is kRaw
 
   /// Opens files[index]: below the root, not a link, regular.
