@@ -1,0 +1,193 @@
+#include "lib/proc/borrowed_thread.h"
+
+#include <sys/mman.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/proc/remote_memory.h"
+#include "lib/proc/signal_frame.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+// The scratch mapping's code. Both gadgets end in rt_sigreturn (number 15) over the frame; in the forking one the child,
+// should it ever run, exits at once (231 is exit_group).
+constexpr uint8_t kCode[] = {
+    // 0x00: plain call
+    0x0f, 0x05,                    // syscall
+    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
+    0x0f, 0x05,                    // syscall
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    // 0x10: fork
+    0x0f, 0x05,                    // syscall
+    0x85, 0xc0,                    // test %eax, %eax
+    0x75, 0x09,                    // jne  +9
+    0x31, 0xff,                    // xor  %edi, %edi
+    0xb8, 0xe7, 0x00, 0x00, 0x00,  // mov  $231, %eax
+    0x0f, 0x05,                    // syscall
+    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
+    0x0f, 0x05,                    // syscall
+    0xcc,
+};
+constexpr uint64_t kForkAt = 0x10;
+
+}  // namespace
+
+Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps) {
+  std::vector<const Vma*> candidates;
+  for (const Vma& vma : maps) {
+    if ((vma.prot & PROT_EXEC) == 0 || (vma.prot & PROT_READ) == 0 || vma.name == "[vsyscall]") continue;
+    candidates.insert(vma.name == "[vdso]" ? candidates.begin() : candidates.end(), &vma);
+  }
+  std::vector<std::byte> code;
+  for (const Vma* vma : candidates) {
+    code.resize(std::min<uint64_t>(vma->end - vma->start, 4 << 20));
+    if (!read_memory(pid, RemoteAddress(vma->start), code)) continue;
+    std::string_view text = as_text(code);
+    if (size_t at = text.find("\x0f\x05"); at != std::string_view::npos) return RemoteAddress(vma->start + at);
+  }
+  return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
+}
+
+Result<Scratch> Scratch::map(int pid, int tid, RemoteAddress syscall_instruction) {
+  Scratch out(pid, tid, syscall_instruction);
+  BorrowedThread thread(out, tid);
+  CKPT_TRY_ASSIGN(thread.regs_, get_registers(tid));
+  CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(tid));
+  thread.active_ = true;
+  CKPT_TRY(set_signal_mask(tid, ~0ull));
+  CKPT_TRY_ASSIGN(int64_t at, thread.run(syscall_instruction, RemoteAddress(thread.regs_.rsp), SYS_mmap,
+                                         {0, kSize, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0},
+                                         nullptr));
+  CKPT_TRY(thread.finish());
+  if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
+  out.start_ = RemoteAddress(static_cast<uint64_t>(at));
+  CKPT_TRY(write_memory(pid, out.start_, ByteSpan(reinterpret_cast<const std::byte*>(kCode), sizeof kCode)));
+  return out;
+}
+
+Scratch::Scratch(Scratch&& other) noexcept
+    : pid_(other.pid_), tid_(other.tid_), instruction_(other.instruction_), start_(std::exchange(other.start_, RemoteAddress(0))) {}
+
+Scratch::~Scratch() { (void)unmap(); }
+
+Result<void> Scratch::unmap() {
+  RemoteAddress start = std::exchange(start_, RemoteAddress(0));
+  if (raw(start) == 0) return {};
+  BorrowedThread thread(*this, tid_);
+  CKPT_TRY_ASSIGN(thread.regs_, get_registers(tid_));
+  CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(tid_));
+  thread.active_ = true;
+  CKPT_TRY(set_signal_mask(tid_, ~0ull));
+  CKPT_TRY_ASSIGN(int64_t result, thread.run(instruction_, RemoteAddress(thread.regs_.rsp), SYS_munmap, {raw(start), kSize}, nullptr));
+  CKPT_TRY(thread.finish());
+  if (result < 0) return sys_error(static_cast<int>(-result), describe_pid(pid_), "cannot remove the scratch mapping");
+  return {};
+}
+
+Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
+  BorrowedThread out(scratch, tid);
+  CKPT_TRY_ASSIGN(out.regs_, get_registers(tid));
+  CKPT_TRY_ASSIGN(out.mask_, get_signal_mask(tid));
+  CKPT_TRY_ASSIGN(std::vector<std::byte> xstate, get_xstate(tid));
+  RemoteAddress frame = scratch.start() + Scratch::kFrameAt;
+  std::vector<std::byte> bytes = make_signal_frame(raw(frame), out.regs_, xstate, out.mask_);
+  CKPT_ASSERT(bytes.size() <= Scratch::kBufferAt - Scratch::kFrameAt);
+  CKPT_TRY(write_memory(scratch.pid(), frame, bytes));
+  // Registers first: should ckpt die after the mask was set, the thread heals; the other way round it would run on deaf.
+  user_regs_struct parked = out.regs_;
+  parked.rip = raw(scratch.start()), parked.rsp = raw(frame + sizeof(uint64_t)), parked.rax = SYS_getpid;
+  parked.orig_rax = ~0ull;
+  CKPT_TRY(set_registers(tid, parked));
+  out.active_ = true;
+  CKPT_TRY(set_signal_mask(tid, ~0ull));
+  return out;
+}
+
+BorrowedThread::BorrowedThread(BorrowedThread&& other) noexcept
+    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)), regs_(other.regs_), mask_(other.mask_) {}
+
+BorrowedThread::~BorrowedThread() { (void)finish(); }
+
+Result<void> BorrowedThread::finish() {
+  if (!std::exchange(active_, false)) return {};
+  CKPT_TRY(set_signal_mask(tid_, mask_));
+  // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go of a
+  // stopped thread marks it as signalled (__ptrace_unlink).
+  return set_registers(tid_, regs_);
+}
+
+Result<void> BorrowedThread::step(Stop& stop) {
+  for (;;) {
+    CKPT_TRY(resume(tid_, Resume::kToSyscall));
+    CKPT_TRY_ASSIGN(stop, wait_stop(tid_));
+    switch (stop.kind) {
+      case StopKind::kSyscall:
+      case StopKind::kEvent: return {};
+      case StopKind::kEnded:
+        active_ = false;
+        return fail(Code::kNotFound, "thread " + std::to_string(tid_), "has ended");
+      case StopKind::kTrap:
+      case StopKind::kGroupStop: break;  // a stop request of somebody else: it stays in force once we let go
+      case StopKind::kSignal:
+        return fail(Code::kTargetAltered, describe_pid(tid_), "got signal " + std::to_string(stop.signal) + " while it was borrowed");
+    }
+  }
+}
+
+Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& a, int* child) {
+  user_regs_struct regs = regs_;
+  regs.rip = raw(instruction), regs.rsp = raw(stack);
+  regs.rax = static_cast<uint64_t>(number), regs.orig_rax = ~0ull;
+  regs.rdi = a[0], regs.rsi = a[1], regs.rdx = a[2], regs.r10 = a[3], regs.r8 = a[4], regs.r9 = a[5];
+  CKPT_TRY(set_registers(tid_, regs));
+  Stop stop;
+  CKPT_TRY(step(stop));  // entry
+  CKPT_TRY(step(stop));  // exit, or the clone event before it
+  if (stop.kind == StopKind::kEvent) {
+    CKPT_TRY_ASSIGN(unsigned long message, event_message(tid_));
+    if (child != nullptr) *child = static_cast<int>(message);
+    CKPT_TRY(step(stop));
+  }
+  CKPT_TRY_ASSIGN(user_regs_struct after, get_registers(tid_));
+  return static_cast<int64_t>(after.rax);
+}
+
+Result<int64_t> BorrowedThread::call(long number, const Arguments& arguments) {
+  return run(scratch_->start(), scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number, arguments, nullptr);
+}
+
+Result<uint64_t> BorrowedThread::call_ok(const char* what, long number, const Arguments& arguments) {
+  CKPT_TRY_ASSIGN(int64_t result, call(number, arguments));
+  if (result < 0 && result > -4096) return sys_error(static_cast<int>(-result), describe_pid(tid_), std::string("cannot ") + what);
+  return static_cast<uint64_t>(result);
+}
+
+Result<RemoteAddress> BorrowedThread::put(ByteSpan data) {
+  CKPT_ASSERT(data.size() <= Scratch::kRoom);
+  CKPT_TRY(write_memory(scratch_->pid(), scratch_->buffer(), data));
+  return scratch_->buffer();
+}
+
+Result<void> BorrowedThread::get(MutableByteSpan out) { return read_memory(scratch_->pid(), scratch_->buffer(), out); }
+
+Result<int> BorrowedThread::fork_frozen() {
+  CKPT_TRY(set_options(tid_, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK));
+  int child = 0;
+  auto result = run(scratch_->start() + kForkAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), SYS_clone, {}, &child);
+  CKPT_TRY(set_options(tid_, 0));
+  if (!result) return std::move(result).error();
+  if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");
+  CKPT_ASSERT(child == *result || child != 0);
+  CKPT_TRY_ASSIGN(Stop stop, wait_stop(child));
+  if (stop.kind == StopKind::kEnded) return fail(Code::kIo, describe_pid(tid_), "its snapshot ended at once");
+  CKPT_TRY(set_options(child, PTRACE_O_EXITKILL));
+  return child;
+}
+
+}  // namespace ckpt::proc

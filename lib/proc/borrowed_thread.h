@@ -1,0 +1,93 @@
+// System calls made in the target, by one of its own threads.
+//
+// Some state can be read (and a snapshot be made) only from inside. A stopped thread is borrowed for as short as possible:
+// its registers are put aside, it runs a `syscall` instruction, and gets its registers back. All signals are blocked
+// meanwhile.
+//
+// If ckpt is killed in that window the kernel lets the thread run on as it stands. So the calls are made from a scratch
+// mapping whose next instructions are rt_sigreturn over a frame that holds the thread's true state: an abandoned thread
+// finishes the call, then heals itself. Only the call that makes the scratch mapping runs without that net.
+#pragma once
+
+#include <sys/user.h>
+
+#include <array>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/result.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/ptrace.h"
+
+namespace ckpt::proc {
+
+/// A `syscall` instruction of the target: in its vdso, else in any executable mapping. kUnsupported when there is none.
+Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps);
+
+/// A private mapping in the target (64 KiB): code, the healing frame, room for arguments and results.
+class Scratch {
+ public:
+  /// `tid` is stopped. Every thread of the process may then be borrowed through this mapping, one after the other.
+  static Result<Scratch> map(int pid, int tid, RemoteAddress syscall_instruction);
+  Scratch(Scratch&& other) noexcept;
+  Scratch& operator=(Scratch&&) = delete;
+  /// Unmaps if `unmap` was not called; a target that runs or has ended is left alone.
+  ~Scratch();
+
+  /// The good end: the mapping disappears from the target. `tid` is stopped.
+  Result<void> unmap();
+
+  int pid() const { return pid_; }
+  RemoteAddress start() const { return start_; }
+  /// Where arguments and results go; `kRoom` bytes.
+  RemoteAddress buffer() const { return start_ + kBufferAt; }
+  static constexpr uint64_t kSize = 64 * 1024, kFrameAt = 4096, kBufferAt = 32 * 1024, kRoom = kSize - kBufferAt;
+
+ private:
+  friend class BorrowedThread;
+  Scratch(int pid, int tid, RemoteAddress instruction) : pid_(pid), tid_(tid), instruction_(instruction) {}
+  int pid_, tid_;
+  RemoteAddress instruction_;
+  RemoteAddress start_{0};
+};
+
+class BorrowedThread {
+ public:
+  /// `tid` is stopped by this thread of ckpt.
+  static Result<BorrowedThread> begin(const Scratch& scratch, int tid);
+  BorrowedThread(BorrowedThread&& other) noexcept;
+  BorrowedThread& operator=(BorrowedThread&&) = delete;
+  ~BorrowedThread();
+
+  using Arguments = std::array<uint64_t, 6>;
+  /// The raw result: negative is -errno. An Error means that the thread is gone.
+  Result<int64_t> call(long number, const Arguments& arguments = {});
+  /// As `call`, and a negative result is an Error named after `what`.
+  Result<uint64_t> call_ok(const char* what, long number, const Arguments& arguments = {});
+  /// Writes `data` at the start of the buffer and returns its address.
+  Result<RemoteAddress> put(ByteSpan data);
+  Result<void> get(MutableByteSpan out);
+
+  /// fork without a signal on exit (exit signal 0): the child is a frozen copy of all private memory that fork copies,
+  /// attached to us, stopped before its first instruction, and killed by the kernel should ckpt die.
+  Result<int> fork_frozen();
+
+  /// The good end: registers and signal mask as they were. The thread is still stopped.
+  Result<void> finish();
+
+ private:
+  BorrowedThread(const Scratch& scratch, int tid) : scratch_(&scratch), tid_(tid) {}
+  friend class Scratch;
+  Result<void> step(Stop& stop);
+  Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments, int* child);
+
+  const Scratch* scratch_;
+  int tid_;
+  bool active_ = false;
+  user_regs_struct regs_{};
+  uint64_t mask_ = 0;
+};
+
+}  // namespace ckpt::proc

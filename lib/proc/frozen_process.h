@@ -1,0 +1,50 @@
+// All threads of one process, stopped.
+#pragma once
+
+#include <map>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/proc/ptrace.h"
+
+namespace ckpt::proc {
+
+/// Holds every thread of a process in a ptrace stop. Owned by the thread that made it. `release` is the good end; the
+/// destructor releases too, and so does the kernel when ckpt is killed: the target runs on in every case.
+class FrozenProcess {
+ public:
+  /// Stops to a fixed point: seize and interrupt every thread, list again, until nothing new appears. A signal that was on
+  /// its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in `timeout_us`).
+  static Result<FrozenProcess> freeze(int pid, uint64_t timeout_us, const Cancel& cancel);
+  FrozenProcess(FrozenProcess&& other) noexcept;
+  FrozenProcess& operator=(FrozenProcess&&) = delete;
+  ~FrozenProcess();
+
+  int pid() const { return pid_; }
+  /// Sorted; the leader (tid == pid) first.
+  const std::vector<int>& threads() const { return threads_; }
+  /// The whole process was stopped (SIGSTOP and its kin) when it was frozen, and goes on being so afterwards.
+  bool group_stopped() const { return group_stopped_; }
+  /// CLOCK_MONOTONIC microseconds of the first stop.
+  uint64_t frozen_at_us() const { return frozen_at_us_; }
+
+  /// Lets all threads go on. Idempotent.
+  void release();
+  /// SIGKILL, then waits until the process is gone from this tracer's sight.
+  Result<void> kill();
+
+ private:
+  explicit FrozenProcess(int pid) : pid_(pid) {}
+  Result<bool> seize_new_threads();
+  Result<void> await_stop(int tid, uint64_t timeout_us);
+
+  int pid_;
+  std::vector<int> threads_;  ///< seized, in the order of seizing until `freeze` sorts them
+  size_t stopped_ = 0;        ///< the first `stopped_` of them have reported their stop
+  bool group_stopped_ = false;
+  uint64_t frozen_at_us_ = 0;
+};
+
+}  // namespace ckpt::proc

@@ -1,0 +1,64 @@
+#include "lib/proc/host.h"
+
+#include <cpuid.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <string_view>
+
+#include "lib/base/io.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+uint64_t read_xcr0() {
+  unsigned a = 0, b = 0, c = 0, d = 0;
+  constexpr unsigned kOsXsave = 1u << 27;
+  if (__get_cpuid(1, &a, &b, &c, &d) == 0 || (c & kOsXsave) == 0) return 0;
+  uint32_t low = 0, high = 0;
+  __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+  return static_cast<uint64_t>(high) << 32 | low;
+}
+
+/// The value of the first "key : value" line.
+std::string cpuinfo_value(std::string_view text, std::string_view key) {
+  for (size_t at = 0; at < text.size();) {
+    size_t end = std::min(text.find('\n', at), text.size());
+    std::string_view line = text.substr(at, end - at);
+    if (line.substr(0, key.size()) == key) {
+      if (size_t colon = line.find(": "); colon != std::string_view::npos) return std::string(line.substr(colon + 2));
+    }
+    at = end + 1;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<Host> read_host() {
+  Host out;
+  utsname names{};
+  ::uname(&names);
+  out.hostname = names.nodename, out.kernel = names.release, out.machine = names.machine;
+  CKPT_TRY_ASSIGN(out.boot_id, io::read_file("/proc/sys/kernel/random/boot_id", 4096));
+  while (!out.boot_id.empty() && out.boot_id.back() == '\n') out.boot_id.pop_back();
+  CKPT_TRY_ASSIGN(std::string cpuinfo, io::read_file("/proc/cpuinfo", 16 << 20));
+  out.cpu_model = cpuinfo_value(cpuinfo, "model name");
+  std::string flags = cpuinfo_value(cpuinfo, "flags");
+  for (size_t at = 0; at < flags.size();) {
+    size_t end = std::min(flags.find(' ', at), flags.size());
+    if (end > at) out.cpu_flags.push_back(flags.substr(at, end - at));
+    at = end + 1;
+  }
+  out.xcr0 = read_xcr0();
+  return out;
+}
+
+bool has_capability(int capability) {
+  auto status = read_status(::getpid(), ::getpid());
+  return status && (status->cap_effective >> capability & 1) != 0;
+}
+
+}  // namespace ckpt::proc

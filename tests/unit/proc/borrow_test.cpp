@@ -1,0 +1,173 @@
+#include <doctest/doctest.h>
+#include <linux/futex.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <csignal>
+#include <ctime>
+#include <thread>
+
+#include "lib/base/clock.h"
+#include "lib/proc/borrowed_thread.h"
+#include "lib/proc/frozen_process.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/remote_memory.h"
+
+using namespace ckpt;
+using namespace ckpt::proc;
+
+namespace {
+
+struct Shared {
+  std::atomic<uint64_t> counter{0};
+  std::atomic<int> sleep_result{-1};
+  std::atomic<uint64_t> slept_us{0};
+};
+
+/// A child with a counting thread and one in nanosleep; killed and reaped at the end.
+class Target {
+ public:
+  Target() {
+    shared_ = static_cast<Shared*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    new (shared_) Shared;
+    pid_ = ::fork();
+    if (pid_ == 0) {
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+      std::thread counter([s = shared_] { for (;;) s->counter.fetch_add(1); });
+      uint64_t start = monotonic_us();
+      timespec ts{0, 400'000'000};
+      shared_->sleep_result = ::nanosleep(&ts, nullptr);
+      shared_->slept_us = monotonic_us() - start;
+      counter.join();
+    }
+    while (shared_->counter == 0) std::this_thread::yield();
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
+  ~Target() {
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+    ::munmap(shared_, 4096);
+  }
+  int pid() const { return pid_; }
+  Shared& shared() { return *shared_; }
+
+ private:
+  Shared* shared_;
+  int pid_;
+};
+
+std::string maps_of(int pid) {
+  std::string out;
+  auto maps = read_maps(pid, false);
+  for (const Vma& vma : *maps) out += std::to_string(vma.start) + "-" + std::to_string(vma.end) + " " + vma.name + "\n";
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("freeze: all threads stand still, and go on after the release") {
+  Target target;
+  Cancel cancel;
+  {
+    auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
+    REQUIRE(frozen);
+    CHECK(frozen->threads().size() == 2);
+    CHECK(frozen->threads()[0] == target.pid());
+    uint64_t before = target.shared().counter;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(target.shared().counter == before);
+    CHECK(FrozenProcess::freeze(target.pid(), 1000, cancel).error().code == Code::kBusy);
+  }
+  uint64_t before = target.shared().counter;
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  CHECK(target.shared().counter > before);
+}
+
+TEST_CASE("borrow: a call is made in the target, its registers and mappings are as before, a sleep goes on") {
+  Target target;
+  Cancel cancel;
+  std::string before = maps_of(target.pid());
+  for (int round = 0; round < 3; ++round) {
+    auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
+    REQUIRE(frozen);
+    auto maps = read_maps(target.pid(), false);
+    auto instruction = find_syscall_instruction(target.pid(), *maps);
+    REQUIRE(instruction);
+    auto scratch = Scratch::map(target.pid(), target.pid(), *instruction);
+    REQUIRE(scratch);
+    for (int tid : frozen->threads()) {
+      auto regs_before = get_registers(tid);
+      auto thread = BorrowedThread::begin(*scratch, tid);
+      REQUIRE(thread);
+      CHECK(*thread->call(SYS_gettid) == tid);
+      CHECK(*thread->call(SYS_close, {~0ull}) == -EBADF);
+      CHECK(thread->finish());
+      auto regs_after = get_registers(tid);
+      CHECK(std::memcmp(&*regs_before, &*regs_after, sizeof *regs_before) == 0);
+    }
+    CHECK(scratch->unmap());
+    frozen->release();
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  }
+  CHECK(maps_of(target.pid()) == before);
+  while (target.shared().sleep_result == -1) std::this_thread::yield();
+  CHECK(target.shared().sleep_result == 0);
+  CHECK(target.shared().slept_us >= 400'000);
+  CHECK(target.shared().slept_us < 600'000);
+}
+
+TEST_CASE("borrow: a thread that is abandoned in the middle heals itself") {
+  Target target;
+  for (int round = 0; round < 4; ++round) {
+    // The tracer is a process of its own that dies with the thread borrowed.
+    int tracer = ::fork();
+    if (tracer == 0) {
+      Cancel cancel;
+      auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
+      auto maps = read_maps(target.pid(), false);
+      auto scratch = Scratch::map(target.pid(), target.pid(), *find_syscall_instruction(target.pid(), *maps));
+      int tid = frozen->threads().back();
+      auto thread = BorrowedThread::begin(*scratch, tid);
+      if (round > 0) (void)thread->call(SYS_getpid);
+      if (round > 1) (void)thread->fork_frozen();
+      ::kill(::getpid(), SIGKILL);
+    }
+    ::waitpid(tracer, nullptr, 0);
+    uint64_t before = target.shared().counter;
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    CHECK(target.shared().counter > before);
+    auto status = read_status(target.pid(), target.pid());
+    REQUIRE(status);
+    CHECK(status->tracer == 0);
+    CHECK(status->blocked == 0);
+    auto stat = read_stat(target.pid());
+    CHECK(stat->state != 't');
+  }
+}
+
+TEST_CASE("borrow: a frozen fork holds the memory of its instant and leaves no zombie once it is waited for") {
+  Target target;
+  Cancel cancel;
+  auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
+  REQUIRE(frozen);
+  auto maps = read_maps(target.pid(), false);
+  auto scratch = Scratch::map(target.pid(), target.pid(), *find_syscall_instruction(target.pid(), *maps));
+  auto thread = BorrowedThread::begin(*scratch, target.pid());
+  REQUIRE(thread);
+  auto child = thread->fork_frozen();
+  REQUIRE(child);
+  std::byte probe[16];
+  CHECK(read_memory(*child, scratch->start(), probe));
+  CHECK(probe[0] == std::byte{0x0f});
+  ::kill(*child, SIGKILL);
+  CHECK(wait_stop(*child)->kind == StopKind::kEnded);
+  constexpr uint64_t kWall = 0x40000000;
+  CHECK(*thread->call(SYS_wait4, {static_cast<uint64_t>(*child), 0, kWall | 1, 0}) == *child);
+  CHECK(thread->finish());
+  CHECK(scratch->unmap());
+  CHECK(read_children(target.pid())->empty());
+}
