@@ -159,7 +159,7 @@ Result<void> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, 
     from_stride *= stored[axis];
     to_stride *= region.shape[axis];
   }
-  if (shard.encoding == Encoding::kRaw) return copy_raw(shard, copy, out);
+  if (shard.encoding == Encoding::kRaw) return copy_raw(tensor, shard, copy, out);
   if (shard.encoding == Encoding::kFill) {
     return copy.for_each([&](uint64_t, uint64_t to) -> Result<void> {
       for (uint64_t i = 0; i < copy.run; i += tensor.fill_value.size()) {
@@ -175,7 +175,8 @@ Result<void> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, 
   });
 }
 
-Result<void> RegionReader::copy_raw(const Shard& shard, const Copy& copy, MutableByteSpan out) {
+Result<void> RegionReader::copy_raw(const Tensor& tensor, const Shard& shard, const Copy& copy, MutableByteSpan out) {
+  if (shard.where.file >= catalog_.files.size()) return fail(Code::kAnswerNo, tensor.key, "a shard has no bytes");
   const std::string& name = catalog_.files[shard.where.file].path;
   if (copy.last_byte() > shard.where.length) return fail(Code::kAnswerNo, name, "a shard is shorter than its shape");
   CKPT_TRY_ASSIGN(auto file, files_.open(shard.where.file));
@@ -199,6 +200,7 @@ Result<void> RegionReader::copy_raw(const Shard& shard, const Copy& copy, Mutabl
 Result<ByteSpan> RegionReader::decoded(const Tensor& tensor, const Shard& shard) {
   if (decoded_shard_ == &shard) return ByteSpan(decoded_);
   decoded_shard_ = nullptr;
+  if (shard.where.file >= catalog_.files.size()) return fail(Code::kAnswerNo, tensor.key, "a shard has no bytes");
   const std::string& name = catalog_.files[shard.where.file].path;
   auto count = element_count(shard.stored_shape.empty() ? shard.shape : shard.stored_shape);
   auto bytes = count ? checked_mul<uint64_t>(*count, item_size(tensor.dtype)) : std::nullopt;

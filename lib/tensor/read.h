@@ -57,7 +57,7 @@ class RegionReader {
  private:
   struct Copy;
   Result<void> copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out);
-  Result<void> copy_raw(const Shard& shard, const Copy& copy, MutableByteSpan out);
+  Result<void> copy_raw(const Tensor& tensor, const Shard& shard, const Copy& copy, MutableByteSpan out);
   Result<ByteSpan> decoded(const Tensor& tensor, const Shard& shard);
   void index_tensor(const Tensor& tensor);
 
