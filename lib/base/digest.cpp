@@ -22,6 +22,24 @@ std::string to_hex(const Hash128& hash) {
   return text;
 }
 
+struct Xxh3::State {
+  XXH3_state_t* xxh = XXH3_createState();
+  State() { CKPT_ASSERT(xxh != nullptr && XXH3_128bits_reset(xxh) == XXH_OK); }
+  ~State() { XXH3_freeState(xxh); }
+};
+
+Xxh3::Xxh3() : state_(std::make_unique<State>()) {}
+Xxh3::~Xxh3() = default;
+Xxh3::Xxh3(Xxh3&&) noexcept = default;
+Xxh3& Xxh3::operator=(Xxh3&&) noexcept = default;
+
+void Xxh3::update(ByteSpan data) { CKPT_ASSERT(XXH3_128bits_update(state_->xxh, data.data(), data.size()) == XXH_OK); }
+
+Hash128 Xxh3::digest() const {
+  XXH128_hash_t h = XXH3_128bits_digest(state_->xxh);
+  return {h.low64, h.high64};
+}
+
 struct Sha256::State {
   EVP_MD_CTX* ctx = EVP_MD_CTX_new();
   State() { CKPT_ASSERT(ctx != nullptr && EVP_DigestInit_ex(ctx, EVP_sha256(), nullptr) == 1); }

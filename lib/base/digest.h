@@ -18,6 +18,21 @@ Hash128 xxh3_128(ByteSpan data);
 /// 32 hex digits, high half first: the canonical form that `xxh128sum` prints.
 std::string to_hex(const Hash128& hash);
 
+/// XXH3-128 of data that comes in pieces.
+class Xxh3 {
+ public:
+  Xxh3();
+  ~Xxh3();
+  Xxh3(Xxh3&&) noexcept;
+  Xxh3& operator=(Xxh3&&) noexcept;
+  void update(ByteSpan data);
+  Hash128 digest() const;
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
 class Sha256 {
  public:
   Sha256();

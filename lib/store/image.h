@@ -1,8 +1,9 @@
 // An image on disk: a folder that appears complete and durable, or not at all. Documented in man/ckpt-image.5.
 //
 //   DIR/manifest.json     the commit point: format version, id, time, host, parent, process, statistics, digests of the files
+//   DIR/manifest.sha256   its digest, for `sha256sum -c`
 //   DIR/pagemap           fixed-size records, one a block of 64 KiB of address space: which pages, where their bytes lie
-//   DIR/pages             the blocks' bytes, raw and page-aligned or zstd
+//   DIR/pages, pages.1 .. the blocks' bytes, raw and page-aligned or zstd; one file for each thread that wrote at a time
 //   DIR/xstate, DIR/pipes the threads' extended register areas, the contents of pipes
 #pragma once
 
@@ -36,6 +37,13 @@ struct Block {
   ByteSpan data;             ///< the pages of data_mask, in order, packed; borrowed until the call returns
 };
 
+/// A file of an image. The pages files have no digest of their own: their chunks do, in the page map.
+struct StoredFile {
+  std::string name;
+  uint64_t size = 0;
+  std::string xxh128;  ///< as `xxh128sum` prints it; empty: none
+};
+
 /// What is known of an image from its manifest alone.
 struct Manifest {
   std::string id;                     ///< random, 32 hex digits
@@ -43,6 +51,7 @@ struct Manifest {
   std::string kind;                   ///< "pre-dump" or "dump"
   std::string parent_path;            ///< relative to the image where possible; empty: standalone
   std::string parent_id;
+  std::vector<StoredFile> files;      ///< all but the manifest and its digest; filled in by `commit`
   HostFacts host;
   ProcessImage process;
   CaptureStats stats;
@@ -116,6 +125,9 @@ class ImageReader {
   virtual uint64_t stored_bytes() const = 0;
   virtual uint64_t chain_bytes() const = 0;
 };
+
+/// The manifest of one image, its digest checked, neither page map nor parents opened. Codes as for `ImageReader::open`.
+Result<Manifest> read_manifest(const std::filesystem::path& dir);
 
 /// The manifest as JSON and back. `parse_manifest` takes hostile input: exact types, bounds, a size limit of 256 MiB,
 /// kAnswerNo with the place of the first fault.

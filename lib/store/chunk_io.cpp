@@ -1,0 +1,29 @@
+#include "lib/store/chunk_io.h"
+
+#include <fmt/format.h>
+
+#include "lib/base/io.h"
+#include "lib/store/image.h"
+
+namespace ckpt::store {
+
+Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out, const std::string& subject) {
+  CKPT_ASSERT(out.size() == page_count(record.data_mask) * kPageSize);
+  auto damaged = [&] {
+    return fail(Code::kAnswerNo, subject,
+                fmt::format("damaged at offset {}: the {} bytes of the block at {:#x} do not match their hash", record.offset,
+                            record.stored_length, record.address));
+  };
+  if (record.codec == Codec::kRaw) {
+    CKPT_TRY(io::pread_exact(fd, out, record.offset, subject));
+  } else {
+    thread_local std::vector<std::byte> stored(kBlockSize);
+    MutableByteSpan frame = MutableByteSpan(stored).first(record.stored_length);
+    CKPT_TRY(io::pread_exact(fd, frame, record.offset, subject));
+    if (stored_check(frame) != record.stored_check || !decompress(frame, out)) return damaged();
+  }
+  if (xxh3_128(out) != record.hash) return damaged();
+  return {};
+}
+
+}  // namespace ckpt::store

@@ -1,0 +1,155 @@
+#include "lib/store/image_files.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "lib/base/io.h"
+
+namespace ckpt::store {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kMaxManifest = uint64_t{256} << 20;
+constexpr size_t kReadStep = 1 << 20;
+
+Result<UniqueFd> open_dir(const fs::path& dir) {
+  auto fd = io::open_file(dir, O_RDONLY | O_DIRECTORY);
+  if (!fd && fd.error().sys_errno == ENOENT) return fail(Code::kNotFound, dir.string(), "there is no such folder");
+  return fd;
+}
+
+Error at(Error error, const fs::path& path) {
+  error.subject = path.string();
+  return error;
+}
+
+Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir) {
+  auto fd = io::open_regular(dir_fd, kManifestName);
+  if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kNotFound, dir.string(), "holds no image: there is no manifest.json");
+  if (!fd) return at(std::move(fd).error(), dir / kManifestName);
+  CKPT_TRY_ASSIGN(std::string text, io::read_all(fd->get(), kMaxManifest, (dir / kManifestName).string()));
+
+  auto digest_fd = io::open_regular(dir_fd, kManifestDigestName);
+  if (!digest_fd && digest_fd.error().code == Code::kNotFound) {
+    return fail(Code::kAnswerNo, (dir / kManifestDigestName).string(), "is missing: the manifest cannot be trusted");
+  }
+  if (!digest_fd) return at(std::move(digest_fd).error(), dir / kManifestDigestName);
+  CKPT_TRY_ASSIGN(std::string line, io::read_all(digest_fd->get(), 4096, (dir / kManifestDigestName).string()));
+  if (line != manifest_digest_line(text)) {
+    return fail(Code::kAnswerNo, (dir / kManifestName).string(), "does not match its digest in manifest.sha256");
+  }
+  auto manifest = parse_manifest(text);
+  if (!manifest) return at(std::move(manifest).error(), dir / kManifestName);
+  return manifest;
+}
+
+/// The manifest's list names the files of version 1, each once.
+Result<void> check_file_list(const LoadedImage& image) {
+  std::vector<std::string> names;
+  for (const StoredFile& file : image.manifest.files) names.push_back(file.name);
+  std::sort(names.begin(), names.end());
+  std::vector<std::string> expected = {kPagemapName, kXstateName, kPipesName};
+  size_t pages = names.size() > expected.size() ? names.size() - expected.size() : 1;
+  if (pages > kMaxPagesFiles) return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists too many");
+  for (size_t i = 0; i < pages; ++i) expected.push_back(pages_file_name(i));
+  std::sort(expected.begin(), expected.end());
+  if (names != expected) return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists other files than an image has");
+  return {};
+}
+
+Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file.name));
+  CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd.get(), image.name_of(file.name)));
+  auto size = static_cast<uint64_t>(st.st_size);
+  if (size == file.size) return {};
+  return fail(Code::kAnswerNo, image.name_of(file.name),
+              fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long", size, file.size));
+}
+
+Result<std::vector<PagemapRecord>> read_pagemap(const LoadedImage& image) {
+  std::vector<uint64_t> pages_sizes;
+  for (size_t i = 0; i < image.pages_files(); ++i) pages_sizes.push_back(image.stored(pages_file_name(i)).size);
+  PagemapParser parser(std::move(pages_sizes), !image.manifest.parent_id.empty());
+  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(kPagemapName));
+  const std::string subject = image.name_of(kPagemapName);
+  std::vector<std::byte> buffer(kReadStep);
+  for (uint64_t pos = 0, size = image.stored(kPagemapName).size; pos < size;) {
+    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), size - pos));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, pos, subject));
+    if (auto fed = parser.feed(piece); !fed) return at(std::move(fed).error(), subject);
+    pos += piece.size();
+  }
+  auto records = parser.finish();
+  if (!records) return at(std::move(records).error(), subject);
+  return records;
+}
+
+}  // namespace
+
+std::string manifest_digest_line(std::string_view manifest_json) {
+  return sha256_hex(as_bytes(manifest_json)) + "  " + kManifestName + "\n";
+}
+
+Result<UniqueFd> LoadedImage::open(const std::string& file) const {
+  CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
+  auto fd = io::open_regular(dir_fd.get(), file);
+  if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kAnswerNo, name_of(file), "is missing");
+  if (!fd) return at(std::move(fd).error(), dir / file);
+  return fd;
+}
+
+const StoredFile& LoadedImage::stored(const std::string& file) const {
+  auto it = std::find_if(manifest.files.begin(), manifest.files.end(), [&](const StoredFile& f) { return f.name == file; });
+  CKPT_ASSERT(it != manifest.files.end());
+  return *it;
+}
+
+size_t LoadedImage::pages_files() const { return manifest.files.size() - 3; }
+
+uint64_t LoadedImage::stored_bytes() const {
+  uint64_t sum = 0;
+  for (const StoredFile& file : manifest.files) sum += file.size;
+  return sum;
+}
+
+Result<LoadedImage> load_image(const fs::path& dir) {
+  LoadedImage image;
+  std::error_code ec;
+  image.dir = fs::canonical(dir, ec);
+  if (ec) return sys_error(ec.value(), dir.string(), "cannot open the image");
+  CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(image.dir));
+  CKPT_TRY_ASSIGN(image.manifest, read_manifest_at(dir_fd.get(), image.dir));
+  CKPT_TRY(check_file_list(image));
+  for (const StoredFile& file : image.manifest.files) CKPT_TRY(check_size(image, file));
+  CKPT_TRY(check_digest(image, kPagemapName));
+  CKPT_TRY_ASSIGN(image.records, read_pagemap(image));
+  return image;
+}
+
+Result<void> check_digest(const LoadedImage& image, const std::string& file) {
+  const StoredFile& stored = image.stored(file);
+  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
+  Xxh3 hash;
+  std::vector<std::byte> buffer(kReadStep);
+  for (uint64_t pos = 0; pos < stored.size;) {
+    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, pos, image.name_of(file)));
+    hash.update(piece);
+    pos += piece.size();
+  }
+  if (to_hex(hash.digest()) != stored.xxh128) {
+    return fail(Code::kAnswerNo, image.name_of(file), "does not match its digest in the manifest");
+  }
+  return {};
+}
+
+Result<Manifest> read_manifest(const fs::path& dir) {
+  CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
+  return read_manifest_at(dir_fd.get(), dir);
+}
+
+}  // namespace ckpt::store

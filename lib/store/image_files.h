@@ -1,0 +1,44 @@
+// One image's folder: its files opened, measured and compared with what the manifest says of them.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/store/image.h"
+#include "lib/store/pagemap.h"
+
+namespace ckpt::store {
+
+inline constexpr const char* kManifestName = "manifest.json";
+inline constexpr const char* kManifestDigestName = "manifest.sha256";
+inline constexpr const char* kPagemapName = "pagemap";
+inline constexpr const char* kXstateName = "xstate";
+inline constexpr const char* kPipesName = "pipes";
+
+/// What `manifest.sha256` holds for a manifest: the line that sha256sum prints.
+std::string manifest_digest_line(std::string_view manifest_json);
+
+/// An image opened: manifest and page map read and checked, all files as long as they should be. No descriptor is kept, so
+/// that a long chain of parents does not use them up.
+struct LoadedImage {
+  std::filesystem::path dir;  ///< canonical
+  Manifest manifest;
+  std::vector<PagemapRecord> records;
+
+  /// The path of one of its files, for messages.
+  std::string name_of(const std::string& file) const { return (dir / file).string(); }
+  Result<UniqueFd> open(const std::string& file) const;
+  /// What the manifest says of `file`; the file is one of those that `load_image` asked for.
+  const StoredFile& stored(const std::string& file) const;
+  size_t pages_files() const;
+  uint64_t stored_bytes() const;
+};
+
+Result<LoadedImage> load_image(const std::filesystem::path& dir);
+/// Does the file's content have the manifest's digest? kAnswerNo if not.
+Result<void> check_digest(const LoadedImage& image, const std::string& file);
+
+}  // namespace ckpt::store

@@ -1,0 +1,135 @@
+#include <fcntl.h>
+#include <fmt/format.h>
+
+#include <array>
+#include <cstring>
+
+#include "lib/base/checked.h"
+#include "lib/base/io.h"
+#include "lib/store/chain.h"
+#include "lib/store/chunk_io.h"
+#include "lib/store/image.h"
+#include "lib/store/image_verify.h"
+
+namespace ckpt::store {
+
+namespace {
+
+class Reader final : public ImageReader {
+ public:
+  explicit Reader(Chain chain) : chain_(std::move(chain)) {}
+
+  /// Opens what blocks and contents are read from. Parents that no block refers to any more take no descriptor.
+  Result<void> open_files();
+
+  const Manifest& manifest() const override { return newest().manifest; }
+  const std::filesystem::path& path() const override { return newest().dir; }
+  std::vector<const Manifest*> chain() const override {
+    std::vector<const Manifest*> out;
+    for (const LoadedImage& image : chain_.images) out.push_back(&image.manifest);
+    return out;
+  }
+  const std::vector<ResolvedBlock>& blocks() const override { return chain_.blocks; }
+  Result<size_t> read_block(size_t index, MutableByteSpan out) const override;
+  Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const override {
+    return read_part(xstate_.get(), kXstateName, offset, size);
+  }
+  Result<std::vector<std::byte>> read_pipe(uint64_t offset, uint64_t size) const override {
+    return read_part(pipes_.get(), kPipesName, offset, size);
+  }
+  Result<std::vector<Finding>> verify(ProgressSink& progress, const Cancel& cancel) const override;
+  uint64_t stored_bytes() const override { return newest().stored_bytes(); }
+  uint64_t chain_bytes() const override { return chain_.stored_bytes(); }
+
+ private:
+  const LoadedImage& newest() const { return chain_.images.front(); }
+  Result<void> read_source(const Source& source, MutableByteSpan out) const;
+  Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
+
+  Chain chain_;
+  std::vector<std::vector<UniqueFd>> pages_;  ///< of each image, each pages file; empty: nothing refers to it
+  UniqueFd xstate_, pipes_;
+};
+
+Result<void> Reader::open_files() {
+  pages_.resize(chain_.images.size());
+  for (const Source& source : chain_.sources) {
+    std::vector<UniqueFd>& files = pages_[source.image];
+    size_t file = chain_.record(source).file;
+    if (files.size() <= file) files.resize(file + 1);
+    if (files[file]) continue;
+    CKPT_TRY_ASSIGN(files[file], chain_.images[source.image].open(pages_file_name(file)));
+  }
+  CKPT_TRY(check_digest(newest(), kXstateName));
+  CKPT_TRY(check_digest(newest(), kPipesName));
+  CKPT_TRY_ASSIGN(xstate_, newest().open(kXstateName));
+  CKPT_TRY_ASSIGN(pipes_, newest().open(kPipesName));
+  return {};
+}
+
+Result<void> Reader::read_source(const Source& source, MutableByteSpan out) const {
+  const PagemapRecord& record = chain_.record(source);
+  const LoadedImage& image = chain_.images[source.image];
+  return read_chunk(pages_[source.image][record.file].get(), record, out, image.name_of(pages_file_name(record.file)));
+}
+
+Result<size_t> Reader::read_block(size_t index, MutableByteSpan out) const {
+  CKPT_ASSERT(index < chain_.blocks.size() && out.size() >= kBlockSize);
+  const uint16_t mask = chain_.blocks[index].data_mask;
+  const size_t size = page_count(mask) * kPageSize;
+  for (const Source& source : chain_.sources_of(index)) {
+    const uint16_t stored = chain_.record(source).data_mask;
+    if (source.mask == mask && stored == mask) {
+      CKPT_TRY(read_source(source, out.first(size)));
+      return size;
+    }
+    thread_local std::vector<std::byte> scratch(kBlockSize);
+    CKPT_TRY(read_source(source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize)));
+    for (unsigned rest = source.mask; rest != 0; rest &= rest - 1) {
+      unsigned page = static_cast<unsigned>(std::countr_zero(rest));
+      std::memcpy(out.data() + page_rank(mask, page) * kPageSize, scratch.data() + page_rank(stored, page) * kPageSize, kPageSize);
+    }
+  }
+  return size;
+}
+
+Result<std::vector<std::byte>> Reader::read_part(int fd, const char* file, uint64_t offset, uint64_t size) const {
+  auto end = checked_add(offset, size);
+  if (!end || *end > newest().stored(file).size) {
+    return fail(Code::kAnswerNo, newest().name_of(file), fmt::format("has no {} bytes at {}", size, offset));
+  }
+  std::vector<std::byte> out(size);
+  CKPT_TRY(io::pread_exact(fd, out, offset, newest().name_of(file)));
+  return out;
+}
+
+Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress, const Cancel& cancel) const {
+  progress.begin("verify", chain_bytes());
+  std::vector<Finding> findings;
+  for (const LoadedImage& image : chain_.images) CKPT_TRY(verify_files(image, progress, cancel, findings));
+  return findings;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(Chain chain, open_chain(dir));
+  auto reader = std::make_unique<Reader>(std::move(chain));
+  CKPT_TRY(reader->open_files());
+  return std::unique_ptr<ImageReader>(std::move(reader));
+}
+
+bool ImageReader::looks_like_image(const std::filesystem::path& dir) {
+  UniqueFd dir_fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!dir_fd) return false;
+  auto begins = [&](const char* file, std::string_view with) {
+    auto fd = io::open_regular(dir_fd.get(), file);
+    std::array<char, 64> head{};
+    if (!fd || ::pread(fd->get(), head.data(), head.size(), 0) < 0) return false;
+    return std::string_view(head.data(), head.size()).find(with) != std::string_view::npos;
+  };
+  // Either mark will do: a damaged manifest must be told as that, not as a folder of some other kind.
+  return begins(kManifestName, "\"ckpt.image/") || begins(kPagemapName, "CKPTPMAP");
+}
+
+}  // namespace ckpt::store

@@ -1,0 +1,141 @@
+#include "lib/store/image_verify.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <mutex>
+#include <tuple>
+
+#include "lib/base/io.h"
+#include "lib/base/worker_pool.h"
+#include "lib/store/chunk_io.h"
+
+namespace ckpt::store {
+
+namespace {
+
+/// Enough to see what is wrong; a file of garbage would make one for each block.
+constexpr size_t kMaxFindings = 1000;
+constexpr size_t kChunksPerJob = 256;
+
+using Finding = ImageReader::Finding;
+
+auto place(const PagemapRecord& r) {
+  return std::make_tuple(r.offset, r.stored_length, r.hash.lo, r.hash.hi, r.stored_check, page_count(r.data_mask), r.codec);
+}
+
+/// The chunks of one pages file in the order in which they lie, repeated ones once.
+std::vector<PagemapRecord> chunks_of(const LoadedImage& image, size_t file) {
+  std::vector<PagemapRecord> out;
+  for (const PagemapRecord& r : image.records) {
+    if (r.data_mask != 0 && r.file == file) out.push_back(r);
+  }
+  std::sort(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) < place(b); });
+  out.erase(std::unique(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) == place(b); }),
+            out.end());
+  return out;
+}
+
+class PagesCheck {
+ public:
+  PagesCheck(int fd, std::string name, uint64_t size, ProgressSink& progress, const Cancel& cancel)
+      : fd_(fd), name_(std::move(name)), size_(size), progress_(progress), cancel_(cancel) {}
+
+  Result<std::vector<Finding>> run(const std::vector<PagemapRecord>& chunks) {
+    WorkerPool pool;
+    for (size_t first = 0; first < chunks.size(); first += kChunksPerJob) {
+      std::span<const PagemapRecord> job = std::span(chunks).subspan(first, std::min(kChunksPerJob, chunks.size() - first));
+      if (!pool.submit([this, job] { return check_chunks(job); })) break;
+    }
+    CKPT_TRY(pool.finish());
+    CKPT_TRY(check_gaps(chunks));
+    return std::move(findings_);
+  }
+
+ private:
+  void note(uint64_t offset, std::string what) {
+    std::lock_guard lock(mutex_);
+    if (findings_.size() < kMaxFindings) findings_.push_back({name_, offset, std::move(what)});
+  }
+
+  Result<void> check_chunks(std::span<const PagemapRecord> chunks) {
+    std::vector<std::byte> out(kBlockSize);
+    for (const PagemapRecord& chunk : chunks) {
+      CKPT_TRY(cancel_.check());
+      auto read = read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), name_);
+      if (!read && read.error().code != Code::kAnswerNo) return read;
+      if (!read) note(chunk.offset, read.error().message);
+      progress_.advance(chunk.stored_length);
+    }
+    return {};
+  }
+
+  /// Between chunks lie zeros up to the next page; none of it belongs to a chunk, so no hash covers it.
+  Result<void> check_gaps(const std::vector<PagemapRecord>& chunks) {
+    uint64_t end = 0;
+    for (const PagemapRecord& chunk : chunks) {
+      CKPT_TRY(check_gap(end, chunk.offset));
+      end = std::max(end, chunk.offset + chunk.stored_length);
+    }
+    return check_gap(end, size_);
+  }
+
+  Result<void> check_gap(uint64_t from, uint64_t to) {
+    if (from >= to) return {};
+    if (to - from >= kPageSize) {
+      note(from, fmt::format("{} bytes belong to no block", to - from));
+      return {};
+    }
+    std::byte gap[kPageSize];
+    MutableByteSpan bytes(gap, to - from);
+    auto read = io::pread_exact(fd_, bytes, from, name_);
+    if (!read && read.error().code != Code::kAnswerNo) return read;
+    if (!read || std::any_of(bytes.begin(), bytes.end(), [](std::byte b) { return b != std::byte{0}; })) {
+      note(from, "the padding between two chunks is not zero");
+    }
+    return {};
+  }
+
+  int fd_;
+  std::string name_;
+  uint64_t size_;
+  ProgressSink& progress_;
+  const Cancel& cancel_;
+  std::mutex mutex_;
+  std::vector<Finding> findings_;
+};
+
+/// Turns a kAnswerNo into a finding.
+Result<void> note_damage(Result<void> result, const std::string& file, std::vector<Finding>& findings) {
+  if (result || result.error().code != Code::kAnswerNo) return result;
+  findings.push_back({file, 0, result.error().message});
+  return {};
+}
+
+Result<void> check_pages_file(const LoadedImage& image, size_t number, ProgressSink& progress, const Cancel& cancel,
+                              std::vector<Finding>& findings) {
+  const std::string name = pages_file_name(number);
+  auto fd = image.open(name);
+  if (!fd) return note_damage(std::move(fd).error(), image.name_of(name), findings);
+  PagesCheck check(fd->get(), image.name_of(name), image.stored(name).size, progress, cancel);
+  CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(image, number)));
+  std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.offset < b.offset; });
+  findings.insert(findings.end(), found.begin(), found.end());
+  return {};
+}
+
+}  // namespace
+
+Result<void> verify_files(const LoadedImage& image, ProgressSink& progress, const Cancel& cancel, std::vector<Finding>& findings) {
+  CKPT_TRY(cancel.check());
+  auto manifest = read_manifest(image.dir);
+  CKPT_TRY(note_damage(manifest ? Result<void>() : Result<void>(manifest.error()), image.name_of(kManifestName), findings));
+  for (const char* file : {kPagemapName, kXstateName, kPipesName}) {
+    CKPT_TRY(note_damage(check_digest(image, file), image.name_of(file), findings));
+    progress.advance(image.stored(file).size);
+  }
+  for (size_t i = 0; i < image.pages_files(); ++i) CKPT_TRY(check_pages_file(image, i, progress, cancel, findings));
+  return {};
+}
+
+}  // namespace ckpt::store
