@@ -42,6 +42,7 @@ struct StoredFile {
   std::string name;
   uint64_t size = 0;
   std::string xxh128;  ///< as `xxh128sum` prints it; empty: none
+  bool operator==(const StoredFile&) const = default;
 };
 
 /// What is known of an image from its manifest alone.
@@ -55,6 +56,7 @@ struct Manifest {
   HostFacts host;
   ProcessImage process;
   CaptureStats stats;
+  bool operator==(const Manifest&) const = default;
 };
 
 /// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, repeated

@@ -28,6 +28,7 @@ extern const std::array<const char*, 27> kRegisterNames;
 struct QueuedSignal {
   int signo = 0;
   std::vector<uint8_t> siginfo;
+  bool operator==(const QueuedSignal&) const = default;
 };
 
 struct SignalAction {
@@ -36,6 +37,7 @@ struct SignalAction {
   uint64_t flags = 0;     ///< SA_*, SA_RESTORER included
   uint64_t restorer = 0;
   uint64_t mask = 0;
+  bool operator==(const SignalAction&) const = default;
 };
 
 /// setitimer values, microseconds; which: 0 REAL, 1 VIRTUAL, 2 PROF.
@@ -43,6 +45,7 @@ struct IntervalTimer {
   int which = 0;
   uint64_t interval_us = 0;
   uint64_t value_us = 0;  ///< time left at capture, 0: disarmed
+  bool operator==(const IntervalTimer&) const = default;
 };
 
 /// timer_create timers: /proc/PID/timers and timer_gettime.
@@ -55,6 +58,7 @@ struct PosixTimer {
   uint64_t sigval = 0;
   uint64_t interval_ns = 0;
   uint64_t value_ns = 0;  ///< time left, 0: disarmed
+  bool operator==(const PosixTimer&) const = default;
 };
 
 /// A system call that was interrupted with -ERESTART_RESTARTBLOCK (516) cannot be continued in another thread: the time
@@ -96,6 +100,7 @@ struct Thread {
   uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;
   uint32_t securebits = 0;
   bool no_new_privs = false;
+  bool operator==(const Thread&) const = default;
 };
 
 enum class MappingKind {
@@ -116,6 +121,7 @@ struct MemoryMap {
   uint64_t file_offset = 0;
   std::vector<std::string> flags;  ///< VmFlags of smaps as they are: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
   std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
+  bool operator==(const MemoryMap&) const = default;
 };
 
 /// A file that the process maps, executes, or has open, with what tells whether it is still the same.
@@ -126,6 +132,7 @@ struct FileIdentity {
   int64_t mtime_ns = 0;
   uint32_t mode = 0;
   std::string build_id;      ///< ELF build id in hex when it has one (mapped executables)
+  bool operator==(const FileIdentity&) const = default;
 };
 
 enum class DescriptorKind {
@@ -143,6 +150,7 @@ struct EpollEntry {
   int target_fd = 0;
   uint32_t events = 0;
   uint64_t data = 0;
+  bool operator==(const EpollEntry&) const = default;
 };
 
 /// One open file description; `fds` are the descriptors that share it (dup).
@@ -163,22 +171,26 @@ struct Descriptor {
   uint64_t timerfd_ticks = 0, timerfd_interval_ns = 0, timerfd_value_ns = 0;
   uint64_t signalfd_mask = 0;
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
+  bool operator==(const Descriptor&) const = default;
 };
 
 struct Pipe {
   uint64_t capacity = 65536;       ///< F_GETPIPE_SZ
   uint64_t content_offset = 0, content_size = 0;
+  bool operator==(const Pipe&) const = default;
 };
 
 struct ResourceLimit {
   int resource = 0;                ///< RLIMIT_*
   uint64_t soft = 0, hard = 0;     ///< ~0: unlimited
+  bool operator==(const ResourceLimit&) const = default;
 };
 
 /// PR_SET_MM_MAP's bounds.
 struct MemoryBounds {
   uint64_t start_code = 0, end_code = 0, start_data = 0, end_data = 0, start_brk = 0, brk = 0, start_stack = 0;
   uint64_t arg_start = 0, arg_end = 0, env_start = 0, env_end = 0;
+  bool operator==(const MemoryBounds&) const = default;
 };
 
 /// One process with all its threads; threads[0] is the leader.
@@ -210,6 +222,7 @@ struct ProcessImage {
   int oom_score_adj = 0;
   int coredump_filter = 0x33;
   std::vector<std::string> arguments;  ///< argv, for people
+  bool operator==(const ProcessImage&) const = default;
 };
 
 /// The machine an image was taken on; restore compares.
@@ -220,6 +233,7 @@ struct HostFacts {
   std::vector<std::string> cpu_flags;     ///< of /proc/cpuinfo
   uint64_t xcr0 = 0;                      ///< enabled xstate features
   uint64_t page_size = 4096;
+  bool operator==(const HostFacts&) const = default;
 };
 
 /// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
@@ -229,6 +243,7 @@ struct CaptureStats {
   uint64_t bytes_memory = 0;   ///< read from the target
   uint64_t bytes_written = 0;  ///< to the image
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: freeze, describe, snapshot, copy, write, ...
+  bool operator==(const CaptureStats&) const = default;
 };
 
 }  // namespace ckpt::store

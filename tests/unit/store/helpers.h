@@ -1,0 +1,145 @@
+// Images made of pages that a seed describes, and the memory that they should resolve to.
+#pragma once
+
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+#include <string>
+#include <vector>
+
+#include "lib/store/image.h"
+#include "tests/support/fixtures.h"
+
+namespace ckpt::store::test {
+
+using ckpt::test::TempDir;
+namespace fs = std::filesystem;
+using Rng = std::mt19937_64;
+using Bytes = std::vector<std::byte>;
+
+inline Bytes random_page(uint64_t seed) {
+  Bytes out(kPageSize);
+  Rng rng(seed);
+  for (size_t i = 0; i < kPageSize; i += 8) {
+    uint64_t word = rng();
+    std::memcpy(out.data() + i, &word, 8);
+  }
+  return out;
+}
+inline Bytes text_page(uint64_t seed) {
+  std::string text;
+  while (text.size() < kPageSize) text += "line " + std::to_string(seed++) + " of a page that compresses\n";
+  Bytes out(kPageSize);
+  std::memcpy(out.data(), text.data(), kPageSize);
+  return out;
+}
+inline Bytes zero_page() { return Bytes(kPageSize); }
+
+/// What an image says of one page.
+struct Page {
+  enum Kind { kData, kZero, kParent } kind = kData;
+  Bytes data;  ///< kData
+};
+/// By address.
+using Pages = std::map<uint64_t, Page>;
+/// What a reader should find: content by address; an absent page is not there.
+using Memory = std::map<uint64_t, Bytes>;
+
+inline Memory resolve(const Memory& parent, const Pages& pages) {
+  Memory out;
+  for (const auto& [address, page] : pages) {
+    if (page.kind == Page::kData) out[address] = page.data;
+    if (page.kind == Page::kZero) out[address] = zero_page();
+    if (page.kind == Page::kParent && parent.count(address) != 0) out[address] = parent.at(address);
+  }
+  return out;
+}
+
+/// Adds the pages block by block; `keep` chooses the pages of a block that this call is about.
+inline Result<void> add_pages(ImageWriter& writer, const Pages& pages, uint16_t keep = 0xffff) {
+  for (auto it = pages.begin(); it != pages.end();) {
+    Block block;
+    block.address = it->first / kBlockSize * kBlockSize;
+    Bytes data;
+    for (; it != pages.end() && it->first < block.address + kBlockSize; ++it) {
+      auto bit = static_cast<uint16_t>(1u << ((it->first - block.address) / kPageSize));
+      if ((bit & keep) == 0) continue;
+      if (it->second.kind == Page::kZero) block.zero_mask |= bit;
+      if (it->second.kind == Page::kParent) block.parent_mask |= bit;
+      if (it->second.kind != Page::kData) continue;
+      block.data_mask |= bit;
+      data.insert(data.end(), it->second.data.begin(), it->second.data.end());
+    }
+    block.data = data;
+    CKPT_TRY(writer.add_block(block));
+  }
+  return {};
+}
+
+inline Manifest small_manifest() {
+  Manifest manifest;
+  manifest.kind = "dump";
+  manifest.process.pid = 4711;
+  manifest.process.threads.resize(1);
+  manifest.process.threads[0].tid = 4711;
+  manifest.process.threads[0].comm = "target";
+  manifest.process.arguments = {"target", "--flag"};
+  return manifest;
+}
+
+inline Result<Manifest> write_image(const fs::path& dir, const Pages& pages, const fs::path& parent = {}) {
+  ImageWriter::Options options;
+  options.parent = parent;
+  CKPT_TRY_ASSIGN(auto writer, ImageWriter::create(dir, options));
+  CKPT_TRY(add_pages(*writer, pages));
+  Manifest manifest = small_manifest();
+  CKPT_TRY(writer->commit(manifest));
+  return manifest;
+}
+
+inline Result<Memory> read_memory(const ImageReader& reader) {
+  Memory out;
+  Bytes data(kBlockSize);
+  for (size_t i = 0; i < reader.blocks().size(); ++i) {
+    const auto& block = reader.blocks()[i];
+    CKPT_TRY_ASSIGN(size_t size, reader.read_block(i, data));
+    size_t pos = 0;
+    for (unsigned page = 0; page < kBlockPages; ++page) {
+      uint64_t address = block.address + page * kPageSize;
+      if ((block.zero_mask >> page & 1) != 0) out[address] = zero_page();
+      if ((block.data_mask >> page & 1) == 0) continue;
+      out[address] = Bytes(data.begin() + static_cast<ptrdiff_t>(pos), data.begin() + static_cast<ptrdiff_t>(pos + kPageSize));
+      pos += kPageSize;
+    }
+    if (pos != size) return fail(Code::kBug, "", "read_block returned another size than the mask says");
+  }
+  return out;
+}
+
+inline std::string why(const Error& error) {
+  std::string out = error.text();
+  for (const std::string& cause : error.causes) out += "; " + cause;
+  return out;
+}
+template <class T>
+std::string why(const Result<T>& result) {
+  return result ? "no error" : why(result.error());
+}
+
+inline std::string slurp(const fs::path& path) {
+  std::FILE* file = std::fopen(path.c_str(), "rb");
+  REQUIRE(file != nullptr);
+  std::string out(fs::file_size(path), '\0');
+  REQUIRE(std::fread(out.data(), 1, out.size(), file) == out.size());
+  std::fclose(file);
+  return out;
+}
+inline void spit(const fs::path& path, std::string_view data) {
+  std::FILE* file = std::fopen(path.c_str(), "wb");
+  REQUIRE(file != nullptr);
+  REQUIRE(std::fwrite(data.data(), 1, data.size(), file) == data.size());
+  std::fclose(file);
+}
+
+}  // namespace ckpt::store::test
