@@ -19,6 +19,9 @@ struct Context {
   const Cancel& cancel;    ///< set by the first SIGINT or SIGTERM
 };
 
+/// Under which heading `ckpt --help` shows a verb.
+enum class Group { kProcess, kModel, kBoth, kTool };
+
 /// One verb. `add_options` binds its flags to a state of its own and returns what runs after parsing.
 /// A failure is an Error; success with another exit code than 0 (verify: 1) is an Error of that code, too.
 struct Command {
@@ -26,6 +29,7 @@ struct Command {
   const char* name;
   const char* summary;  ///< one line, as in the README's table and the man page's NAME
   Run (*add_options)(CLI::App& app);
+  Group group = Group::kProcess;
 };
 
 /// In the order in which help shows them.

@@ -13,11 +13,24 @@
 namespace ckpt::cli {
 
 void Console::data(std::string_view text) {
-  if (std::fwrite(text.data(), 1, text.size(), stdout) != text.size() && errno == EPIPE) std::_Exit(0);
+  if (progress_ != nullptr) progress_->hide();
+  if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) error_ = errno;
+  // A program that reads JSON lines wants each one when it is true.
+  if (error_ == 0 && options_.json && std::fflush(stdout) != 0) error_ = errno;
+}
+
+bool Console::closed() const { return error_ == EPIPE; }
+
+Result<void> Console::finish() {
+  if (error_ == 0 && std::fflush(stdout) != 0) error_ = errno;
+  if (error_ != 0 && error_ != EPIPE) return sys_error(error_, "stdout", "cannot write");
+  return {};
 }
 
 void Console::info(std::string_view line) {
-  if (!options_.quiet) fmt::print(stderr, "{}\n", line);
+  if (options_.quiet) return;
+  if (progress_ != nullptr) progress_->hide();
+  fmt::print(stderr, "{}\n", line);
 }
 
 namespace {

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/progress.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
 
@@ -21,20 +22,28 @@ struct GlobalOptions {
 
 class Console {
  public:
-  explicit Console(const GlobalOptions& options) : options_(options) {}
+  /// `progress`, where there is one, makes way for what is printed.
+  explicit Console(const GlobalOptions& options, Progress* progress = nullptr) : options_(options), progress_(progress) {}
 
   bool json() const { return options_.json; }
-  /// Data to stdout, as it is. A closed pipe ends the program quietly.
+  /// Data to stdout, as it is. Once nobody reads it (a closed pipe) it is dropped, and the verb ends as it would have;
+  /// any other failure is kept for `finish`.
   void data(std::string_view text);
+  /// True once stdout was found closed: a verb that only prints can stop.
+  bool closed() const;
   /// A line of information to stderr (nothing under --quiet).
   void info(std::string_view line);
   /// Rows of cells, padded to columns; cells are escaped here. `right`: columns that hold numbers.
   void table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& right = {});
   bool color(std::FILE* stream) const;
+  /// Flushes stdout; the first failure since the start, unless it was a closed pipe.
+  Result<void> finish();
 
  private:
   const GlobalOptions& options_;
+  Progress* progress_;
+  int error_ = 0;  ///< errno of the first failed write to stdout
 };
 
 /// The final error: for people three parts (what, state of the target, hint), with --json one JSON line on stderr.

@@ -7,17 +7,22 @@
 
 #include "cli/command.h"
 #include "cli/options.h"
+#include "cli/progress.h"
 
 namespace {
 
 ckpt::Cancel g_cancel;
 void on_stop_signal(int) { g_cancel.request(); }
+void on_progress_signal(int) { ckpt::cli::Progress::request_line(); }
 
 /// The first SIGINT, SIGTERM or SIGHUP asks for an orderly end. Not SA_RESTART: a blocking wait must notice.
 void install_signals() {
   struct sigaction sa{};
   sa.sa_handler = on_stop_signal;
   for (int sig : {SIGINT, SIGTERM, SIGHUP}) sigaction(sig, &sa, nullptr);
+  sa.sa_flags = SA_RESTART;
+  sa.sa_handler = on_progress_signal;
+  sigaction(SIGUSR1, &sa, nullptr);
   sa.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &sa, nullptr);
 }

@@ -2,53 +2,89 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "cli/app.h"
 #include "cli/command.h"
+#include "cli/config.h"
+#include "cli/progress.h"
 
 namespace ckpt::cli {
 
 namespace {
 
-void add_global_options(CLI::App& app, GlobalOptions& options) {
-  app.add_flag("--json", options.json, "JSON on stdout, and the final error as one JSON line on stderr");
-  app.add_option("--progress", options.progress, "auto, tty, plain, jsonl or none")
-      ->envname("CKPT_PROGRESS")
-      ->check(CLI::IsMember({"auto", "tty", "plain", "jsonl", "none"}));
-  app.add_option("--color", options.color, "auto, always or never")
-      ->envname("CKPT_COLOR")
-      ->check(CLI::IsMember({"auto", "always", "never"}));
-  app.add_flag("-q,--quiet", options.quiet, "No information on stderr beside errors");
+/// Options of criu's dump and restore (criu 3.19, crtools.c) that a user may bring along. One of them that ckpt does not
+/// have is refused with these words: leaving it out silently would make another image than the one asked for.
+constexpr std::array kCriuOptions = {
+    "--action-script",  "--auto-dedup",     "--cgroup-props",   "--cgroup-root",      "--cpu-cap",         "--empty-ns",
+    "--enable-fs",      "--evasive-devices", "--ext-mount-map", "--ext-unix-sk",      "--external",        "--file-locks",
+    "--file-validation", "--force-irmap",   "--freeze-cgroup",  "--ghost-limit",      "--inherit-fd",      "--irmap-scan-path",
+    "--join-ns",        "--lazy-pages",     "--link-remap",     "--lsm-mount-context", "--lsm-profile",    "--manage-cgroups",
+    "--mntns-compat-mode", "--network-lock", "--ns-last-pid",   "--page-server",      "--pre-dump-mode",   "--restore-detached",
+    "--restore-sibling", "--root",          "--skip-file-rwx-check", "--skip-in-flight", "--skip-mnt",     "--status-fd",
+    "--stream",         "--tcp-close",      "--tcp-established", "--timeout",         "--tls",             "--track-mem",
+    "--unprivileged",   "--veth-pair",      "--weak-sysctls",   "--work-dir"};
+
+bool is_criu_option(const std::string& word) {
+  const std::string name = word.substr(0, word.find('='));
+  return std::find(kCriuOptions.begin(), kCriuOptions.end(), name) != kCriuOptions.end();
+}
+
+/// What the parser refused, in the words of this program: unknown words first, since they are the likelier mistake.
+Error usage_error(CLI::App& app, const CLI::ParseError& e) {
+  std::vector<CLI::App*> verbs = app.get_subcommands();
+  const std::string verb = verbs.empty() ? "" : verbs.front()->get_name();
+  const std::string hint = verb.empty() ? "ckpt --help lists the verbs" : fmt::format("ckpt {} --help lists what it takes", verb);
+  for (const std::string& word : app.remaining(true)) {
+    std::string what = fmt::format("'{}' is not a verb", word);
+    if (word.size() > 1 && word[0] == '-') {
+      what = is_criu_option(word) ? fmt::format("criu's option '{}' is not supported", word)
+                                  : fmt::format("unknown option '{}'", word);
+    } else if (!verb.empty()) {
+      what = fmt::format("'{}' is one argument too many", word);
+    }
+    return Error(Code::kUsage, verb, what).with_hint(hint);
+  }
+  if (verb.empty() && dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) {
+    return Error(Code::kUsage, "", "a verb is required").with_hint(hint);
+  }
+  return Error(Code::kUsage, verb, e.what()).with_hint(hint);
+}
+
+Result<void> run_verb(const Command::Run& verb, const GlobalOptions& options, const Cancel& cancel) {
+  Progress progress(options.quiet ? Progress::Form::kSilent : Progress::form_of(options.progress, stderr), !options.quiet,
+                    stderr);
+  Console console(options, &progress);
+  Context context{console, progress, cancel};
+  Result<void> result = verb(context);
+  progress.finish();
+  Result<void> printed = console.finish();
+  return result ? printed : result;
 }
 
 }  // namespace
 
 int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel& cancel) {
-  CLI::App app("Checkpoints of live processes and of models", "ckpt");
-  app.set_version_flag("--version", CKPT_VERSION);
-  app.require_subcommand(1);
-  app.fallthrough(false);
+  // Known before parsing, so that a usage error, too, has the form that was asked for.
+  options.json = std::any_of(argv, argv + argc, [](const char* word) { return std::strcmp(word, "--json") == 0; });
   Command::Run chosen;
-  for (const Command& command : commands()) {
-    CLI::App* sub = app.add_subcommand(command.name, command.summary);
-    add_global_options(*sub, options);
-    Command::Run run = command.add_options(*sub);
-    sub->callback([run, &chosen] { chosen = run; });
-  }
+  std::unique_ptr<CLI::App> app = make_app(options, chosen);
+  auto end_with = [&](const Error& error) {
+    report_error(error, options);
+    return exit_code(error.code);
+  };
+  if (Result<void> defaults = apply_defaults(*app); !defaults) return end_with(defaults.error());
   try {
-    app.parse(argc, argv);
+    app->parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
-    return app.exit(e);
+    return app->exit(e);
   } catch (const CLI::ParseError& e) {
-    Error error(Code::kUsage, "", e.what());
-    report_error(std::move(error).with_hint("ckpt --help, or ckpt VERB --help"), options);
-    return exit_code(Code::kUsage);
+    return end_with(usage_error(*app, e));
   }
-  Console console(options);
-  Context context{console, null_progress(), cancel};
-  Result<void> result = chosen(context);
-  if (std::fflush(stdout) != 0 && errno != EPIPE && result) result = sys_error("stdout", "cannot write");
-  if (result) return 0;
-  report_error(result.error(), options);
-  return exit_code(result.error().code);
+  Result<void> result = run_verb(chosen, options, cancel);
+  return result ? 0 : end_with(result.error());
 }
 
 }  // namespace ckpt::cli

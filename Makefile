@@ -1,0 +1,60 @@
+# For people: the build itself is CMake's (CMakeLists.txt, CMakePresets.json).
+#
+#   make            build/ckpt
+#   make demo       both main jobs on real input
+#   make check      the tests; with CKPT_INTEROP=1 also those that need torch, megatron-core and zarr
+#   make install    binary, man pages, shell completions: PREFIX=/usr/local, DESTDIR=
+#   make clean      remove what was built
+#   make deps       the Debian packages: installs them as root, else says which are missing
+
+PREFIX ?= /usr/local
+JOBS ?= $(shell nproc)
+
+BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
+                 libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev liblz4-dev libblosc-dev doctest-dev
+TEST_PACKAGES = python3 python3-numpy python3-venv mandoc
+PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES)
+
+# Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.
+export PATH := /usr/bin:$(PATH)
+
+.PHONY: all demo check install clean deps completions
+
+all: deps
+	cmake --preset default >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
+	@rm -f build-configure.log
+	cmake --build build -j $(JOBS)
+
+demo: all
+	tests/support/demo.sh build/ckpt
+
+check: all
+	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
+	then echo "make check: passed"; \
+	else echo "make check: FAILED (above; again with: ctest --test-dir build --rerun-failed --output-on-failure)"; exit 1; fi
+
+install: all
+	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)" --strip
+
+clean:
+	rm -rf build build-*
+
+# The files in completions/ are what the binary prints; a test compares them.
+completions: all
+	build/ckpt completion bash >completions/ckpt.bash
+	build/ckpt completion zsh >completions/_ckpt
+	build/ckpt completion fish >completions/ckpt.fish
+
+deps:
+	@command -v dpkg-query >/dev/null || { echo "not a Debian system: needed are $(PACKAGES)"; exit 0; }; \
+	missing=; for p in $(PACKAGES); do \
+	  [ "$$(dpkg-query -W -f '$${db:Status-Status}' $$p 2>/dev/null)" = installed ] || missing="$$missing $$p"; \
+	done; \
+	[ -n "$$missing" ] || exit 0; \
+	if [ "$$(id -u)" = 0 ]; then \
+	  echo "installing:$$missing"; export DEBIAN_FRONTEND=noninteractive; \
+	  apt-get -qq update && apt-get -qq -y --no-install-recommends install $$missing >/dev/null; \
+	else \
+	  echo "missing Debian packages:$$missing"; \
+	  echo "install them with: sudo apt-get install --no-install-recommends$$missing"; exit 1; \
+	fi

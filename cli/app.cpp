@@ -1,0 +1,67 @@
+#include "cli/app.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+void add_global_options(CLI::App& app, GlobalOptions& options) {
+  app.add_flag("--json", options.json, "JSON on stdout; the final error is one JSON line on stderr");
+  app.add_option("--progress", options.progress, "auto, tty, plain, jsonl or none")
+      ->type_name("FORM")
+      ->check(CLI::IsMember({"auto", "tty", "plain", "jsonl", "none"}));
+  app.add_option("--color", options.color, "auto, always or never; NO_COLOR counts as never")
+      ->type_name("WHEN")
+      ->check(CLI::IsMember({"auto", "always", "never"}));
+  app.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
+}
+
+const char* heading(Group group) {
+  switch (group) {
+    case Group::kProcess: return "Live processes (ckpt pre-dump -p 4711 -f img1; ckpt dump -p 4711 -f img2; ckpt restore -f img2)";
+    case Group::kModel: return "Model checkpoints (ckpt convert run/iter_0001000 out --to torch_dist)";
+    case Group::kBoth: return "Both (ckpt inspect out 'decoder.**')";
+    case Group::kTool: return "The rest";
+  }
+  return "";
+}
+
+/// CLI11's help with the checks left out of the option column: descriptions name the values.
+class HelpFormatter final : public CLI::Formatter {
+ public:
+  HelpFormatter() { column_width(28); }
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    if (app->get_parent() == nullptr) return "Usage: ckpt [OPTION]... VERB [ARGUMENT]...\n";
+    return CLI::Formatter::make_usage(app, std::move(name));
+  }
+  std::string make_option_opts(const CLI::Option* option) const override {
+    std::string out;
+    const std::string type = option->get_type_name();
+    if (option->get_type_size() != 0 && !option->get_positional()) out = " " + type.substr(0, type.find(':'));
+    if (option->get_required()) out += " (required)";
+    return out;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Command::Run& chosen) {
+  auto app = std::make_unique<CLI::App>("ckpt: checkpoints of live processes and of models.\n", "ckpt");
+  app->formatter(std::make_shared<HelpFormatter>());
+  app->set_version_flag("--version", "ckpt " CKPT_VERSION, "Print the version");
+  app->set_help_flag("-h,--help", "Print this help; ckpt VERB --help: that of a verb");
+  app->require_subcommand(1);
+  app->get_formatter()->label("OPTIONS", "OPTION...");
+  add_global_options(*app, options);
+  app->footer("The options above go before or after the verb. Exit codes, configuration, examples: man ckpt");
+  for (const Command& command : commands()) {
+    CLI::App* verb = app->add_subcommand(command.name, command.summary)->group(heading(command.group));
+    verb->fallthrough();  // global options after the verb
+    verb->set_help_flag("-h,--help", "Print this help");
+    Command::Run run = command.add_options(*verb);
+    verb->callback([run, &chosen] { chosen = run; });
+    verb->footer("Options of every verb (--json, --progress, --color, --quiet): ckpt --help");
+  }
+  return app;
+}
+
+}  // namespace ckpt::cli

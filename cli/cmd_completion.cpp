@@ -1,0 +1,198 @@
+// `ckpt completion bash|zsh|fish`: a script made from the command table, so that it knows every verb and flag.
+#include <fmt/format.h>
+
+#include "cli/app.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Flag {
+  std::vector<std::string> names;   ///< with their dashes
+  std::string summary;
+  bool takes_value = false;
+  std::vector<std::string> values;  ///< the closed set, where there is one
+};
+
+struct Verb {
+  std::string name, summary;
+  std::vector<Flag> flags;
+};
+
+/// The values of a CLI::IsMember check, which describes itself as "{a,b,c}".
+std::vector<std::string> values_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t open = type.find('{'), close = type.find('}');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  return CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
+}
+
+std::vector<Flag> flags_of(const CLI::App& app) {
+  std::vector<Flag> out;
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional(); })) {
+    Flag& flag = out.emplace_back();
+    for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
+    flag.summary = option->get_description();
+    flag.takes_value = option->get_type_size() != 0;
+    if (flag.takes_value) flag.values = values_of(*option);
+  }
+  return out;
+}
+
+std::vector<Verb> describe(std::vector<Flag>& global) {
+  GlobalOptions options;
+  Command::Run chosen;
+  std::unique_ptr<CLI::App> app = make_app(options, chosen);
+  global = flags_of(*app);
+  std::vector<Verb> out;
+  for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {
+    out.push_back({verb->get_name(), verb->get_description(), flags_of(*verb)});
+  }
+  return out;
+}
+
+std::string names_of(const std::vector<Flag>& flags) {
+  std::vector<std::string> out;
+  for (const Flag& flag : flags) out.insert(out.end(), flag.names.begin(), flag.names.end());
+  return fmt::format("{}", fmt::join(out, " "));
+}
+
+/// The choices of every flag with a closed set, as the arms of a shell `case` over the word before the cursor.
+std::string bash_value_arms(const std::vector<Flag>& flags, const std::string& verb) {
+  std::string out;
+  for (const Flag& flag : flags) {
+    if (!flag.takes_value) continue;
+    std::vector<std::string> patterns;
+    for (const std::string& name : flag.names) patterns.push_back(verb + ":" + name);
+    const std::string reply = flag.values.empty() ? "-f" : fmt::format("-W '{}'", fmt::join(flag.values, " "));
+    out += fmt::format("    {}) COMPREPLY=($(compgen {} -- \"$cur\")); return ;;\n", fmt::join(patterns, "|"), reply);
+  }
+  return out;
+}
+
+std::string bash_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+  std::string names, arms = bash_value_arms(global, "*"), words;
+  for (const Verb& verb : verbs) {
+    names += (names.empty() ? "" : " ") + verb.name;
+    arms += bash_value_arms(verb.flags, verb.name);
+    words += fmt::format("    {}) words='{} {}' ;;\n", verb.name, names_of(verb.flags), names_of(global));
+  }
+  return fmt::format(R"(# bash completion for ckpt, made by `ckpt completion bash`
+_ckpt() {{
+  local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} verb= word words
+  for word in "${{COMP_WORDS[@]:1:COMP_CWORD-1}}"; do
+    case " {0} " in *" $word "*) verb=$word; break ;; esac
+  done
+  COMPREPLY=()
+  case "$verb:$prev" in
+{1}  esac
+  case "$verb" in
+    '') words='{0} {2}' ;;
+{3}  esac
+  if [[ $cur == -* || -z $verb ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+  fi
+}}
+complete -o filenames -F _ckpt ckpt
+)",
+                     names, arms, names_of(global), words);
+}
+
+/// Inside single quotes, and inside an _arguments specification where brackets and colons mean something.
+std::string zsh_quoted(const std::string& text) {
+  std::string out;
+  for (char c : text) {
+    if (c == '\'') out += "'\\''";
+    else if (c == '[' || c == ']' || c == ':') out += std::string("\\") + c;
+    else out += c;
+  }
+  return out;
+}
+
+std::string zsh_arguments(const std::vector<Flag>& flags, const std::string& indent) {
+  std::string out;
+  for (const Flag& flag : flags) {
+    std::string value;
+    if (flag.takes_value) value = flag.values.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(flag.values, " "));
+    for (const std::string& name : flag.names) {
+      out += fmt::format("{}'{}[{}]{}' \\\n", indent, name, zsh_quoted(flag.summary), value);
+    }
+  }
+  return out;
+}
+
+std::string zsh_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+  std::string table, arms;
+  for (const Verb& verb : verbs) {
+    table += fmt::format("    '{}:{}'\n", verb.name, zsh_quoted(verb.summary));
+    arms += fmt::format("    {})\n      _arguments \\\n{}{}        '*:path:_files' ;;\n", verb.name,
+                        zsh_arguments(verb.flags, "        "), zsh_arguments(global, "        "));
+  }
+  return fmt::format(R"(#compdef ckpt
+# zsh completion for ckpt, made by `ckpt completion zsh`
+_ckpt() {{
+  local -a verbs
+  local state line
+  verbs=(
+{0}  )
+  _arguments -C \
+{1}    '1:verb:->verb' '*::argument:->argument'
+  if [[ $state == verb ]]; then
+    _describe verb verbs
+    return
+  fi
+  case $words[1] in
+{2}  esac
+}}
+_ckpt "$@"
+)",
+                     table, zsh_arguments(global, "    "), arms);
+}
+
+std::string fish_quoted(const std::string& text) {
+  std::string out;
+  for (char c : text) out += c == '\'' || c == '\\' ? std::string("\\") + c : std::string(1, c);
+  return "'" + out + "'";
+}
+
+std::string fish_flags(const std::vector<Flag>& flags, const std::string& condition) {
+  std::string out;
+  for (const Flag& flag : flags) {
+    out += "complete -c ckpt" + condition;
+    for (const std::string& name : flag.names) {
+      out += name.rfind("--", 0) == 0 ? " -l " + name.substr(2) : " -s " + name.substr(1);
+    }
+    if (flag.takes_value) out += flag.values.empty() ? " -r" : fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
+    out += " -d " + fish_quoted(flag.summary) + "\n";
+  }
+  return out;
+}
+
+std::string fish_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+  std::string out = "# fish completion for ckpt, made by `ckpt completion fish`\n" + fish_flags(global, "");
+  for (const Verb& verb : verbs) {
+    out += fmt::format("complete -c ckpt -n __fish_use_subcommand -f -a {} -d {}\n", verb.name, fish_quoted(verb.summary));
+    out += fish_flags(verb.flags, fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.name));
+  }
+  return out;
+}
+
+}  // namespace
+
+Command::Run add_completion(CLI::App& app) {
+  auto shell = std::make_shared<std::string>();
+  app.add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  return [shell](Context& context) -> Result<void> {
+    std::vector<Flag> global;
+    const std::vector<Verb> verbs = describe(global);
+    if (*shell == "bash") context.out.data(bash_script(verbs, global));
+    else if (*shell == "zsh") context.out.data(zsh_script(verbs, global));
+    else context.out.data(fish_script(verbs, global));
+    return {};
+  };
+}
+
+}  // namespace ckpt::cli
