@@ -1,0 +1,128 @@
+// A pickle is a program for a stack machine. Here it runs without importing or calling anything: names stay names, calls
+// become nodes that hold what would have been called. What the nodes mean is decided by code of ours (formats.md 3.4).
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/result.h"
+
+namespace ckpt::pickle {
+
+struct Limits {
+  uint64_t bytes = uint64_t{1} << 30;
+  uint64_t opcodes = 200'000'000;
+  uint64_t nodes = 100'000'000;         ///< 16 bytes each
+  uint64_t stack = 50'000'000;
+  uint64_t memo = 50'000'000;
+  uint64_t string_bytes = 64 << 20;
+  uint64_t long_bytes = 1 << 10;
+};
+
+using NodeId = uint32_t;
+inline constexpr NodeId kNoNode = UINT32_MAX;
+
+enum class Kind : uint8_t {
+  kNone, kBool, kInt, kBigInt, kFloat, kStr, kBytes,
+  kTuple, kList, kDict, kSet,
+  kGlobal,      ///< a name: module and attribute
+  kObject,      ///< what a call would have made: callee, arguments, perhaps a state (BUILD) and items (SETITEMS, APPENDS)
+  kPersistent,  ///< BINPERSID: torch's storages
+};
+
+/// What a global means to us. Everything that is not listed is kUnknown and stays opaque.
+enum class Meaning : uint8_t {
+  kUnknown,
+  kOpaque,  ///< harmless by name (Megatron's own records, plans): shown, not interpreted
+  kOrderedDict, kDefaultDict, kCounter, kSetType, kFrozenSetType, kByteArray, kBytesType, kComplex, kListType, kDictType,
+  kTupleType, kSlice, kRange, kGetattr, kCodecsEncode, kPath, kNamespace, kBytesIo,
+  kNumpyReconstruct, kNumpyArray, kNumpyDType, kNumpyScalar,
+  kTorchSize, kTorchDevice, kTorchDType, kTorchStorage, kUntypedStorage, kGetLayout, kTensorClass, kParameterClass,
+  kRebuildTensor, kRebuildTensorV2, kRebuildTensorV3, kRebuildParameter, kRebuildMeta, kRebuildFromType, kRebuildOther,
+  kDcpMetadata, kDcpTensor, kDcpChunk, kDcpBytes, kDcpIndex, kDcpProperties, kDcpMemoryFormat, kDcpStorageInfo, kDcpStorageMeta,
+};
+Meaning meaning_of(std::string_view module, std::string_view name);
+
+struct GlobalName {
+  std::string_view module, name;
+  Meaning meaning;
+  std::string text() const { return std::string(module) + "." + std::string(name); }
+};
+
+/// The result of one pickle: an arena of nodes that point into the pickle's own bytes, which must stay where they are.
+/// A graph may hold itself (lists, dicts, memo): whoever walks it needs a budget. Ids come from the graph and are valid.
+class Graph {
+ public:
+  NodeId root() const { return root_; }
+  /// Bytes of the pickle, STOP included.
+  size_t consumed() const { return consumed_; }
+  Kind kind(NodeId id) const { return nodes_[id].kind; }
+  bool is_none(NodeId id) const { return kind(id) == Kind::kNone; }
+  std::optional<bool> as_bool(NodeId id) const;
+  /// Also of a bool, as in Python. Nothing for integers past 64 bits.
+  std::optional<int64_t> as_int(NodeId id) const;
+  std::optional<double> as_float(NodeId id) const;
+  /// UTF-8 that may hold lone surrogates; not checked.
+  std::optional<std::string_view> as_str(NodeId id) const;
+  std::optional<ByteSpan> as_bytes(NodeId id) const;
+  /// Little-endian two's complement.
+  std::optional<ByteSpan> as_big_int(NodeId id) const;
+  /// Elements of a tuple, list, set; keys and values in turn of a dict; items of an object. Empty for other kinds.
+  std::span<const NodeId> items(NodeId id) const;
+  std::span<const NodeId> tuple(NodeId id) const { return kind(id) == Kind::kTuple ? items(id) : std::span<const NodeId>(); }
+  const GlobalName* global(NodeId id) const;
+  /// kObject: what was called; kNoNode otherwise.
+  NodeId callee(NodeId id) const;
+  /// kObject: the arguments; kPersistent: the persistent id; kNoNode otherwise.
+  NodeId args(NodeId id) const;
+  /// kObject: the state that BUILD gave it, kNoNode without one.
+  NodeId state(NodeId id) const;
+  /// The callee's meaning, of an object that calls a global; kUnknown otherwise.
+  Meaning call(NodeId id) const;
+  Meaning global_meaning(NodeId id) const;
+  /// The value under a text key of a dict, of an object's items, or of its state when that is a dict (attributes); a
+  /// repeated key's last value, as Python has it. kNoNode: not there.
+  NodeId get(NodeId dict, std::string_view key) const;
+  std::span<const GlobalName> globals() const { return globals_; }
+  size_t node_count() const { return nodes_.size(); }
+
+ private:
+  friend class Machine;
+  struct Node {
+    Kind kind = Kind::kNone;
+    bool flag = false;        ///< kBool: the value
+    uint32_t size = 0;        ///< bytes of text, items of a container; kObject: callee; kGlobal: index
+    union {
+      int64_t integer = 0;
+      double real;
+      uint64_t offset;        ///< of text in the pickle
+      struct { uint32_t first, capacity; } range;   ///< containers: in items_
+      struct { uint32_t args, extra; } object;      ///< extra: index into extras_, or kNoNode
+    };
+  };
+  struct Extra {
+    NodeId state = kNoNode;
+    uint32_t first = 0, count = 0, capacity = 0;
+  };
+
+  ByteSpan data_;
+  std::vector<Node> nodes_;
+  std::vector<NodeId> items_;
+  std::vector<Extra> extras_;
+  std::vector<GlobalName> globals_;
+  NodeId root_ = 0;
+  size_t consumed_ = 0;
+};
+
+/// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no checkpoint
+/// uses (extension registry, out-of-band buffers, protocol 0 instances).
+Result<Graph> parse(ByteSpan data, const Limits& limits = {});
+
+/// Refuse mode: kAnswerNo with every global outside the allow-list as a cause.
+Result<void> refuse_unknown_globals(const Graph& graph);
+
+}  // namespace ckpt::pickle

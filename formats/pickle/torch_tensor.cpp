@@ -1,0 +1,189 @@
+#include "formats/pickle/torch_tensor.h"
+
+#include "lib/base/checked.h"
+
+namespace ckpt::pickle {
+
+using tensor::DType;
+
+namespace {
+
+constexpr int kMaxWrappers = 8;
+constexpr size_t kMaxRank = 64;
+
+struct StorageClass {
+  std::string_view name;
+  DType dtype;
+};
+constexpr StorageClass kStorages[] = {
+    {"FloatStorage", DType::kFloat32},     {"BFloat16Storage", DType::kBfloat16},
+    {"HalfStorage", DType::kFloat16},      {"DoubleStorage", DType::kFloat64},
+    {"LongStorage", DType::kInt64},        {"IntStorage", DType::kInt32},
+    {"ShortStorage", DType::kInt16},       {"CharStorage", DType::kInt8},
+    {"ByteStorage", DType::kUint8},        {"BoolStorage", DType::kBool},
+    {"ComplexFloatStorage", DType::kComplex64}, {"ComplexDoubleStorage", DType::kComplex128},
+};
+
+Unexpected malformed(const char* what) { return fail(Code::kAnswerNo, "", std::string("malformed tensor: ") + what); }
+
+/// Follows Parameters and subclasses to the call that has the storage.
+NodeId unwrap(const Graph& graph, NodeId id) {
+  for (int i = 0; i < kMaxWrappers; ++i) {
+    auto args = graph.args(id) == kNoNode ? std::span<const NodeId>() : graph.tuple(graph.args(id));
+    if (graph.call(id) == Meaning::kRebuildParameter && !args.empty()) {
+      id = args[0];
+    } else {
+      return id;
+    }
+  }
+  return id;
+}
+
+/// The function and arguments of a rebuild call; `_rebuild_from_type_v2(function, type, args, state)` is taken apart.
+std::pair<const GlobalName*, std::span<const NodeId>> rebuild_call(const Graph& graph, NodeId id) {
+  if (id == kNoNode || graph.kind(id) != Kind::kObject) return {nullptr, {}};
+  auto args = graph.tuple(graph.args(id));
+  NodeId function = graph.callee(id);
+  for (int i = 0; i < kMaxWrappers && graph.global_meaning(function) == Meaning::kRebuildFromType && args.size() == 4; ++i) {
+    function = args[0];
+    args = graph.tuple(args[2]);
+  }
+  return {graph.global(function), args};
+}
+
+bool is_rebuild(Meaning meaning) {
+  switch (meaning) {
+    case Meaning::kRebuildTensor: case Meaning::kRebuildTensorV2: case Meaning::kRebuildTensorV3:
+    case Meaning::kRebuildParameter: case Meaning::kRebuildMeta: case Meaning::kRebuildFromType: case Meaning::kRebuildOther:
+      return true;
+    default: return false;
+  }
+}
+
+std::optional<uint64_t> as_size(const Graph& graph, NodeId id) {
+  auto value = graph.as_int(id);
+  if (!value || *value < 0) return std::nullopt;
+  return static_cast<uint64_t>(*value);
+}
+
+/// ("storage", class, key, location, count[, view]) of a persistent id. `dtype` of untyped storages is the caller's.
+Result<void> read_storage(const Graph& graph, NodeId id, std::optional<DType> dtype, TorchTensor& out) {
+  if (graph.kind(id) != Kind::kPersistent) return malformed("its storage is no persistent id");
+  auto fields = graph.tuple(graph.args(id));
+  if (fields.size() != 5 && fields.size() != 6) return malformed("its storage has other than five fields");
+  auto key = graph.as_str(fields[2]);
+  auto count = as_size(graph, fields[4]);
+  const GlobalName* type = graph.global(fields[1]);
+  if (graph.as_str(fields[0]) != "storage" || !key || !count || type == nullptr) return malformed("its storage has wrong types");
+  out.storage_key = *key;
+  if (dtype) {
+    if (type->meaning != Meaning::kUntypedStorage && type->meaning != Meaning::kTorchStorage) return malformed("an unknown storage class");
+    out.dtype = *dtype;
+    out.storage_bytes = *count;
+  } else {
+    const StorageClass* found = nullptr;
+    for (const StorageClass& known : kStorages) {
+      if (type->meaning == Meaning::kTorchStorage && type->name == known.name) found = &known;
+    }
+    if (found == nullptr) return fail(Code::kUnsupported, "", "a tensor over " + type->text());
+    out.dtype = found->dtype;
+    auto bytes = checked_mul<uint64_t>(*count, tensor::item_size(found->dtype));
+    if (!bytes) return malformed("a storage too large to count");
+    out.storage_bytes = *bytes;
+  }
+  if (fields.size() == 6 && !graph.is_none(fields[5])) {
+    auto view = graph.tuple(fields[5]);
+    auto view_key = view.size() == 3 ? graph.as_str(view[0]) : std::nullopt;
+    auto view_offset = view.size() == 3 ? as_size(graph, view[1]) : std::nullopt;
+    if (!view_key || !view_offset) return malformed("its storage view has wrong types");
+    out.view_key = *view_key;
+    out.view_offset = *view_offset;
+  }
+  return {};
+}
+
+/// Every element inside the storage, all products countable.
+Result<void> check_extent(const TorchTensor& t) {
+  auto count = tensor::element_count(t.shape);
+  const uint64_t item = tensor::item_size(t.dtype);
+  if (!count || !checked_mul(*count, item)) return malformed("more elements than can be counted");
+  if (*count == 0) return {};
+  uint64_t last = t.storage_offset;
+  for (size_t i = 0; i < t.shape.size(); ++i) {
+    auto reach = checked_mul(t.shape[i] - 1, t.stride[i]);
+    auto sum = reach ? checked_add(last, *reach) : std::nullopt;
+    if (!sum) return malformed("it reaches beyond its storage");
+    last = *sum;
+  }
+  if (last >= t.storage_bytes / item) return malformed("it reaches beyond its storage");
+  return {};
+}
+
+}  // namespace
+
+bool TorchTensor::contiguous() const {
+  if (tensor::element_count(shape) == uint64_t{0}) return true;
+  uint64_t expected = 1;
+  for (size_t i = shape.size(); i-- > 0;) {
+    if (shape[i] != 1 && stride[i] != expected) return false;
+    expected *= shape[i];
+  }
+  return true;
+}
+
+std::optional<tensor::Shape> read_sizes(const Graph& graph, NodeId id) {
+  if (id == kNoNode) return std::nullopt;
+  if (graph.call(id) == Meaning::kTorchSize) {
+    auto args = graph.tuple(graph.args(id));
+    if (args.size() != 1) return std::nullopt;
+    id = args[0];
+  }
+  if (graph.kind(id) != Kind::kTuple && graph.kind(id) != Kind::kList) return std::nullopt;
+  auto items = graph.items(id);
+  if (items.size() > kMaxRank) return std::nullopt;
+  tensor::Shape out;
+  out.reserve(items.size());
+  for (NodeId item : items) {
+    auto size = as_size(graph, item);
+    if (!size) return std::nullopt;
+    out.push_back(*size);
+  }
+  return out;
+}
+
+Result<DType> read_torch_dtype(const Graph& graph, NodeId id) {
+  const GlobalName* name = id == kNoNode ? nullptr : graph.global(id);
+  if (name == nullptr || name->meaning != Meaning::kTorchDType) return malformed("its dtype is no torch.dtype");
+  auto dtype = tensor::dtype_from_name(name->name);
+  if (!dtype) return fail(Code::kUnsupported, "", "dtype " + name->text());
+  return *dtype;
+}
+
+bool is_torch_tensor(const Graph& graph, NodeId id) { return is_rebuild(graph.call(id)); }
+
+Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
+  auto [function, args] = rebuild_call(graph, unwrap(graph, id));
+  if (function == nullptr) return malformed("it is not made by a rebuild function");
+  const Meaning meaning = function->meaning;
+  if (meaning != Meaning::kRebuildTensor && meaning != Meaning::kRebuildTensorV2 && meaning != Meaning::kRebuildTensorV3) {
+    return fail(Code::kUnsupported, "", "a tensor made by " + function->text());
+  }
+  const size_t wanted = meaning == Meaning::kRebuildTensor ? 4 : meaning == Meaning::kRebuildTensorV2 ? 6 : 7;
+  if (args.size() < wanted || args.size() > wanted + 1) return malformed("wrong number of arguments");
+  TorchTensor out;
+  std::optional<DType> dtype;
+  if (meaning == Meaning::kRebuildTensorV3) {
+    CKPT_TRY_ASSIGN(dtype, read_torch_dtype(graph, args[6]));
+  }
+  CKPT_TRY(read_storage(graph, args[0], dtype, out));
+  auto offset = as_size(graph, args[1]);
+  auto shape = read_sizes(graph, args[2]), stride = read_sizes(graph, args[3]);
+  if (!offset || !shape || !stride || shape->size() != stride->size()) return malformed("its offset, sizes or strides have wrong types");
+  out.storage_offset = *offset;
+  out.shape = std::move(*shape);
+  out.stride = std::move(*stride);
+  CKPT_TRY(check_extent(out));
+  return out;
+}
+
+}  // namespace ckpt::pickle

@@ -1,0 +1,70 @@
+#include "lib/base/json_text.h"
+
+#include <cstdio>
+
+namespace ckpt {
+
+namespace {
+
+void append_escape(std::string& out, unsigned code) {
+  char text[8];
+  std::snprintf(text, sizeof text, "\\u%04x", code & 0xffff);
+  out += text;
+}
+
+/// Bytes of the UTF-8 sequence at `at`, 0 when it is none. Surrogates count as sequences: the caller escapes them.
+size_t sequence(std::string_view text, size_t at, unsigned& code) {
+  auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
+  const unsigned first = byte(at);
+  const size_t length = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  if (length == 0 || at + length > text.size()) return 0;
+  code = first & (0xff >> (length + 1));
+  for (size_t i = 1; i < length; ++i) {
+    if ((byte(at + i) & 0xc0) != 0x80) return 0;
+    code = (code << 6) | (byte(at + i) & 0x3f);
+  }
+  bool overlong = (length == 3 && code < 0x800) || (length == 4 && (code < 0x10000 || code > 0x10ffff));
+  return overlong ? 0 : length;
+}
+
+}  // namespace
+
+void append_json_string(std::string& out, std::string_view text) {
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    if (c >= 0x20 && c < 0x7f) {
+      if (c == '"' || c == '\\') out += '\\';
+      out += static_cast<char>(c);
+      ++i;
+      continue;
+    }
+    if (c < 0x80) {
+      if (c == '\n') out += "\\n";
+      else if (c == '\t') out += "\\t";
+      else append_escape(out, c);
+      ++i;
+      continue;
+    }
+    unsigned code = 0;
+    size_t length = sequence(text, i, code);
+    if (length == 0) {
+      out += "\xef\xbf\xbd";
+      ++i;
+      continue;
+    }
+    if (code >= 0xd800 && code < 0xe000) out += '\\';  // strict parsers refuse a lone surrogate, so its escape is shown as text
+    if (code < 0xa0 || (code >= 0xd800 && code < 0xe000)) append_escape(out, code);
+    else out += text.substr(i, length);
+    i += length;
+  }
+  out += '"';
+}
+
+std::string json_string(std::string_view text) {
+  std::string out;
+  append_json_string(out, text);
+  return out;
+}
+
+}  // namespace ckpt
