@@ -18,6 +18,11 @@ void DamageLog::add(std::string key, std::string file, std::optional<uint64_t> o
   add(std::move(key), std::move(file), offset, bare.text());
 }
 
+void DamageLog::append(const DamageLog& other) {
+  for (const tensor::Finding& f : other.findings_) add(f.key, f.file, f.offset, f.message);
+  more_ += other.more_;
+}
+
 namespace {
 
 template <class Entry>

@@ -11,6 +11,7 @@ class DamageLog {
   void add(std::string key, std::string file, std::optional<uint64_t> offset, std::string message);
   /// An Error about `key` as a finding; its subject becomes the file where `file` is empty.
   void add(std::string key, std::string file, std::optional<uint64_t> offset, const Error& error);
+  void append(const DamageLog& other);
   bool empty() const { return findings_.empty(); }
 
  private:

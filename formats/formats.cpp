@@ -3,6 +3,7 @@
 #include <array>
 
 #include "formats/format.h"
+#include "formats/torch_dist/reader.h"
 #include "formats/zarr/reader.h"
 #include "lib/base/io.h"
 
@@ -13,6 +14,8 @@ namespace fs = std::filesystem;
 std::span<const Format> formats() {
   static constexpr std::array kFormats = {
       Format{"zarr", "Megatron-Core distributed checkpoint, zarr backend", recognises_megatron_zarr, read_megatron_zarr},
+      Format{"torch_dist", "Megatron-Core distributed checkpoint, torch_dist backend", recognises_torch_dist, read_torch_dist},
+      Format{"dcp", "PyTorch distributed checkpoint", recognises_dcp, read_torch_dist},
       Format{"zarr2", "Zarr version 2 array or group", recognises_zarr2, read_zarr2},
   };
   return kFormats;

@@ -1,0 +1,270 @@
+#include "formats/torch_dist/metadata.h"
+
+#include <unordered_map>
+
+#include "formats/pickle/torch_tensor.h"
+#include "lib/base/checked.h"
+
+namespace ckpt::formats {
+
+using pickle::Graph;
+using pickle::kNoNode;
+using pickle::Kind;
+using pickle::Meaning;
+using pickle::NodeId;
+
+namespace {
+
+constexpr uint32_t kNoEntry = UINT32_MAX;
+
+Unexpected malformed(std::string what) { return fail(Code::kAnswerNo, "", "malformed .metadata: " + std::move(what)); }
+
+/// One item of storage_data.
+struct Entry {
+  std::string_view key;
+  std::span<const NodeId> offset;  ///< empty for objects and scalars
+  tensor::FileRange item;
+  bool zstd = false;
+  bool foreign_transform = false;
+};
+
+class Reader {
+ public:
+  explicit Reader(const Graph& graph) : graph_(graph) {}
+
+  Result<DcpMetadata> run() {
+    NodeId root = graph_.root();
+    NodeId tensors = graph_.get(root, "state_dict_metadata"), storage = graph_.get(root, "storage_data");
+    if (tensors == kNoNode || graph_.kind(tensors) != Kind::kDict) return malformed("it has no state_dict_metadata");
+    if (storage == kNoNode || graph_.kind(storage) != Kind::kDict) return malformed("it has no storage_data");
+    CKPT_TRY(read_storage(storage));
+    NodeId version = graph_.get(root, "version");
+    if (version != kNoNode) out_.version = std::string(graph_.as_str(version).value_or(""));
+    NodeId mcore = graph_.get(root, "mcore_data");
+    if (mcore != kNoNode && graph_.kind(mcore) == Kind::kDict) read_mcore(mcore);
+    auto pairs = graph_.items(tensors);
+    out_.tensors.reserve(pairs.size() / 2);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      auto key = graph_.as_str(pairs[i]);
+      if (!key) return malformed("a key is no text");
+      CKPT_TRY(read_value(*key, pairs[i + 1]));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  // --- storage_data ----------------------------------------------------------------------------------------------------
+  Result<void> read_storage(NodeId dict) {
+    auto pairs = graph_.items(dict);
+    entries_.reserve(pairs.size() / 2);
+    index_.reserve(pairs.size() / 2);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      NodeId fqn = graph_.get(pairs[i], "fqn"), offset = graph_.get(pairs[i], "offset");
+      auto key = fqn == kNoNode ? std::nullopt : graph_.as_str(fqn);
+      if (!key) return malformed("an index of storage_data has no fqn");
+      Entry entry;
+      entry.key = *key;
+      if (offset != kNoNode && !graph_.is_none(offset)) {
+        CKPT_TRY_ASSIGN(entry.offset, sizes(offset));
+      }
+      CKPT_TRY(read_storage_info(pairs[i + 1], entry));
+      index_.emplace(hash(entry.key, entry.offset), static_cast<uint32_t>(entries_.size()));
+      entries_.push_back(entry);
+    }
+    return {};
+  }
+
+  Result<void> read_storage_info(NodeId info, Entry& entry) {
+    NodeId path = graph_.get(info, "relative_path"), offset = graph_.get(info, "offset"), length = graph_.get(info, "length");
+    if (path == kNoNode || offset == kNoNode || length == kNoNode) return malformed("an entry of storage_data is incomplete");
+    auto text = graph_.as_str(path);
+    auto from = graph_.as_int(offset), size = graph_.as_int(length);
+    if (!text || !from || !size || *from < 0 || *size < 0) return malformed("an entry of storage_data has wrong types");
+    if (!checked_add(*from, *size)) return malformed("an item ends past what can be counted");
+    if (!is_safe_relative_path(*text)) return malformed("the path \"" + std::string(*text) + "\" leads out of the checkpoint");
+    auto [it, added] = paths_.try_emplace(*text, static_cast<uint32_t>(out_.paths.size()));
+    if (added) out_.paths.emplace_back(*text);
+    entry.item = {it->second, static_cast<uint64_t>(*from), static_cast<uint64_t>(*size)};
+    NodeId transforms = graph_.get(info, "transform_descriptors");
+    if (transforms == kNoNode || graph_.is_none(transforms)) return {};
+    auto names = graph_.items(transforms);
+    entry.zstd = names.size() == 1 && graph_.as_str(names[0]).value_or("").substr(0, 13) == "stream.zstd/1";
+    entry.foreign_transform = !names.empty() && !entry.zstd;
+    return {};
+  }
+
+  /// The numbers of a torch.Size, still as nodes.
+  Result<std::span<const NodeId>> sizes(NodeId id) const {
+    if (graph_.call(id) == Meaning::kTorchSize) {
+      auto args = graph_.tuple(graph_.args(id));
+      if (args.size() == 1) id = args[0];
+    }
+    if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList) return malformed("an offset is no torch.Size");
+    return graph_.items(id);
+  }
+
+  uint64_t hash(std::string_view key, std::span<const NodeId> offset) const {
+    uint64_t out = std::hash<std::string_view>()(key);
+    for (NodeId id : offset) out = mix(out, static_cast<uint64_t>(graph_.as_int(id).value_or(-1)));
+    return out;
+  }
+  static uint64_t hash(std::string_view key, const tensor::Shape& offset) {
+    uint64_t out = std::hash<std::string_view>()(key);
+    for (uint64_t n : offset) out = mix(out, n);
+    return out;
+  }
+  static uint64_t mix(uint64_t a, uint64_t b) { return (a ^ b) * 0x9e3779b97f4a7c15 + (a >> 29); }
+
+  /// The entry of (key, offset): equality is what Python's MetadataIndex has, the `index` is only a hint.
+  uint32_t find(std::string_view key, const tensor::Shape& offset) const {
+    uint32_t found = kNoEntry;
+    auto range = index_.equal_range(hash(key, offset));
+    int tried = 0;
+    for (auto it = range.first; it != range.second && tried < 64; ++it, ++tried) {
+      const Entry& entry = entries_[it->second];
+      if (entry.key != key || entry.offset.size() != offset.size()) continue;
+      bool same = true;
+      for (size_t i = 0; i < offset.size() && same; ++i) same = graph_.as_int(entry.offset[i]) == static_cast<int64_t>(offset[i]);
+      // A dict has each key once; of a hostile pickle's repetitions the last one counts.
+      if (same && (found == kNoEntry || it->second > found)) found = it->second;
+    }
+    return found;
+  }
+
+  // --- mcore_data ------------------------------------------------------------------------------------------------------
+  void read_mcore(NodeId dict) {
+    out_.has_mcore_data = true;
+    auto pairs = graph_.items(dict);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      auto key = graph_.as_str(pairs[i]);
+      NodeId shape = graph_.get(pairs[i + 1], "nd_reformulated_orig_global_shape");
+      auto sizes = shape == kNoNode ? std::nullopt : pickle::read_sizes(graph_, shape);
+      if (key && sizes) originals_[*key] = std::move(*sizes);
+    }
+  }
+
+  // --- state_dict_metadata ---------------------------------------------------------------------------------------------
+  Result<void> read_value(std::string_view key, NodeId value) {
+    if (graph_.call(value) == Meaning::kDcpBytes) return read_object(key);
+    if (graph_.call(value) == Meaning::kDcpTensor) return read_tensor(key, value);
+    // Another class path: told apart by what it has.
+    if (graph_.kind(value) == Kind::kObject && graph_.get(value, "chunks") != kNoNode) return read_tensor(key, value);
+    return malformed(std::string(key) + " is neither a tensor nor an object");
+  }
+
+  Result<void> read_object(std::string_view key) {
+    uint32_t found = find(key, tensor::Shape());
+    if (found == kNoEntry) {
+      out_.damage.push_back({std::string(key), ".metadata", std::nullopt, "the object has no entry in storage_data", false});
+      return {};
+    }
+    const Entry& entry = entries_[found];
+    if (entry.foreign_transform) {
+      out_.unsupported.push_back(std::string(key) + ": an object that passed through an unknown transform");
+      return {};
+    }
+    if (entry.zstd) out_.encoded_objects.emplace_back(key);
+    tensor::Object object;
+    object.key = std::string(key);
+    object.where = entry.item;
+    out_.objects.push_back(std::move(object));
+    return {};
+  }
+
+  /// TensorProperties pickles as a tuple (dtype, layout, requires_grad, memory format, pin_memory); attributes are taken, too.
+  NodeId dtype_node(NodeId properties) const {
+    if (properties == kNoNode) return kNoNode;
+    NodeId state = graph_.state(properties);
+    if (state == kNoNode) return kNoNode;
+    auto fields = graph_.tuple(state);
+    return fields.empty() ? graph_.get(properties, "dtype") : fields[0];
+  }
+
+  Result<void> read_tensor(std::string_view key, NodeId value) {
+    NodeId size = graph_.get(value, "size"), chunks = graph_.get(value, "chunks");
+    auto shape = pickle::read_sizes(graph_, size);
+    if (!shape || chunks == kNoNode || (graph_.kind(chunks) != Kind::kList && graph_.kind(chunks) != Kind::kTuple)) {
+      return malformed(std::string(key) + " has no size or no chunks");
+    }
+    auto dtype = pickle::read_torch_dtype(graph_, dtype_node(graph_.get(value, "properties")));
+    if (!dtype && dtype.error().code == Code::kUnsupported) {
+      out_.unsupported.push_back(std::string(key) + ": " + dtype.error().message);
+      return {};
+    }
+    if (!dtype) return malformed(std::string(key) + " has no dtype");
+    DcpTensor out;
+    out.tensor.key = std::string(key);
+    out.tensor.dtype = *dtype;
+    out.tensor.shape = std::move(*shape);
+    auto original = originals_.find(key);
+    if (original != originals_.end()) out.original = original->second;
+    out.tensor.shards.reserve(graph_.items(chunks).size());
+    for (NodeId chunk : graph_.items(chunks)) {
+      bool known = true;
+      CKPT_TRY(read_chunk(chunk, out.tensor, known));
+      if (!known) {
+        out_.unsupported.push_back(std::string(key) + ": an item that passed through an unknown transform");
+        return {};
+      }
+    }
+    out_.tensors.push_back(std::move(out));
+    return {};
+  }
+
+  Result<void> read_chunk(NodeId chunk, tensor::Tensor& t, bool& known) {
+    auto offset = pickle::read_sizes(graph_, graph_.get(chunk, "offsets"));
+    auto shape = pickle::read_sizes(graph_, graph_.get(chunk, "sizes"));
+    if (!offset || !shape) return malformed(t.key + " has a chunk without offsets or sizes");
+    tensor::Shard shard;
+    shard.offset = std::move(*offset);
+    shard.shape = std::move(*shape);
+    const bool empty = tensor::element_count(shard.shape) == uint64_t{0};
+    uint32_t found = find(t.key, shard.offset);
+    if (found == kNoEntry && !empty) {
+      out_.damage.push_back({t.key, ".metadata", std::nullopt, "a chunk has no entry in storage_data", false});
+    } else if (found != kNoEntry && !empty) {
+      // A chunk without elements may share its entry with a full one, which then holds nothing of it.
+      shard.item = entries_[found].item;
+      if (entries_[found].zstd) shard.encoding = tensor::Encoding::kEncoded;
+      known = !entries_[found].foreign_transform;
+    }
+    t.shards.push_back(std::move(shard));
+    return {};
+  }
+
+  const Graph& graph_;
+  DcpMetadata out_;
+  std::vector<Entry> entries_;
+  std::unordered_multimap<uint64_t, uint32_t> index_;
+  std::unordered_map<std::string_view, uint32_t> paths_;
+  std::unordered_map<std::string_view, tensor::Shape> originals_;
+};
+
+}  // namespace
+
+bool is_safe_relative_path(std::string_view path) {
+  if (path.empty() || path.size() > 4096) return false;
+  for (char c : path) {
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f || c == '\\') return false;
+  }
+  for (;;) {
+    size_t end = path.find('/');
+    std::string_view part = path.substr(0, end);
+    if (part.empty() || part == "." || part == "..") return false;
+    if (end == std::string_view::npos) return true;
+    path.remove_prefix(end + 1);
+  }
+}
+
+Result<DcpMetadata> parse_dcp_metadata(ByteSpan data, uint64_t max_bytes) {
+  pickle::Limits limits;
+  limits.bytes = max_bytes;
+  CKPT_TRY_ASSIGN(pickle::Graph graph, pickle::parse(data, limits));
+  if (graph.consumed() != data.size()) return malformed("bytes follow the end of the pickle");
+  if (graph.call(graph.root()) != Meaning::kDcpMetadata && graph.kind(graph.root()) != Kind::kObject) {
+    return malformed("it holds no Metadata record");
+  }
+  return Reader(graph).run();
+}
+
+}  // namespace ckpt::formats

@@ -1,0 +1,30 @@
+// `.metadata` of torch's distributed checkpoints, in every form that torch and Megatron have written (formats.md 2.2, 2.3).
+#pragma once
+
+#include "formats/format.h"
+
+namespace ckpt::formats {
+
+struct DcpTensor {
+  tensor::Tensor tensor;     ///< shards as stored; `item` is set, `where` is not: only the item itself says where its bytes are
+  tensor::Shape original;    ///< Megatron's nd_reformulated_orig_global_shape; empty: not recorded
+};
+
+struct DcpMetadata {
+  std::vector<DcpTensor> tensors;
+  std::vector<tensor::Object> objects;
+  std::vector<std::string> encoded_objects;  ///< keys of objects whose items are zstd streams
+  std::vector<std::string> paths;            ///< FileRange::file is an index into them; all checked to lie below the folder
+  std::vector<std::string> unsupported;      ///< tensors left out, and why
+  std::vector<tensor::Finding> damage;       ///< missing entries
+  bool has_mcore_data = false;
+  std::string version;                       ///< torch's own, empty where it is not written
+};
+
+/// Pure. kAnswerNo: not such a pickle, or hostile.
+Result<DcpMetadata> parse_dcp_metadata(ByteSpan pickle, uint64_t max_bytes);
+
+/// One path below the folder: relative, no empty part, no `.` or `..`, no `\` and no control character.
+bool is_safe_relative_path(std::string_view path);
+
+}  // namespace ckpt::formats

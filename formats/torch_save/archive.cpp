@@ -1,0 +1,90 @@
+#include "formats/torch_save/archive.h"
+
+#include <charconv>
+
+namespace ckpt::formats {
+
+namespace {
+
+constexpr uint64_t kMaxPickle = 256 << 20;
+constexpr uint64_t kMaxWord = 64;  ///< `version`, `byteorder`
+
+Result<std::string> read_word(const zip::ByteSource& source, const zip::Record& record) {
+  CKPT_TRY_ASSIGN(auto bytes, zip::read_record(source, record, kMaxWord));
+  std::string out(as_text(bytes));
+  while (!out.empty() && (out.back() == '\n' || out.back() == ' ')) out.pop_back();
+  return out;
+}
+
+Result<void> check_kind(const zip::ByteSource& source, const zip::Archive& archive) {
+  for (const zip::Record& record : archive.records) {
+    if (record.name == archive.top + "/constants.pkl" || record.name.rfind(archive.top + "/code/", 0) == 0) {
+      return fail(Code::kUnsupported, source.subject(), "is a TorchScript archive");
+    }
+  }
+  const zip::Record* version = archive.find("version");
+  if (version == nullptr) return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `version` is missing");
+  CKPT_TRY_ASSIGN(std::string text, read_word(source, *version));
+  int number = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size() || number < 1) {
+    return fail(Code::kAnswerNo, source.subject(), "the record `version` holds no number");
+  }
+  if (number > 10) return fail(Code::kUnsupported, source.subject(), "is a torch.save file of version " + text);
+  if (const zip::Record* order = archive.find("byteorder")) {
+    CKPT_TRY_ASSIGN(std::string word, read_word(source, *order));
+    if (word == "big") return fail(Code::kUnsupported, source.subject(), "its storages are big endian");
+    if (word != "little") return fail(Code::kAnswerNo, source.subject(), "the record `byteorder` names no byte order");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<const zip::Record*> TorchArchive::storage(const pickle::TorchTensor& tensor, const std::string& subject) const {
+  const std::string name = "data/" + std::string(tensor.storage_key);
+  const zip::Record* record = archive.find(name);
+  if (record == nullptr) return fail(Code::kAnswerNo, subject, "the record " + name + " is missing");
+  if (record->size != tensor.storage_bytes) {
+    return fail(Code::kAnswerNo, subject, "the record " + name + " has " + std::to_string(record->size) + " bytes instead of " +
+                                              std::to_string(tensor.storage_bytes));
+  }
+  return record;
+}
+
+Result<TorchArchive> read_torch_archive(const zip::ByteSource& source) {
+  TorchArchive out;
+  CKPT_TRY_ASSIGN(out.archive, zip::read_archive(source));
+  CKPT_TRY(check_kind(source, out.archive));
+  const zip::Record* data = out.archive.find("data.pkl");
+  if (data == nullptr) return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `data.pkl` is missing");
+  CKPT_TRY_ASSIGN(out.pickle, zip::read_record(source, *data, kMaxPickle));
+  auto graph = pickle::parse(out.pickle);
+  if (!graph) {
+    graph.error().subject = source.subject();
+    return std::move(graph).error();
+  }
+  if (graph->consumed() != out.pickle.size()) return fail(Code::kAnswerNo, source.subject(), "bytes follow the end of its pickle");
+  out.graph = std::move(*graph);
+  return out;
+}
+
+Result<TensorItem> read_tensor_item(const zip::ByteSource& source) {
+  CKPT_TRY_ASSIGN(TorchArchive archive, read_torch_archive(source));
+  auto tensor = pickle::read_torch_tensor(archive.graph, archive.graph.root());
+  if (!tensor) {
+    tensor.error().subject = source.subject();
+    return std::move(tensor).error();
+  }
+  if (!tensor->contiguous()) return fail(Code::kUnsupported, source.subject(), "its tensor is not contiguous");
+  CKPT_TRY_ASSIGN(const zip::Record* record, archive.storage(*tensor, source.subject()));
+  const uint64_t item = tensor::item_size(tensor->dtype);
+  TensorItem out;
+  out.dtype = tensor->dtype;
+  out.length = tensor::element_count(tensor->shape).value_or(0) * item;
+  out.offset = out.length == 0 ? record->offset : record->offset + tensor->storage_offset * item;
+  out.shape = std::move(tensor->shape);
+  return out;
+}
+
+}  // namespace ckpt::formats

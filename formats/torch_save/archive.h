@@ -1,0 +1,30 @@
+// What torch.save wrote: a zip with one pickle and a record per storage (formats.md 3.1, 3.2).
+#pragma once
+
+#include "formats/pickle/torch_tensor.h"
+#include "formats/zip/zip.h"
+
+namespace ckpt::formats {
+
+struct TorchArchive {
+  zip::Archive archive;
+  std::vector<std::byte> pickle;  ///< the graph points into it
+  pickle::Graph graph;
+
+  /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has another
+  /// size than the pickle says.
+  Result<const zip::Record*> storage(const pickle::TorchTensor& tensor, const std::string& subject) const;
+};
+
+/// kUnsupported: TorchScript, big-endian storages, versions above 10. Object pickles: 256 MiB at most.
+Result<TorchArchive> read_torch_archive(const zip::ByteSource& source);
+
+/// An item of a `.distcp` file: one contiguous tensor at the start of a storage of its own.
+struct TensorItem {
+  tensor::DType dtype;
+  tensor::Shape shape;
+  uint64_t offset = 0, length = 0;  ///< the tensor's bytes, from the start of the zip
+};
+Result<TensorItem> read_tensor_item(const zip::ByteSource& source);
+
+}  // namespace ckpt::formats
