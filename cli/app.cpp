@@ -44,7 +44,7 @@ class HelpFormatter final : public CLI::Formatter {
 
 }  // namespace
 
-std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Command::Run& chosen) {
+std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
   auto app = std::make_unique<CLI::App>("ckpt: checkpoints of live processes and of models.\n", "ckpt");
   app->formatter(std::make_shared<HelpFormatter>());
   app->set_version_flag("--version", "ckpt " CKPT_VERSION, "Print the version");
@@ -58,7 +58,7 @@ std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Command::Run& chosen)
     verb->fallthrough();  // global options after the verb
     verb->set_help_flag("-h,--help", "Print this help");
     Command::Run run = command.add_options(*verb);
-    verb->callback([run, &chosen] { chosen = run; });
+    verb->callback([run, &command, &choice] { choice = {&command, run}; });
     verb->footer("Options of every verb (--json, --progress, --color, --quiet): ckpt --help");
   }
   return app;

@@ -7,7 +7,13 @@
 
 namespace ckpt::cli {
 
-/// Global options fill `options`; parsing a verb sets `chosen`. Both are borrowed for the App's life.
-std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Command::Run& chosen);
+/// The verb that was parsed, and what runs it with the options it was given.
+struct Choice {
+  const Command* command = nullptr;
+  Command::Run run;
+};
+
+/// Global options fill `options`; parsing a verb sets `choice`. Both are borrowed for the App's life.
+std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice);
 
 }  // namespace ckpt::cli

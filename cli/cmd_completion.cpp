@@ -42,8 +42,8 @@ std::vector<Flag> flags_of(const CLI::App& app) {
 
 std::vector<Verb> describe(std::vector<Flag>& global) {
   GlobalOptions options;
-  Command::Run chosen;
-  std::unique_ptr<CLI::App> app = make_app(options, chosen);
+  Choice choice;
+  std::unique_ptr<CLI::App> app = make_app(options, choice);
   global = flags_of(*app);
   std::vector<Verb> out;
   for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {

@@ -53,15 +53,22 @@ Error usage_error(CLI::App& app, const CLI::ParseError& e) {
   return Error(Code::kUsage, verb, e.what()).with_hint(hint);
 }
 
-Result<void> run_verb(const Command::Run& verb, const GlobalOptions& options, const Cancel& cancel) {
+int end_with(const Error& error, const GlobalOptions& options) {
+  report_error(error, options);
+  return exit_code(error.code);
+}
+
+/// The program's exit code; an error has been reported.
+int run_verb(const Choice& choice, const GlobalOptions& options, const Cancel& cancel) {
   Progress progress(options.quiet ? Progress::Form::kSilent : Progress::form_of(options.progress, stderr), !options.quiet,
                     stderr);
   Console console(options, &progress);
   Context context{console, progress, cancel};
-  Result<void> result = verb(context);
+  Result<void> result = choice.run(context);
   progress.finish();
   Result<void> printed = console.finish();
-  return result ? printed : result;
+  if (result) result = printed;
+  return result ? 0 : end_with(result.error(), options);
 }
 
 }  // namespace
@@ -69,22 +76,17 @@ Result<void> run_verb(const Command::Run& verb, const GlobalOptions& options, co
 int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel& cancel) {
   // Known before parsing, so that a usage error, too, has the form that was asked for.
   options.json = std::any_of(argv, argv + argc, [](const char* word) { return std::strcmp(word, "--json") == 0; });
-  Command::Run chosen;
-  std::unique_ptr<CLI::App> app = make_app(options, chosen);
-  auto end_with = [&](const Error& error) {
-    report_error(error, options);
-    return exit_code(error.code);
-  };
-  if (Result<void> defaults = apply_defaults(*app); !defaults) return end_with(defaults.error());
+  Choice choice;
+  std::unique_ptr<CLI::App> app = make_app(options, choice);
+  if (Result<void> defaults = apply_defaults(*app); !defaults) return end_with(defaults.error(), options);
   try {
     app->parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
     return app->exit(e);
   } catch (const CLI::ParseError& e) {
-    return end_with(usage_error(*app, e));
+    return end_with(usage_error(*app, e), options);
   }
-  Result<void> result = run_verb(chosen, options, cancel);
-  return result ? 0 : end_with(result.error());
+  return run_verb(choice, options, cancel);
 }
 
 }  // namespace ckpt::cli
