@@ -1,0 +1,309 @@
+#!/usr/bin/env python3
+"""Runs one self-checking target under every flavour of dump and restore.
+
+  run.py NAME [--flavours a,b] [--arguments ...]   flavours side by side, each with a process of its own
+  run.py --special NAME                            one of the tests below that need more than the flavours
+
+CKPT_BIN is the ckpt to test, CKPT_TARGETS the folder of the built targets.
+"""
+import argparse
+import concurrent.futures
+import os
+import pty
+import signal
+import sys
+import termios
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, check_released, ckpt, differences,
+                     fingerprint, reap_strays, wait_until)
+
+# Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
+INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
+
+
+def image(target, name):
+    return os.path.join(os.path.dirname(target.folder), name)
+
+
+def unharmed(target, before):
+    """The process is as it was, apart from what it did itself."""
+    if not target.running():
+        raise Failure(f"the target has ended: {target.ending}")
+    check_released(target.pid)
+    found = list(differences(before, fingerprint(target.pid)))
+    if found:
+        raise Failure("the target was altered: " + "; ".join(found))
+
+
+def pre_dump(target, name, *more):
+    before = fingerprint(target.pid)
+    ckpt("pre-dump", "-p", target.pid, "-f", image(target, name), *more).expect(0)
+    unharmed(target, before)
+
+
+def dump(target, name, *more):
+    ckpt("dump", "-p", target.pid, "-f", image(target, name), *more).expect(0)
+    target.reap()
+
+
+def restore(target, name, *more):
+    target.forget_answers()
+    pidfile = image(target, "pid")
+    ckpt("restore", "-f", image(target, name), "-d", "--pidfile", pidfile, *more).expect(0)
+    target.adopt()
+    with open(pidfile) as stream:
+        if stream.read().strip() != str(target.pid):
+            raise Failure("the pidfile holds another pid")
+    os.unlink(pidfile)
+
+
+def restore_and_check(target, name, steps):
+    restore(target, name)
+    target.check(steps)
+
+
+def flavour_alone(target):
+    """No ckpt at all: the target passes its own check, also after stops."""
+    time.sleep(0.02)
+    target.step()
+    target.check()
+
+
+def flavour_stopped(target):
+    for _ in range(3):
+        os.kill(target.pid, signal.SIGSTOP)
+        time.sleep(0.03)
+        os.kill(target.pid, signal.SIGCONT)
+        time.sleep(0.02)
+    target.check()
+
+
+def flavour_dump(target):
+    dump(target, "image")
+    restore_and_check(target, "image", 0)
+
+
+def flavour_incremental(target):
+    """pre-dump, then dump --prev; then the pre-dump's own image, which is of an earlier instant."""
+    pre_dump(target, "first")
+    target.step()
+    dump(target, "last", "--prev", image(target, "first"))
+    restore_and_check(target, "last", 1)
+    restore_and_check(target, "first", 0)
+
+
+def flavour_chain(target):
+    pre_dump(target, "first")
+    target.step()
+    pre_dump(target, "second", "--prev", image(target, "first"))
+    target.step()
+    dump(target, "last", "--prev", image(target, "second"))
+    restore_and_check(target, "last", 2)
+    restore_and_check(target, "second", 1)
+
+
+def flavour_leave_running(target):
+    """The original goes on and passes; after its end the image is restored and passes, too."""
+    before = fingerprint(target.pid)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "-R").expect(0)
+    unharmed(target, before)
+    target.check(0)
+    restore_and_check(target, "image", 0)
+
+
+def flavour_twice(target):
+    """Restored, killed, restored again; the second time it is dumped once more, which must be as good as the first."""
+    dump(target, "image")
+    restore(target, "image")
+    target.kill()
+    restore(target, "image")
+    dump(target, "again")
+    restore_and_check(target, "again", 0)
+
+
+FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
+
+
+def run_flavour(name, flavour, arguments, place):
+    target = None
+    try:
+        target = Target(name, place.folder(flavour), *arguments)
+        FLAVOURS[flavour](target)
+        return None
+    except (Failure, OSError) as failure:
+        log = f"\n  log: {target.log_tail()}" if target is not None and target.log_tail() else ""
+        if target is not None:
+            try:
+                target.kill()
+            except Failure as left:
+                log += f"\n  {left}"
+        return f"{flavour}: {failure}{log}"
+
+
+def run_flavours(name, flavours, arguments):
+    with Workplace(name) as place:
+        with concurrent.futures.ThreadPoolExecutor(len(flavours)) as pool:
+            failures = [f for f in pool.map(lambda flavour: run_flavour(name, flavour, arguments, place), flavours) if f]
+        try:
+            reap_strays()
+        except Failure as left:
+            failures.append(str(left))
+    for failure in failures:
+        print(f"FAIL {name}: {failure}", file=sys.stderr)
+    print(f"{name}: {len(flavours)} flavours, {len(failures)} failures")
+    return 1 if failures else 0
+
+
+# Special tests: more than one target, or another standard stream than usual.
+
+BLOCKED = {  # what to hold: a word that the message must have
+    "child": "process", "zombie": "process", "tcp": "socket", "unix": "socket", "io_uring": "io_uring", "aio": "aio",
+    "inotify": "inotify", "deleted_file": "deleted", "deleted_map": "deleted", "memfd": "memfd", "sysv": "SYSV",
+    "seccomp": "seccomp", "hugetlb": "huge", "userfaultfd": "userfaultfd", "fifo": "fifo", "lock": "lock",
+    "proc_file": "/proc", "pidfd": "pidfd",
+}
+
+
+def special_blocked(place):
+    """Each thing that is not supported is refused by name, exit 6, before anything is touched."""
+    for thing, word in BLOCKED.items():
+        try:
+            target = Target("blocked", place.folder(thing), thing)
+        except Skip as lacking:
+            print(f"{thing}: skipped, {lacking}")
+            continue
+        before = fingerprint(target.pid)
+        try:
+            for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
+                ckpt(*verb, "-p", target.pid, "-f", image(target, "image")).expect(6, word)
+                unharmed(target, before)
+                if os.path.exists(image(target, "image")):
+                    raise Failure(f"{' '.join(verb)} left an image")
+            ckpt("check", "-p", target.pid).expect(1, word)
+            unharmed(target, before)
+            target.check(0)
+        except Failure as failure:
+            target.kill()
+            raise Failure(f"{thing}: {failure}") from failure
+
+
+def special_blocked_list(place):
+    """`check -p` lists all blockers at once, and none where there is none."""
+    target = Target("blocked", place.folder("all"), "all")
+    words = [BLOCKED[name] for name in ("child", "tcp", "inotify", "deleted_file", "memfd", "seccomp", "fifo")]
+    ckpt("check", "-p", target.pid).expect(1, *words)
+    target.check(0)
+    free = Target("blocked", place.folder("nothing"), "nothing")
+    ckpt("check", "-p", free.pid).expect(0)
+    free.check(0)
+
+
+def special_log_grew(place):
+    """A log that the process was writing may have grown: that is said, and it goes on at its recorded offset."""
+    target = Target("log_writer", place.folder("log"))
+    log = os.path.join(target.folder, "log")
+    pre_dump(target, "first")
+    target.step()
+    dump(target, "last", "--prev", image(target, "first"))
+    restore_and_check(target, "last", 1)
+    target.forget_answers()
+    ckpt("restore", "-f", image(target, "first"), "-d").expect(0, "log")
+    target.adopt()
+    target.check(0)
+    with open(log) as stream:
+        if stream.read() != "start\nend\n 1\nend\n":
+            raise Failure("the log does not go on at the recorded offset")
+
+
+def special_group_stop(place):
+    """A process in group-stop stays stopped: after pre-dump and dump -R, and after a restore until it is continued."""
+    target = Target("mem_anonymous", place.folder("stop"))
+
+    def state():
+        with open(f"/proc/{target.pid}/stat") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    os.kill(target.pid, signal.SIGSTOP)
+    wait_until(lambda: state() == "T", "the target stops", 5)
+    ckpt("pre-dump", "-p", target.pid, "-f", image(target, "first")).expect(0)
+    wait_until(lambda: state() == "T", "the target is stopped after pre-dump", 5)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "last"), "--prev", image(target, "first")).expect(0)
+    target.reap()
+    restore(target, "last")
+    wait_until(lambda: state() == "T", "the restored target is stopped", 5)
+    os.kill(target.pid, signal.SIGCONT)
+    target.check(0)
+
+
+def special_shell_job(place):
+    """A terminal and a pipe of the surroundings are refused, unless --shell-job hands over the restorer's own."""
+    leader, follower = pty.openpty()
+    attributes = termios.tcgetattr(follower)
+    reader, writer = os.pipe()
+    target = Target("blocked", place.folder("shell"), "nothing", stdin=follower, stdout=writer)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "image")).expect(6)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "--shell-job").expect(0)
+    target.reap()
+    for fd in (leader, follower, reader, writer):
+        os.close(fd)
+    ckpt("restore", "-f", image(target, "image"), "-d").expect(6)
+    leader, follower = pty.openpty()
+    termios.tcsetattr(follower, termios.TCSANOW, attributes)
+    reader, writer = os.pipe()
+    import subprocess
+    from harness import CKPT
+    target.forget_answers()
+    done = subprocess.run([CKPT, "restore", "-f", image(target, "image"), "-d", "--shell-job"], stdin=follower,
+                          stdout=writer, stderr=subprocess.PIPE, timeout=30, check=False)
+    if done.returncode != 0:
+        raise Failure(f"restore --shell-job: exit {done.returncode}\n{done.stderr.decode()}")
+    target.adopt()
+    if os.readlink(f"/proc/{target.pid}/fd/0") != os.ttyname(follower):
+        raise Failure("stdin is not the terminal of the restorer")
+    if os.fstat(writer).st_ino != os.stat(f"/proc/{target.pid}/fd/1").st_ino:
+        raise Failure("stdout is not the pipe of the restorer")
+    target.check(0)
+
+
+SPECIALS = {name[len("special_"):]: body for name, body in sorted(globals().items()) if name.startswith("special_")}
+
+
+def run_special(name):
+    with Workplace(name) as place:
+        try:
+            SPECIALS[name](place)
+            reap_strays()
+        except Failure as failure:
+            print(f"FAIL {name}: {failure}", file=sys.stderr)
+            try:
+                reap_strays(0.1)
+            except Failure:
+                pass
+            return 1
+    print(f"{name}: passed")
+    return 0
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("name", nargs="?")
+    parser.add_argument("--flavours")
+    parser.add_argument("--special", choices=SPECIALS)
+    parser.add_argument("--arguments", nargs="*", default=[])
+    options = parser.parse_args()
+    become_subreaper()
+    if options.special:
+        return run_special(options.special)
+    flavours = options.flavours.split(",") if options.flavours else list(FLAVOURS)
+    if options.name in INTERRUPTED_BY_STOP and not options.flavours:
+        flavours.remove("stopped")
+    try:
+        return run_flavours(options.name, flavours, options.arguments)
+    except Skip as lacking:
+        print(f"skipped {options.name}: {lacking}")
+        return SKIPPED
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,206 @@
+#include "target.h"
+
+#include <stdarg.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+
+static uint64_t g_number;
+static volatile int g_steps;
+static volatile int64_t g_gap_ns;
+static bool g_ready;
+
+static const int kPollMs = 2;
+static const int64_t kGapNs = 20 * 1000 * 1000;
+
+static void write_file(const char* name, const char* text) {
+  char staged[64];
+  snprintf(staged, sizeof staged, ".%s", name);
+  int fd = open(staged, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+  if (fd < 0 || write(fd, text, strlen(text)) != (ssize_t)strlen(text) || close(fd) != 0 || rename(staged, name) != 0) {
+    dprintf(2, "cannot write %s: %s\n", name, strerror(errno));
+    _exit(3);
+  }
+}
+
+void target_init(int argc, char** argv) {
+  if (argc < 2 || chdir(argv[1]) != 0) {
+    dprintf(2, "usage: %s WORK-FOLDER [ARGUMENT...]\n", argv[0]);
+    _exit(2);
+  }
+  if (getrandom(&g_number, sizeof g_number, 0) != sizeof g_number) _exit(3);
+}
+
+void target_ready(void) {
+  char text[64];
+  snprintf(text, sizeof text, "%d %016llx\n", getpid(), (unsigned long long)g_number);
+  g_ready = true;
+  write_file("ready", text);
+}
+
+static int expected_steps(void) {
+  char text[16] = "";
+  int fd = open("check", O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || read(fd, text, sizeof text - 1) < 1) target_fail("cannot read the check file: %s", strerror(errno));
+  close(fd);
+  return atoi(text);
+}
+
+void target_wait(void (*step)(int number)) {
+  int64_t last = now_ns();
+  for (;;) {
+    if (access("step", F_OK) == 0) {
+      int number = g_steps + 1;
+      if (step != NULL) step(number);
+      g_steps = number;
+      unlink("step");
+    }
+    if (access("check", F_OK) == 0) break;
+    sleep_ms(kPollMs);
+    int64_t now = now_ns();
+    if (now - last > kGapNs) g_gap_ns += now - last;
+    last = now;
+  }
+  int expected = expected_steps();
+  if (expected != g_steps) target_fail("this state has seen %d steps, not %d: it is of another instant", g_steps, expected);
+}
+
+int target_steps(void) { return g_steps; }
+int64_t target_gap_ns(void) { return g_gap_ns; }
+
+void target_pass(void) {
+  char text[64];
+  snprintf(text, sizeof text, "pass %016llx\n", (unsigned long long)g_number);
+  write_file("result", text);
+  _exit(0);
+}
+
+void target_fail(const char* format, ...) {
+  char text[1024] = "fail: ";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + 6, sizeof text - 6, format, arguments);
+  va_end(arguments);
+  dprintf(2, "%s\n", text);
+  write_file("result", text);
+  _exit(1);
+}
+
+void target_skip(const char* format, ...) {
+  char text[1024] = "skip: ";
+  va_list arguments;
+  va_start(arguments, format);
+  vsnprintf(text + 6, sizeof text - 6, format, arguments);
+  va_end(arguments);
+  if (g_ready) target_fail("skipped after ready: %s", text);
+  write_file("result", text);
+  _exit(77);
+}
+
+pthread_t start_thread(void* (*body)(void*), void* argument) {
+  pthread_t thread;
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, 256 * 1024);
+  errno = pthread_create(&thread, &attributes, body, argument);
+  if (errno != 0) target_fail("pthread_create: %s", strerror(errno));
+  pthread_attr_destroy(&attributes);
+  return thread;
+}
+
+void wait_blocked_in(pid_t tid, long number) {
+  char path[64], text[64];
+  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
+  for (int i = 0; i < 2000; ++i) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) target_fail("%s: %s", path, strerror(errno));
+    ssize_t got = read(fd, text, sizeof text - 1);
+    close(fd);
+    if (got > 0) {
+      text[got] = 0;
+      char* end = NULL;
+      long current = strtol(text, &end, 10);
+      if (end != text && current == number) return;
+    }
+    sleep_ms(1);
+  }
+  target_fail("thread %d never blocked in system call %ld", tid, number);
+}
+
+pid_t get_tid(void) { return (pid_t)syscall(SYS_gettid); }
+
+int64_t now_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+}
+
+void sleep_ms(int ms) {
+  struct timespec left = {ms / 1000, (long)(ms % 1000) * 1000000};
+  while (nanosleep(&left, &left) != 0 && errno == EINTR) {
+  }
+}
+
+uint64_t mix(uint64_t a, uint64_t b) {
+  uint64_t x = a * 0x9E3779B97F4A7C15u + (b + 1) * 0xD1B54A32D192ED03u;
+  x ^= x >> 32;
+  x *= 0xBF58476D1CE4E5B9u;
+  x ^= x >> 29;
+  return x;
+}
+
+void fill_words(void* memory, size_t bytes, uint64_t seed) {
+  uint64_t* word = memory;
+  for (size_t i = 0; i < bytes / 8; ++i) word[i] = mix(seed, i);
+}
+
+long first_wrong(const void* memory, size_t bytes, uint64_t seed) {
+  const uint64_t* word = memory;
+  for (size_t i = 0; i < bytes / 8; ++i)
+    if (word[i] != mix(seed, i)) return (long)i;
+  return -1;
+}
+
+void* map_pages(size_t bytes) {
+  void* memory = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) target_fail("mmap of %zu bytes: %s", bytes, strerror(errno));
+  return memory;
+}
+
+bool proc_field(const char* file, const char* name, char* out, size_t size) {
+  FILE* stream = fopen(file, "re");
+  if (stream == NULL) target_fail("%s: %s", file, strerror(errno));
+  char line[1024];
+  bool found = false;
+  size_t length = strlen(name);
+  while (!found && fgets(line, sizeof line, stream) != NULL) {
+    if (strncmp(line, name, length) != 0 || line[length] != ':') continue;
+    char* value = line + length + 1;
+    value += strspn(value, " \t");
+    value[strcspn(value, "\n")] = 0;
+    snprintf(out, size, "%s", value);
+    found = true;
+  }
+  fclose(stream);
+  return found;
+}
+
+void mapping_flags(const void* address, char* permissions, char* flags, size_t size) {
+  FILE* stream = fopen("/proc/self/smaps", "re");
+  if (stream == NULL) target_fail("smaps: %s", strerror(errno));
+  char line[1024];
+  bool inside = false;
+  while (fgets(line, sizeof line, stream) != NULL) {
+    unsigned long start, end;
+    char bits[5];
+    if (sscanf(line, "%lx-%lx %4s", &start, &end, bits) == 3) {
+      inside = (unsigned long)address >= start && (unsigned long)address < end;
+      if (inside) memcpy(permissions, bits, sizeof bits);
+    } else if (inside && strncmp(line, "VmFlags:", 8) == 0) {
+      line[strcspn(line, "\n")] = 0;
+      snprintf(flags, size, "%s ", line + 8);
+      fclose(stream);
+      return;
+    }
+  }
+  target_fail("no mapping holds %p", address);
+}

@@ -1,0 +1,76 @@
+// A self-checking target program. It sets up a state, says it is ready, goes on until it is told to check, verifies its
+// state, writes a verdict and ends. All talk goes through files of its work folder (argv[1]), never through signals or
+// descriptors, because those are under test:
+//
+//   ready    written by the target: its pid and a random number that only its memory knows
+//   step     made by the runner: do the next change (target_wait's `step`); removed by the target when done
+//   check    made by the runner: the number of steps that this state must have seen
+//   result   written by the target: "pass NUMBER", "fail: why" or "skip: why"; NUMBER is that of `ready`
+#pragma once
+
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <signal.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+/// First call of every target. The work folder becomes the current one.
+void target_init(int argc, char** argv);
+/// The state is set up.
+void target_ready(void);
+/// Goes on until told to check; calls `step` (may be NULL) with 1, 2, ... for every step asked for meanwhile.
+void target_wait(void (*step)(int number));
+/// Steps done so far.
+int target_steps(void);
+/// Time that passed while the program stood still since target_wait began (frozen, dumped, not scheduled).
+int64_t target_gap_ns(void);
+
+_Noreturn void target_pass(void);
+_Noreturn void target_fail(const char* format, ...) __attribute__((format(printf, 1, 2)));
+/// This machine lacks what the target tests. Only before target_ready.
+_Noreturn void target_skip(const char* format, ...) __attribute__((format(printf, 1, 2)));
+
+/// Fails with the text of the condition, its place and errno.
+#define CHECK(condition)                                                                             \
+  do {                                                                                               \
+    if (!(condition)) {                                                                              \
+      int check_errno_ = errno;                                                                      \
+      target_fail("%s:%d: %s (errno %d)", __FILE_NAME__, __LINE__, #condition, check_errno_);        \
+    }                                                                                                \
+  } while (0)
+/// Fails and says both values.
+#define CHECK_EQUAL(left, right)                                                                     \
+  do {                                                                                               \
+    long long check_left_ = (long long)(left), check_right_ = (long long)(right);                    \
+    if (check_left_ != check_right_)                                                                 \
+      target_fail("%s:%d: %s is %lld, not %lld (%s)", __FILE_NAME__, __LINE__, #left, check_left_,   \
+                  check_right_, #right);                                                             \
+  } while (0)
+
+#define PAGE_SIZE ((size_t)4096)
+
+pthread_t start_thread(void* (*body)(void*), void* argument);
+/// Returns once /proc/self/task/TID/syscall says that the thread sleeps in system call `number`.
+void wait_blocked_in(pid_t tid, long number);
+pid_t get_tid(void);
+int64_t now_ns(void);  ///< CLOCK_MONOTONIC
+void sleep_ms(int ms);
+/// A number that depends on both arguments in every bit.
+uint64_t mix(uint64_t a, uint64_t b);
+/// Fills and checks whole words from a seed. `first_wrong` returns -1 when all are right, else the index of the word.
+void fill_words(void* memory, size_t bytes, uint64_t seed);
+long first_wrong(const void* memory, size_t bytes, uint64_t seed);
+/// Private anonymous memory, readable and writable.
+void* map_pages(size_t bytes);
+/// The value of a "Name:" line of /proc/self/status or another file of that kind, copied to `out`. False: no such line.
+bool proc_field(const char* file, const char* name, char* out, size_t size);
+/// The VmFlags line of the mapping that holds `address`; `permissions` gets "rw-p" (5 bytes). Fails if there is none.
+void mapping_flags(const void* address, char* permissions, char* flags, size_t size);

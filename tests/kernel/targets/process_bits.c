@@ -1,0 +1,62 @@
+// prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off,
+// OOM score, coredump filter.
+#include <sys/prctl.h>
+
+#include "target.h"
+
+static volatile int g_died, g_phase;
+static void parent_died(int number) {
+  (void)number;
+  ++g_died;
+}
+
+static void write_proc(const char* path, const char* text) {
+  int fd = open(path, O_WRONLY | O_CLOEXEC);
+  if (fd < 0 || write(fd, text, strlen(text)) < 0) target_fail("%s: %s", path, strerror(errno));
+  close(fd);
+}
+static long read_proc(const char* path, int base) {
+  char text[32] = "";
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  if (fd < 0 || read(fd, text, sizeof text - 1) <= 0) target_fail("%s: %s", path, strerror(errno));
+  close(fd);
+  return strtol(text, NULL, base);
+}
+
+static void* work(void* unused) {
+  CHECK_EQUAL(prctl(PR_SET_TIMERSLACK, 123456), 0);
+  g_phase = 1;
+  while (g_phase != 2) sleep_ms(2);
+  CHECK_EQUAL(prctl(PR_GET_TIMERSLACK), 123456);
+  return unused;
+}
+
+int main(int argc, char** argv) {
+  target_init(argc, argv);
+  CHECK(signal(SIGUSR2, parent_died) != SIG_ERR);
+  CHECK_EQUAL(prctl(PR_SET_PDEATHSIG, SIGUSR2), 0);
+  CHECK_EQUAL(prctl(PR_SET_TIMERSLACK, 77000), 0);
+  CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
+  CHECK_EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  write_proc("/proc/self/oom_score_adj", "321");
+  write_proc("/proc/self/coredump_filter", "0x15");
+  CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 0), 0);
+  pthread_t thread = start_thread(work, NULL);
+  while (g_phase != 1) sleep_ms(1);
+  target_ready();
+  target_wait(NULL);
+  int value = 0;
+  CHECK_EQUAL(prctl(PR_GET_PDEATHSIG, &value), 0);
+  CHECK_EQUAL(value, SIGUSR2);
+  CHECK_EQUAL(g_died, 0);
+  CHECK_EQUAL(prctl(PR_GET_TIMERSLACK), 77000);
+  CHECK_EQUAL(prctl(PR_GET_CHILD_SUBREAPER, &value), 0);
+  CHECK_EQUAL(value, 1);
+  CHECK_EQUAL(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1);
+  CHECK_EQUAL(prctl(PR_GET_DUMPABLE), 0);
+  CHECK_EQUAL(read_proc("/proc/self/oom_score_adj", 10), 321);
+  CHECK_EQUAL(read_proc("/proc/self/coredump_filter", 16), 0x15);
+  g_phase = 2;
+  CHECK_EQUAL(pthread_join(thread, NULL), 0);
+  target_pass();
+}

@@ -1,0 +1,311 @@
+"""Starts self-checking targets, runs ckpt on them, and compares what /proc shows before and after.
+
+Used by tests/kernel and tests/faults; needs python3 alone. A target talks through files of its work folder
+(tests/kernel/target.h). Whoever uses this reaps: call become_subreaper() first, so that restored processes, whose
+parent ckpt is gone, come to us and not to init.
+"""
+import ctypes
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+
+PR_SET_CHILD_SUBREAPER = 36
+SKIPPED = 77
+CKPT = os.environ.get("CKPT_BIN", "ckpt")
+TARGETS = os.environ.get("CKPT_TARGETS", ".")
+TIMEOUT = float(os.environ.get("CKPT_TEST_TIMEOUT", "60"))
+
+
+class Failure(Exception):
+    """What is not as it should be."""
+
+
+class Skip(Exception):
+    """What this machine lacks."""
+
+
+def become_subreaper():
+    if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def wait_until(condition, what, timeout=None, pause=0.002):
+    deadline = time.monotonic() + (timeout or TIMEOUT)
+    while not condition():
+        if time.monotonic() > deadline:
+            raise Failure(f"timed out: {what}")
+        time.sleep(pause)
+
+
+def read_text(path):
+    try:
+        with open(path, errors="replace") as stream:
+            return stream.read()
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
+def status_field(pid, name):
+    match = re.search(rf"^{name}:\s*(.*)$", read_text(f"/proc/{pid}/status"), re.M)
+    return match.group(1) if match else ""
+
+
+def children_of(pid):
+    found = []
+    for tid in os.listdir(f"/proc/{pid}/task"):
+        found += [int(word) for word in read_text(f"/proc/{pid}/task/{tid}/children").split()]
+    return found
+
+
+def all_children():
+    return children_of(os.getpid())
+
+
+def descriptors(pid):
+    """Number, what it leads to, and flags of each descriptor; offsets may move while a target runs."""
+    folder, found = f"/proc/{pid}/fd", {}
+    for number in os.listdir(folder):
+        try:
+            info = read_text(f"/proc/{pid}/fdinfo/{number}")
+            flags = re.search(r"^flags:\s*(\S+)", info, re.M)
+            found[int(number)] = (os.readlink(f"{folder}/{number}"), flags.group(1) if flags else "")
+        except FileNotFoundError:
+            continue
+    return found
+
+
+def mappings(pid):
+    return read_text(f"/proc/{pid}/maps").splitlines()
+
+
+def fingerprint(pid):
+    """What must be the same after ckpt has looked at a process."""
+    return {"descriptors": descriptors(pid), "mappings": mappings(pid), "children": sorted(children_of(pid)),
+            "threads": sorted(map(int, os.listdir(f"/proc/{pid}/task")))}
+
+
+def differences(before, after):
+    for key in before:
+        if before[key] != after[key]:
+            if isinstance(before[key], dict):
+                old, new = set(before[key].items()), set(after[key].items())
+            else:
+                old, new = set(before[key]), set(after[key])
+            yield f"{key}: gone {sorted(old - new)}, new {sorted(new - old)}"
+
+
+def check_released(pid):
+    """No tracer, no thread in a stop. A thread may be on its way out of a stop for a moment."""
+    def free():
+        if status_field(pid, "TracerPid") != "0":
+            return False
+        for tid in os.listdir(f"/proc/{pid}/task"):
+            stat = read_text(f"/proc/{pid}/task/{tid}/stat")
+            if stat and stat.rpartition(")")[2].split()[0] in "tT":
+                return False
+        return True
+    wait_until(free, f"process {pid} is still traced or stopped", 5)
+
+
+class Result:
+    def __init__(self, code, out, err, arguments):
+        self.code, self.out, self.err, self.arguments = code, out, err, arguments
+
+    def document(self):
+        """The last JSON document of stdout."""
+        for line in reversed(self.out.strip().splitlines()):
+            try:
+                return json.loads(line)
+            except ValueError:
+                continue
+        return json.loads(self.out)
+
+    def expect(self, code, *words):
+        said = self.err + self.out
+        if self.code != code:
+            raise Failure(f"ckpt {' '.join(self.arguments)}: exit {self.code}, not {code}\n{said.strip()}")
+        for word in words:
+            if word.lower() not in said.lower():
+                raise Failure(f"ckpt {' '.join(self.arguments)}: does not say '{word}'\n{said.strip()}")
+        return self
+
+
+def ckpt(*arguments, timeout=None, **popen):
+    arguments = [str(a) for a in arguments]
+    try:
+        done = subprocess.run([CKPT, *arguments], stdin=popen.pop("stdin", subprocess.DEVNULL), capture_output=True,
+                              timeout=timeout or TIMEOUT, **popen)
+    except subprocess.TimeoutExpired as late:
+        raise Failure(f"ckpt {' '.join(arguments)}: still running after {late.timeout} s\n"
+                      f"{(late.stderr or b'').decode(errors='replace')}") from late
+    return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), arguments)
+
+
+class Workplace:
+    """A folder of one test, removed at its end; one folder per target below it."""
+
+    def __init__(self, name):
+        self.path = tempfile.mkdtemp(prefix=f"ckpt-{name}-")
+        os.chmod(self.path, 0o755)  # a target may give up root
+        self.name = name
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        if os.environ.get("CKPT_TEST_KEEP"):
+            print(f"kept: {self.path}", file=sys.stderr)
+        else:
+            shutil.rmtree(self.path, ignore_errors=True)
+
+    def folder(self, name):
+        path = os.path.join(self.path, name)
+        os.makedirs(path)
+        return path
+
+
+class Target:
+    """One target process, and after a restore its successor with the same pid."""
+
+    def __init__(self, program, folder, *arguments, **popen):
+        self.folder = os.path.join(folder, "work")
+        os.makedirs(self.folder)
+        os.chmod(self.folder, 0o777)
+        self.steps = 0
+        self.popen = None
+        with open(os.path.join(folder, "log"), "ab") as log:
+            streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+            streams.update(popen)
+            self.popen = subprocess.Popen([os.path.join(TARGETS, f"target_{program}"), self.folder, *arguments],
+                                          start_new_session=True, **streams)
+        self.log = os.path.join(folder, "log")
+        self.pid = self.popen.pid
+        self.alive = True
+        self._wait_for("ready")
+        if self._exists("result"):
+            verdict = self._read("result").strip()
+            self.reap()
+            if verdict.startswith("skip: "):
+                raise Skip(verdict[6:])
+            raise Failure(f"before it was ready: {verdict}")
+        pid, self.number = self._read("ready").split()
+        if int(pid) != self.pid:
+            raise Failure(f"says it is {pid}, and is {self.pid}")
+
+    def _path(self, name):
+        return os.path.join(self.folder, name)
+
+    def _exists(self, name):
+        return os.path.exists(self._path(name))
+
+    def _read(self, name):
+        return read_text(self._path(name))
+
+    def _wait_for(self, name):
+        def there():
+            return self._exists(name) or self._exists("result") or not self.running()
+        wait_until(there, f"target {self.pid} never made '{name}' (threads: {self.where()})")
+        if not self._exists(name) and not self._exists("result"):
+            raise Failure(f"target {self.pid} ended without a word: {self.ending}\n{self.log_tail()}")
+
+    def where(self):
+        """State and system call of each thread, for messages."""
+        try:
+            tids = os.listdir(f"/proc/{self.pid}/task")
+        except FileNotFoundError:
+            return "none"
+        seen = []
+        for tid in tids[:8]:
+            stat = read_text(f"/proc/{self.pid}/task/{tid}/stat").rpartition(")")[2].split()
+            seen.append(f"{tid} {stat[0] if stat else '?'} {read_text(f'/proc/{self.pid}/task/{tid}/wchan')}")
+        return "; ".join(seen)
+
+    def log_tail(self):
+        return "\n".join(read_text(self.log).splitlines()[-5:])
+
+    def running(self):
+        """Reaps if it has ended."""
+        if not self.alive:
+            return False
+        try:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+        except ChildProcessError:
+            self.alive, self.ending = False, "reaped by somebody else"
+            return False
+        if pid == 0:
+            return True
+        self.alive = False
+        self.ending = f"signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else f"exit {os.WEXITSTATUS(status)}"
+        if self.popen is not None:
+            self.popen.returncode = 0  # reaped here: Popen must not wait for this pid again
+        return False
+
+    def reap(self):
+        wait_until(lambda: not self.running(), f"process {self.pid} does not end ({self.where()})", 20)
+        wait_until(lambda: not os.path.exists(f"/proc/{self.pid}"), f"pid {self.pid} is still taken", 5)
+
+    def adopt(self):
+        """A restore has put the process back: it is our child again, being a subreaper's."""
+        self.alive = True
+        self.ending = ""
+        if not self.running():
+            raise Failure(f"the restored process {self.pid} has ended: {self.ending}\n{self.log_tail()}")
+
+    def kill(self):
+        if self.running():
+            os.kill(self.pid, signal.SIGKILL)
+        self.reap()
+
+    def step(self):
+        """The next change, done when this returns."""
+        with open(self._path("step"), "w"):
+            pass
+        def done():
+            return not self._exists("step") or self._exists("result") or not self.running()
+        wait_until(done, f"target {self.pid} took no step ({self.where()})")
+        if self._exists("step"):
+            raise Failure(f"in a step: {self._read('result').strip() or self.ending}\n{self.log_tail()}")
+        self.steps += 1
+
+    def forget_answers(self):
+        """Before a restore: whoever starts from scratch will make `ready` anew."""
+        for name in ("ready", "check", "result", "step"):
+            try:
+                os.unlink(self._path(name))
+            except FileNotFoundError:
+                pass
+
+    def check(self, steps=None):
+        """The target verifies itself and ends."""
+        with open(self._path(".check"), "w") as stream:
+            stream.write(str(self.steps if steps is None else steps))
+        os.rename(self._path(".check"), self._path("check"))
+        self._wait_for("result")
+        verdict = self._read("result").strip()
+        self.reap()
+        if verdict != f"pass {self.number}":
+            raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
+
+
+def reap_strays(timeout=5):
+    """Nothing of ckpt's may outlive the targets: helpers of ours are our children by now."""
+    def gone():
+        for pid in all_children():
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+        return not all_children()
+    try:
+        wait_until(gone, "", timeout)
+    except Failure:
+        left = [f"{pid} ({read_text(f'/proc/{pid}/cmdline').replace(chr(0), ' ').strip()})" for pid in all_children()]
+        for pid in all_children():
+            os.kill(pid, signal.SIGKILL)
+        raise Failure(f"processes are left behind: {', '.join(left)}") from None
