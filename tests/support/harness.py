@@ -309,3 +309,29 @@ def reap_strays(timeout=5):
         for pid in all_children():
             os.kill(pid, signal.SIGKILL)
         raise Failure(f"processes are left behind: {', '.join(left)}") from None
+
+
+def run_tests(*tests):
+    """Each test gets a workplace; the exit status is for ctest. A test that raises Skip is named and does not fail."""
+    become_subreaper()
+    wanted, failures, skipped = sys.argv[1:], 0, 0
+    for test in tests:
+        if wanted and test.__name__ not in wanted:
+            continue
+        start = time.monotonic()
+        with Workplace(test.__name__) as place:
+            try:
+                said = test(place)
+                reap_strays()
+                print(f"ok    {test.__name__} ({time.monotonic() - start:.1f} s){': ' + said if said else ''}", flush=True)
+            except Skip as lacking:
+                skipped += 1
+                print(f"skip  {test.__name__}: {lacking}", flush=True)
+            except Failure as failure:
+                failures += 1
+                print(f"FAIL  {test.__name__}: {failure}", flush=True)
+                try:
+                    reap_strays(0.1)
+                except Failure:
+                    pass
+    return 1 if failures else SKIPPED if skipped == len(wanted or tests) else 0

@@ -1,0 +1,134 @@
+#!/usr/bin/env python3
+"""ckpt is killed with SIGKILL at random moments of pre-dump and dump: the target runs on as it was, and an image that is
+there is whole. CKPT_KILL_COUNT (200) says how often in all, CKPT_KILL_SEED repeats a run."""
+import itertools
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import CKPT, Failure, Target, check_released, ckpt, differences, fingerprint, run_tests, wait_until
+
+COUNT = int(os.environ.get("CKPT_KILL_COUNT", "200"))
+SEED = int(os.environ.get("CKPT_KILL_SEED", str(time.time_ns() % 1000000)))
+VERBS = [["pre-dump"], ["dump", "-R"], ["dump"], ["pre-dump", "--prev"], ["dump", "-R", "--prev"]]
+
+
+class Attack:
+    """One target, replaced by its restored self where an image turned out to be complete."""
+
+    def __init__(self, program, place, random_source):
+        self.place, self.random, self.program = place, random_source, program
+        self.target = Target(program, place.folder(program))
+        self.base = os.path.join(os.path.dirname(self.target.folder), "base")
+        self.image = os.path.join(os.path.dirname(self.target.folder), "image")
+        self.complete = self.unfinished = 0
+        self.typical = {}
+
+    def arguments(self, verb):
+        line = [verb[0], "-p", str(self.target.pid), "-f", self.image]
+        for word in verb[1:]:
+            line += [word, self.base] if word == "--prev" else [word]
+        return line
+
+    def prepare(self, verb):
+        """The parent image, made in peace, and how long the verb takes when nobody disturbs it."""
+        if "--prev" in verb:
+            subprocess.run(["rm", "-rf", self.base], check=True)
+            ckpt("pre-dump", "-p", self.target.pid, "-f", self.base).expect(0)
+        key = tuple(verb)
+        if key not in self.typical:
+            quiet = verb if verb != ["dump"] else ["dump", "-R"]
+            start = time.monotonic()
+            ckpt(*self.arguments(quiet)).expect(0)
+            self.typical[key] = time.monotonic() - start
+            subprocess.run(["rm", "-rf", self.image], check=True)
+
+    def once(self, verb):
+        self.prepare(verb)
+        before = fingerprint(self.target.pid)
+        steps = self.target.steps
+        process = subprocess.Popen([CKPT, *self.arguments(verb)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                   stderr=subprocess.DEVNULL)
+        time.sleep(self.random.uniform(0, 1.3 * self.typical[tuple(verb)]))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        # Whatever heals the target needs a moment of its own.
+        time.sleep(0.005)
+        survived = self.target.running()
+        if survived:
+            check_released(self.target.pid)
+            found = []
+            def same():
+                found[:] = differences(before, fingerprint(self.target.pid))
+                return not found
+            try:
+                wait_until(same, "", 3)
+            except Failure:
+                raise Failure("the target was altered: " + "; ".join(found)) from None
+            self.target.step()
+        elif verb != ["dump"]:
+            raise Failure(f"the target has ended: {self.target.ending}")
+        self.judge_image(survived, steps)
+
+    def judge_image(self, survived, steps):
+        if not os.path.exists(os.path.join(self.image, "manifest.json")):
+            if not survived:
+                raise Failure("the target is gone and there is no image")
+            if os.path.isdir(self.image) and os.listdir(self.image):
+                raise Failure(f"half an image under the final name: {os.listdir(self.image)}")
+            self.unfinished += 1
+            return
+        self.complete += 1
+        ckpt("verify", self.image).expect(0)
+        self.target.kill()
+        self.target.forget_answers()
+        ckpt("restore", "-f", self.image, "-d").expect(0)
+        self.target.adopt()
+        self.target.steps = steps
+        self.target.step()
+        subprocess.run(["rm", "-rf", self.image], check=True)
+
+    def finish(self):
+        """The target still passes; a run in peace clears what the killed ones left beside the image."""
+        ckpt("dump", "-p", self.target.pid, "-f", self.image, "-R").expect(0)
+        folder = os.path.dirname(self.image)
+        left = [name for name in os.listdir(folder) if name not in ("work", "log", "image", "base")]
+        if left:
+            raise Failure(f"left behind beside the image: {left}")
+        self.target.check()
+
+
+def attack(program, place, share):
+    source = random.Random(f"{SEED}/{program}")
+    victim = Attack(program, place, source)
+    for number, verb in zip(range(share), itertools.cycle(VERBS)):
+        try:
+            victim.once(verb)
+        except Failure as failure:
+            raise Failure(f"seed {SEED}, run {number} ({' '.join(verb)}): {failure}") from failure
+    victim.finish()
+    return f"{victim.complete} complete images, {victim.unfinished} times none"
+
+
+def memory(place):
+    return attack("mem_anonymous", place, COUNT * 2 // 5)
+
+
+def many_threads(place):
+    return attack("threads", place, COUNT // 5)
+
+
+def busy_writers(place):
+    return attack("mem_writer", place, COUNT // 5)
+
+
+def timers(place):
+    return attack("posix_timers", place, COUNT // 5)
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(memory, many_threads, busy_writers, timers))

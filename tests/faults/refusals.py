@@ -1,0 +1,206 @@
+#!/usr/bin/env python3
+"""Wrong arguments and images or surroundings that do not fit: the right exit code, a message that names what is in the
+way, and nothing made or harmed."""
+import os
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import Failure, Skip, Target, ckpt, differences, fingerprint, run_tests
+
+NOBODY = 65534
+
+
+def no_such_process(place):
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for verb in ("dump", "pre-dump"):
+        ckpt(verb, "-p", gone.pid, "-f", os.path.join(place.path, "image")).expect(4, str(gone.pid))
+    ckpt("check", "-p", gone.pid).expect(4, str(gone.pid))
+    if os.listdir(place.path):
+        raise Failure(f"left behind: {os.listdir(place.path)}")
+
+
+def init_and_kernel_threads(place):
+    image = os.path.join(place.path, "image")
+    kernel = [pid for pid in os.listdir("/proc") if pid.isdigit() and
+              open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace").read().rpartition(")")[2].split()[1] == "2"]
+    for pid in ["1", *kernel[:1]]:
+        for verb in ("dump", "pre-dump"):
+            result = ckpt(verb, "-p", pid, "-f", image)
+            if result.code not in (2, 5, 6) or pid not in result.err:
+                raise Failure(f"{verb} of {pid}: exit {result.code}\n{result.err}")
+    if os.path.exists(image):
+        raise Failure("an image was made")
+
+
+def command_line(place):
+    image = os.path.join(place.path, "image")
+    for line in (["dump"], ["dump", "-p", "abc", "-f", image], ["dump", "-p", "-5", "-f", image],
+                 ["dump", "-p", "99999999999999999999", "-f", image], ["dump", "-p", "0", "-f", image],
+                 ["dump", "-p", str(os.getpid())], ["restore"], ["dump", "-p", "1", "-f", image, "--no-such-flag"],
+                 ["no-such-verb"], ["dump", "-p", "1", "-f", image, "--tcp-established"]):
+        ckpt(*line).expect(2)
+    if os.listdir(place.path):
+        raise Failure(f"left behind: {os.listdir(place.path)}")
+
+
+def folders(place):
+    target = Target("mem_anonymous", place.folder("target"))
+    before = fingerprint(target.pid)
+    full = place.folder("full")
+    with open(os.path.join(full, "precious"), "w", encoding="ascii") as stream:
+        stream.write("content")
+    plain = os.path.join(place.path, "plain")
+    with open(plain, "w", encoding="ascii"):
+        pass
+    for verb in (["dump"], ["pre-dump"]):
+        ckpt(*verb, "-p", target.pid, "-f", full).expect(2, full)
+        result = ckpt(*verb, "-p", target.pid, "-f", plain)
+        if result.code != 2:
+            raise Failure(f"a file as destination: exit {result.code}\n{result.err}")
+        ckpt(*verb, "-p", target.pid, "-f", os.path.join(place.path, "none", "image")).expect(4)
+    if os.listdir(full) != ["precious"]:
+        raise Failure(f"the full folder now holds {os.listdir(full)}")
+    ckpt("dump", "-p", target.pid, "-f", os.path.join(place.path, "image"), "--prev", full).expect(4)
+    ckpt("dump", "-p", target.pid, "-f", os.path.join(place.path, "image"), "--prev",
+         os.path.join(place.path, "none")).expect(4)
+    found = list(differences(before, fingerprint(target.pid)))
+    if found:
+        raise Failure(f"the target was altered: {found}")
+    target.check()
+
+
+def permissions(place):
+    """As a user without rights: another's process, and a folder that cannot be written."""
+    if os.getuid() != 0:
+        raise Skip("needs root, to be somebody else")
+    os.chmod(place.path, 0o755)
+    theirs = Target("mem_brk", place.folder("theirs"))
+    open_folder = place.folder("open")
+    os.chmod(open_folder, 0o777)
+    image = os.path.join(open_folder, "image")
+    ckpt("dump", "-p", theirs.pid, "-f", image, user=NOBODY, group=NOBODY, extra_groups=[]).expect(5, str(theirs.pid))
+    closed = place.folder("closed")
+    os.chmod(closed, 0o755)
+    own = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.DEVNULL,
+                           stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        ckpt("dump", "-p", own.pid, "-f", os.path.join(closed, "image"), user=NOBODY, group=NOBODY,
+             extra_groups=[]).expect(5, closed)
+        if os.listdir(closed) or os.listdir(open_folder):
+            raise Failure("something was left behind")
+        if own.poll() is not None:
+            raise Failure("the process has ended")
+    finally:
+        own.kill()
+        own.wait()
+    theirs.check()
+
+
+def saved(place, program="mem_private_file"):
+    target = Target(program, place.folder("target"))
+    image = os.path.join(place.path, "image")
+    ckpt("dump", "-p", target.pid, "-f", image, "-R").expect(0)
+    return target, image
+
+
+def nothing_made(target):
+    if os.path.exists(f"/proc/{target.pid}"):
+        raise Failure("a process was made")
+
+
+def pid_taken(place):
+    target, image = saved(place)
+    before = fingerprint(target.pid)
+    ckpt("restore", "-f", image, "-d").expect(7, str(target.pid), "target_mem")
+    if list(differences(before, fingerprint(target.pid))):
+        raise Failure("the process in the way was altered")
+    target.check()
+
+
+def mapped_file_missing(place):
+    target, image = saved(place)
+    target.check()
+    target.forget_answers()
+    mapped = os.path.join(target.folder, "mapped")
+    os.rename(mapped, mapped + ".away")
+    ckpt("restore", "-f", image, "-d").expect(4, mapped)
+    nothing_made(target)
+    os.rename(mapped + ".away", mapped)
+    ckpt("restore", "-f", image, "-d").expect(0)
+    target.adopt()
+    target.check()
+
+
+def mapped_file_changed(place):
+    target, image = saved(place)
+    target.check()
+    target.forget_answers()
+    mapped = os.path.join(target.folder, "mapped")
+    with open(mapped, "r+b") as stream:
+        stream.seek(30 * 4096)
+        stream.write(b"changed")
+    ckpt("restore", "-f", image, "-d").expect(1, mapped)
+    nothing_made(target)
+
+
+def read_file_changed(place):
+    """A file that the process has open for reading alone."""
+    target, image = saved(place, "files")
+    target.check()
+    target.forget_answers()
+    plain = os.path.join(target.folder, "plain")
+    os.truncate(plain, 100)
+    ckpt("restore", "-f", image, "-d").expect(1, plain)
+    nothing_made(target)
+
+
+def image_damaged(place):
+    target, image = saved(place, "mem_anonymous")
+    target.check()
+    target.forget_answers()
+    for name in os.listdir(image):
+        path = os.path.join(image, name)
+        with open(path, "rb") as stream:
+            content = stream.read()
+        if not content:
+            continue
+        for what, damaged in (("cut", content[:len(content) // 2]),
+                              ("flipped", content[:len(content) // 2] + bytes([content[len(content) // 2] ^ 0x20]) +
+                               content[len(content) // 2 + 1:])):
+            with open(path, "wb") as stream:
+                stream.write(damaged)
+            result = ckpt("verify", image)
+            if result.code != 1:
+                raise Failure(f"verify of {name}, {what}: exit {result.code}\n{result.err}{result.out}")
+            result = ckpt("restore", "-f", image, "-d")
+            if result.code != 1:
+                raise Failure(f"restore of {name}, {what}: exit {result.code}\n{result.err}")
+            nothing_made(target)
+        with open(path, "wb") as stream:
+            stream.write(content)
+    ckpt("restore", "-f", os.path.join(place.path, "none"), "-d").expect(4)
+    ckpt("verify", image).expect(0)
+
+
+def parent_missing(place):
+    target = Target("mem_anonymous", place.folder("target"))
+    first, last = os.path.join(place.path, "first"), os.path.join(place.path, "last")
+    ckpt("pre-dump", "-p", target.pid, "-f", first).expect(0)
+    target.step()
+    ckpt("dump", "-p", target.pid, "-f", last, "--prev", first).expect(0)
+    target.reap()
+    target.forget_answers()
+    os.rename(first, first + ".away")
+    ckpt("restore", "-f", last, "-d").expect(4, "first")
+    nothing_made(target)
+    os.rename(first + ".away", first)
+    ckpt("restore", "-f", last, "-d").expect(0)
+    target.adopt()
+    target.check()
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(no_such_process, init_and_kernel_threads, command_line, folders, permissions, pid_taken,
+                       mapped_file_missing, mapped_file_changed, read_file_changed, image_damaged, parent_missing))
