@@ -92,6 +92,8 @@ class Graph {
 
  private:
   friend class Machine;
+  struct ItemRange { uint32_t first, capacity; };
+  struct ObjectParts { uint32_t args, extra; };
   struct Node {
     Kind kind = Kind::kNone;
     bool flag = false;        ///< kBool: the value
@@ -100,8 +102,8 @@ class Graph {
       int64_t integer = 0;
       double real;
       uint64_t offset;        ///< of text in the pickle
-      struct { uint32_t first, capacity; } range;   ///< containers: in items_
-      struct { uint32_t args, extra; } object;      ///< extra: index into extras_, or kNoNode
+      ItemRange range;        ///< containers: in items_
+      ObjectParts object;     ///< extra: index into extras_, or kNoNode
     };
   };
   struct Extra {
