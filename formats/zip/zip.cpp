@@ -224,7 +224,8 @@ Result<std::vector<std::byte>> read_record(const ByteSource& source, const Recor
   return out;
 }
 
-Result<uint32_t> record_crc(const ByteSource& source, const Record& record) {
+Result<uint32_t> record_crc(const ByteSource& source, const Record& record,
+                            const std::function<Result<void>(uint64_t)>& each_block) {
   std::vector<std::byte> block(std::min<uint64_t>(record.size, 1 << 20));
   uint32_t crc = 0;
   for (uint64_t done = 0; done < record.size;) {
@@ -232,6 +233,7 @@ Result<uint32_t> record_crc(const ByteSource& source, const Record& record) {
     CKPT_TRY(source.read(record.offset + done, part));
     crc = crc32(crc, part);
     done += part.size();
+    if (each_block) CKPT_TRY(each_block(part.size()));
   }
   return crc;
 }

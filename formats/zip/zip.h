@@ -2,6 +2,7 @@
 // The central directory is what counts; local headers are read for the length of their names only, and must agree.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -50,7 +51,8 @@ struct Archive {
 Result<Archive> read_archive(const ByteSource& source);
 
 Result<std::vector<std::byte>> read_record(const ByteSource& source, const Record& record, uint64_t limit);
-/// CRC-32 of the record's bytes, in blocks.
-Result<uint32_t> record_crc(const ByteSource& source, const Record& record);
+/// CRC-32 of the record's bytes. `each_block` sees every block's length and may stop the work.
+Result<uint32_t> record_crc(const ByteSource& source, const Record& record,
+                            const std::function<Result<void>(uint64_t)>& each_block = nullptr);
 
 }  // namespace ckpt::zip

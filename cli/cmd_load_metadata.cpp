@@ -1,0 +1,147 @@
+// `ckpt load-metadata PATH`: JSON, and no tensor byte is read. Written as it is made: a checkpoint may have a million shards.
+#include <fmt/format.h>
+
+#include "cli/command.h"
+#include "cli/model_view.h"
+#include "formats/common_state.h"
+#include "lib/base/json_text.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct LoadMetadataOptions {
+  std::string path;
+  std::vector<std::string> globs;
+  bool common = false;
+};
+
+class Document {
+ public:
+  Document(Console& out, const tensor::Catalog& catalog) : out_(out), catalog_(catalog) {}
+
+  void print(const std::vector<std::string>& globs, const std::string& common) {
+    text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"model\", \"format\": " + json_string(catalog_.format) +
+            ", \"path\": " + json_string(catalog_.root.string()) +
+            ",\n\"metadata\": " + (catalog_.metadata_json.empty() ? "{}" : catalog_.metadata_json) + ",\n\"tensors\": [";
+    const char* separator = "\n";
+    for (const tensor::Tensor& t : catalog_.tensors) {
+      if (!matches_any(globs, t.key)) continue;
+      text_ += separator;
+      separator = ",\n";
+      tensor(t);
+      flush(1 << 16);
+    }
+    text_ += "],\n\"objects\": [";
+    separator = "\n";
+    for (const tensor::Object& object : catalog_.objects) {
+      if (!matches_any(globs, object.key)) continue;
+      text_ += separator;
+      separator = ",\n";
+      text_ += "  {\"key\": ";
+      append_json_string(text_, object.key);
+      place("range", object.where);
+      text_ += '}';
+      flush(1 << 16);
+    }
+    strings("unsupported", catalog_.unsupported);
+    strings("warnings", catalog_.warnings);
+    text_ += "]";
+    if (!common.empty()) text_ += ",\n\"common\": " + common;
+    text_ += "}\n";
+    flush(0);
+  }
+
+ private:
+  void flush(size_t limit) {
+    if (text_.size() <= limit) return;
+    out_.data(text_);
+    text_.clear();
+  }
+  void number(uint64_t n) {
+    fmt::format_int digits(n);
+    text_.append(digits.data(), digits.size());
+  }
+  void numbers(const tensor::Shape& shape) {
+    text_ += '[';
+    for (size_t i = 0; i < shape.size(); ++i) {
+      if (i != 0) text_ += ", ";
+      number(shape[i]);
+    }
+    text_ += ']';
+  }
+  void place(const char* name, const tensor::FileRange& range) {
+    if (range.length == 0) return;
+    text_ += ", \"file\": ";
+    append_json_string(text_, catalog_.files[range.file].path);
+    text_ += std::string(", \"") + name + "\": [";
+    number(range.offset);
+    text_ += ", ";
+    number(range.length);
+    text_ += ']';
+  }
+  void tensor(const tensor::Tensor& t) {
+    text_ += "  {\"key\": ";
+    append_json_string(text_, t.key);
+    text_ += ", \"dtype\": \"";
+    text_ += tensor::dtype_name(t.dtype);
+    text_ += "\", \"shape\": ";
+    numbers(t.shape);
+    text_ += ", \"bytes\": ";
+    number(t.bytes());
+    text_ += ", \"shards\": [";
+    for (size_t i = 0; i < t.shards.size(); ++i) {
+      if (i != 0) text_ += ", ";
+      shard(t.shards[i]);
+      flush(1 << 16);
+    }
+    text_ += "]}";
+  }
+  /// `range`: exactly the shard's bytes. `item`: the record around them, where they were not looked up.
+  void shard(const tensor::Shard& s) {
+    text_ += "{\"offset\": ";
+    numbers(s.offset);
+    text_ += ", \"shape\": ";
+    numbers(s.shape);
+    if (s.where.length != 0) place("range", s.where);
+    else place("item", s.item);
+    if (!s.stored_shape.empty()) {
+      text_ += ", \"stored_shape\": ";
+      numbers(s.stored_shape);
+    }
+    if (s.encoding != tensor::Encoding::kRaw) text_ += s.encoding == tensor::Encoding::kFill ? ", \"encoding\": \"fill\"" : ", \"encoding\": \"encoded\"";
+    text_ += '}';
+  }
+  void strings(const char* name, const std::vector<std::string>& lines) {
+    text_ += std::string("],\n\"") + name + "\": [";
+    for (size_t i = 0; i < lines.size(); ++i) text_ += (i == 0 ? "" : ", ") + json_string(lines[i]);
+  }
+
+  Console& out_;
+  const tensor::Catalog& catalog_;
+  std::string text_;
+};
+
+Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
+  std::string common;
+  if (options.common) {
+    pickle::RenderOptions render;
+    render.indent = false;
+    CKPT_TRY_ASSIGN(common, formats::common_state_json(catalog, render));
+  }
+  Document(context.out, catalog).print(options.globs, common);
+  return {};
+}
+
+}  // namespace
+
+Command::Run add_load_metadata(CLI::App& app) {
+  auto options = std::make_shared<LoadMetadataOptions>();
+  app.add_option("path", options->path, "A model checkpoint or a process image")->type_name("PATH")->required();
+  app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")->type_name("GLOB");
+  app.add_flag("--common", options->common, "With the common state");
+  return [options](Context& context) { return run_load_metadata(context, *options); };
+}
+
+}  // namespace ckpt::cli

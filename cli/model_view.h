@@ -1,0 +1,24 @@
+// What inspect, load-metadata and verify share when their path is a model checkpoint.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "formats/format.h"
+
+namespace ckpt::cli {
+
+/// Opens the metadata only: data files may be missing or unreadable.
+Result<tensor::Catalog> open_metadata(const std::filesystem::path& path);
+
+/// "3x12x8"; "scalar" for no axes.
+std::string shape_text(const tensor::Shape& shape);
+/// `layers.2.w` before `layers.10.w`.
+bool natural_less(std::string_view a, std::string_view b);
+/// No glob at all matches every key.
+bool matches_any(const std::vector<std::string>& globs, std::string_view key);
+/// A JSON array of numbers.
+void append_json_numbers(std::string& out, const tensor::Shape& numbers);
+
+}  // namespace ckpt::cli
