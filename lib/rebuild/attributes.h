@@ -1,0 +1,25 @@
+// What a process has beside memory, threads and descriptors: bounds, folders, limits, session, and a dozen small
+// values.
+#pragma once
+
+#include "lib/base/progress.h"
+#include "lib/rebuild/child.h"
+#include "lib/rebuild/files.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::rebuild {
+
+/// Session and group where the process led its own (the restorer's otherwise), folders, bounds of memory, the exe link.
+/// After the mappings, while the inherited descriptors are open.
+void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script);
+
+/// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
+void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress);
+
+/// What a change of credentials resets. `parent_stays`: ckpt will wait for the process.
+void set_after_credentials(const store::ProcessImage& image, bool parent_stays, Script& script, ProgressSink& progress);
+
+/// oom_score_adj and coredump_filter, through /proc.
+void set_through_proc(const store::ProcessImage& image, ProgressSink& progress);
+
+}  // namespace ckpt::rebuild

@@ -1,0 +1,239 @@
+#include "lib/rebuild/child.h"
+
+#include <fmt/format.h>
+#include <linux/sched.h>
+#include <sys/prctl.h>
+#include <sys/ptrace.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+#include <filesystem>
+
+#include "lib/proc/procfs.h"
+#include "lib/proc/ptrace.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+constexpr uint64_t kAllButTrap = ~(1ull << (SIGTRAP - 1));
+
+/// What the child does until it is attached: nothing that needs more than system calls, for ckpt may have threads that
+/// held a lock at the clone. It ends by itself if ckpt dies before the attachment does that.
+[[noreturn]] void wait_to_be_seized(pid_t parent) {
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (::syscall(SYS_getppid) != parent) ::syscall(SYS_exit_group, 1);
+  for (;;) ::syscall(SYS_pause);
+}
+
+user_regs_struct at(user_regs_struct regs, uint64_t rip) {
+  regs.rip = rip;
+  regs.orig_rax = ~0ull;  // not in a system call: nothing to restart
+  return regs;
+}
+
+}  // namespace
+
+std::string holder_of(int number) {
+  if (auto status = proc::read_status(number, number)) {
+    std::string out = proc::describe_pid(status->tgid);
+    if (status->tgid != number) return out + fmt::format(", as thread {}", number);
+    auto stat = proc::read_stat(number);
+    if (stat && stat->state == 'Z') out += ", a zombie that " + proc::describe_pid(stat->parent) + " has not reaped";
+    return out;
+  }
+  std::error_code ec;
+  for (std::filesystem::directory_iterator it("/proc", ec), end; !ec && it != end; it.increment(ec)) {
+    int pid = std::atoi(it->path().filename().c_str());
+    if (pid <= 0) continue;
+    auto stat = proc::read_stat(pid);
+    if (!stat) continue;
+    if (stat->session == number) return proc::describe_pid(pid) + ", whose session has that number";
+    if (stat->group == number) return proc::describe_pid(pid) + ", whose process group has that number";
+  }
+  return "";
+}
+
+Result<Child> Child::create(int pid, Scratch& scratch) {
+  pid_t set_tid[1] = {pid};
+  clone_args args{};
+  args.flags = CLONE_CLEAR_SIGHAND;
+  args.exit_signal = SIGCHLD;
+  args.set_tid = reinterpret_cast<uint64_t>(set_tid);
+  args.set_tid_size = 1;
+  pid_t parent = ::getpid();
+  long got = ::syscall(SYS_clone3, &args, sizeof args);
+  if (got == 0) wait_to_be_seized(parent);
+  if (got < 0) {
+    int err = errno;
+    std::string subject = "process " + std::to_string(pid);
+    if (err == EEXIST) return fail(Code::kBusy, subject, "its number is taken by " + holder_of(pid));
+    if (err == EPERM) {
+      return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE")
+          .with_hint("run as root");
+    }
+    return sys_error(err, subject, "cannot be created");
+  }
+  Child child(pid, scratch);
+  CKPT_TRY(child.attach());
+  return child;
+}
+
+Child::Child(Child&& other) noexcept
+    : pid_(std::exchange(other.pid_, -1)), scratch_(other.scratch_), threads_(std::move(other.threads_)) {}
+
+Child::~Child() {
+  if (pid_ <= 0) return;
+  ::kill(pid_, SIGKILL);
+  // Threads first: the leader can be reaped only when they are gone, and those that are traced wait for us.
+  for (int tid : threads_) {
+    while (tid != pid_ && ::waitpid(tid, nullptr, __WALL) < 0 && errno == EINTR) {
+    }
+  }
+  int status = 0;
+  for (;;) {
+    pid_t got = ::waitpid(pid_, &status, __WALL);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0 || WIFEXITED(status) || WIFSIGNALED(status)) return;
+  }
+}
+
+Result<void> Child::attach() {
+  CKPT_TRY(proc::seize(pid_, PTRACE_O_EXITKILL));
+  threads_.push_back(pid_);
+  CKPT_TRY(proc::interrupt(pid_));
+  CKPT_TRY(await_threads({pid_}));
+  CKPT_TRY(proc::set_signal_mask(pid_, kAllButTrap));
+  // The C library registered ckpt's rseq area, which the child inherits: once that memory is gone the kernel would kill
+  // it.
+  CKPT_TRY_ASSIGN(proc::RseqConfiguration rseq, proc::get_rseq(pid_));
+  if (rseq.address == 0) return {};
+  constexpr int kUnregister = 1;
+  Script script;
+  script.add("leave ckpt's rseq registration", SYS_rseq, rseq.address, rseq.size, kUnregister, rseq.signature);
+  return run(script);
+}
+
+Result<void> Child::await_threads(const std::vector<int>& tids) {
+  for (int tid : tids) {
+    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+    if (stop.kind != proc::StopKind::kTrap) {
+      return fail(Code::kBug, "thread " + std::to_string(tid),
+                  fmt::format("stopped with {:#x} at its start", stop.status));
+    }
+    if (tid != pid_) threads_.push_back(tid);
+  }
+  return {};
+}
+
+void Child::add_thread(Script& script, int tid) {
+  clone_args args{};
+  // CLONE_PTRACE attaches it with the leader's options, and spares the leader a stop for every thread it makes.
+  args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PTRACE;
+  args.set_tid = scratch_->put(static_cast<pid_t>(tid));
+  args.set_tid_size = 1;
+  script.add("create a thread", SYS_clone3, scratch_->put(args), sizeof args);
+}
+
+Result<const Call*> Child::start(int tid, const Script& script) {
+  auto* table = reinterpret_cast<Call*>(scratch_->allocate(script.size() * sizeof(Call)));
+  if (scratch_->overflowed())
+    return fail(Code::kNoRoom, "process " + std::to_string(pid_), "its description is too large to rebuild");
+  std::memcpy(table, script.calls().data(), script.size() * sizeof(Call));
+  CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
+  regs = at(regs, scratch_->interpreter());
+  regs.rbx = reinterpret_cast<uint64_t>(table);
+  regs.r12 = reinterpret_cast<uint64_t>(table + script.size());
+  regs.rsp = 0;  // on no alternate stack, whatever it was before
+  CKPT_TRY(proc::set_registers(tid, regs));
+  CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
+  return table;
+}
+
+Result<void> Child::finish(int tid, Script& script, const Call* table) {
+  CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+  CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
+  script.set_results(table);
+  size_t done = (regs.rbx - reinterpret_cast<uint64_t>(table)) / sizeof(Call);
+  if (stop.kind != proc::StopKind::kSignal || stop.signal != SIGTRAP || done > script.size()) {
+    return fail(Code::kBug, "thread " + std::to_string(tid),
+                fmt::format("stopped with {:#x} at {:#x} while it was built", stop.status, regs.rip));
+  }
+  if (done == 0) return {};
+  const Call& last = script.calls()[done - 1];
+  if (last.result >= 0 || last.result < -4095 || last.may_fail != 0) return {};
+  return script.failure(done - 1);
+}
+
+Result<void> Child::run(int tid, Script& script) {
+  if (script.empty()) return {};
+  CKPT_TRY_ASSIGN(const Call* table, start(tid, script));
+  return finish(tid, script, table);
+}
+
+Result<void> Child::run_all(const std::vector<Task>& tasks) {
+  std::vector<const Call*> tables;
+  for (const Task& task : tasks) {
+    CKPT_TRY_ASSIGN(const Call* table, start(task.tid, *task.script));
+    tables.push_back(table);
+  }
+  Result<void> first;
+  for (size_t i = 0; i < tasks.size(); ++i) {
+    Result<void> result = finish(tasks[i].tid, *tasks[i].script, tables[i]);
+    if (first && !result) first = std::move(result);
+  }
+  return first;
+}
+
+Result<int64_t> Child::call_once(int tid, uint64_t instruction, const Call& call) {
+  CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
+  regs = at(regs, instruction);
+  regs.rax = call.number;
+  regs.rdi = call.args[0];
+  regs.rsi = call.args[1];
+  regs.rdx = call.args[2];
+  regs.r10 = call.args[3];
+  regs.r8 = call.args[4];
+  regs.r9 = call.args[5];
+  CKPT_TRY(proc::set_registers(tid, regs));
+  CKPT_TRY(proc::resume(tid, proc::Resume::kToSyscall));
+  CKPT_TRY_ASSIGN(proc::Stop entry, proc::wait_stop(tid));
+  // The interrupt is pending while the call runs: a sleep ends at once, and the thread stops on its way out.
+  CKPT_TRY(proc::interrupt(tid));
+  CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
+  CKPT_TRY_ASSIGN(proc::Stop out, proc::wait_stop(tid));
+  if (entry.kind != proc::StopKind::kSyscall || out.kind != proc::StopKind::kTrap) {
+    return fail(Code::kBug, "thread " + std::to_string(tid),
+                fmt::format("stopped with {:#x}, {:#x} around a call", entry.status, out.status));
+  }
+  CKPT_TRY_ASSIGN(regs, proc::get_registers(tid));
+  return static_cast<int64_t>(regs.rax);
+}
+
+Result<void> Child::run_code(int tid, uint64_t code, uint64_t argument) {
+  CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
+  regs = at(regs, code);
+  regs.rbx = argument;
+  CKPT_TRY(proc::set_registers(tid, regs));
+  CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
+  CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+  if (stop.kind == proc::StopKind::kSignal && stop.signal == SIGTRAP) return {};
+  return fail(Code::kUnsupported, "thread " + std::to_string(tid), fmt::format("stopped with signal {}", stop.signal));
+}
+
+Result<void> Child::release() {
+  // From the first detach on the process runs and may end at any moment: a thread that is gone by then is no failure.
+  Result<void> first;
+  for (int tid : threads_) {
+    Result<void> result = proc::detach(tid);
+    if (!result && result.error().code != Code::kNotFound && first) first = std::move(result);
+  }
+  if (first) pid_ = -1;
+  return first;
+}
+
+}  // namespace ckpt::rebuild

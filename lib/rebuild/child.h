@@ -1,0 +1,67 @@
+// The process while it is being built: a child of ckpt with the pid of the image, traced, every thread stopped.
+#pragma once
+
+#include <sys/user.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/rebuild/script.h"
+
+namespace ckpt::rebuild {
+
+/// Owned by the thread that made it. It is attached with PTRACE_O_EXITKILL and its destructor kills and reaps it, so
+/// that neither a failure nor the death of ckpt leaves half a process; `release` is the good end.
+class Child {
+ public:
+  /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
+  /// blocked (the interpreter ends with one), every handler at its default, no rseq registration.
+  static Result<Child> create(int pid, Scratch& scratch);
+  Child(Child&& other) noexcept;
+  Child& operator=(Child&&) = delete;
+  ~Child();
+
+  int pid() const { return pid_; }
+  Scratch& scratch() { return *scratch_; }
+
+  /// Runs a script in the leader.
+  Result<void> run(Script& script) { return run(pid_, script); }
+  Result<void> run(int tid, Script& script);
+  /// Runs scripts in several threads at once: start them all, then wait for each.
+  struct Task {
+    int tid;
+    Script* script;
+  };
+  Result<void> run_all(const std::vector<Task>& tasks);
+
+  /// One more thread with this tid; it stands at its first instruction. Call `await_threads` after a batch.
+  void add_thread(Script& script, int tid);
+  Result<void> await_threads(const std::vector<int>& tids);
+
+  /// One system call without the interpreter: the thread ends up in a trap stop inside the kernel, and no signal was
+  /// needed to get it there. `instruction`: the address of a `syscall` instruction. A call that sleeps is interrupted
+  /// at once.
+  Result<int64_t> call_once(int tid, uint64_t instruction, const Call& call);
+  /// Runs code that ends in int3 with rbx = `argument`.
+  Result<void> run_code(int tid, uint64_t code, uint64_t argument);
+
+  /// Lets every thread go. After this it is an ordinary child (or orphan) and nothing here touches it any more.
+  Result<void> release();
+
+ private:
+  explicit Child(int pid, Scratch& scratch) : pid_(pid), scratch_(&scratch) {}
+  Result<void> attach();
+  Result<const Call*> start(int tid, const Script& script);
+  Result<void> finish(int tid, Script& script, const Call* table);
+
+  int pid_;
+  Scratch* scratch_;
+  std::vector<int> threads_;
+};
+
+/// The process that holds a pid, thread id, process group or session number: "1234 (bash)", with its parent if it is a
+/// zombie; empty when nobody does.
+std::string holder_of(int number);
+
+}  // namespace ckpt::rebuild

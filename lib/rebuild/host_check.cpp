@@ -1,0 +1,114 @@
+#include "lib/rebuild/host_check.h"
+
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <ctime>
+#include <set>
+
+#include "lib/base/clock.h"
+#include "lib/base/digest.h"
+#include "lib/base/io.h"
+#include "lib/proc/host.h"
+#include "lib/proc/procfs.h"
+#include "lib/rebuild/child.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+void check_privilege(Reasons& reasons) {
+  constexpr int kSysAdmin = 21, kCheckpointRestore = 40;
+  if (proc::has_capability(kSysAdmin) || proc::has_capability(kCheckpointRestore)) return;
+  reasons.add(Code::kPermission, "giving a process its old number needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN");
+  reasons.hint("run ckpt restore as root");
+}
+
+void check_cpu(const store::HostFacts& then, Reasons& reasons) {
+  auto now = proc::read_host();
+  if (!now) return reasons.add(now.error());
+  std::set<std::string> have(now->cpu_flags.begin(), now->cpu_flags.end());
+  std::string missing;
+  for (const auto& flag : then.cpu_flags) {
+    if (have.count(flag) == 0) missing += " " + flag;
+  }
+  if (!missing.empty())
+    reasons.add(Code::kUnsupported, fmt::format("this CPU ({}) lacks what the image's ({}) has:{}", now->cpu_model,
+                                                then.cpu_model, missing));
+  if ((then.xcr0 & ~now->xcr0) != 0) {
+    reasons.add(Code::kUnsupported,
+                fmt::format("this host does not enable the extended registers of the image (XCR0 {:#x}, needed {:#x})",
+                            now->xcr0, then.xcr0));
+  }
+}
+
+/// The process calls into the vdso at addresses it has in its registers and tables, so the code must be the same.
+void check_vdso(const store::ProcessImage& image, Reasons& reasons) {
+  if (image.vdso_start == 0) return;
+  auto maps = proc::read_maps(::getpid(), false);
+  if (!maps) return reasons.add(maps.error());
+  for (const auto& part : image.maps) {
+    if (part.kind != store::MappingKind::kVdso) continue;
+    auto own = std::find_if(maps->begin(), maps->end(), [&](const proc::Vma& vma) { return vma.name == part.name; });
+    bool same = own != maps->end() && own->end - own->start == part.end - part.start;
+    if (same && part.name == "[vdso]") {
+      ByteSpan bytes(reinterpret_cast<const std::byte*>(own->start), own->end - own->start);
+      same = to_hex(xxh3_128(bytes)) == image.vdso_xxh128;
+    }
+    if (!same) {
+      return reasons.add(Code::kUnsupported,
+                         fmt::format("this kernel's {} is not that of the image: it was taken under another kernel, "
+                                     "and moving between kernels is not supported",
+                                     part.name));
+    }
+  }
+}
+
+void check_pid_max(const store::ProcessImage& image, Reasons& reasons) {
+  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
+  if (!text) return;
+  int limit = std::atoi(text->c_str());
+  int highest = 0;
+  for (const auto& thread : image.threads) highest = std::max(highest, thread.tid);
+  if (highest >= limit)
+    reasons.add(Code::kUnsupported,
+                fmt::format("number {} is beyond this host's kernel.pid_max of {}", highest, limit));
+}
+
+/// A leader that has ended keeps its number until its parent asks for its exit code. Init surely will, though some
+/// inits of containers look only every few seconds; another parent may never.
+void await_reaping(int pid) {
+  constexpr uint64_t kPatienceUs = 1'000'000, kPatienceWithInitUs = 5'000'000;
+  Stopwatch watch;
+  for (;;) {
+    auto stat = proc::read_stat(pid);
+    if (!stat || stat->state != 'Z') return;
+    if (watch.elapsed_us() > (stat->parent == 1 ? kPatienceWithInitUs : kPatienceUs)) return;
+    timespec nap{0, 2'000'000};
+    ::nanosleep(&nap, nullptr);
+  }
+}
+
+}  // namespace
+
+void check_host(const store::HostFacts& then, const store::ProcessImage& image, Reasons& reasons) {
+  check_privilege(reasons);
+  check_cpu(then, reasons);
+  check_vdso(image, reasons);
+  check_pid_max(image, reasons);
+}
+
+void check_numbers(const store::ProcessImage& image, Reasons& reasons) {
+  await_reaping(image.pid);
+  for (const auto& thread : image.threads) {
+    if (::access(fmt::format("/proc/{}", thread.tid).c_str(), F_OK) != 0) continue;
+    std::string holder = holder_of(thread.tid);
+    if (holder.empty()) continue;  // it ended just now
+    reasons.add(Code::kBusy,
+                fmt::format("{} {} is taken by {}", thread.tid == image.pid ? "pid" : "thread id", thread.tid, holder));
+  }
+}
+
+}  // namespace ckpt::rebuild

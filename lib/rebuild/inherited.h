@@ -1,0 +1,34 @@
+// Descriptors that the new process gets from ckpt: everything it will have open is opened before it exists.
+#pragma once
+
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::rebuild {
+
+/// Holds them under numbers that are clear of every number the process uses, so that in the child each can be
+/// duplicated to its place without overwriting another.
+class Inherited {
+ public:
+  /// Raises ckpt's own soft limit of descriptors to the hard one where that is needed.
+  static Result<Inherited> create(const store::ProcessImage& image);
+
+  /// The first number that may be used.
+  int base() const { return base_; }
+  /// Moves `fd` up; returns its number, which is the same in the child.
+  Result<int> keep(UniqueFd fd, const std::string& subject);
+  /// Like `keep`, for a descriptor that stays ckpt's.
+  Result<int> keep_copy(int fd, const std::string& subject);
+  void close(int fd);
+
+ private:
+  int base_ = 0;
+  std::map<int, UniqueFd> fds_;
+};
+
+}  // namespace ckpt::rebuild

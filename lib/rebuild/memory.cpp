@@ -1,0 +1,293 @@
+#include "lib/rebuild/memory.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cerrno>
+#include <string_view>
+
+#include "lib/base/worker_pool.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+using store::MappingKind;
+using store::MemoryMap;
+
+constexpr uint64_t kUserEnd = 0x7ffffffff000;
+
+bool has_flag(const MemoryMap& map, std::string_view flag) {
+  return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();
+}
+
+/// Calls `visit(block, mask_of_pages, map)` for every part of a block that lies in one mapping. Both lists are sorted.
+template <class Visit>
+void for_each_part(const std::vector<MemoryMap>& maps, const store::ImageReader::ResolvedBlock& block, size_t& hint,
+                   Visit visit) {
+  while (hint < maps.size() && maps[hint].end <= block.address) ++hint;
+  for (size_t i = hint; i < maps.size() && maps[i].start < block.address + store::kBlockSize; ++i) {
+    uint64_t first = std::max(maps[i].start, block.address) - block.address;
+    uint64_t last = std::min(maps[i].end, block.address + store::kBlockSize) - block.address;
+    uint32_t mask = ((1u << last / store::kPageSize) - 1) & ~((1u << first / store::kPageSize) - 1);
+    visit(static_cast<uint16_t>(mask), maps[i]);
+  }
+}
+
+/// Zero pages matter where something else would show through: in a private mapping of a file.
+uint16_t pages_to_write(const store::ImageReader::ResolvedBlock& block, uint16_t part, const MemoryMap& map) {
+  uint16_t zero = map.kind == MappingKind::kPrivateFile ? block.zero_mask : 0;
+  return static_cast<uint16_t>((block.data_mask | zero) & part);
+}
+
+/// For each mapping, whether `fill_memory` writes into it.
+std::vector<bool> filled_maps(const store::ImageReader& image) {
+  const auto& maps = image.manifest().process.maps;
+  std::vector<bool> out(maps.size());
+  size_t hint = 0;
+  for (const auto& block : image.blocks()) {
+    for_each_part(maps, block, hint, [&](uint16_t part, const MemoryMap& map) {
+      if (pages_to_write(block, part, map) != 0) out[static_cast<size_t>(&map - maps.data())] = true;
+    });
+  }
+  return out;
+}
+
+/// munmap of everything between the ranges to keep. The child still has ckpt's address space.
+void unmap_all_but(std::vector<Range> keep, Script& script) {
+  std::sort(keep.begin(), keep.end());
+  keep.emplace_back(kUserEnd, kUserEnd);
+  uint64_t at = 0;
+  for (const auto& range : keep) {
+    if (range.first > at) script.add("empty the address space", SYS_munmap, at, range.first - at);
+    at = range.second;
+  }
+}
+
+struct VdsoPart {
+  uint64_t own, aside, target, size;
+};
+
+/// Pairs ckpt's own parts of the vdso with the places they had in the image. target 0: the image has none.
+Result<std::vector<VdsoPart>> vdso_parts(const store::ProcessImage& image, uint64_t aside) {
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(::getpid(), false));
+  std::vector<VdsoPart> out;
+  for (const auto& part : image.maps) {
+    if (part.kind != MappingKind::kVdso) continue;
+    auto own = std::find_if(maps.begin(), maps.end(), [&](const proc::Vma& vma) { return vma.name == part.name; });
+    if (own == maps.end() || own->end - own->start != part.end - part.start) {
+      return fail(Code::kUnsupported, part.name, "is not the same on this kernel");
+    }
+    out.push_back({own->start, aside, part.start, part.end - part.start});
+    aside += part.end - part.start;
+  }
+  return out;
+}
+
+void move(Script& script, uint64_t from, uint64_t to, uint64_t size) {
+  script.add("move the vdso (sealed on this kernel?)", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+}
+
+void map_one(const MemoryMap& map, bool filled, const OpenedFiles& files, Script& script) {
+  int prot = map.prot | (filled ? PROT_WRITE : 0);
+  int flags = MAP_FIXED_NOREPLACE;
+  int fd = -1;
+  constexpr int kDroppable = 0x08;
+  bool shared = map.kind == MappingKind::kSharedFile || map.kind == MappingKind::kSharedAnonymous;
+  flags |= shared ? MAP_SHARED : has_flag(map, "dp") ? kDroppable : MAP_PRIVATE;
+  if (map.kind == MappingKind::kPrivateFile || map.kind == MappingKind::kSharedFile) {
+    fd = files.mapped.at({map.file, maps_for_writing(map)});
+  } else {
+    flags |= MAP_ANONYMOUS;
+  }
+  if (has_flag(map, "nr")) flags |= MAP_NORESERVE;
+  if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
+  script.add(filled ? "map memory that will be filled" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
+             flags, fd, fd < 0 ? 0 : map.file_offset);
+}
+
+struct Advice {
+  std::string_view flag;
+  int advice;
+  bool must_work;
+};
+// VmFlags of smaps and the madvise that sets them. What is only advice may be refused by a kernel built without it.
+constexpr Advice kAdvice[] = {
+    {"dc", 10, true},   // MADV_DONTFORK
+    {"wf", 18, true},   // MADV_WIPEONFORK
+    {"dd", 16, false},  // MADV_DONTDUMP
+    {"hg", 14, false},  // MADV_HUGEPAGE
+    {"nh", 15, false},  // MADV_NOHUGEPAGE
+    {"mg", 12, false},  // MADV_MERGEABLE
+    {"rr", 1, false},   // MADV_RANDOM
+    {"sr", 2, false},   // MADV_SEQUENTIAL
+};
+
+void advise(const MemoryMap& map, Scratch& scratch, Script& script) {
+  for (const Advice& advice : kAdvice) {
+    if (!has_flag(map, advice.flag)) continue;
+    uint64_t size = map.end - map.start;
+    advice.must_work ? script.add("set a property of memory", SYS_madvise, map.start, size, advice.advice)
+                     : script.try_add("advise on memory", SYS_madvise, map.start, size, advice.advice);
+  }
+  for (std::string_view prefix : {"[anon:", "[anon_shmem:"}) {
+    if (map.name.compare(0, prefix.size(), prefix) != 0 || map.name.back() != ']') continue;
+    constexpr int kSetVma = 0x53564d41, kName = 0;
+    std::string name = map.name.substr(prefix.size(), map.name.size() - prefix.size() - 1);
+    script.try_add("name memory", SYS_prctl, kSetVma, kName, map.start, map.end - map.start, scratch.put_string(name));
+  }
+}
+
+/// Writes the blocks [first, last) into the child.
+class Filler {
+ public:
+  Filler(const store::ImageReader& image, int pid) : image_(image), pid_(pid) {}
+
+  Result<FillTotals> fill(size_t first, size_t last) {
+    // Fresh memory is the dearest thing here: each worker keeps one buffer, small enough to stay in its cache.
+    thread_local std::vector<std::byte> buffer;
+    buffer.resize((last - first) * store::kBlockSize);
+    size_t used = 0;
+    const auto& maps = image_.manifest().process.maps;
+    size_t hint = static_cast<size_t>(
+        std::partition_point(maps.begin(), maps.end(),
+                             [&](const MemoryMap& map) { return map.end <= image_.blocks()[first].address; }) -
+        maps.begin());
+    for (size_t i = first; i < last; ++i) {
+      const auto& block = image_.blocks()[i];
+      MutableByteSpan room(buffer.data() + used, store::kBlockSize);
+      if (block.data_mask != 0) {
+        CKPT_TRY_ASSIGN(size_t size, image_.read_block(i, room));
+        used += size;
+      }
+      uint16_t zero = 0;
+      for_each_part(maps, block, hint, [&](uint16_t part, const MemoryMap& map) {
+        zero = static_cast<uint16_t>(zero | (pages_to_write(block, part, map) & ~block.data_mask));
+      });
+      add_pages(block, zero, room.data());
+    }
+    CKPT_TRY(flush());
+    return totals_;
+  }
+
+ private:
+  void add_pages(const store::ImageReader::ResolvedBlock& block, uint16_t zero, std::byte* data) {
+    static std::array<std::byte, store::kPageSize> kZeroPage{};
+    for (uint64_t page = 0; page < store::kBlockPages; ++page) {
+      if ((block.data_mask >> page & 1) != 0) {
+        add(block.address + page * store::kPageSize, data);
+        data += store::kPageSize;
+      } else if ((zero >> page & 1) != 0) {
+        add(block.address + page * store::kPageSize, kZeroPage.data());
+      }
+    }
+  }
+
+  void add(uint64_t address, std::byte* data) {
+    bool follows = !remote_.empty() && static_cast<char*>(remote_.back().iov_base) + remote_.back().iov_len ==
+                                           reinterpret_cast<char*>(address);
+    follows ? void(remote_.back().iov_len += store::kPageSize)
+            : remote_.push_back({reinterpret_cast<void*>(address), store::kPageSize});
+    bool packed = !local_.empty() && static_cast<std::byte*>(local_.back().iov_base) + local_.back().iov_len == data;
+    packed ? void(local_.back().iov_len += store::kPageSize) : local_.push_back({data, store::kPageSize});
+    totals_.pages += 1;
+    totals_.bytes += store::kPageSize;
+  }
+
+  /// A job has at most 16 pages for each of its few blocks, far below the 1024 ranges that one call takes.
+  Result<void> flush() {
+    if (remote_.empty()) return {};
+    ssize_t n = ::process_vm_writev(pid_, local_.data(), local_.size(), remote_.data(), remote_.size(), 0);
+    if (n < 0) return sys_error(fmt::format("process {}", pid_), "cannot write its memory");
+    if (static_cast<uint64_t>(n) != totals_.bytes) {
+      return fail(Code::kNoRoom, fmt::format("process {}", pid_),
+                  fmt::format("only {} of {} bytes of its memory at {} could be written", n, totals_.bytes,
+                              remote_[0].iov_base));
+    }
+    return {};
+  }
+
+  const store::ImageReader& image_;
+  int pid_;
+  std::vector<iovec> local_, remote_;
+  FillTotals totals_;
+};
+
+}  // namespace
+
+std::vector<Range> ranges_of(const store::ProcessImage& image) {
+  std::vector<Range> out;
+  for (const auto& map : image.maps) out.emplace_back(map.start, map.end);
+  return out;
+}
+
+Result<void> lay_out_memory(const store::ImageReader& image, const OpenedFiles& files, Child& child) {
+  const store::ProcessImage& process = image.manifest().process;
+  Scratch& scratch = child.scratch();
+  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, scratch.aside()));
+  Script script;
+  std::vector<Range> keep = {{scratch.address(), scratch.address() + Scratch::kSize}};
+  for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
+  unmap_all_but(std::move(keep), script);
+  // Aside first: a part's own place may be where another mapping of the image goes.
+  for (const auto& part : parts) move(script, part.own, part.aside, part.size);
+  std::vector<bool> filled = filled_maps(image);
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (process.maps[i].kind == MappingKind::kVdso) continue;
+    map_one(process.maps[i], filled[i], files, script);
+    advise(process.maps[i], scratch, script);
+  }
+  for (const auto& part : parts) move(script, part.aside, part.target, part.size);
+  return child.run(script);
+}
+
+Result<FillTotals> fill_memory(const store::ImageReader& image, int pid, ProgressSink& progress, const Cancel& cancel) {
+  constexpr size_t kBlocksPerJob = 4;
+  size_t count = image.blocks().size();
+  std::atomic<uint64_t> pages{0}, bytes{0};
+  WorkerPool pool;
+  for (size_t first = 0; first < count; first += kBlocksPerJob) {
+    size_t last = std::min(count, first + kBlocksPerJob);
+    bool going_on = pool.submit([&, first, last]() -> Result<void> {
+      CKPT_TRY(cancel.check());
+      CKPT_TRY_ASSIGN(FillTotals part, Filler(image, pid).fill(first, last));
+      pages += part.pages;
+      bytes += part.bytes;
+      progress.advance(part.bytes);
+      return {};
+    });
+    if (!going_on) break;
+  }
+  CKPT_TRY(pool.finish());
+  return FillTotals{pages, bytes};
+}
+
+void protect_memory(const store::ImageReader& image, Script& script) {
+  const auto& maps = image.manifest().process.maps;
+  std::vector<bool> filled = filled_maps(image);
+  constexpr int kGuardInstall = 102, kSysMseal = 462;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    const MemoryMap& map = maps[i];
+    if (map.kind == MappingKind::kVdso) continue;
+    if (filled[i] && (map.prot & PROT_WRITE) == 0)
+      script.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
+    for (const auto& guard : map.guards)
+      script.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);
+    // A lock populates what it covers, and fails for pages that the process may not touch itself: it holds all the
+    // same.
+    constexpr int kOnFault = 1;
+    if (has_flag(map, "lo"))
+      script.try_add("lock memory", SYS_mlock2, map.start, map.end - map.start, has_flag(map, "lf") ? kOnFault : 0);
+    if (has_flag(map, "sl")) script.try_add("seal memory", kSysMseal, map.start, map.end - map.start, 0);
+  }
+}
+
+}  // namespace ckpt::rebuild

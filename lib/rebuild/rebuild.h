@@ -1,0 +1,44 @@
+// A process made from an image: one, with all its threads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/base/result.h"
+#include "lib/store/image.h"
+
+namespace ckpt::rebuild {
+
+struct Options {
+  bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
+  bool parent_stays = false;  ///< ckpt will wait for the process, so a parent death signal makes sense
+};
+
+struct Totals {
+  int pid = 0;
+  uint64_t threads = 0, mappings = 0, descriptors = 0, pages = 0, bytes = 0;
+  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: check, create, map, fill, state
+};
+
+/// A rebuild in two steps: `prepare` does all that can refuse and creates nothing but descriptors of ckpt's own;
+/// `build` makes the process, which stands still until `release`. Use it from one thread. Dropping it at any time
+/// before leaves nothing.
+class Rebuild {
+ public:
+  virtual ~Rebuild() = default;
+  /// The image must outlive the result. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
+  /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
+  /// kUsage (needs shell_job).
+  static Result<std::unique_ptr<Rebuild>> prepare(const store::ImageReader& image, const Options& options,
+                                                  ProgressSink& progress);
+  virtual Result<void> build(const Cancel& cancel) = 0;
+  /// The process runs. It is a child of ckpt, and no longer bound to it.
+  virtual Result<void> release() = 0;
+  virtual const Totals& totals() const = 0;
+};
+
+}  // namespace ckpt::rebuild

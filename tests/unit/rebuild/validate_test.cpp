@@ -1,0 +1,86 @@
+#include "lib/rebuild/validate.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+using namespace ckpt;
+using namespace ckpt::rebuild;
+using store::DescriptorKind;
+using store::MappingKind;
+using Blocks = std::vector<store::ImageReader::ResolvedBlock>;
+
+namespace {
+
+store::ProcessImage sound_image() {
+  store::ProcessImage image;
+  image.pid = 100;
+  store::Thread thread;
+  thread.tid = 100;
+  thread.xstate_size = 2696;
+  image.threads = {thread};
+  store::MemoryMap map;
+  map.start = 0x10000, map.end = 0x30000, map.prot = 3;
+  image.maps = {map};
+  image.files.resize(1);
+  image.exe = image.cwd = image.root = 0;
+  store::Descriptor descriptor;
+  descriptor.fds = {{3, false}};
+  descriptor.file = 0;
+  image.descriptors = {descriptor};
+  return image;
+}
+
+Blocks sound_blocks() { return {{0x10000, 0x00ff, 0xff00}, {0x20000, 1, 0}}; }
+
+}  // namespace
+
+TEST_CASE("validate: a sound image passes") { CHECK(validate(sound_image(), sound_blocks())); }
+
+TEST_CASE("validate: every contradiction is found, and is an answer of no") {
+  using Change = std::function<void(store::ProcessImage&, Blocks&)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"no thread", [](auto& i, auto&) { i.threads.clear(); }},
+      {"another leader", [](auto& i, auto&) { i.threads[0].tid = 101; }},
+      {"a tid twice", [](auto& i, auto&) { i.threads.push_back(i.threads[0]); }},
+      {"a tid of zero", [](auto& i, auto&) { i.pid = i.threads[0].tid = 0; }},
+      {"no registers", [](auto& i, auto&) { i.threads[0].xstate_size = 0; }},
+      {"huge registers", [](auto& i, auto&) { i.threads[0].xstate_size = 1 << 20; }},
+      {"a short siginfo", [](auto& i, auto&) { i.pending = {{10, std::vector<uint8_t>(64)}}; }},
+      {"signal 65", [](auto& i, auto&) { i.threads[0].pending = {{65, std::vector<uint8_t>(128)}}; }},
+      {"an action for signal 0", [](auto& i, auto&) { i.actions.resize(1); }},
+      {"timers out of order", [](auto& i, auto&) { i.posix_timers.resize(2); }},
+      {"interval timer 3", [](auto& i, auto&) { i.interval_timers = {{3, 0, 0}}; }},
+      {"limit 99", [](auto& i, auto&) { i.limits = {{99, 0, 0}}; }},
+      {"an unaligned mapping", [](auto& i, auto&) { i.maps[0].start = 0x10001; }},
+      {"an empty mapping", [](auto& i, auto&) { i.maps[0].end = i.maps[0].start; }},
+      {"a mapping of the kernel's", [](auto& i, auto&) { i.maps[0].end = 0x800000000000; }},
+      {"overlapping mappings", [](auto& i, auto&) { i.maps.push_back(i.maps[0]); }},
+      {"a file mapping without a file", [](auto& i, auto&) { i.maps[0].kind = MappingKind::kPrivateFile; }},
+      {"a file that is not there", [](auto& i, auto&) { i.maps[0].file = 1; }},
+      {"protection bits of no meaning", [](auto& i, auto&) { i.maps[0].prot = 8; }},
+      {"a guard outside", [](auto& i, auto&) { i.maps[0].guards = {{0x30000, 0x31000}}; }},
+      {"a page of no mapping", [](auto&, auto& b) { b.push_back({0x30000, 1, 0}); }},
+      {"a zero page of no mapping", [](auto&, auto& b) { b.push_back({0x40000, 0, 1}); }},
+      {"a page in the vdso", [](auto& i, auto&) { i.maps[0].kind = MappingKind::kVdso; }},
+      {"a descriptor without a number", [](auto& i, auto&) { i.descriptors[0].fds.clear(); }},
+      {"a descriptor below zero", [](auto& i, auto&) { i.descriptors[0].fds[0].first = -1; }},
+      {"an enormous descriptor", [](auto& i, auto&) { i.descriptors[0].fds[0].first = 1 << 30; }},
+      {"a descriptor twice", [](auto& i, auto&) { i.descriptors.push_back(i.descriptors[0]); }},
+      {"a file descriptor without a file", [](auto& i, auto&) { i.descriptors[0].file = -1; }},
+      {"a pipe that is not there", [](auto& i, auto&) { i.descriptors[0].kind = DescriptorKind::kPipe; }},
+      {"an epoll set of what is closed", [](auto& i, auto&) { i.descriptors[0].epoll = {{9, 1, 0}}; }},
+      {"a pipe that holds too much", [](auto& i, auto&) { i.pipes = {{4096, 0, 8192}}; }},
+      {"no executable", [](auto& i, auto&) { i.exe = -1; }},
+      {"a working folder that is not there", [](auto& i, auto&) { i.cwd = 7; }},
+  };
+  for (const auto& [name, change] : changes) {
+    CAPTURE(name);
+    store::ProcessImage image = sound_image();
+    Blocks blocks = sound_blocks();
+    change(image, blocks);
+    auto result = validate(image, blocks);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == Code::kAnswerNo);
+  }
+}
