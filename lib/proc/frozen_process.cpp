@@ -1,6 +1,9 @@
 #include "lib/proc/frozen_process.h"
 
+#include <sys/syscall.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <csignal>
 #include <set>
 
@@ -8,6 +11,32 @@
 #include "lib/proc/procfs.h"
 
 namespace ckpt::proc {
+
+namespace {
+
+/// Calls that fail with EINTR after a mere stop, without any handler having run (signal(7), "Interruption of system calls
+/// and library functions by stop signals"), and the newer ones of their families.
+bool breaks_off_on_stop(uint64_t number) {
+  switch (number) {
+    case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_pwait2: case SYS_semop: case SYS_semtimedop:
+    case SYS_rt_sigtimedwait: case SYS_io_getevents: case SYS_io_pgetevents: return true;
+    default: return false;
+  }
+}
+
+/// Sets a call that our stop broke off up to run again; one that a waiting signal will break off anyway is left alone.
+Result<void> mend_broken_call(int pid, int tid) {
+  CKPT_TRY_ASSIGN(user_regs_struct regs, get_registers(tid));
+  if (static_cast<long>(regs.rax) != -EINTR || !breaks_off_on_stop(regs.orig_rax)) return {};
+  CKPT_TRY_ASSIGN(Status status, read_status(pid, tid));
+  if (((status.pending_private | status.pending_shared) & ~status.blocked) != 0) return {};
+  regs.rax = regs.orig_rax;
+  regs.rip -= 2;
+  regs.orig_rax = ~0ull;
+  return set_registers(tid, regs);
+}
+
+}  // namespace
 
 FrozenProcess::FrozenProcess(FrozenProcess&& other) noexcept
     : pid_(other.pid_), threads_(std::move(other.threads_)), stopped_(other.stopped_),
@@ -62,8 +91,8 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
   for (;;) {
     CKPT_TRY_ASSIGN(Stop stop, wait_stop(tid, timeout_us));
     switch (stop.kind) {
-      case StopKind::kTrap: return {};
-      case StopKind::kGroupStop: group_stopped_ = true; return {};
+      case StopKind::kTrap: return mend_broken_call(pid_, tid);
+      case StopKind::kGroupStop: group_stopped_ = true; return mend_broken_call(pid_, tid);
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
       // A signal that was being delivered: hand it on; our stop is still pending and comes before the next instruction.
       case StopKind::kSignal: CKPT_TRY(resume(tid, Resume::kRun, stop.signal)); break;
@@ -71,6 +100,16 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
       case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
     }
   }
+}
+
+Result<FrozenProcess> FrozenProcess::freeze_leader(int pid, uint64_t timeout_us) {
+  FrozenProcess out(pid);
+  CKPT_TRY(seize(pid));
+  out.threads_.push_back(pid);
+  out.frozen_at_us_ = monotonic_us();
+  CKPT_TRY(interrupt(pid));
+  CKPT_TRY(out.await_stop(pid, timeout_us));
+  return out;
 }
 
 Result<FrozenProcess> FrozenProcess::freeze(int pid, uint64_t timeout_us, const Cancel& cancel) {

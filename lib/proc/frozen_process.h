@@ -11,13 +11,18 @@
 
 namespace ckpt::proc {
 
-/// Holds every thread of a process in a ptrace stop. Owned by the thread that made it. `release` is the good end; the
+/// Holds threads of a process in a ptrace stop. Owned by the thread that made it. `release` is the good end; the
 /// destructor releases too, and so does the kernel when ckpt is killed: the target runs on in every case.
+///
+/// A stop breaks off some calls with EINTR though no signal is delivered (epoll_wait and its kin, signal(7)); each is set
+/// up to run again at once, so that the target does not notice.
 class FrozenProcess {
  public:
   /// Stops to a fixed point: seize and interrupt every thread, list again, until nothing new appears. A signal that was on
   /// its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in `timeout_us`).
   static Result<FrozenProcess> freeze(int pid, uint64_t timeout_us, const Cancel& cancel);
+  /// Stops the first thread alone.
+  static Result<FrozenProcess> freeze_leader(int pid, uint64_t timeout_us);
   FrozenProcess(FrozenProcess&& other) noexcept;
   FrozenProcess& operator=(FrozenProcess&&) = delete;
   ~FrozenProcess();

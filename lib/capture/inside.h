@@ -1,0 +1,18 @@
+// What only a stopped thread tells: registers, and what must be asked by a system call of the target's own.
+#pragma once
+
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/proc/borrowed_thread.h"
+#include "lib/proc/frozen_process.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::capture {
+
+/// Fills the rest of `image` (threads' registers and private state, handlers, timers, bounds) of a frozen process whose
+/// inventory was taken after the freeze. `xstates` gets each thread's extended state, parallel to image.threads.
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, store::ProcessImage& image,
+                             std::vector<std::vector<std::byte>>& xstates);
+
+}  // namespace ckpt::capture

@@ -1,0 +1,153 @@
+#include <elf.h>
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <cstring>
+#include <map>
+
+#include "lib/base/digest.h"
+#include "lib/base/io.h"
+#include "lib/capture/inventory_internal.h"
+#include "lib/proc/remote_memory.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using proc::Vma;
+
+bool is_kernel_mapping(const Vma& vma) { return vma.name == "[vdso]" || vma.name.rfind("[vvar", 0) == 0; }
+
+/// Why a mapping cannot be carried, by its VmFlags; empty: it can.
+std::string refused_flag(const Vma& vma) {
+  if (is_kernel_mapping(vma)) return "";
+  if (vma.has_flag("io") || vma.has_flag("pf")) return "a device's memory, which is not supported yet";
+  if (vma.has_flag("ht")) return "huge pages of hugetlbfs, which are not supported yet";
+  if (vma.has_flag("ss")) return "a shadow stack, which is not supported yet";
+  if (vma.has_flag("um") || vma.has_flag("ui")) return "under a userfaultfd of the process itself, which is not supported";
+  if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
+  if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
+  if (vma.name == "[uprobes]") return "instrumented by uprobes, which is not supported";
+  return "";
+}
+
+/// The mapped file itself; where map_files is out of reach (it wants a capability), what the path leads to.
+Result<struct stat> stat_mapped(int pid, const Vma& vma) {
+  struct stat st{};
+  std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
+  if (::stat(link.c_str(), &st) == 0) return st;
+  if (::stat(vma.name.c_str(), &st) == 0 && st.st_ino == vma.inode) return st;
+  return fail(Code::kAnswerNo, vma.name, "its name now leads to another file, or to none");
+}
+
+/// The NT_GNU_BUILD_ID note of an ELF file, hex; empty when it has none. Bounded reads, nothing trusted.
+std::string read_build_id(const std::string& path) {
+  auto fd = io::open_file(path, O_RDONLY);
+  if (!fd) return "";
+  std::byte head[4096];
+  ssize_t got = ::pread(fd->get(), head, sizeof head, 0);
+  Elf64_Ehdr elf{};
+  if (got < static_cast<ssize_t>(sizeof elf)) return "";
+  std::memcpy(&elf, head, sizeof elf);
+  if (std::memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 || elf.e_phentsize != sizeof(Elf64_Phdr)) return "";
+  for (unsigned i = 0; i < elf.e_phnum; ++i) {
+    Elf64_Phdr segment{};
+    uint64_t at = elf.e_phoff + uint64_t{i} * sizeof segment;
+    if (at > sizeof head || at + sizeof segment > static_cast<size_t>(got)) return "";
+    std::memcpy(&segment, head + at, sizeof segment);
+    if (segment.p_type != PT_NOTE || segment.p_filesz > sizeof head) continue;
+    std::byte notes[4096];
+    if (!io::pread_exact(fd->get(), MutableByteSpan(notes, segment.p_filesz), segment.p_offset, path)) continue;
+    ByteReader reader(ByteSpan(notes, segment.p_filesz));
+    while (auto header = reader.read<Elf64_Nhdr>()) {
+      auto name = reader.take((uint64_t{header->n_namesz} + 3) / 4 * 4);
+      auto value = reader.take((uint64_t{header->n_descsz} + 3) / 4 * 4);
+      if (!name || !value) break;
+      if (header->n_type != NT_GNU_BUILD_ID || header->n_namesz != 4 || std::memcmp(name->data(), "GNU", 4) != 0) continue;
+      std::string hex;
+      for (std::byte b : value->first(header->n_descsz)) hex += fmt::format("{:02x}", static_cast<unsigned>(b));
+      return hex;
+    }
+  }
+  return "";
+}
+
+/// Build ids do not change while a file stays the same: `check` and the two inventories of a dump share them.
+const std::string& cached_build_id(const store::FileIdentity& file) {
+  static std::map<std::tuple<uint64_t, uint64_t, int64_t>, std::string> cache;
+  auto key = std::make_tuple(file.device, file.inode, file.mtime_ns);
+  auto it = cache.find(key);
+  if (it == cache.end()) it = cache.emplace(key, read_build_id(file.path)).first;
+  return it->second;
+}
+
+Result<void> take_vdso(int pid, const Vma& vma, store::ProcessImage& image) {
+  std::vector<std::byte> code(vma.end - vma.start);
+  CKPT_TRY(proc::read_memory(pid, proc::RemoteAddress(vma.start), code));
+  image.vdso_start = vma.start;
+  image.vdso_xxh128 = to_hex(xxh3_128(code));
+  return {};
+}
+
+/// Fills kind and file of one mapping; a sentence when it cannot be carried.
+Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::ProcessImage& image, store::MemoryMap& map) {
+  using store::MappingKind;
+  if (is_kernel_mapping(vma)) {
+    map.kind = MappingKind::kVdso;
+    if (vma.name == "[vdso]") CKPT_TRY(take_vdso(pid, vma, image));
+    return std::string();
+  }
+  if (std::string why = refused_flag(vma); !why.empty()) return why;
+  if (vma.inode == 0) {
+    map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
+    return std::string();
+  }
+  if (vma.name.rfind("/memfd:", 0) == 0) return std::string("a memfd, which is not supported yet");
+  if (vma.name.rfind("/SYSV", 0) == 0) return std::string("System V shared memory, which is not supported yet");
+  if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
+  if (vma.name == "/dev/zero (deleted)") {
+    map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
+    return std::string();
+  }
+  auto st = stat_mapped(pid, vma);
+  auto file = st ? files.add(vma.name, *st) : Result<int>(std::move(st).error());
+  if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
+  if (!file) return file.error().message;
+  if (!S_ISREG(image.files[static_cast<size_t>(*file)].mode)) return std::string("a device mapped into memory, which is not supported yet");
+  map.file = *file;
+  map.file_offset = vma.offset;
+  map.kind = vma.shared ? MappingKind::kSharedFile : MappingKind::kPrivateFile;
+  if ((vma.prot & PROT_EXEC) != 0) {
+    store::FileIdentity& identity = image.files[static_cast<size_t>(*file)];
+    identity.build_id = cached_build_id(identity);
+  }
+  return std::string();
+}
+
+}  // namespace
+
+Result<void> inventory_maps(int pid, FileTable& files, Inventory& out) {
+  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, true));
+  for (Vma& vma : vmas) {
+    if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
+    store::MemoryMap map;
+    map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
+    map.flags = vma.flags;
+    // "uw" is our own write tracking; the state of the moment, not of the mapping.
+    std::erase(map.flags, "uw");
+    CKPT_TRY_ASSIGN(std::string why, classify(pid, vma, files, out.image, map));
+    if (!why.empty()) {
+      std::string name = vma.name.empty() ? "" : " " + vma.name;
+      out.blockers.push_back({fmt::format("mapping {:x}-{:x}{}", vma.start, vma.end, name), why, ""});
+    }
+    out.image.maps.push_back(std::move(map));
+    out.vmas.push_back(std::move(vma));
+  }
+  if (out.vmas.empty()) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
+  return {};
+}
+
+}  // namespace ckpt::capture

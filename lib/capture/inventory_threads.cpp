@@ -1,0 +1,80 @@
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+#include "lib/capture/inventory_internal.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+// struct sched_attr of linux/sched/types.h, whose sched_param clashes with glibc's.
+struct SchedAttr {
+  uint32_t size, sched_policy;
+  uint64_t sched_flags;
+  int32_t sched_nice;
+  uint32_t sched_priority;
+  uint64_t sched_runtime, sched_deadline, sched_period;
+  uint32_t util_min, util_max;
+};
+
+void take_scheduling(int tid, store::Thread& thread) {
+  SchedAttr attr{};
+  if (::syscall(SYS_sched_getattr, tid, &attr, sizeof attr, 0) == 0) {
+    thread.sched_policy = attr.sched_policy, thread.sched_flags = attr.sched_flags;
+    thread.nice = attr.sched_nice, thread.sched_priority = attr.sched_priority;
+    thread.sched_runtime = attr.sched_runtime, thread.sched_deadline = attr.sched_deadline;
+    thread.sched_period = attr.sched_period;
+  }
+  uint8_t mask[1024] = {};
+  long n = ::syscall(SYS_sched_getaffinity, tid, sizeof mask, mask);
+  if (n > 0) {
+    while (n > 1 && mask[n - 1] == 0) --n;
+    thread.affinity.assign(mask, mask + n);
+  }
+  constexpr int kWhoProcess = 1;
+  long ioprio = ::syscall(SYS_ioprio_get, kWhoProcess, tid);
+  thread.ioprio = ioprio > 0 ? static_cast<int>(ioprio) : 0;
+  if (auto slack = proc::read_small(tid, "timerslack_ns")) thread.timer_slack_ns = std::strtoull(slack->c_str(), nullptr, 10);
+}
+
+void take_credentials(const proc::Status& status, store::Thread& thread) {
+  std::copy(std::begin(status.uid), std::end(status.uid), thread.uid.begin());
+  std::copy(std::begin(status.gid), std::end(status.gid), thread.gid.begin());
+  thread.groups = status.groups;
+  thread.cap_inheritable = status.cap_inheritable, thread.cap_permitted = status.cap_permitted;
+  thread.cap_effective = status.cap_effective, thread.cap_bounding = status.cap_bounding;
+  thread.cap_ambient = status.cap_ambient;
+  thread.no_new_privs = status.no_new_privs;
+}
+
+}  // namespace
+
+Result<void> inventory_threads(int pid, Inventory& out) {
+  CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
+  std::stable_partition(tids.begin(), tids.end(), [&](int tid) { return tid == pid; });
+  bool seccomp = false;
+  for (int tid : tids) {
+    auto stat = proc::read_thread_stat(pid, tid);
+    auto status = proc::read_status(pid, tid);
+    if (!stat || !status) {
+      if (tid != pid) continue;  // it has ended since the listing
+      return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
+    }
+    store::Thread& thread = out.image.threads.emplace_back();
+    thread.tid = tid;
+    thread.comm = stat->comm;
+    take_scheduling(tid, thread);
+    take_credentials(*status, thread);
+    seccomp = seccomp || status->seccomp != 0;
+    if (stat->state == 'Z') out.blockers.push_back({"thread " + std::to_string(tid), "has ended while others run: not supported", ""});
+  }
+  if (seccomp) {
+    out.blockers.push_back({"process " + std::to_string(pid), "runs under a seccomp filter, which is not supported yet", ""});
+  }
+  return {};
+}
+
+}  // namespace ckpt::capture

@@ -1,0 +1,52 @@
+#include "lib/capture/snapshot.h"
+
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "lib/base/clock.h"
+#include "lib/proc/frozen_process.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::capture {
+
+Result<Snapshot> Snapshot::take(proc::BorrowedThread& thread, int target) {
+  CKPT_TRY_ASSIGN(int pid, thread.fork_frozen());
+  return Snapshot(target, pid);
+}
+
+namespace {
+
+Result<uint64_t> reap_inside(int target, int child) {
+  constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
+  CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze_leader(target, kFreezeTimeoutUs));
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(target, false));
+  CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(target, maps));
+  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(target, target, instruction));
+  {
+    CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, target));
+    CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
+    CKPT_TRY(thread.finish());
+  }
+  CKPT_TRY(scratch.unmap());
+  frozen.release();
+  return monotonic_us() - frozen.frozen_at_us();
+}
+
+}  // namespace
+
+Result<uint64_t> Snapshot::finish() {
+  int child = std::exchange(pid_, 0);
+  if (child == 0) return uint64_t{0};
+  ::kill(child, SIGKILL);
+  for (auto stop = proc::wait_stop(child); stop && stop->kind != proc::StopKind::kEnded; stop = proc::wait_stop(child)) {
+    (void)proc::resume(child, proc::Resume::kRun);
+  }
+  auto stood = reap_inside(target_, child);
+  // A target that has ended meanwhile leaves its children to others.
+  if (!stood && stood.error().code == Code::kNotFound) return uint64_t{0};
+  return stood;
+}
+
+}  // namespace ckpt::capture

@@ -1,0 +1,52 @@
+// pre-dump and dump: orchestration. Which steps, in which order, and what the target's state is after each.
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/base/result.h"
+#include "lib/store/image.h"
+
+namespace ckpt::engine {
+
+struct DumpOptions {
+  int pid = 0;
+  std::filesystem::path dir;
+  std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
+  bool shell_job = false;
+  bool force = false;              ///< replace a non-empty destination
+  bool compress = true;
+  unsigned workers = 0;            ///< 0: one a core
+  uint64_t freeze_timeout_us = 10'000'000;
+  enum class After { kEnd, kLeaveRunning, kLeaveStopped };
+  After after = After::kEnd;       ///< dump only: the target once the image is durable
+};
+
+struct DumpReport {
+  store::Manifest manifest;
+  store::ImageWriter::Totals totals;
+  std::filesystem::path dir;
+  bool tracked = false;            ///< unwritten pages were known from dirty tracking
+  bool armed = false;              ///< tracking is armed for the next pre-dump or dump
+  std::string target_state;        ///< "running", "stopped", "ended"
+};
+
+/// A complete image of one instant while the process goes on. Every failure leaves it running as it was, and no image.
+Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
+
+/// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless told
+/// otherwise. Every failure leaves it running as it was, and no image.
+Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
+
+/// What -n says: sizes, without stopping anything.
+struct DumpEstimate {
+  uint64_t pages_scanned = 0, pages_to_copy = 0, pages_unchanged = 0;
+  std::filesystem::path parent;
+  int threads = 0, maps = 0, descriptors = 0;
+};
+Result<DumpEstimate> estimate_dump(const DumpOptions& options);
+
+}  // namespace ckpt::engine

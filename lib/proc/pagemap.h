@@ -1,0 +1,49 @@
+// Which pages a process has, and which it wrote: /proc/PID/pagemap.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+
+namespace ckpt::proc {
+
+/// Categories of a page, with the values of PAGEMAP_SCAN (linux/fs.h of 6.7; Debian 12's headers are older).
+namespace page {
+constexpr uint64_t kWritten = 1 << 1;  ///< written since it was last write-protected; always, where nothing tracks
+constexpr uint64_t kFile = 1 << 2;     ///< page cache, shared memory: not a private copy
+constexpr uint64_t kPresent = 1 << 3;
+constexpr uint64_t kSwapped = 1 << 4;
+constexpr uint64_t kZero = 1 << 5;     ///< the kernel's shared zero page
+constexpr uint64_t kGuard = 1 << 8;    ///< MADV_GUARD_INSTALL (6.15)
+}  // namespace page
+
+struct PageRegion {
+  uint64_t start = 0, end = 0;
+  uint64_t categories = 0;
+};
+
+class Pagemap {
+ public:
+  /// `legacy`: read the 8 bytes a page of the old interface even where PAGEMAP_SCAN (6.7) is there; every page then
+  /// reads as written, and guards and zero pages are not told apart.
+  static Result<Pagemap> open(int pid, bool legacy = false);
+
+  /// Populated regions of [start, end), by address, neighbours of equal categories merged.
+  Result<std::vector<PageRegion>> scan(uint64_t start, uint64_t end) const;
+  /// As `scan`, and every populated page is write-protected again in the same pass (its range must be registered with a
+  /// userfaultfd in asynchronous mode), so that `kWritten` next time means written since now.
+  Result<std::vector<PageRegion>> scan_and_protect(uint64_t start, uint64_t end) const;
+  bool can_scan() const { return can_scan_; }
+
+ private:
+  Result<std::vector<PageRegion>> scan_with(uint64_t start, uint64_t end, uint64_t flags) const;
+  Result<std::vector<PageRegion>> scan_legacy(uint64_t start, uint64_t end) const;
+  UniqueFd fd_;
+  int pid_ = 0;
+  bool can_scan_ = false;
+  uint64_t known_ = 0;  ///< categories that this kernel knows
+};
+
+}  // namespace ckpt::proc
