@@ -30,6 +30,7 @@ struct Command {
   const char* summary;  ///< one line, as in the README's table and the man page's NAME
   Run (*add_options)(CLI::App& app);
   Group group = Group::kProcess;
+  bool guarded = false;  ///< holds a live process: runs in a worker that outlives a killed ckpt (cli/guard.h)
 };
 
 /// In the order in which help shows them.

@@ -6,6 +6,9 @@
 namespace ckpt::cli {
 
 // One declaration a verb, in the table's order.
+Command::Run add_pre_dump(CLI::App& app);
+Command::Run add_dump(CLI::App& app);
+Command::Run add_check(CLI::App& app);
 Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
 Command::Run add_verify(CLI::App& app);
@@ -13,6 +16,9 @@ Command::Run add_completion(CLI::App& app);
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
+      {"pre-dump", "Take an image of one instant while the process goes on", add_pre_dump, Group::kProcess, true},
+      {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
+      {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},

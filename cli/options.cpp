@@ -9,6 +9,7 @@
 #include "cli/app.h"
 #include "cli/command.h"
 #include "cli/config.h"
+#include "cli/guard.h"
 #include "cli/progress.h"
 
 namespace ckpt::cli {
@@ -86,7 +87,8 @@ int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel
   } catch (const CLI::ParseError& e) {
     return end_with(usage_error(*app, e), options);
   }
-  return run_verb(choice, options, cancel);
+  auto work = [&] { return run_verb(choice, options, cancel); };
+  return choice.command->guarded ? run_guarded(work, cancel) : work();
 }
 
 }  // namespace ckpt::cli

@@ -1,0 +1,31 @@
+#include "cli/dump_flags.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct Flags : DumpFlags {
+  bool leave_running = false, leave_stopped = false;
+};
+
+}  // namespace
+
+Command::Run add_dump(CLI::App& app) {
+  auto flags = std::make_shared<Flags>();
+  add_dump_flags(app, *flags);
+  auto* running = app.add_flag("-R,--leave-running,--non-stop", flags->leave_running, "The process goes on afterwards");
+  auto* stopped = app.add_flag("-s,--leave-stopped", flags->leave_stopped, "The process stays, stopped as by SIGSTOP");
+  running->excludes(stopped);
+  app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
+  return [flags](Context& context) -> Result<void> {
+    using After = engine::DumpOptions::After;
+    CKPT_TRY(finish_dump_flags(*flags));
+    flags->options.after = flags->leave_running ? After::kLeaveRunning : flags->leave_stopped ? After::kLeaveStopped : After::kEnd;
+    if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
+    CKPT_TRY_ASSIGN(engine::DumpReport report, engine::dump(flags->options, context.progress, context.cancel));
+    print_dump_report(context, "dump", report);
+    return {};
+  };
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,19 @@
+#include "cli/dump_flags.h"
+
+namespace ckpt::cli {
+
+Command::Run add_pre_dump(CLI::App& app) {
+  auto flags = std::make_shared<DumpFlags>();
+  add_dump_flags(app, *flags);
+  app.add_flag("-R,--leave-running,--non-stop", flags->non_stop, "Accepted for PhOS's sake: the process always goes on");
+  app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
+  return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(finish_dump_flags(*flags));
+    if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
+    CKPT_TRY_ASSIGN(engine::DumpReport report, engine::pre_dump(flags->options, context.progress, context.cancel));
+    print_dump_report(context, "pre-dump", report);
+    return {};
+  };
+}
+
+}  // namespace ckpt::cli

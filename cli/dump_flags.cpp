@@ -1,0 +1,88 @@
+#include "cli/dump_flags.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "lib/base/text.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::cli {
+
+void add_dump_flags(CLI::App& app, DumpFlags& flags) {
+  app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process")->required();
+  app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
+  app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
+  app.add_flag("--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+  app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
+  app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
+  app.add_option("-j,--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
+}
+
+Result<void> finish_dump_flags(DumpFlags& flags) {
+  for (const std::string& dir : {flags.dir, flags.prev}) {
+    if (dir.find("://") != std::string::npos) return fail(Code::kUnsupported, dir, "images on other machines are not supported yet");
+  }
+  if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
+  if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
+  flags.options.dir = flags.dir;
+  flags.options.prev = flags.prev;
+  flags.options.compress = !flags.no_compress;
+  return {};
+}
+
+void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report) {
+  const store::Manifest& manifest = report.manifest;
+  const store::CaptureStats& stats = manifest.stats;
+  if (context.out.json()) {
+    nlohmann::ordered_json phases;
+    for (const auto& [name, us] : stats.phases_us) phases[name] = us;
+    nlohmann::ordered_json doc = {
+        {"schema", std::string("ckpt.") + verb + "/1"}, {"event", "done"}, {"pid", manifest.process.pid},
+        {"image", report.dir.string()}, {"id", manifest.id}, {"parent", manifest.parent_path},
+        {"frozen_us", stats.frozen_us}, {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
+        {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
+        {"bytes_written", stats.bytes_written}, {"phases_us", phases}, {"tracked", report.tracked},
+        {"tracking_armed", report.armed}, {"target_state", report.target_state}};
+    context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return;
+  }
+  std::string phases;
+  for (const auto& [name, us] : stats.phases_us) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
+  auto pages = [](uint64_t n) { return fmt::format("{} ({})", n, human_bytes(n * store::kPageSize)); };
+  const auto& arguments = manifest.process.arguments;
+  context.out.table({}, {
+      {"process", fmt::format("{} ({})", manifest.process.pid, arguments.empty() ? "?" : arguments[0])},
+      {"image", report.dir.string() + (manifest.parent_path.empty() ? "" : "  (parent " + manifest.parent_path + ")")},
+      {"frozen", human_us(stats.frozen_us)},
+      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned, pages(stats.pages_copied),
+                            stats.pages_zero, stats.pages_unchanged)},
+      {"written", human_bytes(stats.bytes_written)},
+      {"phases", phases},
+      {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
+  });
+}
+
+Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags) {
+  CKPT_TRY_ASSIGN(engine::DumpEstimate estimate, engine::estimate_dump(flags.options));
+  uint64_t bytes = estimate.pages_to_copy * store::kPageSize;
+  if (context.out.json()) {
+    nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"}, {"event", "dry-run"},
+                                  {"pid", flags.options.pid}, {"image", flags.dir}, {"parent", estimate.parent.string()},
+                                  {"pages_scanned", estimate.pages_scanned}, {"pages_to_copy", estimate.pages_to_copy},
+                                  {"pages_unchanged", estimate.pages_unchanged}, {"bytes_at_most", bytes},
+                                  {"threads", estimate.threads}, {"maps", estimate.maps}, {"descriptors", estimate.descriptors}};
+    context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
+    return {};
+  }
+  context.out.table({}, {
+      {"process", proc::describe_pid(flags.options.pid)},
+      {"would write", flags.dir + (estimate.parent.empty() ? "" : "  (parent " + estimate.parent.string() + ")")},
+      {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
+                            estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},
+      {"state", fmt::format("{} threads, {} mappings, {} open files", estimate.threads, estimate.maps, estimate.descriptors)},
+  });
+  return {};
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,26 @@
+// What pre-dump and dump share at the prompt: flags and the report.
+#pragma once
+
+#include <memory>
+
+#include "cli/command.h"
+#include "lib/engine/dump.h"
+
+namespace ckpt::cli {
+
+struct DumpFlags {
+  engine::DumpOptions options;
+  std::string dir, prev;
+  bool no_compress = false;
+  bool non_stop = false;  ///< pre-dump: changes nothing
+  bool dry_run = false;
+};
+void add_dump_flags(CLI::App& app, DumpFlags& flags);
+/// Checks values that no parser knows: the pid, folders that are URLs.
+Result<void> finish_dump_flags(DumpFlags& flags);
+
+/// The result: a short table for people, one JSON line for programs.
+void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report);
+Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags);
+
+}  // namespace ckpt::cli
