@@ -2,7 +2,6 @@
 
 #include <openssl/evp.h>
 #include <xxhash.h>
-#include <zlib.h>
 
 #include <cstdio>
 
@@ -73,14 +72,6 @@ std::string sha256_hex(ByteSpan data) {
   Sha256 sha;
   sha.update(data);
   return sha.finish_hex();
-}
-
-uint32_t crc32(uint32_t crc, ByteSpan data) {
-  return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
-}
-
-uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_length) {
-  return static_cast<uint32_t>(::crc32_combine(first, second, static_cast<z_off_t>(second_length)));
 }
 
 }  // namespace ckpt
