@@ -103,7 +103,7 @@ void StagedDir::rollback() noexcept {
   fs::remove_all(staging_, ec);
 }
 
-Result<void> StagedDir::commit_inside(const std::string& last) {
+Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
   std::error_code ec;
   std::vector<fs::path> entries;
   for (const auto& entry : fs::directory_iterator(staging_, ec)) {
@@ -116,16 +116,16 @@ Result<void> StagedDir::commit_inside(const std::string& last) {
     return {};
   };
   for (const fs::path& entry : entries) CKPT_TRY(move_up(entry));
-  CKPT_TRY(io::sync_dir(destination_));
+  if (durable) CKPT_TRY(io::sync_dir(destination_));
   CKPT_TRY(move_up(staging_ / last));
-  CKPT_TRY(io::sync_dir(destination_));
+  if (durable) CKPT_TRY(io::sync_dir(destination_));
   rollback();
   return {};
 }
 
-Result<void> StagedDir::commit(const std::string& last) {
-  CKPT_TRY(io::sync_tree(staging_));
-  if (inside_) return commit_inside(last);
+Result<void> StagedDir::commit(const std::string& last, bool durable) {
+  if (durable) CKPT_TRY(io::sync_tree(staging_));
+  if (inside_) return commit_inside(last, durable);
   const std::string from = staging_.string(), to = destination_.string();
   if (::rename(from.c_str(), to.c_str()) != 0) {
     // A non-empty destination (--force): swap the two names in one step, then drop the old content.
@@ -133,11 +133,12 @@ Result<void> StagedDir::commit(const std::string& last) {
     if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
       return sys_error(to, "cannot replace the existing folder");
     }
-    CKPT_TRY(io::sync_dir(destination_.parent_path()));
+    if (durable) CKPT_TRY(io::sync_dir(destination_.parent_path()));
     rollback();
     return {};
   }
   active_ = false;
+  if (!durable) return {};
   return io::sync_dir(destination_.parent_path());
 }
 

@@ -28,11 +28,12 @@ class StagedDir {
   const std::filesystem::path& destination() const { return destination_; }
 
   /// fsync of every file and folder, rename, fsync of the parent. `last`: the entry that makes the whole complete.
-  Result<void> commit(const std::string& last);
+  /// Without `durable` nothing is synced: complete under its name, but a crash of the machine may still lose it.
+  Result<void> commit(const std::string& last, bool durable = true);
 
  private:
   StagedDir() = default;
-  Result<void> commit_inside(const std::string& last);
+  Result<void> commit_inside(const std::string& last, bool durable);
   void rollback() noexcept;
 
   std::filesystem::path destination_, staging_;
