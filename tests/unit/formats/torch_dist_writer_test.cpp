@@ -1,0 +1,365 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+
+#include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <random>
+
+#include "formats/torch_dist/record.h"
+#include "formats/torch_dist/writer.h"
+#include "lib/base/digest.h"
+#include "lib/base/io.h"
+
+using namespace ckpt;
+using namespace ckpt::tensor;
+
+namespace fs = std::filesystem;
+
+namespace {
+
+struct TempDir {
+  fs::path path;
+  TempDir() {
+    std::string name = (fs::temp_directory_path() / "ckpt-writer-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~TempDir() { fs::remove_all(path); }
+};
+
+/// A source folder and its catalog, built chunk by chunk.
+class Source {
+ public:
+  explicit Source(const fs::path& root) {
+    fs::create_directories(root);
+    catalog.format = "zarr";
+    catalog.root = root;
+  }
+  /// A row-major tensor of random bytes, cut into chunks of `chunk`; edge chunks are stored whole, as zarr does.
+  std::string add(const std::string& key, DType dtype, const Shape& shape, const Shape& chunk) {
+    const uint32_t item = item_size(dtype);
+    std::string whole(element_count(shape).value() * item, 0);
+    for (char& c : whole) c = static_cast<char>(random_());
+    Tensor t;
+    t.key = key;
+    t.dtype = dtype;
+    t.shape = shape;
+    Tensor grid = t;
+    Shape counts;
+    for (size_t a = 0; a < shape.size(); ++a) counts.push_back((shape[a] + chunk[a] - 1) / chunk[a]);
+    const uint64_t chunks = element_count(counts).value();
+    for (uint64_t i = 0; i < chunks; ++i) {
+      Shard shard;
+      shard.stored_shape = chunk;
+      uint64_t rest = i;
+      shard.offset.resize(shape.size());
+      shard.shape.resize(shape.size());
+      for (size_t a = shape.size(); a-- > 0;) {
+        shard.offset[a] = rest % counts[a] * chunk[a];
+        shard.shape[a] = std::min(chunk[a], shape[a] - shard.offset[a]);
+        rest /= counts[a];
+      }
+      std::string stored(element_count(chunk).value() * item, '\x55');
+      for (uint64_t e = 0; e < element_count(chunk).value(); ++e) {
+        uint64_t left = e, from = 0, stride = 1;
+        bool inside = true;
+        for (size_t a = shape.size(); a-- > 0;) {
+          const uint64_t at = shard.offset[a] + left % chunk[a];
+          inside = inside && at < shape[a];
+          from += at * stride;
+          stride *= shape[a];
+          left /= chunk[a];
+        }
+        if (inside) std::memcpy(stored.data() + e * item, whole.data() + from * item, item);
+      }
+      shard.where = add_file(std::to_string(catalog.tensors.size()) + "." + std::to_string(i), stored);
+      t.shards.push_back(shard);
+    }
+    catalog.tensors.push_back(t);
+    return whole;
+  }
+  FileRange add_file(const std::string& name, const std::string& content) {
+    REQUIRE(io::write_file(catalog.root / name, content));
+    catalog.files.push_back({name, content.size()});
+    return {static_cast<uint32_t>(catalog.files.size() - 1), 0, content.size()};
+  }
+  Catalog catalog;
+
+ private:
+  std::mt19937 random_{7};
+};
+
+Result<void> write_to(const fs::path& folder, const Catalog& catalog, torch_dist::PlanOptions options, unsigned workers,
+                      const Cancel& cancel = {}) {
+  fs::create_directories(folder);
+  CKPT_TRY_ASSIGN(torch_dist::Plan plan, torch_dist::plan_write(catalog, options));
+  return torch_dist::write(plan, folder, {workers, false, null_progress(), cancel});
+}
+
+std::map<std::string, std::string> files_of(const fs::path& folder) {
+  std::map<std::string, std::string> out;
+  for (const auto& entry : fs::directory_iterator(folder)) {
+    out[entry.path().filename()] = io::read_file(entry.path(), uint64_t{1} << 30).value();
+  }
+  return out;
+}
+
+/// The tensor's bytes out of the written items, element by element, with every CRC and record size checked.
+std::string read_back(const torch_dist::Plan& plan, const std::map<std::string, std::string>& files, const std::string& key) {
+  std::string out;
+  for (const torch_dist::FilePlan& file : plan.files) {
+    for (size_t i = file.first; i < file.last; ++i) {
+      const torch_dist::Item& item = plan.items[i];
+      if (item.is_object || plan.tensor(item).key != key) continue;
+      const Tensor& t = plan.tensor(item);
+      const uint32_t size = item_size(t.dtype);
+      out.resize(t.bytes());
+      const Region region = plan.region(item);
+      const auto record = torch_dist::tensor_record(t.dtype, region.shape);
+      const std::string& bytes = files.at(file.name);
+      const std::string data = bytes.substr(item.offset + record.data_offset(), record.data_size());
+      REQUIRE(data.size() == record.data_size());
+      const uint32_t crc = crc32(0, as_bytes(data));
+      CHECK(bytes.substr(item.offset, record.data_offset()) == record.head(crc));
+      CHECK(bytes.substr(item.offset + record.data_offset() + data.size(), record.size() - record.data_offset() - data.size()) ==
+            record.tail(crc));
+      for (uint64_t e = 0; e * size < data.size(); ++e) {
+        uint64_t left = e, to = 0, stride = 1;
+        for (size_t a = t.shape.size(); a-- > 0;) {
+          to += (region.offset[a] + left % region.shape[a]) * stride;
+          stride *= t.shape[a];
+          left /= region.shape[a];
+        }
+        std::memcpy(out.data() + to * size, data.data() + e * size, size);
+      }
+    }
+  }
+  return out;
+}
+
+void fill(Source& source, std::map<std::string, std::string>& expected) {
+  auto add = [&](const std::string& key, DType dtype, const Shape& shape, const Shape& chunk) {
+    expected[key] = source.add(key, dtype, shape, chunk);
+  };
+  add("a.weight", DType::kBfloat16, {6, 8}, {3, 4});
+  add("b.edges", DType::kFloat32, {7, 5, 3}, {3, 2, 2});
+  add("c.vector", DType::kInt64, {1000}, {300});
+  add("d.scalar", DType::kFloat64, {}, {});
+  add("e.empty", DType::kFloat32, {0, 4}, {1, 4});
+  add("f.float8", DType::kFloat8E4m3fn, {16, 16}, {16, 8});
+  add("g.large", DType::kFloat32, {600, 1024}, {600, 1024});
+}
+
+}  // namespace
+
+TEST_CASE("torch_dist writer: every tensor comes back from its items, whatever the grid, the files and the workers") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  std::map<std::string, std::string> expected;
+  fill(source, expected);
+  int round = 0;
+  for (uint64_t shard_size : {uint64_t{0}, uint64_t{16}, uint64_t{100}, uint64_t{4096}, uint64_t{1} << 30}) {
+    for (unsigned files : {0u, 1u, 3u, 50u}) {
+      if (shard_size == 16 && files != 3) continue;  // many pieces: once is enough
+      torch_dist::PlanOptions options;
+      options.shard_size = shard_size;
+      options.files = files;
+      if (shard_size == 16) options.wanted = [](std::string_view key) { return key != "g.large"; };
+      auto plan = torch_dist::plan_write(source.catalog, options);
+      REQUIRE(plan);
+      const fs::path one = dir.path / std::to_string(round++), four = dir.path / std::to_string(round++);
+      REQUIRE(write_to(one, source.catalog, options, 1));
+      REQUIRE(write_to(four, source.catalog, options, 4));
+      const auto written = files_of(one);
+      CHECK(written == files_of(four));
+      CHECK(written.count("metadata.json") == 1);
+      CHECK(written.count("common.pt") == 1);
+      CHECK(written.size() == plan->files.size() + 3);
+      if (files > 0) CHECK(plan->files.size() == std::min<size_t>(files, plan->items.size()));
+      for (const auto& [key, bytes] : expected) {
+        if (!options.wanted || options.wanted(key)) CHECK_MESSAGE(read_back(*plan, written, key) == bytes, key);
+      }
+    }
+  }
+}
+
+TEST_CASE("torch_dist plan: items lie in their files in order, without overlap, aligned, within the shard size") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  std::map<std::string, std::string> expected;
+  fill(source, expected);
+  torch_dist::PlanOptions options;
+  options.files = 4;
+  options.shard_size = 2 << 20;
+  auto plan = torch_dist::plan_write(source.catalog, options);
+  REQUIRE(plan);
+  size_t next = 0;
+  for (const torch_dist::FilePlan& file : plan->files) {
+    CHECK(file.first == next);
+    CHECK(file.last > file.first);
+    uint64_t end = 0;
+    for (size_t i = file.first; i < file.last; ++i) {
+      const torch_dist::Item& item = plan->items[i];
+      CHECK(item.offset >= end);
+      CHECK(item.offset % 64 == 0);
+      const auto record = torch_dist::tensor_record(plan->tensor(item).dtype, plan->region(item).shape);
+      CHECK(record.data_size() <= options.shard_size);
+      CHECK((item.offset + record.data_offset()) % (record.data_size() >= torch_dist::kLargeData ? 4096 : 64) == 0);
+      end = item.offset + item.length;
+    }
+    CHECK(file.size == end);
+    next = file.last;
+  }
+  CHECK(next == plan->items.size());
+}
+
+TEST_CASE("torch_dist plan: keys that the target cannot name are refused, each by its name") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.add("same/shard_0_1", DType::kUint8, {4}, {4});
+  source.add("bad\xffkey", DType::kUint8, {4}, {4});
+  for (const char* key : {"same/shard_0_1", "plain_object", "a/b/shard_0_1", "x/shard_0", "/shard_0_1"}) {
+    Object object;
+    object.key = key;
+    object.wrapped_in_list = true;
+    object.where = source.add_file("o" + std::to_string(source.catalog.files.size()), "object");
+    source.catalog.objects.push_back(object);
+  }
+  auto plan = torch_dist::plan_write(source.catalog, {});
+  REQUIRE_FALSE(plan);
+  CHECK(plan.error().code == Code::kUsage);
+  std::string all;
+  for (const std::string& cause : plan.error().causes) all += cause + "\n";
+  CHECK(plan.error().causes.size() == 6);
+  for (const char* part : {"same/shard_0_1: occurs twice", "bad\xffkey: is not UTF-8", "plain_object:", "a/b/shard_0_1:", "x/shard_0:",
+                           "/shard_0_1:"}) {
+    CHECK_MESSAGE(all.find(part) != std::string::npos, part);
+  }
+  torch_dist::PlanOptions options;
+  options.wanted = [](std::string_view key) { return key == "same/shard_0_1"; };
+  source.catalog.tensors.erase(source.catalog.tensors.begin());
+  REQUIRE(torch_dist::plan_write(source.catalog, options));
+  CHECK(torch_dist::plan_write(source.catalog, options)->excluded == 5);
+}
+
+TEST_CASE("torch_dist plan: a plain torch checkpoint keeps its objects' names and gets no metadata.json") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.catalog.format = "dcp";
+  const std::string bytes = source.add("w", DType::kFloat32, {4}, {2});
+  Object object;
+  object.key = "optim.param_groups.0.lr";
+  object.where = source.add_file("object", "any bytes");
+  source.catalog.objects.push_back(object);
+  auto plan = torch_dist::plan_write(source.catalog, {});
+  REQUIRE(plan);
+  CHECK(std::string(plan->last_file()) == ".metadata");
+  REQUIRE(write_to(dir.path / "out", source.catalog, {}, 2));
+  const auto files = files_of(dir.path / "out");
+  CHECK(files.size() == 2);
+  CHECK(files.at("__0_0.distcp").find("any bytes") != std::string::npos);
+  CHECK(read_back(*plan, files, "w") == bytes);
+}
+
+TEST_CASE("torch_dist plan: shards that overlap, leave a gap or lie outside their file are refused before anything is written") {
+  TempDir dir;
+  Source good(dir.path / "src");
+  good.add("w", DType::kFloat32, {8, 4}, {4, 4});
+  auto refused = [](const Catalog& catalog) {
+    auto plan = torch_dist::plan_write(catalog, {});
+    return !plan && plan.error().code == Code::kAnswerNo;
+  };
+  REQUIRE_FALSE(refused(good.catalog));
+  Catalog gap = good.catalog;
+  gap.tensors[0].shards.pop_back();
+  CHECK(refused(gap));
+  Catalog overlap = good.catalog;
+  overlap.tensors[0].shards[1].offset[0] = 3;
+  CHECK(refused(overlap));
+  Catalog outside = good.catalog;
+  outside.tensors[0].shards[1].where.offset = 1;
+  CHECK(refused(outside));
+  Catalog truncated = good.catalog;
+  truncated.tensors[0].shards[1].where.length -= 4;
+  CHECK(refused(truncated));
+  Catalog nowhere = good.catalog;
+  nowhere.tensors[0].shards[1].where.file = 99;
+  CHECK(refused(nowhere));
+}
+
+TEST_CASE("torch_dist plan: an encoded shard that does not fit into the memory is refused with what it takes") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.add("w", DType::kFloat32, {8, 4}, {8, 4});
+  Shard& shard = source.catalog.tensors[0].shards[0];
+  shard.encoding = Encoding::kEncoded;
+  source.catalog.tensors[0].shape = shard.shape = shard.stored_shape = {1 << 20, 32};
+  torch_dist::PlanOptions options;
+  auto plan = torch_dist::plan_write(source.catalog, options);
+  REQUIRE_FALSE(plan);
+  CHECK(plan.error().code == Code::kNoRoom);
+  CHECK(plan.error().hint.find("--max-memory") != std::string::npos);
+  options.max_memory = uint64_t{1} << 30;
+  CHECK(torch_dist::plan_write(source.catalog, options));
+}
+
+TEST_CASE("torch_dist writer: encoded shards are decoded once per piece, under any memory limit that holds one") {
+  struct Flip : Decoder {
+    Result<void> decode(const Tensor&, const Shard&, ByteSpan in, MutableByteSpan out) const override {
+      for (size_t i = 0; i < out.size(); ++i) out[i] = ~in[i];
+      return {};
+    }
+  };
+  TempDir dir;
+  Source source(dir.path / "src");
+  std::string expected = source.add("w", DType::kInt32, {40, 60}, {16, 25});
+  for (Shard& shard : source.catalog.tensors[0].shards) shard.encoding = Encoding::kEncoded;
+  for (char& c : expected) c = static_cast<char>(~c);
+  source.catalog.decoder = std::make_shared<Flip>();
+  int round = 0;
+  for (uint64_t shard_size : {uint64_t{0}, uint64_t{1000}, uint64_t{1} << 20}) {
+    torch_dist::PlanOptions options;
+    options.shard_size = shard_size;
+    options.files = 8;
+    options.max_memory = 3 * 2 * 16 * 25 * 4;
+    const fs::path out = dir.path / std::to_string(round++);
+    REQUIRE(write_to(out, source.catalog, options, 8));
+    CHECK(read_back(torch_dist::plan_write(source.catalog, options).value(), files_of(out), "w") == expected);
+  }
+}
+
+TEST_CASE("torch_dist writer: a source cut after its metadata was read is an error that names the file") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.add("w", DType::kFloat32, {1 << 18}, {1 << 18});
+  fs::resize_file(dir.path / "src" / "0.0", 100'000);
+  auto result = write_to(dir.path / "out", source.catalog, {}, 2);
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == Code::kAnswerNo);
+  CHECK(result.error().text().find("0.0") != std::string::npos);
+}
+
+TEST_CASE("torch_dist writer: a stop request ends it") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.add("w", DType::kFloat32, {1 << 18}, {1 << 16});
+  Cancel cancel;
+  cancel.request();
+  auto result = write_to(dir.path / "out", source.catalog, {}, 2, cancel);
+  REQUIRE_FALSE(result);
+  CHECK(result.error().code == Code::kInterrupted);
+  CHECK_FALSE(fs::exists(dir.path / "out" / "metadata.json"));
+}
+
+TEST_CASE("torch_dist writer: a checkpoint without tensors is whole, too") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.catalog.common = source.add_file("common.pt", "common state, byte for byte");
+  REQUIRE(write_to(dir.path / "out", source.catalog, {}, 2));
+  auto files = files_of(dir.path / "out");
+  CHECK(files.size() == 3);
+  CHECK(files.at("common.pt") == "common state, byte for byte");
+  CHECK(files.at("metadata.json").find("\"torch_dist\"") != std::string::npos);
+}
