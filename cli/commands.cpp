@@ -12,6 +12,7 @@ Command::Run add_check(CLI::App& app);
 Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
 Command::Run add_verify(CLI::App& app);
+Command::Run add_convert(CLI::App& app);
 Command::Run add_completion(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -22,6 +23,7 @@ std::span<const Command> commands() {
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},
+      {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"completion", "Print a shell's completion script", add_completion, Group::kTool},
   };
   return kCommands;
