@@ -56,6 +56,7 @@ static Code code_of_errno(int err) {
     case EPERM: case EACCES: case EROFS: return Code::kPermission;
     case ENOSPC: case EDQUOT: case ENOMEM: case EMFILE: case ENFILE: case EFBIG: return Code::kNoRoom;
     case ENOSYS: case EOPNOTSUPP: return Code::kUnsupported;
+    case ENAMETOOLONG: case EISDIR: return Code::kUsage;
     case EBUSY: case ETIMEDOUT: return Code::kBusy;
     default: return Code::kIo;
   }

@@ -54,7 +54,8 @@ struct Error {
 };
 
 /// An Error from `errno` (or `err`): ENOENT, ESRCH -> kNotFound; EPERM, EACCES -> kPermission; ENOSPC, EDQUOT, ENOMEM,
-/// EMFILE, ENFILE -> kNoRoom; ENOSYS, EOPNOTSUPP -> kUnsupported; EBUSY, ETIMEDOUT -> kBusy; the rest -> kIo.
+/// EMFILE, ENFILE -> kNoRoom; ENOSYS, EOPNOTSUPP -> kUnsupported; ENAMETOOLONG, EISDIR -> kUsage; EBUSY, ETIMEDOUT ->
+/// kBusy; the rest -> kIo.
 Error sys_error(std::string subject, std::string message);
 Error sys_error(int err, std::string subject, std::string message);
 

@@ -59,7 +59,7 @@ Result<StagedDir> StagedDir::create(const fs::path& destination, bool force) {
     if (ec) return sys_error(ec.value(), subject, "cannot list");
     out.inside_ = is_mount_point(out.destination_);
     bool empty = true;
-    for (; first != fs::directory_iterator(); ++first) {
+    for (; !ec && first != fs::directory_iterator(); first.increment(ec)) {
       std::string name = first->path().filename().string();
       if (out.inside_ && (name == "lost+found" || name.rfind(kMarker, 0) == 0)) continue;
       empty = false;
@@ -72,13 +72,28 @@ Result<StagedDir> StagedDir::create(const fs::path& destination, bool force) {
   fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
   std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
   remove_abandoned(where, prefix);
-  std::string name = (where / (prefix + "XXXXXX")).string();
-  if (::mkdtemp(name.data()) == nullptr) return sys_error(where.string(), "cannot create a staging folder");
-  out.staging_ = name;
-  out.active_ = true;
-  CKPT_TRY_ASSIGN(out.lock_, io::open_file(out.staging_, O_RDONLY | O_DIRECTORY));
-  if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(out.staging_.string(), "cannot lock the staging folder");
+  CKPT_TRY(out.make_staging(where, prefix));
   return out;
+}
+
+Result<void> StagedDir::make_staging(const fs::path& where, const std::string& prefix) {
+  // Until the lock is held, another ckpt may take the new folder for an abandoned one: then it is gone, and the next
+  // attempt makes another.
+  for (int attempt = 0; attempt < 16; ++attempt) {
+    std::string name = (where / (prefix + "XXXXXX")).string();
+    if (::mkdtemp(name.data()) == nullptr) return sys_error(where.string(), "cannot create a staging folder");
+    UniqueFd lock(::open(name.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    struct stat locked{}, named{};
+    if (lock && ::flock(lock.get(), LOCK_EX | LOCK_NB) == 0 && ::fstat(lock.get(), &locked) == 0 &&
+        ::stat(name.c_str(), &named) == 0 && locked.st_ino == named.st_ino) {
+      staging_ = name;
+      lock_ = std::move(lock);
+      active_ = true;
+      return {};
+    }
+    ::rmdir(name.c_str());
+  }
+  return fail(Code::kBusy, where.string(), "cannot lock a staging folder");
 }
 
 StagedDir::StagedDir(StagedDir&& other) noexcept { *this = std::move(other); }

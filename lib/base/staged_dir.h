@@ -33,6 +33,7 @@ class StagedDir {
 
  private:
   StagedDir() = default;
+  Result<void> make_staging(const std::filesystem::path& where, const std::string& prefix);
   Result<void> commit_inside(const std::string& last, bool durable);
   void rollback() noexcept;
 

@@ -1,8 +1,25 @@
 #include "lib/base/worker_pool.h"
 
 #include <csignal>
+#include <exception>
+#include <new>
 
 namespace ckpt {
+
+namespace {
+
+/// An exception that left a thread would end the program, a borrowed target with it.
+Result<void> run(const WorkerPool::Job& job) {
+  try {
+    return job();
+  } catch (const std::bad_alloc&) {
+    return fail(Code::kNoRoom, "", "out of memory");
+  } catch (const std::exception& e) {
+    return fail(Code::kBug, "", std::string("unexpected: ") + e.what());
+  }
+}
+
+}  // namespace
 
 WorkerPool::WorkerPool(unsigned threads, size_t queue_limit) {
   if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
@@ -50,7 +67,7 @@ void WorkerPool::work() {
     ++running_;
     changed_.notify_all();
     lock.unlock();
-    Result<void> result = job();
+    Result<void> result = run(job);
     job = nullptr;
     lock.lock();
     --running_;

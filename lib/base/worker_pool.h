@@ -13,7 +13,8 @@
 namespace ckpt {
 
 /// Jobs return Result<void>; the first error wins, later jobs are dropped. `finish` waits for all and returns that error.
-/// The destructor drops what has not started and joins. Signals are blocked in the workers.
+/// A job that throws has failed (kNoRoom, kBug). The destructor drops what has not started and joins. Signals are blocked
+/// in the workers.
 class WorkerPool {
  public:
   using Job = std::function<Result<void>()>;

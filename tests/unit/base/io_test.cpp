@@ -1,0 +1,106 @@
+#include "lib/base/io.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+using namespace ckpt;
+namespace fs = std::filesystem;
+
+namespace {
+struct Scratch {
+  fs::path path;
+  Scratch() {
+    std::string name = (fs::temp_directory_path() / "ckpt-test-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  ~Scratch() { fs::remove_all(path); }
+};
+}  // namespace
+
+TEST_CASE("read: a file at the limit is read, one byte more is refused, whether or not its size is known beforehand") {
+  Scratch scratch;
+  const fs::path file = scratch.path / "f";
+  REQUIRE(io::write_file(file, std::string(1000, 'x')));
+  REQUIRE(io::read_file(file, 1000));
+  CHECK(io::read_file(file, 1000)->size() == 1000);
+  auto refused = io::read_file(file, 999);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kAnswerNo);
+
+  int ends[2];
+  REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
+  UniqueFd in(ends[0]), out(ends[1]);
+  REQUIRE(io::write_all(out.get(), as_bytes(std::string(1000, 'y')), "pipe"));
+  out.reset();
+  auto from_pipe = io::read_all(in.get(), 999, "pipe");
+  REQUIRE_FALSE(from_pipe);
+  CHECK(from_pipe.error().code == Code::kAnswerNo);
+}
+
+TEST_CASE("read: files of /proc, whose size reads as 0, come whole") {
+  auto text = io::read_file("/proc/self/status", 1 << 20);
+  REQUIRE(text);
+  CHECK(text->find("Pid:") != std::string::npos);
+}
+
+TEST_CASE("read: a missing file is not found, a folder is no file") {
+  Scratch scratch;
+  auto missing = io::read_file(scratch.path / "none", 10);
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == Code::kNotFound);
+  CHECK(missing.error().subject == (scratch.path / "none").string());
+  CHECK_FALSE(io::read_file(scratch.path, 10));
+}
+
+TEST_CASE("exact reads: a file that ends too early is called truncated, with the byte at which it ends") {
+  Scratch scratch;
+  REQUIRE(io::write_file(scratch.path / "f", "0123456789"));
+  auto fd = io::open_file(scratch.path / "f", O_RDONLY);
+  REQUIRE(fd);
+  std::byte buffer[6];
+  REQUIRE(io::pread_exact(fd->get(), buffer, 4, "f"));
+  CHECK(as_text(buffer) == "456789");
+  Result<void> cut = io::pread_exact(fd->get(), buffer, 5, "f");
+  REQUIRE_FALSE(cut);
+  CHECK(cut.error().code == Code::kAnswerNo);
+  CHECK(cut.error().text() == "f: truncated: it ends at byte 10");
+}
+
+TEST_CASE("open_regular: links, folders and fifos are refused, and a fifo does not hang") {
+  Scratch scratch;
+  REQUIRE(io::write_file(scratch.path / "f", "x"));
+  fs::create_symlink("f", scratch.path / "link");
+  fs::create_directory(scratch.path / "dir");
+  REQUIRE(::mkfifo((scratch.path / "fifo").c_str(), 0600) == 0);
+  auto dir = io::open_file(scratch.path, O_RDONLY | O_DIRECTORY);
+  REQUIRE(dir);
+  CHECK(io::open_regular(dir->get(), "f"));
+  for (const char* name : {"link", "dir", "fifo"}) {
+    auto refused = io::open_regular(dir->get(), name);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Code::kAnswerNo);
+  }
+}
+
+TEST_CASE("written files are private and their descriptors are not inherited") {
+  Scratch scratch;
+  REQUIRE(io::write_file(scratch.path / "f", "x"));
+  struct stat st{};
+  REQUIRE(::stat((scratch.path / "f").c_str(), &st) == 0);
+  CHECK((st.st_mode & 0777) == 0600);
+  auto fd = io::open_file(scratch.path / "f", O_RDONLY);
+  REQUIRE(fd);
+  CHECK((::fcntl(fd->get(), F_GETFD) & FD_CLOEXEC) != 0);
+}
+
+TEST_CASE("sync_tree: walks folders and reports one that is not there") {
+  Scratch scratch;
+  fs::create_directories(scratch.path / "a/b");
+  REQUIRE(io::write_file(scratch.path / "a/b/f", "x"));
+  CHECK(io::sync_tree(scratch.path));
+  auto missing = io::sync_tree(scratch.path / "none");
+  REQUIRE_FALSE(missing);
+  CHECK(missing.error().code == Code::kNotFound);
+}
