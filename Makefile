@@ -26,7 +26,7 @@ all: deps
 	cmake --build build -j $(JOBS)
 
 demo: all
-	tests/support/demo.sh build/ckpt
+	CKPT_BIN=build/ckpt tests/support/demo.sh
 
 check: all
 	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
