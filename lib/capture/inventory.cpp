@@ -27,6 +27,11 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
   return error;
 }
 
+int FileTable::find(const std::string& path, uint64_t inode) const {
+  auto known = by_path_.find(path);
+  return known != by_path_.end() && files_[static_cast<size_t>(known->second)].inode == inode ? known->second : -1;
+}
+
 Result<int> FileTable::add(const std::string& path, const struct stat& st) {
   constexpr std::string_view kDeleted = " (deleted)";
   struct stat named{};
@@ -36,9 +41,8 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st) {
     if (deleted) return fail(Code::kAnswerNo, path, "a file that was deleted while in use, which is not supported yet");
     return fail(Code::kAnswerNo, path, there ? "its name now leads to another file" : "its name cannot be reached from here");
   }
-  for (size_t i = 0; i < files_.size(); ++i) {
-    if (files_[i].path == path) return static_cast<int>(i);
-  }
+  if (auto known = by_path_.find(path); known != by_path_.end()) return known->second;
+  by_path_.emplace(path, static_cast<int>(files_.size()));
   store::FileIdentity& file = files_.emplace_back();
   file.path = path;
   file.device = st.st_dev, file.inode = st.st_ino;
@@ -143,6 +147,20 @@ Result<void> find_tree_and_namespaces(int pid, Inventory& out) {
 
 }  // namespace
 
+Result<bool> advice_unchanged(int pid, const Inventory& earlier) {
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> now, proc::read_maps(pid, true));
+  auto is = [](const proc::Vma& vma, uint64_t start) { return vma.start < start; };
+  for (const proc::Vma& then : earlier.vmas) {
+    auto at = std::lower_bound(now.begin(), now.end(), then.start, is);
+    if (at == now.end() || at->start != then.start || at->end != then.end) continue;
+    std::erase(at->flags, "uw");
+    std::vector<std::string> flags = then.flags;
+    std::erase(flags, "uw");
+    if (at->flags != flags && at->prot == then.prot && at->name == then.name) return false;
+  }
+  return true;
+}
+
 Result<Inventory> take_inventory(int pid, int pidfd, const InventoryOptions& options) {
   if (pid == ::getpid() || pid == ::getppid()) return fail(Code::kUsage, std::to_string(pid), "ckpt cannot dump itself");
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid));
@@ -151,7 +169,7 @@ Result<Inventory> take_inventory(int pid, int pidfd, const InventoryOptions& opt
   FileTable files(out.image.files);
   CKPT_TRY(take_process_facts(pid, out));
   CKPT_TRY(inventory_threads(pid, out));
-  CKPT_TRY(inventory_maps(pid, files, out));
+  CKPT_TRY(inventory_maps(pid, options, files, out));
   CKPT_TRY(take_link(pid, "exe", "its executable", files, out.image.exe, out));
   CKPT_TRY(take_link(pid, "cwd", "its working directory", files, out.image.cwd, out));
   CKPT_TRY(take_link(pid, "root", "its root directory", files, out.image.root, out));

@@ -42,6 +42,11 @@ struct Inventory {
 /// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads. `pidfd` names the process for good.
 Result<Inventory> take_inventory(int pid, int pidfd, const InventoryOptions& options);
 
+/// False when a mapping that kept its place has other VmFlags than `earlier` says. An inventory made with
+/// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target stands
+/// still for that; asking before and after, while it runs, is as good.
+Result<bool> advice_unchanged(int pid, const Inventory& earlier);
+
 /// One Error of kUnsupported that lists every blocker as a cause; the target is as it was.
 Error blocked_error(int pid, const std::vector<Blocker>& blockers);
 

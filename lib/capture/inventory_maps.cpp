@@ -112,8 +112,11 @@ Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::P
     map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
     return std::string();
   }
-  auto st = stat_mapped(pid, vma);
-  auto file = st ? files.add(vma.name, *st) : Result<int>(std::move(st).error());
+  Result<int> file = files.find(vma.name, vma.inode);
+  if (*file < 0) {
+    auto st = stat_mapped(pid, vma);
+    file = st ? files.add(vma.name, *st) : Result<int>(std::move(st).error());
+  }
   if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
   if (!file) return file.error().message;
   if (!S_ISREG(image.files[static_cast<size_t>(*file)].mode)) return std::string("a device mapped into memory, which is not supported yet");
@@ -127,10 +130,31 @@ Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::P
   return std::string();
 }
 
+/// The mappings of now with the VmFlags of then. False: not all of them were there then.
+bool take_flags_over(const std::vector<Vma>& then, std::vector<Vma>& now) {
+  auto at = then.begin();
+  for (Vma& vma : now) {
+    while (at != then.end() && at->start < vma.start) ++at;
+    bool same = at != then.end() && at->start == vma.start && at->end == vma.end && at->prot == vma.prot &&
+                at->shared == vma.shared && at->offset == vma.offset && at->inode == vma.inode && at->name == vma.name;
+    if (!same && vma.name != "[vsyscall]") return false;
+    if (same) vma.flags = at->flags;
+  }
+  return true;
+}
+
+Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
+  if (earlier != nullptr) {
+    CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, false));
+    if (take_flags_over(earlier->vmas, vmas)) return vmas;
+  }
+  return proc::read_maps(pid, true);
+}
+
 }  // namespace
 
-Result<void> inventory_maps(int pid, FileTable& files, Inventory& out) {
-  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, true));
+Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable& files, Inventory& out) {
+  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, options.earlier));
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     store::MemoryMap map;

@@ -132,13 +132,12 @@ void Capture::prepare_staging() {
 
 Result<void> Capture::freeze() {
   phase("prepare");
-  // From here on the old tracking is ours alone: re-arming it makes the keeper's word about its image void.
-  if (tracked_) {
+  // From here on the old tracking is ours alone: re-arming it makes the keeper's word about its image void. What belongs to
+  // another image is left with its keeper unless new tracking is about to replace it.
+  if (tracked_ || keeper_) {
     auto taken = capture::take_over_tracking(key_);
-    tracked_ = taken && taken->image.id == parent_id_;
+    tracked_ = tracked_ && taken && taken->image.id == parent_id_;
     if (tracked_) userfault_ = std::move(taken->userfault);
-  } else {
-    (void)capture::take_over_tracking(key_);
   }
   CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze(options_.pid, options_.freeze_timeout_us, cancel_));
   frozen_.emplace(std::move(frozen));
@@ -233,6 +232,8 @@ void Capture::let_run() {
 
 Result<void> Capture::commit(const char* kind) {
   CKPT_TRY(cancel_.check());
+  auto advice = capture::advice_unchanged(options_.pid, before_);
+  if (advice && !*advice) return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
   store::ProcessImage& image = manifest_.process;
   for (size_t i = 0; i < image.threads.size(); ++i) {
     CKPT_TRY_ASSIGN(image.threads[i].xstate_offset, writer_->append_xstate(xstates_[i]));
