@@ -147,16 +147,19 @@ Result<void> find_tree_and_namespaces(int pid, Inventory& out) {
 
 }  // namespace
 
+std::vector<std::string> lasting_flags(const proc::Vma& vma) {
+  std::vector<std::string> out = vma.flags;
+  std::erase_if(out, [](const std::string& flag) { return flag == "uw" || flag == "sd"; });
+  return out;
+}
+
 Result<bool> advice_unchanged(int pid, const Inventory& earlier) {
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> now, proc::read_maps(pid, true));
   auto is = [](const proc::Vma& vma, uint64_t start) { return vma.start < start; };
   for (const proc::Vma& then : earlier.vmas) {
     auto at = std::lower_bound(now.begin(), now.end(), then.start, is);
     if (at == now.end() || at->start != then.start || at->end != then.end) continue;
-    std::erase(at->flags, "uw");
-    std::vector<std::string> flags = then.flags;
-    std::erase(flags, "uw");
-    if (at->flags != flags && at->prot == then.prot && at->name == then.name) return false;
+    if (lasting_flags(*at) != lasting_flags(then) && at->prot == then.prot && at->name == then.name) return false;
   }
   return true;
 }

@@ -23,6 +23,9 @@ class FileTable {
   std::unordered_map<std::string, int> by_path_;
 };
 
+/// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
+std::vector<std::string> lasting_flags(const proc::Vma& vma);
+
 Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable& files, Inventory& out);
 Result<void> inventory_descriptors(int pid, int pidfd, const InventoryOptions& options, FileTable& files, Inventory& out);
 Result<void> inventory_threads(int pid, Inventory& out);

@@ -159,9 +159,7 @@ Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable&
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     store::MemoryMap map;
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
-    map.flags = vma.flags;
-    // "uw" is our own write tracking; the state of the moment, not of the mapping.
-    std::erase(map.flags, "uw");
+    map.flags = lasting_flags(vma);
     CKPT_TRY_ASSIGN(std::string why, classify(pid, vma, files, out.image, map));
     if (!why.empty()) {
       std::string name = vma.name.empty() ? "" : " " + vma.name;
