@@ -13,6 +13,7 @@ Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
 Command::Run add_verify(CLI::App& app);
 Command::Run add_convert(CLI::App& app);
+Command::Run add_list(CLI::App& app);
 Command::Run add_completion(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -24,6 +25,7 @@ std::span<const Command> commands() {
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
+      {"list", "The process images below a folder", add_list, Group::kTool},
       {"completion", "Print a shell's completion script", add_completion, Group::kTool},
   };
   return kCommands;

@@ -1,0 +1,242 @@
+#include "cli/inspect_image.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lib/base/text.h"
+#include "lib/store/image.h"
+#include "lib/store/json_layout.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+using namespace store;
+
+std::string to_text(const Json& doc) { return lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)); }
+
+struct PageCounts {
+  uint64_t data = 0, zero = 0;
+};
+
+/// Pages that the image has in [start, end).
+PageCounts count_pages(const std::vector<ImageReader::ResolvedBlock>& blocks, uint64_t start, uint64_t end) {
+  PageCounts out;
+  auto it = std::partition_point(blocks.begin(), blocks.end(), [&](const auto& b) { return b.address + kBlockSize <= start; });
+  for (; it != blocks.end() && it->address < end; ++it) {
+    unsigned inside = 0xffff;
+    if (it->address < start) inside &= 0xffffu << ((start - it->address) / kPageSize);
+    if (it->address + kBlockSize > end) inside &= 0xffffu >> ((it->address + kBlockSize - end) / kPageSize);
+    out.data += static_cast<uint64_t>(__builtin_popcount(it->data_mask & inside));
+    out.zero += static_cast<uint64_t>(__builtin_popcount(it->zero_mask & inside));
+  }
+  return out;
+}
+
+std::string joined(const std::vector<std::string>& words) {
+  std::string out;
+  for (const std::string& word : words) out += (out.empty() ? "" : " ") + word;
+  return out;
+}
+
+const char* mapping_kind(MappingKind kind) {
+  switch (kind) {
+    case MappingKind::kAnonymous: return "anonymous";
+    case MappingKind::kPrivateFile: return "private file";
+    case MappingKind::kSharedFile: return "shared file";
+    case MappingKind::kSharedAnonymous: return "shared";
+    case MappingKind::kVdso: return "vdso";
+  }
+  return "";
+}
+
+const char* descriptor_kind(DescriptorKind kind) {
+  switch (kind) {
+    case DescriptorKind::kFile: return "file";
+    case DescriptorKind::kDevice: return "device";
+    case DescriptorKind::kPipe: return "pipe";
+    case DescriptorKind::kEventfd: return "eventfd";
+    case DescriptorKind::kEpoll: return "epoll";
+    case DescriptorKind::kTimerfd: return "timerfd";
+    case DescriptorKind::kSignalfd: return "signalfd";
+    case DescriptorKind::kExternal: return "external";
+  }
+  return "";
+}
+
+std::string protection(int prot) {
+  return std::string(1, (prot & 1) != 0 ? 'r' : '-') + ((prot & 2) != 0 ? 'w' : '-') + ((prot & 4) != 0 ? 'x' : '-');
+}
+
+std::string file_path(const ProcessImage& process, int index) {
+  return index < 0 ? "" : process.files[static_cast<size_t>(index)].path;
+}
+
+/// What a descriptor leads to.
+std::string destination(const ProcessImage& process, const Descriptor& d) {
+  switch (d.kind) {
+    case DescriptorKind::kFile:
+    case DescriptorKind::kDevice: return file_path(process, d.file);
+    case DescriptorKind::kPipe:
+      return d.pipe < 0 ? ""
+                        : fmt::format("pipe {}, {} in it", d.pipe, human_bytes(process.pipes[static_cast<size_t>(d.pipe)].content_size));
+    case DescriptorKind::kEventfd: return fmt::format("count {}", d.eventfd_count);
+    case DescriptorKind::kEpoll: return fmt::format("{} watched", d.epoll.size());
+    case DescriptorKind::kTimerfd: return fmt::format("{} left", human_us(d.timerfd_value_ns / 1000));
+    case DescriptorKind::kSignalfd: return fmt::format("signals {:#x}", d.signalfd_mask);
+    case DescriptorKind::kExternal: return d.external;
+  }
+  return "";
+}
+
+std::string descriptor_numbers(const Descriptor& d) {
+  std::vector<std::string> numbers;
+  for (const auto& fd : d.fds) numbers.push_back(std::to_string(fd.first));
+  return joined(numbers);
+}
+
+const char* access_mode(int flags) {
+  static const char* kModes[] = {"read", "write", "read write", ""};
+  return kModes[flags & 3];
+}
+
+constexpr size_t kRip = 16;
+
+void print_summary(Console& out, const ImageReader& reader) {
+  const Manifest& m = reader.manifest();
+  const ProcessImage& p = m.process;
+  std::vector<std::string> phases;
+  for (const auto& phase : m.stats.phases_us) phases.push_back(phase.first + " " + human_us(phase.second));
+  std::string on_disk = human_bytes(reader.stored_bytes());
+  std::string parent = "none";
+  if (!m.parent_path.empty()) {
+    parent = fmt::format("{} ({} images in the chain)", m.parent_path, reader.chain().size());
+    on_disk += ", with parents " + human_bytes(reader.chain_bytes());
+  }
+  PageCounts pages = count_pages(reader.blocks(), 0, ~uint64_t{0});
+  std::string phase_text;
+  for (const std::string& phase : phases) phase_text += (phase_text.empty() ? "" : ", ") + phase;
+  out.table({}, {{"image", reader.path().string()},
+                 {"id", m.id},
+                 {"kind", m.kind + ", " + m.created},
+                 {"process", fmt::format("{}: {}", p.pid, joined(p.arguments))},
+                 {"threads", std::to_string(p.threads.size())},
+                 {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
+                 {"parent", parent},
+                 {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),
+                                        p.maps.size(), pages.data, pages.zero)},
+                 {"on disk", on_disk},
+                 {"frozen", human_us(m.stats.frozen_us)},
+                 {"phases", phase_text},
+                 {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
+                                       m.stats.pages_zero, m.stats.pages_unchanged)}});
+}
+
+void print_tables(Console& out, const ImageReader& reader) {
+  const ProcessImage& p = reader.manifest().process;
+  std::vector<std::vector<std::string>> rows;
+  for (const MemoryMap& map : p.maps) {
+    PageCounts pages = count_pages(reader.blocks(), map.start, map.end);
+    rows.push_back({fmt::format("{:x}-{:x}", map.start, map.end), human_bytes(map.end - map.start), protection(map.prot),
+                    mapping_kind(map.kind), std::to_string(pages.data), std::to_string(pages.zero), map.name});
+  }
+  out.data("\n");
+  out.table({"MAPPING", "SIZE", "PROT", "KIND", "PAGES", "ZERO", "NAME"}, rows, {1, 4, 5});
+  rows.clear();
+  for (const Descriptor& d : p.descriptors) {
+    rows.push_back({descriptor_numbers(d), descriptor_kind(d.kind), access_mode(d.flags), std::to_string(d.offset), destination(p, d)});
+  }
+  out.data("\n");
+  out.table({"FD", "KIND", "MODE", "OFFSET", "WHAT"}, rows, {3});
+  rows.clear();
+  for (const Thread& t : p.threads) {
+    rows.push_back({std::to_string(t.tid), t.comm, fmt::format("{:x}", t.regs.value[kRip]), std::to_string(t.nice),
+                    std::to_string(t.pending.size())});
+  }
+  out.data("\n");
+  out.table({"TID", "NAME", "RIP", "NICE", "PENDING"}, rows, {0, 3, 4});
+}
+
+Json stats_json(const CaptureStats& stats) {
+  Json phases = Json::object();
+  for (const auto& phase : stats.phases_us) phases[phase.first] = phase.second;
+  return {{"frozen_us", stats.frozen_us},       {"pages_scanned", stats.pages_scanned},
+          {"pages_copied", stats.pages_copied}, {"pages_zero", stats.pages_zero},
+          {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
+          {"bytes_written", stats.bytes_written}, {"phases_us", phases}};
+}
+
+Json process_json(const ImageReader& reader) {
+  const ProcessImage& p = reader.manifest().process;
+  Json maps = Json::array(), descriptors = Json::array(), threads = Json::array();
+  for (const MemoryMap& map : p.maps) {
+    PageCounts pages = count_pages(reader.blocks(), map.start, map.end);
+    maps.push_back({{"start", fmt::format("{:#x}", map.start)}, {"end", fmt::format("{:#x}", map.end)},
+                    {"prot", protection(map.prot)}, {"kind", mapping_kind(map.kind)}, {"name", map.name},
+                    {"bytes", map.end - map.start}, {"pages_data", pages.data}, {"pages_zero", pages.zero}});
+  }
+  for (const Descriptor& d : p.descriptors) {
+    Json fds = Json::array();
+    for (const auto& fd : d.fds) fds.push_back(fd.first);
+    descriptors.push_back({{"fds", fds}, {"kind", descriptor_kind(d.kind)}, {"flags", d.flags}, {"offset", d.offset},
+                           {"what", destination(p, d)}});
+  }
+  for (const Thread& t : p.threads) {
+    threads.push_back({{"tid", t.tid}, {"name", t.comm}, {"rip", fmt::format("{:#x}", t.regs.value[kRip])}, {"nice", t.nice},
+                       {"pending_signals", t.pending.size()}});
+  }
+  return {{"pid", p.pid},   {"parent_pid", p.parent_pid},   {"arguments", p.arguments}, {"exe", file_path(p, p.exe)},
+          {"cwd", file_path(p, p.cwd)}, {"threads", threads}, {"maps", maps},           {"descriptors", descriptors}};
+}
+
+Json inspect_json(const ImageReader& reader) {
+  const Manifest& m = reader.manifest();
+  Json chain = Json::array();
+  for (const Manifest* image : reader.chain()) {
+    uint64_t bytes = 0;
+    for (const StoredFile& file : image->files) bytes += file.size;
+    chain.push_back({{"id", image->id}, {"kind", image->kind}, {"created", image->created}, {"bytes", bytes},
+                     {"parent_path", image->parent_path}});
+  }
+  PageCounts pages = count_pages(reader.blocks(), 0, ~uint64_t{0});
+  return {{"schema", "ckpt.inspect/1"},
+          {"what", "process-image"},
+          {"path", reader.path().string()},
+          {"id", m.id},
+          {"kind", m.kind},
+          {"created", m.created},
+          {"host", {{"hostname", m.host.hostname}, {"kernel", m.host.kernel}, {"machine", m.host.machine}, {"cpu", m.host.cpu_model}}},
+          {"chain", chain},
+          {"stored_bytes", reader.stored_bytes()},
+          {"chain_bytes", reader.chain_bytes()},
+          {"pages_data", pages.data},
+          {"pages_zero", pages.zero},
+          {"stats", stats_json(m.stats)},
+          {"process", process_json(reader)}};
+}
+
+}  // namespace
+
+Result<void> inspect_image(Context& context, const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(dir));
+  if (context.out.json()) {
+    context.out.data(to_text(inspect_json(*reader)));
+    return {};
+  }
+  print_summary(context.out, *reader);
+  print_tables(context.out, *reader);
+  return {};
+}
+
+Result<void> load_image_metadata(Context& context, const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(Manifest manifest, read_manifest(dir));
+  Json doc = {{"schema", "ckpt.load-metadata/1"}, {"what", "process-image"}, {"path", dir.string()}};
+  doc["manifest"] = Json::parse(to_json(manifest));
+  context.out.data(to_text(doc));
+  return {};
+}
+
+}  // namespace ckpt::cli
