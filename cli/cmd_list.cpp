@@ -7,7 +7,7 @@
 #include "cli/command.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
-#include "lib/store/json_layout.h"
+#include "lib/base/json_layout.h"
 
 namespace ckpt::cli {
 
@@ -83,7 +83,7 @@ Result<void> list(Context& context, const fs::path& top) {
     Json images = Json::array();
     for (const Entry& entry : entries) images.push_back(entry_json(entry));
     Json doc = {{"schema", "ckpt.list/1"}, {"path", top.string()}, {"images", images}};
-    context.out.data(store::lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
+    context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
     return {};
   }
   std::vector<std::vector<std::string>> rows;

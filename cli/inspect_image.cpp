@@ -7,7 +7,7 @@
 
 #include "lib/base/text.h"
 #include "lib/store/image.h"
-#include "lib/store/json_layout.h"
+#include "lib/base/json_layout.h"
 
 namespace ckpt::cli {
 

@@ -6,7 +6,7 @@
 
 #include "lib/base/text.h"
 #include "lib/store/image.h"
-#include "lib/store/json_layout.h"
+#include "lib/base/json_layout.h"
 
 namespace ckpt::cli {
 
@@ -41,7 +41,7 @@ void print_json(Console& out, const std::filesystem::path& dir, const Outcome& o
   nlohmann::ordered_json doc = {{"schema", "ckpt.verify/1"}, {"what", "process-image"},     {"path", dir.string()},
                                 {"ok", outcome.findings.empty()}, {"images", outcome.images}, {"bytes", outcome.bytes},
                                 {"findings", findings}};
-  out.data(store::lay_out_json(doc.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace)));
+  out.data(lay_out_json(doc.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace)));
 }
 
 void print_text(Console& out, const std::filesystem::path& dir, const Outcome& outcome) {

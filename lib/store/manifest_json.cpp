@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/checked.h"
-#include "lib/store/json_layout.h"
+#include "lib/base/json_layout.h"
 #include "lib/store/manifest_fields.h"
 
 namespace ckpt::store {

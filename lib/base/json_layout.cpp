@@ -1,8 +1,8 @@
-#include "lib/store/json_layout.h"
+#include "lib/base/json_layout.h"
 
 #include "lib/base/result.h"
 
-namespace ckpt::store {
+namespace ckpt {
 
 namespace {
 
@@ -108,4 +108,4 @@ std::string lay_out_json(std::string_view compact, size_t width) {
   return Layout(compact, width).run();
 }
 
-}  // namespace ckpt::store
+}  // namespace ckpt

@@ -1,0 +1,298 @@
+#include <doctest/doctest.h>
+
+#include <functional>
+#include <limits>
+
+#include "lib/base/json_layout.h"
+#include "tests/unit/store/helpers.h"
+
+using namespace ckpt;
+using namespace ckpt::store;
+using namespace ckpt::store::test;
+
+namespace {
+
+/// Fills every field of the description with random values. The structured bindings name all fields of a struct: one that
+/// is added later does not compile until it is filled, and so compared, here.
+class Fill {
+ public:
+  explicit Fill(uint64_t seed) : rng_(seed) {}
+
+  template <class... T>
+  void all(T&... fields) { (one(fields), ...); }
+
+  template <class I>
+    requires std::is_integral_v<I>
+  void one(I& v) { v = static_cast<I>(rng_() >> (rng_() % 64)); }
+  void one(bool& v) { v = rng_() % 2 != 0; }
+  void one(std::string& v) {
+    static const std::vector<std::string> kTexts = {
+        "", "plain", "with \"quotes\" and \\ and / and \t", "\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "broken \xff\xc3 utf-8",
+        "overlong \xc0\xaf", "surrogate \xed\xa0\x80", "controls \x01\x1b[31m\x7f", "{\"hex\": \"00\"}", "[,:]"};
+    v = kTexts[rng_() % kTexts.size()];
+  }
+  template <class T, size_t N>
+  void one(std::array<T, N>& v) { for (T& x : v) one(x); }
+  template <class A, class B>
+  void one(std::pair<A, B>& v) { one(v.first), one(v.second); }
+  template <class T>
+  void one(std::vector<T>& v) {
+    v.resize(rng_() % 4);
+    for (size_t i = 0; i < v.size(); ++i) {
+      T x{};
+      one(x);
+      v[i] = x;
+    }
+  }
+
+  void one(Registers& v) { auto& [value] = v; all(value); }
+  void one(QueuedSignal& v) {
+    auto& [signo, siginfo] = v;
+    all(signo, siginfo);
+    signo = 1 + static_cast<int>(rng_() % 64);
+    siginfo.resize(128);
+    for (uint8_t& b : siginfo) one(b);
+  }
+  void one(SignalAction& v) {
+    auto& [signo, handler, flags, restorer, mask] = v;
+    all(signo, handler, flags, restorer, mask);
+    signo = 64;
+  }
+  void one(IntervalTimer& v) {
+    auto& [which, interval_us, value_us] = v;
+    all(which, interval_us, value_us);
+    which = static_cast<int>(rng_() % 3);
+  }
+  void one(PosixTimer& v) {
+    auto& [id, clock, notify, signo, tid, sigval, interval_ns, value_ns] = v;
+    all(id, clock, notify, signo, tid, sigval, interval_ns, value_ns);
+    for (int* n : {&id, &notify, &tid}) *n &= std::numeric_limits<int>::max();
+    signo &= 63;
+  }
+  void one(RestartKind& v) { v = static_cast<RestartKind>(rng_() % 3); }
+  void one(MappingKind& v) { v = static_cast<MappingKind>(rng_() % 5); }
+  void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 8); }
+  void one(Thread& v) {
+    auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size,
+           rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period,
+           affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new] = v;
+    all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size, rseq,
+        rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period, affinity,
+        ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new);
+    tid = 1 + static_cast<int>(rng_() % 4'000'000);
+    nice = static_cast<int>(rng_() % 40) - 20;
+  }
+  void one(MemoryMap& v) {
+    auto& [start, end, prot, kind, name, file, file_offset, flags, guards] = v;
+    all(start, end, prot, kind, name, file, file_offset, flags, guards);
+    // In order, each with its guards inside.
+    start = map_end_ + rng_() % 10 * kPageSize;
+    end = map_end_ = start + (1 + rng_() % 1000) * kPageSize;
+    prot = static_cast<int>(rng_() % 8);
+    file = index();
+    for (auto& guard : guards) guard = {start, start + kPageSize};
+  }
+  void one(FileIdentity& v) {
+    auto& [path, device, inode, size, mtime_ns, mode, build_id] = v;
+    all(path, device, inode, size, mtime_ns, mode, build_id);
+  }
+  void one(EpollEntry& v) {
+    auto& [target_fd, events, data] = v;
+    all(target_fd, events, data);
+    target_fd &= std::numeric_limits<int>::max();
+  }
+  void one(Descriptor& v) {
+    auto& [kind, fds, flags, offset, file, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+           mask, owner_type, owner_pid, owner_signal] = v;
+    all(kind, fds, flags, offset, file, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+        mask, owner_type, owner_pid, owner_signal);
+    for (auto& fd : fds) fd.first &= std::numeric_limits<int>::max();
+    file = index(), pipe = index();
+  }
+  void one(Pipe& v) {
+    auto& [capacity, content_offset, content_size] = v;
+    all(capacity, content_offset, content_size);
+  }
+  void one(ResourceLimit& v) {
+    auto& [resource, soft, hard] = v;
+    all(resource, soft, hard);
+    resource = 15, soft = ~uint64_t{0};
+  }
+  void one(MemoryBounds& v) {
+    auto& [a, b, c, d, e, f, g, h, i, j, k] = v;
+    all(a, b, c, d, e, f, g, h, i, j, k);
+  }
+  void one(ProcessImage& v) {
+    auto& [pid, parent, group, session, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+           vdso_hash, files, exe, cwd, root, descriptors, pipes, limits, mask, personality, dumpable, death, subreaper, thp, oom,
+           filter, arguments] = v;
+    all(pid, parent, group, session, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+        vdso_hash, files, exe, cwd, root, descriptors, pipes, limits, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+        arguments);
+    for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
+    files.resize(kEntries), pipes.resize(kEntries);
+    exe = index(), cwd = index(), root = index();
+    threads.emplace_back();
+    one(threads.back());
+    mask = 0777, death = 9, oom = -1000;
+  }
+  void one(HostFacts& v) {
+    auto& [hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size] = v;
+    all(hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size);
+  }
+  void one(CaptureStats& v) {
+    auto& [frozen, scanned, copied, zero, unchanged, memory, written, phases] = v;
+    all(frozen, scanned, copied, zero, unchanged, memory, written, phases);
+  }
+  void one(StoredFile& v) {
+    auto& [name, size, xxh128] = v;
+    all(name, size);
+    xxh128 = rng_() % 2 != 0 ? "" : id();
+  }
+  void one(Manifest& v) {
+    auto& [own, created, kind, parent_path, parent_id, files, host, process, stats] = v;
+    all(created, kind, files, host, process, stats);
+    own = id();
+    parent_path = rng_() % 2 != 0 ? "" : "../p\xff";
+    parent_id = parent_path.empty() ? "" : id();
+  }
+
+ private:
+  static constexpr size_t kEntries = 4;
+  int index() { return static_cast<int>(rng_() % (kEntries + 1)) - 1; }
+  std::string id() { return "0123456789abcdef0123456789abcdef"; }
+
+  Rng rng_;
+  uint64_t map_end_ = kPageSize;
+};
+
+Manifest filled(uint64_t seed) {
+  Manifest manifest;
+  Fill(seed).one(manifest);
+  return manifest;
+}
+
+/// A valid manifest with the first `from` replaced.
+std::string changed(const std::string& from, const std::string& to) {
+  Manifest manifest = small_manifest();
+  manifest.id = std::string(32, 'a');
+  std::string json = to_json(manifest);
+  size_t at = json.find(from);
+  REQUIRE_MESSAGE(at != std::string::npos, from);
+  return json.replace(at, from.size(), to);
+}
+
+void refused(const std::string& json, const std::string& because, Code code = Code::kAnswerNo) {
+  auto manifest = parse_manifest(json);
+  REQUIRE_FALSE(manifest);
+  CHECK(manifest.error().code == code);
+  CHECK_MESSAGE(manifest.error().text().find(because) != std::string::npos, manifest.error().text());
+}
+
+}  // namespace
+
+TEST_CASE("manifest: every field of a description comes back as it was, names that are no UTF-8 included") {
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    Manifest manifest = filled(seed);
+    std::string json = to_json(manifest);
+    auto again = parse_manifest(json);
+    REQUIRE_MESSAGE(again, why(again));
+    CHECK(*again == manifest);
+    CHECK(to_json(*again) == json);
+  }
+}
+
+TEST_CASE("manifest: the text is plain ASCII, one mapping a line where it fits") {
+  Manifest manifest = filled(3);
+  std::string json = to_json(manifest);
+  for (char c : json) REQUIRE(((c >= 0x20 && c < 0x7f) || c == '\n'));
+  CHECK(json.rfind("{\n  \"schema\": \"ckpt.image/1\",\n", 0) == 0);
+  CHECK(lay_out_json(R"({"a":[1,2],"b":{"c":"x,y:{","d":[]},"e":{}})", 40) ==
+        "{\n  \"a\": [1, 2],\n  \"b\": {\"c\": \"x,y:{\", \"d\": []},\n  \"e\": {}\n}\n");
+  CHECK(lay_out_json("[1,22,333,4444]", 12) == "[\n  1, 22,\n  333,\n  4444\n]\n");
+}
+
+TEST_CASE("manifest: a cut at any byte is refused") {
+  std::string json = to_json(filled(5));
+  while (json.back() == '\n') json.pop_back();
+  for (size_t size = 0; size < json.size(); size += 1 + size / 200) CHECK_FALSE(parse_manifest(json.substr(0, size)));
+}
+
+TEST_CASE("manifest: flipped bits never crash the parser") {
+  const std::string json = to_json(filled(6));
+  Rng rng(1);
+  size_t still_fine = 0;
+  for (int i = 0; i < 2000; ++i) {
+    std::string bad = json;
+    bad[rng() % bad.size()] ^= static_cast<char>(1 << rng() % 8);
+    auto manifest = parse_manifest(bad);
+    if (manifest) ++still_fine;
+    else REQUIRE(!manifest.error().message.empty());
+  }
+  CHECK(still_fine < 2000);
+}
+
+TEST_CASE("manifest: wrong types, ranges and relations are refused with their place") {
+  refused("", "is not JSON");
+  refused("[]", "is not a JSON object");
+  refused("{}", "schema");
+  refused(changed("ckpt.image/1", "other/1"), "schema");
+  refused(changed("ckpt.image/1", "ckpt.image/2"), "ckpt.image/2", Code::kUnsupported);
+  refused(changed("\"tid\": 4711", "\"tid\": \"4711\""), "process.threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": 4711.0"), "process.threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": true"), "process.threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": 0"), "process.threads[0].tid: is out of range");
+  refused(changed("\"tid\": 4711", "\"tid\": 4294967297"), "process.threads[0].tid: is out of range");
+  refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"), "process.threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"dit\": 4711"), "process.threads[0].tid: is missing");
+  refused(changed("\"nice\": 0", "\"nice\": 20"), "process.threads[0].nice: is out of range");
+  refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"), "process.threads[0].xstate_size: is out of range");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""), "process.threads[0].regs.rip: is not 0x and hex digits");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x11112222333344445\""), "process.threads[0].regs.rip");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0xg\""), "process.threads[0].regs.rip");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": 0"), "process.threads[0].regs.rip");
+  refused(changed("\"comm\": \"target\"", "\"comm\": \"a\\u0000b\""), "process.threads[0].comm: holds a NUL");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"6100\"}"), "process.threads[0].comm: holds a NUL");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"61f\"}"), "process.threads[0].comm: is not a string");
+  refused(changed("\"comm\": \"target\"", "\"comm\": null"), "process.threads[0].comm: is not a string");
+  refused(changed("\"restart\": \"none\"", "\"restart\": \"some\""), "process.threads[0].restart: is not a value");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, 0]"), "process.threads[0].uid: has 3 elements, not 4");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, -1, 0]"), "process.threads[0].uid[2]: is out of range");
+  refused(changed("\"affinity\": \"\"", "\"affinity\": \"F\""), "process.threads[0].affinity");
+  refused(changed("\"exe\": -1", "\"exe\": 0"), "process.exe: refers to an entry that is not there");
+  refused(changed("\"exe\": -1", "\"exe\": -2"), "process.exe: is out of range");
+  refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "process.arguments: is not an array");
+  refused(changed("\"id\": \"a", "\"id\": \"x"), "id: is not 32 hex digits");
+  refused(changed("\"parent_path\": \"\"", "\"parent_path\": \"../x\""), "parent_path");
+}
+
+TEST_CASE("manifest: mappings must be in order, whole pages, with their indices and guards inside") {
+  auto with = [](const std::function<void(ProcessImage&)>& change) {
+    Manifest manifest = small_manifest();
+    manifest.id = std::string(32, 'a');
+    manifest.process.maps.resize(2);
+    manifest.process.maps[0].start = 0x1000, manifest.process.maps[0].end = 0x3000;
+    manifest.process.maps[1].start = 0x3000, manifest.process.maps[1].end = 0x4000;
+    change(manifest.process);
+    return to_json(manifest);
+  };
+  CHECK(parse_manifest(with([](ProcessImage&) {})));
+  refused(with([](ProcessImage& p) { p.maps[1].start = 0x2000; }), "process.maps[1]");
+  refused(with([](ProcessImage& p) { p.maps[1].start = 0x4000; }), "process.maps[1]");
+  refused(with([](ProcessImage& p) { p.maps[0].start = 0x1001; }), "process.maps[0]");
+  refused(with([](ProcessImage& p) { p.maps[0].file = 0; }), "process.maps[0].file");
+  refused(with([](ProcessImage& p) { p.maps[0].guards = {{0x2000, 0x4000}}; }), "process.maps[0].guards");
+  refused(with([](ProcessImage& p) { p.descriptors.resize(1), p.descriptors[0].pipe = 0; }), "process.descriptors[0].pipe");
+  refused(with([](ProcessImage& p) { p.threads.clear(); }), "process.threads: is empty");
+}
+
+TEST_CASE("manifest: nesting and numbers of values are bounded before a tree is built") {
+  refused(std::string(1'000'000, '['), "is nested deeper than");
+  std::string deep = changed("\"arguments\": [\"target\", \"--flag\"]",
+                             "\"x\": " + std::string(100'000, '[') + std::string(100'000, ']') + ", \"arguments\": []");
+  refused(deep, "is nested deeper than");
+  std::string many = "[0";
+  for (int i = 0; i < 13'000'000; ++i) many += ",0";
+  refused(many + "]", "holds more than");
+  refused(std::string((256u << 20) + 1, ' '), "is larger than");
+}
