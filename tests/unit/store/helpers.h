@@ -1,6 +1,9 @@
 // Images made of pages that a seed describes, and the memory that they should resolve to.
 #pragma once
 
+#include <doctest/doctest.h>
+#include <stdlib.h>
+
 #include <cstring>
 #include <filesystem>
 #include <map>
@@ -9,12 +12,29 @@
 #include <vector>
 
 #include "lib/store/image.h"
-#include "tests/support/fixtures.h"
 
 namespace ckpt::store::test {
 
-using ckpt::test::TempDir;
 namespace fs = std::filesystem;
+
+/// A folder in memory where there is one: hundreds of commits, each with its fsyncs, take minutes on a busy disk.
+struct TempDir {
+  fs::path path;
+  TempDir() {
+    std::error_code ec;
+    fs::path where = fs::is_directory("/dev/shm", ec) ? fs::path("/dev/shm") : fs::temp_directory_path();
+    std::string name = (where / "ckpt-test-XXXXXX").string();
+    REQUIRE(::mkdtemp(name.data()) != nullptr);
+    path = name;
+  }
+  TempDir(const TempDir&) = delete;
+  TempDir& operator=(const TempDir&) = delete;
+  ~TempDir() {
+    std::error_code ec;
+    fs::remove_all(path, ec);
+  }
+};
+
 using Rng = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
 
