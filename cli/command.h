@@ -17,6 +17,7 @@ struct Context {
   Console& out;            ///< stdout: data; stderr: everything else
   ProgressSink& progress;
   const Cancel& cancel;    ///< set by the first SIGINT or SIGTERM
+  int exit_status = 0;     ///< of a run that succeeded: `restore` ends as the process did that it stood in for
 };
 
 /// Under which heading `ckpt --help` shows a verb.

@@ -8,6 +8,7 @@ namespace ckpt::cli {
 // One declaration a verb, in the table's order.
 Command::Run add_pre_dump(CLI::App& app);
 Command::Run add_dump(CLI::App& app);
+Command::Run add_restore(CLI::App& app);
 Command::Run add_check(CLI::App& app);
 Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
@@ -20,6 +21,7 @@ std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {
       {"pre-dump", "Take an image of one instant while the process goes on", add_pre_dump, Group::kProcess, true},
       {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
+      {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},

@@ -69,7 +69,7 @@ int run_verb(const Choice& choice, const GlobalOptions& options, const Cancel& c
   progress.finish();
   Result<void> printed = console.finish();
   if (result) result = printed;
-  return result ? 0 : end_with(result.error(), options);
+  return result ? context.exit_status : end_with(result.error(), options);
 }
 
 }  // namespace

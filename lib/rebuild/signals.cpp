@@ -3,8 +3,10 @@
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <csignal>
@@ -69,11 +71,18 @@ void for_each_queued(const store::ProcessImage& image, Scratch& scratch, bool tr
   }
 }
 
+/// By id: /proc/PID/timers lists them in another order.
+std::vector<store::PosixTimer> sorted_timers(const store::ProcessImage& image) {
+  std::vector<store::PosixTimer> out = image.posix_timers;
+  std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.id < b.id; });
+  return out;
+}
+
 void set_posix_timers(const store::ProcessImage& image, Scratch& scratch, Script& script) {
   bool choose = can_choose_timer_ids();
   if (choose) script.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
   int next = 0;
-  for (const auto& timer : image.posix_timers) {
+  for (const auto& timer : sorted_timers(image)) {
     uint64_t id = scratch.put(timer.id);
     for (; !choose && next < timer.id; ++next) {
       script.add("count up to a timer's id", SYS_timer_create, CLOCK_MONOTONIC, 0, id);
@@ -95,9 +104,11 @@ void set_posix_timers(const store::ProcessImage& image, Scratch& scratch, Script
 }  // namespace
 
 void check_timers(const store::ProcessImage& image, Reasons& reasons) {
-  if (image.posix_timers.empty() || can_choose_timer_ids() || image.posix_timers.back().id <= kMaxCountedTimer) return;
-  reasons.add(Code::kUnsupported, fmt::format("timer {} cannot get its number back on this kernel (before 6.15)",
-                                              image.posix_timers.back().id));
+  if (can_choose_timer_ids()) return;
+  for (const auto& timer : image.posix_timers) {
+    if (timer.id <= kMaxCountedTimer) continue;
+    reasons.add(Code::kUnsupported, fmt::format("timer {} cannot get its number back on this kernel (before 6.15)", timer.id));
+  }
 }
 
 void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& script) {
@@ -120,8 +131,11 @@ void set_timers(const store::ProcessImage& image, Scratch& scratch, Script& scri
   set_posix_timers(image, scratch, script);
   for (const auto& timer : image.interval_timers) {
     constexpr uint64_t kMicro = 1'000'000;
-    uint64_t setting[4] = {timer.interval_us / kMicro, timer.interval_us % kMicro, timer.value_us / kMicro,
-                           timer.value_us % kMicro};
+    uint64_t left = timer.value_us;
+    // A repeating timer without time left has expired, and its signal is queued: the kernel would start it again when the
+    // process takes that, but setitimer with 0 stops it for good.
+    if (timer.which == ITIMER_REAL && left == 0) left = timer.interval_us;
+    uint64_t setting[4] = {timer.interval_us / kMicro, timer.interval_us % kMicro, left / kMicro, left % kMicro};
     script.add("arm an interval timer", SYS_setitimer, timer.which, scratch.put(setting), 0);
   }
 }

@@ -50,10 +50,9 @@ Result<void> validate_threads(const store::ProcessImage& image) {
   for (const auto& action : image.actions) {
     if (action.signo < 1 || action.signo > 64) return damaged("a signal action");
   }
-  int last_timer = -1;
+  std::set<int> timers;
   for (const auto& timer : image.posix_timers) {
-    if (timer.id <= last_timer) return damaged("timers out of order");
-    last_timer = timer.id;
+    if (timer.id < 0 || !timers.insert(timer.id).second) return damaged("a timer has an impossible number or appears twice");
   }
   for (const auto& timer : image.interval_timers) {
     if (timer.which < 0 || timer.which > 2) return damaged("an interval timer");

@@ -247,7 +247,7 @@ def special_shell_job(place):
     target.reap()
     for fd in (leader, follower, reader, writer):
         os.close(fd)
-    ckpt("restore", "-f", image(target, "image"), "-d").expect(6)
+    ckpt("restore", "-f", image(target, "image"), "-d").expect(2, "--shell-job")
     leader, follower = pty.openpty()
     termios.tcsetattr(follower, termios.TCSANOW, attributes)
     reader, writer = os.pipe()

@@ -49,7 +49,7 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a short siginfo", [](auto& i, auto&) { i.pending = {{10, std::vector<uint8_t>(64)}}; }},
       {"signal 65", [](auto& i, auto&) { i.threads[0].pending = {{65, std::vector<uint8_t>(128)}}; }},
       {"an action for signal 0", [](auto& i, auto&) { i.actions.resize(1); }},
-      {"timers out of order", [](auto& i, auto&) { i.posix_timers.resize(2); }},
+      {"a timer twice", [](auto& i, auto&) { i.posix_timers.resize(2); }},
       {"interval timer 3", [](auto& i, auto&) { i.interval_timers = {{3, 0, 0}}; }},
       {"limit 99", [](auto& i, auto&) { i.limits = {{99, 0, 0}}; }},
       {"an unaligned mapping", [](auto& i, auto&) { i.maps[0].start = 0x10001; }},

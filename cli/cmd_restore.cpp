@@ -1,0 +1,63 @@
+// restore: options -> engine::restore -> a summary or one JSON line.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "lib/base/text.h"
+#include "lib/engine/restore.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+std::string json_line(const engine::RestoreReport& report, bool dry_run) {
+  nlohmann::ordered_json doc = {
+      {"schema", "ckpt.restore/1"}, {"dry_run", dry_run},          {"pid", report.pid},
+      {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
+      {"pages", report.pages},      {"bytes", report.bytes},       {"phases_us", nlohmann::ordered_json::object()},
+      {"total_us", report.total_us}};
+  for (const auto& [name, us] : report.phases_us) doc["phases_us"][name] = us;
+  return doc.dump() + "\n";
+}
+
+std::string summary(const engine::RestoreReport& report, bool dry_run) {
+  std::string phases;
+  for (const auto& [name, us] : report.phases_us)
+    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
+  return fmt::format("{} process {} ({}): {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
+                     dry_run ? "would restore" : "restored", report.pid, escape_for_terminal(report.comm),
+                     report.threads, report.threads == 1 ? "" : "s", report.mappings, report.descriptors,
+                     human_bytes(report.bytes), report.pages,
+                     dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
+}
+
+Result<void> run_restore(const engine::RestoreOptions& options, Context& context) {
+  CKPT_TRY_ASSIGN(engine::RestoreReport report, engine::restore(options, context.progress, context.cancel));
+  if (context.out.json()) {
+    context.out.data(json_line(report, options.dry_run));
+    std::fflush(stdout);  // the process may write to the same stream from now on
+  } else if (options.dry_run) {
+    context.out.data(summary(report, true) + "\n");
+  } else {
+    context.out.info(summary(report, false));
+  }
+  if (options.dry_run || options.detach) return {};
+  CKPT_TRY_ASSIGN(context.exit_status, engine::supervise(report.pid, context.cancel));
+  return {};
+}
+
+}  // namespace
+
+Command::Run add_restore(CLI::App& app) {
+  auto options = std::make_shared<engine::RestoreOptions>();
+  app.add_option("-f,--images-dir,-D,--dir", options->image, "The image")->required()->type_name("DIR");
+  app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
+  app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs")->type_name("FILE");
+  app.add_flag("-j,--shell-job", options->shell_job,
+               "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
+  app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
+  return [options](Context& context) { return run_restore(*options, context); };
+}
+
+}  // namespace ckpt::cli

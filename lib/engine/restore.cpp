@@ -1,0 +1,85 @@
+#include "lib/engine/restore.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <unistd.h>
+
+#include <csignal>
+
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/rebuild/rebuild.h"
+#include "lib/store/image.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+/// Appears whole under its name, for a reader may be waiting for it; goes away again if the restore fails after all.
+class PidFile {
+ public:
+  static Result<PidFile> write(const std::filesystem::path& path, int pid) {
+    PidFile out;
+    if (path.empty()) return out;
+    std::filesystem::path staged = path;
+    staged += fmt::format(".{}", ::getpid());
+    Result<void> written = io::write_file(staged, fmt::format("{}\n", pid));
+    if (written && ::rename(staged.c_str(), path.c_str()) != 0) written = sys_error(path.string(), "cannot be created");
+    if (!written) {
+      ::unlink(staged.c_str());
+      return std::move(written).error();
+    }
+    out.path_ = path;
+    return out;
+  }
+  PidFile(PidFile&& other) noexcept : path_(std::move(other.path_)) { other.path_.clear(); }
+  PidFile& operator=(PidFile&&) = delete;
+  ~PidFile() {
+    if (!path_.empty()) ::unlink(path_.c_str());
+  }
+  void keep() { path_.clear(); }
+
+ private:
+  PidFile() = default;
+  std::filesystem::path path_;
+};
+
+/// What a dry run reports: nothing was filled, so the figures are those of the image.
+void count_memory(const store::ImageReader& image, RestoreReport& report) {
+  for (const auto& block : image.blocks()) report.pages += static_cast<uint64_t>(__builtin_popcount(block.data_mask));
+  report.bytes = report.pages * store::kPageSize;
+}
+
+}  // namespace
+
+Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
+  ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
+  Stopwatch watch, total;
+  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open(options.image));
+  uint64_t open_us = watch.lap_us();
+  rebuild::Options how{options.shell_job, !options.detach};
+  CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
+  RestoreReport report;
+  if (!options.dry_run) {
+    CKPT_TRY(rebuild->build(cancel));
+    CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, rebuild->totals().pid));
+    watch.lap_us();
+    CKPT_TRY(rebuild->release());
+    pidfile.keep();
+  }
+  const rebuild::Totals& totals = rebuild->totals();
+  report.pid = totals.pid;
+  report.comm = image->manifest().process.threads[0].comm;
+  report.threads = totals.threads, report.mappings = totals.mappings, report.descriptors = totals.descriptors;
+  report.pages = totals.pages, report.bytes = totals.bytes;
+  report.phases_us.emplace_back("open", open_us);
+  report.phases_us.insert(report.phases_us.end(), totals.phases_us.begin(), totals.phases_us.end());
+  if (options.dry_run)
+    count_memory(*image, report);
+  else
+    report.phases_us.emplace_back("release", watch.lap_us());
+  report.total_us = total.elapsed_us();
+  return report;
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,41 @@
+// restore: an image becomes a running process again.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/base/result.h"
+
+namespace ckpt::engine {
+
+struct RestoreOptions {
+  std::filesystem::path image;
+  std::filesystem::path pidfile;  ///< empty: none
+  bool detach = false;            ///< ckpt will not wait for the process
+  bool shell_job = false;
+  bool dry_run = false;  ///< only find out whether it could be done
+};
+
+struct RestoreReport {
+  int pid = 0;
+  std::string comm;
+  uint64_t threads = 0, mappings = 0, descriptors = 0;
+  uint64_t pages = 0, bytes = 0;                            ///< memory filled; in a dry run: what the image holds
+  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< open, check, create, map, fill, state, release
+  uint64_t total_us = 0;
+};
+
+/// On success the process runs (unless dry_run) as a child of this one. On failure nothing of it is left, and the Error
+/// says what was in the way. The pid file is there, complete, before the process takes its first step.
+Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel);
+
+/// Stands in for the restored process: passes on signals, follows it into a stop, gives it the terminal where it has a
+/// process group of its own. Returns what a shell would call its exit status: the exit code, or 128 + the signal.
+Result<int> supervise(int pid, const Cancel& cancel);
+
+}  // namespace ckpt::engine
