@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text.h"
-#include "lib/proc/procfs.h"
 
 namespace ckpt::cli {
 
@@ -13,10 +12,10 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process")->required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
-  app.add_flag("--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+  app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
-  app.add_option("-j,--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
+  app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
 }
 
 Result<void> finish_dump_flags(DumpFlags& flags) {
@@ -76,7 +75,7 @@ Result<void> print_dump_estimate(Context& context, const char* verb, const DumpF
     return {};
   }
   context.out.table({}, {
-      {"process", proc::describe_pid(flags.options.pid)},
+      {"process", estimate.process},
       {"would write", flags.dir + (estimate.parent.empty() ? "" : "  (parent " + estimate.parent.string() + ")")},
       {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
                             estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},

@@ -1,4 +1,5 @@
 // Parse, dispatch, the one catch, the exit code.
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <csignal>
@@ -27,11 +28,20 @@ void install_signals() {
   sigaction(SIGPIPE, &sa, nullptr);
 }
 
+/// Descriptors 0 to 2 stay what they are for: a file opened under a missing number would receive what is printed. A missing
+/// stdout becomes one that cannot be written, so that lost data is an error.
+void keep_standard_descriptors() {
+  for (int fd = 0; fd < 3; ++fd) {
+    if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
   ckpt::cli::GlobalOptions options;
   try {
+    keep_standard_descriptors();
     install_signals();
     return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
   } catch (const std::bad_alloc&) {

@@ -341,6 +341,7 @@ Result<DumpEstimate> Capture::estimate() {
   CKPT_TRY_ASSIGN(plan_, capture::plan_pages(pagemap, options_.pid, tracked_ ? Tracking::kUse : Tracking::kNone, before_.image.maps));
   DumpEstimate out;
   out.pages_scanned = plan_.pages_scanned, out.pages_to_copy = plan_.pages_data, out.pages_unchanged = plan_.pages_parent;
+  out.process = proc::describe_pid(options_.pid);
   out.parent = parent_;
   out.threads = static_cast<int>(before_.image.threads.size());
   out.maps = static_cast<int>(before_.image.maps.size());

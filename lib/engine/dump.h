@@ -43,6 +43,7 @@ Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, cons
 
 /// What -n says: sizes, without stopping anything.
 struct DumpEstimate {
+  std::string process;  ///< "4711 (python3)"
   uint64_t pages_scanned = 0, pages_to_copy = 0, pages_unchanged = 0;
   std::filesystem::path parent;
   int threads = 0, maps = 0, descriptors = 0;

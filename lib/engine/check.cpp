@@ -1,0 +1,46 @@
+#include "lib/engine/check.h"
+
+#include <linux/capability.h>
+#include <unistd.h>
+
+#include "lib/proc/host.h"
+#include "lib/proc/pagemap.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/userfault.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+constexpr int kXcr0Tiles = 18;  // XTILEDATA
+
+std::vector<Feature> host_features() {
+  auto pagemap = proc::Pagemap::open(::getpid());
+  auto host = proc::read_host();
+  const bool tiles = host && (host->xcr0 >> kXcr0Tiles & 1) != 0;
+  const bool restore = proc::has_capability(CAP_CHECKPOINT_RESTORE) || proc::has_capability(CAP_SYS_ADMIN);
+  return {
+      {"PAGEMAP_SCAN", pagemap && pagemap->can_scan(),
+       "copying only what was written (Linux 6.7); without it every dump is a full copy"},
+      {"CAP_SYS_PTRACE", proc::has_capability(CAP_SYS_PTRACE), "processes of other users"},
+      {"CAP_CHECKPOINT_RESTORE", restore, "restore: the old pid, the old memory bounds"},
+      {"CAP_SYS_RESOURCE", proc::has_capability(CAP_SYS_RESOURCE),
+       "restore: raising hard limits; without it they stay as they are"},
+      {"AMX tiles", tiles, "processes that hold them can only be restored where they are"},
+  };
+}
+
+}  // namespace
+
+Result<CheckReport> check(int pid, bool shell_job) {
+  CheckReport report;
+  report.host = host_features();
+  if (pid == 0) return report;
+  CKPT_TRY_ASSIGN(UniqueFd pidfd, proc::open_pidfd(pid));
+  CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::take_inventory(pid, pidfd.get(), {shell_job, nullptr}));
+  report.process = proc::describe_pid(pid);
+  report.blockers = std::move(inventory.blockers);
+  return report;
+}
+
+}  // namespace ckpt::engine

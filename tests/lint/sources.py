@@ -1,0 +1,112 @@
+#!/usr/bin/env python3
+"""Sources: includes point down only, wrapped libraries stay where they are wrapped, no path of one machine.
+
+usage: sources.py SOURCE_ROOT. Prints every finding; exit 1 if there is one. Long files are warnings.
+"""
+import os
+import re
+import sys
+
+# Which boxes a box may include beside itself: the table of the architecture.
+MAY_INCLUDE = {
+    "cli": {"engine", "formats", "plugins", "store", "tensor", "base"},
+    "engine": {"capture", "rebuild", "proc", "device", "store", "base"},
+    "capture": {"proc", "device", "store", "base"},
+    "rebuild": {"proc", "store", "base"},
+    "store": {"tensor", "base"},
+    "formats": {"tensor", "base"},
+    "plugins": {"device", "base"},
+    "proc": {"base"},
+    "device": {"base"},
+    "tensor": {"base"},
+    "base": set(),
+}
+# Headers of wrapped libraries: which sources may name them.
+WRAPPED = [
+    (re.compile(r"CLI/"), lambda path: path.startswith("cli/"), "CLI11 stays in cli/"),
+    (re.compile(r"(nlohmann/|zstd|curl/)"), lambda path: path.endswith(".cpp"), "JSON, zstd and curl stay in .cpp files"),
+]
+INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
+MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:work|farm|home/\w+|root|tmp/wt)/")
+SKIPPED = {".git", "__pycache__", ".cache"}
+LONG_FILE = 600
+
+
+def files(root):
+    for folder, folders, names in os.walk(root):
+        folders[:] = [name for name in folders if name not in SKIPPED and not name.startswith("build")]
+        for name in names:
+            if name != ".git":  # of a worktree
+                yield os.path.relpath(os.path.join(folder, name), root)
+
+
+def box_of(path):
+    """The architecture's box of a source or of an include, None for what lies outside (tests, system headers)."""
+    parts = path.split("/")
+    if parts[0] == "lib" and len(parts) > 2:
+        return parts[1]
+    return parts[0] if parts[0] in ("cli", "formats", "plugins") and len(parts) > 1 else None
+
+
+def check_include(path, quote, target):
+    box = box_of(path)
+    if quote == '"' and box is not None:
+        if box not in MAY_INCLUDE:
+            return f"the folder {box} is no box of the architecture"
+        wanted = box_of(target)
+        if wanted is None:
+            return f'"{target}" is not root-relative'
+        if wanted != box and wanted not in MAY_INCLUDE[box]:
+            return f'{box} must not include {wanted} ("{target}")'
+    if path.startswith(("cli/", "lib/", "formats/", "plugins/")):
+        for header, allowed, rule in WRAPPED:
+            if header.match(target) and not allowed(path):
+                return f"<{target}>: {rule}"
+    return None
+
+
+def check_source(path, lines):
+    for number, line in enumerate(lines, 1):
+        found = INCLUDE.match(line)
+        problem = check_include(path, *found.groups()) if found else None
+        if problem:
+            yield f"{path}:{number}: {problem}"
+
+
+def self_test():
+    """The rules find what they are for."""
+    for path, quote, target in [("lib/base/a.cpp", '"', "lib/proc/b.h"), ("formats/x/a.cpp", '"', "lib/store/image.h"),
+                                ("lib/proc/a.h", '"', "lib/store/image.h"), ("lib/store/a.h", "<", "zstd.h"),
+                                ("lib/engine/a.cpp", "<", "CLI/CLI.hpp"), ("cli/a.h", "<", "nlohmann/json.hpp"),
+                                ("lib/base/a.cpp", '"', "io.h"), ("lib/engine/a.cpp", '"', "cli/console.h")]:
+        assert check_include(path, quote, target), (path, target)
+    for path, quote, target in [("cli/a.cpp", '"', "lib/engine/dump.h"), ("lib/store/a.cpp", "<", "zstd.h"),
+                                ("cli/a.h", "<", "CLI/CLI.hpp"), ("lib/base/a.cpp", '"', "lib/base/io.h")]:
+        assert not check_include(path, quote, target), (path, target)
+    assert MACHINE_PATH.search(" /work/" + "x") and not MACHINE_PATH.search("/proc/self")
+
+
+def main():
+    self_test()
+    root = sys.argv[1]
+    findings, seen = [], 0
+    for path in sorted(files(root)):
+        try:
+            with open(os.path.join(root, path), encoding="utf-8") as stream:
+                lines = stream.read().splitlines()
+        except (UnicodeDecodeError, FileNotFoundError):
+            continue  # binary fixtures
+        if path.endswith((".cpp", ".h", ".c")):
+            seen += 1
+            findings += check_source(path, lines)
+            if len(lines) > LONG_FILE:
+                print(f"warning: {path}: {len(lines)} lines: has a second job moved in?")
+        if path != "tests/lint/sources.py" and not path.startswith("tests/fuzz/corpus/"):
+            findings += [f"{path}:{number}: a path of one machine: {line.strip()[:80]}"
+                         for number, line in enumerate(lines, 1) if MACHINE_PATH.search(line)]
+    print("\n".join(findings))
+    print(f"{seen} sources, {len(findings)} findings")
+    return 1 if findings or seen == 0 else 0
+
+
+sys.exit(main())
