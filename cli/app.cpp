@@ -17,13 +17,20 @@ void add_global_options(CLI::App& app, GlobalOptions& options) {
 
 const char* heading(Group group) {
   switch (group) {
-    case Group::kProcess: return "Live processes (ckpt pre-dump -p 4711 -f img1; ckpt dump -p 4711 -f img2; ckpt restore -f img2)";
-    case Group::kModel: return "Model checkpoints (ckpt convert run/iter_0001000 out --to torch_dist)";
-    case Group::kBoth: return "Both (ckpt inspect out 'decoder.**')";
-    case Group::kTool: return "The rest";
+    case Group::kProcess: return "Live processes";
+    case Group::kModel: return "Model checkpoints";
+    case Group::kBoth: return "Both";
+    case Group::kTool: return "Shell";
   }
   return "";
 }
+
+constexpr const char* kFooter =
+    R"(Options go before or after the verb. ckpt VERB --help says more; exit codes and configuration: man ckpt
+
+Examples:
+  ckpt pre-dump -p 4711 -f before; ckpt dump -p 4711 -f now --prev before; ckpt restore -f now -d
+  ckpt convert run/iter_0001000 out --to torch_dist; ckpt inspect out 'decoder.layers.**'; ckpt verify out)";
 
 /// CLI11's help with the checks left out of the option column: descriptions name the values.
 class HelpFormatter final : public CLI::Formatter {
@@ -52,7 +59,7 @@ std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
   app->require_subcommand(1);
   app->get_formatter()->label("OPTIONS", "OPTION...");
   add_global_options(*app, options);
-  app->footer("The options above go before or after the verb. Exit codes, configuration, examples: man ckpt");
+  app->footer(kFooter);
   for (const Command& command : commands()) {
     CLI::App* verb = app->add_subcommand(command.name, command.summary)->group(heading(command.group));
     verb->fallthrough();  // global options after the verb

@@ -23,11 +23,11 @@ std::span<const Command> commands() {
       {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
+      {"list", "The process images below a folder", add_list, Group::kProcess},
+      {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},
-      {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
-      {"list", "The process images below a folder", add_list, Group::kTool},
       {"completion", "Print a shell's completion script", add_completion, Group::kTool},
   };
   return kCommands;

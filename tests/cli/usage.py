@@ -11,7 +11,7 @@ HINT = r"\nhint: ckpt (\S+ )?--help"
 
 def verbs():
     text = run("--help").stdout
-    return re.findall(r"^  ([a-z][a-z-]*) +\S", text[text.index("\nOptions:"):], re.M)
+    return re.findall(r"^  ([a-z][a-z-]*) {2,}\S", text[text.index("\nOptions:"):], re.M)
 
 
 # One correct command line for each verb that needs arguments: wrong ones are made from it.

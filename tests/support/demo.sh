@@ -38,6 +38,12 @@ size_mib() { du -sm "$1" | cut -f1; }
 
 "$python" -c 'import numpy' 2>/dev/null || fail "needs numpy (Debian: apt-get install python3-numpy)"
 
+# What the caller leaves open (make's job server) is no part of the training process. 255 is bash's own.
+for fd in /proc/$$/fd/*; do
+  number=${fd##*/}
+  if ((number > 2 && number < 255)); then eval "exec $number>&-"; fi
+done
+
 heading "1. The training loop, uninterrupted"
 "$python" "$here/train.py" "$work/straight.log" --steps "$steps" 2>"$work/straight.err"
 head -n 1 "$work/straight.log"
