@@ -1,5 +1,8 @@
 #include "formats/torch_dist/object_record.h"
 
+#include <algorithm>
+#include <array>
+
 #include "formats/pickle/rewrap.h"
 #include "formats/zip/writer.h"
 #include "formats/zip/zip.h"
@@ -97,6 +100,11 @@ Result<ObjectRecord> rebuild(const EditedArchive& edited, const ObjectBytes& obj
 
 Result<ObjectRecord> wrapped(const tensor::Catalog& source, const tensor::Object& object, Detail detail) {
   CKPT_TRY_ASSIGN(ObjectBytes bytes, ObjectBytes::open(source, object.where, object.inline_bytes));
+  std::array<std::byte, 2> magic{};
+  CKPT_TRY(bytes.bytes().read(0, magic));
+  if (as_text(magic) != "PK") {
+    return fail(Code::kUnsupported, bytes.bytes().subject(), "is no zip archive (a legacy torch.save file?) and cannot be put into a list");
+  }
   CKPT_TRY_ASSIGN(zip::Archive archive, zip::read_archive(bytes.bytes()));
   CKPT_TRY_ASSIGN(EditedArchive edited, edit(archive, bytes.bytes(), pickle::wrap_in_list));
   return rebuild(edited, bytes, "archive", detail);

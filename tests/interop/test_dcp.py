@@ -1,0 +1,96 @@
+"""torch writes distributed checkpoints; ckpt reads and converts them; torch loads the result."""
+import os
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from conftest import load_tensors, same
+from megatron_zarr import random_tensor
+
+DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
+          torch.float16, torch.bfloat16, torch.float32, torch.float64, torch.complex32, torch.complex64, torch.complex128,
+          torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz, torch.float8_e8m0fnu]
+
+
+def state():
+    model = {f"weight.{str(t).split('.')[1]}": random_tensor((6, 5), t, i) for i, t in enumerate(DTYPES)}
+    model |= {"scalar": torch.tensor(3.5), "empty": torch.empty(0, 4), "vector": random_tensor((1000,), torch.float32, 99)}
+    model["transposed"] = random_tensor((20, 30), torch.float32, 100).t()
+    model["large"] = random_tensor((600, 1024), torch.float32, 101)
+    step = {"step": torch.tensor(7.0), "exp_avg": random_tensor((6, 5), torch.float32, 102)}
+    return {"model": model, "optim": {"state": {0: step}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]},
+            "note": "text", "epoch": 3}
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("dcp") / "src"
+    dcp.save(state(), checkpoint_id=folder, no_dist=True)
+    return folder
+
+
+@pytest.mark.parametrize("options", [[], ["--shard-size", "300", "--files", "3"]], ids=["as stored", "regridded"])
+def test_torch_loads_the_nested_state_back(ckpt, source, tmp_path, options):
+    ckpt.convert(source, tmp_path / "dst", *options)
+    expected, loaded = state(), state()
+    for value in [*loaded["model"].values(), *loaded["optim"]["state"][0].values()]:
+        value.zero_()
+    loaded["optim"]["param_groups"][0]["lr"], loaded["note"], loaded["epoch"] = None, None, None
+    dcp.load(loaded, checkpoint_id=tmp_path / "dst", no_dist=True)
+    for key, tensor in expected["model"].items():
+        assert same(loaded["model"][key], tensor), key
+    for key, tensor in expected["optim"]["state"][0].items():
+        assert same(loaded["optim"]["state"][0][key], tensor), key
+    assert loaded["optim"]["param_groups"] == expected["optim"]["param_groups"]
+    assert (loaded["note"], loaded["epoch"]) == ("text", 3)
+
+
+def test_load_metadata_lists_what_torch_saved(ckpt, source):
+    listed = {t["key"]: t for t in ckpt.json("load-metadata", source)["tensors"]}
+    for key, tensor in state()["model"].items():
+        assert listed["model." + key]["dtype"] == str(tensor.dtype).split(".")[1], key
+        assert listed["model." + key]["shape"] == list(tensor.shape), key
+
+
+def test_inspect_and_verify_accept_what_torch_saved(ckpt, source):
+    assert "model.weight.bfloat16" in ckpt("inspect", source).stdout
+    ckpt("verify", source)
+
+
+def save_sharded(rank, folder, store):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    values = {"rows": (Shard(0), (7, 6)), "columns": (Shard(1), (5, 9)), "copies": (Replicate(), (4,))}
+    sharded = {k: distribute_tensor(random_tensor(shape, torch.float32, i), mesh, [place]) for i, (k, (place, shape)) in enumerate(values.items())}
+    dcp.save({"model": sharded}, checkpoint_id=folder)
+    torch.distributed.destroy_process_group()
+
+
+@pytest.mark.parametrize("options", [[], ["--shard-size", "64"]], ids=["as stored", "regridded"])
+def test_tensors_sharded_over_processes(ckpt, tmp_path, options):
+    torch.multiprocessing.spawn(save_sharded, (tmp_path / "src", tmp_path / "store"), nprocs=2)
+    ckpt.convert(tmp_path / "src", tmp_path / "dst", *options)
+    loaded = load_tensors(tmp_path / "dst")
+    for i, (key, shape) in enumerate({"rows": (7, 6), "columns": (5, 9), "copies": (4,)}.items()):
+        assert same(loaded["model." + key], random_tensor(shape, torch.float32, i)), key
+
+
+def test_items_past_four_gibibytes_use_zip64_and_load(ckpt, tmp_path):
+    if os.environ.get("CKPT_INTEROP_HUGE") != "1":
+        pytest.skip("needs CKPT_INTEROP_HUGE=1, 10 GiB of disk and 5 GiB of memory")
+    tensor = torch.arange(2**32 + 8192, dtype=torch.int64).to(torch.uint8)
+    dcp.save({"huge": tensor, "after": torch.arange(10)}, checkpoint_id=tmp_path / "src", no_dist=True)
+    ckpt.convert(tmp_path / "src", tmp_path / "dst")
+    loaded = load_tensors(tmp_path / "dst")
+    assert torch.equal(loaded["huge"], tensor) and torch.equal(loaded["after"], torch.arange(10))
+
+
+def test_a_converted_checkpoint_converts_again_to_the_same_tensors(ckpt, source, tmp_path):
+    first = load_tensors(ckpt.convert(source, tmp_path / "one", "--shard-size", "200"))
+    second = load_tensors(ckpt.convert(tmp_path / "one", tmp_path / "two"))
+    assert first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
