@@ -229,7 +229,10 @@ Result<Plan> plan_write(const Catalog& source, const PlanOptions& options) {
     if (wanted(source.objects[i].key)) plan.objects.push_back(i);
   }
   plan.excluded = source.tensors.size() + source.objects.size() - plan.tensors.size() - plan.objects.size();
-  if (!plan.megatron) plan.notes.push_back("a plain torch checkpoint: written without Megatron's metadata.json");
+  if (!plan.megatron) {
+    plan.notes.push_back("a plain torch checkpoint: written without Megatron's metadata.json, and without the nesting of keys that "
+                         "torch's whole-checkpoint export uses (loading into a model does not need it)");
+  }
   CKPT_TRY(check_names(plan));
   CKPT_TRY(add_tensors(plan));
   CKPT_TRY(add_objects(plan));

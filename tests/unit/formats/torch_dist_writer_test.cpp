@@ -7,8 +7,12 @@
 #include <map>
 #include <random>
 
+#include "formats/pickle/pickle.h"
+#include "formats/torch_dist/object_record.h"
 #include "formats/torch_dist/record.h"
 #include "formats/torch_dist/writer.h"
+#include "formats/zip/writer.h"
+#include "formats/zip/zip.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 
@@ -362,4 +366,93 @@ TEST_CASE("torch_dist writer: a checkpoint without tensors is whole, too") {
   CHECK(files.size() == 3);
   CHECK(files.at("common.pt") == "common state, byte for byte");
   CHECK(files.at("metadata.json").find("\"torch_dist\"") != std::string::npos);
+}
+
+namespace {
+
+/// A torch.save file as torch writes it, with records that it may or may not need.
+std::string saved(const std::string& pickle, const std::string& storage) {
+  const std::vector<std::pair<std::string, std::string>> records = {
+      {"data.pkl", pickle}, {"byteorder", "little"}, {"data/0", storage}, {"version", "3\n"}, {".data/serialization_id", "0123456789"}};
+  zip::Layout layout;
+  std::vector<uint32_t> crcs;
+  for (const auto& [name, data] : records) {
+    layout.add("shard_0_1/" + name, data.size());
+    crcs.push_back(crc32(0, as_bytes(data)));
+  }
+  std::string out;
+  for (size_t i = 0; i < records.size(); ++i) out += layout.header(i, crcs[i]) + records[i].second;
+  return out + layout.directory(crcs);
+}
+
+std::map<std::string, std::string> records_of(const std::string& archive) {
+  zip::ByteSource source(as_bytes(archive), "archive");
+  auto read = zip::read_archive(source);
+  REQUIRE(read);
+  std::map<std::string, std::string> out;
+  for (const zip::Record& record : read->records) {
+    out[record.name] = std::string(as_text(zip::read_record(source, record, 1 << 20).value()));
+    CHECK(zip::record_crc(source, record).value() == record.crc);
+  }
+  return out;
+}
+
+const std::string kPickle = std::string("\x80\x02}q\0X\x01\0\0\0kq\x01K\x07s.", 17);
+
+}  // namespace
+
+TEST_CASE("torch_dist writer: zarr's object becomes a list of one element, its storages stay as they are") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  Object object;
+  object.key = "rng/shard_0_1";
+  const std::string storage(70'000, 's');
+  object.where = source.add_file("object.pt", saved(kPickle, storage));
+  source.catalog.objects.push_back(object);
+  auto plan = torch_dist::plan_write(source.catalog, {});
+  REQUIRE(plan);
+  REQUIRE(write_to(dir.path / "out", source.catalog, {}, 1));
+  const std::string file = files_of(dir.path / "out").at("__0_0.distcp");
+  auto records = records_of(file.substr(plan->items[0].offset, plan->items[0].length));
+  CHECK(records.size() == 4);
+  CHECK(records.at("archive/data/0") == storage);
+  CHECK(records.at("archive/byteorder") == "little");
+  auto graph = pickle::parse(as_bytes(records.at("archive/data.pkl")));
+  REQUIRE(graph);
+  REQUIRE(graph->kind(graph->root()) == pickle::Kind::kList);
+  REQUIRE(graph->items(graph->root()).size() == 1);
+  CHECK(graph->as_int(graph->get(graph->items(graph->root())[0], "k")) == 7);
+}
+
+TEST_CASE("torch_dist writer: an object that no loader could open in a list is refused by name") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  Object object;
+  object.key = "rng/shard_0_1";
+  source.catalog.objects.push_back(object);
+  auto code_of = [&](const std::string& content) {
+    source.catalog.objects[0].where = source.add_file("o" + std::to_string(source.catalog.files.size()), content);
+    auto plan = torch_dist::plan_write(source.catalog, {});
+    REQUIRE_FALSE(plan);
+    CHECK(plan.error().causes.back().find("rng/shard_0_1") != std::string::npos);
+    return plan.error().code;
+  };
+  const std::string whole = saved(kPickle, "data");
+  CHECK(code_of("\x80\x02K\x01.") == Code::kUnsupported);  // legacy: a bare pickle
+  CHECK(code_of(whole.substr(0, whole.size() - 40)) == Code::kAnswerNo);
+  CHECK(code_of(saved("\x80\x02K", "data")) == Code::kAnswerNo);
+  CHECK(code_of("P") == Code::kAnswerNo);
+}
+
+TEST_CASE("torch_dist writer: Megatron 0.19's common_state object becomes a common.pt again") {
+  TempDir dir;
+  Source source(dir.path / "src");
+  source.catalog.format = "torch_dist";
+  const std::string listed = "\x80\x02]q" + std::string("\x64", 1) + kPickle.substr(2, kPickle.size() - 3) + "a.";
+  source.catalog.common = source.add_file("__0_0.distcp", saved(listed, "storage"));
+  source.catalog.common_wrapped_in_list = true;
+  REQUIRE(write_to(dir.path / "out", source.catalog, {}, 1));
+  auto records = records_of(files_of(dir.path / "out").at("common.pt"));
+  CHECK(records.at("common/data.pkl") == kPickle);
+  CHECK(records.at("common/data/0") == "storage");
 }
