@@ -16,7 +16,6 @@ DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.i
 def state():
     model = {f"weight.{str(t).split('.')[1]}": random_tensor((6, 5), t, i) for i, t in enumerate(DTYPES)}
     model |= {"scalar": torch.tensor(3.5), "empty": torch.empty(0, 4), "vector": random_tensor((1000,), torch.float32, 99)}
-    model["transposed"] = random_tensor((20, 30), torch.float32, 100).t()
     model["large"] = random_tensor((600, 1024), torch.float32, 101)
     step = {"step": torch.tensor(7.0), "exp_avg": random_tensor((6, 5), torch.float32, 102)}
     return {"model": model, "optim": {"state": {0: step}, "param_groups": [{"lr": 0.1, "betas": (0.9, 0.99), "params": [0]}]},

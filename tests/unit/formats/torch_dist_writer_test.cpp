@@ -448,10 +448,11 @@ TEST_CASE("torch_dist writer: Megatron 0.19's common_state object becomes a comm
   TempDir dir;
   Source source(dir.path / "src");
   source.catalog.format = "torch_dist";
-  const std::string listed = "\x80\x02]q" + std::string("\x64", 1) + kPickle.substr(2, kPickle.size() - 3) + "a.";
+  const std::string listed = "\x80\x02]q\x02" + kPickle.substr(2, kPickle.size() - 3) + "a.";
   source.catalog.common = source.add_file("__0_0.distcp", saved(listed, "storage"));
   source.catalog.common_wrapped_in_list = true;
-  REQUIRE(write_to(dir.path / "out", source.catalog, {}, 1));
+  auto written = write_to(dir.path / "out", source.catalog, {}, 1);
+  REQUIRE_MESSAGE(written, (written ? "" : written.error().text()));
   auto records = records_of(files_of(dir.path / "out").at("common.pt"));
   CHECK(records.at("common/data.pkl") == kPickle);
   CHECK(records.at("common/data/0") == "storage");
