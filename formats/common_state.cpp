@@ -8,7 +8,7 @@ Result<std::string> common_state_json(const tensor::Catalog& catalog, const pick
   if (!catalog.common) return fail(Code::kNotFound, catalog.root.string(), "has no common state");
   CKPT_TRY_ASSIGN(UniqueFd fd, catalog.open_file(catalog.common->file));
   zip::ByteSource source(fd.get(), catalog.common->offset, catalog.common->length, catalog.files[catalog.common->file].path);
-  CKPT_TRY_ASSIGN(TorchArchive archive, read_torch_archive(source));
+  CKPT_TRY_ASSIGN(TorchFile archive, read_torch_file(source));
   pickle::NodeId root = archive.graph.root();
   if (catalog.common_wrapped_in_list) {
     auto items = archive.graph.items(root);

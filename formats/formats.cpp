@@ -3,7 +3,10 @@
 #include <array>
 
 #include "formats/format.h"
+#include "formats/megatron/metadata_json.h"
+#include "formats/safetensors/reader.h"
 #include "formats/torch_dist/reader.h"
+#include "formats/torch_save/reader.h"
 #include "formats/zarr/reader.h"
 #include "lib/base/io.h"
 
@@ -16,17 +19,103 @@ std::span<const Format> formats() {
       Format{"zarr", "Megatron-Core distributed checkpoint, zarr backend", recognises_megatron_zarr, read_megatron_zarr},
       Format{"torch_dist", "Megatron-Core distributed checkpoint, torch_dist backend", recognises_torch_dist, read_torch_dist},
       Format{"dcp", "PyTorch distributed checkpoint", recognises_dcp, read_torch_dist},
+      Format{"torch_save", "torch.save file", recognises_torch_save, read_torch_save},
+      Format{"safetensors", "safetensors file, or folder of them", recognises_safetensors, read_safetensors},
       Format{"zarr2", "Zarr version 2 array or group", recognises_zarr2, read_zarr2},
   };
   return kFormats;
 }
 
-Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions& options) {
-  CKPT_TRY_ASSIGN(UniqueFd probe, io::open_file(path, O_RDONLY | O_NONBLOCK));
+namespace {
+
+const Format* find_format(const fs::path& path) {
   for (const Format& format : formats()) {
-    if (format.recognises(path)) return format.read(path, options);
+    if (format.recognises(path)) return &format;
   }
-  return fail(Code::kUnsupported, path.string(), "is no checkpoint that ckpt knows");
+  return nullptr;
+}
+
+/// A trainer's folder around the checkpoint: Megatron's save root, NeMo 2 and NeMo packages. Nothing: none of them.
+std::optional<fs::path> inner_checkpoint(const fs::path& path) {
+  if (auto latest = io::read_file(path / "latest_checkpointed_iteration.txt", 64)) {
+    std::string word = latest->substr(0, latest->find_first_of(" \r\n"));
+    if (word == "release") return path / word;
+    if (!word.empty() && word.size() <= 18 && word.find_first_not_of("0123456789") == std::string::npos) {
+      std::string digits = word.size() < 7 ? std::string(7 - word.size(), '0') + word : word;
+      return path / ("iter_" + digits);
+    }
+  }
+  for (const char* name : {"weights", "model_weights"}) {
+    if (find_format(path / name) != nullptr) return path / name;
+  }
+  return std::nullopt;
+}
+
+bool any_entry(const fs::path& path, bool (*wanted)(const std::string& name)) {
+  std::error_code ec;
+  fs::directory_iterator it(path, ec), end;
+  for (int seen = 0; !ec && it != end && seen < 10'000; it.increment(ec), ++seen) {
+    if (wanted(it->path().filename().string())) return true;
+  }
+  return false;
+}
+
+/// What a path is that no reader takes.
+Error explain(const fs::path& path) {
+  const std::string subject = path.string();
+  std::error_code ec;
+  if (!fs::is_directory(path, ec)) {
+    if (path.extension() == ".nemo") return Error(Code::kUnsupported, subject, "is a NeMo package: unpack it with tar first");
+    return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
+  }
+  auto megatron = read_megatron_metadata(path);
+  if (!megatron) return std::move(megatron).error();
+  if (any_entry(path, [](const std::string& name) { return name.rfind("mp_rank_", 0) == 0; })) {
+    return Error(Code::kUnsupported, subject, "is a Megatron checkpoint of the old torch format (mp_rank_XX), which is not read")
+        .with_hint("each mp_rank_XX/model_optim_rng.pt can be inspected by itself");
+  }
+  if (fs::exists(path / "zarr.json", ec)) return Error(Code::kUnsupported, subject, "is a Zarr version 3 array, only version 2 is read");
+  if (any_entry(path, [](const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".distcp"; })) {
+    return Error(Code::kAnswerNo, subject, "holds .distcp files but no .metadata: the save did not finish, or files were lost");
+  }
+  if (fs::exists(path / "common.pt", ec)) {
+    return Error(Code::kAnswerNo, subject, "holds common.pt but no metadata.json: the save did not finish");
+  }
+  return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
+}
+
+/// Folders that cannot be listed are a matter of permission, not of format.
+Result<void> check_access(const fs::path& path) {
+  CKPT_TRY_ASSIGN(UniqueFd probe, io::open_file(path, O_RDONLY | O_NONBLOCK));
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) {
+    fs::directory_iterator it(path, ec);
+    if (!ec) (void)fs::exists(path / ".metadata", ec);
+    if (ec) return sys_error(ec.value(), path.string(), "cannot look into the folder");
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions& options) {
+  CKPT_TRY(check_access(path));
+  if (const Format* format = find_format(path)) {
+    // An unfinished Megatron save with the zarr backend looks like a group of foreign arrays.
+    std::error_code ec;
+    if (format->name == "zarr2" && fs::exists(path / "common.pt", ec)) return explain(path);
+    return format->read(path, options);
+  }
+  std::error_code ec;
+  auto inner = fs::is_directory(path, ec) ? inner_checkpoint(path) : std::nullopt;
+  if (!inner) return explain(path);
+  if (!fs::exists(*inner, ec)) return fail(Code::kAnswerNo, path.string(), "names " + inner->filename().string() + " as its latest checkpoint, which is missing");
+  CKPT_TRY(check_access(*inner));
+  const Format* format = find_format(*inner);
+  if (format == nullptr) return explain(*inner);
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, format->read(*inner, options));
+  catalog.warnings.insert(catalog.warnings.begin(), "the checkpoint lies in " + inner->string());
+  return catalog;
 }
 
 }  // namespace ckpt::formats

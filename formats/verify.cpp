@@ -97,6 +97,8 @@ class Verifier {
     for (const tensor::Tensor& t : catalog_.tensors) {
       for (const tensor::Shard& shard : t.shards) {
         if (shard.where.length == 0 && shard.item.length == 0) continue;
+        // A torch.save file is checked as a whole, below.
+        if (catalog_.format == "torch_save" && shard.encoding == tensor::Encoding::kRaw) continue;
         if (shard.encoding == tensor::Encoding::kEncoded) out.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard});
         else if (shard.item.length != 0) out.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr});
         else out.push_back({Piece::Kind::kBytes, shard.where, &t.key, nullptr, nullptr});
@@ -155,10 +157,10 @@ class Verifier {
     if (!file) return note(piece, file.error());
     zip::ByteSource source((*file)->get(), piece.range.offset, piece.range.length, path(piece.range));
     auto archive = zip::read_archive(source);
-    // A tensor item that is no zip was noted by the reader; an object may be any bytes.
     if (!archive) {
-      if (piece.kind == Piece::Kind::kObject) CKPT_TRY(note(piece, archive.error()));
-      return advance(piece.range.length);
+      // A tensor item that is no zip was noted by the reader; an object may be a torch.save file from before 1.6.
+      if (piece.kind == Piece::Kind::kObject) CKPT_TRY(check_object(piece, source));
+      return check_bytes(piece);
     }
     uint64_t read = 0;
     for (const zip::Record& record : archive->records) {
@@ -178,7 +180,7 @@ class Verifier {
 
   /// An object is opened by its loader with plain pickle: names that no checkpoint needs deserve a word.
   Result<void> check_object(const Piece& piece, const zip::ByteSource& source) {
-    auto archive = read_torch_archive(source);
+    auto archive = read_torch_file(source);
     if (!archive) return note(piece, archive.error());
     auto known = pickle::refuse_unknown_globals(archive->graph);
     if (known) return {};

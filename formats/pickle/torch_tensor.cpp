@@ -92,12 +92,11 @@ Result<void> read_storage(const Graph& graph, NodeId id, std::optional<DType> dt
     out.storage_bytes = *bytes;
   }
   if (fields.size() == 6 && !graph.is_none(fields[5])) {
+    // (key, offset, count) of a part of the storage.
     auto view = graph.tuple(fields[5]);
-    auto view_key = view.size() == 3 ? graph.as_str(view[0]) : std::nullopt;
-    auto view_offset = view.size() == 3 ? as_size(graph, view[1]) : std::nullopt;
-    if (!view_key || !view_offset) return malformed("its storage view has wrong types");
-    out.view_key = *view_key;
-    out.view_offset = *view_offset;
+    auto offset = view.size() == 3 ? as_size(graph, view[1]) : std::nullopt;
+    if (!offset) return malformed("its storage view has wrong types");
+    out.storage_offset = *offset;
   }
   return {};
 }
@@ -159,6 +158,15 @@ Result<DType> read_torch_dtype(const Graph& graph, NodeId id) {
   return *dtype;
 }
 
+Result<TorchStorage> read_torch_storage(const Graph& graph, NodeId id) {
+  TorchTensor out;
+  auto fields = graph.kind(id) == Kind::kPersistent ? graph.tuple(graph.args(id)) : std::span<const NodeId>();
+  // Legacy files count the bytes of an untyped storage as uint8 elements.
+  bool untyped = fields.size() >= 2 && graph.global_meaning(fields[1]) == Meaning::kUntypedStorage;
+  CKPT_TRY(read_storage(graph, id, untyped ? std::optional(DType::kUint8) : std::nullopt, out));
+  return TorchStorage{out.storage_key, out.storage_bytes};
+}
+
 bool is_torch_tensor(const Graph& graph, NodeId id) { return is_rebuild(graph.call(id)); }
 
 Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
@@ -179,7 +187,9 @@ Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
   auto offset = as_size(graph, args[1]);
   auto shape = read_sizes(graph, args[2]), stride = read_sizes(graph, args[3]);
   if (!offset || !shape || !stride || shape->size() != stride->size()) return malformed("its offset, sizes or strides have wrong types");
-  out.storage_offset = *offset;
+  auto start = checked_add(out.storage_offset, *offset);
+  if (!start) return malformed("it reaches beyond its storage");
+  out.storage_offset = *start;
   out.shape = std::move(*shape);
   out.stride = std::move(*stride);
   CKPT_TRY(check_extent(out));

@@ -1,6 +1,8 @@
 // What torch.save wrote: a zip with one pickle and a record per storage (formats.md 3.1, 3.2).
 #pragma once
 
+#include <unordered_map>
+
 #include "formats/pickle/torch_tensor.h"
 #include "formats/zip/zip.h"
 
@@ -18,6 +20,17 @@ struct TorchArchive {
 
 /// kUnsupported: TorchScript, big-endian storages, versions above 10. Object pickles: 256 MiB at most.
 Result<TorchArchive> read_torch_archive(const zip::ByteSource& source);
+
+/// Any file of torch.save: the zip of 1.6 and later, or what came before it.
+struct TorchFile {
+  std::vector<std::byte> pickle;  ///< the graph points into it
+  pickle::Graph graph;
+  bool legacy = false;
+  /// Storages by their key: offset from the start of the source, and size.
+  std::unordered_map<std::string, std::pair<uint64_t, uint64_t>> storages;
+};
+/// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`, big-endian machines.
+Result<TorchFile> read_torch_file(const zip::ByteSource& source);
 
 /// An item of a `.distcp` file: one contiguous tensor at the start of a storage of its own.
 struct TensorItem {

@@ -1,0 +1,230 @@
+#include "formats/safetensors/reader.h"
+
+#include <fcntl.h>
+
+#include <algorithm>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <unordered_map>
+
+#include "formats/finish.h"
+#include "formats/safetensors/header.h"
+#include "formats/torch_dist/metadata.h"
+#include "lib/base/checked.h"
+#include "lib/base/io.h"
+
+namespace ckpt::formats {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+namespace {
+
+constexpr uint64_t kMaxIndexBytes = 256 << 20;
+constexpr uint64_t kPrefix = 8;
+constexpr size_t kMaxFiles = 100'000;
+
+bool ends_with(const std::string& text, std::string_view tail) {
+  return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
+}
+
+/// Regular files of a folder whose names end so, sorted.
+std::vector<std::string> files_with(const fs::path& dir, std::string_view tail) {
+  std::vector<std::string> out;
+  std::error_code ec;
+  for (fs::directory_iterator it(dir, ec), end; !ec && it != end && out.size() < kMaxFiles; it.increment(ec)) {
+    std::string name = it->path().filename().string();
+    if (ends_with(name, tail) && fs::is_regular_file(it->symlink_status(ec))) out.push_back(name);
+  }
+  std::sort(out.begin(), out.end());
+  return out;
+}
+
+Result<SafetensorsHeader> read_header(int fd, uint64_t size, const std::string& name) {
+  uint64_t length = 0;
+  CKPT_TRY(io::pread_exact(fd, {reinterpret_cast<std::byte*>(&length), kPrefix}, 0, name));
+  if (length > kMaxSafetensorsHeader || length > size - kPrefix) return fail(Code::kAnswerNo, name, "the header is longer than the file or the limit");
+  std::vector<std::byte> text(length);
+  CKPT_TRY(io::pread_exact(fd, text, kPrefix, name));
+  auto header = parse_safetensors_header(as_text(text), size - kPrefix - length);
+  if (!header) {
+    header.error().subject = name;
+    return std::move(header).error();
+  }
+  header->buffer = kPrefix + length;
+  return header;
+}
+
+class Reader {
+ public:
+  Reader(tensor::Catalog& catalog, DamageLog& damage) : catalog_(catalog), damage_(damage) {}
+
+  /// The tensors of one file join those of the others.
+  Result<void> add_file(const std::string& name) {
+    const auto index = static_cast<uint32_t>(catalog_.files.size());
+    catalog_.files.push_back({name, 0});
+    CKPT_TRY_ASSIGN(UniqueFd fd, catalog_.open_file(index));
+    CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd.get(), name));
+    catalog_.files[index].size = static_cast<uint64_t>(st.st_size);
+    if (catalog_.files[index].size < kPrefix) return fail(Code::kAnswerNo, name, "is too short for a safetensors file");
+    CKPT_TRY_ASSIGN(SafetensorsHeader header, read_header(fd.get(), catalog_.files[index].size, name));
+    CKPT_TRY_ASSIGN(auto offsets, sharding_info(header, name));
+    for (const auto& pair : header.metadata) {
+      if (pair.first.rfind("DCP_", 0) != 0) metadata_[pair.first] = pair.second;
+    }
+    for (SafetensorsEntry& entry : header.entries) CKPT_TRY(add_entry(entry, header.buffer, index, offsets));
+    return {};
+  }
+
+  /// A tensor's file by name; empty: not there.
+  std::string file_of(const std::string& key) const {
+    auto found = by_name_.find(key);
+    if (found == by_name_.end()) return "";
+    return catalog_.files[catalog_.tensors[found->second].shards[0].where.file].path;
+  }
+  bool has_sub_byte(const std::string& key) const { return std::find(sub_byte_.begin(), sub_byte_.end(), key) != sub_byte_.end(); }
+  const json& metadata() const { return metadata_; }
+
+ private:
+  using Offsets = std::unordered_map<std::string, tensor::Shape>;
+
+  /// DCP_SHARDING_INFO of torch's distributed safetensors: where a file's pieces lie in the whole tensors.
+  Result<Offsets> sharding_info(const SafetensorsHeader& header, const std::string& name) {
+    Offsets out;
+    auto found = header.metadata.find("DCP_SHARDING_INFO");
+    if (found == header.metadata.end()) return out;
+    json doc = json::parse(found->second, nullptr, false);
+    if (!doc.is_object()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO is no JSON object");
+    for (const auto& item : doc.items()) {
+      const json& offsets = item.value().is_object() && item.value().contains("saved_offsets") ? item.value()["saved_offsets"] : json();
+      if (!offsets.is_array()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has no saved_offsets");
+      for (const json& n : offsets) {
+        if (!n.is_number_unsigned()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has malformed offsets");
+        out[item.key()].push_back(n.get<uint64_t>());
+      }
+    }
+    sharded_ = true;
+    return out;
+  }
+
+  Result<void> add_entry(SafetensorsEntry& entry, uint64_t buffer, uint32_t file, const Offsets& offsets) {
+    if (!entry.known) {
+      catalog_.unsupported.push_back(entry.name + ": dtype " + entry.dtype + " has less than a byte an element");
+      sub_byte_.push_back(entry.name);
+      return {};
+    }
+    tensor::Shard shard;
+    shard.offset.assign(entry.shape.size(), 0);
+    auto place = offsets.find(entry.name);
+    if (place != offsets.end()) {
+      if (place->second.size() != entry.shape.size()) return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has saved_offsets of another rank");
+      shard.offset = place->second;
+    }
+    shard.shape = entry.shape;
+    shard.where = {file, buffer + entry.begin, entry.end - entry.begin};
+    auto [it, added] = by_name_.try_emplace(entry.name, catalog_.tensors.size());
+    if (added) {
+      catalog_.tensors.emplace_back();
+      catalog_.tensors.back().key = entry.name;
+      catalog_.tensors.back().dtype = *entry.known;
+      catalog_.tensors.back().shape = entry.shape;
+    }
+    tensor::Tensor& t = catalog_.tensors[it->second];
+    if (t.shape.size() != entry.shape.size() || t.dtype != *entry.known) {
+      return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has another rank or dtype in another file");
+    }
+    for (size_t i = 0; i < t.shape.size() && sharded_; ++i) {
+      auto end = checked_add(shard.offset[i], shard.shape[i]);
+      if (!end) return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " ends past what can be counted");
+      t.shape[i] = std::max(t.shape[i], *end);
+    }
+    t.shards.push_back(std::move(shard));
+    return {};
+  }
+
+  tensor::Catalog& catalog_;
+  DamageLog& damage_;
+  std::unordered_map<std::string, size_t> by_name_;
+  std::vector<std::string> sub_byte_;
+  json metadata_ = json::object();
+  bool sharded_ = false;
+};
+
+/// `weight_map` of an index: key -> file.
+Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
+  CKPT_TRY_ASSIGN(std::string text, io::read_file(path, kMaxIndexBytes));
+  json doc = json::parse(text, nullptr, false);
+  if (!doc.is_object() || !doc.contains("weight_map") || !doc["weight_map"].is_object()) {
+    return fail(Code::kAnswerNo, path.string(), "has no weight_map");
+  }
+  std::map<std::string, std::string> out;
+  for (const auto& item : doc["weight_map"].items()) {
+    if (!item.value().is_string()) return fail(Code::kAnswerNo, path.string(), "its weight_map has an entry that is no file name");
+    std::string file = item.value().get<std::string>();
+    if (!is_safe_relative_path(file)) return fail(Code::kAnswerNo, path.string(), "the path \"" + file + "\" leads out of the checkpoint");
+    out[item.key()] = std::move(file);
+  }
+  return out;
+}
+
+Result<void> read_folder(const fs::path& path, Reader& reader, tensor::Catalog& catalog, DamageLog& damage) {
+  std::vector<std::string> indexes = files_with(path, ".safetensors.index.json");
+  if (indexes.size() > 1) return fail(Code::kUnsupported, path.string(), "holds several safetensors indexes: give one file, or a folder with one");
+  std::map<std::string, std::string> weights;
+  std::vector<std::string> files;
+  if (indexes.empty()) {
+    files = files_with(path, ".safetensors");
+  } else {
+    CKPT_TRY_ASSIGN(weights, read_index(path / indexes[0]));
+    for (const auto& weight : weights) files.push_back(weight.second);
+    std::sort(files.begin(), files.end());
+    files.erase(std::unique(files.begin(), files.end()), files.end());
+  }
+  for (const std::string& file : files) {
+    auto added = reader.add_file(file);
+    if (added) continue;
+    if (added.error().code != Code::kAnswerNo && added.error().code != Code::kNotFound) return added;
+    damage.add("", file, std::nullopt, added.error());
+  }
+  for (const auto& weight : weights) {
+    std::string there = reader.file_of(weight.first);
+    if (there != weight.second && !reader.has_sub_byte(weight.first)) {
+      damage.add(weight.first, weight.second, std::nullopt, there.empty() ? "the index names it, the file lacks it" : "lies in another file than the index says: " + there);
+    }
+  }
+  for (const tensor::Tensor& t : catalog.tensors) {
+    if (!weights.empty() && weights.count(t.key) == 0) catalog.warnings.push_back(t.key + ": in a file, but not in the index");
+  }
+  return {};
+}
+
+}  // namespace
+
+bool recognises_safetensors(const fs::path& path) {
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) return !files_with(path, ".safetensors").empty() || !files_with(path, ".safetensors.index.json").empty();
+  if (!fs::is_regular_file(path, ec)) return false;
+  if (ends_with(path.string(), ".safetensors")) return true;
+  // Eight bytes of a length that is not absurd, then the header's first brace.
+  auto fd = io::open_file(path, O_RDONLY | O_NONBLOCK);
+  std::array<std::byte, kPrefix + 1> first{};
+  if (!fd || !io::pread_exact(fd->get(), first, 0, "")) return false;
+  uint64_t length = 0;
+  std::memcpy(&length, first.data(), kPrefix);
+  return length <= kMaxSafetensorsHeader && first[kPrefix] == std::byte{'{'};
+}
+
+Result<tensor::Catalog> read_safetensors(const fs::path& path, const ReadOptions& options) {
+  tensor::Catalog catalog;
+  catalog.format = "safetensors";
+  catalog.root = path;
+  DamageLog damage;
+  Reader reader(catalog, damage);
+  std::error_code ec;
+  if (fs::is_directory(path, ec)) CKPT_TRY(read_folder(path, reader, catalog, damage));
+  else CKPT_TRY(reader.add_file(path.filename().string()));
+  catalog.metadata_json = json({{"__metadata__", reader.metadata()}}).dump(-1, ' ', true);
+  return finish_catalog(std::move(catalog), std::move(damage), options);
+}
+
+}  // namespace ckpt::formats
