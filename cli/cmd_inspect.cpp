@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/inspect_image.h"
 #include "cli/model_view.h"
 #include "formats/common_state.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
+#include "lib/store/image.h"
 
 namespace ckpt::cli {
 
@@ -104,6 +106,7 @@ void print_json(Console& out, const tensor::Catalog& catalog, const View& view, 
 }
 
 Result<void> run_inspect(Context& context, const InspectOptions& options) {
+  if (store::ImageReader::looks_like_image(options.path)) return inspect_image(context, options.path);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
   std::string common;
   if (options.common) {

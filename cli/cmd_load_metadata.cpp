@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 
 #include "cli/command.h"
+#include "cli/inspect_image.h"
 #include "cli/model_view.h"
 #include "formats/common_state.h"
 #include "lib/base/json_text.h"
+#include "lib/store/image.h"
 
 namespace ckpt::cli {
 
@@ -123,6 +125,7 @@ class Document {
 };
 
 Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {
+  if (store::ImageReader::looks_like_image(options.path)) return load_image_metadata(context, options.path);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
   std::string common;
   if (options.common) {

@@ -5,10 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/verify_image.h"
 #include "formats/verify.h"
 #include "lib/base/clock.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
+#include "lib/store/image.h"
 
 namespace ckpt::cli {
 
@@ -43,6 +45,7 @@ void print_json(Console& out, const VerifyCommand& command, const tensor::Catalo
 }
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
+  if (store::ImageReader::looks_like_image(command.path)) return verify_image(context, command.path);
   Stopwatch watch;
   formats::ReadOptions options;
   options.tolerate_damage = true;

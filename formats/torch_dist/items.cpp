@@ -85,7 +85,8 @@ class Locator {
 
   Result<void> locate(tensor::Tensor& t) {
     for (tensor::Shard& shard : t.shards) {
-      if (shard.item.length == 0) continue;
+      // What ends past its file was noted by check_item_ranges.
+      if (shard.item.length == 0 || shard.item.offset + shard.item.length > catalog_.files[shard.item.file].size) continue;
       if (shard.encoding == tensor::Encoding::kEncoded) {
         shard.where = shard.item;
         continue;

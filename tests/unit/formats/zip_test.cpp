@@ -65,7 +65,7 @@ std::string make_zip(const std::vector<Entry>& entries, bool zip64 = false) {
   }
   put<uint32_t>(out, 0x06054b50);
   put<uint32_t>(out, 0);
-  for (int i = 0; i < 2; ++i) put(out, zip64 ? UINT16_MAX : static_cast<uint16_t>(entries.size()));
+  for (int i = 0; i < 2; ++i) put(out, static_cast<uint16_t>(zip64 ? UINT16_MAX : entries.size()));
   put(out, zip64 ? UINT32_MAX : static_cast<uint32_t>(directory.size()));
   put(out, zip64 ? UINT32_MAX : static_cast<uint32_t>(begin));
   put<uint16_t>(out, 0);
