@@ -1,0 +1,85 @@
+# bash completion for ckpt, made by `ckpt completion bash`
+_ckpt() {
+  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    case " pre-dump dump restore check list convert inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+  done
+  COMPREPLY=()
+  case "$verb:$prev" in
+    *:--version) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    *:-h|*:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    *:--json) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    *:--progress) COMPREPLY=($(compgen -W 'auto tty plain jsonl none' -- "$cur")); return ;;
+    *:--color) COMPREPLY=($(compgen -W 'auto always never' -- "$cur")); return ;;
+    *:-q|*:--quiet) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-h|pre-dump:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-p|pre-dump:-t|pre-dump:--pid|pre-dump:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--prev|pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-j|pre-dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-R|pre-dump:--leave-running|pre-dump:--non-stop) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-n|pre-dump:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-h|dump:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-p|dump:-t|dump:--pid|dump:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--prev|dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-j|dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-R|dump:--leave-running|dump:--non-stop) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-s|dump:--leave-stopped) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-n|dump:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:-h|restore:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:-f|restore:-D|restore:--images-dir|restore:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:-d|restore:--detach|restore:--restore-detached) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--pidfile) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:-j|restore:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:-j|check:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    list:-h|list:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:-h|convert:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--to) COMPREPLY=($(compgen -W 'torch_dist' -- "$cur")); return ;;
+    convert:--shard-size) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:-j|convert:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--exclude) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:-n|convert:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--no-sync) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:-h|inspect:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:-h|verify:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--strict) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    load-metadata:-h|load-metadata:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    load-metadata:--key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    load-metadata:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+  esac
+  case "$verb" in
+    '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --version -h --help --json --progress --color -q --quiet' ;;
+    list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
+    convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --common --version -h --help --json --progress --color -q --quiet' ;;
+    verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
+    load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;
+    completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
+  esac
+  if [[ $cur == -* || -z $verb ]]; then
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+  else
+    COMPREPLY=($(compgen -f -- "$cur"))
+  fi
+}
+complete -o filenames -F _ckpt ckpt

@@ -1,0 +1,120 @@
+#!/usr/bin/env python3
+"""Documents: the man page, the README's table and the completions say what the binary does, no more and no less.
+
+usage: documents.py SOURCE_ROOT CKPT_BINARY. Prints every finding; exit 1 if there is one.
+"""
+import os
+import re
+import shutil
+import subprocess
+import sys
+
+ROOT, CKPT = sys.argv[1:3]
+COMPLETIONS = {"bash": "ckpt.bash", "zsh": "_ckpt", "fish": "ckpt.fish"}
+
+
+def run(*arguments):
+    environment = {**os.environ, "CKPT_CONFIG": ""}
+    return subprocess.run([CKPT, *arguments], check=True, text=True, stdout=subprocess.PIPE, env=environment).stdout
+
+
+def read(path):
+    with open(os.path.join(ROOT, path), encoding="utf-8") as stream:
+        return stream.read()
+
+
+def flags_of(help_text):
+    """The flags in the first column of a help's options."""
+    found = set()
+    for line in help_text.splitlines():
+        if match := re.match(r"  (-\S+)", line):
+            found |= {flag for flag in match.group(1).split(",") if flag.startswith("-")}
+    return found
+
+
+def verbs_of(help_text):
+    """Verb and summary of every line below a heading of verbs."""
+    body = help_text[help_text.index("\nOptions:"):]
+    return dict(re.findall(r"^  ([a-z][a-z-]*) {2,}(\S.*)$", body, re.M))
+
+
+def man_sections(page):
+    """verb -> text of its section; the text before the first one is under ''."""
+    pieces = re.split(r"^\.Ss ckpt (\S+)\n", page, flags=re.M)
+    sections = {"": pieces[0]}
+    for verb, text in zip(pieces[1::2], pieces[2::2]):
+        sections[verb] = re.split(r"^\.Sh ", text, flags=re.M)[0]
+    return sections
+
+
+def man_flags(text):
+    """What .Fl (and .It Fl, .Op Fl) name: `Fl -long` is --long, `Fl x` is -x; several words after one Fl are all flags."""
+    found = set()
+    for line in re.findall(r"^\.(?:It |Op )?(Fl .*)$", text, re.M):
+        in_flags = False
+        for word in line.split():
+            if word in ("Ar", "Cm"):
+                in_flags = False
+            elif word == "Fl":
+                in_flags = True
+            elif in_flags and re.fullmatch(r"-?[A-Za-z][\w-]*", word):
+                found.add("-" + word)
+    return found
+
+
+def check_man(top, helps):
+    sections = man_sections(read("man/ckpt.1"))
+    for verb, text in {"": top, **helps}.items():
+        name = f"ckpt {verb}".strip()
+        if verb not in sections:
+            yield f"man/ckpt.1: no section on {name}"
+            continue
+        have, told = flags_of(text), man_flags(sections[verb])
+        if verb:
+            have -= {"-h", "--help"}
+            told -= flags_of(top)
+        for flag in sorted(have - told):
+            yield f"man/ckpt.1: {name}: {flag} is not documented"
+        for flag in sorted(told - have):
+            yield f"man/ckpt.1: {name}: {flag} does not exist"
+    for verb in sorted(set(sections) - set(helps) - {""}):
+        yield f"man/ckpt.1: the verb {verb} does not exist"
+
+
+def check_readme(verbs):
+    rows = dict(re.findall(r"^\| `ckpt ([a-z-]+)` \| (.*) \|$", read("README.md"), re.M))
+    for verb in sorted(set(verbs) ^ set(rows)):
+        yield f"README.md: the table of verbs and ckpt --help differ on {verb}"
+    for verb in set(verbs) & set(rows):
+        if rows[verb] != verbs[verb]:
+            yield f"README.md: {verb}: '{rows[verb]}' where ckpt --help says '{verbs[verb]}'"
+
+
+def check_completions():
+    for shell, name in COMPLETIONS.items():
+        path = f"completions/{name}"
+        if not os.path.exists(os.path.join(ROOT, path)) or read(path) != run("completion", shell):
+            yield f"{path}: is not what `ckpt completion {shell}` prints: run make completions"
+
+
+def check_mandoc():
+    if not shutil.which("mandoc"):
+        print("mandoc is not here: the man pages are not linted")
+        return
+    for name in sorted(os.listdir(os.path.join(ROOT, "man"))):
+        page = os.path.join(ROOT, "man", name)
+        result = subprocess.run(["mandoc", "-T", "lint", "-W", "warning", page], text=True, stdout=subprocess.PIPE)
+        yield from result.stdout.splitlines()
+
+
+def main():
+    top = run("--help")
+    verbs = verbs_of(top)
+    helps = {verb: run(verb, "--help") for verb in verbs}
+    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc()]
+    print("\n".join(findings))
+    print(f"{len(verbs)} verbs, {len(findings)} findings")
+    return 1 if findings or not verbs else 0
+
+
+sys.exit(main())
