@@ -57,7 +57,7 @@ Result<SafetensorsHeader> read_header(int fd, uint64_t size, const std::string& 
 
 class Reader {
  public:
-  Reader(tensor::Catalog& catalog, DamageLog& damage) : catalog_(catalog), damage_(damage) {}
+  explicit Reader(tensor::Catalog& catalog) : catalog_(catalog) {}
 
   /// The tensors of one file join those of the others.
   Result<void> add_file(const std::string& name) {
@@ -143,7 +143,6 @@ class Reader {
   }
 
   tensor::Catalog& catalog_;
-  DamageLog& damage_;
   std::unordered_map<std::string, size_t> by_name_;
   std::vector<std::string> sub_byte_;
   json metadata_ = json::object();
@@ -219,7 +218,7 @@ Result<tensor::Catalog> read_safetensors(const fs::path& path, const ReadOptions
   catalog.format = "safetensors";
   catalog.root = path;
   DamageLog damage;
-  Reader reader(catalog, damage);
+  Reader reader(catalog);
   std::error_code ec;
   if (fs::is_directory(path, ec)) CKPT_TRY(read_folder(path, reader, catalog, damage));
   else CKPT_TRY(reader.add_file(path.filename().string()));

@@ -182,8 +182,9 @@ TEST_CASE("torch_dist writer: every tensor comes back from its items, whatever t
       CHECK(written.count("common.pt") == 1);
       CHECK(written.size() == plan->files.size() + 3);
       if (files > 0) CHECK(plan->files.size() == std::min<size_t>(files, plan->items.size()));
-      for (const auto& [key, bytes] : expected) {
-        if (!options.wanted || options.wanted(key)) CHECK_MESSAGE(read_back(*plan, written, key) == bytes, key);
+      for (const auto& tensor : expected) {
+        const std::string& key = tensor.first;
+        if (!options.wanted || options.wanted(key)) CHECK_MESSAGE(read_back(*plan, written, key) == tensor.second, key);
       }
     }
   }

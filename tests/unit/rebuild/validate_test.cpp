@@ -74,11 +74,11 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"no executable", [](auto& i, auto&) { i.exe = -1; }},
       {"a working folder that is not there", [](auto& i, auto&) { i.cwd = 7; }},
   };
-  for (const auto& [name, change] : changes) {
-    CAPTURE(name);
+  for (const auto& entry : changes) {
+    CAPTURE(entry.first);
     store::ProcessImage image = sound_image();
     Blocks blocks = sound_blocks();
-    change(image, blocks);
+    entry.second(image, blocks);
     auto result = validate(image, blocks);
     REQUIRE_FALSE(result);
     CHECK(result.error().code == Code::kAnswerNo);
