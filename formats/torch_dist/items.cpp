@@ -66,13 +66,35 @@ Result<void> compare(const TensorItem& item, const tensor::Tensor& t, const tens
   return {};
 }
 
-class ZstdItemDecoder : public tensor::Decoder {
+/// Row-major bytes out of a strided tensor's. The pickle reader has checked that every element lies inside.
+void gather(const TensorItem& item, const std::byte* from, MutableByteSpan out) {
+  const uint64_t size = tensor::item_size(item.dtype);
+  tensor::Shape at(item.shape.size(), 0);
+  uint64_t place = 0;
+  for (uint64_t to = 0; to < out.size(); to += size) {
+    std::memcpy(out.data() + to, from + place * size, size);
+    for (size_t axis = at.size(); axis-- > 0;) {
+      place += item.stride[axis];
+      if (++at[axis] < item.shape[axis]) break;
+      place -= item.stride[axis] * item.shape[axis];
+      at[axis] = 0;
+    }
+  }
+}
+
+/// Items that are zstd streams, or tensors that are not row-major: `encoded` is the whole item.
+class ItemDecoder : public tensor::Decoder {
  public:
   Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded, MutableByteSpan out) const override {
-    CKPT_TRY_ASSIGN(auto bytes, decompress(encoded, out.size() + kZipRoom));
-    CKPT_TRY_ASSIGN(TensorItem item, read_tensor_item(zip::ByteSource(bytes, "")));
+    std::vector<std::byte> plain;
+    if (as_text(encoded).substr(0, 2) != "PK") {
+      CKPT_TRY_ASSIGN(plain, decompress(encoded, out.size() + kZipRoom));
+      encoded = plain;
+    }
+    CKPT_TRY_ASSIGN(TensorItem item, read_tensor_item(zip::ByteSource(encoded, "")));
     CKPT_TRY(compare(item, t, shard));
-    std::memcpy(out.data(), bytes.data() + item.offset, out.size());
+    if (item.stride.empty()) std::memcpy(out.data(), encoded.data() + item.offset, out.size());
+    else gather(item, encoded.data() + item.offset, out);
     return {};
   }
 };
@@ -99,7 +121,12 @@ class Locator {
         note(t.key, shard.item, same.error());
         continue;
       }
-      shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
+      if (item->stride.empty()) {
+        shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
+      } else {
+        shard.encoding = tensor::Encoding::kEncoded;
+        shard.where = shard.item;
+      }
     }
     return {};
   }
@@ -142,7 +169,7 @@ class Locator {
 
 }  // namespace
 
-std::shared_ptr<const tensor::Decoder> zstd_item_decoder() { return std::make_shared<ZstdItemDecoder>(); }
+std::shared_ptr<const tensor::Decoder> item_decoder() { return std::make_shared<ItemDecoder>(); }
 
 void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage) {
   std::vector<bool> there(metadata.paths.size(), true);

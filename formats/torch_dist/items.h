@@ -14,7 +14,7 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
 /// Opens the items and sets Shard::where; decodes what is encoded of the objects. Several threads.
 Result<void> locate_items(DcpMetadata& metadata, const tensor::Catalog& catalog, DamageLog& damage);
 
-/// For items that torch's zstd extension wrote: `where` is the whole item.
-std::shared_ptr<const tensor::Decoder> zstd_item_decoder();
+/// For items that torch's zstd extension wrote, and tensors that were saved with strides: `where` is the whole item.
+std::shared_ptr<const tensor::Decoder> item_decoder();
 
 }  // namespace ckpt::formats

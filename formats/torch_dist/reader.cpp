@@ -122,7 +122,7 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
     for (const tensor::Shard& shard : t.tensor.shards) encoded = encoded || shard.encoding == tensor::Encoding::kEncoded;
     catalog.tensors.push_back(std::move(t.tensor));
   }
-  if (encoded) catalog.decoder = zstd_item_decoder();
+  if (encoded) catalog.decoder = item_decoder();
   if (megatron) {
     for (tensor::Object& object : catalog.objects) object.wrapped_in_list = true;
     find_common(catalog, damage);

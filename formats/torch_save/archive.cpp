@@ -76,12 +76,16 @@ Result<TensorItem> read_tensor_item(const zip::ByteSource& source) {
     tensor.error().subject = source.subject();
     return std::move(tensor).error();
   }
-  if (!tensor->contiguous()) return fail(Code::kUnsupported, source.subject(), "its tensor is not contiguous");
   CKPT_TRY_ASSIGN(const zip::Record* record, archive.storage(*tensor, source.subject()));
   const uint64_t item = tensor::item_size(tensor->dtype);
   TensorItem out;
   out.dtype = tensor->dtype;
   out.length = tensor::element_count(tensor->shape).value_or(0) * item;
+  if (!tensor->contiguous() && out.length > 0) {
+    out.length = item;
+    for (size_t axis = 0; axis < tensor->shape.size(); ++axis) out.length += (tensor->shape[axis] - 1) * tensor->stride[axis] * item;
+    out.stride = std::move(tensor->stride);
+  }
   out.offset = out.length == 0 ? record->offset : record->offset + tensor->storage_offset * item;
   out.shape = std::move(tensor->shape);
   return out;

@@ -32,11 +32,13 @@ struct TorchFile {
 /// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`, big-endian machines.
 Result<TorchFile> read_torch_file(const zip::ByteSource& source);
 
-/// An item of a `.distcp` file: one contiguous tensor at the start of a storage of its own.
+/// An item of a `.distcp` file: one tensor with a storage of its own. torch saves it with the strides that it has: those of
+/// a transposed one are not row-major.
 struct TensorItem {
   tensor::DType dtype;
   tensor::Shape shape;
-  uint64_t offset = 0, length = 0;  ///< the tensor's bytes, from the start of the zip
+  std::vector<uint64_t> stride;     ///< elements; empty: row-major without holes
+  uint64_t offset = 0, length = 0;  ///< from the tensor's first byte to its last, from the start of the zip
 };
 Result<TensorItem> read_tensor_item(const zip::ByteSource& source);
 
