@@ -18,17 +18,20 @@ PACKAGES = $(BUILD_PACKAGES) $(TEST_PACKAGES)
 # Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.
 export PATH := /usr/bin:$(PATH)
 
-.PHONY: all demo check install clean deps completions
+.PHONY: all configure demo check install clean deps completions
 
-all: deps
-	cmake --preset default >build-configure.log 2>&1 || { cat build-configure.log; exit 1; }
-	@rm -f build-configure.log
-	cmake --build build -j $(JOBS)
+all: configure
+	cmake --build build -j $(JOBS) --target ckpt
+
+configure: deps
+	@mkdir -p build
+	@cmake --preset default >build/configure.log 2>&1 || { cat build/configure.log; exit 1; }
 
 demo: all
 	CKPT_BIN=build/ckpt tests/support/demo.sh
 
-check: all
+check: configure
+	cmake --build build -j $(JOBS)
 	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
 	then echo "make check: passed"; \
 	else echo "make check: FAILED (above; again with: ctest --test-dir build --rerun-failed --output-on-failure)"; exit 1; fi
