@@ -22,8 +22,8 @@ Result<uint64_t> reap_inside(int target, int child) {
   constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
   CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze_leader(target, kFreezeTimeoutUs));
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(target, false));
-  CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(target, maps));
-  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(target, target, instruction));
+  CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(target, maps));
+  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(target, target, gadgets));
   {
     CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, target));
     CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));

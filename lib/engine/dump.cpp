@@ -153,8 +153,8 @@ Result<void> Capture::describe(bool want_snapshot, bool want_tracking) {
   manifest_.process = std::move(now.image);
   pipes_ = std::move(now.pipe_contents);
   phase("inventory");
-  CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(options_.pid, now.vmas));
-  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(options_.pid, options_.pid, instruction));
+  CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(options_.pid, now.vmas));
+  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(options_.pid, options_.pid, gadgets));
   CKPT_TRY(capture::describe_inside(*frozen_, scratch, manifest_.process, xstates_));
   phase("describe");
   if (want_snapshot || want_tracking) {

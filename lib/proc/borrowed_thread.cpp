@@ -38,33 +38,36 @@ constexpr uint64_t kForkAt = 0x10;
 
 }  // namespace
 
-Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps) {
+Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
+  using namespace std::string_view_literals;
   std::vector<const Vma*> candidates;
   for (const Vma& vma : maps) {
-    if ((vma.prot & PROT_EXEC) == 0 || (vma.prot & PROT_READ) == 0 || vma.name == "[vsyscall]") continue;
-    candidates.insert(vma.name == "[vdso]" ? candidates.begin() : candidates.end(), &vma);
+    if ((vma.prot & PROT_EXEC) != 0 && (vma.prot & PROT_READ) != 0 && vma.name != "[vsyscall]") candidates.push_back(&vma);
   }
+  auto rank = [](const Vma* vma) { return vma->name == "[vdso]" ? 0 : vma->name.find("/libc") != std::string::npos ? 1 : 2; };
+  std::stable_sort(candidates.begin(), candidates.end(), [&](const Vma* a, const Vma* b) { return rank(a) < rank(b); });
+  Gadgets out;
   std::vector<std::byte> code;
+  auto find = [&](const Vma& vma, std::string_view bytes, RemoteAddress& to) {
+    size_t at = raw(to) == 0 ? as_text(code).find(bytes) : std::string_view::npos;
+    if (at != std::string_view::npos) to = RemoteAddress(vma.start + at);
+  };
   for (const Vma* vma : candidates) {
+    if (raw(out.syscall) != 0 && raw(out.returning) != 0 && raw(out.sigreturn) != 0) break;
     code.resize(std::min<uint64_t>(vma->end - vma->start, 4 << 20));
     if (!read_memory(pid, RemoteAddress(vma->start), code)) continue;
-    std::string_view text = as_text(code);
-    if (size_t at = text.find("\x0f\x05"); at != std::string_view::npos) return RemoteAddress(vma->start + at);
+    find(*vma, "\x0f\x05"sv, out.syscall);
+    find(*vma, "\x0f\x05\xc3"sv, out.returning);
+    find(*vma, "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv, out.sigreturn);
   }
-  return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
+  if (raw(out.syscall) == 0) return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
+  return out;
 }
 
-Result<Scratch> Scratch::map(int pid, int tid, RemoteAddress syscall_instruction) {
-  Scratch out(pid, tid, syscall_instruction);
-  BorrowedThread thread(out, tid);
-  CKPT_TRY_ASSIGN(thread.regs_, get_registers(tid));
-  CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(tid));
-  thread.active_ = true;
-  CKPT_TRY(set_signal_mask(tid, ~0ull));
-  CKPT_TRY_ASSIGN(int64_t at, thread.run(syscall_instruction, RemoteAddress(thread.regs_.rsp), SYS_mmap,
-                                         {0, kSize, PROT_READ | PROT_WRITE | PROT_EXEC, MAP_PRIVATE | MAP_ANONYMOUS, ~0ull, 0},
-                                         nullptr));
-  CKPT_TRY(thread.finish());
+Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
+  Scratch out(pid, tid, gadgets);
+  constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  CKPT_TRY_ASSIGN(int64_t at, BorrowedThread::lone_call(out, SYS_mmap, {0, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
   CKPT_TRY(write_memory(pid, out.start_, ByteSpan(reinterpret_cast<const std::byte*>(kCode), sizeof kCode)));
@@ -72,22 +75,58 @@ Result<Scratch> Scratch::map(int pid, int tid, RemoteAddress syscall_instruction
 }
 
 Scratch::Scratch(Scratch&& other) noexcept
-    : pid_(other.pid_), tid_(other.tid_), instruction_(other.instruction_), start_(std::exchange(other.start_, RemoteAddress(0))) {}
+    : pid_(other.pid_), tid_(other.tid_), gadgets_(other.gadgets_), start_(std::exchange(other.start_, RemoteAddress(0))) {}
 
 Scratch::~Scratch() { (void)unmap(); }
 
 Result<void> Scratch::unmap() {
   RemoteAddress start = std::exchange(start_, RemoteAddress(0));
   if (raw(start) == 0) return {};
-  BorrowedThread thread(*this, tid_);
-  CKPT_TRY_ASSIGN(thread.regs_, get_registers(tid_));
-  CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(tid_));
-  thread.active_ = true;
-  CKPT_TRY(set_signal_mask(tid_, ~0ull));
-  CKPT_TRY_ASSIGN(int64_t result, thread.run(instruction_, RemoteAddress(thread.regs_.rsp), SYS_munmap, {raw(start), kSize}, nullptr));
-  CKPT_TRY(thread.finish());
+  CKPT_TRY_ASSIGN(int64_t result, BorrowedThread::lone_call(*this, SYS_munmap, {raw(start), kSize}));
   if (result < 0) return sys_error(static_cast<int>(-result), describe_pid(pid_), "cannot remove the scratch mapping");
   return {};
+}
+
+/// Lays the healing frame below the red zone of the thread's stack, where the kernel puts a signal's. False: no place for it.
+Result<bool> BorrowedThread::spread_net(const Gadgets& gadgets) {
+  if (raw(gadgets.returning) == 0 || raw(gadgets.sigreturn) == 0) return false;
+  constexpr uint64_t kRedZone = 128, kRoom = 16 * 1024;
+  CKPT_TRY_ASSIGN(std::vector<std::byte> xstate, get_xstate(tid_));
+  if (regs_.rsp < kRoom + kRedZone) return false;
+  uint64_t size = make_signal_frame(0, regs_, xstate, mask_).size();
+  uint64_t place = (regs_.rsp - kRedZone - size) & ~uint64_t{63};
+  std::vector<std::byte> frame = make_signal_frame(place, regs_, xstate, mask_);
+  uint64_t restorer = raw(gadgets.sigreturn);
+  std::memcpy(frame.data(), &restorer, sizeof restorer);
+  below_net_.resize(frame.size());
+  if (!read_memory(scratch_->pid(), RemoteAddress(place), below_net_)) return false;
+  if (!write_memory(scratch_->pid(), RemoteAddress(place), frame)) return false;
+  net_ = RemoteAddress(place);
+  return true;
+}
+
+Result<int64_t> BorrowedThread::lone_call(const Scratch& scratch, long number, const Arguments& arguments) {
+  const Gadgets& gadgets = scratch.gadgets_;
+  BorrowedThread thread(scratch, scratch.tid_);
+  CKPT_TRY_ASSIGN(thread.regs_, get_registers(thread.tid_));
+  CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(thread.tid_));
+  CKPT_TRY_ASSIGN(bool safe, thread.spread_net(gadgets));
+  RemoteAddress instruction = safe ? gadgets.returning : gadgets.syscall;
+  RemoteAddress stack = safe ? thread.net_ : RemoteAddress(thread.regs_.rsp);
+  thread.active_ = true;
+  CKPT_TRY(thread.park(instruction, stack));
+  CKPT_TRY_ASSIGN(int64_t result, thread.run(instruction, stack, number, arguments, nullptr));
+  CKPT_TRY(thread.finish());
+  return result;
+}
+
+/// Registers first: should ckpt die after the mask was set, the thread heals; the other way round it would run on deaf.
+Result<void> BorrowedThread::park(RemoteAddress instruction, RemoteAddress stack) {
+  user_regs_struct parked = regs_;
+  parked.rip = raw(instruction), parked.rsp = raw(stack), parked.rax = SYS_getpid;
+  parked.orig_rax = ~0ull;
+  CKPT_TRY(set_registers(tid_, parked));
+  return set_signal_mask(tid_, ~0ull);
 }
 
 Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
@@ -99,18 +138,14 @@ Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
   std::vector<std::byte> bytes = make_signal_frame(raw(frame), out.regs_, xstate, out.mask_);
   CKPT_ASSERT(bytes.size() <= Scratch::kBufferAt - Scratch::kFrameAt);
   CKPT_TRY(write_memory(scratch.pid(), frame, bytes));
-  // Registers first: should ckpt die after the mask was set, the thread heals; the other way round it would run on deaf.
-  user_regs_struct parked = out.regs_;
-  parked.rip = raw(scratch.start()), parked.rsp = raw(frame + sizeof(uint64_t)), parked.rax = SYS_getpid;
-  parked.orig_rax = ~0ull;
-  CKPT_TRY(set_registers(tid, parked));
   out.active_ = true;
-  CKPT_TRY(set_signal_mask(tid, ~0ull));
+  CKPT_TRY(out.park(scratch.start(), frame + sizeof(uint64_t)));
   return out;
 }
 
 BorrowedThread::BorrowedThread(BorrowedThread&& other) noexcept
-    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)), regs_(other.regs_), mask_(other.mask_) {}
+    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)), regs_(other.regs_), mask_(other.mask_),
+      net_(other.net_), below_net_(std::move(other.below_net_)) {}
 
 BorrowedThread::~BorrowedThread() { (void)finish(); }
 
@@ -119,7 +154,9 @@ Result<void> BorrowedThread::finish() {
   CKPT_TRY(set_signal_mask(tid_, mask_));
   // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go of a
   // stopped thread marks it as signalled (__ptrace_unlink).
-  return set_registers(tid_, regs_);
+  CKPT_TRY(set_registers(tid_, regs_));
+  if (raw(net_) == 0) return {};
+  return write_memory(scratch_->pid(), net_, below_net_);
 }
 
 Result<void> BorrowedThread::step(Stop& stop) {

@@ -4,9 +4,10 @@
 // its registers are put aside, it runs a `syscall` instruction, and gets its registers back. All signals are blocked
 // meanwhile.
 //
-// If ckpt is killed in that window the kernel lets the thread run on as it stands. So the calls are made from a scratch
-// mapping whose next instructions are rt_sigreturn over a frame that holds the thread's true state: an abandoned thread
-// finishes the call, then heals itself. Only the call that makes the scratch mapping runs without that net.
+// If ckpt is killed in that window the kernel lets the thread run on as it stands. So every call is followed by rt_sigreturn
+// over a frame that holds the thread's true state: an abandoned thread finishes the call, then heals itself. The calls are
+// made from a scratch mapping; the two that make and remove it run like a signal handler, from the target's own code with
+// the frame below its stack pointer.
 #pragma once
 
 #include <sys/user.h>
@@ -23,14 +24,24 @@
 
 namespace ckpt::proc {
 
-/// A `syscall` instruction of the target: in its vdso, else in any executable mapping. kUnsupported when there is none.
-Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps);
+/// Pieces of the target's own code.
+struct Gadgets {
+  RemoteAddress syscall{0};    ///< `syscall`, in the vdso where there is one
+  RemoteAddress returning{0};  ///< `syscall; ret`, 0: none. Every libc has it
+  RemoteAddress sigreturn{0};  ///< `mov $15, %rax; syscall`, which libc gives the kernel as SA_RESTORER. 0: none
+};
+/// kUnsupported when there is not even a `syscall`.
+Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps);
+inline Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps) {
+  CKPT_TRY_ASSIGN(Gadgets found, find_gadgets(pid, maps));
+  return found.syscall;
+}
 
 /// A private mapping in the target (64 KiB): code, the healing frame, room for arguments and results.
 class Scratch {
  public:
   /// `tid` is stopped. Every thread of the process may then be borrowed through this mapping, one after the other.
-  static Result<Scratch> map(int pid, int tid, RemoteAddress syscall_instruction);
+  static Result<Scratch> map(int pid, int tid, const Gadgets& gadgets);
   Scratch(Scratch&& other) noexcept;
   Scratch& operator=(Scratch&&) = delete;
   /// Unmaps if `unmap` was not called; a target that runs or has ended is left alone.
@@ -47,9 +58,9 @@ class Scratch {
 
  private:
   friend class BorrowedThread;
-  Scratch(int pid, int tid, RemoteAddress instruction) : pid_(pid), tid_(tid), instruction_(instruction) {}
+  Scratch(int pid, int tid, const Gadgets& gadgets) : pid_(pid), tid_(tid), gadgets_(gadgets) {}
   int pid_, tid_;
-  RemoteAddress instruction_;
+  Gadgets gadgets_;
   RemoteAddress start_{0};
 };
 
@@ -80,6 +91,10 @@ class BorrowedThread {
  private:
   BorrowedThread(const Scratch& scratch, int tid) : scratch_(&scratch), tid_(tid) {}
   friend class Scratch;
+  /// One call of a thread that is not borrowed, without the scratch mapping.
+  static Result<int64_t> lone_call(const Scratch& scratch, long number, const Arguments& arguments);
+  Result<bool> spread_net(const Gadgets& gadgets);
+  Result<void> park(RemoteAddress instruction, RemoteAddress stack);
   Result<void> step(Stop& stop);
   Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments, int* child);
 
@@ -88,6 +103,8 @@ class BorrowedThread {
   bool active_ = false;
   user_regs_struct regs_{};
   uint64_t mask_ = 0;
+  RemoteAddress net_{0};             ///< lone calls: where the frame lies on the thread's stack
+  std::vector<std::byte> below_net_; ///< what was there
 };
 
 }  // namespace ckpt::proc

@@ -88,14 +88,20 @@ void back_off(unsigned round) {
 }  // namespace
 
 Result<Stop> wait_stop(int tid, uint64_t timeout_us) {
-  uint64_t start = monotonic_us();
-  for (unsigned round = 0;; ++round) {
+  const uint64_t start = monotonic_us();
+  for (unsigned round = 1;; ++round) {
+    // Never blocking: waitpid for a killed process's first thread does not return before its other threads were waited
+    // for, and those may well be ours to wait for, too.
     int status = 0;
-    pid_t got = ::waitpid(tid, &status, __WALL | (timeout_us != 0 ? WNOHANG : 0));
+    pid_t got = ::waitpid(tid, &status, __WALL | WNOHANG);
     if (got == tid) return decode_stop(status);
-    if (got < 0 && errno == EINTR) continue;
-    if (got < 0) return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
-    if (monotonic_us() - start > timeout_us) {
+    if (got < 0 && errno != EINTR) return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
+    constexpr unsigned kRoundsBetweenLooks = 1024;
+    if (round % kRoundsBetweenLooks == 0) {
+      auto stat = read_stat(tid);
+      if (!stat || stat->state == 'Z' || stat->state == 'X') return Stop{};
+    }
+    if (timeout_us != 0 && monotonic_us() - start > timeout_us) {
       return fail(Code::kBusy, "thread " + std::to_string(tid), "did not stop in time (in an uninterruptible wait?)");
     }
     back_off(round);

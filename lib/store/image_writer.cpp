@@ -64,8 +64,17 @@ class Writer final : public ImageWriter {
   Result<void> write_manifest(const Manifest& manifest) const;
   /// From the first failure on nothing is written, and nothing is ever committed.
   Result<void> remember(Result<void> result) {
-    if (!result) failed_.store(true, kRelaxed);
+    if (!result) note_failure(result.error());
     return result;
+  }
+  void note_failure(const Error& error) {
+    std::lock_guard lock(failure_mutex_);
+    if (!failed_.exchange(true)) failure_ = error;
+  }
+  /// What later callers are told: the first failure itself, since any of them may be the one whose word is heard.
+  Error first_failure() {
+    std::lock_guard lock(failure_mutex_);
+    return failure_;
   }
 
   StagedDir staged_;
@@ -79,6 +88,8 @@ class Writer final : public ImageWriter {
   BlockIndex index_;
   std::atomic<uint64_t> pages_data_{0}, pages_zero_{0}, pages_parent_{0}, bytes_written_{0}, repeated_{0};
   std::atomic<bool> failed_{false};
+  std::mutex failure_mutex_;
+  Error failure_{Code::kBug, "", "the image is committed already"};
 };
 
 Result<void> Writer::check(const Block& block) const {
@@ -92,7 +103,7 @@ Result<void> Writer::check(const Block& block) const {
 }
 
 Result<void> Writer::add_block(const Block& block) {
-  if (failed_.load(kRelaxed)) return fail(Code::kIo, staged_.destination().string(), "an earlier write failed");
+  if (failed_.load(kRelaxed)) return first_failure();
   CKPT_TRY(remember(check(block)));
   return remember(store_block(block, find_zero_pages(block.data_mask, block.data)));
 }
@@ -185,7 +196,7 @@ Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan pac
 Result<uint64_t> Writer::append(AppendFile& file, ByteSpan data) {
   std::lock_guard lock(append_mutex_);
   auto offset = file.append(data);
-  if (!offset) failed_.store(true, kRelaxed);
+  if (!offset) note_failure(offset.error());
   else bytes_written_.fetch_add(data.size(), kRelaxed);
   return offset;
 }
@@ -259,7 +270,7 @@ Result<void> Writer::write_manifest(const Manifest& manifest) const {
 }
 
 Result<void> Writer::commit(Manifest& manifest) {
-  if (failed_.exchange(true)) return fail(Code::kIo, staged_.destination().string(), "an earlier write failed, or the image is committed");
+  if (failed_.exchange(true)) return first_failure();
   CKPT_TRY(make_durable(manifest));
   CKPT_TRY(fill_in(manifest));
   CKPT_TRY(write_manifest(manifest));

@@ -95,9 +95,11 @@ TEST_CASE("borrow: a call is made in the target, its registers and mappings are 
     auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
     REQUIRE(frozen);
     auto maps = read_maps(target.pid(), false);
-    auto instruction = find_syscall_instruction(target.pid(), *maps);
-    REQUIRE(instruction);
-    auto scratch = Scratch::map(target.pid(), target.pid(), *instruction);
+    auto gadgets = find_gadgets(target.pid(), *maps);
+    REQUIRE(gadgets);
+    CHECK(raw(gadgets->returning) != 0);
+    CHECK(raw(gadgets->sigreturn) != 0);
+    auto scratch = Scratch::map(target.pid(), target.pid(), *gadgets);
     REQUIRE(scratch);
     for (int tid : frozen->threads()) {
       auto regs_before = get_registers(tid);
@@ -129,7 +131,7 @@ TEST_CASE("borrow: a thread that is abandoned in the middle heals itself") {
       Cancel cancel;
       auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
       auto maps = read_maps(target.pid(), false);
-      auto scratch = Scratch::map(target.pid(), target.pid(), *find_syscall_instruction(target.pid(), *maps));
+      auto scratch = Scratch::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
       int tid = frozen->threads().back();
       auto thread = BorrowedThread::begin(*scratch, tid);
       if (round > 0) (void)thread->call(SYS_getpid);
@@ -155,7 +157,7 @@ TEST_CASE("borrow: a frozen fork holds the memory of its instant and leaves no z
   auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
   REQUIRE(frozen);
   auto maps = read_maps(target.pid(), false);
-  auto scratch = Scratch::map(target.pid(), target.pid(), *find_syscall_instruction(target.pid(), *maps));
+  auto scratch = Scratch::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
   auto thread = BorrowedThread::begin(*scratch, target.pid());
   REQUIRE(thread);
   auto child = thread->fork_frozen();
