@@ -6,7 +6,7 @@ set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 ckpt=$(realpath "${CKPT_BIN:-$here/../../build/ckpt}")
 python=${CKPT_PYTHON:-python3}
-steps=${CKPT_DEMO_STEPS:-120}
+steps=${CKPT_DEMO_STEPS:-}
 work=$(mktemp -d "${TMPDIR:-/tmp}/ckpt-demo-XXXXXX")
 training=
 
@@ -43,6 +43,12 @@ for fd in /proc/$$/fd/*; do
   number=${fd##*/}
   if ((number > 2 && number < 255)); then eval "exec $number>&-"; fi
 done
+
+# As many steps as take some 12 seconds here: time to dump a process that is still at work, on any machine.
+if [ -z "$steps" ]; then
+  took=$("$python" "$here/train.py" "$work/probe.log" --steps 20 2>&1 >/dev/null)
+  steps=$(awk -v took="${took% s}" 'BEGIN { n = int(20 * 12 / (took > 0.05 ? took : 0.05)); print n < 40 ? 40 : n - n % 20 }')
+fi
 
 heading "1. The training loop, uninterrupted"
 "$python" "$here/train.py" "$work/straight.log" --steps "$steps" 2>"$work/straight.err"
