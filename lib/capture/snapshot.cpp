@@ -11,18 +11,20 @@
 
 namespace ckpt::capture {
 
-Result<Snapshot> Snapshot::take(proc::BorrowedThread& thread, int target) {
+Result<Snapshot> Snapshot::take(proc::BorrowedThread& thread, int target, const proc::Gadgets& gadgets) {
   CKPT_TRY_ASSIGN(int pid, thread.fork_frozen());
-  return Snapshot(target, pid);
+  return Snapshot(target, pid, gadgets);
 }
 
 namespace {
 
-Result<uint64_t> reap_inside(int target, int child) {
+Result<uint64_t> reap_inside(int target, int child, proc::Gadgets gadgets) {
   constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
   CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze_leader(target, kFreezeTimeoutUs));
-  CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(target, false));
-  CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(target, maps));
+  if (!proc::still_hold(target, gadgets)) {
+    CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(target, false));
+    CKPT_TRY_ASSIGN(gadgets, proc::find_gadgets(target, maps));
+  }
   CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(target, target, gadgets));
   {
     CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, target));
@@ -43,7 +45,7 @@ Result<uint64_t> Snapshot::finish() {
   for (auto stop = proc::wait_stop(child); stop && stop->kind != proc::StopKind::kEnded; stop = proc::wait_stop(child)) {
     (void)proc::resume(child, proc::Resume::kRun);
   }
-  auto stood = reap_inside(target_, child);
+  auto stood = reap_inside(target_, child, gadgets_);
   // A target that has ended meanwhile leaves its children to others.
   if (!stood && stood.error().code == Code::kNotFound) return uint64_t{0};
   return stood;

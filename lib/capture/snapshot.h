@@ -10,8 +10,9 @@ namespace ckpt::capture {
 /// the destructor; should ckpt be killed the kernel ends it (PTRACE_O_EXITKILL).
 class Snapshot {
  public:
-  static Result<Snapshot> take(proc::BorrowedThread& thread, int target);
-  Snapshot(Snapshot&& other) noexcept : target_(other.target_), pid_(std::exchange(other.pid_, 0)) {}
+  static Result<Snapshot> take(proc::BorrowedThread& thread, int target, const proc::Gadgets& gadgets);
+  Snapshot(Snapshot&& other) noexcept
+      : target_(other.target_), pid_(std::exchange(other.pid_, 0)), gadgets_(other.gadgets_) {}
   Snapshot& operator=(Snapshot&&) = delete;
   ~Snapshot() { (void)finish(); }
 
@@ -21,8 +22,9 @@ class Snapshot {
   Result<uint64_t> finish();
 
  private:
-  Snapshot(int target, int pid) : target_(target), pid_(pid) {}
+  Snapshot(int target, int pid, const proc::Gadgets& gadgets) : target_(target), pid_(pid), gadgets_(gadgets) {}
   int target_, pid_;
+  proc::Gadgets gadgets_;  ///< of the target
 };
 
 }  // namespace ckpt::capture

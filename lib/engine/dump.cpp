@@ -64,6 +64,7 @@ class Capture {
   UniqueFd pidfd_;
   capture::ProcessKey key_;
   capture::Inventory before_;            ///< taken while the process ran
+  proc::Gadgets gadgets_;
   std::filesystem::path parent_;
   std::string parent_id_;
   bool tracked_ = false;                 ///< the parent's tracking is armed and ours to use
@@ -86,6 +87,7 @@ Result<void> Capture::look_first() {
   key_ = {options_.pid, stat.start_time};
   CKPT_TRY_ASSIGN(before_, capture::take_inventory(options_.pid, pidfd_.get(), {options_.shell_job, nullptr}));
   if (!before_.blockers.empty()) return capture::blocked_error(options_.pid, before_.blockers);
+  CKPT_TRY_ASSIGN(gadgets_, proc::find_gadgets(options_.pid, before_.vmas));
   return {};
 }
 
@@ -153,8 +155,10 @@ Result<void> Capture::describe(bool want_snapshot, bool want_tracking) {
   manifest_.process = std::move(now.image);
   pipes_ = std::move(now.pipe_contents);
   phase("inventory");
-  CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(options_.pid, now.vmas));
-  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(options_.pid, options_.pid, gadgets));
+  if (!proc::still_hold(options_.pid, gadgets_)) {
+    CKPT_TRY_ASSIGN(gadgets_, proc::find_gadgets(options_.pid, now.vmas));
+  }
+  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(options_.pid, options_.pid, gadgets_));
   CKPT_TRY(capture::describe_inside(*frozen_, scratch, manifest_.process, xstates_));
   phase("describe");
   if (want_snapshot || want_tracking) {
@@ -185,7 +189,7 @@ Result<void> Capture::make_tracker(proc::BorrowedThread& thread) {
 
 /// Without the memory for a fork the copy is made while the target stands still: said, not hidden.
 Result<void> Capture::make_snapshot(proc::BorrowedThread& thread) {
-  auto snapshot = capture::Snapshot::take(thread, options_.pid);
+  auto snapshot = capture::Snapshot::take(thread, options_.pid, gadgets_);
   if (snapshot) {
     snapshot_.emplace(std::move(*snapshot));
     return {};

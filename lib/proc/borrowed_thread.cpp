@@ -36,10 +36,23 @@ constexpr uint8_t kCode[] = {
 };
 constexpr uint64_t kForkAt = 0x10;
 
+using namespace std::string_view_literals;
+constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
+constexpr std::string_view kSigreturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv;
+
 }  // namespace
 
+bool still_hold(int pid, const Gadgets& gadgets) {
+  auto holds = [pid](RemoteAddress at, std::string_view bytes) {
+    std::byte found[16];
+    MutableByteSpan code(found, bytes.size());
+    return raw(at) == 0 || (read_memory(pid, at, code) && as_text(code) == bytes);
+  };
+  return raw(gadgets.syscall) != 0 && holds(gadgets.syscall, kSyscall) && holds(gadgets.returning, kReturning) &&
+         holds(gadgets.sigreturn, kSigreturn);
+}
+
 Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
-  using namespace std::string_view_literals;
   std::vector<const Vma*> candidates;
   for (const Vma& vma : maps) {
     if ((vma.prot & PROT_EXEC) != 0 && (vma.prot & PROT_READ) != 0 && vma.name != "[vsyscall]") candidates.push_back(&vma);
@@ -56,9 +69,9 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
     if (raw(out.syscall) != 0 && raw(out.returning) != 0 && raw(out.sigreturn) != 0) break;
     code.resize(std::min<uint64_t>(vma->end - vma->start, 4 << 20));
     if (!read_memory(pid, RemoteAddress(vma->start), code)) continue;
-    find(*vma, "\x0f\x05"sv, out.syscall);
-    find(*vma, "\x0f\x05\xc3"sv, out.returning);
-    find(*vma, "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv, out.sigreturn);
+    find(*vma, kSyscall, out.syscall);
+    find(*vma, kReturning, out.returning);
+    find(*vma, kSigreturn, out.sigreturn);
   }
   if (raw(out.syscall) == 0) return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
   return out;

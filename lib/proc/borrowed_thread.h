@@ -30,6 +30,8 @@ struct Gadgets {
   RemoteAddress returning{0};  ///< `syscall; ret`, 0: none. Every libc has it
   RemoteAddress sigreturn{0};  ///< `mov $15, %rax; syscall`, which libc gives the kernel as SA_RESTORER. 0: none
 };
+/// True while the code found earlier is still there. Finding it takes milliseconds, which a stopped target need not wait.
+bool still_hold(int pid, const Gadgets& gadgets);
 /// kUnsupported when there is not even a `syscall`.
 Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps);
 inline Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector<Vma>& maps) {
