@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <iterator>
 
 #include "lib/base/worker_pool.h"
 #include "lib/proc/remote_memory.h"
@@ -99,10 +100,13 @@ bool Staging::fits(const std::vector<BlockPlan>& blocks) const { return batch_by
 
 Result<void> Staging::read(int pid, const std::vector<BlockPlan>& blocks, unsigned workers) {
   CKPT_ASSERT(fits(blocks));
-  if (blocks.size() <= kBatchBlocks) {  // starting threads would cost more than the copy
-    return read_batch(pid, blocks, MutableByteSpan(buffer_.data(), batch_bytes(blocks)));
+  // Blocks without a page to copy are the many in a delta: not even looked at by the workers.
+  std::vector<BlockPlan> wanted;
+  std::copy_if(blocks.begin(), blocks.end(), std::back_inserter(wanted), [](const BlockPlan& b) { return b.data_mask != 0; });
+  if (wanted.size() <= kBatchBlocks) {  // starting threads would cost more than the copy
+    return read_batch(pid, wanted, MutableByteSpan(buffer_.data(), batch_bytes(wanted)));
   }
-  return for_batches(blocks, workers, nullptr, [&](Blocks batch, size_t offset) -> Result<void> {
+  return for_batches(wanted, workers, nullptr, [&](Blocks batch, size_t offset) -> Result<void> {
     return read_batch(pid, batch, MutableByteSpan(buffer_.data() + offset, batch_bytes(batch)));
   });
 }

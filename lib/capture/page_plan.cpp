@@ -118,8 +118,9 @@ Result<PagePlan> plan_pages(const proc::Pagemap& pagemap, int pid, Tracking trac
       case store::MappingKind::kSharedAnonymous: CKPT_TRY(plan_shared(pid, map, out)); break;
       case store::MappingKind::kAnonymous:
       case store::MappingKind::kPrivateFile: {
-        CKPT_TRY_ASSIGN(std::vector<PageRegion> regions,
-                        arm ? pagemap.scan_and_protect(map.start, map.end) : pagemap.scan(map.start, map.end));
+        const uint64_t wanted = map.kind == store::MappingKind::kAnonymous ? page::kAll & ~page::kFile : page::kAll;
+        CKPT_TRY_ASSIGN(std::vector<PageRegion> regions, arm ? pagemap.scan_and_protect(map.start, map.end, wanted)
+                                                             : pagemap.scan(map.start, map.end, wanted));
         for (const PageRegion& region : regions) plan_region(region, use_parent, fork_copies(map), map, out);
         break;
       }

@@ -54,16 +54,16 @@ Result<Pagemap> Pagemap::open(int pid, bool legacy) {
   return out;
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan(uint64_t start, uint64_t end) const {
-  return can_scan_ ? scan_with(start, end, 0) : scan_legacy(start, end);
+Result<std::vector<PageRegion>> Pagemap::scan(uint64_t start, uint64_t end, uint64_t wanted) const {
+  return can_scan_ ? scan_with(start, end, wanted, 0) : scan_legacy(start, end);
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end) const {
+Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end, uint64_t wanted) const {
   if (!can_scan_) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
-  return scan_with(start, end, kWpMatching);
+  return scan_with(start, end, wanted, kWpMatching);
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end, uint64_t flags) const {
+Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end, uint64_t wanted, uint64_t flags) const {
   std::vector<PageRegion> out, batch(1024);
   while (start < end) {
     PmScanArg arg{};
@@ -73,7 +73,7 @@ Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end,
     // Holes are left out: protecting them too would fill page tables for address space that was never touched, and a
     // page that is populated later reads as written anyway.
     arg.category_anyof_mask = page::kPresent | page::kSwapped;
-    arg.return_mask = known_;
+    arg.return_mask = known_ & wanted;
     int n = ::ioctl(fd_.get(), kPagemapScan, &arg);
     if (n < 0) {
       if (errno == EINTR) continue;
