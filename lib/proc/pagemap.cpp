@@ -23,7 +23,11 @@ constexpr unsigned long kPagemapScan = _IOWR('f', 16, PmScanArg);
 constexpr uint64_t kWpMatching = 1;
 constexpr uint64_t kPage = 4096;
 
-void append(std::vector<PageRegion>& out, const PageRegion& region) {
+/// A full vector can end a call inside the region it reported last: what the next call says of those pages again is dropped,
+/// since protecting them has made them read as unwritten.
+void append(std::vector<PageRegion>& out, PageRegion region) {
+  if (!out.empty()) region.start = std::max(region.start, out.back().end);
+  if (region.start >= region.end) return;
   if (!out.empty() && out.back().end == region.start && out.back().categories == region.categories) {
     out.back().end = region.end;
   } else {
