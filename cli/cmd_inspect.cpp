@@ -106,7 +106,10 @@ void print_json(Console& out, const tensor::Catalog& catalog, const View& view, 
 }
 
 Result<void> run_inspect(Context& context, const InspectOptions& options) {
-  if (store::ImageReader::looks_like_image(options.path)) return inspect_image(context, options.path);
+  if (store::ImageReader::looks_like_image(options.path)) {
+    if (options.globs.empty() && !options.common) return inspect_image(context, options.path);
+    return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
+  }
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
   std::string common;
   if (options.common) {

@@ -62,7 +62,7 @@ Json entry_json(const Entry& entry) {
   if (!entry.manifest) return {{"path", entry.path.string()}, {"ok", false}, {"error", entry.manifest.error().text()}};
   const store::Manifest& m = *entry.manifest;
   return {{"path", entry.path.string()}, {"ok", true},
-          {"id", m.id},                  {"kind", m.kind},
+          {"id", m.id},                  {"image_kind", m.kind},
           {"created", m.created},        {"pid", m.process.pid},
           {"arguments", m.process.arguments}, {"parent_path", m.parent_path},
           {"parent_id", m.parent_id},    {"bytes", entry.bytes()}};

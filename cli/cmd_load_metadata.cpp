@@ -125,7 +125,10 @@ class Document {
 };
 
 Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {
-  if (store::ImageReader::looks_like_image(options.path)) return load_image_metadata(context, options.path);
+  if (store::ImageReader::looks_like_image(options.path)) {
+    if (options.globs.empty() && !options.common) return load_image_metadata(context, options.path);
+    return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
+  }
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
   std::string common;
   if (options.common) {

@@ -198,15 +198,15 @@ Json inspect_json(const ImageReader& reader) {
   for (const Manifest* image : reader.chain()) {
     uint64_t bytes = 0;
     for (const StoredFile& file : image->files) bytes += file.size;
-    chain.push_back({{"id", image->id}, {"kind", image->kind}, {"created", image->created}, {"bytes", bytes},
+    chain.push_back({{"id", image->id}, {"image_kind", image->kind}, {"created", image->created}, {"bytes", bytes},
                      {"parent_path", image->parent_path}});
   }
   PageCounts pages = count_pages(reader.blocks(), 0, ~uint64_t{0});
   return {{"schema", "ckpt.inspect/1"},
-          {"what", "process-image"},
+          {"kind", "process"},
           {"path", reader.path().string()},
           {"id", m.id},
-          {"kind", m.kind},
+          {"image_kind", m.kind},
           {"created", m.created},
           {"host", {{"hostname", m.host.hostname}, {"kernel", m.host.kernel}, {"machine", m.host.machine}, {"cpu", m.host.cpu_model}}},
           {"chain", chain},
@@ -233,7 +233,7 @@ Result<void> inspect_image(Context& context, const std::filesystem::path& dir) {
 
 Result<void> load_image_metadata(Context& context, const std::filesystem::path& dir) {
   CKPT_TRY_ASSIGN(Manifest manifest, read_manifest(dir));
-  Json doc = {{"schema", "ckpt.load-metadata/1"}, {"what", "process-image"}, {"path", dir.string()}};
+  Json doc = {{"schema", "ckpt.load-metadata/1"}, {"kind", "process"}, {"path", dir.string()}};
   doc["manifest"] = Json::parse(to_json(manifest));
   context.out.data(to_text(doc));
   return {};
