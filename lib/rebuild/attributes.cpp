@@ -34,6 +34,7 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, Scratch& scrat
 }  // namespace
 
 void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script) {
+  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0);  // the tracer's end is what kills it
   if (image.session == image.pid) {
     script.add("begin a session", SYS_setsid);
   } else if (image.group == image.pid) {
@@ -70,18 +71,10 @@ void set_limits(const store::ProcessImage& image, Child& child, Script& script, 
   script.add("set the personality", SYS_personality, image.personality);
 }
 
-void set_after_credentials(const store::ProcessImage& image, bool parent_stays, Script& script,
-                           ProgressSink& progress) {
+void set_after_credentials(const store::ProcessImage& image, Script& script) {
   // 2 (readable by root only) cannot be asked for; 0 is the nearest, and no less private.
   script.add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);
-  int signal = image.parent_death_signal;
-  if (signal != 0 && !parent_stays) {
-    progress.note(fmt::format(
-        "the process wanted signal {} at its parent's end; with --detach ckpt ends at once, so it will get none",
-        signal));
-    signal = 0;
-  }
-  script.add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, signal, 0, 0, 0);
+  script.add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, image.parent_death_signal, 0, 0, 0);
 }
 
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress) {

@@ -16,8 +16,8 @@ void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Ch
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress);
 
-/// What a change of credentials resets. `parent_stays`: ckpt will wait for the process.
-void set_after_credentials(const store::ProcessImage& image, bool parent_stays, Script& script, ProgressSink& progress);
+/// What a change of credentials resets. The parent must be the final one.
+void set_after_credentials(const store::ProcessImage& image, Script& script);
 
 /// oom_score_adj and coredump_filter, through /proc.
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress);

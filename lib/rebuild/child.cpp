@@ -2,16 +2,19 @@
 
 #include <fmt/format.h>
 #include <linux/sched.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <filesystem>
+#include <new>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
@@ -58,33 +61,84 @@ std::string holder_of(int number) {
   return "";
 }
 
-Result<Child> Child::create(int pid, Scratch& scratch) {
+namespace {
+
+/// clone3 with the number asked for. In the parent: the pid, or -errno. The child waits to be seized.
+long clone_with_pid(int pid) {
   pid_t set_tid[1] = {pid};
   clone_args args{};
   args.flags = CLONE_CLEAR_SIGHAND;
   args.exit_signal = SIGCHLD;
   args.set_tid = reinterpret_cast<uint64_t>(set_tid);
   args.set_tid_size = 1;
-  pid_t parent = ::getpid();
+  auto parent = static_cast<pid_t>(::syscall(SYS_getpid));
   long got = ::syscall(SYS_clone3, &args, sizeof args);
   if (got == 0) wait_to_be_seized(parent);
-  if (got < 0) {
-    int err = errno;
-    std::string subject = "process " + std::to_string(pid);
-    if (err == EEXIST) return fail(Code::kBusy, subject, "its number is taken by " + holder_of(pid));
-    if (err == EPERM) {
-      return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE")
-          .with_hint("run as root");
-    }
-    return sys_error(err, subject, "cannot be created");
+  return got < 0 ? -errno : got;
+}
+
+/// A process that makes the child in ckpt's stead, says in `result` how that went, and then only exists. It ignores
+/// SIGCHLD, so that a child which fails is reaped without it.
+pid_t start_stand_in(int pid, std::atomic<long>& result) {
+  pid_t ckpt = ::getpid();
+  pid_t stand_in = ::fork();
+  if (stand_in != 0) return stand_in;
+  ::syscall(SYS_prctl, PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+  if (::syscall(SYS_getppid) != ckpt) ::_exit(1);
+  ::signal(SIGCHLD, SIG_IGN);
+  result.store(clone_with_pid(pid));
+  for (;;) ::pause();
+}
+
+void end_stand_in(int stand_in) {
+  ::kill(stand_in, SIGKILL);
+  while (::waitpid(stand_in, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+Error creation_error(int pid, int err) {
+  std::string subject = "process " + std::to_string(pid);
+  if (err == EEXIST) return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid));
+  if (err == EPERM) {
+    return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE").with_hint("run as root");
+  }
+  return sys_error(err, subject, "cannot be created");
+}
+
+}  // namespace
+
+Result<Child> Child::create(int pid, Scratch& scratch, Parent parent) {
+  long got = 0;
+  int stand_in = -1;
+  if (parent == Parent::kCkpt) {
+    got = clone_with_pid(pid);
+  } else {
+    std::byte* room = scratch.allocate(sizeof(std::atomic<long>));  // memory that the stand-in shares
+    if (room == nullptr) return fail(Code::kBug, "", "the scratch is too small");
+    auto& result = *new (room) std::atomic<long>(0);
+    stand_in = start_stand_in(pid, result);
+    if (stand_in < 0) return sys_error("", "cannot make a process");
+    while ((got = result.load()) == 0 && ::waitpid(stand_in, nullptr, WNOHANG) == 0) ::sched_yield();
+  }
+  if (got <= 0) {
+    if (stand_in > 0) end_stand_in(stand_in);
+    return creation_error(pid, got == 0 ? ECHILD : static_cast<int>(-got));
   }
   Child child(pid, scratch);
+  child.stand_in_ = stand_in;
   CKPT_TRY(child.attach());
   return child;
 }
 
+void Child::leave_parent() {
+  if (stand_in_ > 0) end_stand_in(std::exchange(stand_in_, -1));
+}
+
 Child::Child(Child&& other) noexcept
-    : pid_(std::exchange(other.pid_, -1)), scratch_(other.scratch_), threads_(std::move(other.threads_)) {}
+    : pid_(std::exchange(other.pid_, -1)),
+      scratch_(other.scratch_),
+      threads_(std::move(other.threads_)),
+      stand_in_(std::exchange(other.stand_in_, -1)) {}
 
 Child::~Child() {
   if (pid_ <= 0) return;
@@ -98,8 +152,9 @@ Child::~Child() {
   for (;;) {
     pid_t got = ::waitpid(pid_, &status, __WALL);
     if (got < 0 && errno == EINTR) continue;
-    if (got < 0 || WIFEXITED(status) || WIFSIGNALED(status)) return;
+    if (got < 0 || WIFEXITED(status) || WIFSIGNALED(status)) break;
   }
+  leave_parent();
 }
 
 Result<void> Child::attach() {

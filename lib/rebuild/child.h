@@ -17,7 +17,10 @@ class Child {
  public:
   /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
   /// blocked (the interpreter ends with one), every handler at its default, no rseq registration.
-  static Result<Child> create(int pid, Scratch& scratch);
+  enum class Parent { kCkpt, kStandIn };
+  /// kStandIn: a helper process is the parent, until `leave_parent` ends it and the child goes to init: ckpt's own end
+  /// then means nothing to it.
+  static Result<Child> create(int pid, Scratch& scratch, Parent parent = Parent::kCkpt);
   Child(Child&& other) noexcept;
   Child& operator=(Child&&) = delete;
   ~Child();
@@ -46,6 +49,9 @@ class Child {
   /// Runs code that ends in int3 with rbx = `argument`.
   Result<void> run_code(int tid, uint64_t code, uint64_t argument);
 
+  /// With a stand-in: its end makes the child an orphan. The child's own parent death signal must not be set yet.
+  void leave_parent();
+
   /// Lets every thread go. After this it is an ordinary child (or orphan) and nothing here touches it any more.
   Result<void> release();
 
@@ -58,6 +64,7 @@ class Child {
   int pid_;
   Scratch* scratch_;
   std::vector<int> threads_;
+  int stand_in_ = -1;
 };
 
 /// The process that holds a pid, thread id, process group or session number: "1234 (bash)", with its parent if it is a

@@ -50,7 +50,9 @@ class OneProcess final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
-    CKPT_TRY_ASSIGN(Child child, Child::create(image_.pid, *scratch_));
+    // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
+    bool orphan = image_.parent_death_signal != 0 && !options_.parent_stays;
+    CKPT_TRY_ASSIGN(Child child, Child::create(image_.pid, *scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     child_.emplace(std::move(child));
     phase("create");
     Script script;
@@ -118,7 +120,8 @@ class OneProcess final : public Rebuild {
     CKPT_TRY(run_in_threads(image_, scripts, *child_));
     CKPT_TRY(set_extended_registers(reader_, *child_));
     Script last;
-    set_after_credentials(image_, options_.parent_stays, last, progress_);
+    child_->leave_parent();
+    set_after_credentials(image_, last);
     set_timers(image_, scratch, last);
     CKPT_TRY(child_->run(last));
     return finish(regs);

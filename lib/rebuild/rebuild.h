@@ -15,7 +15,7 @@ namespace ckpt::rebuild {
 
 struct Options {
   bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
-  bool parent_stays = false;  ///< ckpt will wait for the process, so a parent death signal makes sense
+  bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
 };
 
 struct Totals {

@@ -1,7 +1,7 @@
 #include "lib/rebuild/child.h"
 
 #include <doctest/doctest.h>
-#include <sys/mman.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -137,4 +137,27 @@ TEST_CASE("child: a number that is taken is refused, and the holder named") {
   REQUIRE_FALSE(child);
   CHECK(child.error().code == Code::kBusy);
   CHECK(child.error().message.find("unit_rebuild") != std::string::npos);
+}
+
+TEST_CASE("child: one with a stand-in for a parent becomes an orphan without noticing") {
+  if (!may_choose_pids()) return;
+  int pid = free_pid();
+  auto scratch = Scratch::create({});
+  REQUIRE(scratch);
+  {
+    auto child = Child::create(pid, *scratch, Child::Parent::kStandIn);
+    REQUIRE(child);
+    Script before, after;
+    before.add("forget the parent", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0);
+    before.add("ask for the parent", SYS_getppid);
+    REQUIRE(child->run(before));
+    child->leave_parent();
+    after.add("ask for the parent", SYS_getppid);
+    REQUIRE(child->run(after));
+    CHECK(before.calls()[1].result != ::getpid());
+    CHECK(before.calls()[1].result != after.calls()[0].result);
+    CHECK(::waitpid(static_cast<pid_t>(before.calls()[1].result), nullptr, WNOHANG) == -1);
+  }
+  auto stat = proc::read_stat(pid);
+  CHECK((!stat || stat->state == 'Z'));  // whoever adopts orphans here may be slow to reap it
 }
