@@ -149,7 +149,9 @@ Result<void> ask_timers(BorrowedThread& borrowed, RemoteAddress buffer, store::P
   for (int which : {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF}) {
     CKPT_TRY(borrowed.call_ok("read its interval timers", SYS_getitimer, {static_cast<uint64_t>(which), raw(buffer)}));
     CKPT_TRY_ASSIGN(itimerval value, fetch<itimerval>(borrowed));
-    if (microseconds(value.it_value) == 0) continue;
+    // ITIMER_REAL reads as 0 from its expiry until its signal is taken; its interval shows that it goes on.
+    bool expired = which == ITIMER_REAL && microseconds(value.it_interval) != 0;
+    if (microseconds(value.it_value) == 0 && !expired) continue;
     image.interval_timers.push_back({which, microseconds(value.it_interval), microseconds(value.it_value)});
   }
   CKPT_TRY_ASSIGN(std::vector<proc::TimerLine> timers, proc::read_timers(image.pid));

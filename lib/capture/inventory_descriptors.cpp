@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/sysmacros.h>
+#include <sys/timerfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -224,8 +225,14 @@ class DescriptorInventory {
       for (const auto& target : info.epoll) d.epoll.push_back({target.fd, target.events, target.data});
     } else if (kind == "[timerfd]") {
       d.kind = DescriptorKind::kTimerfd;
-      d.timerfd_clock = info.timer_clock, d.timerfd_settime_flags = info.timer_flags, d.timerfd_ticks = info.timer_ticks;
-      d.timerfd_interval_ns = info.timer_interval_ns, d.timerfd_value_ns = info.timer_value_ns;
+      // After its first expiry a repeating timer stands still until somebody asks; only then are the others counted.
+      CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, open.fd));
+      itimerspec left{};
+      if (::timerfd_gettime(theirs.get(), &left) != 0) return sys_error("timerfd", "cannot read the time left");
+      CKPT_TRY_ASSIGN(proc::FdInfo counted, proc::read_fdinfo(pid_, open.fd));
+      d.timerfd_clock = counted.timer_clock, d.timerfd_settime_flags = counted.timer_flags;
+      d.timerfd_ticks = counted.timer_ticks;
+      d.timerfd_interval_ns = counted.timer_interval_ns, d.timerfd_value_ns = counted.timer_value_ns;
     } else if (kind == "[signalfd]") {
       d.kind = DescriptorKind::kSignalfd;
       d.signalfd_mask = info.signal_mask;

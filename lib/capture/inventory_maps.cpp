@@ -110,6 +110,7 @@ Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::P
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
   if (vma.name == "/dev/zero (deleted)") {
     map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
+    if (vma.shared) map.shared_object = vma.inode, map.file_offset = vma.offset;
     return std::string();
   }
   Result<int> file = files.find(vma.name, vma.inode);

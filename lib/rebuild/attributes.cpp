@@ -34,7 +34,8 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, Scratch& scrat
 }  // namespace
 
 void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script) {
-  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0);  // the tracer's end is what kills it
+  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0,
+             0);  // the tracer's end is what kills it
   if (image.session == image.pid) {
     script.add("begin a session", SYS_setsid);
   } else if (image.group == image.pid) {

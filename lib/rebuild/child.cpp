@@ -100,7 +100,8 @@ Error creation_error(int pid, int err) {
   std::string subject = "process " + std::to_string(pid);
   if (err == EEXIST) return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid));
   if (err == EPERM) {
-    return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE").with_hint("run as root");
+    return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE")
+        .with_hint("run as root");
   }
   return sys_error(err, subject, "cannot be created");
 }

@@ -16,6 +16,7 @@ namespace ckpt::rebuild {
 struct OpenedFiles {
   std::map<std::pair<int, bool>, int> mapped;  ///< (index of the file, opened for writing too)
   std::map<int, int> descriptors;              ///< index into ProcessImage::descriptors: kFile and kDevice
+  std::map<uint64_t, int> shared_objects;      ///< see shared_memory.h
   int exe = -1, cwd = -1, root = -1;
 };
 

@@ -15,8 +15,8 @@ Result<Inherited> Inherited::create(const store::ProcessImage& image) {
   }
   // Files may be opened twice: once for a mapping, once for a descriptor. ckpt itself needs a few.
   constexpr size_t kOwn = 64;
-  rlim_t needed =
-      static_cast<rlim_t>(out.base_) + image.files.size() * 2 + image.descriptors.size() + image.pipes.size() + kOwn;
+  rlim_t needed = static_cast<rlim_t>(out.base_) + image.files.size() * 2 + image.maps.size() +
+                  image.descriptors.size() + image.pipes.size() + kOwn;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return sys_error("", "cannot read the limit of descriptors");
   if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {

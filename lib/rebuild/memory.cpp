@@ -105,6 +105,9 @@ void map_one(const MemoryMap& map, bool filled, const OpenedFiles& files, Script
   flags |= shared ? MAP_SHARED : has_flag(map, "dp") ? kDroppable : MAP_PRIVATE;
   if (map.kind == MappingKind::kPrivateFile || map.kind == MappingKind::kSharedFile) {
     fd = files.mapped.at({map.file, maps_for_writing(map)});
+  } else if (auto object = files.shared_objects.find(map.shared_object);
+             shared && object != files.shared_objects.end()) {
+    fd = object->second;
   } else {
     flags |= MAP_ANONYMOUS;
   }

@@ -17,6 +17,7 @@
 #include "lib/rebuild/host_check.h"
 #include "lib/rebuild/inherited.h"
 #include "lib/rebuild/memory.h"
+#include "lib/rebuild/shared_memory.h"
 #include "lib/rebuild/signals.h"
 #include "lib/rebuild/threads.h"
 #include "lib/rebuild/validate.h"
@@ -38,6 +39,7 @@ class OneProcess final : public Rebuild {
     check_numbers(image_, reasons);
     check_timers(image_, reasons);
     files_ = open_files(image_, *inherited_, reasons, progress_);
+    files_.shared_objects = make_shared_objects(image_, *inherited_, reasons);
     descriptors_ = make_descriptors(reader_, files_, options_.shell_job, *inherited_, reasons);
     CKPT_TRY(reasons.verdict(reader_.path().string()));
     phase("check");
@@ -52,7 +54,8 @@ class OneProcess final : public Rebuild {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.parent_death_signal != 0 && !options_.parent_stays;
-    CKPT_TRY_ASSIGN(Child child, Child::create(image_.pid, *scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
+    CKPT_TRY_ASSIGN(Child child,
+                    Child::create(image_.pid, *scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     child_.emplace(std::move(child));
     phase("create");
     Script script;

@@ -107,7 +107,8 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons) {
   if (can_choose_timer_ids()) return;
   for (const auto& timer : image.posix_timers) {
     if (timer.id <= kMaxCountedTimer) continue;
-    reasons.add(Code::kUnsupported, fmt::format("timer {} cannot get its number back on this kernel (before 6.15)", timer.id));
+    reasons.add(Code::kUnsupported,
+                fmt::format("timer {} cannot get its number back on this kernel (before 6.15)", timer.id));
   }
 }
 
@@ -132,8 +133,8 @@ void set_timers(const store::ProcessImage& image, Scratch& scratch, Script& scri
   for (const auto& timer : image.interval_timers) {
     constexpr uint64_t kMicro = 1'000'000;
     uint64_t left = timer.value_us;
-    // A repeating timer without time left has expired, and its signal is queued: the kernel would start it again when the
-    // process takes that, but setitimer with 0 stops it for good.
+    // A repeating timer without time left has expired, and its signal is queued: the kernel would start it again when
+    // the process takes that, but setitimer with 0 stops it for good.
     if (timer.which == ITIMER_REAL && left == 0) left = timer.interval_us;
     uint64_t setting[4] = {timer.interval_us / kMicro, timer.interval_us % kMicro, left / kMicro, left % kMicro};
     script.add("arm an interval timer", SYS_setitimer, timer.which, scratch.put(setting), 0);

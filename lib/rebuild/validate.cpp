@@ -52,7 +52,8 @@ Result<void> validate_threads(const store::ProcessImage& image) {
   }
   std::set<int> timers;
   for (const auto& timer : image.posix_timers) {
-    if (timer.id < 0 || !timers.insert(timer.id).second) return damaged("a timer has an impossible number or appears twice");
+    if (timer.id < 0 || !timers.insert(timer.id).second)
+      return damaged("a timer has an impossible number or appears twice");
   }
   for (const auto& timer : image.interval_timers) {
     if (timer.which < 0 || timer.which > 2) return damaged("an interval timer");
@@ -74,7 +75,7 @@ Result<void> validate_maps(const store::ProcessImage& image) {
     previous_end = map.end;
     bool of_file = map.kind == MappingKind::kPrivateFile || map.kind == MappingKind::kSharedFile;
     if (!is_index(map.file, image.files.size(), of_file)) return damaged(name + " has no file");
-    if (map.file_offset % store::kPageSize != 0 || (map.prot & ~7) != 0)
+    if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
       return damaged(name + " has an impossible offset or protection");
     for (const auto& guard : map.guards) {
       if (guard.first < map.start || guard.second > map.end || guard.first >= guard.second ||

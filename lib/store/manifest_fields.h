@@ -108,6 +108,7 @@ void describe(A& a, typename A::template Of<MemoryMap> m) {
   a.text("name", m.name);
   a.number("file", m.file, -1);
   a.hex("file_offset", m.file_offset);
+  a.number("shared_object", m.shared_object);
   a.texts("flags", m.flags);
   a.list("guards", m.guards, [](auto& sub, auto& range) {
     sub.hex("start", range.first);

@@ -119,6 +119,7 @@ struct MemoryMap {
   std::string name;          ///< as /proc/PID/maps shows it: path, [heap], [stack], [anon:..]
   int file = -1;             ///< index into ProcessImage::files, -1: none
   uint64_t file_offset = 0;
+  uint64_t shared_object = 0;  ///< kSharedAnonymous: mappings of one number (its inode) show one memory, at file_offset
   std::vector<std::string> flags;  ///< VmFlags of smaps as they are: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
   std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
   bool operator==(const MemoryMap&) const = default;
