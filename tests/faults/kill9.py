@@ -10,7 +10,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, Failure, Target, check_released, ckpt, differences, fingerprint, run_tests, wait_until
+from harness import CKPT, Failure, Target, check_released, children_of, ckpt, differences, fingerprint, run_tests, wait_until
 
 COUNT = int(os.environ.get("CKPT_KILL_COUNT", "200"))
 SEED = int(os.environ.get("CKPT_KILL_SEED", str(time.time_ns() % 1000000)))
@@ -54,8 +54,7 @@ class Attack:
         process = subprocess.Popen([CKPT, *self.arguments(verb)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
         time.sleep(self.random.uniform(0, 1.3 * self.typical[tuple(verb)]))
-        process.send_signal(signal.SIGKILL)
-        process.wait()
+        self.kill(process)
         # Whatever heals the target needs a moment of its own.
         time.sleep(0.005)
         survived = self.target.running()
@@ -73,6 +72,17 @@ class Attack:
         elif verb != ["dump"]:
             raise Failure(f"the target has ended: {self.target.ending}")
         self.judge_image(survived, steps)
+
+    def kill(self, process):
+        """What the user started, or what that has started, or all of it at once."""
+        helpers = children_of(process.pid) if process.poll() is None else []
+        which = self.random.choice(("front", "helpers", "all"))
+        for pid in ([process.pid] if which != "helpers" else []) + (helpers if which != "front" else []):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        process.wait(30)
 
     def judge_image(self, survived, steps):
         if not os.path.exists(os.path.join(self.image, "manifest.json")):

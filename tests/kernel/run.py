@@ -105,12 +105,18 @@ def flavour_chain(target):
 
 
 def flavour_leave_running(target):
-    """The original goes on and passes; after its end the image is restored and passes, too."""
-    before = fingerprint(target.pid)
-    ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "-R").expect(0)
-    unharmed(target, before)
-    target.check(0)
-    restore_and_check(target, "image", 0)
+    """The original goes on and passes, also after a pre-dump; after its end the images are restored and pass, too."""
+    for name, more in (("whole", []), ("first", None), ("delta", ["--prev", image(target, "first")])):
+        if more is None:
+            pre_dump(target, name)
+            target.step()
+            continue
+        before = fingerprint(target.pid)
+        ckpt("dump", "-p", target.pid, "-f", image(target, name), "-R", *more).expect(0)
+        unharmed(target, before)
+    target.check(1)
+    restore_and_check(target, "whole", 0)
+    restore_and_check(target, "delta", 1)
 
 
 def flavour_twice(target):

@@ -31,6 +31,15 @@ wait_for() {
     sleep 0.05
   done
 }
+# A session of its own, without the descriptors that this shell may have inherited from whoever started it.
+start_alone() {
+  local fd
+  for fd in "/proc/$BASHPID/fd/"*; do
+    fd=${fd##*/}
+    if [ "$fd" -gt 2 ] && [ "$fd" -ne 255 ]; then eval "exec $fd>&-"; fi
+  done
+  exec setsid "$@"
+}
 frozen_ms() {
   "$python" -c 'import json, sys; print("%.1f" % (json.load(open(sys.argv[1] + "/manifest.json"))["stats"]["frozen_us"] / 1000))' "$1"
 }
@@ -57,7 +66,7 @@ tail -n 2 "$work/straight.log"
 echo "took $(tail -n 1 "$work/straight.err")"
 
 heading "2. The same loop: pre-dumped while it runs, dumped, restored"
-setsid "$python" "$here/train.py" "$work/broken.log" --steps "$steps" </dev/null >/dev/null 2>&1 &
+start_alone "$python" "$here/train.py" "$work/broken.log" --steps "$steps" </dev/null >/dev/null 2>&1 &
 training=$!
 wait_for "$work/broken.log" "^step .*0 " 60
 sleep 1.5

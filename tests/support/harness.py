@@ -58,7 +58,11 @@ def status_field(pid, name):
 
 def children_of(pid):
     found = []
-    for tid in os.listdir(f"/proc/{pid}/task"):
+    try:
+        tids = os.listdir(f"/proc/{pid}/task")
+    except FileNotFoundError:
+        return []
+    for tid in tids:
         found += [int(word) for word in read_text(f"/proc/{pid}/task/{tid}/children").split()]
     return found
 
@@ -81,7 +85,16 @@ def descriptors(pid):
 
 
 def mappings(pid):
-    return read_text(f"/proc/{pid}/maps").splitlines()
+    """The listing, with neighbours joined that differ in nothing: whether the kernel does that is its own affair."""
+    found = []
+    for line in read_text(f"/proc/{pid}/maps").splitlines():
+        span, permissions, offset, device, inode, *name = line.split(None, 5)
+        start, end = (int(part, 16) for part in span.split("-"))
+        rest = (permissions, int(offset, 16), device, inode, *name)
+        if found and inode == "0" and found[-1][1] == start and found[-1][2:] == rest:
+            start = found.pop()[0]
+        found.append((start, end, *rest))
+    return [f"{start:x}-{end:x} {' '.join(map(str, rest))}" for start, end, *rest in found]
 
 
 def fingerprint(pid):
