@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <ctime>
+#include <optional>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
@@ -41,22 +42,36 @@ std::vector<store::QueuedSignal> to_image(const std::vector<std::array<uint8_t, 
   return out;
 }
 
-/// The number of the call that a thread is in. A call that was stopped before runs as restart_syscall (219): then the
-/// number is the immediate of the `mov $n, %eax` in front of its `syscall` instruction. 219: not found.
-uint64_t blocked_call(int pid, const user_regs_struct& regs) {
-  if (regs.orig_rax != SYS_restart_syscall) return regs.orig_rax;
-  constexpr size_t kBack = 32;
-  std::array<std::byte, kBack> code{};
-  if (!proc::read_memory(pid, RemoteAddress(regs.rip - 2 - kBack), code)) return regs.orig_rax;
-  for (size_t at = kBack - 5 + 1; at-- > 0;) {
-    if (code[at] != std::byte{0xb8}) continue;
+/// The last `mov $n, %reg` in the code before `end` (`opcode`: 0xb8 eax, 0xbf edi) whose n is a call that restarts.
+std::optional<uint64_t> number_moved_before(ByteSpan code, uint8_t opcode) {
+  for (size_t at = code.size() - 5 + 1; at-- > 0;) {
+    if (code[at] != std::byte{opcode}) continue;
     uint32_t number = 0;
     std::memcpy(&number, &code[at + 1], sizeof number);
     for (uint32_t known : {SYS_nanosleep, SYS_clock_nanosleep, SYS_poll, SYS_futex}) {
       if (number == known) return number;
     }
   }
-  return regs.orig_rax;
+  return std::nullopt;
+}
+
+/// The number of the call that a thread is in. A call that was stopped before runs as restart_syscall (219): then the
+/// number is the immediate of the `mov $n, %eax` in front of its `syscall` instruction; or, where that is libc's
+/// syscall(), which begins with `mov %rdi, %rax`, of the `mov $n, %edi` in front of the call of it. 219: not found.
+uint64_t blocked_call(int pid, const user_regs_struct& regs) {
+  if (regs.orig_rax != SYS_restart_syscall) return regs.orig_rax;
+  std::array<std::byte, 32> code{};
+  if (!proc::read_memory(pid, RemoteAddress(regs.rip - 2 - code.size()), code)) return regs.orig_rax;
+  if (auto number = number_moved_before(code, 0xb8)) return *number;
+  constexpr std::array<std::byte, 3> kMovRdiRax = {std::byte{0x48}, std::byte{0x89}, std::byte{0xf8}};
+  if (std::search(code.begin(), code.end(), kMovRdiRax.begin(), kMovRdiRax.end()) == code.end()) return regs.orig_rax;
+  uint64_t caller = 0;
+  std::array<std::byte, 64> call{};
+  if (!proc::read_memory(pid, RemoteAddress(regs.rsp), MutableByteSpan(reinterpret_cast<std::byte*>(&caller), sizeof caller)) ||
+      !proc::read_memory(pid, RemoteAddress(caller - call.size()), call)) {
+    return regs.orig_rax;
+  }
+  return number_moved_before(call, 0xbf).value_or(regs.orig_rax);
 }
 
 /// A call interrupted with -ERESTART_RESTARTBLOCK: what `rebuild` must do, since the time left is in the kernel's task.
@@ -165,6 +180,8 @@ Result<void> ask_timers(BorrowedThread& borrowed, RemoteAddress buffer, store::P
     timer.interval_ns = nanoseconds(value.it_interval), timer.value_ns = nanoseconds(value.it_value);
     image.posix_timers.push_back(timer);
   }
+  std::sort(image.posix_timers.begin(), image.posix_timers.end(),
+            [](const store::PosixTimer& a, const store::PosixTimer& b) { return a.id < b.id; });
   return {};
 }
 

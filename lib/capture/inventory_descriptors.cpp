@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/kcmp.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -74,24 +75,33 @@ class DescriptorInventory {
     out_.blockers.push_back({"descriptor " + std::to_string(fd), std::move(what), std::move(flag)});
   }
 
-  /// A pipe is the process's own when both ends are in it and nobody else has it open.
+  /// A pipe is the process's own when nobody else has it open, be its other end here or nowhere any more.
   void find_outside_pipes() {
-    std::map<std::string, int> modes;
+    std::map<std::string, int> modes, numbers;
     for (const proc::OpenFd& open : open_) {
       if (!starts_with(open.link, kPipePrefix)) continue;
       auto info = proc::read_fdinfo(pid_, open.fd);
       int mode = info ? info->flags & O_ACCMODE : 0;
       modes[open.link] |= mode == O_RDONLY ? 1 : mode == O_WRONLY ? 2 : 3;
+      numbers[open.link] = open.fd;
     }
     std::set<std::string> whole;
     for (const auto& [link, ends] : modes) {
-      if (ends == 3) whole.insert(link);
+      if (ends == 3 || other_end_closed(numbers[link])) whole.insert(link);
       else outside_pipes_.insert(link);
     }
     // Looking through every process takes milliseconds: not while the target stands still.
     if (options_.earlier != nullptr) out_.outside_pipes = options_.earlier->outside_pipes;
     else if (!whole.empty()) out_.outside_pipes = pipes_held_elsewhere(pid_, whole);
     outside_pipes_.insert(out_.outside_pipes.begin(), out_.outside_pipes.end());
+  }
+
+  /// The reader of a pipe without writers is hung up on, the writer of one without readers sees an error.
+  bool other_end_closed(int fd) const {
+    auto theirs = proc::get_remote_fd(pidfd_, fd);
+    if (!theirs) return false;
+    pollfd poll{theirs->get(), 0, 0};
+    return ::poll(&poll, 1, 0) == 1 && (poll.revents & (POLLHUP | POLLERR)) != 0;
   }
 
   Result<void> add(const proc::OpenFd& open) {
@@ -224,21 +234,26 @@ class DescriptorInventory {
       d.kind = DescriptorKind::kEpoll;
       for (const auto& target : info.epoll) d.epoll.push_back({target.fd, target.events, target.data});
     } else if (kind == "[timerfd]") {
-      d.kind = DescriptorKind::kTimerfd;
-      // After its first expiry a repeating timer stands still until somebody asks; only then are the others counted.
-      CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, open.fd));
-      itimerspec left{};
-      if (::timerfd_gettime(theirs.get(), &left) != 0) return sys_error("timerfd", "cannot read the time left");
-      CKPT_TRY_ASSIGN(proc::FdInfo counted, proc::read_fdinfo(pid_, open.fd));
-      d.timerfd_clock = counted.timer_clock, d.timerfd_settime_flags = counted.timer_flags;
-      d.timerfd_ticks = counted.timer_ticks;
-      d.timerfd_interval_ns = counted.timer_interval_ns, d.timerfd_value_ns = counted.timer_value_ns;
+      return take_timer(open.fd, d);
     } else if (kind == "[signalfd]") {
       d.kind = DescriptorKind::kSignalfd;
       d.signalfd_mask = info.signal_mask;
     } else {
       return block(open.fd, fmt::format("{}, which is not supported yet", kind)), false;
     }
+    return true;
+  }
+
+  /// A periodic timer that has expired stands still until somebody reads it or asks for its time: only asking, which
+  /// changes nothing that the process can see, makes fdinfo tell how often and when next.
+  Result<bool> take_timer(int fd, Descriptor& d) {
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, fd));
+    itimerspec now{};
+    if (::timerfd_gettime(theirs.get(), &now) != 0) return sys_error("timerfd", "cannot read its time left");
+    CKPT_TRY_ASSIGN(proc::FdInfo info, proc::read_fdinfo(pid_, fd));
+    d.kind = DescriptorKind::kTimerfd;
+    d.timerfd_clock = info.timer_clock, d.timerfd_settime_flags = info.timer_flags, d.timerfd_ticks = info.timer_ticks;
+    d.timerfd_interval_ns = info.timer_interval_ns, d.timerfd_value_ns = info.timer_value_ns;
     return true;
   }
 

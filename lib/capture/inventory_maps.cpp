@@ -101,12 +101,12 @@ Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::P
     return std::string();
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
-  if (vma.inode == 0) {
+  if (vma.name.rfind("/SYSV", 0) == 0) return std::string("System V shared memory, which is not supported yet");
+  if (vma.inode == 0) {  // after SYSV: the first segment of a machine has the number 0
     map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
     return std::string();
   }
   if (vma.name.rfind("/memfd:", 0) == 0) return std::string("a memfd, which is not supported yet");
-  if (vma.name.rfind("/SYSV", 0) == 0) return std::string("System V shared memory, which is not supported yet");
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
   if (vma.name == "/dev/zero (deleted)") {
     map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
@@ -154,8 +154,15 @@ Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
 
 }  // namespace
 
+/// True where two mappings show the same pages of one object of shared anonymous memory (mremap with an old size of 0).
+bool shows_again(const Vma& a, const Vma& b) {
+  uint64_t a_end = a.offset + (a.end - a.start), b_end = b.offset + (b.end - b.start);
+  return a.inode == b.inode && a.device == b.device && a.offset < b_end && b.offset < a_end;
+}
+
 Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable& files, Inventory& out) {
   CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, options.earlier));
+  std::vector<size_t> shared;
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     store::MemoryMap map;
@@ -165,6 +172,15 @@ Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable&
     if (!why.empty()) {
       std::string name = vma.name.empty() ? "" : " " + vma.name;
       out.blockers.push_back({fmt::format("mapping {:x}-{:x}{}", vma.start, vma.end, name), why, ""});
+    }
+    if (map.kind == store::MappingKind::kSharedAnonymous) {
+      for (size_t other : shared) {
+        if (!shows_again(out.vmas[other], vma)) continue;
+        out.blockers.push_back({fmt::format("mapping {:x}-{:x}", vma.start, vma.end),
+                                "shared memory that is mapped twice, which is not supported yet", ""});
+        break;
+      }
+      shared.push_back(out.vmas.size());
     }
     out.image.maps.push_back(std::move(map));
     out.vmas.push_back(std::move(vma));

@@ -84,8 +84,13 @@ Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end,
       return sys_error("/proc/" + std::to_string(pid_) + "/pagemap", "cannot scan its pages");
     }
     for (int i = 0; i < n; ++i) append(out, batch[static_cast<size_t>(i)]);
-    if (arg.walk_end <= start) break;
-    start = arg.walk_end;
+    // walk_end alone would not do: the kernel (6.18) walks in rounds of 512 regions and leaves it where an earlier round
+    // stopped when the last one reaches the end. What was reported already must not be looked at twice: it has been
+    // protected meanwhile and would read as not written.
+    uint64_t covered = n > 0 ? batch[static_cast<size_t>(n) - 1].end : start;
+    uint64_t next = std::max<uint64_t>(arg.walk_end, covered);
+    if (next <= start) break;
+    start = next;
   }
   return out;
 }

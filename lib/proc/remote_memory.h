@@ -11,7 +11,8 @@
 
 namespace ckpt::proc {
 
-/// All of `out`, through process_vm_readv (5 GiB/s where /proc/PID/mem gives 3.6). kNotFound: the process has ended.
+/// All of `out`, through process_vm_readv (5 GiB/s where /proc/PID/mem gives 3.6), or else through /proc/PID/mem, which
+/// also reads what the process itself may not. kNotFound: the process has ended.
 Result<void> read_memory(int pid, RemoteAddress from, MutableByteSpan out);
 /// Several ranges packed one after the other into `out`, whose size is their sum; at most 1024 ranges go into one call.
 Result<void> read_ranges(int pid, std::span<const iovec> remote, MutableByteSpan out);
