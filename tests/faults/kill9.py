@@ -54,38 +54,48 @@ class Attack:
         process = subprocess.Popen([CKPT, *self.arguments(verb)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                    stderr=subprocess.DEVNULL)
         time.sleep(self.random.uniform(0, 1.3 * self.typical[tuple(verb)]))
-        self.kill(process)
-        # Whatever heals the target needs a moment of its own.
-        time.sleep(0.005)
+        tidied = self.kill(process)
+        if verb == ["dump"] and self.is_complete() and tidied:
+            self.target.reap()
         survived = self.target.running()
         if survived:
             check_released(self.target.pid)
-            found = []
-            def same():
-                found[:] = differences(before, fingerprint(self.target.pid))
-                return not found
-            try:
-                wait_until(same, "", 3)
-            except Failure:
-                raise Failure("the target was altered: " + "; ".join(found)) from None
+            found = list(differences(before, fingerprint(self.target.pid)))
+            # With everything of ckpt gone at once nobody can take its scratch pages out of the target again.
+            if found and tidied:
+                raise Failure("the target was altered: " + "; ".join(found))
             self.target.step()
         elif verb != ["dump"]:
             raise Failure(f"the target has ended: {self.target.ending}")
         self.judge_image(survived, steps)
 
     def kill(self, process):
-        """What the user started, or what that has started, or all of it at once."""
-        helpers = children_of(process.pid) if process.poll() is None else []
-        which = self.random.choice(("front", "helpers", "all"))
-        for pid in ([process.pid] if which != "helpers" else []) + (helpers if which != "front" else []):
+        """What the user started; or, one time in five, all of ckpt's processes at once. True: somebody was left to tidy."""
+        if process.poll() is not None:
+            return True
+        process.send_signal(signal.SIGSTOP)  # it starts nothing more while we look
+        helpers = children_of(process.pid)
+        everything = self.random.random() < 0.2
+        for pid in [process.pid] + (helpers if everything else []):
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 pass
         process.wait(30)
+        for pid in helpers:
+            def gone(pid=pid):
+                try:
+                    return os.waitpid(pid, os.WNOHANG)[0] == pid
+                except ChildProcessError:
+                    return True
+            wait_until(gone, f"helper {pid} does not end after ckpt was killed", 20)
+        return not everything
+
+    def is_complete(self):
+        return os.path.exists(os.path.join(self.image, "manifest.json"))
 
     def judge_image(self, survived, steps):
-        if not os.path.exists(os.path.join(self.image, "manifest.json")):
+        if not self.is_complete():
             if not survived:
                 raise Failure("the target is gone and there is no image")
             if os.path.isdir(self.image) and os.listdir(self.image):

@@ -80,14 +80,14 @@ def permissions(place):
     open_folder = place.folder("open")
     os.chmod(open_folder, 0o777)
     image = os.path.join(open_folder, "image")
-    ckpt("dump", "-p", theirs.pid, "-f", image, user=NOBODY, group=NOBODY, extra_groups=[]).expect(5, str(theirs.pid))
+    nobody = {"user": NOBODY, "group": NOBODY, "extra_groups": [], "env": {**os.environ, "HOME": open_folder}}
+    ckpt("dump", "-p", theirs.pid, "-f", image, **nobody).expect(5, str(theirs.pid))
     closed = place.folder("closed")
     os.chmod(closed, 0o755)
     own = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.DEVNULL,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        ckpt("dump", "-p", own.pid, "-f", os.path.join(closed, "image"), user=NOBODY, group=NOBODY,
-             extra_groups=[]).expect(5, closed)
+        ckpt("dump", "-p", own.pid, "-f", os.path.join(closed, "image"), **nobody).expect(5, closed)
         if os.listdir(closed) or os.listdir(open_folder):
             raise Failure("something was left behind")
         if own.poll() is not None:

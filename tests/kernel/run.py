@@ -168,7 +168,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "child": "process", "zombie": "process", "tcp": "socket", "unix": "socket", "io_uring": "io_uring", "aio": "aio",
     "inotify": "inotify", "deleted_file": "deleted", "deleted_map": "deleted", "memfd": "memfd", "sysv": "SYSV",
     "seccomp": "seccomp", "hugetlb": "huge", "userfaultfd": "userfaultfd", "fifo": "fifo", "lock": "lock",
-    "proc_file": "/proc", "pidfd": "pidfd",
+    "proc_file": "/proc", "pidfd": "pidfd", "shared_twice": "mapped twice",
 }
 
 

@@ -7,6 +7,7 @@
 #include "target.h"
 
 static int g_event, g_epoll;
+static volatile bool g_end;
 enum { kLimitMs = 900, kKinds = 5 };
 static struct Waiter {
   int kind;
@@ -43,6 +44,7 @@ static void* wait_once(void* argument) {
   own->result = wait_kind(own->kind);
   own->error = errno;
   own->end = now_ns();
+  while (!g_end) sleep_ms(5);
   return NULL;
 }
 
@@ -64,6 +66,7 @@ int main(int argc, char** argv) {
   sleep_ms(100);
   target_ready();
   target_wait(NULL);
+  g_end = true;
   for (int i = 0; i < kKinds; ++i) {
     CHECK_EQUAL(pthread_join(thread[i], NULL), 0);
     if (g_waiter[i].result != 0) target_fail("call %d: %ld, errno %d", i, g_waiter[i].result, g_waiter[i].error);

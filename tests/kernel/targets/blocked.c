@@ -70,6 +70,10 @@ static void hold_memfd(void) {
   int fd = memfd_create("held", 0);
   CHECK(fd >= 0 && ftruncate(fd, 8192) == 0);
 }
+static void hold_shared_twice(void) {
+  char* first = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  CHECK(first != MAP_FAILED && mremap(first, 0, 8192, MREMAP_MAYMOVE) != MAP_FAILED);
+}
 static void hold_sysv(void) {
   g_shm = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
   if (g_shm < 0) target_skip("System V shared memory: %s", strerror(errno));
@@ -111,7 +115,7 @@ static const struct Thing {
     {"deleted_map", hold_deleted_map}, {"memfd", hold_memfd},       {"sysv", hold_sysv},
     {"seccomp", hold_seccomp},     {"hugetlb", hold_hugetlb},       {"userfaultfd", hold_userfaultfd},
     {"fifo", hold_fifo},           {"lock", hold_lock},             {"proc_file", hold_proc_file},
-    {"pidfd", hold_pidfd},
+    {"pidfd", hold_pidfd},         {"shared_twice", hold_shared_twice},
 };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 

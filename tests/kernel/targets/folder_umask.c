@@ -12,6 +12,7 @@ int main(int argc, char** argv) {
   target_wait(NULL);
   CHECK(getcwd(after, sizeof after) != NULL && strcmp(before, after) == 0);
   CHECK_EQUAL(umask(0), 0137);
+  rmdir("made");  // of a run that was restored before
   CHECK_EQUAL(mkdir("made", 0750), 0);
   struct stat about;
   CHECK(stat("made", &about) == 0 && (about.st_mode & 0777) == 0750);
