@@ -22,6 +22,7 @@ struct Stat {
   uint64_t start_code = 0, end_code = 0, start_stack = 0;
   uint64_t start_data = 0, end_data = 0, start_brk = 0;
   uint64_t arg_start = 0, arg_end = 0, env_start = 0, env_end = 0;
+  bool is_ending() const { return (kernel_flags & 0x4) != 0 || state == 'Z' || state == 'X'; }  // PF_EXITING
   bool is_kernel_thread() const { return (kernel_flags & 0x200000) != 0; }  // PF_KTHREAD
 };
 Result<Stat> parse_stat(std::string_view text);

@@ -37,6 +37,9 @@ Result<void> seize(int tid, unsigned long options) {
   if (do_ptrace(PTRACE_SEIZE, tid, 0, options | PTRACE_O_TRACESYSGOOD) == 0) return {};
   Error error = ptrace_error(tid, "cannot attach (ptrace)");
   if (error.sys_errno == EPERM) {
+    // A task on its way out has lost its memory, and with it what would permit the attachment: EPERM, not ESRCH.
+    auto stat = read_stat(tid);
+    if (!stat || stat->is_ending()) return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
     auto status = read_status(tid, tid);
     if (status && status->tracer != 0) {
       return fail(Code::kBusy, describe_pid(tid), "is already traced by " + describe_pid(status->tracer));
@@ -75,9 +78,11 @@ Stop decode_stop(int status) {
   return out;
 }
 
+constexpr unsigned kYields = 200;
+
 /// Gives the processor away at first (a stop takes microseconds), then sleeps: waitpid has no time limit of its own.
 void back_off(unsigned round) {
-  if (round < 200) {
+  if (round < kYields) {
     sched_yield();
     return;
   }
@@ -103,6 +108,11 @@ Result<Stop> wait_stop(int tid, uint64_t timeout_us) {
     }
     if (timeout_us != 0 && monotonic_us() - start > timeout_us) {
       return fail(Code::kBusy, "thread " + std::to_string(tid), "did not stop in time (in an uninterruptible wait?)");
+    }
+    // The first thread of a killed process is reported only after all the others, which may be waiting for us in turn.
+    if (timeout_us != 0 && round >= kYields && round % 64 == 0) {
+      auto stat = read_stat(tid);
+      if (!stat || stat->state == 'Z' || stat->state == 'X') return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
     }
     back_off(round);
   }

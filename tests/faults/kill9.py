@@ -22,11 +22,17 @@ class Attack:
 
     def __init__(self, program, place, random_source):
         self.place, self.random, self.program = place, random_source, program
-        self.target = Target(program, place.folder(program))
-        self.base = os.path.join(os.path.dirname(self.target.folder), "base")
-        self.image = os.path.join(os.path.dirname(self.target.folder), "image")
+        self.number = 0
+        self.renew()
+        images = place.folder("images")
+        self.base, self.image = os.path.join(images, "base"), os.path.join(images, "image")
         self.complete = self.unfinished = 0
         self.typical = {}
+        self.manner = ""
+
+    def renew(self):
+        self.number += 1
+        self.target = Target(self.program, self.place.folder(f"{self.program}-{self.number}"))
 
     def arguments(self, verb):
         line = [verb[0], "-p", str(self.target.pid), "-f", self.image]
@@ -61,10 +67,14 @@ class Attack:
         if survived:
             check_released(self.target.pid)
             found = list(differences(before, fingerprint(self.target.pid)))
-            # With everything of ckpt gone at once nobody can take its scratch pages out of the target again.
+            # With everything of ckpt gone at once nobody is left to take its scratch pages, or the zombie of its
+            # snapshot, out of the target again; it must be unharmed all the same.
             if found and tidied:
                 raise Failure("the target was altered: " + "; ".join(found))
             self.target.step()
+            if found and not self.is_complete():
+                self.target.check()
+                self.renew()
         elif verb != ["dump"]:
             raise Failure(f"the target has ended: {self.target.ending}")
         self.judge_image(survived, steps)
@@ -76,6 +86,7 @@ class Attack:
         process.send_signal(signal.SIGSTOP)  # it starts nothing more while we look
         helpers = children_of(process.pid)
         everything = self.random.random() < 0.2
+        self.manner = f"killed {'all at once' if everything else 'in front'}, helpers {len(helpers)}"
         for pid in [process.pid] + (helpers if everything else []):
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -116,7 +127,7 @@ class Attack:
         """The target still passes; a run in peace clears what the killed ones left beside the image."""
         ckpt("dump", "-p", self.target.pid, "-f", self.image, "-R").expect(0)
         folder = os.path.dirname(self.image)
-        left = [name for name in os.listdir(folder) if name not in ("work", "log", "image", "base")]
+        left = [name for name in os.listdir(folder) if name not in ("image", "base")]
         if left:
             raise Failure(f"left behind beside the image: {left}")
         self.target.check()
@@ -129,7 +140,7 @@ def attack(program, place, share):
         try:
             victim.once(verb)
         except Failure as failure:
-            raise Failure(f"seed {SEED}, run {number} ({' '.join(verb)}): {failure}") from failure
+            raise Failure(f"seed {SEED}, run {number} ({' '.join(verb)}, {victim.manner}): {failure}") from failure
     victim.finish()
     return f"{victim.complete} complete images, {victim.unfinished} times none"
 
