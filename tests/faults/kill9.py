@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """ckpt is killed with SIGKILL at random moments of pre-dump and dump: the target runs on as it was, and an image that is
-there is whole. CKPT_KILL_COUNT (200) says how often in all, CKPT_KILL_SEED repeats a run."""
+there is whole. What is killed is the process that the user started. CKPT_KILL_COUNT (200) says how often in all,
+CKPT_KILL_SEED repeats a run, CKPT_KILL_EVERYTHING (0) is the share of runs that kill ckpt's worker at the same instant."""
 import itertools
 import os
 import random
@@ -14,6 +15,7 @@ from harness import CKPT, Failure, Target, check_released, children_of, ckpt, di
 
 COUNT = int(os.environ.get("CKPT_KILL_COUNT", "200"))
 SEED = int(os.environ.get("CKPT_KILL_SEED", str(time.time_ns() % 1000000)))
+EVERYTHING = float(os.environ.get("CKPT_KILL_EVERYTHING", "0"))
 VERBS = [["pre-dump"], ["dump", "-R"], ["dump"], ["pre-dump", "--prev"], ["dump", "-R", "--prev"]]
 
 
@@ -61,8 +63,12 @@ class Attack:
                                    stderr=subprocess.DEVNULL)
         time.sleep(self.random.uniform(0, 1.3 * self.typical[tuple(verb)]))
         tidied = self.kill(process)
-        if verb == ["dump"] and self.is_complete() and tidied:
-            self.target.reap()
+        if verb == ["dump"] and self.is_complete():
+            try:  # its end may be under way, and must be if ckpt was left to finish
+                wait_until(lambda: not self.target.running(), "the target does not end after its dump", 20 if tidied else 0.3)
+            except Failure:
+                if tidied:
+                    raise
         survived = self.target.running()
         if survived:
             check_released(self.target.pid)
@@ -80,12 +86,12 @@ class Attack:
         self.judge_image(survived, steps)
 
     def kill(self, process):
-        """What the user started; or, one time in five, all of ckpt's processes at once. True: somebody was left to tidy."""
+        """True: one of ckpt's own was left to tidy up."""
         if process.poll() is not None:
             return True
         process.send_signal(signal.SIGSTOP)  # it starts nothing more while we look
         helpers = children_of(process.pid)
-        everything = self.random.random() < 0.2
+        everything = self.random.random() < EVERYTHING
         self.manner = f"killed {'all at once' if everything else 'in front'}, helpers {len(helpers)}"
         for pid in [process.pid] + (helpers if everything else []):
             try:
@@ -108,7 +114,7 @@ class Attack:
     def judge_image(self, survived, steps):
         if not self.is_complete():
             if not survived:
-                raise Failure("the target is gone and there is no image")
+                raise Failure(f"the target is gone ({self.target.ending}) and there is no image\n{self.target.log_tail()}")
             if os.path.isdir(self.image) and os.listdir(self.image):
                 raise Failure(f"half an image under the final name: {os.listdir(self.image)}")
             self.unfinished += 1
