@@ -2,6 +2,7 @@
 
 #include <signal.h>
 
+#include <algorithm>
 #include <optional>
 
 #include "lib/base/clock.h"
@@ -353,23 +354,38 @@ Result<DumpEstimate> Capture::estimate() {
   return out;
 }
 
-/// Every failure here lets the target go before it is reported: the destructors of Capture have run by then.
+/// True where every thread has ended or is about to.
+bool is_ending(int pid) {
+  auto tids = proc::read_threads(pid);
+  if (!tids) return true;
+  return std::all_of(tids->begin(), tids->end(), [&](int tid) {
+    auto stat = proc::read_thread_stat(pid, tid);
+    return !stat || stat->is_ending();
+  });
+}
+
+/// Every failure here lets the target go before it is reported: the destructors of Capture have run by then. Whatever a
+/// process on its way out makes fail (it has no memory, no first thread any more), its end is the reason to give.
 template <class T>
-Result<T> with_target_state(Result<T> result) {
+Result<T> with_target_state(int pid, Result<T> result) {
   if (result || !result.error().target_state.empty()) return result;
   Error error = std::move(result).error();
-  bool ended = error.code == Code::kNotFound;
-  return std::move(error).with_target(ended ? "none: it has ended, or was never there" : "running, as it was");
+  if (!is_ending(pid)) return std::move(error).with_target("running, as it was");
+  if (error.code != Code::kNotFound && error.code != Code::kInterrupted) {
+    std::string consequence = error.text();
+    error = Error(Code::kNotFound, "process " + std::to_string(pid), "has ended").with_cause(std::move(consequence));
+  }
+  return std::move(error).with_target("none: it has ended, or was never there");
 }
 
 }  // namespace
 
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state([&] { return Capture(options, progress, cancel).run_pre_dump(); }());
+  return with_target_state(options.pid, [&] { return Capture(options, progress, cancel).run_pre_dump(); }());
 }
 
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state([&] { return Capture(options, progress, cancel).run_dump(); }());
+  return with_target_state(options.pid, [&] { return Capture(options, progress, cancel).run_dump(); }());
 }
 
 Result<DumpEstimate> estimate_dump(const DumpOptions& options) {
