@@ -83,8 +83,8 @@ class Fill {
     nice = static_cast<int>(rng_() % 40) - 20;
   }
   void one(MemoryMap& v) {
-    auto& [start, end, prot, kind, name, file, file_offset, flags, guards] = v;
-    all(start, end, prot, kind, name, file, file_offset, flags, guards);
+    auto& [start, end, prot, kind, name, file, file_offset, shared_object, flags, guards] = v;
+    all(start, end, prot, kind, name, file, file_offset, shared_object, flags, guards);
     // In order, each with its guards inside.
     start = map_end_ + rng_() % 10 * kPageSize;
     end = map_end_ = start + (1 + rng_() % 1000) * kPageSize;
