@@ -63,7 +63,9 @@ CLI::App* owner_of(CLI::App& app, const std::string& section) {
 Result<void> apply_file(CLI::App& app, const ConfigPath& config) {
   auto text = io::read_file(config.path, kMaxConfigBytes);
   if (!text) {
-    if (text.error().code == Code::kNotFound && !config.required) return {};
+    // Nobody asked for the default one: where it cannot be read (HOME is another user's, under su) there is none.
+    bool absent = text.error().code == Code::kNotFound || text.error().code == Code::kPermission;
+    if (absent && !config.required) return {};
     return std::move(text).error();
   }
   CKPT_TRY_ASSIGN(std::vector<Setting> settings, parse_config(*text, config.path));

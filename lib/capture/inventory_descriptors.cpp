@@ -167,7 +167,7 @@ class DescriptorInventory {
       return ok;
     }
     bool terminal = device_major == kTty || device_major == kTtyAux || (device_major >= kPtySlaveFirst && device_major <= kPtySlaveLast);
-    if (terminal && open.link != "/dev/ptmx") return take_external(open, "tty " + open.link, "a terminal (" + open.link + ")", d);
+    if (terminal && open.link != "/dev/ptmx") return take_external(open, "tty " + open.link, "a terminal (" + open.link + ") of the surroundings", d);
     if (starts_with(open.link, "/dev/nvidia")) {
       return block(open.fd, "a GPU (" + open.link + "): device memory is not supported yet"), false;
     }
@@ -175,7 +175,7 @@ class DescriptorInventory {
   }
 
   Result<bool> take_external(const proc::OpenFd& open, std::string name, const std::string& what, Descriptor& d) {
-    if (!options_.shell_job) return block(open.fd, what + " of the surroundings", "--shell-job"), false;
+    if (!options_.shell_job) return block(open.fd, what, "--shell-job"), false;
     d.kind = DescriptorKind::kExternal;
     d.external = std::move(name);
     return true;
