@@ -72,8 +72,21 @@ Result<StagedDir> StagedDir::create(const fs::path& destination, bool force) {
   fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
   std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
   remove_abandoned(where, prefix);
+  CKPT_TRY(out.make_parents(where));
   CKPT_TRY(out.make_staging(where, prefix));
   return out;
+}
+
+Result<void> StagedDir::make_parents(const fs::path& where) {
+  active_ = true;  // what was made is taken away again, however this ends
+  std::vector<fs::path> missing;
+  std::error_code ec;
+  for (fs::path dir = where; !dir.empty() && !fs::exists(dir, ec) && !ec; dir = dir.parent_path()) missing.push_back(dir);
+  for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
+    if (::mkdir(dir->c_str(), 0777) != 0 && errno != EEXIST) return sys_error(dir->string(), "cannot create the folder");
+    parents_.push_back(*dir);
+  }
+  return {};
 }
 
 Result<void> StagedDir::make_staging(const fs::path& where, const std::string& prefix) {
@@ -107,6 +120,7 @@ StagedDir& StagedDir::operator=(StagedDir&& other) noexcept {
   inside_ = other.inside_;
   force_ = other.force_;
   active_ = std::exchange(other.active_, false);
+  parents_ = std::move(other.parents_);
   return *this;
 }
 
@@ -115,7 +129,9 @@ StagedDir::~StagedDir() { rollback(); }
 void StagedDir::rollback() noexcept {
   if (!std::exchange(active_, false)) return;
   std::error_code ec;
-  fs::remove_all(staging_, ec);
+  if (!staging_.empty()) fs::remove_all(staging_, ec);
+  for (auto dir = parents_.rbegin(); dir != parents_.rend(); ++dir) ::rmdir(dir->c_str());  // fails where others use it
+  parents_.clear();
 }
 
 Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
@@ -154,6 +170,7 @@ Result<void> StagedDir::commit(const std::string& last, bool durable) {
   }
   active_ = false;
   if (!durable) return {};
+  for (const fs::path& made : parents_) CKPT_TRY(io::sync_dir(made.parent_path()));
   return io::sync_dir(destination_.parent_path());
 }
 

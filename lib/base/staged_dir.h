@@ -2,6 +2,8 @@
 #pragma once
 
 #include <filesystem>
+#include <string>
+#include <vector>
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
@@ -18,6 +20,7 @@ namespace ckpt {
 /// abandoned ones of the same destination.
 class StagedDir {
  public:
+  /// Makes the folders above the destination that are missing; a rollback removes them again.
   /// Refuses (kUsage) a destination that exists and is not an empty folder, unless `force`: then commit replaces it.
   static Result<StagedDir> create(const std::filesystem::path& destination, bool force);
   StagedDir(StagedDir&&) noexcept;
@@ -33,11 +36,13 @@ class StagedDir {
 
  private:
   StagedDir() = default;
+  Result<void> make_parents(const std::filesystem::path& where);
   Result<void> make_staging(const std::filesystem::path& where, const std::string& prefix);
   Result<void> commit_inside(const std::string& last, bool durable);
   void rollback() noexcept;
 
   std::filesystem::path destination_, staging_;
+  std::vector<std::filesystem::path> parents_;  ///< folders above the destination that did not exist before
   UniqueFd lock_;
   bool inside_ = false;
   bool force_ = false;

@@ -154,12 +154,19 @@ TEST_CASE("staged folder: force keeps the old content up to the commit and drops
   CHECK(scratch.entries("image") == std::vector<std::string>{"manifest"});
 }
 
-TEST_CASE("staged folder: a missing parent is not found, a trailing slash and a link to a folder are fine") {
+TEST_CASE("staged folder: missing folders above it are made, and removed again when nothing comes of it") {
   Scratch scratch;
-  auto lost = StagedDir::create(scratch.path / "no/such/image", false);
-  REQUIRE_FALSE(lost);
-  CHECK(lost.error().code == Code::kNotFound);
+  CHECK(StagedDir::create(scratch.path / "no/such/image", false));
+  CHECK(scratch.entries().empty());
+  stage(scratch.path / "no/such/image", "there");
+  CHECK(get(scratch.path / "no/such/image/manifest") == "there");
+  CHECK(scratch.entries() == std::vector<std::string>{"no"});
+  put(scratch.path / "file", "x");
+  CHECK_FALSE(StagedDir::create(scratch.path / "file/below/image", false));
+}
 
+TEST_CASE("staged folder: a trailing slash and a link to a folder are fine") {
+  Scratch scratch;
   stage(scratch.path / "image/", "slash");
   CHECK(get(scratch.path / "image/manifest") == "slash");
 
