@@ -21,10 +21,17 @@ def no_such_process(place):
         raise Failure(f"left behind: {os.listdir(place.path)}")
 
 
+def parent_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stat:
+            return stat.read().rpartition(")")[2].split()[1]
+    except (FileNotFoundError, ProcessLookupError):
+        return ""  # it has ended since it was listed
+
+
 def init_and_kernel_threads(place):
     image = os.path.join(place.path, "image")
-    kernel = [pid for pid in os.listdir("/proc") if pid.isdigit() and
-              open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace").read().rpartition(")")[2].split()[1] == "2"]
+    kernel = [pid for pid in os.listdir("/proc") if pid.isdigit() and parent_of(pid) == "2"]
     for pid in ["1", *kernel[:1]]:
         for verb in ("dump", "pre-dump"):
             result = ckpt(verb, "-p", pid, "-f", image)
