@@ -254,6 +254,13 @@ class DescriptorInventory {
     d.kind = DescriptorKind::kTimerfd;
     d.timerfd_clock = info.timer_clock, d.timerfd_settime_flags = info.timer_flags, d.timerfd_ticks = info.timer_ticks;
     d.timerfd_interval_ns = info.timer_interval_ns, d.timerfd_value_ns = info.timer_value_ns;
+    // It may have expired again between the two looks; a disarmed one has no ticks.
+    if (d.timerfd_value_ns == 0 && d.timerfd_ticks != 0) d.timerfd_value_ns = d.timerfd_interval_ns;
+    if (d.timerfd_value_ns != 0 && d.timerfd_interval_ns == 0 && (d.timerfd_settime_flags & TFD_TIMER_ABSTIME) != 0) {
+      timespec clock{};
+      ::clock_gettime(d.timerfd_clock, &clock);
+      d.timerfd_value_ns += static_cast<uint64_t>(clock.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(clock.tv_nsec);
+    }
     return true;
   }
 

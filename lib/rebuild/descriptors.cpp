@@ -233,7 +233,7 @@ Result<void> arm_timer_descriptors(const DescriptorPlan& plan, ProgressSink& pro
   for (const auto& [fd, descriptor] : plan.timers) {
     uint64_t value = descriptor->timerfd_value_ns;
     int flags = descriptor->timerfd_settime_flags & (TFD_TIMER_ABSTIME | TFD_TIMER_CANCEL_ON_SET);
-    if (value != 0 && (flags & TFD_TIMER_ABSTIME) != 0) {
+    if (value != 0 && descriptor->timerfd_interval_ns != 0 && (flags & TFD_TIMER_ABSTIME) != 0) {
       timespec now{};
       ::clock_gettime(descriptor->timerfd_clock, &now);
       value += static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);

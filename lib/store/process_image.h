@@ -169,7 +169,8 @@ struct Descriptor {
   std::vector<EpollEntry> epoll;
   int timerfd_clock = 0;
   int timerfd_settime_flags = 0;
-  uint64_t timerfd_ticks = 0, timerfd_interval_ns = 0, timerfd_value_ns = 0;
+  uint64_t timerfd_ticks = 0, timerfd_interval_ns = 0;
+  uint64_t timerfd_value_ns = 0;  ///< time left; of a single expiry at an absolute time (TFD_TIMER_ABSTIME 1): that time
   uint64_t signalfd_mask = 0;
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
   bool operator==(const Descriptor&) const = default;

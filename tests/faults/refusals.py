@@ -66,7 +66,9 @@ def folders(place):
         result = ckpt(*verb, "-p", target.pid, "-f", plain)
         if result.code != 2:
             raise Failure(f"a file as destination: exit {result.code}\n{result.err}")
-        ckpt(*verb, "-p", target.pid, "-f", os.path.join(place.path, "none", "image")).expect(4)
+        below_file = ckpt(*verb, "-p", target.pid, "-f", os.path.join(plain, "none", "image"))
+        if below_file.code not in (2, 4):
+            raise Failure(f"a folder below a file: exit {below_file.code}\n{below_file.err}")
     if os.listdir(full) != ["precious"]:
         raise Failure(f"the full folder now holds {os.listdir(full)}")
     ckpt("dump", "-p", target.pid, "-f", os.path.join(place.path, "image"), "--prev", full).expect(4)
