@@ -1,0 +1,21 @@
+#include <doctest/doctest.h>
+
+#include "lib/store/terminal_fields.h"
+#include "tests/unit/store/record_archive.h"
+
+using namespace ckpt::store;
+using ckpt::store::testing::survives;
+
+TEST_CASE("records: no member of a terminal is lost") {
+  Terminal terminal;
+  terminal.index = 3, terminal.master_open = true, terminal.slave_closed = true, terminal.locked = true;
+  terminal.packet = true, terminal.master_exclusive = true, terminal.slave_exclusive = true;
+  terminal.uid = 4, terminal.gid = 5, terminal.mode = 0620;
+  terminal.settings.assign(44, 'x'), terminal.locked_settings.assign(36, 'y');
+  terminal.rows = 6, terminal.columns = 7, terminal.width = 8, terminal.height = 9;
+  terminal.session = 10, terminal.foreground = 11, terminal.stop = OutputStop::kCall;
+  terminal.lines = {{{'a', 'b'}, true}, {{}, false}};
+  terminal.typed = {0, 255}, terminal.output = {'o'};
+  CHECK(survives(terminal));
+  CHECK(survives(TerminalEnd{2, TerminalSide::kControlling, true}));
+}
