@@ -1,6 +1,7 @@
 #include <doctest/doctest.h>
 
 #include "lib/store/terminal_fields.h"
+#include "lib/store/watch_fields.h"
 #include "tests/unit/store/record_archive.h"
 
 using namespace ckpt::store;
@@ -18,4 +19,10 @@ TEST_CASE("records: no member of a terminal is lost") {
   terminal.typed = {0, 255}, terminal.output = {'o'};
   CHECK(survives(terminal));
   CHECK(survives(TerminalEnd{2, TerminalSide::kControlling, true}));
+}
+
+TEST_CASE("records: no member of a watch is lost") {
+  CHECK(survives(Inotify{{{7, 0x80000fff, "/a", 8, 9}}, true}));
+  CHECK(survives(Fanotify{3, 0x8000, {{FanotifyScope::kMount, 0x40, 1ull << 40, 2, "/b", 10, 11}}}));
+  CHECK(survives(ProcessHandle{12}));
 }

@@ -1,0 +1,50 @@
+// inotify, fanotify and pidfd descriptors, from a duplicate and the text of /proc/PID/fdinfo/FD. Nothing is read from them.
+#pragma once
+
+#include <map>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/store/watch_image.h"
+
+namespace ckpt::capture {
+
+/// Finds what a file handle or a mount number stands for, in the mount namespace of ckpt.
+class FileFinder {
+ public:
+  /// `hints`: folders where a file may lie whose name the kernel has forgotten (folders of other open files, the current
+  /// one).
+  static Result<FileFinder> create(std::vector<std::string> hints);
+
+  struct Handle {
+    uint64_t device = 0, inode = 0;  ///< as stat gives them
+    int type = 0;
+    std::vector<uint8_t> bytes;
+  };
+  /// kAnswerNo: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current folder:
+  /// call it in a thread that shares its own with none.
+  Result<std::string> path_of(const Handle& handle) const;
+  Result<std::string> path_of_mount(int mount_id) const;
+  Result<std::string> path_of_filesystem(uint64_t device) const;
+
+ private:
+  struct Mount {
+    int id = 0;
+    uint64_t device = 0;
+    std::string path;
+  };
+  std::vector<Mount> mounts_;
+  std::vector<std::string> hints_;
+};
+
+/// Errors name the watch; each is a reason against a dump.
+Result<store::Inotify> describe_inotify(int fd, std::string_view fdinfo, const FileFinder& finder);
+/// Groups that decide about an access (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) are kUnsupported, and so are events that
+/// wait.
+Result<store::Fanotify> describe_fanotify(int fd, std::string_view fdinfo, const FileFinder& finder);
+/// The caller checks that the process is one of the tree.
+Result<store::ProcessHandle> parse_pidfd(std::string_view fdinfo);
+
+}  // namespace ckpt::capture
