@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "lib/store/lock_fields.h"
 #include "lib/store/terminal_fields.h"
 #include "lib/store/watch_fields.h"
 #include "tests/unit/store/record_archive.h"
@@ -25,4 +26,9 @@ TEST_CASE("records: no member of a watch is lost") {
   CHECK(survives(Inotify{{{7, 0x80000fff, "/a", 8, 9}}, true}));
   CHECK(survives(Fanotify{3, 0x8000, {{FanotifyScope::kMount, 0x40, 1ull << 40, 2, "/b", 10, 11}}}));
   CHECK(survives(ProcessHandle{12}));
+}
+
+TEST_CASE("records: no member of a lock is lost") {
+  CHECK(survives(FileLock{LockKind::kOfd, true, 1ll << 40, 1ll << 41}));
+  CHECK(survives(FileLock{LockKind::kPosix, false, 0, -1}));
 }

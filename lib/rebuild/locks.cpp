@@ -1,0 +1,65 @@
+#include "lib/rebuild/locks.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lib/rebuild/child.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+using store::FileLock;
+using store::LockKind;
+
+struct flock range_of(const FileLock& lock) {
+  struct flock out {};
+  out.l_type = lock.write ? F_WRLCK : F_RDLCK;
+  out.l_whence = SEEK_SET;
+  out.l_start = lock.start;
+  out.l_len = lock.last < 0 ? 0 : lock.last - lock.start + 1;
+  return out;
+}
+
+/// Whoever holds a conflicting lock; only POSIX locks have an owner with a number.
+std::string holder(int fd, const FileLock& lock) {
+  struct flock range = range_of(lock);
+  if (::fcntl(fd, F_OFD_GETLK, &range) != 0 || range.l_type == F_UNLCK || range.l_pid <= 0) return "somebody else";
+  std::string name = holder_of(range.l_pid);
+  return name.empty() ? fmt::format("process {}", range.l_pid) : name;
+}
+
+bool is_taken(int fd, const FileLock& lock) {
+  if (lock.kind == LockKind::kFlock) return ::flock(fd, (lock.write ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0;
+  struct flock range = range_of(lock);
+  if (lock.kind == LockKind::kOfd) return ::fcntl(fd, F_OFD_SETLK, &range) != 0;
+  if (::fcntl(fd, F_OFD_GETLK, &range) != 0) return true;
+  return errno = EAGAIN, range.l_type != F_UNLCK;
+}
+
+}  // namespace
+
+void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons) {
+  for (const FileLock& lock : locks) {
+    if (!is_taken(fd, lock)) continue;
+    if (errno != EAGAIN && errno != EACCES) {
+      reasons.add(sys_error(subject, "cannot be locked again"));
+      continue;
+    }
+    reasons.add(Code::kBusy, fmt::format("{}: its lock is held by {} now", subject,
+                                         lock.kind == LockKind::kFlock ? "somebody else" : holder(fd, lock)));
+  }
+}
+
+void take_posix_locks(int fd, const std::vector<FileLock>& locks, Scratch& scratch, Script& script) {
+  for (const FileLock& lock : locks) {
+    if (lock.kind == LockKind::kPosix) script.add("lock a file", SYS_fcntl, fd, F_SETLK, scratch.put(range_of(lock)));
+  }
+}
+
+}  // namespace ckpt::rebuild
