@@ -1,0 +1,70 @@
+// The sockets of a process tree, described from outside through duplicates (pidfd_getfd). Nothing is consumed: queues are
+// peeked at, and the few settings that peeking needs (SO_PEEK_OFF, SO_PASSCRED, IP_PKTINFO, TCP_REPAIR) are put back as
+// they were before the call returns, whatever it returns.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/capture/inventory.h"
+#include "lib/proc/sock_diag.h"
+#include "lib/store/socket_image.h"
+
+namespace ckpt::capture {
+
+/// One open file description of the tree that is a socket.
+struct OpenSocket {
+  UniqueFd fd;           ///< a duplicate
+  int descriptor = -1;   ///< its index in the tree's list
+  int pid = 0;           ///< a process that holds it
+  std::string subject;   ///< "process 12 (nginx), descriptor 7"
+};
+
+struct SocketCaptureOptions {
+  bool contents = true;         ///< false: only look for blockers; the tree may run meanwhile
+  bool tcp_established = false; ///< --tcp-established
+  bool tcp_close = false;       ///< --tcp-close
+  bool external_unix = false;   ///< --ext-unix-sk
+};
+
+/// Use: add every socket of the tree, run once. With contents, every process that holds one of them must be frozen.
+class SocketCapture {
+ public:
+  /// Takes a descriptor found in flight; returns the index of its open file description in the tree's list. When it is
+  /// a socket that the tree's list did not have, the callback also calls `add` for it (a duplicate of the descriptor).
+  using TakeRight = std::function<Result<int>(UniqueFd)>;
+
+  SocketCapture(const SocketCaptureOptions& options, TakeRight take_right)
+      : options_(options), take_right_(std::move(take_right)) {}
+
+  void add(OpenSocket socket) { open_.push_back(std::move(socket)); }
+  /// Describes them all. What stands in the way is a blocker, not an error.
+  Result<void> run();
+
+  std::vector<store::Socket> sockets;              ///< in the order of `add`
+  std::vector<std::vector<std::byte>> contents;    ///< parallel to sockets; content_size is set, content_offset is not
+  std::vector<Blocker> blockers;
+  std::vector<std::string> notes;
+
+  /// Established connections among them, as indices into `sockets`: what TcpHold and the packet filter are for.
+  std::vector<size_t> established() const;
+  /// The duplicate that was added for `sockets[index]`.
+  int fd(size_t index) const { return open_[index].fd.get(); }
+
+ private:
+  friend class SocketReader;
+  friend class UnixLinks;
+  void block(size_t index, std::string what, std::string flag = "");
+  void note(size_t index, const std::string& what);
+
+  SocketCaptureOptions options_;
+  TakeRight take_right_;
+  std::vector<OpenSocket> open_;
+  std::map<uint64_t, proc::UnixSocketInfo> unix_;  ///< of the network namespace, by inode
+};
+
+}  // namespace ckpt::capture

@@ -1,0 +1,43 @@
+// The parts of SocketCapture, a file each.
+#pragma once
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/capture/sockets.h"
+#include "lib/capture/sockets_peek.h"
+
+namespace ckpt::capture {
+
+/// What was peeked out of one queue.
+struct SocketQueue {
+  std::vector<store::SocketMessage> messages;
+  std::vector<std::byte> bytes;
+  std::vector<std::vector<UniqueFd>> rights;  ///< parallel to messages
+  std::string obstacle;                       ///< why it cannot be copied completely; empty: it has been
+};
+
+/// A unix stream: runs of bytes, split where the sender or the descriptors change.
+Result<SocketQueue> peek_stream(int fd);
+/// Datagrams and records, unix or UDP. `pending_error`: poll reports one; a receive call would take it away.
+Result<SocketQueue> peek_datagrams(int fd, int family, int type, bool pending_error);
+
+/// getsockopt of an int; nothing where the socket has no such option.
+std::optional<int> int_option(int fd, int level, int option);
+std::vector<uint8_t> socket_name(int fd);
+std::vector<uint8_t> socket_peer_name(int fd);
+/// "127.0.0.1:80", "/run/x", "@abstract", for messages.
+std::string name_text(const std::vector<uint8_t>& name);
+/// poll's revents, nothing waited for.
+int poll_socket(int fd);
+
+/// Options and filters. A line for each that cannot be carried over.
+Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket);
+
+/// State, of a connection tcp.state, too. Returns how many connections a listening socket has that wait to be accepted.
+Result<uint32_t> take_tcp_state(int fd, store::Socket& socket);
+/// The rest of a connection, and both its queues in `bytes`, receive queue first. It is in repair mode only meanwhile.
+Result<void> take_tcp_queues(int fd, store::Socket& socket, std::vector<std::byte>& bytes);
+
+}  // namespace ckpt::capture

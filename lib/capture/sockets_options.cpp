@@ -1,0 +1,110 @@
+#include <fmt/format.h>
+#include <arpa/inet.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/un.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/base/text.h"
+#include "lib/capture/sockets_internal.h"
+#include "lib/proc/socket_options.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+constexpr int kTcpUlp = 31, kUdpEncap = 100;
+
+std::vector<uint8_t> address_by(int fd, int (*call)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (call(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return {};
+  auto* raw = reinterpret_cast<const uint8_t*>(&name);
+  return {raw, raw + std::min<size_t>(size, sizeof name)};
+}
+
+/// The classic filter of the socket. False: an eBPF program, which cannot be read.
+Result<bool> take_filter(int fd, std::vector<uint8_t>& out) {
+  socklen_t count = 0;  // in instructions, not bytes
+  if (::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, nullptr, &count) != 0) {
+    if (errno == EACCES) return false;
+    if (errno == ENOPROTOOPT || errno == EOPNOTSUPP) return true;
+    return sys_error("socket", "cannot read its filter");
+  }
+  if (count == 0) return true;
+  out.resize(count * sizeof(sock_filter));
+  if (::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, out.data(), &count) != 0) return sys_error("socket", "cannot read its filter");
+  return true;
+}
+
+void find_unsupported(int fd, const store::Socket& socket, std::vector<std::string>& out) {
+  if (socket.protocol == IPPROTO_TCP && socket.type == SOCK_STREAM) {
+    std::array<char, 32> ulp{};
+    socklen_t size = sizeof ulp;
+    if (::getsockopt(fd, IPPROTO_TCP, kTcpUlp, ulp.data(), &size) == 0 && size > 0 && ulp[0] != 0)
+      out.push_back(fmt::format("a TCP connection with the upper layer protocol {} (TCP_ULP), which is not supported", ulp.data()));
+  }
+  if (socket.protocol == IPPROTO_UDP && int_option(fd, IPPROTO_UDP, kUdpEncap).value_or(0) != 0)
+    out.push_back("a UDP socket that unpacks a tunnel (UDP_ENCAP), which is not supported");
+}
+
+}  // namespace
+
+std::optional<int> int_option(int fd, int level, int option) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  if (::getsockopt(fd, level, option, &value, &size) != 0) return std::nullopt;
+  return value;
+}
+
+std::vector<uint8_t> socket_name(int fd) { return address_by(fd, ::getsockname); }
+std::vector<uint8_t> socket_peer_name(int fd) { return address_by(fd, ::getpeername); }
+
+int poll_socket(int fd) {
+  pollfd poll{fd, POLLIN | POLLRDHUP, 0};
+  return ::poll(&poll, 1, 0) == 1 ? poll.revents : 0;
+}
+
+std::string name_text(const std::vector<uint8_t>& name) {
+  sockaddr_storage storage{};
+  std::memcpy(&storage, name.data(), std::min(name.size(), sizeof storage));
+  std::array<char, INET6_ADDRSTRLEN> text{};
+  if (storage.ss_family == AF_UNIX && name.size() > offsetof(sockaddr_un, sun_path)) {
+    std::string path(name.begin() + offsetof(sockaddr_un, sun_path), name.end());
+    if (path[0] == 0) return "@" + escape_for_terminal(path.substr(1));
+    return escape_for_terminal(path.c_str());
+  }
+  if (storage.ss_family == AF_INET) {
+    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
+    ::inet_ntop(AF_INET, &in.sin_addr, text.data(), text.size());
+    return fmt::format("{}:{}", text.data(), ntohs(in.sin_port));
+  }
+  if (storage.ss_family == AF_INET6) {
+    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
+    ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size());
+    return fmt::format("[{}]:{}", text.data(), ntohs(in.sin6_port));
+  }
+  return "no name";
+}
+
+Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket) {
+  for (const auto& kind : proc::socket_options(socket.family, socket.type, socket.protocol)) {
+    std::vector<uint8_t> value(256);
+    auto size = static_cast<socklen_t>(value.size());
+    if (::getsockopt(fd, kind.level, kind.option, value.data(), &size) != 0) continue;
+    value.resize(size);
+    socket.options.push_back({kind.name, std::move(value)});
+  }
+  std::vector<std::string> obstacles;
+  CKPT_TRY_ASSIGN(bool readable, take_filter(fd, socket.filter));
+  if (!readable) obstacles.push_back("a socket with an eBPF filter (SO_ATTACH_BPF), which cannot be read");
+  find_unsupported(fd, socket, obstacles);
+  return obstacles;
+}
+
+}  // namespace ckpt::capture

@@ -1,0 +1,42 @@
+// Reading the queue of a live socket without taking anything out.
+#pragma once
+
+#include <sys/socket.h>
+
+#include <optional>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+
+namespace ckpt::capture {
+
+/// Sets an integer option for as long as it lives, then puts back what it was.
+class BorrowedOption {
+ public:
+  /// An option that the socket does not have is left alone.
+  static Result<BorrowedOption> set(int fd, int level, int option, int value);
+  BorrowedOption(BorrowedOption&& other) noexcept : fd_(std::exchange(other.fd_, -1)), level_(other.level_), option_(other.option_), before_(other.before_) {}
+  BorrowedOption& operator=(BorrowedOption&&) = delete;
+  ~BorrowedOption();
+
+ private:
+  BorrowedOption(int fd, int level, int option, int before) : fd_(fd), level_(level), option_(option), before_(before) {}
+  int fd_, level_, option_, before_;
+};
+
+/// What one recvmsg shows.
+struct PeekedMessage {
+  size_t size = 0;             ///< bytes put into the buffer
+  bool truncated = false;      ///< the datagram is longer than the buffer
+  std::vector<uint8_t> from;
+  std::vector<uint8_t> to;     ///< UDP with IP_PKTINFO or IPV6_RECVPKTINFO: its destination, the port not filled in
+  std::optional<ucred> credentials;
+  std::vector<UniqueFd> rights;
+};
+
+/// MSG_PEEK at `offset` bytes from the front (SO_PEEK_OFF, which the caller has borrowed). Nothing: the queue holds no more.
+Result<std::optional<PeekedMessage>> peek_at(int fd, int offset, MutableByteSpan buffer);
+
+}  // namespace ckpt::capture

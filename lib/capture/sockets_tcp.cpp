@@ -1,0 +1,112 @@
+#include <linux/tcp.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+
+#include "lib/capture/sockets_internal.h"
+#include "lib/capture/sockets_repair.h"
+
+namespace ckpt::capture {
+
+using store::Socket;
+using store::SocketState;
+using store::TcpConnection;
+
+namespace {
+
+constexpr int kEstablished = 1, kClose = 7, kListen = 10;
+constexpr int kFinWait1 = 4, kFinWait2 = 5, kCloseWait = 8, kLastAck = 9, kClosing = 11;
+constexpr int kOutQueue = 0x5411, kOutQueueUnsent = 0x894B;  // SIOCOUTQ, SIOCOUTQNSD
+
+/// A FIN takes a number of the sequence, and a place in the send queue until it is acknowledged.
+bool sent_fin(int state) { return state == kFinWait1 || state == kFinWait2 || state == kLastAck || state == kClosing; }
+bool received_fin(int state) { return state == kCloseWait || state == kLastAck || state == kClosing; }
+
+Result<uint64_t> queue_size(int fd, unsigned long request) {
+  int size = 0;
+  if (::ioctl(fd, request, &size) != 0) return sys_error("TCP connection", "cannot ask for the size of a queue");
+  return static_cast<uint64_t>(size);
+}
+
+Result<void> read_queue(int fd, int queue, uint64_t size, uint32_t& sequence, std::vector<std::byte>& bytes) {
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0) return sys_error("TCP connection", "cannot choose a queue");
+  socklen_t length = sizeof sequence;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &sequence, &length) != 0) return sys_error("TCP connection", "cannot read a sequence number");
+  if (size == 0) return {};
+  size_t start = bytes.size();
+  bytes.resize(start + size);
+  ssize_t got = ::recv(fd, bytes.data() + start, size, MSG_PEEK | MSG_DONTWAIT);
+  if (got < 0) return sys_error("TCP connection", "cannot read a queue");
+  if (static_cast<uint64_t>(got) != size) return Error(Code::kIo, "TCP connection", "cannot read all of a queue");
+  return {};
+}
+
+Result<void> take_repair_state(int fd, TcpConnection& tcp) {
+  int value = 0;
+  socklen_t size = sizeof value;
+  // In repair mode this is what the peer allowed, not the present size of a segment.
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, &size) != 0) return sys_error("TCP connection", "cannot read its segment size");
+  tcp.mss = static_cast<uint32_t>(value);
+  size = sizeof value;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_TIMESTAMP, &value, &size) != 0) return sys_error("TCP connection", "cannot read its clock");
+  tcp.timestamp = static_cast<uint32_t>(value);
+  tcp_repair_window window{};
+  size = sizeof window;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_REPAIR_WINDOW, &window, &size) != 0) return {};  // before Linux 4.8
+  tcp.has_window = true;
+  tcp.window_sequence = window.snd_wl1, tcp.send_window = window.snd_wnd, tcp.max_window = window.max_window;
+  tcp.receive_window = window.rcv_wnd, tcp.receive_window_update = window.rcv_wup;
+  return {};
+}
+
+}  // namespace
+
+Result<uint32_t> take_tcp_state(int fd, Socket& socket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  if (info.tcpi_state == kListen) {
+    // Of a listening socket these two are the bound and the length of its queue.
+    socket.state = SocketState::kListening;
+    socket.backlog = static_cast<int>(info.tcpi_sacked);
+    return info.tcpi_unacked;
+  }
+  bool ended = (poll_socket(fd) & POLLRDHUP) != 0;
+  if (info.tcpi_state == kClose) {
+    socket.state = ended ? SocketState::kClosed : SocketState::kUnconnected;
+    return 0;
+  }
+  socket.state = SocketState::kConnected;
+  TcpConnection& tcp = socket.tcp;
+  tcp.state = info.tcpi_state;
+  tcp.timestamps = (info.tcpi_options & TCPI_OPT_TIMESTAMPS) != 0;
+  tcp.sack = (info.tcpi_options & TCPI_OPT_SACK) != 0;
+  tcp.has_window_scale = (info.tcpi_options & TCPI_OPT_WSCALE) != 0;
+  tcp.send_scale = info.tcpi_snd_wscale, tcp.receive_scale = info.tcpi_rcv_wscale;
+  if (ended && !received_fin(tcp.state)) socket.shutdown |= 1;
+  if (sent_fin(tcp.state)) socket.shutdown |= 2;
+  return 0;
+}
+
+Result<void> take_tcp_queues(int fd, Socket& socket, std::vector<std::byte>& bytes) {
+  TcpConnection& tcp = socket.tcp;
+  CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(fd));
+  CKPT_TRY(take_repair_state(fd, tcp));
+  CKPT_TRY_ASSIGN(tcp.receive_size, queue_size(fd, FIONREAD));
+  CKPT_TRY_ASSIGN(uint64_t out, queue_size(fd, kOutQueue));
+  CKPT_TRY_ASSIGN(uint64_t unsent, queue_size(fd, kOutQueueUnsent));
+  bool fin_unacked = sent_fin(tcp.state) && tcp.state != kFinWait2 && out > 0;
+  bool fin_unsent = fin_unacked && unsent > 0;
+  tcp.send_size = out - (fin_unacked ? 1 : 0);
+  tcp.unsent_size = unsent - (fin_unsent ? 1 : 0);
+  CKPT_TRY(read_queue(fd, TCP_RECV_QUEUE, tcp.receive_size, tcp.receive_sequence, bytes));
+  CKPT_TRY(read_queue(fd, TCP_SEND_QUEUE, tcp.send_size, tcp.send_sequence, bytes));
+  if (received_fin(tcp.state)) --tcp.receive_sequence;
+  if (sent_fin(tcp.state)) --tcp.send_sequence;
+  return {};
+}
+
+}  // namespace ckpt::capture

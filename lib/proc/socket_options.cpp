@@ -1,0 +1,225 @@
+#include "lib/proc/socket_options.h"
+
+#include <linux/if_packet.h>
+#include <linux/in6.h>
+#include <linux/netlink.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <netinet/udp.h>
+#include <sys/socket.h>
+
+#include <array>
+
+namespace ckpt::proc {
+
+namespace {
+
+// Newer than the headers of Debian 12.
+constexpr int kRcvMark = 75, kPassPidfd = 76, kPassRights = 83, kRcvPriority = 82;
+constexpr int kIpLocalPortRange = 51;
+// Kernel numbers that the C library does not name.
+constexpr int kTcpInq = 36, kTcpTxDelay = 37;
+
+#define CKPT_OPTION(level, option) {#option, level, option, false}
+#define CKPT_LATE(level, option) {#option, level, option, true}
+
+/// Buffers, credentials, the peek offset and the lock of the filter are `late`. SO_BUF_LOCK follows the sizes, which
+/// set it.
+constexpr std::array kSocket = {
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_DEBUG),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_REUSEADDR),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_REUSEPORT),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_BINDTODEVICE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_DONTROUTE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_BROADCAST),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_KEEPALIVE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_OOBINLINE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_NO_CHECK),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_MARK),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_PRIORITY),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_RXQ_OVFL),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_SELECT_ERR_QUEUE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_BUSY_POLL),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_PREFER_BUSY_POLL),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_MAX_PACING_RATE),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_ZEROCOPY),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TXTIME),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TXREHASH),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMP),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMPNS),
+    SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMPING),
+    SocketOptionKind{"SO_RCVMARK", SOL_SOCKET, kRcvMark, false},
+    SocketOptionKind{"SO_RCVPRIORITY", SOL_SOCKET, kRcvPriority, false},
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_SNDBUF),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_RCVBUF),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_BUF_LOCK),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_RCVLOWAT),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_RCVTIMEO),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_SNDTIMEO),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_LINGER),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_INCOMING_CPU),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_PEEK_OFF),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_PASSCRED),
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_PASSSEC),
+    SocketOptionKind{"SO_PASSPIDFD", SOL_SOCKET, kPassPidfd, true},
+    SocketOptionKind{"SO_PASSRIGHTS", SOL_SOCKET, kPassRights, true},
+    SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_LOCK_FILTER),
+};
+
+constexpr std::array kIp = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_FREEBIND),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_TRANSPARENT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT),
+    SocketOptionKind{"IP_LOCAL_PORT_RANGE", IPPROTO_IP, kIpLocalPortRange, false},
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_OPTIONS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_TOS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_TTL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MINTTL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MTU_DISCOVER),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVERR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_PKTINFO),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVTTL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVTOS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RETOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVORIGDSTADDR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVFRAGSIZE),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_CHECKSUM),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_PASSSEC),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_TTL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_LOOP),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_ALL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_IF),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_UNICAST_IF),
+};
+
+constexpr std::array kIp6 = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_V6ONLY),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_FREEBIND),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_TRANSPARENT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_HOPS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_LOOP),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_ALL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_IF),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_UNICAST_IF),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVERR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_TCLASS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_DONTFRAG),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_ADDR_PREFERENCES),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MINHOPCOUNT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVPKTINFO),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVHOPLIMIT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVRTHDR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVHOPOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVDSTOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVTCLASS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVPATHMTU),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVORIGDSTADDR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVFRAGSIZE),
+};
+
+/// TCP_MAXSEG and TCP_QUICKACK are left out: they read as the present state of the connection.
+constexpr std::array kTcp = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NODELAY),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_KEEPINTVL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_KEEPCNT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_SYNCNT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_LINGER2),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_DEFER_ACCEPT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_CONGESTION),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_SAVE_SYN),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
+    SocketOptionKind{"TCP_INQ", IPPROTO_TCP, kTcpInq, false},
+    SocketOptionKind{"TCP_TX_DELAY", IPPROTO_TCP, kTcpTxDelay, false},
+    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN),
+    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_WINDOW_CLAMP),
+    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_CORK),
+};
+
+// <netinet/udp.h> of glibc has no names for these.
+constexpr int kUdpNoCheck6Tx = 101, kUdpNoCheck6Rx = 102, kUdpSegment = 103, kUdpGro = 104;
+constexpr std::array kUdp = {
+    SocketOptionKind{"UDP_NO_CHECK6_TX", IPPROTO_UDP, kUdpNoCheck6Tx, false},
+    SocketOptionKind{"UDP_NO_CHECK6_RX", IPPROTO_UDP, kUdpNoCheck6Rx, false},
+    SocketOptionKind{"UDP_SEGMENT", IPPROTO_UDP, kUdpSegment, false},
+    SocketOptionKind{"UDP_GRO", IPPROTO_UDP, kUdpGro, false},
+};
+
+constexpr std::array kRaw = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_HDRINCL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_NODEFRAG),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_CHECKSUM),
+};
+
+constexpr std::array kNetlink = {
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_PKTINFO),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_BROADCAST_ERROR),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_NO_ENOBUFS),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_LISTEN_ALL_NSID),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_CAP_ACK),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_EXT_ACK),
+    SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_GET_STRICT_CHK),
+};
+
+constexpr std::array kPacket = {
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_VERSION),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_AUXDATA),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_ORIGDEV),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_VNET_HDR),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_LOSS),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_TIMESTAMP),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_QDISC_BYPASS),
+};
+
+#undef CKPT_OPTION
+#undef CKPT_LATE
+
+template <class Table>
+void append(std::vector<SocketOptionKind>& out, const Table& table) {
+  out.insert(out.end(), table.begin(), table.end());
+}
+
+template <class Table>
+const SocketOptionKind* find_in(const Table& table, std::string_view name) {
+  for (const SocketOptionKind& kind : table) {
+    if (name == kind.name) return &kind;
+  }
+  return nullptr;
+}
+
+}  // namespace
+
+std::vector<SocketOptionKind> socket_options(int family, int type, int protocol) {
+  std::vector<SocketOptionKind> out;
+  append(out, kSocket);
+  if (family == AF_INET6) append(out, kIp6);
+  if (family == AF_INET || (family == AF_INET6 && type != SOCK_RAW)) append(out, kIp);
+  if ((family == AF_INET || family == AF_INET6) && type == SOCK_RAW) append(out, kRaw);
+  if (protocol == IPPROTO_TCP && type == SOCK_STREAM) append(out, kTcp);
+  if ((protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE) && type == SOCK_DGRAM) append(out, kUdp);
+  if (family == AF_NETLINK) append(out, kNetlink);
+  if (family == AF_PACKET) append(out, kPacket);
+  return out;
+}
+
+const SocketOptionKind* find_socket_option(std::string_view name) {
+  const SocketOptionKind* out = find_in(kSocket, name);
+  if (out == nullptr) out = find_in(kIp, name);
+  if (out == nullptr) out = find_in(kIp6, name);
+  if (out == nullptr) out = find_in(kTcp, name);
+  if (out == nullptr) out = find_in(kUdp, name);
+  if (out == nullptr) out = find_in(kRaw, name);
+  if (out == nullptr) out = find_in(kNetlink, name);
+  if (out == nullptr) out = find_in(kPacket, name);
+  return out;
+}
+
+}  // namespace ckpt::proc

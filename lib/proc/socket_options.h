@@ -1,0 +1,25 @@
+// The options of sockets that are carried over: what getsockopt can read without changing anything and setsockopt can
+// write. Names are those of the C headers.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+namespace ckpt::proc {
+
+struct SocketOptionKind {
+  const char* name;
+  int level;
+  int option;
+  /// Set once the socket is bound, connected and filled: it would change or hinder that.
+  bool late = false;
+};
+
+/// Those that may apply to such a socket, in the order in which they are to be set. One that this kernel does not know
+/// fails to be read.
+std::vector<SocketOptionKind> socket_options(int family, int type, int protocol);
+
+/// nullptr: no such option.
+const SocketOptionKind* find_socket_option(std::string_view name);
+
+}  // namespace ckpt::proc
