@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, check_released, ckpt, differences,
-                     fingerprint, reap_strays, wait_until)
+                     fingerprint, reap_strays, tree_of, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
 INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
@@ -31,7 +31,7 @@ def unharmed(target, before):
     """The process is as it was, apart from what it did itself."""
     if not target.running():
         raise Failure(f"the target has ended: {target.ending}")
-    check_released(target.pid)
+    check_released(target.pid, before)
     found = list(differences(before, fingerprint(target.pid)))
     if found:
         raise Failure("the target was altered: " + "; ".join(found))
@@ -44,8 +44,9 @@ def pre_dump(target, name, *more):
 
 
 def dump(target, name, *more):
+    tree = tree_of(target.pid)
     ckpt("dump", "-p", target.pid, "-f", image(target, name), *more).expect(0)
-    target.reap()
+    target.reap(tree)
 
 
 def restore(target, name, *more):

@@ -1,13 +1,23 @@
 #include "target.h"
 
+#include <linux/kcmp.h>
+#include <sched.h>
 #include <stdarg.h>
 #include <sys/random.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static uint64_t g_number;
 static volatile int g_steps;
 static volatile int64_t g_gap_ns;
 static bool g_ready;
+static char g_folder[4096];
+static pid_t g_root;
+
+// What the root has to end; a child's own children are its own affair.
+enum { kMaxChildren = 512 };
+static pid_t g_children[kMaxChildren];
+static int g_child_count;
 
 static const int kPollMs = 2;
 static const int64_t kGapNs = 20 * 1000 * 1000;
@@ -22,11 +32,38 @@ static void write_file(const char* name, const char* text) {
   }
 }
 
+// The first verdict stays: of several processes the one that found the cause speaks first.
+static void write_result(const char* text) {
+  char staged[5000], path[5000];
+  snprintf(staged, sizeof staged, "%s/.result.%d", g_folder, get_tid());
+  snprintf(path, sizeof path, "%s/result", g_folder);
+  int fd = open(staged, O_CREAT | O_TRUNC | O_WRONLY | O_CLOEXEC, 0644);
+  bool written = fd >= 0 && write(fd, text, strlen(text)) == (ssize_t)strlen(text);
+  if (fd >= 0) close(fd);
+  if (!written || (link(staged, path) != 0 && errno != EEXIST)) {
+    dprintf(2, "cannot write the result: %s\n", strerror(errno));
+    _exit(3);
+  }
+  unlink(staged);
+}
+
+static void end_children(void) {
+  if (getpid() != g_root) return;
+  for (int i = 0; i < g_child_count; ++i) kill(g_children[i], SIGKILL);
+  for (int i = 0; i < g_child_count; ++i) {
+    kill(g_children[i], SIGCONT);
+    waitpid(g_children[i], NULL, __WALL);
+  }
+  g_child_count = 0;
+}
+
 void target_init(int argc, char** argv) {
   if (argc < 2 || chdir(argv[1]) != 0) {
     dprintf(2, "usage: %s WORK-FOLDER [ARGUMENT...]\n", argv[0]);
     _exit(2);
   }
+  if (getcwd(g_folder, sizeof g_folder) == NULL) _exit(3);
+  g_root = getpid();
   if (getrandom(&g_number, sizeof g_number, 0) != sizeof g_number) _exit(3);
 }
 
@@ -70,18 +107,22 @@ int64_t target_gap_ns(void) { return g_gap_ns; }
 void target_pass(void) {
   char text[64];
   snprintf(text, sizeof text, "pass %016llx\n", (unsigned long long)g_number);
-  write_file("result", text);
+  end_children();
+  write_result(text);
   _exit(0);
 }
 
 void target_fail(const char* format, ...) {
   char text[1024] = "fail: ";
+  size_t length = 6;
+  if (g_root != 0 && getpid() != g_root) length += (size_t)sprintf(text + length, "child %d: ", getpid());
   va_list arguments;
   va_start(arguments, format);
-  vsnprintf(text + 6, sizeof text - 6, format, arguments);
+  vsnprintf(text + length, sizeof text - length, format, arguments);
   va_end(arguments);
   dprintf(2, "%s\n", text);
-  write_file("result", text);
+  write_result(text);
+  end_children();
   _exit(1);
 }
 
@@ -92,8 +133,130 @@ void target_skip(const char* format, ...) {
   vsnprintf(text + 6, sizeof text - 6, format, arguments);
   va_end(arguments);
   if (g_ready) target_fail("skipped after ready: %s", text);
-  write_file("result", text);
+  end_children();
+  write_result(text);
   _exit(77);
+}
+
+static const char* path_of(char* path, size_t size, const char* name, int number) {
+  snprintf(path, size, "%s/%s.%d", g_folder, name, number);
+  return path;
+}
+
+static void make_file(const char* name, int number) {
+  char path[5000];
+  int fd = open(path_of(path, sizeof path, name, number), O_CREAT | O_WRONLY | O_CLOEXEC, 0644);
+  if (fd < 0) target_fail("%s: %s", path, strerror(errno));
+  close(fd);
+}
+
+static bool take_file(const char* name, int number) {
+  char path[5000];
+  return unlink(path_of(path, sizeof path, name, number)) == 0;
+}
+
+static pid_t settle(pid_t child) {
+  if (child < 0) target_fail("no child: %s", strerror(errno));
+  if (getpid() == g_root) {
+    if (g_child_count == kMaxChildren) target_fail("too many children");
+    g_children[g_child_count++] = child;
+  }
+  for (int i = 0; i < 20000; ++i) {
+    siginfo_t info;
+    info.si_pid = 0;
+    if (take_file("child", child)) return child;
+    if (waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT | WNOHANG | __WALL) == 0 && info.si_pid == child) return child;
+    sleep_ms(1);
+  }
+  target_fail("child %d is never ready", child);
+}
+
+pid_t start_child(int (*body)(void*), void* argument) {
+  pid_t child = fork();
+  if (child == 0) _exit(body(argument));
+  return settle(child);
+}
+
+pid_t start_clone(int flags, int (*body)(void*), void* argument) {
+  enum { kStack = 256 * 1024 };
+  char* stack = map_pages(kStack);
+  return settle(clone(body, stack + kStack, flags, argument));
+}
+
+void child_ready(void) { make_file("child", getpid()); }
+
+void await_release(int phase) {
+  char path[5000];
+  path_of(path, sizeof path, "go", phase);
+  while (access(path, F_OK) != 0) sleep_ms(kPollMs);
+}
+
+void child_wait(int phase) {
+  child_ready();
+  await_release(phase);
+}
+
+void release(int phase) { make_file("go", phase); }
+
+static int end_of(pid_t child) {
+  int status = 0;
+  pid_t got;
+  while ((got = waitpid(child, &status, __WALL)) == -1 && errno == EINTR) {
+  }
+  if (got != child) target_fail("waiting for child %d: %s", child, strerror(errno));
+  for (int i = 0; i < g_child_count; ++i)
+    if (g_children[i] == child) g_children[i] = g_children[--g_child_count];
+  return status;
+}
+
+void expect_exit(pid_t child, int wanted) {
+  int status = end_of(child);
+  if (!WIFEXITED(status) || WEXITSTATUS(status) != wanted)
+    target_fail("child %d ended with wait status %#x, not with exit %d", child, status, wanted);
+}
+
+void expect_signal(pid_t child, int number) {
+  int status = end_of(child);
+  if (!WIFSIGNALED(status) || WTERMSIG(status) != number)
+    target_fail("child %d ended with wait status %#x, not by signal %d", child, status, number);
+}
+
+void expect_childless(void) {
+  siginfo_t info;
+  info.si_pid = 0;
+  if (waitid(P_ALL, 0, &info, WEXITED | WSTOPPED | WNOHANG | WNOWAIT | __WALL) == 0)
+    target_fail("there is still a child (%d)", info.si_pid);
+  if (errno != ECHILD) target_fail("waitid: %s", strerror(errno));
+}
+
+struct Family family_of(pid_t pid) {
+  char path[64], text[1024];
+  snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  int fd = open(path, O_RDONLY | O_CLOEXEC);
+  ssize_t got = fd < 0 ? -1 : read(fd, text, sizeof text - 1);
+  if (got < 0) target_fail("%s: %s", path, strerror(errno));
+  close(fd);
+  text[got] = 0;
+  struct Family family;
+  const char* rest = strrchr(text, ')');
+  if (rest == NULL || sscanf(rest, ") %c %d %d %d", &family.state, &family.parent, &family.group, &family.session) != 4)
+    target_fail("%s: cannot be read", path);
+  return family;
+}
+
+void wait_state(pid_t pid, char state) {
+  for (int i = 0; i < 5000; ++i) {
+    if (family_of(pid).state == state) return;
+    sleep_ms(1);
+  }
+  target_fail("process %d is in state %c, never in %c", pid, family_of(pid).state, state);
+}
+
+void expect_same_file(int left, pid_t other, int right, bool wanted) {
+  long order = syscall(SYS_kcmp, getpid(), other, KCMP_FILE, left, right);
+  if (order < 0) target_fail("kcmp of %d with %d of process %d: %s", left, right, other, strerror(errno));
+  if ((order == 0) != wanted)
+    target_fail("descriptors %d and %d of process %d are %s open file", left, right, other, wanted ? "not one" : "one");
 }
 
 pthread_t start_thread(void* (*body)(void*), void* argument) {
@@ -203,4 +366,10 @@ void mapping_flags(const void* address, char* permissions, char* flags, size_t s
     }
   }
   target_fail("no mapping holds %p", address);
+}
+
+void target_shm_name(char* out, size_t size, const char* what) {
+  snprintf(out, size, "%s-%s", g_folder, what);
+  for (char* slash = out; (slash = strchr(slash, '/')) != NULL;) *slash = '-';
+  out[0] = '/';
 }

@@ -6,6 +6,9 @@
 //   step     made by the runner: do the next change (target_wait's `step`); removed by the target when done
 //   check    made by the runner: the number of steps that this state must have seen
 //   result   written by the target: "pass NUMBER", "fail: why" or "skip: why"; NUMBER is that of `ready`
+//
+// A target of several processes: the root does the talking. Its children wait for files "go.N" that the root makes, and
+// answer by their exit status; a child that finds something wrong writes the result itself, and the first word counts.
 #pragma once
 
 #include <errno.h>
@@ -57,6 +60,36 @@ _Noreturn void target_skip(const char* format, ...) __attribute__((format(printf
 
 #define PAGE_SIZE ((size_t)4096)
 
+/// Forks; the child runs `body` and ends with the status that it returns. Returns once the child has called child_wait or
+/// child_ready (or has ended). What is left of the root's children when it passes or fails is killed.
+pid_t start_child(int (*body)(void*), void* argument);
+/// The same through clone(2) with these flags and exit signal, on a stack of the child's own.
+pid_t start_clone(int flags, int (*body)(void*), void* argument);
+/// In a child: its state is set up.
+void child_ready(void);
+/// In a child: its state is set up, and it waits for release(phase).
+void child_wait(int phase);
+/// In a child that is ready already.
+void await_release(int phase);
+/// Lets everybody go on who waits for this phase, or will.
+void release(int phase);
+/// Reaps this child, which must have ended by itself with this status, or by this signal.
+void expect_exit(pid_t child, int status);
+void expect_signal(pid_t child, int number);
+/// No child is left, neither running nor unreaped.
+void expect_childless(void);
+
+/// Of /proc/PID/stat. Fails if there is no such process.
+struct Family {
+  pid_t parent, group, session;
+  char state;
+};
+struct Family family_of(pid_t pid);
+/// Returns once the process is in this state ('T', 'Z', ...).
+void wait_state(pid_t pid, char state);
+/// Fails unless two descriptors of this process are one open file description, or, with `wanted` false, are two.
+void expect_same_file(int left, pid_t other, int right, bool wanted);
+
 pthread_t start_thread(void* (*body)(void*), void* argument);
 /// Returns once /proc/self/task/TID/syscall says that the thread sleeps in system call `number`.
 void wait_blocked_in(pid_t tid, long number);
@@ -74,3 +107,5 @@ void* map_pages(size_t bytes);
 bool proc_field(const char* file, const char* name, char* out, size_t size);
 /// The VmFlags line of the mapping that holds `address`; `permissions` gets "rw-p" (5 bytes). Fails if there is none.
 void mapping_flags(const void* address, char* permissions, char* flags, size_t size);
+/// A name for shm_open or sem_open that nobody else has; the runner removes what is left of it.
+void target_shm_name(char* out, size_t size, const char* what);

@@ -5,6 +5,7 @@ Used by tests/kernel and tests/faults; needs python3 alone. A target talks throu
 parent ckpt is gone, come to us and not to init.
 """
 import ctypes
+import glob
 import json
 import os
 import re
@@ -71,10 +72,39 @@ def all_children():
     return children_of(os.getpid())
 
 
+def tree_of(pid):
+    """The process and all its descendants, parents first."""
+    found = [pid]
+    for member in found:
+        found += [child for child in children_of(member) if child not in found]
+    return found
+
+
+def state_of(pid, tid=None):
+    stat = read_text(f"/proc/{pid}/task/{tid or pid}/stat").rpartition(")")[2].split()
+    return stat[0] if stat else ""
+
+
+def tids_of(pid):
+    try:
+        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
+    except FileNotFoundError:
+        return []
+
+
+def stopped_threads(pid):
+    """Those in group-stop."""
+    return [tid for tid in tids_of(pid) if state_of(pid, tid) == "T"]
+
+
 def descriptors(pid):
     """Number, what it leads to, and flags of each descriptor; offsets may move while a target runs."""
     folder, found = f"/proc/{pid}/fd", {}
-    for number in os.listdir(folder):
+    try:
+        numbers = os.listdir(folder)
+    except FileNotFoundError:
+        return {}  # a zombie has none
+    for number in numbers:
         try:
             info = read_text(f"/proc/{pid}/fdinfo/{number}")
             flags = re.search(r"^flags:\s*(\S+)", info, re.M)
@@ -98,14 +128,20 @@ def mappings(pid):
 
 
 def fingerprint(pid):
-    """What must be the same after ckpt has looked at a process."""
-    return {"descriptors": descriptors(pid), "mappings": mappings(pid), "children": sorted(children_of(pid)),
-            "threads": sorted(map(int, os.listdir(f"/proc/{pid}/task")))}
+    """What must be the same after ckpt has looked at a process and its descendants."""
+    found = {}
+    for member in tree_of(pid):
+        found |= {f"descriptors of {member}": descriptors(member), f"mappings of {member}": mappings(member),
+                  f"children of {member}": sorted(children_of(member)), f"threads of {member}": tids_of(member),
+                  f"stopped threads of {member}": stopped_threads(member)}
+    return found
 
 
 def differences(before, after):
     for key in before:
-        if before[key] != after[key]:
+        if key not in after:
+            yield f"{key}: not there"
+        elif before[key] != after[key]:
             if isinstance(before[key], dict):
                 old, new = set(before[key].items()), set(after[key].items())
             else:
@@ -113,17 +149,19 @@ def differences(before, after):
             yield f"{key}: gone {sorted(old - new)}, new {sorted(new - old)}"
 
 
-def check_released(pid):
-    """No tracer, no thread in a stop. A thread may be on its way out of a stop for a moment."""
+def check_released(pid, before=None):
+    """No tracer, and no thread in a stop that it was not in before. A thread may be on its way out of a stop for a moment."""
     def free():
-        if status_field(pid, "TracerPid") != "0":
-            return False
-        for tid in os.listdir(f"/proc/{pid}/task"):
-            stat = read_text(f"/proc/{pid}/task/{tid}/stat")
-            if stat and stat.rpartition(")")[2].split()[0] in "tT":
+        for member in tree_of(pid):
+            if status_field(member, "TracerPid") not in ("0", ""):
                 return False
+            stopped = (before or {}).get(f"stopped threads of {member}", [])
+            for tid in tids_of(member):
+                state = state_of(member, tid)
+                if state == "t" or (state == "T" and tid not in stopped):
+                    return False
         return True
-    wait_until(free, f"process {pid} is still traced or stopped", 5)
+    wait_until(free, f"process {pid} or a descendant is still traced or stopped", 5)
 
 
 class Result:
@@ -176,6 +214,8 @@ class Workplace:
             print(f"kept: {self.path}", file=sys.stderr)
         else:
             shutil.rmtree(self.path, ignore_errors=True)
+        for left in glob.glob(f"/dev/shm/*{glob.escape(self.path[1:].replace('/', '-'))}-*"):
+            os.unlink(left)  # target_shm_name
 
     def folder(self, name):
         path = os.path.join(self.path, name)
@@ -259,9 +299,11 @@ class Target:
             self.popen.returncode = 0  # reaped here: Popen must not wait for this pid again
         return False
 
-    def reap(self):
+    def reap(self, tree=()):
+        """`tree`: the descendants, as they were while the root was there. Those whose parents are gone are our children."""
         wait_until(lambda: not self.running(), f"process {self.pid} does not end ({self.where()})", 20)
-        wait_until(lambda: not os.path.exists(f"/proc/{self.pid}"), f"pid {self.pid} is still taken", 5)
+        for pid in (self.pid, *tree):
+            wait_until(lambda pid=pid: not exists_unreaped(pid), f"pid {pid} is still taken", 5)
 
     def adopt(self):
         """A restore has put the process back: it is our child again, being a subreaper's."""
@@ -271,9 +313,13 @@ class Target:
             raise Failure(f"the restored process {self.pid} has ended: {self.ending}\n{self.log_tail()}")
 
     def kill(self):
-        if self.running():
-            os.kill(self.pid, signal.SIGKILL)
-        self.reap()
+        tree = tree_of(self.pid)
+        for pid in tree if self.running() else []:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.reap(tree)
 
     def step(self):
         """The next change, done when this returns."""
@@ -288,11 +334,9 @@ class Target:
 
     def forget_answers(self):
         """Before a restore: whoever starts from scratch will make `ready` anew."""
-        for name in ("ready", "check", "result", "step"):
-            try:
+        for name in os.listdir(self.folder):
+            if name in ("ready", "check", "result", "step") or re.fullmatch(r"(go|child)\.\d+", name):
                 os.unlink(self._path(name))
-            except FileNotFoundError:
-                pass
 
     def check(self, steps=None):
         """The target verifies itself and ends."""
@@ -306,21 +350,31 @@ class Target:
             raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
 
 
+def exists_unreaped(pid):
+    """Whether the pid is taken; reaps it where it is a child of ours that has ended."""
+    try:
+        os.waitpid(pid, os.WNOHANG)
+    except ChildProcessError:
+        pass
+    return os.path.exists(f"/proc/{pid}")
+
+
 def reap_strays(timeout=5):
-    """Nothing of ckpt's may outlive the targets: helpers of ours are our children by now."""
+    """Nothing of ckpt's, and no descendant of a target, may outlive the targets: they are our children by now."""
     def gone():
         for pid in all_children():
-            try:
-                os.waitpid(pid, os.WNOHANG)
-            except ChildProcessError:
-                pass
+            exists_unreaped(pid)
         return not all_children()
+
+    def killed():
+        for pid in all_children():
+            os.kill(pid, signal.SIGKILL)
+        return gone()
     try:
         wait_until(gone, "", timeout)
     except Failure:
         left = [f"{pid} ({read_text(f'/proc/{pid}/cmdline').replace(chr(0), ' ').strip()})" for pid in all_children()]
-        for pid in all_children():
-            os.kill(pid, signal.SIGKILL)
+        wait_until(killed, "ending what is left", 5)
         raise Failure(f"processes are left behind: {', '.join(left)}") from None
 
 
