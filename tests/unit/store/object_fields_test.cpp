@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "lib/store/ipc_fields.h"
 #include "lib/store/lock_fields.h"
 #include "lib/store/terminal_fields.h"
 #include "lib/store/watch_fields.h"
@@ -31,4 +32,14 @@ TEST_CASE("records: no member of a watch is lost") {
 TEST_CASE("records: no member of a lock is lost") {
   CHECK(survives(FileLock{LockKind::kOfd, true, 1ll << 40, 1ll << 41}));
   CHECK(survives(FileLock{LockKind::kPosix, false, 0, -1}));
+}
+
+TEST_CASE("records: no member of a System V object or of a POSIX queue is lost") {
+  IpcIdentity identity{5, -6, 0617, 7, 8};
+  SystemVIpc ipc;
+  ipc.segments = {{identity, 5000, true, false}, {identity, 5001, false, true}};
+  ipc.sets = {{identity, {{1, 2}, {3, 4}}}};
+  ipc.queues = {{identity, 16384, 9, 10, {{1ll << 40, {1, 2, 3}}, {1, {}}}}};
+  CHECK(survives(ipc));
+  CHECK(survives(PosixQueue{"/q", true, 10, 8192, 0600, 1, 2, 3, {{7, {4, 5}}}}));
 }
