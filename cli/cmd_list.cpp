@@ -63,8 +63,8 @@ Json entry_json(const Entry& entry) {
   const store::Manifest& m = *entry.manifest;
   return {{"path", entry.path.string()}, {"ok", true},
           {"id", m.id},                  {"image_kind", m.kind},
-          {"created", m.created},        {"pid", m.process.pid},
-          {"arguments", m.process.arguments}, {"parent_path", m.parent_path},
+          {"created", m.created},        {"pid", m.tree.root().pid},
+          {"arguments", m.tree.root().arguments}, {"parent_path", m.parent_path},
           {"parent_id", m.parent_id},    {"bytes", entry.bytes()}};
 }
 
@@ -72,8 +72,8 @@ std::vector<std::string> entry_row(const Entry& entry) {
   if (!entry.manifest) return {entry.path.string(), "damaged", "", "", "", "", entry.manifest.error().message};
   const store::Manifest& m = *entry.manifest;
   std::string command;
-  for (const std::string& word : m.process.arguments) command += (command.empty() ? "" : " ") + word;
-  return {entry.path.string(), m.kind, m.created, std::to_string(m.process.pid), human_bytes(entry.bytes()),
+  for (const std::string& word : m.tree.root().arguments) command += (command.empty() ? "" : " ") + word;
+  return {entry.path.string(), m.kind, m.created, std::to_string(m.tree.root().pid), human_bytes(entry.bytes()),
           m.parent_path.empty() ? "-" : m.parent_path, command};
 }
 

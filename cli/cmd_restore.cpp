@@ -14,7 +14,7 @@ namespace {
 std::string json_line(const engine::RestoreReport& report, bool dry_run) {
   nlohmann::ordered_json doc = {
       {"schema", "ckpt.restore/1"}, {"dry_run", dry_run},          {"pid", report.pid},
-      {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
+      {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
       {"pages", report.pages},      {"bytes", report.bytes},       {"phases_us", nlohmann::ordered_json::object()},
       {"total_us", report.total_us}};
   for (const auto& [name, us] : report.phases_us) doc["phases_us"][name] = us;
@@ -25,8 +25,9 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
   std::string phases;
   for (const auto& [name, us] : report.phases_us)
     phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
-  return fmt::format("{} process {} ({}): {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
+  return fmt::format("{} process {} ({}){}: {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
                      dry_run ? "would restore" : "restored", report.pid, escape_for_terminal(report.comm),
+                     report.processes > 1 ? fmt::format(" and {} descendant{}", report.processes - 1, report.processes == 2 ? "" : "s") : "",
                      report.threads, report.threads == 1 ? "" : "s", report.mappings, report.descriptors,
                      human_bytes(report.bytes), report.pages,
                      dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));

@@ -9,10 +9,12 @@
 namespace ckpt::cli {
 
 void add_dump_flags(CLI::App& app, DumpFlags& flags) {
-  app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process")->required();
+  app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants")->required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+  app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
+      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
@@ -37,7 +39,8 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
     nlohmann::ordered_json phases;
     for (const auto& [name, us] : stats.phases_us) phases[name] = us;
     nlohmann::ordered_json doc = {
-        {"schema", std::string("ckpt.") + verb + "/1"}, {"event", "done"}, {"pid", manifest.process.pid},
+        {"schema", std::string("ckpt.") + verb + "/1"}, {"event", "done"}, {"pid", manifest.tree.root().pid},
+        {"processes", manifest.tree.processes.size()},
         {"image", report.dir.string()}, {"id", manifest.id}, {"parent", manifest.parent_path},
         {"frozen_us", stats.frozen_us}, {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
         {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
@@ -49,9 +52,11 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
   std::string phases;
   for (const auto& [name, us] : stats.phases_us) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
   auto pages = [](uint64_t n) { return fmt::format("{} ({})", n, human_bytes(n * store::kPageSize)); };
-  const auto& arguments = manifest.process.arguments;
+  const size_t others = manifest.tree.processes.size() - 1;
+  const auto& arguments = manifest.tree.root().arguments;
   context.out.table({}, {
-      {"process", fmt::format("{} ({})", manifest.process.pid, arguments.empty() ? "?" : arguments[0])},
+      {"process", fmt::format("{} ({})", manifest.tree.root().pid, arguments.empty() ? "?" : arguments[0]) +
+                      (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
       {"image", report.dir.string() + (manifest.parent_path.empty() ? "" : "  (parent " + manifest.parent_path + ")")},
       {"frozen", human_us(stats.frozen_us)},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned, pages(stats.pages_copied),
@@ -70,7 +75,7 @@ Result<void> print_dump_estimate(Context& context, const char* verb, const DumpF
                                   {"pid", flags.options.pid}, {"image", flags.dir}, {"parent", estimate.parent.string()},
                                   {"pages_scanned", estimate.pages_scanned}, {"pages_to_copy", estimate.pages_to_copy},
                                   {"pages_unchanged", estimate.pages_unchanged}, {"bytes_at_most", bytes},
-                                  {"threads", estimate.threads}, {"maps", estimate.maps}, {"descriptors", estimate.descriptors}};
+                                  {"processes", estimate.processes}, {"threads", estimate.threads}, {"maps", estimate.maps}, {"descriptors", estimate.descriptors}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return {};
   }
@@ -79,7 +84,8 @@ Result<void> print_dump_estimate(Context& context, const char* verb, const DumpF
       {"would write", flags.dir + (estimate.parent.empty() ? "" : "  (parent " + estimate.parent.string() + ")")},
       {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
                             estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},
-      {"state", fmt::format("{} threads, {} mappings, {} open files", estimate.threads, estimate.maps, estimate.descriptors)},
+      {"state", fmt::format("{} process{}, {} threads, {} mappings, {} open files", estimate.processes,
+                            estimate.processes == 1 ? "" : "es", estimate.threads, estimate.maps, estimate.descriptors)},
   });
   return {};
 }

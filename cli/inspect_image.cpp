@@ -47,7 +47,7 @@ const char* mapping_kind(MappingKind kind) {
     case MappingKind::kAnonymous: return "anonymous";
     case MappingKind::kPrivateFile: return "private file";
     case MappingKind::kSharedFile: return "shared file";
-    case MappingKind::kSharedAnonymous: return "shared";
+    case MappingKind::kSharedMemory: return "shared";
     case MappingKind::kVdso: return "vdso";
   }
   return "";
@@ -63,6 +63,9 @@ const char* descriptor_kind(DescriptorKind kind) {
     case DescriptorKind::kTimerfd: return "timerfd";
     case DescriptorKind::kSignalfd: return "signalfd";
     case DescriptorKind::kExternal: return "external";
+    case DescriptorKind::kMemfd: return "memfd";
+    case DescriptorKind::kFifo: return "fifo";
+    case DescriptorKind::kProcFile: return "proc file";
   }
   return "";
 }
@@ -71,12 +74,14 @@ std::string protection(int prot) {
   return std::string(1, (prot & 1) != 0 ? 'r' : '-') + ((prot & 2) != 0 ? 'w' : '-') + ((prot & 4) != 0 ? 'x' : '-');
 }
 
-std::string file_path(const ProcessImage& process, int index) {
-  return index < 0 ? "" : process.files[static_cast<size_t>(index)].path;
+std::string file_path(const TreeImage& tree, int index) {
+  if (index < 0) return "";
+  const FileIdentity& file = tree.files[static_cast<size_t>(index)];
+  return file.path + (file.deleted ? " (deleted)" : "");
 }
 
 /// What a descriptor leads to.
-std::string destination(const ProcessImage& process, const Descriptor& d) {
+std::string destination(const TreeImage& process, const Descriptor& d) {
   switch (d.kind) {
     case DescriptorKind::kFile:
     case DescriptorKind::kDevice: return file_path(process, d.file);
@@ -87,15 +92,21 @@ std::string destination(const ProcessImage& process, const Descriptor& d) {
     case DescriptorKind::kEpoll: return fmt::format("{} watched", d.epoll.size());
     case DescriptorKind::kTimerfd: return fmt::format("{} left", human_us(d.timerfd_value_ns / 1000));
     case DescriptorKind::kSignalfd: return fmt::format("signals {:#x}", d.signalfd_mask);
+    case DescriptorKind::kProcFile:
     case DescriptorKind::kExternal: return d.external;
+    case DescriptorKind::kFifo: return file_path(process, d.file);
+    case DescriptorKind::kMemfd: return d.shared_memory < 0 ? "" : process.shared_memory[static_cast<size_t>(d.shared_memory)].name;
   }
   return "";
 }
 
-std::string descriptor_numbers(const Descriptor& d) {
-  std::vector<std::string> numbers;
-  for (const auto& fd : d.fds) numbers.push_back(std::to_string(fd.first));
-  return joined(numbers);
+/// In the table of one process.
+std::vector<int> numbers_in(const Descriptor& d, int process) {
+  std::vector<int> out;
+  for (const FdSlot& slot : d.fds) {
+    if (slot.process == process) out.push_back(slot.fd);
+  }
+  return out;
 }
 
 const char* access_mode(int flags) {
@@ -107,7 +118,9 @@ constexpr size_t kRip = 16;
 
 void print_summary(Console& out, const ImageReader& reader) {
   const Manifest& m = reader.manifest();
-  const ProcessImage& p = m.process;
+  const ProcessImage& p = m.tree.root();
+  size_t threads = 0, maps = 0;
+  for (const ProcessImage& process : m.tree.processes) threads += process.threads.size(), maps += process.maps.size();
   std::vector<std::string> phases;
   for (const auto& phase : m.stats.phases_us) phases.push_back(phase.first + " " + human_us(phase.second));
   std::string on_disk = human_bytes(reader.stored_bytes());
@@ -123,11 +136,11 @@ void print_summary(Console& out, const ImageReader& reader) {
                  {"id", m.id},
                  {"kind", m.kind + ", " + m.created},
                  {"process", fmt::format("{}: {}", p.pid, joined(p.arguments))},
-                 {"threads", std::to_string(p.threads.size())},
+                 {"processes", fmt::format("{}, with {} thread{}", m.tree.processes.size(), threads, threads == 1 ? "" : "s")},
                  {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
                  {"parent", parent},
                  {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),
-                                        p.maps.size(), pages.data, pages.zero)},
+                                        maps, pages.data, pages.zero)},
                  {"on disk", on_disk},
                  {"frozen", human_us(m.stats.frozen_us)},
                  {"phases", phase_text},
@@ -135,19 +148,56 @@ void print_summary(Console& out, const ImageReader& reader) {
                                        m.stats.pages_zero, m.stats.pages_unchanged)}});
 }
 
-void print_tables(Console& out, const ImageReader& reader) {
-  const ProcessImage& p = reader.manifest().process;
+/// Of the address space of process `index`, or that of the one it shares it with.
+PageCounts pages_of(const ImageReader& reader, const ProcessImage& process, const MemoryMap& map) {
+  const uint64_t base = space_base(process.space);
+  return count_pages(reader.blocks(), base + map.start, base + map.end);
+}
+
+std::string shared_with(const TreeImage& tree, const ProcessImage& p) {
+  std::vector<std::string> out;
+  auto note = [&](int owner, const char* what) {
+    if (owner >= 0) out.push_back(fmt::format("{} of {}", what, tree.processes[static_cast<size_t>(owner)].pid));
+  };
+  note(p.memory_of, "memory"), note(p.descriptors_of, "descriptors"), note(p.folders_of, "folders"), note(p.handlers_of, "handlers");
+  std::string text;
+  for (const std::string& part : out) text += (text.empty() ? "" : ", ") + part;
+  return text;
+}
+
+std::string state_of(const ProcessImage& p) {
+  if (p.zombie) return fmt::format("zombie, status {:#x}", p.exit_status);
+  return p.stopped ? "stopped" : "";
+}
+
+void print_tree(Console& out, const TreeImage& tree) {
+  std::vector<std::vector<std::string>> rows;
+  for (const ProcessImage& p : tree.processes) {
+    std::string state = state_of(p), shares = shared_with(tree, p);
+    rows.push_back({std::to_string(p.pid), std::to_string(p.parent_pid), std::to_string(p.group), std::to_string(p.session),
+                    std::to_string(p.threads.size()), p.threads[0].comm, state + (state.empty() || shares.empty() ? "" : ", ") + shares});
+  }
+  out.data("\n");
+  out.table({"PID", "PARENT", "GROUP", "SESSION", "THREADS", "NAME", "STATE"}, rows, {0, 1, 2, 3, 4});
+}
+
+void print_process(Console& out, const ImageReader& reader, size_t index) {
+  const TreeImage& tree = reader.manifest().tree;
+  const ProcessImage& p = tree.processes[index];
   std::vector<std::vector<std::string>> rows;
   for (const MemoryMap& map : p.maps) {
-    PageCounts pages = count_pages(reader.blocks(), map.start, map.end);
+    PageCounts pages = pages_of(reader, p, map);
     rows.push_back({fmt::format("{:x}-{:x}", map.start, map.end), human_bytes(map.end - map.start), protection(map.prot),
                     mapping_kind(map.kind), std::to_string(pages.data), std::to_string(pages.zero), map.name});
   }
-  out.data("\n");
+  out.data(tree.processes.size() == 1 ? "\n" : fmt::format("\nprocess {} ({})\n\n", p.pid, escape_for_terminal(p.threads[0].comm)));
   out.table({"MAPPING", "SIZE", "PROT", "KIND", "PAGES", "ZERO", "NAME"}, rows, {1, 4, 5});
   rows.clear();
-  for (const Descriptor& d : p.descriptors) {
-    rows.push_back({descriptor_numbers(d), descriptor_kind(d.kind), access_mode(d.flags), std::to_string(d.offset), destination(p, d)});
+  for (const Descriptor& d : tree.descriptors) {
+    std::string numbers;
+    for (int fd : numbers_in(d, static_cast<int>(index))) numbers += (numbers.empty() ? "" : " ") + std::to_string(fd);
+    if (numbers.empty()) continue;
+    rows.push_back({numbers, descriptor_kind(d.kind), access_mode(d.flags), std::to_string(d.offset), destination(tree, d)});
   }
   out.data("\n");
   out.table({"FD", "KIND", "MODE", "OFFSET", "WHAT"}, rows, {3});
@@ -160,6 +210,14 @@ void print_tables(Console& out, const ImageReader& reader) {
   out.table({"TID", "NAME", "RIP", "NICE", "PENDING"}, rows, {0, 3, 4});
 }
 
+void print_tables(Console& out, const ImageReader& reader) {
+  const TreeImage& tree = reader.manifest().tree;
+  if (tree.processes.size() > 1) print_tree(out, tree);
+  for (size_t i = 0; i < tree.processes.size(); ++i) {
+    if (!tree.processes[i].zombie) print_process(out, reader, i);
+  }
+}
+
 Json stats_json(const CaptureStats& stats) {
   Json phases = Json::object();
   for (const auto& phase : stats.phases_us) phases[phase.first] = phase.second;
@@ -169,27 +227,36 @@ Json stats_json(const CaptureStats& stats) {
           {"bytes_written", stats.bytes_written}, {"phases_us", phases}};
 }
 
-Json process_json(const ImageReader& reader) {
-  const ProcessImage& p = reader.manifest().process;
+Json process_json(const ImageReader& reader, size_t index) {
+  const TreeImage& tree = reader.manifest().tree;
+  const ProcessImage& p = tree.processes[index];
   Json maps = Json::array(), descriptors = Json::array(), threads = Json::array();
   for (const MemoryMap& map : p.maps) {
-    PageCounts pages = count_pages(reader.blocks(), map.start, map.end);
+    PageCounts pages = pages_of(reader, p, map);
     maps.push_back({{"start", fmt::format("{:#x}", map.start)}, {"end", fmt::format("{:#x}", map.end)},
                     {"prot", protection(map.prot)}, {"kind", mapping_kind(map.kind)}, {"name", map.name},
                     {"bytes", map.end - map.start}, {"pages_data", pages.data}, {"pages_zero", pages.zero}});
   }
-  for (const Descriptor& d : p.descriptors) {
-    Json fds = Json::array();
-    for (const auto& fd : d.fds) fds.push_back(fd.first);
+  for (const Descriptor& d : tree.descriptors) {
+    std::vector<int> fds = numbers_in(d, static_cast<int>(index));
+    if (fds.empty()) continue;
     descriptors.push_back({{"fds", fds}, {"kind", descriptor_kind(d.kind)}, {"flags", d.flags}, {"offset", d.offset},
-                           {"what", destination(p, d)}});
+                           {"what", destination(tree, d)}});
   }
   for (const Thread& t : p.threads) {
     threads.push_back({{"tid", t.tid}, {"name", t.comm}, {"rip", fmt::format("{:#x}", t.regs.value[kRip])}, {"nice", t.nice},
                        {"pending_signals", t.pending.size()}});
   }
-  return {{"pid", p.pid},   {"parent_pid", p.parent_pid},   {"arguments", p.arguments}, {"exe", file_path(p, p.exe)},
-          {"cwd", file_path(p, p.cwd)}, {"threads", threads}, {"maps", maps},           {"descriptors", descriptors}};
+  return {{"pid", p.pid},   {"parent_pid", p.parent_pid}, {"group", p.group}, {"session", p.session},
+          {"zombie", p.zombie}, {"stopped", p.stopped}, {"arguments", p.arguments}, {"exe", file_path(tree, p.exe)},
+          {"cwd", file_path(tree, p.cwd)}, {"threads", threads}, {"maps", maps}, {"descriptors", descriptors}};
+}
+
+/// The first process is given alone, too: most images have no other.
+Json processes_json(const ImageReader& reader) {
+  Json out = Json::array();
+  for (size_t i = 0; i < reader.manifest().tree.processes.size(); ++i) out.push_back(process_json(reader, i));
+  return out;
 }
 
 Json inspect_json(const ImageReader& reader) {
@@ -215,7 +282,8 @@ Json inspect_json(const ImageReader& reader) {
           {"pages_data", pages.data},
           {"pages_zero", pages.zero},
           {"stats", stats_json(m.stats)},
-          {"process", process_json(reader)}};
+          {"process", process_json(reader, 0)},
+          {"processes", processes_json(reader)}};
 }
 
 }  // namespace

@@ -20,9 +20,18 @@ struct CopyOptions {
   const Cancel* cancel = nullptr;
 };
 
-/// Reads the blocks' data pages from `pid` (a stopped process, or its frozen fork) and adds them to the image. Memory: one
-/// MiB a worker.
-Result<void> copy_blocks(int pid, const std::vector<BlockPlan>& blocks, store::ImageWriter& writer, const CopyOptions& options);
+/// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address = that
+/// of the block + shift), or a file by offset.
+struct Part {
+  int space = 0;
+  int pid = 0;
+  int fd = -1;         ///< instead of `pid`
+  int64_t shift = 0;
+  std::vector<BlockPlan> blocks;
+};
+
+/// Reads the blocks' data pages and adds them to the image. Memory: one MiB a worker.
+Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options);
 
 /// Pages held in ckpt's own memory between the frozen window and the writing. The buffer is faulted in when it is made:
 /// fresh pages are the dearest part of a copy, and the target must not wait for them.
@@ -30,11 +39,11 @@ class Staging {
  public:
   /// Nothing when `bytes` exceeds `limit`, or there is no memory.
   static std::optional<Staging> make(uint64_t bytes, uint64_t limit);
-  bool fits(const std::vector<BlockPlan>& blocks) const;
-  /// Inside the frozen window: nothing but copying. `blocks` must fit.
-  Result<void> read(int pid, const std::vector<BlockPlan>& blocks, unsigned workers);
+  bool fits(const std::vector<Part>& parts) const;
+  /// Inside the frozen window: nothing but copying. `parts` must fit.
+  Result<void> read(const std::vector<Part>& parts, unsigned workers);
   /// After it: hash, compress, write what the last `read` took.
-  Result<void> write(const std::vector<BlockPlan>& blocks, store::ImageWriter& writer, const CopyOptions& options) const;
+  Result<void> write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const;
 
  private:
   Mapping buffer_;

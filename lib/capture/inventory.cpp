@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cstdlib>
 
 #include "lib/base/text.h"
 #include "lib/capture/inventory_internal.h"
+#include "lib/proc/userfault.h"
 
 namespace ckpt::capture {
 
@@ -22,34 +22,43 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
   for (const Blocker& b : blockers) error.causes.push_back(b.text());
   error.target_state = "running, untouched";
   for (const Blocker& b : blockers) {
-    if (!b.flag.empty()) error.hint = "with " + b.flag + " it is taken over from the restoring shell";
+    if (b.flag.empty()) continue;
+    error.hint = b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";
   }
   return error;
 }
 
-int FileTable::find(const std::string& path, uint64_t inode) const {
-  auto known = by_path_.find(path);
-  return known != by_path_.end() && files_[static_cast<size_t>(known->second)].inode == inode ? known->second : -1;
+int Inventory::find(int pid) const {
+  for (size_t i = 0; i < image.processes.size(); ++i) {
+    if (image.processes[i].pid == pid) return static_cast<int>(i);
+  }
+  return -1;
 }
 
-Result<int> FileTable::add(const std::string& path, const struct stat& st) {
-  constexpr std::string_view kDeleted = " (deleted)";
-  struct stat named{};
-  bool there = ::stat(path.c_str(), &named) == 0;
-  if (!there || named.st_ino != st.st_ino || named.st_dev != st.st_dev) {
-    bool deleted = path.size() > kDeleted.size() && path.compare(path.size() - kDeleted.size(), kDeleted.size(), kDeleted) == 0;
-    if (deleted) return fail(Code::kAnswerNo, path, "a file that was deleted while in use, which is not supported yet");
-    return fail(Code::kAnswerNo, path, there ? "its name now leads to another file" : "its name cannot be reached from here");
+void Inventory::block(size_t process, const std::string& subject, std::string what, std::string flag) {
+  const store::ProcessImage& p = image.processes[process];
+  std::string where = process == 0 ? "" : "process " + proc::describe_pid(p.pid) + (subject.empty() ? "" : ", ");
+  if (process == 0 && subject.empty()) where = "process " + proc::describe_pid(p.pid);
+  blockers.push_back({where + subject, std::move(what), std::move(flag)});
+}
+
+Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& entries, std::vector<Member> known) {
+  std::vector<Member> out;
+  for (const proc::TreeEntry& entry : entries) {
+    Member& member = out.emplace_back();
+    member.entry = entry;
+    auto stat = proc::read_stat(entry.pid);
+    if (!stat) return std::move(stat).error();
+    member.start_time = stat->start_time;
+    if (entry.zombie) continue;
+    auto same = [&](const Member& m) { return m.entry.pid == entry.pid && m.start_time == member.start_time && m.pidfd; };
+    if (auto old = std::find_if(known.begin(), known.end(), same); old != known.end()) {
+      member.pidfd = std::move(old->pidfd);
+    } else {
+      CKPT_TRY_ASSIGN(member.pidfd, proc::open_pidfd(entry.pid));
+    }
   }
-  if (auto known = by_path_.find(path); known != by_path_.end()) return known->second;
-  by_path_.emplace(path, static_cast<int>(files_.size()));
-  store::FileIdentity& file = files_.emplace_back();
-  file.path = path;
-  file.device = st.st_dev, file.inode = st.st_ino;
-  file.size = static_cast<uint64_t>(st.st_size);
-  file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
-  file.mode = st.st_mode;
-  return static_cast<int>(files_.size() - 1);
+  return out;
 }
 
 namespace {
@@ -59,16 +68,16 @@ Result<int> add_link(int pid, const char* name, FileTable& files) {
   struct stat st{};
   std::string link = "/proc/" + std::to_string(pid) + "/" + name;
   if (::stat(link.c_str(), &st) != 0) return sys_error(link, "cannot stat");
-  return files.add(path, st);
+  return files.add(path, st, link);
 }
 
 /// A link that cannot be carried is a blocker; one that cannot be read is an error.
-Result<void> take_link(int pid, const char* name, const char* subject, FileTable& files, int& to, Inventory& out) {
-  auto index = add_link(pid, name, files);
+Result<void> take_link(Walk& walk, size_t process, const char* name, const char* subject, int store::ProcessImage::*to) {
+  auto index = add_link(walk.members[process].entry.pid, name, walk.files);
   if (index) {
-    to = *index;
+    walk.out.image.processes[process].*to = *index;
   } else if (index.error().code == Code::kAnswerNo) {
-    out.blockers.push_back({subject, index.error().text(), ""});
+    walk.out.block(process, subject, index.error().text());
   } else {
     return std::move(index).error();
   }
@@ -107,21 +116,36 @@ uint64_t number_of(const Result<std::string>& text, int base, uint64_t otherwise
   return static_cast<uint64_t>(std::strtoll(text->c_str(), nullptr, base));
 }
 
-Result<void> take_process_facts(int pid, Inventory& out) {
-  store::ProcessImage& image = out.image;
-  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid));
+/// Of a zombie there is nothing else.
+Result<void> take_zombie(int pid, const proc::Stat& stat, store::ProcessImage& image) {
+  image.zombie = true;
+  image.exit_status = stat.exit_status;
+  store::Thread& thread = image.threads.emplace_back();
+  thread.tid = pid, thread.comm = stat.comm;
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
+  std::copy(std::begin(status.uid), std::end(status.uid), thread.uid.begin());
+  std::copy(std::begin(status.gid), std::end(status.gid), thread.gid.begin());
+  return {};
+}
+
+Result<void> take_process_facts(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  store::ProcessImage& image = walk.out.image.processes[process];
+  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid));
   image.pid = pid, image.parent_pid = stat.parent, image.group = stat.group, image.session = stat.session;
   image.terminal = stat.terminal;
+  image.exit_signal = stat.exit_signal;
+  if (stat.is_zombie() && process == 0) {
+    return fail(Code::kNotFound, "process " + proc::describe_pid(pid), "has ended (a zombie that its parent has not waited for)");
+  }
+  if (walk.members[process].entry.zombie) return take_zombie(pid, stat, image);
+  CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
   image.umask = static_cast<int>(status.umask);
   image.thp_disabled = !status.thp_enabled;
   image.bounds = {stat.start_code, stat.end_code, stat.start_data, stat.end_data, stat.start_brk, 0, stat.start_stack,
                   stat.arg_start, stat.arg_end, stat.env_start, stat.env_end};
-  if (stat.state == 'Z' || stat.state == 'X') {
-    return fail(Code::kNotFound, "process " + proc::describe_pid(pid), "has ended (a zombie that its parent has not waited for)");
-  }
   if (status.tracer != 0 && status.tracer != ::getpid()) {
-    out.blockers.push_back({"process " + std::to_string(pid), "is traced by " + proc::describe_pid(status.tracer), ""});
+    walk.out.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
   }
   image.personality = number_of(proc::read_small(pid, "personality"), 16, 0);
   image.oom_score_adj = static_cast<int>(number_of(proc::read_small(pid, "oom_score_adj"), 10, 0));
@@ -131,17 +155,24 @@ Result<void> take_process_facts(int pid, Inventory& out) {
   return take_limits(pid, image);
 }
 
-Result<void> find_tree_and_namespaces(int pid, Inventory& out) {
-  CKPT_TRY_ASSIGN(std::vector<int> children, proc::read_children(pid));
-  for (int child : children) {
-    out.blockers.push_back({"process " + proc::describe_pid(child), "a child of it: process trees are not supported yet", ""});
+Result<void> take_process(Walk& walk, size_t process) {
+  const store::ProcessImage& image = walk.out.image.processes[process];
+  CKPT_TRY(inventory_threads(walk, process));
+  if (image.memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
+  CKPT_TRY(take_link(walk, process, "exe", "its executable", &store::ProcessImage::exe));
+  CKPT_TRY(take_link(walk, process, "cwd", "its working directory", &store::ProcessImage::cwd));
+  return take_link(walk, process, "root", "its root directory", &store::ProcessImage::root);
+}
+
+Result<void> refuse_strange(const std::vector<Member>& members) {
+  for (const Member& member : members) {
+    const int pid = member.entry.pid;
+    if (pid != ::getpid() && pid != ::getppid()) continue;
+    const bool whole = pid == members[0].entry.pid;
+    return fail(Code::kUsage, std::to_string(members[0].entry.pid), whole ? "ckpt cannot dump itself" : "ckpt was started by it, and cannot dump itself");
   }
-  for (const char* ns : {"pid", "mnt", "net", "ipc", "uts", "user", "cgroup", "time"}) {
-    auto theirs = proc::read_link(pid, std::string("ns/") + ns), ours = proc::read_link(::getpid(), std::string("ns/") + ns);
-    if (theirs && ours && *theirs != *ours) {
-      out.blockers.push_back({"namespace " + *theirs, "another one than ckpt's, which is not supported yet", ""});
-    }
-  }
+  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(members[0].entry.pid));
+  if (stat.is_kernel_thread()) return fail(Code::kUnsupported, "process " + proc::describe_pid(stat.pid), "is a kernel thread");
   return {};
 }
 
@@ -153,31 +184,48 @@ std::vector<std::string> lasting_flags(const proc::Vma& vma) {
   return out;
 }
 
-Result<bool> advice_unchanged(int pid, const Inventory& earlier) {
-  CKPT_TRY_ASSIGN(std::vector<proc::Vma> now, proc::read_maps(pid, true));
+namespace {
+
+bool same_advice(const std::vector<proc::Vma>& then, const std::vector<proc::Vma>& now) {
   auto is = [](const proc::Vma& vma, uint64_t start) { return vma.start < start; };
-  for (const proc::Vma& then : earlier.vmas) {
-    auto at = std::lower_bound(now.begin(), now.end(), then.start, is);
-    if (at == now.end() || at->start != then.start || at->end != then.end) continue;
-    if (lasting_flags(*at) != lasting_flags(then) && at->prot == then.prot && at->name == then.name) return false;
+  for (const proc::Vma& was : then) {
+    auto at = std::lower_bound(now.begin(), now.end(), was.start, is);
+    if (at == now.end() || at->start != was.start || at->end != was.end) continue;
+    if (lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot && at->name == was.name) return false;
   }
   return true;
 }
 
-Result<Inventory> take_inventory(int pid, int pidfd, const InventoryOptions& options) {
-  if (pid == ::getpid() || pid == ::getppid()) return fail(Code::kUsage, std::to_string(pid), "ckpt cannot dump itself");
-  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid));
-  if (stat.is_kernel_thread()) return fail(Code::kUnsupported, "process " + proc::describe_pid(pid), "is a kernel thread");
+}  // namespace
+
+Result<bool> advice_unchanged(const Inventory& earlier) {
+  for (size_t i = 0; i < earlier.image.processes.size(); ++i) {
+    if (earlier.vmas[i].empty()) continue;
+    auto now = proc::read_maps(earlier.image.processes[i].pid, true);
+    if (!now && now.error().code == Code::kNotFound) continue;
+    if (!now) return std::move(now).error();
+    if (!same_advice(earlier.vmas[i], *now)) return false;
+  }
+  return true;
+}
+
+Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options) {
+  CKPT_TRY(refuse_strange(members));
   Inventory out;
-  FileTable files(out.image.files);
-  CKPT_TRY(take_process_facts(pid, out));
-  CKPT_TRY(inventory_threads(pid, out));
-  CKPT_TRY(inventory_maps(pid, options, files, out));
-  CKPT_TRY(take_link(pid, "exe", "its executable", files, out.image.exe, out));
-  CKPT_TRY(take_link(pid, "cwd", "its working directory", files, out.image.cwd, out));
-  CKPT_TRY(take_link(pid, "root", "its root directory", files, out.image.root, out));
-  CKPT_TRY(inventory_descriptors(pid, pidfd, options, files, out));
-  CKPT_TRY(find_tree_and_namespaces(pid, out));
+  out.image.processes.resize(members.size());
+  out.vmas.resize(members.size());
+  FileTable files(out, options.ghost_limit);
+  SharedMemoryTable shared_memory(out);
+  Walk walk{members, options, files, shared_memory, out};
+  for (size_t i = 0; i < members.size(); ++i) CKPT_TRY(take_process_facts(walk, i));
+  inventory_sharing(walk);
+  inventory_leaders(walk);
+  for (size_t i = 0; i < members.size(); ++i) {
+    if (!members[i].entry.zombie) CKPT_TRY(take_process(walk, i));
+  }
+  CKPT_TRY(inventory_descriptors(walk));
+  CKPT_TRY(inventory_namespaces(walk));
+  shared_memory.find_sources();
   return out;
 }
 

@@ -1,5 +1,5 @@
-// Everything of a process that /proc and its descriptors tell from outside, and everything in it that this version cannot
-// carry. No thread is stopped and nothing is touched: `check` and the refusals of `dump` come from here.
+// Everything of a process tree that /proc and its descriptors tell from outside, and everything in it that this version
+// cannot carry. No thread is stopped and nothing is touched: `check` and the refusals of `dump` come from here.
 #pragma once
 
 #include <set>
@@ -13,39 +13,62 @@
 
 namespace ckpt::capture {
 
-/// One reason why a process cannot be dumped.
+/// One reason why a tree cannot be dumped.
 struct Blocker {
-  std::string subject;  ///< "descriptor 7", "mapping 7f00..-7f01..", "process 12 (sh)"
+  std::string subject;  ///< "descriptor 7", "process 12 (sh), mapping 7f00..-7f01.."
   std::string what;     ///< "a socket, which is not supported yet"
   std::string flag;     ///< the flag that would allow it, empty when none does
   std::string text() const;
 };
 
+/// One process of the tree, held by a pidfd so that its number cannot come to mean another one.
+struct Member {
+  proc::TreeEntry entry;
+  uint64_t start_time = 0;
+  UniqueFd pidfd;  ///< empty for a zombie
+};
+/// The tree of now. Members of `known` are taken over, so that each keeps its first pidfd.
+Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& entries, std::vector<Member> known = {});
+
 struct Inventory;
 
 struct InventoryOptions {
   bool shell_job = false;  ///< terminals and pipes to the outside are taken from the restoring shell
-  const Inventory* earlier = nullptr;  ///< of the same process, made while it ran: spares what is slow to find out again
+  uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
+  const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
+};
+
+/// Where the pages of a shared memory or a deleted file are read from: `fd`, or the memory of a process that maps it.
+struct ContentSource {
+  UniqueFd fd;
+  int pid = 0;
+  int64_t shift = 0;  ///< address in `pid` = offset + shift
 };
 
 struct Inventory {
   /// Filled: ids, names, files, maps (guards excepted), descriptors, limits, credentials, scheduling. Not filled: what only a
-  /// stopped thread tells (lib/capture/inside.h).
-  store::ProcessImage image;
-  std::vector<proc::Vma> vmas;          ///< parallel to image.maps
+  /// stopped thread tells (lib/capture/inside.h), and the numbers of memory spaces.
+  store::TreeImage image;
+  std::vector<std::vector<proc::Vma>> vmas;  ///< of each process, parallel to its maps
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
-  std::set<std::string> outside_pipes;  ///< pipes with both ends in the process that others have open, too
+  std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
+  std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
+  std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
   std::vector<Blocker> blockers;
   std::vector<std::string> notes;       ///< what a person should know, no obstacle
+
+  /// Index of the process in image.processes, -1: not there.
+  int find(int pid) const;
+  void block(size_t process, const std::string& subject, std::string what, std::string flag = "");
 };
 
-/// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads. `pidfd` names the process for good.
-Result<Inventory> take_inventory(int pid, int pidfd, const InventoryOptions& options);
+/// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads.
+Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options);
 
 /// False when a mapping that kept its place has other VmFlags than `earlier` says. An inventory made with
 /// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target stands
 /// still for that; asking before and after, while it runs, is as good.
-Result<bool> advice_unchanged(int pid, const Inventory& earlier);
+Result<bool> advice_unchanged(const Inventory& earlier);
 
 /// One Error of kUnsupported that lists every blocker as a cause; the target is as it was.
 Error blocked_error(int pid, const std::vector<Blocker>& blockers);

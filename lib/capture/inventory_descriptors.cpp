@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -31,8 +32,20 @@ constexpr std::string_view kPipePrefix = "pipe:[";
 
 bool starts_with(std::string_view text, std::string_view prefix) { return text.substr(0, prefix.size()) == prefix; }
 
-/// True when two descriptors of the process are one open file description (dup).
-bool same_description(int pid, int a, int b) { return ::syscall(SYS_kcmp, pid, pid, KCMP_FILE, a, b) == 0; }
+/// A descriptor of a process of the tree.
+struct Place {
+  size_t process = 0;
+  int pid = 0, pidfd = -1;
+  int fd = 0;
+  std::string link;
+};
+
+/// Which open file description a descriptor leads to: kcmp(2) gives an order, so one is found among many by bisection.
+struct KernelFileOrder {
+  bool operator()(const Place& a, const Place& b) const {
+    return ::syscall(SYS_kcmp, a.pid, b.pid, KCMP_FILE, a.fd, b.fd) == 1;
+  }
+};
 
 uint64_t pipe_inode(std::string_view link) {
   uint64_t inode = 0;
@@ -41,18 +54,20 @@ uint64_t pipe_inode(std::string_view link) {
   return inode;
 }
 
-/// Pipes of the process that some other process holds an end of.
-std::set<std::string> pipes_held_elsewhere(int pid, const std::set<std::string>& pipes) {
+/// Those of `links` that a process outside the tree has open.
+std::set<std::string> held_outside(const std::vector<Member>& members, const std::set<std::string>& links) {
   std::set<std::string> out;
+  std::set<int> tree = {::getpid()};
+  for (const Member& member : members) tree.insert(member.entry.pid);
   for (const auto& entry : std::filesystem::directory_iterator("/proc", std::filesystem::directory_options::skip_permission_denied)) {
     int other = 0;
     std::string name = entry.path().filename().string();
     auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), other);
-    if (ec != std::errc() || end != name.data() + name.size() || other == pid || other == ::getpid()) continue;
+    if (ec != std::errc() || end != name.data() + name.size() || tree.count(other) != 0) continue;
     auto fds = proc::read_fds(other);
     if (!fds) continue;
     for (const proc::OpenFd& open : *fds) {
-      if (pipes.count(open.link) != 0) out.insert(open.link);
+      if (links.count(open.link) != 0) out.insert(open.link);
     }
   }
   return out;
@@ -60,150 +75,190 @@ std::set<std::string> pipes_held_elsewhere(int pid, const std::set<std::string>&
 
 class DescriptorInventory {
  public:
-  DescriptorInventory(int pid, int pidfd, const InventoryOptions& options, FileTable& files, Inventory& out)
-      : pid_(pid), pidfd_(pidfd), options_(options), files_(files), out_(out) {}
+  explicit DescriptorInventory(Walk& walk) : walk_(walk), out_(walk.out) {}
 
   Result<void> run() {
-    CKPT_TRY_ASSIGN(open_, proc::read_fds(pid_));
+    for (size_t i = 0; i < walk_.members.size(); ++i) {
+      const Member& member = walk_.members[i];
+      if (member.entry.zombie || out_.image.processes[i].descriptors_of >= 0) continue;
+      auto fds = proc::read_fds(member.entry.pid);
+      if (!fds) return std::move(fds).error();
+      for (proc::OpenFd& open : *fds) places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link)});
+    }
     find_outside_pipes();
-    for (const proc::OpenFd& open : open_) CKPT_TRY(add(open));
-    return check_epoll_targets();
+    for (const Place& place : places_) CKPT_TRY(add(place));
+    check_epoll_targets();
+    return {};
   }
 
  private:
-  void block(int fd, std::string what, std::string flag = "") {
-    out_.blockers.push_back({"descriptor " + std::to_string(fd), std::move(what), std::move(flag)});
+  void block(const Place& place, std::string what, std::string flag = "") {
+    out_.block(place.process, "descriptor " + std::to_string(place.fd), std::move(what), std::move(flag));
   }
 
-  /// A pipe is the process's own when nobody else has it open, be its other end here or nowhere any more.
+  /// A pipe is the tree's own when nobody else has it open, be its other end here or nowhere any more.
   void find_outside_pipes() {
-    std::map<std::string, int> modes, numbers;
-    for (const proc::OpenFd& open : open_) {
-      if (!starts_with(open.link, kPipePrefix)) continue;
-      auto info = proc::read_fdinfo(pid_, open.fd);
+    std::map<std::string, int> modes;
+    std::map<std::string, const Place*> ends;
+    for (const Place& place : places_) {
+      if (!starts_with(place.link, kPipePrefix)) continue;
+      auto info = proc::read_fdinfo(place.pid, place.fd);
       int mode = info ? info->flags & O_ACCMODE : 0;
-      modes[open.link] |= mode == O_RDONLY ? 1 : mode == O_WRONLY ? 2 : 3;
-      numbers[open.link] = open.fd;
+      modes[place.link] |= mode == O_RDONLY ? 1 : mode == O_WRONLY ? 2 : 3;
+      ends[place.link] = &place;
     }
     std::set<std::string> whole;
-    for (const auto& [link, ends] : modes) {
-      if (ends == 3 || other_end_closed(numbers[link])) whole.insert(link);
+    for (const auto& [link, both] : modes) {
+      if (both == 3 || other_end_closed(*ends[link])) whole.insert(link);
       else outside_pipes_.insert(link);
     }
     // Looking through every process takes milliseconds: not while the target stands still.
-    if (options_.earlier != nullptr) out_.outside_pipes = options_.earlier->outside_pipes;
-    else if (!whole.empty()) out_.outside_pipes = pipes_held_elsewhere(pid_, whole);
+    if (walk_.options.earlier != nullptr) out_.outside_pipes = walk_.options.earlier->outside_pipes;
+    else if (!whole.empty()) out_.outside_pipes = held_outside(walk_.members, whole);
     outside_pipes_.insert(out_.outside_pipes.begin(), out_.outside_pipes.end());
   }
 
   /// The reader of a pipe without writers is hung up on, the writer of one without readers sees an error.
-  bool other_end_closed(int fd) const {
-    auto theirs = proc::get_remote_fd(pidfd_, fd);
+  bool other_end_closed(const Place& place) const {
+    auto theirs = proc::get_remote_fd(place.pidfd, place.fd);
     if (!theirs) return false;
     pollfd poll{theirs->get(), 0, 0};
     return ::poll(&poll, 1, 0) == 1 && (poll.revents & (POLLHUP | POLLERR)) != 0;
   }
 
-  Result<void> add(const proc::OpenFd& open) {
-    auto info = proc::read_fdinfo(pid_, open.fd);
+  Result<void> add(const Place& place) {
+    auto info = proc::read_fdinfo(place.pid, place.fd);
     if (!info) return info.error().code == Code::kNotFound ? Result<void>() : Result<void>(info.error());
-    std::pair<int, bool> number{open.fd, (info->flags & O_CLOEXEC) != 0};
-    auto& group = by_link_[open.link];
-    for (size_t index : group) {
-      Descriptor& known = out_.image.descriptors[index];
-      if (same_description(pid_, known.fds[0].first, open.fd)) {
-        known.fds.push_back(number);
-        return {};
+    store::FdSlot slot{static_cast<int>(place.process), place.fd, (info->flags & O_CLOEXEC) != 0};
+    auto& group = by_link_[place.link];
+    if (auto known = group.find(place); known != group.end()) {
+      if (known->second < 0) return {};
+      Descriptor& shared = out_.image.descriptors[static_cast<size_t>(known->second)];
+      if (shared.kind == DescriptorKind::kProcFile && shared.fds[0].process != slot.process) {
+        block(place, "a file of /proc (" + place.link + ") that two processes share, which is not supported");
       }
+      shared.fds.push_back(slot);
+      return {};
     }
     Descriptor descriptor;
-    descriptor.fds.push_back(number);
+    descriptor.fds.push_back(slot);
     descriptor.flags = info->flags & ~O_CLOEXEC;
     descriptor.offset = info->position;
-    CKPT_TRY_ASSIGN(bool supported, classify(open, *info, descriptor));
+    CKPT_TRY_ASSIGN(bool supported, classify(place, *info, descriptor));
+    group.emplace(place, supported ? static_cast<int>(out_.image.descriptors.size()) : -1);
     if (!supported) return {};
-    if ((info->flags & O_ASYNC) != 0) CKPT_TRY(take_owner(open.fd, descriptor));
-    if (info->locks > 0) block(open.fd, "holds a lock on " + open.link + ", which is not supported yet");
-    group.push_back(out_.image.descriptors.size());
+    CKPT_TRY(take_owner(place, descriptor));
+    if (info->locks > 0) block(place, "holds a lock on " + place.link + ", which is not supported yet");
     out_.image.descriptors.push_back(std::move(descriptor));
     return {};
   }
 
   /// Fills kind and state. False: a blocker was noted instead.
-  Result<bool> classify(const proc::OpenFd& open, const proc::FdInfo& info, Descriptor& d) {
-    const std::string& link = open.link;
-    if (starts_with(link, kPipePrefix)) return take_pipe(open, d);
-    if (starts_with(link, "anon_inode:")) return take_anonymous(open, info, d);
-    if (starts_with(link, "socket:[")) return block(open.fd, "a socket (" + link + "), which is not supported yet"), false;
-    if (starts_with(link, "/memfd:")) return block(open.fd, "a memfd (" + link + "), which is not supported yet"), false;
-    if (link.empty() || link[0] != '/') return block(open.fd, "of a kind that is not known (" + link + ")"), false;
+  Result<bool> classify(const Place& place, const proc::FdInfo& info, Descriptor& d) {
+    const std::string& link = place.link;
+    if (starts_with(link, kPipePrefix)) return take_pipe(place, d);
+    if (starts_with(link, "anon_inode:")) return take_anonymous(place, info, d);
+    if (starts_with(link, "socket:[")) return block(place, "a socket (" + link + "), which is not supported yet"), false;
+    const std::string access = fmt::format("/proc/{}/fd/{}", place.pid, place.fd);
+    if (starts_with(link, "/memfd:")) {
+      d.kind = DescriptorKind::kMemfd;
+      CKPT_TRY_ASSIGN(d.shared_memory, walk_.shared_memory.add_memfd(link, access));
+      return true;
+    }
+    if (link.empty() || link[0] != '/') return block(place, "of a kind that is not known (" + link + ")"), false;
     struct stat st{};
-    std::string path = fmt::format("/proc/{}/fd/{}", pid_, open.fd);
-    if (::stat(path.c_str(), &st) != 0) return sys_error(path, "cannot stat");
-    if (S_ISCHR(st.st_mode)) return take_device(open, st, d);
-    if (starts_with(link, "/proc/")) return block(open.fd, "a file of /proc (" + link + "), which is not supported yet"), false;
-    if (S_ISFIFO(st.st_mode)) return block(open.fd, "a named pipe (" + link + "), which is not supported yet"), false;
-    if (S_ISBLK(st.st_mode)) return block(open.fd, "a block device (" + link + "), which is not supported"), false;
-    return take_file(open, st, d);
+    if (::stat(access.c_str(), &st) != 0) return sys_error(access, "cannot stat");
+    if (S_ISCHR(st.st_mode)) return take_device(place, st, d);
+    if (starts_with(link, "/proc/")) return take_proc_file(place, st, d);
+    if (S_ISFIFO(st.st_mode)) return take_fifo(place, st, d);
+    if (S_ISBLK(st.st_mode)) return block(place, "a block device (" + link + "), which is not supported"), false;
+    return take_file(place, st, d);
   }
 
-  Result<bool> take_file(const proc::OpenFd& open, const struct stat& st, Descriptor& d) {
-    auto file = files_.add(open.link, st);
-    if (!file) return block(open.fd, file.error().text()), false;
+  Result<bool> take_file(const Place& place, const struct stat& st, Descriptor& d) {
+    auto file = walk_.files.add(place.link, st, fmt::format("/proc/{}/fd/{}", place.pid, place.fd));
+    if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
+    if (!file) {
+      const bool large = file.error().message.find("--ghost-limit") != std::string::npos;
+      return block(place, file.error().text(), large ? "--ghost-limit" : ""), false;
+    }
     d.kind = DescriptorKind::kFile;
     d.file = *file;
     d.written_by_process = (d.flags & O_ACCMODE) != O_RDONLY && S_ISREG(st.st_mode);
     return true;
   }
 
-  Result<bool> take_device(const proc::OpenFd& open, const struct stat& st, Descriptor& d) {
+  /// "/proc/12/status" of a process in the tree is opened again by the process that holds it; what belongs to no process
+  /// is a file like others.
+  Result<bool> take_proc_file(const Place& place, const struct stat& st, Descriptor& d) {
+    int pid = 0;
+    const char* number = place.link.c_str() + std::string_view("/proc/").size();
+    auto [end, ec] = std::from_chars(number, number + std::strlen(number), pid);
+    if (ec != std::errc()) return take_file(place, st, d);
+    if (out_.find(pid) < 0) return block(place, "a file of another process (" + place.link + ")"), false;
+    d.kind = DescriptorKind::kProcFile;
+    d.external = place.link;
+    return true;
+  }
+
+  Result<bool> take_device(const Place& place, const struct stat& st, Descriptor& d) {
     constexpr unsigned kMemory = 1, kTty = 4, kTtyAux = 5, kPtySlaveFirst = 136, kPtySlaveLast = 143;
     unsigned device_major = major(st.st_rdev), device_minor = minor(st.st_rdev);
     bool plain = device_major == kMemory && (device_minor == 3 || device_minor == 5 || (device_minor >= 7 && device_minor <= 9));
     if (plain) {  // null, zero, full, random, urandom
-      CKPT_TRY_ASSIGN(bool ok, take_file(open, st, d));
+      CKPT_TRY_ASSIGN(bool ok, take_file(place, st, d));
       d.kind = DescriptorKind::kDevice;
       d.written_by_process = false;
       return ok;
     }
     bool terminal = device_major == kTty || device_major == kTtyAux || (device_major >= kPtySlaveFirst && device_major <= kPtySlaveLast);
-    if (terminal && open.link != "/dev/ptmx") return take_external(open, "tty " + open.link, "a terminal (" + open.link + ") of the surroundings", d);
-    if (starts_with(open.link, "/dev/nvidia")) {
-      return block(open.fd, "a GPU (" + open.link + "): device memory is not supported yet"), false;
+    if (terminal && place.link != "/dev/ptmx") return take_external(place, "tty " + place.link, "a terminal (" + place.link + ") of the surroundings", d);
+    if (starts_with(place.link, "/dev/nvidia")) {
+      return block(place, "a GPU (" + place.link + "): device memory is not supported yet"), false;
     }
-    return block(open.fd, "a device (" + open.link + "), which is not supported"), false;
+    return block(place, "a device (" + place.link + "), which is not supported"), false;
   }
 
-  Result<bool> take_external(const proc::OpenFd& open, std::string name, const std::string& what, Descriptor& d) {
-    if (!options_.shell_job) return block(open.fd, what, "--shell-job"), false;
+  Result<bool> take_external(const Place& place, std::string name, const std::string& what, Descriptor& d) {
+    if (!walk_.options.shell_job) return block(place, what, "--shell-job"), false;
     d.kind = DescriptorKind::kExternal;
     d.external = std::move(name);
     return true;
   }
 
-  Result<bool> take_pipe(const proc::OpenFd& open, Descriptor& d) {
-    if (outside_pipes_.count(open.link) != 0) {
-      return take_external(open, open.link, "a pipe (" + open.link + ") whose other end is outside", d);
+  Result<bool> take_pipe(const Place& place, Descriptor& d) {
+    if (outside_pipes_.count(place.link) != 0) {
+      return take_external(place, place.link, "a pipe (" + place.link + ") whose other end is outside", d);
     }
-    if ((d.flags & O_DIRECT) != 0) return block(open.fd, "a pipe in packet mode (O_DIRECT), which is not supported"), false;
     d.kind = DescriptorKind::kPipe;
-    uint64_t inode = pipe_inode(open.link);
-    auto known = pipes_.find(inode);
-    if (known == pipes_.end()) {
-      known = pipes_.emplace(inode, static_cast<int>(out_.image.pipes.size())).first;
+    return join_pipe(place, {0, pipe_inode(place.link)}, d);
+  }
+
+  Result<bool> take_fifo(const Place& place, const struct stat& st, Descriptor& d) {
+    CKPT_TRY_ASSIGN(bool ok, take_file(place, st, d));
+    if (!ok) return false;
+    d.kind = DescriptorKind::kFifo;
+    d.written_by_process = false;
+    return join_pipe(place, {st.st_dev, st.st_ino}, d);
+  }
+
+  Result<bool> join_pipe(const Place& place, std::pair<uint64_t, uint64_t> inode, Descriptor& d) {
+    if ((d.flags & O_DIRECT) != 0) return block(place, "a pipe in packet mode (O_DIRECT), which is not supported"), false;
+    auto [known, is_new] = pipes_.emplace(inode, PipeState{static_cast<int>(out_.image.pipes.size()), false});
+    if (is_new) {
       out_.image.pipes.emplace_back();
       out_.pipe_contents.emplace_back();
     }
-    d.pipe = known->second;
-    if ((d.flags & O_ACCMODE) == O_WRONLY) return true;
-    CKPT_TRY(read_pipe(open.fd, static_cast<size_t>(d.pipe)));
+    d.pipe = known->second.index;
+    if ((d.flags & O_ACCMODE) == O_WRONLY || (d.flags & O_PATH) != 0 || std::exchange(known->second.read, true)) return true;
+    CKPT_TRY(read_pipe(place, static_cast<size_t>(d.pipe)));
     return true;
   }
 
   /// Copies what is in the pipe without taking it out: tee, from a duplicate of the read end.
-  Result<void> read_pipe(int fd, size_t index) {
+  Result<void> read_pipe(const Place& place, size_t index) {
     store::Pipe& pipe = out_.image.pipes[index];
-    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, fd));
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
     int capacity = ::fcntl(theirs.get(), F_GETPIPE_SZ), size = 0;
     if (capacity > 0) pipe.capacity = static_cast<uint64_t>(capacity);
     if (::ioctl(theirs.get(), FIONREAD, &size) != 0) return sys_error("pipe", "cannot read its fill level");
@@ -225,32 +280,32 @@ class DescriptorInventory {
     return {};
   }
 
-  Result<bool> take_anonymous(const proc::OpenFd& open, const proc::FdInfo& info, Descriptor& d) {
-    std::string_view kind = std::string_view(open.link).substr(std::string_view("anon_inode:").size());
+  Result<bool> take_anonymous(const Place& place, const proc::FdInfo& info, Descriptor& d) {
+    std::string_view kind = std::string_view(place.link).substr(std::string_view("anon_inode:").size());
     if (kind == "[eventfd]") {
       d.kind = DescriptorKind::kEventfd;
       d.eventfd_count = info.eventfd_count, d.eventfd_semaphore = info.eventfd_semaphore;
     } else if (kind == "[eventpoll]") {
       d.kind = DescriptorKind::kEpoll;
-      for (const auto& target : info.epoll) d.epoll.push_back({target.fd, target.events, target.data});
+      for (const auto& target : info.epoll) d.epoll.push_back({static_cast<int>(place.process), target.fd, target.events, target.data});
     } else if (kind == "[timerfd]") {
-      return take_timer(open.fd, d);
+      return take_timer(place, d);
     } else if (kind == "[signalfd]") {
       d.kind = DescriptorKind::kSignalfd;
       d.signalfd_mask = info.signal_mask;
     } else {
-      return block(open.fd, fmt::format("{}, which is not supported yet", kind)), false;
+      return block(place, fmt::format("{}, which is not supported yet", kind)), false;
     }
     return true;
   }
 
   /// A periodic timer that has expired stands still until somebody reads it or asks for its time: only asking, which
   /// changes nothing that the process can see, makes fdinfo tell how often and when next.
-  Result<bool> take_timer(int fd, Descriptor& d) {
-    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, fd));
+  Result<bool> take_timer(const Place& place, Descriptor& d) {
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
     itimerspec now{};
     if (::timerfd_gettime(theirs.get(), &now) != 0) return sys_error("timerfd", "cannot read its time left");
-    CKPT_TRY_ASSIGN(proc::FdInfo info, proc::read_fdinfo(pid_, fd));
+    CKPT_TRY_ASSIGN(proc::FdInfo info, proc::read_fdinfo(place.pid, place.fd));
     d.kind = DescriptorKind::kTimerfd;
     d.timerfd_clock = info.timer_clock, d.timerfd_settime_flags = info.timer_flags, d.timerfd_ticks = info.timer_ticks;
     d.timerfd_interval_ns = info.timer_interval_ns, d.timerfd_value_ns = info.timer_value_ns;
@@ -264,8 +319,12 @@ class DescriptorInventory {
     return true;
   }
 
-  Result<void> take_owner(int fd, Descriptor& d) {
-    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(pidfd_, fd));
+  /// F_SETOWN and F_SETSIG. Not asked of what only has a path, and of a file, which nobody can be told about.
+  Result<void> take_owner(const Place& place, Descriptor& d) {
+    if ((d.flags & O_PATH) != 0 || d.kind == DescriptorKind::kFile || d.kind == DescriptorKind::kDevice) {
+      if ((d.flags & O_ASYNC) == 0) return {};
+    }
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
     f_owner_ex owner{};
     if (::fcntl(theirs.get(), F_GETOWN_EX, &owner) == 0) d.owner_type = owner.type, d.owner_pid = owner.pid;
     int signal = ::fcntl(theirs.get(), F_GETSIG);
@@ -274,33 +333,44 @@ class DescriptorInventory {
   }
 
   /// An epoll set names descriptors by the number they had when they were added; one that was closed or replaced since
-  /// cannot be added again by that number.
-  Result<void> check_epoll_targets() {
-    for (const Descriptor& d : out_.image.descriptors) {
-      for (size_t i = 0; i < d.epoll.size(); ++i) {
-        kcmp_epoll_slot slot{};
-        slot.efd = static_cast<uint32_t>(d.fds[0].first), slot.tfd = static_cast<uint32_t>(d.epoll[i].target_fd);
-        long order = ::syscall(SYS_kcmp, pid_, pid_, KCMP_EPOLL_TFD, d.epoll[i].target_fd, &slot);
-        if (order != 0) block(d.fds[0].first, fmt::format("an epoll set that watches a closed or replaced descriptor ({})", d.epoll[i].target_fd));
+  /// cannot be added again by that number. Nor can one that was added in another process's table.
+  void check_epoll_targets() {
+    for (Descriptor& d : out_.image.descriptors) {
+      for (auto& entry : d.epoll) {
+        auto watched = [&](const store::FdSlot& slot) { return watches(slot, entry.target_fd); };
+        auto slot = std::find_if(d.fds.begin(), d.fds.end(), watched);
+        if (slot != d.fds.end()) {
+          entry.process = slot->process;
+          continue;
+        }
+        out_.block(static_cast<size_t>(d.fds[0].process), fmt::format("descriptor {}", d.fds[0].fd),
+                   fmt::format("an epoll set that watches a closed or replaced descriptor ({})", entry.target_fd));
       }
     }
-    return {};
   }
 
-  int pid_, pidfd_;
-  const InventoryOptions& options_;
-  FileTable& files_;
+  bool watches(const store::FdSlot& set, int target) const {
+    int pid = out_.image.processes[static_cast<size_t>(set.process)].pid;
+    kcmp_epoll_slot slot{};
+    slot.efd = static_cast<uint32_t>(set.fd), slot.tfd = static_cast<uint32_t>(target);
+    return ::syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, target, &slot) == 0;
+  }
+
+  struct PipeState {
+    int index;
+    bool read;  ///< its content is here
+  };
+
+  Walk& walk_;
   Inventory& out_;
-  std::vector<proc::OpenFd> open_;
+  std::vector<Place> places_;
   std::set<std::string> outside_pipes_;
-  std::map<std::string, std::vector<size_t>> by_link_;  ///< link -> indices of descriptors, candidates for dup
-  std::map<uint64_t, int> pipes_;                       ///< inode -> index of image.pipes
+  std::map<std::string, std::map<Place, int, KernelFileOrder>> by_link_;  ///< link -> index of image.descriptors, -1: blocked
+  std::map<std::pair<uint64_t, uint64_t>, PipeState> pipes_;              ///< by device and inode
 };
 
 }  // namespace
 
-Result<void> inventory_descriptors(int pid, int pidfd, const InventoryOptions& options, FileTable& files, Inventory& out) {
-  return DescriptorInventory(pid, pidfd, options, files, out).run();
-}
+Result<void> inventory_descriptors(Walk& walk) { return DescriptorInventory(walk).run(); }
 
 }  // namespace ckpt::capture

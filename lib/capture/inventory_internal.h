@@ -1,33 +1,78 @@
 // The parts of take_inventory, a file each.
 #pragma once
 
+#include <sys/stat.h>
+
+#include <map>
 #include <string>
-#include <unordered_map>
 
 #include "lib/capture/inventory.h"
 
 namespace ckpt::capture {
 
-/// Interns files by path, so that each is described once.
+/// Interns files by path, so that each is described once; what is deleted, by device and inode.
 class FileTable {
  public:
-  explicit FileTable(std::vector<store::FileIdentity>& files) : files_(files) {}
+  FileTable(Inventory& out, uint64_t ghost_limit) : out_(out), ghost_limit_(ghost_limit) {}
   /// The index of a file that was added before under this path, or -1.
   int find(const std::string& path, uint64_t inode) const;
-  /// The index of a file that is still what its path names. kAnswerNo: deleted, replaced or out of reach; the message says
-  /// which. `st` is of the open or mapped file itself.
-  Result<int> add(const std::string& path, const struct stat& st);
+  /// The index of a file that is still what its path names, or was deleted for good. `st` is of the open or mapped file
+  /// itself, `access` a link below /proc that opens it. kAnswerNo: replaced, out of reach, too large; the message says which.
+  Result<int> add(const std::string& path, const struct stat& st, const std::string& access);
 
  private:
-  std::vector<store::FileIdentity>& files_;
-  std::unordered_map<std::string, int> by_path_;
+  Result<int> add_deleted(const std::string& path, const struct stat& st, const std::string& access);
+  int append(const std::string& path, const struct stat& st);
+
+  Inventory& out_;
+  uint64_t ghost_limit_;
+  std::map<std::pair<std::string, uint64_t>, int> by_path_;  ///< path and inode
+};
+
+/// Interns shared memory by device and inode.
+class SharedMemoryTable {
+ public:
+  explicit SharedMemoryTable(Inventory& out) : out_(out) {}
+  /// A memfd that is open as /proc/PID/fd/N.
+  Result<int> add_memfd(const std::string& link, const std::string& access);
+  /// A mapping of a memfd or of shared anonymous memory in process `pid`.
+  Result<int> add_mapping(int pid, const proc::Vma& vma);
+  /// After the last: objects that only the processes' memory can be read through, since no descriptor could be had.
+  void find_sources();
+
+ private:
+  struct View {
+    int pid;
+    uint64_t start, offset, size;
+  };
+  int append(store::SharedMemory::Kind kind, uint64_t device, uint64_t inode);
+  void describe(int index, int fd);
+
+  Inventory& out_;
+  std::map<std::pair<uint64_t, uint64_t>, int> by_inode_;
+  std::map<int, std::vector<View>> views_;  ///< of objects without a descriptor
 };
 
 /// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
 std::vector<std::string> lasting_flags(const proc::Vma& vma);
 
-Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable& files, Inventory& out);
-Result<void> inventory_descriptors(int pid, int pidfd, const InventoryOptions& options, FileTable& files, Inventory& out);
-Result<void> inventory_threads(int pid, Inventory& out);
+/// What the parts have in common.
+struct Walk {
+  const std::vector<Member>& members;
+  const InventoryOptions& options;
+  FileTable& files;
+  SharedMemoryTable& shared_memory;
+  Inventory& out;
+};
+
+/// Fills ProcessImage::{memory,descriptors,folders,handlers}_of.
+void inventory_sharing(Walk& walk);
+/// Fills ProcessImage::outside_{session,group}.
+void inventory_leaders(Walk& walk);
+Result<void> inventory_namespaces(Walk& walk);
+Result<void> inventory_threads(Walk& walk, size_t process);
+Result<void> inventory_maps(Walk& walk, size_t process);
+/// Of the whole tree: open file descriptions may be shared.
+Result<void> inventory_descriptors(Walk& walk);
 
 }  // namespace ckpt::capture

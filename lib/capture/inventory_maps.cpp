@@ -93,41 +93,45 @@ Result<void> take_vdso(int pid, const Vma& vma, store::ProcessImage& image) {
 }
 
 /// Fills kind and file of one mapping; a sentence when it cannot be carried.
-Result<std::string> classify(int pid, const Vma& vma, FileTable& files, store::ProcessImage& image, store::MemoryMap& map) {
+Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::MemoryMap& map) {
   using store::MappingKind;
+  store::TreeImage& image = walk.out.image;
+  const int pid = walk.members[process].entry.pid;
   if (is_kernel_mapping(vma)) {
     map.kind = MappingKind::kVdso;
-    if (vma.name == "[vdso]") CKPT_TRY(take_vdso(pid, vma, image));
+    if (vma.name == "[vdso]") CKPT_TRY(take_vdso(pid, vma, image.processes[process]));
     return std::string();
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
   if (vma.name.rfind("/SYSV", 0) == 0) return std::string("System V shared memory, which is not supported yet");
-  if (vma.inode == 0) {  // after SYSV: the first segment of a machine has the number 0
-    map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
-    return std::string();
-  }
-  if (vma.name.rfind("/memfd:", 0) == 0) return std::string("a memfd, which is not supported yet");
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
-  if (vma.name == "/dev/zero (deleted)") {
-    map.kind = vma.shared ? MappingKind::kSharedAnonymous : MappingKind::kAnonymous;
-    if (vma.shared) map.shared_object = vma.inode, map.file_offset = vma.offset;
+  if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
+  const bool anonymous = vma.inode == 0 || vma.name == "/dev/zero (deleted)";  // after SYSV: the first segment has the number 0
+  const bool memfd = vma.name.rfind("/memfd:", 0) == 0;
+  if (memfd || (anonymous && vma.shared)) {
+    map.kind = vma.shared ? MappingKind::kSharedMemory : MappingKind::kPrivateFile;
+    map.file_offset = vma.offset;
+    CKPT_TRY_ASSIGN(map.shared_memory, walk.shared_memory.add_mapping(pid, vma));
     return std::string();
   }
-  Result<int> file = files.find(vma.name, vma.inode);
+  if (anonymous) {
+    map.kind = MappingKind::kAnonymous;
+    return std::string();
+  }
+  Result<int> file = walk.files.find(vma.name, vma.inode);
   if (*file < 0) {
     auto st = stat_mapped(pid, vma);
-    file = st ? files.add(vma.name, *st) : Result<int>(std::move(st).error());
+    std::string access = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
+    file = st ? walk.files.add(vma.name, *st, access) : Result<int>(std::move(st).error());
   }
   if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
   if (!file) return file.error().message;
-  if (!S_ISREG(image.files[static_cast<size_t>(*file)].mode)) return std::string("a device mapped into memory, which is not supported yet");
+  store::FileIdentity& identity = image.files[static_cast<size_t>(*file)];
+  if (!S_ISREG(identity.mode)) return std::string("a device mapped into memory, which is not supported yet");
   map.file = *file;
   map.file_offset = vma.offset;
   map.kind = vma.shared ? MappingKind::kSharedFile : MappingKind::kPrivateFile;
-  if ((vma.prot & PROT_EXEC) != 0) {
-    store::FileIdentity& identity = image.files[static_cast<size_t>(*file)];
-    identity.build_id = cached_build_id(identity);
-  }
+  if ((vma.prot & PROT_EXEC) != 0 && !identity.deleted) identity.build_id = cached_build_id(identity);
   return std::string();
 }
 
@@ -145,47 +149,33 @@ bool take_flags_over(const std::vector<Vma>& then, std::vector<Vma>& now) {
 }
 
 Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
-  if (earlier != nullptr) {
+  const int then = earlier != nullptr ? earlier->find(pid) : -1;
+  if (then >= 0) {
     CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, false));
-    if (take_flags_over(earlier->vmas, vmas)) return vmas;
+    if (take_flags_over(earlier->vmas[static_cast<size_t>(then)], vmas)) return vmas;
   }
   return proc::read_maps(pid, true);
 }
 
 }  // namespace
 
-/// True where two mappings show the same pages of one object of shared anonymous memory (mremap with an old size of 0).
-bool shows_again(const Vma& a, const Vma& b) {
-  uint64_t a_end = a.offset + (a.end - a.start), b_end = b.offset + (b.end - b.start);
-  return a.inode == b.inode && a.device == b.device && a.offset < b_end && b.offset < a_end;
-}
-
-Result<void> inventory_maps(int pid, const InventoryOptions& options, FileTable& files, Inventory& out) {
-  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, options.earlier));
-  std::vector<size_t> shared;
+Result<void> inventory_maps(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, walk.options.earlier));
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     store::MemoryMap map;
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
     map.flags = lasting_flags(vma);
-    CKPT_TRY_ASSIGN(std::string why, classify(pid, vma, files, out.image, map));
+    CKPT_TRY_ASSIGN(std::string why, classify(walk, process, vma, map));
     if (!why.empty()) {
       std::string name = vma.name.empty() ? "" : " " + vma.name;
-      out.blockers.push_back({fmt::format("mapping {:x}-{:x}{}", vma.start, vma.end, name), why, ""});
+      walk.out.block(process, fmt::format("mapping {:x}-{:x}{}", vma.start, vma.end, name), why);
     }
-    if (map.kind == store::MappingKind::kSharedAnonymous) {
-      for (size_t other : shared) {
-        if (!shows_again(out.vmas[other], vma)) continue;
-        out.blockers.push_back({fmt::format("mapping {:x}-{:x}", vma.start, vma.end),
-                                "shared memory that is mapped twice, which is not supported yet", ""});
-        break;
-      }
-      shared.push_back(out.vmas.size());
-    }
-    out.image.maps.push_back(std::move(map));
-    out.vmas.push_back(std::move(vma));
+    walk.out.image.processes[process].maps.push_back(std::move(map));
+    walk.out.vmas[process].push_back(std::move(vma));
   }
-  if (out.vmas.empty()) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
+  if (walk.out.vmas[process].empty()) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
   return {};
 }
 

@@ -52,7 +52,9 @@ void take_credentials(const proc::Status& status, store::Thread& thread) {
 
 }  // namespace
 
-Result<void> inventory_threads(int pid, Inventory& out) {
+Result<void> inventory_threads(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::stable_partition(tids.begin(), tids.end(), [&](int tid) { return tid == pid; });
   bool seccomp = false;
@@ -63,17 +65,15 @@ Result<void> inventory_threads(int pid, Inventory& out) {
       if (tid != pid) continue;  // it has ended since the listing
       return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
     }
-    store::Thread& thread = out.image.threads.emplace_back();
+    store::Thread& thread = image.threads.emplace_back();
     thread.tid = tid;
     thread.comm = stat->comm;
     take_scheduling(tid, thread);
     take_credentials(*status, thread);
     seccomp = seccomp || status->seccomp != 0;
-    if (stat->state == 'Z') out.blockers.push_back({"thread " + std::to_string(tid), "has ended while others run: not supported", ""});
+    if (stat->state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   }
-  if (seccomp) {
-    out.blockers.push_back({"process " + std::to_string(pid), "runs under a seccomp filter, which is not supported yet", ""});
-  }
+  if (seccomp) walk.out.block(process, "", "runs under a seccomp filter, which is not supported yet");
   return {};
 }
 

@@ -1,7 +1,5 @@
 #include "lib/capture/page_plan.h"
 
-#include <fcntl.h>
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -36,31 +34,6 @@ bool has_flag(const store::MemoryMap& map, const char* flag) {
 
 /// fork leaves out MADV_DONTFORK ("dc") and empties MADV_WIPEONFORK ("wf").
 bool fork_copies(const store::MemoryMap& map) { return !has_flag(map, "dc") && !has_flag(map, "wf"); }
-
-/// Shared anonymous memory: its page tables do not say what it holds, its file does.
-Result<void> plan_shared(int pid, const store::MemoryMap& map, PagePlan& out) {
-  std::string path = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, map.start, map.end);
-  auto fd = io::open_file(path, O_RDONLY);
-  if (!fd) {  // without the capability: all of it
-    mark(out.live, map.start, map.end, &BlockPlan::data_mask);
-    out.pages_data += (map.end - map.start) / store::kPageSize;
-    return {};
-  }
-  off_t begin = static_cast<off_t>(map.file_offset), limit = begin + static_cast<off_t>(map.end - map.start);
-  for (off_t at = begin; at < limit;) {
-    off_t data = ::lseek(fd->get(), at, SEEK_DATA);
-    if (data < 0 && errno == ENXIO) break;
-    if (data < 0) return sys_error(path, "cannot find its content");
-    off_t hole = ::lseek(fd->get(), data, SEEK_HOLE);
-    if (hole < 0) return sys_error(path, "cannot find its content");
-    data = std::min(data, limit), hole = std::min(hole, limit);
-    mark(out.live, map.start + static_cast<uint64_t>(data - begin), map.start + static_cast<uint64_t>(hole - begin), &BlockPlan::data_mask);
-    uint64_t pages = static_cast<uint64_t>(hole - data) / store::kPageSize;
-    out.pages_data += pages, out.pages_scanned += pages;
-    at = hole;
-  }
-  return {};
-}
 
 void plan_region(const PageRegion& region, bool use_parent, bool in_fork, store::MemoryMap& map, PagePlan& out) {
   uint64_t pages = (region.end - region.start) / store::kPageSize;
@@ -100,6 +73,32 @@ void separate(PagePlan& plan) {
 
 }  // namespace
 
+Result<std::vector<BlockPlan>> plan_content(int fd, uint64_t size) {
+  std::vector<BlockPlan> out;
+  const uint64_t end = (size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
+  if (fd < 0) {
+    mark(out, 0, end, &BlockPlan::data_mask);
+    return out;
+  }
+  for (uint64_t at = 0; at < end;) {
+    off_t data = ::lseek(fd, static_cast<off_t>(at), SEEK_DATA);
+    if (data < 0 && errno == ENXIO) break;
+    off_t hole = data < 0 ? -1 : ::lseek(fd, data, SEEK_HOLE);
+    if (hole < 0) return sys_error("shared memory", "cannot find its content");
+    const uint64_t first = static_cast<uint64_t>(data) / store::kPageSize * store::kPageSize;
+    const uint64_t last = (static_cast<uint64_t>(hole) + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
+    mark(out, std::max(first, at), std::min(last, end), &BlockPlan::data_mask);
+    at = last;
+  }
+  return out;
+}
+
+uint64_t count_data(const std::vector<BlockPlan>& blocks) {
+  uint64_t out = 0;
+  for (const BlockPlan& block : blocks) out += static_cast<uint64_t>(__builtin_popcount(block.data_mask));
+  return out;
+}
+
 std::vector<BlockPlan> PagePlan::all() const {
   std::vector<BlockPlan> out(snapshot.size() + live.size());
   std::merge(snapshot.begin(), snapshot.end(), live.begin(), live.end(), out.begin(),
@@ -107,15 +106,15 @@ std::vector<BlockPlan> PagePlan::all() const {
   return out;
 }
 
-Result<PagePlan> plan_pages(const proc::Pagemap& pagemap, int pid, Tracking tracking, std::vector<store::MemoryMap>& maps) {
+Result<PagePlan> plan_pages(const proc::Pagemap& pagemap, Tracking tracking, std::vector<store::MemoryMap>& maps) {
   const bool use_parent = tracking == Tracking::kUse || tracking == Tracking::kUseAndArm;
   const bool arm = tracking == Tracking::kArm || tracking == Tracking::kUseAndArm;
   PagePlan out;
   for (store::MemoryMap& map : maps) {
     switch (map.kind) {
       case store::MappingKind::kVdso:
+      case store::MappingKind::kSharedMemory:
       case store::MappingKind::kSharedFile: break;
-      case store::MappingKind::kSharedAnonymous: CKPT_TRY(plan_shared(pid, map, out)); break;
       case store::MappingKind::kAnonymous:
       case store::MappingKind::kPrivateFile: {
         const uint64_t wanted = map.kind == store::MappingKind::kAnonymous ? page::kAll & ~page::kFile : page::kAll;

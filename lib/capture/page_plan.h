@@ -34,7 +34,12 @@ enum class Tracking {
   kUseAndArm,
 };
 
-/// Scans all mappings of a stopped process. Fills `map.guards`. Blocks that hold pages of both sorts appear in both lists.
-Result<PagePlan> plan_pages(const proc::Pagemap& pagemap, int pid, Tracking tracking, std::vector<store::MemoryMap>& maps);
+/// The pages of a shared memory or a deleted file, by offset: those that its file says hold data (without a descriptor:
+/// all of them). Every one is data; the store finds out which are as they were.
+Result<std::vector<BlockPlan>> plan_content(int fd, uint64_t size);
+uint64_t count_data(const std::vector<BlockPlan>& blocks);
+
+/// Scans all private mappings of a stopped process. Fills `map.guards`. Blocks that hold pages of both sorts appear in both lists.
+Result<PagePlan> plan_pages(const proc::Pagemap& pagemap, Tracking tracking, std::vector<store::MemoryMap>& maps);
 
 }  // namespace ckpt::capture

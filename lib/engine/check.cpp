@@ -36,8 +36,11 @@ Result<CheckReport> check(int pid, bool shell_job) {
   CheckReport report;
   report.host = host_features();
   if (pid == 0) return report;
-  CKPT_TRY_ASSIGN(UniqueFd pidfd, proc::open_pidfd(pid));
-  CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::take_inventory(pid, pidfd.get(), {shell_job, nullptr}));
+  CKPT_TRY_ASSIGN(std::vector<proc::TreeEntry> entries, proc::read_tree(pid));
+  CKPT_TRY_ASSIGN(std::vector<capture::Member> members, capture::open_members(entries));
+  capture::InventoryOptions options;
+  options.shell_job = shell_job;
+  CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::take_inventory(members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
   return report;

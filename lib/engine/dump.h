@@ -17,6 +17,7 @@ struct DumpOptions {
   std::filesystem::path dir;
   std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
   bool shell_job = false;
+  uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   bool force = false;              ///< replace a non-empty destination
   bool compress = true;
   unsigned workers = 0;            ///< 0: one a core
@@ -34,7 +35,8 @@ struct DumpReport {
   std::string target_state;        ///< "running", "stopped", "ended"
 };
 
-/// A complete image of one instant while the process goes on. Every failure leaves it running as it was, and no image.
+/// A complete image of one instant of a process and all its descendants while they go on. Every failure leaves them running
+/// as they were, and no image.
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 
 /// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless told
@@ -46,7 +48,7 @@ struct DumpEstimate {
   std::string process;  ///< "4711 (python3)"
   uint64_t pages_scanned = 0, pages_to_copy = 0, pages_unchanged = 0;
   std::filesystem::path parent;
-  int threads = 0, maps = 0, descriptors = 0;
+  int processes = 0, threads = 0, maps = 0, descriptors = 0;
 };
 Result<DumpEstimate> estimate_dump(const DumpOptions& options);
 

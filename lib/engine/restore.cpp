@@ -69,7 +69,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   }
   const rebuild::Totals& totals = rebuild->totals();
   report.pid = totals.pid;
-  report.comm = image->manifest().process.threads[0].comm;
+  report.comm = image->manifest().tree.root().threads[0].comm;
+  report.processes = totals.processes;
   report.threads = totals.threads, report.mappings = totals.mappings, report.descriptors = totals.descriptors;
   report.pages = totals.pages, report.bytes = totals.bytes;
   report.phases_us.emplace_back("open", open_us);

@@ -1,4 +1,4 @@
-// restore: an image becomes a running process again.
+// restore: an image becomes running processes again.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +24,7 @@ struct RestoreOptions {
 struct RestoreReport {
   int pid = 0;
   std::string comm;
-  uint64_t threads = 0, mappings = 0, descriptors = 0;
+  uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0;
   uint64_t pages = 0, bytes = 0;                            ///< memory filled; in a dry run: what the image holds
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< open, check, create, map, fill, state, release
   uint64_t total_us = 0;

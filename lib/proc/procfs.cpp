@@ -111,6 +111,7 @@ Result<Stat> parse_stat(std::string_view text) {
   out.start_code = field[26], out.end_code = field[27], out.start_stack = field[28];
   out.start_data = field[45], out.end_data = field[46], out.start_brk = field[47];
   out.arg_start = field[48], out.arg_end = field[49], out.env_start = field[50], out.env_end = field[51];
+  out.exit_signal = as_int(38), out.exit_status = as_int(52);
   return out;
 }
 
@@ -342,6 +343,23 @@ Result<std::vector<int>> read_children(int pid) {
       if (!parse_list(std::string_view(*text), out)) return malformed("children");
     } else if (read_thread_stat(pid, tid)) {  // else that thread has ended
       return std::move(text).error();
+    }
+  }
+  return out;
+}
+
+Result<std::vector<TreeEntry>> read_tree(int root) {
+  CKPT_TRY_ASSIGN(Stat stat, read_stat(root));
+  std::vector<TreeEntry> out = {{root, -1, stat.is_zombie()}};
+  for (size_t i = 0; i < out.size(); ++i) {
+    if (out[i].zombie) continue;
+    auto children = read_children(out[i].pid);
+    if (!children && children.error().code == Code::kNotFound) continue;  // it has ended since
+    if (!children) return std::move(children).error();
+    for (int child : *children) {
+      auto found = read_stat(child);
+      if (!found || found->parent != out[i].pid) continue;
+      out.push_back({child, static_cast<int>(i), found->is_zombie()});
     }
   }
   return out;

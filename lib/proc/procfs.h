@@ -22,6 +22,9 @@ struct Stat {
   uint64_t start_code = 0, end_code = 0, start_stack = 0;
   uint64_t start_data = 0, end_data = 0, start_brk = 0;
   uint64_t arg_start = 0, arg_end = 0, env_start = 0, env_end = 0;
+  int exit_signal = 0;  ///< what the parent gets at its end
+  int exit_status = 0;  ///< of a zombie, as wait(2) gives it; needs PTRACE_MODE_READ
+  bool is_zombie() const { return state == 'Z' || state == 'X'; }
   bool is_ending() const { return (kernel_flags & 0x4) != 0 || state == 'Z' || state == 'X'; }  // PF_EXITING
   bool is_kernel_thread() const { return (kernel_flags & 0x200000) != 0; }  // PF_KTHREAD
 };
@@ -100,6 +103,16 @@ Result<std::vector<TimerLine>> read_timers(int pid);
 Result<std::vector<int>> read_threads(int pid);
 /// Children of every thread (needs CONFIG_PROC_CHILDREN).
 Result<std::vector<int>> read_children(int pid);
+
+/// One process of a tree.
+struct TreeEntry {
+  int pid = 0;
+  int parent = -1;  ///< index in the list, -1: the root
+  bool zombie = false;
+};
+/// A process and all its descendants as they are at the moment of looking, each after its parent.
+Result<std::vector<TreeEntry>> read_tree(int root);
+
 /// argv; empty for a kernel thread or a zombie.
 Result<std::vector<std::string>> read_cmdline(int pid);
 Result<std::vector<uint64_t>> read_auxv(int pid);

@@ -33,24 +33,25 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, Scratch& scrat
 
 }  // namespace
 
-void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script) {
-  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0,
-             0);  // the tracer's end is what kills it
-  if (image.session == image.pid) {
-    script.add("begin a session", SYS_setsid);
-  } else if (image.group == image.pid) {
-    script.add("begin a process group", SYS_setpgid, 0, 0);
-  }
-  if (image.root >= 0 && image.files[static_cast<size_t>(image.root)].path != "/") {
-    script.add("go to the root folder", SYS_fchdir, files.root);
+void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child, Script& script) {
+  if (image.root >= 0 && tree.files[static_cast<size_t>(image.root)].path != "/") {
+    script.add("go to the root folder", SYS_fchdir, files.folders.at(image.root));
     script.add("change the root folder", SYS_chroot, child.scratch().put_string("."));
   }
-  if (files.cwd >= 0) script.add("go to the working folder", SYS_fchdir, files.cwd);
+  if (image.cwd >= 0) script.add("go to the working folder", SYS_fchdir, files.folders.at(image.cwd));
   script.add("set the umask", SYS_umask, image.umask);
-  prctl_mm_map bounds = bounds_of(image, files.exe, child.scratch());
+}
+
+void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script) {
+  prctl_mm_map bounds = bounds_of(image, files.executables.at(image.exe), child.scratch());
   script.add("set the bounds of memory and the executable", SYS_prctl, PR_SET_MM, PR_SET_MM_MAP,
              child.scratch().put(bounds), sizeof bounds, 0);
   script.try_add("set the use of huge pages", SYS_prctl, PR_SET_THP_DISABLE, image.thp_disabled ? 1 : 0, 0, 0, 0);
+}
+
+void set_identity(const store::ProcessImage& image, Script& script) {
+  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0,
+             0);  // the tracer's end is what kills it
   script.add("set whether orphans are adopted", SYS_prctl, PR_SET_CHILD_SUBREAPER, image.child_subreaper ? 1 : 0, 0, 0,
              0);
 }

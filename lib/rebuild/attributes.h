@@ -9,9 +9,14 @@
 
 namespace ckpt::rebuild {
 
-/// Session and group where the process led its own (the restorer's otherwise), folders, bounds of memory, the exe link.
-/// After the mappings, while the inherited descriptors are open.
-void set_identity(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script);
+/// Folders and umask. `files` is open.
+void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child, Script& script);
+
+/// Bounds of memory, the exe link. After the mappings, while the inherited descriptors are open.
+void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script);
+
+/// What the process has by itself: its will to adopt orphans; no parent-death signal for now.
+void set_identity(const store::ProcessImage& image, Script& script);
 
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress);

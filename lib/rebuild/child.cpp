@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <atomic>
 #include <cerrno>
 #include <csignal>
@@ -172,6 +173,51 @@ Result<void> Child::attach() {
   Script script;
   script.add("leave ckpt's rseq registration", SYS_rseq, rseq.address, rseq.size, kUnregister, rseq.signature);
   return run(script);
+}
+
+Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
+  clone_args args{};
+  args.flags = flags | CLONE_PTRACE;
+  args.exit_signal = static_cast<uint64_t>(exit_signal);
+  if (pid != 0) {
+    args.set_tid = scratch_->put(static_cast<pid_t>(pid));
+    args.set_tid_size = 1;
+  }
+  Script script;
+  script.add("create a process", SYS_clone3, scratch_->put(args), sizeof args);
+  Result<void> made = run(script);
+  const int64_t result = script.calls()[0].result;
+  if (!made) return result < 0 && result > -4096 ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
+  Child child(static_cast<int>(result), *scratch_);
+  child.threads_.push_back(child.pid_);
+  CKPT_TRY(child.await_threads({child.pid_}));
+  return child;
+}
+
+Result<int> Child::parent() const {
+  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid_));
+  return stat.parent;
+}
+
+Result<void> Child::end(int status) {
+  Script script;
+  if (WIFEXITED(status)) {
+    script.add("end", SYS_exit_group, WEXITSTATUS(status));
+  } else {
+    const int signal = WTERMSIG(status);
+    constexpr int kUnblock = 1, kSetSize = 8, kCoreLimit = 4;
+    script.add("leave no core", SYS_prlimit64, 0, kCoreLimit, scratch_->put(std::array<uint64_t, 2>{0, 0}), 0);
+    script.add("let a signal through", SYS_rt_sigprocmask, kUnblock, scratch_->put(uint64_t{1} << (signal - 1)), 0, kSetSize);
+    script.add("end by a signal", SYS_kill, pid_, signal);
+  }
+  CKPT_TRY(start(pid_, script));
+  for (;;) {
+    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
+    if (stop.kind == proc::StopKind::kEnded) break;
+    CKPT_TRY(proc::resume(pid_, proc::Resume::kRun, stop.kind == proc::StopKind::kSignal ? stop.signal : 0));
+  }
+  pid_ = -1;
+  return {};
 }
 
 Result<void> Child::await_threads(const std::vector<int>& tids) {

@@ -1,4 +1,5 @@
-// The process while it is being built: a child of ckpt with the pid of the image, traced, every thread stopped.
+// A process while it is being built: a child of ckpt, or of another such process, with the pid of the image, traced, every
+// thread stopped.
 #pragma once
 
 #include <sys/user.h>
@@ -11,7 +12,7 @@
 
 namespace ckpt::rebuild {
 
-/// Owned by the thread that made it. It is attached with PTRACE_O_EXITKILL and its destructor kills and reaps it, so
+/// It may have children of its own, built like it. Owned by the thread that made it. It is attached with PTRACE_O_EXITKILL and its destructor kills and reaps it, so
 /// that neither a failure nor the death of ckpt leaves half a process; `release` is the good end.
 class Child {
  public:
@@ -24,6 +25,14 @@ class Child {
   Child(Child&& other) noexcept;
   Child& operator=(Child&&) = delete;
   ~Child();
+
+  /// A child of this one (with CLONE_PARENT in `flags`: of its parent), attached like it and standing at its first
+  /// instruction. `pid` 0: any number.
+  Result<Child> fork(int pid, uint64_t flags, int exit_signal);
+  /// Ends by itself with a status as wait(2) gives it, SIGKILL for instance. It is then a zombie of its parent's.
+  Result<void> end(int status);
+  /// The pid of its parent.
+  Result<int> parent() const;
 
   int pid() const { return pid_; }
   Scratch& scratch() { return *scratch_; }

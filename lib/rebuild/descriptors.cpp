@@ -23,7 +23,7 @@ namespace {
 using store::Descriptor;
 using store::DescriptorKind;
 
-std::string subject_of(const Descriptor& descriptor) { return fmt::format("descriptor {}", descriptor.fds[0].first); }
+std::string subject_of(const Descriptor& descriptor) { return fmt::format("descriptor {}", descriptor.fds[0].fd); }
 
 Result<UniqueFd> owned(int fd, const Descriptor& descriptor, const char* what) {
   if (fd < 0) return sys_error(subject_of(descriptor), what);
@@ -71,15 +71,19 @@ struct OpenPipe {
   UniqueFd read, write;
 };
 
+Result<void> fill_pipe(int fd, const store::Pipe& pipe, const store::ImageReader& image) {
+  if (::fcntl(fd, F_SETPIPE_SZ, static_cast<int>(pipe.capacity)) < 0)
+    return sys_error("", fmt::format("cannot make a pipe of {} bytes", pipe.capacity));
+  if (pipe.content_size == 0) return {};
+  CKPT_TRY_ASSIGN(std::vector<std::byte> content, image.read_pipe(pipe.content_offset, pipe.content_size));
+  return io::write_all(fd, content, "pipe");
+}
+
 Result<OpenPipe> make_pipe(const store::Pipe& pipe, const store::ImageReader& image) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys_error("", "cannot make a pipe");
   OpenPipe out{UniqueFd(ends[0]), UniqueFd(ends[1])};
-  if (::fcntl(ends[1], F_SETPIPE_SZ, static_cast<int>(pipe.capacity)) < 0)
-    return sys_error("", fmt::format("cannot make a pipe of {} bytes", pipe.capacity));
-  if (pipe.content_size == 0) return out;
-  CKPT_TRY_ASSIGN(std::vector<std::byte> content, image.read_pipe(pipe.content_offset, pipe.content_size));
-  CKPT_TRY(io::write_all(ends[1], content, "pipe"));
+  CKPT_TRY(fill_pipe(ends[1], pipe, image));
   return out;
 }
 
@@ -101,7 +105,7 @@ class Maker {
   Maker(const store::ImageReader& image, const OpenedFiles& files, bool shell_job, Inherited& inherited,
         Reasons& reasons)
       : reader_(image),
-        image_(image.manifest().process),
+        image_(image.manifest().tree),
         files_(files),
         shell_job_(shell_job),
         inherited_(inherited),
@@ -110,6 +114,7 @@ class Maker {
   DescriptorPlan run() {
     for (size_t i = 0; i < image_.descriptors.size(); ++i) {
       const Descriptor& descriptor = image_.descriptors[i];
+      if (descriptor.kind == DescriptorKind::kProcFile) continue;
       if (descriptor.kind == DescriptorKind::kExternal) {
         take_external(descriptor);
         continue;
@@ -120,8 +125,7 @@ class Maker {
         continue;
       }
       if (*source < 0) continue;  // open_files gave the reason
-      for (const auto& [number, close_on_exec] : descriptor.fds)
-        plan_.placements.push_back({*source, number, close_on_exec});
+      for (const auto& slot : descriptor.fds) plan_.placements.push_back({*source, slot});
       if (descriptor.kind == DescriptorKind::kTimerfd) plan_.timers.emplace_back(*source, &descriptor);
     }
     return std::move(plan_);
@@ -141,11 +145,39 @@ class Maker {
         pipe = pipes_.emplace(descriptor.pipe, std::move(made)).first;
       }
       CKPT_TRY_ASSIGN(fd, take_end(pipe->second, descriptor));
+    } else if (descriptor.kind == DescriptorKind::kFifo) {
+      CKPT_TRY_ASSIGN(fd, open_fifo(descriptor));
+    } else if (descriptor.kind == DescriptorKind::kMemfd) {
+      CKPT_TRY_ASSIGN(fd, open_memfd(descriptor));
     } else {
       CKPT_TRY_ASSIGN(fd, make_plain(descriptor));
     }
     CKPT_TRY(set_flags(fd.get(), descriptor));
     return inherited_.keep(std::move(fd), subject_of(descriptor));
+  }
+
+  /// Both ends are held open until the processes have theirs: the content would go with the last of them.
+  Result<UniqueFd> open_fifo(const Descriptor& descriptor) {
+    auto known = fifos_.find(descriptor.pipe);
+    if (known == fifos_.end()) {
+      auto ghost = files_.ghosts.find(descriptor.file);
+      std::string name = ghost == files_.ghosts.end() ? image_.files[static_cast<size_t>(descriptor.file)].path
+                                                      : fmt::format("/proc/self/fd/{}", ghost->second.get());
+      CKPT_TRY_ASSIGN(UniqueFd both, io::open_file(name, O_RDWR | O_NONBLOCK));
+      CKPT_TRY(fill_pipe(both.get(), image_.pipes[static_cast<size_t>(descriptor.pipe)], reader_));
+      CKPT_TRY_ASSIGN(int kept, inherited_.keep(std::move(both), name));
+      known = fifos_.emplace(descriptor.pipe, kept).first;
+    }
+    return io::open_file(fmt::format("/proc/self/fd/{}", known->second), (descriptor.flags & (O_ACCMODE | O_PATH)) | O_NONBLOCK);
+  }
+
+  Result<UniqueFd> open_memfd(const Descriptor& descriptor) {
+    const int memory = files_.shared_memory[static_cast<size_t>(descriptor.shared_memory)].writable;
+    if (memory < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no memory");
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(fmt::format("/proc/self/fd/{}", memory), descriptor.flags & (O_ACCMODE | O_PATH)));
+    if ((descriptor.flags & O_PATH) == 0 && ::lseek(fd.get(), static_cast<off_t>(descriptor.offset), SEEK_SET) < 0)
+      return sys_error(subject_of(descriptor), "cannot go back to its offset");
+    return fd;
   }
 
   /// Each number is taken from ckpt's own; a duplicate that ckpt was not given follows the first of its group.
@@ -157,27 +189,28 @@ class Maker {
           "--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers");
     }
     int first = -1;
-    for (const auto& fd : descriptor.fds) {
-      if (first < 0 && is_from_surroundings(fd.first)) first = fd.first;
+    for (const auto& slot : descriptor.fds) {
+      if (first < 0 && is_from_surroundings(slot.fd)) first = slot.fd;
     }
     if (first < 0) {
       return reasons_.add(Code::kUsage, fmt::format("{} was {}: ckpt has no open descriptor of that number to give",
                                                     subject_of(descriptor), descriptor.external));
     }
-    for (const auto& [number, close_on_exec] : descriptor.fds) {
-      auto source = inherited_.keep_copy(is_from_surroundings(number) ? number : first, subject_of(descriptor));
+    for (const auto& slot : descriptor.fds) {
+      auto source = inherited_.keep_copy(is_from_surroundings(slot.fd) ? slot.fd : first, subject_of(descriptor));
       if (!source) return reasons_.add(source.error());
-      plan_.placements.push_back({*source, number, close_on_exec});
+      plan_.placements.push_back({*source, slot});
     }
   }
 
   const store::ImageReader& reader_;
-  const store::ProcessImage& image_;
+  const store::TreeImage& image_;
   const OpenedFiles& files_;
   bool shell_job_;
   Inherited& inherited_;
   Reasons& reasons_;
   std::map<int, OpenPipe> pipes_;
+  std::map<int, int> fifos_;  ///< index of the pipe -> inherited descriptor
   DescriptorPlan plan_;
 };
 
@@ -192,36 +225,78 @@ DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFil
   return Maker(image, files, shell_job, inherited, reasons).run();
 }
 
-void place_descriptors(const DescriptorPlan& plan, int base, Script& script) {
+void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script) {
   if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
   for (const auto& placement : plan.placements) {
-    script.add("place a descriptor", SYS_dup3, placement.source, placement.target,
-               placement.close_on_exec ? O_CLOEXEC : 0);
+    if (placement.slot.process != process) continue;
+    script.add("place a descriptor", SYS_dup3, placement.source, placement.slot.fd,
+               placement.slot.close_on_exec ? O_CLOEXEC : 0);
   }
 }
 
-void connect_descriptors(const store::ProcessImage& image, Child& child, Script& script) {
+namespace {
+
+/// Its number in a process's table, -1: none.
+int number_in(const Descriptor& descriptor, int process) {
+  for (const auto& slot : descriptor.fds) {
+    if (slot.process == process) return slot.fd;
+  }
+  return -1;
+}
+
+void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& script) {
   constexpr int kSetOwnEx = 15, kSetSig = 10;
-  for (const Descriptor& descriptor : image.descriptors) {
-    int fd = descriptor.fds[0].first;
+  if (descriptor.owner_pid != 0) {
+    struct {
+      int type, pid;
+    } owner{descriptor.owner_type, descriptor.owner_pid};
+    // The owner may be another process that is gone by now: then nobody is told, as it would have been.
+    script.try_add("set the owner of a descriptor", SYS_fcntl, fd, kSetOwnEx, child.scratch().put(owner));
+  }
+  if (descriptor.owner_signal != 0)
+    script.add("set the signal of a descriptor", SYS_fcntl, fd, kSetSig, descriptor.owner_signal);
+  if ((descriptor.flags & O_ASYNC) != 0)
+    script.add("make a descriptor asynchronous", SYS_fcntl, fd, F_SETFL, descriptor.flags);
+}
+
+}  // namespace
+
+void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script) {
+  for (const Descriptor& descriptor : tree.descriptors) {
+    const int fd = number_in(descriptor, process);
+    if (fd < 0) continue;
     for (const auto& entry : descriptor.epoll) {
+      if (entry.process != process) continue;
       epoll_event event{};
       event.events = entry.events;
       event.data.u64 = entry.data;
       script.add("fill an epoll set", SYS_epoll_ctl, fd, EPOLL_CTL_ADD, entry.target_fd, child.scratch().put(event));
     }
-    if (descriptor.owner_pid != 0) {
-      struct {
-        int type, pid;
-      } owner{descriptor.owner_type, descriptor.owner_pid};
-      // The owner may be another process that is gone by now: then nobody is told, as it would have been.
-      script.try_add("set the owner of a descriptor", SYS_fcntl, fd, kSetOwnEx, child.scratch().put(owner));
-    }
-    if (descriptor.owner_signal != 0)
-      script.add("set the signal of a descriptor", SYS_fcntl, fd, kSetSig, descriptor.owner_signal);
-    if ((descriptor.flags & O_ASYNC) != 0)
-      script.add("make a descriptor asynchronous", SYS_fcntl, fd, F_SETFL, descriptor.flags);
+    if (descriptor.fds[0].process == process) set_owner(descriptor, fd, child, script);
   }
+}
+
+Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child) {
+  for (const Descriptor& descriptor : tree.descriptors) {
+    const int first = descriptor.kind == DescriptorKind::kProcFile ? number_in(descriptor, process) : -1;
+    if (first < 0) continue;
+    Script open;
+    open.add("open a file of /proc", SYS_open, child.scratch().put_string(descriptor.external), descriptor.flags & ~O_CREAT, 0);
+    CKPT_TRY(child.run(open));
+    const int64_t opened = open.calls()[0].result;
+    Script place;
+    if ((descriptor.flags & O_PATH) == 0) place.add("go to the offset of a file", SYS_lseek, opened, descriptor.offset, SEEK_SET);
+    bool in_place = false;
+    for (const auto& slot : descriptor.fds) {
+      if (slot.process != process) continue;
+      in_place = in_place || slot.fd == opened;
+      if (slot.fd == opened) place.add("set a descriptor's flag", SYS_fcntl, opened, F_SETFD, slot.close_on_exec ? FD_CLOEXEC : 0);
+      else place.add("place a descriptor", SYS_dup3, opened, slot.fd, slot.close_on_exec ? O_CLOEXEC : 0);
+    }
+    if (!in_place) place.add("close a descriptor", SYS_close, opened);
+    CKPT_TRY(child.run(place));
+  }
+  return {};
 }
 
 void drop_inherited(int base, Script& script) {

@@ -15,8 +15,7 @@ namespace ckpt::rebuild {
 struct DescriptorPlan {
   struct Placement {
     int source;  ///< inherited
-    int target;
-    bool close_on_exec;
+    store::FdSlot slot;
   };
   std::vector<Placement> placements;
   std::vector<std::pair<int, const store::Descriptor*>> timers;  ///< inherited number, to be armed last
@@ -27,10 +26,12 @@ struct DescriptorPlan {
 DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, bool shell_job,
                                 Inherited& inherited, Reasons& reasons);
 
-/// First in the child: every number below `base` closed, then each placed.
-void place_descriptors(const DescriptorPlan& plan, int base, Script& script);
+/// First in the child: every number below `base` closed, then each of the process's own placed. `process`: its index.
+void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script);
 /// Once all are placed: epoll sets, owners of asynchronous files.
-void connect_descriptors(const store::ProcessImage& image, Child& child, Script& script);
+void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script);
+/// Files of /proc/PID, which can be opened only now that the processes are there.
+Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child);
 /// Last: nothing of ckpt's stays open.
 void drop_inherited(int base, Script& script);
 /// Arms the timers with the time they had left. In ckpt, just before the release.

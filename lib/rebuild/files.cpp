@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -25,15 +26,23 @@ struct Use {
   uint64_t written_up_to = 0;  ///< the furthest recorded offset of a writer
 };
 
-std::vector<Use> uses_of_files(const store::ProcessImage& image) {
-  std::vector<Use> uses(image.files.size());
+void add_uses(const store::ProcessImage& image, std::vector<Use>& uses) {
   for (const auto& map : image.maps) {
     if (map.file < 0) continue;
     Use& use = uses[static_cast<size_t>(map.file)];
     use.needed = true;
     (maps_for_writing(map) ? use.written : use.exact) = true;
   }
-  for (const auto& descriptor : image.descriptors) {
+  if (image.exe >= 0) uses[static_cast<size_t>(image.exe)].needed = uses[static_cast<size_t>(image.exe)].exact = true;
+  for (int folder : {image.cwd, image.root}) {
+    if (folder >= 0) uses[static_cast<size_t>(folder)].needed = true;
+  }
+}
+
+std::vector<Use> uses_of_files(const store::TreeImage& tree) {
+  std::vector<Use> uses(tree.files.size());
+  for (const auto& process : tree.processes) add_uses(process, uses);
+  for (const auto& descriptor : tree.descriptors) {
     if (descriptor.file < 0) continue;
     Use& use = uses[static_cast<size_t>(descriptor.file)];
     use.needed = true;
@@ -43,10 +52,6 @@ std::vector<Use> uses_of_files(const store::ProcessImage& image) {
     } else {
       use.exact = true;
     }
-  }
-  if (image.exe >= 0) uses[static_cast<size_t>(image.exe)].needed = uses[static_cast<size_t>(image.exe)].exact = true;
-  for (int folder : {image.cwd, image.root}) {
-    if (folder >= 0) uses[static_cast<size_t>(folder)].needed = true;
   }
   return uses;
 }
@@ -77,7 +82,7 @@ void compare(const FileIdentity& file, const Use& use, const struct stat& now, R
   }
   if (!S_ISREG(now.st_mode)) return;  // a folder's entries come and go, a device has no bytes of its own
   if (use.written) return compare_written(file, use, now, reasons, progress);
-  if (!use.exact) return;
+  if (!use.exact || file.path.rfind("/proc/", 0) == 0 || file.path.rfind("/sys/", 0) == 0) return;
   if (static_cast<uint64_t>(now.st_size) != file.size) {
     reasons.add(Code::kAnswerNo, fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)",
                                              file.path, file.size, now.st_size));
@@ -86,54 +91,116 @@ void compare(const FileIdentity& file, const Use& use, const struct stat& now, R
   }
 }
 
-/// O_NONBLOCK until it is open: a fifo that took the file's place must not make ckpt wait.
-Result<int> open_again(const FileIdentity& file, int flags, Inherited& inherited) {
-  constexpr int kOnlyAtCreation = O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | (O_TMPFILE & ~O_DIRECTORY);
-  flags &= ~kOnlyAtCreation;
-  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(file.path, flags | O_NONBLOCK | O_NOCTTY));
-  if ((flags & O_PATH) == 0 && ::fcntl(fd.get(), F_SETFL, flags & ~O_ASYNC) != 0)
-    return sys_error(file.path, "cannot set its flags");
-  return inherited.keep(std::move(fd), file.path);
-}
+/// Makes a deleted file again under the name it had, or one beside it where that is taken, and unlinks it.
+class GhostMaker {
+ public:
+  GhostMaker(const FileIdentity& file, ProgressSink& progress) : file_(file), progress_(progress) {}
+
+  Result<UniqueFd> make() {
+    if (S_ISREG(file_.mode) && is_temporary()) return make_temporary();
+    std::string name = file_.path;
+    for (int attempt = 1; !create(name); ++attempt) {
+      if (errno != EEXIST || attempt == 100) return sys_error(file_.path, "was deleted while in use, and cannot be made again");
+      name = fmt::format("{}.{}", file_.path, attempt);
+    }
+    if (name != file_.path) progress_.note(fmt::format("{}: was deleted while in use; its name is taken now, it comes back as {}", file_.path, name));
+    auto fd = io::open_file(name, S_ISDIR(file_.mode) ? O_PATH | O_DIRECTORY : O_RDWR | (S_ISFIFO(file_.mode) ? O_NONBLOCK : 0));
+    if (S_ISDIR(file_.mode)) ::rmdir(name.c_str());
+    else ::unlink(name.c_str());
+    if (!fd) return fd;
+    if (!S_ISDIR(file_.mode)) CKPT_TRY(set_attributes(fd->get()));
+    return fd;
+  }
+
+ private:
+  /// O_TMPFILE shows as "#INODE": it never had a name, and may still get one.
+  bool is_temporary() const {
+    return file_.path.substr(file_.path.rfind('/') + 1) == fmt::format("#{}", file_.inode);
+  }
+  Result<UniqueFd> make_temporary() {
+    std::string folder = file_.path.substr(0, file_.path.rfind('/') + 1);
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(folder, O_TMPFILE | O_RDWR));
+    CKPT_TRY(set_attributes(fd.get()));
+    return fd;
+  }
+  bool create(const std::string& name) const {
+    if (S_ISDIR(file_.mode)) return ::mkdir(name.c_str(), 0700) == 0 && ::chmod(name.c_str(), file_.mode & 07777) == 0;
+    if (S_ISFIFO(file_.mode)) return ::mkfifo(name.c_str(), 0600) == 0;
+    return UniqueFd(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600)).get() >= 0;
+  }
+  Result<void> set_attributes(int fd) const {
+    if (::fchown(fd, file_.uid, file_.gid) != 0) return sys_error(file_.path, "cannot be given its owner");
+    if (::fchmod(fd, file_.mode & 07777) != 0) return sys_error(file_.path, "cannot be given its mode");
+    if (S_ISREG(file_.mode) && ::ftruncate(fd, static_cast<off_t>(file_.size)) != 0) return sys_error(file_.path, "cannot be given its size");
+    return {};
+  }
+
+  const FileIdentity& file_;
+  ProgressSink& progress_;
+};
 
 class Opener {
  public:
-  Opener(const store::ProcessImage& image, Inherited& inherited, Reasons& reasons)
-      : image_(image), inherited_(inherited), reasons_(reasons) {}
+  Opener(const store::TreeImage& tree, OpenedFiles& out, Inherited& inherited, Reasons& reasons)
+      : tree_(tree), out_(out), inherited_(inherited), reasons_(reasons) {}
 
   /// -1 and a reason when it cannot be opened.
   int open(int file, int flags) {
-    auto fd = open_again(image_.files[static_cast<size_t>(file)], flags, inherited_);
+    auto fd = open_again(file, flags);
     if (fd) return *fd;
     reasons_.add(fd.error());
     return -1;
   }
 
-  void mapped(OpenedFiles& out) {
-    for (const auto& map : image_.maps) {
-      if (map.kind != MappingKind::kPrivateFile && map.kind != MappingKind::kSharedFile) continue;
+  void process(const store::ProcessImage& image) {
+    for (const auto& map : image.maps) {
+      if (map.file < 0 || (map.kind != MappingKind::kPrivateFile && map.kind != MappingKind::kSharedFile)) continue;
       bool writable = maps_for_writing(map);
-      auto [place, is_new] = out.mapped.try_emplace({map.file, writable}, -1);
+      auto [place, is_new] = out_.mapped.try_emplace({map.file, writable}, -1);
       if (is_new) place->second = open(map.file, writable ? O_RDWR : O_RDONLY);
     }
+    if (image.exe >= 0) once(out_.executables, image.exe, O_RDONLY);
+    if (image.cwd >= 0) once(out_.folders, image.cwd, O_PATH | O_DIRECTORY);
+    if (image.root >= 0) once(out_.folders, image.root, O_PATH | O_DIRECTORY);
   }
 
-  void descriptors(OpenedFiles& out) {
-    for (size_t i = 0; i < image_.descriptors.size(); ++i) {
-      const auto& descriptor = image_.descriptors[i];
+  void descriptors() {
+    for (size_t i = 0; i < tree_.descriptors.size(); ++i) {
+      const auto& descriptor = tree_.descriptors[i];
       if (descriptor.kind != DescriptorKind::kFile && descriptor.kind != DescriptorKind::kDevice) continue;
       int fd = open(descriptor.file, descriptor.flags);
-      out.descriptors[static_cast<int>(i)] = fd;
+      out_.descriptors[static_cast<int>(i)] = fd;
       if (fd < 0 || descriptor.kind == DescriptorKind::kDevice || (descriptor.flags & O_PATH) != 0) continue;
       if (::lseek(fd, static_cast<off_t>(descriptor.offset), SEEK_SET) < 0) {
-        reasons_.add(
-            sys_error(image_.files[static_cast<size_t>(descriptor.file)].path, "cannot go back to its offset"));
+        reasons_.add(sys_error(tree_.files[static_cast<size_t>(descriptor.file)].path, "cannot go back to its offset"));
       }
     }
   }
 
  private:
-  const store::ProcessImage& image_;
+  void once(std::map<int, int>& opened, int file, int flags) {
+    auto [place, is_new] = opened.try_emplace(file, -1);
+    if (is_new) place->second = open(file, flags);
+  }
+
+  /// O_NONBLOCK until it is open: a fifo that took the file's place must not make ckpt wait.
+  Result<int> open_again(int file, int flags) {
+    constexpr int kOnlyAtCreation = O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | (O_TMPFILE & ~O_DIRECTORY);
+    const FileIdentity& identity = tree_.files[static_cast<size_t>(file)];
+    flags &= ~kOnlyAtCreation;
+    std::string name = identity.path;
+    if (auto ghost = out_.ghosts.find(file); ghost != out_.ghosts.end()) {
+      if (S_ISDIR(identity.mode)) return inherited_.keep_copy(ghost->second.get(), identity.path);
+      name = fmt::format("/proc/self/fd/{}", ghost->second.get());
+    }
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(name, flags | O_NONBLOCK | O_NOCTTY));
+    if ((flags & O_PATH) == 0 && ::fcntl(fd.get(), F_SETFL, flags & ~O_ASYNC) != 0)
+      return sys_error(identity.path, "cannot set its flags");
+    return inherited_.keep(std::move(fd), identity.path);
+  }
+
+  const store::TreeImage& tree_;
+  OpenedFiles& out_;
   Inherited& inherited_;
   Reasons& reasons_;
 };
@@ -141,33 +208,48 @@ class Opener {
 }  // namespace
 
 bool maps_for_writing(const store::MemoryMap& map) {
-  if (map.kind != MappingKind::kSharedFile) return false;
+  if (map.kind != MappingKind::kSharedFile && map.kind != MappingKind::kSharedMemory) return false;
   constexpr int kWrite = 2;
   return (map.prot & kWrite) != 0 || std::find(map.flags.begin(), map.flags.end(), "mw") != map.flags.end();
 }
 
-OpenedFiles open_files(const store::ProcessImage& image, Inherited& inherited, Reasons& reasons,
-                       ProgressSink& progress) {
+OpenedFiles open_files(const store::TreeImage& tree, Inherited& inherited, Reasons& reasons, ProgressSink& progress) {
   OpenedFiles out;
-  std::vector<Use> uses = uses_of_files(image);
+  std::vector<Use> uses = uses_of_files(tree);
   size_t reasons_before = reasons.size();
   for (size_t i = 0; i < uses.size(); ++i) {
-    if (!uses[i].needed) continue;
+    if (!uses[i].needed || tree.files[i].deleted) continue;
     struct stat now {};
-    if (::stat(image.files[i].path.c_str(), &now) != 0) {
-      reasons.add(sys_error(image.files[i].path, "is needed by the process"));
+    if (::stat(tree.files[i].path.c_str(), &now) != 0) {
+      reasons.add(sys_error(tree.files[i].path, "is needed by the process"));
     } else {
-      compare(image.files[i], uses[i], now, reasons, progress);
+      compare(tree.files[i], uses[i], now, reasons, progress);
     }
   }
   if (reasons.size() != reasons_before) return out;  // opening would only say the same again
-  Opener opener(image, inherited, reasons);
-  opener.mapped(out);
-  opener.descriptors(out);
-  if (image.exe >= 0) out.exe = opener.open(image.exe, O_RDONLY);
-  if (image.cwd >= 0) out.cwd = opener.open(image.cwd, O_PATH | O_DIRECTORY);
-  if (image.root >= 0) out.root = opener.open(image.root, O_PATH | O_DIRECTORY);
+  for (size_t i = 0; i < uses.size(); ++i) {
+    if (!uses[i].needed || !tree.files[i].deleted) continue;
+    auto ghost = GhostMaker(tree.files[i], progress).make();
+    if (ghost) out.ghosts.emplace(static_cast<int>(i), std::move(*ghost));
+    else reasons.add(ghost.error());
+  }
+  if (reasons.size() != reasons_before) return out;
+  Opener opener(tree, out, inherited, reasons);
+  for (const auto& process : tree.processes) opener.process(process);
+  opener.descriptors();
   return out;
+}
+
+Result<void> fill_ghosts(const store::ImageReader& image, const OpenedFiles& files, ProgressSink& progress,
+                         const Cancel& cancel) {
+  for (const auto& [index, fd] : files.ghosts) {
+    const FileIdentity& file = image.manifest().tree.files[static_cast<size_t>(index)];
+    if (file.space < 0) continue;
+    CKPT_TRY(fill_file(image, file.space, file.size, fd.get(), progress, cancel));
+    timespec times[2] = {{0, UTIME_OMIT}, {file.mtime_ns / 1'000'000'000, file.mtime_ns % 1'000'000'000}};
+    if (::futimens(fd.get(), times) != 0) return sys_error(file.path, "cannot be given its time of change");
+  }
+  return {};
 }
 
 }  // namespace ckpt::rebuild

@@ -66,12 +66,14 @@ void check_vdso(const store::ProcessImage& image, Reasons& reasons) {
   }
 }
 
-void check_pid_max(const store::ProcessImage& image, Reasons& reasons) {
+void check_pid_max(const store::TreeImage& tree, Reasons& reasons) {
   auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
   if (!text) return;
   int limit = std::atoi(text->c_str());
   int highest = 0;
-  for (const auto& thread : image.threads) highest = std::max(highest, thread.tid);
+  for (const auto& process : tree.processes) {
+    for (const auto& thread : process.threads) highest = std::max(highest, thread.tid);
+  }
   if (highest >= limit)
     reasons.add(Code::kUnsupported,
                 fmt::format("number {} is beyond this host's kernel.pid_max of {}", highest, limit));
@@ -93,21 +95,27 @@ void await_reaping(int pid) {
 
 }  // namespace
 
-void check_host(const store::HostFacts& then, const store::ProcessImage& image, Reasons& reasons) {
+void check_host(const store::HostFacts& then, const store::TreeImage& tree, Reasons& reasons) {
   check_privilege(reasons);
   check_cpu(then, reasons);
-  check_vdso(image, reasons);
-  check_pid_max(image, reasons);
+  const size_t before = reasons.size();
+  for (const auto& process : tree.processes) {
+    check_vdso(process, reasons);
+    if (reasons.size() != before) break;  // the others would say the same
+  }
+  check_pid_max(tree, reasons);
 }
 
-void check_numbers(const store::ProcessImage& image, Reasons& reasons) {
-  await_reaping(image.pid);
-  for (const auto& thread : image.threads) {
-    if (::access(fmt::format("/proc/{}", thread.tid).c_str(), F_OK) != 0) continue;
-    std::string holder = holder_of(thread.tid);
-    if (holder.empty()) continue;  // it ended just now
-    reasons.add(Code::kBusy,
-                fmt::format("{} {} is taken by {}", thread.tid == image.pid ? "pid" : "thread id", thread.tid, holder));
+void check_numbers(const store::TreeImage& tree, Reasons& reasons) {
+  for (const auto& process : tree.processes) {
+    await_reaping(process.pid);
+    for (const auto& thread : process.threads) {
+      if (::access(fmt::format("/proc/{}", thread.tid).c_str(), F_OK) != 0) continue;
+      std::string holder = holder_of(thread.tid);
+      if (holder.empty()) continue;  // it ended just now
+      reasons.add(Code::kBusy, fmt::format("{} {} is taken by {}", thread.tid == process.pid ? "pid" : "thread id",
+                                           thread.tid, holder));
+    }
   }
 }
 

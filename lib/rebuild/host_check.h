@@ -7,8 +7,8 @@
 namespace ckpt::rebuild {
 
 /// Privilege, CPU, vdso, pid_max.
-void check_host(const store::HostFacts& then, const store::ProcessImage& image, Reasons& reasons);
-/// The pid and every tid. A zombie that is about to be reaped gets a second for it.
-void check_numbers(const store::ProcessImage& image, Reasons& reasons);
+void check_host(const store::HostFacts& then, const store::TreeImage& tree, Reasons& reasons);
+/// Every pid and tid. A zombie that is about to be reaped gets a second for it.
+void check_numbers(const store::TreeImage& tree, Reasons& reasons);
 
 }  // namespace ckpt::rebuild

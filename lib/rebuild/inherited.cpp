@@ -8,15 +8,15 @@
 
 namespace ckpt::rebuild {
 
-Result<Inherited> Inherited::create(const store::ProcessImage& image) {
+Result<Inherited> Inherited::create(const store::TreeImage& tree) {
   Inherited out;
-  for (const auto& descriptor : image.descriptors) {
-    for (const auto& fd : descriptor.fds) out.base_ = std::max(out.base_, fd.first + 1);
+  for (const auto& descriptor : tree.descriptors) {
+    for (const auto& fd : descriptor.fds) out.base_ = std::max(out.base_, fd.fd + 1);
   }
   // Files may be opened twice: once for a mapping, once for a descriptor. ckpt itself needs a few.
   constexpr size_t kOwn = 64;
-  rlim_t needed = static_cast<rlim_t>(out.base_) + image.files.size() * 2 + image.maps.size() +
-                  image.descriptors.size() + image.pipes.size() + kOwn;
+  rlim_t needed = static_cast<rlim_t>(out.base_) + tree.files.size() * 3 + tree.descriptors.size() +
+                  tree.pipes.size() * 2 + tree.shared_memory.size() + kOwn;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return sys_error("", "cannot read the limit of descriptors");
   if (limit.rlim_cur < needed && limit.rlim_cur < limit.rlim_max) {

@@ -11,12 +11,12 @@
 
 namespace ckpt::rebuild {
 
-/// Holds them under numbers that are clear of every number the process uses, so that in the child each can be
+/// Holds them under numbers that are clear of every number a process of the tree uses, so that in each can be
 /// duplicated to its place without overwriting another.
 class Inherited {
  public:
   /// Raises ckpt's own soft limit of descriptors to the hard one where that is needed.
-  static Result<Inherited> create(const store::ProcessImage& image);
+  static Result<Inherited> create(const store::TreeImage& tree);
 
   /// The first number that may be used.
   int base() const { return base_; }

@@ -29,14 +29,18 @@ bool has_flag(const MemoryMap& map, std::string_view flag) {
   return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();
 }
 
+/// In the process's address space.
+uint64_t address_of(const store::ImageReader::ResolvedBlock& block) { return block.address & (store::space_base(1) - 1); }
+
 /// Calls `visit(block, mask_of_pages, map)` for every part of a block that lies in one mapping. Both lists are sorted.
 template <class Visit>
 void for_each_part(const std::vector<MemoryMap>& maps, const store::ImageReader::ResolvedBlock& block, size_t& hint,
                    Visit visit) {
-  while (hint < maps.size() && maps[hint].end <= block.address) ++hint;
-  for (size_t i = hint; i < maps.size() && maps[i].start < block.address + store::kBlockSize; ++i) {
-    uint64_t first = std::max(maps[i].start, block.address) - block.address;
-    uint64_t last = std::min(maps[i].end, block.address + store::kBlockSize) - block.address;
+  const uint64_t address = address_of(block);
+  while (hint < maps.size() && maps[hint].end <= address) ++hint;
+  for (size_t i = hint; i < maps.size() && maps[i].start < address + store::kBlockSize; ++i) {
+    uint64_t first = std::max(maps[i].start, address) - address;
+    uint64_t last = std::min(maps[i].end, address + store::kBlockSize) - address;
     uint32_t mask = ((1u << last / store::kPageSize) - 1) & ~((1u << first / store::kPageSize) - 1);
     visit(static_cast<uint16_t>(mask), maps[i]);
   }
@@ -49,11 +53,13 @@ uint16_t pages_to_write(const store::ImageReader::ResolvedBlock& block, uint16_t
 }
 
 /// For each mapping, whether `fill_memory` writes into it.
-std::vector<bool> filled_maps(const store::ImageReader& image) {
-  const auto& maps = image.manifest().process.maps;
+std::vector<bool> filled_maps(const store::ImageReader& image, const store::ProcessImage& process) {
+  const auto& maps = process.maps;
   std::vector<bool> out(maps.size());
   size_t hint = 0;
-  for (const auto& block : image.blocks()) {
+  auto [first, last] = image.blocks_of(process.space);
+  for (size_t i = first; i < last; ++i) {
+    const auto& block = image.blocks()[i];
     for_each_part(maps, block, hint, [&](uint16_t part, const MemoryMap& map) {
       if (pages_to_write(block, part, map) != 0) out[static_cast<size_t>(&map - maps.data())] = true;
     });
@@ -101,13 +107,13 @@ void map_one(const MemoryMap& map, bool filled, const OpenedFiles& files, Script
   int flags = MAP_FIXED_NOREPLACE;
   int fd = -1;
   constexpr int kDroppable = 0x08;
-  bool shared = map.kind == MappingKind::kSharedFile || map.kind == MappingKind::kSharedAnonymous;
+  bool shared = map.kind == MappingKind::kSharedFile || map.kind == MappingKind::kSharedMemory;
   flags |= shared ? MAP_SHARED : has_flag(map, "dp") ? kDroppable : MAP_PRIVATE;
-  if (map.kind == MappingKind::kPrivateFile || map.kind == MappingKind::kSharedFile) {
+  if (map.shared_memory >= 0) {
+    const SharedMemoryFds& fds = files.shared_memory[static_cast<size_t>(map.shared_memory)];
+    fd = !shared || maps_for_writing(map) ? fds.writable : fds.read_only;
+  } else if (map.file >= 0) {
     fd = files.mapped.at({map.file, maps_for_writing(map)});
-  } else if (auto object = files.shared_objects.find(map.shared_object);
-             shared && object != files.shared_objects.end()) {
-    fd = object->second;
   } else {
     flags |= MAP_ANONYMOUS;
   }
@@ -152,17 +158,18 @@ void advise(const MemoryMap& map, Scratch& scratch, Script& script) {
 /// Writes the blocks [first, last) into the child.
 class Filler {
  public:
-  Filler(const store::ImageReader& image, int pid) : image_(image), pid_(pid) {}
+  Filler(const store::ImageReader& image, const store::ProcessImage& process, int pid)
+      : image_(image), process_(process), pid_(pid) {}
 
   Result<FillTotals> fill(size_t first, size_t last) {
     // Fresh memory is the dearest thing here: each worker keeps one buffer, small enough to stay in its cache.
     thread_local std::vector<std::byte> buffer;
     buffer.resize((last - first) * store::kBlockSize);
     size_t used = 0;
-    const auto& maps = image_.manifest().process.maps;
+    const auto& maps = process_.maps;
     size_t hint = static_cast<size_t>(
         std::partition_point(maps.begin(), maps.end(),
-                             [&](const MemoryMap& map) { return map.end <= image_.blocks()[first].address; }) -
+                             [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[first]); }) -
         maps.begin());
     for (size_t i = first; i < last; ++i) {
       const auto& block = image_.blocks()[i];
@@ -186,10 +193,10 @@ class Filler {
     static std::array<std::byte, store::kPageSize> kZeroPage{};
     for (uint64_t page = 0; page < store::kBlockPages; ++page) {
       if ((block.data_mask >> page & 1) != 0) {
-        add(block.address + page * store::kPageSize, data);
+        add(address_of(block) + page * store::kPageSize, data);
         data += store::kPageSize;
       } else if ((zero >> page & 1) != 0) {
-        add(block.address + page * store::kPageSize, kZeroPage.data());
+        add(address_of(block) + page * store::kPageSize, kZeroPage.data());
       }
     }
   }
@@ -219,6 +226,7 @@ class Filler {
   }
 
   const store::ImageReader& image_;
+  const store::ProcessImage& process_;
   int pid_;
   std::vector<iovec> local_, remote_;
   FillTotals totals_;
@@ -226,14 +234,21 @@ class Filler {
 
 }  // namespace
 
-std::vector<Range> ranges_of(const store::ProcessImage& image) {
-  std::vector<Range> out;
-  for (const auto& map : image.maps) out.emplace_back(map.start, map.end);
+std::vector<Range> ranges_of(const store::TreeImage& tree) {
+  std::vector<Range> all, out;
+  for (const auto& process : tree.processes) {
+    for (const auto& map : process.maps) all.emplace_back(map.start, map.end);
+  }
+  std::sort(all.begin(), all.end());
+  for (const Range& range : all) {
+    if (!out.empty() && range.first <= out.back().second) out.back().second = std::max(out.back().second, range.second);
+    else out.push_back(range);
+  }
   return out;
 }
 
-Result<void> lay_out_memory(const store::ImageReader& image, const OpenedFiles& files, Child& child) {
-  const store::ProcessImage& process = image.manifest().process;
+Result<void> lay_out_memory(const store::ImageReader& image, const store::ProcessImage& process, const OpenedFiles& files,
+                            Child& child) {
   Scratch& scratch = child.scratch();
   CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, scratch.aside()));
   Script script;
@@ -242,7 +257,7 @@ Result<void> lay_out_memory(const store::ImageReader& image, const OpenedFiles& 
   unmap_all_but(std::move(keep), script);
   // Aside first: a part's own place may be where another mapping of the image goes.
   for (const auto& part : parts) move(script, part.own, part.aside, part.size);
-  std::vector<bool> filled = filled_maps(image);
+  std::vector<bool> filled = filled_maps(image, process);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso) continue;
     map_one(process.maps[i], filled[i], files, script);
@@ -252,16 +267,17 @@ Result<void> lay_out_memory(const store::ImageReader& image, const OpenedFiles& 
   return child.run(script);
 }
 
-Result<FillTotals> fill_memory(const store::ImageReader& image, int pid, ProgressSink& progress, const Cancel& cancel) {
+Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, int pid,
+                               ProgressSink& progress, const Cancel& cancel) {
   constexpr size_t kBlocksPerJob = 4;
-  size_t count = image.blocks().size();
+  auto [begin, count] = image.blocks_of(process.space);
   std::atomic<uint64_t> pages{0}, bytes{0};
   WorkerPool pool;
-  for (size_t first = 0; first < count; first += kBlocksPerJob) {
+  for (size_t first = begin; first < count; first += kBlocksPerJob) {
     size_t last = std::min(count, first + kBlocksPerJob);
     bool going_on = pool.submit([&, first, last]() -> Result<void> {
       CKPT_TRY(cancel.check());
-      CKPT_TRY_ASSIGN(FillTotals part, Filler(image, pid).fill(first, last));
+      CKPT_TRY_ASSIGN(FillTotals part, Filler(image, process, pid).fill(first, last));
       pages += part.pages;
       bytes += part.bytes;
       progress.advance(part.bytes);
@@ -273,9 +289,9 @@ Result<FillTotals> fill_memory(const store::ImageReader& image, int pid, Progres
   return FillTotals{pages, bytes};
 }
 
-void protect_memory(const store::ImageReader& image, Script& script) {
-  const auto& maps = image.manifest().process.maps;
-  std::vector<bool> filled = filled_maps(image);
+void protect_memory(const store::ImageReader& image, const store::ProcessImage& process, Script& script) {
+  const auto& maps = process.maps;
+  std::vector<bool> filled = filled_maps(image, process);
   constexpr int kGuardInstall = 102, kSysMseal = 462;
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];

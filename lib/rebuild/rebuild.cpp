@@ -1,9 +1,11 @@
 #include "lib/rebuild/rebuild.h"
 
 #include <fmt/format.h>
+#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <csignal>
+#include <deque>
 #include <optional>
 
 #include "lib/base/clock.h"
@@ -20,16 +22,143 @@
 #include "lib/rebuild/shared_memory.h"
 #include "lib/rebuild/signals.h"
 #include "lib/rebuild/threads.h"
+#include "lib/rebuild/tree.h"
 #include "lib/rebuild/validate.h"
 
 namespace ckpt::rebuild {
 
 namespace {
 
-class OneProcess final : public Rebuild {
+/// Everything that is one process's alone, once it exists: memory, descriptors, threads, in the order of the members.
+/// What it shares with another one is set up there.
+class ProcessBuilder {
  public:
-  OneProcess(const store::ImageReader& image, const Options& options, ProgressSink& progress)
-      : reader_(image), image_(image.manifest().process), options_(options), progress_(progress) {}
+  ProcessBuilder(const store::ImageReader& image, size_t index, Child& child, const OpenedFiles& files,
+                 const DescriptorPlan& descriptors, int base, ProgressSink& progress)
+      : reader_(image),
+        tree_(image.manifest().tree),
+        image_(tree_.processes[index]),
+        index_(static_cast<int>(index)),
+        child_(child),
+        files_(files),
+        descriptors_(descriptors),
+        base_(base),
+        progress_(progress) {}
+
+  Result<void> place() {
+    if (image_.descriptors_of >= 0) return {};
+    Script script;
+    place_descriptors(descriptors_, index_, base_, script);
+    CKPT_TRY(child_.run(script));
+    return open_proc_files(tree_, index_, child_);
+  }
+
+  Result<void> map() {
+    if (image_.memory_of >= 0) return {};
+    return lay_out_memory(reader_, image_, files_, child_);
+  }
+
+  Result<FillTotals> fill(const Cancel& cancel) {
+    if (image_.memory_of >= 0) return FillTotals();
+    return fill_memory(reader_, image_, child_.pid(), progress_, cancel);
+  }
+
+  Result<void> set_process_state() {
+    Script script;
+    set_identity(image_, script);
+    if (image_.memory_of < 0) protect_memory(reader_, image_, script);
+    if (image_.folders_of < 0) set_folders(image_, tree_, files_, child_, script);
+    if (image_.memory_of < 0) set_bounds(image_, files_, child_, script);
+    if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, script);
+    CKPT_TRY(child_.run(script));
+    set_through_proc(image_, progress_);
+    return {};
+  }
+
+  /// Once nobody needs a folder or an executable through them any more.
+  Result<void> drop_descriptors() {
+    if (image_.descriptors_of >= 0) return {};
+    Script script;
+    drop_inherited(base_, script);
+    return child_.run(script);
+  }
+
+  Result<void> set_threads() {
+    Scratch& scratch = child_.scratch();
+    CKPT_TRY(create_threads(image_, child_));
+    CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
+    Script leader;
+    if (image_.handlers_of < 0) set_actions(image_, scratch, leader);
+    set_limits(image_, child_, leader, progress_);
+    CKPT_TRY(child_.run(leader));
+    ThreadScripts scripts(image_.threads.size());
+    queue_signals(image_, scratch, scripts);
+    CKPT_TRY(set_credentials(image_, scratch, scripts));
+    CKPT_TRY(run_in_threads(image_, scripts, child_));
+    CKPT_TRY(set_extended_registers(reader_, image_, child_));
+    child_.leave_parent();
+    Script last;
+    set_after_credentials(image_, last);
+    set_timers(image_, scratch, last);
+    return child_.run(last);
+  }
+
+  /// Nothing runs by a script after this.
+  Result<void> finish() {
+    CKPT_TRY(finish_trap_signal(image_, child_));
+    CKPT_TRY(resume_sleeps(image_, child_, regs_));
+    if (image_.memory_of < 0) CKPT_TRY(remove_scratch());
+    return set_final_registers(image_, regs_);
+  }
+
+  Result<void> release() {
+    // A stopped process goes on being stopped: the signal is there before the first thread could run.
+    if (image_.stopped && ::kill(image_.pid, SIGSTOP) != 0)
+      return sys_error(fmt::format("process {}", image_.pid), "cannot be stopped");
+    return child_.release();
+  }
+
+ private:
+  /// The call that unmaps our code must be made by code of the process's own: the vdso has it, nearly always.
+  Result<void> remove_scratch() {
+    const Scratch& scratch = child_.scratch();
+    CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(child_.pid(), false));
+    std::erase_if(maps, [&](const proc::Vma& vma) {
+      return vma.start >= scratch.address() && vma.end <= scratch.address() + Scratch::kSize;
+    });
+    CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(child_.pid(), maps));
+    Call unmap{SYS_munmap, 0, {scratch.address(), Scratch::kSize}, 0};
+    CKPT_TRY_ASSIGN(int64_t result, child_.call_once(child_.pid(), raw(instruction), unmap));
+    if (result != 0) return sys_error(static_cast<int>(-result), "", "cannot remove what ckpt put into the process");
+    return {};
+  }
+
+  const store::ImageReader& reader_;
+  const store::TreeImage& tree_;
+  const store::ProcessImage& image_;
+  int index_;
+  Child& child_;
+  const OpenedFiles& files_;
+  const DescriptorPlan& descriptors_;
+  int base_;
+  ProgressSink& progress_;
+  std::vector<store::Registers> regs_;
+};
+
+/// While this exists ckpt adopts what loses its parent, so that a failed restore leaves no zombie to others.
+class Adopter {
+ public:
+  Adopter() { ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); }
+  ~Adopter() { end(); }
+  Adopter(const Adopter&) = delete;
+  Adopter& operator=(const Adopter&) = delete;
+  void end() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
+};
+
+class WholeTree final : public Rebuild {
+ public:
+  WholeTree(const store::ImageReader& image, const Options& options, ProgressSink& progress)
+      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_) {}
 
   Result<void> check() {
     CKPT_TRY(validate(image_, reader_.blocks()));
@@ -37,15 +166,18 @@ class OneProcess final : public Rebuild {
     Reasons reasons;
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
-    check_timers(image_, reasons);
+    for (const auto& process : image_.processes) check_timers(process, reasons);
     files_ = open_files(image_, *inherited_, reasons, progress_);
-    files_.shared_objects = make_shared_objects(image_, *inherited_, reasons);
+    files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
     descriptors_ = make_descriptors(reader_, files_, options_.shell_job, *inherited_, reasons);
     CKPT_TRY(reasons.verdict(reader_.path().string()));
     phase("check");
-    totals_.pid = image_.pid;
-    totals_.threads = image_.threads.size();
-    totals_.mappings = image_.maps.size();
+    totals_.pid = image_.root().pid;
+    totals_.processes = image_.processes.size();
+    for (const auto& process : image_.processes) {
+      totals_.threads += process.threads.size();
+      totals_.mappings += process.maps.size();
+    }
     totals_.descriptors = image_.descriptors.size();
     return {};
   }
@@ -53,31 +185,40 @@ class OneProcess final : public Rebuild {
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
-    bool orphan = image_.parent_death_signal != 0 && !options_.parent_stays;
-    CKPT_TRY_ASSIGN(Child child,
-                    Child::create(image_.pid, *scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
-    child_.emplace(std::move(child));
+    bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
+    CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
+    for (size_t i = 0; i < image_.processes.size(); ++i) {
+      if (image_.processes[i].zombie) continue;
+      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, inherited_->base(), progress_);
+    }
     phase("create");
-    Script script;
-    place_descriptors(descriptors_, inherited_->base(), script);
-    CKPT_TRY(child_->run(script));
-    CKPT_TRY(lay_out_memory(reader_, files_, *child_));
+    CKPT_TRY(fill_shared(cancel));
+    CKPT_TRY(each(&ProcessBuilder::place));
+    CKPT_TRY(each(&ProcessBuilder::map));
+    CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
     phase("map");
-    CKPT_TRY(fill_from_image(cancel));
+    for (ProcessBuilder& builder : builders_) {
+      CKPT_TRY_ASSIGN(FillTotals filled, builder.fill(cancel));
+      totals_.pages += filled.pages, totals_.bytes += filled.bytes;
+    }
     phase("fill");
-    CKPT_TRY(set_process_state());
-    CKPT_TRY(set_threads());
+    CKPT_TRY(each(&ProcessBuilder::set_process_state));
+    CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
+    CKPT_TRY(tree_.end_zombies());
+    CKPT_TRY(each(&ProcessBuilder::set_threads));
+    // Those that share memory first: its owner takes the scratch away.
+    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->finish());
+    if (scratch_->overflowed())
+      return fail(Code::kNoRoom, fmt::format("process {}", image_.root().pid), "its description is too large to rebuild");
     phase("state");
     return cancel.check();
   }
 
   Result<void> release() override {
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
-    // A stopped process goes on being stopped: the signal is there before the first thread could run.
-    if (image_.stopped && ::kill(image_.pid, SIGSTOP) != 0)
-      return sys_error(fmt::format("process {}", image_.pid), "cannot be stopped");
-    CKPT_TRY(child_->release());
-    inherited_.reset();  // or ckpt would keep the process's pipes open
+    adopter_.end();
+    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->release());
+    inherited_.reset();  // or ckpt would keep the processes' pipes open
     return {};
   }
 
@@ -86,77 +227,40 @@ class OneProcess final : public Rebuild {
  private:
   void phase(const char* name) { totals_.phases_us.emplace_back(name, watch_.lap_us()); }
 
-  Result<void> fill_from_image(const Cancel& cancel) {
+  Result<void> each(Result<void> (ProcessBuilder::*step)()) {
+    for (ProcessBuilder& builder : builders_) CKPT_TRY((builder.*step)());
+    return {};
+  }
+
+  /// The contents of deleted files and shared memory, by ckpt itself.
+  Result<void> fill_shared(const Cancel& cancel) {
     uint64_t bytes = 0;
     for (const auto& block : reader_.blocks())
       bytes += static_cast<uint64_t>(__builtin_popcount(block.data_mask)) * store::kPageSize;
     progress_.begin("fill", bytes);
-    CKPT_TRY_ASSIGN(FillTotals filled, fill_memory(reader_, image_.pid, progress_, cancel));
-    totals_.pages = filled.pages;
-    totals_.bytes = filled.bytes;
-    return {};
-  }
-
-  Result<void> set_process_state() {
-    Script script;
-    protect_memory(reader_, script);
-    set_identity(image_, files_, *child_, script);
-    connect_descriptors(image_, *child_, script);
-    drop_inherited(inherited_->base(), script);
-    CKPT_TRY(child_->run(script));
-    set_through_proc(image_, progress_);
-    return {};
-  }
-
-  Result<void> set_threads() {
-    Scratch& scratch = child_->scratch();
-    std::vector<store::Registers> regs;
-    CKPT_TRY(create_threads(image_, *child_));
-    CKPT_TRY(set_thread_state(image_, *child_, regs, progress_));
-    Script leader;
-    set_actions(image_, scratch, leader);
-    set_limits(image_, *child_, leader, progress_);
-    CKPT_TRY(child_->run(leader));
-    ThreadScripts scripts(image_.threads.size());
-    queue_signals(image_, scratch, scripts);
-    CKPT_TRY(set_credentials(image_, scratch, scripts));
-    CKPT_TRY(run_in_threads(image_, scripts, *child_));
-    CKPT_TRY(set_extended_registers(reader_, *child_));
-    Script last;
-    child_->leave_parent();
-    set_after_credentials(image_, last);
-    set_timers(image_, scratch, last);
-    CKPT_TRY(child_->run(last));
-    return finish(regs);
-  }
-
-  Result<void> finish(std::vector<store::Registers>& regs) {
-    CKPT_TRY(finish_trap_signal(image_, *child_));
-    CKPT_TRY(resume_sleeps(image_, *child_, regs));
-    if (scratch_->overflowed())
-      return fail(Code::kNoRoom, fmt::format("process {}", image_.pid), "its description is too large to rebuild");
-    // The call that unmaps our code must be made by code of the process's own: the vdso has it, nearly always.
-    CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(image_.pid, false));
-    std::erase_if(maps, [&](const proc::Vma& vma) {
-      return vma.start >= scratch_->address() && vma.end <= scratch_->address() + Scratch::kSize;
-    });
-    CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(image_.pid, maps));
-    Call unmap{SYS_munmap, 0, {scratch_->address(), Scratch::kSize}, 0};
-    CKPT_TRY_ASSIGN(int64_t result, child_->call_once(image_.pid, raw(instruction), unmap));
-    if (result != 0) return sys_error(static_cast<int>(-result), "", "cannot remove what ckpt put into the process");
-    return set_final_registers(image_, regs);
+    CKPT_TRY(fill_ghosts(reader_, files_, progress_, cancel));
+    files_.ghosts.clear();  // an executable must not be open for writing
+    for (size_t i = 0; i < image_.shared_memory.size(); ++i) {
+      const store::SharedMemory& memory = image_.shared_memory[i];
+      CKPT_TRY_ASSIGN(FillTotals filled, fill_file(reader_, memory.space, memory.size, files_.shared_memory[i].writable,
+                                                   progress_, cancel));
+      totals_.pages += filled.pages, totals_.bytes += filled.bytes;
+    }
+    return seal_before_mapping(image_, files_.shared_memory);
   }
 
   const store::ImageReader& reader_;
-  const store::ProcessImage& image_;
+  const store::TreeImage& image_;
   Options options_;
   ProgressSink& progress_;
   Stopwatch watch_;
+  Adopter adopter_;
   std::optional<Inherited> inherited_;
   OpenedFiles files_;
   DescriptorPlan descriptors_;
   std::optional<Scratch> scratch_;
-  std::optional<Child> child_;  ///< after the scratch: it goes first
+  Tree tree_;  ///< after the scratch: it goes first
+  std::deque<ProcessBuilder> builders_;
   Totals totals_;
 };
 
@@ -164,7 +268,7 @@ class OneProcess final : public Rebuild {
 
 Result<std::unique_ptr<Rebuild>> Rebuild::prepare(const store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress) {
-  auto out = std::make_unique<OneProcess>(image, options, progress);
+  auto out = std::make_unique<WholeTree>(image, options, progress);
   CKPT_TRY(out->check());
   return std::unique_ptr<Rebuild>(std::move(out));
 }

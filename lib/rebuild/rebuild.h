@@ -1,4 +1,4 @@
-// A process made from an image: one, with all its threads.
+// Processes made from an image: a whole tree, with all threads.
 #pragma once
 
 #include <memory>
@@ -20,12 +20,12 @@ struct Options {
 
 struct Totals {
   int pid = 0;
-  uint64_t threads = 0, mappings = 0, descriptors = 0, pages = 0, bytes = 0;
+  uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0, pages = 0, bytes = 0;
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: check, create, map, fill, state
 };
 
 /// A rebuild in two steps: `prepare` does all that can refuse and creates nothing but descriptors of ckpt's own;
-/// `build` makes the process, which stands still until `release`. Use it from one thread. Dropping it at any time
+/// `build` makes the processes, which stand still until `release`. Use it from one thread. Dropping it at any time
 /// before leaves nothing.
 class Rebuild {
  public:
@@ -36,7 +36,7 @@ class Rebuild {
   static Result<std::unique_ptr<Rebuild>> prepare(const store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
-  /// The process runs. It is a child of ckpt, and no longer bound to it.
+  /// The processes run. The first is a child of ckpt, and no longer bound to it.
   virtual Result<void> release() = 0;
   virtual const Totals& totals() const = 0;
 };

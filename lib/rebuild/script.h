@@ -25,7 +25,7 @@ using Range = std::pair<uint64_t, uint64_t>;
 /// nothing.
 class Scratch {
  public:
-  static constexpr uint64_t kSize = 64ull << 20;
+  static constexpr uint64_t kSize = 256ull << 20;
   static constexpr uint64_t kAsideSize = 1ull << 20;  ///< the end of it: where vdso and vvar wait
 
   /// Finds a place outside of `avoid` (the target's mappings, sorted) and of ckpt's own address space, and writes the

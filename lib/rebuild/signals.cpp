@@ -115,6 +115,8 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons) {
 void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& script) {
   std::array<KernelAction, 65> actions{};
   for (const auto& action : image.actions) actions[static_cast<size_t>(action.signo)] = action_of(action);
+  // Building has ended helpers and zombies of this process: setting an action that ignores them drops their signals.
+  script.add("drop the signals of ended helpers", SYS_rt_sigaction, SIGCHLD, scratch.put(KernelAction()), 0, kSetSize);
   for (int signo = 1; signo <= 64; ++signo) {
     if (signo == SIGKILL || signo == SIGSTOP || signo == SIGTRAP) continue;
     script.add("set a signal's action", SYS_rt_sigaction, signo, scratch.put(actions[static_cast<size_t>(signo)]), 0,

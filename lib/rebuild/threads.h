@@ -22,7 +22,7 @@ using ThreadScripts = std::vector<Script>;
 Result<void> run_in_threads(const store::ProcessImage& image, ThreadScripts& scripts, Child& child);
 
 /// Extended registers, the grant of AMX tiles included.
-Result<void> set_extended_registers(const store::ImageReader& image, Child& child);
+Result<void> set_extended_registers(const store::ImageReader& image, const store::ProcessImage& process, Child& child);
 
 /// Puts a sleep that was interrupted back into the kernel, where it goes on with the time it had left.
 Result<void> resume_sleeps(const store::ProcessImage& image, Child& child, std::vector<store::Registers>& regs);

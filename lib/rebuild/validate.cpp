@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <map>
 #include <set>
+#include <utility>
 
 namespace ckpt::rebuild {
 
@@ -32,14 +34,14 @@ Result<void> validate_signals(const std::vector<store::QueuedSignal>& queued) {
   return {};
 }
 
-Result<void> validate_threads(const store::ProcessImage& image) {
+Result<void> validate_threads(const store::ProcessImage& image, std::set<int>& seen) {
   if (image.threads.empty() || image.threads.size() > kMaxThreads) return damaged("no thread, or too many");
   if (image.pid < 1 || image.threads[0].tid != image.pid) return damaged("the first thread is not the leader");
-  std::set<int> seen;
   for (const auto& thread : image.threads) {
     std::string name = fmt::format("thread {}", thread.tid);
     if (thread.tid < 1 || thread.tid > kMaxNumber || !seen.insert(thread.tid).second)
       return damaged(name + " has an impossible number or appears twice");
+    if (image.zombie) continue;
     if (thread.xstate_size < 576 || thread.xstate_size > 64 * 1024)
       return damaged(name + " has a register area of an impossible size");
     if (thread.groups.size() > kMaxGroups || thread.affinity.size() > kMaxAffinity || thread.comm.size() > 64)
@@ -64,7 +66,7 @@ Result<void> validate_threads(const store::ProcessImage& image) {
   return {};
 }
 
-Result<void> validate_maps(const store::ProcessImage& image) {
+Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessImage& image) {
   uint64_t previous_end = 0;
   for (const auto& map : image.maps) {
     std::string name = fmt::format("mapping {:x}-{:x}", map.start, map.end);
@@ -73,8 +75,11 @@ Result<void> validate_maps(const store::ProcessImage& image) {
       return damaged(name + " is no range of pages");
     if (map.start < previous_end) return damaged(name + " overlaps the one before it");
     previous_end = map.end;
-    bool of_file = map.kind == MappingKind::kPrivateFile || map.kind == MappingKind::kSharedFile;
-    if (!is_index(map.file, image.files.size(), of_file)) return damaged(name + " has no file");
+    bool private_memfd = map.kind == MappingKind::kPrivateFile && map.shared_memory >= 0;
+    bool of_file = (map.kind == MappingKind::kPrivateFile && !private_memfd) || map.kind == MappingKind::kSharedFile;
+    if (!is_index(map.file, tree.files.size(), of_file)) return damaged(name + " has no file");
+    if (!is_index(map.shared_memory, tree.shared_memory.size(), map.kind == MappingKind::kSharedMemory))
+      return damaged(name + " has no shared memory");
     if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
       return damaged(name + " has an impossible offset or protection");
     for (const auto& guard : map.guards) {
@@ -87,62 +92,114 @@ Result<void> validate_maps(const store::ProcessImage& image) {
   return {};
 }
 
-Result<void> validate_blocks(const store::ProcessImage& image,
-                             const std::vector<store::ImageReader::ResolvedBlock>& blocks) {
-  size_t next = 0;
-  for (const auto& block : blocks) {
-    for (uint64_t page = 0; page < store::kBlockPages; ++page) {
-      if (((block.data_mask | block.zero_mask) >> page & 1) == 0) continue;
-      uint64_t address = block.address + page * store::kPageSize;
-      while (next < image.maps.size() && image.maps[next].end <= address) ++next;
-      if (next == image.maps.size() || image.maps[next].start > address ||
-          image.maps[next].kind == MappingKind::kVdso || image.maps[next].kind == MappingKind::kSharedFile) {
-        return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
-      }
+using Block = store::ImageReader::ResolvedBlock;
+constexpr uint64_t kAddressMask = store::space_base(1) - 1;
+
+Result<void> validate_process_block(const store::ProcessImage& image, const Block& block, size_t& next) {
+  for (uint64_t page = 0; page < store::kBlockPages; ++page) {
+    if (((block.data_mask | block.zero_mask) >> page & 1) == 0) continue;
+    uint64_t address = (block.address & kAddressMask) + page * store::kPageSize;
+    while (next < image.maps.size() && image.maps[next].end <= address) ++next;
+    if (next == image.maps.size() || image.maps[next].start > address || image.maps[next].kind == MappingKind::kVdso ||
+        image.maps[next].kind == MappingKind::kSharedFile || image.maps[next].kind == MappingKind::kSharedMemory) {
+      return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
     }
   }
   return {};
 }
 
-Result<void> validate_descriptors(const store::ProcessImage& image) {
-  std::set<int> seen;
-  for (const auto& descriptor : image.descriptors) {
-    if (descriptor.fds.empty()) return damaged("an open file without a number");
-    for (const auto& fd : descriptor.fds) {
-      if (fd.first < 0 || fd.first > kMaxDescriptor || !seen.insert(fd.first).second)
-        return damaged(fmt::format("descriptor {} is impossible or appears twice", fd.first));
+/// What a memory space belongs to: a process, or something of so many bytes.
+struct Space {
+  const store::ProcessImage* process = nullptr;
+  uint64_t size = 0;
+};
+
+Result<void> validate_blocks(const store::TreeImage& tree, const std::vector<Block>& blocks) {
+  std::map<int, Space> spaces;
+  auto take = [&](int number, Space space) { return number >= 0 && spaces.emplace(number, space).second; };
+  for (const auto& process : tree.processes) {
+    bool has_memory = !process.zombie && process.memory_of < 0;
+    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
+  }
+  for (const auto& file : tree.files) {
+    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
+  }
+  size_t next = 0;
+  int last = -1;
+  for (const Block& block : blocks) {
+    const int number = static_cast<int>(block.address >> store::kSpaceShift);
+    auto space = spaces.find(number);
+    // A chain keeps the pages of what has ended since an older image: nothing refers to them.
+    if (space == spaces.end()) continue;
+    if (std::exchange(last, number) != number) next = 0;
+    if (space->second.process != nullptr) CKPT_TRY(validate_process_block(*space->second.process, block, next));
+  }
+  return {};
+}
+
+Result<void> validate_descriptors(const store::TreeImage& tree) {
+  std::set<std::pair<int, int>> seen;
+  for (const auto& descriptor : tree.descriptors) {
+    for (const auto& slot : descriptor.fds) {
+      const auto& process = tree.processes[static_cast<size_t>(slot.process)];
+      if (slot.fd < 0 || slot.fd > kMaxDescriptor || process.descriptors_of >= 0 || process.zombie || !seen.insert({slot.process, slot.fd}).second)
+        return damaged(fmt::format("descriptor {} is impossible or appears twice", slot.fd));
     }
-    bool of_file = descriptor.kind == DescriptorKind::kFile || descriptor.kind == DescriptorKind::kDevice;
-    if (!is_index(descriptor.file, image.files.size(), of_file) ||
-        !is_index(descriptor.pipe, image.pipes.size(), descriptor.kind == DescriptorKind::kPipe)) {
-      return damaged(fmt::format("descriptor {} refers to nothing", descriptor.fds[0].first));
+    if (descriptor.fds.empty()) return damaged("an open file without a number");
+    bool of_file = descriptor.kind == DescriptorKind::kFile || descriptor.kind == DescriptorKind::kDevice || descriptor.kind == DescriptorKind::kFifo;
+    bool of_pipe = descriptor.kind == DescriptorKind::kPipe || descriptor.kind == DescriptorKind::kFifo;
+    if (!is_index(descriptor.file, tree.files.size(), of_file) || !is_index(descriptor.pipe, tree.pipes.size(), of_pipe) ||
+        !is_index(descriptor.shared_memory, tree.shared_memory.size(), descriptor.kind == DescriptorKind::kMemfd)) {
+      return damaged(fmt::format("descriptor {} refers to nothing", descriptor.fds[0].fd));
     }
   }
-  for (const auto& descriptor : image.descriptors) {
+  for (const auto& descriptor : tree.descriptors) {
     for (const auto& entry : descriptor.epoll) {
-      if (seen.count(entry.target_fd) == 0)
+      if (seen.count({entry.process, entry.target_fd}) == 0)
         return damaged(fmt::format("an epoll set watches descriptor {}, which is not open", entry.target_fd));
     }
   }
-  for (const auto& pipe : image.pipes) {
+  for (const auto& pipe : tree.pipes) {
     if (pipe.capacity > (1u << 30) || pipe.content_size > pipe.capacity)
       return damaged("a pipe holds more than it can");
   }
   return {};
 }
 
+/// Every process but the first has its parent above it, and what it shares belongs to one that can share it.
+Result<void> validate_relations(const store::TreeImage& tree) {
+  std::set<int> above;
+  for (const auto& process : tree.processes) {
+    if (!above.empty() && above.count(process.parent_pid) == 0) return damaged(fmt::format("process {} comes before its parent", process.pid));
+    if (!process.zombie) above.insert(process.pid);
+    for (int owner : {process.memory_of, process.descriptors_of, process.folders_of, process.handlers_of}) {
+      if (owner >= 0 && tree.processes[static_cast<size_t>(owner)].zombie) return damaged("a process shares something with a zombie");
+    }
+    if (process.zombie && (process.exit_status & ~0xffff) != 0) return damaged("a zombie has an impossible status");
+  }
+  if (tree.root().zombie) return damaged("its first process has ended");
+  return {};
+}
+
 }  // namespace
 
-Result<void> validate(const store::ProcessImage& image, const std::vector<store::ImageReader::ResolvedBlock>& blocks) {
-  CKPT_TRY(validate_threads(image));
-  CKPT_TRY(validate_maps(image));
-  CKPT_TRY(validate_blocks(image, blocks));
-  CKPT_TRY(validate_descriptors(image));
-  for (int file : {image.exe, image.cwd, image.root}) {
-    if (!is_index(file, image.files.size(), file == image.exe))
-      return damaged("the executable or a folder refers to nothing");
+Result<void> validate(const store::TreeImage& tree, const std::vector<Block>& blocks) {
+  std::set<int> numbers;
+  if (tree.processes.empty()) return damaged("no process");
+  CKPT_TRY(validate_relations(tree));
+  for (const auto& process : tree.processes) {
+    CKPT_TRY(validate_threads(process, numbers));
+    CKPT_TRY(validate_maps(tree, process));
+    for (int file : {process.exe, process.cwd, process.root}) {
+      if (!is_index(file, tree.files.size(), file == process.exe && !process.zombie))
+        return damaged("the executable or a folder refers to nothing");
+    }
   }
-  return {};
+  CKPT_TRY(validate_blocks(tree, blocks));
+  return validate_descriptors(tree);
 }
 
 }  // namespace ckpt::rebuild

@@ -43,8 +43,7 @@ Result<void> enlarge_area(Child& child, int tid) {
 
 }  // namespace
 
-Result<void> set_extended_registers(const store::ImageReader& image, Child& child) {
-  const store::ProcessImage& process = image.manifest().process;
+Result<void> set_extended_registers(const store::ImageReader& image, const store::ProcessImage& process, Child& child) {
   CKPT_TRY_ASSIGN(std::vector<std::byte> own, proc::get_xstate(child.pid()));
   bool tiles_granted = false;
   for (const auto& thread : process.threads) {

@@ -30,7 +30,7 @@ constexpr uint64_t kBlockSize = kBlockPages * kPageSize;   ///< 64 KiB, aligned 
 /// One block of the target's memory as capture hands it over. Page i of the block is bit i of exactly one of the masks,
 /// or of none: then the image says nothing of it (anonymous: zero; private file: what the file has).
 struct Block {
-  uint64_t address = 0;      ///< of the block's first page, a multiple of kBlockSize
+  uint64_t address = 0;      ///< of the block's first page, a multiple of kBlockSize; its upper 16 bits name the memory space
   uint16_t data_mask = 0;    ///< pages whose bytes follow
   uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
   uint16_t parent_mask = 0;  ///< pages unchanged since the parent image
@@ -54,7 +54,7 @@ struct Manifest {
   std::string parent_id;
   std::vector<StoredFile> files;      ///< all but the manifest and its digest; filled in by `commit`
   HostFacts host;
-  ProcessImage process;
+  TreeImage tree;
   CaptureStats stats;
   bool operator==(const Manifest&) const = default;
 };
@@ -110,6 +110,8 @@ class ImageReader {
     uint16_t zero_mask = 0;
   };
   virtual const std::vector<ResolvedBlock>& blocks() const = 0;
+  /// [first, last): the indices in `blocks()` of one memory space.
+  std::pair<size_t, size_t> blocks_of(int space) const;
   /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the hash of
   /// every chunk it reads. Thread-safe. Returns the number of bytes.
   virtual Result<size_t> read_block(size_t index, MutableByteSpan out) const = 0;

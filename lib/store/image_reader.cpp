@@ -1,6 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 
@@ -111,6 +112,15 @@ Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress,
 }
 
 }  // namespace
+
+std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
+  const std::vector<ResolvedBlock>& all = blocks();
+  auto first_at = [&](uint64_t address) {
+    auto before = [](const ResolvedBlock& block, uint64_t a) { return block.address < a; };
+    return static_cast<size_t>(std::lower_bound(all.begin(), all.end(), address, before) - all.begin());
+  };
+  return {first_at(space_base(space)), space + 1 == kMaxSpaces ? all.size() : first_at(space_base(space + 1))};
+}
 
 Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir) {
   CKPT_TRY_ASSIGN(Chain chain, open_chain(dir));

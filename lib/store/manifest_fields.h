@@ -12,10 +12,11 @@
 namespace ckpt::store {
 
 inline constexpr std::array<const char*, 3> kRestartNames = {"none", "repeat", "sleep-left"};
-inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "private-file", "shared-file", "shared-anonymous",
+inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "private-file", "shared-file", "shared-memory",
                                                              "vdso"};
-inline constexpr std::array<const char*, 8> kDescriptorNames = {"file",  "device",  "pipe",     "eventfd",
-                                                                "epoll", "timerfd", "signalfd", "external"};
+inline constexpr std::array<const char*, 11> kDescriptorNames = {"file",     "device",   "pipe",  "eventfd", "epoll",    "timerfd",
+                                                                 "signalfd", "external", "memfd", "fifo",    "proc-file"};
+inline constexpr std::array<const char*, 3> kSharedMemoryNames = {"anonymous", "memfd", "system-v"};
 inline constexpr std::array<const char*, 8> kProtNames = {"---", "r--", "-w-", "rw-", "--x", "r-x", "-wx", "rwx"};
 
 template <class A>
@@ -107,8 +108,8 @@ void describe(A& a, typename A::template Of<MemoryMap> m) {
   a.choice("kind", m.kind, kMappingNames);
   a.text("name", m.name);
   a.number("file", m.file, -1);
+  a.number("shared_memory", m.shared_memory, -1);
   a.hex("file_offset", m.file_offset);
-  a.number("shared_object", m.shared_object);
   a.texts("flags", m.flags);
   a.list("guards", m.guards, [](auto& sub, auto& range) {
     sub.hex("start", range.first);
@@ -125,10 +126,30 @@ void describe(A& a, typename A::template Of<FileIdentity> f) {
   a.number("mtime_ns", f.mtime_ns);
   a.number("mode", f.mode);
   a.text("build_id", f.build_id);
+  a.flag("deleted", f.deleted);
+  a.number("space", f.space, -1, kMaxSpaces - 1);
+  a.number("uid", f.uid);
+  a.number("gid", f.gid);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<SharedMemory> m) {
+  a.choice("kind", m.kind, kSharedMemoryNames);
+  a.number("inode", m.inode);
+  a.text("name", m.name);
+  a.number("size", m.size);
+  a.number("seals", m.seals);
+  a.number("mode", m.mode);
+  a.number("uid", m.uid);
+  a.number("gid", m.gid);
+  a.number("key", m.key);
+  a.number("id", m.id);
+  a.number("space", m.space, -1, kMaxSpaces - 1);
 }
 
 template <class A>
 void describe(A& a, typename A::template Of<EpollEntry> e) {
+  a.number("process", e.process, 0);
   a.number("target_fd", e.target_fd, 0);
   a.number("events", e.events);
   a.hex("data", e.data);
@@ -138,12 +159,14 @@ template <class A>
 void describe(A& a, typename A::template Of<Descriptor> d) {
   a.choice("kind", d.kind, kDescriptorNames);
   a.list("fds", d.fds, [](auto& sub, auto& fd) {
-    sub.number("fd", fd.first, 0);
-    sub.flag("cloexec", fd.second);
+    sub.number("process", fd.process, 0);
+    sub.number("fd", fd.fd, 0);
+    sub.flag("cloexec", fd.close_on_exec);
   });
   a.number("flags", d.flags);
   a.number("offset", d.offset);
   a.number("file", d.file, -1);
+  a.number("shared_memory", d.shared_memory, -1);
   a.text("external", d.external);
   a.flag("written_by_process", d.written_by_process);
   a.number("pipe", d.pipe, -1);
@@ -196,6 +219,16 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.number("parent_pid", p.parent_pid, 0);
   a.number("group", p.group, 0);
   a.number("session", p.session, 0);
+  a.number("space", p.space, -1, kMaxSpaces - 1);
+  a.flag("zombie", p.zombie);
+  a.number("exit_status", p.exit_status);
+  a.number("exit_signal", p.exit_signal, 0, 64);
+  a.number("memory_of", p.memory_of, -1);
+  a.number("descriptors_of", p.descriptors_of, -1);
+  a.number("folders_of", p.folders_of, -1);
+  a.number("handlers_of", p.handlers_of, -1);
+  a.flag("outside_session", p.outside_session);
+  a.flag("outside_group", p.outside_group);
   a.number("terminal", p.terminal);
   a.flag("stopped", p.stopped);
   a.texts("arguments", p.arguments);
@@ -209,12 +242,9 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.hexes("auxv", p.auxv);
   a.hex("vdso_start", p.vdso_start);
   a.text("vdso_xxh128", p.vdso_xxh128);
-  a.list("files", p.files);
   a.number("exe", p.exe, -1);
   a.number("cwd", p.cwd, -1);
   a.number("root", p.root, -1);
-  a.list("descriptors", p.descriptors);
-  a.list("pipes", p.pipes);
   a.list("limits", p.limits);
   a.number("umask", p.umask, 0, 0777);
   a.hex("personality", p.personality);
@@ -224,6 +254,15 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.flag("thp_disabled", p.thp_disabled);
   a.number("oom_score_adj", p.oom_score_adj, -1000, 1000);
   a.number("coredump_filter", p.coredump_filter);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<TreeImage> t) {
+  a.list("processes", t.processes);
+  a.list("files", t.files);
+  a.list("descriptors", t.descriptors);
+  a.list("pipes", t.pipes);
+  a.list("shared_memory", t.shared_memory);
 }
 
 template <class A>
@@ -270,7 +309,7 @@ void describe(A& a, typename A::template Of<Manifest> m) {
   a.list("files", m.files);
   a.object("host", m.host);
   a.object("stats", m.stats);
-  a.object("process", m.process);
+  a.object("tree", m.tree);
 }
 
 }  // namespace ckpt::store

@@ -19,7 +19,7 @@ constexpr uint64_t kMaxText = uint64_t{256} << 20;
 constexpr size_t kMaxDepth = 16;
 /// A value costs tens of bytes in memory and two in the text. 65,530 mappings and 32,768 threads make 6 million.
 constexpr size_t kMaxValues = 12'000'000;
-constexpr const char* kSchema = "ckpt.image/1";
+constexpr const char* kSchema = "ckpt.image/2";
 
 bool is_utf8(std::string_view s) {
   for (size_t i = 0; i < s.size();) {
@@ -307,37 +307,68 @@ Result<void> check_shape(std::string_view text) {
   return {};
 }
 
-std::string check_index(const std::string& place, int index, size_t size) {
-  if (index < -1 || (index >= 0 && static_cast<size_t>(index) >= size)) return place + ": refers to an entry that is not there";
-  return "";
+/// The first fault found; later ones are not noted.
+class Faults {
+ public:
+  void note(std::string text) {
+    if (first_.empty()) first_ = std::move(text);
+  }
+  void index(const std::string& place, int index, size_t size) {
+    if (index < -1 || (index >= 0 && static_cast<size_t>(index) >= size)) note(place + ": refers to an entry that is not there");
+  }
+  bool none() const { return first_.empty(); }
+  const std::string& first() const { return first_; }
+
+ private:
+  std::string first_;
+};
+
+void check_maps(const TreeImage& tree, const ProcessImage& p, const std::string& where, Faults& faults) {
+  uint64_t end = 0;
+  for (size_t i = 0; i < p.maps.size() && faults.none(); ++i) {
+    const MemoryMap& m = p.maps[i];
+    std::string place = fmt::format("{}.maps[{}]", where, i);
+    faults.index(place + ".file", m.file, tree.files.size());
+    faults.index(place + ".shared_memory", m.shared_memory, tree.shared_memory.size());
+    if (m.start % kPageSize != 0 || m.end % kPageSize != 0) faults.note(place + ": is not made of whole pages");
+    if (m.start >= m.end || m.start < end) faults.note(place + ": is empty, overlaps the one before or is out of order");
+    end = m.end;
+    for (const auto& guard : m.guards) {
+      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) faults.note(place + ".guards: lie outside it");
+    }
+  }
+}
+
+void check_process(const TreeImage& tree, size_t number, Faults& faults) {
+  const ProcessImage& p = tree.processes[number];
+  std::string where = fmt::format("tree.processes[{}]", number);
+  if (p.threads.empty()) faults.note(where + ".threads: is empty");
+  faults.index(where + ".exe", p.exe, tree.files.size());
+  faults.index(where + ".cwd", p.cwd, tree.files.size());
+  faults.index(where + ".root", p.root, tree.files.size());
+  // What is shared belongs to a process further up.
+  faults.index(where + ".memory_of", p.memory_of, number);
+  faults.index(where + ".descriptors_of", p.descriptors_of, number);
+  faults.index(where + ".folders_of", p.folders_of, number);
+  faults.index(where + ".handlers_of", p.handlers_of, number);
+  check_maps(tree, p, where, faults);
 }
 
 /// What holds between members: indices lead somewhere, mappings are in order. Empty, or the first fault.
-std::string check_relations(const ProcessImage& p) {
-  if (p.threads.empty()) return "process.threads: is empty";
-  std::string bad;
-  auto note = [&](std::string text) { if (bad.empty()) bad = std::move(text); };
-  note(check_index("process.exe", p.exe, p.files.size()));
-  note(check_index("process.cwd", p.cwd, p.files.size()));
-  note(check_index("process.root", p.root, p.files.size()));
-  uint64_t end = 0;
-  for (size_t i = 0; i < p.maps.size() && bad.empty(); ++i) {
-    const MemoryMap& m = p.maps[i];
-    std::string place = fmt::format("process.maps[{}]", i);
-    note(check_index(place + ".file", m.file, p.files.size()));
-    if (m.start % kPageSize != 0 || m.end % kPageSize != 0) note(place + ": is not made of whole pages");
-    if (m.start >= m.end || m.start < end) note(place + ": is empty, overlaps the one before or is out of order");
-    end = m.end;
-    for (const auto& guard : m.guards) {
-      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) note(place + ".guards: lie outside it");
-    }
+std::string check_relations(const TreeImage& tree) {
+  Faults faults;
+  if (tree.processes.empty()) return "tree.processes: is empty";
+  for (size_t i = 0; i < tree.processes.size() && faults.none(); ++i) check_process(tree, i, faults);
+  for (size_t i = 0; i < tree.descriptors.size() && faults.none(); ++i) {
+    const Descriptor& d = tree.descriptors[i];
+    std::string place = fmt::format("tree.descriptors[{}]", i);
+    faults.index(place + ".file", d.file, tree.files.size());
+    faults.index(place + ".pipe", d.pipe, tree.pipes.size());
+    faults.index(place + ".shared_memory", d.shared_memory, tree.shared_memory.size());
+    for (const EpollEntry& entry : d.epoll) faults.index(place + ".epoll", entry.process, tree.processes.size());
+    for (const FdSlot& slot : d.fds) faults.index(place + ".fds", slot.process, tree.processes.size());
   }
-  for (size_t i = 0; i < p.descriptors.size() && bad.empty(); ++i) {
-    std::string place = fmt::format("process.descriptors[{}]", i);
-    note(check_index(place + ".file", p.descriptors[i].file, p.files.size()));
-    note(check_index(place + ".pipe", p.descriptors[i].pipe, p.pipes.size()));
-  }
-  return bad;
+  return faults.first();
 }
 
 bool is_id(const std::string& text) { return text.size() == 32 && bytes_of_hex(text).has_value(); }
@@ -367,7 +398,7 @@ Result<Manifest> manifest_of(const Json& doc) {
   JsonIn in(doc, state);
   describe<JsonIn>(in, out);
   if (state.fault.empty()) state.fault = check_identity(out);
-  if (state.fault.empty()) state.fault = check_relations(out.process);
+  if (state.fault.empty()) state.fault = check_relations(out.tree);
   if (!state.fault.empty()) return fail(Code::kAnswerNo, "", state.fault);
   return out;
 }

@@ -1,5 +1,5 @@
-// What an image of a process says, beside its memory: the description that `capture` fills from a live process, that the
-// manifest holds as JSON a person can read, and that `rebuild` makes a process from. Numbers are the kernel's own
+// What an image of a process tree says, beside its memory: the description that `capture` fills from live processes, that
+// the manifest holds as JSON a person can read, and that `rebuild` makes processes from. Numbers are the kernel's own
 // (x86-64 Linux); addresses are the target's, never dereferenced here. man/ckpt-image.5 documents the JSON form, whose
 // members have the names of the fields below.
 #pragma once
@@ -107,7 +107,7 @@ enum class MappingKind {
   kAnonymous,        ///< private, no file: heap, stack, malloc arenas
   kPrivateFile,      ///< MAP_PRIVATE of a file: the image has only the pages that differ from the file
   kSharedFile,       ///< MAP_SHARED of a regular file: the file holds the bytes
-  kSharedAnonymous,  ///< MAP_SHARED | MAP_ANONYMOUS seen by this process alone: the image has every page with content
+  kSharedMemory,     ///< MAP_SHARED of a SharedMemory object: the image has every page of the object with content
   kVdso,             ///< [vdso], [vvar], [vvar_vclock]: the new kernel's own, moved to the old place
 };
 
@@ -117,9 +117,9 @@ struct MemoryMap {
   int prot = 0;              ///< PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4
   MappingKind kind = MappingKind::kAnonymous;
   std::string name;          ///< as /proc/PID/maps shows it: path, [heap], [stack], [anon:..]
-  int file = -1;             ///< index into ProcessImage::files, -1: none
-  uint64_t file_offset = 0;
-  uint64_t shared_object = 0;  ///< kSharedAnonymous: mappings of one number (its inode) show one memory, at file_offset
+  int file = -1;             ///< index into TreeImage::files, -1: none
+  int shared_memory = -1;    ///< kSharedMemory, and kPrivateFile of a memfd: index into TreeImage::shared_memory
+  uint64_t file_offset = 0;  ///< in the file or the shared memory
   std::vector<std::string> flags;  ///< VmFlags of smaps as they are: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
   std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
   bool operator==(const MemoryMap&) const = default;
@@ -133,7 +133,30 @@ struct FileIdentity {
   int64_t mtime_ns = 0;
   uint32_t mode = 0;
   std::string build_id;      ///< ELF build id in hex when it has one (mapped executables)
+  /// Unlinked while in use (`path` is where it was): restore makes it again and unlinks it. A regular file's bytes are
+  /// in memory space `space`.
+  bool deleted = false;
+  int space = -1;
+  uint32_t uid = 0, gid = 0;
   bool operator==(const FileIdentity&) const = default;
+};
+
+/// Memory that processes share and no file name leads to. Its pages are in the image's memory space `space`, by offset.
+struct SharedMemory {
+  enum class Kind {
+    kAnonymous,  ///< mmap(MAP_SHARED | MAP_ANONYMOUS), /dev/zero mapped shared
+    kMemfd,      ///< memfd_create
+    kSystemV,    ///< shmget: `key`, `id`
+  };
+  Kind kind = Kind::kAnonymous;
+  uint64_t inode = 0;      ///< what names it while it lives
+  std::string name;        ///< kMemfd: as given to memfd_create
+  uint64_t size = 0;       ///< bytes
+  uint32_t seals = 0;      ///< kMemfd: F_SEAL_*
+  uint32_t mode = 0, uid = 0, gid = 0;
+  int key = 0, id = -1;    ///< kSystemV
+  int space = -1;
+  bool operator==(const SharedMemory&) const = default;
 };
 
 enum class DescriptorKind {
@@ -145,25 +168,39 @@ enum class DescriptorKind {
   kTimerfd,
   kSignalfd,
   kExternal,  ///< terminal or pipe of the surroundings, taken from the restoring shell's descriptor of the same number (--shell-job)
+  kMemfd,     ///< `shared_memory`
+  kFifo,      ///< named pipe: `file`, `pipe`
+  kProcFile,  ///< a file of /proc/PID of a process in the tree: `external` is its path
+};
+
+/// A number in a descriptor table.
+struct FdSlot {
+  int process = 0;  ///< index into TreeImage::processes: the table is that process's (ProcessImage::descriptors_of is -1)
+  int fd = 0;
+  bool close_on_exec = false;
+  bool operator==(const FdSlot&) const = default;
 };
 
 struct EpollEntry {
+  int process = 0;    ///< index into TreeImage::processes: in whose table `target_fd` is a number
   int target_fd = 0;
   uint32_t events = 0;
   uint64_t data = 0;
   bool operator==(const EpollEntry&) const = default;
 };
 
-/// One open file description; `fds` are the descriptors that share it (dup).
+/// One open file description; `fds` are the descriptors that share it (dup, fork, SCM_RIGHTS). None: it is in flight, in
+/// a socket's queue.
 struct Descriptor {
   DescriptorKind kind = DescriptorKind::kFile;
-  std::vector<std::pair<int, bool>> fds;  ///< number, close-on-exec
+  std::vector<FdSlot> fds;
   int flags = 0;                          ///< O_* as fdinfo gives them
   uint64_t offset = 0;
-  int file = -1;                          ///< kFile, kDevice: index into ProcessImage::files
-  std::string external;                   ///< kExternal: "tty /dev/pts/3", "pipe:[123]"
+  int file = -1;                          ///< kFile, kDevice, kFifo: index into TreeImage::files
+  int shared_memory = -1;                 ///< kMemfd: index into TreeImage::shared_memory
+  std::string external;                   ///< kExternal: "tty /dev/pts/3", "pipe:[123]"; kProcFile: "/proc/12/status"
   bool written_by_process = false;        ///< open for writing: the file may have grown, the recorded offset counts
-  int pipe = -1;                          ///< kPipe: index into ProcessImage::pipes
+  int pipe = -1;                          ///< kPipe, kFifo: index into TreeImage::pipes
   uint64_t eventfd_count = 0;
   bool eventfd_semaphore = false;
   std::vector<EpollEntry> epoll;
@@ -195,9 +232,17 @@ struct MemoryBounds {
   bool operator==(const MemoryBounds&) const = default;
 };
 
-/// One process with all its threads; threads[0] is the leader.
+/// One process with all its threads; threads[0] is the leader. Of a zombie only numbers, name and status are told.
 struct ProcessImage {
   int pid = 0, parent_pid = 0, group = 0, session = 0;
+  int space = -1;                  ///< of its pages; -1: none of its own (a zombie, or `memory_of`)
+  bool zombie = false;             ///< has ended, and its parent has not waited for it
+  int exit_status = 0;             ///< zombie: as wait(2) gives it
+  int exit_signal = 17;            ///< what its parent gets at its end: SIGCHLD, or what clone was told
+  /// What it shares with a process further up in the list (clone's CLONE_VM, _FILES, _FS, _SIGHAND): that one's index.
+  /// -1: its own.
+  int memory_of = -1, descriptors_of = -1, folders_of = -1, handlers_of = -1;
+  bool outside_session = false, outside_group = false;  ///< their leaders are alive, and not of the tree
   int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
   bool stopped = false;            ///< in group-stop (SIGSTOP) at capture
   std::vector<Thread> threads;
@@ -210,10 +255,7 @@ struct ProcessImage {
   std::vector<uint64_t> auxv;      ///< pairs, AT_NULL included
   uint64_t vdso_start = 0;         ///< address of the ELF header, 0: none
   std::string vdso_xxh128;         ///< of the [vdso] bytes: another one means another kernel
-  std::vector<FileIdentity> files;
-  int exe = -1, cwd = -1, root = -1;  ///< indices into files
-  std::vector<Descriptor> descriptors;
-  std::vector<Pipe> pipes;
+  int exe = -1, cwd = -1, root = -1;  ///< indices into TreeImage::files
   std::vector<ResourceLimit> limits;
   int umask = 022;
   uint64_t personality = 0;
@@ -226,6 +268,24 @@ struct ProcessImage {
   std::vector<std::string> arguments;  ///< argv, for people
   bool operator==(const ProcessImage&) const = default;
 };
+
+/// A process and all its descendants, with everything that they have in common. Each process comes after its parent;
+/// the first is the root.
+struct TreeImage {
+  std::vector<ProcessImage> processes;
+  std::vector<FileIdentity> files;
+  std::vector<Descriptor> descriptors;
+  std::vector<Pipe> pipes;
+  std::vector<SharedMemory> shared_memory;
+  const ProcessImage& root() const { return processes.front(); }
+  bool operator==(const TreeImage&) const = default;
+};
+
+/// Pages are kept by address in a memory space: the address space of a process, a shared memory, the content of a deleted
+/// file. The number of the space is in the upper 16 bits of a block's address, which no address of x86-64 uses.
+constexpr unsigned kSpaceShift = 48;
+constexpr int kMaxSpaces = 1 << 16;
+constexpr uint64_t space_base(int space) { return static_cast<uint64_t>(space) << kSpaceShift; }
 
 /// The machine an image was taken on; restore compares.
 struct HostFacts {

@@ -1,0 +1,13 @@
+// The numbers of memory spaces.
+#pragma once
+
+#include "lib/base/result.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::capture {
+
+/// Gives every address space, shared memory and deleted file of `tree` its number. What the parent image has, too (the same
+/// pid, the same inode), keeps the number it has there, so that unchanged pages are found. kNoRoom beyond store::kMaxSpaces.
+Result<void> number_spaces(store::TreeImage& tree, const store::TreeImage* parent);
+
+}  // namespace ckpt::capture

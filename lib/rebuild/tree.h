@@ -1,0 +1,60 @@
+// The processes of a tree: created with their old numbers, each by its parent where that is possible, in the sessions and
+// process groups that they were in. They stand still, with nothing else set up.
+#pragma once
+
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "lib/rebuild/child.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::rebuild {
+
+/// A session or group whose leader has ended needs somebody of that number for as long as members join: helpers, which
+/// end before `make` returns. Dropping it at any time ends every process that was made.
+class Tree {
+ public:
+  explicit Tree(const store::TreeImage& image) : image_(image), children_(image.processes.size()) {}
+  Tree(const Tree&) = delete;
+  Tree& operator=(const Tree&) = delete;
+  ~Tree();
+
+  /// kBusy: a number is taken; kUnsupported: relations that cannot be made again.
+  Result<void> make(Scratch& scratch, Child::Parent parent_of_root);
+  /// Zombies end now, as they did. Their parents must not have their actions yet.
+  Result<void> end_zombies();
+
+  /// Null: a zombie that has ended.
+  Child* child(size_t process) { return children_[process] ? &*children_[process] : nullptr; }
+  Child& root() { return *children_[0]; }
+
+ private:
+  struct Helper {
+    Child child;
+    int parent;  ///< index of the process that must reap it; -1: ckpt
+  };
+
+  Result<void> grow(size_t process);
+  Result<void> create(size_t process, size_t creator, bool as_sibling);
+  Result<void> create_deferred();
+  Result<bool> create_by_another(size_t process);
+  Result<void> create_through_helper(size_t process);
+  Result<void> create_through_intermediate(size_t process, size_t creator);
+  Result<void> started(size_t process);
+  Result<Helper*> add_helper(int number, size_t parent);
+  Result<void> join_groups();
+  Result<void> end_helpers();
+  Result<void> reap(Child& parent, int pid);
+  int needed_session(size_t process) const;
+  int index_of(int pid) const;
+  int parent_index(size_t process) const { return index_of(image_.processes[process].parent_pid); }
+
+  const store::TreeImage& image_;
+  std::vector<std::optional<Child>> children_;
+  std::map<int, Helper> helpers_;   ///< by number
+  std::map<size_t, int> session_;   ///< of what exists, as it is now
+  std::vector<size_t> deferred_;
+};
+
+}  // namespace ckpt::rebuild
