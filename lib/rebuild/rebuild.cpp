@@ -1,7 +1,6 @@
 #include "lib/rebuild/rebuild.h"
 
 #include <fmt/format.h>
-#include <sys/prctl.h>
 #include <sys/syscall.h>
 
 #include <csignal>
@@ -145,16 +144,6 @@ class ProcessBuilder {
   std::vector<store::Registers> regs_;
 };
 
-/// While this exists ckpt adopts what loses its parent, so that a failed restore leaves no zombie to others.
-class Adopter {
- public:
-  Adopter() { ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); }
-  ~Adopter() { end(); }
-  Adopter(const Adopter&) = delete;
-  Adopter& operator=(const Adopter&) = delete;
-  void end() { ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0); }
-};
-
 class WholeTree final : public Rebuild {
  public:
   WholeTree(const store::ImageReader& image, const Options& options, ProgressSink& progress)
@@ -216,8 +205,8 @@ class WholeTree final : public Rebuild {
 
   Result<void> release() override {
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
-    adopter_.end();
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->release());
+    tree_.released();
     inherited_.reset();  // or ckpt would keep the processes' pipes open
     return {};
   }
@@ -254,7 +243,6 @@ class WholeTree final : public Rebuild {
   Options options_;
   ProgressSink& progress_;
   Stopwatch watch_;
-  Adopter adopter_;
   std::optional<Inherited> inherited_;
   OpenedFiles files_;
   DescriptorPlan descriptors_;

@@ -36,9 +36,15 @@ int owner_of(const ProcessImage& image, size_t index, int ProcessImage::*owner) 
 
 }  // namespace
 
+/// What is half built ends, children before their parents; ckpt adopts their zombies, so that no number stays taken. After
+/// a release there is nothing left to end.
 Tree::~Tree() {
+  if (released_) return;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
   helpers_.clear();
-  while (!children_.empty()) children_.pop_back();  // children before their parents
+  while (!children_.empty()) children_.pop_back();
+  for (const ProcessImage& process : image_.processes) ::waitpid(process.pid, nullptr, WNOHANG | __WALL);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
 }
 
 int Tree::index_of(int pid) const {

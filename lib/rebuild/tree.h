@@ -27,7 +27,8 @@ class Tree {
 
   /// Null: a zombie that has ended.
   Child* child(size_t process) { return children_[process] ? &*children_[process] : nullptr; }
-  Child& root() { return *children_[0]; }
+  /// The processes are on their own now: nothing here ends them any more.
+  void released() { released_ = true; }
 
  private:
   struct Helper {
@@ -55,6 +56,7 @@ class Tree {
   std::map<int, Helper> helpers_;   ///< by number
   std::map<size_t, int> session_;   ///< of what exists, as it is now
   std::vector<size_t> deferred_;
+  bool released_ = false;
 };
 
 }  // namespace ckpt::rebuild

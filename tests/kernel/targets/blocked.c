@@ -18,23 +18,9 @@
 
 #include "target.h"
 
-static pid_t g_child;
-static bool g_child_ended;
 static int g_shm = -1;
 
 static void hold_nothing(void) {}
-static void hold_child(void) {
-  g_child = fork();
-  if (g_child == 0)
-    for (;;) sleep_ms(1000);
-}
-static void hold_zombie(void) {
-  g_child = fork();
-  if (g_child == 0) _exit(7);
-  g_child_ended = true;
-  siginfo_t info;
-  CHECK_EQUAL(waitid(P_PID, (id_t)g_child, &info, WEXITED | WNOWAIT), 0);
-}
 static void hold_tcp(void) {
   int fd = socket(AF_INET, SOCK_STREAM, 0);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -56,24 +42,6 @@ static void hold_aio(void) {
   if (syscall(SYS_io_setup, 4, &context) != 0) target_skip("aio: %s", strerror(errno));
 }
 static void hold_inotify(void) { CHECK(inotify_add_watch(inotify_init1(0), ".", IN_CREATE) >= 0); }
-static void hold_deleted_file(void) {
-  int fd = open("gone", O_CREAT | O_RDWR, 0600);
-  CHECK(write(fd, "content", 7) == 7 && unlink("gone") == 0);
-}
-static void hold_deleted_map(void) {
-  int fd = open("gone-map", O_CREAT | O_RDWR, 0600);
-  CHECK_EQUAL(ftruncate(fd, 8192), 0);
-  CHECK(mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0) != MAP_FAILED);
-  CHECK(close(fd) == 0 && unlink("gone-map") == 0);
-}
-static void hold_memfd(void) {
-  int fd = memfd_create("held", 0);
-  CHECK(fd >= 0 && ftruncate(fd, 8192) == 0);
-}
-static void hold_shared_twice(void) {
-  char* first = mmap(NULL, 8192, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
-  CHECK(first != MAP_FAILED && mremap(first, 0, 8192, MREMAP_MAYMOVE) != MAP_FAILED);
-}
 static void hold_sysv(void) {
   g_shm = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
   if (g_shm < 0) target_skip("System V shared memory: %s", strerror(errno));
@@ -97,26 +65,20 @@ static void hold_userfaultfd(void) {
   struct uffdio_register range = {.range = {(uintptr_t)map_pages(8192), 8192}, .mode = UFFDIO_REGISTER_MODE_MISSING};
   CHECK_EQUAL(ioctl(fd, UFFDIO_REGISTER, &range), 0);
 }
-static void hold_fifo(void) { CHECK(mkfifoat(AT_FDCWD, "fifo", 0600) == 0 && open("fifo", O_RDWR) >= 0); }
 static void hold_lock(void) {
   int fd = open("locked", O_CREAT | O_RDWR, 0600);
   CHECK_EQUAL(flock(fd, LOCK_EX), 0);
 }
-static void hold_proc_file(void) { CHECK(open("/proc/self/maps", O_RDONLY) >= 0); }
 static void hold_pidfd(void) { CHECK(syscall(SYS_pidfd_open, getpid(), 0) >= 0); }
 
 static const struct Thing {
   const char* name;
   void (*hold)(void);
 } kThings[] = {
-    {"nothing", hold_nothing},     {"child", hold_child},           {"zombie", hold_zombie},
-    {"tcp", hold_tcp},             {"unix", hold_unix},             {"io_uring", hold_io_uring},
-    {"aio", hold_aio},             {"inotify", hold_inotify},       {"deleted_file", hold_deleted_file},
-    {"deleted_map", hold_deleted_map}, {"memfd", hold_memfd},       {"sysv", hold_sysv},
+    {"nothing", hold_nothing},     {"tcp", hold_tcp},             {"unix", hold_unix},             {"io_uring", hold_io_uring},
+    {"aio", hold_aio},             {"inotify", hold_inotify},       {"sysv", hold_sysv},
     {"seccomp", hold_seccomp},     {"hugetlb", hold_hugetlb},       {"userfaultfd", hold_userfaultfd},
-    {"fifo", hold_fifo},           {"lock", hold_lock},             {"proc_file", hold_proc_file},
-    {"pidfd", hold_pidfd},         {"shared_twice", hold_shared_twice},
-};
+    {"lock", hold_lock},             {"pidfd", hold_pidfd},         };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 
 int main(int argc, char** argv) {
@@ -126,7 +88,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
-    bool always = strcmp(name, "zombie") != 0 && strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 &&
+    bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 &&
                   strcmp(name, "sysv") != 0 && strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
     kThings[i].hold();
@@ -135,11 +97,5 @@ int main(int argc, char** argv) {
   if (!found) target_fail("there is no %s", wanted);
   target_ready();
   target_wait(NULL);
-  if (g_child != 0) {
-    int status = 0;
-    if (!g_child_ended) CHECK_EQUAL(kill(g_child, SIGKILL), 0);
-    CHECK_EQUAL(waitpid(g_child, &status, 0), g_child);
-    if (g_child_ended) CHECK_EQUAL(WEXITSTATUS(status), 7);
-  }
   target_pass();
 }

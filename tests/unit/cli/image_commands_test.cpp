@@ -59,15 +59,15 @@ void make_images(const fs::path& dir) {
   for (auto& page : pages) page.second.kind = Page::kParent;
   REQUIRE(add_pages(**writer, pages));
   Manifest m = small_manifest();
-  m.process.arguments = {"evil\x1b[31m", "--x"};
-  m.process.maps.resize(1);
-  m.process.maps[0].start = kBase + 3 * kPageSize, m.process.maps[0].end = kBase + 30 * kPageSize;
-  m.process.maps[0].prot = 3;
-  m.process.maps[0].name = "[heap]";
-  m.process.descriptors.resize(1);
-  m.process.descriptors[0].kind = DescriptorKind::kExternal;
-  m.process.descriptors[0].external = "tty /dev/pts/3";
-  m.process.descriptors[0].fds = {{0, false}, {1, false}, {2, false}};
+  m.tree.processes[0].arguments = {"evil\x1b[31m", "--x"};
+  m.tree.processes[0].maps.resize(1);
+  m.tree.processes[0].maps[0].start = kBase + 3 * kPageSize, m.tree.processes[0].maps[0].end = kBase + 30 * kPageSize;
+  m.tree.processes[0].maps[0].prot = 3;
+  m.tree.processes[0].maps[0].name = "[heap]";
+  m.tree.descriptors.resize(1);
+  m.tree.descriptors[0].kind = DescriptorKind::kExternal;
+  m.tree.descriptors[0].external = "tty /dev/pts/3";
+  m.tree.descriptors[0].fds = {{0, 0, false}, {0, 1, false}, {0, 2, false}};
   m.stats.frozen_us = 1234;
   REQUIRE((*writer)->commit(m));
 }
@@ -111,7 +111,7 @@ TEST_CASE("load-metadata: an image's manifest is one JSON document, and the page
   REQUIRE(ran.result);
   auto doc = nlohmann::json::parse(ran.out);
   CHECK(doc["schema"] == "ckpt.load-metadata/1");
-  CHECK(doc["manifest"]["process"]["pid"] == 4711);
+  CHECK(doc["manifest"]["tree"]["processes"][0]["pid"] == 4711);
 }
 
 TEST_CASE("verify: a sound chain has no findings, a flipped byte in the parent is named and ends in 1") {

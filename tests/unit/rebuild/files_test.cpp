@@ -38,12 +38,13 @@ struct World {
     file.device = st.st_dev, file.inode = st.st_ino, file.size = 10, file.mode = st.st_mode;
     file.mtime_ns = int64_t{st.st_mtim.tv_sec} * 1'000'000'000 + st.st_mtim.tv_nsec;
     image.files = {file};
+    image.processes.resize(1);
   }
   ~World() { fs::remove_all(dir); }
 
   void open_with(int flags, uint64_t offset) {
     store::Descriptor descriptor;
-    descriptor.fds = {{3, false}};
+    descriptor.fds = {{0, 3, false}};
     descriptor.file = 0, descriptor.flags = flags, descriptor.offset = offset;
     descriptor.written_by_process = (flags & O_ACCMODE) != O_RDONLY;
     image.descriptors = {descriptor};
@@ -62,7 +63,7 @@ struct World {
   }
 
   fs::path dir, path;
-  store::ProcessImage image;
+  store::TreeImage image;
   Notes notes;
   Result<Inherited> inherited = Error();
   OpenedFiles opened;
@@ -115,8 +116,8 @@ TEST_CASE("files: code that changed is refused, mapped or executed") {
   World world;
   store::MemoryMap map;
   map.start = 0x10000, map.end = 0x20000, map.prot = 5, map.kind = MappingKind::kPrivateFile, map.file = 0;
-  SUBCASE("mapped") { world.image.maps = {map}; }
-  SUBCASE("executed") { world.image.exe = 0; }
+  SUBCASE("mapped") { world.image.processes[0].maps = {map}; }
+  SUBCASE("executed") { world.image.processes[0].exe = 0; }
   std::ofstream(world.path, std::ios::app) << "x";
   CHECK(world.code() == Code::kAnswerNo);
 }
@@ -147,7 +148,7 @@ TEST_CASE("files: every reason is told, not only the first") {
   world.open_with(O_RDONLY, 0);
   world.image.files.push_back(world.image.files[0]);
   world.image.files[1].path += ".missing";
-  world.image.exe = 1;
+  world.image.processes[0].exe = 1;
   std::ofstream(world.path, std::ios::app) << "x";
   auto result = world.check();
   REQUIRE_FALSE(result);

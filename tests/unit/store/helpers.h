@@ -100,11 +100,13 @@ inline Result<void> add_pages(ImageWriter& writer, const Pages& pages, uint16_t 
 inline Manifest small_manifest() {
   Manifest manifest;
   manifest.kind = "dump";
-  manifest.process.pid = 4711;
-  manifest.process.threads.resize(1);
-  manifest.process.threads[0].tid = 4711;
-  manifest.process.threads[0].comm = "target";
-  manifest.process.arguments = {"target", "--flag"};
+  ProcessImage& process = manifest.tree.processes.emplace_back();
+  process.pid = 4711;
+  process.space = 0;
+  process.threads.resize(1);
+  process.threads[0].tid = 4711;
+  process.threads[0].comm = "target";
+  process.arguments = {"target", "--flag"};
   return manifest;
 }
 

@@ -71,7 +71,8 @@ class Fill {
   }
   void one(RestartKind& v) { v = static_cast<RestartKind>(rng_() % 3); }
   void one(MappingKind& v) { v = static_cast<MappingKind>(rng_() % 5); }
-  void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 8); }
+  void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 11); }
+  void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size,
            rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period,
@@ -83,8 +84,9 @@ class Fill {
     nice = static_cast<int>(rng_() % 40) - 20;
   }
   void one(MemoryMap& v) {
-    auto& [start, end, prot, kind, name, file, file_offset, shared_object, flags, guards] = v;
-    all(start, end, prot, kind, name, file, file_offset, shared_object, flags, guards);
+    auto& [start, end, prot, kind, name, file, shared, file_offset, flags, guards] = v;
+    all(start, end, prot, kind, name, file, shared, file_offset, flags, guards);
+    shared = index();
     // In order, each with its guards inside.
     start = map_end_ + rng_() % 10 * kPageSize;
     end = map_end_ = start + (1 + rng_() % 1000) * kPageSize;
@@ -93,21 +95,32 @@ class Fill {
     for (auto& guard : guards) guard = {start, start + kPageSize};
   }
   void one(FileIdentity& v) {
-    auto& [path, device, inode, size, mtime_ns, mode, build_id] = v;
-    all(path, device, inode, size, mtime_ns, mode, build_id);
+    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid] = v;
+    all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid);
+    space = kMaxSpaces - 1;
   }
   void one(EpollEntry& v) {
-    auto& [target_fd, events, data] = v;
-    all(target_fd, events, data);
+    auto& [process, target_fd, events, data] = v;
+    all(process, target_fd, events, data);
+    process = 0;
     target_fd &= std::numeric_limits<int>::max();
   }
+  void one(SharedMemory& v) {
+    auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space] = v;
+    all(kind, inode, name, size, seals, mode, uid, gid, key, id, space);
+    space = -1;
+  }
+  void one(FdSlot& v) {
+    auto& [process, fd, close_on_exec] = v;
+    all(process, fd, close_on_exec);
+    process = 0, fd &= std::numeric_limits<int>::max();
+  }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+    auto& [kind, fds, flags, offset, file, shared, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
            mask, owner_type, owner_pid, owner_signal] = v;
-    all(kind, fds, flags, offset, file, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+    all(kind, fds, flags, offset, file, shared, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
         mask, owner_type, owner_pid, owner_signal);
-    for (auto& fd : fds) fd.first &= std::numeric_limits<int>::max();
-    file = index(), pipe = index();
+    file = index(), pipe = index(), shared = index();
   }
   void one(Pipe& v) {
     auto& [capacity, content_offset, content_size] = v;
@@ -123,18 +136,29 @@ class Fill {
     all(a, b, c, d, e, f, g, h, i, j, k);
   }
   void one(ProcessImage& v) {
-    auto& [pid, parent, group, session, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, files, exe, cwd, root, descriptors, pipes, limits, mask, personality, dumpable, death, subreaper, thp, oom,
+    auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
+           outside_session, outside_group, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+           vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom,
            filter, arguments] = v;
-    all(pid, parent, group, session, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, files, exe, cwd, root, descriptors, pipes, limits, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+    all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
+        outside_session, outside_group, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+        vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
-    files.resize(kEntries), pipes.resize(kEntries);
+    space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
+    map_end_ = 0;
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
     one(threads.back());
     mask = 0777, death = 9, oom = -1000;
+  }
+  void one(TreeImage& v) {
+    auto& [processes, files, descriptors, pipes, shared] = v;
+    all(processes, files, descriptors, pipes, shared);
+    files.resize(kEntries), pipes.resize(kEntries), shared.resize(kEntries);
+    processes.emplace_back();
+    one(processes.back());
+    if (processes.size() > 1) processes[1].memory_of = 0;
   }
   void one(HostFacts& v) {
     auto& [hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size] = v;
@@ -150,8 +174,8 @@ class Fill {
     xxh128 = rng_() % 2 != 0 ? "" : id();
   }
   void one(Manifest& v) {
-    auto& [own, created, kind, parent_path, parent_id, files, host, process, stats] = v;
-    all(created, kind, files, host, process, stats);
+    auto& [own, created, kind, parent_path, parent_id, files, host, tree, stats] = v;
+    all(created, kind, files, host, tree, stats);
     own = id();
     parent_path = rng_() % 2 != 0 ? "" : "../p\xff";
     parent_id = parent_path.empty() ? "" : id();
@@ -206,7 +230,7 @@ TEST_CASE("manifest: the text is plain ASCII, one mapping a line where it fits")
   Manifest manifest = filled(3);
   std::string json = to_json(manifest);
   for (char c : json) REQUIRE(((c >= 0x20 && c < 0x7f) || c == '\n'));
-  CHECK(json.rfind("{\n  \"schema\": \"ckpt.image/1\",\n", 0) == 0);
+  CHECK(json.rfind("{\n  \"schema\": \"ckpt.image/2\",\n", 0) == 0);
   CHECK(lay_out_json(R"({"a":[1,2],"b":{"c":"x,y:{","d":[]},"e":{}})", 40) ==
         "{\n  \"a\": [1, 2],\n  \"b\": {\"c\": \"x,y:{\", \"d\": []},\n  \"e\": {}\n}\n");
   CHECK(lay_out_json("[1,22,333,4444]", 12) == "[\n  1, 22,\n  333,\n  4444\n]\n");
@@ -236,54 +260,54 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused("", "is not JSON");
   refused("[]", "is not a JSON object");
   refused("{}", "schema");
-  refused(changed("ckpt.image/1", "other/1"), "schema");
-  refused(changed("ckpt.image/1", "ckpt.image/2"), "ckpt.image/2", Code::kUnsupported);
-  refused(changed("\"tid\": 4711", "\"tid\": \"4711\""), "process.threads[0].tid: is not an integer");
-  refused(changed("\"tid\": 4711", "\"tid\": 4711.0"), "process.threads[0].tid: is not an integer");
-  refused(changed("\"tid\": 4711", "\"tid\": true"), "process.threads[0].tid: is not an integer");
-  refused(changed("\"tid\": 4711", "\"tid\": 0"), "process.threads[0].tid: is out of range");
-  refused(changed("\"tid\": 4711", "\"tid\": 4294967297"), "process.threads[0].tid: is out of range");
-  refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"), "process.threads[0].tid: is not an integer");
-  refused(changed("\"tid\": 4711", "\"dit\": 4711"), "process.threads[0].tid: is missing");
-  refused(changed("\"nice\": 0", "\"nice\": 20"), "process.threads[0].nice: is out of range");
-  refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"), "process.threads[0].xstate_size: is out of range");
-  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""), "process.threads[0].regs.rip: is not 0x and hex digits");
-  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x11112222333344445\""), "process.threads[0].regs.rip");
-  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0xg\""), "process.threads[0].regs.rip");
-  refused(changed("\"rip\": \"0x0\"", "\"rip\": 0"), "process.threads[0].regs.rip");
-  refused(changed("\"comm\": \"target\"", "\"comm\": \"a\\u0000b\""), "process.threads[0].comm: holds a NUL");
-  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"6100\"}"), "process.threads[0].comm: holds a NUL");
-  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"61f\"}"), "process.threads[0].comm: is not a string");
-  refused(changed("\"comm\": \"target\"", "\"comm\": null"), "process.threads[0].comm: is not a string");
-  refused(changed("\"restart\": \"none\"", "\"restart\": \"some\""), "process.threads[0].restart: is not a value");
-  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, 0]"), "process.threads[0].uid: has 3 elements, not 4");
-  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, -1, 0]"), "process.threads[0].uid[2]: is out of range");
-  refused(changed("\"affinity\": \"\"", "\"affinity\": \"F\""), "process.threads[0].affinity");
-  refused(changed("\"exe\": -1", "\"exe\": 0"), "process.exe: refers to an entry that is not there");
-  refused(changed("\"exe\": -1", "\"exe\": -2"), "process.exe: is out of range");
-  refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "process.arguments: is not an array");
+  refused(changed("ckpt.image/2", "other/1"), "schema");
+  refused(changed("ckpt.image/2", "ckpt.image/1"), "ckpt.image/1", Code::kUnsupported);
+  refused(changed("\"tid\": 4711", "\"tid\": \"4711\""), "tree.processes[0].threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": 4711.0"), "tree.processes[0].threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": true"), "tree.processes[0].threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": 0"), "tree.processes[0].threads[0].tid: is out of range");
+  refused(changed("\"tid\": 4711", "\"tid\": 4294967297"), "tree.processes[0].threads[0].tid: is out of range");
+  refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"), "tree.processes[0].threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"dit\": 4711"), "tree.processes[0].threads[0].tid: is missing");
+  refused(changed("\"nice\": 0", "\"nice\": 20"), "tree.processes[0].threads[0].nice: is out of range");
+  refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"), "tree.processes[0].threads[0].xstate_size: is out of range");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""), "tree.processes[0].threads[0].regs.rip: is not 0x and hex digits");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x11112222333344445\""), "tree.processes[0].threads[0].regs.rip");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0xg\""), "tree.processes[0].threads[0].regs.rip");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": 0"), "tree.processes[0].threads[0].regs.rip");
+  refused(changed("\"comm\": \"target\"", "\"comm\": \"a\\u0000b\""), "tree.processes[0].threads[0].comm: holds a NUL");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"6100\"}"), "tree.processes[0].threads[0].comm: holds a NUL");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"61f\"}"), "tree.processes[0].threads[0].comm: is not a string");
+  refused(changed("\"comm\": \"target\"", "\"comm\": null"), "tree.processes[0].threads[0].comm: is not a string");
+  refused(changed("\"restart\": \"none\"", "\"restart\": \"some\""), "tree.processes[0].threads[0].restart: is not a value");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, 0]"), "tree.processes[0].threads[0].uid: has 3 elements, not 4");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, -1, 0]"), "tree.processes[0].threads[0].uid[2]: is out of range");
+  refused(changed("\"affinity\": \"\"", "\"affinity\": \"F\""), "tree.processes[0].threads[0].affinity");
+  refused(changed("\"exe\": -1", "\"exe\": 0"), "tree.processes[0].exe: refers to an entry that is not there");
+  refused(changed("\"exe\": -1", "\"exe\": -2"), "tree.processes[0].exe: is out of range");
+  refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "tree.processes[0].arguments: is not an array");
   refused(changed("\"id\": \"a", "\"id\": \"x"), "id: is not 32 hex digits");
   refused(changed("\"parent_path\": \"\"", "\"parent_path\": \"../x\""), "parent_path");
 }
 
 TEST_CASE("manifest: mappings must be in order, whole pages, with their indices and guards inside") {
-  auto with = [](const std::function<void(ProcessImage&)>& change) {
+  auto with = [](const std::function<void(TreeImage&)>& change) {
     Manifest manifest = small_manifest();
     manifest.id = std::string(32, 'a');
-    manifest.process.maps.resize(2);
-    manifest.process.maps[0].start = 0x1000, manifest.process.maps[0].end = 0x3000;
-    manifest.process.maps[1].start = 0x3000, manifest.process.maps[1].end = 0x4000;
-    change(manifest.process);
+    manifest.tree.processes[0].maps.resize(2);
+    manifest.tree.processes[0].maps[0].start = 0x1000, manifest.tree.processes[0].maps[0].end = 0x3000;
+    manifest.tree.processes[0].maps[1].start = 0x3000, manifest.tree.processes[0].maps[1].end = 0x4000;
+    change(manifest.tree);
     return to_json(manifest);
   };
-  CHECK(parse_manifest(with([](ProcessImage&) {})));
-  refused(with([](ProcessImage& p) { p.maps[1].start = 0x2000; }), "process.maps[1]");
-  refused(with([](ProcessImage& p) { p.maps[1].start = 0x4000; }), "process.maps[1]");
-  refused(with([](ProcessImage& p) { p.maps[0].start = 0x1001; }), "process.maps[0]");
-  refused(with([](ProcessImage& p) { p.maps[0].file = 0; }), "process.maps[0].file");
-  refused(with([](ProcessImage& p) { p.maps[0].guards = {{0x2000, 0x4000}}; }), "process.maps[0].guards");
-  refused(with([](ProcessImage& p) { p.descriptors.resize(1), p.descriptors[0].pipe = 0; }), "process.descriptors[0].pipe");
-  refused(with([](ProcessImage& p) { p.threads.clear(); }), "process.threads: is empty");
+  CHECK(parse_manifest(with([](TreeImage&) {})));
+  refused(with([](TreeImage& t) { t.processes[0].maps[1].start = 0x2000; }), "tree.processes[0].maps[1]");
+  refused(with([](TreeImage& t) { t.processes[0].maps[1].start = 0x4000; }), "tree.processes[0].maps[1]");
+  refused(with([](TreeImage& t) { t.processes[0].maps[0].start = 0x1001; }), "tree.processes[0].maps[0]");
+  refused(with([](TreeImage& t) { t.processes[0].maps[0].file = 0; }), "tree.processes[0].maps[0].file");
+  refused(with([](TreeImage& t) { t.processes[0].maps[0].guards = {{0x2000, 0x4000}}; }), "tree.processes[0].maps[0].guards");
+  refused(with([](TreeImage& t) { t.descriptors.resize(1), t.descriptors[0].pipe = 0; }), "tree.descriptors[0].pipe");
+  refused(with([](TreeImage& t) { t.processes[0].threads.clear(); }), "tree.processes[0].threads: is empty");
 }
 
 TEST_CASE("manifest: nesting and numbers of values are bounded before a tree is built") {
