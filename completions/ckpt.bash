@@ -17,6 +17,7 @@ _ckpt() {
     pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev|pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-j|pre-dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -27,6 +28,7 @@ _ckpt() {
     dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev|dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-j|dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -65,8 +67,8 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
