@@ -2,6 +2,7 @@
 
 #include "lib/store/ipc_fields.h"
 #include "lib/store/lock_fields.h"
+#include "lib/store/seccomp_fields.h"
 #include "lib/store/terminal_fields.h"
 #include "lib/store/watch_fields.h"
 #include "tests/unit/store/record_archive.h"
@@ -42,4 +43,8 @@ TEST_CASE("records: no member of a System V object or of a POSIX queue is lost")
   ipc.queues = {{identity, 16384, 9, 10, {{1ll << 40, {1, 2, 3}}, {1, {}}}}};
   CHECK(survives(ipc));
   CHECK(survives(PosixQueue{"/q", true, 10, 8192, 0600, 1, 2, 3, {{7, {4, 5}}}}));
+}
+
+TEST_CASE("records: no member of seccomp is lost") {
+  CHECK(survives(Seccomp{{{true, std::vector<uint8_t>(16, 7)}, {false, std::vector<uint8_t>(8, 9)}}, {{2, false, {0, 1, 0}}, {1, true, {}}}}));
 }
