@@ -7,7 +7,6 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
@@ -97,7 +96,7 @@ class SocketReader {
     socket_.inode = st.st_ino;
     socket_.mode = st.st_mode & 07777, socket_.uid = st.st_uid, socket_.gid = st.st_gid;
     socket_.name = socket_name(fd_);
-    if (socket_.family == AF_UNIX && socket_.name.size() <= offsetof(sockaddr_un, sun_path)) socket_.name.clear();
+    if (socket_.family == AF_UNIX && proc::unix_name(socket_.name).empty()) socket_.name.clear();
     socket_.peer_name = socket_peer_name(fd_);
     return {};
   }

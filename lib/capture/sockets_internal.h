@@ -7,8 +7,11 @@
 
 #include "lib/capture/sockets.h"
 #include "lib/capture/sockets_peek.h"
+#include "lib/proc/socket_name.h"
 
 namespace ckpt::capture {
+
+using proc::name_text;
 
 /// What was peeked out of one queue.
 struct SocketQueue {
@@ -27,8 +30,6 @@ Result<SocketQueue> peek_datagrams(int fd, int family, int type, bool pending_er
 std::optional<int> int_option(int fd, int level, int option);
 std::vector<uint8_t> socket_name(int fd);
 std::vector<uint8_t> socket_peer_name(int fd);
-/// "127.0.0.1:80", "/run/x", "@abstract", for messages.
-std::string name_text(const std::vector<uint8_t>& name);
 /// poll's revents, nothing waited for.
 int poll_socket(int fd);
 

@@ -1,16 +1,12 @@
 #include <fmt/format.h>
-#include <arpa/inet.h>
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/un.h>
 
 #include <array>
 #include <cerrno>
-#include <cstring>
 
-#include "lib/base/text.h"
 #include "lib/capture/sockets_internal.h"
 #include "lib/proc/socket_options.h"
 
@@ -68,28 +64,6 @@ std::vector<uint8_t> socket_peer_name(int fd) { return address_by(fd, ::getpeern
 int poll_socket(int fd) {
   pollfd poll{fd, POLLIN | POLLRDHUP, 0};
   return ::poll(&poll, 1, 0) == 1 ? poll.revents : 0;
-}
-
-std::string name_text(const std::vector<uint8_t>& name) {
-  sockaddr_storage storage{};
-  std::memcpy(&storage, name.data(), std::min(name.size(), sizeof storage));
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (storage.ss_family == AF_UNIX && name.size() > offsetof(sockaddr_un, sun_path)) {
-    std::string path(name.begin() + offsetof(sockaddr_un, sun_path), name.end());
-    if (path[0] == 0) return "@" + escape_for_terminal(path.substr(1));
-    return escape_for_terminal(path.c_str());
-  }
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    ::inet_ntop(AF_INET, &in.sin_addr, text.data(), text.size());
-    return fmt::format("{}:{}", text.data(), ntohs(in.sin_port));
-  }
-  if (storage.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
-    ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size());
-    return fmt::format("[{}]:{}", text.data(), ntohs(in.sin6_port));
-  }
-  return "no name";
 }
 
 Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket) {

@@ -23,16 +23,12 @@ using store::SocketState;
 
 namespace {
 
-bool is_path(const std::vector<uint8_t>& name) {
-  return name.size() > offsetof(sockaddr_un, sun_path) && name[offsetof(sockaddr_un, sun_path)] != 0;
-}
-
 /// Without CAP_NET_ADMIN the file can only be looked for by its name.
 Result<UniqueFd> open_file_of(int fd, const Socket& socket) {
   UniqueFd file(::ioctl(fd, SIOCUNIXFILE));
   if (file) return file;
   int error = errno;
-  std::string path(socket.name.begin() + offsetof(sockaddr_un, sun_path), socket.name.end());
+  std::string path = proc::unix_name(socket.name);
   if (error == EPERM && path[0] == '/') file.reset(::open(path.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW));
   if (!file) return sys_error(error, "socket", "cannot find the file that it is bound to");
   return file;
@@ -70,7 +66,7 @@ Result<void> take_peer_credentials(int fd, Socket& socket) {
 }  // namespace
 
 Result<void> take_unix_socket(int fd, Socket& socket) {
-  if (is_path(socket.name)) CKPT_TRY(take_file(fd, socket));
+  if (!socket.name.empty() && !proc::is_abstract(socket.name)) CKPT_TRY(take_file(fd, socket));
   return take_peer_credentials(fd, socket);
 }
 
@@ -124,7 +120,7 @@ void UnixLinks::link_peer(size_t index, const proc::UnixSocketInfo& info) {
 
 void UnixLinks::meet_outside(size_t index) {
   Socket& socket = all_.sockets[index];
-  bool named = socket.peer_name.size() > offsetof(sockaddr_un, sun_path);
+  bool named = !proc::unix_name(socket.peer_name).empty();
   std::string who = named ? " (" + name_text(socket.peer_name) + ")" : "";
   if (!all_.options_.external_unix) {
     all_.block(index, fmt::format("a unix socket whose peer{} is outside the process tree", who), "--ext-unix-sk");

@@ -83,14 +83,18 @@ constexpr std::array kIp = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVOPTS),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RETOPTS),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVORIGDSTADDR),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVFRAGSIZE),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_CHECKSUM),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_PASSSEC),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_UNICAST_IF),
+};
+
+/// Not of streams.
+constexpr std::array kIpPackets = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVFRAGSIZE),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_TTL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_LOOP),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_ALL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MULTICAST_IF),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_UNICAST_IF),
 };
 
 constexpr std::array kIp6 = {
@@ -98,10 +102,6 @@ constexpr std::array kIp6 = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_FREEBIND),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_TRANSPARENT),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_UNICAST_HOPS),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_HOPS),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_LOOP),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_ALL),
-    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_IF),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_UNICAST_IF),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVERR),
@@ -121,6 +121,13 @@ constexpr std::array kIp6 = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVFRAGSIZE),
 };
 
+constexpr std::array kIp6Packets = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_HOPS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_LOOP),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_ALL),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_IF),
+};
+
 /// TCP_MAXSEG and TCP_QUICKACK are left out: they read as the present state of the connection.
 constexpr std::array kTcp = {
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NODELAY),
@@ -135,11 +142,11 @@ constexpr std::array kTcp = {
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_SAVE_SYN),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
-    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
     SocketOptionKind{"TCP_INQ", IPPROTO_TCP, kTcpInq, false},
     SocketOptionKind{"TCP_TX_DELAY", IPPROTO_TCP, kTcpTxDelay, false},
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN),
+    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_WINDOW_CLAMP),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_CORK),
 };
@@ -200,8 +207,11 @@ const SocketOptionKind* find_in(const Table& table, std::string_view name) {
 std::vector<SocketOptionKind> socket_options(int family, int type, int protocol) {
   std::vector<SocketOptionKind> out;
   append(out, kSocket);
-  if (family == AF_INET6) append(out, kIp6);
-  if (family == AF_INET || (family == AF_INET6 && type != SOCK_RAW)) append(out, kIp);
+  bool four = family == AF_INET || (family == AF_INET6 && type != SOCK_RAW), six = family == AF_INET6;
+  if (six) append(out, kIp6);
+  if (six && type != SOCK_STREAM) append(out, kIp6Packets);
+  if (four) append(out, kIp);
+  if (four && type != SOCK_STREAM) append(out, kIpPackets);
   if ((family == AF_INET || family == AF_INET6) && type == SOCK_RAW) append(out, kRaw);
   if (protocol == IPPROTO_TCP && type == SOCK_STREAM) append(out, kTcp);
   if ((protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE) && type == SOCK_DGRAM) append(out, kUdp);
@@ -213,7 +223,9 @@ std::vector<SocketOptionKind> socket_options(int family, int type, int protocol)
 const SocketOptionKind* find_socket_option(std::string_view name) {
   const SocketOptionKind* out = find_in(kSocket, name);
   if (out == nullptr) out = find_in(kIp, name);
+  if (out == nullptr) out = find_in(kIpPackets, name);
   if (out == nullptr) out = find_in(kIp6, name);
+  if (out == nullptr) out = find_in(kIp6Packets, name);
   if (out == nullptr) out = find_in(kTcp, name);
   if (out == nullptr) out = find_in(kUdp, name);
   if (out == nullptr) out = find_in(kRaw, name);

@@ -1,6 +1,5 @@
 #include "lib/rebuild/sockets.h"
 
-#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
@@ -8,15 +7,12 @@
 #include <netpacket/packet.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/un.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <cstring>
 
 #include "lib/base/checked.h"
-#include "lib/base/text.h"
 #include "lib/proc/socket_options.h"
 #include "lib/rebuild/sockets_internal.h"
 
@@ -77,8 +73,7 @@ Result<void> make_netlink(SocketWork& work, size_t index) {
   CKPT_TRY_ASSIGN(work.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work.notes));
-  sockaddr_nl name{};
-  std::memcpy(&name, socket.name.data(), std::min(socket.name.size(), sizeof name));
+  auto name = proc::address_of<sockaddr_nl>(socket.name);
   name.nl_groups = 0;
   if (name.nl_pid != 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0)
     return sys_error(subject_of(socket), "cannot have its port number again");
@@ -86,8 +81,7 @@ Result<void> make_netlink(SocketWork& work, size_t index) {
     if (::setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0)
       return sys_error(subject_of(socket), fmt::format("cannot join group {}", group));
   }
-  sockaddr_nl peer{};
-  std::memcpy(&peer, socket.peer_name.data(), std::min(socket.peer_name.size(), sizeof peer));
+  auto peer = proc::address_of<sockaddr_nl>(socket.peer_name);
   if ((peer.nl_pid != 0 || peer.nl_groups != 0) && ::connect(fd, reinterpret_cast<sockaddr*>(&peer), sizeof peer) != 0)
     return sys_error(subject_of(socket), "cannot be connected");
   return set_options(fd, socket, true, work.notes);
@@ -98,8 +92,7 @@ Result<void> make_packet(SocketWork& work, size_t index) {
   CKPT_TRY_ASSIGN(work.fds[index], open_socket(socket.family, socket.type, 0));  // the protocol comes with bind
   int fd = work.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work.notes));
-  sockaddr_ll name{};  // getsockname gives it without the room for a hardware address
-  std::memcpy(&name, socket.name.data(), std::min(socket.name.size(), sizeof name));
+  auto name = proc::address_of<sockaddr_ll>(socket.name);  // getsockname left out the room for a hardware address
   bool bound = name.sll_protocol != 0 || name.sll_ifindex != 0;
   if (bound && ::bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0)
     return sys_error(subject_of(socket), "cannot be bound to its interface");
@@ -107,37 +100,6 @@ Result<void> make_packet(SocketWork& work, size_t index) {
 }
 
 }  // namespace
-
-std::string unix_name(const SocketName& name) {
-  constexpr size_t kStart = offsetof(sockaddr_un, sun_path);
-  if (name.size() <= kStart) return "";
-  std::string out(name.begin() + kStart, name.end());
-  return out[0] == 0 ? out : std::string(out.c_str());
-}
-
-bool is_abstract(const SocketName& name) {
-  std::string text = unix_name(name);
-  return !text.empty() && text[0] == 0;
-}
-
-std::string name_text(const SocketName& name) {
-  sockaddr_storage storage{};
-  std::memcpy(&storage, name.data(), std::min(name.size(), sizeof storage));
-  std::array<char, INET6_ADDRSTRLEN> text{};
-  if (storage.ss_family == AF_UNIX) {
-    std::string out = unix_name(name);
-    return is_abstract(name) ? "@" + escape_for_terminal(out.substr(1)) : out;
-  }
-  if (storage.ss_family == AF_INET) {
-    const auto& in = reinterpret_cast<const sockaddr_in&>(storage);
-    return fmt::format("{}:{}", ::inet_ntop(AF_INET, &in.sin_addr, text.data(), text.size()), ntohs(in.sin_port));
-  }
-  if (storage.ss_family == AF_INET6) {
-    const auto& in = reinterpret_cast<const sockaddr_in6&>(storage);
-    return fmt::format("[{}]:{}", ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size()), ntohs(in.sin6_port));
-  }
-  return "";
-}
 
 std::string subject_of(const Socket& socket) {
   const char* kind = socket.family == AF_UNIX ? "unix socket" : socket.family == AF_NETLINK ? "netlink socket"

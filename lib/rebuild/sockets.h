@@ -30,13 +30,13 @@ class Sockets {
   std::vector<UniqueFd> fds;
 
   /// Connections go on: repair mode ends, what was never sent is sent, FINs follow. After the packet filter of the dump has
-  /// been removed, just before the processes run; needs `fds`, or duplicates put back there.
-  Result<void> release();
+  /// been removed, just before the processes run; needs `fds` (duplicates do, if the caller has moved them).
+  Result<void> release(ProgressSink& notes);
 
  private:
   friend class InetMaker;
   struct Connection {
-    int fd = -1;                    ///< of `fds`
+    size_t index = 0;               ///< of `fds`
     const store::Socket* record = nullptr;
     std::vector<std::byte> unsent;
     bool peer_in_tree = false;

@@ -117,17 +117,14 @@ Result<void> InetMaker::make_listening(size_t index) {
   return set_options(fd, socket, true, work_.notes);
 }
 
+/// Reads as ended, and takes nothing: shutdown marks it although it answers that there is no connection.
 Result<void> InetMaker::make_closed(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
-  CKPT_TRY(set_options(work_.fds[index].get(), socket, false, work_.notes));
-  return set_options(work_.fds[index].get(), socket, true, work_.notes);
+  int fd = work_.fds[index].get();
+  CKPT_TRY(set_options(fd, socket, false, work_.notes));
+  if (::shutdown(fd, SHUT_RDWR) != 0 && errno != ENOTCONN) return sys_error(subject_of(socket), "cannot be shut down");
+  return set_options(fd, socket, true, work_.notes);
 }
-
-Result<void> InetMaker::make_established(size_t index) {
-  return Error(Code::kUnsupported, subject_of(work_.records[index]), "an established TCP connection, which cannot be made again yet");
-}
-
-Result<void> Sockets::release() { return {}; }
 
 }  // namespace ckpt::rebuild

@@ -18,30 +18,15 @@
 
 namespace ckpt::rebuild {
 
+using proc::address_of;
+using proc::name_of;
+using proc::plain_name;
+
 namespace {
 
 constexpr size_t kMaxPacket = 65535;
 
-template <class T>
-T address_of(const SocketName& name) {
-  T out{};
-  std::memcpy(&out, name.data(), std::min(name.size(), sizeof out));
-  return out;
-}
-
 int family_of(const SocketName& name) { return address_of<sockaddr>(name).sa_family; }
-
-/// IPv4 written as IPv6 (::ffff:a.b.c.d) becomes IPv4, for the packets are.
-SocketName unmapped(const SocketName& name) {
-  if (family_of(name) != AF_INET6) return name;
-  auto six = address_of<sockaddr_in6>(name);
-  if (!IN6_IS_ADDR_V4MAPPED(&six.sin6_addr)) return name;
-  sockaddr_in four{};
-  four.sin_family = AF_INET, four.sin_port = six.sin6_port;
-  std::memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, 4);
-  auto* raw = reinterpret_cast<const uint8_t*>(&four);
-  return {raw, raw + sizeof four};
-}
 
 void add_words(uint64_t& sum, ByteSpan bytes) {
   for (size_t i = 0; i < bytes.size(); i += 2) {
@@ -111,7 +96,7 @@ bool is_wildcard(const SocketName& name) {
 
 /// Where to send what came for `message.to`: a group or an address that is gone is replaced by the loopback address.
 SocketName destination(const store::Socket& socket, const store::SocketMessage& message, const SocketName& from) {
-  SocketName to = unmapped(message.to.empty() ? socket.name : message.to);
+  SocketName to = plain_name(message.to.empty() ? socket.name : message.to);
   if (family_of(to) == family_of(from) && !is_wildcard(to) && is_local(to)) return to;
   uint16_t port = family_of(socket.name) == AF_INET ? address_of<sockaddr_in>(socket.name).sin_port
                                                     : address_of<sockaddr_in6>(socket.name).sin6_port;
@@ -119,9 +104,7 @@ SocketName destination(const store::Socket& socket, const store::SocketMessage& 
   four.sin_family = AF_INET, four.sin_port = port, four.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
   sockaddr_in6 six{};
   six.sin6_family = AF_INET6, six.sin6_port = port, six.sin6_addr = in6addr_loopback;
-  ByteSpan raw = family_of(from) == AF_INET ? raw_of(four) : raw_of(six);
-  auto* start = reinterpret_cast<const uint8_t*>(raw.data());
-  return {start, start + raw.size()};
+  return family_of(from) == AF_INET ? name_of(four) : name_of(six);
 }
 
 uint16_t port_of(const SocketName& name) { return address_of<sockaddr_in>(name).sin_port; }
@@ -152,7 +135,7 @@ bool shares_port(int fd) {
 }  // namespace
 
 Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::SocketMessage& message, ByteSpan bytes) {
-  SocketName from = unmapped(message.from);
+  SocketName from = plain_name(message.from);
   if (from.size() < sizeof(sockaddr_in) || bytes.size() > kMaxPacket - sizeof(ip6_hdr) - sizeof(udphdr))
     return Error(Code::kUnsupported, subject_of(socket), "holds a datagram that cannot be sent again");
   SocketName to = destination(socket, message, from);
@@ -178,7 +161,7 @@ Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::S
 }
 
 Result<void> inject_segment(const SocketName& local, const SocketName& remote, const Segment& segment) {
-  SocketName from = unmapped(remote), to = unmapped(local);
+  SocketName from = plain_name(remote), to = plain_name(local);
   tcphdr head{};
   head.source = port_of(from), head.dest = port_of(to);
   head.seq = htonl(segment.sequence), head.ack_seq = htonl(segment.acknowledgement);

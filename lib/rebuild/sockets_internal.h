@@ -10,19 +10,19 @@
 
 #include "lib/base/bytes.h"
 #include "lib/proc/sock_diag.h"
+#include "lib/proc/socket_name.h"
 #include "lib/rebuild/sockets.h"
 #include "lib/rebuild/sockets_run_as.h"
 
 namespace ckpt::rebuild {
 
-using SocketName = std::vector<uint8_t>;  ///< a struct sockaddr of its exact length
+using proc::is_abstract;
+using proc::name_text;
+using proc::SocketName;
+using proc::unix_name;
 
 /// "unix socket 123 (/run/x)", for messages.
 std::string subject_of(const store::Socket& socket);
-std::string name_text(const SocketName& name);
-/// The path or abstract name of a struct sockaddr_un; empty: none.
-std::string unix_name(const SocketName& name);
-bool is_abstract(const SocketName& name);
 
 Result<UniqueFd> open_socket(int family, int type, int protocol);
 /// Sets those options that differ from what the socket has, late or early ones, and with the early ones its owner, mode and

@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "lib/capture/sockets.h"
+#include "lib/capture/sockets_repair.h"
 #include "lib/proc/host.h"
 #include "lib/rebuild/sockets.h"
 
@@ -90,8 +91,7 @@ struct Tree {
   }
 
   Result<void> rebuild() {
-    for (int fd : fds) ::close(fd);
-    fds.clear();
+    if (!fds.empty() && !end_silently()) return Error(Code::kBug, "test", "cannot end the connections");
     for (size_t i = 0; i < sockets.size(); ++i) sockets[i].content_offset = i;
     rebuild::Reasons reasons;
     rebuild::SocketSources sources;
@@ -103,7 +103,21 @@ struct Tree {
     made = rebuild::make_sockets(sockets, sources, reasons, rebuild_notes);
     for (const UniqueFd& fd : made.fds) fds.push_back(fd.get());
     CKPT_TRY(reasons.verdict("test"));
-    return made.release();
+    return made.release(rebuild_notes);
+  }
+
+  /// What the end of the processes does: connections say nothing about it.
+  bool end_silently() {
+    std::vector<int> connections;
+    for (size_t i = 0; i < sockets.size(); ++i) {
+      if (sockets[i].tcp.state != 0 && sockets[i].state == store::SocketState::kConnected) connections.push_back(fds[i]);
+    }
+    auto hold = capture::TcpHold::enter(connections);
+    if (!hold) return false;
+    for (int fd : fds) ::close(fd);
+    fds.clear();
+    hold->keep();
+    return true;
   }
 
   /// The whole way; fails the test when anything stands in it.
