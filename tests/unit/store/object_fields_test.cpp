@@ -2,6 +2,7 @@
 
 #include "lib/store/ipc_fields.h"
 #include "lib/store/lock_fields.h"
+#include "lib/store/placement_fields.h"
 #include "lib/store/seccomp_fields.h"
 #include "lib/store/terminal_fields.h"
 #include "lib/store/watch_fields.h"
@@ -47,4 +48,11 @@ TEST_CASE("records: no member of a System V object or of a POSIX queue is lost")
 
 TEST_CASE("records: no member of seccomp is lost") {
   CHECK(survives(Seccomp{{{true, std::vector<uint8_t>(16, 7)}, {false, std::vector<uint8_t>(8, 9)}}, {{2, false, {0, 1, 0}}, {1, true, {}}}}));
+}
+
+TEST_CASE("records: no member of a control group, a NUMA policy or a protection key is lost") {
+  CHECK(survives(Cgroup{"cpu,cpuacct", "/a"}));
+  CHECK(survives(MemoryPolicy{0x8002, {0, 3}}));
+  CHECK(survives(MappingPolicy{0x1000, {3, {1}}}));
+  CHECK(survives(ProtectionKeys{6, {{0x2000, 2}}}));
 }

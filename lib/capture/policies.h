@@ -1,0 +1,29 @@
+// NUMA policies and memory protection keys.
+#pragma once
+
+#include <string_view>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/proc/borrowed_thread.h"
+#include "lib/store/placement_image.h"
+
+namespace ckpt::capture {
+
+/// The policy of the borrowed thread.
+Result<store::MemoryPolicy> read_thread_policy(proc::BorrowedThread& thread);
+
+/// The mappings with a policy of their own; `leader` is the borrowed leader of process `pid`. By start address: of a mapping
+/// that the image has as several, the policy is that of all its parts up to the next line.
+Result<std::vector<store::MappingPolicy>> read_mapping_policies(proc::BorrowedThread& leader, int pid);
+
+/// Text of /proc/PID/numa_maps: every mapping that is not shown as "default". One without a policy of its own is shown with
+/// the leader's.
+Result<std::vector<store::MappingPolicy>> parse_numa_maps(std::string_view text);
+
+/// Which protection keys the process has allocated. `nowhere`: a page that is not mapped. No key is allocated to find out.
+Result<uint32_t> read_allocated_keys(proc::BorrowedThread& thread, proc::RemoteAddress nowhere);
+/// The mappings with a key, from the text of /proc/PID/smaps ("ProtectionKey:" lines).
+std::vector<store::ProtectionKeys::Range> parse_protection_keys(std::string_view smaps);
+
+}  // namespace ckpt::capture

@@ -1,0 +1,233 @@
+// Control groups, NUMA policies, protection keys: set here, read, and set again in a child.
+#include <doctest/doctest.h>
+#include <fmt/format.h>
+#include <linux/mempolicy.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <filesystem>
+
+#include "lib/base/io.h"
+#include "lib/capture/cgroups.h"
+#include "lib/capture/policies.h"
+#include "lib/proc/frozen_process.h"
+#include "lib/rebuild/cgroups.h"
+#include "lib/rebuild/child.h"
+#include "lib/rebuild/policies.h"
+
+using namespace ckpt;
+namespace fs = std::filesystem;
+
+namespace {
+
+class Notes final : public ProgressSink {
+ public:
+  void begin(std::string_view, uint64_t) override {}
+  void advance(uint64_t) override {}
+  void note(std::string_view text) override { all += std::string(text) + "\n"; }
+  std::string all;
+};
+
+/// A child that sleeps, killed at the end.
+struct Sleeper {
+  explicit Sleeper(void (*prepare)() = nullptr) {
+    pid = ::fork();
+    if (pid == 0) {
+      if (prepare != nullptr) prepare();
+      for (;;) ::pause();
+    }
+  }
+  ~Sleeper() {
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+  }
+  pid_t pid;
+};
+
+int free_pid() {
+  pid_t pid = ::fork();
+  if (pid == 0) ::_exit(0);
+  ::waitpid(pid, nullptr, 0);
+  return pid;
+}
+
+constexpr uint64_t kPlace = 0x510000000000;
+constexpr size_t kSize = 1 << 20;
+
+std::string read_text(const std::string& path) {
+  auto text = io::read_file(path, 64 << 20);
+  REQUIRE(text);
+  return *text;
+}
+
+}  // namespace
+
+TEST_CASE("cgroups: lines of both versions are read; where their folders are") {
+  auto groups = capture::parse_cgroups("12:cpu,cpuacct:/a/b c\n1:name=systemd:/\n0::/user.slice\n");
+  REQUIRE(groups);
+  CHECK(*groups == std::vector<store::Cgroup>{{"cpu,cpuacct", "/a/b c"}, {"name=systemd", "/"}, {"", "/user.slice"}});
+  for (const char* text : {"x", "1:a", "1:a:", "1:a:b"}) CHECK_FALSE(capture::parse_cgroups(text));
+  auto mounts = rebuild::CgroupMounts::parse(
+      "30 25 0:26 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,name=systemd\n"
+      "31 25 0:27 /in /sys/fs/cgroup/cpu rw shared:1 - cgroup cgroup rw,cpu,cpuacct\n"
+      "32 25 0:28 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+      "33 25 0:29 / /tmp rw - tmpfs tmpfs rw\n");
+  CHECK(mounts.folder_of({"name=systemd", "/"}) == "/sys/fs/cgroup/systemd");
+  CHECK(mounts.folder_of({"cpu,cpuacct", "/in/deep"}) == "/sys/fs/cgroup/cpu/deep");
+  CHECK(mounts.folder_of({"cpu", "/in"}) == "/sys/fs/cgroup/cpu");
+  CHECK(mounts.folder_of({"cpu", "/inner"}) == "");
+  CHECK(mounts.folder_of({"", "/a"}) == "/sys/fs/cgroup/unified/a");
+  CHECK(mounts.folder_of({"", "/../a"}) == "");
+  CHECK(mounts.folder_of({"memory", "/a"}) == "");
+}
+
+TEST_CASE("cgroups: a process goes back to its group, which is made again if it is gone") {
+  auto mounts = rebuild::CgroupMounts::find();
+  REQUIRE(mounts);
+  std::string root = mounts->folder_of({"", "/"});
+  fs::path folder = fs::path(root) / fmt::format("ckpt-test-{}", ::getpid());
+  if (root.empty() || ::mkdir(folder.c_str(), 0755) != 0) {
+    MESSAGE("skipped: no control group can be made here");
+    return;
+  }
+  std::vector<store::Cgroup> groups;
+  {
+    Sleeper first;
+    REQUIRE(io::write_file(folder / "cgroup.procs", std::to_string(first.pid)));
+    auto found = capture::read_cgroups(first.pid, first.pid);
+    REQUIRE(found);
+    groups = *found;
+  }
+  Notes notes;
+  {
+    Sleeper second;
+    rebuild::join_cgroups(*mounts, second.pid, groups, notes);
+    CHECK(notes.all.empty());
+    CHECK(*capture::read_cgroups(second.pid, second.pid) == groups);
+    rebuild::join_cgroups(*mounts, second.pid, groups, notes);
+    CHECK(notes.all.empty());
+  }
+  for (int i = 0; i < 1000 && ::rmdir(folder.c_str()) != 0; ++i) ::usleep(1000);
+  REQUIRE_FALSE(fs::exists(folder));
+  {
+    Sleeper third;
+    rebuild::join_cgroups(*mounts, third.pid, groups, notes);
+    CHECK(notes.all.find("made again") != std::string::npos);
+    CHECK(*capture::read_cgroups(third.pid, third.pid) == groups);
+    notes.all.clear();
+    rebuild::join_cgroups(*mounts, third.pid, {{"nothing-of-that-name", "/"}}, notes);
+    CHECK(notes.all.find("not mounted") != std::string::npos);
+  }
+  for (int i = 0; i < 1000 && ::rmdir(folder.c_str()) != 0; ++i) ::usleep(1000);
+}
+
+TEST_CASE("numa: every form of a policy is read") {
+  auto found = capture::parse_numa_maps(
+      "1000 default file=/a mapped=1 N0=1\n2000 interleave:0-1,4 anon=1\n3000 bind=static:2\n"
+      "4000 prefer (many):0-1 file=/x\\040y\n5000 weighted interleave=relative|balancing:1\n6000 local\n7000 prefer:3 heap\n");
+  REQUIRE_MESSAGE(found, found.error().text());
+  CHECK(*found == std::vector<store::MappingPolicy>{{0x2000, {3, {0, 1, 4}}},
+                                                    {0x3000, {2 | MPOL_F_STATIC_NODES, {2}}},
+                                                    {0x4000, {5, {0, 1}}},
+                                                    {0x5000, {6 | MPOL_F_RELATIVE_NODES | (1 << 13), {1}}},
+                                                    {0x6000, {4, {}}},
+                                                    {0x7000, {MPOL_PREFERRED, {3}}}});
+  for (const char* text : {"x default", "1000 what", "1000 bind:x", "1000 bind:5-2", "1000 bind:0-99999", "1000 bind=odd:0", "1000"})
+    CHECK_FALSE(capture::parse_numa_maps(text));
+}
+
+TEST_CASE("numa: policies of a thread and of a mapping come back") {
+  Sleeper target([] {
+    ::mmap(reinterpret_cast<void*>(kPlace), kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    uint64_t nodes = 1;
+    ::syscall(SYS_mbind, kPlace, kSize, MPOL_BIND | MPOL_F_STATIC_NODES, &nodes, 65, 0);
+    ::mmap(reinterpret_cast<void*>(kPlace + 2 * kSize), kSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    ::syscall(SYS_mbind, kPlace + 2 * kSize, kSize, MPOL_INTERLEAVE, &nodes, 65, 0);  // as the thread's own
+    ::syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &nodes, 65);
+  });
+  store::MemoryPolicy thread, none{};
+  std::vector<store::MappingPolicy> mappings;
+  uint32_t keys = 1;
+  for (int i = 0; i < 1000 && proc::read_small(target.pid, "syscall").value_or("").rfind("34 ", 0) != 0; ++i) ::usleep(1000);
+  {
+    auto frozen = proc::FrozenProcess::freeze(target.pid, 1'000'000, Cancel());
+    REQUIRE(frozen);
+    auto maps = proc::read_maps(target.pid, false);
+    REQUIRE(maps);
+    auto gadgets = proc::find_gadgets(target.pid, *maps);
+    REQUIRE(gadgets);
+    auto scratch = proc::Scratch::map(target.pid, target.pid, *gadgets);
+    REQUIRE(scratch);
+    auto borrowed = proc::BorrowedThread::begin(*scratch, target.pid);
+    REQUIRE(borrowed);
+    auto policy = capture::read_thread_policy(*borrowed);
+    REQUIRE_MESSAGE(policy, policy.error().text());
+    thread = *policy;
+    auto own = capture::read_mapping_policies(*borrowed, target.pid);
+    REQUIRE_MESSAGE(own, own.error().text());
+    mappings = *own;
+    auto allocated = capture::read_allocated_keys(*borrowed, proc::RemoteAddress(kPlace + kSize));
+    REQUIRE(allocated);
+    keys = *allocated;
+    REQUIRE(borrowed->finish());
+    REQUIRE(scratch->unmap());
+  }
+  CHECK(thread == store::MemoryPolicy{MPOL_INTERLEAVE, {0}});
+  CHECK(keys == 0);
+  CHECK(mappings == std::vector<store::MappingPolicy>{{kPlace, {MPOL_BIND | MPOL_F_STATIC_NODES, {0}}},
+                                                      {kPlace + 2 * kSize, {MPOL_INTERLEAVE, {0}}}});
+
+  if (::geteuid() != 0) return;
+  auto scratch = rebuild::Scratch::create({{kPlace, kPlace + kSize}});
+  REQUIRE(scratch);
+  auto child = rebuild::Child::create(free_pid(), *scratch);
+  REQUIRE(child);
+  rebuild::Script script;
+  script.add("map", SYS_mmap, kPlace, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  rebuild::set_mapping_policy(mappings[0].policy, kPlace, kPlace + kSize, *scratch, script);
+  rebuild::set_thread_policy(thread, *scratch, script);
+  REQUIRE(child->run(script));
+  auto shown = [&] {
+    auto found = capture::parse_numa_maps(read_text(fmt::format("/proc/{}/numa_maps", child->pid())));
+    REQUIRE(found);
+    return *found;
+  };
+  auto all = shown();
+  CHECK(std::find(all.begin(), all.end(), mappings[0]) != all.end());
+  CHECK(all.size() > 1);  // the others have the thread's
+  CHECK(std::all_of(all.begin(), all.end(), [&](const auto& one) { return one == mappings[0] || one.policy == thread; }));
+  rebuild::Script reset;
+  rebuild::set_thread_policy(none, *scratch, reset);
+  REQUIRE(child->run(reset));
+  CHECK(shown() == std::vector<store::MappingPolicy>{mappings[0]});
+
+  rebuild::Reasons reasons;
+  rebuild::check_policy(thread, "thread", reasons);
+  rebuild::check_policy(none, "thread", reasons);
+  CHECK(reasons.size() == 0);
+  rebuild::check_policy({MPOL_BIND, {1000}}, "thread", reasons);
+  CHECK(reasons.size() == 1);
+  rebuild::check_policy({MPOL_BIND, {-1}}, "thread", reasons);
+  CHECK(reasons.size() == 2);
+}
+
+TEST_CASE("protection keys: lines of smaps are read, and keys are allocated so that each gets its number") {
+  auto ranges = capture::parse_protection_keys("1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nProtectionKey:         0\n"
+                                               "2000-4000 rw-p 0 00:00 0 [heap]\nProtectionKey:         5\nVmFlags: rd\n");
+  REQUIRE(ranges.size() == 1);
+  CHECK(ranges[0] == store::ProtectionKeys::Range{0x2000, 5});
+  rebuild::Script script;
+  rebuild::allocate_keys(1u << 2 | 1u << 5, script);
+  REQUIRE(script.size() == 8);
+  CHECK(script.calls()[4].number == SYS_pkey_alloc);
+  CHECK(script.calls()[5].number == SYS_pkey_free);
+  CHECK(script.calls()[5].args[0] == 1);
+  CHECK(script.calls()[7].args[0] == 4);
+  rebuild::Script nothing;
+  rebuild::allocate_keys(0, nothing);
+  CHECK(nothing.empty());
+}
