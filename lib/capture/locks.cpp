@@ -29,16 +29,22 @@ bool parse_number(std::string_view text, int64_t& out) {
 /// "1: POSIX  ADVISORY  WRITE 5283 fe:00:2187288 10 29", the last word also EOF.
 Result<FileLock> parse_lock(std::string_view line) {
   std::string_view rest = line;
-  auto malformed = [&] { return fail(Code::kIo, "fdinfo", fmt::format("lock \"{}\" is not in a form that this ckpt knows", line)); };
+  auto malformed = [&] {
+    return fail(Code::kIo, "fdinfo", fmt::format("lock \"{}\" is not in a form that this ckpt knows", line));
+  };
   FileLock out;
   (void)next_word(rest);  // a running number
   std::string_view kind = next_word(rest), state = next_word(rest), mode = next_word(rest);
   if (kind == "LEASE" || kind == "DELEG")
     return fail(Code::kUnsupported, "", fmt::format("holds a lease ({}), which is not supported", state));
-  if (kind == "FLOCK") out.kind = LockKind::kFlock;
-  else if (kind == "POSIX") out.kind = LockKind::kPosix;
-  else if (kind == "OFDLCK") out.kind = LockKind::kOfd;
-  else return malformed();
+  if (kind == "FLOCK")
+    out.kind = LockKind::kFlock;
+  else if (kind == "POSIX")
+    out.kind = LockKind::kPosix;
+  else if (kind == "OFDLCK")
+    out.kind = LockKind::kOfd;
+  else
+    return malformed();
   if (mode != "READ" && mode != "WRITE") return malformed();
   out.write = mode == "WRITE";
   (void)next_word(rest);  // pid

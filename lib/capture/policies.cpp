@@ -48,7 +48,8 @@ bool parse_nodes(std::string_view text, std::vector<int>& out) {
 
 /// The kernel's names (mpol_to_str), in the order of MPOL_DEFAULT, PREFERRED, BIND, INTERLEAVE, LOCAL, PREFERRED_MANY,
 /// WEIGHTED_INTERLEAVE.
-constexpr std::array<std::string_view, 7> kModes = {"default", "prefer", "bind", "interleave", "local", "prefer (many)", "weighted interleave"};
+constexpr std::array<std::string_view, 7> kModes = {
+    "default", "prefer", "bind", "interleave", "local", "prefer (many)", "weighted interleave"};
 
 /// "interleave=static|balancing:0-1".
 bool parse_policy(std::string_view text, MemoryPolicy& out) {
@@ -62,10 +63,14 @@ bool parse_policy(std::string_view text, MemoryPolicy& out) {
   while (!flags.empty()) {
     std::string_view flag = next(flags, '|');
     constexpr int kBalancing = 1 << 13;  // MPOL_F_NUMA_BALANCING, since 5.12
-    if (flag == "static") out.mode |= MPOL_F_STATIC_NODES;
-    else if (flag == "relative") out.mode |= MPOL_F_RELATIVE_NODES;
-    else if (flag == "balancing") out.mode |= kBalancing;
-    else return false;
+    if (flag == "static")
+      out.mode |= MPOL_F_STATIC_NODES;
+    else if (flag == "relative")
+      out.mode |= MPOL_F_RELATIVE_NODES;
+    else if (flag == "balancing")
+      out.mode |= kBalancing;
+    else
+      return false;
   }
   return parse_nodes(nodes, out.nodes);
 }
@@ -104,7 +109,9 @@ Result<MemoryPolicy> read_policy(proc::BorrowedThread& thread, uint64_t address,
   } answer;
   CKPT_TRY_ASSIGN(proc::RemoteAddress room, thread.put({reinterpret_cast<const std::byte*>(&answer), sizeof answer}));
   constexpr uint64_t kNodes = 16 * 64;
-  CKPT_TRY_ASSIGN(int64_t done, thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(decltype(answer), nodes), kNodes + 1, address, flags, 0}));
+  CKPT_TRY_ASSIGN(int64_t done,
+                  thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(decltype(answer), nodes),
+                                                  kNodes + 1, address, flags, 0}));
   if (done == -ENOSYS) return MemoryPolicy{};
   if (done < 0) return sys_error(static_cast<int>(-done), "memory policy", "cannot be read");
   CKPT_TRY(thread.get({reinterpret_cast<std::byte*>(&answer), sizeof answer}));
@@ -123,7 +130,8 @@ Result<MemoryPolicy> read_thread_policy(proc::BorrowedThread& thread) { return r
 Result<std::vector<store::MappingPolicy>> read_mapping_policies(proc::BorrowedThread& leader, int pid) {
   constexpr uint64_t kLimit = 512 << 20;
   auto text = io::read_file(fmt::format("/proc/{}/numa_maps", pid), kLimit);
-  if (!text && text.error().code == Code::kNotFound) return std::vector<store::MappingPolicy>();  // a kernel without NUMA
+  if (!text && text.error().code == Code::kNotFound)
+    return std::vector<store::MappingPolicy>();  // a kernel without NUMA
   if (!text) return text.error();
   CKPT_TRY_ASSIGN(auto shown, parse_numa_maps(*text));
   CKPT_TRY_ASSIGN(MemoryPolicy own, read_thread_policy(leader));

@@ -13,15 +13,16 @@ namespace ckpt::capture {
 /// The policy of the borrowed thread.
 Result<store::MemoryPolicy> read_thread_policy(proc::BorrowedThread& thread);
 
-/// The mappings with a policy of their own; `leader` is the borrowed leader of process `pid`. By start address: of a mapping
-/// that the image has as several, the policy is that of all its parts up to the next line.
+/// The mappings with a policy of their own; `leader` is the borrowed leader of process `pid`. By start address: of a
+/// mapping that the image has as several, the policy is that of all its parts up to the next line.
 Result<std::vector<store::MappingPolicy>> read_mapping_policies(proc::BorrowedThread& leader, int pid);
 
-/// Text of /proc/PID/numa_maps: every mapping that is not shown as "default". One without a policy of its own is shown with
-/// the leader's.
+/// Text of /proc/PID/numa_maps: every mapping that is not shown as "default". One without a policy of its own is shown
+/// with the leader's.
 Result<std::vector<store::MappingPolicy>> parse_numa_maps(std::string_view text);
 
-/// Which protection keys the process has allocated. `nowhere`: a page that is not mapped. No key is allocated to find out.
+/// Which protection keys the process has allocated. `nowhere`: a page that is not mapped. No key is allocated to find
+/// out.
 Result<uint32_t> read_allocated_keys(proc::BorrowedThread& thread, proc::RemoteAddress nowhere);
 /// The mappings with a key, from the text of /proc/PID/smaps ("ProtectionKey:" lines).
 std::vector<store::ProtectionKeys::Range> parse_protection_keys(std::string_view smaps);

@@ -65,7 +65,8 @@ Result<void> copy_messages(int fd, store::PosixQueue& queue) {
   // An unlinked queue can be opened again through /proc alone, whatever the access mode of the descriptor.
   UniqueFd both(::open(fmt::format("/proc/self/fd/{}", fd).c_str(), O_RDWR | O_CLOEXEC));
   if (!both) return sys_error(queue.name, "cannot be opened for its messages");
-  size_t room = (static_cast<size_t>(queue.max_messages)) * (sizeof(Slot) + padded(static_cast<size_t>(queue.message_size)));
+  size_t room =
+      (static_cast<size_t>(queue.max_messages)) * (sizeof(Slot) + padded(static_cast<size_t>(queue.message_size)));
   size_t whole = padded(sizeof(Taken)) + room;
   void* memory = ::mmap(nullptr, whole, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return sys_error(queue.name, "no memory for its messages");
@@ -143,7 +144,8 @@ Result<store::PosixQueue> describe_posix_queue(int fd, std::string_view link, bo
   CKPT_TRY_ASSIGN(int waiting, notified_process(readable.get(), out.name));
   if (waiting != 0) {
     return fail(Code::kUnsupported, "",
-                fmt::format("the message queue {}, of which process {} waits to be notified, which is not supported", out.name, waiting));
+                fmt::format("the message queue {}, of which process {} waits to be notified, which is not supported",
+                            out.name, waiting));
   }
   if (out.deleted && frozen && out.waiting != 0) CKPT_TRY(copy_messages(fd, out));
   return out;

@@ -37,7 +37,8 @@ Result<store::ThreadSeccomp> describe_thread(int pid, int tid, Known& known, sto
       return fail(Code::kUnsupported, "",
                   fmt::format("thread {} has a seccomp filter that asks another process, which is not supported", tid));
     }
-    auto [place, is_new] = known.try_emplace({program->log, program->instructions}, static_cast<uint32_t>(out.filters.size()));
+    auto [place, is_new] =
+        known.try_emplace({program->log, program->instructions}, static_cast<uint32_t>(out.filters.size()));
     if (is_new) out.filters.push_back({program->log, std::move(program->instructions)});
     thread.chain.push_back(place->second);
   }

@@ -115,7 +115,8 @@ class Finder {
       if (file.hung_up) {
         out_.refused.emplace_back(i, "the master of a terminal, hung up, which is not supported");
       } else if (::ioctl(fds_[i], TIOCGETD, &discipline) == 0 && discipline != N_TTY) {
-        out_.refused.emplace_back(i, fmt::format("a terminal with line discipline {}, which is not supported", discipline));
+        out_.refused.emplace_back(
+            i, fmt::format("a terminal with line discipline {}, which is not supported", discipline));
       } else {
         CKPT_TRY_ASSIGN(Terminal terminal, describe_pair(file.index, fds_[i]));
         out_.ends[i].terminal = static_cast<int>(out_.terminals.size());
@@ -146,7 +147,8 @@ class Finder {
     if (file.hung_up) return {};
     int discipline = 0;
     if (::ioctl(fds_[i], TIOCGETD, &discipline) == 0 && discipline != N_TTY)
-      out_.refused.emplace_back(i, fmt::format("a terminal with line discipline {}, which is not supported", discipline));
+      out_.refused.emplace_back(i,
+                                fmt::format("a terminal with line discipline {}, which is not supported", discipline));
     CKPT_TRY_ASSIGN(bool exclusive, read_flag(fds_[i], TIOCGEXCL, file.index));
     terminal.slave_exclusive |= exclusive;
     return {};
@@ -230,21 +232,27 @@ Result<std::optional<TerminalFile>> identify_terminal(int fd) {
   if (first == kAux && second == kAuxPtmx) {
     out.side = TerminalSide::kMaster;
     unsigned index = 0;
-    if (::ioctl(fd, TIOCGPTN, &index) == 0) out.index = static_cast<int>(index);
-    else out.hung_up = true;
+    if (::ioctl(fd, TIOCGPTN, &index) == 0)
+      out.index = static_cast<int>(index);
+    else
+      out.hung_up = true;
     return std::optional(out);
   }
   bool controlling = first == kAux && second == kAuxTty;
   out.index = slave_index(st.st_rdev);
   if (out.index < 0 && first != kConsole && first != kAux) return std::optional<TerminalFile>();
   unsigned device = 0;
-  if (::ioctl(fd, TIOCGDEV, &device) != 0) out.hung_up = errno == EIO;
-  else if (controlling) out.index = slave_index(device);
+  if (::ioctl(fd, TIOCGDEV, &device) != 0)
+    out.hung_up = errno == EIO;
+  else if (controlling)
+    out.index = slave_index(device);
   if (controlling) out.side = TerminalSide::kControlling;
   return std::optional(out);
 }
 
-Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen) { return Finder(fds, frozen).run(); }
+Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen) {
+  return Finder(fds, frozen).run();
+}
 
 std::vector<std::pair<int, std::string>> outside_users_of_terminals(const std::vector<Terminal>& terminals,
                                                                     const std::vector<int>& tree) {

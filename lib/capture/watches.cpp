@@ -116,8 +116,8 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
-/// Runs `work` in a thread with a current folder of its own, which `FileFinder::path_of` changes: to name a file system by
-/// an open file would need one opened for reading, and the target may be watching just that.
+/// Runs `work` in a thread with a current folder of its own, which `FileFinder::path_of` changes: to name a file system
+/// by an open file would need one opened for reading, and the target may be watching just that.
 template <class Work>
 auto with_own_folder(Work work) -> decltype(work()) {
   decltype(work()) out = fail(Code::kIo, "", "cannot have a current folder of its own");
@@ -182,8 +182,9 @@ Result<std::string> FileFinder::path_of(const Handle& handle) const {
     std::string path = find_in(hint, handle);
     if (!path.empty()) return path;
   }
-  return fail(Code::kUnsupported, "", fmt::format("a file (device {}:{}, inode {}) whose name cannot be found",
-                                                  major(handle.device), minor(handle.device), handle.inode));
+  return fail(Code::kUnsupported, "",
+              fmt::format("a file (device {}:{}, inode {}) whose name cannot be found", major(handle.device),
+                          minor(handle.device), handle.inode));
 }
 
 Result<std::string> FileFinder::path_of_mount(int mount_id) const {
@@ -281,7 +282,8 @@ Result<store::Fanotify> describe_fanotify(int fd, std::string_view fdinfo, const
   if ((out.flags & (FAN_CLASS_CONTENT | FAN_CLASS_PRE_CONTENT)) != 0)
     return fail(Code::kUnsupported, "", "fanotify that decides about accesses, which is not supported");
   CKPT_TRY_ASSIGN(int waiting, waiting_bytes(fd, "fanotify"));
-  if (waiting != 0) return fail(Code::kUnsupported, "", "fanotify with events that wait to be read, which is not supported");
+  if (waiting != 0)
+    return fail(Code::kUnsupported, "", "fanotify with events that wait to be read, which is not supported");
   return out;
 }
 

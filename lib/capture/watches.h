@@ -1,4 +1,5 @@
-// inotify, fanotify and pidfd descriptors, from a duplicate and the text of /proc/PID/fdinfo/FD. Nothing is read from them.
+// inotify, fanotify and pidfd descriptors, from a duplicate and the text of /proc/PID/fdinfo/FD. Nothing is read from
+// them.
 #pragma once
 
 #include <map>
@@ -14,8 +15,8 @@ namespace ckpt::capture {
 /// Finds what a file handle or a mount number stands for, in the mount namespace of ckpt.
 class FileFinder {
  public:
-  /// `hints`: folders where a file may lie whose name the kernel has forgotten (folders of other open files, the current
-  /// one).
+  /// `hints`: folders where a file may lie whose name the kernel has forgotten (folders of other open files, the
+  /// current one).
   static Result<FileFinder> create(std::vector<std::string> hints);
 
   struct Handle {
@@ -23,8 +24,8 @@ class FileFinder {
     int type = 0;
     std::vector<uint8_t> bytes;
   };
-  /// kAnswerNo: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current folder:
-  /// call it in a thread that shares its own with none.
+  /// kAnswerNo: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current
+  /// folder: call it in a thread that shares its own with none.
   Result<std::string> path_of(const Handle& handle) const;
   Result<std::string> path_of_mount(int mount_id) const;
   Result<std::string> path_of_filesystem(uint64_t device) const;
@@ -41,8 +42,8 @@ class FileFinder {
 
 /// Errors name the watch; each is a reason against a dump.
 Result<store::Inotify> describe_inotify(int fd, std::string_view fdinfo, const FileFinder& finder);
-/// Groups that decide about an access (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) are kUnsupported, and so are events that
-/// wait.
+/// Groups that decide about an access (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) are kUnsupported, and so are events
+/// that wait.
 Result<store::Fanotify> describe_fanotify(int fd, std::string_view fdinfo, const FileFinder& finder);
 /// The caller checks that the process is one of the tree.
 Result<store::ProcessHandle> parse_pidfd(std::string_view fdinfo);

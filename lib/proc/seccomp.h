@@ -9,9 +9,10 @@
 
 namespace ckpt::proc {
 
-/// PTRACE_O_SUSPEND_SECCOMP, for `seize` and `set_options`: while the tracer is there, no filter judges the thread's calls.
-/// Needs CAP_SYS_ADMIN, a tracer without seccomp, and CONFIG_CHECKPOINT_RESTORE; EPERM or EINVAL otherwise. Without it a
-/// borrowed call may be refused, or kill the target. `set_options` replaces all options: pass it every time.
+/// PTRACE_O_SUSPEND_SECCOMP, for `seize` and `set_options`: while the tracer is there, no filter judges the thread's
+/// calls. Needs CAP_SYS_ADMIN, a tracer without seccomp, and CONFIG_CHECKPOINT_RESTORE; EPERM or EINVAL otherwise.
+/// Without it a borrowed call may be refused, or kill the target. `set_options` replaces all options: pass it every
+/// time.
 inline constexpr unsigned long kSuspendSeccomp = 1ul << 21;
 
 struct SeccompState {

@@ -34,7 +34,7 @@ struct Taken {
   TerminalQueues::Stop stop;
   const char* failed;  ///< a literal
   int error;
-  bool altered;        ///< something is missing from the terminal
+  bool altered;  ///< something is missing from the terminal
   bool done;
 };
 
@@ -197,7 +197,8 @@ class Queue {
   void find_stop() {
     if ((ready(slave_, POLLOUT) & POLLOUT) != 0) return;
     (void)::ioctl(slave_, TCXONC, TCOON);
-    taken_.stop = (ready(slave_, POLLOUT) & POLLOUT) != 0 ? TerminalQueues::Stop::kCall : TerminalQueues::Stop::kCharacter;
+    taken_.stop =
+        (ready(slave_, POLLOUT) & POLLOUT) != 0 ? TerminalQueues::Stop::kCall : TerminalQueues::Stop::kCharacter;
     if (taken_.stop == TerminalQueues::Stop::kCall) return;
     termios2 started = settings_;
     started.c_iflag &= ~static_cast<tcflag_t>(IXON);
@@ -337,7 +338,9 @@ Result<TerminalQueues> copy_terminal_queues(int master, int slave, const std::ve
 Result<void> fill_terminal_queues(int master, int slave, const TerminalQueues& queues, const std::string& subject) {
   CKPT_TRY_ASSIGN(Mapping room, shared_room());
   Taken& taken = *static_cast<Taken*>(static_cast<void*>(room.data()));
-  auto too_much = [&] { return fail(Code::kAnswerNo, subject, "the image has more content for it than a terminal holds"); };
+  auto too_much = [&] {
+    return fail(Code::kAnswerNo, subject, "the image has more content for it than a terminal holds");
+  };
   if (queues.lines.size() > kMaxLines || queues.typed.size() > kMaxBytes || queues.output.size() > kMaxBytes)
     return too_much();
   for (const auto& line : queues.lines) {

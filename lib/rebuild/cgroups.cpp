@@ -92,7 +92,8 @@ void join(const CgroupMounts& mounts, int pid, int tid, const char* file_v1, con
       continue;
     }
     auto moved = write_number(fs::path(folder) / (version_1 ? file_v1 : file_v2), tid);
-    if (!moved) progress.note(fmt::format("process {} is not put back into its {}: {}", pid, name, moved.error().text()));
+    if (!moved)
+      progress.note(fmt::format("process {} is not put back into its {}: {}", pid, name, moved.error().text()));
   }
 }
 
@@ -119,7 +120,8 @@ CgroupMounts CgroupMounts::parse(std::string_view mountinfo) {
 std::string CgroupMounts::folder_of(const store::Cgroup& group) const {
   std::vector<std::string> wanted = split(group.controllers, ',');
   // A path that leads out of ckpt's own cgroup namespace ("/../other"), or is no path of a group.
-  if (("/" + group.path + "/").find("/../") != std::string::npos || group.path.empty() || group.path[0] != '/') return "";
+  if (("/" + group.path + "/").find("/../") != std::string::npos || group.path.empty() || group.path[0] != '/')
+    return "";
   for (const Mount& mount : mounts_) {
     if (mount.version_2 != wanted.empty()) continue;
     bool all = std::all_of(wanted.begin(), wanted.end(), [&](const std::string& name) {
@@ -134,7 +136,8 @@ std::string CgroupMounts::folder_of(const store::Cgroup& group) const {
   return "";
 }
 
-void join_cgroups(const CgroupMounts& mounts, int pid, const std::vector<store::Cgroup>& groups, ProgressSink& progress) {
+void join_cgroups(const CgroupMounts& mounts, int pid, const std::vector<store::Cgroup>& groups,
+                  ProgressSink& progress) {
   join(mounts, pid, pid, "cgroup.procs", "cgroup.procs", groups, progress);
 }
 

@@ -29,11 +29,12 @@ class CgroupMounts {
   std::vector<Mount> mounts_;
 };
 
-/// Puts the process `pid` (all its threads), which stands still under ptrace, into `groups`; where it already is nothing is
-/// done. Early, so that what it gets from then on is charged there. A group that is gone is made again, without the limits
-/// that somebody had given it; that, and each one that it cannot be put into (frozen, full, out of reach) is a note. Never
-/// fails the restore.
-void join_cgroups(const CgroupMounts& mounts, int pid, const std::vector<store::Cgroup>& groups, ProgressSink& progress);
+/// Puts the process `pid` (all its threads), which stands still under ptrace, into `groups`; where it already is
+/// nothing is done. Early, so that what it gets from then on is charged there. A group that is gone is made again,
+/// without the limits that somebody had given it; that, and each one that it cannot be put into (frozen, full, out of
+/// reach) is a note. Never fails the restore.
+void join_cgroups(const CgroupMounts& mounts, int pid, const std::vector<store::Cgroup>& groups,
+                  ProgressSink& progress);
 /// The same for one thread whose groups differ from its leader's.
 void join_cgroups_alone(const CgroupMounts& mounts, int pid, int tid, const std::vector<store::Cgroup>& groups,
                         ProgressSink& progress);

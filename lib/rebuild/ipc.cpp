@@ -216,7 +216,8 @@ void attach_segment(const store::SharedSegment& segment, uint64_t address, bool 
   script.add("attach shared memory", SYS_shmat, segment.identity.id, address, read_only ? SHM_RDONLY : 0);
 }
 
-void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, Scratch& scratch, Script& script) {
+void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, Scratch& scratch,
+               Script& script) {
   for (const auto& set : image.sets) {
     for (size_t i = 0; i < set.semaphores.size(); ++i) {
       if (set.semaphores[i].pid != pid) continue;

@@ -12,8 +12,8 @@
 
 namespace ckpt::rebuild {
 
-/// The objects of one image. Those that still exist (a dump ends processes, not these) are used again and set back to what
-/// the image says; the others are made, and removed again by the destructor unless `keep` was called.
+/// The objects of one image. Those that still exist (a dump ends processes, not these) are used again and set back to
+/// what the image says; the others are made, and removed again by the destructor unless `keep` was called.
 class IpcObjects {
  public:
   IpcObjects() = default;
@@ -49,7 +49,8 @@ class IpcObjects {
 class AttachedSegment {
  public:
   static Result<AttachedSegment> attach(const store::SharedSegment& segment);
-  AttachedSegment(AttachedSegment&& other) noexcept : memory_(std::exchange(other.memory_, nullptr)), size_(other.size_) {}
+  AttachedSegment(AttachedSegment&& other) noexcept
+      : memory_(std::exchange(other.memory_, nullptr)), size_(other.size_) {}
   AttachedSegment& operator=(AttachedSegment&&) = delete;
   ~AttachedSegment();
   /// Whole pages.

@@ -36,17 +36,24 @@ uint64_t put(const Nodes& nodes, Scratch& scratch) {
 }  // namespace
 
 void check_policy(const store::MemoryPolicy& policy, const std::string& subject, Reasons& reasons) {
-  auto exists = [](int node) { return ::access(fmt::format("/sys/devices/system/node/node{}", node).c_str(), F_OK) == 0; };
+  auto exists = [](int node) {
+    return ::access(fmt::format("/sys/devices/system/node/node{}", node).c_str(), F_OK) == 0;
+  };
   constexpr int kMostNodes = 1024;
-  bool sane = std::all_of(policy.nodes.begin(), policy.nodes.end(), [](int node) { return node >= 0 && node < kMostNodes; });
-  if (!sane) return reasons.add(Code::kAnswerNo, fmt::format("{}: its NUMA policy names a node that cannot be", subject));
+  bool sane =
+      std::all_of(policy.nodes.begin(), policy.nodes.end(), [](int node) { return node >= 0 && node < kMostNodes; });
+  if (!sane)
+    return reasons.add(Code::kAnswerNo, fmt::format("{}: its NUMA policy names a node that cannot be", subject));
   if (policy.nodes.empty() || std::any_of(policy.nodes.begin(), policy.nodes.end(), exists)) return;
-  reasons.add(Code::kUnsupported, fmt::format("{}: its NUMA policy is for nodes that this machine does not have", subject));
+  reasons.add(Code::kUnsupported,
+              fmt::format("{}: its NUMA policy is for nodes that this machine does not have", subject));
 }
 
-void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, Scratch& scratch, Script& script) {
+void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, Scratch& scratch,
+                        Script& script) {
   Nodes nodes = mask_of(policy);
-  script.add("set a mapping's NUMA policy", SYS_mbind, start, end - start, policy.mode, put(nodes, scratch), nodes.bits, 0);
+  script.add("set a mapping's NUMA policy", SYS_mbind, start, end - start, policy.mode, put(nodes, scratch), nodes.bits,
+             0);
 }
 
 void set_thread_policy(const store::MemoryPolicy& policy, Scratch& scratch, Script& script) {

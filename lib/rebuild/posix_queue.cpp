@@ -42,7 +42,8 @@ Result<UniqueFd> create_unlinked(const store::PosixQueue& queue) {
   if (!made) return made;
   (void)::syscall(SYS_mq_unlink, name.c_str() + 1);
   for (const auto& message : queue.messages) {
-    if (::syscall(SYS_mq_timedsend, made->get(), message.bytes.data(), message.bytes.size(), message.priority, nullptr) != 0)
+    if (::syscall(SYS_mq_timedsend, made->get(), message.bytes.data(), message.bytes.size(), message.priority,
+                  nullptr) != 0)
       return sys_error(queue.name, "cannot be filled");
   }
   return made;
@@ -72,7 +73,8 @@ Result<PosixQueueMaker> PosixQueueMaker::make(const store::PosixQueue& queue) {
 }
 
 Result<UniqueFd> PosixQueueMaker::open(int flags) const {
-  UniqueFd out(::open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), (flags & (O_ACCMODE | O_NONBLOCK)) | O_CLOEXEC));
+  UniqueFd out(
+      ::open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), (flags & (O_ACCMODE | O_NONBLOCK)) | O_CLOEXEC));
   if (!out) return sys_error("message queue", "cannot be opened");
   return out;
 }

@@ -11,8 +11,8 @@ namespace ckpt::rebuild {
 class PosixQueueMaker {
  public:
   /// A queue with a name is opened as it stands; one that is missing is made, if no message waited in it (else
-  /// kNotFound). kAnswerNo: of that name there is one with another size. One that was unlinked is made with its messages
-  /// and unlinked again.
+  /// kNotFound). kAnswerNo: of that name there is one with another size. One that was unlinked is made with its
+  /// messages and unlinked again.
   static Result<PosixQueueMaker> make(const store::PosixQueue& queue);
   /// `flags`: access mode and O_NONBLOCK.
   Result<UniqueFd> open(int flags) const;

@@ -23,13 +23,15 @@ size_t common_length(const store::Seccomp& seccomp) {
   const auto& first = seccomp.threads[0].chain;
   size_t length = first.size();
   for (const auto& thread : seccomp.threads) {
-    auto end = std::mismatch(first.begin(), first.begin() + static_cast<ptrdiff_t>(length), thread.chain.begin(), thread.chain.end());
+    auto end = std::mismatch(first.begin(), first.begin() + static_cast<ptrdiff_t>(length), thread.chain.begin(),
+                             thread.chain.end());
     length = static_cast<size_t>(end.first - first.begin());
   }
   return length;
 }
 
-void install(const store::SeccompFilter& filter, bool speculation, unsigned long flags, Scratch& scratch, Script& script) {
+void install(const store::SeccompFilter& filter, bool speculation, unsigned long flags, Scratch& scratch,
+             Script& script) {
   if (filter.log) flags |= SECCOMP_FILTER_FLAG_LOG;
   if (speculation) flags |= SECCOMP_FILTER_FLAG_SPEC_ALLOW;
   Program program{static_cast<uint16_t>(filter.program.size() / 8), {}, 0};

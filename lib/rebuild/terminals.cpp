@@ -50,14 +50,16 @@ std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
       reasons.add(Code::kBusy, fmt::format("terminal /dev/pts/{} is in use", *wanted.begin()));
       wanted.erase(wanted.begin());
     }
-    if (wanted.erase(index) != 0) out[index] = std::move(*master);
-    else others.push_back(std::move(*master));
+    if (wanted.erase(index) != 0)
+      out[index] = std::move(*master);
+    else
+      others.push_back(std::move(*master));
   }
   return out;
 }
 
-/// /dev/tty leads to the controlling terminal of whoever opens it: a helper that shares ckpt's descriptors takes `slave`
-/// for a moment. It must let go before its end, which would hang up the terminal.
+/// /dev/tty leads to the controlling terminal of whoever opens it: a helper that shares ckpt's descriptors takes
+/// `slave` for a moment. It must let go before its end, which would hang up the terminal.
 Result<UniqueFd> open_as_controlling(int slave, int flags, const Terminal& terminal) {
   void* memory = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (memory == MAP_FAILED) return sys_error(subject_of(terminal), "cannot open it as /dev/tty");

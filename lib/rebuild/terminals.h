@@ -17,9 +17,9 @@ namespace ckpt::rebuild {
 std::vector<UniqueFd> make_terminals(const std::vector<store::Terminal>& terminals,
                                      const std::vector<std::pair<store::TerminalEnd, int>>& ends, Reasons& reasons);
 
-/// Makes the terminal behind `slave` (an inherited descriptor, or one in its place, that is not hung up) the controlling
-/// one. By the leader of the session, after setsid and before it makes the processes that share the session: they get it
-/// with fork and in no other way.
+/// Makes the terminal behind `slave` (an inherited descriptor, or one in its place, that is not hung up) the
+/// controlling one. By the leader of the session, after setsid and before it makes the processes that share the
+/// session: they get it with fork and in no other way.
 void take_controlling_terminal(int slave, Script& script);
 /// For a process of a session with a terminal that has none itself (TIOCNOTTY; tty_nr 0), but not for the leader.
 void give_up_controlling_terminal(int slave, Script& script);

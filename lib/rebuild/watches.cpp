@@ -77,9 +77,12 @@ Result<void> overflow_queue(int fd) {
 
 unsigned scope_flag(store::FanotifyScope scope) {
   switch (scope) {
-    case store::FanotifyScope::kMount: return FAN_MARK_MOUNT;
-    case store::FanotifyScope::kFilesystem: return FAN_MARK_FILESYSTEM;
-    case store::FanotifyScope::kInode: break;
+    case store::FanotifyScope::kMount:
+      return FAN_MARK_MOUNT;
+    case store::FanotifyScope::kFilesystem:
+      return FAN_MARK_FILESYSTEM;
+    case store::FanotifyScope::kInode:
+      break;
   }
   return 0;
 }
@@ -136,7 +139,8 @@ void open_pidfds(const std::vector<PidfdPlace>& places, Script& script) {
     script.add("open a pidfd", SYS_pidfd_open, place.pid, place.flags & (O_NONBLOCK | O_EXCL));
 }
 
-void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare, Script& script) {
+void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare,
+                  Script& script) {
   for (size_t i = 0; i < places.size(); ++i) {
     int64_t number = opened.calls()[first + i].result;
     script.add("put a pidfd aside", SYS_dup3, number, spare + static_cast<int>(i), O_CLOEXEC);

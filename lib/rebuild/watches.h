@@ -11,8 +11,9 @@
 
 namespace ckpt::rebuild {
 
-/// Last of all files: what ckpt opens later shows up as an event. A watch on what is no longer there is kNotFound, on what was replaced kAnswerNo. `flags`: O_NONBLOCK. The next watch of
-/// the program gets the number after the highest in the image.
+/// Last of all files: what ckpt opens later shows up as an event. A watch on what is no longer there is kNotFound, on
+/// what was replaced kAnswerNo. `flags`: O_NONBLOCK. The next watch of the program gets the number after the highest in
+/// the image.
 Result<UniqueFd> make_inotify(const store::Inotify& inotify, int flags);
 Result<UniqueFd> make_fanotify(const store::Fanotify& fanotify);
 
@@ -23,13 +24,13 @@ Result<UniqueFd> make_dead_pidfd(int flags);
 /// waited for. A script cannot use the result of its own calls, so it takes two: run the first, then build the second.
 struct PidfdPlace {
   int pid = 0;
-  int flags = 0;  ///< of the descriptor: O_NONBLOCK; O_EXCL: of a thread
+  int flags = 0;                          ///< of the descriptor: O_NONBLOCK; O_EXCL: of a thread
   std::vector<std::pair<int, bool>> fds;  ///< number, close-on-exec
 };
 /// Adds one call for each.
 void open_pidfds(const std::vector<PidfdPlace>& places, Script& script);
-/// `opened` ran; its calls of `open_pidfds` begin with `first`. From `spare` on as many numbers as there are places must be
-/// free in the process.
+/// `opened` ran; its calls of `open_pidfds` begin with `first`. From `spare` on as many numbers as there are places
+/// must be free in the process.
 void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare, Script& script);
 
 }  // namespace ckpt::rebuild

@@ -7,8 +7,8 @@
 
 namespace ckpt::store {
 
-/// What every System V object has. Times and the process that made it are the kernel's own: those of a restored object are
-/// of its restore.
+/// What every System V object has. Times and the process that made it are the kernel's own: those of a restored object
+/// are of its restore.
 struct IpcIdentity {
   int id = 0;
   int32_t key = 0;  ///< 0: IPC_PRIVATE, or removed while still attached
@@ -64,8 +64,8 @@ struct PosixMessage {
   bool operator==(const PosixMessage&) const = default;
 };
 
-/// One queue of mq_open, however many descriptors lead to it. A queue that has a name stays where it is, like a file, and
-/// what waits in it is its own; of one that was unlinked the image has the messages.
+/// One queue of mq_open, however many descriptors lead to it. A queue that has a name stays where it is, like a file,
+/// and what waits in it is its own; of one that was unlinked the image has the messages.
 struct PosixQueue {
   std::string name;  ///< "/name"
   bool deleted = false;

@@ -13,9 +13,9 @@ enum class LockKind {
 
 struct FileLock {
   LockKind kind = LockKind::kFlock;
-  bool write = false;     ///< exclusive
+  bool write = false;  ///< exclusive
   int64_t start = 0;
-  int64_t last = -1;      ///< the last byte; -1: to the end of the file, however it grows
+  int64_t last = -1;  ///< the last byte; -1: to the end of the file, however it grows
   bool operator==(const FileLock&) const = default;
 };
 

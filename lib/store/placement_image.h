@@ -16,7 +16,7 @@ struct Cgroup {
 
 /// set_mempolicy(2), mbind(2).
 struct MemoryPolicy {
-  int mode = 0;            ///< MPOL_*, flags (MPOL_F_STATIC_NODES and its kin) included; 0: none of its own
+  int mode = 0;  ///< MPOL_*, flags (MPOL_F_STATIC_NODES and its kin) included; 0: none of its own
   std::vector<int> nodes;
   bool operator==(const MemoryPolicy&) const = default;
 };
@@ -32,7 +32,7 @@ struct MappingPolicy {
 struct ProtectionKeys {
   uint32_t allocated = 0;  ///< bit mask, without key 0
   struct Range {
-    uint64_t start = 0;    ///< of a mapping
+    uint64_t start = 0;  ///< of a mapping
     int key = 0;
     bool operator==(const Range&) const = default;
   };

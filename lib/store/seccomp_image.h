@@ -13,8 +13,8 @@ struct SeccompFilter {
 };
 
 struct ThreadSeccomp {
-  int mode = 0;                 ///< SECCOMP_MODE_*: 0 none, 1 strict, 2 filters
-  bool speculation = true;      ///< false: the filters took away the freedom to speculate (SECCOMP_FILTER_FLAG_SPEC_ALLOW)
+  int mode = 0;             ///< SECCOMP_MODE_*: 0 none, 1 strict, 2 filters
+  bool speculation = true;  ///< false: the filters took away the freedom to speculate (SECCOMP_FILTER_FLAG_SPEC_ALLOW)
   std::vector<uint32_t> chain;  ///< indices into Seccomp::filters, oldest first
   bool operator==(const ThreadSeccomp&) const = default;
 };

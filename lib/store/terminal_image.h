@@ -1,4 +1,5 @@
-// A pseudo-terminal of an image: both ends share it. What `capture` finds, the manifest holds, and `rebuild` makes again.
+// A pseudo-terminal of an image: both ends share it. What `capture` finds, the manifest holds, and `rebuild` makes
+// again.
 #pragma once
 
 #include <cstdint>
@@ -29,8 +30,8 @@ struct Terminal {
   bool packet = false;        ///< TIOCPKT
   bool master_exclusive = false, slave_exclusive = false;  ///< TIOCEXCL, a setting of each end
   uint32_t uid = 0, gid = 0, mode = 0;                     ///< of /dev/pts/INDEX
-  std::vector<uint8_t> settings;         ///< struct termios2, 44 bytes
-  std::vector<uint8_t> locked_settings;  ///< struct termios of TIOCGLCKTRMIOS, 36 bytes
+  std::vector<uint8_t> settings;                           ///< struct termios2, 44 bytes
+  std::vector<uint8_t> locked_settings;                    ///< struct termios of TIOCGLCKTRMIOS, 36 bytes
   int rows = 0, columns = 0, width = 0, height = 0;
   int session = 0, foreground = 0;  ///< of which it is the controlling terminal; 0: of none
   OutputStop stop = OutputStop::kNone;

@@ -29,7 +29,7 @@ struct FanotifyMark {
   FanotifyScope scope = FanotifyScope::kInode;
   uint32_t flags = 0;  ///< FAN_MARK_* that fdinfo shows: IGNORED_SURV_MODIFY, EVICTABLE, IGNORE
   uint64_t mask = 0, ignored_mask = 0;
-  std::string path;    ///< kMount, kFilesystem: a mount point
+  std::string path;  ///< kMount, kFilesystem: a mount point
   uint64_t device = 0, inode = 0;
   bool operator==(const FanotifyMark&) const = default;
 };

@@ -39,7 +39,8 @@ static int asked_elsewhere(const char* name, off_t at) {
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  int exclusive = open_file("exclusive"), shared = open_file("shared"), ranges = open_file("ranges"), ofd = open_file("ofd");
+  int exclusive = open_file("exclusive"), shared = open_file("shared"), ranges = open_file("ranges"),
+      ofd = open_file("ofd");
   CHECK_EQUAL(flock(exclusive, LOCK_EX), 0);
   CHECK_EQUAL(flock(shared, LOCK_SH), 0);
   CHECK_EQUAL(lock_range(ranges, F_SETLK, F_WRLCK, 10, 10), 0);

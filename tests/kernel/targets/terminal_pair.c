@@ -1,5 +1,6 @@
-// Both ends of terminals in one process: number, settings, size, packet mode, lock, owner, what was typed and written and
-// not read yet, a slave that was closed, one that was never open, a slave that is hung up, an output that is stopped.
+// Both ends of terminals in one process: number, settings, size, packet mode, lock, owner, what was typed and written
+// and not read yet, a slave that was closed, one that was never open, a slave that is hung up, an output that is
+// stopped.
 // NOT CARRIED YET
 #include <poll.h>
 #include <sys/ioctl.h>
@@ -48,7 +49,8 @@ int main(int argc, char** argv) {
   target_init(argc, argv);
   int cooked = new_master(), raw = new_master(), fresh = new_master(), closed = new_master(), gone = new_master(),
       stopped = new_master();
-  int indices[] = {index_of(cooked), index_of(raw), index_of(fresh), index_of(closed), index_of(gone), index_of(stopped)};
+  int indices[] = {index_of(cooked), index_of(raw),  index_of(fresh),
+                   index_of(closed), index_of(gone), index_of(stopped)};
   int cooked_slave = open_slave(cooked, O_RDWR), reader = open_slave(cooked, O_RDONLY | O_NONBLOCK);
   int raw_slave = open_slave(raw, O_RDWR | O_CLOEXEC), gone_slave = open_slave(gone, O_RDWR);
   int stopped_slave = open_slave(stopped, O_RDWR | O_NONBLOCK);

@@ -1,5 +1,5 @@
-// A session on a terminal whose master the parent holds: the leader, a foreground group and a process in the background.
-// The keys reach the foreground alone, /dev/tty leads to the terminal, a change of size is told.
+// A session on a terminal whose master the parent holds: the leader, a foreground group and a process in the
+// background. The keys reach the foreground alone, /dev/tty leads to the terminal, a change of size is told.
 // NOT CARRIED YET
 #include <sys/ioctl.h>
 #include <sys/wait.h>
@@ -23,9 +23,9 @@ static void on_signal(int signo) {
   ++counts[g_role];
 }
 
-#define CHILD_CHECK(condition)                                                                          \
-  do {                                                                                                  \
-    if (!(condition))                                                                                   \
+#define CHILD_CHECK(condition)                                                                                    \
+  do {                                                                                                            \
+    if (!(condition))                                                                                             \
       snprintf(g_shared->failure, sizeof g_shared->failure, "role %d: %s (errno %d)", g_role, #condition, errno); \
   } while (0)
 

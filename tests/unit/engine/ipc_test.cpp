@@ -1,4 +1,6 @@
 // System V objects made here, described, removed, and made again; or still there, and set back.
+#include "lib/capture/ipc.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/ipc.h>
@@ -13,7 +15,6 @@
 #include <fstream>
 
 #include "lib/base/io.h"
-#include "lib/capture/ipc.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/ipc.h"

@@ -1,4 +1,6 @@
 // Locks taken here, read from /proc/self/fdinfo, given up, and taken again.
+#include "lib/capture/locks.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -9,7 +11,6 @@
 #include <filesystem>
 
 #include "lib/base/io.h"
-#include "lib/capture/locks.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/locks.h"
 
@@ -81,7 +82,8 @@ TEST_CASE("locks: all three kinds are read, and taken again on another descripti
 TEST_CASE("locks: a process takes its own POSIX locks") {
   if (::geteuid() != 0) return;
   File file;
-  std::vector<FileLock> wanted = {{LockKind::kPosix, true, 0, 0}, {LockKind::kPosix, false, 7, -1}, {LockKind::kFlock, true, 0, -1}};
+  std::vector<FileLock> wanted = {
+      {LockKind::kPosix, true, 0, 0}, {LockKind::kPosix, false, 7, -1}, {LockKind::kFlock, true, 0, -1}};
   auto scratch = rebuild::Scratch::create({});
   REQUIRE(scratch);
   auto child = rebuild::Child::create(free_pid(), *scratch);
@@ -107,7 +109,8 @@ TEST_CASE("locks: one that somebody else holds is a reason, of every kind") {
   UniqueFd other = file.again();
   REQUIRE(::flock(file.fd.get(), LOCK_EX) == 0);
   REQUIRE(lock(file.fd.get(), F_OFD_SETLK, F_WRLCK, 0, 10) == 0);
-  for (FileLock wanted : {FileLock{LockKind::kFlock, false, 0, -1}, FileLock{LockKind::kOfd, true, 5, 5}, FileLock{LockKind::kPosix, false, 0, 3}}) {
+  for (FileLock wanted : {FileLock{LockKind::kFlock, false, 0, -1}, FileLock{LockKind::kOfd, true, 5, 5},
+                          FileLock{LockKind::kPosix, false, 0, 3}}) {
     rebuild::Reasons reasons;
     rebuild::take_locks(other.get(), {wanted}, file.path, reasons);
     auto verdict = reasons.verdict("");
@@ -121,8 +124,9 @@ TEST_CASE("locks: a lease is refused by name, and text that makes no sense, too"
   REQUIRE_FALSE(lease);
   CHECK(lease.error().code == Code::kUnsupported);
   CHECK(lease.error().message.find("lease") != std::string::npos);
-  for (const char* text : {"lock:\t", "lock:\t1: POSIX  ADVISORY  WRITE 1 fe:00:1 x EOF", "lock:\t1: WHAT ADVISORY READ 1 a 0 EOF",
-                           "lock:\t1: POSIX ADVISORY WRITE 1 fe:00:1 10 9", "lock:\t1: POSIX ADVISORY NONE 1 fe:00:1 1 9"})
+  for (const char* text :
+       {"lock:\t", "lock:\t1: POSIX  ADVISORY  WRITE 1 fe:00:1 x EOF", "lock:\t1: WHAT ADVISORY READ 1 a 0 EOF",
+        "lock:\t1: POSIX ADVISORY WRITE 1 fe:00:1 10 9", "lock:\t1: POSIX ADVISORY NONE 1 fe:00:1 1 9"})
     CHECK_FALSE(capture::parse_locks(text));
   CHECK(capture::parse_locks("pos:\t0\n")->empty());
 }

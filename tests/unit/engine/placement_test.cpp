@@ -128,7 +128,8 @@ TEST_CASE("cgroups: a process goes back to its group, which is made again if it 
 TEST_CASE("numa: every form of a policy is read") {
   auto found = capture::parse_numa_maps(
       "1000 default file=/a mapped=1 N0=1\n2000 interleave:0-1,4 anon=1\n3000 bind=static:2\n"
-      "4000 prefer (many):0-1 file=/x\\040y\n5000 weighted interleave=relative|balancing:1\n6000 local\n7000 prefer:3 heap\n");
+      "4000 prefer (many):0-1 file=/x\\040y\n5000 weighted interleave=relative|balancing:1\n6000 local\n7000 prefer:3 "
+      "heap\n");
   REQUIRE_MESSAGE(found, found.error().text());
   CHECK(*found == std::vector<store::MappingPolicy>{{0x2000, {3, {0, 1, 4}}},
                                                     {0x3000, {2 | MPOL_F_STATIC_NODES, {2}}},
@@ -136,23 +137,27 @@ TEST_CASE("numa: every form of a policy is read") {
                                                     {0x5000, {6 | MPOL_F_RELATIVE_NODES | (1 << 13), {1}}},
                                                     {0x6000, {4, {}}},
                                                     {0x7000, {MPOL_PREFERRED, {3}}}});
-  for (const char* text : {"x default", "1000 what", "1000 bind:x", "1000 bind:5-2", "1000 bind:0-99999", "1000 bind=odd:0", "1000"})
+  for (const char* text :
+       {"x default", "1000 what", "1000 bind:x", "1000 bind:5-2", "1000 bind:0-99999", "1000 bind=odd:0", "1000"})
     CHECK_FALSE(capture::parse_numa_maps(text));
 }
 
 TEST_CASE("numa: policies of a thread and of a mapping come back") {
   Sleeper target([] {
-    ::mmap(reinterpret_cast<void*>(kPlace), kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    ::mmap(reinterpret_cast<void*>(kPlace), kSize, PROT_READ | PROT_WRITE,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     uint64_t nodes = 1;
     ::syscall(SYS_mbind, kPlace, kSize, MPOL_BIND | MPOL_F_STATIC_NODES, &nodes, 65, 0);
-    ::mmap(reinterpret_cast<void*>(kPlace + 2 * kSize), kSize, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    ::mmap(reinterpret_cast<void*>(kPlace + 2 * kSize), kSize, PROT_READ,
+           MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     ::syscall(SYS_mbind, kPlace + 2 * kSize, kSize, MPOL_INTERLEAVE, &nodes, 65, 0);  // as the thread's own
     ::syscall(SYS_set_mempolicy, MPOL_INTERLEAVE, &nodes, 65);
   });
   store::MemoryPolicy thread, none{};
   std::vector<store::MappingPolicy> mappings;
   uint32_t keys = 1;
-  for (int i = 0; i < 1000 && proc::read_small(target.pid, "syscall").value_or("").rfind("34 ", 0) != 0; ++i) ::usleep(1000);
+  for (int i = 0; i < 1000 && proc::read_small(target.pid, "syscall").value_or("").rfind("34 ", 0) != 0; ++i)
+    ::usleep(1000);
   {
     auto frozen = proc::FrozenProcess::freeze(target.pid, 1'000'000, Cancel());
     REQUIRE(frozen);
@@ -187,7 +192,8 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
   auto child = rebuild::Child::create(free_pid(), *scratch);
   REQUIRE(child);
   rebuild::Script script;
-  script.add("map", SYS_mmap, kPlace, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  script.add("map", SYS_mmap, kPlace, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+             -1, 0);
   rebuild::set_mapping_policy(mappings[0].policy, kPlace, kPlace + kSize, *scratch, script);
   rebuild::set_thread_policy(thread, *scratch, script);
   REQUIRE(child->run(script));
@@ -199,7 +205,8 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
   auto all = shown();
   CHECK(std::find(all.begin(), all.end(), mappings[0]) != all.end());
   CHECK(all.size() > 1);  // the others have the thread's
-  CHECK(std::all_of(all.begin(), all.end(), [&](const auto& one) { return one == mappings[0] || one.policy == thread; }));
+  CHECK(
+      std::all_of(all.begin(), all.end(), [&](const auto& one) { return one == mappings[0] || one.policy == thread; }));
   rebuild::Script reset;
   rebuild::set_thread_policy(none, *scratch, reset);
   REQUIRE(child->run(reset));
@@ -216,8 +223,9 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
 }
 
 TEST_CASE("protection keys: lines of smaps are read, and keys are allocated so that each gets its number") {
-  auto ranges = capture::parse_protection_keys("1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nProtectionKey:         0\n"
-                                               "2000-4000 rw-p 0 00:00 0 [heap]\nProtectionKey:         5\nVmFlags: rd\n");
+  auto ranges = capture::parse_protection_keys(
+      "1000-2000 rw-p 0 00:00 0\nSize: 4 kB\nProtectionKey:         0\n"
+      "2000-4000 rw-p 0 00:00 0 [heap]\nProtectionKey:         5\nVmFlags: rd\n");
   REQUIRE(ranges.size() == 1);
   CHECK(ranges[0] == store::ProtectionKeys::Range{0x2000, 5});
   rebuild::Script script;

@@ -1,16 +1,18 @@
 // POSIX message queues made here, described, closed, and made again.
+#include "lib/capture/posix_queue.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <mqueue.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <csignal>
 #include <string>
 
 #include "lib/base/unique_fd.h"
-#include "lib/capture/posix_queue.h"
 #include "lib/rebuild/posix_queue.h"
 
 using namespace ckpt;
@@ -82,6 +84,26 @@ TEST_CASE("posix queue: of one that was unlinked the messages come back in their
     CHECK(receive(fd->get()) == text);
     CHECK(receive(reader.get()) == text);
   }
+}
+
+TEST_CASE("posix queue: a ckpt that is killed while it looks leaves the messages where they were") {
+  Queue queue("killed");
+  if (!queue.fd) return;
+  for (int i = 0; i < 8; ++i)
+    send(queue.fd.get(), std::string(90, static_cast<char>('a' + i)), static_cast<unsigned>(i % 3));
+  REQUIRE(::mq_unlink(queue.name.c_str()) == 0);
+  auto before = describe(queue.fd.get());
+  for (int round = 0; round < 40; ++round) {
+    int pid = ::fork();
+    if (pid == 0) {
+      for (;;) (void)capture::describe_posix_queue(queue.fd.get(), link_of(queue.fd.get()), true);
+    }
+    ::usleep(static_cast<useconds_t>(round * 97 % 3000));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::usleep(5000);  // a helper finishes what it began
+  }
+  CHECK(describe(queue.fd.get()) == before);
 }
 
 TEST_CASE("posix queue: one with a name is opened as it stands, and made when it is missing and was empty") {

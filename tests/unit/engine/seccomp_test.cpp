@@ -1,4 +1,6 @@
 // Filters installed in a child with threads, read from outside, installed in another, and tried.
+#include "lib/capture/seccomp.h"
+
 #include <doctest/doctest.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -11,11 +13,10 @@
 
 #include <atomic>
 #include <cerrno>
-#include <cstddef>
 #include <csignal>
+#include <cstddef>
 #include <thread>
 
-#include "lib/capture/seccomp.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/host.h"
 #include "lib/proc/seccomp.h"
@@ -71,7 +72,8 @@ int free_pid() {
 
 TEST_CASE("seccomp: the chains of two threads come back, shared where they were, and refuse what they refused") {
   if (!may_read_filters()) return;
-  auto* ready = static_cast<std::atomic<int>*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+  auto* ready =
+      static_cast<std::atomic<int>*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
   pid_t target = ::fork();
   if (target == 0) run_target(*ready);
   for (int i = 0; i < 5000 && *ready < 2; ++i) ::usleep(1000);

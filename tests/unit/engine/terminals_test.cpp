@@ -1,4 +1,6 @@
 // Terminals made here, described, closed, made again, and compared by what a program can see of them.
+#include "lib/capture/terminals.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -15,7 +17,8 @@
 #include <string>
 
 #include "lib/base/unique_fd.h"
-#include "lib/capture/terminals.h"
+#include "lib/proc/procfs.h"
+#include "lib/rebuild/child.h"
 #include "lib/rebuild/terminals.h"
 
 using namespace ckpt;
@@ -214,8 +217,10 @@ TEST_CASE("terminals: output that waits is not processed twice") {
 TEST_CASE("terminals: an output that was stopped stays so, and what starts it is what would have") {
   for (bool by_call : {false, true}) {
     Pair pair = make_pair();
-    if (by_call) REQUIRE(::tcflow(pair.slave.get(), TCOOFF) == 0);
-    else put(pair.master.get(), "\x13");
+    if (by_call)
+      REQUIRE(::tcflow(pair.slave.get(), TCOOFF) == 0);
+    else
+      put(pair.master.get(), "\x13");
     for (int i = 0; i < 200 && (poll_now(pair.slave.get()) & POLLOUT) != 0; ++i) ::usleep(1000);
     store::Terminal record;
     auto made = make_again({copy_of(pair.master), copy_of(pair.slave)}, pair, &record);
@@ -341,6 +346,81 @@ TEST_CASE("terminals: a slave whose master is somebody else's is left to the sur
   auto file = capture::identify_terminal(null.get());
   REQUIRE(file);
   CHECK_FALSE(file->has_value());
+}
+
+TEST_CASE("terminals: a ckpt that is killed while it looks leaves what was typed and written where it was") {
+  Pair pair = make_pair();
+  std::string lines, output(6000, 'o');
+  for (int i = 0; i < 100; ++i) lines += "a line of input\n";
+  termios settings{}, after{};
+  REQUIRE(::tcgetattr(pair.slave.get(), &settings) == 0);
+  settings.c_lflag &= ~static_cast<tcflag_t>(ECHO);
+  REQUIRE(::tcsetattr(pair.slave.get(), TCSANOW, &settings) == 0);
+  put(pair.master.get(), lines + "rest");
+  put(pair.slave.get(), output);
+  REQUIRE(::tcgetattr(pair.slave.get(), &settings) == 0);
+  for (int round = 0; round < 40; ++round) {
+    int pid = ::fork();
+    if (pid == 0) {
+      for (;;) (void)capture::describe_terminals({pair.master.get(), pair.slave.get()}, true);
+    }
+    ::usleep(static_cast<useconds_t>(round * 137 % 5000));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    ::usleep(20000);  // a helper finishes what it began
+  }
+  REQUIRE(::tcgetattr(pair.slave.get(), &after) == 0);
+  CHECK(std::memcmp(&settings, &after, sizeof after) == 0);
+  auto found = describe({pair.master.get(), pair.slave.get()});
+  CHECK(found.terminals[0].lines.size() == 100);
+  CHECK(found.terminals[0].typed == std::vector<uint8_t>{'r', 'e', 's', 't'});
+  CHECK(take(pair.master.get()) == output);
+  for (int i = 0; i < 100; ++i) REQUIRE(take_line(pair.slave.get()) == "a line of input\n");
+  CHECK(take_line(pair.slave.get()) == "nothing");
+}
+
+TEST_CASE("terminals: who outside of the tree has a slave open or is controlled by it is found") {
+  Pair pair = make_pair();
+  auto found = capture::describe_terminals({pair.master.get()}, false);
+  REQUIRE(found);
+  int pid = ::fork();
+  if (pid == 0) {
+    for (;;) ::pause();
+  }
+  std::vector<int> tree = {::getpid()};
+  auto users = capture::outside_users_of_terminals(found->terminals, tree);
+  REQUIRE(users.size() == 1);
+  CHECK(users[0].first == pair.index);
+  CHECK(users[0].second.find(std::to_string(pid)) == 0);
+  CHECK(capture::outside_users_of_terminals(found->terminals, {::getpid(), pid}).empty());
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+}
+
+TEST_CASE("terminals: the leader of a session takes its terminal, and what it makes then has it too") {
+  if (::geteuid() != 0) return;
+  Pair pair = make_pair();
+  int number = ::fork();
+  if (number == 0) ::_exit(0);
+  ::waitpid(number, nullptr, 0);
+  auto scratch = rebuild::Scratch::create({});
+  REQUIRE(scratch);
+  auto child = rebuild::Child::create(number, *scratch);
+  REQUIRE(child);
+  store::Terminal record;
+  record.foreground = number;
+  rebuild::Script script;
+  script.add("lead a session", SYS_setsid);
+  rebuild::take_controlling_terminal(pair.slave.get(), script);
+  rebuild::set_foreground_group(record, pair.slave.get(), *scratch, script);
+  REQUIRE(child->run(script));
+  auto stat = proc::read_stat(number);
+  REQUIRE(stat);
+  CHECK(stat->terminal == (136 << 8 | pair.index));
+  auto found = capture::describe_terminals({pair.master.get(), pair.slave.get()}, false);
+  REQUIRE(found);
+  CHECK(found->terminals[0].session == number);
+  CHECK(found->terminals[0].foreground == number);
 }
 
 TEST_CASE("terminals: a status of packet mode that nobody has read is not thrown away") {

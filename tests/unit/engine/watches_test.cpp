@@ -1,4 +1,6 @@
 // Watches made here, described from /proc/self/fdinfo, closed, and made again.
+#include "lib/capture/watches.h"
+
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -15,7 +17,6 @@
 #include <fstream>
 
 #include "lib/base/io.h"
-#include "lib/capture/watches.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/watches.h"
 
@@ -158,8 +159,9 @@ TEST_CASE("inotify: a watch on a deleted file is refused; one whose file was rep
 }
 
 TEST_CASE("inotify: text that makes no sense is refused") {
-  for (const char* text : {"inotify wd:x ino:1 sdev:1 mask:1\n", "inotify wd:1 mask:1\n", "inotify \n",
-                           "inotify wd:1 ino:1 sdev:fff mask:1 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:zz\n"}) {
+  for (const char* text :
+       {"inotify wd:x ino:1 sdev:1 mask:1\n", "inotify wd:1 mask:1\n", "inotify \n",
+        "inotify wd:1 ino:1 sdev:fff mask:1 ignored_mask:0 fhandle-bytes:8 fhandle-type:1 f_handle:zz\n"}) {
     UniqueFd fd(::inotify_init1(IN_CLOEXEC));
     CHECK_FALSE(capture::describe_inotify(fd.get(), text, finder()));
   }
@@ -217,7 +219,8 @@ TEST_CASE("pidfd: of a living process, placed where it was; of one that is gone"
   REQUIRE(scratch);
   auto child = rebuild::Child::create(free_pid(), *scratch);
   REQUIRE(child);
-  std::vector<rebuild::PidfdPlace> places = {{::getpid(), 0, {{200, true}}}, {child->pid(), O_NONBLOCK, {{201, false}, {203, true}}}};
+  std::vector<rebuild::PidfdPlace> places = {{::getpid(), 0, {{200, true}}},
+                                             {child->pid(), O_NONBLOCK, {{201, false}, {203, true}}}};
   rebuild::Script first, second;
   rebuild::open_pidfds(places, first);
   REQUIRE(child->run(first));

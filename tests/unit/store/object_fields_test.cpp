@@ -47,7 +47,8 @@ TEST_CASE("records: no member of a System V object or of a POSIX queue is lost")
 }
 
 TEST_CASE("records: no member of seccomp is lost") {
-  CHECK(survives(Seccomp{{{true, std::vector<uint8_t>(16, 7)}, {false, std::vector<uint8_t>(8, 9)}}, {{2, false, {0, 1, 0}}, {1, true, {}}}}));
+  CHECK(survives(Seccomp{{{true, std::vector<uint8_t>(16, 7)}, {false, std::vector<uint8_t>(8, 9)}},
+                         {{2, false, {0, 1, 0}}, {1, true, {}}}}));
 }
 
 TEST_CASE("records: no member of a control group, a NUMA policy or a protection key is lost") {

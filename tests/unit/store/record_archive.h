@@ -1,5 +1,5 @@
-// The least archive that `describe` can run on: a flat list of named values, written and read back. It shows that a record
-// names each member once and loses none.
+// The least archive that `describe` can run on: a flat list of named values, written and read back. It shows that a
+// record names each member once and loses none.
 #pragma once
 
 #include <array>
@@ -76,8 +76,10 @@ class RecordIn {
 
   template <class I>
   void number(const char* name, I& value, int64_t = 0, int64_t = 0) {
-    if constexpr (std::is_signed_v<I>) value = static_cast<I>(std::stoll(get(name)));
-    else value = static_cast<I>(std::stoull(get(name)));
+    if constexpr (std::is_signed_v<I>)
+      value = static_cast<I>(std::stoll(get(name)));
+    else
+      value = static_cast<I>(std::stoull(get(name)));
   }
   void hex(const char* name, uint64_t& value) { value = std::stoull(get(name)); }
   void flag(const char* name, bool& value) { value = get(name) == "1"; }
@@ -90,8 +92,10 @@ class RecordIn {
   void numbers(const char* name, std::vector<I>& values) {
     const std::string& all = get(name);
     for (size_t at = 0; at < all.size(); at = all.find(' ', at) + 1) {
-      if constexpr (std::is_signed_v<I>) values.push_back(static_cast<I>(std::stoll(all.substr(at))));
-      else values.push_back(static_cast<I>(std::stoull(all.substr(at))));
+      if constexpr (std::is_signed_v<I>)
+        values.push_back(static_cast<I>(std::stoll(all.substr(at))));
+      else
+        values.push_back(static_cast<I>(std::stoull(all.substr(at))));
     }
   }
   void hexes(const char* name, std::vector<uint64_t>& values) { numbers(name, values); }
