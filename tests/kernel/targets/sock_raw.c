@@ -1,0 +1,41 @@
+// A raw IP socket and a packet socket.
+// NOT CARRIED YET
+#include <arpa/inet.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <netpacket/packet.h>
+#include <sys/socket.h>
+
+#include "target.h"
+
+enum { kProtocol = 253, kEthernet = 0x88b5 };  // both set aside for experiments
+
+int main(int argc, char** argv) {
+  target_init(argc, argv);
+  int raw = socket(AF_INET, SOCK_RAW, kProtocol), packet = socket(AF_PACKET, SOCK_DGRAM, 0), ttl = 17;
+  if (raw < 0 || packet < 0) target_skip("no right to make raw sockets (errno %d)", errno);
+  struct sockaddr_ll where = {.sll_family = AF_PACKET, .sll_protocol = htons(kEthernet), .sll_ifindex = (int)if_nametoindex("lo")};
+  CHECK_EQUAL(bind(packet, (struct sockaddr*)&where, sizeof where), 0);
+  CHECK_EQUAL(setsockopt(raw, IPPROTO_IP, IP_TTL, &ttl, sizeof ttl), 0);
+  target_ready();
+  target_wait(NULL);
+  int value = 0;
+  socklen_t size = sizeof value;
+  CHECK_EQUAL(getsockopt(raw, SOL_SOCKET, SO_PROTOCOL, &value, &size), 0);
+  CHECK_EQUAL(value, kProtocol);
+  CHECK_EQUAL(getsockopt(raw, IPPROTO_IP, IP_TTL, &value, &size), 0);
+  CHECK_EQUAL(value, 17);
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr = {htonl(INADDR_LOOPBACK)}};
+  CHECK_EQUAL(sendto(raw, "ping", 4, 0, (struct sockaddr*)&to, sizeof to), 4);
+  char frame[64];
+  CHECK_EQUAL(recv(raw, frame, sizeof frame, 0), 24);
+  CHECK_EQUAL(frame[8], 17);
+  size = sizeof where;
+  CHECK_EQUAL(getsockname(packet, (struct sockaddr*)&where, &size), 0);
+  CHECK_EQUAL(where.sll_protocol, htons(kEthernet));
+  CHECK_EQUAL(where.sll_ifindex, if_nametoindex("lo"));
+  where.sll_halen = 6;
+  CHECK_EQUAL(sendto(packet, "frame", 5, 0, (struct sockaddr*)&where, sizeof where), 5);
+  CHECK_EQUAL(recv(packet, frame, sizeof frame, 0), 5);
+  target_pass();
+}
