@@ -116,7 +116,7 @@ std::string unescape(std::string_view text) {
   return out;
 }
 
-/// Runs `work` in a thread with a current folder of its own, which `FileFinder::path_of` changes: to name a file system
+/// Runs `work` in a thread with a current folder of its own, which `FileFinder::find` changes: to name a file system
 /// by an open file would need one opened for reading, and the target may be watching just that.
 template <class Work>
 auto with_own_folder(Work work) -> decltype(work()) {
@@ -157,30 +157,38 @@ Result<FileFinder> FileFinder::create(std::vector<std::string> hints) {
   return out;
 }
 
-Result<std::string> FileFinder::path_of(const Handle& handle) const {
+/// What the handle leads to on the file system of `mount`; empty where it leads nowhere. Changes the current folder.
+UniqueFd FileFinder::open_handle(const Mount& mount, const Handle& handle) {
+  if (handle.bytes.empty() || ::chdir(mount.path.c_str()) != 0) return {};
+  std::vector<std::byte> room(sizeof(file_handle) + handle.bytes.size());
+  auto* raw = reinterpret_cast<file_handle*>(room.data());
+  raw->handle_bytes = static_cast<unsigned>(handle.bytes.size());
+  raw->handle_type = handle.type;
+  std::memcpy(raw->f_handle, handle.bytes.data(), handle.bytes.size());
+  return UniqueFd(::open_by_handle_at(AT_FDCWD, raw, O_PATH | O_CLOEXEC));
+}
+
+Result<FileFinder::Place> FileFinder::find(const Handle& handle) const {
+  auto found = [&](const std::string& path) { return Place{path, handle.device, handle.inode}; };
   for (const Mount& mount : mounts_) {
     if (mount.device != handle.device) continue;
-    if (is_file(mount.path, handle)) return mount.path;
-    if (handle.bytes.empty()) continue;
-    if (::chdir(mount.path.c_str()) != 0) continue;
-    std::vector<std::byte> room(sizeof(file_handle) + handle.bytes.size());
-    auto* raw = reinterpret_cast<file_handle*>(room.data());
-    raw->handle_bytes = static_cast<unsigned>(handle.bytes.size());
-    raw->handle_type = handle.type;
-    std::memcpy(raw->f_handle, handle.bytes.data(), handle.bytes.size());
-    UniqueFd file(::open_by_handle_at(AT_FDCWD, raw, O_PATH | O_CLOEXEC));
-    if (!file) continue;
-    struct stat st{};
-    if (::fstat(file.get(), &st) == 0 && st.st_nlink == 0) return fail(Code::kAnswerNo, "", "a file that was deleted");
+    if (is_file(mount.path, handle)) return found(mount.path);
+    UniqueFd file = open_handle(mount, handle);
+    struct stat st {
+    }, named{};
+    if (!file || ::fstat(file.get(), &st) != 0) continue;
+    if (st.st_nlink == 0) return fail(Code::kAnswerNo, "", "a file that was deleted");
     char name[PATH_MAX];
     ssize_t size = ::readlink(fmt::format("/proc/self/fd/{}", file.get()).c_str(), name, sizeof name);
     std::string path(name, size > 0 ? static_cast<size_t>(size) : 0);
-    if (is_file(path, handle)) return path;  // not so when another file is mounted over it, or the name is forgotten
+    // Not so when another file is mounted over it, or the kernel has forgotten its name.
+    if (::stat(path.c_str(), &named) == 0 && named.st_dev == st.st_dev && named.st_ino == st.st_ino)
+      return Place{path, st.st_dev, st.st_ino};
   }
   for (const std::string& hint : hints_) {
-    if (is_file(hint, handle)) return hint;
+    if (is_file(hint, handle)) return found(hint);
     std::string path = find_in(hint, handle);
-    if (!path.empty()) return path;
+    if (!path.empty()) return found(path);
   }
   return fail(Code::kUnsupported, "",
               fmt::format("a file (device {}:{}, inode {}) whose name cannot be found", major(handle.device),
@@ -196,8 +204,7 @@ Result<std::string> FileFinder::path_of_mount(int mount_id) const {
 
 Result<std::string> FileFinder::path_of_filesystem(uint64_t device) const {
   for (const Mount& mount : mounts_) {
-    struct stat st{};
-    if (mount.device == device && ::stat(mount.path.c_str(), &st) == 0 && st.st_dev == device) return mount.path;
+    if (mount.device == device) return mount.path;
   }
   return fail(Code::kUnsupported, "",
               fmt::format("file system {}:{}, which is in another mount namespace", major(device), minor(device)));
@@ -213,9 +220,9 @@ Result<store::Inotify> parse_inotify(std::string_view fdinfo, const FileFinder& 
     FileFinder::Handle handle;
     if (!take(fields, "wd", watch.wd) || !take(fields, "mask", watch.mask) || !take_handle(fields, handle))
       return malformed(line);
-    auto path = finder.path_of(handle);
-    if (!path) return Error(path.error().code, "", "inotify watches " + path.error().message);
-    watch.path = std::move(*path), watch.device = handle.device, watch.inode = handle.inode;
+    auto place = finder.find(handle);
+    if (!place) return Error(place.error().code, "", "inotify watches " + place.error().message);
+    watch.path = std::move(place->path), watch.device = place->device, watch.inode = place->inode;
     out.watches.push_back(std::move(watch));
     return {};
   }));
@@ -238,8 +245,11 @@ Result<store::FanotifyMark> parse_mark(std::string_view line, const FileFinder& 
     path = finder.path_of_mount(mount);
   } else if (fields.count("ino") != 0) {
     if (!take_handle(fields, handle)) return malformed(line);
-    mark.device = handle.device, mark.inode = handle.inode;
-    path = finder.path_of(handle);
+    auto place = finder.find(handle);
+    if (place)
+      mark.device = place->device, mark.inode = place->inode, path = std::move(place->path);
+    else
+      path = std::move(place.error());
   } else if (take(fields, "sdev", device)) {
     mark.scope = store::FanotifyScope::kFilesystem;
     mark.device = device_of(device);

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
 #include "lib/store/watch_image.h"
 
 namespace ckpt::capture {
@@ -20,13 +21,17 @@ class FileFinder {
   static Result<FileFinder> create(std::vector<std::string> hints);
 
   struct Handle {
-    uint64_t device = 0, inode = 0;  ///< as stat gives them
+    uint64_t device = 0, inode = 0;  ///< of the file system's super block, as fdinfo has them
     int type = 0;
     std::vector<uint8_t> bytes;
   };
+  struct Place {
+    std::string path;
+    uint64_t device = 0, inode = 0;  ///< as stat gives them, which for some file systems differ from those of fdinfo
+  };
   /// kAnswerNo: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current
   /// folder: call it in a thread that shares its own with none.
-  Result<std::string> path_of(const Handle& handle) const;
+  Result<Place> find(const Handle& handle) const;
   Result<std::string> path_of_mount(int mount_id) const;
   Result<std::string> path_of_filesystem(uint64_t device) const;
 
@@ -36,6 +41,7 @@ class FileFinder {
     uint64_t device = 0;
     std::string path;
   };
+  static UniqueFd open_handle(const Mount& mount, const Handle& handle);
   std::vector<Mount> mounts_;
   std::vector<std::string> hints_;
 };

@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "lib/proc/remote_memory.h"
+#include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
 
 namespace ckpt::proc {
@@ -227,10 +228,11 @@ Result<RemoteAddress> BorrowedThread::put(ByteSpan data) {
 Result<void> BorrowedThread::get(MutableByteSpan out) { return read_memory(scratch_->pid(), scratch_->buffer(), out); }
 
 Result<int> BorrowedThread::fork_frozen() {
-  CKPT_TRY(set_options(tid_, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK));
+  const unsigned long usual = suspend_seccomp_option();
+  CKPT_TRY(set_options(tid_, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | usual));
   int child = 0;
   auto result = run(scratch_->start() + kForkAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), SYS_clone, {}, &child);
-  CKPT_TRY(set_options(tid_, 0));
+  CKPT_TRY(set_options(tid_, usual));
   if (!result) return std::move(result).error();
   if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");
   CKPT_ASSERT(child == *result || child != 0);

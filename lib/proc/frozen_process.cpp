@@ -9,6 +9,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/proc/procfs.h"
+#include "lib/proc/seccomp.h"
 
 namespace ckpt::proc {
 
@@ -71,7 +72,7 @@ Result<bool> FrozenProcess::seize_new_threads() {
   bool found = false;
   for (int tid : tids) {
     if (known.count(tid) != 0) continue;
-    auto seized = seize(tid);
+    auto seized = seize(tid, suspend_seccomp_option());
     if (!seized) {
       // A thread may end between the listing and here; the process itself may not.
       if (seized.error().code == Code::kNotFound && tid != pid_) continue;
@@ -104,7 +105,7 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
 
 Result<FrozenProcess> FrozenProcess::freeze_leader(int pid, uint64_t timeout_us) {
   FrozenProcess out(pid);
-  CKPT_TRY(seize(pid));
+  CKPT_TRY(seize(pid, suspend_seccomp_option()));
   out.threads_.push_back(pid);
   out.frozen_at_us_ = monotonic_us();
   CKPT_TRY(interrupt(pid));

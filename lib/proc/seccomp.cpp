@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 #include <linux/filter.h>
+#include <sys/prctl.h>
 #include <sys/ptrace.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <charconv>
@@ -10,6 +12,7 @@
 #include <string_view>
 
 #include "lib/base/io.h"
+#include "lib/proc/host.h"
 
 namespace ckpt::proc {
 
@@ -32,6 +35,14 @@ std::string_view field(std::string_view text, std::string_view name) {
 }
 
 }  // namespace
+
+unsigned long suspend_seccomp_option() {
+  constexpr int kSysAdmin = 21;
+  // The sysctl exists with CONFIG_CHECKPOINT_RESTORE alone, and so does the option.
+  static const bool allowed =
+      has_capability(kSysAdmin) && ::prctl(PR_GET_SECCOMP) == 0 && ::access("/proc/sys/kernel/ns_last_pid", F_OK) == 0;
+  return allowed ? kSuspendSeccomp : 0;
+}
 
 Result<SeccompState> read_seccomp_state(int pid, int tid) {
   constexpr uint64_t kLimit = 1 << 20;

@@ -14,6 +14,8 @@ namespace ckpt::proc {
 /// Without it a borrowed call may be refused, or kill the target. `set_options` replaces all options: pass it every
 /// time.
 inline constexpr unsigned long kSuspendSeccomp = 1ul << 21;
+/// kSuspendSeccomp where this ckpt may use it, else 0. FrozenProcess and BorrowedThread pass it already.
+unsigned long suspend_seccomp_option();
 
 struct SeccompState {
   int mode = 0;             ///< SECCOMP_MODE_*

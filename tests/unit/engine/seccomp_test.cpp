@@ -17,8 +17,10 @@
 #include <cstddef>
 #include <thread>
 
+#include "lib/proc/borrowed_thread.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/host.h"
+#include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/seccomp.h"
@@ -134,6 +136,59 @@ TEST_CASE("seccomp: the chains of two threads come back, shared where they were,
   try_calls({0, 0, 0}, {0, 0, 0});  // suspended
   for (int thread : {pid, tid}) REQUIRE(proc::set_options(thread, PTRACE_O_EXITKILL));
   try_calls({-41, -42, 0}, {-41, 0, -43});
+}
+
+TEST_CASE(
+    "seccomp: a target whose filter would kill it for the calls that ckpt borrows survives them, and keeps its "
+    "filter") {
+  if (!may_read_filters()) return;
+  pid_t target = ::fork();
+  if (target == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pause, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+    };
+    sock_fprog all{4, program};
+    ::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    ::syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, 0, &all);
+    for (;;) ::pause();
+  }
+  for (int i = 0; i < 5000 && proc::read_small(target, "syscall").value_or("").rfind("34 ", 0) != 0; ++i)
+    ::usleep(1000);
+  {
+    auto frozen = proc::FrozenProcess::freeze(target, 1'000'000, Cancel());
+    REQUIRE(frozen);
+    auto maps = proc::read_maps(target, false);
+    REQUIRE(maps);
+    auto gadgets = proc::find_gadgets(target, *maps);
+    REQUIRE(gadgets);
+    auto scratch = proc::Scratch::map(target, target, *gadgets);
+    REQUIRE_MESSAGE(scratch, scratch.error().text());
+    auto borrowed = proc::BorrowedThread::begin(*scratch, target);
+    REQUIRE(borrowed);
+    auto asked = borrowed->call(SYS_getpid);
+    REQUIRE(asked);
+    CHECK(*asked == target);
+    auto child = borrowed->fork_frozen();
+    REQUIRE_MESSAGE(child, child.error().text());
+    ::kill(*child, SIGKILL);
+    ::waitpid(*child, nullptr, __WALL);
+    asked = borrowed->call(SYS_getpid);
+    REQUIRE(asked);
+    CHECK(*asked == target);
+    REQUIRE(borrowed->finish());
+    REQUIRE(scratch->unmap());
+  }
+  ::usleep(20000);
+  CHECK(::waitpid(target, nullptr, WNOHANG) == 0);
+  ::kill(target, SIGUSR1);  // its default ends it; a handler would have to return by a call that is not allowed
+  int status = 0;
+  ::waitpid(target, &status, 0);
+  CHECK(WIFSIGNALED(status));
+  CHECK(WTERMSIG(status) == SIGUSR1);
 }
 
 TEST_CASE("seccomp: strict mode comes back; a filter that asks another process is refused; nonsense is refused") {
