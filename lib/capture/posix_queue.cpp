@@ -123,16 +123,13 @@ bool is_posix_queue(int fd) {
 
 Result<store::PosixQueue> describe_posix_queue(int fd, std::string_view link, bool frozen) {
   store::PosixQueue out;
-  if (link.size() > kDeleted.size() && link.substr(link.size() - kDeleted.size()) == kDeleted) {
-    out.deleted = true;
-    link.remove_suffix(kDeleted.size());
-  }
-  out.name = std::string(link.substr(std::min(link.rfind('/'), link.size())));  // without a mount point of the queues
   struct stat st{};
+  if (::fstat(fd, &st) != 0) return sys_error(std::string(link), "cannot stat");
+  out.deleted = st.st_nlink == 0;
+  if (out.deleted && link.size() > kDeleted.size()) link.remove_suffix(kDeleted.size());
+  out.name = std::string(link.substr(std::min(link.rfind('/'), link.size())));  // without a mount point of the queues
   mq_attr attributes{};
-  if (::fstat(fd, &st) != 0 || ::syscall(SYS_mq_getsetattr, fd, nullptr, &attributes) != 0)
-    return sys_error(out.name, "cannot be read");
-  out.deleted = out.deleted && st.st_nlink == 0;
+  if (::syscall(SYS_mq_getsetattr, fd, nullptr, &attributes) != 0) return sys_error(out.name, "cannot be read");
   out.mode = st.st_mode & 07777, out.uid = st.st_uid, out.gid = st.st_gid;
   out.max_messages = attributes.mq_maxmsg, out.message_size = attributes.mq_msgsize;
   out.waiting = static_cast<uint64_t>(attributes.mq_curmsgs);
