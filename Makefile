@@ -2,7 +2,8 @@
 #
 #   make            build/ckpt
 #   make demo       both main jobs on real input
-#   make check      the tests; with CKPT_INTEROP=1 also those that need torch, megatron-core and zarr
+#   make check      the tests; CKPT_INTEROP=1 adds those that need torch, megatron-core and zarr,
+#                   CKPT_APPS=1 those of whole servers, whose packages it installs
 #   make install    binary, man pages, shell completions: PREFIX=/usr/local, DESTDIR=
 #   make clean      remove what was built
 #   make deps       the Debian packages: installs them as root, else says which are missing
