@@ -108,8 +108,17 @@ class SocketReader {
     if (info != all_.unix_.end() && info->second.state == kTcpListen) return {};
     bool error = (poll_socket(fd_) & POLLERR) != 0;
     socket_.reset = error;
-    if (socket_.type == SOCK_STREAM) return keep_queue(peek_stream(fd_));
-    return keep_queue(peek_datagrams(fd_, AF_UNIX, socket_.type, error));
+    int size = 0;
+    if (socket_.type == SOCK_STREAM && ::ioctl(fd_, FIONREAD, &size) == 0 && size == 0) return {};
+    if (socket_.type != SOCK_STREAM) return take_queue_of_datagrams(error);
+    CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
+    return keep_queue(peek_stream(*guard, fd_));
+  }
+
+  Result<void> take_queue_of_datagrams(bool error) {
+    if ((poll_socket(fd_) & POLLIN) == 0) return {};
+    CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
+    return keep_queue(peek_datagrams(*guard, fd_, socket_.family, socket_.type, error));
   }
 
   Result<void> keep_queue(Result<SocketQueue> queue) {
@@ -136,7 +145,7 @@ class SocketReader {
     bool error = (events & POLLERR) != 0;
     bool peekable = socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
     if (peekable && error) all_.note(index_, "its pending error, or queue of errors, is not carried over");
-    if (peekable) return keep_queue(peek_datagrams(fd_, socket_.family, socket_.type, error));
+    if (peekable) return take_queue_of_datagrams(error);
     if ((events & POLLIN) != 0) all_.note(index_, "packets that it has received and not read yet are not carried over, as a network may lose them");
     return {};
   }
@@ -174,7 +183,8 @@ class SocketReader {
       return all_.block(index_, "a TCP connection that is being made, which is not supported", "--tcp-close"), Result<void>();
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
     if (options.contents) {
-      CKPT_TRY(take_tcp_queues(fd_, socket_, bytes_));
+      CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
+      CKPT_TRY(take_tcp_queues(*guard, fd_, socket_, bytes_));
     }
     socket_.content_size = bytes_.size();
     return {};
@@ -197,9 +207,23 @@ Result<void> SocketCapture::run() {
   for (size_t i = 0; i < open_.size(); ++i) {
     sockets.emplace_back().descriptor = open_[i].descriptor;
     contents.emplace_back();
-    CKPT_TRY(SocketReader(*this, i).run());
+    auto done = SocketReader(*this, i).run();
+    if (!done) {
+      guard_.reset();
+      return done;
+    }
   }
+  guard_.reset();
   return UnixLinks(*this).run();
+}
+
+Result<OptionGuard*> SocketCapture::guard() {
+  constexpr size_t kAtOnce = 4;  // of one socket
+  if (!guard_) {
+    CKPT_TRY_ASSIGN(OptionGuard made, OptionGuard::create(kAtOnce));
+    guard_.emplace(std::move(made));
+  }
+  return &*guard_;
 }
 
 std::vector<size_t> SocketCapture::established() const {

@@ -1,16 +1,18 @@
 // The sockets of a process tree, described from outside through duplicates (pidfd_getfd). Nothing is consumed: queues are
 // peeked at, and the few settings that peeking needs (SO_PEEK_OFF, SO_PASSCRED, IP_PKTINFO, TCP_REPAIR) are put back as
-// they were before the call returns, whatever it returns.
+// they were before the call returns, whatever it returns; if ckpt is killed meanwhile, a small process of its own does it.
 #pragma once
 
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
 #include "lib/capture/inventory.h"
+#include "lib/capture/option_guard.h"
 #include "lib/proc/sock_diag.h"
 #include "lib/store/socket_image.h"
 
@@ -61,9 +63,13 @@ class SocketCapture {
   void block(size_t index, std::string what, std::string flag = "");
   void note(size_t index, const std::string& what);
 
+  /// Made when the first setting has to be changed; gone when `run` returns.
+  Result<OptionGuard*> guard();
+
   SocketCaptureOptions options_;
   TakeRight take_right_;
   std::vector<OpenSocket> open_;
+  std::optional<OptionGuard> guard_;
   std::map<uint64_t, proc::UnixSocketInfo> unix_;  ///< of the network namespace, by inode
 };
 

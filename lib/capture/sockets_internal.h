@@ -22,9 +22,9 @@ struct SocketQueue {
 };
 
 /// A unix stream: runs of bytes, split where the sender or the descriptors change.
-Result<SocketQueue> peek_stream(int fd);
+Result<SocketQueue> peek_stream(OptionGuard& guard, int fd);
 /// Datagrams and records, unix or UDP. `pending_error`: poll reports one; a receive call would take it away.
-Result<SocketQueue> peek_datagrams(int fd, int family, int type, bool pending_error);
+Result<SocketQueue> peek_datagrams(OptionGuard& guard, int fd, int family, int type, bool pending_error);
 
 /// getsockopt of an int; nothing where the socket has no such option.
 std::optional<int> int_option(int fd, int level, int option);
@@ -39,6 +39,6 @@ Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& sock
 /// State, of a connection tcp.state, too. Returns how many connections a listening socket has that wait to be accepted.
 Result<uint32_t> take_tcp_state(int fd, store::Socket& socket);
 /// The rest of a connection, and both its queues in `bytes`, receive queue first. It is in repair mode only meanwhile.
-Result<void> take_tcp_queues(int fd, store::Socket& socket, std::vector<std::byte>& bytes);
+Result<void> take_tcp_queues(OptionGuard& guard, int fd, store::Socket& socket, std::vector<std::byte>& bytes);
 
 }  // namespace ckpt::capture

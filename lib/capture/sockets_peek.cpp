@@ -54,17 +54,20 @@ void take_control(cmsghdr& head, PeekedMessage& out) {
 
 }  // namespace
 
-Result<BorrowedOption> BorrowedOption::set(int fd, int level, int option, int value) {
+Result<BorrowedOption> BorrowedOption::set(OptionGuard& guard, int fd, int level, int option, int value) {
+  BorrowedOption out;
   int before = 0;
   socklen_t size = sizeof before;
-  if (::getsockopt(fd, level, option, &before, &size) != 0) return BorrowedOption(-1, level, option, 0);
-  if (before == value) return BorrowedOption(-1, level, option, before);
+  if (::getsockopt(fd, level, option, &before, &size) != 0) return out;
+  out.borrowed_ = std::make_unique<Borrowed>(Borrowed{&guard, guard.remember(fd, level, option, before), fd, level, option, before});
   if (::setsockopt(fd, level, option, &value, sizeof value) != 0) return sys_error("socket", "cannot set an option for a moment");
-  return BorrowedOption(fd, level, option, before);
+  return out;
 }
 
 BorrowedOption::~BorrowedOption() {
-  if (fd_ >= 0) (void)::setsockopt(fd_, level_, option_, &before_, sizeof before_);
+  if (!borrowed_) return;
+  (void)::setsockopt(borrowed_->fd, borrowed_->level, borrowed_->option, &borrowed_->before, sizeof borrowed_->before);
+  borrowed_->guard->forget(borrowed_->slot);
 }
 
 Result<std::optional<PeekedMessage>> peek_at(int fd, int offset, MutableByteSpan buffer) {

@@ -3,27 +3,34 @@
 
 #include <sys/socket.h>
 
+#include <memory>
 #include <optional>
 #include <vector>
 
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/capture/option_guard.h"
 
 namespace ckpt::capture {
 
-/// Sets an integer option for as long as it lives, then puts back what it was.
+/// Sets an integer option for as long as it lives, then puts back what it was; if ckpt dies meanwhile, the guard does.
 class BorrowedOption {
  public:
   /// An option that the socket does not have is left alone.
-  static Result<BorrowedOption> set(int fd, int level, int option, int value);
-  BorrowedOption(BorrowedOption&& other) noexcept : fd_(std::exchange(other.fd_, -1)), level_(other.level_), option_(other.option_), before_(other.before_) {}
+  static Result<BorrowedOption> set(OptionGuard& guard, int fd, int level, int option, int value);
+  BorrowedOption(BorrowedOption&& other) noexcept = default;
   BorrowedOption& operator=(BorrowedOption&&) = delete;
   ~BorrowedOption();
 
  private:
-  BorrowedOption(int fd, int level, int option, int before) : fd_(fd), level_(level), option_(option), before_(before) {}
-  int fd_, level_, option_, before_;
+  struct Borrowed {
+    OptionGuard* guard;
+    size_t slot;
+    int fd, level, option, before;
+  };
+  BorrowedOption() = default;
+  std::unique_ptr<Borrowed> borrowed_;  ///< nullptr: nothing to put back
 };
 
 /// What one recvmsg shows.

@@ -34,11 +34,11 @@ bool same_sender(const SocketMessage& a, const SocketMessage& b) {
 
 class StreamPeek {
  public:
-  explicit StreamPeek(int fd) : fd_(fd) {}
+  StreamPeek(OptionGuard& guard, int fd) : guard_(guard), fd_(fd) {}
 
   Result<SocketQueue> run() {
-    CKPT_TRY_ASSIGN(auto offset, BorrowedOption::set(fd_, SOL_SOCKET, SO_PEEK_OFF, 0));
-    CKPT_TRY_ASSIGN(auto credentials, BorrowedOption::set(fd_, SOL_SOCKET, SO_PASSCRED, 1));
+    CKPT_TRY_ASSIGN(auto offset, BorrowedOption::set(guard_, fd_, SOL_SOCKET, SO_PEEK_OFF, 0));
+    CKPT_TRY_ASSIGN(auto credentials, BorrowedOption::set(guard_, fd_, SOL_SOCKET, SO_PASSCRED, 1));
     int size = 0, at_mark = 0;
     if (::ioctl(fd_, FIONREAD, &size) != 0) return sys_error("socket", "cannot ask for its fill level");
     char urgent = 0;
@@ -139,6 +139,7 @@ class StreamPeek {
     out_.rights.emplace(out_.rights.begin() + static_cast<ptrdiff_t>(index) + 1);
   }
 
+  OptionGuard& guard_;
   int fd_;
   SocketQueue out_;
   std::vector<std::byte> buffer_;
@@ -162,23 +163,21 @@ Result<std::optional<PeekedMessage>> peek_whole(int fd, size_t offset, std::vect
 
 }  // namespace
 
-Result<SocketQueue> peek_stream(int fd) { return StreamPeek(fd).run(); }
+Result<SocketQueue> peek_stream(OptionGuard& guard, int fd) { return StreamPeek(guard, fd).run(); }
 
-Result<SocketQueue> peek_datagrams(int fd, int family, int type, bool pending_error) {
+Result<SocketQueue> peek_datagrams(OptionGuard& guard, int fd, int family, int type, bool pending_error) {
   SocketQueue out;
   int first = 0;
   if (::ioctl(fd, FIONREAD, &first) != 0) return sys_error("socket", "cannot ask for its fill level");
-  bool readable = (poll_socket(fd) & POLLIN) != 0;
   if (pending_error) {
-    if (readable && first > 0) out.obstacle = "it holds datagrams behind an error that has not been reported yet";
+    if (first > 0) out.obstacle = "it holds datagrams behind an error that has not been reported yet";
     return out;
   }
-  if (!readable) return out;
   bool is_unix = family == AF_UNIX;
-  CKPT_TRY_ASSIGN(auto peek_offset, BorrowedOption::set(fd, SOL_SOCKET, SO_PEEK_OFF, 0));
-  CKPT_TRY_ASSIGN(auto extra, is_unix ? BorrowedOption::set(fd, SOL_SOCKET, SO_PASSCRED, 1)
-                              : family == AF_INET ? BorrowedOption::set(fd, IPPROTO_IP, IP_PKTINFO, 1)
-                                                  : BorrowedOption::set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1));
+  CKPT_TRY_ASSIGN(auto peek_offset, BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PEEK_OFF, 0));
+  CKPT_TRY_ASSIGN(auto extra, is_unix ? BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PASSCRED, 1)
+                              : family == AF_INET ? BorrowedOption::set(guard, fd, IPPROTO_IP, IP_PKTINFO, 1)
+                                                  : BorrowedOption::set(guard, fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1));
   std::vector<uint8_t> name = is_unix ? std::vector<uint8_t>() : socket_name(fd);
   std::vector<std::byte> buffer(256 * 1024);
   for (size_t offset = 0; offset < kMaxQueue;) {

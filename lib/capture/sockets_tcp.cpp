@@ -91,9 +91,9 @@ Result<uint32_t> take_tcp_state(int fd, Socket& socket) {
   return 0;
 }
 
-Result<void> take_tcp_queues(int fd, Socket& socket, std::vector<std::byte>& bytes) {
+Result<void> take_tcp_queues(OptionGuard& guard, int fd, Socket& socket, std::vector<std::byte>& bytes) {
   TcpConnection& tcp = socket.tcp;
-  CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(fd));
+  CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(guard, fd));
   CKPT_TRY(take_repair_state(fd, tcp));
   CKPT_TRY_ASSIGN(tcp.receive_size, queue_size(fd, FIONREAD));
   CKPT_TRY_ASSIGN(uint64_t out, queue_size(fd, kOutQueue));
