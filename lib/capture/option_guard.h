@@ -1,5 +1,5 @@
-// Settings of live sockets that are changed for a moment. ckpt may be killed at any moment: a small process that shares its
-// descriptor table then puts them back.
+// Settings of live sockets that are changed for a moment. ckpt may be killed at any moment: a small process that shares
+// its descriptor table then puts them back.
 #pragma once
 
 #include <cstddef>
@@ -14,7 +14,10 @@ class OptionGuard {
   /// `capacity`: how many settings can be out at once. The process is made here.
   static Result<OptionGuard> create(size_t capacity);
   OptionGuard(OptionGuard&& other) noexcept
-      : slots_(std::exchange(other.slots_, nullptr)), capacity_(other.capacity_), pid_(other.pid_), watched_(other.watched_) {}
+      : slots_(std::exchange(other.slots_, nullptr)),
+        capacity_(other.capacity_),
+        pid_(other.pid_),
+        watched_(other.watched_) {}
   OptionGuard& operator=(OptionGuard&&) = delete;
   /// Everything must have been put back, or be meant to stay: the process ends without doing anything.
   ~OptionGuard();

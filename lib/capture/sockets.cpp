@@ -27,23 +27,34 @@ constexpr int kOtherNamespace = 0x894C;  // SIOCGSKNS
 
 std::string family_name(int family) {
   switch (family) {
-    case AF_ALG: return "AF_ALG (kernel cryptography)";
-    case AF_VSOCK: return "AF_VSOCK (virtual machine)";
-    case AF_BLUETOOTH: return "AF_BLUETOOTH";
-    case AF_XDP: return "AF_XDP";
-    case AF_CAN: return "AF_CAN";
-    case AF_TIPC: return "AF_TIPC";
-    case AF_SMC: return "AF_SMC";
-    case AF_KEY: return "AF_KEY (IPsec)";
-    case AF_QIPCRTR: return "AF_QIPCRTR";
-    default: return fmt::format("family {}", family);
+    case AF_ALG:
+      return "AF_ALG (kernel cryptography)";
+    case AF_VSOCK:
+      return "AF_VSOCK (virtual machine)";
+    case AF_BLUETOOTH:
+      return "AF_BLUETOOTH";
+    case AF_XDP:
+      return "AF_XDP";
+    case AF_CAN:
+      return "AF_CAN";
+    case AF_TIPC:
+      return "AF_TIPC";
+    case AF_SMC:
+      return "AF_SMC";
+    case AF_KEY:
+      return "AF_KEY (IPsec)";
+    case AF_QIPCRTR:
+      return "AF_QIPCRTR";
+    default:
+      return fmt::format("family {}", family);
   }
 }
 
 /// Empty when sockets of the kind are carried over.
 std::string unsupported_kind(const Socket& s) {
   if (s.family == AF_UNIX || s.family == AF_NETLINK || s.family == AF_PACKET) return "";
-  if (s.family != AF_INET && s.family != AF_INET6) return fmt::format("a socket of {}, which is not supported", family_name(s.family));
+  if (s.family != AF_INET && s.family != AF_INET6)
+    return fmt::format("a socket of {}, which is not supported", family_name(s.family));
   if (s.protocol == kMptcp) return "an MPTCP socket, which is not supported";
   bool known = (s.type == SOCK_STREAM && s.protocol == IPPROTO_TCP) || s.type == SOCK_RAW ||
                (s.type == SOCK_DGRAM && (s.protocol == IPPROTO_UDP || s.protocol == IPPROTO_UDPLITE ||
@@ -54,7 +65,8 @@ std::string unsupported_kind(const Socket& s) {
 /// True when the socket belongs to another network namespace than ckpt. Without the right to ask: false.
 bool is_of_other_namespace(int fd) {
   UniqueFd theirs(::ioctl(fd, kOtherNamespace));
-  struct stat a{}, b{};
+  struct stat a {
+  }, b{};
   if (!theirs || ::fstat(theirs.get(), &a) != 0 || ::stat("/proc/thread-self/ns/net", &b) != 0) return false;
   return a.st_ino != b.st_ino;
 }
@@ -137,16 +149,22 @@ class SocketReader {
   }
 
   Result<void> take_datagrams() {
+    CKPT_TRY_ASSIGN(bool all_sources, take_memberships(fd_, socket_));
+    if (!all_sources)
+      all_.block(index_, "a member of a multicast group with a choice of sources, which is not supported");
     int events = poll_socket(fd_);
     if ((events & POLLRDHUP) != 0) socket_.shutdown |= 1;
     if ((events & POLLHUP) != 0) socket_.shutdown |= 2;
     socket_.state = socket_.peer_name.empty() ? SocketState::kUnconnected : SocketState::kConnected;
     if (!all_.options_.contents) return {};
     bool error = (events & POLLERR) != 0;
-    bool peekable = socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
+    bool peekable =
+        socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
     if (peekable && error) all_.note(index_, "its pending error, or queue of errors, is not carried over");
     if (peekable) return take_queue_of_datagrams(error);
-    if ((events & POLLIN) != 0) all_.note(index_, "packets that it has received and not read yet are not carried over, as a network may lose them");
+    if ((events & POLLIN) != 0)
+      all_.note(index_,
+                "packets that it has received and not read yet are not carried over, as a network may lose them");
     return {};
   }
 
@@ -168,10 +186,20 @@ class SocketReader {
     const auto& options = all_.options_;
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
     if (waiting != 0) {
-      std::string what = fmt::format("a listening TCP socket ({}) with {} connections that have not been accepted yet", name_text(socket_.name), waiting);
+      std::string what = fmt::format("a listening TCP socket ({}) with {} connections that have not been accepted yet",
+                                     name_text(socket_.name), waiting);
       if (!options.tcp_close) return all_.block(index_, what, "--tcp-close"), Result<void>();
       all_.note(index_, what + ": they are lost");
     }
+    int unread = 0;
+    if (socket_.state == SocketState::kClosed && ::ioctl(fd_, FIONREAD, &unread) == 0 && unread > 0) {
+      std::string what =
+          fmt::format("a TCP connection that has ended, with {} bytes that have not been read yet", unread);
+      if (!options.tcp_close) return all_.block(index_, what, "--tcp-close"), Result<void>();
+      all_.note(index_, what + ": they are lost");
+    }
+    if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
+      all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
     if (socket_.state != SocketState::kConnected) return {};
     if (options.tcp_close) {
       socket_.state = SocketState::kClosed, socket_.tcp = {};
@@ -180,7 +208,8 @@ class SocketReader {
     std::string what = fmt::format("a TCP connection, {} to {}", name_text(socket_.name), name_text(socket_.peer_name));
     constexpr int kSynSent = 2, kSynReceived = 3;
     if (socket_.tcp.state == kSynSent || socket_.tcp.state == kSynReceived)
-      return all_.block(index_, "a TCP connection that is being made, which is not supported", "--tcp-close"), Result<void>();
+      return all_.block(index_, "a TCP connection that is being made, which is not supported", "--tcp-close"),
+             Result<void>();
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
     if (options.contents) {
       CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
@@ -199,7 +228,8 @@ class SocketReader {
 
 Result<void> SocketCapture::run() {
   bool has_unix = false;
-  for (const OpenSocket& open : open_) has_unix |= int_option(open.fd.get(), SOL_SOCKET, SO_DOMAIN).value_or(0) == AF_UNIX;
+  for (const OpenSocket& open : open_)
+    has_unix |= int_option(open.fd.get(), SOL_SOCKET, SO_DOMAIN).value_or(0) == AF_UNIX;
   if (has_unix) {
     CKPT_TRY_ASSIGN(unix_, proc::read_unix_sockets());
   }

@@ -1,6 +1,7 @@
-// The sockets of a process tree, described from outside through duplicates (pidfd_getfd). Nothing is consumed: queues are
-// peeked at, and the few settings that peeking needs (SO_PEEK_OFF, SO_PASSCRED, IP_PKTINFO, TCP_REPAIR) are put back as
-// they were before the call returns, whatever it returns; if ckpt is killed meanwhile, a small process of its own does it.
+// The sockets of a process tree, described from outside through duplicates (pidfd_getfd). Nothing is consumed: queues
+// are peeked at, and the few settings that peeking needs (SO_PEEK_OFF, SO_PASSCRED, IP_PKTINFO, TCP_REPAIR) are put
+// back as they were before the call returns, whatever it returns; if ckpt is killed meanwhile, a small process of its
+// own does it.
 #pragma once
 
 #include <functional>
@@ -20,17 +21,17 @@ namespace ckpt::capture {
 
 /// One open file description of the tree that is a socket.
 struct OpenSocket {
-  UniqueFd fd;           ///< a duplicate
-  int descriptor = -1;   ///< its index in the tree's list
-  int pid = 0;           ///< a process that holds it
-  std::string subject;   ///< "process 12 (nginx), descriptor 7"
+  UniqueFd fd;          ///< a duplicate
+  int descriptor = -1;  ///< its index in the tree's list
+  int pid = 0;          ///< a process that holds it
+  std::string subject;  ///< "process 12 (nginx), descriptor 7"
 };
 
 struct SocketCaptureOptions {
-  bool contents = true;         ///< false: only look for blockers; the tree may run meanwhile
-  bool tcp_established = false; ///< --tcp-established
-  bool tcp_close = false;       ///< --tcp-close
-  bool external_unix = false;   ///< --ext-unix-sk
+  bool contents = true;          ///< false: only look for blockers; the tree may run meanwhile
+  bool tcp_established = false;  ///< --tcp-established
+  bool tcp_close = false;        ///< --tcp-close
+  bool external_unix = false;    ///< --ext-unix-sk
 };
 
 /// Use: add every socket of the tree, run once. With contents, every process that holds one of them must be frozen.
@@ -47,8 +48,8 @@ class SocketCapture {
   /// Describes them all. What stands in the way is a blocker, not an error.
   Result<void> run();
 
-  std::vector<store::Socket> sockets;              ///< in the order of `add`
-  std::vector<std::vector<std::byte>> contents;    ///< parallel to sockets; content_size is set, content_offset is not
+  std::vector<store::Socket> sockets;            ///< in the order of `add`
+  std::vector<std::vector<std::byte>> contents;  ///< parallel to sockets; content_size is set, content_offset is not
   std::vector<Blocker> blockers;
   std::vector<std::string> notes;
 

@@ -36,6 +36,12 @@ int poll_socket(int fd);
 /// Options and filters. A line for each that cannot be carried over.
 Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket);
 
+/// The groups that the machine has joined, of /proc/net/igmp and /proc/net/igmp6.
+std::vector<store::SocketMembership> parse_igmp(const std::string& text);
+std::vector<store::SocketMembership> parse_igmp6(const std::string& text);
+/// Those of them that the socket has joined. False: one of them with a choice of sources.
+Result<bool> take_memberships(int fd, store::Socket& socket);
+
 /// State, of a connection tcp.state, too. Returns how many connections a listening socket has that wait to be accepted.
 Result<uint32_t> take_tcp_state(int fd, store::Socket& socket);
 /// The rest of a connection, and both its queues in `bytes`, receive queue first. It is in repair mode only meanwhile.

@@ -34,7 +34,8 @@ Result<bool> take_filter(int fd, std::vector<uint8_t>& out) {
   }
   if (count == 0) return true;
   out.resize(count * sizeof(sock_filter));
-  if (::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, out.data(), &count) != 0) return sys_error("socket", "cannot read its filter");
+  if (::getsockopt(fd, SOL_SOCKET, SO_GET_FILTER, out.data(), &count) != 0)
+    return sys_error("socket", "cannot read its filter");
   return true;
 }
 
@@ -43,7 +44,8 @@ void find_unsupported(int fd, const store::Socket& socket, std::vector<std::stri
     std::array<char, 32> ulp{};
     socklen_t size = sizeof ulp;
     if (::getsockopt(fd, IPPROTO_TCP, kTcpUlp, ulp.data(), &size) == 0 && size > 0 && ulp[0] != 0)
-      out.push_back(fmt::format("a TCP connection with the upper layer protocol {} (TCP_ULP), which is not supported", ulp.data()));
+      out.push_back(fmt::format("a TCP connection with the upper layer protocol {} (TCP_ULP), which is not supported",
+                                ulp.data()));
   }
   if (socket.protocol == IPPROTO_UDP && int_option(fd, IPPROTO_UDP, kUdpEncap).value_or(0) != 0)
     out.push_back("a UDP socket that unpacks a tunnel (UDP_ENCAP), which is not supported");

@@ -59,8 +59,10 @@ Result<BorrowedOption> BorrowedOption::set(OptionGuard& guard, int fd, int level
   int before = 0;
   socklen_t size = sizeof before;
   if (::getsockopt(fd, level, option, &before, &size) != 0) return out;
-  out.borrowed_ = std::make_unique<Borrowed>(Borrowed{&guard, guard.remember(fd, level, option, before), fd, level, option, before});
-  if (::setsockopt(fd, level, option, &value, sizeof value) != 0) return sys_error("socket", "cannot set an option for a moment");
+  out.borrowed_ = std::make_unique<Borrowed>(
+      Borrowed{&guard, guard.remember(fd, level, option, before), fd, level, option, before});
+  if (::setsockopt(fd, level, option, &value, sizeof value) != 0)
+    return sys_error("socket", "cannot set an option for a moment");
   return out;
 }
 
@@ -71,7 +73,8 @@ BorrowedOption::~BorrowedOption() {
 }
 
 Result<std::optional<PeekedMessage>> peek_at(int fd, int offset, MutableByteSpan buffer) {
-  if (::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) != 0) return sys_error("socket", "cannot set its peek offset");
+  if (::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &offset, sizeof offset) != 0)
+    return sys_error("socket", "cannot set its peek offset");
   sockaddr_storage from{};
   iovec part{buffer.data(), buffer.size()};
   alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxRights * sizeof(int)) + 2048> control{};
@@ -83,8 +86,11 @@ Result<std::optional<PeekedMessage>> peek_at(int fd, int offset, MutableByteSpan
   if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<PeekedMessage>();
   if (got < 0) return sys_error("socket", "cannot peek into its queue");
   PeekedMessage out;
-  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) take_control(*head, out);
-  if ((message.msg_flags & MSG_CTRUNC) != 0) return Error(Code::kNoRoom, "socket", "cannot take all descriptors in flight: the limit of open files of ckpt is too low");
+  for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head))
+    take_control(*head, out);
+  if ((message.msg_flags & MSG_CTRUNC) != 0)
+    return Error(Code::kNoRoom, "socket",
+                 "cannot take all descriptors in flight: the limit of open files of ckpt is too low");
   out.size = static_cast<size_t>(got);
   out.truncated = (message.msg_flags & MSG_TRUNC) != 0;
   auto* raw = reinterpret_cast<const uint8_t*>(&from);

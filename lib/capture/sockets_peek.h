@@ -35,15 +35,16 @@ class BorrowedOption {
 
 /// What one recvmsg shows.
 struct PeekedMessage {
-  size_t size = 0;             ///< bytes put into the buffer
-  bool truncated = false;      ///< the datagram is longer than the buffer
+  size_t size = 0;         ///< bytes put into the buffer
+  bool truncated = false;  ///< the datagram is longer than the buffer
   std::vector<uint8_t> from;
-  std::vector<uint8_t> to;     ///< UDP with IP_PKTINFO or IPV6_RECVPKTINFO: its destination, the port not filled in
+  std::vector<uint8_t> to;  ///< UDP with IP_PKTINFO or IPV6_RECVPKTINFO: its destination, the port not filled in
   std::optional<ucred> credentials;
   std::vector<UniqueFd> rights;
 };
 
-/// MSG_PEEK at `offset` bytes from the front (SO_PEEK_OFF, which the caller has borrowed). Nothing: the queue holds no more.
+/// MSG_PEEK at `offset` bytes from the front (SO_PEEK_OFF, which the caller has borrowed). Nothing: the queue holds no
+/// more.
 Result<std::optional<PeekedMessage>> peek_at(int fd, int offset, MutableByteSpan buffer);
 
 }  // namespace ckpt::capture

@@ -45,7 +45,8 @@ class StreamPeek {
     int none = -1;  // an offset would apply to the urgent byte, too
     (void)::setsockopt(fd_, SOL_SOCKET, SO_PEEK_OFF, &none, sizeof none);
     bool has_urgent = ::recv(fd_, &urgent, 1, MSG_OOB | MSG_PEEK | MSG_DONTWAIT) == 1;
-    if (has_urgent && ::ioctl(fd_, kAtMark, &at_mark) != 0) return sys_error("socket", "cannot ask for its urgent mark");
+    if (has_urgent && ::ioctl(fd_, kAtMark, &at_mark) != 0)
+      return sys_error("socket", "cannot ask for its urgent mark");
     // At the mark the urgent byte is what peeking passes over.
     if (at_mark != 0) add_urgent(urgent);
     size_t left = static_cast<size_t>(size) - (at_mark != 0 ? 1 : 0);
@@ -108,7 +109,8 @@ class StreamPeek {
     if (page == MAP_FAILED) return sys_error("", "cannot map a page");
     Mapping nowhere(page, 4096);
     int start = static_cast<int>(offset);
-    if (::setsockopt(fd_, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start) != 0) return sys_error("socket", "cannot set its peek offset");
+    if (::setsockopt(fd_, SOL_SOCKET, SO_PEEK_OFF, &start, sizeof start) != 0)
+      return sys_error("socket", "cannot set its peek offset");
     std::array<iovec, 2> parts{iovec{buffer_.data(), size - 1}, iovec{nowhere.data(), 1}};
     msghdr message{};
     message.msg_iov = parts.data(), message.msg_iovlen = parts.size();
@@ -175,7 +177,7 @@ Result<SocketQueue> peek_datagrams(OptionGuard& guard, int fd, int family, int t
   }
   bool is_unix = family == AF_UNIX;
   CKPT_TRY_ASSIGN(auto peek_offset, BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PEEK_OFF, 0));
-  CKPT_TRY_ASSIGN(auto extra, is_unix ? BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PASSCRED, 1)
+  CKPT_TRY_ASSIGN(auto extra, is_unix             ? BorrowedOption::set(guard, fd, SOL_SOCKET, SO_PASSCRED, 1)
                               : family == AF_INET ? BorrowedOption::set(guard, fd, IPPROTO_IP, IP_PKTINFO, 1)
                                                   : BorrowedOption::set(guard, fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1));
   std::vector<uint8_t> name = is_unix ? std::vector<uint8_t>() : socket_name(fd);
@@ -186,8 +188,10 @@ Result<SocketQueue> peek_datagrams(OptionGuard& guard, int fd, int family, int t
     if (!message || (is_unix && type == SOCK_SEQPACKET && message->size == 0 && !message->credentials)) return out;
     SocketMessage record;
     record.size = message->size, record.from = std::move(message->from), record.to = std::move(message->to);
-    if (is_unix) set_credentials(*message, record);
-    else complete_destination(name, record.to);
+    if (is_unix)
+      set_credentials(*message, record);
+    else
+      complete_destination(name, record.to);
     out.messages.push_back(std::move(record));
     out.rights.push_back(std::move(message->rights));
     out.bytes.insert(out.bytes.end(), buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(message->size));

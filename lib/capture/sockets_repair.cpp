@@ -13,7 +13,8 @@ namespace ckpt::capture {
 Result<RepairMode> RepairMode::enter(OptionGuard& guard, int fd) {
   int on = TCP_REPAIR_ON, reuse = 0;
   socklen_t size = sizeof reuse;
-  if (::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, &size) != 0) return sys_error("TCP connection", "cannot read SO_REUSEADDR");
+  if (::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &reuse, &size) != 0)
+    return sys_error("TCP connection", "cannot read SO_REUSEADDR");
   // Put back in this order.
   size_t first = guard.remember(fd, IPPROTO_TCP, TCP_REPAIR, TCP_REPAIR_OFF_NO_WP);
   size_t second = guard.remember(fd, SOL_SOCKET, SO_REUSEADDR, reuse);

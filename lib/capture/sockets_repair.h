@@ -1,5 +1,5 @@
-// TCP_REPAIR on live connections: while it is on, the kernel neither sends nor acknowledges for the socket's owner, queues
-// can be read and a close says nothing to the peer. Needs CAP_NET_ADMIN.
+// TCP_REPAIR on live connections: while it is on, the kernel neither sends nor acknowledges for the socket's owner,
+// queues can be read and a close says nothing to the peer. Needs CAP_NET_ADMIN.
 #pragma once
 
 #include <memory>

@@ -32,9 +32,11 @@ Result<uint64_t> queue_size(int fd, unsigned long request) {
 }
 
 Result<void> read_queue(int fd, int queue, uint64_t size, uint32_t& sequence, std::vector<std::byte>& bytes) {
-  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0) return sys_error("TCP connection", "cannot choose a queue");
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0)
+    return sys_error("TCP connection", "cannot choose a queue");
   socklen_t length = sizeof sequence;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &sequence, &length) != 0) return sys_error("TCP connection", "cannot read a sequence number");
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &sequence, &length) != 0)
+    return sys_error("TCP connection", "cannot read a sequence number");
   if (size == 0) return {};
   size_t start = bytes.size();
   bytes.resize(start + size);
@@ -48,10 +50,12 @@ Result<void> take_repair_state(int fd, TcpConnection& tcp) {
   int value = 0;
   socklen_t size = sizeof value;
   // In repair mode this is what the peer allowed, not the present size of a segment.
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, &size) != 0) return sys_error("TCP connection", "cannot read its segment size");
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_MAXSEG, &value, &size) != 0)
+    return sys_error("TCP connection", "cannot read its segment size");
   tcp.mss = static_cast<uint32_t>(value);
   size = sizeof value;
-  if (::getsockopt(fd, IPPROTO_TCP, TCP_TIMESTAMP, &value, &size) != 0) return sys_error("TCP connection", "cannot read its clock");
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_TIMESTAMP, &value, &size) != 0)
+    return sys_error("TCP connection", "cannot read its clock");
   tcp.timestamp = static_cast<uint32_t>(value);
   tcp_repair_window window{};
   size = sizeof window;

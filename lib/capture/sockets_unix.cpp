@@ -36,7 +36,8 @@ Result<UniqueFd> open_file_of(int fd, const Socket& socket) {
 
 Result<void> take_file(int fd, Socket& socket) {
   CKPT_TRY_ASSIGN(UniqueFd file, open_file_of(fd, socket));
-  struct stat st{}, there{};
+  struct stat st {
+  }, there{};
   if (::fstat(file.get(), &st) != 0) return sys_error("socket", "cannot describe the file that it is bound to");
   std::array<char, PATH_MAX> path{};
   ssize_t size = ::readlink(fmt::format("/proc/self/fd/{}", file.get()).c_str(), path.data(), path.size());
@@ -44,7 +45,8 @@ Result<void> take_file(int fd, Socket& socket) {
   socket.file.path.assign(path.data(), static_cast<size_t>(size));
   socket.file.mode = st.st_mode & 07777, socket.file.uid = st.st_uid, socket.file.gid = st.st_gid;
   // The kernel appends " (deleted)"; another file may have come to the same place.
-  bool is_there = ::lstat(socket.file.path.c_str(), &there) == 0 && there.st_dev == st.st_dev && there.st_ino == st.st_ino;
+  bool is_there =
+      ::lstat(socket.file.path.c_str(), &there) == 0 && there.st_dev == st.st_dev && there.st_ino == st.st_ino;
   socket.file.deleted = !is_there;
   return {};
 }
@@ -52,14 +54,16 @@ Result<void> take_file(int fd, Socket& socket) {
 Result<void> take_peer_credentials(int fd, Socket& socket) {
   ucred peer{};
   socklen_t size = sizeof peer;
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0) return sys_error("socket", "cannot read its peer's credentials");
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0)
+    return sys_error("socket", "cannot read its peer's credentials");
   if (peer.pid <= 0) return {};
   auto& out = socket.peer_credentials;
   out.pid = peer.pid, out.uid = peer.uid, out.gid = peer.gid;
   size = 0;
   if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, nullptr, &size) == 0 || errno != ERANGE) return {};
   out.groups.resize(size / sizeof(gid_t));
-  if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, out.groups.data(), &size) != 0) return sys_error("socket", "cannot read its peer's groups");
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERGROUPS, out.groups.data(), &size) != 0)
+    return sys_error("socket", "cannot read its peer's groups");
   return {};
 }
 
@@ -80,8 +84,10 @@ Result<void> UnixLinks::run() {
   }
   for (const auto& [inode, index] : by_inode_) {
     auto info = all_.unix_.find(inode);
-    if (info == all_.unix_.end()) all_.block(index, "a unix socket that the kernel does not list here: it is of another network namespace");
-    else link(index, info->second);
+    if (info == all_.unix_.end())
+      all_.block(index, "a unix socket that the kernel does not list here: it is of another network namespace");
+    else
+      link(index, info->second);
   }
   for (const auto& [inode, index] : by_inode_) {
     auto info = all_.unix_.find(inode);
@@ -136,18 +142,25 @@ Result<void> UnixLinks::link_pending(size_t listener, const proc::UnixSocketInfo
   for (uint64_t inode : info.pending) {
     auto client = by_inode_.find(inode);
     if (inode == 0) {
-      all_.block(listener, "a listening unix socket with a connection that was closed before it was accepted: what it sent cannot be read");
+      all_.block(listener,
+                 "a listening unix socket with a connection that was closed before it was accepted: what it sent "
+                 "cannot be read");
     } else if (client == by_inode_.end()) {
-      if (all_.options_.external_unix) all_.note(listener, "a connection from outside that has not been accepted yet is lost");
-      else all_.block(listener, "a listening unix socket with a connection from outside that has not been accepted yet", "--ext-unix-sk");
+      if (all_.options_.external_unix)
+        all_.note(listener, "a connection from outside that has not been accepted yet is lost");
+      else
+        all_.block(listener, "a listening unix socket with a connection from outside that has not been accepted yet",
+                   "--ext-unix-sk");
     } else {
       auto sent = all_.unix_.find(inode);
       if (sent != all_.unix_.end() && sent->second.send_queue != 0)
-        all_.block(client->second, "a unix socket that has sent data to a listening socket that has not accepted it yet");
+        all_.block(client->second,
+                   "a unix socket that has sent data to a listening socket that has not accepted it yet");
       socket.pending.push_back(static_cast<int>(client->second));
-      CKPT_TRY_ASSIGN(proc::Status owner, proc::read_status(all_.open_[client->second].pid, all_.open_[client->second].pid));
-      all_.sockets[client->second].connector = {all_.open_[client->second].pid, owner.uid[1], owner.gid[1],
-                                                {owner.groups.begin(), owner.groups.end()}};
+      CKPT_TRY_ASSIGN(proc::Status owner,
+                      proc::read_status(all_.open_[client->second].pid, all_.open_[client->second].pid));
+      all_.sockets[client->second].connector = {
+          all_.open_[client->second].pid, owner.uid[1], owner.gid[1], {owner.groups.begin(), owner.groups.end()}};
     }
   }
   return {};

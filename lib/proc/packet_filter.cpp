@@ -22,14 +22,15 @@ class PacketFilter::Nftables {
       return Error(Code::kUnsupported, "libnftables.so.1", "cannot be loaded, and so no packet filter be made")
           .with_hint("the Debian package is libnftables1");
     }
-    bool complete = out->find("nft_ctx_new", out->create_) && out->find("nft_ctx_free", out->free_) &&
-                    out->find("nft_run_cmd_from_buffer", out->run_) && out->find("nft_ctx_buffer_error", out->buffer_error_) &&
-                    out->find("nft_ctx_buffer_output", out->buffer_output_) &&
-                    out->find("nft_ctx_get_error_buffer", out->error_);
+    bool complete =
+        out->find("nft_ctx_new", out->create_) && out->find("nft_ctx_free", out->free_) &&
+        out->find("nft_run_cmd_from_buffer", out->run_) && out->find("nft_ctx_buffer_error", out->buffer_error_) &&
+        out->find("nft_ctx_buffer_output", out->buffer_output_) && out->find("nft_ctx_get_error_buffer", out->error_);
     if (!complete) return Error(Code::kUnsupported, "libnftables.so.1", "lacks a function");
     out->context_ = out->create_(0);
     // What it says is for ckpt alone.
-    if (out->context_ == nullptr || out->buffer_error_(out->context_) != 0 || out->buffer_output_(out->context_) != 0) return Error(Code::kUnsupported, "nftables", "cannot be used");
+    if (out->context_ == nullptr || out->buffer_error_(out->context_) != 0 || out->buffer_output_(out->context_) != 0)
+      return Error(Code::kUnsupported, "nftables", "cannot be used");
     return out;
   }
   Nftables() = default;
@@ -68,7 +69,8 @@ namespace {
 
 /// The name becomes part of a command.
 Result<void> check_id(const std::string& id) {
-  bool plain = !id.empty() && id.size() <= 64 && std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+  bool plain = !id.empty() && id.size() <= 64 &&
+               std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
   return plain ? Result<void>() : Result<void>(Error(Code::kAnswerNo, id, "is no identity of an image"));
 }
 
@@ -95,12 +97,15 @@ std::string rules_for(const std::vector<FilteredConnection>& connections) {
   for (int i : {0, 1}) {
     if (elements[i].empty()) continue;
     const char *ip = i == 0 ? "ip" : "ip6", *type = i == 0 ? "ipv4_addr" : "ipv6_addr", *set = i == 0 ? "four" : "six";
-    sets += fmt::format("set {} {{ type {} . inet_service . {} . inet_service; elements = {{ {} }}; }}; ", set, type, type, elements[i]);
+    sets += fmt::format("set {} {{ type {} . inet_service . {} . inet_service; elements = {{ {} }}; }}; ", set, type,
+                        type, elements[i]);
     in += fmt::format("{0} saddr . tcp sport . {0} daddr . tcp dport @{1} drop; ", ip, set);
     out += fmt::format("{0} daddr . tcp dport . {0} saddr . tcp sport @{1} drop; ", ip, set);
   }
-  return fmt::format("{}chain in {{ type filter hook input priority -300; {}}}; "
-                     "chain out {{ type filter hook output priority -300; {}}}; ", sets, in, out);
+  return fmt::format(
+      "{}chain in {{ type filter hook input priority -300; {}}}; "
+      "chain out {{ type filter hook output priority -300; {}}}; ",
+      sets, in, out);
 }
 
 Error refused(const std::string& what, const std::string& answer) {

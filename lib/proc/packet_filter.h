@@ -1,5 +1,5 @@
-// Holds off the packets of TCP connections while no socket answers for them, with nftables (libnftables.so.1, loaded when it
-// is needed). Needs CAP_NET_ADMIN and a kernel with nf_tables.
+// Holds off the packets of TCP connections while no socket answers for them, with nftables (libnftables.so.1, loaded
+// when it is needed). Needs CAP_NET_ADMIN and a kernel with nf_tables.
 #pragma once
 
 #include <memory>
@@ -15,8 +15,8 @@ struct FilteredConnection {
   SocketName local, remote;
 };
 
-/// Drops every packet of the connections, both ways, from `create` on. The kernel removes the filter with this object, also
-/// when ckpt is killed; `keep` leaves one that stays until `remove_packet_filter`.
+/// Drops every packet of the connections, both ways, from `create` on. The kernel removes the filter with this object,
+/// also when ckpt is killed; `keep` leaves one that stays until `remove_packet_filter`.
 class PacketFilter {
  public:
   /// `id`: of the image, letters and digits. The table is called "ckpt-<id>". kUnsupported: no nftables here.

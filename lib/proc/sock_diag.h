@@ -12,13 +12,14 @@ namespace ckpt::proc {
 struct UnixSocketInfo {
   uint64_t inode = 0;
   int type = 0;
-  int state = 0;                  ///< TCP_ESTABLISHED 1, TCP_CLOSE 7, TCP_LISTEN 10
+  int state = 0;  ///< TCP_ESTABLISHED 1, TCP_CLOSE 7, TCP_LISTEN 10
   bool has_peer = false;
-  uint64_t peer = 0;              ///< its inode; 0: closed, or not accepted yet
-  std::vector<uint64_t> pending;  ///< listening: inodes of the clients that wait to be accepted, in order; 0: closed again
-  uint32_t backlog = 0;           ///< listening: the bound given to listen()
-  uint32_t send_queue = 0;        ///< otherwise: bytes of memory that what it sent takes, unread by the receiver
-  int shutdown = 0;               ///< 1: receiving has ended, 2: sending
+  uint64_t peer = 0;  ///< its inode; 0: closed, or not accepted yet
+  std::vector<uint64_t>
+      pending;              ///< listening: inodes of the clients that wait to be accepted, in order; 0: closed again
+  uint32_t backlog = 0;     ///< listening: the bound given to listen()
+  uint32_t send_queue = 0;  ///< otherwise: bytes of memory that what it sent takes, unread by the receiver
+  int shutdown = 0;         ///< 1: receiving has ended, 2: sending
   uint64_t file_device = 0, file_inode = 0;  ///< what it is bound to; 0, 0: no file
 };
 

@@ -36,7 +36,8 @@ std::string name_text(const SocketName& name) {
     }
     case AF_INET6: {
       auto in = address_of<sockaddr_in6>(name);
-      return fmt::format("[{}]:{}", ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size()), ntohs(in.sin6_port));
+      return fmt::format("[{}]:{}", ::inet_ntop(AF_INET6, &in.sin6_addr, text.data(), text.size()),
+                         ntohs(in.sin6_port));
     }
     default:
       return "";

@@ -20,8 +20,10 @@ constexpr int kIpLocalPortRange = 51;
 // Kernel numbers that the C library does not name.
 constexpr int kTcpInq = 36, kTcpTxDelay = 37;
 
-#define CKPT_OPTION(level, option) {#option, level, option, false}
-#define CKPT_LATE(level, option) {#option, level, option, true}
+#define CKPT_OPTION(level, option) \
+  { #option, level, option, false }
+#define CKPT_LATE(level, option) \
+  { #option, level, option, true }
 
 /// Buffers, credentials, the peek offset and the lock of the filter are `late`. SO_BUF_LOCK follows the sizes, which
 /// set it.

@@ -30,11 +30,13 @@ Result<void> set_buffer(int fd, int option, int size) {
   int half = size / 2;
   int force = option == SO_SNDBUF ? SO_SNDBUFFORCE : SO_RCVBUFFORCE;
   if (::setsockopt(fd, SOL_SOCKET, force, &half, sizeof half) == 0) return {};
-  if (::setsockopt(fd, SOL_SOCKET, option, &half, sizeof half) != 0) return sys_error("", "cannot set the size of a buffer");
+  if (::setsockopt(fd, SOL_SOCKET, option, &half, sizeof half) != 0)
+    return sys_error("", "cannot set the size of a buffer");
   return {};
 }
 
-Result<void> set_option(int fd, const store::SocketOption& option, const proc::SocketOptionKind& kind, const std::string& subject) {
+Result<void> set_option(int fd, const store::SocketOption& option, const proc::SocketOptionKind& kind,
+                        const std::string& subject) {
   std::vector<uint8_t> now(256);
   auto size = static_cast<socklen_t>(now.size());
   if (::getsockopt(fd, kind.level, kind.option, now.data(), &size) == 0) {
@@ -53,7 +55,7 @@ Result<void> set_option(int fd, const store::SocketOption& option, const proc::S
 }
 
 Result<void> set_owner_and_filter(int fd, const Socket& socket) {
-  struct stat st{};
+  struct stat st {};
   if (::fstat(fd, &st) != 0) return sys_error(subject_of(socket), "cannot be described");
   if ((st.st_uid != socket.uid || st.st_gid != socket.gid) && ::fchown(fd, socket.uid, socket.gid) != 0)
     return sys_error(subject_of(socket), "cannot be given its owner");
@@ -102,16 +104,21 @@ Result<void> make_packet(SocketWork& work, size_t index) {
 }  // namespace
 
 std::string subject_of(const Socket& socket) {
-  const char* kind = socket.family == AF_UNIX ? "unix socket" : socket.family == AF_NETLINK ? "netlink socket"
-                     : socket.family == AF_PACKET ? "packet socket" : socket.type == SOCK_STREAM ? "TCP socket"
-                     : socket.type == SOCK_DGRAM ? "UDP socket" : "raw socket";
+  const char* kind = socket.family == AF_UNIX      ? "unix socket"
+                     : socket.family == AF_NETLINK ? "netlink socket"
+                     : socket.family == AF_PACKET  ? "packet socket"
+                     : socket.type == SOCK_STREAM  ? "TCP socket"
+                     : socket.type == SOCK_DGRAM   ? "UDP socket"
+                                                   : "raw socket";
   std::string name = name_text(socket.name);
   return fmt::format("{} {}{}", kind, socket.inode, name.empty() ? "" : " (" + name + ")");
 }
 
 Result<UniqueFd> open_socket(int family, int type, int protocol) {
   UniqueFd fd(::socket(family, type | SOCK_CLOEXEC, protocol));
-  if (!fd) return sys_error("", fmt::format("cannot make a socket of family {}, type {} and protocol {}", family, type, protocol));
+  if (!fd)
+    return sys_error("",
+                     fmt::format("cannot make a socket of family {}, type {} and protocol {}", family, type, protocol));
   return fd;
 }
 
@@ -119,7 +126,9 @@ Result<void> set_options(int fd, const Socket& socket, bool late, ProgressSink& 
   if (!late) CKPT_TRY(set_owner_and_filter(fd, socket));
   for (const auto& option : socket.options) {
     const auto* kind = proc::find_socket_option(option.name);
-    if (kind == nullptr) return Error(Code::kUnsupported, subject_of(socket), "has an option that this ckpt does not know: " + option.name);
+    if (kind == nullptr)
+      return Error(Code::kUnsupported, subject_of(socket),
+                   "has an option that this ckpt does not know: " + option.name);
     if (kind->late != late) continue;
     auto done = set_option(fd, option, *kind, subject_of(socket));
     if (!done && done.error().code != Code::kUnsupported) return done;
@@ -137,7 +146,8 @@ void widen_buffers(int fd, uint64_t bytes) {
 Result<void> shut_down(int fd, const Socket& socket) {
   for (int how : {SHUT_RD, SHUT_WR}) {
     bool wanted = (socket.shutdown & (how == SHUT_RD ? 1 : 2)) != 0;
-    if (wanted && ::shutdown(fd, how) != 0 && errno != ENOTCONN) return sys_error(subject_of(socket), "cannot be shut down");
+    if (wanted && ::shutdown(fd, how) != 0 && errno != ENOTCONN)
+      return sys_error(subject_of(socket), "cannot be shut down");
   }
   return {};
 }
@@ -157,7 +167,9 @@ bool SocketWork::check(size_t index, const Result<void>& result) {
 void SocketWork::note(const Socket& socket, const std::string& text) { notes.note(subject_of(socket) + ": " + text); }
 
 void SocketWork::note_number(const Socket& socket, const CallResult& result, int pid) {
-  if (!result.had_number) note(socket, fmt::format("its peer credentials (SO_PEERCRED) cannot say process {}: the number could not be had", pid));
+  if (!result.had_number)
+    note(socket,
+         fmt::format("its peer credentials (SO_PEERCRED) cannot say process {}: the number could not be had", pid));
 }
 
 int SocketWork::right(int descriptor) const {
@@ -170,17 +182,21 @@ std::string check_sockets(const std::vector<Socket>& records) {
   for (size_t i = 0; i < records.size(); ++i) {
     const Socket& s = records[i];
     std::string place = fmt::format("sockets[{}]", i);
-    auto leads = [&](int index) { return index >= 0 && static_cast<size_t>(index) < records.size() && static_cast<size_t>(index) != i; };
+    auto leads = [&](int index) {
+      return index >= 0 && static_cast<size_t>(index) < records.size() && static_cast<size_t>(index) != i;
+    };
     bool needs_peer = s.family == AF_UNIX && s.state == SocketState::kConnected;
     // A datagram socket may be connected to itself.
     bool to_itself = s.type == SOCK_DGRAM && s.peer == static_cast<int>(i);
     if (needs_peer && !leads(s.peer) && !to_itself) return place + ".peer: refers to an entry that is not there";
     if (needs_peer && s.type != SOCK_DGRAM && records[static_cast<size_t>(s.peer)].peer != static_cast<int>(i))
       return place + ".peer: is not mutual";
-    if (needs_peer && (records[static_cast<size_t>(s.peer)].family != AF_UNIX || records[static_cast<size_t>(s.peer)].type != s.type))
+    if (needs_peer &&
+        (records[static_cast<size_t>(s.peer)].family != AF_UNIX || records[static_cast<size_t>(s.peer)].type != s.type))
       return place + ".peer: is a socket of another kind";
     for (int client : s.pending) {
-      if (!leads(client) || records[static_cast<size_t>(client)].state != SocketState::kPending) return place + ".pending: refers to an entry that does not wait";
+      if (!leads(client) || records[static_cast<size_t>(client)].state != SocketState::kPending)
+        return place + ".pending: refers to an entry that does not wait";
     }
     uint64_t total = s.tcp.receive_size;
     bool fits = s.tcp.unsent_size <= s.tcp.send_size && !__builtin_add_overflow(total, s.tcp.send_size, &total);
@@ -191,7 +207,8 @@ std::string check_sockets(const std::vector<Socket>& records) {
   return "";
 }
 
-Sockets make_sockets(const std::vector<Socket>& records, const SocketSources& sources, Reasons& reasons, ProgressSink& notes) {
+Sockets make_sockets(const std::vector<Socket>& records, const SocketSources& sources, Reasons& reasons,
+                     ProgressSink& notes) {
   Sockets out;
   out.fds.resize(records.size());
   std::string fault = check_sockets(records);

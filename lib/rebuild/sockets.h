@@ -21,22 +21,22 @@ struct SocketSources {
   std::function<int(int index)> descriptor;
 };
 
-/// The sockets of a tree. TCP connections are in repair mode until `release`: they say nothing to their peers, and closing
-/// them says nothing either, so that a restore that fails has harmed no connection.
+/// The sockets of a tree. TCP connections are in repair mode until `release`: they say nothing to their peers, and
+/// closing them says nothing either, so that a restore that fails has harmed no connection.
 class Sockets {
  public:
-  /// Parallel to the records; empty where a reason was given. The status flags (O_NONBLOCK, O_ASYNC) are the caller's job:
-  /// set them once everything here is done.
+  /// Parallel to the records; empty where a reason was given. The status flags (O_NONBLOCK, O_ASYNC) are the caller's
+  /// job: set them once everything here is done.
   std::vector<UniqueFd> fds;
 
-  /// Connections go on: repair mode ends, what was never sent is sent, FINs follow. After the packet filter of the dump has
-  /// been removed, just before the processes run; needs `fds` (duplicates do, if the caller has moved them).
+  /// Connections go on: repair mode ends, what was never sent is sent, FINs follow. After the packet filter of the dump
+  /// has been removed, just before the processes run; needs `fds` (duplicates do, if the caller has moved them).
   Result<void> release(ProgressSink& notes);
 
  private:
   friend class InetMaker;
   struct Connection {
-    size_t index = 0;               ///< of `fds`
+    size_t index = 0;  ///< of `fds`
     const store::Socket* record = nullptr;
     std::vector<std::byte> unsent;
     bool peer_in_tree = false;
@@ -44,9 +44,9 @@ class Sockets {
   std::vector<Connection> connections_;
 };
 
-/// Makes all of them, and their queues. What stands in the way goes to `reasons`, what is not quite as it was to `notes`.
-/// The calling thread must have no other child to wait for under the numbers in the records, and none of these numbers may
-/// be taken yet. `records` must outlive the result.
+/// Makes all of them, and their queues. What stands in the way goes to `reasons`, what is not quite as it was to
+/// `notes`. The calling thread must have no other child to wait for under the numbers in the records, and none of these
+/// numbers may be taken yet. `records` must outlive the result.
 Sockets make_sockets(const std::vector<store::Socket>& records, const SocketSources& sources, Reasons& reasons,
                      ProgressSink& notes);
 

@@ -1,6 +1,6 @@
-// Connections between unix sockets. Each end remembers who made the other: the client who listened, the accepted end who
-// connected, both ends of a pair who made it. So each of these calls is made by a process of that number. The listening
-// socket is a stand-in that lives only here: the one of the tree comes later, with its own backlog.
+// Connections between unix sockets. Each end remembers who made the other: the client who listened, the accepted end
+// who connected, both ends of a pair who made it. So each of these calls is made by a process of that number. The
+// listening socket is a stand-in that lives only here: the one of the tree comes later, with its own backlog.
 #include <sys/un.h>
 
 #include <cerrno>
@@ -63,8 +63,8 @@ Result<void> UnixMaker::make_pair(const Socket& record, UniqueFd& one, UniqueFd&
   CKPT_TRY_ASSIGN(SharedPair ends, SharedPair::create());
   int* out = ends.values();
   CKPT_TRY_ASSIGN(CallResult result, run_as(record.peer_credentials, [&] {
-    return ::socketpair(AF_UNIX, record.type | SOCK_CLOEXEC, 0, out) == 0 ? 0 : -errno;
-  }));
+                    return ::socketpair(AF_UNIX, record.type | SOCK_CLOEXEC, 0, out) == 0 ? 0 : -errno;
+                  }));
   if (result.value < 0) return sys_error(-result.value, subject_of(record), "cannot be made with its peer");
   one.reset(out[0]), other.reset(out[1]);
   work_.note_number(record, result, record.peer_credentials.pid);

@@ -1,3 +1,5 @@
+#include "lib/rebuild/sockets_inet.h"
+
 #include <fmt/format.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -5,7 +7,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "lib/rebuild/sockets_inet.h"
 #include "lib/rebuild/sockets_internal.h"
 
 namespace ckpt::rebuild {
@@ -21,6 +22,20 @@ Result<void> connect_to_peer(int fd, const Socket& socket) {
   if (socket.peer_name.empty()) return {};
   if (::connect(fd, address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size())) != 0)
     return sys_error(subject_of(socket), "cannot be connected again to " + name_text(socket.peer_name));
+  return {};
+}
+
+Result<void> join_groups(int fd, const Socket& socket) {
+  for (const auto& membership : socket.memberships) {
+    group_req request{};
+    request.gr_interface = membership.interface;
+    if (membership.group.size() > sizeof request.gr_group)
+      return Error(Code::kAnswerNo, subject_of(socket), "joined a group whose address is too long");
+    std::memcpy(&request.gr_group, membership.group.data(), membership.group.size());
+    int level = socket.family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
+    if (::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) != 0)
+      return sys_error(subject_of(socket), "cannot join the multicast group " + name_text(membership.group));
+  }
   return {};
 }
 
@@ -64,6 +79,7 @@ Result<void> InetMaker::make_plain(size_t index) {
   int fd = work_.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work_.notes));
   CKPT_TRY(bind_inet(fd, socket));
+  CKPT_TRY(join_groups(fd, socket));
   if (!socket.messages.empty()) CKPT_TRY(fill(index));
   CKPT_TRY(connect_to_peer(fd, socket));
   CKPT_TRY(shut_down(fd, socket));
@@ -77,14 +93,16 @@ Result<void> InetMaker::fill(size_t index) {
   if (socket.content_size != 0) {
     CKPT_TRY_ASSIGN(content, work_.sources.read_content(socket));
   }
-  if (content.size() != socket.content_size) return Error(Code::kAnswerNo, subject_of(socket), "its content is not in the image");
+  if (content.size() != socket.content_size)
+    return Error(Code::kAnswerNo, subject_of(socket), "its content is not in the image");
   widen_buffers(fd, content.size() + socket.messages.size() * 2048);
   size_t at = 0;
   for (const auto& message : socket.messages) {
     ByteSpan bytes = ByteSpan(content).subspan(at, message.size);
     at += message.size;
     CKPT_TRY_ASSIGN(bool arrived, inject_datagram(fd, socket, message, bytes));
-    if (!arrived) work_.note(socket, "a datagram that it had not read yet is lost: a packet filter of this machine dropped it");
+    if (!arrived)
+      work_.note(socket, "a datagram that it had not read yet is lost: a packet filter of this machine dropped it");
   }
   return {};
 }
@@ -96,10 +114,12 @@ Result<void> InetMaker::make_bound(size_t index) {
   int fd = work_.fds[index].get(), on = 1, before = 0;
   CKPT_TRY(set_options(fd, socket, false, work_.notes));
   socklen_t size = sizeof before;
-  if (::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size) != 0 || ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0)
+  if (::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size) != 0 ||
+      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0)
     return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
   CKPT_TRY(bind_inet(fd, socket));
-  if (::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before) != 0) return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
+  if (::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before) != 0)
+    return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
   if (socket.state == SocketState::kUnconnected) return set_options(fd, socket, true, work_.notes);
   return {};
 }

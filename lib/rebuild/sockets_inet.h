@@ -18,6 +18,7 @@ struct Segment {
   uint32_t sequence = 0, acknowledgement = 0;
   bool fin = false, reset = false;
 };
-Result<void> inject_segment(const std::vector<uint8_t>& local, const std::vector<uint8_t>& remote, const Segment& segment);
+Result<void> inject_segment(const std::vector<uint8_t>& local, const std::vector<uint8_t>& remote,
+                            const Segment& segment);
 
 }  // namespace ckpt::rebuild

@@ -1,5 +1,5 @@
-// Packets with a foreign source address, sent to an address of this machine: they go through the loopback interface, where
-// the kernel does not ask whether the source could come from there.
+// Packets with a foreign source address, sent to an address of this machine: they go through the loopback interface,
+// where the kernel does not ask whether the source could come from there.
 #include <netinet/in.h>
 #include <netinet/ip.h>
 #include <netinet/ip6.h>
@@ -41,14 +41,18 @@ uint16_t folded(uint64_t sum) {
 }
 
 template <class T>
-ByteSpan raw_of(const T& value) { return {reinterpret_cast<const std::byte*>(&value), sizeof value}; }
+ByteSpan raw_of(const T& value) {
+  return {reinterpret_cast<const std::byte*>(&value), sizeof value};
+}
 
 /// The checksum of UDP and TCP covers the addresses, too.
 uint16_t checksum(const SocketName& from, const SocketName& to, int protocol, ByteSpan payload) {
   uint64_t sum = static_cast<uint64_t>(protocol) + payload.size();
   for (const SocketName* name : {&from, &to}) {
-    if (family_of(*name) == AF_INET) add_words(sum, raw_of(address_of<sockaddr_in>(*name).sin_addr));
-    else add_words(sum, raw_of(address_of<sockaddr_in6>(*name).sin6_addr));
+    if (family_of(*name) == AF_INET)
+      add_words(sum, raw_of(address_of<sockaddr_in>(*name).sin_addr));
+    else
+      add_words(sum, raw_of(address_of<sockaddr_in6>(*name).sin6_addr));
   }
   add_words(sum, payload);
   return folded(sum);
@@ -60,7 +64,8 @@ Result<void> send_packet(const SocketName& from, const SocketName& to, int proto
   if (four) {
     iphdr head{};  // the kernel fills in length, checksum and id
     head.version = 4, head.ihl = 5, head.ttl = 64, head.protocol = static_cast<uint8_t>(protocol);
-    head.saddr = address_of<sockaddr_in>(from).sin_addr.s_addr, head.daddr = address_of<sockaddr_in>(to).sin_addr.s_addr;
+    head.saddr = address_of<sockaddr_in>(from).sin_addr.s_addr,
+    head.daddr = address_of<sockaddr_in>(to).sin_addr.s_addr;
     std::memcpy(packet.data(), &head, sizeof head);
   } else {
     ip6_hdr head{};
@@ -75,7 +80,8 @@ Result<void> send_packet(const SocketName& from, const SocketName& to, int proto
   (void)::setsockopt(raw.get(), SOL_SOCKET, SO_SNDBUF, &size, sizeof size);
   SocketName target = to;  // with a port the call for IPv6 fails
   std::memset(target.data() + offsetof(sockaddr_in, sin_port), 0, 2);
-  ssize_t sent = ::sendto(raw.get(), packet.data(), packet.size(), 0, reinterpret_cast<sockaddr*>(target.data()), static_cast<socklen_t>(target.size()));
+  ssize_t sent = ::sendto(raw.get(), packet.data(), packet.size(), 0, reinterpret_cast<sockaddr*>(target.data()),
+                          static_cast<socklen_t>(target.size()));
   if (sent < 0) return sys_error(name_text(to), "cannot send a packet to this machine");
   return {};
 }
@@ -85,7 +91,8 @@ bool is_local(const SocketName& to) {
   SocketName name = to;
   std::memset(name.data() + offsetof(sockaddr_in, sin_port), 0, 2);
   UniqueFd probe(::socket(family_of(name), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return probe && ::bind(probe.get(), reinterpret_cast<sockaddr*>(name.data()), static_cast<socklen_t>(name.size())) == 0;
+  return probe &&
+         ::bind(probe.get(), reinterpret_cast<sockaddr*>(name.data()), static_cast<socklen_t>(name.size())) == 0;
 }
 
 bool is_wildcard(const SocketName& name) {
@@ -141,7 +148,8 @@ Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::S
   SocketName to = destination(socket, message, from);
   // Sockets that share the port (SO_REUSEPORT) are told apart by whom they are connected to.
   bool shared = shares_port(fd);
-  if (shared && ::connect(fd, reinterpret_cast<const sockaddr*>(message.from.data()), static_cast<socklen_t>(message.from.size())) != 0)
+  if (shared && ::connect(fd, reinterpret_cast<const sockaddr*>(message.from.data()),
+                          static_cast<socklen_t>(message.from.size())) != 0)
     return sys_error(subject_of(socket), "cannot be connected to the sender of a datagram for a moment");
   std::vector<std::byte> payload(sizeof(udphdr) + bytes.size());
   udphdr head{};
@@ -156,7 +164,8 @@ Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::S
   bool arrived = wait_for_more(fd, before);
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
-  if (shared && ::connect(fd, &none, sizeof none) != 0) return sys_error(subject_of(socket), "cannot be parted from the sender of a datagram");
+  if (shared && ::connect(fd, &none, sizeof none) != 0)
+    return sys_error(subject_of(socket), "cannot be parted from the sender of a datagram");
   return arrived;
 }
 

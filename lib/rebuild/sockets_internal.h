@@ -25,8 +25,8 @@ using proc::unix_name;
 std::string subject_of(const store::Socket& socket);
 
 Result<UniqueFd> open_socket(int family, int type, int protocol);
-/// Sets those options that differ from what the socket has, late or early ones, and with the early ones its owner, mode and
-/// filter.
+/// Sets those options that differ from what the socket has, late or early ones, and with the early ones its owner, mode
+/// and filter.
 Result<void> set_options(int fd, const store::Socket& socket, bool late, ProgressSink& notes);
 /// Room for what is about to be queued, whatever the limit of the system.
 void widen_buffers(int fd, uint64_t bytes);
@@ -73,14 +73,14 @@ class UnixNames {
   std::vector<std::string> folders_;
 };
 
-/// Turns the name of `target`, a bound unix socket, into one that leads to it wherever its file is by now, while the result
-/// lives. -1: the name is left as it is.
+/// Turns the name of `target`, a bound unix socket, into one that leads to it wherever its file is by now, while the
+/// result lives. -1: the name is left as it is.
 Result<UniqueFd> reach_unix(int target, SocketName& name);
 /// Connects to `target` (-1: to whom the name leads) as `who`.
 Result<CallResult> connect_unix(int fd, int target, SocketName name, const store::SocketCredentials& who);
 
-/// Sends one message with its credentials and descriptors. `sender` is connected, or sends to `target`, a datagram socket
-/// of the tree (-1: none) with the name `target_name`.
+/// Sends one message with its credentials and descriptors. `sender` is connected, or sends to `target`, a datagram
+/// socket of the tree (-1: none) with the name `target_name`.
 struct UnixRoute {
   int sender = -1;
   int target = -1;
@@ -102,7 +102,7 @@ class UnixMaker {
   Result<void> make_pair(const store::Socket& record, UniqueFd& one, UniqueFd& other);
   Result<int> stand_in_listener(int type, const SocketName& name, const store::Socket& client);
   struct Accepted {
-    const store::Socket& record;      ///< its type, name and peer credentials
+    const store::Socket& record;  ///< its type, name and peer credentials
     UniqueFd& fd;
   };
   Result<void> connect_pair(const store::Socket& client, UniqueFd& client_fd, const Accepted& accepted);
@@ -137,9 +137,9 @@ class UnixMaker {
   SocketWork& work_;
   UnixNames names_;
   std::vector<Listener> listeners_;
-  std::map<size_t, UniqueFd> ends_;  ///< other ends that are closed again, by the index of the survivor
-  std::set<size_t> named_;           ///< have their name from the connection
-  std::set<size_t> joined_;          ///< datagram sockets that are connected already
+  std::map<size_t, UniqueFd> ends_;           ///< other ends that are closed again, by the index of the survivor
+  std::set<size_t> named_;                    ///< have their name from the connection
+  std::set<size_t> joined_;                   ///< datagram sockets that are connected already
   std::map<SocketName, UniqueFd> stand_ins_;  ///< senders that are gone, by name
 };
 

@@ -1,7 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <linux/un.h>
 #include <linux/sockios.h>
+#include <linux/un.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -46,7 +46,8 @@ std::string folder_for(const std::string& name, const std::string& path) {
 }
 
 Result<void> own_file(const store::SocketFile& file) {
-  if (::lchown(file.path.c_str(), file.uid, file.gid) != 0) return sys_error(file.path, "cannot give the socket file its owner");
+  if (::lchown(file.path.c_str(), file.uid, file.gid) != 0)
+    return sys_error(file.path, "cannot give the socket file its owner");
   if (::chmod(file.path.c_str(), file.mode) != 0) return sys_error(file.path, "cannot give the socket file its mode");
   return {};
 }
@@ -76,18 +77,19 @@ Result<void> UnixNames::bind_name(int fd, const SocketName& name) {
   CKPT_TRY_ASSIGN(std::string folder, scratch_folder());
   std::string path = unix_name(name);
   CKPT_TRY_ASSIGN(CallResult result, run_as({}, [&] {
-    if (::chroot(folder.c_str()) != 0 || ::chdir("/") != 0) return -errno;
-    make_parents(path);
-    return ::bind(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno;
-  }));
+                    if (::chroot(folder.c_str()) != 0 || ::chdir("/") != 0) return -errno;
+                    make_parents(path);
+                    return ::bind(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno;
+                  }));
   if (result.value < 0) return sys_error(-result.value, path, "cannot bind a socket to this name, whose file is gone");
   return {};
 }
 
 Result<void> UnixNames::clear_place(const std::string& path) {
-  struct stat st{};
+  struct stat st {};
   if (::lstat(path.c_str(), &st) != 0) return errno == ENOENT ? Result<void>() : sys_error(path, "cannot look at it");
-  if (!S_ISSOCK(st.st_mode)) return fail(Code::kBusy, path, "a unix socket was bound here, and now there is something else");
+  if (!S_ISSOCK(st.st_mode))
+    return fail(Code::kBusy, path, "a unix socket was bound here, and now there is something else");
   CKPT_TRY_ASSIGN(auto live, proc::read_unix_sockets());
   for (const auto& [inode, info] : live) {
     if (info.file_inode == st.st_ino && info.file_device == st.st_dev)
@@ -102,15 +104,19 @@ Result<void> UnixNames::bind_file(int fd, const store::Socket& socket) {
   std::string name = unix_name(socket.name), folder = folder_for(name, path);
   CKPT_TRY(clear_place(path));
   bool moved = folder.empty();
-  if (moved && name[0] != '/') return fail(Code::kUnsupported, path, "the file of a unix socket was moved here, and its name " + name + " is relative");
+  if (moved && name[0] != '/')
+    return fail(Code::kUnsupported, path,
+                "the file of a unix socket was moved here, and its name " + name + " is relative");
   // A file that was renamed after bind is bound under its first name and renamed again.
-  if (moved && ::access(name.c_str(), F_OK) == 0) return fail(Code::kBusy, name, "a unix socket was bound here, and now there is something else");
+  if (moved && ::access(name.c_str(), F_OK) == 0)
+    return fail(Code::kBusy, name, "a unix socket was bound here, and now there is something else");
   CKPT_TRY_ASSIGN(CallResult result, run_as({}, [&] {
-    ::umask(0777);  // until it has its owner
-    if (::chdir(moved ? "/" : folder.c_str()) != 0) return -errno;
-    if (::bind(fd, address(socket.name), static_cast<socklen_t>(socket.name.size())) != 0) return -errno;
-    return moved && ::rename(name.c_str(), path.c_str()) != 0 ? -errno : 0;
-  }));
+                    ::umask(0777);  // until it has its owner
+                    if (::chdir(moved ? "/" : folder.c_str()) != 0) return -errno;
+                    if (::bind(fd, address(socket.name), static_cast<socklen_t>(socket.name.size())) != 0)
+                      return -errno;
+                    return moved && ::rename(name.c_str(), path.c_str()) != 0 ? -errno : 0;
+                  }));
   if (result.value < 0) return sys_error(-result.value, path, "cannot bind a unix socket here");
   return own_file(socket.file);
 }
@@ -133,7 +139,8 @@ Result<CallResult> connect_unix(int fd, int target, SocketName name, const store
   // A full queue is an error, not something to wait for.
   int flags = ::fcntl(fd, F_GETFL);
   (void)::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-  auto result = run_as(who, [&] { return ::connect(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
+  auto result =
+      run_as(who, [&] { return ::connect(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
   (void)::fcntl(fd, F_SETFL, flags);
   return result;
 }

@@ -37,7 +37,8 @@ struct Control {
   }
 };
 
-/// A stream may take a message in parts: the descriptors go with the first, the credentials with each. Plain system calls.
+/// A stream may take a message in parts: the descriptors go with the first, the credentials with each. Plain system
+/// calls.
 int send_whole(int fd, msghdr head, iovec part, size_t credentials_size, int flags) {
   head.msg_iov = &part, head.msg_iovlen = 1;
   do {
@@ -52,11 +53,13 @@ int send_whole(int fd, msghdr head, iovec part, size_t credentials_size, int fla
 
 }  // namespace
 
-Result<void> send_unix(SocketWork& work, const Socket& record, const SocketMessage& message, ByteSpan bytes, const UnixRoute& route) {
+Result<void> send_unix(SocketWork& work, const Socket& record, const SocketMessage& message, ByteSpan bytes,
+                       const UnixRoute& route) {
   std::vector<int> rights;
   for (int right : message.rights) {
     rights.push_back(work.right(right));
-    if (rights.back() < 0) return Error(Code::kAnswerNo, subject_of(record), "carries a descriptor that could not be made");
+    if (rights.back() < 0)
+      return Error(Code::kAnswerNo, subject_of(record), "carries a descriptor that could not be made");
   }
   Control control(message, rights);
   SocketName target = route.target_name;
@@ -69,7 +72,9 @@ Result<void> send_unix(SocketWork& work, const Socket& record, const SocketMessa
   int result = 0;
   if (message.has_credentials) {
     store::SocketCredentials sender{message.sender_pid, message.sender_uid, message.sender_gid, {}};
-    CKPT_TRY_ASSIGN(CallResult called, run_as(sender, [&] { return send_whole(route.sender, head, part, control.credentials_size, flags); }));
+    CKPT_TRY_ASSIGN(CallResult called, run_as(sender, [&] {
+                      return send_whole(route.sender, head, part, control.credentials_size, flags);
+                    }));
     result = called.value;
     if (result == -EPERM || result == -ESRCH) {
       work.note(record, "a message that it has not read yet cannot carry its sender's credentials");
@@ -80,7 +85,9 @@ Result<void> send_unix(SocketWork& work, const Socket& record, const SocketMessa
   } else {
     result = send_whole(route.sender, head, part, 0, flags);
   }
-  if (result == -EAGAIN) return Error(Code::kNoRoom, subject_of(record), "its queue cannot be filled again: the system allows too few messages (net.unix.max_dgram_qlen)");
+  if (result == -EAGAIN)
+    return Error(Code::kNoRoom, subject_of(record),
+                 "its queue cannot be filled again: the system allows too few messages (net.unix.max_dgram_qlen)");
   if (result < 0) return sys_error(-result, subject_of(record), "its queue cannot be filled again");
   return {};
 }

@@ -24,7 +24,9 @@ namespace {
 constexpr uint32_t kOptionMss = 2, kOptionScale = 3, kOptionSack = 4, kOptionTimestamps = 8;
 constexpr int kLastAck = 9, kCloseWait = 8, kClosing = 11;
 
-bool received_fin(const TcpConnection& tcp) { return tcp.state == kCloseWait || tcp.state == kLastAck || tcp.state == kClosing; }
+bool received_fin(const TcpConnection& tcp) {
+  return tcp.state == kCloseWait || tcp.state == kLastAck || tcp.state == kClosing;
+}
 
 template <class T>
 Result<void> set_tcp(int fd, int option, const T& value, const char* what) {
@@ -40,10 +42,13 @@ Result<void> set_sequence(int fd, int queue, uint32_t sequence) {
 Result<void> agree(int fd, const TcpConnection& tcp) {
   std::vector<tcp_repair_opt> agreed;
   if (tcp.sack) agreed.push_back({kOptionSack, 0});
-  if (tcp.has_window_scale) agreed.push_back({kOptionScale, static_cast<uint32_t>(tcp.send_scale) | static_cast<uint32_t>(tcp.receive_scale) << 16});
+  if (tcp.has_window_scale)
+    agreed.push_back(
+        {kOptionScale, static_cast<uint32_t>(tcp.send_scale) | static_cast<uint32_t>(tcp.receive_scale) << 16});
   if (tcp.timestamps) agreed.push_back({kOptionTimestamps, 0});
   agreed.push_back({kOptionMss, tcp.mss});
-  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, agreed.data(), static_cast<socklen_t>(agreed.size() * sizeof agreed[0])) != 0)
+  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_OPTIONS, agreed.data(),
+                   static_cast<socklen_t>(agreed.size() * sizeof agreed[0])) != 0)
     return sys_error("", "cannot set what both ends have agreed on");
   if (!tcp.timestamps) return {};
   return set_tcp(fd, TCP_TIMESTAMP, tcp.timestamp, "cannot set the clock of the connection");
@@ -63,7 +68,8 @@ Result<void> fill_queue(int fd, int queue, ByteSpan bytes) {
 Result<void> set_window(int fd, const TcpConnection& tcp) {
   if (!tcp.has_window) return {};
   tcp_repair_window window{};
-  window.snd_wl1 = tcp.window_sequence, window.snd_wnd = tcp.send_window, window.max_window = std::max(tcp.max_window, tcp.send_window);
+  window.snd_wl1 = tcp.window_sequence, window.snd_wnd = tcp.send_window,
+  window.max_window = std::max(tcp.max_window, tcp.send_window);
   window.rcv_wnd = tcp.receive_window, window.rcv_wup = tcp.receive_window_update;
   // The FIN that was received counts here, and comes again only on release.
   auto after = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; };
@@ -73,7 +79,9 @@ Result<void> set_window(int fd, const TcpConnection& tcp) {
 
 Result<void> bind_and_connect(int fd, const Socket& socket) {
   CKPT_TRY(bind_inet(fd, socket));
-  if (::connect(fd, reinterpret_cast<const sockaddr*>(socket.peer_name.data()), static_cast<socklen_t>(socket.peer_name.size())) == 0) return {};
+  if (::connect(fd, reinterpret_cast<const sockaddr*>(socket.peer_name.data()),
+                static_cast<socklen_t>(socket.peer_name.size())) == 0)
+    return {};
   Error error = sys_error("", "cannot be connected again to " + name_text(socket.peer_name));
   if (error.sys_errno == EADDRNOTAVAIL) error.code = Code::kBusy;  // the pair of addresses is in use
   return error;
@@ -81,7 +89,8 @@ Result<void> bind_and_connect(int fd, const Socket& socket) {
 
 Result<void> restore_reuse(int fd, const Socket& socket) {
   for (const auto& option : socket.options) {
-    if (option.name == "SO_REUSEADDR" && ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, option.value.data(), static_cast<socklen_t>(option.value.size())) != 0)
+    if (option.name == "SO_REUSEADDR" && ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, option.value.data(),
+                                                      static_cast<socklen_t>(option.value.size())) != 0)
       return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
   }
   return {};
@@ -133,7 +142,8 @@ Result<void> InetMaker::make_established(size_t index) {
   connection.unsent.assign(unsent.begin(), unsent.end());
   for (const Socket& other : work_.records) {
     bool is_peer = other.tcp.state != 0 && other.state == SocketState::kConnected;
-    connection.peer_in_tree |= is_peer && plain_name(other.name) == plain_name(socket.peer_name) && plain_name(other.peer_name) == plain_name(socket.name);
+    connection.peer_in_tree |= is_peer && plain_name(other.name) == plain_name(socket.peer_name) &&
+                               plain_name(other.peer_name) == plain_name(socket.name);
   }
   out_.connections_.push_back(std::move(connection));
   return {};
@@ -161,7 +171,8 @@ Result<void> Sockets::release(ProgressSink& notes) {
   for (const Connection& connection : connections_) {
     const Socket& socket = *connection.record;
     int fd = fds[connection.index].get();
-    if (received_fin(socket.tcp) && !wait_for_fin(fd)) notes.note(subject_of(socket) + ": the end of what its peer sends (FIN) is still on its way");
+    if (received_fin(socket.tcp) && !wait_for_fin(fd))
+      notes.note(subject_of(socket) + ": the end of what its peer sends (FIN) is still on its way");
     CKPT_TRY(set_options(fd, socket, true, notes));
   }
   connections_.clear();

@@ -27,7 +27,8 @@ bool UnixMaker::is_mutual(size_t index) const {
   const Socket& record = work_.records[index];
   if (record.state != SocketState::kConnected) return false;
   const Socket& peer = work_.records[static_cast<size_t>(record.peer)];
-  return peer.state == SocketState::kConnected && peer.peer == static_cast<int>(index) && record.peer != static_cast<int>(index);
+  return peer.state == SocketState::kConnected && peer.peer == static_cast<int>(index) &&
+         record.peer != static_cast<int>(index);
 }
 
 void UnixMaker::make_others() {
@@ -59,7 +60,8 @@ Result<void> UnixMaker::make_other(size_t index) {
   }
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
-  if (::connect(work_.fds[index].get(), &none, sizeof none) != 0) return sys_error(subject_of(record), "cannot be parted from its pair");
+  if (::connect(work_.fds[index].get(), &none, sizeof none) != 0)
+    return sys_error(subject_of(record), "cannot be parted from its pair");
   return {};
 }
 
@@ -87,7 +89,8 @@ Result<void> UnixMaker::fill(size_t index) {
   if (record.content_size != 0) {
     CKPT_TRY_ASSIGN(content, work_.sources.read_content(record));
   }
-  if (content.size() != record.content_size) return Error(Code::kAnswerNo, subject_of(record), "its content is not in the image");
+  if (content.size() != record.content_size)
+    return Error(Code::kAnswerNo, subject_of(record), "its content is not in the image");
   size_t at = 0;
   for (const SocketMessage& message : record.messages) {
     CKPT_TRY_ASSIGN(UnixRoute route, route_of(index, message));
@@ -103,8 +106,10 @@ Result<UnixRoute> UnixMaker::route_of(size_t index, const SocketMessage& message
   auto end = ends_.find(index);
   if (end != ends_.end()) return UnixRoute{end->second.get(), -1, {}};
   bool connected = record.state == SocketState::kConnected && (record.type != SOCK_DGRAM || joined_.count(index) != 0);
-  if (connected && work_.is_usable(static_cast<size_t>(record.peer))) return UnixRoute{work_.fds[static_cast<size_t>(record.peer)].get(), -1, {}};
-  if (record.type != SOCK_DGRAM || record.name.empty()) return Error(Code::kUnsupported, subject_of(record), "nobody can send it what it had received");
+  if (connected && work_.is_usable(static_cast<size_t>(record.peer)))
+    return UnixRoute{work_.fds[static_cast<size_t>(record.peer)].get(), -1, {}};
+  if (record.type != SOCK_DGRAM || record.name.empty())
+    return Error(Code::kUnsupported, subject_of(record), "nobody can send it what it had received");
   CKPT_TRY_ASSIGN(int sender, datagram_sender(record, message.from));
   return UnixRoute{sender, work_.fds[index].get(), record.name};
 }
@@ -121,15 +126,19 @@ Result<int> UnixMaker::datagram_sender(const Socket& record, const SocketName& f
   CKPT_TRY_ASSIGN(known->second, open_socket(AF_UNIX, SOCK_DGRAM, 0));
   if (name.empty()) return known->second.get();
   auto bound = names_.bind_name(known->second.get(), from);
-  if (!bound) work_.note(record, fmt::format("the sender of a datagram, {}, has no name any more ({})", name_text(from), bound.error().text()));
+  if (!bound)
+    work_.note(record, fmt::format("the sender of a datagram, {}, has no name any more ({})", name_text(from),
+                                   bound.error().text()));
   return known->second.get();
 }
 
 void UnixMaker::connect_datagrams() {
   stand_ins_.clear();
   for (size_t i = 0; i < work_.records.size(); ++i) {
-    if (is_unix(i) && work_.records[i].type == SOCK_DGRAM) connect_datagram_in_order(i);
-    else if (is_unix(i) && work_.is_usable(i) && work_.records[i].state == SocketState::kExternal) work_.check(i, connect_outside(i));
+    if (is_unix(i) && work_.records[i].type == SOCK_DGRAM)
+      connect_datagram_in_order(i);
+    else if (is_unix(i) && work_.is_usable(i) && work_.records[i].state == SocketState::kExternal)
+      work_.check(i, connect_outside(i));
   }
 }
 
@@ -138,8 +147,10 @@ void UnixMaker::connect_datagram_in_order(size_t index) {
   if (!work_.is_usable(index) || !joined_.insert(index).second) return;
   for (size_t i = 0; i < work_.records.size(); ++i) {
     const Socket& other = work_.records[i];
-    bool sends_here = is_unix(i) && other.type == SOCK_DGRAM && other.state == SocketState::kConnected && other.peer == static_cast<int>(index);
-    if (sends_here && !(is_mutual(index) && work_.records[index].peer == static_cast<int>(i))) connect_datagram_in_order(i);
+    bool sends_here = is_unix(i) && other.type == SOCK_DGRAM && other.state == SocketState::kConnected &&
+                      other.peer == static_cast<int>(index);
+    if (sends_here && !(is_mutual(index) && work_.records[index].peer == static_cast<int>(i)))
+      connect_datagram_in_order(i);
   }
   work_.check(index, connect_datagram(index));
 }
@@ -163,34 +174,41 @@ Result<void> UnixMaker::connect_datagram(size_t index) {
     return {};
   }
   CKPT_TRY_ASSIGN(CallResult result, connect_unix(work_.fds[index].get(), target, name, {}));
-  if (result.value < 0) return sys_error(-result.value, subject_of(record), "cannot be connected again to " + name_text(name));
+  if (result.value < 0)
+    return sys_error(-result.value, subject_of(record), "cannot be connected again to " + name_text(name));
   return {};
 }
 
 Result<void> UnixMaker::connect_outside(size_t index) {
   const Socket& record = work_.records[index];
   CKPT_TRY_ASSIGN(CallResult result, connect_unix(work_.fds[index].get(), -1, record.peer_name, {}));
-  if (result.value < 0) return sys_error(-result.value, subject_of(record), "cannot be connected again to " + name_text(record.peer_name) + ", which is outside");
+  if (result.value < 0)
+    return sys_error(-result.value, subject_of(record),
+                     "cannot be connected again to " + name_text(record.peer_name) + ", which is outside");
   return {};
 }
 
 void UnixMaker::listen_all() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
-    if (is_unix(i) && work_.is_usable(i) && work_.records[i].state == SocketState::kListening) work_.check(i, listen_one(i));
+    if (is_unix(i) && work_.is_usable(i) && work_.records[i].state == SocketState::kListening)
+      work_.check(i, listen_one(i));
   }
 }
 
 Result<void> UnixMaker::listen_one(size_t index) {
   const Socket& record = work_.records[index];
   int fd = work_.fds[index].get();
-  CKPT_TRY_ASSIGN(CallResult result, run_as(record.peer_credentials, [&] { return ::listen(fd, record.backlog) == 0 ? 0 : -errno; }));
+  CKPT_TRY_ASSIGN(CallResult result,
+                  run_as(record.peer_credentials, [&] { return ::listen(fd, record.backlog) == 0 ? 0 : -errno; }));
   if (result.value < 0) return sys_error(-result.value, subject_of(record), "cannot listen");
   work_.note_number(record, result, record.peer_credentials.pid);
   for (int client : record.pending) {
     const Socket& other = work_.records[static_cast<size_t>(client)];
     if (!work_.is_usable(static_cast<size_t>(client))) continue;
-    CKPT_TRY_ASSIGN(result, connect_unix(work_.fds[static_cast<size_t>(client)].get(), fd, record.name, other.connector));
-    if (result.value < 0) return sys_error(-result.value, subject_of(other), "cannot be connected again to " + name_text(record.name));
+    CKPT_TRY_ASSIGN(result,
+                    connect_unix(work_.fds[static_cast<size_t>(client)].get(), fd, record.name, other.connector));
+    if (result.value < 0)
+      return sys_error(-result.value, subject_of(other), "cannot be connected again to " + name_text(record.name));
     work_.note_number(record, result, other.connector.pid);
   }
   return {};

@@ -51,6 +51,12 @@ void describe(A& a, typename A::template Of<SocketFile> f) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<SocketMembership> m) {
+  a.number("interface", m.interface);
+  a.octets("group", m.group, 0, kMaxSocketName);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<TcpConnection> t) {
   a.number("state", t.state, 0, 12);
   a.number("send_sequence", t.send_sequence);
@@ -97,6 +103,7 @@ void describe(A& a, typename A::template Of<Socket> s) {
   a.list("options", s.options);
   a.octets("filter", s.filter, 0, kMaxSocketFilter);
   a.numbers("groups", s.groups);
+  a.list("memberships", s.memberships);
   a.list("messages", s.messages);
   a.object("tcp", s.tcp);
   a.number("content_offset", s.content_offset);

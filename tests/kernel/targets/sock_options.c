@@ -14,19 +14,31 @@ struct option {
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  int tcp = socket(AF_INET, SOCK_STREAM, 0), udp = socket(AF_INET6, SOCK_DGRAM, 0), local = socket(AF_UNIX, SOCK_DGRAM, 0);
+  int tcp = socket(AF_INET, SOCK_STREAM, 0), udp = socket(AF_INET6, SOCK_DGRAM, 0),
+      local = socket(AF_UNIX, SOCK_DGRAM, 0);
   struct option options[] = {
-      {tcp, SOL_SOCKET, SO_KEEPALIVE, 1, 0},       {tcp, IPPROTO_TCP, TCP_KEEPIDLE, 77, 0},
-      {tcp, IPPROTO_TCP, TCP_KEEPINTVL, 7, 0},     {tcp, IPPROTO_TCP, TCP_KEEPCNT, 3, 0},
-      {tcp, IPPROTO_TCP, TCP_NODELAY, 1, 0},       {tcp, IPPROTO_TCP, TCP_USER_TIMEOUT, 12345, 0},
-      {tcp, IPPROTO_TCP, TCP_CORK, 1, 0},          {tcp, SOL_SOCKET, SO_OOBINLINE, 1, 0},
-      {tcp, SOL_SOCKET, SO_REUSEADDR, 1, 0},       {tcp, SOL_SOCKET, SO_REUSEPORT, 1, 0},
-      {tcp, SOL_SOCKET, SO_RCVBUF, 60000, 0},      {tcp, SOL_SOCKET, SO_SNDBUF, 70000, 0},
-      {tcp, IPPROTO_IP, IP_TOS, 8, 0},             {tcp, IPPROTO_IP, IP_TTL, 9, 0},
-      {udp, IPPROTO_IPV6, IPV6_V6ONLY, 1, 0},      {udp, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 5, 0},
-      {udp, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1, 0}, {udp, IPPROTO_IPV6, IPV6_TCLASS, 16, 0},
-      {udp, SOL_SOCKET, SO_BROADCAST, 1, 0},       {udp, SOL_SOCKET, SO_PRIORITY, 4, 0},
-      {udp, SOL_SOCKET, SO_RCVLOWAT, 12, 0},       {local, SOL_SOCKET, SO_PASSCRED, 1, 0},
+      {tcp, SOL_SOCKET, SO_KEEPALIVE, 1, 0},
+      {tcp, IPPROTO_TCP, TCP_KEEPIDLE, 77, 0},
+      {tcp, IPPROTO_TCP, TCP_KEEPINTVL, 7, 0},
+      {tcp, IPPROTO_TCP, TCP_KEEPCNT, 3, 0},
+      {tcp, IPPROTO_TCP, TCP_NODELAY, 1, 0},
+      {tcp, IPPROTO_TCP, TCP_USER_TIMEOUT, 12345, 0},
+      {tcp, IPPROTO_TCP, TCP_CORK, 1, 0},
+      {tcp, SOL_SOCKET, SO_OOBINLINE, 1, 0},
+      {tcp, SOL_SOCKET, SO_REUSEADDR, 1, 0},
+      {tcp, SOL_SOCKET, SO_REUSEPORT, 1, 0},
+      {tcp, SOL_SOCKET, SO_RCVBUF, 60000, 0},
+      {tcp, SOL_SOCKET, SO_SNDBUF, 70000, 0},
+      {tcp, IPPROTO_IP, IP_TOS, 8, 0},
+      {tcp, IPPROTO_IP, IP_TTL, 9, 0},
+      {udp, IPPROTO_IPV6, IPV6_V6ONLY, 1, 0},
+      {udp, IPPROTO_IPV6, IPV6_UNICAST_HOPS, 5, 0},
+      {udp, IPPROTO_IPV6, IPV6_RECVPKTINFO, 1, 0},
+      {udp, IPPROTO_IPV6, IPV6_TCLASS, 16, 0},
+      {udp, SOL_SOCKET, SO_BROADCAST, 1, 0},
+      {udp, SOL_SOCKET, SO_PRIORITY, 4, 0},
+      {udp, SOL_SOCKET, SO_RCVLOWAT, 12, 0},
+      {local, SOL_SOCKET, SO_PASSCRED, 1, 0},
       {local, SOL_SOCKET, SO_PEEK_OFF, 3, 0},
   };
   enum { kCount = sizeof options / sizeof options[0] };
@@ -50,7 +62,8 @@ int main(int argc, char** argv) {
     int now;
     socklen_t size = sizeof now;
     CHECK_EQUAL(getsockopt(o->fd, o->level, o->name, &now, &size), 0);
-    if (now != o->found) target_fail("option %d (level %d, name %d) is %d, not %d", i, o->level, o->name, now, o->found);
+    if (now != o->found)
+      target_fail("option %d (level %d, name %d) is %d, not %d", i, o->level, o->name, now, o->found);
   }
   socklen_t size = sizeof linger;
   CHECK_EQUAL(getsockopt(tcp, SOL_SOCKET, SO_LINGER, &linger, &size), 0);

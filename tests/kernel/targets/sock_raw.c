@@ -14,7 +14,8 @@ int main(int argc, char** argv) {
   target_init(argc, argv);
   int raw = socket(AF_INET, SOCK_RAW, kProtocol), packet = socket(AF_PACKET, SOCK_DGRAM, 0), ttl = 17;
   if (raw < 0 || packet < 0) target_skip("no right to make raw sockets (errno %d)", errno);
-  struct sockaddr_ll where = {.sll_family = AF_PACKET, .sll_protocol = htons(kEthernet), .sll_ifindex = (int)if_nametoindex("lo")};
+  struct sockaddr_ll where = {
+      .sll_family = AF_PACKET, .sll_protocol = htons(kEthernet), .sll_ifindex = (int)if_nametoindex("lo")};
   CHECK_EQUAL(bind(packet, (struct sockaddr*)&where, sizeof where), 0);
   CHECK_EQUAL(setsockopt(raw, IPPROTO_IP, IP_TTL, &ttl, sizeof ttl), 0);
   target_ready();

@@ -8,7 +8,8 @@
 static void send_descriptors(int fd, char byte, const int* fds, size_t count) {
   char control[CMSG_SPACE(4 * sizeof(int))] = {0};
   struct iovec part = {&byte, 1};
-  struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
+  struct msghdr message = {
+      .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = CMSG_SPACE(count * sizeof(int))};
   struct cmsghdr* head = CMSG_FIRSTHDR(&message);
   head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(count * sizeof(int));
   memcpy(CMSG_DATA(head), fds, count * sizeof(int));

@@ -11,8 +11,10 @@ static int listen_on(int family, struct sockaddr_in6* name, socklen_t* size) {
   memset(name, 0, sizeof *name);
   name->sin6_family = (sa_family_t)family;
   *size = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof *name;
-  if (family == AF_INET) ((struct sockaddr_in*)name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else name->sin6_addr = in6addr_loopback;
+  if (family == AF_INET)
+    ((struct sockaddr_in*)name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  else
+    name->sin6_addr = in6addr_loopback;
   CHECK_EQUAL(bind(fd, (struct sockaddr*)name, *size), 0);
   CHECK_EQUAL(listen(fd, 13), 0);
   CHECK_EQUAL(getsockname(fd, (struct sockaddr*)name, size), 0);

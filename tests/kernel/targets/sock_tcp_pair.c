@@ -47,7 +47,9 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(send(filled[0], g_content, 5000, 0), 5000);
   CHECK_EQUAL(send(filled[1], g_content, 100000, 0), 100000);
   size_t sent = 0;
-  for (ssize_t count; sent < sizeof g_content && (count = send(full[0], g_content + sent, sizeof g_content - sent, MSG_DONTWAIT)) > 0;) sent += (size_t)count;
+  for (ssize_t count;
+       sent < sizeof g_content && (count = send(full[0], g_content + sent, sizeof g_content - sent, MSG_DONTWAIT)) > 0;)
+    sent += (size_t)count;
   CHECK_EQUAL(send(half[0], g_content, 100, 0), 100);
   CHECK_EQUAL(shutdown(half[0], SHUT_WR), 0);
   target_ready();

@@ -16,8 +16,10 @@ static int bound(int family, struct sockaddr_in6* name, socklen_t* size) {
   memset(name, 0, sizeof *name);
   name->sin6_family = (sa_family_t)family;
   *size = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof *name;
-  if (family == AF_INET) ((struct sockaddr_in*)name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else name->sin6_addr = in6addr_loopback;
+  if (family == AF_INET)
+    ((struct sockaddr_in*)name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  else
+    name->sin6_addr = in6addr_loopback;
   CHECK_EQUAL(bind(fd, (struct sockaddr*)name, *size), 0);
   CHECK_EQUAL(getsockname(fd, (struct sockaddr*)name, size), 0);
   return fd;
@@ -39,7 +41,8 @@ static void check(struct ends* e) {
   socklen_t size;
   for (int i = 0; i < 3; ++i) {
     memset(&from, 0, size = sizeof from);
-    CHECK_EQUAL(recvfrom(e->server, text, sizeof text, MSG_DONTWAIT, (struct sockaddr*)&from, &size), strlen(kTexts[i]));
+    CHECK_EQUAL(recvfrom(e->server, text, sizeof text, MSG_DONTWAIT, (struct sockaddr*)&from, &size),
+                strlen(kTexts[i]));
     CHECK_EQUAL(memcmp(text, kTexts[i], strlen(kTexts[i])), 0);
     CHECK_EQUAL(memcmp(&from, &e->client_name, e->size), 0);
   }

@@ -33,7 +33,8 @@ static void expect(int fd, const char* text, const char* sender) {
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  int server = named("server"), client = named("client"), unnamed = socket(AF_UNIX, SOCK_DGRAM, 0), gone = named("gone");
+  int server = named("server"), client = named("client"), unnamed = socket(AF_UNIX, SOCK_DGRAM, 0),
+      gone = named("gone");
   struct sockaddr_un name = {AF_UNIX, "server"};
   CHECK_EQUAL(connect(unnamed, (struct sockaddr*)&name, sizeof name), 0);
   send_to(client, "server", "one");

@@ -18,7 +18,9 @@ int peek_offset(int fd) {
   socklen_t size = sizeof value;
   return ::getsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &value, &size) == 0 ? value : -2;
 }
-void set_peek_offset(int fd, int value) { REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &value, sizeof value) == 0); }
+void set_peek_offset(int fd, int value) {
+  REQUIRE(::setsockopt(fd, SOL_SOCKET, SO_PEEK_OFF, &value, sizeof value) == 0);
+}
 
 struct Pair {
   Pair() { REQUIRE(::socketpair(AF_UNIX, SOCK_STREAM, 0, fds) == 0); }

@@ -38,8 +38,8 @@ inline constexpr int kNetAdmin = 12, kNetRaw = 13, kSysChroot = 18, kCheckpointR
 /// Sockets under test, by the order of `add`.
 struct Tree {
   capture::SocketCaptureOptions options;
-  std::vector<int> fds;               ///< of the test; after `rebuild` the new ones
-  std::vector<std::string> others;    ///< what was in flight beside sockets: /proc/self/fd links
+  std::vector<int> fds;             ///< of the test; after `rebuild` the new ones
+  std::vector<std::string> others;  ///< what was in flight beside sockets: /proc/self/fd links
   std::vector<UniqueFd> other_fds;
   std::vector<store::Socket> sockets;
   std::vector<std::vector<std::byte>> contents;
@@ -61,13 +61,13 @@ struct Tree {
     std::vector<uint64_t> inodes;
     other_fds.clear();
     auto inode_of = [](int fd) {
-      struct stat st{};
+      struct stat st {};
       ::fstat(fd, &st);
       return st.st_ino;
     };
     capture::SocketCapture capture(options, [&](UniqueFd fd) -> Result<int> {
       uint64_t inode = inode_of(fd.get());
-      struct stat st{};
+      struct stat st {};
       ::fstat(fd.get(), &st);
       if (!S_ISSOCK(st.st_mode)) {
         other_fds.push_back(std::move(fd));
@@ -83,7 +83,8 @@ struct Tree {
     self = &capture;
     for (size_t i = 0; i < fds.size(); ++i) {
       inodes.push_back(inode_of(fds[i]));
-      capture.add({UniqueFd(::fcntl(fds[i], F_DUPFD_CLOEXEC, 0)), static_cast<int>(i), ::getpid(), "descriptor " + std::to_string(i)});
+      capture.add({UniqueFd(::fcntl(fds[i], F_DUPFD_CLOEXEC, 0)), static_cast<int>(i), ::getpid(),
+                   "descriptor " + std::to_string(i)});
     }
     auto done = capture.run();
     if (!done) FAIL(done.error().text());
@@ -95,7 +96,9 @@ struct Tree {
     for (size_t i = 0; i < sockets.size(); ++i) sockets[i].content_offset = i;
     rebuild::Reasons reasons;
     rebuild::SocketSources sources;
-    sources.read_content = [&](const store::Socket& s) -> Result<std::vector<std::byte>> { return contents[s.content_offset]; };
+    sources.read_content = [&](const store::Socket& s) -> Result<std::vector<std::byte>> {
+      return contents[s.content_offset];
+    };
     sources.descriptor = [&](int index) {
       size_t at = static_cast<size_t>(index - 1000);
       return index >= 1000 && at < other_fds.size() ? other_fds[at].get() : -1;
@@ -110,7 +113,8 @@ struct Tree {
   bool end_silently() {
     std::vector<int> connections;
     for (size_t i = 0; i < sockets.size(); ++i) {
-      if (sockets[i].tcp.state != 0 && sockets[i].state == store::SocketState::kConnected) connections.push_back(fds[i]);
+      if (sockets[i].tcp.state != 0 && sockets[i].state == store::SocketState::kConnected)
+        connections.push_back(fds[i]);
     }
     auto hold = capture::TcpHold::enter(connections);
     if (!hold) return false;
@@ -179,7 +183,9 @@ inline int option(int fd, int level, int name) {
   socklen_t size = sizeof value;
   return ::getsockopt(fd, level, name, &value, &size) == 0 ? value : -1;
 }
-inline void set(int fd, int level, int name, int value) { REQUIRE(::setsockopt(fd, level, name, &value, sizeof value) == 0); }
+inline void set(int fd, int level, int name, int value) {
+  REQUIRE(::setsockopt(fd, level, name, &value, sizeof value) == 0);
+}
 
 struct Folder {
   Folder() {

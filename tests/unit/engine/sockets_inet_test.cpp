@@ -70,7 +70,8 @@ TEST_CASE("sockets: UDP keeps addresses, peers and datagrams with their senders"
       char buffer[100];
       sockaddr_in6 from{};
       socklen_t size = sizeof from;
-      ssize_t got = ::recvfrom(tree.fds[0], buffer, sizeof buffer, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &size);
+      ssize_t got =
+          ::recvfrom(tree.fds[0], buffer, sizeof buffer, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&from), &size);
       CHECK(std::string(buffer, static_cast<size_t>(std::max<ssize_t>(got, 0))) == text);
       CHECK(ntohs(from.sin6_port) == client_port);
     }
@@ -190,6 +191,32 @@ TEST_CASE("sockets: netlink keeps port number and groups; unread messages are an
   CHECK(tree.blockers.size() == 1);
 }
 
+TEST_CASE("sockets: multicast groups are joined again") {
+  int four = inet_socket(AF_INET, SOCK_DGRAM), six = inet_socket(AF_INET6, SOCK_DGRAM);
+  ip_mreqn request{};
+  request.imr_multiaddr.s_addr = htonl(0xefff1234), request.imr_ifindex = 1;
+  REQUIRE(::setsockopt(four, IPPROTO_IP, IP_ADD_MEMBERSHIP, &request, sizeof request) == 0);
+  ipv6_mreq request6{};
+  request6.ipv6mr_multiaddr.s6_addr[0] = 0xff, request6.ipv6mr_multiaddr.s6_addr[1] = 0x12;
+  request6.ipv6mr_multiaddr.s6_addr[15] = 0x99, request6.ipv6mr_interface = 1;
+  REQUIRE(::setsockopt(six, IPPROTO_IPV6, IPV6_JOIN_GROUP, &request6, sizeof request6) == 0);
+  Tree tree({four, six});
+  tree.round_trip();
+  auto before = tree.sockets;
+  CHECK(before[0].memberships.size() == 1);
+  CHECK(before[1].memberships.size() == 1);
+  tree.capture();
+  CHECK((tree.sockets[0].memberships == before[0].memberships));
+  CHECK((tree.sockets[1].memberships == before[1].memberships));
+  // A choice of sources is more than that.
+  ip_mreq_source block{};
+  block.imr_multiaddr = request.imr_multiaddr, block.imr_sourceaddr.s_addr = htonl(0x7f000009);
+  block.imr_interface.s_addr = htonl(INADDR_LOOPBACK);
+  REQUIRE(::setsockopt(tree.fds[0], IPPROTO_IP, IP_BLOCK_SOURCE, &block, sizeof block) == 0);
+  tree.capture();
+  CHECK(tree.blockers.size() == 1);
+}
+
 TEST_CASE("sockets: what is not supported is refused by name") {
   constexpr int kMptcp = 262;
   int multipath = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, kMptcp);
@@ -205,7 +232,8 @@ TEST_CASE("sockets: what is not supported is refused by name") {
 
 TEST_CASE("sockets: raw and packet sockets") {
   if (!may(kNetRaw)) return;
-  int raw = ::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, 253), packet = ::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(0x88b5));
+  int raw = ::socket(AF_INET, SOCK_RAW | SOCK_CLOEXEC, 253),
+      packet = ::socket(AF_PACKET, SOCK_DGRAM | SOCK_CLOEXEC, htons(0x88b5));
   set(raw, IPPROTO_IP, IP_HDRINCL, 1);
   Tree tree({raw, packet});
   tree.round_trip();

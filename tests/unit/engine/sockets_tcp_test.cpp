@@ -22,7 +22,9 @@ sockaddr_in6 name_of(int fd, int (*call)(int, sockaddr*, socklen_t*) = ::getsock
   REQUIRE(call(fd, reinterpret_cast<sockaddr*>(&out), &size) == 0);
   return out;
 }
-uint16_t port_of(int fd, int (*call)(int, sockaddr*, socklen_t*) = ::getsockname) { return ntohs(name_of(fd, call).sin6_port); }
+uint16_t port_of(int fd, int (*call)(int, sockaddr*, socklen_t*) = ::getsockname) {
+  return ntohs(name_of(fd, call).sin6_port);
+}
 
 Connection connect_tcp(int family, int receive_buffer = 0) {
   Connection out;
@@ -32,8 +34,10 @@ Connection connect_tcp(int family, int receive_buffer = 0) {
   sockaddr_in6 name{};
   socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof name;
   name.sin6_family = static_cast<sa_family_t>(family);
-  if (family == AF_INET) reinterpret_cast<sockaddr_in&>(name).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  else name.sin6_addr = in6addr_loopback;
+  if (family == AF_INET)
+    reinterpret_cast<sockaddr_in&>(name).sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  else
+    name.sin6_addr = in6addr_loopback;
   REQUIRE(::bind(out.listener, reinterpret_cast<sockaddr*>(&name), size) == 0);
   REQUIRE(::listen(out.listener, 5) == 0);
   name = name_of(out.listener);

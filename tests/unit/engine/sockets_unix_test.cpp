@@ -15,7 +15,9 @@ std::string name_of(int fd, int (*call)(int, sockaddr*, socklen_t*) = ::getsockn
   sockaddr_un name{};
   socklen_t size = sizeof name;
   if (call(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return "errno " + std::to_string(errno);
-  return size <= offsetof(sockaddr_un, sun_path) ? "" : std::string(name.sun_path, size - offsetof(sockaddr_un, sun_path) - (name.sun_path[0] != 0 ? 1 : 0));
+  return size <= offsetof(sockaddr_un, sun_path)
+             ? ""
+             : std::string(name.sun_path, size - offsetof(sockaddr_un, sun_path) - (name.sun_path[0] != 0 ? 1 : 0));
 }
 
 std::string from_of(int fd) {
@@ -24,7 +26,9 @@ std::string from_of(int fd) {
   socklen_t size = sizeof name;
   ssize_t got = ::recvfrom(fd, byte, sizeof byte, MSG_DONTWAIT, reinterpret_cast<sockaddr*>(&name), &size);
   if (got < 0) return "errno " + std::to_string(errno);
-  std::string from = size <= offsetof(sockaddr_un, sun_path) ? "" : std::string(name.sun_path[0] != 0 ? name.sun_path : name.sun_path + 1);
+  std::string from = size <= offsetof(sockaddr_un, sun_path)
+                         ? ""
+                         : std::string(name.sun_path[0] != 0 ? name.sun_path : name.sun_path + 1);
   return std::string(byte, static_cast<size_t>(got)) + " from " + from;
 }
 
@@ -59,13 +63,16 @@ Received receive_all(int fd, size_t most) {
   out.text.resize(most);
   iovec part{out.text.data(), most};
   msghdr message{};
-  message.msg_iov = &part, message.msg_iovlen = 1, message.msg_control = control, message.msg_controllen = sizeof control;
+  message.msg_iov = &part, message.msg_iovlen = 1, message.msg_control = control,
+  message.msg_controllen = sizeof control;
   ssize_t got = ::recvmsg(fd, &message, MSG_DONTWAIT);
   out.text.resize(got < 0 ? 0 : static_cast<size_t>(got));
   for (cmsghdr* head = CMSG_FIRSTHDR(&message); head != nullptr; head = CMSG_NXTHDR(&message, head)) {
-    if (head->cmsg_type == SCM_CREDENTIALS) out.has_sender = true, std::memcpy(&out.sender, CMSG_DATA(head), sizeof out.sender);
+    if (head->cmsg_type == SCM_CREDENTIALS)
+      out.has_sender = true, std::memcpy(&out.sender, CMSG_DATA(head), sizeof out.sender);
     if (head->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t i = 0; i < (head->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) out.fds.emplace_back(reinterpret_cast<int*>(CMSG_DATA(head))[i]);
+    for (size_t i = 0; i < (head->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i)
+      out.fds.emplace_back(reinterpret_cast<int*>(CMSG_DATA(head))[i]);
   }
   return out;
 }
@@ -94,7 +101,8 @@ TEST_CASE("sockets: a pair of stream sockets keeps what is in both queues, howev
   tree.round_trip();
   CHECK(receive(tree.fds[1]) == "hello world");
   std::string got;
-  for (std::string part; got.size() < longer.size() && (part = receive(tree.fds[0])).rfind("errno", 0) != 0;) got += part;
+  for (std::string part; got.size() < longer.size() && (part = receive(tree.fds[0])).rfind("errno", 0) != 0;)
+    got += part;
   CHECK(got == longer);
   REQUIRE(send_text(tree.fds[1], "on"));
   CHECK(receive(tree.fds[0]) == "on");
@@ -171,7 +179,7 @@ TEST_CASE("sockets: a listening socket, its file, a connection it has accepted a
   CHECK(name_of(tree.fds[2]) == path);
   CHECK(receive(tree.fds[2]) == "request");
   CHECK(receive(tree.fds[1]) == "reply");
-  struct stat st{};
+  struct stat st {};
   REQUIRE(::stat(path.c_str(), &st) == 0);
   CHECK((st.st_mode & 07777) == 0640);
   REQUIRE(send_text(tree.fds[3], "late"));

@@ -16,12 +16,16 @@ class Names {
   using Of = const T&;
 
   template <class T>
-  void number(const char* name, const T&, int64_t = 0, int64_t = 0) { add(name); }
+  void number(const char* name, const T&, int64_t = 0, int64_t = 0) {
+    add(name);
+  }
   void flag(const char* name, bool) { add(name); }
   void text(const char* name, const std::string&) { add(name); }
   void octets(const char* name, const std::vector<uint8_t>&, size_t, size_t) { add(name); }
   template <class C>
-  void numbers(const char* name, const C&) { add(name); }
+  void numbers(const char* name, const C&) {
+    add(name);
+  }
   template <class E, size_t N>
   void choice(const char* name, E value, const std::array<const char*, N>& names) {
     CHECK(static_cast<size_t>(value) < names.size());
