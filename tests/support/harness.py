@@ -85,6 +85,11 @@ def state_of(pid, tid=None):
     return stat[0] if stat else ""
 
 
+def session_of(pid):
+    stat = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
+    return int(stat[3]) if stat else 0
+
+
 def tids_of(pid):
     try:
         return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
@@ -227,6 +232,7 @@ class Target:
     """One target process, and after a restore its successor with the same pid."""
 
     def __init__(self, program, folder, *arguments, **popen):
+        self.program = program
         self.folder = os.path.join(folder, "work")
         os.makedirs(self.folder)
         os.chmod(self.folder, 0o777)
@@ -302,7 +308,9 @@ class Target:
     def reap(self, tree=()):
         """`tree`: the descendants, as they were while the root was there. Those whose parents are gone are our children."""
         wait_until(lambda: not self.running(), f"process {self.pid} does not end ({self.where()})", 20)
-        for pid in (self.pid, *tree):
+        # Those that are younger than `tree` are known by their session.
+        young = [pid for pid in all_children() if session_of(pid) == self.pid]
+        for pid in (self.pid, *tree, *young):
             wait_until(lambda pid=pid: not exists_unreaped(pid), f"pid {pid} is still taken", 5)
 
     def adopt(self):
