@@ -1,5 +1,4 @@
 // Ten children that share most of their memory with the root since they were forked.
-// NOT CARRIED YET
 #include "target.h"
 
 enum { kChildren = 10, kBytes = 8 << 20 };

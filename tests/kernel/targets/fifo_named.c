@@ -1,5 +1,4 @@
 // Fifos with a name: content, a reader and a writer in different processes, one opened for both, one end gone.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // Flags of open files: append from two processes, direct, synchronous, no access time, and their changes by fcntl.
-// NOT CARRIED YET
 #include "target.h"
 
 static int g_append;

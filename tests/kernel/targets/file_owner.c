@@ -1,5 +1,4 @@
 // Who gets the signal of an open file: F_SETOWN of a process, a group and a thread, F_SETSIG, O_ASYNC; and it comes.
-// NOT CARRIED YET
 #include <sys/wait.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // A pipeline of three other programs in the middle of its work: what they hold in their buffers comes out at the end.
-// NOT CARRIED YET
 #include <sys/wait.h>
 
 #include "target.h"

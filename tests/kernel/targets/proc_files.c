@@ -1,5 +1,4 @@
 // Files of /proc kept open: of the process itself, of a child, by number, of a thread, folders; and where they had been read.
-// NOT CARRIED YET
 #include <dirent.h>
 
 #include "target.h"

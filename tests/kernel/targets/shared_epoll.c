@@ -1,5 +1,4 @@
 // An epoll of two processes: a child waits in it for what the root writes.
-// NOT CARRIED YET
 #include <sys/epoll.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // eventfds of two processes: one that a child waits for, a semaphore with a value.
-// NOT CARRIED YET
 #include <sys/eventfd.h>
 
 #include "target.h"

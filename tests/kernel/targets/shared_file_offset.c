@@ -1,5 +1,4 @@
 // One open file of two processes: its offset and flags move together, those of another open file of the same path do not.
-// NOT CARRIED YET
 #include "target.h"
 
 static int g_shared, g_dup, g_apart;

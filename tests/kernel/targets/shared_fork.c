@@ -1,6 +1,5 @@
 // Shared anonymous memory of several processes, in parts, at other addresses, and changed between the dumps of a chain:
 // what one writes after the restore the others see.
-// NOT CARRIED YET
 #include "target.h"
 
 enum { kBytes = 1 << 20, kHalf = kBytes / 2 };

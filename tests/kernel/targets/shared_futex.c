@@ -1,6 +1,5 @@
 // Mutex, condition and barrier between processes: one waits for the condition, one for the mutex, and one that owns a
 // robust mutex dies with it.
-// NOT CARRIED YET
 #include "target.h"
 
 struct Shared {

@@ -1,5 +1,4 @@
 // memfds: open and mapped by two processes, mapped alone, open alone, with seals, a name and a size that is kept.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

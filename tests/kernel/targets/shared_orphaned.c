@@ -1,5 +1,4 @@
 // Shared anonymous memory that the root does not have: two children inherited it from one who has died.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // POSIX semaphores with a name and without, between processes; one of them is waited for.
-// NOT CARRIED YET
 #include <semaphore.h>
 
 #include "target.h"

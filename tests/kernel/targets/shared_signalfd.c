@@ -1,5 +1,4 @@
 // A signalfd of two processes: each reads its own signals from it; queued ones with their values are kept.
-// NOT CARRIED YET
 #include <sys/signalfd.h>
 
 #include "target.h"

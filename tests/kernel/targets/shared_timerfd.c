@@ -1,5 +1,4 @@
 // A timerfd of two processes: both read from one count.
-// NOT CARRIED YET
 #include <sys/timerfd.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // Timers of children: POSIX, interval and processor time; they tick on in the child that set them, and in no other.
-// NOT CARRIED YET
 #include <sys/time.h>
 
 #include "target.h"

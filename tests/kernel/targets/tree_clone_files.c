@@ -1,5 +1,4 @@
 // Two processes with one descriptor table (CLONE_FILES), and one with a copy: what one opens the other has.
-// NOT CARRIED YET
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <sys/stat.h>

@@ -1,5 +1,4 @@
 // Two processes with one current folder and umask (CLONE_FS): what one changes the other has.
-// NOT CARRIED YET
 #include <linux/kcmp.h>
 #include <sched.h>
 #include <sys/stat.h>

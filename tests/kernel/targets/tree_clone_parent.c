@@ -1,5 +1,4 @@
 // A process made with CLONE_PARENT by a child: the root is its parent.
-// NOT CARRIED YET
 #include <sched.h>
 
 #include "target.h"

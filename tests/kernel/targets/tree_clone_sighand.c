@@ -1,5 +1,4 @@
 // Two processes with one table of signal handlers (CLONE_SIGHAND, which needs CLONE_VM).
-// NOT CARRIED YET
 #include <linux/kcmp.h>
 #include <sched.h>
 

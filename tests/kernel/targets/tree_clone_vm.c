@@ -1,5 +1,4 @@
 // Two processes with one address space (CLONE_VM): what one writes or maps the other has; their handlers are two.
-// NOT CARRIED YET
 #include <linux/kcmp.h>
 #include <sched.h>
 

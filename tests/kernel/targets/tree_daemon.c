@@ -1,5 +1,4 @@
 // A daemon that forked twice: its session's leader has died, and the root, a subreaper, is its parent now.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 
 #include "target.h"

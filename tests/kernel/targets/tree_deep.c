@@ -1,5 +1,4 @@
 // A chain of twenty generations.
-// NOT CARRIED YET
 #include "target.h"
 
 enum { kDepth = 20 };

@@ -1,5 +1,4 @@
 // Children that run other programs: one that sleeps, one in the middle of reading a pipe.
-// NOT CARRIED YET
 #include <spawn.h>
 #include <sys/stat.h>
 #include <sys/wait.h>

@@ -1,5 +1,4 @@
 // Children that report their end by another signal than SIGCHLD, and by none.
-// NOT CARRIED YET
 #include <sched.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,4 @@
 // A hundred children, each with memory of its own that changes between the dumps of a chain.
-// NOT CARRIED YET
 #include "target.h"
 
 enum { kChildren = 100 };

@@ -1,5 +1,4 @@
 // The signal at the parent's end: set in a grandchild, not sent before its time, sent when its parent ends.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // A child that runs a script by its "#!" line, and waits in the middle of it.
-// NOT CARRIED YET
 #include <sys/wait.h>
 
 #include "target.h"

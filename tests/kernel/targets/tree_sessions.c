@@ -1,6 +1,5 @@
 // Sessions and process groups: a session with two groups of its own, a group in the root's session, a group whose leader has
 // died, a session whose leader has died.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 #include <sys/wait.h>
 

@@ -1,5 +1,4 @@
 // A subreaper below the root: who loses its parent comes to it, before the dump and after the restore.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // Children with threads of their own, blocked in different ways.
-// NOT CARRIED YET
 #include "target.h"
 
 enum { kChildren = 3, kThreads = 4 };

@@ -1,6 +1,5 @@
 // Zombies: by exit, by signal, of another user, with a name and a group of their own, below a child. Their ends were
 // reported once, and must not be reported again.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
