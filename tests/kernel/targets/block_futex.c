@@ -54,6 +54,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kWaiters; ++i) {
     struct Waiter* own = &g_waiter[i];
     if (own->woken) {
+      if (own->end == 0) wait_blocked_in(own->tid, SYS_futex);  // on its way back into the wait, perhaps
       own->word = 1;
       long woken = syscall(SYS_futex, &own->word, (own->operation & FUTEX_PRIVATE_FLAG) | FUTEX_WAKE, 1, NULL, NULL, 0);
       if (woken != 1) target_fail("%s: nobody waits (returned %ld, errno %d)", own->name, own->result, own->error);
