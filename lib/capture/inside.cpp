@@ -3,6 +3,7 @@
 #include <linux/prctl.h>
 #include <sys/syscall.h>
 #include <sys/time.h>
+#include <sys/wait.h>
 
 #include <algorithm>
 #include <array>
@@ -204,6 +205,19 @@ Result<void> ask_process(BorrowedThread& borrowed, RemoteAddress buffer, store::
 }
 
 }  // namespace
+
+Result<void> ask_for_news(const proc::Scratch& scratch, int parent, store::ProcessImage& child) {
+  CKPT_TRY_ASSIGN(BorrowedThread borrowed, BorrowedThread::begin(scratch, parent));
+  siginfo_t info{};
+  CKPT_TRY(borrowed.put(ByteSpan(reinterpret_cast<const std::byte*>(&info), sizeof info)));
+  constexpr uint64_t kOptions = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT | __WALL;
+  CKPT_TRY_ASSIGN(int64_t found, borrowed.call(SYS_waitid, {P_PID, static_cast<uint64_t>(child.pid), raw(scratch.buffer()), kOptions, 0}));
+  CKPT_TRY_ASSIGN(info, fetch<siginfo_t>(borrowed));
+  CKPT_TRY(borrowed.finish());
+  if (found != 0 || info.si_pid == 0) return {};
+  child.news = info.si_code == CLD_CONTINUED ? store::News::kContinued : store::News::kStopped;
+  return {};
+}
 
 Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, store::ProcessImage& image,
                              std::vector<std::vector<std::byte>>& xstates) {

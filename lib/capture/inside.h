@@ -10,6 +10,9 @@
 
 namespace ckpt::capture {
 
+/// Fills `news` of a child of a frozen process, whose first thread asks for it without taking it.
+Result<void> ask_for_news(const proc::Scratch& scratch, int parent, store::ProcessImage& child);
+
 /// Fills the rest of `image` (threads' registers and private state, handlers, timers, bounds) of a frozen process whose
 /// inventory was taken after the freeze. `xstates` gets each thread's extended state, parallel to image.threads.
 Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, store::ProcessImage& image,

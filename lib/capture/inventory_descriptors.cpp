@@ -250,7 +250,7 @@ class DescriptorInventory {
       out_.pipe_contents.emplace_back();
     }
     d.pipe = known->second.index;
-    if ((d.flags & O_ACCMODE) == O_WRONLY || (d.flags & O_PATH) != 0 || std::exchange(known->second.read, true)) return true;
+    if ((d.flags & O_ACCMODE) == O_WRONLY || (d.flags & O_PATH) != 0 || !walk_.options.frozen || std::exchange(known->second.read, true)) return true;
     CKPT_TRY(read_pipe(place, static_cast<size_t>(d.pipe)));
     return true;
   }

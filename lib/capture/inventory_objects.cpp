@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <filesystem>
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -17,6 +18,21 @@ constexpr std::string_view kDeleted = " (deleted)";
 
 bool ends_with(std::string_view text, std::string_view tail) {
   return text.size() > tail.size() && text.substr(text.size() - tail.size()) == tail;
+}
+
+}  // namespace
+
+namespace {
+
+/// Another name of a file, in the folder where the deleted one was; empty: there is none.
+std::string name_beside(const std::string& path, const struct stat& st) {
+  std::error_code ec;
+  std::filesystem::directory_iterator it(std::filesystem::path(path).parent_path(), ec), end;
+  for (; !ec && it != end; it.increment(ec)) {
+    struct stat other{};
+    if (::lstat(it->path().c_str(), &other) == 0 && other.st_ino == st.st_ino && other.st_dev == st.st_dev) return it->path().string();
+  }
+  return "";
 }
 
 }  // namespace
@@ -51,9 +67,12 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st, const
 Result<int> FileTable::add_deleted(const std::string& path, const struct stat& st, const std::string& access) {
   const bool folder = S_ISDIR(st.st_mode);
   if (!folder && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode)) return fail(Code::kAnswerNo, path, "was deleted while in use, and is no regular file");
-  if (!folder && st.st_nlink != 0) return fail(Code::kAnswerNo, path, "this name of it was deleted while in use, another is left");
+  std::string other_name = folder || st.st_nlink == 0 ? "" : name_beside(path, st);
+  if (!folder && st.st_nlink != 0 && other_name.empty()) {
+    return fail(Code::kAnswerNo, path, "this name of it was deleted while in use; another is left, in an unknown folder");
+  }
   const uint64_t size = static_cast<uint64_t>(st.st_size);
-  if (S_ISREG(st.st_mode) && size > ghost_limit_) {
+  if (S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
     return fail(Code::kAnswerNo, path, fmt::format("was deleted while in use, and its {} are above --ghost-limit", human_bytes(size)));
   }
   const int index = append(path, st);
@@ -61,7 +80,8 @@ Result<int> FileTable::add_deleted(const std::string& path, const struct stat& s
   file.path = path.substr(0, path.size() - kDeleted.size());
   file.deleted = true;
   file.uid = st.st_uid, file.gid = st.st_gid;
-  if (!S_ISREG(st.st_mode)) return index;
+  file.other_name = other_name;
+  if (!S_ISREG(st.st_mode) || !other_name.empty()) return index;
   // A description of our own: the target's offset stays where it is, and a file open for writing can be read.
   CKPT_TRY_ASSIGN(out_.ghosts[static_cast<size_t>(index)].fd, io::open_file(access, O_RDONLY | O_NOATIME));
   return index;

@@ -20,7 +20,7 @@ void for_each_space(Tree& tree, Visit visit) {
   }
   for (auto& memory : tree.shared_memory) visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
   for (auto& file : tree.files) {
-    if (file.deleted && S_ISREG(file.mode)) visit(Key{Of::kFile, file.device, file.inode}, file.space);
+    if (file.deleted && S_ISREG(file.mode) && file.other_name.empty()) visit(Key{Of::kFile, file.device, file.inode}, file.space);
   }
 }
 

@@ -81,7 +81,7 @@ class Capture {
   void phase(const char* name) { manifest_.stats.phases_us.emplace_back(name, watch_.lap_us()); }
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
-    return {options_.shell_job, options_.ghost_limit, earlier};
+    return {options_.shell_job, options_.ghost_limit, earlier != nullptr, earlier};
   }
 
   const DumpOptions& options_;
@@ -224,6 +224,10 @@ Result<void> Capture::describe() {
     CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(process.pid, process.pid, process.gadgets));
     const proc::Scratch& room = scratches_.emplace(process.pid, std::move(scratch)).first->second;
     CKPT_TRY(capture::describe_inside(frozen_->process(process.pid), room, image, process.xstates));
+  }
+  for (size_t i = 1; i < members_.size(); ++i) {
+    store::ProcessImage& image = manifest_.tree.processes[i];
+    if (!image.zombie) CKPT_TRY(capture::ask_for_news(scratches_.at(image.parent_pid), image.parent_pid, image));
   }
   phase("describe");
   return {};

@@ -194,6 +194,34 @@ Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
   return child;
 }
 
+Result<void> Child::stop_as_by_signal(bool go_on) {
+  auto expect = [&](int tid, proc::StopKind kind) -> Result<void> {
+    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+    if (stop.kind == kind) return {};
+    return fail(Code::kBug, "thread " + std::to_string(tid), fmt::format("stopped with {:#x} while it was stopped", stop.status));
+  };
+  if (::kill(pid_, SIGSTOP) != 0) return sys_error(fmt::format("process {}", pid_), "cannot be stopped");
+  CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
+  CKPT_TRY(expect(pid_, proc::StopKind::kSignal));
+  CKPT_TRY(proc::resume(pid_, proc::Resume::kRun, SIGSTOP));
+  CKPT_TRY(expect(pid_, proc::StopKind::kGroupStop));
+  for (int tid : threads_) {
+    if (tid == pid_) continue;
+    CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
+    CKPT_TRY(expect(tid, proc::StopKind::kGroupStop));
+  }
+  if (!go_on) return {};
+  if (::kill(pid_, SIGCONT) != 0) return sys_error(fmt::format("process {}", pid_), "cannot be continued");
+  // The signal itself is not for the process: it is left undelivered in this stop.
+  CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
+  for (;;) {
+    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
+    if (stop.kind == proc::StopKind::kSignal && stop.signal == SIGCONT) return {};
+    if (stop.kind != proc::StopKind::kTrap) return fail(Code::kBug, fmt::format("process {}", pid_), fmt::format("stopped with {:#x} while it was continued", stop.status));
+    CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
+  }
+}
+
 Result<int> Child::parent() const {
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(pid_));
   return stat.parent;

@@ -31,6 +31,9 @@ class Child {
   Result<Child> fork(int pid, uint64_t flags, int exit_signal);
   /// Ends by itself with a status as wait(2) gives it, SIGKILL for instance. It is then a zombie of its parent's.
   Result<void> end(int status);
+  /// Every thread into a group-stop, as SIGSTOP does it; `go_on`: and out of it again, as by SIGCONT. Its registers are
+  /// final. Its parent gets to know.
+  Result<void> stop_as_by_signal(bool go_on);
   /// The pid of its parent.
   Result<int> parent() const;
 

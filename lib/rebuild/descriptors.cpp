@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <ctime>
 #include <map>
+#include <set>
 
 #include "lib/base/io.h"
 
@@ -158,17 +159,11 @@ class Maker {
 
   /// Both ends are held open until the processes have theirs: the content would go with the last of them.
   Result<UniqueFd> open_fifo(const Descriptor& descriptor) {
-    auto known = fifos_.find(descriptor.pipe);
-    if (known == fifos_.end()) {
-      auto ghost = files_.ghosts.find(descriptor.file);
-      std::string name = ghost == files_.ghosts.end() ? image_.files[static_cast<size_t>(descriptor.file)].path
-                                                      : fmt::format("/proc/self/fd/{}", ghost->second.get());
-      CKPT_TRY_ASSIGN(UniqueFd both, io::open_file(name, O_RDWR | O_NONBLOCK));
-      CKPT_TRY(fill_pipe(both.get(), image_.pipes[static_cast<size_t>(descriptor.pipe)], reader_));
-      CKPT_TRY_ASSIGN(int kept, inherited_.keep(std::move(both), name));
-      known = fifos_.emplace(descriptor.pipe, kept).first;
-    }
-    return io::open_file(fmt::format("/proc/self/fd/{}", known->second), (descriptor.flags & (O_ACCMODE | O_PATH)) | O_NONBLOCK);
+    auto both = files_.fifos.find(descriptor.pipe);
+    if (both == files_.fifos.end() || both->second < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no named pipe");
+    if (filled_.insert(descriptor.pipe).second)
+      CKPT_TRY(fill_pipe(both->second, image_.pipes[static_cast<size_t>(descriptor.pipe)], reader_));
+    return io::open_file(fmt::format("/proc/self/fd/{}", both->second), (descriptor.flags & (O_ACCMODE | O_PATH)) | O_NONBLOCK);
   }
 
   Result<UniqueFd> open_memfd(const Descriptor& descriptor) {
@@ -210,7 +205,7 @@ class Maker {
   Inherited& inherited_;
   Reasons& reasons_;
   std::map<int, OpenPipe> pipes_;
-  std::map<int, int> fifos_;  ///< index of the pipe -> inherited descriptor
+  std::set<int> filled_;  ///< named pipes that have their content
   DescriptorPlan plan_;
 };
 

@@ -91,58 +91,79 @@ void compare(const FileIdentity& file, const Use& use, const struct stat& now, R
   }
 }
 
-/// Makes a deleted file again under the name it had, or one beside it where that is taken, and unlinks it.
-class GhostMaker {
+/// A deleted file while it is made again: it has the name that it had, or one beside it where that is taken, until the
+/// descriptors of the processes are open.
+class Ghost {
  public:
-  GhostMaker(const FileIdentity& file, ProgressSink& progress) : file_(file), progress_(progress) {}
-
-  Result<UniqueFd> make() {
-    if (S_ISREG(file_.mode) && is_temporary()) return make_temporary();
-    std::string name = file_.path;
-    for (int attempt = 1; !create(name); ++attempt) {
-      if (errno != EEXIST || attempt == 100) return sys_error(file_.path, "was deleted while in use, and cannot be made again");
-      name = fmt::format("{}.{}", file_.path, attempt);
+  static Result<Ghost> make(const FileIdentity& file, ProgressSink& progress) {
+    Ghost out(file);
+    if (S_ISREG(file.mode) && out.is_temporary()) {
+      CKPT_TRY_ASSIGN(out.fd_, io::open_file(file.path.substr(0, file.path.rfind('/') + 1), O_TMPFILE | O_RDWR));
+      CKPT_TRY(out.set_attributes());
+      return out;
     }
-    if (name != file_.path) progress_.note(fmt::format("{}: was deleted while in use; its name is taken now, it comes back as {}", file_.path, name));
-    auto fd = io::open_file(name, S_ISDIR(file_.mode) ? O_PATH | O_DIRECTORY : O_RDWR | (S_ISFIFO(file_.mode) ? O_NONBLOCK : 0));
-    if (S_ISDIR(file_.mode)) ::rmdir(name.c_str());
-    else ::unlink(name.c_str());
-    if (!fd) return fd;
-    if (!S_ISDIR(file_.mode)) CKPT_TRY(set_attributes(fd->get()));
-    return fd;
+    CKPT_TRY(out.create(progress));
+    if (S_ISREG(file.mode)) {
+      CKPT_TRY_ASSIGN(out.fd_, io::open_file(out.name_, O_RDWR));
+    }
+    if (file.other_name.empty()) CKPT_TRY(out.set_attributes());
+    return out;
   }
+  Ghost(Ghost&& other) noexcept : file_(other.file_), name_(std::exchange(other.name_, "")), fd_(std::move(other.fd_)) {}
+  Ghost& operator=(Ghost&&) = delete;
+  ~Ghost() {
+    if (name_.empty()) return;
+    if (S_ISDIR(file_->mode)) ::rmdir(name_.c_str());
+    else ::unlink(name_.c_str());
+  }
+
+  /// Where it can be opened.
+  std::string path() const { return name_.empty() ? fmt::format("/proc/self/fd/{}", fd_.get()) : name_; }
+  bool has_name() const { return !name_.empty(); }
+  /// For its content: readable and writable, of a regular file whose only name is gone.
+  UniqueFd take_content() { return std::move(fd_); }
 
  private:
+  explicit Ghost(const FileIdentity& file) : file_(&file) {}
+
   /// O_TMPFILE shows as "#INODE": it never had a name, and may still get one.
   bool is_temporary() const {
-    return file_.path.substr(file_.path.rfind('/') + 1) == fmt::format("#{}", file_.inode);
+    return file_->path.substr(file_->path.rfind('/') + 1) == fmt::format("#{}", file_->inode);
   }
-  Result<UniqueFd> make_temporary() {
-    std::string folder = file_.path.substr(0, file_.path.rfind('/') + 1);
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(folder, O_TMPFILE | O_RDWR));
-    CKPT_TRY(set_attributes(fd.get()));
-    return fd;
+  Result<void> create(ProgressSink& progress) {
+    std::string name = file_->path;
+    for (int attempt = 1; !create(name); ++attempt) {
+      if (errno != EEXIST || attempt == 100) return sys_error(file_->path, "was deleted while in use, and cannot be made again");
+      name = fmt::format("{}.{}", file_->path, attempt);
+    }
+    if (name != file_->path) progress.note(fmt::format("{}: was deleted while in use; its name is taken now, it comes back as {}", file_->path, name));
+    name_ = name;
+    return {};
   }
   bool create(const std::string& name) const {
-    if (S_ISDIR(file_.mode)) return ::mkdir(name.c_str(), 0700) == 0 && ::chmod(name.c_str(), file_.mode & 07777) == 0;
-    if (S_ISFIFO(file_.mode)) return ::mkfifo(name.c_str(), 0600) == 0;
+    if (!file_->other_name.empty()) return ::link(file_->other_name.c_str(), name.c_str()) == 0;
+    if (S_ISDIR(file_->mode)) return ::mkdir(name.c_str(), 0700) == 0;
+    if (S_ISFIFO(file_->mode)) return ::mkfifo(name.c_str(), 0600) == 0;
     return UniqueFd(::open(name.c_str(), O_CREAT | O_EXCL | O_RDWR | O_CLOEXEC, 0600)).get() >= 0;
   }
-  Result<void> set_attributes(int fd) const {
-    if (::fchown(fd, file_.uid, file_.gid) != 0) return sys_error(file_.path, "cannot be given its owner");
-    if (::fchmod(fd, file_.mode & 07777) != 0) return sys_error(file_.path, "cannot be given its mode");
-    if (S_ISREG(file_.mode) && ::ftruncate(fd, static_cast<off_t>(file_.size)) != 0) return sys_error(file_.path, "cannot be given its size");
+  Result<void> set_attributes() const {
+    const std::string at = path();
+    if (::chown(at.c_str(), file_->uid, file_->gid) != 0) return sys_error(file_->path, "cannot be given its owner");
+    if (::chmod(at.c_str(), file_->mode & 07777) != 0) return sys_error(file_->path, "cannot be given its mode");
+    if (S_ISREG(file_->mode) && ::ftruncate(fd_.get(), static_cast<off_t>(file_->size)) != 0) return sys_error(file_->path, "cannot be given its size");
     return {};
   }
 
-  const FileIdentity& file_;
-  ProgressSink& progress_;
+  const FileIdentity* file_;
+  std::string name_;  ///< empty: it never had one
+  UniqueFd fd_;
 };
 
 class Opener {
  public:
-  Opener(const store::TreeImage& tree, OpenedFiles& out, Inherited& inherited, Reasons& reasons)
-      : tree_(tree), out_(out), inherited_(inherited), reasons_(reasons) {}
+  Opener(const store::TreeImage& tree, const std::map<int, Ghost>& ghosts, OpenedFiles& out, Inherited& inherited,
+         Reasons& reasons)
+      : tree_(tree), ghosts_(ghosts), out_(out), inherited_(inherited), reasons_(reasons) {}
 
   /// -1 and a reason when it cannot be opened.
   int open(int file, int flags) {
@@ -167,6 +188,12 @@ class Opener {
   void descriptors() {
     for (size_t i = 0; i < tree_.descriptors.size(); ++i) {
       const auto& descriptor = tree_.descriptors[i];
+      if (descriptor.kind == DescriptorKind::kFifo) {
+        // The pipe itself lives as long as somebody has it open: descriptors.cpp fills it, and opens the ends through this.
+        auto [place, is_new] = out_.fifos.try_emplace(descriptor.pipe, -1);
+        if (is_new) place->second = open(descriptor.file, O_RDWR | O_NONBLOCK);
+        continue;
+      }
       if (descriptor.kind != DescriptorKind::kFile && descriptor.kind != DescriptorKind::kDevice) continue;
       int fd = open(descriptor.file, descriptor.flags);
       out_.descriptors[static_cast<int>(i)] = fd;
@@ -188,10 +215,11 @@ class Opener {
     constexpr int kOnlyAtCreation = O_CREAT | O_EXCL | O_TRUNC | O_CLOEXEC | (O_TMPFILE & ~O_DIRECTORY);
     const FileIdentity& identity = tree_.files[static_cast<size_t>(file)];
     flags &= ~kOnlyAtCreation;
+    if (S_ISREG(identity.mode)) flags &= ~O_DIRECTORY;  // a part of O_TMPFILE
     std::string name = identity.path;
-    if (auto ghost = out_.ghosts.find(file); ghost != out_.ghosts.end()) {
-      if (S_ISDIR(identity.mode)) return inherited_.keep_copy(ghost->second.get(), identity.path);
-      name = fmt::format("/proc/self/fd/{}", ghost->second.get());
+    if (auto ghost = ghosts_.find(file); ghost != ghosts_.end()) {
+      name = ghost->second.path();
+      if (!ghost->second.has_name()) flags &= ~O_NOFOLLOW;
     }
     CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(name, flags | O_NONBLOCK | O_NOCTTY));
     if ((flags & O_PATH) == 0 && ::fcntl(fd.get(), F_SETFL, flags & ~O_ASYNC) != 0)
@@ -200,6 +228,7 @@ class Opener {
   }
 
   const store::TreeImage& tree_;
+  const std::map<int, Ghost>& ghosts_;
   OpenedFiles& out_;
   Inherited& inherited_;
   Reasons& reasons_;
@@ -227,16 +256,21 @@ OpenedFiles open_files(const store::TreeImage& tree, Inherited& inherited, Reaso
     }
   }
   if (reasons.size() != reasons_before) return out;  // opening would only say the same again
+  std::map<int, Ghost> ghosts;
   for (size_t i = 0; i < uses.size(); ++i) {
     if (!uses[i].needed || !tree.files[i].deleted) continue;
-    auto ghost = GhostMaker(tree.files[i], progress).make();
-    if (ghost) out.ghosts.emplace(static_cast<int>(i), std::move(*ghost));
+    auto ghost = Ghost::make(tree.files[i], progress);
+    if (ghost) ghosts.emplace(static_cast<int>(i), std::move(*ghost));
     else reasons.add(ghost.error());
   }
   if (reasons.size() != reasons_before) return out;
-  Opener opener(tree, out, inherited, reasons);
+  Opener opener(tree, ghosts, out, inherited, reasons);
   for (const auto& process : tree.processes) opener.process(process);
   opener.descriptors();
+  for (auto& [file, ghost] : ghosts) {
+    UniqueFd content = ghost.take_content();
+    if (content && tree.files[static_cast<size_t>(file)].space >= 0) out.ghosts.emplace(file, std::move(content));
+  }
   return out;
 }
 

@@ -18,6 +18,7 @@ struct OpenedFiles {
   std::map<std::pair<int, bool>, int> mapped;  ///< (index of the file, opened for writing too)
   std::map<int, int> descriptors;              ///< index into TreeImage::descriptors: kFile and kDevice
   std::map<int, int> executables, folders;     ///< by index of the file
+  std::map<int, int> fifos;                    ///< both ends of a named pipe, by index into TreeImage::pipes
   std::map<int, UniqueFd> ghosts;              ///< deleted files, made again, by index: for reading and writing
   std::vector<SharedMemoryFds> shared_memory;  ///< parallel to TreeImage::shared_memory
 };

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 
 #include <csignal>
 #include <deque>
@@ -84,6 +85,7 @@ class ProcessBuilder {
 
   Result<void> set_threads() {
     Scratch& scratch = child_.scratch();
+    CKPT_TRY(hear_of_children());
     CKPT_TRY(create_threads(image_, child_));
     CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
     Script leader;
@@ -107,17 +109,30 @@ class ProcessBuilder {
     CKPT_TRY(finish_trap_signal(image_, child_));
     CKPT_TRY(resume_sleeps(image_, child_, regs_));
     if (image_.memory_of < 0) CKPT_TRY(remove_scratch());
-    return set_final_registers(image_, regs_);
+    CKPT_TRY(set_final_registers(image_, regs_));
+    if (index_ != 0 && (image_.stopped || image_.news != store::News::kNone))
+      return child_.stop_as_by_signal(image_.news == store::News::kContinued);
+    return {};
   }
 
   Result<void> release() {
-    // A stopped process goes on being stopped: the signal is there before the first thread could run.
-    if (image_.stopped && ::kill(image_.pid, SIGSTOP) != 0)
+    // The stopped root goes on being stopped: the signal is there before its first thread could run.
+    if (index_ == 0 && image_.stopped && ::kill(image_.pid, SIGSTOP) != 0)
       return sys_error(fmt::format("process {}", image_.pid), "cannot be stopped");
     return child_.release();
   }
 
  private:
+  /// Children that were stopped have just been stopped again: what the process knew of that, it must not hear twice.
+  Result<void> hear_of_children() {
+    Script script;
+    for (const store::ProcessImage& other : tree_.processes) {
+      if (other.parent_pid != image_.pid || !other.stopped || other.news != store::News::kNone) continue;
+      script.add("wait for a stopped child", SYS_waitid, P_PID, other.pid, 0, WSTOPPED | WNOHANG | __WALL, 0);
+    }
+    return child_.run(script);
+  }
+
   /// The call that unmaps our code must be made by code of the process's own: the vdso has it, nearly always.
   Result<void> remove_scratch() {
     const Scratch& scratch = child_.scratch();
@@ -194,9 +209,12 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::set_process_state));
     CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
     CKPT_TRY(tree_.end_zombies());
-    CKPT_TRY(each(&ProcessBuilder::set_threads));
-    // Those that share memory first: its owner takes the scratch away.
-    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->finish());
+    // Children first: what their parents hear of them while they are built is dropped with the parents' turn. And those
+    // that share memory before its owner, who takes the scratch away.
+    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) {
+      CKPT_TRY(builder->set_threads());
+      CKPT_TRY(builder->finish());
+    }
     if (scratch_->overflowed())
       return fail(Code::kNoRoom, fmt::format("process {}", image_.root().pid), "its description is too large to rebuild");
     phase("state");

@@ -159,7 +159,7 @@ Result<void> Tree::create_deferred() {
 Result<bool> Tree::create_by_another(size_t process) {
   const ProcessImage& p = image_.processes[process];
   const int needed = needed_session(process);
-  auto in_session = [&](size_t i) { return children_[i] && !image_.processes[i].zombie && session_[i] == needed; };
+  auto in_session = [&](size_t i) { return children_[i] && session_[i] == needed; };
   for (size_t i = 1; i < image_.processes.size(); ++i) {
     if (!in_session(i) || image_.processes[i].parent_pid != p.parent_pid) continue;
     CKPT_TRY(create(process, i, true));

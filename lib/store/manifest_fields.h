@@ -16,6 +16,7 @@ inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "priva
                                                              "vdso"};
 inline constexpr std::array<const char*, 11> kDescriptorNames = {"file",     "device",   "pipe",  "eventfd", "epoll",    "timerfd",
                                                                  "signalfd", "external", "memfd", "fifo",    "proc-file"};
+inline constexpr std::array<const char*, 3> kNewsNames = {"none", "stopped", "continued"};
 inline constexpr std::array<const char*, 3> kSharedMemoryNames = {"anonymous", "memfd", "system-v"};
 inline constexpr std::array<const char*, 8> kProtNames = {"---", "r--", "-w-", "rw-", "--x", "r-x", "-wx", "rwx"};
 
@@ -130,6 +131,7 @@ void describe(A& a, typename A::template Of<FileIdentity> f) {
   a.number("space", f.space, -1, kMaxSpaces - 1);
   a.number("uid", f.uid);
   a.number("gid", f.gid);
+  a.text("other_name", f.other_name);
 }
 
 template <class A>
@@ -231,6 +233,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.flag("outside_group", p.outside_group);
   a.number("terminal", p.terminal);
   a.flag("stopped", p.stopped);
+  a.choice("news", p.news, kNewsNames);
   a.texts("arguments", p.arguments);
   a.list("threads", p.threads);
   a.list("pending", p.pending);

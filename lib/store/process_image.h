@@ -138,6 +138,7 @@ struct FileIdentity {
   bool deleted = false;
   int space = -1;
   uint32_t uid = 0, gid = 0;
+  std::string other_name;    ///< deleted under `path` only: a name that is left, which has the bytes
   bool operator==(const FileIdentity&) const = default;
 };
 
@@ -225,6 +226,9 @@ struct ResourceLimit {
   bool operator==(const ResourceLimit&) const = default;
 };
 
+/// What a parent could still learn of a child by wait(2) with WUNTRACED or WCONTINUED.
+enum class News { kNone, kStopped, kContinued };
+
 /// PR_SET_MM_MAP's bounds.
 struct MemoryBounds {
   uint64_t start_code = 0, end_code = 0, start_data = 0, end_data = 0, start_brk = 0, brk = 0, start_stack = 0;
@@ -245,6 +249,7 @@ struct ProcessImage {
   bool outside_session = false, outside_group = false;  ///< their leaders are alive, and not of the tree
   int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
   bool stopped = false;            ///< in group-stop (SIGSTOP) at capture
+  News news = News::kNone;         ///< of this process for its parent, if that is of the tree
   std::vector<Thread> threads;
   std::vector<QueuedSignal> pending;  ///< shared by the whole process
   std::vector<SignalAction> actions;  ///< those that differ from SIG_DFL with no flags

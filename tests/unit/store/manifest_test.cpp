@@ -72,6 +72,7 @@ class Fill {
   void one(RestartKind& v) { v = static_cast<RestartKind>(rng_() % 3); }
   void one(MappingKind& v) { v = static_cast<MappingKind>(rng_() % 5); }
   void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 11); }
+  void one(News& v) { v = static_cast<News>(rng_() % 3); }
   void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size,
@@ -95,8 +96,8 @@ class Fill {
     for (auto& guard : guards) guard = {start, start + kPageSize};
   }
   void one(FileIdentity& v) {
-    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid] = v;
-    all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid);
+    auto& [path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name] = v;
+    all(path, device, inode, size, mtime_ns, mode, build_id, deleted, space, uid, gid, other_name);
     space = kMaxSpaces - 1;
   }
   void one(EpollEntry& v) {
@@ -137,11 +138,11 @@ class Fill {
   }
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-           outside_session, outside_group, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+           outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
            vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom,
            filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-        outside_session, outside_group, terminal, stopped, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+        outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
         vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
