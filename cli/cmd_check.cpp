@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
+#include "cli/dump_flags.h"
 #include "lib/base/text.h"
 #include "lib/engine/check.h"
 
@@ -14,6 +14,7 @@ namespace {
 struct Flags {
   int pid = 0;
   bool shell_job = false;
+  capture::SocketOptions sockets;
 };
 
 void print_json(Console& out, const Flags& flags, const engine::CheckReport& report) {
@@ -48,8 +49,9 @@ Command::Run add_check(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")->check(CLI::PositiveNumber);
   app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
+  add_socket_flags(app, flags->sockets);
   return [flags](Context& context) -> Result<void> {
-    CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job));
+    CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets));
     if (context.out.json()) print_json(context.out, *flags, report);
     else print_table(context.out, *flags, report);
     const size_t count = report.blockers.size();

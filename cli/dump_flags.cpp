@@ -8,11 +8,18 @@
 
 namespace ckpt::cli {
 
+void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets) {
+  auto* established = app.add_flag("--tcp-established", sockets.tcp_established, "TCP connections go with the image; their peers are held off until the restore");
+  app.add_flag("--tcp-close", sockets.tcp_close, "TCP connections come back closed")->excludes(established);
+  app.add_flag("--ext-unix-sk", sockets.external_unix, "Unix sockets with a peer outside connect to its address again");
+}
+
 void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants")->required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+  add_socket_flags(app, flags.options.sockets);
   app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");

@@ -15,6 +15,7 @@ struct DumpFlags {
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;
 };
+void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets);
 void add_dump_flags(CLI::App& app, DumpFlags& flags);
 /// Checks values that no parser knows: the pid, folders that are URLs.
 Result<void> finish_dump_flags(DumpFlags& flags);

@@ -1,8 +1,10 @@
 #include "cli/inspect_image.h"
 
 #include <fmt/format.h>
+#include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text.h"
@@ -66,6 +68,12 @@ const char* descriptor_kind(DescriptorKind kind) {
     case DescriptorKind::kMemfd: return "memfd";
     case DescriptorKind::kFifo: return "fifo";
     case DescriptorKind::kProcFile: return "proc file";
+    case DescriptorKind::kSocket: return "socket";
+    case DescriptorKind::kTerminal: return "terminal";
+    case DescriptorKind::kInotify: return "inotify";
+    case DescriptorKind::kFanotify: return "fanotify";
+    case DescriptorKind::kPidfd: return "pidfd";
+    case DescriptorKind::kPosixQueue: return "message queue";
   }
   return "";
 }
@@ -78,6 +86,14 @@ std::string file_path(const TreeImage& tree, int index) {
   if (index < 0) return "";
   const FileIdentity& file = tree.files[static_cast<size_t>(index)];
   return file.path + (file.deleted ? " (deleted)" : "");
+}
+
+std::string describe_socket(const Socket& socket) {
+  static constexpr std::array<const char*, 7> kStates = {"unconnected", "listening", "connected", "pending", "peer gone", "external", "closed"};
+  std::string family = socket.family == AF_UNIX ? "unix" : socket.family == AF_INET ? "ipv4" : socket.family == AF_INET6 ? "ipv6" : fmt::format("family {}", socket.family);
+  std::string type = socket.type == SOCK_STREAM ? "stream" : socket.type == SOCK_DGRAM ? "dgram" : socket.type == SOCK_SEQPACKET ? "seqpacket" : "raw";
+  std::string waiting = socket.content_size == 0 ? "" : ", " + human_bytes(socket.content_size) + " in its queues";
+  return fmt::format("{} {}, {}{}", family, type, kStates[static_cast<size_t>(socket.state)], waiting);
 }
 
 /// What a descriptor leads to.
@@ -96,6 +112,17 @@ std::string destination(const TreeImage& process, const Descriptor& d) {
     case DescriptorKind::kExternal: return d.external;
     case DescriptorKind::kFifo: return file_path(process, d.file);
     case DescriptorKind::kMemfd: return d.shared_memory < 0 ? "" : process.shared_memory[static_cast<size_t>(d.shared_memory)].name;
+    case DescriptorKind::kSocket: return d.object < 0 ? "" : describe_socket(process.sockets[static_cast<size_t>(d.object)]);
+    case DescriptorKind::kTerminal: {
+      if (d.object < 0) return "";
+      const TerminalEnd& end = process.terminal_ends[static_cast<size_t>(d.object)];
+      const char* side = end.side == TerminalSide::kMaster ? "master of " : "";
+      return end.terminal < 0 ? "" : fmt::format("{}/dev/pts/{}", side, process.terminals[static_cast<size_t>(end.terminal)].index);
+    }
+    case DescriptorKind::kInotify: return d.object < 0 ? "" : fmt::format("{} watched", process.inotifies[static_cast<size_t>(d.object)].watches.size());
+    case DescriptorKind::kFanotify: return d.object < 0 ? "" : fmt::format("{} marks", process.fanotifies[static_cast<size_t>(d.object)].marks.size());
+    case DescriptorKind::kPidfd: return d.object < 0 ? "" : fmt::format("process {}", process.process_handles[static_cast<size_t>(d.object)].pid);
+    case DescriptorKind::kPosixQueue: return d.object < 0 ? "" : process.posix_queues[static_cast<size_t>(d.object)].name;
   }
   return "";
 }

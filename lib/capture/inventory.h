@@ -32,9 +32,16 @@ Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& ent
 
 struct Inventory;
 
+struct SocketOptions {
+  bool tcp_established = false;  ///< connections go with the image, and are held off until it is restored
+  bool tcp_close = false;        ///< they come back closed
+  bool external_unix = false;    ///< unix sockets with a peer outside connect to it again
+};
+
 struct InventoryOptions {
   bool shell_job = false;  ///< terminals and pipes to the outside are taken from the restoring shell
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
+  SocketOptions sockets;
   bool frozen = false;     ///< the tree stands still: contents of pipes and the like are taken
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
 };
@@ -52,6 +59,8 @@ struct Inventory {
   store::TreeImage image;
   std::vector<std::vector<proc::Vma>> vmas;  ///< of each process, parallel to its maps
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
+  std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets
+  std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too

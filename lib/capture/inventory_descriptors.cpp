@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <linux/kcmp.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <sys/sysmacros.h>
 #include <sys/timerfd.h>
 #include <unistd.h>
@@ -15,10 +17,17 @@
 #include <cstring>
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <set>
+#include <thread>
 
 #include "lib/base/io.h"
 #include "lib/capture/inventory_internal.h"
+#include "lib/capture/locks.h"
+#include "lib/capture/posix_queue.h"
+#include "lib/capture/sockets.h"
+#include "lib/capture/terminals.h"
+#include "lib/capture/watches.h"
 #include "lib/proc/userfault.h"
 
 namespace ckpt::capture {
@@ -75,7 +84,8 @@ std::set<std::string> held_outside(const std::vector<Member>& members, const std
 
 class DescriptorInventory {
  public:
-  explicit DescriptorInventory(Walk& walk) : walk_(walk), out_(walk.out) {}
+  explicit DescriptorInventory(Walk& walk)
+      : walk_(walk), out_(walk.out), sockets_(socket_options(walk.options), [this](UniqueFd fd) { return take_right(std::move(fd)); }) {}
 
   Result<void> run() {
     for (size_t i = 0; i < walk_.members.size(); ++i) {
@@ -87,6 +97,8 @@ class DescriptorInventory {
     }
     find_outside_pipes();
     for (const Place& place : places_) CKPT_TRY(add(place));
+    CKPT_TRY(take_terminals());
+    CKPT_TRY(take_sockets());
     check_epoll_targets();
     return {};
   }
@@ -129,27 +141,53 @@ class DescriptorInventory {
   Result<void> add(const Place& place) {
     auto info = proc::read_fdinfo(place.pid, place.fd);
     if (!info) return info.error().code == Code::kNotFound ? Result<void>() : Result<void>(info.error());
+    CKPT_TRY_ASSIGN(int index, find_or_describe(place, *info));
+    if (info->locks > 0) CKPT_TRY(take_locks(place, index));
+    if (index < 0) return {};
+    Descriptor& descriptor = out_.image.descriptors[static_cast<size_t>(index)];
     store::FdSlot slot{static_cast<int>(place.process), place.fd, (info->flags & O_CLOEXEC) != 0};
-    auto& group = by_link_[place.link];
-    if (auto known = group.find(place); known != group.end()) {
-      if (known->second < 0) return {};
-      Descriptor& shared = out_.image.descriptors[static_cast<size_t>(known->second)];
-      if (shared.kind == DescriptorKind::kProcFile && shared.fds[0].process != slot.process) {
-        block(place, "a file of /proc (" + place.link + ") that two processes share, which is not supported");
-      }
-      shared.fds.push_back(slot);
-      return {};
+    const bool own_only = descriptor.kind == DescriptorKind::kProcFile || descriptor.kind == DescriptorKind::kPidfd;
+    if (own_only && !descriptor.fds.empty() && descriptor.fds[0].process != slot.process) {
+      block(place, place.link + ", which two processes share: not supported");
     }
-    Descriptor descriptor;
     descriptor.fds.push_back(slot);
-    descriptor.flags = info->flags & ~O_CLOEXEC;
-    descriptor.offset = info->position;
-    CKPT_TRY_ASSIGN(bool supported, classify(place, *info, descriptor));
-    group.emplace(place, supported ? static_cast<int>(out_.image.descriptors.size()) : -1);
-    if (!supported) return {};
+    return {};
+  }
+
+  /// The index of the open file description behind a descriptor, -1: it cannot be carried.
+  Result<int> find_or_describe(const Place& place, const proc::FdInfo& info) {
+    auto& group = by_link_[place.link];
+    if (auto known = group.find(place); known != group.end()) return known->second;
+    Descriptor descriptor;
+    descriptor.flags = info.flags & ~O_CLOEXEC;
+    descriptor.offset = info.position;
+    CKPT_TRY_ASSIGN(bool supported, classify(place, info, descriptor));
+    const int index = supported ? static_cast<int>(out_.image.descriptors.size()) : -1;
+    group.emplace(place, index);
+    if (!supported) return index;
     CKPT_TRY(take_owner(place, descriptor));
-    if (info->locks > 0) block(place, "holds a lock on " + place.link + ", which is not supported yet");
+    const DescriptorKind kind = descriptor.kind;
     out_.image.descriptors.push_back(std::move(descriptor));
+    if (kind == DescriptorKind::kSocket) CKPT_TRY(add_socket(place, index));
+    if (kind == DescriptorKind::kTerminal) CKPT_TRY(add_terminal(place, index));
+    return index;
+  }
+
+  /// flock and OFD locks are the description's, and every process that shares it shows them; POSIX locks are the process's.
+  Result<void> take_locks(const Place& place, int index) {
+    CKPT_TRY_ASSIGN(std::string text, proc::read_small(place.pid, fmt::format("fdinfo/{}", place.fd)));
+    auto locks = parse_locks(text);
+    if (!locks) return block(place, locks.error().text()), Result<void>();
+    if (index < 0) return {};
+    Descriptor& descriptor = out_.image.descriptors[static_cast<size_t>(index)];
+    const int mode = descriptor.flags & O_ACCMODE;
+    for (const store::FileLock& lock : *locks) {
+      if (lock.kind != store::LockKind::kPosix) {
+        if (descriptor.fds.empty()) descriptor.locks.push_back(lock);
+      } else if (lock.write ? mode != O_RDONLY : mode != O_WRONLY) {  // every descriptor of the file shows it
+        out_.image.processes[place.process].locks.push_back({place.fd, lock});
+      }
+    }
     return {};
   }
 
@@ -158,7 +196,10 @@ class DescriptorInventory {
     const std::string& link = place.link;
     if (starts_with(link, kPipePrefix)) return take_pipe(place, d);
     if (starts_with(link, "anon_inode:")) return take_anonymous(place, info, d);
-    if (starts_with(link, "socket:[")) return block(place, "a socket (" + link + "), which is not supported yet"), false;
+    if (starts_with(link, "socket:[")) {
+      d.kind = DescriptorKind::kSocket;
+      return true;
+    }
     const std::string access = fmt::format("/proc/{}/fd/{}", place.pid, place.fd);
     if (starts_with(link, "/memfd:")) {
       d.kind = DescriptorKind::kMemfd;
@@ -171,6 +212,10 @@ class DescriptorInventory {
     if (S_ISCHR(st.st_mode)) return take_device(place, st, d);
     if (starts_with(link, "/proc/")) return take_proc_file(place, st, d);
     if (S_ISFIFO(st.st_mode)) return take_fifo(place, st, d);
+    if (S_ISREG(st.st_mode)) {
+      CKPT_TRY_ASSIGN(bool queue, take_posix_queue(place, d));
+      if (queue) return d.object >= 0;
+    }
     if (S_ISBLK(st.st_mode)) return block(place, "a block device (" + link + "), which is not supported"), false;
     return take_file(place, st, d);
   }
@@ -212,7 +257,10 @@ class DescriptorInventory {
       return ok;
     }
     bool terminal = device_major == kTty || device_major == kTtyAux || (device_major >= kPtySlaveFirst && device_major <= kPtySlaveLast);
-    if (terminal && place.link != "/dev/ptmx") return take_external(place, "tty " + place.link, "a terminal (" + place.link + ") of the surroundings", d);
+    if (terminal) {
+      d.kind = DescriptorKind::kTerminal;
+      return true;
+    }
     if (starts_with(place.link, "/dev/nvidia")) {
       return block(place, "a GPU (" + place.link + "): device memory is not supported yet"), false;
     }
@@ -293,10 +341,171 @@ class DescriptorInventory {
     } else if (kind == "[signalfd]") {
       d.kind = DescriptorKind::kSignalfd;
       d.signalfd_mask = info.signal_mask;
+    } else if (kind == "inotify" || kind == "[fanotify]") {
+      return take_watches(place, kind == "inotify", d);
+    } else if (kind == "[pidfd]") {
+      return take_pidfd(place, d);
     } else {
-      return block(place, fmt::format("{}, which is not supported yet", kind)), false;
+      return block(place, fmt::format("{}, which is not supported", kind)), false;
     }
     return true;
+  }
+
+  Result<bool> take_watches(const Place& place, bool inotify, Descriptor& d) {
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+    CKPT_TRY_ASSIGN(std::string text, proc::read_small(place.pid, fmt::format("fdinfo/{}", place.fd)));
+    if (!finder_) {
+      CKPT_TRY_ASSIGN(FileFinder finder, FileFinder::create(known_folders()));
+      finder_.emplace(std::move(finder));
+    }
+    Result<void> described;
+    // The finder goes from folder to folder: not in a thread whose current one others use.
+    std::thread([&] {
+      if (::unshare(CLONE_FS) != 0) {
+        described = sys_error(place.link, "cannot be looked into");
+      } else if (inotify) {
+        auto found = describe_inotify(theirs.get(), text, *finder_);
+        if (found) d.object = static_cast<int>(out_.image.inotifies.size()), out_.image.inotifies.push_back(std::move(*found));
+        else described = found.error();
+      } else {
+        auto found = describe_fanotify(theirs.get(), text, *finder_);
+        if (found) d.object = static_cast<int>(out_.image.fanotifies.size()), out_.image.fanotifies.push_back(std::move(*found));
+        else described = found.error();
+      }
+    }).join();
+    if (!described) return block(place, described.error().text()), false;
+    d.kind = inotify ? DescriptorKind::kInotify : DescriptorKind::kFanotify;
+    return true;
+  }
+
+  /// Where a watched file may lie whose name the kernel has forgotten.
+  std::vector<std::string> known_folders() const {
+    std::set<std::string> folders;
+    for (const store::FileIdentity& file : out_.image.files) {
+      if (!file.path.empty() && file.path[0] == '/') folders.insert(S_ISDIR(file.mode) ? file.path : std::filesystem::path(file.path).parent_path().string());
+    }
+    return {folders.begin(), folders.end()};
+  }
+
+  Result<bool> take_pidfd(const Place& place, Descriptor& d) {
+    CKPT_TRY_ASSIGN(std::string text, proc::read_small(place.pid, fmt::format("fdinfo/{}", place.fd)));
+    auto handle = parse_pidfd(text);
+    if (!handle) return block(place, handle.error().text()), false;
+    if (handle->pid >= 0 && !is_of_tree(handle->pid)) {
+      return block(place, "a pidfd of a process outside (" + proc::describe_pid(handle->pid) + ")"), false;
+    }
+    d.kind = DescriptorKind::kPidfd;
+    d.object = static_cast<int>(out_.image.process_handles.size());
+    out_.image.process_handles.push_back(*handle);
+    return true;
+  }
+
+  /// A process or a thread of it.
+  bool is_of_tree(int number) const {
+    for (const store::ProcessImage& process : out_.image.processes) {
+      for (const store::Thread& thread : process.threads) {
+        if (thread.tid == number) return true;
+      }
+    }
+    return false;
+  }
+
+  /// True: it is one; d.object stays -1 where it cannot be carried.
+  Result<bool> take_posix_queue(const Place& place, Descriptor& d) {
+    struct statfs fs{};
+    const std::string access = fmt::format("/proc/{}/fd/{}", place.pid, place.fd);
+    constexpr long kMqueueMagic = 0x19800202;
+    if (::statfs(access.c_str(), &fs) != 0 || fs.f_type != kMqueueMagic) return false;
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+    struct stat st{};
+    if (::fstat(theirs.get(), &st) != 0) return sys_error(place.link, "cannot stat");
+    d.kind = DescriptorKind::kPosixQueue;
+    auto [known, is_new] = queues_.emplace(st.st_ino, -1);
+    if (is_new) {
+      auto queue = describe_posix_queue(theirs.get(), place.link, walk_.options.frozen);
+      if (!queue) return block(place, queue.error().text()), true;
+      known->second = static_cast<int>(out_.image.posix_queues.size());
+      out_.image.posix_queues.push_back(std::move(*queue));
+    }
+    d.object = known->second;
+    return true;
+  }
+
+  Result<void> add_terminal(const Place& place, int index) {
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+    terminals_.push_back({place, index, std::move(theirs)});
+    return {};
+  }
+
+  /// All of them at once: two ends make one terminal. One whose master is outside is of the surroundings.
+  Result<void> take_terminals() {
+    if (terminals_.empty()) return {};
+    std::vector<int> fds;
+    for (const OpenTerminal& open : terminals_) fds.push_back(open.fd.get());
+    CKPT_TRY_ASSIGN(TerminalsFound found, describe_terminals(fds, walk_.options.frozen));
+    for (size_t i = 0; i < terminals_.size(); ++i) {
+      const Place& place = terminals_[i].place;
+      Descriptor& d = out_.image.descriptors[static_cast<size_t>(terminals_[i].descriptor)];
+      if (found.ends[i].terminal < 0) {
+        CKPT_TRY(take_external(place, "tty " + place.link, "a terminal (" + place.link + ") of the surroundings", d));
+        continue;
+      }
+      d.object = static_cast<int>(out_.image.terminal_ends.size());
+      out_.image.terminal_ends.push_back(found.ends[i]);
+    }
+    for (const auto& [index, why] : found.refused) block(terminals_[index].place, why);
+    out_.image.terminals = std::move(found.terminals);
+    out_.notes.insert(out_.notes.end(), found.notes.begin(), found.notes.end());
+    if (walk_.options.earlier != nullptr) return {};
+    std::vector<int> pids;
+    for (const Member& member : walk_.members) pids.push_back(member.entry.pid);
+    std::sort(pids.begin(), pids.end());
+    for (const auto& [index, who] : outside_users_of_terminals(out_.image.terminals, pids)) {
+      out_.blockers.push_back({fmt::format("terminal /dev/pts/{}", index), "is in use by " + who + ", which is outside", ""});
+    }
+    return {};
+  }
+
+  Result<void> add_socket(const Place& place, int index) {
+    CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+    const bool in_flight = place.pid == ::getpid();
+    std::string subject = in_flight ? "a descriptor on its way" : fmt::format("process {}, descriptor {}", proc::describe_pid(place.pid), place.fd);
+    const int holder = in_flight ? walk_.members[0].entry.pid : place.pid;
+    sockets_.add({std::move(theirs), index, holder, std::move(subject)});
+    out_.image.descriptors[static_cast<size_t>(index)].object = static_cast<int>(sockets_added_++);
+    return {};
+  }
+
+  /// A descriptor found in a socket's queue: it leads to a description that is known, or to one that is nowhere else.
+  Result<int> take_right(UniqueFd fd) {
+    const int pid = ::getpid();
+    if (!own_pidfd_) {
+      CKPT_TRY_ASSIGN(own_pidfd_, proc::open_pidfd(pid));
+    }
+    CKPT_TRY_ASSIGN(std::string link, proc::read_link(pid, fmt::format("fd/{}", fd.get())));
+    Place place{0, pid, own_pidfd_.get(), fd.get(), std::move(link)};
+    rights_.push_back(std::move(fd));
+    CKPT_TRY_ASSIGN(proc::FdInfo info, proc::read_fdinfo(pid, place.fd));
+    return find_or_describe(place, info);
+  }
+
+  static SocketCaptureOptions socket_options(const InventoryOptions& options) {
+    return {options.frozen, options.sockets.tcp_established, options.sockets.tcp_close, options.sockets.external_unix};
+  }
+
+  Result<void> take_sockets() {
+    if (sockets_added_ == 0) return {};
+    CKPT_TRY(sockets_.run());
+    out_.blockers.insert(out_.blockers.end(), sockets_.blockers.begin(), sockets_.blockers.end());
+    out_.notes.insert(out_.notes.end(), sockets_.notes.begin(), sockets_.notes.end());
+    for (size_t index : sockets_.established()) {
+      UniqueFd fd(::fcntl(sockets_.fd(index), F_DUPFD_CLOEXEC, 0));
+      if (!fd) return sys_error("socket", "cannot be duplicated");
+      out_.connections.push_back(std::move(fd));
+    }
+    out_.image.sockets = std::move(sockets_.sockets);
+    out_.socket_contents = std::move(sockets_.contents);
+    return {};
   }
 
   /// A periodic timer that has expired stands still until somebody reads it or asks for its time: only asking, which
@@ -343,6 +552,10 @@ class DescriptorInventory {
           entry.process = slot->process;
           continue;
         }
+        if (d.fds.empty()) {
+          out_.blockers.push_back({"an epoll set", "on its way between processes, which is not supported", ""});
+          break;
+        }
         out_.block(static_cast<size_t>(d.fds[0].process), fmt::format("descriptor {}", d.fds[0].fd),
                    fmt::format("an epoll set that watches a closed or replaced descriptor ({})", entry.target_fd));
       }
@@ -350,12 +563,17 @@ class DescriptorInventory {
   }
 
   bool watches(const store::FdSlot& set, int target) const {
-    int pid = out_.image.processes[static_cast<size_t>(set.process)].pid;
+    const int pid = out_.image.processes[static_cast<size_t>(set.process)].pid;
     kcmp_epoll_slot slot{};
     slot.efd = static_cast<uint32_t>(set.fd), slot.tfd = static_cast<uint32_t>(target);
     return ::syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, target, &slot) == 0;
   }
 
+  struct OpenTerminal {
+    Place place;
+    int descriptor;
+    UniqueFd fd;
+  };
   struct PipeState {
     int index;
     bool read;  ///< its content is here
@@ -367,6 +585,13 @@ class DescriptorInventory {
   std::set<std::string> outside_pipes_;
   std::map<std::string, std::map<Place, int, KernelFileOrder>> by_link_;  ///< link -> index of image.descriptors, -1: blocked
   std::map<std::pair<uint64_t, uint64_t>, PipeState> pipes_;              ///< by device and inode
+  std::map<uint64_t, int> queues_;                                        ///< POSIX queues, by inode
+  std::vector<OpenTerminal> terminals_;
+  SocketCapture sockets_;
+  size_t sockets_added_ = 0;
+  std::optional<FileFinder> finder_;
+  UniqueFd own_pidfd_;
+  std::vector<UniqueFd> rights_;  ///< found in flight
 };
 
 }  // namespace

@@ -32,7 +32,7 @@ std::vector<Feature> host_features() {
 
 }  // namespace
 
-Result<CheckReport> check(int pid, bool shell_job) {
+Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets) {
   CheckReport report;
   report.host = host_features();
   if (pid == 0) return report;
@@ -40,6 +40,7 @@ Result<CheckReport> check(int pid, bool shell_job) {
   CKPT_TRY_ASSIGN(std::vector<capture::Member> members, capture::open_members(entries));
   capture::InventoryOptions options;
   options.shell_job = shell_job;
+  options.sockets = sockets;
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::take_inventory(members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);

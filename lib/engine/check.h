@@ -22,6 +22,6 @@ struct CheckReport {
 };
 
 /// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
-Result<CheckReport> check(int pid, bool shell_job);
+Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets);
 
 }  // namespace ckpt::engine

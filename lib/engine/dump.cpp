@@ -8,6 +8,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/capture/connections.h"
 #include "lib/capture/copy.h"
 #include "lib/capture/inside.h"
 #include "lib/capture/inventory.h"
@@ -62,6 +63,7 @@ class Capture {
   void spawn_keepers();
   void prepare_staging();
   Result<void> freeze();
+  Result<void> take_final_inventory(bool hold_connections);
   Result<void> describe();
   Result<void> make_copies(bool want_snapshot, bool want_tracking);
   Result<void> make_tracker(size_t process, Subject& subject, proc::BorrowedThread& thread);
@@ -81,7 +83,7 @@ class Capture {
   void phase(const char* name) { manifest_.stats.phases_us.emplace_back(name, watch_.lap_us()); }
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
-    return {options_.shell_job, options_.ghost_limit, earlier != nullptr, earlier};
+    return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier != nullptr, earlier};
   }
 
   const DumpOptions& options_;
@@ -98,6 +100,8 @@ class Capture {
   std::optional<capture::Staging> staging_;
   bool staged_ = false;
   store::Manifest manifest_;
+  bool ends_target_ = false;
+  capture::HeldConnections connections_;
   std::vector<capture::Part> contents_;  ///< shared memory and deleted files
   std::map<int, Subject> subjects_;      ///< by pid. Before frozen_: a snapshot's end stops the released target once more
   std::optional<proc::FrozenTree> frozen_;
@@ -207,10 +211,24 @@ Result<void> Capture::freeze() {
   return {};
 }
 
+/// A connection that came to be since the first look is held off too, and then its state is taken once more.
+Result<void> Capture::take_final_inventory(bool hold_connections) {
+  for (bool again = true; again;) {
+    CKPT_TRY_ASSIGN(now_, capture::take_inventory(members_, inventory_options(&before_)));
+    again = false;
+    if (hold_connections) {
+      CKPT_TRY_ASSIGN(again, connections_.hold(now_.connections));
+    }
+  }
+  for (const std::string& note : now_.notes) progress_.note(note);
+  return {};
+}
+
 Result<void> Capture::describe() {
-  CKPT_TRY_ASSIGN(now_, capture::take_inventory(members_, inventory_options(&before_)));
+  CKPT_TRY(take_final_inventory(ends_target_ && options_.sockets.tcp_established));
   if (!now_.blockers.empty()) return capture::blocked_error(options_.pid, now_.blockers);
   manifest_.tree = std::move(now_.image);
+  manifest_.tree.packet_filter = connections_.filter();
   CKPT_TRY(capture::number_spaces(manifest_.tree, parent_manifest_ ? &parent_manifest_->tree : nullptr));
   phase("inventory");
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -374,6 +392,9 @@ Result<void> Capture::commit(const char* kind) {
   for (size_t i = 0; i < manifest_.tree.pipes.size(); ++i) {
     CKPT_TRY_ASSIGN(manifest_.tree.pipes[i].content_offset, writer_->append_pipe(now_.pipe_contents[i]));
   }
+  for (size_t i = 0; i < manifest_.tree.sockets.size(); ++i) {
+    CKPT_TRY_ASSIGN(manifest_.tree.sockets[i].content_offset, writer_->append_pipe(now_.socket_contents[i]));
+  }
   CKPT_TRY_ASSIGN(proc::Host host, proc::read_host());
   manifest_.host = {host.hostname, host.kernel, host.machine, host.boot_id, host.cpu_model, host.cpu_flags, host.xcr0, store::kPageSize};
   manifest_.kind = kind;
@@ -398,7 +419,9 @@ void Capture::keep_tracking() {
 }
 
 Result<void> Capture::end_target() {
+  CKPT_TRY(connections_.silence(now_.connections));
   auto ended = frozen_->kill();
+  if (ended) ended = connections_.keep();
   if (ended || ended.error().code == Code::kNotFound) return {};
   return Error(std::move(ended).error()).with_target("running: the image is complete, but the process could not be ended");
 }
@@ -446,6 +469,8 @@ Result<DumpReport> Capture::run_dump() {
   CKPT_TRY(open_image());
   prepare_staging();
   const bool runs_on = options_.after == DumpOptions::After::kLeaveRunning;
+  ends_target_ = options_.after == DumpOptions::After::kEnd;
+  if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
   if (runs_on && any_tracked()) spawn_keepers();
   CKPT_TRY(freeze());
   CKPT_TRY(describe());

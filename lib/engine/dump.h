@@ -8,6 +8,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/capture/inventory.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -18,6 +19,7 @@ struct DumpOptions {
   std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
   bool shell_job = false;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
+  capture::SocketOptions sockets;
   bool force = false;              ///< replace a non-empty destination
   bool compress = true;
   unsigned workers = 0;            ///< 0: one a core

@@ -16,6 +16,10 @@
 #include <set>
 
 #include "lib/base/io.h"
+#include "lib/rebuild/locks.h"
+#include "lib/rebuild/posix_queue.h"
+#include "lib/rebuild/terminals.h"
+#include "lib/rebuild/watches.h"
 
 namespace ckpt::rebuild {
 
@@ -24,7 +28,27 @@ namespace {
 using store::Descriptor;
 using store::DescriptorKind;
 
-std::string subject_of(const Descriptor& descriptor) { return fmt::format("descriptor {}", descriptor.fds[0].fd); }
+std::string subject_of(const Descriptor& descriptor) {
+  return descriptor.fds.empty() ? "an open file on its way" : fmt::format("descriptor {}", descriptor.fds[0].fd);
+}
+
+/// Made by `add_sockets_and_queues`, `add_watches`, or by the processes themselves.
+bool is_made_later(DescriptorKind kind) {
+  switch (kind) {
+    case DescriptorKind::kSocket:
+    case DescriptorKind::kPosixQueue:
+    case DescriptorKind::kInotify:
+    case DescriptorKind::kFanotify:
+    case DescriptorKind::kProcFile: return true;
+    default: return false;
+  }
+}
+
+/// From here on every descriptor of the description is placed.
+void add_source(int index, const Descriptor& descriptor, int source, DescriptorPlan& plan) {
+  plan.sources[index] = source;
+  for (const auto& slot : descriptor.fds) plan.placements.push_back({source, slot});
+}
 
 Result<UniqueFd> owned(int fd, const Descriptor& descriptor, const char* what) {
   if (fd < 0) return sys_error(subject_of(descriptor), what);
@@ -113,9 +137,10 @@ class Maker {
         reasons_(reasons) {}
 
   DescriptorPlan run() {
+    make_all_terminals();
     for (size_t i = 0; i < image_.descriptors.size(); ++i) {
       const Descriptor& descriptor = image_.descriptors[i];
-      if (descriptor.kind == DescriptorKind::kProcFile) continue;
+      if (is_made_later(descriptor.kind) || is_live_pidfd(descriptor)) continue;
       if (descriptor.kind == DescriptorKind::kExternal) {
         take_external(descriptor);
         continue;
@@ -125,21 +150,72 @@ class Maker {
         reasons_.add(source.error());
         continue;
       }
-      if (*source < 0) continue;  // open_files gave the reason
-      for (const auto& slot : descriptor.fds) plan_.placements.push_back({*source, slot});
+      if (*source < 0) continue;  // open_files or make_all_terminals gave the reason
+      add_source(static_cast<int>(i), descriptor, *source, plan_);
       if (descriptor.kind == DescriptorKind::kTimerfd) plan_.timers.emplace_back(*source, &descriptor);
+      if (!descriptor.locks.empty() || has_posix_locks(descriptor)) lock(*source, descriptor);
     }
     return std::move(plan_);
   }
 
  private:
+  bool is_live_pidfd(const Descriptor& descriptor) const {
+    return descriptor.kind == DescriptorKind::kPidfd && image_.process_handles[static_cast<size_t>(descriptor.object)].pid >= 0;
+  }
+
+  void make_all_terminals() {
+    std::vector<std::pair<store::TerminalEnd, int>> ends(image_.terminal_ends.size());
+    std::vector<const Descriptor*> owners(ends.size());
+    for (const Descriptor& descriptor : image_.descriptors) {
+      if (descriptor.kind != DescriptorKind::kTerminal) continue;
+      const auto object = static_cast<size_t>(descriptor.object);
+      ends[object] = {image_.terminal_ends[object], descriptor.flags};
+      owners[object] = &descriptor;
+    }
+    std::vector<UniqueFd> fds = make_terminals(image_.terminals, ends, reasons_);
+    for (size_t i = 0; i < fds.size(); ++i) {
+      if (!fds[i] || owners[i] == nullptr) continue;
+      auto kept = inherited_.keep(std::move(fds[i]), subject_of(*owners[i]));
+      if (kept) terminals_[static_cast<int>(i)] = *kept;
+      else reasons_.add(kept.error());
+    }
+  }
+
+  bool has_posix_locks(const Descriptor& descriptor) const {
+    for (const auto& slot : descriptor.fds) {
+      for (const auto& lock : image_.processes[static_cast<size_t>(slot.process)].locks) {
+        if (lock.fd == slot.fd) return true;
+      }
+    }
+    return false;
+  }
+
+  /// Those of the description are taken; of those of processes it is found out whether they could be.
+  void lock(int fd, const Descriptor& descriptor) {
+    std::vector<store::FileLock> locks = descriptor.locks;
+    for (const auto& slot : descriptor.fds) {
+      for (const auto& own : image_.processes[static_cast<size_t>(slot.process)].locks) {
+        if (own.fd == slot.fd) locks.push_back(own.lock);
+      }
+    }
+    take_locks(fd, locks, descriptor.file < 0 ? subject_of(descriptor) : image_.files[static_cast<size_t>(descriptor.file)].path, reasons_);
+  }
+
   Result<int> make(size_t index, const Descriptor& descriptor) {
     if (descriptor.kind == DescriptorKind::kFile || descriptor.kind == DescriptorKind::kDevice) {
       auto opened = files_.descriptors.find(static_cast<int>(index));
       return opened == files_.descriptors.end() ? -1 : opened->second;
     }
+    if (descriptor.kind == DescriptorKind::kTerminal) {
+      auto made = terminals_.find(descriptor.object);
+      if (made == terminals_.end()) return -1;
+      CKPT_TRY(set_flags(made->second, descriptor));
+      return made->second;
+    }
     UniqueFd fd;
-    if (descriptor.kind == DescriptorKind::kPipe) {
+    if (descriptor.kind == DescriptorKind::kPidfd) {
+      CKPT_TRY_ASSIGN(fd, make_dead_pidfd(descriptor.flags));
+    } else if (descriptor.kind == DescriptorKind::kPipe) {
       auto pipe = pipes_.find(descriptor.pipe);
       if (pipe == pipes_.end()) {
         CKPT_TRY_ASSIGN(OpenPipe made, make_pipe(image_.pipes[static_cast<size_t>(descriptor.pipe)], reader_));
@@ -205,6 +281,7 @@ class Maker {
   Inherited& inherited_;
   Reasons& reasons_;
   std::map<int, OpenPipe> pipes_;
+  std::map<int, int> terminals_;  ///< inherited descriptors, by index into TreeImage::terminal_ends
   std::set<int> filled_;  ///< named pipes that have their content
   DescriptorPlan plan_;
 };
@@ -218,6 +295,60 @@ timespec timespec_of(uint64_t ns) {
 DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, bool shell_job,
                                 Inherited& inherited, Reasons& reasons) {
   return Maker(image, files, shell_job, inherited, reasons).run();
+}
+
+Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
+                                    Sockets& sockets, DescriptorPlan& plan) {
+  const store::TreeImage& tree = image.manifest().tree;
+  std::vector<PosixQueueMaker> queues;
+  for (const store::PosixQueue& queue : tree.posix_queues) {
+    CKPT_TRY_ASSIGN(PosixQueueMaker maker, PosixQueueMaker::make(queue));
+    queues.push_back(std::move(maker));
+  }
+  for (size_t i = 0; i < tree.descriptors.size(); ++i) {
+    const Descriptor& descriptor = tree.descriptors[i];
+    if (descriptor.kind != DescriptorKind::kPosixQueue) continue;
+    CKPT_TRY_ASSIGN(UniqueFd fd, queues[static_cast<size_t>(descriptor.object)].open(descriptor.flags));
+    CKPT_TRY_ASSIGN(int kept, inherited.keep(std::move(fd), subject_of(descriptor)));
+    add_source(static_cast<int>(i), descriptor, kept, plan);
+  }
+  if (tree.sockets.empty()) return {};
+  SocketSources sources;
+  sources.read_content = [&](const store::Socket& socket) { return image.read_pipe(socket.content_offset, socket.content_size); };
+  sources.descriptor = [&](int index) {
+    auto found = plan.sources.find(index);
+    return found == plan.sources.end() ? -1 : found->second;
+  };
+  Reasons reasons;
+  sockets = make_sockets(tree.sockets, sources, reasons, progress);
+  CKPT_TRY(reasons.verdict(image.path().string()));
+  for (size_t i = 0; i < tree.sockets.size(); ++i) {
+    const int index = tree.sockets[i].descriptor;
+    if (index < 0) continue;
+    const Descriptor& descriptor = tree.descriptors[static_cast<size_t>(index)];
+    CKPT_TRY(set_flags(sockets.fds[i].get(), descriptor));
+    CKPT_TRY_ASSIGN(int kept, inherited.keep_copy(sockets.fds[i].get(), subject_of(descriptor)));
+    add_source(index, descriptor, kept, plan);
+  }
+  return {};
+}
+
+Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, DescriptorPlan& plan) {
+  for (size_t i = 0; i < tree.descriptors.size(); ++i) {
+    const Descriptor& descriptor = tree.descriptors[i];
+    UniqueFd fd;
+    if (descriptor.kind == DescriptorKind::kInotify) {
+      CKPT_TRY_ASSIGN(fd, make_inotify(tree.inotifies[static_cast<size_t>(descriptor.object)], descriptor.flags));
+    } else if (descriptor.kind == DescriptorKind::kFanotify) {
+      CKPT_TRY_ASSIGN(fd, make_fanotify(tree.fanotifies[static_cast<size_t>(descriptor.object)]));
+    } else {
+      continue;
+    }
+    CKPT_TRY(set_flags(fd.get(), descriptor));
+    CKPT_TRY_ASSIGN(int kept, inherited.keep(std::move(fd), subject_of(descriptor)));
+    add_source(static_cast<int>(i), descriptor, kept, plan);
+  }
+  return {};
 }
 
 void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script) {
@@ -269,6 +400,24 @@ void connect_descriptors(const store::TreeImage& tree, int process, Child& child
     }
     if (descriptor.fds[0].process == process) set_owner(descriptor, fd, child, script);
   }
+}
+
+Result<void> open_pidfds(const store::TreeImage& tree, int process, int spare, Child& child) {
+  std::vector<PidfdPlace> places;
+  for (const Descriptor& descriptor : tree.descriptors) {
+    if (descriptor.kind != DescriptorKind::kPidfd || number_in(descriptor, process) < 0) continue;
+    PidfdPlace place;
+    place.pid = tree.process_handles[static_cast<size_t>(descriptor.object)].pid;
+    place.flags = descriptor.flags;
+    for (const auto& slot : descriptor.fds) place.fds.emplace_back(slot.fd, slot.close_on_exec);
+    if (place.pid >= 0) places.push_back(std::move(place));
+  }
+  if (places.empty()) return {};
+  Script open, put;
+  open_pidfds(places, open);
+  CKPT_TRY(child.run(open));
+  place_pidfds(places, open, 0, spare, put);
+  return child.run(put);
 }
 
 Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child) {

@@ -1,6 +1,7 @@
 // The descriptor table: objects made in ckpt, put to their numbers in the child.
 #pragma once
 
+#include <map>
 #include <vector>
 
 #include "lib/base/progress.h"
@@ -8,6 +9,7 @@
 #include "lib/rebuild/files.h"
 #include "lib/rebuild/inherited.h"
 #include "lib/rebuild/reasons.h"
+#include "lib/rebuild/sockets.h"
 #include "lib/store/image.h"
 
 namespace ckpt::rebuild {
@@ -18,13 +20,22 @@ struct DescriptorPlan {
     store::FdSlot slot;
   };
   std::vector<Placement> placements;
+  std::map<int, int> sources;  ///< inherited number of each open file description that has one, by its index
   std::vector<std::pair<int, const store::Descriptor*>> timers;  ///< inherited number, to be armed last
 };
 
-/// Makes pipes (with their contents), eventfds, timers, epoll and signal sets, takes over ckpt's own descriptors for
-/// those of the surroundings. These need `shell_job`: without it each is a reason against.
+/// Makes pipes (with their contents), eventfds, timers, epoll and signal sets, terminals, takes over ckpt's own
+/// descriptors for those of the surroundings. These need `shell_job`: without it each is a reason against. File locks
+/// are taken.
 DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, bool shell_job,
                                 Inherited& inherited, Reasons& reasons);
+
+/// What others could notice, once nothing stands in the way: message queues, sockets with their queues. Their numbers in
+/// peer credentials must be free still, so no process of the tree exists.
+Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
+                                    Sockets& sockets, DescriptorPlan& plan);
+/// Last of all, when ckpt opens no file any more: it would show in what they watch.
+Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, DescriptorPlan& plan);
 
 /// First in the child: every number below `base` closed, then each of the process's own placed. `process`: its index.
 void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script);
@@ -32,6 +43,8 @@ void place_descriptors(const DescriptorPlan& plan, int process, int base, Script
 void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script);
 /// Files of /proc/PID, which can be opened only now that the processes are there.
 Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& child);
+/// Pidfds, once every process is there, and before epoll sets watch them. `spare`: numbers from there on are free.
+Result<void> open_pidfds(const store::TreeImage& tree, int process, int spare, Child& child);
 /// Last: nothing of ckpt's stays open.
 void drop_inherited(int base, Script& script);
 /// Arms the timers with the time they had left. In ckpt, just before the release.

@@ -20,6 +20,8 @@ class Inherited {
 
   /// The first number that may be used.
   int base() const { return base_; }
+  /// No number from this one on is in use here.
+  int end() const { return fds_.empty() ? base_ : fds_.rbegin()->first + 1; }
   /// Moves `fd` up; returns its number, which is the same in the child.
   Result<int> keep(UniqueFd fd, const std::string& subject);
   /// Like `keep`, for a descriptor that stays ckpt's.

@@ -1,15 +1,19 @@
 #include "lib/rebuild/rebuild.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include <csignal>
 #include <deque>
+#include <map>
 #include <optional>
 
 #include "lib/base/clock.h"
+#include "lib/base/io.h"
 #include "lib/proc/borrowed_thread.h"
+#include "lib/proc/packet_filter.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/attributes.h"
 #include "lib/rebuild/child.h"
@@ -18,6 +22,7 @@
 #include "lib/rebuild/files.h"
 #include "lib/rebuild/host_check.h"
 #include "lib/rebuild/inherited.h"
+#include "lib/rebuild/locks.h"
 #include "lib/rebuild/memory.h"
 #include "lib/rebuild/shared_memory.h"
 #include "lib/rebuild/signals.h"
@@ -34,7 +39,7 @@ namespace {
 class ProcessBuilder {
  public:
   ProcessBuilder(const store::ImageReader& image, size_t index, Child& child, const OpenedFiles& files,
-                 const DescriptorPlan& descriptors, int base, ProgressSink& progress)
+                 const DescriptorPlan& descriptors, int base, int spare, ProgressSink& progress)
       : reader_(image),
         tree_(image.manifest().tree),
         image_(tree_.processes[index]),
@@ -43,6 +48,7 @@ class ProcessBuilder {
         files_(files),
         descriptors_(descriptors),
         base_(base),
+        spare_(spare),
         progress_(progress) {}
 
   Result<void> place() {
@@ -50,7 +56,8 @@ class ProcessBuilder {
     Script script;
     place_descriptors(descriptors_, index_, base_, script);
     CKPT_TRY(child_.run(script));
-    return open_proc_files(tree_, index_, child_);
+    CKPT_TRY(open_proc_files(tree_, index_, child_));
+    return open_pidfds(tree_, index_, spare_, child_);
   }
 
   Result<void> map() {
@@ -80,6 +87,7 @@ class ProcessBuilder {
     if (image_.descriptors_of >= 0) return {};
     Script script;
     drop_inherited(base_, script);
+    for (const auto& [fd, lock] : image_.locks) take_posix_locks(fd, {lock}, child_.scratch(), script);
     return child_.run(script);
   }
 
@@ -154,7 +162,7 @@ class ProcessBuilder {
   Child& child_;
   const OpenedFiles& files_;
   const DescriptorPlan& descriptors_;
-  int base_;
+  int base_, spare_;
   ProgressSink& progress_;
   std::vector<store::Registers> regs_;
 };
@@ -162,7 +170,7 @@ class ProcessBuilder {
 class WholeTree final : public Rebuild {
  public:
   WholeTree(const store::ImageReader& image, const Options& options, ProgressSink& progress)
-      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_) {}
+      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_) {}
 
   Result<void> check() {
     CKPT_TRY(validate(image_, reader_.blocks()));
@@ -188,15 +196,18 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
+    CKPT_TRY(fill_shared(cancel));
+    CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
+    CKPT_TRY(open_session_terminals());
+    CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
     CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
-      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, inherited_->base(), progress_);
+      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, inherited_->base(), inherited_->end(), progress_);
     }
     phase("create");
-    CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(each(&ProcessBuilder::place));
     CKPT_TRY(each(&ProcessBuilder::map));
     CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
@@ -223,6 +234,11 @@ class WholeTree final : public Rebuild {
 
   Result<void> release() override {
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
+    if (!image_.packet_filter.empty()) {
+      CKPT_TRY_ASSIGN(bool there, proc::remove_packet_filter(image_.packet_filter));
+      if (!there) progress_.note("the packet filter of the dump is gone: peers may have given up their connections");
+    }
+    CKPT_TRY(sockets_.release(progress_));
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->release());
     tree_.released();
     inherited_.reset();  // or ckpt would keep the processes' pipes open
@@ -236,6 +252,17 @@ class WholeTree final : public Rebuild {
 
   Result<void> each(Result<void> (ProcessBuilder::*step)()) {
     for (ProcessBuilder& builder : builders_) CKPT_TRY((builder.*step)());
+    return {};
+  }
+
+  /// A terminal becomes a session's when its leader asks for it, through any descriptor of the slave.
+  Result<void> open_session_terminals() {
+    for (const store::Terminal& terminal : image_.terminals) {
+      if (terminal.session == 0 || !terminal.master_open) continue;
+      const std::string name = fmt::format("/dev/pts/{}", terminal.index);
+      CKPT_TRY_ASSIGN(UniqueFd slave, io::open_file(name, O_RDWR | O_NOCTTY | O_NONBLOCK));
+      CKPT_TRY_ASSIGN(session_terminals_[terminal.session], inherited_->keep(std::move(slave), name));
+    }
     return {};
   }
 
@@ -264,6 +291,8 @@ class WholeTree final : public Rebuild {
   std::optional<Inherited> inherited_;
   OpenedFiles files_;
   DescriptorPlan descriptors_;
+  Sockets sockets_;
+  std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
   std::optional<Scratch> scratch_;
   Tree tree_;  ///< after the scratch: it goes first
   std::deque<ProcessBuilder> builders_;

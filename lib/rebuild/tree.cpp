@@ -10,6 +10,8 @@
 #include <algorithm>
 #include <csignal>
 
+#include "lib/rebuild/terminals.h"
+
 namespace ckpt::rebuild {
 
 namespace {
@@ -73,6 +75,7 @@ Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
   CKPT_TRY(grow(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());
+  CKPT_TRY(give_terminals());
   return end_helpers();
 }
 
@@ -90,6 +93,7 @@ Result<void> Tree::grow(size_t process) {
   if (leads) {
     Script script;
     script.add("begin a session", SYS_setsid);
+    if (auto terminal = terminals_.find(p.pid); terminal != terminals_.end()) take_controlling_terminal(terminal->second, script);
     CKPT_TRY(children_[process]->run(script));
     session_[process] = p.pid;
   }
@@ -248,6 +252,25 @@ Result<void> Tree::join_groups() {
     Script script;
     script.add("join a process group", SYS_setpgid, 0, p.group);
     CKPT_TRY(children_[i]->run(script));
+  }
+  return {};
+}
+
+/// Who of a session has left its terminal, and which group is in the foreground.
+Result<void> Tree::give_terminals() {
+  for (const auto& [session, slave] : terminals_) {
+    for (size_t i = 0; i < image_.processes.size(); ++i) {
+      const ProcessImage& p = image_.processes[i];
+      if (session_[i] != session) continue;
+      Script script;
+      if (p.terminal == 0 && p.pid != session && !p.zombie) give_up_controlling_terminal(slave, script);
+      if (p.pid == session) {
+        for (const store::Terminal& terminal : image_.terminals) {
+          if (terminal.session == session) set_foreground_group(terminal, slave, children_[i]->scratch(), script);
+        }
+      }
+      CKPT_TRY(children_[i]->run(script));
+    }
   }
   return {};
 }

@@ -15,7 +15,10 @@ namespace ckpt::rebuild {
 /// end before `make` returns. Dropping it at any time ends every process that was made.
 class Tree {
  public:
-  explicit Tree(const store::TreeImage& image) : image_(image), children_(image.processes.size()) {}
+  /// `terminals`: an inherited descriptor of the slave, by session, of those that have a terminal of the tree; filled in
+  /// before `make`.
+  Tree(const store::TreeImage& image, const std::map<int, int>& terminals)
+      : image_(image), terminals_(terminals), children_(image.processes.size()) {}
   Tree(const Tree&) = delete;
   Tree& operator=(const Tree&) = delete;
   ~Tree();
@@ -45,6 +48,7 @@ class Tree {
   Result<void> started(size_t process);
   Result<Helper*> add_helper(int number, size_t parent);
   Result<void> join_groups();
+  Result<void> give_terminals();
   Result<void> end_helpers();
   Result<void> reap(Child& parent, int pid);
   int needed_session(size_t process) const;
@@ -52,6 +56,7 @@ class Tree {
   int parent_index(size_t process) const { return index_of(image_.processes[process].parent_pid); }
 
   const store::TreeImage& image_;
+  const std::map<int, int>& terminals_;
   std::vector<std::optional<Child>> children_;
   std::map<int, Helper> helpers_;   ///< by number
   std::map<size_t, int> session_;   ///< of what exists, as it is now

@@ -6,6 +6,8 @@
 #include <set>
 #include <utility>
 
+#include "lib/rebuild/sockets.h"
+
 namespace ckpt::rebuild {
 
 namespace {
@@ -140,7 +142,40 @@ Result<void> validate_blocks(const store::TreeImage& tree, const std::vector<Blo
   return {};
 }
 
+bool has_object(DescriptorKind kind) {
+  switch (kind) {
+    case DescriptorKind::kSocket:
+    case DescriptorKind::kTerminal:
+    case DescriptorKind::kInotify:
+    case DescriptorKind::kFanotify:
+    case DescriptorKind::kPidfd:
+    case DescriptorKind::kPosixQueue: return true;
+    default: return false;
+  }
+}
+
+/// Descriptions that are on their way in a socket's queue.
+std::set<int> descriptions_in_flight(const store::TreeImage& tree) {
+  std::set<int> out;
+  for (const auto& socket : tree.sockets) {
+    for (const auto& message : socket.messages) out.insert(message.rights.begin(), message.rights.end());
+    // One that waits to be accepted is in its listener's queue.
+    if (socket.state == store::SocketState::kPending) out.insert(socket.descriptor);
+  }
+  return out;
+}
+
+Result<void> validate_objects(const store::TreeImage& tree) {
+  if (std::string fault = check_sockets(tree.sockets); !fault.empty()) return damaged(fault);
+  for (const auto& end : tree.terminal_ends) {
+    if (!is_index(end.terminal, tree.terminals.size(), true)) return damaged("an end of no terminal");
+  }
+  return {};
+}
+
 Result<void> validate_descriptors(const store::TreeImage& tree) {
+  CKPT_TRY(validate_objects(tree));
+  const std::set<int> in_flight = descriptions_in_flight(tree);
   std::set<std::pair<int, int>> seen;
   for (const auto& descriptor : tree.descriptors) {
     for (const auto& slot : descriptor.fds) {
@@ -148,12 +183,14 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
       if (slot.fd < 0 || slot.fd > kMaxDescriptor || process.descriptors_of >= 0 || process.zombie || !seen.insert({slot.process, slot.fd}).second)
         return damaged(fmt::format("descriptor {} is impossible or appears twice", slot.fd));
     }
-    if (descriptor.fds.empty()) return damaged("an open file without a number");
+    const int index = static_cast<int>(&descriptor - tree.descriptors.data());
+    if (descriptor.fds.empty() && in_flight.count(index) == 0) return damaged("an open file without a number");
+    if (has_object(descriptor.kind) && descriptor.object < 0) return damaged(fmt::format("open file {} refers to nothing", index));
     bool of_file = descriptor.kind == DescriptorKind::kFile || descriptor.kind == DescriptorKind::kDevice || descriptor.kind == DescriptorKind::kFifo;
     bool of_pipe = descriptor.kind == DescriptorKind::kPipe || descriptor.kind == DescriptorKind::kFifo;
     if (!is_index(descriptor.file, tree.files.size(), of_file) || !is_index(descriptor.pipe, tree.pipes.size(), of_pipe) ||
         !is_index(descriptor.shared_memory, tree.shared_memory.size(), descriptor.kind == DescriptorKind::kMemfd)) {
-      return damaged(fmt::format("descriptor {} refers to nothing", descriptor.fds[0].fd));
+      return damaged(fmt::format("open file {} refers to nothing", index));
     }
   }
   for (const auto& descriptor : tree.descriptors) {

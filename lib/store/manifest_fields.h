@@ -8,14 +8,22 @@
 #include <limits>
 
 #include "lib/store/image.h"
+#include "lib/store/ipc_fields.h"
+#include "lib/store/lock_fields.h"
+#include "lib/store/placement_fields.h"
+#include "lib/store/seccomp_fields.h"
+#include "lib/store/socket_fields.h"
+#include "lib/store/terminal_fields.h"
+#include "lib/store/watch_fields.h"
 
 namespace ckpt::store {
 
 inline constexpr std::array<const char*, 3> kRestartNames = {"none", "repeat", "sleep-left"};
 inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "private-file", "shared-file", "shared-memory",
                                                              "vdso"};
-inline constexpr std::array<const char*, 11> kDescriptorNames = {"file",     "device",   "pipe",  "eventfd", "epoll",    "timerfd",
-                                                                 "signalfd", "external", "memfd", "fifo",    "proc-file"};
+inline constexpr std::array<const char*, 17> kDescriptorNames = {
+    "file",  "device", "pipe",      "eventfd", "epoll",    "timerfd", "signalfd", "external",   "memfd",
+    "fifo",  "proc-file", "socket", "terminal", "inotify", "fanotify", "pidfd",   "posix-queue"};
 inline constexpr std::array<const char*, 3> kNewsNames = {"none", "stopped", "continued"};
 inline constexpr std::array<const char*, 3> kSharedMemoryNames = {"anonymous", "memfd", "system-v"};
 inline constexpr std::array<const char*, 8> kProtNames = {"---", "r--", "-w-", "rw-", "--x", "r-x", "-wx", "rwx"};
@@ -171,6 +179,7 @@ void describe(A& a, typename A::template Of<Descriptor> d) {
   a.number("shared_memory", d.shared_memory, -1);
   a.text("external", d.external);
   a.flag("written_by_process", d.written_by_process);
+  a.number("object", d.object, -1);
   a.number("pipe", d.pipe, -1);
   a.number("eventfd_count", d.eventfd_count);
   a.flag("eventfd_semaphore", d.eventfd_semaphore);
@@ -184,6 +193,7 @@ void describe(A& a, typename A::template Of<Descriptor> d) {
   a.number("owner_type", d.owner_type);
   a.number("owner_pid", d.owner_pid);
   a.number("owner_signal", d.owner_signal);
+  a.list("locks", d.locks);
 }
 
 template <class A>
@@ -213,6 +223,12 @@ void describe(A& a, typename A::template Of<MemoryBounds> b) {
   a.hex("arg_end", b.arg_end);
   a.hex("env_start", b.env_start);
   a.hex("env_end", b.env_end);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<ProcessLock> l) {
+  a.number("fd", l.fd, 0);
+  a.object("lock", l.lock);
 }
 
 template <class A>
@@ -249,6 +265,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.number("cwd", p.cwd, -1);
   a.number("root", p.root, -1);
   a.list("limits", p.limits);
+  a.list("locks", p.locks);
   a.number("umask", p.umask, 0, 0777);
   a.hex("personality", p.personality);
   a.number("dumpable", p.dumpable);
@@ -266,6 +283,14 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("descriptors", t.descriptors);
   a.list("pipes", t.pipes);
   a.list("shared_memory", t.shared_memory);
+  a.list("sockets", t.sockets);
+  a.text("packet_filter", t.packet_filter);
+  a.list("terminals", t.terminals);
+  a.list("terminal_ends", t.terminal_ends);
+  a.list("inotifies", t.inotifies);
+  a.list("fanotifies", t.fanotifies);
+  a.list("process_handles", t.process_handles);
+  a.list("posix_queues", t.posix_queues);
 }
 
 template <class A>

@@ -354,6 +354,19 @@ void check_process(const TreeImage& tree, size_t number, Faults& faults) {
   check_maps(tree, p, where, faults);
 }
 
+/// How many there are of what Descriptor::object counts.
+size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
+  switch (kind) {
+    case DescriptorKind::kSocket: return tree.sockets.size();
+    case DescriptorKind::kTerminal: return tree.terminal_ends.size();
+    case DescriptorKind::kInotify: return tree.inotifies.size();
+    case DescriptorKind::kFanotify: return tree.fanotifies.size();
+    case DescriptorKind::kPidfd: return tree.process_handles.size();
+    case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
+    default: return 0;
+  }
+}
+
 /// What holds between members: indices lead somewhere, mappings are in order. Empty, or the first fault.
 std::string check_relations(const TreeImage& tree) {
   Faults faults;
@@ -365,6 +378,7 @@ std::string check_relations(const TreeImage& tree) {
     faults.index(place + ".file", d.file, tree.files.size());
     faults.index(place + ".pipe", d.pipe, tree.pipes.size());
     faults.index(place + ".shared_memory", d.shared_memory, tree.shared_memory.size());
+    faults.index(place + ".object", d.object, objects_of(tree, d.kind));
     for (const EpollEntry& entry : d.epoll) faults.index(place + ".epoll", entry.process, tree.processes.size());
     for (const FdSlot& slot : d.fds) faults.index(place + ".fds", slot.process, tree.processes.size());
   }

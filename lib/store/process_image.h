@@ -11,6 +11,14 @@
 #include <string>
 #include <vector>
 
+#include "lib/store/ipc_image.h"
+#include "lib/store/lock_image.h"
+#include "lib/store/placement_image.h"
+#include "lib/store/seccomp_image.h"
+#include "lib/store/socket_image.h"
+#include "lib/store/terminal_image.h"
+#include "lib/store/watch_image.h"
+
 namespace ckpt::store {
 
 /// struct user_regs_struct of <sys/user.h>, as PTRACE_GETREGSET NT_PRSTATUS gives it: 27 registers in that order.
@@ -172,6 +180,12 @@ enum class DescriptorKind {
   kMemfd,     ///< `shared_memory`
   kFifo,      ///< named pipe: `file`, `pipe`
   kProcFile,  ///< a file of /proc/PID of a process in the tree: `external` is its path
+  kSocket,     ///< `object`: index into TreeImage::sockets
+  kTerminal,   ///< `object`: index into TreeImage::terminal_ends
+  kInotify,    ///< `object`: index into TreeImage::inotifies
+  kFanotify,   ///< `object`: index into TreeImage::fanotifies
+  kPidfd,      ///< `object`: index into TreeImage::process_handles
+  kPosixQueue, ///< `object`: index into TreeImage::posix_queues
 };
 
 /// A number in a descriptor table.
@@ -201,6 +215,7 @@ struct Descriptor {
   int shared_memory = -1;                 ///< kMemfd: index into TreeImage::shared_memory
   std::string external;                   ///< kExternal: "tty /dev/pts/3", "pipe:[123]"; kProcFile: "/proc/12/status"
   bool written_by_process = false;        ///< open for writing: the file may have grown, the recorded offset counts
+  int object = -1;                        ///< of the kinds that say so
   int pipe = -1;                          ///< kPipe, kFifo: index into TreeImage::pipes
   uint64_t eventfd_count = 0;
   bool eventfd_semaphore = false;
@@ -211,6 +226,7 @@ struct Descriptor {
   uint64_t timerfd_value_ns = 0;  ///< time left; of a single expiry at an absolute time (TFD_TIMER_ABSTIME 1): that time
   uint64_t signalfd_mask = 0;
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
+  std::vector<FileLock> locks;    ///< kFlock, kOfd: those that belong to the description
   bool operator==(const Descriptor&) const = default;
 };
 
@@ -234,6 +250,13 @@ struct MemoryBounds {
   uint64_t start_code = 0, end_code = 0, start_data = 0, end_data = 0, start_brk = 0, brk = 0, start_stack = 0;
   uint64_t arg_start = 0, arg_end = 0, env_start = 0, env_end = 0;
   bool operator==(const MemoryBounds&) const = default;
+};
+
+/// A POSIX lock, which belongs to the process.
+struct ProcessLock {
+  int fd = 0;  ///< a descriptor of the file
+  FileLock lock;
+  bool operator==(const ProcessLock&) const = default;
 };
 
 /// One process with all its threads; threads[0] is the leader. Of a zombie only numbers, name and status are told.
@@ -262,6 +285,7 @@ struct ProcessImage {
   std::string vdso_xxh128;         ///< of the [vdso] bytes: another one means another kernel
   int exe = -1, cwd = -1, root = -1;  ///< indices into TreeImage::files
   std::vector<ResourceLimit> limits;
+  std::vector<ProcessLock> locks;
   int umask = 022;
   uint64_t personality = 0;
   int dumpable = 1;
@@ -282,6 +306,14 @@ struct TreeImage {
   std::vector<Descriptor> descriptors;
   std::vector<Pipe> pipes;
   std::vector<SharedMemory> shared_memory;
+  std::vector<Socket> sockets;
+  std::string packet_filter;  ///< that holds off the peers of its TCP connections until it is restored; empty: none
+  std::vector<Terminal> terminals;
+  std::vector<TerminalEnd> terminal_ends;
+  std::vector<Inotify> inotifies;
+  std::vector<Fanotify> fanotifies;
+  std::vector<ProcessHandle> process_handles;
+  std::vector<PosixQueue> posix_queues;
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

@@ -1,5 +1,4 @@
 // A deleted folder: the current one of a child, and one that is open.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // A file whose name of opening is gone, but which has another name: it is still that file.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // An epoll member whose number has been closed, and taken by another file, while a duplicate keeps it alive.
-// NOT CARRIED YET
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 

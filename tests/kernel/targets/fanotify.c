@@ -1,5 +1,4 @@
 // fanotify marks on a folder and on a mount.
-// NOT CARRIED YET
 #include <sys/fanotify.h>
 #include <sys/stat.h>
 

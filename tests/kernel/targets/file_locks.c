@@ -1,6 +1,5 @@
 // flock, POSIX and OFD locks, shared and exclusive, on ranges and to the end; a child that waits for one of them, and a
 // descriptor shared with it.
-// NOT CARRIED YET
 #include <sys/file.h>
 #include <sys/wait.h>
 

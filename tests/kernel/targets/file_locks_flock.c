@@ -1,5 +1,4 @@
 // flock: one held through an open file that two processes share, shared ones of two holders, given back when they end.
-// NOT CARRIED YET
 #include <sys/file.h>
 
 #include "target.h"

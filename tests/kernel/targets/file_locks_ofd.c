@@ -1,5 +1,4 @@
 // Locks of open files (OFD): held by one that two processes share, against another of the same process.
-// NOT CARRIED YET
 #include "target.h"
 
 static int g_fd;

@@ -1,5 +1,4 @@
 // POSIX record locks: ranges of several kinds and owners, one waited for, gone with their owner.
-// NOT CARRIED YET
 #include "target.h"
 
 static int change(int fd, int command, short type, off_t start, off_t length) {

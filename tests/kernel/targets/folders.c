@@ -1,5 +1,4 @@
 // Folders: one read half-way through, one used for relative names by a child; O_PATH of a file, of a symbolic link.
-// NOT CARRIED YET
 #include <dirent.h>
 #include <sys/stat.h>
 

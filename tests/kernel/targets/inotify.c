@@ -1,6 +1,5 @@
 // Watches with their numbers, one of them on a file, some removed in between; nothing is lost, nothing is told twice,
 // and the next watch gets the next number. A queue that was not read says that events were lost.
-// NOT CARRIED YET
 #include <sys/inotify.h>
 #include <sys/stat.h>
 

@@ -1,5 +1,4 @@
 // A file that never had a name: its content, and that it can be given one.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

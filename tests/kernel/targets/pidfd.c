@@ -1,5 +1,4 @@
 // pidfds of the process itself, of a child, of a zombie, and of a child that was waited for.
-// NOT CARRIED YET
 #include <poll.h>
 #include <sys/wait.h>
 

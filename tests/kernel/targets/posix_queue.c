@@ -1,5 +1,4 @@
 // POSIX message queues: one that was unlinked, with messages of several priorities; one with a name, empty.
-// NOT CARRIED YET
 #include <mqueue.h>
 #include <sys/stat.h>
 

@@ -1,5 +1,4 @@
 // POSIX shared memory: one object with a name, one whose name is gone, each mapped by two processes.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

@@ -1,7 +1,6 @@
 // Both ends of terminals in one process: number, settings, size, packet mode, lock, owner, what was typed and written
 // and not read yet, a slave that was closed, one that was never open, a slave that is hung up, an output that is
 // stopped.
-// NOT CARRIED YET
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>

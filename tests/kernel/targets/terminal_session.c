@@ -1,6 +1,5 @@
 // A session on a terminal whose master the parent holds: the leader, a foreground group and a process in the
 // background. The keys reach the foreground alone, /dev/tty leads to the terminal, a change of size is told.
-// NOT CARRIED YET
 #include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <termios.h>

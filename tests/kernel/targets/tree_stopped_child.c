@@ -1,5 +1,4 @@
 // Children in group-stop, of which the parent has heard: they stay stopped, report nothing new, and go on when continued.
-// NOT CARRIED YET
 #include <sys/wait.h>
 
 #include "target.h"

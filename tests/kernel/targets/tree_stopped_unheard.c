@@ -1,5 +1,4 @@
 // A child in group-stop, and one that was continued, of which the parent has not heard yet: it hears of it once, later.
-// NOT CARRIED YET
 #include <sys/wait.h>
 
 #include "target.h"

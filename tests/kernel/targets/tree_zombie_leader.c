@@ -1,5 +1,4 @@
 // A zombie that leads a session and a group in which others still live.
-// NOT CARRIED YET
 #include <sys/prctl.h>
 
 #include "target.h"

@@ -106,6 +106,13 @@ class Fill {
     process = 0;
     target_fd &= std::numeric_limits<int>::max();
   }
+  void one(ProcessHandle& v) { v.pid = static_cast<int>(rng_() % 1000) - 1; }
+  void one(FileLock& v) { v = {LockKind::kPosix, rng_() % 2 != 0, 4096, -1}; }
+  void one(ProcessLock& v) {
+    auto& [fd, lock] = v;
+    all(fd, lock);
+    fd &= std::numeric_limits<int>::max();
+  }
   void one(SharedMemory& v) {
     auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space] = v;
     all(kind, inode, name, size, seals, mode, uid, gid, key, id, space);
@@ -117,10 +124,11 @@ class Fill {
     process = 0, fd &= std::numeric_limits<int>::max();
   }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, shared, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
-           mask, owner_type, owner_pid, owner_signal] = v;
-    all(kind, fds, flags, offset, file, shared, external, written, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
-        mask, owner_type, owner_pid, owner_signal);
+    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+           mask, owner_type, owner_pid, owner_signal, locks] = v;
+    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
+        mask, owner_type, owner_pid, owner_signal, locks);
+    object = -1;
     file = index(), pipe = index(), shared = index();
   }
   void one(Pipe& v) {
@@ -139,11 +147,11 @@ class Fill {
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
            outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom,
+           vdso_hash, exe, cwd, root, limits, locks, mask, personality, dumpable, death, subreaper, thp, oom,
            filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
         outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+        vdso_hash, exe, cwd, root, limits, locks, mask, personality, dumpable, death, subreaper, thp, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
@@ -154,8 +162,11 @@ class Fill {
     mask = 0777, death = 9, oom = -1000;
   }
   void one(TreeImage& v) {
-    auto& [processes, files, descriptors, pipes, shared] = v;
-    all(processes, files, descriptors, pipes, shared);
+    // The records of sockets and other objects have tests of their own.
+    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues] = v;
+    all(processes, files, descriptors, pipes, shared, filter, handles);
+    sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
+    terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
     files.resize(kEntries), pipes.resize(kEntries), shared.resize(kEntries);
     processes.emplace_back();
     one(processes.back());

@@ -1,0 +1,55 @@
+#include "lib/capture/connections.h"
+
+#include <fmt/format.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+namespace ckpt::capture {
+
+namespace {
+
+Result<proc::SocketName> name_of(int fd, int (*ask)(int, sockaddr*, socklen_t*)) {
+  sockaddr_storage address{};
+  socklen_t size = sizeof address;
+  if (ask(fd, reinterpret_cast<sockaddr*>(&address), &size) != 0) return sys_error("socket", "cannot read its address");
+  auto* bytes = reinterpret_cast<const uint8_t*>(&address);
+  return proc::SocketName(bytes, bytes + size);
+}
+
+}  // namespace
+
+Result<bool> HeldConnections::hold(const std::vector<UniqueFd>& connections) {
+  std::set<Pair> all = held_;
+  for (const UniqueFd& fd : connections) {
+    CKPT_TRY_ASSIGN(proc::SocketName local, name_of(fd.get(), ::getsockname));
+    CKPT_TRY_ASSIGN(proc::SocketName remote, name_of(fd.get(), ::getpeername));
+    all.emplace(std::move(local), std::move(remote));
+  }
+  if (all.size() == held_.size()) return false;
+  std::vector<proc::FilteredConnection> filtered;
+  for (const auto& [local, remote] : all) filtered.push_back({local, remote});
+  uint64_t number = 0;
+  if (::getrandom(&number, sizeof number, 0) != sizeof number) return sys_error("", "cannot get random bytes");
+  std::string id = fmt::format("{:016x}", number);
+  CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create(id, filtered));
+  filter_.emplace(std::move(filter));  // the old one goes once the new one stands
+  id_ = std::move(id);
+  held_ = std::move(all);
+  return true;
+}
+
+Result<void> HeldConnections::silence(const std::vector<UniqueFd>& connections) {
+  std::vector<int> fds;
+  for (const UniqueFd& fd : connections) fds.push_back(fd.get());
+  if (fds.empty()) return {};
+  CKPT_TRY_ASSIGN(TcpHold silent, TcpHold::enter(fds));
+  silent_.emplace(std::move(silent));
+  return {};
+}
+
+Result<void> HeldConnections::keep() {
+  if (silent_) silent_->keep();
+  return filter_ ? filter_->keep() : Result<void>();
+}
+
+}  // namespace ckpt::capture

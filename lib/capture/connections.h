@@ -1,0 +1,39 @@
+// The TCP connections of a tree that is about to end: no packet passes from the moment their state is taken until they are
+// restored, and closing them tells the peers nothing.
+#pragma once
+
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/capture/sockets_repair.h"
+#include "lib/proc/packet_filter.h"
+
+namespace ckpt::capture {
+
+/// Dropping it lets the connections go on, unless `keep` was called.
+class HeldConnections {
+ public:
+  /// Holds off the peers of `connections` that are not held yet. False: there was none. The tree may run; what it received
+  /// before the call is part of its state.
+  Result<bool> hold(const std::vector<UniqueFd>& connections);
+  /// The name of the filter for the image; empty: nothing is held.
+  const std::string& filter() const { return id_; }
+  /// Just before the processes are killed: their sockets say nothing when they close.
+  Result<void> silence(const std::vector<UniqueFd>& connections);
+  /// Once they are dead.
+  Result<void> keep();
+
+ private:
+  using Pair = std::pair<proc::SocketName, proc::SocketName>;
+  std::string id_;
+  std::set<Pair> held_;
+  std::optional<proc::PacketFilter> filter_;
+  std::optional<TcpHold> silent_;
+};
+
+}  // namespace ckpt::capture
