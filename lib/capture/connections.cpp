@@ -42,14 +42,23 @@ Result<void> HeldConnections::silence(const std::vector<UniqueFd>& connections) 
   std::vector<int> fds;
   for (const UniqueFd& fd : connections) fds.push_back(fd.get());
   if (fds.empty()) return {};
+  if (filter_) {
+    CKPT_TRY(filter_->keep());
+    stays_ = true;
+  }
   CKPT_TRY_ASSIGN(TcpHold silent, TcpHold::enter(fds));
   silent_.emplace(std::move(silent));
   return {};
 }
 
-Result<void> HeldConnections::keep() {
+void HeldConnections::keep() {
   if (silent_) silent_->keep();
-  return filter_ ? filter_->keep() : Result<void>();
+  stays_ = false;
+}
+
+HeldConnections::~HeldConnections() {
+  silent_.reset();
+  if (stays_) (void)proc::remove_packet_filter(id_);
 }
 
 }  // namespace ckpt::capture

@@ -23,10 +23,14 @@ class HeldConnections {
   Result<bool> hold(const std::vector<UniqueFd>& connections);
   /// The name of the filter for the image; empty: nothing is held.
   const std::string& filter() const { return id_; }
-  /// Just before the processes are killed: their sockets say nothing when they close.
+  /// Just before the processes are killed: the filter outlives ckpt, and their sockets say nothing when they close.
   Result<void> silence(const std::vector<UniqueFd>& connections);
-  /// Once they are dead.
-  Result<void> keep();
+  /// Once they are dead. Until then all can be undone.
+  void keep();
+  HeldConnections() = default;
+  HeldConnections(const HeldConnections&) = delete;
+  HeldConnections& operator=(const HeldConnections&) = delete;
+  ~HeldConnections();
 
  private:
   using Pair = std::pair<proc::SocketName, proc::SocketName>;
@@ -34,6 +38,7 @@ class HeldConnections {
   std::set<Pair> held_;
   std::optional<proc::PacketFilter> filter_;
   std::optional<TcpHold> silent_;
+  bool stays_ = false;  ///< the filter would stay without us
 };
 
 }  // namespace ckpt::capture

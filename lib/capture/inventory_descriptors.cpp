@@ -335,7 +335,7 @@ class DescriptorInventory {
       d.eventfd_count = info.eventfd_count, d.eventfd_semaphore = info.eventfd_semaphore;
     } else if (kind == "[eventpoll]") {
       d.kind = DescriptorKind::kEpoll;
-      for (const auto& target : info.epoll) d.epoll.push_back({static_cast<int>(place.process), target.fd, target.events, target.data});
+      for (const auto& target : info.epoll) d.epoll.push_back({static_cast<int>(place.process), target.fd, -1, target.events, target.data});
     } else if (kind == "[timerfd]") {
       return take_timer(place, d);
     } else if (kind == "[signalfd]") {
@@ -541,32 +541,44 @@ class DescriptorInventory {
     return {};
   }
 
-  /// An epoll set names descriptors by the number they had when they were added; one that was closed or replaced since
-  /// cannot be added again by that number. Nor can one that was added in another process's table.
+  /// An epoll set names descriptors by the number they had when they were added. One that was closed or replaced since is
+  /// watched as long as its description is open somewhere.
   void check_epoll_targets() {
     for (Descriptor& d : out_.image.descriptors) {
+      std::map<int, uint32_t> seen;  // several of one number are told apart by their order
       for (auto& entry : d.epoll) {
-        auto watched = [&](const store::FdSlot& slot) { return watches(slot, entry.target_fd); };
+        const uint32_t order = seen[entry.target_fd]++;
+        auto watched = [&](const store::FdSlot& slot) { return watches(slot, slot, entry.target_fd, order, entry.target_fd); };
         auto slot = std::find_if(d.fds.begin(), d.fds.end(), watched);
         if (slot != d.fds.end()) {
           entry.process = slot->process;
-          continue;
+        } else if (!d.fds.empty()) {
+          entry.process = d.fds[0].process;
+          entry.descriptor = find_watched(d.fds[0], entry.target_fd, order);
         }
-        if (d.fds.empty()) {
-          out_.blockers.push_back({"an epoll set", "on its way between processes, which is not supported", ""});
-          break;
+        if (slot == d.fds.end() && entry.descriptor < 0) {
+          const size_t process = d.fds.empty() ? 0 : static_cast<size_t>(d.fds[0].process);
+          const std::string subject = d.fds.empty() ? "an epoll set on its way" : fmt::format("descriptor {}", d.fds[0].fd);
+          out_.block(process, subject, fmt::format("an epoll set that watches a descriptor which is gone ({})", entry.target_fd));
         }
-        out_.block(static_cast<size_t>(d.fds[0].process), fmt::format("descriptor {}", d.fds[0].fd),
-                   fmt::format("an epoll set that watches a closed or replaced descriptor ({})", entry.target_fd));
       }
     }
   }
 
-  bool watches(const store::FdSlot& set, int target) const {
-    const int pid = out_.image.processes[static_cast<size_t>(set.process)].pid;
+  /// Whether `fd` in the table of `of` is what the epoll set `set` watches under `target`.
+  bool watches(const store::FdSlot& set, const store::FdSlot& of, int target, uint32_t order, int fd) const {
+    auto pid = [&](const store::FdSlot& slot) { return out_.image.processes[static_cast<size_t>(slot.process)].pid; };
     kcmp_epoll_slot slot{};
-    slot.efd = static_cast<uint32_t>(set.fd), slot.tfd = static_cast<uint32_t>(target);
-    return ::syscall(SYS_kcmp, pid, pid, KCMP_EPOLL_TFD, target, &slot) == 0;
+    slot.efd = static_cast<uint32_t>(set.fd), slot.tfd = static_cast<uint32_t>(target), slot.toff = order;
+    return ::syscall(SYS_kcmp, pid(of), pid(set), KCMP_EPOLL_TFD, fd, &slot) == 0;
+  }
+
+  int find_watched(const store::FdSlot& set, int target, uint32_t order) const {
+    for (size_t i = 0; i < out_.image.descriptors.size(); ++i) {
+      const Descriptor& d = out_.image.descriptors[i];
+      if (!d.fds.empty() && watches(set, d.fds[0], target, order, d.fds[0].fd)) return static_cast<int>(i);
+    }
+    return -1;
   }
 
   struct OpenTerminal {

@@ -58,7 +58,7 @@ int FileTable::append(const std::string& path, const struct stat& st) {
 Result<int> FileTable::add(const std::string& path, const struct stat& st, const std::string& access) {
   if (int known = find(path, st.st_ino); known >= 0) return known;
   struct stat named{};
-  bool there = ::stat(path.c_str(), &named) == 0;
+  bool there = (S_ISLNK(st.st_mode) ? ::lstat(path.c_str(), &named) : ::stat(path.c_str(), &named)) == 0;
   if (there && named.st_ino == st.st_ino && named.st_dev == st.st_dev) return append(path, st);
   if (ends_with(path, kDeleted)) return add_deleted(path, st, access);
   return fail(Code::kAnswerNo, path, there ? "its name now leads to another file" : "its name cannot be reached from here");

@@ -421,7 +421,7 @@ void Capture::keep_tracking() {
 Result<void> Capture::end_target() {
   CKPT_TRY(connections_.silence(now_.connections));
   auto ended = frozen_->kill();
-  if (ended) ended = connections_.keep();
+  connections_.keep();
   if (ended || ended.error().code == Code::kNotFound) return {};
   return Error(std::move(ended).error()).with_target("running: the image is complete, but the process could not be ended");
 }

@@ -351,15 +351,6 @@ Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, Des
   return {};
 }
 
-void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script) {
-  if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
-  for (const auto& placement : plan.placements) {
-    if (placement.slot.process != process) continue;
-    script.add("place a descriptor", SYS_dup3, placement.source, placement.slot.fd,
-               placement.slot.close_on_exec ? O_CLOEXEC : 0);
-  }
-}
-
 namespace {
 
 /// Its number in a process's table, -1: none.
@@ -368,6 +359,26 @@ int number_in(const Descriptor& descriptor, int process) {
     if (slot.process == process) return slot.fd;
   }
   return -1;
+}
+
+void watch(int set, const store::EpollEntry& entry, Scratch& scratch, Script& script) {
+  epoll_event event{};
+  event.events = entry.events;
+  event.data.u64 = entry.data;
+  script.add("fill an epoll set", SYS_epoll_ctl, set, EPOLL_CTL_ADD, entry.target_fd, scratch.put(event));
+}
+
+/// What an epoll set watches under a number that has another meaning by now gets that number for a moment.
+void watch_replaced(const store::TreeImage& tree, const DescriptorPlan& plan, int process, Scratch& scratch, Script& script) {
+  for (size_t i = 0; i < tree.descriptors.size(); ++i) {
+    for (const auto& entry : tree.descriptors[i].epoll) {
+      auto watched = plan.sources.find(entry.descriptor);
+      if (entry.process != process || watched == plan.sources.end()) continue;
+      script.add("place a watched descriptor", SYS_dup3, watched->second, entry.target_fd, 0);
+      watch(plan.sources.at(static_cast<int>(i)), entry, scratch, script);
+      script.add("close a watched descriptor", SYS_close, entry.target_fd);
+    }
+  }
 }
 
 void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& script) {
@@ -387,16 +398,23 @@ void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& scrip
 
 }  // namespace
 
+void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base, Scratch& scratch,
+                       Script& script) {
+  if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
+  watch_replaced(tree, plan, process, scratch, script);
+  for (const auto& placement : plan.placements) {
+    if (placement.slot.process != process) continue;
+    script.add("place a descriptor", SYS_dup3, placement.source, placement.slot.fd,
+               placement.slot.close_on_exec ? O_CLOEXEC : 0);
+  }
+}
+
 void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script) {
   for (const Descriptor& descriptor : tree.descriptors) {
     const int fd = number_in(descriptor, process);
     if (fd < 0) continue;
     for (const auto& entry : descriptor.epoll) {
-      if (entry.process != process) continue;
-      epoll_event event{};
-      event.events = entry.events;
-      event.data.u64 = entry.data;
-      script.add("fill an epoll set", SYS_epoll_ctl, fd, EPOLL_CTL_ADD, entry.target_fd, child.scratch().put(event));
+      if (entry.process == process && entry.descriptor < 0) watch(fd, entry, child.scratch(), script);
     }
     if (descriptor.fds[0].process == process) set_owner(descriptor, fd, child, script);
   }

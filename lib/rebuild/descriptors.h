@@ -38,7 +38,8 @@ Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& 
 Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, DescriptorPlan& plan);
 
 /// First in the child: every number below `base` closed, then each of the process's own placed. `process`: its index.
-void place_descriptors(const DescriptorPlan& plan, int process, int base, Script& script);
+void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base, Scratch& scratch,
+                       Script& script);
 /// Once all are placed: epoll sets, owners of asynchronous files.
 void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script);
 /// Files of /proc/PID, which can be opened only now that the processes are there.

@@ -249,7 +249,8 @@ OpenedFiles open_files(const store::TreeImage& tree, Inherited& inherited, Reaso
   for (size_t i = 0; i < uses.size(); ++i) {
     if (!uses[i].needed || tree.files[i].deleted) continue;
     struct stat now {};
-    if (::stat(tree.files[i].path.c_str(), &now) != 0) {
+    const char* path = tree.files[i].path.c_str();
+    if ((S_ISLNK(tree.files[i].mode) ? ::lstat(path, &now) : ::stat(path, &now)) != 0) {
       reasons.add(sys_error(tree.files[i].path, "is needed by the process"));
     } else {
       compare(tree.files[i], uses[i], now, reasons, progress);

@@ -54,7 +54,7 @@ class ProcessBuilder {
   Result<void> place() {
     if (image_.descriptors_of >= 0) return {};
     Script script;
-    place_descriptors(descriptors_, index_, base_, script);
+    place_descriptors(tree_, descriptors_, index_, base_, child_.scratch(), script);
     CKPT_TRY(child_.run(script));
     CKPT_TRY(open_proc_files(tree_, index_, child_));
     return open_pidfds(tree_, index_, spare_, child_);

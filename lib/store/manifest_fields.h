@@ -161,6 +161,7 @@ template <class A>
 void describe(A& a, typename A::template Of<EpollEntry> e) {
   a.number("process", e.process, 0);
   a.number("target_fd", e.target_fd, 0);
+  a.number("descriptor", e.descriptor, -1);
   a.number("events", e.events);
   a.hex("data", e.data);
 }

@@ -379,7 +379,10 @@ std::string check_relations(const TreeImage& tree) {
     faults.index(place + ".pipe", d.pipe, tree.pipes.size());
     faults.index(place + ".shared_memory", d.shared_memory, tree.shared_memory.size());
     faults.index(place + ".object", d.object, objects_of(tree, d.kind));
-    for (const EpollEntry& entry : d.epoll) faults.index(place + ".epoll", entry.process, tree.processes.size());
+    for (const EpollEntry& entry : d.epoll) {
+      faults.index(place + ".epoll", entry.process, tree.processes.size());
+      faults.index(place + ".epoll", entry.descriptor, tree.descriptors.size());
+    }
     for (const FdSlot& slot : d.fds) faults.index(place + ".fds", slot.process, tree.processes.size());
   }
   return faults.first();

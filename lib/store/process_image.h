@@ -199,6 +199,7 @@ struct FdSlot {
 struct EpollEntry {
   int process = 0;    ///< index into TreeImage::processes: in whose table `target_fd` is a number
   int target_fd = 0;
+  int descriptor = -1;  ///< index into TreeImage::descriptors, where the number no longer leads there
   uint32_t events = 0;
   uint64_t data = 0;
   bool operator==(const EpollEntry&) const = default;

@@ -79,7 +79,7 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a descriptor twice", [](auto& i, auto&) { i.descriptors.push_back(i.descriptors[0]); }},
       {"a file descriptor without a file", [](auto& i, auto&) { i.descriptors[0].file = -1; }},
       {"a pipe that is not there", [](auto& i, auto&) { i.descriptors[0].kind = DescriptorKind::kPipe; }},
-      {"an epoll set of what is closed", [](auto& i, auto&) { i.descriptors[0].epoll = {{0, 9, 1, 0}}; }},
+      {"an epoll set of what is closed", [](auto& i, auto&) { i.descriptors[0].epoll = {{0, 9, -1, 1, 0}}; }},
       {"a pipe that holds too much", [](auto& i, auto&) { i.pipes = {{4096, 0, 8192}}; }},
       {"no process", [](auto& i, auto&) { i.processes.clear(); }},
       {"a child before its parent", [](auto& i, auto&) { add_child(i).parent_pid = 7; }},

@@ -101,7 +101,7 @@ class Fill {
     space = kMaxSpaces - 1;
   }
   void one(EpollEntry& v) {
-    auto& [process, target_fd, events, data] = v;
+    auto& [process, target_fd, descriptor, events, data] = v;
     all(process, target_fd, events, data);
     process = 0;
     target_fd &= std::numeric_limits<int>::max();
