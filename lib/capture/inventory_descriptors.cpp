@@ -95,10 +95,10 @@ class DescriptorInventory {
       if (!fds) return std::move(fds).error();
       for (proc::OpenFd& open : *fds) places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link)});
     }
-    find_outside_pipes();
     for (const Place& place : places_) CKPT_TRY(add(place));
-    CKPT_TRY(take_terminals());
     CKPT_TRY(take_sockets());
+    CKPT_TRY(take_terminals());
+    CKPT_TRY(settle_pipes());
     check_epoll_targets();
     return {};
   }
@@ -108,27 +108,38 @@ class DescriptorInventory {
     out_.block(place.process, "descriptor " + std::to_string(place.fd), std::move(what), std::move(flag));
   }
 
-  /// A pipe is the tree's own when nobody else has it open, be its other end here or nowhere any more.
-  void find_outside_pipes() {
-    std::map<std::string, int> modes;
-    std::map<std::string, const Place*> ends;
-    for (const Place& place : places_) {
-      if (!starts_with(place.link, kPipePrefix)) continue;
-      auto info = proc::read_fdinfo(place.pid, place.fd);
-      int mode = info ? info->flags & O_ACCMODE : 0;
-      modes[place.link] |= mode == O_RDONLY ? 1 : mode == O_WRONLY ? 2 : 3;
-      ends[place.link] = &place;
+  /// A pipe is the tree's own when nobody else has it open, be its other end here, on its way, or nowhere any more. Any other
+  /// one is of the surroundings.
+  Result<void> settle_pipes() {
+    std::map<int, int> modes;
+    for (const Descriptor& d : out_.image.descriptors) {
+      if (d.kind != DescriptorKind::kPipe) continue;
+      const int mode = d.flags & O_ACCMODE;
+      modes[d.pipe] |= mode == O_RDONLY ? 1 : mode == O_WRONLY ? 2 : 3;
     }
-    std::set<std::string> whole;
-    for (const auto& [link, both] : modes) {
-      if (both == 3 || other_end_closed(*ends[link])) whole.insert(link);
-      else outside_pipes_.insert(link);
+    std::set<std::string> whole, outside;
+    for (const auto& [pipe, place] : pipe_places_) {
+      if (modes[pipe] == 3 || other_end_closed(place)) whole.insert(place.link);
+      else if (!may_be_on_its_way()) outside.insert(place.link);
     }
     // Looking through every process takes milliseconds: not while the target stands still.
     if (walk_.options.earlier != nullptr) out_.outside_pipes = walk_.options.earlier->outside_pipes;
     else if (!whole.empty()) out_.outside_pipes = held_outside(walk_.members, whole);
-    outside_pipes_.insert(out_.outside_pipes.begin(), out_.outside_pipes.end());
+    outside.insert(out_.outside_pipes.begin(), out_.outside_pipes.end());
+    for (Descriptor& d : out_.image.descriptors) {
+      if (d.kind != DescriptorKind::kPipe) continue;
+      const Place& place = pipe_places_.at(d.pipe);
+      if (outside.count(place.link) == 0) continue;
+      CKPT_TRY(take_external(place, place.link, "a pipe (" + place.link + ") whose other end is outside", d));
+      out_.image.pipes[static_cast<size_t>(d.pipe)] = {};
+      out_.pipe_contents[static_cast<size_t>(d.pipe)].clear();
+      d.pipe = -1;
+    }
+    return {};
   }
+
+  /// While the tree runs its queues are not looked into: what waits in one may be a descriptor.
+  bool may_be_on_its_way() const { return !walk_.options.frozen && sockets_hold_data_; }
 
   /// The reader of a pipe without writers is hung up on, the writer of one without readers sees an error.
   bool other_end_closed(const Place& place) const {
@@ -275,11 +286,10 @@ class DescriptorInventory {
   }
 
   Result<bool> take_pipe(const Place& place, Descriptor& d) {
-    if (outside_pipes_.count(place.link) != 0) {
-      return take_external(place, place.link, "a pipe (" + place.link + ") whose other end is outside", d);
-    }
     d.kind = DescriptorKind::kPipe;
-    return join_pipe(place, {0, pipe_inode(place.link)}, d);
+    CKPT_TRY_ASSIGN(bool joined, join_pipe(place, {0, pipe_inode(place.link)}, d));
+    pipe_places_.emplace(d.pipe, place);
+    return joined;
   }
 
   Result<bool> take_fifo(const Place& place, const struct stat& st, Descriptor& d) {
@@ -468,6 +478,8 @@ class DescriptorInventory {
 
   Result<void> add_socket(const Place& place, int index) {
     CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+    int waiting = 0;
+    sockets_hold_data_ = sockets_hold_data_ || (::ioctl(theirs.get(), FIONREAD, &waiting) == 0 && waiting > 0);
     const bool in_flight = place.pid == ::getpid();
     std::string subject = in_flight ? "a descriptor on its way" : fmt::format("process {}, descriptor {}", proc::describe_pid(place.pid), place.fd);
     const int holder = in_flight ? walk_.members[0].entry.pid : place.pid;
@@ -496,7 +508,9 @@ class DescriptorInventory {
   Result<void> take_sockets() {
     if (sockets_added_ == 0) return {};
     CKPT_TRY(sockets_.run());
-    out_.blockers.insert(out_.blockers.end(), sockets_.blockers.begin(), sockets_.blockers.end());
+    for (const Blocker& blocker : sockets_.blockers) {
+      if (blocker.flag != "--ext-unix-sk" || !may_be_on_its_way()) out_.blockers.push_back(blocker);
+    }
     out_.notes.insert(out_.notes.end(), sockets_.notes.begin(), sockets_.notes.end());
     for (size_t index : sockets_.established()) {
       UniqueFd fd(::fcntl(sockets_.fd(index), F_DUPFD_CLOEXEC, 0));
@@ -594,7 +608,8 @@ class DescriptorInventory {
   Walk& walk_;
   Inventory& out_;
   std::vector<Place> places_;
-  std::set<std::string> outside_pipes_;
+  std::map<int, Place> pipe_places_;  ///< a descriptor of each pipe
+  bool sockets_hold_data_ = false;
   std::map<std::string, std::map<Place, int, KernelFileOrder>> by_link_;  ///< link -> index of image.descriptors, -1: blocked
   std::map<std::pair<uint64_t, uint64_t>, PipeState> pipes_;              ///< by device and inode
   std::map<uint64_t, int> queues_;                                        ///< POSIX queues, by inode

@@ -31,19 +31,47 @@ Result<uint64_t> queue_size(int fd, unsigned long request) {
   return static_cast<uint64_t>(size);
 }
 
-Result<void> read_queue(int fd, int queue, uint64_t size, uint32_t& sequence, std::vector<std::byte>& bytes) {
+Result<uint32_t> queue_sequence(int fd, int queue) {
   if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0)
     return sys_error("TCP connection", "cannot choose a queue");
+  uint32_t sequence = 0;
   socklen_t length = sizeof sequence;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &sequence, &length) != 0)
     return sys_error("TCP connection", "cannot read a sequence number");
-  if (size == 0) return {};
+  return sequence;
+}
+
+/// False: it has less by now.
+Result<bool> read_queue(int fd, int queue, uint64_t size, std::vector<std::byte>& bytes) {
+  if (size == 0) return true;
+  CKPT_TRY(queue_sequence(fd, queue));  // chooses it
   size_t start = bytes.size();
   bytes.resize(start + size);
   ssize_t got = ::recv(fd, bytes.data() + start, size, MSG_PEEK | MSG_DONTWAIT);
-  if (got < 0) return sys_error("TCP connection", "cannot read a queue");
-  if (static_cast<uint64_t>(got) != size) return Error(Code::kIo, "TCP connection", "cannot read all of a queue");
-  return {};
+  if (got < 0 && errno != EAGAIN) return sys_error("TCP connection", "cannot read a queue");
+  return got >= 0 && static_cast<uint64_t>(got) == size;
+}
+
+/// What moves when a packet arrives.
+struct QueueState {
+  int state = 0;
+  uint64_t received = 0, out = 0, unsent = 0;
+  uint32_t receive_sequence = 0, send_sequence = 0;
+  bool operator==(const QueueState&) const = default;
+};
+
+Result<QueueState> read_queue_state(int fd) {
+  QueueState out;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  out.state = info.tcpi_state;
+  CKPT_TRY_ASSIGN(out.received, queue_size(fd, FIONREAD));
+  CKPT_TRY_ASSIGN(out.out, queue_size(fd, kOutQueue));
+  CKPT_TRY_ASSIGN(out.unsent, queue_size(fd, kOutQueueUnsent));
+  CKPT_TRY_ASSIGN(out.receive_sequence, queue_sequence(fd, TCP_RECV_QUEUE));
+  CKPT_TRY_ASSIGN(out.send_sequence, queue_sequence(fd, TCP_SEND_QUEUE));
+  return out;
 }
 
 Result<void> take_repair_state(int fd, TcpConnection& tcp) {
@@ -95,22 +123,40 @@ Result<uint32_t> take_tcp_state(int fd, Socket& socket) {
   return 0;
 }
 
-Result<void> take_tcp_queues(OptionGuard& guard, int fd, Socket& socket, std::vector<std::byte>& bytes) {
+namespace {
+
+/// False: a packet came in between, and what was taken does not fit together.
+Result<bool> try_to_take_queues(int fd, Socket& socket, std::vector<std::byte>& bytes) {
+  socket.tcp = TcpConnection();
+  CKPT_TRY(take_tcp_state(fd, socket));
   TcpConnection& tcp = socket.tcp;
-  CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(guard, fd));
   CKPT_TRY(take_repair_state(fd, tcp));
-  CKPT_TRY_ASSIGN(tcp.receive_size, queue_size(fd, FIONREAD));
-  CKPT_TRY_ASSIGN(uint64_t out, queue_size(fd, kOutQueue));
-  CKPT_TRY_ASSIGN(uint64_t unsent, queue_size(fd, kOutQueueUnsent));
-  bool fin_unacked = sent_fin(tcp.state) && tcp.state != kFinWait2 && out > 0;
-  bool fin_unsent = fin_unacked && unsent > 0;
-  tcp.send_size = out - (fin_unacked ? 1 : 0);
-  tcp.unsent_size = unsent - (fin_unsent ? 1 : 0);
-  CKPT_TRY(read_queue(fd, TCP_RECV_QUEUE, tcp.receive_size, tcp.receive_sequence, bytes));
-  CKPT_TRY(read_queue(fd, TCP_SEND_QUEUE, tcp.send_size, tcp.send_sequence, bytes));
-  if (received_fin(tcp.state)) --tcp.receive_sequence;
-  if (sent_fin(tcp.state)) --tcp.send_sequence;
-  return {};
+  CKPT_TRY_ASSIGN(QueueState before, read_queue_state(fd));
+  bool fin_unacked = sent_fin(tcp.state) && tcp.state != kFinWait2 && before.out > 0;
+  bool fin_unsent = fin_unacked && before.unsent > 0;
+  tcp.receive_size = before.received;
+  tcp.send_size = before.out - (fin_unacked ? 1 : 0);
+  tcp.unsent_size = before.unsent - (fin_unsent ? 1 : 0);
+  tcp.receive_sequence = before.receive_sequence - (received_fin(tcp.state) ? 1 : 0);
+  tcp.send_sequence = before.send_sequence - (sent_fin(tcp.state) ? 1 : 0);
+  CKPT_TRY_ASSIGN(bool received, read_queue(fd, TCP_RECV_QUEUE, tcp.receive_size, bytes));
+  CKPT_TRY_ASSIGN(bool sent, read_queue(fd, TCP_SEND_QUEUE, tcp.send_size, bytes));
+  CKPT_TRY_ASSIGN(QueueState after, read_queue_state(fd));
+  return received && sent && before == after && before.state == tcp.state;
+}
+
+}  // namespace
+
+Result<void> take_tcp_queues(OptionGuard& guard, int fd, Socket& socket, std::vector<std::byte>& bytes) {
+  constexpr int kAttempts = 1000;  // some 10 us each: as long as packets keep coming, but not for ever
+  CKPT_TRY_ASSIGN(RepairMode repair, RepairMode::enter(guard, fd));
+  const size_t start = bytes.size();
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    bytes.resize(start);
+    CKPT_TRY_ASSIGN(bool taken, try_to_take_queues(fd, socket, bytes));
+    if (taken) return {};
+  }
+  return Error(Code::kBusy, "TCP connection", "receives without a pause: its state cannot be taken");
 }
 
 }  // namespace ckpt::capture

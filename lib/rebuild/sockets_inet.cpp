@@ -107,19 +107,39 @@ Result<void> InetMaker::fill(size_t index) {
   return {};
 }
 
-/// SO_REUSEADDR for the time of bind: connections that have just ended may still hold the port.
+/// SO_REUSEADDR for the time of bind and listen, which both look at the port: connections that have just ended may still
+/// hold it.
+class ReusedAddress {
+ public:
+  explicit ReusedAddress(int fd) : fd_(fd) {
+    socklen_t size = sizeof before_;
+    const int on = 1;
+    ok_ = ::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before_, &size) == 0 &&
+          ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
+  }
+  Result<void> end(const Socket& socket) {
+    ok_ = ok_ && ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &before_, sizeof before_) == 0;
+    return ok_ ? Result<void>() : sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
+  }
+
+ private:
+  int fd_, before_ = 0;
+  bool ok_ = false;
+};
+
 Result<void> InetMaker::make_bound(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
-  int fd = work_.fds[index].get(), on = 1, before = 0;
+  int fd = work_.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work_.notes));
-  socklen_t size = sizeof before;
-  if (::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, &size) != 0 ||
-      ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0)
-    return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
+  ReusedAddress reused(fd);
   CKPT_TRY(bind_inet(fd, socket));
-  if (::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before, sizeof before) != 0)
-    return sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
+  if (socket.state == SocketState::kListening && ::listen(fd, socket.backlog) != 0) {
+    Error error = sys_error(subject_of(socket), "cannot listen");
+    if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
+    return error;
+  }
+  CKPT_TRY(reused.end(socket));
   if (socket.state == SocketState::kUnconnected) return set_options(fd, socket, true, work_.notes);
   return {};
 }
@@ -128,11 +148,6 @@ Result<void> InetMaker::make_listening(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY(make_bound(index));
   int fd = work_.fds[index].get();
-  if (::listen(fd, socket.backlog) != 0) {
-    Error error = sys_error(subject_of(socket), "cannot listen");
-    if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
-    return error;
-  }
   CKPT_TRY(shut_down(fd, socket));
   return set_options(fd, socket, true, work_.notes);
 }

@@ -21,15 +21,15 @@
 static int g_shm = -1;
 
 static void hold_nothing(void) {}
-static void hold_tcp(void) {
-  int fd = socket(AF_INET, SOCK_STREAM, 0);
+static void hold_connection(void) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
   struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof address;
   CHECK_EQUAL(bind(fd, (struct sockaddr*)&address, sizeof address), 0);
   CHECK_EQUAL(listen(fd, 5), 0);
-}
-static void hold_unix(void) {
-  int pair[2];
-  CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, pair), 0);
+  CHECK_EQUAL(getsockname(fd, (struct sockaddr*)&address, &size), 0);
+  CHECK_EQUAL(connect(client, (struct sockaddr*)&address, size), 0);
+  CHECK(accept(fd, NULL, NULL) >= 0);
 }
 static void hold_io_uring(void) {
   struct io_uring_params params;
@@ -41,7 +41,6 @@ static void hold_aio(void) {
   aio_context_t context = 0;
   if (syscall(SYS_io_setup, 4, &context) != 0) target_skip("aio: %s", strerror(errno));
 }
-static void hold_inotify(void) { CHECK(inotify_add_watch(inotify_init1(0), ".", IN_CREATE) >= 0); }
 static void hold_sysv(void) {
   g_shm = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
   if (g_shm < 0) target_skip("System V shared memory: %s", strerror(errno));
@@ -65,20 +64,16 @@ static void hold_userfaultfd(void) {
   struct uffdio_register range = {.range = {(uintptr_t)map_pages(8192), 8192}, .mode = UFFDIO_REGISTER_MODE_MISSING};
   CHECK_EQUAL(ioctl(fd, UFFDIO_REGISTER, &range), 0);
 }
-static void hold_lock(void) {
-  int fd = open("locked", O_CREAT | O_RDWR, 0600);
-  CHECK_EQUAL(flock(fd, LOCK_EX), 0);
-}
-static void hold_pidfd(void) { CHECK(syscall(SYS_pidfd_open, getpid(), 0) >= 0); }
+static void hold_stranger(void) { CHECK(syscall(SYS_pidfd_open, getppid(), 0) >= 0); }
 
 static const struct Thing {
   const char* name;
   void (*hold)(void);
 } kThings[] = {
-    {"nothing", hold_nothing},     {"tcp", hold_tcp},             {"unix", hold_unix},             {"io_uring", hold_io_uring},
-    {"aio", hold_aio},             {"inotify", hold_inotify},       {"sysv", hold_sysv},
-    {"seccomp", hold_seccomp},     {"hugetlb", hold_hugetlb},       {"userfaultfd", hold_userfaultfd},
-    {"lock", hold_lock},             {"pidfd", hold_pidfd},         };
+    {"nothing", hold_nothing}, {"connection", hold_connection}, {"io_uring", hold_io_uring},
+    {"aio", hold_aio},         {"sysv", hold_sysv},             {"seccomp", hold_seccomp},
+    {"hugetlb", hold_hugetlb}, {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
+};
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 
 int main(int argc, char** argv) {

@@ -1,5 +1,4 @@
 // A netlink socket: port number, groups, options, and answers to new questions.
-// NOT CARRIED YET
 #include <linux/netlink.h>
 #include <linux/rtnetlink.h>
 #include <sys/socket.h>

@@ -1,5 +1,4 @@
 // Options of sockets of several kinds.
-// NOT CARRIED YET
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>

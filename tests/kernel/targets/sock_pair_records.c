@@ -1,5 +1,4 @@
 // Socket pairs of datagrams and of records: borders between messages stay, empty messages count, buffers stay as large.
-// NOT CARRIED YET
 #include <sys/socket.h>
 
 #include "target.h"

@@ -1,5 +1,4 @@
 // Socket pairs (stream): empty, with bytes both ways, full, larger buffers, one end shared by dup, used on afterwards.
-// NOT CARRIED YET
 #include <sys/socket.h>
 
 #include "target.h"

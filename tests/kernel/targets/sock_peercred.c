@@ -1,6 +1,5 @@
 // Peer credentials, of a pair and of a connection between processes, and credentials that came with messages: they name
 // those who made the calls, also one that has ended since.
-// NOT CARRIED YET
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <sys/wait.h>

@@ -1,5 +1,4 @@
 // A raw IP socket and a packet socket.
-// NOT CARRIED YET
 #include <arpa/inet.h>
 #include <net/if.h>
 #include <netinet/in.h>

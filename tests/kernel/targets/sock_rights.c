@@ -1,5 +1,4 @@
 // Descriptors in flight: a file, an end of a pipe, a socket with bytes of its own, and the socket that carries them.
-// NOT CARRIED YET
 #include <sys/socket.h>
 #include <sys/stat.h>
 

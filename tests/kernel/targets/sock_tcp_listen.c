@@ -1,5 +1,4 @@
 // TCP sockets that listen, over IPv4 and IPv6: port, backlog, and new connections.
-// NOT CARRIED YET
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>

@@ -1,6 +1,5 @@
 // TCP connections with both ends inside (--tcp-established): bytes in both queues, an end that was shut down, used on
 // afterwards.
-// NOT CARRIED YET
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>

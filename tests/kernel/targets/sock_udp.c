@@ -1,5 +1,4 @@
 // UDP over IPv4 and IPv6: addresses, a connected peer, queued datagrams with their senders, an empty one among them.
-// NOT CARRIED YET
 #include <netinet/in.h>
 #include <sys/socket.h>
 

@@ -1,5 +1,4 @@
 // Abstract names: a listening socket, its connection, and the name taken for nobody else.
-// NOT CARRIED YET
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,5 +1,4 @@
 // Datagram sockets with names: queued messages keep their senders, also one that is gone; a connected client sends on.
-// NOT CARRIED YET
 #include <stddef.h>
 #include <sys/socket.h>
 #include <sys/un.h>

@@ -1,5 +1,4 @@
 // The urgent byte (MSG_OOB) of a unix stream, in the middle of what waits and at its end.
-// NOT CARRIED YET
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 
