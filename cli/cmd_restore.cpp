@@ -57,7 +57,7 @@ Command::Run add_restore(CLI::App& app) {
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs")->type_name("FILE");
   app.add_flag("-j,--shell-job", options->shell_job,
                "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
-  app.add_flag("--tcp-established", "Accepted: the connections of an image go on in any case");
+  app.add_flag("--tcp-established")->description("Accepted: the connections of an image go on in any case");
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   return [options](Context& context) { return run_restore(*options, context); };
 }

@@ -17,6 +17,9 @@ _ckpt() {
     pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev|pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-j|pre-dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -28,6 +31,9 @@ _ckpt() {
     dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev|dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-j|dump:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -40,10 +46,14 @@ _ckpt() {
     restore:-d|restore:--detach|restore:--restore-detached) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--pidfile) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-j|restore:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-j|check:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     list:-h|list:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:-h|convert:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist' -- "$cur")); return ;;
@@ -67,10 +77,10 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    check) words='-h --help -p -t --pid --tree -j --shell-job --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --version -h --help --json --progress --color -q --quiet' ;;

@@ -45,17 +45,24 @@ void Inventory::block(size_t process, const std::string& subject, std::string wh
 Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& entries, std::vector<Member> known) {
   std::vector<Member> out;
   for (const proc::TreeEntry& entry : entries) {
+    auto stat = proc::read_stat(entry.pid);
+    if (!stat && stat.error().code == Code::kNotFound && entry.parent >= 0) continue;  // it has ended since
+    if (!stat) return std::move(stat).error();
     Member& member = out.emplace_back();
     member.entry = entry;
-    auto stat = proc::read_stat(entry.pid);
-    if (!stat) return std::move(stat).error();
     member.start_time = stat->start_time;
     if (entry.zombie) continue;
     auto same = [&](const Member& m) { return m.entry.pid == entry.pid && m.start_time == member.start_time && m.pidfd; };
     if (auto old = std::find_if(known.begin(), known.end(), same); old != known.end()) {
       member.pidfd = std::move(old->pidfd);
     } else {
-      CKPT_TRY_ASSIGN(member.pidfd, proc::open_pidfd(entry.pid));
+      auto opened = proc::open_pidfd(entry.pid);
+      if (!opened && opened.error().code == Code::kNotFound && entry.parent >= 0) {
+        out.pop_back();
+        continue;
+      }
+      if (!opened) return std::move(opened).error();
+      member.pidfd = std::move(*opened);
     }
   }
   return out;

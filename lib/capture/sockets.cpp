@@ -243,8 +243,50 @@ Result<void> SocketCapture::run() {
       return done;
     }
   }
+  auto matched = match_connections();
   guard_.reset();
+  CKPT_TRY(matched);
   return UnixLinks(*this).run();
+}
+
+Result<void> SocketCapture::take_connection_again(size_t index) {
+  CKPT_TRY_ASSIGN(OptionGuard * guarding, guard());
+  contents[index].clear();
+  CKPT_TRY(take_tcp_queues(*guarding, open_[index].fd.get(), sockets[index], contents[index]));
+  sockets[index].content_size = contents[index].size();
+  return {};
+}
+
+/// Both ends of a connection are taken one after the other, and packets pass in between. What the one has forgotten as
+/// received the other must have; what the other has already, the one did send.
+Result<void> SocketCapture::match_connections() {
+  constexpr int kAttempts = 100;
+  std::map<std::pair<std::vector<uint8_t>, std::vector<uint8_t>>, size_t> by_names;
+  for (size_t i : established()) by_names[{sockets[i].name, sockets[i].peer_name}] = i;
+  auto is_after = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; };
+  // An end that is taken again is a sender too, so all are looked at once more.
+  bool lost = options_.contents;
+  for (int attempt = 0; attempt < kAttempts && lost; ++attempt) {
+    lost = false;
+    for (const auto& [names, sender] : by_names) {
+      auto found = by_names.find({names.second, names.first});
+      if (found == by_names.end()) continue;
+      const store::TcpConnection& sent = sockets[sender].tcp;
+      const uint32_t acknowledged = sent.send_sequence - static_cast<uint32_t>(sent.send_size);
+      if (!is_after(acknowledged, sockets[found->second].tcp.receive_sequence)) continue;
+      lost = true;
+      CKPT_TRY(take_connection_again(found->second));
+    }
+  }
+  if (lost) return fail(Code::kBusy, "TCP connections", "receive without a pause: their state cannot be taken");
+  for (const auto& [names, sender] : by_names) {
+    auto found = by_names.find({names.second, names.first});
+    if (found == by_names.end() || !options_.contents) continue;
+    store::TcpConnection& sent = sockets[sender].tcp;
+    const uint32_t received = sockets[found->second].tcp.receive_sequence;
+    if (is_after(received, sent.send_sequence - static_cast<uint32_t>(sent.unsent_size))) sent.unsent_size = sent.send_sequence - received;
+  }
+  return {};
 }
 
 Result<OptionGuard*> SocketCapture::guard() {

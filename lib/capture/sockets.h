@@ -63,6 +63,8 @@ class SocketCapture {
   friend class UnixLinks;
   void block(size_t index, std::string what, std::string flag = "");
   void note(size_t index, const std::string& what);
+  Result<void> take_connection_again(size_t index);
+  Result<void> match_connections();
 
   /// Made when the first setting has to be changed; gone when `run` returns.
   Result<OptionGuard*> guard();

@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
+#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -34,27 +35,38 @@ Result<void> control(int fd, unsigned long request, const void* argument, const 
   return {};
 }
 
-/// The kernel gives the lowest number that is free, so the ones below those wanted are held meanwhile.
-std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
-  std::map<int, UniqueFd> out;
+/// The kernel gives the lowest number that is free, so the ones below those wanted are held meanwhile. What could not be had
+/// is left in `wanted`.
+Result<void> allocate_free(std::set<int>& wanted, std::map<int, UniqueFd>& out) {
   std::vector<UniqueFd> others;
-  while (!wanted.empty()) {
-    auto master = io::open_file("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK);
+  for (auto next = wanted.begin(); next != wanted.end();) {
+    CKPT_TRY_ASSIGN(UniqueFd master, io::open_file("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
     unsigned number = 0;
-    if (!master || ::ioctl(master->get(), TIOCGPTN, &number) != 0) {
-      reasons.add(master ? sys_error("/dev/ptmx", "cannot make a terminal") : master.error());
-      break;
+    if (::ioctl(master.get(), TIOCGPTN, &number) != 0) return sys_error("/dev/ptmx", "cannot make a terminal");
+    const int index = static_cast<int>(number);
+    while (next != wanted.end() && *next < index) ++next;
+    if (next != wanted.end() && *next == index) {
+      out[index] = std::move(master);
+      next = wanted.erase(next);
+    } else {
+      others.push_back(std::move(master));
     }
-    int index = static_cast<int>(number);
-    while (!wanted.empty() && *wanted.begin() < index) {
-      reasons.add(Code::kBusy, fmt::format("terminal /dev/pts/{} is in use", *wanted.begin()));
-      wanted.erase(wanted.begin());
-    }
-    if (wanted.erase(index) != 0)
-      out[index] = std::move(*master);
-    else
-      others.push_back(std::move(*master));
   }
+  return {};
+}
+
+/// Another restore may hold a number for a moment, on its way to a higher one.
+std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
+  constexpr int kAttempts = 50;
+  std::map<int, UniqueFd> out;
+  for (int attempt = 0; attempt < kAttempts && !wanted.empty(); ++attempt) {
+    if (attempt > 0) ::usleep(20'000);
+    if (auto done = allocate_free(wanted, out); !done) {
+      reasons.add(done.error());
+      return out;
+    }
+  }
+  for (int index : wanted) reasons.add(Code::kBusy, fmt::format("terminal /dev/pts/{} is in use", index));
   return out;
 }
 

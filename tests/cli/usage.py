@@ -47,7 +47,7 @@ def unknown_options_are_refused_by_name():
         yield from problems([verb, *RIGHT.get(verb, []), "--no-such-flag"], 2,
                             err=f"ckpt: {verb}: unknown option '--no-such-flag'" + HINT)
     for verb in ("dump", "restore"):
-        for flag in ("--tcp-established", "--link-remap", "--ext-unix-sk"):
+        for flag in ("--enable-fs", "--link-remap", "--track-mem"):
             yield from problems([verb, *RIGHT[verb], flag], 2, err=f"criu's option '{flag}' is not supported" + HINT)
 
 

@@ -73,6 +73,7 @@ int main(int argc, char** argv) {
   CHECK(size >= (ssize_t)sizeof(struct inotify_event));
   const struct inotify_event* first = (const struct inotify_event*)byte;
   if (first->mask != IN_Q_OVERFLOW) CHECK(first->mask == IN_CREATE && strcmp(first->name, "lost") == 0);
+  CHECK(unlink("other/found") == 0 || errno == ENOENT);
   touch("other/found");
   size = read(unread, byte, sizeof byte);
   CHECK(size > (ssize_t)sizeof(struct inotify_event) && first->mask == IN_CREATE && strcmp(first->name, "found") == 0);

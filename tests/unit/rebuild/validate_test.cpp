@@ -83,7 +83,7 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a pipe that holds too much", [](auto& i, auto&) { i.pipes = {{4096, 0, 8192}}; }},
       {"no process", [](auto& i, auto&) { i.processes.clear(); }},
       {"a child before its parent", [](auto& i, auto&) { add_child(i).parent_pid = 7; }},
-      {"a number that two processes have", [](auto& i, auto&) { add_child(i).threads[0].tid = i.processes[1].pid = 100; }},
+      {"a number that two processes have", [](auto& i, auto&) { add_child(i), i.processes[1].threads[0].tid = i.processes[1].pid = 100; }},
       {"two processes in one memory space", [](auto& i, auto&) { add_child(i).space = 0; }},
       {"a root that has ended", [](auto& i, auto&) { i.processes[0].zombie = true; }},
       {"an open file of a zombie", [](auto& i, auto&) { add_child(i).zombie = true, i.descriptors[0].fds[0].process = 1; }},

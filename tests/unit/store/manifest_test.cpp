@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "lib/base/json_layout.h"
+#include "lib/store/terminal_fields.h"
 #include "tests/unit/store/helpers.h"
 
 using namespace ckpt;
@@ -166,6 +167,7 @@ class Fill {
     auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles);
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
+    ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
     files.resize(kEntries), pipes.resize(kEntries), shared.resize(kEntries);
     processes.emplace_back();
