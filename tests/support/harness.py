@@ -19,6 +19,8 @@ import time
 PR_SET_CHILD_SUBREAPER = 36
 SKIPPED = 77
 CKPT = os.environ.get("CKPT_BIN", "ckpt")
+if os.sep in CKPT:
+    CKPT = os.path.abspath(CKPT)
 TARGETS = os.environ.get("CKPT_TARGETS", ".")
 TIMEOUT = float(os.environ.get("CKPT_TEST_TIMEOUT", "60"))
 
@@ -34,6 +36,17 @@ class Skip(Exception):
 def become_subreaper():
     if ctypes.CDLL(None, use_errno=True).prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+    def end(number, _):
+        for pid in tree_of(os.getpid())[1:]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        os._exit(128 + number)
+    # Also a test that is broken off leaves no process.
+    signal.signal(signal.SIGTERM, end)
+    signal.signal(signal.SIGINT, end)
 
 
 def wait_until(condition, what, timeout=None, pause=0.002):
