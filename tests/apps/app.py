@@ -11,6 +11,7 @@ its standard output, which is a file: `round N` as it goes on, `answers JSON` wh
 On with CKPT_APPS=1 in the environment. CKPT_BIN is the ckpt to test.
 """
 import argparse
+import ctypes
 import glob
 import json
 import os
@@ -152,6 +153,7 @@ class Process:
         between()
         count = len(tree_of(self.pid))
         done = ckpt("dump", "--json", "-p", self.pid, "-f", last, "--prev", first, *flags, timeout=120).expect(0).document()
+        self.run.images.append(done["id"])
         wait_until(lambda: not self.running(), f"{self.name} does not end after its dump", 20)
         self.run.reap_orphans()
         self.run.figures.append(
@@ -184,7 +186,7 @@ class Run:
         self.place, self.variant, self.straight = place, variant, straight
         self.folder = place.folder("work")
         os.chmod(self.folder, 0o777)
-        self.processes, self.figures = [], []
+        self.processes, self.figures, self.images = [], [], []
         self.tidy = lambda: None  # what is left outside of the folder, once the processes are gone
 
     def start(self, name, command, **popen):
@@ -209,6 +211,21 @@ class Run:
         for process in self.processes:
             process.kill()
         self.tidy()
+        for image in self.images:
+            remove_packet_filter(image)
+
+
+def remove_packet_filter(image):
+    """What holds off the connections of an image that was never restored."""
+    try:
+        library = ctypes.CDLL("libnftables.so.1")
+    except OSError:
+        return
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(library.nft_ctx_new(0))
+    library.nft_ctx_buffer_error(context)  # most often there is none
+    library.nft_run_cmd_from_buffer(context, f"delete table inet ckpt-{image}".encode())
+    library.nft_ctx_free(context)
 
 
 # For drivers.
