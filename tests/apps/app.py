@@ -153,7 +153,7 @@ class Process:
         between()
         count = len(tree_of(self.pid))
         done = ckpt("dump", "--json", "-p", self.pid, "-f", last, "--prev", first, *flags, timeout=120).expect(0).document()
-        self.run.images.append(done["id"])
+        self.run.filters += re.findall(r'"packet_filter": *"(\w+)"', read_text(os.path.join(last, "manifest.json")))
         wait_until(lambda: not self.running(), f"{self.name} does not end after its dump", 20)
         self.run.reap_orphans()
         self.run.figures.append(
@@ -186,7 +186,7 @@ class Run:
         self.place, self.variant, self.straight = place, variant, straight
         self.folder = place.folder("work")
         os.chmod(self.folder, 0o777)
-        self.processes, self.figures, self.images = [], [], []
+        self.processes, self.figures, self.filters = [], [], []
         self.tidy = lambda: None  # what is left outside of the folder, once the processes are gone
 
     def start(self, name, command, **popen):
@@ -211,11 +211,11 @@ class Run:
         for process in self.processes:
             process.kill()
         self.tidy()
-        for image in self.images:
-            remove_packet_filter(image)
+        for name in self.filters:
+            remove_packet_filter(name)
 
 
-def remove_packet_filter(image):
+def remove_packet_filter(name):
     """What holds off the connections of an image that was never restored."""
     try:
         library = ctypes.CDLL("libnftables.so.1")
@@ -224,7 +224,7 @@ def remove_packet_filter(image):
     library.nft_ctx_new.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.nft_ctx_new(0))
     library.nft_ctx_buffer_error(context)  # most often there is none
-    library.nft_run_cmd_from_buffer(context, f"delete table inet ckpt-{image}".encode())
+    library.nft_run_cmd_from_buffer(context, f"delete table inet ckpt-{name}".encode())
     library.nft_ctx_free(context)
 
 
