@@ -17,7 +17,7 @@ import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, check_released, ckpt, differences,
-                     fingerprint, reap_strays, tree_of, wait_until)
+                     fingerprint, reap_strays, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
 INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
@@ -61,7 +61,7 @@ def pre_dump(target, name, *more):
 
 
 def dump(target, name, *more):
-    tree = tree_of(target.pid)
+    tree = target.tree()
     ckpt("dump", "-p", target.pid, "-f", image(target, name), *flags_of(target), *more).expect(0)
     target.reap(tree)
 

@@ -98,9 +98,18 @@ def state_of(pid, tid=None):
     return stat[0] if stat else ""
 
 
-def session_of(pid):
+def stat_field(pid, number):
+    """Of /proc/PID/stat, counted as proc(5) does; 0 where there is no such process."""
     stat = read_text(f"/proc/{pid}/stat").rpartition(")")[2].split()
-    return int(stat[3]) if stat else 0
+    return int(stat[number - 3]) if stat else 0
+
+
+def session_of(pid):
+    return stat_field(pid, 6)
+
+
+def birth_of(pid):
+    return stat_field(pid, 22)
 
 
 def tids_of(pid):
@@ -319,12 +328,18 @@ class Target:
         return False
 
     def reap(self, tree=()):
-        """`tree`: the descendants, as they were while the root was there. Those whose parents are gone are our children."""
+        """`tree`: from `tree()`, while the root was there. Those whose parents are gone are our children."""
         wait_until(lambda: not self.running(), f"process {self.pid} does not end ({self.where()})", 20)
         # Those that are younger than `tree` are known by their session.
-        young = [pid for pid in all_children() if session_of(pid) == self.pid]
-        for pid in (self.pid, *tree, *young):
-            wait_until(lambda pid=pid: not exists_unreaped(pid), f"pid {pid} is still taken", 5)
+        young = {pid: birth_of(pid) for pid in all_children() if session_of(pid) == self.pid}
+        for pid, birth in (dict(tree) | young | {self.pid: None}).items():
+            def gone(pid=pid, birth=birth):
+                return not exists_unreaped(pid) or birth not in (None, birth_of(pid))  # or the number is another's by now
+            wait_until(gone, f"pid {pid} is still taken", 5)
+
+    def tree(self):
+        """What `reap` takes: itself and its descendants, with the times of their births."""
+        return {pid: birth_of(pid) for pid in tree_of(self.pid)}
 
     def adopt(self):
         """A restore has put the process back: it is our child again, being a subreaper's."""
@@ -334,7 +349,7 @@ class Target:
             raise Failure(f"the restored process {self.pid} has ended: {self.ending}\n{self.log_tail()}")
 
     def kill(self):
-        tree = tree_of(self.pid)
+        tree = self.tree()
         for pid in tree if self.running() else []:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -363,10 +378,11 @@ class Target:
         """The target verifies itself and ends."""
         with open(self._path(".check"), "w") as stream:
             stream.write(str(self.steps if steps is None else steps))
+        tree = self.tree()
         os.rename(self._path(".check"), self._path("check"))
         self._wait_for("result")
         verdict = self._read("result").strip()
-        self.reap()
+        self.reap(tree)
         if verdict != f"pass {self.number}":
             raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
 
