@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
+#include "cli/dump_flags.h"
 #include "lib/base/text.h"
 #include "lib/engine/restore.h"
 
@@ -58,6 +58,7 @@ Command::Run add_restore(CLI::App& app) {
   app.add_flag("-j,--shell-job", options->shell_job,
                "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
   app.add_flag("--tcp-established")->description("Accepted: the connections of an image go on in any case");
+  add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   return [options](Context& context) { return run_restore(*options, context); };
 }

@@ -14,6 +14,11 @@ void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets) {
   app.add_flag("--ext-unix-sk", sockets.external_unix, "Unix sockets with a peer outside connect to its address again");
 }
 
+void add_action_flags(CLI::App& app, engine::Actions& actions) {
+  app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times")->type_name("FILE");
+  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done")->type_name("FD");
+}
+
 void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants")->required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
@@ -22,6 +27,8 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   add_socket_flags(app, flags.options.sockets);
   app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
+  add_action_flags(app, flags.options.actions);
+  app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")->check(CLI::PositiveNumber)->type_name("SECONDS");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
@@ -36,6 +43,7 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   flags.options.dir = flags.dir;
   flags.options.prev = flags.prev;
   flags.options.compress = !flags.no_compress;
+  flags.options.freeze_timeout_us = static_cast<uint64_t>(flags.timeout_s * 1e6);
   return {};
 }
 

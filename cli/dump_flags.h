@@ -14,8 +14,10 @@ struct DumpFlags {
   bool no_compress = false;
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;
+  double timeout_s = 10;
 };
 void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets);
+void add_action_flags(CLI::App& app, engine::Actions& actions);
 void add_dump_flags(CLI::App& app, DumpFlags& flags);
 /// Checks values that no parser knows: the pid, folders that are URLs.
 Result<void> finish_dump_flags(DumpFlags& flags);

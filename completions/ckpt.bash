@@ -21,6 +21,9 @@ _ckpt() {
     pre-dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -35,6 +38,9 @@ _ckpt() {
     dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -47,6 +53,8 @@ _ckpt() {
     restore:--pidfile) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-j|restore:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -77,9 +85,9 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --action-script --status-fd -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --version -h --help --json --progress --color -q --quiet' ;;

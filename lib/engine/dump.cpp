@@ -76,6 +76,8 @@ class Capture {
   void let_run();
   Result<void> commit(const char* kind);
   void keep_tracking();
+  Result<void> act(const char* action);
+  void finish_actions();
   Result<void> end_target();
   DumpReport report(std::string target_state);
   bool any_tracked() const;
@@ -418,6 +420,12 @@ void Capture::keep_tracking() {
   }
 }
 
+/// Of a tree that runs on: nothing depends on the scripts any more.
+void Capture::finish_actions() {
+  if (auto done = act("post-dump"); !done) progress_.note(done.error().text());
+  options_.actions.ready();
+}
+
 Result<void> Capture::end_target() {
   CKPT_TRY(connections_.silence(now_.connections));
   auto ended = frozen_->kill();
@@ -436,10 +444,15 @@ DumpReport Capture::report(std::string target_state) {
   return out;
 }
 
+Result<void> Capture::act(const char* action) {
+  return options_.actions.run(action, options_.pid, std::filesystem::absolute(options_.dir), cancel_);
+}
+
 Result<DumpReport> Capture::run_pre_dump() {
   CKPT_TRY(look_first());
   CKPT_TRY(choose_parent());
   CKPT_TRY(open_image());
+  CKPT_TRY(act("pre-dump"));
   spawn_keepers();
   CKPT_TRY(freeze());
   CKPT_TRY(describe());
@@ -460,6 +473,7 @@ Result<DumpReport> Capture::run_pre_dump() {
   phase("copy");
   CKPT_TRY(commit("pre-dump"));
   keep_tracking();
+  finish_actions();
   return report("running");
 }
 
@@ -467,6 +481,7 @@ Result<DumpReport> Capture::run_dump() {
   CKPT_TRY(look_first());
   CKPT_TRY(choose_parent());
   CKPT_TRY(open_image());
+  CKPT_TRY(act("pre-dump"));
   prepare_staging();
   const bool runs_on = options_.after == DumpOptions::After::kLeaveRunning;
   ends_target_ = options_.after == DumpOptions::After::kEnd;
@@ -487,14 +502,19 @@ Result<DumpReport> Capture::run_dump() {
   CKPT_TRY(commit("dump"));
   if (runs_on) {
     keep_tracking();
+    finish_actions();
     return report("running");
   }
+  // The image is there whatever comes now; a script that fails keeps the tree alive.
+  CKPT_TRY(act("post-dump"));
   if (options_.after == DumpOptions::After::kLeaveStopped) {
     for (const capture::Member& member : members_) ::kill(member.entry.pid, SIGSTOP);
     frozen_->release();
+    options_.actions.ready();
     return report("stopped");
   }
   CKPT_TRY(end_target());
+  options_.actions.ready();
   return report("ended");
 }
 

@@ -9,6 +9,7 @@
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
 #include "lib/capture/inventory.h"
+#include "lib/engine/actions.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -20,6 +21,7 @@ struct DumpOptions {
   bool shell_job = false;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
+  Actions actions;                 ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
   bool force = false;              ///< replace a non-empty destination
   bool compress = true;
   unsigned workers = 0;            ///< 0: one a core

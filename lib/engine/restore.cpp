@@ -60,12 +60,19 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   rebuild::Options how{options.shell_job, !options.detach};
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
   RestoreReport report;
+  auto act = [&](const char* action) {
+    return options.actions.run(action, rebuild->totals().pid, std::filesystem::absolute(options.image), cancel);
+  };
   if (!options.dry_run) {
+    CKPT_TRY(act("pre-restore"));
     CKPT_TRY(rebuild->build(cancel));
+    CKPT_TRY(act("post-restore"));
     CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, rebuild->totals().pid));
     watch.lap_us();
     CKPT_TRY(rebuild->release());
     pidfile.keep();
+    if (auto done = act("post-resume"); !done) progress.note(done.error().text());
+    options.actions.ready();
   }
   const rebuild::Totals& totals = rebuild->totals();
   report.pid = totals.pid;

@@ -10,6 +10,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/engine/actions.h"
 
 namespace ckpt::engine {
 
@@ -18,6 +19,7 @@ struct RestoreOptions {
   std::filesystem::path pidfile;  ///< empty: none
   bool detach = false;            ///< ckpt will not wait for the process
   bool shell_job = false;
+  Actions actions;       ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
   bool dry_run = false;  ///< only find out whether it could be done
 };
 

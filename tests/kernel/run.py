@@ -288,6 +288,63 @@ def special_shell_job(place):
     target.check(0)
 
 
+def special_actions(place):
+    """Action scripts run at their points, are told what it is about, and can stop what has not happened yet."""
+    target = Target("tree_children", place.folder("actions"))
+    seen, script = image(target, "seen"), image(target, "script")
+    with open(script, "w") as stream:
+        stream.write(f'#!/bin/sh\necho "$CKPT_ACTION $CKPT_PID" >>{seen}\ntest "$CKPT_ACTION" != "$FAIL_AT"\n')
+    os.chmod(script, 0o755)
+    scripted = ["--action-script", script]
+
+    def expect_seen(*actions):
+        with open(seen) as stream:
+            if stream.read() != "".join(f"{action} {target.pid}\n" for action in actions):
+                raise Failure(f"not the actions {actions}")
+        os.unlink(seen)
+
+    before = fingerprint(target.pid)
+    for point, left in (("pre-dump", False), ("post-dump", True)):
+        os.environ["FAIL_AT"] = point
+        ckpt("dump", "-p", target.pid, "-f", image(target, point), *scripted).expect(1, "action script")
+        unharmed(target, before)
+        if os.path.exists(image(target, point)) != left:
+            raise Failure(f"the image of a dump that failed at {point}")
+        expect_seen("pre-dump", *(["post-dump"] if left else []))
+    del os.environ["FAIL_AT"]
+    ckpt("pre-dump", "-p", target.pid, "-f", image(target, "first"), *scripted).expect(0)
+    expect_seen("pre-dump", "post-dump")
+    dump(target, "image", *scripted)
+    expect_seen("pre-dump", "post-dump")
+    for point in ("pre-restore", "post-restore"):
+        os.environ["FAIL_AT"] = point
+        ckpt("restore", "-f", image(target, "image"), "-d", *scripted).expect(1, "action script")
+        if os.path.exists(f"/proc/{target.pid}"):
+            raise Failure(f"a restore that failed at {point} left a process")
+    del os.environ["FAIL_AT"]
+    os.unlink(seen)
+    restore(target, "image", *scripted)
+    expect_seen("pre-restore", "post-restore", "post-resume")
+    target.check(0)
+
+
+def special_status(place):
+    """The status descriptor tells when the processes run."""
+    import subprocess
+    from harness import CKPT
+    target = Target("mem_anonymous", place.folder("status"))
+    dump(target, "image")
+    target.forget_answers()
+    reader, writer = os.pipe()
+    done = subprocess.run([CKPT, "restore", "-f", image(target, "image"), "-d", "--status-fd", str(writer)], pass_fds=[writer],
+                          timeout=30, check=False)
+    os.close(writer)
+    if done.returncode != 0 or os.read(reader, 10) != b"\0" or os.read(reader, 10) != b"":
+        raise Failure(f"exit {done.returncode}, or not one zero byte")
+    target.adopt()
+    target.check(0)
+
+
 SPECIALS = {name[len("special_"):]: body for name, body in sorted(globals().items()) if name.startswith("special_")}
 
 

@@ -1,0 +1,26 @@
+// Scripts of the user's that are run at certain points of a dump or a restore (--action-script), and the byte that tells a
+// waiting program how far ckpt is (--status-fd).
+#pragma once
+
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/result.h"
+
+namespace ckpt::engine {
+
+struct Actions {
+  std::vector<std::string> scripts;  ///< programs, run one after the other at each point
+  int status_fd = -1;
+
+  /// Runs every script with CKPT_ACTION=`action`, CKPT_PID and CKPT_IMAGE_DIR in its environment (and criu's names of
+  /// them), its standard output on ckpt's standard error. kAnswerNo: one of them did not end with 0. A request to end
+  /// ends the script.
+  Result<void> run(const char* action, int pid, const std::filesystem::path& image, const Cancel& cancel) const;
+  /// Writes one zero byte to the status descriptor and closes it.
+  void ready() const;
+};
+
+}  // namespace ckpt::engine
