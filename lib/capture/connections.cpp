@@ -32,7 +32,9 @@ Result<bool> HeldConnections::hold(const std::vector<UniqueFd>& connections) {
   if (::getrandom(&number, sizeof number, 0) != sizeof number) return sys_error("", "cannot get random bytes");
   std::string id = fmt::format("{:016x}", number);
   CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create(id, filtered));
-  filter_.emplace(std::move(filter));  // the old one goes once the new one stands
+  // The old one stays until all is over: to remove it takes the kernel a tenth of a second, and the tree may stand still.
+  if (filter_) replaced_.push_back(std::move(*filter_));
+  filter_.emplace(std::move(filter));
   id_ = std::move(id);
   held_ = std::move(all);
   return true;

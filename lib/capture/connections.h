@@ -37,6 +37,7 @@ class HeldConnections {
   std::string id_;
   std::set<Pair> held_;
   std::optional<proc::PacketFilter> filter_;
+  std::vector<proc::PacketFilter> replaced_;
   std::optional<TcpHold> silent_;
   bool stays_ = false;  ///< the filter would stay without us
 };

@@ -167,5 +167,17 @@ def timers(place):
     return attack("posix_timers", place, COUNT // 5)
 
 
+def trees(place):
+    return attack("tree_children", place, COUNT // 10)
+
+
+def sockets(place):
+    return attack("sock_pair_stream", place, COUNT // 10)
+
+
+def terminals(place):
+    return attack("terminal_pair", place, COUNT // 10)
+
+
 if __name__ == "__main__":
-    sys.exit(run_tests(memory, many_threads, busy_writers, timers))
+    sys.exit(run_tests(memory, many_threads, busy_writers, timers, trees, sockets, terminals))
