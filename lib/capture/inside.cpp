@@ -13,6 +13,7 @@
 #include <ctime>
 #include <optional>
 
+#include "lib/capture/seccomp.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 
@@ -97,8 +98,8 @@ Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& 
   return {};
 }
 
-/// Everything that ptrace gives without running the thread.
-Result<void> take_registers(int pid, store::Thread& thread, std::vector<std::byte>& xstate) {
+/// Everything that ptrace gives without running the thread. The answer: whether it is under seccomp.
+Result<bool> take_registers(int pid, store::Thread& thread, std::vector<std::byte>& xstate) {
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(thread.tid));
   if (regs.cs == 0x23) return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, thread.tid));
@@ -115,7 +116,7 @@ Result<void> take_registers(int pid, store::Thread& thread, std::vector<std::byt
   thread.rseq_address = rseq.address, thread.rseq_size = rseq.size, thread.rseq_signature = rseq.signature;
   uint64_t head = 0, length = 0;
   if (::syscall(SYS_get_robust_list, thread.tid, &head, &length) == 0) thread.robust_list = head, thread.robust_list_size = length;
-  return {};
+  return status.seccomp != 0;
 }
 
 template <class T>
@@ -223,13 +224,20 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
                              std::vector<std::vector<std::byte>>& xstates) {
   image.stopped = frozen.group_stopped();
   xstates.resize(image.threads.size());
+  std::vector<int> tids;
+  bool seccomp = false;
   for (size_t i = 0; i < image.threads.size(); ++i) {
     store::Thread& thread = image.threads[i];
-    CKPT_TRY(take_registers(image.pid, thread, xstates[i]));
+    CKPT_TRY_ASSIGN(bool filtered, take_registers(image.pid, thread, xstates[i]));
+    seccomp = seccomp || filtered;
+    tids.push_back(thread.tid);
     CKPT_TRY_ASSIGN(BorrowedThread borrowed, BorrowedThread::begin(scratch, thread.tid));
     CKPT_TRY(ask_thread(borrowed, scratch.buffer(), thread));
     if (thread.tid == image.pid) CKPT_TRY(ask_process(borrowed, scratch.buffer(), image));
     CKPT_TRY(borrowed.finish());
+  }
+  if (seccomp) {
+    CKPT_TRY_ASSIGN(image.seccomp, describe_seccomp(image.pid, tids));
   }
   CKPT_TRY_ASSIGN(auto queue, proc::peek_signals(image.pid, true));
   image.pending = to_image(queue);

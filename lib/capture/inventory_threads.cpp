@@ -57,7 +57,6 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
   store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::stable_partition(tids.begin(), tids.end(), [&](int tid) { return tid == pid; });
-  bool seccomp = false;
   for (int tid : tids) {
     auto stat = proc::read_thread_stat(pid, tid);
     auto status = proc::read_status(pid, tid);
@@ -70,10 +69,8 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
     thread.comm = stat->comm;
     take_scheduling(tid, thread);
     take_credentials(*status, thread);
-    seccomp = seccomp || status->seccomp != 0;
     if (stat->state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   }
-  if (seccomp) walk.out.block(process, "", "runs under a seccomp filter, which is not supported yet");
   return {};
 }
 

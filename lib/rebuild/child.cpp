@@ -19,6 +19,7 @@
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
+#include "lib/proc/seccomp.h"
 
 namespace ckpt::rebuild {
 
@@ -160,7 +161,8 @@ Child::~Child() {
 }
 
 Result<void> Child::attach() {
-  CKPT_TRY(proc::seize(pid_, PTRACE_O_EXITKILL));
+  // Scripts run on after filters are installed. Children and threads made with CLONE_PTRACE have the same options.
+  CKPT_TRY(proc::seize(pid_, PTRACE_O_EXITKILL | proc::suspend_seccomp_option()));
   threads_.push_back(pid_);
   CKPT_TRY(proc::interrupt(pid_));
   CKPT_TRY(await_threads({pid_}));

@@ -15,6 +15,7 @@
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/packet_filter.h"
 #include "lib/proc/procfs.h"
+#include "lib/proc/seccomp.h"
 #include "lib/rebuild/attributes.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/credentials.h"
@@ -24,6 +25,7 @@
 #include "lib/rebuild/inherited.h"
 #include "lib/rebuild/locks.h"
 #include "lib/rebuild/memory.h"
+#include "lib/rebuild/seccomp.h"
 #include "lib/rebuild/shared_memory.h"
 #include "lib/rebuild/signals.h"
 #include "lib/rebuild/threads.h"
@@ -99,9 +101,11 @@ class ProcessBuilder {
     Script leader;
     if (image_.handlers_of < 0) set_actions(image_, scratch, leader);
     set_limits(image_, child_, leader, progress_);
+    install_common_filters(image_.seccomp, scratch, leader);
     CKPT_TRY(child_.run(leader));
     ThreadScripts scripts(image_.threads.size());
     queue_signals(image_, scratch, scripts);
+    install_own_filters(image_.seccomp, scratch, scripts);
     CKPT_TRY(set_credentials(image_, scratch, scripts));
     CKPT_TRY(run_in_threads(image_, scripts, child_));
     CKPT_TRY(set_extended_registers(reader_, image_, child_));
@@ -179,6 +183,7 @@ class WholeTree final : public Rebuild {
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
     for (const auto& process : image_.processes) check_timers(process, reasons);
+    check_filters(reasons);
     files_ = open_files(image_, *inherited_, reasons, progress_);
     files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
     descriptors_ = make_descriptors(reader_, files_, options_.shell_job, *inherited_, reasons);
@@ -248,6 +253,15 @@ class WholeTree final : public Rebuild {
   const Totals& totals() const override { return totals_; }
 
  private:
+  /// The scripts that set up what is left of a process are calls that its own filters may refuse, or end it for.
+  void check_filters(Reasons& reasons) {
+    if (proc::suspend_seccomp_option() != 0) return;
+    for (const auto& process : image_.processes) {
+      if (!process.seccomp.threads.empty())
+        reasons.add(Error(Code::kPermission, fmt::format("process {}", process.pid), "its seccomp filters need CAP_SYS_ADMIN, and a ckpt without any"));
+    }
+  }
+
   void phase(const char* name) { totals_.phases_us.emplace_back(name, watch_.lap_us()); }
 
   Result<void> each(Result<void> (ProcessBuilder::*step)()) {

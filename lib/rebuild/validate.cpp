@@ -6,6 +6,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/rebuild/seccomp.h"
 #include "lib/rebuild/sockets.h"
 
 namespace ckpt::rebuild {
@@ -229,6 +230,7 @@ Result<void> validate(const store::TreeImage& tree, const std::vector<Block>& bl
   CKPT_TRY(validate_relations(tree));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
+    CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));
     CKPT_TRY(validate_maps(tree, process));
     for (int file : {process.exe, process.cwd, process.root}) {
       if (!is_index(file, tree.files.size(), file == process.exe && !process.zombie))

@@ -267,6 +267,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.number("root", p.root, -1);
   a.list("limits", p.limits);
   a.list("locks", p.locks);
+  a.object("seccomp", p.seccomp);
   a.number("umask", p.umask, 0, 0777);
   a.hex("personality", p.personality);
   a.number("dumpable", p.dumpable);

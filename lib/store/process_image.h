@@ -287,6 +287,7 @@ struct ProcessImage {
   int exe = -1, cwd = -1, root = -1;  ///< indices into TreeImage::files
   std::vector<ResourceLimit> limits;
   std::vector<ProcessLock> locks;
+  Seccomp seccomp;
   int umask = 022;
   uint64_t personality = 0;
   int dumpable = 1;

@@ -1,16 +1,13 @@
 // Holds one thing that an image does not cover yet, named by argv[2], or all of them. It must be refused by name and
 // find the process as it was. A control for the runner: "nothing" is not refused.
 #include <linux/aio_abi.h>
-#include <linux/filter.h>
 #include <linux/io_uring.h>
-#include <linux/seccomp.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/ipc.h>
-#include <sys/prctl.h>
 #include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -47,12 +44,6 @@ static void hold_sysv(void) {
   CHECK(shmat(g_shm, NULL, 0) != (void*)-1);
   CHECK_EQUAL(shmctl(g_shm, IPC_RMID, NULL), 0);
 }
-static void hold_seccomp(void) {
-  struct sock_filter allow = {BPF_RET | BPF_K, 0, 0, SECCOMP_RET_ALLOW};
-  struct sock_fprog program = {1, &allow};
-  CHECK_EQUAL(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
-  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) target_skip("seccomp: %s", strerror(errno));
-}
 static void hold_hugetlb(void) {
   if (mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0) == MAP_FAILED)
     target_skip("no huge pages are reserved");
@@ -71,8 +62,8 @@ static const struct Thing {
   void (*hold)(void);
 } kThings[] = {
     {"nothing", hold_nothing}, {"connection", hold_connection}, {"io_uring", hold_io_uring},
-    {"aio", hold_aio},         {"sysv", hold_sysv},             {"seccomp", hold_seccomp},
-    {"hugetlb", hold_hugetlb}, {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
+    {"aio", hold_aio},         {"sysv", hold_sysv},             {"hugetlb", hold_hugetlb},
+    {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
 };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 

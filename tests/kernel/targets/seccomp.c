@@ -1,5 +1,4 @@
 // seccomp: a filter that both threads have, and one of each alone. That they are there shows by what they refuse.
-// NOT CARRIED YET
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

@@ -1,5 +1,4 @@
 // Threads that share one seccomp filter: another one can be given to all of them at once only as long as they do.
-// NOT CARRIED YET
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>

@@ -114,6 +114,20 @@ class Fill {
     all(fd, lock);
     fd &= std::numeric_limits<int>::max();
   }
+  void one(SeccompFilter& v) {
+    auto& [log, program] = v;
+    all(log, program);
+    program.resize(16);
+  }
+  void one(ThreadSeccomp& v) {
+    auto& [mode, speculation, chain] = v;
+    all(speculation, chain);
+    mode = static_cast<int>(rng_() % 3);
+  }
+  void one(Seccomp& v) {
+    auto& [filters, threads] = v;
+    all(filters, threads);
+  }
   void one(SharedMemory& v) {
     auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space] = v;
     all(kind, inode, name, size, seals, mode, uid, gid, key, id, space);
@@ -148,11 +162,11 @@ class Fill {
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
            outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, locks, mask, personality, dumpable, death, subreaper, thp, oom,
+           vdso_hash, exe, cwd, root, limits, locks, seccomp, mask, personality, dumpable, death, subreaper, thp, oom,
            filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
         outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, locks, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+        vdso_hash, exe, cwd, root, limits, locks, seccomp, mask, personality, dumpable, death, subreaper, thp, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
