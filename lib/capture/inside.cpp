@@ -13,6 +13,7 @@
 #include <ctime>
 #include <optional>
 
+#include "lib/capture/policies.h"
 #include "lib/capture/seccomp.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
@@ -220,8 +221,8 @@ Result<void> ask_for_news(const proc::Scratch& scratch, int parent, store::Proce
   return {};
 }
 
-Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, store::ProcessImage& image,
-                             std::vector<std::vector<std::byte>>& xstates) {
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, bool placed,
+                             store::ProcessImage& image, std::vector<std::vector<std::byte>>& xstates) {
   image.stopped = frozen.group_stopped();
   xstates.resize(image.threads.size());
   std::vector<int> tids;
@@ -233,6 +234,10 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
     tids.push_back(thread.tid);
     CKPT_TRY_ASSIGN(BorrowedThread borrowed, BorrowedThread::begin(scratch, thread.tid));
     CKPT_TRY(ask_thread(borrowed, scratch.buffer(), thread));
+    CKPT_TRY_ASSIGN(thread.policy, read_thread_policy(borrowed));
+    if (thread.tid == image.pid && image.memory_of < 0 && placed) {
+      CKPT_TRY_ASSIGN(image.policies, read_mapping_policies(borrowed, image.pid));
+    }
     if (thread.tid == image.pid) CKPT_TRY(ask_process(borrowed, scratch.buffer(), image));
     CKPT_TRY(borrowed.finish());
   }

@@ -14,8 +14,8 @@ namespace ckpt::capture {
 Result<void> ask_for_news(const proc::Scratch& scratch, int parent, store::ProcessImage& child);
 
 /// Fills the rest of `image` (threads' registers and private state, handlers, timers, bounds) of a frozen process whose
-/// inventory was taken after the freeze. `xstates` gets each thread's extended state, parallel to image.threads.
-Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, store::ProcessImage& image,
-                             std::vector<std::vector<std::byte>>& xstates);
+/// inventory was taken after the freeze. `placed`: whether mappings have NUMA policies (Inventory::placed). `xstates` gets each thread's extended state, parallel to image.threads.
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, bool placed,
+                             store::ProcessImage& image, std::vector<std::vector<std::byte>>& xstates);
 
 }  // namespace ckpt::capture

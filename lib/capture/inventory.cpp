@@ -8,8 +8,10 @@
 #include <array>
 #include <cstdlib>
 
+#include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/capture/inventory_internal.h"
+#include "lib/capture/policies.h"
 #include "lib/proc/userfault.h"
 
 namespace ckpt::capture {
@@ -162,10 +164,25 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
   return take_limits(pid, image);
 }
 
+/// The kernel walks every page table to show this: a process that stands still is believed to be as it was.
+Result<bool> has_placed_mappings(int pid, const Inventory* earlier) {
+  const int then = earlier != nullptr ? earlier->find(pid) : -1;
+  if (then >= 0) return earlier->placed[static_cast<size_t>(then)];
+  constexpr uint64_t kLimit = 512 << 20;
+  auto text = io::read_file("/proc/" + std::to_string(pid) + "/numa_maps", kLimit);
+  if (!text && text.error().code == Code::kNotFound) return false;  // a kernel without NUMA
+  if (!text) return std::move(text).error();
+  CKPT_TRY_ASSIGN(auto policies, parse_numa_maps(*text));
+  return !policies.empty();
+}
+
 Result<void> take_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY(inventory_threads(walk, process));
-  if (image.memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
+  if (image.memory_of < 0) {
+    CKPT_TRY(inventory_maps(walk, process));
+    CKPT_TRY_ASSIGN(walk.out.placed[process], has_placed_mappings(image.pid, walk.options.earlier));
+  }
   CKPT_TRY(take_link(walk, process, "exe", "its executable", &store::ProcessImage::exe));
   CKPT_TRY(take_link(walk, process, "cwd", "its working directory", &store::ProcessImage::cwd));
   return take_link(walk, process, "root", "its root directory", &store::ProcessImage::root);
@@ -221,6 +238,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   Inventory out;
   out.image.processes.resize(members.size());
   out.vmas.resize(members.size());
+  out.placed.resize(members.size());
   FileTable files(out, options.ghost_limit);
   SharedMemoryTable shared_memory(out);
   Walk walk{members, options, files, shared_memory, out};
@@ -230,6 +248,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   for (size_t i = 0; i < members.size(); ++i) {
     if (!members[i].entry.zombie) CKPT_TRY(take_process(walk, i));
   }
+  CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
   CKPT_TRY(inventory_namespaces(walk));
   shared_memory.find_sources();

@@ -60,6 +60,7 @@ struct Inventory {
   std::vector<std::vector<proc::Vma>> vmas;  ///< of each process, parallel to its maps
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
   std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets
+  std::vector<bool> placed;  ///< of each process: whether mappings have NUMA policies of their own
   std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files

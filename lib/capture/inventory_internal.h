@@ -35,8 +35,10 @@ class SharedMemoryTable {
   explicit SharedMemoryTable(Inventory& out) : out_(out) {}
   /// A memfd that is open as /proc/PID/fd/N.
   Result<int> add_memfd(const std::string& link, const std::string& access);
-  /// A mapping of a memfd or of shared anonymous memory in process `pid`.
+  /// A mapping of a memfd, of a System V segment or of shared anonymous memory in process `pid`.
   Result<int> add_mapping(int pid, const proc::Vma& vma);
+  /// A System V segment, mapped before or not.
+  Result<void> add_segment(const store::SharedSegment& segment);
   /// After the last: objects that only the processes' memory can be read through, since no descriptor could be had.
   void find_sources();
 
@@ -72,6 +74,8 @@ void inventory_leaders(Walk& walk);
 Result<void> inventory_namespaces(Walk& walk);
 Result<void> inventory_threads(Walk& walk, size_t process);
 Result<void> inventory_maps(Walk& walk, size_t process);
+/// System V objects, and what stands against taking them. After the mappings of every process.
+Result<void> inventory_ipc(Walk& walk);
 /// Of the whole tree: open file descriptions may be shared.
 Result<void> inventory_descriptors(Walk& walk);
 

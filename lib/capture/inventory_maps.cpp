@@ -30,6 +30,8 @@ std::string refused_flag(const Vma& vma) {
   if (vma.has_flag("um") || vma.has_flag("ui")) return "under a userfaultfd of the process itself, which is not supported";
   if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
   if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
+  // A key on memory that may only be executed is the kernel's own, and comes back with the protection.
+  if (vma.protection_key != 0 && vma.prot != PROT_EXEC) return "under a protection key (pkeys), which is not supported yet";
   if (vma.name == "[uprobes]") return "instrumented by uprobes, which is not supported";
   return "";
 }
@@ -103,12 +105,11 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
     return std::string();
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
-  if (vma.name.rfind("/SYSV", 0) == 0) return std::string("System V shared memory, which is not supported yet");
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
   if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
-  const bool anonymous = vma.inode == 0 || vma.name == "/dev/zero (deleted)";  // after SYSV: the first segment has the number 0
-  const bool memfd = vma.name.rfind("/memfd:", 0) == 0;
-  if (memfd || (anonymous && vma.shared)) {
+  const bool anonymous = vma.inode == 0 || vma.name == "/dev/zero (deleted)";
+  const bool object = vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0;
+  if (object || (anonymous && vma.shared)) {
     map.kind = vma.shared ? MappingKind::kSharedMemory : MappingKind::kPrivateFile;
     map.file_offset = vma.offset;
     CKPT_TRY_ASSIGN(map.shared_memory, walk.shared_memory.add_mapping(pid, vma));
@@ -143,7 +144,7 @@ bool take_flags_over(const std::vector<Vma>& then, std::vector<Vma>& now) {
     bool same = at != then.end() && at->start == vma.start && at->end == vma.end && at->prot == vma.prot &&
                 at->shared == vma.shared && at->offset == vma.offset && at->inode == vma.inode && at->name == vma.name;
     if (!same && vma.name != "[vsyscall]") return false;
-    if (same) vma.flags = at->flags;
+    if (same) vma.flags = at->flags, vma.protection_key = at->protection_key;
   }
   return true;
 }

@@ -8,6 +8,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/capture/ipc.h"
 #include "lib/capture/inventory_internal.h"
 
 namespace ckpt::capture {
@@ -116,6 +117,9 @@ std::string memfd_name(std::string_view link) {
   return std::string(link == kDeleted ? "" : link);
 }
 
+/// The inode number of a System V segment is its id, which another object of the same file system may have, too.
+constexpr uint64_t kSystemVDevice = ~uint64_t{0};
+
 }  // namespace
 
 Result<int> SharedMemoryTable::add_memfd(const std::string& link, const std::string& access) {
@@ -133,11 +137,15 @@ Result<int> SharedMemoryTable::add_memfd(const std::string& link, const std::str
 
 Result<int> SharedMemoryTable::add_mapping(int pid, const proc::Vma& vma) {
   const bool memfd = vma.name.rfind("/memfd:", 0) == 0;
-  auto known = by_inode_.find({vma.device, vma.inode});
+  const bool segment = vma.name.rfind("/SYSV", 0) == 0;
+  const uint64_t device = segment ? kSystemVDevice : vma.device;
+  using Kind = store::SharedMemory::Kind;
+  auto known = by_inode_.find({device, vma.inode});
   int index = known != by_inode_.end() ? known->second
-                                       : append(memfd ? store::SharedMemory::Kind::kMemfd : store::SharedMemory::Kind::kAnonymous, vma.device, vma.inode);
+                                       : append(memfd ? Kind::kMemfd : segment ? Kind::kSystemV : Kind::kAnonymous, device, vma.inode);
   store::SharedMemory& memory = out_.image.shared_memory[static_cast<size_t>(index)];
   if (memfd) memory.name = memfd_name(vma.name);
+  if (segment) memory.id = static_cast<int>(vma.inode);
   ContentSource& source = out_.shared_memory[static_cast<size_t>(index)];
   if (source.fd) return index;
   auto fd = io::open_file(fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end), O_RDONLY);
@@ -150,6 +158,20 @@ Result<int> SharedMemoryTable::add_mapping(int pid, const proc::Vma& vma) {
   memory.size = std::max(memory.size, vma.offset + size);
   if ((vma.prot & PROT_READ) != 0) views_[index].push_back({pid, vma.start, vma.offset, size});
   return index;
+}
+
+Result<void> SharedMemoryTable::add_segment(const store::SharedSegment& segment) {
+  const auto inode = static_cast<uint64_t>(segment.identity.id);
+  auto known = by_inode_.find({kSystemVDevice, inode});
+  int index = known != by_inode_.end() ? known->second : append(store::SharedMemory::Kind::kSystemV, kSystemVDevice, inode);
+  store::SharedMemory& memory = out_.image.shared_memory[static_cast<size_t>(index)];
+  memory.id = segment.identity.id, memory.key = segment.identity.key, memory.size = segment.size;
+  memory.mode = segment.identity.mode, memory.uid = segment.identity.uid, memory.gid = segment.identity.gid;
+  UniqueFd& source = out_.shared_memory[static_cast<size_t>(index)].fd;
+  if (known == by_inode_.end()) {
+    CKPT_TRY_ASSIGN(source, copy_segment(segment));
+  }
+  return {};
 }
 
 void SharedMemoryTable::find_sources() {

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstdlib>
 
+#include "lib/capture/cgroups.h"
 #include "lib/capture/inventory_internal.h"
 
 namespace ckpt::capture {
@@ -50,6 +51,19 @@ void take_credentials(const proc::Status& status, store::Thread& thread) {
   thread.no_new_privs = status.no_new_privs;
 }
 
+/// Of the leader: the process's; of another thread: only where they are others.
+Result<void> take_cgroups(int tid, store::ProcessImage& image, store::Thread& thread) {
+  auto groups = read_cgroups(image.pid, tid);
+  if (!groups && groups.error().code == Code::kNotFound) return {};  // it has ended since, or the kernel has no control groups
+  if (!groups) return std::move(groups).error();
+  if (tid == image.pid) {
+    image.cgroups = std::move(*groups);
+  } else if (*groups != image.cgroups) {
+    thread.cgroups = std::move(*groups);
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> inventory_threads(Walk& walk, size_t process) {
@@ -69,6 +83,7 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
     thread.comm = stat->comm;
     take_scheduling(tid, thread);
     take_credentials(*status, thread);
+    CKPT_TRY(take_cgroups(tid, image, thread));
     if (stat->state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   }
   return {};

@@ -198,6 +198,9 @@ Result<std::vector<Vma>> parse_maps(std::string_view text) {
     bool is_map = (line[0] >= '0' && line[0] <= '9') || (line[0] >= 'a' && line[0] <= 'f');
     if (is_map) {
       if (!parse_map_line(line, out.emplace_back())) return malformed("maps");
+    } else if (line.substr(0, 14) == "ProtectionKey:" && !out.empty()) {
+      std::string_view rest = line.substr(14), word = next_word(rest);
+      std::from_chars(word.data(), word.data() + word.size(), out.back().protection_key);
     } else if (line.substr(0, 8) == "VmFlags:" && !out.empty()) {
       std::string_view rest = line.substr(8);
       for (std::string_view word = next_word(rest); !word.empty(); word = next_word(rest)) {

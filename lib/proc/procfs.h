@@ -59,6 +59,7 @@ struct Vma {
   uint64_t inode = 0;
   std::string name;                ///< path, [heap], ... with the kernel's \012 undone
   std::vector<std::string> flags;  ///< two letters each; empty when read without smaps
+  int protection_key = 0;          ///< pkeys(7); 0 when read without smaps
   bool has_flag(std::string_view flag) const;
 };
 Result<std::vector<Vma>> parse_maps(std::string_view text);

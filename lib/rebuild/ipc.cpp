@@ -212,6 +212,15 @@ AttachedSegment::~AttachedSegment() {
   if (memory_ != nullptr) (void)::shmdt(memory_);
 }
 
+Result<UniqueFd> open_to_fill(const store::SharedSegment& segment) {
+  CKPT_TRY_ASSIGN(AttachedSegment attached, AttachedSegment::attach(segment));
+  auto start = reinterpret_cast<uint64_t>(attached.data());
+  CKPT_TRY_ASSIGN(UniqueFd out, io::open_file(fmt::format("/proc/self/map_files/{:x}-{:x}", start, start + attached.size()), O_RDWR));
+  if (::fallocate(out.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(attached.size())) != 0)
+    return sys_error(subject_of(0, segment.identity), "cannot be emptied");
+  return out;
+}
+
 void attach_segment(const store::SharedSegment& segment, uint64_t address, bool read_only, Script& script) {
   script.add("attach shared memory", SYS_shmat, segment.identity.id, address, read_only ? SHM_RDONLY : 0);
 }

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
 #include "lib/rebuild/reasons.h"
 #include "lib/rebuild/script.h"
 #include "lib/store/ipc_image.h"
@@ -62,6 +63,9 @@ class AttachedSegment {
   std::byte* memory_;
   uint64_t size_;
 };
+
+/// The bytes of a segment, empty, to be written with pwrite.
+Result<UniqueFd> open_to_fill(const store::SharedSegment& segment);
 
 /// In the process: all of the segment at its old address, which is free. What the process had unmapped of it is for the
 /// caller to unmap again, and so is the protection.

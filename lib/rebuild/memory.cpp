@@ -15,6 +15,8 @@
 
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
+#include "lib/rebuild/ipc.h"
+#include "lib/rebuild/policies.h"
 
 namespace ckpt::rebuild {
 
@@ -232,6 +234,35 @@ class Filler {
   FillTotals totals_;
 };
 
+bool is_segment(const store::TreeImage& tree, const MemoryMap& map) {
+  return map.shared_memory >= 0 &&
+         tree.shared_memory[static_cast<size_t>(map.shared_memory)].kind == store::SharedMemory::Kind::kSystemV;
+}
+
+/// A System V segment is attached as a whole, then what the process had unmapped of it is taken away again. Before the
+/// other mappings, some of which may lie in such a gap.
+void attach_segments(const store::TreeImage& tree, const store::ProcessImage& process, Script& script) {
+  const auto& maps = process.maps;
+  for (const MemoryMap& first : maps) {
+    if (!is_segment(tree, first) || first.file_offset != 0) continue;
+    const int id = tree.shared_memory[static_cast<size_t>(first.shared_memory)].id;
+    const auto& segments = tree.ipc.segments;
+    auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& s) { return s.identity.id == id; });
+    const uint64_t end = first.start + (segment->size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
+    const bool read_only = !maps_for_writing(first);
+    attach_segment(*segment, first.start, read_only, script);
+    uint64_t at = first.start;
+    for (const MemoryMap& part : maps) {
+      if (part.shared_memory != first.shared_memory || part.start - part.file_offset != first.start) continue;
+      if (part.start > at) script.add("unmap a part of a segment", SYS_munmap, at, part.start - at);
+      if (part.prot != (read_only ? PROT_READ : PROT_READ | PROT_WRITE))
+        script.add("protect a segment", SYS_mprotect, part.start, part.end - part.start, part.prot);
+      at = part.end;
+    }
+    if (end > at) script.add("unmap a part of a segment", SYS_munmap, at, end - at);
+  }
+}
+
 }  // namespace
 
 std::vector<Range> ranges_of(const store::TreeImage& tree) {
@@ -257,11 +288,19 @@ Result<void> lay_out_memory(const store::ImageReader& image, const store::Proces
   unmap_all_but(std::move(keep), script);
   // Aside first: a part's own place may be where another mapping of the image goes.
   for (const auto& part : parts) move(script, part.own, part.aside, part.size);
+  const store::TreeImage& tree = image.manifest().tree;
+  attach_segments(tree, process, script);
   std::vector<bool> filled = filled_maps(image, process);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso) continue;
-    map_one(process.maps[i], filled[i], files, script);
+    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], filled[i], files, script);
     advise(process.maps[i], scratch, script);
+  }
+  for (const store::MappingPolicy& policy : process.policies) {
+    auto is_it = [&](const MemoryMap& map) { return map.start == policy.start; };
+    auto map = std::find_if(process.maps.begin(), process.maps.end(), is_it);
+    if (map == process.maps.end()) return fail(Code::kAnswerNo, "", fmt::format("the image contradicts itself: a NUMA policy for {:x}, where no mapping begins", policy.start));
+    set_mapping_policy(policy.policy, map->start, map->end, scratch, script);
   }
   for (const auto& part : parts) move(script, part.aside, part.target, part.size);
   return child.run(script);

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <deque>
 #include <map>
@@ -17,14 +18,17 @@
 #include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
 #include "lib/rebuild/attributes.h"
+#include "lib/rebuild/cgroups.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/credentials.h"
 #include "lib/rebuild/descriptors.h"
 #include "lib/rebuild/files.h"
 #include "lib/rebuild/host_check.h"
 #include "lib/rebuild/inherited.h"
+#include "lib/rebuild/ipc.h"
 #include "lib/rebuild/locks.h"
 #include "lib/rebuild/memory.h"
+#include "lib/rebuild/policies.h"
 #include "lib/rebuild/seccomp.h"
 #include "lib/rebuild/shared_memory.h"
 #include "lib/rebuild/signals.h"
@@ -41,7 +45,7 @@ namespace {
 class ProcessBuilder {
  public:
   ProcessBuilder(const store::ImageReader& image, size_t index, Child& child, const OpenedFiles& files,
-                 const DescriptorPlan& descriptors, int base, int spare, ProgressSink& progress)
+                 const DescriptorPlan& descriptors, const CgroupMounts& cgroup_mounts, int base, int spare, ProgressSink& progress)
       : reader_(image),
         tree_(image.manifest().tree),
         image_(tree_.processes[index]),
@@ -49,9 +53,16 @@ class ProcessBuilder {
         child_(child),
         files_(files),
         descriptors_(descriptors),
+        cgroup_mounts_(cgroup_mounts),
         base_(base),
         spare_(spare),
         progress_(progress) {}
+
+  /// Before anything is charged to it.
+  Result<void> join_groups() {
+    join_cgroups(cgroup_mounts_, image_.pid, image_.cgroups, progress_);
+    return {};
+  }
 
   Result<void> place() {
     if (image_.descriptors_of >= 0) return {};
@@ -84,6 +95,18 @@ class ProcessBuilder {
     return {};
   }
 
+  /// What the kernel notes of the last user of a semaphore or a queue; then `finish_claims`, once all have claimed.
+  Result<void> claim() {
+    Script script;
+    claim_ipc(tree_.ipc, image_.pid, sorted_pids(), child_.scratch(), script);
+    return child_.run(script);
+  }
+  Result<void> finish_claims() {
+    Script script;
+    rebuild::finish_claims(tree_.ipc, image_.pid, child_.scratch(), script);
+    return child_.run(script);
+  }
+
   /// Once nobody needs a folder or an executable through them any more.
   Result<void> drop_descriptors() {
     if (image_.descriptors_of >= 0) return {};
@@ -97,6 +120,9 @@ class ProcessBuilder {
     Scratch& scratch = child_.scratch();
     CKPT_TRY(hear_of_children());
     CKPT_TRY(create_threads(image_, child_));
+    for (const store::Thread& thread : image_.threads) {
+      if (!thread.cgroups.empty()) join_cgroups_alone(cgroup_mounts_, image_.pid, thread.tid, thread.cgroups, progress_);
+    }
     CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
     Script leader;
     if (image_.handlers_of < 0) set_actions(image_, scratch, leader);
@@ -105,6 +131,10 @@ class ProcessBuilder {
     CKPT_TRY(child_.run(leader));
     ThreadScripts scripts(image_.threads.size());
     queue_signals(image_, scratch, scripts);
+    for (size_t i = 0; i < scripts.size(); ++i) {
+      const store::MemoryPolicy& policy = image_.threads[i].policy;
+      if (policy.mode != 0) set_thread_policy(policy, scratch, scripts[i]);
+    }
     install_own_filters(image_.seccomp, scratch, scripts);
     CKPT_TRY(set_credentials(image_, scratch, scripts));
     CKPT_TRY(run_in_threads(image_, scripts, child_));
@@ -135,6 +165,15 @@ class ProcessBuilder {
   }
 
  private:
+  std::vector<int> sorted_pids() const {
+    std::vector<int> out;
+    for (const store::ProcessImage& process : tree_.processes) {
+      if (!process.zombie) out.push_back(process.pid);
+    }
+    std::sort(out.begin(), out.end());
+    return out;
+  }
+
   /// Children that were stopped have just been stopped again: what the process knew of that, it must not hear twice.
   Result<void> hear_of_children() {
     Script script;
@@ -166,6 +205,7 @@ class ProcessBuilder {
   Child& child_;
   const OpenedFiles& files_;
   const DescriptorPlan& descriptors_;
+  const CgroupMounts& cgroup_mounts_;
   int base_, spare_;
   ProgressSink& progress_;
   std::vector<store::Registers> regs_;
@@ -184,6 +224,8 @@ class WholeTree final : public Rebuild {
     check_numbers(image_, reasons);
     for (const auto& process : image_.processes) check_timers(process, reasons);
     check_filters(reasons);
+    check_policies(reasons);
+    ipc_.make(image_.ipc, reasons);
     files_ = open_files(image_, *inherited_, reasons, progress_);
     files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
     descriptors_ = make_descriptors(reader_, files_, options_.shell_job, *inherited_, reasons);
@@ -201,6 +243,7 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
+    CKPT_TRY(ipc_.set_back());
     CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
@@ -210,8 +253,10 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
-      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, inherited_->base(), inherited_->end(), progress_);
+      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(), inherited_->end(), progress_);
     }
+    CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
+    CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
     CKPT_TRY(each(&ProcessBuilder::place));
     CKPT_TRY(each(&ProcessBuilder::map));
@@ -224,6 +269,8 @@ class WholeTree final : public Rebuild {
     phase("fill");
     CKPT_TRY(each(&ProcessBuilder::set_process_state));
     CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
+    CKPT_TRY(each(&ProcessBuilder::claim));
+    CKPT_TRY(each(&ProcessBuilder::finish_claims));
     CKPT_TRY(tree_.end_zombies());
     // Children first: what their parents hear of them while they are built is dropped with the parents' turn. And those
     // that share memory before its owner, who takes the scratch away.
@@ -238,6 +285,7 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> release() override {
+    CKPT_TRY(ipc_.keep());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
     if (!image_.packet_filter.empty()) {
       CKPT_TRY_ASSIGN(bool there, proc::remove_packet_filter(image_.packet_filter));
@@ -259,6 +307,13 @@ class WholeTree final : public Rebuild {
     for (const auto& process : image_.processes) {
       if (!process.seccomp.threads.empty())
         reasons.add(Error(Code::kPermission, fmt::format("process {}", process.pid), "its seccomp filters need CAP_SYS_ADMIN, and a ckpt without any"));
+    }
+  }
+
+  void check_policies(Reasons& reasons) {
+    for (const auto& process : image_.processes) {
+      for (const auto& thread : process.threads) check_policy(thread.policy, fmt::format("thread {}", thread.tid), reasons);
+      for (const auto& mapping : process.policies) check_policy(mapping.policy, fmt::format("process {}, mapping {:x}", process.pid, mapping.start), reasons);
     }
   }
 
@@ -290,8 +345,14 @@ class WholeTree final : public Rebuild {
     files_.ghosts.clear();  // an executable must not be open for writing
     for (size_t i = 0; i < image_.shared_memory.size(); ++i) {
       const store::SharedMemory& memory = image_.shared_memory[i];
-      CKPT_TRY_ASSIGN(FillTotals filled, fill_file(reader_, memory.space, memory.size, files_.shared_memory[i].writable,
-                                                   progress_, cancel));
+      int fd = files_.shared_memory[i].writable;
+      UniqueFd segment;
+      for (const store::SharedSegment& own : image_.ipc.segments) {
+        if (memory.kind != store::SharedMemory::Kind::kSystemV || own.identity.id != memory.id) continue;
+        CKPT_TRY_ASSIGN(segment, open_to_fill(own));
+        fd = segment.get();
+      }
+      CKPT_TRY_ASSIGN(FillTotals filled, fill_file(reader_, memory.space, memory.size, fd, progress_, cancel));
       totals_.pages += filled.pages, totals_.bytes += filled.bytes;
     }
     return seal_before_mapping(image_, files_.shared_memory);
@@ -306,6 +367,8 @@ class WholeTree final : public Rebuild {
   OpenedFiles files_;
   DescriptorPlan descriptors_;
   Sockets sockets_;
+  IpcObjects ipc_;
+  CgroupMounts cgroup_mounts_;
   std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
   std::optional<Scratch> scratch_;
   Tree tree_;  ///< after the scratch: it goes first

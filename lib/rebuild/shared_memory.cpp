@@ -52,7 +52,7 @@ Result<UniqueFd> make_memfd(const SharedMemory& memory) {
 }
 
 Result<SharedMemoryFds> make_one(const SharedMemory& memory, Inherited& inherited) {
-  if (memory.kind == SharedMemory::Kind::kSystemV) return fail(Code::kUnsupported, subject_of(memory), "is System V shared memory");
+  if (memory.kind == SharedMemory::Kind::kSystemV) return SharedMemoryFds();  // IpcObjects has it
   CKPT_TRY_ASSIGN(UniqueFd fd, memory.kind == SharedMemory::Kind::kMemfd ? make_memfd(memory) : make_anonymous(memory));
   CKPT_TRY_ASSIGN(UniqueFd reader, io::open_file(fmt::format("/proc/self/fd/{}", fd.get()), O_RDONLY));
   SharedMemoryFds out;

@@ -69,6 +69,35 @@ Result<void> validate_threads(const store::ProcessImage& image, std::set<int>& s
   return {};
 }
 
+/// A view of a System V segment is within the segment, which is attached as a whole.
+Result<void> validate_view(const store::SharedMemory& memory, const store::MemoryMap& map) {
+  if (memory.kind != store::SharedMemory::Kind::kSystemV) return {};
+  const uint64_t pages = memory.size / store::kPageSize + (memory.size % store::kPageSize != 0);
+  const uint64_t first = map.file_offset / store::kPageSize, count = (map.end - map.start) / store::kPageSize;
+  if (map.kind == MappingKind::kSharedMemory && map.file_offset <= map.start && first <= pages && count <= pages - first) return {};
+  return damaged(fmt::format("mapping {:x}-{:x} is no part of its segment", map.start, map.end));
+}
+
+/// Each shared memory of that kind is the content of one segment.
+Result<void> validate_segments(const store::TreeImage& tree) {
+  std::map<int, uint64_t> sizes;
+  for (const auto& segment : tree.ipc.segments) {
+    if (segment.size > uint64_t{1} << 46 || !sizes.emplace(segment.identity.id, segment.size).second)
+      return damaged(fmt::format("shared memory segment {} is impossible or appears twice", segment.identity.id));
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (memory.kind != store::SharedMemory::Kind::kSystemV) continue;
+    auto segment = sizes.find(memory.id);
+    if (segment == sizes.end() || segment->second != memory.size) return damaged(fmt::format("shared memory {} has no segment", memory.inode));
+  }
+  for (const auto& descriptor : tree.descriptors) {
+    if (descriptor.shared_memory >= 0 && static_cast<size_t>(descriptor.shared_memory) < tree.shared_memory.size() &&
+        tree.shared_memory[static_cast<size_t>(descriptor.shared_memory)].kind == store::SharedMemory::Kind::kSystemV)
+      return damaged("a descriptor of a shared memory segment");
+  }
+  return {};
+}
+
 Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessImage& image) {
   uint64_t previous_end = 0;
   for (const auto& map : image.maps) {
@@ -83,6 +112,7 @@ Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessIma
     if (!is_index(map.file, tree.files.size(), of_file)) return damaged(name + " has no file");
     if (!is_index(map.shared_memory, tree.shared_memory.size(), map.kind == MappingKind::kSharedMemory))
       return damaged(name + " has no shared memory");
+    if (map.shared_memory >= 0) CKPT_TRY(validate_view(tree.shared_memory[static_cast<size_t>(map.shared_memory)], map));
     if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
       return damaged(name + " has an impossible offset or protection");
     for (const auto& guard : map.guards) {
@@ -237,6 +267,7 @@ Result<void> validate(const store::TreeImage& tree, const std::vector<Block>& bl
         return damaged("the executable or a folder refers to nothing");
     }
   }
+  CKPT_TRY(validate_segments(tree));
   CKPT_TRY(validate_blocks(tree, blocks));
   return validate_descriptors(tree);
 }

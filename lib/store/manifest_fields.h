@@ -107,6 +107,8 @@ void describe(A& a, typename A::template Of<Thread> t) {
   a.hex("cap_ambient", t.cap_ambient);
   a.number("securebits", t.securebits);
   a.flag("no_new_privs", t.no_new_privs);
+  a.list("cgroups", t.cgroups);
+  a.object("policy", t.policy);
 }
 
 template <class A>
@@ -268,6 +270,8 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.list("limits", p.limits);
   a.list("locks", p.locks);
   a.object("seccomp", p.seccomp);
+  a.list("cgroups", p.cgroups);
+  a.list("policies", p.policies);
   a.number("umask", p.umask, 0, 0777);
   a.hex("personality", p.personality);
   a.number("dumpable", p.dumpable);
@@ -293,6 +297,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("fanotifies", t.fanotifies);
   a.list("process_handles", t.process_handles);
   a.list("posix_queues", t.posix_queues);
+  a.object("ipc", t.ipc);
 }
 
 template <class A>

@@ -108,6 +108,8 @@ struct Thread {
   uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;
   uint32_t securebits = 0;
   bool no_new_privs = false;
+  std::vector<Cgroup> cgroups;        ///< where they differ from the leader's; empty: the same
+  MemoryPolicy policy;
   bool operator==(const Thread&) const = default;
 };
 
@@ -155,7 +157,7 @@ struct SharedMemory {
   enum class Kind {
     kAnonymous,  ///< mmap(MAP_SHARED | MAP_ANONYMOUS), /dev/zero mapped shared
     kMemfd,      ///< memfd_create
-    kSystemV,    ///< shmget: `key`, `id`
+    kSystemV,    ///< shmget: `id` of one of TreeImage::ipc.segments, and its `key`; `inode` is the id, too
   };
   Kind kind = Kind::kAnonymous;
   uint64_t inode = 0;      ///< what names it while it lives
@@ -288,6 +290,8 @@ struct ProcessImage {
   std::vector<ResourceLimit> limits;
   std::vector<ProcessLock> locks;
   Seccomp seccomp;
+  std::vector<Cgroup> cgroups;
+  std::vector<MappingPolicy> policies;  ///< of mappings that have one of their own
   int umask = 022;
   uint64_t personality = 0;
   int dumpable = 1;
@@ -316,6 +320,7 @@ struct TreeImage {
   std::vector<Fanotify> fanotifies;
   std::vector<ProcessHandle> process_handles;
   std::vector<PosixQueue> posix_queues;
+  SystemVIpc ipc;
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

@@ -183,7 +183,7 @@ def run_flavours(name, flavours, arguments):
 # Special tests: more than one target, or another standard stream than usual.
 
 BLOCKED = {  # what to hold: a word that the message must have
-    "connection": "--tcp-established", "io_uring": "io_uring", "aio": "aio", "sysv": "SYSV",
+    "connection": "--tcp-established", "io_uring": "io_uring", "aio": "aio",
     "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
 }
 

@@ -7,15 +7,11 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
-#include <sys/ipc.h>
-#include <sys/shm.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
 #include "target.h"
-
-static int g_shm = -1;
 
 static void hold_nothing(void) {}
 static void hold_connection(void) {
@@ -38,12 +34,6 @@ static void hold_aio(void) {
   aio_context_t context = 0;
   if (syscall(SYS_io_setup, 4, &context) != 0) target_skip("aio: %s", strerror(errno));
 }
-static void hold_sysv(void) {
-  g_shm = shmget(IPC_PRIVATE, 8192, IPC_CREAT | 0600);
-  if (g_shm < 0) target_skip("System V shared memory: %s", strerror(errno));
-  CHECK(shmat(g_shm, NULL, 0) != (void*)-1);
-  CHECK_EQUAL(shmctl(g_shm, IPC_RMID, NULL), 0);
-}
 static void hold_hugetlb(void) {
   if (mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0) == MAP_FAILED)
     target_skip("no huge pages are reserved");
@@ -62,7 +52,7 @@ static const struct Thing {
   void (*hold)(void);
 } kThings[] = {
     {"nothing", hold_nothing}, {"connection", hold_connection}, {"io_uring", hold_io_uring},
-    {"aio", hold_aio},         {"sysv", hold_sysv},             {"hugetlb", hold_hugetlb},
+    {"aio", hold_aio},         {"hugetlb", hold_hugetlb},
     {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
 };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
@@ -75,7 +65,7 @@ int main(int argc, char** argv) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
     bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 &&
-                  strcmp(name, "sysv") != 0 && strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0;
+                  strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
     kThings[i].hold();
     found = true;

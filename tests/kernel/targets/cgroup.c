@@ -1,5 +1,4 @@
 // Membership in a control group of version 2.
-// NOT CARRIED YET
 #include <sys/stat.h>
 
 #include "target.h"

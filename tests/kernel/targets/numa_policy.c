@@ -1,6 +1,5 @@
 // NUMA policies of a thread, of another thread, and of mappings, one of them like the thread's own. Every machine has
 // node 0.
-// NOT CARRIED YET
 #include <linux/mempolicy.h>
 #include <sys/syscall.h>
 

@@ -1,6 +1,5 @@
 // System V shared memory, attached twice, once of them read-only and once removed; semaphores with values; messages of
 // several types. All of them keep id, key, mode and content.
-// NOT CARRIED YET
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>

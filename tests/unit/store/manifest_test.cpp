@@ -78,10 +78,11 @@ class Fill {
   void one(Thread& v) {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size,
            rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period,
-           affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new] = v;
+           affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new,
+           cgroups, mempolicy] = v;
     all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size, rseq,
         rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period, affinity,
-        ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new);
+        ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new, cgroups, mempolicy);
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
   }
@@ -128,6 +129,51 @@ class Fill {
     auto& [filters, threads] = v;
     all(filters, threads);
   }
+  void one(Cgroup& v) {
+    auto& [controllers, path] = v;
+    all(controllers, path);
+  }
+  void one(MemoryPolicy& v) {
+    auto& [mode, nodes] = v;
+    all(mode, nodes);
+    mode &= 0xffff;
+  }
+  void one(MappingPolicy& v) {
+    auto& [start, policy] = v;
+    all(start, policy);
+  }
+  void one(IpcIdentity& v) {
+    auto& [id, key, mode, uid, gid] = v;
+    all(id, key, mode, uid, gid);
+    id &= std::numeric_limits<int>::max(), mode &= 0777;
+  }
+  void one(SharedSegment& v) {
+    auto& [identity, size, destroyed, locked] = v;
+    all(identity, size, destroyed, locked);
+  }
+  void one(Semaphore& v) {
+    auto& [value, pid] = v;
+    all(value, pid);
+    value &= 32767, pid &= std::numeric_limits<int>::max();
+  }
+  void one(SemaphoreSet& v) {
+    auto& [identity, semaphores] = v;
+    all(identity, semaphores);
+  }
+  void one(IpcMessage& v) {
+    auto& [type, bytes] = v;
+    all(bytes);
+    type = 1 + static_cast<int>(rng_() % 1000);
+  }
+  void one(IpcQueue& v) {
+    auto& [identity, max_bytes, sender, receiver, messages] = v;
+    all(identity, max_bytes, sender, receiver, messages);
+    sender &= std::numeric_limits<int>::max(), receiver &= std::numeric_limits<int>::max();
+  }
+  void one(SystemVIpc& v) {
+    auto& [segments, sets, queues] = v;
+    all(segments, sets, queues);
+  }
   void one(SharedMemory& v) {
     auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space] = v;
     all(kind, inode, name, size, seals, mode, uid, gid, key, id, space);
@@ -162,11 +208,11 @@ class Fill {
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
            outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, locks, seccomp, mask, personality, dumpable, death, subreaper, thp, oom,
+           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, oom,
            filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
         outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, locks, seccomp, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
@@ -178,8 +224,8 @@ class Fill {
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
-    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues] = v;
-    all(processes, files, descriptors, pipes, shared, filter, handles);
+    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc] = v;
+    all(processes, files, descriptors, pipes, shared, filter, handles, ipc);
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
