@@ -57,11 +57,9 @@ Result<void> inventory_ipc(Walk& walk) {
   }
   std::sort(pids.begin(), pids.end());
   CKPT_TRY_ASSIGN(walk.out.image.ipc, describe_ipc(pids, attached));
-  // Every process with threads has a list: only one that uses semaphores has anything in it.
-  for (size_t i : suspects) {
-    const bool lists_tell = walk.out.image.processes[i].threads.size() == 1;
-    if (lists_tell || !walk.out.image.ipc.sets.empty())
-      walk.out.block(i, "", "may have semaphore adjustments (SEM_UNDO), which nobody can read");
+  // Every process that ever had threads has a list: only in a tree that uses semaphores is anything in it.
+  if (!walk.out.image.ipc.sets.empty()) {
+    for (size_t i : suspects) walk.out.block(i, "", "may have semaphore adjustments (SEM_UNDO), which nobody can read");
   }
   if (!walk.options.frozen) return {};
   for (const store::SharedSegment& segment : walk.out.image.ipc.segments) CKPT_TRY(walk.shared_memory.add_segment(segment));
