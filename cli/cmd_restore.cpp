@@ -5,7 +5,9 @@
 
 #include "cli/dump_flags.h"
 #include "lib/base/text.h"
+#include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore.h"
+#include "lib/store/image.h"
 
 namespace ckpt::cli {
 
@@ -14,6 +16,7 @@ namespace {
 std::string json_line(const engine::RestoreReport& report, bool dry_run) {
   nlohmann::ordered_json doc = {
       {"schema", "ckpt.restore/1"}, {"dry_run", dry_run},          {"pid", report.pid},
+      {"pid_outside", report.pid_outside},
       {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
       {"pages", report.pages},      {"bytes", report.bytes},       {"phases_us", nlohmann::ordered_json::object()},
       {"total_us", report.total_us}};
@@ -33,7 +36,7 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
                      dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
 }
 
-Result<void> run_restore(const engine::RestoreOptions& options, Context& context) {
+Result<void> restore_here(const engine::RestoreOptions& options, Context& context) {
   CKPT_TRY_ASSIGN(engine::RestoreReport report, engine::restore(options, context.progress, context.cancel));
   if (context.out.json()) {
     context.out.data(json_line(report, options.dry_run));
@@ -48,6 +51,30 @@ Result<void> run_restore(const engine::RestoreOptions& options, Context& context
   return {};
 }
 
+/// The numbers of the image are free in a namespace of its own.
+Result<void> restore_apart(const engine::RestoreOptions& options, Context& context) {
+  CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(options.image));
+  engine::PidNamespaceOptions apart;
+  apart.detach = options.detach;
+  for (const auto& process : manifest.tree.processes) {
+    for (const auto& thread : process.threads) apart.highest = std::max(apart.highest, thread.tid);
+  }
+  auto work = [&]() -> int {
+    auto done = restore_here(options, context);
+    if (done) return context.exit_status;
+    GlobalOptions global;
+    global.json = context.out.json();
+    report_error(done.error(), global);
+    return exit_code(done.error().code);
+  };
+  CKPT_TRY_ASSIGN(context.exit_status, engine::run_in_pid_namespace(apart, work));
+  return {};
+}
+
+Result<void> run_restore(const engine::RestoreOptions& options, Context& context) {
+  return options.new_pid_namespace && !options.dry_run ? restore_apart(options, context) : restore_here(options, context);
+}
+
 }  // namespace
 
 Command::Run add_restore(CLI::App& app) {
@@ -58,6 +85,7 @@ Command::Run add_restore(CLI::App& app) {
   app.add_flag("-j,--shell-job", options->shell_job,
                "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
   app.add_flag("--tcp-established")->description("Accepted: the connections of an image go on in any case");
+  app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   return [options](Context& context) { return run_restore(*options, context); };

@@ -255,4 +255,30 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   return out;
 }
 
+namespace {
+
+Result<Inventory> look_once(int root, std::vector<Member>& members, const InventoryOptions& options) {
+  constexpr int kAttempts = 200;
+  for (int attempt = 1;; ++attempt) {
+    CKPT_TRY_ASSIGN(std::vector<proc::TreeEntry> entries, proc::read_tree(root));
+    CKPT_TRY_ASSIGN(members, open_members(entries, std::move(members)));
+    auto found = take_inventory(members, options);
+    if (found || found.error().code != Code::kNotFound || attempt == kAttempts) return found;
+    auto stat = proc::read_stat(root);  // somebody has ended; the root itself?
+    if (!stat || stat->is_ending()) return found;
+  }
+}
+
+}  // namespace
+
+Result<Inventory> look_at_running(int root, std::vector<Member>& members, const InventoryOptions& options) {
+  CKPT_TRY_ASSIGN(Inventory first, look_once(root, members, options));
+  if (first.blockers.empty()) return first;
+  CKPT_TRY_ASSIGN(Inventory second, look_once(root, members, options));
+  std::set<std::string> known;
+  for (const Blocker& blocker : first.blockers) known.insert(blocker.text());
+  std::erase_if(second.blockers, [&](const Blocker& blocker) { return known.count(blocker.text()) == 0; });
+  return second;
+}
+
 }  // namespace ckpt::capture

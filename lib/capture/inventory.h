@@ -76,6 +76,10 @@ struct Inventory {
 /// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads.
 Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options);
 
+/// As `take_inventory`, of a tree that runs: processes come and go while it is looked at, and what was seen of one that was
+/// just changing must not count. Members that end are left out; what stands in the way is what two looks agree on.
+Result<Inventory> look_at_running(int root, std::vector<Member>& members, const InventoryOptions& options);
+
 /// False when a mapping that kept its place has other VmFlags than `earlier` says. An inventory made with
 /// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target stands
 /// still for that; asking before and after, while it runs, is as good.

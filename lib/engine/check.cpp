@@ -36,12 +36,11 @@ Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions&
   CheckReport report;
   report.host = host_features();
   if (pid == 0) return report;
-  CKPT_TRY_ASSIGN(std::vector<proc::TreeEntry> entries, proc::read_tree(pid));
-  CKPT_TRY_ASSIGN(std::vector<capture::Member> members, capture::open_members(entries));
+  std::vector<capture::Member> members;
   capture::InventoryOptions options;
   options.shell_job = shell_job;
   options.sockets = sockets;
-  CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::take_inventory(members, options));
+  CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
   return report;

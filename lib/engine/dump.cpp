@@ -120,14 +120,15 @@ Subject& Capture::subject(const capture::Member& member) {
 }
 
 Result<void> Capture::look_first() {
-  CKPT_TRY_ASSIGN(std::vector<proc::TreeEntry> entries, proc::read_tree(options_.pid));
-  CKPT_TRY_ASSIGN(members_, capture::open_members(entries));
-  CKPT_TRY_ASSIGN(before_, capture::take_inventory(members_, inventory_options(nullptr)));
+  CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, inventory_options(nullptr)));
   if (!before_.blockers.empty()) return capture::blocked_error(options_.pid, before_.blockers);
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].entry.zombie || before_.vmas[i].empty()) continue;
     Subject& process = subject(members_[i]);
-    CKPT_TRY_ASSIGN(process.gadgets, proc::find_gadgets(process.pid, before_.vmas[i]));
+    auto gadgets = proc::find_gadgets(process.pid, before_.vmas[i]);
+    if (!gadgets && i == 0) return std::move(gadgets).error();
+    if (!gadgets) continue;  // it has just begun, or is about to end: asked again once it stands still
+    process.gadgets = *gadgets;
     process.has_gadgets = true;
   }
   return {};

@@ -8,6 +8,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
+#include "lib/engine/pid_namespace.h"
 #include "lib/rebuild/rebuild.h"
 #include "lib/store/image.h"
 
@@ -67,7 +68,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY(act("pre-restore"));
     CKPT_TRY(rebuild->build(cancel));
     CKPT_TRY(act("post-restore"));
-    CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, rebuild->totals().pid));
+    CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, number_outside(rebuild->totals().pid)));
+    report.pid_outside = number_outside(rebuild->totals().pid);
     watch.lap_us();
     CKPT_TRY(rebuild->release());
     pidfile.keep();

@@ -17,6 +17,7 @@ namespace ckpt::engine {
 struct RestoreOptions {
   std::filesystem::path image;
   std::filesystem::path pidfile;  ///< empty: none
+  bool new_pid_namespace = false; ///< the caller runs the restore in one (see pid_namespace.h)
   bool detach = false;            ///< ckpt will not wait for the process
   bool shell_job = false;
   Actions actions;       ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
@@ -25,6 +26,7 @@ struct RestoreOptions {
 
 struct RestoreReport {
   int pid = 0;
+  int pid_outside = 0;  ///< in the namespace of ckpt's caller (see pid_namespace.h); 0 in a dry run
   std::string comm;
   uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0;
   uint64_t pages = 0, bytes = 0;                            ///< memory filled; in a dry run: what the image holds

@@ -135,7 +135,7 @@ Result<FrozenProcess> FrozenProcess::freeze(int pid, uint64_t timeout_us, const 
   }
   if (out.threads_.empty() || std::find(out.threads_.begin(), out.threads_.end(), pid) == out.threads_.end()) {
     auto stat = read_stat(pid);
-    if (!stat) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
+    if (!stat || (out.threads_.empty() && stat->is_ending())) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
     return fail(Code::kUnsupported, describe_pid(pid), "its first thread has ended while others run: not supported");
   }
   std::sort(out.threads_.begin(), out.threads_.end());

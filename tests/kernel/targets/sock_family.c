@@ -1,6 +1,5 @@
 // A parent and two children that talk to each other over a unix pair and over UDP while they are captured: every number
 // that is sent comes back once, in order.
-// NOT CARRIED YET
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/wait.h>

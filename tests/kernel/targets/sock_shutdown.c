@@ -1,6 +1,5 @@
 // Unix connections that one end has shut down or closed: what was sent is there, then comes the end; an end that was
 // closed with something unread is a reset.
-// NOT CARRIED YET
 #include <sys/socket.h>
 
 #include "target.h"

@@ -1,6 +1,5 @@
 // A unix socket that listens on a file by a relative name: its backlog, a connection that was accepted and two that
 // were not, modes of the file.
-// NOT CARRIED YET
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>

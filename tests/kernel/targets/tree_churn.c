@@ -1,5 +1,4 @@
 // Children that fork, execute and end all the time: whatever a look at the tree finds half-way is carried whole, or has ended.
-// NOT CARRIED YET
 #include <spawn.h>
 #include <sys/wait.h>
 

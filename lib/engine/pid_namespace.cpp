@@ -1,0 +1,142 @@
+#include "lib/engine/pid_namespace.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdlib>
+
+#include "lib/base/io.h"
+#include "lib/base/unique_fd.h"
+#include "lib/proc/userfault.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2, SIGWINCH};
+
+/// /proc as the caller of ckpt sees it, once there is another one.
+int g_outer_proc = -1;
+
+sigset_t watched_signals() {
+  sigset_t out;
+  sigemptyset(&out);
+  for (int signal : kForwarded) sigaddset(&out, signal);
+  sigaddset(&out, SIGCHLD);
+  return out;
+}
+
+/// In number 1: a /proc of the namespace, and the numbers of what follows above those of the image.
+Result<void> prepare_namespace(int highest) {
+  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) return sys_error("/proc", "cannot be mounted");
+  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
+  constexpr int kRoom = 1000, kLow = 10;
+  const int limit = text ? std::atoi(text->c_str()) : 32768;
+  const int last = highest + kRoom < limit ? highest + kRoom / 10 : kLow;
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file("/proc/sys/kernel/ns_last_pid", O_WRONLY));
+  return io::write_all(fd.get(), as_bytes(std::to_string(last)), "ns_last_pid");
+}
+
+int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
+
+void let_go_of_streams() {
+  UniqueFd null(::open("/dev/null", O_RDWR | O_CLOEXEC));
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null.get(), fd);
+}
+
+/// Number 1: reaps whatever ends, passes signals on, and ends with the last process; at once when the work failed.
+[[noreturn]] void be_init(pid_t worker, bool detach, int report) {
+  const sigset_t watched = watched_signals();
+  int code = 0;
+  for (bool worked = false;;) {
+    int status = 0;
+    pid_t got = ::waitpid(-1, &status, WNOHANG);
+    if (got == worker) {
+      worked = true;
+      code = code_of(status);
+      (void)!::write(report, &code, sizeof code);
+      ::close(report);
+      if (code != 0 || !detach) ::_exit(code & 0xff);
+      let_go_of_streams();
+    }
+    if (got > 0) continue;
+    if (got < 0 && errno == ECHILD) ::_exit(code & 0xff);
+    siginfo_t info{};
+    int signal = ::sigwaitinfo(&watched, &info);
+    if (signal > 0 && signal != SIGCHLD && !worked) ::kill(worker, signal);
+  }
+}
+
+[[noreturn]] void run_init(const PidNamespaceOptions& options, const std::function<int()>& work, const sigset_t& old, int report) {
+  auto prepared = prepare_namespace(options.highest);
+  if (!prepared) {
+    fmt::print(stderr, "ckpt: {}\n", prepared.error().text());
+    ::_exit(exit_code(prepared.error().code));
+  }
+  pid_t worker = ::fork();
+  if (worker < 0) ::_exit(exit_code(Code::kNoRoom));
+  if (worker == 0) {
+    ::close(report);
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    int code = work();
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  be_init(worker, options.detach, report);
+}
+
+}  // namespace
+
+Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work) {
+  std::fflush(nullptr);
+  CKPT_TRY_ASSIGN(UniqueFd proc, io::open_file("/proc", O_RDONLY | O_DIRECTORY));
+  g_outer_proc = proc.release();
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  UniqueFd reports(ends[0]), report(ends[1]);
+  const sigset_t watched = watched_signals();
+  sigset_t old;
+  sigprocmask(SIG_BLOCK, &watched, &old);
+  if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
+  pid_t init = ::fork();
+  if (init < 0) return sys_error("", "cannot make a process");
+  if (init == 0) run_init(options, work, old, report.get());
+  report.reset();
+  for (;;) {
+    int status = 0, code = 0;
+    if (options.detach) {
+      ssize_t got = ::read(reports.get(), &code, sizeof code);
+      if (got == sizeof code) return code;
+      if (got < 0 && errno == EINTR) continue;
+      ::waitpid(init, &status, 0);
+      return code_of(status);
+    }
+    pid_t got = ::waitpid(init, &status, WNOHANG);
+    if (got == init) return code_of(status);
+    siginfo_t info{};
+    int signal = ::sigwaitinfo(&watched, &info);
+    // What the terminal sends goes to the whole group, which the worker is in as well.
+    if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) ::kill(init, signal);
+  }
+}
+
+int number_outside(int pid) {
+  if (g_outer_proc < 0) return pid;
+  auto pidfd = proc::open_pidfd(pid);
+  if (!pidfd) return pid;
+  UniqueFd file(::openat(g_outer_proc, fmt::format("self/fdinfo/{}", pidfd->get()).c_str(), O_RDONLY | O_CLOEXEC));
+  auto text = file ? io::read_all(file.get(), 4096, "fdinfo") : Result<std::string>(Error());
+  constexpr std::string_view kName = "\nPid:\t";
+  size_t at = text ? text->find(kName) : std::string::npos;
+  return at == std::string::npos ? pid : std::atoi(text->c_str() + at + kName.size());
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,25 @@
+// A restore in a pid namespace of its own, for numbers that are taken outside (restore --new-pidns).
+#pragma once
+
+#include <functional>
+
+#include "lib/base/result.h"
+
+namespace ckpt::engine {
+
+struct PidNamespaceOptions {
+  int highest = 0;      ///< number of the image; ckpt's own processes take others
+  bool detach = false;  ///< return once `work` has, else when the namespace's last process has ended
+};
+
+/// Runs `work` in a child that lives in a new pid namespace, and in a mount namespace whose /proc shows it; what `work`
+/// starts lives there too. A small process of ckpt's is number 1: it reaps, and passes signals on to `work`. Returns what
+/// `work` returned. When that is not 0 nothing is left; a detached namespace ends with its last process.
+/// Needs CAP_SYS_ADMIN. Call it from a process without other threads.
+Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
+
+/// The number outside of a process of the namespace that `run_in_pid_namespace` made for the caller; the same number for
+/// any other caller.
+int number_outside(int pid);
+
+}  // namespace ckpt::engine
