@@ -147,6 +147,17 @@ def flavour_twice(target):
     restore_and_check(target, "again", 0)
 
 
+def flavour_pidns(target):
+    """Restored in a pid namespace of its own, while a sleeper has taken its number outside: it sees the number it had."""
+    dump(target, "image")
+    target.forget_answers()
+    pidfile = image(target, "pid")
+    ckpt("restore", "-f", image(target, "image"), "-d", "--new-pidns", "--pidfile", pidfile).expect(0)
+    with open(pidfile) as stream:
+        outside = int(stream.read())
+    target.check_apart(outside)
+
+
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
 
 

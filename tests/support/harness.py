@@ -387,6 +387,25 @@ class Target:
             raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
 
 
+    def check_apart(self, outside, steps=0):
+        """As check, of a target that lives in a pid namespace of its own; `outside` is its number here. Its namespace ends with
+        it, and the namespace's first process is our child."""
+        first = parent_outside(outside)
+        with open(self._path(".check"), "w") as stream:
+            stream.write(str(steps))
+        os.rename(self._path(".check"), self._path("check"))
+        wait_until(lambda: self._exists("result"), f"the target {outside} (in a pid namespace) makes 'result'", TIMEOUT)
+        wait_until(lambda: not exists_unreaped(first), "its pid namespace ends", TIMEOUT)
+        verdict = self._read("result").strip()
+        if verdict != f"pass {self.number}":
+            raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
+
+
+def parent_outside(pid):
+    with open(f"/proc/{pid}/stat") as stream:
+        return int(stream.read().rpartition(")")[2].split()[1])
+
+
 def exists_unreaped(pid):
     """Whether the pid is taken; reaps it where it is a child of ours that has ended."""
     try:
