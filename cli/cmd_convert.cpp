@@ -5,7 +5,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
+#include "cli/trace_flag.h"
 #include "formats/convert/convert.h"
 #include "lib/base/text.h"
 
@@ -16,6 +16,7 @@ namespace {
 struct ConvertOptions {
   formats::ConvertRequest request;
   std::string source, destination, target;
+  std::string trace;  ///< a file; empty: none
   std::vector<std::string> include, exclude;
   bool no_sync = false;
 };
@@ -64,7 +65,8 @@ std::string summary(const ConvertOptions& options, const formats::ConvertReport&
 }
 
 Result<void> run_convert(const ConvertOptions& options, Context& context) {
-  CKPT_TRY_ASSIGN(formats::ConvertReport report, formats::convert(options.request, context.progress, context.cancel));
+  auto work = [&] { return formats::convert(options.request, context.progress, context.cancel); };
+  CKPT_TRY_ASSIGN(formats::ConvertReport report, traced(options.trace, "convert", context, work));
   for (const std::string& note : report.notes) context.out.info("note: " + escape_for_terminal(note));
   if (context.out.json()) context.out.data(document(options, report));
   else if (options.request.dry_run) show_plan(context.out, report);
@@ -95,6 +97,7 @@ Command::Run add_convert(CLI::App& app) {
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
   app.add_flag("--force", o.request.force, "Replace a destination that is not empty");
   app.add_flag("--no-sync", o.no_sync, "Do not wait until the result is on disk");
+  add_trace_flag(app, o.trace);
   return [state](Context& context) {
     ConvertOptions& options = *state;
     options.request.source = options.source;

@@ -1,4 +1,5 @@
 #include "cli/dump_flags.h"
+#include "cli/trace_flag.h"
 
 namespace ckpt::cli {
 
@@ -22,7 +23,8 @@ Command::Run add_dump(CLI::App& app) {
     CKPT_TRY(finish_dump_flags(*flags));
     flags->options.after = flags->leave_running ? After::kLeaveRunning : flags->leave_stopped ? After::kLeaveStopped : After::kEnd;
     if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
-    CKPT_TRY_ASSIGN(engine::DumpReport report, engine::dump(flags->options, context.progress, context.cancel));
+    auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };
+    CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "dump", context, work));
     print_dump_report(context, "dump", report);
     return {};
   };

@@ -1,4 +1,5 @@
 #include "cli/dump_flags.h"
+#include "cli/trace_flag.h"
 
 namespace ckpt::cli {
 
@@ -10,7 +11,8 @@ Command::Run add_pre_dump(CLI::App& app) {
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(finish_dump_flags(*flags));
     if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
-    CKPT_TRY_ASSIGN(engine::DumpReport report, engine::pre_dump(flags->options, context.progress, context.cancel));
+    auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };
+    CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "pre-dump", context, work));
     print_dump_report(context, "pre-dump", report);
     return {};
   };

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/trace_flag.h"
 #include "lib/base/text.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore.h"
@@ -36,8 +37,15 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
                      dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
 }
 
-Result<void> restore_here(const engine::RestoreOptions& options, Context& context) {
-  CKPT_TRY_ASSIGN(engine::RestoreReport report, engine::restore(options, context.progress, context.cancel));
+struct RestoreFlags {
+  engine::RestoreOptions options;
+  std::string trace;  ///< a file; empty: none
+};
+
+Result<void> restore_here(const RestoreFlags& flags, Context& context) {
+  const engine::RestoreOptions& options = flags.options;
+  auto work = [&] { return engine::restore(options, context.progress, context.cancel); };
+  CKPT_TRY_ASSIGN(engine::RestoreReport report, traced(flags.trace, "restore", context, work));
   if (context.out.json()) {
     context.out.data(json_line(report, options.dry_run));
     std::fflush(stdout);  // the process may write to the same stream from now on
@@ -52,7 +60,8 @@ Result<void> restore_here(const engine::RestoreOptions& options, Context& contex
 }
 
 /// The numbers of the image are free in a namespace of its own.
-Result<void> restore_apart(const engine::RestoreOptions& options, Context& context) {
+Result<void> restore_apart(const RestoreFlags& flags, Context& context) {
+  const engine::RestoreOptions& options = flags.options;
   CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(options.image));
   engine::PidNamespaceOptions apart;
   apart.detach = options.detach;
@@ -60,7 +69,7 @@ Result<void> restore_apart(const engine::RestoreOptions& options, Context& conte
     for (const auto& thread : process.threads) apart.highest = std::max(apart.highest, thread.tid);
   }
   auto work = [&]() -> int {
-    auto done = restore_here(options, context);
+    auto done = restore_here(flags, context);
     if (done) return context.exit_status;
     GlobalOptions global;
     global.json = context.out.json();
@@ -71,14 +80,16 @@ Result<void> restore_apart(const engine::RestoreOptions& options, Context& conte
   return {};
 }
 
-Result<void> run_restore(const engine::RestoreOptions& options, Context& context) {
-  return options.new_pid_namespace && !options.dry_run ? restore_apart(options, context) : restore_here(options, context);
+Result<void> run_restore(const RestoreFlags& flags, Context& context) {
+  const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
+  return apart ? restore_apart(flags, context) : restore_here(flags, context);
 }
 
 }  // namespace
 
 Command::Run add_restore(CLI::App& app) {
-  auto options = std::make_shared<engine::RestoreOptions>();
+  auto flags = std::make_shared<RestoreFlags>();
+  engine::RestoreOptions* options = &flags->options;
   app.add_option("-f,--images-dir,-D,--dir", options->image, "The image")->required()->type_name("DIR");
   app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs")->type_name("FILE");
@@ -88,7 +99,8 @@ Command::Run add_restore(CLI::App& app) {
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
-  return [options](Context& context) { return run_restore(*options, context); };
+  add_trace_flag(app, flags->trace);
+  return [flags](Context& context) { return run_restore(*flags, context); };
 }
 
 }  // namespace ckpt::cli

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/trace_flag.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
@@ -32,6 +33,7 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
+  add_trace_flag(app, flags.trace);
 }
 
 Result<void> finish_dump_flags(DumpFlags& flags) {

@@ -11,6 +11,7 @@ namespace ckpt::cli {
 struct DumpFlags {
   engine::DumpOptions options;
   std::string dir, prev;
+  std::string trace;  ///< a file; empty: none
   bool no_compress = false;
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;

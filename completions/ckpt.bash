@@ -27,6 +27,7 @@ _ckpt() {
     pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-R|pre-dump:--leave-running|pre-dump:--non-stop) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-n|pre-dump:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-h|dump:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -44,6 +45,7 @@ _ckpt() {
     dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-R|dump:--leave-running|dump:--non-stop) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-s|dump:--leave-stopped) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-n|dump:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -57,6 +59,7 @@ _ckpt() {
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-j|check:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -75,6 +78,7 @@ _ckpt() {
     convert:-n|convert:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--no-sync) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:-h|inspect:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:-h|verify:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -86,12 +90,12 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --action-script --status-fd -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
-    convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --version -h --help --json --progress --color -q --quiet' ;;
+    convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;

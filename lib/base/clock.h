@@ -15,6 +15,8 @@ class Stopwatch {
  public:
   Stopwatch() : start_(monotonic_us()) {}
   uint64_t elapsed_us() const { return monotonic_us() - start_; }
+  /// `monotonic_us` at the start or the last lap.
+  uint64_t started_us() const { return start_; }
   /// Microseconds since the start or the last lap.
   uint64_t lap_us() {
     uint64_t now = monotonic_us(), out = now - start_;

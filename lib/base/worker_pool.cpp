@@ -4,12 +4,15 @@
 #include <exception>
 #include <new>
 
+#include "lib/base/trace.h"
+
 namespace ckpt {
 
 namespace {
 
 /// An exception that left a thread would end the program, a borrowed target with it.
 Result<void> run(const WorkerPool::Job& job) {
+  trace::Span span("job");
   try {
     return job();
   } catch (const std::bad_alloc&) {
@@ -58,6 +61,8 @@ Result<void> WorkerPool::finish() {
 }
 
 void WorkerPool::work() {
+  trace::name_thread("worker");
+  trace::prepare_thread();
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopping_ || !queue_.empty(); });

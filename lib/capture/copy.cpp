@@ -7,6 +7,7 @@
 
 #include <unistd.h>
 
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/remote_memory.h"
 
@@ -72,6 +73,8 @@ Result<void> read_file_ranges(int fd, const std::vector<iovec>& ranges, MutableB
 }
 
 Result<void> read_batch(const Batch& batch, MutableByteSpan buffer) {
+  trace::Span span("read");
+  span.bytes(buffer.size());
   std::vector<iovec> ranges;
   for (const BlockPlan& block : batch.blocks) append_ranges(block, batch.part->shift, ranges);
   if (batch.part->fd >= 0) return read_file_ranges(batch.part->fd, ranges, buffer);
@@ -79,6 +82,8 @@ Result<void> read_batch(const Batch& batch, MutableByteSpan buffer) {
 }
 
 Result<void> add_batch(const Batch& batch, ByteSpan data, store::ImageWriter& writer) {
+  trace::Span span("store");
+  span.bytes(data.size());
   const uint64_t base = store::space_base(batch.part->space);
   for (const BlockPlan& block : batch.blocks) {
     size_t size = data_size(block);

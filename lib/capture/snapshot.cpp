@@ -6,6 +6,7 @@
 #include <csignal>
 
 #include "lib/base/clock.h"
+#include "lib/base/trace.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/procfs.h"
 
@@ -33,7 +34,9 @@ Result<uint64_t> reap_inside(int target, int child, proc::Gadgets gadgets) {
   }
   CKPT_TRY(scratch.unmap());
   frozen.release();
-  return monotonic_us() - frozen.frozen_at_us();
+  const uint64_t now = monotonic_us();
+  trace::interval(trace::Row::kTarget, "frozen to reap the snapshot", frozen.frozen_at_us(), now);
+  return now - frozen.frozen_at_us();
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/base/trace.h"
 #include "lib/capture/connections.h"
 #include "lib/capture/copy.h"
 #include "lib/capture/inside.h"
@@ -82,7 +83,8 @@ class Capture {
   DumpReport report(std::string target_state);
   bool any_tracked() const;
 
-  void phase(const char* name) { manifest_.stats.phases_us.emplace_back(name, watch_.lap_us()); }
+  void phase(const char* name);
+  void end_of_frozen_window();
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
     return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier != nullptr, earlier};
@@ -376,9 +378,21 @@ Result<void> Capture::write_staged(const std::vector<capture::Part>& parts) {
   return staging_->write(parts, *writer_, copy_options());
 }
 
+void Capture::phase(const char* name) {
+  const uint64_t begin = watch_.started_us(), took = watch_.lap_us();
+  manifest_.stats.phases_us.emplace_back(name, took);
+  trace::interval(trace::Row::kPhases, name, begin, begin + took);
+}
+
+void Capture::end_of_frozen_window() {
+  const uint64_t begin = frozen_->frozen_at_us(), end = monotonic_us();
+  manifest_.stats.frozen_us = end - begin;
+  trace::interval(trace::Row::kTarget, "frozen", begin, end);
+}
+
 void Capture::let_run() {
   frozen_->release();
-  manifest_.stats.frozen_us = monotonic_us() - frozen_->frozen_at_us();
+  end_of_frozen_window();
 }
 
 Result<void> Capture::commit(const char* kind) {
@@ -497,8 +511,7 @@ Result<DumpReport> Capture::run_dump() {
   progress_.begin("copy", manifest_.stats.bytes_memory);
   CKPT_TRY(copy_frozen(parts));
   phase("copy");
-  manifest_.stats.frozen_us = monotonic_us() - frozen_->frozen_at_us();
-  if (runs_on) let_run();
+  runs_on ? let_run() : end_of_frozen_window();
   CKPT_TRY(write_staged(parts));
   CKPT_TRY(commit("dump"));
   if (runs_on) {

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <string_view>
 
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/ipc.h"
@@ -217,6 +218,8 @@ class Filler {
   /// A job has at most 16 pages for each of its few blocks, far below the 1024 ranges that one call takes.
   Result<void> flush() {
     if (remote_.empty()) return {};
+    trace::Span span("fill");
+    span.bytes(totals_.bytes);
     ssize_t n = ::process_vm_writev(pid_, local_.data(), local_.size(), remote_.data(), remote_.size(), 0);
     if (n < 0) return sys_error(fmt::format("process {}", pid_), "cannot write its memory");
     if (static_cast<uint64_t>(n) != totals_.bytes) {

@@ -13,6 +13,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
+#include "lib/base/trace.h"
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/packet_filter.h"
 #include "lib/proc/procfs.h"
@@ -317,7 +318,11 @@ class WholeTree final : public Rebuild {
     }
   }
 
-  void phase(const char* name) { totals_.phases_us.emplace_back(name, watch_.lap_us()); }
+  void phase(const char* name) {
+    const uint64_t begin = watch_.started_us(), took = watch_.lap_us();
+    totals_.phases_us.emplace_back(name, took);
+    trace::interval(trace::Row::kPhases, name, begin, begin + took);
+  }
 
   Result<void> each(Result<void> (ProcessBuilder::*step)()) {
     for (ProcessBuilder& builder : builders_) CKPT_TRY((builder.*step)());

@@ -4,6 +4,7 @@
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
+#include "lib/base/trace.h"
 
 namespace ckpt::store {
 
@@ -54,6 +55,7 @@ Result<void> AppendFile::align() {
 }
 
 Result<void> AppendFile::sync() {
+  trace::Span span("sync");
   CKPT_TRY(flush());
   return io::sync_fd(fd_.get(), path_);
 }

@@ -9,6 +9,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
+#include "lib/base/trace.h"
 #include "lib/store/append_file.h"
 #include "lib/store/block_index.h"
 #include "lib/store/chain.h"
@@ -127,7 +128,9 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero) {
     pack_pages(block.data_mask, block.data, keep, lane->scratch.data());
     packed = ByteSpan(lane->scratch).first(page_count(keep) * kPageSize);
   }
+  trace::Span hashing("hash");
   const Hash128 hash = xxh3_128(packed);
+  hashing.end();
   if (parent_has(record.address, keep, hash)) {
     record.parent_mask |= keep;
     pages_parent_.fetch_add(page_count(keep), kRelaxed);
@@ -177,7 +180,10 @@ Result<void> Writer::open_file(Lane& lane) {
 
 Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed) {
   if (!lane.file) CKPT_TRY(open_file(lane));
+  trace::Span compressing("compress");
   ByteSpan stored = options_.compress ? lane.compressor.try_compress(packed) : ByteSpan();
+  compressing.end();
+  trace::Span writing("write");
   const uint64_t before = lane.file->size();
   if (stored.empty()) {
     stored = packed;
@@ -240,7 +246,9 @@ Result<void> Writer::make_durable(Manifest& manifest) {
   }
   std::sort(manifest.files.begin(), manifest.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
   manifest.stats.bytes_written = bytes_written_.load(kRelaxed);
-  manifest.stats.phases_us.emplace_back("durable", watch.elapsed_us());
+  const uint64_t took = watch.elapsed_us();
+  manifest.stats.phases_us.emplace_back("durable", took);
+  trace::interval(trace::Row::kPhases, "durable", watch.started_us(), watch.started_us() + took);
   return {};
 }
 

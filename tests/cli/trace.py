@@ -1,0 +1,115 @@
+#!/usr/bin/env python3
+"""--trace: a timeline that holds what the report says, complete or absent, whatever becomes of the verb."""
+import json
+import os
+import signal
+import subprocess
+import sys
+
+from prompt import CKPT, main, problems, run
+
+SLEEPER = "import time, sys; held = bytearray(40 << 20); held[::4096] = b'x' * (10 << 10); print(flush=True); time.sleep(600)"
+
+
+class Sleeper:
+    """A python that holds 40 MiB."""
+
+    def __enter__(self):
+        self.process = subprocess.Popen([sys.executable, "-c", SLEEPER], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
+                                        stderr=subprocess.DEVNULL, start_new_session=True)
+        self.process.stdout.readline()
+        return self.process.pid
+
+    def __exit__(self, *_):
+        self.process.kill()
+        self.process.wait()
+        self.process.stdout.close()
+
+
+def spans(file):
+    with open(file, encoding="utf-8") as stream:
+        document = json.load(stream)
+    rows = {event["tid"]: event["args"]["name"] for event in document["traceEvents"] if event["name"] == "thread_name"}
+    return [(rows[event["tid"]], event) for event in document["traceEvents"] if event["ph"] == "X"]
+
+
+def named(found, name, row=None):
+    return [event for at, event in found if event["name"] == name and row in (None, at)]
+
+
+def a_dump_shows_its_frozen_window():
+    with Sleeper() as pid:
+        for verb in ("pre-dump", "dump"):
+            result = run(verb, "-p", str(pid), "-f", verb, "--trace", f"{verb}.json", "--json", "-R", "-j")
+            if result.returncode != 0:
+                yield f"{verb}: exit {result.returncode}: {result.stderr}"
+                continue
+            report, found = json.loads(result.stdout), spans(f"{verb}.json")
+            frozen = [event for row, event in found if row == "target"]
+            took = sum(event["dur"] for event in frozen)
+            if not named(found, "frozen", "target") or abs(took - report["frozen_us"]) > 1 + 0.01 * report["frozen_us"]:
+                yield f"{verb}: frozen {took} us in the timeline, {report['frozen_us']} in the report"
+            phases = {event["name"]: event["dur"] for event in (event for row, event in found if row == "phases")}
+            for name, us in report["phases_us"].items():
+                if abs(phases.get(name, -1) - us) > 1:
+                    yield f"{verb}: phase {name} takes {us} us and {phases.get(name)} in the timeline"
+            read = sum(event["args"]["bytes"] for event in named(found, "read"))
+            if read != report["bytes_memory"]:
+                yield f"{verb}: {read} bytes were read in the timeline, {report['bytes_memory']} in the report"
+            for name in ("job", "store", "hash", "write", "sync"):
+                if not named(found, name) and report["bytes_memory"] > 0:
+                    yield f"{verb}: no span {name}"
+
+
+def a_verb_that_fails_leaves_its_timeline():
+    with Sleeper() as pid:
+        os.mkdir("taken")
+        with open("taken/file", "w", encoding="ascii"):
+            pass
+        yield from problems(["dump", "-p", str(pid), "-f", "taken", "-j", "--trace", "t.json"], 2, err="not empty")
+    if not os.path.exists("t.json"):
+        yield "no timeline of a failure"
+    else:
+        spans("t.json")
+    if sorted(os.listdir()) != ["t.json", "taken"]:
+        yield f"left behind: {os.listdir()}"
+
+
+def a_file_that_cannot_be_made_is_refused_before_anything_is_touched():
+    with Sleeper() as pid:
+        for file, code, pattern in (("none/t.json", 4, "none/t.json: cannot be created"), ("/dev/null", 2, "not a regular file"), (".", 2, "not a regular file")):
+            yield from problems(["dump", "-p", str(pid), "-f", "image", "--trace", file], code, err=pattern)
+        if os.listdir():
+            yield f"left behind: {os.listdir()}"
+        os.kill(pid, 0)
+
+
+def an_interrupted_verb_leaves_a_timeline_or_none():
+    """Whenever the signal comes, what lies there is whole."""
+    with Sleeper() as pid:
+        for wait in (0.005, 0.02, 0.05):
+            process = subprocess.Popen([CKPT, "pre-dump", "-p", str(pid), "-f", f"i{wait}", "-j", "--trace", "t.json"],
+                                       stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            try:
+                process.wait(wait)
+            except subprocess.TimeoutExpired:
+                process.send_signal(signal.SIGINT)
+            process.wait(30)
+            if os.path.exists("t.json"):
+                spans("t.json")
+                os.unlink("t.json")
+        left = [name for name in os.listdir() if "t.json" in name]
+        if left:
+            yield f"left behind: {left}"
+
+
+def restore_and_convert_take_it_too():
+    yield from problems(["restore", "-f", "none", "--trace", "r.json"], 4, err="none")
+    yield from problems(["convert", "none", "out", "--to", "torch_dist", "--trace", "c.json"], 4, err="none")
+    for file in ("r.json", "c.json"):
+        spans(file)
+
+
+main(a_dump_shows_its_frozen_window, a_verb_that_fails_leaves_its_timeline,
+     a_file_that_cannot_be_made_is_refused_before_anything_is_touched, an_interrupted_verb_leaves_a_timeline_or_none,
+     restore_and_convert_take_it_too)
