@@ -28,13 +28,13 @@ void BlockIndex::Shard::grow() {
   }
 }
 
-PagemapRecord* BlockIndex::add(const PagemapRecord& record) {
-  bool has_data = record.data_mask != 0;
+BlockIndex::Added BlockIndex::add(const PagemapRecord& record) {
+  const bool has_data = record.data_mask != 0 && record.ancestor == 0;
   Shard& shard = shards_[(has_data ? record.hash.hi : record.address >> 16) % shards_.size()];
   std::lock_guard lock(shard.mutex);
   if (!has_data) {
     shard.records.push_back(record);
-    return nullptr;
+    return {};
   }
   if (4 * (shard.chunks + 1) > 3 * shard.slots.size()) shard.grow();
   uint32_t* slot = shard.find_slot(record);
@@ -43,11 +43,11 @@ PagemapRecord* BlockIndex::add(const PagemapRecord& record) {
   if (*slot != 0) {
     added.codec = kRepeat;
     added.offset = *slot - 1;
-    return nullptr;
+    return {nullptr, true, shard.records[*slot - 1].address};
   }
   *slot = static_cast<uint32_t>(shard.records.size());
   ++shard.chunks;
-  return &added;
+  return {&added, false, 0};
 }
 
 Result<std::vector<PagemapRecord>> BlockIndex::take() {
@@ -63,7 +63,7 @@ Result<std::vector<PagemapRecord>> BlockIndex::take() {
       out.back().codec = stored.codec;
       out.back().file = stored.file;
       out.back().offset = stored.offset;
-      out.back().stored_length = stored.stored_length;
+      out.back().length_less_one = stored.length_less_one;
       out.back().stored_check = stored.stored_check;
     }
     shard.records = {};

@@ -14,11 +14,15 @@ namespace ckpt::store {
 /// Thread-safe. Records are spread over shards by hash, so that equal chunks meet in one shard.
 class BlockIndex {
  public:
-  /// Adds a record. If it has data and a chunk with the same hash and size is there already, it refers to that one and
-  /// nothing is returned; else the caller stores the chunk and fills in `codec` to `stored_check` of the record returned,
-  /// which stays where it is. An equal chunk may be referred to before its bytes are written: a writer whose write fails
-  /// never commits.
-  PagemapRecord* add(const PagemapRecord& record);
+  /// What became of a record that was added.
+  struct Added {
+    PagemapRecord* fresh = nullptr;  ///< its chunk is to be stored: fill in `codec` to `stored_check`; it stays where it is
+    bool repeated = false;           ///< it refers to an equal chunk
+    uint64_t first_address = 0;      ///< of the block that the equal chunk came with
+  };
+  /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size) may be
+  /// referred to before its bytes are written: a writer whose write fails never commits.
+  Added add(const PagemapRecord& record);
 
   /// All records in the order of the page map, references resolved. Empties the index; no thread may be adding. A page
   /// that was added twice is kBug.

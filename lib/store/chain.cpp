@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <limits>
+#include <map>
 #include <set>
 
 namespace ckpt::store {
@@ -65,6 +66,24 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
   return parent;
 }
 
+/// The chunks of ancestors that image `at` refers to lie inside their files.
+Result<void> check_references(const std::vector<LoadedImage>& images, size_t at) {
+  std::map<uint16_t, std::vector<uint64_t>> sizes;
+  const LoadedImage& image = images[at];
+  for (size_t i = 0; i < image.records.size(); ++i) {
+    const PagemapRecord& r = image.records[i];
+    if (r.ancestor == 0) continue;
+    auto refused = [&](const char* what) {
+      return fail(Code::kAnswerNo, image.name_of(kPagemapName), fmt::format("record {}, a chunk of ancestor {}: {}", i, r.ancestor, what));
+    };
+    if (at + r.ancestor >= images.size()) return refused("the chain is not that long");
+    auto [known, first] = sizes.try_emplace(r.ancestor);
+    if (first) known->second = images[at + r.ancestor].pages_sizes();
+    if (const char* what = check_place(r, known->second)) return refused(what);
+  }
+  return {};
+}
+
 }  // namespace
 
 std::optional<size_t> Chain::find(uint64_t address) const {
@@ -94,6 +113,7 @@ Result<Chain> open_chain(const fs::path& dir) {
     CKPT_TRY_ASSIGN(LoadedImage parent, load_parent(child));
     chain.images.push_back(std::move(parent));
   }
+  for (size_t i = 0; i < chain.images.size(); ++i) CKPT_TRY(check_references(chain.images, i));
   Resolved resolved;
   for (size_t i = chain.images.size(); i-- > 0;) {
     resolved = resolve(resolved, chain.images[i].records, static_cast<uint16_t>(i));

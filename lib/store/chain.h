@@ -16,7 +16,7 @@ constexpr size_t kMaxChain = 1000;
 /// Pages of a block that lie in one chunk.
 struct Source {
   uint32_t record = 0;  ///< index into LoadedImage::records
-  uint16_t image = 0;   ///< index into Chain::images
+  uint16_t image = 0;   ///< index into Chain::images: whose record it is
   uint16_t mask = 0;    ///< a subset of the record's data mask
 };
 
@@ -30,14 +30,16 @@ struct Chain {
     return std::span(sources).subspan(first_source[block], first_source[block + 1] - first_source[block]);
   }
   const PagemapRecord& record(const Source& source) const { return images[source.image].records[source.record]; }
+  /// The image that stores the record's chunk: its own or an ancestor.
+  size_t holder(const Source& source) const { return size_t{source.image} + record(source).ancestor; }
   /// The block at `address`, or nothing.
   std::optional<size_t> find(uint64_t address) const;
 
   uint64_t stored_bytes() const;
 };
 
-/// Opens `dir` and its parents. A missing parent is kNotFound; one with another id, a cycle and a chain of more than
-/// kMaxChain images are kAnswerNo.
+/// Opens `dir` and its parents. A missing parent is kNotFound; one with another id, a cycle, a chain of more than
+/// kMaxChain images and a chunk that lies outside its ancestor's pages files are kAnswerNo.
 Result<Chain> open_chain(const std::filesystem::path& dir);
 
 }  // namespace ckpt::store

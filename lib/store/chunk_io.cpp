@@ -13,16 +13,16 @@ Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out
   auto damaged = [&] {
     return fail(Code::kAnswerNo, subject,
                 fmt::format("damaged at offset {}: the {} bytes of the block at {:#x} do not match their hash", record.offset,
-                            record.stored_length, record.address));
+                            record.stored_length(), record.address));
   };
   trace::Span reading("read");
-  reading.bytes(record.stored_length);
+  reading.bytes(record.stored_length());
   if (record.codec == Codec::kRaw) {
     CKPT_TRY(io::pread_exact(fd, out, record.offset, subject));
     reading.end();
   } else {
     thread_local std::vector<std::byte> stored(kBlockSize);
-    MutableByteSpan frame = MutableByteSpan(stored).first(record.stored_length);
+    MutableByteSpan frame = MutableByteSpan(stored).first(record.stored_length());
     CKPT_TRY(io::pread_exact(fd, frame, record.offset, subject));
     reading.end();
     trace::Span decompressing("decompress");

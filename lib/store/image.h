@@ -3,7 +3,8 @@
 //   DIR/manifest.json     the commit point: format version, id, time, host, parent, process, statistics, digests of the files
 //   DIR/manifest.sha256   its digest, for `sha256sum -c`
 //   DIR/pagemap           fixed-size records, one a block of 64 KiB of address space: which pages, where their bytes lie
-//   DIR/pages, pages.1 .. the blocks' bytes, raw and page-aligned or zstd; one file for each thread that wrote at a time
+//   DIR/pages, pages.1 .. the blocks' bytes, raw and page-aligned or zstd; one file for each thread that wrote at a time.
+//                         Blocks whose bytes an image of the chain of parents has, wherever, refer to that
 //   DIR/xstate, DIR/pipes the threads' extended register areas, the contents of pipes
 #pragma once
 
@@ -59,8 +60,9 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
-/// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, repeated
-/// ones stored once, zstd level 1 tried and dropped where it saves less than an eighth. Memory: nothing beyond the index.
+/// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, those
+/// that the image or its chain of parents has already referred to, zstd level 1 tried and dropped where it saves less than
+/// an eighth. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
 class ImageWriter {
  public:
   struct Options {
@@ -70,9 +72,10 @@ class ImageWriter {
   };
   /// Totals that only the writer knows.
   struct Totals {
-    uint64_t pages_data = 0, pages_zero = 0, pages_parent = 0;
+    uint64_t pages_data = 0;  ///< stored here or referred to elsewhere
+    uint64_t pages_zero = 0, pages_parent = 0;
     uint64_t bytes_written = 0;
-    uint64_t blocks_repeated = 0;  ///< stored once, referred to again
+    Savings saved;
   };
 
   static Result<std::unique_ptr<ImageWriter>> create(const std::filesystem::path& dir, const Options& options);
@@ -84,7 +87,7 @@ class ImageWriter {
   virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;
   virtual Totals totals() const = 0;
   /// Makes all durable and gives the image its name. id, created, parent_* are filled in here. `manifest.stats` gets
-  /// the final bytes_written and a "durable" phase.
+  /// the final bytes_written, what was saved, and a "durable" phase.
   virtual Result<void> commit(Manifest& manifest) = 0;
 };
 

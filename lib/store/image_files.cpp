@@ -71,9 +71,7 @@ Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
 }
 
 Result<std::vector<PagemapRecord>> read_pagemap(const LoadedImage& image) {
-  std::vector<uint64_t> pages_sizes;
-  for (size_t i = 0; i < image.pages_files(); ++i) pages_sizes.push_back(image.stored(pages_file_name(i)).size);
-  PagemapParser parser(std::move(pages_sizes), !image.manifest.parent_id.empty());
+  PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(kPagemapName));
   const std::string subject = image.name_of(kPagemapName);
   std::vector<std::byte> buffer(kReadStep);
@@ -109,6 +107,12 @@ const StoredFile& LoadedImage::stored(const std::string& file) const {
 }
 
 size_t LoadedImage::pages_files() const { return manifest.files.size() - 3; }
+
+std::vector<uint64_t> LoadedImage::pages_sizes() const {
+  std::vector<uint64_t> out;
+  for (size_t i = 0; i < pages_files(); ++i) out.push_back(stored(pages_file_name(i)).size);
+  return out;
+}
 
 uint64_t LoadedImage::stored_bytes() const {
   uint64_t sum = 0;

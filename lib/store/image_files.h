@@ -34,6 +34,7 @@ struct LoadedImage {
   /// What the manifest says of `file`; the file is one of those that `load_image` asked for.
   const StoredFile& stored(const std::string& file) const;
   size_t pages_files() const;
+  std::vector<uint64_t> pages_sizes() const;
   uint64_t stored_bytes() const;
 };
 

@@ -55,11 +55,11 @@ class Reader final : public ImageReader {
 Result<void> Reader::open_files() {
   pages_.resize(chain_.images.size());
   for (const Source& source : chain_.sources) {
-    std::vector<UniqueFd>& files = pages_[source.image];
+    std::vector<UniqueFd>& files = pages_[chain_.holder(source)];
     size_t file = chain_.record(source).file;
     if (files.size() <= file) files.resize(file + 1);
     if (files[file]) continue;
-    CKPT_TRY_ASSIGN(files[file], chain_.images[source.image].open(pages_file_name(file)));
+    CKPT_TRY_ASSIGN(files[file], chain_.images[chain_.holder(source)].open(pages_file_name(file)));
   }
   CKPT_TRY(check_digest(newest(), kXstateName));
   CKPT_TRY(check_digest(newest(), kPipesName));
@@ -70,8 +70,8 @@ Result<void> Reader::open_files() {
 
 Result<void> Reader::read_source(const Source& source, MutableByteSpan out) const {
   const PagemapRecord& record = chain_.record(source);
-  const LoadedImage& image = chain_.images[source.image];
-  return read_chunk(pages_[source.image][record.file].get(), record, out, image.name_of(pages_file_name(record.file)));
+  const LoadedImage& image = chain_.images[chain_.holder(source)];
+  return read_chunk(pages_[chain_.holder(source)][record.file].get(), record, out, image.name_of(pages_file_name(record.file)));
 }
 
 Result<size_t> Reader::read_block(size_t index, MutableByteSpan out) const {
@@ -107,7 +107,7 @@ Result<std::vector<std::byte>> Reader::read_part(int fd, const char* file, uint6
 Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress, const Cancel& cancel) const {
   progress.begin("verify", chain_bytes());
   std::vector<Finding> findings;
-  for (const LoadedImage& image : chain_.images) CKPT_TRY(verify_files(image, progress, cancel, findings));
+  for (size_t i = 0; i < chain_.images.size(); ++i) CKPT_TRY(verify_files(chain_.images, i, progress, cancel, findings));
   return findings;
 }
 

@@ -21,14 +21,17 @@ constexpr size_t kChunksPerJob = 256;
 using Finding = ImageReader::Finding;
 
 auto place(const PagemapRecord& r) {
-  return std::make_tuple(r.offset, r.stored_length, r.hash.lo, r.hash.hi, r.stored_check, page_count(r.data_mask), r.codec);
+  return std::make_tuple(r.offset, r.length_less_one, r.hash.lo, r.hash.hi, r.stored_check, page_count(r.data_mask), r.codec);
 }
 
-/// The chunks of one pages file in the order in which they lie, repeated ones once.
-std::vector<PagemapRecord> chunks_of(const LoadedImage& image, size_t file) {
+/// The chunks of one pages file in the order in which they lie, repeated ones once. What a descendant says of a chunk is
+/// what its owner says of it, or it is one more to be checked.
+std::vector<PagemapRecord> chunks_of(std::span<const LoadedImage> chain, size_t index, size_t file) {
   std::vector<PagemapRecord> out;
-  for (const PagemapRecord& r : image.records) {
-    if (r.data_mask != 0 && r.file == file) out.push_back(r);
+  for (size_t i = 0; i <= index; ++i) {
+    for (const PagemapRecord& r : chain[i].records) {
+      if (r.data_mask != 0 && i + r.ancestor == index && r.file == file) out.push_back(r);
+    }
   }
   std::sort(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) < place(b); });
   out.erase(std::unique(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) == place(b); }),
@@ -65,7 +68,7 @@ class PagesCheck {
       auto read = read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), name_);
       if (!read && read.error().code != Code::kAnswerNo) return read;
       if (!read) note(chunk.offset, read.error().message);
-      progress_.advance(chunk.stored_length);
+      progress_.advance(chunk.stored_length());
     }
     return {};
   }
@@ -75,7 +78,7 @@ class PagesCheck {
     uint64_t end = 0;
     for (const PagemapRecord& chunk : chunks) {
       CKPT_TRY(check_gap(end, chunk.offset));
-      end = std::max(end, chunk.offset + chunk.stored_length);
+      end = std::max(end, chunk.offset + chunk.stored_length());
     }
     return check_gap(end, size_);
   }
@@ -112,13 +115,14 @@ Result<void> note_damage(Result<void> result, const std::string& file, std::vect
   return {};
 }
 
-Result<void> check_pages_file(const LoadedImage& image, size_t number, ProgressSink& progress, const Cancel& cancel,
+Result<void> check_pages_file(std::span<const LoadedImage> chain, size_t index, size_t number, ProgressSink& progress, const Cancel& cancel,
                               std::vector<Finding>& findings) {
+  const LoadedImage& image = chain[index];
   const std::string name = pages_file_name(number);
   auto fd = image.open(name);
   if (!fd) return note_damage(std::move(fd).error(), image.name_of(name), findings);
   PagesCheck check(fd->get(), image.name_of(name), image.stored(name).size, progress, cancel);
-  CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(image, number)));
+  CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(chain, index, number)));
   std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.offset < b.offset; });
   findings.insert(findings.end(), found.begin(), found.end());
   return {};
@@ -126,7 +130,9 @@ Result<void> check_pages_file(const LoadedImage& image, size_t number, ProgressS
 
 }  // namespace
 
-Result<void> verify_files(const LoadedImage& image, ProgressSink& progress, const Cancel& cancel, std::vector<Finding>& findings) {
+Result<void> verify_files(std::span<const LoadedImage> chain, size_t index, ProgressSink& progress, const Cancel& cancel,
+                          std::vector<Finding>& findings) {
+  const LoadedImage& image = chain[index];
   CKPT_TRY(cancel.check());
   auto manifest = read_manifest(image.dir);
   CKPT_TRY(note_damage(manifest ? Result<void>() : Result<void>(manifest.error()), image.name_of(kManifestName), findings));
@@ -134,7 +140,7 @@ Result<void> verify_files(const LoadedImage& image, ProgressSink& progress, cons
     CKPT_TRY(note_damage(check_digest(image, file), image.name_of(file), findings));
     progress.advance(image.stored(file).size);
   }
-  for (size_t i = 0; i < image.pages_files(); ++i) CKPT_TRY(check_pages_file(image, i, progress, cancel, findings));
+  for (size_t i = 0; i < image.pages_files(); ++i) CKPT_TRY(check_pages_file(chain, index, i, progress, cancel, findings));
   return {};
 }
 

@@ -13,6 +13,7 @@
 #include "lib/store/append_file.h"
 #include "lib/store/block_index.h"
 #include "lib/store/chain.h"
+#include "lib/store/content_index.h"
 #include "lib/store/image.h"
 
 namespace ckpt::store {
@@ -42,7 +43,7 @@ struct Lane {
 class Writer final : public ImageWriter {
  public:
   Writer(StagedDir staged, const Options& options, std::optional<Chain> parent, AppendFile xstate, AppendFile pipes)
-      : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), xstate_(std::move(xstate)),
+      : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt), xstate_(std::move(xstate)),
         pipes_(std::move(pipes)), lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
   Result<void> add_block(const Block& block) override;
@@ -55,6 +56,7 @@ class Writer final : public ImageWriter {
   Result<void> check(const Block& block) const;
   Result<void> store_block(const Block& block, uint16_t zero);
   bool parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const;
+  bool chain_has(PagemapRecord& record) const;
   Result<void> store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed);
   std::unique_lock<std::mutex> take_lane(Lane*& lane);
   Result<void> open_file(Lane& lane);
@@ -81,13 +83,16 @@ class Writer final : public ImageWriter {
   StagedDir staged_;
   const Options options_;
   const std::optional<Chain> parent_;
+  const std::optional<ContentIndex> chain_;  ///< of parent_
   std::mutex append_mutex_;
   AppendFile xstate_, pipes_;
   std::vector<Lane> lanes_;
   std::mutex files_mutex_;
   uint8_t files_ = 0;  ///< pages files made so far
   BlockIndex index_;
-  std::atomic<uint64_t> pages_data_{0}, pages_zero_{0}, pages_parent_{0}, bytes_written_{0}, repeated_{0};
+  std::atomic<uint64_t> pages_data_{0}, pages_zero_{0}, bytes_written_{0};
+  std::atomic<uint64_t> pages_unwritten_{0}, pages_equal_{0};  ///< as in the parent
+  std::atomic<uint64_t> pages_same_space_{0}, pages_other_space_{0}, pages_elsewhere_{0}, bytes_compression_{0};
   std::atomic<bool> failed_{false};
   std::mutex failure_mutex_;
   Error failure_{Code::kBug, "", "the image is committed already"};
@@ -115,7 +120,7 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero) {
   record.zero_mask = block.zero_mask | zero;
   record.parent_mask = block.parent_mask;
   pages_zero_.fetch_add(page_count(record.zero_mask), kRelaxed);
-  pages_parent_.fetch_add(page_count(record.parent_mask), kRelaxed);
+  pages_unwritten_.fetch_add(page_count(record.parent_mask), kRelaxed);
   const uint16_t keep = block.data_mask & static_cast<uint16_t>(~zero);
   if (keep == 0) {
     if (record.all_pages() != 0) index_.add(record);
@@ -133,15 +138,22 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero) {
   hashing.end();
   if (parent_has(record.address, keep, hash)) {
     record.parent_mask |= keep;
-    pages_parent_.fetch_add(page_count(keep), kRelaxed);
+    pages_equal_.fetch_add(page_count(keep), kRelaxed);
     index_.add(record);
     return {};
   }
   record.data_mask = keep;
   record.hash = hash;
   pages_data_.fetch_add(page_count(keep), kRelaxed);
-  if (PagemapRecord* added = index_.add(record)) return store_chunk(*lane, *added, packed);
-  repeated_.fetch_add(1, kRelaxed);
+  if (chain_has(record)) {
+    pages_elsewhere_.fetch_add(page_count(keep), kRelaxed);
+    index_.add(record);
+    return {};
+  }
+  const BlockIndex::Added added = index_.add(record);
+  if (added.fresh != nullptr) return store_chunk(*lane, *added.fresh, packed);
+  const bool same_space = added.first_address >> kSpaceShift == record.address >> kSpaceShift;
+  (same_space ? pages_same_space_ : pages_other_space_).fetch_add(page_count(keep), kRelaxed);
   return {};
 }
 
@@ -155,6 +167,19 @@ bool Writer::parent_has(uint64_t address, uint16_t pages, const Hash128& hash) c
     if (source.mask == pages && record.data_mask == pages && record.hash == hash) return true;
   }
   return false;
+}
+
+/// Is a chunk with the record's content anywhere in the chain? Then the record refers to it.
+bool Writer::chain_has(PagemapRecord& record) const {
+  auto found = chain_ ? chain_->find(record.hash, page_count(record.data_mask)) : std::nullopt;
+  if (!found) return false;
+  record.ancestor = static_cast<uint16_t>(found->image + 1);
+  record.codec = found->record->codec;
+  record.file = found->record->file;
+  record.offset = found->record->offset;
+  record.length_less_one = found->record->length_less_one;
+  record.stored_check = found->record->stored_check;
+  return true;
 }
 
 /// The first lane that is free: as many pages files come to be as threads were really at work at a time.
@@ -191,9 +216,10 @@ Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan pac
   } else {
     record.codec = Codec::kZstd;
     record.stored_check = stored_check(stored);
+    bytes_compression_.fetch_add(packed.size() - stored.size(), kRelaxed);
   }
   record.file = lane.file_number;
-  record.stored_length = static_cast<uint32_t>(stored.size());
+  record.set_stored_length(stored.size());
   CKPT_TRY_ASSIGN(record.offset, lane.file->append(stored));
   bytes_written_.fetch_add(lane.file->size() - before, kRelaxed);
   return {};
@@ -211,9 +237,11 @@ ImageWriter::Totals Writer::totals() const {
   Totals out;
   out.pages_data = pages_data_.load(kRelaxed);
   out.pages_zero = pages_zero_.load(kRelaxed);
-  out.pages_parent = pages_parent_.load(kRelaxed);
+  out.pages_parent = pages_unwritten_.load(kRelaxed) + pages_equal_.load(kRelaxed);
   out.bytes_written = bytes_written_.load(kRelaxed);
-  out.blocks_repeated = repeated_.load(kRelaxed);
+  auto bytes = [](const std::atomic<uint64_t>& pages) { return pages.load(kRelaxed) * kPageSize; };
+  out.saved = {bytes(pages_zero_),   bytes(pages_same_space_), bytes(pages_other_space_), bytes(pages_unwritten_),
+               bytes(pages_equal_), bytes(pages_elsewhere_),  bytes_compression_.load(kRelaxed)};
   return out;
 }
 
@@ -246,6 +274,7 @@ Result<void> Writer::make_durable(Manifest& manifest) {
   }
   std::sort(manifest.files.begin(), manifest.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
   manifest.stats.bytes_written = bytes_written_.load(kRelaxed);
+  manifest.stats.saved = totals().saved;
   const uint64_t took = watch.elapsed_us();
   manifest.stats.phases_us.emplace_back("durable", took);
   trace::interval(trace::Row::kPhases, "durable", watch.started_us(), watch.started_us() + took);

@@ -313,6 +313,17 @@ void describe(A& a, typename A::template Of<HostFacts> h) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<Savings> s) {
+  a.number("zero", s.zero);
+  a.number("same_space", s.same_space);
+  a.number("other_space", s.other_space);
+  a.number("parent_unwritten", s.parent_unwritten);
+  a.number("parent_equal", s.parent_equal);
+  a.number("chain_elsewhere", s.chain_elsewhere);
+  a.number("compression", s.compression);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("frozen_us", s.frozen_us);
   a.number("pages_scanned", s.pages_scanned);
@@ -321,6 +332,7 @@ void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("pages_unchanged", s.pages_unchanged);
   a.number("bytes_memory", s.bytes_memory);
   a.number("bytes_written", s.bytes_written);
+  a.object("saved", s.saved);
   a.list("phases_us", s.phases_us, [](auto& sub, auto& phase) {
     sub.text("phase", phase.first);
     sub.number("us", phase.second);

@@ -19,7 +19,7 @@ constexpr uint64_t kMaxText = uint64_t{256} << 20;
 constexpr size_t kMaxDepth = 16;
 /// A value costs tens of bytes in memory and two in the text. 65,530 mappings and 32,768 threads make 6 million.
 constexpr size_t kMaxValues = 12'000'000;
-constexpr const char* kSchema = "ckpt.image/2";
+constexpr const char* kSchema = "ckpt.image/3";
 
 bool is_utf8(std::string_view s) {
   for (size_t i = 0; i < s.size();) {

@@ -14,7 +14,7 @@ namespace ckpt::store {
 namespace {
 
 constexpr char kMagic[8] = {'C', 'K', 'P', 'T', 'P', 'M', 'A', 'P'};
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Header {
   char magic[8];
@@ -28,27 +28,24 @@ static_assert(sizeof(Header) == 32);
 
 unsigned lowest_page(uint16_t mask) { return static_cast<unsigned>(std::countr_zero(mask)); }
 
-/// What is wrong with where a record's bytes lie, or null.
+/// What is wrong with what a record says of its bytes, or null.
 const char* check_storage(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
   if (r.data_mask == 0) {
-    bool clear = r.codec == Codec::kRaw && r.file == 0 && r.hash == Hash128{} && r.offset == 0 && r.stored_length == 0 &&
-                 r.stored_check == 0;
+    bool clear = r.codec == Codec::kRaw && r.file == 0 && r.hash == Hash128{} && r.offset == 0 && r.length_less_one == 0 &&
+                 r.ancestor == 0 && r.stored_check == 0;
     return clear ? nullptr : "bytes are given, but no page that has them";
   }
   uint64_t size = page_count(r.data_mask) * kPageSize;
   if (r.codec == Codec::kRaw) {
-    if (r.stored_length != size) return "the stored length is not that of its pages";
+    if (r.stored_length() != size) return "the stored length is not that of its pages";
     if (r.offset % kPageSize != 0) return "raw pages are not aligned";
     if (r.stored_check != 0) return "the field that raw pages leave zero is not zero";
   } else if (r.codec == Codec::kZstd) {
-    if (r.stored_length == 0 || r.stored_length >= size) return "the compressed length is out of range";
+    if (r.stored_length() >= size) return "the compressed length is out of range";
   } else {
     return "the codec is unknown";
   }
-  if (r.file >= pages_sizes.size()) return "there is no such pages file";
-  auto end = checked_add<uint64_t>(r.offset, r.stored_length);
-  if (!end || *end > pages_sizes[r.file]) return "its bytes lie past the end of the pages file";
-  return nullptr;
+  return r.ancestor == 0 ? check_place(r, pages_sizes) : nullptr;
 }
 
 }  // namespace
@@ -56,6 +53,13 @@ const char* check_storage(const PagemapRecord& r, const std::vector<uint64_t>& p
 std::string pages_file_name(size_t index) { return index == 0 ? "pages" : "pages." + std::to_string(index); }
 
 uint32_t stored_check(ByteSpan stored) { return static_cast<uint32_t>(xxh3_128(stored).lo); }
+
+const char* check_place(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
+  if (r.file >= pages_sizes.size()) return "there is no such pages file";
+  auto end = checked_add<uint64_t>(r.offset, r.stored_length());
+  if (!end || *end > pages_sizes[r.file]) return "its bytes lie past the end of the pages file";
+  return nullptr;
+}
 
 std::string pagemap_header(uint64_t record_count) {
   Header header{{}, kVersion, sizeof(PagemapRecord), kPageSize, kBlockSize, record_count};
@@ -75,7 +79,7 @@ Result<void> PagemapParser::take_header(const std::byte* raw) {
     return fail(Code::kUnsupported, "pagemap", fmt::format("has version {}, this ckpt knows {}", header.version, kVersion));
   }
   if (header.record_size != sizeof(PagemapRecord) || header.page_size != kPageSize || header.block_size != kBlockSize) {
-    return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 1");
+    return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 2");
   }
   // Record numbers are kept in 32 bits: 2^32 blocks are 256 TiB of address space, more than a process has.
   if (header.record_count > std::numeric_limits<uint32_t>::max()) return fail(Code::kAnswerNo, "pagemap", "promises too many records");
@@ -91,7 +95,7 @@ Result<void> PagemapParser::take_record(const PagemapRecord& r) {
   if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0) {
     return damaged("a page is given twice");
   }
-  if (r.parent_mask != 0 && !has_parent_) return damaged("it refers to a parent, and the image has none");
+  if ((r.parent_mask != 0 || r.ancestor != 0) && !has_parent_) return damaged("it refers to a parent, and the image has none");
   if (const char* what = check_storage(r, pages_sizes_)) return damaged(what);
   if (!records_.empty()) {
     const PagemapRecord& last = records_.back();

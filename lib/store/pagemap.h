@@ -2,14 +2,14 @@
 //
 //   header, 32 bytes
 //     0  char[8]  magic "CKPTPMAP"          16  uint32  page size, 4096
-//     8  uint32   version, 1                20  uint32  block size, 65536
+//     8  uint32   version, 2                20  uint32  block size, 65536
 //    12  uint32   record size, 48           24  uint64  number of records
 //   records, 48 bytes each, by address, then by their lowest page
 //     0  uint64   address of the block      16  byte[16] XXH3-128 of the packed pages before compression (low half first)
 //     8  uint16   data mask                 32  uint64   offset in the pages file
-//    10  uint16   zero mask                 40  uint32   stored length
-//    12  uint16   parent mask               44  uint32   codec zstd: low 32 bits of XXH3-128 of the stored bytes; raw: 0
-//    14  uint8    codec: 0 raw, 1 zstd
+//    10  uint16   zero mask                 40  uint16   stored length, less one
+//    12  uint16   parent mask               42  uint16   whose chunk it is: 0 this image's, n that of its nth ancestor
+//    14  uint8    codec: 0 raw, 1 zstd      44  uint32   codec zstd: low 32 bits of XXH3-128 of the stored bytes; raw: 0
 //    15  uint8    pages file: 0 "pages", n "pages.n"
 #pragma once
 
@@ -36,9 +36,13 @@ struct PagemapRecord {
   uint8_t file = 0;
   Hash128 hash;
   uint64_t offset = 0;
-  uint32_t stored_length = 0;
+  uint16_t length_less_one = 0;
+  uint16_t ancestor = 0;
   uint32_t stored_check = 0;
 
+  uint32_t stored_length() const { return uint32_t{length_less_one} + 1; }
+  /// 1 to kBlockSize.
+  void set_stored_length(size_t length) { length_less_one = static_cast<uint16_t>(length - 1); }
   uint16_t all_pages() const { return static_cast<uint16_t>(data_mask | zero_mask | parent_mask); }
 };
 static_assert(sizeof(PagemapRecord) == 48);
@@ -46,13 +50,17 @@ static_assert(sizeof(PagemapRecord) == 48);
 /// The check of a zstd chunk's stored bytes: a frame has bits that its content does not depend on.
 uint32_t stored_check(ByteSpan stored);
 
+/// What is wrong with the place of a chunk among pages files of these sizes, or null.
+const char* check_place(const PagemapRecord& record, const std::vector<uint64_t>& pages_sizes);
+
 /// The first 32 bytes of the file; the records follow in order, as they lie in memory.
 std::string pagemap_header(uint64_t record_count);
 
 /// Parses the file as its bytes arrive, so that memory grows only with records that are sound. Hostile input.
 class PagemapParser {
  public:
-  /// `pages_sizes`: of the image's pages files; chunks must lie inside them. `has_parent`: parent masks are allowed.
+  /// `pages_sizes`: of the image's pages files; its own chunks must lie inside them. `has_parent`: parent masks and chunks
+  /// of ancestors are allowed; whether those are there, `open_chain` finds out.
   PagemapParser(std::vector<uint64_t> pages_sizes, bool has_parent)
       : pages_sizes_(std::move(pages_sizes)), has_parent_(has_parent) {}
 

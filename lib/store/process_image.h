@@ -343,11 +343,24 @@ struct HostFacts {
 };
 
 /// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
+/// Memory that came to an image and took no room in its pages files: bytes, by the reason.
+struct Savings {
+  uint64_t zero = 0;              ///< pages that are zero
+  uint64_t same_space = 0;        ///< stored already, for the same process, shared memory or file
+  uint64_t other_space = 0;       ///< stored already, for another one of the tree
+  uint64_t parent_unwritten = 0;  ///< known to be as in the parent: not even read
+  uint64_t parent_equal = 0;      ///< read, and as in the parent
+  uint64_t chain_elsewhere = 0;   ///< in an image of the chain, at another address or of another process
+  uint64_t compression = 0;
+  bool operator==(const Savings&) const = default;
+};
+
 struct CaptureStats {
   uint64_t frozen_us = 0;
   uint64_t pages_scanned = 0, pages_copied = 0, pages_zero = 0, pages_unchanged = 0;
   uint64_t bytes_memory = 0;   ///< read from the target
   uint64_t bytes_written = 0;  ///< to the image
+  Savings saved;               ///< filled in by the writer
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: freeze, describe, snapshot, copy, write, ...
   bool operator==(const CaptureStats&) const = default;
 };

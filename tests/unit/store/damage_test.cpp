@@ -14,7 +14,8 @@ namespace {
 
 constexpr uint64_t kBase = 0x400000;
 
-/// An image that has everything: raw and compressed chunks with padding between them, a repeat, zero pages, a parent.
+/// An image that has everything: raw and compressed chunks with padding between them, a repeat, zero pages, a
+/// parent, chunks of it at other addresses.
 struct Sample {
   TempDir temp;
   fs::path dir = temp.path / "b";
@@ -26,6 +27,8 @@ struct Sample {
     }
     pages[kBase + 8 * kBlockSize] = {Page::kData, random_page(1)};
     REQUIRE(write_image(temp.path / "a", pages));
+    pages[kBase + 9 * kBlockSize] = {Page::kData, random_page(3)};
+    pages[kBase + 10 * kBlockSize] = {Page::kData, text_page(2000)};
     for (uint64_t i = 0; i < 4; ++i) pages[kBase + i * kBlockSize] = {Page::kParent, {}};
     pages[kBase + 5 * kBlockSize].data = text_page(77);
     pages[kBase + 6 * kBlockSize].data = text_page(78);
@@ -154,7 +157,7 @@ PagemapRecord raw_record(uint64_t address, uint16_t mask, uint64_t offset) {
   r.data_mask = mask;
   r.hash = {1, 2};
   r.offset = offset;
-  r.stored_length = static_cast<uint32_t>(page_count(mask) * kPageSize);
+  r.set_stored_length(page_count(mask) * kPageSize);
   return r;
 }
 
@@ -174,7 +177,7 @@ TEST_CASE("page map: sound records come back however the bytes are cut") {
     auto again = parse(records, 3, step);
     REQUIRE_MESSAGE(again, why(again));
     REQUIRE(again->size() == 3);
-    CHECK((*again)[2].stored_length == 65536);
+    CHECK((*again)[2].stored_length() == 65536);
   }
 }
 
@@ -192,16 +195,19 @@ TEST_CASE("page map: records that lie are refused") {
   refused([](PagemapRecord& r) { r.zero_mask = 1; }, "given twice");
   refused([](PagemapRecord& r) { r.parent_mask = 2; }, "given twice");
   refused([](PagemapRecord& r) { r.data_mask = 0, r.zero_mask = 1; }, "no page that has them");
-  refused([](PagemapRecord& r) { r.stored_length -= 1; }, "not that of its pages");
+  refused([](PagemapRecord& r) { r.length_less_one -= 1; }, "not that of its pages");
   refused([](PagemapRecord& r) { r.offset = 1; }, "not aligned");
   refused([](PagemapRecord& r) { r.stored_check = 1; }, "not zero");
   refused([](PagemapRecord& r) { r.codec = Codec::kZstd; }, "out of range");
-  refused([](PagemapRecord& r) { r.codec = Codec::kZstd, r.stored_length = 0; }, "out of range");
+  refused([](PagemapRecord& r) { r.codec = Codec::kZstd, r.set_stored_length(2 * kPageSize); }, "out of range");
   refused([](PagemapRecord& r) { r.codec = Codec{2}; }, "codec");
   refused([](PagemapRecord& r) { r.file = 2; }, "no such pages file");
   refused([](PagemapRecord& r) { r.offset = uint64_t{1} << 20; }, "past the end");
   refused([](PagemapRecord& r) { r.offset = ~uint64_t{0} << 12; }, "past the end");
   refused([](PagemapRecord& r) { r.file = 1, r.offset = 61440; }, "past the end");
+  refused([](PagemapRecord& r) { r.data_mask = 0, r.zero_mask = 1, r.hash = {}, r.offset = 0, r.length_less_one = 0, r.ancestor = 1; },
+          "no page that has them");
+  refused([](PagemapRecord& r) { r.ancestor = 1, r.offset = 1; }, "not aligned");
   CHECK(why(parse({good, good}, 2)).find("given twice") != std::string::npos);
   CHECK(why(parse({raw_record(kBase, 2, 0), raw_record(kBase, 1, 0)}, 2)).find("out of order") != std::string::npos);
   CHECK(why(parse({raw_record(kBase + kBlockSize, 2, 0), good}, 2)).find("out of order") != std::string::npos);

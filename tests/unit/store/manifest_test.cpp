@@ -239,8 +239,12 @@ class Fill {
     all(hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size);
   }
   void one(CaptureStats& v) {
-    auto& [frozen, scanned, copied, zero, unchanged, memory, written, phases] = v;
-    all(frozen, scanned, copied, zero, unchanged, memory, written, phases);
+    auto& [frozen, scanned, copied, zero, unchanged, memory, written, saved, phases] = v;
+    all(frozen, scanned, copied, zero, unchanged, memory, written, saved, phases);
+  }
+  void one(Savings& v) {
+    auto& [zero, same, other, unwritten, equal, elsewhere, compression] = v;
+    all(zero, same, other, unwritten, equal, elsewhere, compression);
   }
   void one(StoredFile& v) {
     auto& [name, size, xxh128] = v;
@@ -304,7 +308,7 @@ TEST_CASE("manifest: the text is plain ASCII, one mapping a line where it fits")
   Manifest manifest = filled(3);
   std::string json = to_json(manifest);
   for (char c : json) REQUIRE(((c >= 0x20 && c < 0x7f) || c == '\n'));
-  CHECK(json.rfind("{\n  \"schema\": \"ckpt.image/2\",\n", 0) == 0);
+  CHECK(json.rfind("{\n  \"schema\": \"ckpt.image/3\",\n", 0) == 0);
   CHECK(lay_out_json(R"({"a":[1,2],"b":{"c":"x,y:{","d":[]},"e":{}})", 40) ==
         "{\n  \"a\": [1, 2],\n  \"b\": {\"c\": \"x,y:{\", \"d\": []},\n  \"e\": {}\n}\n");
   CHECK(lay_out_json("[1,22,333,4444]", 12) == "[\n  1, 22,\n  333,\n  4444\n]\n");
@@ -334,8 +338,8 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused("", "is not JSON");
   refused("[]", "is not a JSON object");
   refused("{}", "schema");
-  refused(changed("ckpt.image/2", "other/1"), "schema");
-  refused(changed("ckpt.image/2", "ckpt.image/1"), "ckpt.image/1", Code::kUnsupported);
+  refused(changed("ckpt.image/3", "other/1"), "schema");
+  refused(changed("ckpt.image/3", "ckpt.image/2"), "ckpt.image/2", Code::kUnsupported);
   refused(changed("\"tid\": 4711", "\"tid\": \"4711\""), "tree.processes[0].threads[0].tid: is not an integer");
   refused(changed("\"tid\": 4711", "\"tid\": 4711.0"), "tree.processes[0].threads[0].tid: is not an integer");
   refused(changed("\"tid\": 4711", "\"tid\": true"), "tree.processes[0].threads[0].tid: is not an integer");

@@ -25,6 +25,30 @@ void forge(const fs::path& dir, const std::function<void(Manifest&)>& change) {
   spit(dir / kManifestDigestName, manifest_digest_line(json));
 }
 
+/// The same of the page map.
+void forge_pagemap(const fs::path& dir, const std::function<void(std::vector<PagemapRecord>&)>& change) {
+  auto image = load_image(dir);
+  REQUIRE(image);
+  change(image->records);
+  std::string file = pagemap_header(image->records.size());
+  file += as_text(std::as_bytes(std::span(image->records)));
+  spit(dir / kPagemapName, file);
+  forge(dir, [&](Manifest& m) {
+    for (StoredFile& f : m.files) {
+      if (f.name == kPagemapName) f.size = file.size(), f.xxh128 = to_hex(xxh3_128(as_bytes(file)));
+    }
+  });
+}
+
+std::string only_finding(const fs::path& dir) {
+  auto reader = ImageReader::open(dir);
+  REQUIRE_MESSAGE(reader, why(reader));
+  auto findings = (*reader)->verify(null_progress(), Cancel());
+  REQUIRE(findings);
+  REQUIRE(findings->size() == 1);
+  return findings->front().file + ": " + findings->front().what;
+}
+
 }  // namespace
 
 TEST_CASE("parents: images that move together still find each other") {
@@ -120,4 +144,79 @@ TEST_CASE("parents: references in an image that has no parent are damage") {
   auto reader = ImageReader::open(temp.path / "b");
   REQUIRE_FALSE(reader);
   CHECK(why(reader).find("refers to a parent") != std::string::npos);
+}
+
+TEST_CASE("parents: what is anywhere in the chain is not stored again, whatever its address and its process") {
+  TempDir temp;
+  const uint64_t other_process = space_base(1) + kBase;
+  Pages old, young;
+  for (uint64_t i = 0; i < 16; ++i) old[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 16; ++i) old[kBase + kBlockSize + i * kPageSize] = {Page::kData, text_page(100 * i)};
+  REQUIRE(write_image(temp.path / "a", old));
+  REQUIRE(write_image(temp.path / "b", {{kBase, {Page::kData, random_page(99)}}}, temp.path / "a"));
+  for (uint64_t i = 0; i < 16; ++i) {
+    young[kBase + 7 * kBlockSize + i * kPageSize] = {Page::kData, random_page(i)};
+    young[other_process + i * kPageSize] = {Page::kData, text_page(100 * i)};
+  }
+  young[kBase] = {Page::kData, random_page(99)};
+  young[kBase + 8 * kBlockSize + kPageSize] = {Page::kData, random_page(99)};
+  auto manifest = write_image(temp.path / "c", young, temp.path / "b");
+  REQUIRE(manifest);
+  CHECK(fs::file_size(temp.path / "c" / "pages") == 0);
+  CHECK(manifest->stats.saved.parent_equal == kPageSize);
+  CHECK(manifest->stats.saved.chain_elsewhere == 33 * kPageSize);
+  auto reader = ImageReader::open(temp.path / "c");
+  REQUIRE_MESSAGE(reader, why(reader));
+  CHECK(*read_memory(**reader) == resolve({}, young));
+  CHECK((*reader)->verify(null_progress(), Cancel())->empty());
+
+  // Seen through one more image that says "as in the parent", and with the content given once more.
+  Pages youngest;
+  for (const auto& [address, page] : young) youngest[address] = {Page::kParent, {}};
+  youngest[kBase + 9 * kBlockSize] = {Page::kData, random_page(99)};
+  REQUIRE(write_image(temp.path / "d", youngest, temp.path / "c"));
+  auto last = ImageReader::open(temp.path / "d");
+  REQUIRE_MESSAGE(last, why(last));
+  CHECK(fs::file_size(temp.path / "d" / "pages") == 0);
+  CHECK(*read_memory(**last) == resolve(resolve({}, young), youngest));
+}
+
+TEST_CASE("parents: a chunk that the chain does not have is refused, one that it has otherwise is found by verify") {
+  TempDir temp;
+  Pages pages;
+  for (uint64_t i = 0; i < 16; ++i) pages[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  REQUIRE(write_image(temp.path / "a", pages));
+  Pages moved;
+  for (const auto& [address, page] : pages) moved[address + 5 * kBlockSize] = page;
+  REQUIRE(write_image(temp.path / "b", moved, temp.path / "a"));
+  auto refused = [&](const std::function<void(PagemapRecord&)>& lie, const std::string& because) {
+    forge_pagemap(temp.path / "b", [&](std::vector<PagemapRecord>& records) {
+      REQUIRE(records.size() == 1);
+      REQUIRE(records[0].ancestor == 1);
+      lie(records[0]);
+    });
+    auto reader = ImageReader::open(temp.path / "b");
+    REQUIRE_FALSE(reader);
+    CHECK(reader.error().code == Code::kAnswerNo);
+    CHECK_MESSAGE(why(reader).find(because) != std::string::npos, why(reader));
+  };
+  const auto sound = load_image(temp.path / "b")->records;
+  auto restore = [&] { forge_pagemap(temp.path / "b", [&](std::vector<PagemapRecord>& records) { records = sound; }); };
+  auto with_restore = [&](const std::function<void(PagemapRecord&)>& lie, const std::string& because) {
+    refused(lie, because);
+    // `load_image` looks at one image alone: the references are the chain's.
+    restore();
+    REQUIRE(ImageReader::open(temp.path / "b"));
+  };
+  with_restore([](PagemapRecord& r) { r.ancestor = 2; }, "the chain is not that long");
+  with_restore([](PagemapRecord& r) { r.ancestor = 0xffff; }, "the chain is not that long");
+  with_restore([](PagemapRecord& r) { r.file = 1; }, "no such pages file");
+  with_restore([](PagemapRecord& r) { r.offset = kPageSize; }, "past the end");
+  with_restore([](PagemapRecord& r) { r.offset = ~uint64_t{0} << 12; }, "past the end");
+
+  forge_pagemap(temp.path / "b", [](std::vector<PagemapRecord>& records) { records[0].hash.lo ^= 1; });
+  CHECK(only_finding(temp.path / "b").find("a/pages: damaged at offset 0") != std::string::npos);
+  auto reader = ImageReader::open(temp.path / "b");
+  REQUIRE(reader);
+  CHECK(read_memory(**reader).error().code == Code::kAnswerNo);
 }
