@@ -4,17 +4,13 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
-#include <sys/uio.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
-#include <atomic>
 #include <cerrno>
 #include <string_view>
 
 #include "lib/base/trace.h"
-#include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/ipc.h"
 #include "lib/rebuild/policies.h"
@@ -27,48 +23,6 @@ using store::MappingKind;
 using store::MemoryMap;
 
 constexpr uint64_t kUserEnd = 0x7ffffffff000;
-
-bool has_flag(const MemoryMap& map, std::string_view flag) {
-  return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();
-}
-
-/// In the process's address space.
-uint64_t address_of(const store::ImageReader::ResolvedBlock& block) { return block.address & (store::space_base(1) - 1); }
-
-/// Calls `visit(block, mask_of_pages, map)` for every part of a block that lies in one mapping. Both lists are sorted.
-template <class Visit>
-void for_each_part(const std::vector<MemoryMap>& maps, const store::ImageReader::ResolvedBlock& block, size_t& hint,
-                   Visit visit) {
-  const uint64_t address = address_of(block);
-  while (hint < maps.size() && maps[hint].end <= address) ++hint;
-  for (size_t i = hint; i < maps.size() && maps[i].start < address + store::kBlockSize; ++i) {
-    uint64_t first = std::max(maps[i].start, address) - address;
-    uint64_t last = std::min(maps[i].end, address + store::kBlockSize) - address;
-    uint32_t mask = ((1u << last / store::kPageSize) - 1) & ~((1u << first / store::kPageSize) - 1);
-    visit(static_cast<uint16_t>(mask), maps[i]);
-  }
-}
-
-/// Zero pages matter where something else would show through: in a private mapping of a file.
-uint16_t pages_to_write(const store::ImageReader::ResolvedBlock& block, uint16_t part, const MemoryMap& map) {
-  uint16_t zero = map.kind == MappingKind::kPrivateFile ? block.zero_mask : 0;
-  return static_cast<uint16_t>((block.data_mask | zero) & part);
-}
-
-/// For each mapping, whether `fill_memory` writes into it.
-std::vector<bool> filled_maps(const store::ImageReader& image, const store::ProcessImage& process) {
-  const auto& maps = process.maps;
-  std::vector<bool> out(maps.size());
-  size_t hint = 0;
-  auto [first, last] = image.blocks_of(process.space);
-  for (size_t i = first; i < last; ++i) {
-    const auto& block = image.blocks()[i];
-    for_each_part(maps, block, hint, [&](uint16_t part, const MemoryMap& map) {
-      if (pages_to_write(block, part, map) != 0) out[static_cast<size_t>(&map - maps.data())] = true;
-    });
-  }
-  return out;
-}
 
 /// munmap of everything between the ranges to keep. The child still has ckpt's address space.
 void unmap_all_but(std::vector<Range> keep, Script& script) {
@@ -105,8 +59,8 @@ void move(Script& script, uint64_t from, uint64_t to, uint64_t size) {
   script.add("move the vdso (sealed on this kernel?)", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
 
-void map_one(const MemoryMap& map, bool filled, const OpenedFiles& files, Script& script) {
-  int prot = map.prot | (filled ? PROT_WRITE : 0);
+void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Script& script) {
+  int prot = map.prot | (written ? PROT_WRITE : 0);
   int flags = MAP_FIXED_NOREPLACE;
   int fd = -1;
   constexpr int kDroppable = 0x08;
@@ -122,7 +76,7 @@ void map_one(const MemoryMap& map, bool filled, const OpenedFiles& files, Script
   }
   if (has_flag(map, "nr")) flags |= MAP_NORESERVE;
   if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
-  script.add(filled ? "map memory that will be filled" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
+  script.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
              flags, fd, fd < 0 ? 0 : map.file_offset);
 }
 
@@ -157,85 +111,6 @@ void advise(const MemoryMap& map, Scratch& scratch, Script& script) {
     script.try_add("name memory", SYS_prctl, kSetVma, kName, map.start, map.end - map.start, scratch.put_string(name));
   }
 }
-
-/// Writes the blocks [first, last) into the child.
-class Filler {
- public:
-  Filler(const store::ImageReader& image, const store::ProcessImage& process, int pid)
-      : image_(image), process_(process), pid_(pid) {}
-
-  Result<FillTotals> fill(size_t first, size_t last) {
-    // Fresh memory is the dearest thing here: each worker keeps one buffer, small enough to stay in its cache.
-    thread_local std::vector<std::byte> buffer;
-    buffer.resize((last - first) * store::kBlockSize);
-    size_t used = 0;
-    const auto& maps = process_.maps;
-    size_t hint = static_cast<size_t>(
-        std::partition_point(maps.begin(), maps.end(),
-                             [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[first]); }) -
-        maps.begin());
-    for (size_t i = first; i < last; ++i) {
-      const auto& block = image_.blocks()[i];
-      MutableByteSpan room(buffer.data() + used, store::kBlockSize);
-      if (block.data_mask != 0) {
-        CKPT_TRY_ASSIGN(size_t size, image_.read_block(i, room));
-        used += size;
-      }
-      uint16_t zero = 0;
-      for_each_part(maps, block, hint, [&](uint16_t part, const MemoryMap& map) {
-        zero = static_cast<uint16_t>(zero | (pages_to_write(block, part, map) & ~block.data_mask));
-      });
-      add_pages(block, zero, room.data());
-    }
-    CKPT_TRY(flush());
-    return totals_;
-  }
-
- private:
-  void add_pages(const store::ImageReader::ResolvedBlock& block, uint16_t zero, std::byte* data) {
-    static std::array<std::byte, store::kPageSize> kZeroPage{};
-    for (uint64_t page = 0; page < store::kBlockPages; ++page) {
-      if ((block.data_mask >> page & 1) != 0) {
-        add(address_of(block) + page * store::kPageSize, data);
-        data += store::kPageSize;
-      } else if ((zero >> page & 1) != 0) {
-        add(address_of(block) + page * store::kPageSize, kZeroPage.data());
-      }
-    }
-  }
-
-  void add(uint64_t address, std::byte* data) {
-    bool follows = !remote_.empty() && static_cast<char*>(remote_.back().iov_base) + remote_.back().iov_len ==
-                                           reinterpret_cast<char*>(address);
-    follows ? void(remote_.back().iov_len += store::kPageSize)
-            : remote_.push_back({reinterpret_cast<void*>(address), store::kPageSize});
-    bool packed = !local_.empty() && static_cast<std::byte*>(local_.back().iov_base) + local_.back().iov_len == data;
-    packed ? void(local_.back().iov_len += store::kPageSize) : local_.push_back({data, store::kPageSize});
-    totals_.pages += 1;
-    totals_.bytes += store::kPageSize;
-  }
-
-  /// A job has at most 16 pages for each of its few blocks, far below the 1024 ranges that one call takes.
-  Result<void> flush() {
-    if (remote_.empty()) return {};
-    trace::Span span("fill");
-    span.bytes(totals_.bytes);
-    ssize_t n = ::process_vm_writev(pid_, local_.data(), local_.size(), remote_.data(), remote_.size(), 0);
-    if (n < 0) return sys_error(fmt::format("process {}", pid_), "cannot write its memory");
-    if (static_cast<uint64_t>(n) != totals_.bytes) {
-      return fail(Code::kNoRoom, fmt::format("process {}", pid_),
-                  fmt::format("only {} of {} bytes of its memory at {} could be written", n, totals_.bytes,
-                              remote_[0].iov_base));
-    }
-    return {};
-  }
-
-  const store::ImageReader& image_;
-  const store::ProcessImage& process_;
-  int pid_;
-  std::vector<iovec> local_, remote_;
-  FillTotals totals_;
-};
 
 bool is_segment(const store::TreeImage& tree, const MemoryMap& map) {
   return map.shared_memory >= 0 &&
@@ -281,8 +156,8 @@ std::vector<Range> ranges_of(const store::TreeImage& tree) {
   return out;
 }
 
-Result<void> lay_out_memory(const store::ImageReader& image, const store::ProcessImage& process, const OpenedFiles& files,
-                            Child& child) {
+Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
+                            const OpenedFiles& files, Child& child) {
   Scratch& scratch = child.scratch();
   CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, scratch.aside()));
   Script script;
@@ -291,12 +166,10 @@ Result<void> lay_out_memory(const store::ImageReader& image, const store::Proces
   unmap_all_but(std::move(keep), script);
   // Aside first: a part's own place may be where another mapping of the image goes.
   for (const auto& part : parts) move(script, part.own, part.aside, part.size);
-  const store::TreeImage& tree = image.manifest().tree;
   attach_segments(tree, process, script);
-  std::vector<bool> filled = filled_maps(image, process);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso) continue;
-    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], filled[i], files, script);
+    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, script);
     advise(process.maps[i], scratch, script);
   }
   for (const store::MappingPolicy& policy : process.policies) {
@@ -309,36 +182,13 @@ Result<void> lay_out_memory(const store::ImageReader& image, const store::Proces
   return child.run(script);
 }
 
-Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, int pid,
-                               ProgressSink& progress, const Cancel& cancel) {
-  constexpr size_t kBlocksPerJob = 4;
-  auto [begin, count] = image.blocks_of(process.space);
-  std::atomic<uint64_t> pages{0}, bytes{0};
-  WorkerPool pool;
-  for (size_t first = begin; first < count; first += kBlocksPerJob) {
-    size_t last = std::min(count, first + kBlocksPerJob);
-    bool going_on = pool.submit([&, first, last]() -> Result<void> {
-      CKPT_TRY(cancel.check());
-      CKPT_TRY_ASSIGN(FillTotals part, Filler(image, process, pid).fill(first, last));
-      pages += part.pages;
-      bytes += part.bytes;
-      progress.advance(part.bytes);
-      return {};
-    });
-    if (!going_on) break;
-  }
-  CKPT_TRY(pool.finish());
-  return FillTotals{pages, bytes};
-}
-
-void protect_memory(const store::ImageReader& image, const store::ProcessImage& process, Script& script) {
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, Script& script) {
   const auto& maps = process.maps;
-  std::vector<bool> filled = filled_maps(image, process);
   constexpr int kGuardInstall = 102, kSysMseal = 462;
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
     if (map.kind == MappingKind::kVdso) continue;
-    if (filled[i] && (map.prot & PROT_WRITE) == 0)
+    if (plan.supply[i] == Supply::kWrite && (map.prot & PROT_WRITE) == 0)
       script.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
     for (const auto& guard : map.guards)
       script.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);

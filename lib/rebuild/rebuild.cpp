@@ -24,6 +24,7 @@
 #include "lib/rebuild/credentials.h"
 #include "lib/rebuild/descriptors.h"
 #include "lib/rebuild/files.h"
+#include "lib/rebuild/fill.h"
 #include "lib/rebuild/host_check.h"
 #include "lib/rebuild/inherited.h"
 #include "lib/rebuild/ipc.h"
@@ -76,18 +77,27 @@ class ProcessBuilder {
 
   Result<void> map() {
     if (image_.memory_of >= 0) return {};
-    return lay_out_memory(reader_, image_, files_, child_);
+    plan_ = plan_memory(reader_, image_, false);
+    if (plan_.needs_userfault()) {
+      auto made = make_userfault(child_, false);
+      if (made) userfault_ = std::move(*made);
+      else plan_.write_instead();
+    }
+    CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
+    return watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get());
   }
 
   Result<FillTotals> fill(const Cancel& cancel) {
     if (image_.memory_of >= 0) return FillTotals();
-    return fill_memory(reader_, image_, child_.pid(), progress_, cancel);
+    auto filled = fill_memory(reader_, image_, plan_, child_.pid(), userfault_.fd.get(), progress_, cancel);
+    userfault_.fd.reset();
+    return filled;
   }
 
   Result<void> set_process_state() {
     Script script;
     set_identity(image_, script);
-    if (image_.memory_of < 0) protect_memory(reader_, image_, script);
+    if (image_.memory_of < 0) protect_memory(image_, plan_, script);
     if (image_.folders_of < 0) set_folders(image_, tree_, files_, child_, script);
     if (image_.memory_of < 0) set_bounds(image_, files_, child_, script);
     if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, script);
@@ -209,6 +219,8 @@ class ProcessBuilder {
   const CgroupMounts& cgroup_mounts_;
   int base_, spare_;
   ProgressSink& progress_;
+  MemoryPlan plan_;
+  Userfault userfault_;
   std::vector<store::Registers> regs_;
 };
 

@@ -117,6 +117,7 @@ Result<void> seal_after_mapping(const store::TreeImage& tree, const std::vector<
 Result<FillTotals> fill_file(const store::ImageReader& image, int space, uint64_t size, int fd, ProgressSink& progress,
                              const Cancel& cancel) {
   auto [first, last] = image.blocks_of(space);
+  if (first == last) return FillTotals();
   std::atomic<uint64_t> pages{0};
   WorkerPool pool;
   for (size_t i = first; i < last; ++i) {

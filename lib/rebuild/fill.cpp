@@ -1,0 +1,201 @@
+#include "lib/rebuild/fill.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+
+#include <array>
+#include <atomic>
+
+#include "lib/base/worker_pool.h"
+#include "lib/proc/userfault.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+using store::MemoryMap;
+
+/// What is read, and then put in place, at a time. Fresh memory is the dearest thing here: each worker keeps one buffer,
+/// small enough to stay in its cache (64 KiB to 1 MiB make no difference of more than 3 %).
+constexpr size_t kBlocksAtOnce = 4;
+/// Workers stay out of each other's page tables and huge pages.
+constexpr uint64_t kJobSize = 2 << 20;
+
+/// Puts blocks into the child.
+class Filler {
+ public:
+  Filler(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid, int userfault)
+      : image_(image), maps_(process.maps), plan_(plan), pid_(pid), userfault_(userfault) {}
+
+  Result<FillTotals> fill(size_t first, size_t last) {
+    hint_ = static_cast<size_t>(
+        std::partition_point(maps_.begin(), maps_.end(),
+                             [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[first]); }) -
+        maps_.begin());
+    for (size_t at = first; at < last; at += kBlocksAtOnce) CKPT_TRY(fill_some(at, std::min(last, at + kBlocksAtOnce)));
+    return totals_;
+  }
+
+ private:
+  struct Copy {
+    uint64_t to;
+    ByteSpan from;
+  };
+
+  Result<void> fill_some(size_t first, size_t last) {
+    thread_local std::vector<std::byte> buffer(kBlocksAtOnce * store::kBlockSize);
+    size_t used = 0;
+    for (size_t i = first; i < last; ++i) {
+      const auto& block = image_.blocks()[i];
+      uint16_t written = 0, copied = 0;
+      for_each_part(maps_, block, hint_, [&](uint16_t part, size_t map) {
+        const uint16_t pages = pages_to_write(block, part, maps_[map]);
+        if (plan_.supply[map] == Supply::kWrite) written = static_cast<uint16_t>(written | pages);
+        if (plan_.supply[map] == Supply::kCopy) copied = static_cast<uint16_t>(copied | pages);
+      });
+      if ((written | copied) == 0) continue;
+      MutableByteSpan room(buffer.data() + used, store::kBlockSize);
+      if (((written | copied) & block.data_mask) != 0) {
+        CKPT_TRY_ASSIGN(size_t size, image_.read_block(i, room));
+        used += size;
+      }
+      add_pages(block, written, copied, room.data());
+    }
+    return flush();
+  }
+
+  void add_pages(const store::ImageReader::ResolvedBlock& block, uint16_t written, uint16_t copied, std::byte* data) {
+    static std::array<std::byte, store::kPageSize> kZeroPage{};
+    for (unsigned page = 0; page < store::kBlockPages; ++page) {
+      const uint64_t address = address_of(block) + page * store::kPageSize;
+      const bool has_data = (block.data_mask >> page & 1) != 0;
+      if ((copied >> page & 1) != 0) add_copy(address, {data, store::kPageSize});
+      else if ((written >> page & 1) != 0) add_write(address, has_data ? data : kZeroPage.data());
+      if (has_data) data += store::kPageSize;
+    }
+  }
+
+  void add_copy(uint64_t to, ByteSpan page) {
+    const bool follows = !copies_.empty() && copies_.back().to + copies_.back().from.size() == to &&
+                         copies_.back().from.data() + copies_.back().from.size() == page.data();
+    if (follows) copies_.back().from = {copies_.back().from.data(), copies_.back().from.size() + page.size()};
+    else copies_.push_back({to, page});
+    count(1);
+  }
+
+  void add_write(uint64_t address, std::byte* data) {
+    bool follows = !remote_.empty() && static_cast<char*>(remote_.back().iov_base) + remote_.back().iov_len ==
+                                           reinterpret_cast<char*>(address);
+    follows ? void(remote_.back().iov_len += store::kPageSize)
+            : remote_.push_back({reinterpret_cast<void*>(address), store::kPageSize});
+    bool packed = !local_.empty() && static_cast<std::byte*>(local_.back().iov_base) + local_.back().iov_len == data;
+    packed ? void(local_.back().iov_len += store::kPageSize) : local_.push_back({data, store::kPageSize});
+    to_write_ += store::kPageSize;
+    count(1);
+  }
+
+  void count(uint64_t pages) {
+    totals_.pages += pages;
+    totals_.bytes += pages * store::kPageSize;
+  }
+
+  Result<void> flush() {
+    CKPT_TRY(write());
+    for (const Copy& copy : copies_) {
+      proc::Placed placed = proc::copy_missing(userfault_, copy.to, copy.from);
+      if (placed.obstacle != proc::Obstacle::kNone)
+        return sys_error(placed.error, fmt::format("process {}", pid_), fmt::format("cannot fill its memory at {:#x}", copy.to + placed.bytes));
+    }
+    copies_.clear();
+    return {};
+  }
+
+  /// At most 16 ranges for each of a few blocks, far below the 1024 that one call takes.
+  Result<void> write() {
+    if (remote_.empty()) return {};
+    ssize_t n = ::process_vm_writev(pid_, local_.data(), local_.size(), remote_.data(), remote_.size(), 0);
+    if (n < 0) return sys_error(fmt::format("process {}", pid_), "cannot write its memory");
+    if (static_cast<uint64_t>(n) != to_write_) {
+      return fail(Code::kNoRoom, fmt::format("process {}", pid_),
+                  fmt::format("only {} of {} bytes of its memory at {} could be written", n, to_write_, remote_[0].iov_base));
+    }
+    remote_.clear();
+    local_.clear();
+    to_write_ = 0;
+    return {};
+  }
+
+  const store::ImageReader& image_;
+  const std::vector<MemoryMap>& maps_;
+  const MemoryPlan& plan_;
+  int pid_, userfault_;
+  size_t hint_ = 0;
+  std::vector<iovec> local_, remote_;
+  std::vector<Copy> copies_;
+  uint64_t to_write_ = 0;
+  FillTotals totals_;
+};
+
+/// Past the blocks from `first` on that lie in one piece of kJobSize.
+size_t end_of_job(const std::vector<store::ImageReader::ResolvedBlock>& blocks, size_t first, size_t last) {
+  const uint64_t piece = blocks[first].address / kJobSize;
+  size_t end = first + 1;
+  while (end < last && blocks[end].address / kJobSize == piece) ++end;
+  return end;
+}
+
+}  // namespace
+
+Result<Userfault> make_userfault(Child& child, bool events) {
+  Script script;
+  script.add("make a userfaultfd", SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+  CKPT_TRY(child.run(script));
+  const auto number = static_cast<int>(script.calls()[0].result);
+  CKPT_TRY_ASSIGN(UniqueFd pidfd, proc::open_pidfd(child.pid()));
+  Userfault out;
+  CKPT_TRY_ASSIGN(out.fd, proc::get_remote_fd(pidfd.get(), number));
+  CKPT_TRY_ASSIGN(out.abilities, proc::begin_faults(out.fd.get(), events));
+  Script end;
+  end.add("close the userfaultfd", SYS_close, number);
+  CKPT_TRY(child.run(end));
+  return out;
+}
+
+Result<void> watch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault) {
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] == what) CKPT_TRY(proc::watch_missing(userfault, process.maps[i].start, process.maps[i].end));
+  }
+  return {};
+}
+
+Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid,
+                               int userfault, ProgressSink& progress, const Cancel& cancel) {
+  if (!plan.has(Supply::kWrite) && !plan.has(Supply::kCopy)) return FillTotals();
+  auto [begin, end] = image.blocks_of(process.space);
+  std::atomic<uint64_t> pages{0}, bytes{0};
+  auto fill = [&](size_t first, size_t last) -> Result<void> {
+    CKPT_TRY(cancel.check());
+    CKPT_TRY_ASSIGN(FillTotals part, Filler(image, process, plan, pid, userfault).fill(first, last));
+    pages += part.pages;
+    bytes += part.bytes;
+    progress.advance(part.bytes);
+    return {};
+  };
+  constexpr size_t kNotWorthThreads = 64;
+  if (end - begin <= kNotWorthThreads) {
+    if (begin < end) CKPT_TRY(fill(begin, end));
+    return FillTotals{pages, bytes};
+  }
+  WorkerPool pool;
+  for (size_t first = begin; first < end;) {
+    const size_t last = end_of_job(image.blocks(), first, end);
+    if (!pool.submit([&fill, first, last] { return fill(first, last); })) break;
+    first = last;
+  }
+  CKPT_TRY(pool.finish());
+  return FillTotals{pages, bytes};
+}
+
+}  // namespace ckpt::rebuild
