@@ -20,6 +20,7 @@ struct InspectOptions {
   std::string path;
   std::vector<std::string> globs;
   bool common = false;
+  bool stats = false;
 };
 
 struct Totals {
@@ -107,10 +108,13 @@ void print_json(Console& out, const tensor::Catalog& catalog, const View& view, 
 
 Result<void> run_inspect(Context& context, const InspectOptions& options) {
   if (store::ImageReader::looks_like_image(options.path)) {
-    if (options.globs.empty() && !options.common) return inspect_image(context, options.path);
+    if (options.globs.empty() && !options.common) {
+      return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
+    }
     return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
   }
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
+  if (options.stats) return fail(Code::kUsage, options.path, "is a model checkpoint: --stats is for process images");
   std::string common;
   if (options.common) {
     CKPT_TRY_ASSIGN(common, formats::common_state_json(catalog));
@@ -137,6 +141,7 @@ Command::Run add_inspect(CLI::App& app) {
   app.add_option("path", options->path, "A process image or a model checkpoint")->type_name("PATH")->required();
   app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots")->type_name("GLOB");
   app.add_flag("--common", options->common, "The common state instead of the table (with --json: beside it)");
+  app.add_flag("--stats", options->stats, "Of a process image: what each kind of saving saved, and how long each phase took");
   return [options](Context& context) { return run_inspect(context, *options); };
 }
 

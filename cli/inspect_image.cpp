@@ -245,15 +245,6 @@ void print_tables(Console& out, const ImageReader& reader) {
   }
 }
 
-Json stats_json(const CaptureStats& stats) {
-  Json phases = Json::object();
-  for (const auto& phase : stats.phases_us) phases[phase.first] = phase.second;
-  return {{"frozen_us", stats.frozen_us},       {"pages_scanned", stats.pages_scanned},
-          {"pages_copied", stats.pages_copied}, {"pages_zero", stats.pages_zero},
-          {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
-          {"bytes_written", stats.bytes_written}, {"phases_us", phases}};
-}
-
 Json process_json(const ImageReader& reader, size_t index) {
   const TreeImage& tree = reader.manifest().tree;
   const ProcessImage& p = tree.processes[index];

@@ -3,13 +3,18 @@
 #pragma once
 
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 
 #include "cli/command.h"
+#include "lib/store/process_image.h"
 
 namespace ckpt::cli {
 
 /// Summary, mappings, descriptors and threads as tables; with --json one document, schema ckpt.inspect/1.
 Result<void> inspect_image(Context& context, const std::filesystem::path& dir);
+/// From the manifest alone: how the image came about, what took no room in it and why.
+Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir);
+nlohmann::ordered_json stats_json(const store::CaptureStats& stats);
 /// The manifest as it is stored, digests checked; no byte of the process's memory is read.
 Result<void> load_image_metadata(Context& context, const std::filesystem::path& dir);
 

@@ -81,6 +81,7 @@ _ckpt() {
     convert:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:-h|inspect:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--stats) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:-h|verify:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--strict) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:-h|load-metadata:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -96,7 +97,7 @@ _ckpt() {
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --common --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --common --stats --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;

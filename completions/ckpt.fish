@@ -81,6 +81,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from convert' -l trace -r -d 'Write 
 complete -c ckpt -n __fish_use_subcommand -f -a inspect -d 'Show what a process image or a model checkpoint holds'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -s h -l help -r -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l common -r -d 'The common state instead of the table (with --json: beside it)'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l stats -r -d 'Of a process image: what each kind of saving saved, and how long each phase took'
 complete -c ckpt -n __fish_use_subcommand -f -a verify -d 'Check that every byte is there and right'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -s h -l help -r -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l strict -r -d 'Zip records whose CRC differs are damage, not warnings'

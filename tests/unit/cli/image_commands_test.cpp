@@ -102,6 +102,31 @@ TEST_CASE("inspect: the JSON document counts the pages of a mapping, through the
   CHECK(doc["stats"]["frozen_us"] == 1234);
 }
 
+TEST_CASE("inspect --stats: every phase, and every kind of saving adds up to the memory; neither pages nor parents are needed") {
+  TempDir temp;
+  make_images(temp.path);
+  auto stats = [&](const char* name, bool json) {
+    Ran ran = run([&](Context& c) { return inspect_image_stats(c, temp.path / name); }, json);
+    REQUIRE(ran.result);
+    return ran.out;
+  };
+  auto first = nlohmann::json::parse(stats("a", true));
+  CHECK(first["schema"] == "ckpt.inspect/1");
+  CHECK(first["memory_bytes"] == 48 * kPageSize);
+  CHECK(first["stored_bytes"] == 32 * kPageSize);
+  CHECK(first["stats"]["saved"]["zero"] == 16 * kPageSize);
+  fs::remove_all(temp.path / "a");
+  fs::remove(temp.path / "b" / "pages");
+  auto second = nlohmann::json::parse(stats("b", true));
+  CHECK(second["stats"]["saved"]["parent_unwritten"] == 48 * kPageSize);
+  CHECK(second["stats"]["frozen_us"] == 1234);
+  CHECK(second["stats"]["phases_us"].contains("durable"));
+  const std::string text = stats("b", false);
+  for (const char* part : {"1.23 ms", "durable", "not written since the parent", "100.0%"}) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, part, " in\n", text);
+  }
+}
+
 TEST_CASE("load-metadata: an image's manifest is one JSON document, and the pages need not be there") {
   TempDir temp;
   make_images(temp.path);
