@@ -299,7 +299,7 @@ Json inspect_json(const ImageReader& reader) {
           {"chain_bytes", reader.chain_bytes()},
           {"pages_data", pages.data},
           {"pages_zero", pages.zero},
-          {"stats", stats_json(m.stats)},
+          {"stats", Json::parse(stats_json(m.stats))},
           {"process", process_json(reader, 0)},
           {"processes", processes_json(reader)}};
 }

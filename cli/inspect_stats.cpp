@@ -69,9 +69,7 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
   out.table({"PHASE", "TIME"}, rows, {1});
 }
 
-}  // namespace
-
-Json stats_json(const CaptureStats& stats) {
+Json stats_object(const CaptureStats& stats) {
   Json phases = Json::object(), saved = Json::object();
   for (const auto& [name, us] : stats.phases_us) phases[name] = phases.value(name, uint64_t{0}) + us;
   for (const Reason& reason : kReasons) saved[reason.name] = stats.saved.*reason.bytes;
@@ -81,6 +79,10 @@ Json stats_json(const CaptureStats& stats) {
           {"bytes_written", stats.bytes_written}, {"saved", saved}, {"phases_us", phases}};
 }
 
+}  // namespace
+
+std::string stats_json(const CaptureStats& stats) { return stats_object(stats).dump(); }
+
 Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir) {
   CKPT_TRY_ASSIGN(Manifest m, read_manifest(dir));
   if (!context.out.json()) {
@@ -89,7 +91,7 @@ Result<void> inspect_image_stats(Context& context, const std::filesystem::path& 
   }
   Json doc = {{"schema", "ckpt.inspect/1"}, {"kind", "process"}, {"path", dir.string()}, {"id", m.id},
               {"image_kind", m.kind}, {"created", m.created}, {"parent_path", m.parent_path},
-              {"memory_bytes", memory_bytes(m)}, {"stored_bytes", pages_files_bytes(m)}, {"stats", stats_json(m.stats)}};
+              {"memory_bytes", memory_bytes(m)}, {"stored_bytes", pages_files_bytes(m)}, {"stats", stats_object(m.stats)}};
   context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
   return {};
 }
