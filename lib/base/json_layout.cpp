@@ -6,106 +6,130 @@ namespace ckpt {
 
 namespace {
 
-class Layout {
- public:
-  Layout(std::string_view text, size_t width) : text_(text), width_(width) {}
-
-  std::string run() {
-    value(0);
-    out_ += '\n';
-    return std::move(out_);
+/// Past the string that starts at `at`.
+size_t string_end(std::string_view text, size_t at) {
+  for (++at; text[at] != '"'; ++at) {
+    if (text[at] == '\\') ++at;
   }
-
- private:
-  /// Past the string that starts at `at`.
-  size_t string_end(size_t at) const {
-    for (++at; text_[at] != '"'; ++at) {
-      if (text_[at] == '\\') ++at;
-    }
-    return at + 1;
-  }
-  bool opens(size_t at) const { return text_[at] == '{' || text_[at] == '['; }
-  bool closes(size_t at) const { return text_[at] == '}' || text_[at] == ']'; }
-
-  /// The container at `pos_` on one line, if that is short enough: then it is taken.
-  bool on_one_line(size_t column) {
-    std::string line;
-    size_t depth = 0, at = pos_;
-    do {
-      if (column + line.size() > width_) return false;
-      if (text_[at] == '"') {
-        size_t end = string_end(at);
-        line += text_.substr(at, end - at);
-        at = end;
-        continue;
-      }
-      if (opens(at)) ++depth;
-      if (closes(at)) --depth;
-      line += text_[at];
-      if (text_[at] == ',' || text_[at] == ':') line += ' ';
-      ++at;
-    } while (depth > 0);
-    if (column + line.size() > width_) return false;
-    out_ += line;
-    pos_ = at;
-    return true;
-  }
-
-  void new_line(size_t indent) {
-    out_ += '\n';
-    line_start_ = out_.size();
-    out_.append(indent, ' ');
-  }
-  size_t column() const { return out_.size() - line_start_; }
-
-  void scalar() {
-    size_t end = pos_;
-    if (text_[end] == '"') {
-      end = string_end(end);
-    } else {
-      while (end < text_.size() && text_[end] != ',' && !closes(end)) ++end;
-    }
-    out_ += text_.substr(pos_, end - pos_);
-    pos_ = end;
-  }
-
-  void value(size_t indent) {
-    if (!opens(pos_)) return scalar();
-    // One column is kept for the comma behind it.
-    if (indent > 0 && on_one_line(column() + 1)) return;
-    bool object = text_[pos_] == '{';
-    out_ += text_[pos_++];
-    bool after_scalar = false;
-    while (!closes(pos_)) {
-      size_t end = opens(pos_) ? pos_ : text_[pos_] == '"' ? string_end(pos_) : text_.find_first_of(",]}", pos_);
-      bool fill = !object && after_scalar && !opens(pos_) && column() + 2 + (end - pos_) < width_;
-      if (fill) out_ += ' ';
-      else new_line(indent + 2);
-      if (object) {
-        scalar();
-        out_ += ": ";
-        ++pos_;
-      }
-      after_scalar = !opens(pos_);
-      value(indent + 2);
-      if (text_[pos_] == ',') out_ += text_[pos_++];
-    }
-    new_line(indent);
-    out_ += text_[pos_++];
-  }
-
-  std::string_view text_;
-  size_t width_;
-  size_t pos_ = 0;
-  std::string out_;
-  size_t line_start_ = 0;
-};
+  return at + 1;
+}
 
 }  // namespace
 
-std::string lay_out_json(std::string_view compact, size_t width) {
-  CKPT_ASSERT(!compact.empty());
-  return Layout(compact, width).run();
+void JsonWriter::new_line(size_t depth) {
+  out_ += '\n';
+  line_start_ = out_.size();
+  out_.append(2 * depth, ' ');
+}
+
+/// Before a member, or an element; `size`: of an element that has no brackets, else 0.
+void JsonWriter::separate(size_t size) {
+  if (frames_.empty()) return;
+  Frame& frame = frames_.back();
+  if (!frame.empty) out_ += ',';
+  if (on_one_line()) {
+    if (!frame.empty) out_ += ' ';
+  } else if (frame.array && frame.after_scalar && size != 0 && column() + 2 + size < width_) {
+    out_ += ' ';
+  } else {
+    new_line(frames_.size());
+  }
+  frame.empty = false;
+  frame.after_scalar = size != 0;
+}
+
+void JsonWriter::open(char bracket) {
+  if (!after_key_) separate(0);
+  after_key_ = false;
+  if (frames_.empty()) broken_ = 1;  // the whole text is never one line
+  frames_.push_back({out_.size(), bracket == '['});
+  out_ += bracket;
+  check_width();
+}
+
+void JsonWriter::close() {
+  CKPT_ASSERT(!frames_.empty());
+  const bool array = frames_.back().array;
+  if (!on_one_line()) {
+    new_line(frames_.size() - 1);
+    --broken_;
+  }
+  frames_.pop_back();
+  out_ += array ? ']' : '}';
+}
+
+void JsonWriter::key(std::string_view name) {
+  separate(0);
+  out_ += '"';
+  out_ += name;
+  out_ += "\": ";
+  after_key_ = true;
+}
+
+void JsonWriter::scalar(std::string_view json) {
+  if (!after_key_) separate(json.size());
+  after_key_ = false;
+  out_ += json;
+  check_width();
+}
+
+void JsonWriter::hex(uint64_t value) {
+  char text[24] = "\"0x";
+  char* end = std::to_chars(text + 3, text + sizeof text, value, 16).ptr;
+  *end++ = '"';
+  scalar({text, static_cast<size_t>(end - text)});
+}
+
+/// Every bracket that is open on this line takes a column yet, and a comma may come behind the last.
+void JsonWriter::check_width() {
+  while (on_one_line() && column() + (frames_.size() - broken_) + 1 > width_) break_line();
+}
+
+/// Gives each element of the outermost object or array on this line a line: it is written once more, and each of those in
+/// it is tried on one line again.
+void JsonWriter::break_line() {
+  const Frame outermost = frames_[broken_];
+  const std::string line = out_.substr(outermost.start);
+  out_.resize(outermost.start + 1);
+  frames_.resize(++broken_);
+  frames_.back() = {outermost.start, outermost.array};
+  feed(std::string_view(line).substr(1));
+}
+
+void JsonWriter::feed(std::string_view json) {
+  for (size_t i = 0; i < json.size();) {
+    const char c = json[i];
+    size_t end = i + 1;
+    if (c == '{' || c == '[') {
+      open(c);
+    } else if (c == '}' || c == ']') {
+      close();
+    } else if (c == '"') {
+      end = string_end(json, i);
+      if (end < json.size() && json[end] == ':') {
+        key(json.substr(i + 1, end - i - 2));
+        ++end;
+      } else {
+        scalar(json.substr(i, end - i));
+      }
+    } else if (c != ',' && c != ' ' && c != '\n') {
+      end = std::min(json.find_first_of(",]} \n", i), json.size());
+      scalar(json.substr(i, end - i));
+    }
+    i = end;
+  }
+}
+
+std::string JsonWriter::finish() && {
+  CKPT_ASSERT(frames_.empty() && !out_.empty());
+  out_ += '\n';
+  return std::move(out_);
+}
+
+std::string lay_out_json(std::string_view json, size_t width) {
+  JsonWriter writer(width);
+  writer.feed(json);
+  return std::move(writer).finish();
 }
 
 }  // namespace ckpt

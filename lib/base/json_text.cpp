@@ -12,6 +12,8 @@ void append_escape(std::string& out, unsigned code) {
   out += text;
 }
 
+bool is_surrogate(unsigned code) { return code >= 0xd800 && code < 0xe000; }
+
 /// Bytes of the UTF-8 sequence at `at`, 0 when it is none. Surrogates count as sequences: the caller escapes them.
 size_t sequence(std::string_view text, size_t at, unsigned& code) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
@@ -53,8 +55,8 @@ void append_json_string(std::string& out, std::string_view text) {
       ++i;
       continue;
     }
-    if (code >= 0xd800 && code < 0xe000) out += '\\';  // strict parsers refuse a lone surrogate, so its escape is shown as text
-    if (code < 0xa0 || (code >= 0xd800 && code < 0xe000)) append_escape(out, code);
+    if (is_surrogate(code)) out += '\\';  // strict parsers refuse a lone surrogate, so its escape is shown as text
+    if (code < 0xa0 || is_surrogate(code)) append_escape(out, code);
     else out += text.substr(i, length);
     i += length;
   }
@@ -65,6 +67,39 @@ std::string json_string(std::string_view text) {
   std::string out;
   append_json_string(out, text);
   return out;
+}
+
+size_t utf8_length(std::string_view text) {
+  if (text.empty() || static_cast<unsigned char>(text[0]) < 0x80) return text.empty() ? 0 : 1;
+  unsigned code = 0;
+  const size_t length = sequence(text, 0, code);
+  return is_surrogate(code) ? 0 : length;
+}
+
+bool try_append_ascii_json_string(std::string& out, std::string_view text) {
+  const size_t mark = out.size();
+  out += '"';
+  for (size_t i = 0; i < text.size();) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    unsigned code = c;
+    const size_t length = c < 0x80 ? 1 : sequence(text, i, code);
+    if (length == 0 || is_surrogate(code)) {
+      out.resize(mark);
+      return false;
+    }
+    if (c == '"' || c == '\\') out += '\\';
+    if (c >= 0x20 && c < 0x7f) {
+      out += static_cast<char>(c);
+    } else if (code < 0x10000) {
+      append_escape(out, code);
+    } else {
+      append_escape(out, 0xd800 + ((code - 0x10000) >> 10));
+      append_escape(out, 0xdc00 + ((code - 0x10000) & 0x3ff));
+    }
+    i += length;
+  }
+  out += '"';
+  return true;
 }
 
 }  // namespace ckpt

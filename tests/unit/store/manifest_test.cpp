@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <limits>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/json_layout.h"
 #include "lib/store/terminal_fields.h"
@@ -366,6 +367,44 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "tree.processes[0].arguments: is not an array");
   refused(changed("\"id\": \"a", "\"id\": \"x"), "id: is not 32 hex digits");
   refused(changed("\"parent_path\": \"\"", "\"parent_path\": \"../x\""), "parent_path");
+}
+
+TEST_CASE("manifest: members may come in any order and with unknown ones between them, but none twice") {
+  Manifest manifest = small_manifest();
+  manifest.id = std::string(32, 'a');
+  auto equal = [&](const std::string& json) {
+    auto again = parse_manifest(json);
+    REQUIRE_MESSAGE(again, why(again));
+    CHECK(*again == manifest);
+  };
+  equal(changed("\"tid\": 4711,", "\"new\": {\"tid\": [null, 1.5e3, {}]}, \"tid\": 4711, \"newer\": \"\\u20ac\","));
+  equal(changed("{\n  \"schema\":", "{\"\\u00e9\": true, \"sch\\u0065ma\":"));
+  // Of all objects the last member first.
+  std::function<nlohmann::ordered_json(const nlohmann::ordered_json&)> turned = [&](const nlohmann::ordered_json& json) {
+    nlohmann::ordered_json out = json.is_object() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
+    if (!json.is_structured()) return json;
+    if (json.is_array()) {
+      for (const auto& element : json) out.push_back(turned(element));
+      return out;
+    }
+    std::vector<std::string> names;
+    for (const auto& [name, value] : json.items()) names.insert(names.begin(), name);
+    for (const auto& name : names) out[name] = turned(json[name]);
+    return out;
+  };
+  equal(turned(nlohmann::ordered_json::parse(changed("", ""))).dump());
+  refused(changed("\"tid\": 4711,", "\"tid\": 4711, \"tid\": 4711,"), "tree.processes[0].threads[0]: has two members 'tid'");
+  refused(changed("\"kind\": \"dump\",", "\"x\": 1, \"x\": 1, \"kind\": \"dump\","), "has two members 'x'");
+  std::string many = "\"x0\": 0, ";
+  for (int i = 1; i <= 20'000; ++i) many += "\"x" + std::to_string(i) + "\": 0, ";
+  refused(changed("\"tid\":", many + "\"tid\":"), "tree.processes[0].threads[0]: has more than 10000 members");
+}
+
+TEST_CASE("manifest: what is no JSON is told with its byte, wherever it is") {
+  refused(changed("\"tid\": 4711", "\"tid\": 04711"), "is not JSON: a number begins with 0 at byte");
+  refused(changed("\"pipes\": []", "\"pipes\": [}"), "is not JSON: ");
+  refused(changed("", "") + "{}", "is not JSON: there is text behind its end");
+  refused(changed("\"comm\": \"target\"", "\"comm\": \"\xff\""), "is not JSON: there is invalid UTF-8");
 }
 
 TEST_CASE("manifest: mappings must be in order, whole pages, with their indices and guards inside") {

@@ -1,0 +1,113 @@
+// What holds between the members of a manifest.
+#include "lib/store/manifest_checks.h"
+
+#include <fmt/format.h>
+
+namespace ckpt::store {
+
+namespace {
+
+/// The first fault found; later ones are not noted.
+class Faults {
+ public:
+  void note(std::string text) {
+    if (first_.empty()) first_ = std::move(text);
+  }
+  void index(const std::string& place, int index, size_t size) {
+    if (index < -1 || (index >= 0 && static_cast<size_t>(index) >= size)) note(place + ": refers to an entry that is not there");
+  }
+  bool none() const { return first_.empty(); }
+  const std::string& first() const { return first_; }
+
+ private:
+  std::string first_;
+};
+
+void check_maps(const TreeImage& tree, const ProcessImage& p, const std::string& where, Faults& faults) {
+  uint64_t end = 0;
+  for (size_t i = 0; i < p.maps.size() && faults.none(); ++i) {
+    const MemoryMap& m = p.maps[i];
+    std::string place = fmt::format("{}.maps[{}]", where, i);
+    faults.index(place + ".file", m.file, tree.files.size());
+    faults.index(place + ".shared_memory", m.shared_memory, tree.shared_memory.size());
+    if (m.start % kPageSize != 0 || m.end % kPageSize != 0) faults.note(place + ": is not made of whole pages");
+    if (m.start >= m.end || m.start < end) faults.note(place + ": is empty, overlaps the one before or is out of order");
+    end = m.end;
+    for (const auto& guard : m.guards) {
+      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) faults.note(place + ".guards: lie outside it");
+    }
+  }
+}
+
+void check_process(const TreeImage& tree, size_t number, Faults& faults) {
+  const ProcessImage& p = tree.processes[number];
+  std::string where = fmt::format("tree.processes[{}]", number);
+  if (p.threads.empty()) faults.note(where + ".threads: is empty");
+  faults.index(where + ".exe", p.exe, tree.files.size());
+  faults.index(where + ".cwd", p.cwd, tree.files.size());
+  faults.index(where + ".root", p.root, tree.files.size());
+  // What is shared belongs to a process further up.
+  faults.index(where + ".memory_of", p.memory_of, number);
+  faults.index(where + ".descriptors_of", p.descriptors_of, number);
+  faults.index(where + ".folders_of", p.folders_of, number);
+  faults.index(where + ".handlers_of", p.handlers_of, number);
+  check_maps(tree, p, where, faults);
+}
+
+/// How many there are of what Descriptor::object counts.
+size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
+  switch (kind) {
+    case DescriptorKind::kSocket: return tree.sockets.size();
+    case DescriptorKind::kTerminal: return tree.terminal_ends.size();
+    case DescriptorKind::kInotify: return tree.inotifies.size();
+    case DescriptorKind::kFanotify: return tree.fanotifies.size();
+    case DescriptorKind::kPidfd: return tree.process_handles.size();
+    case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
+    default: return 0;
+  }
+}
+
+/// What holds between members: indices lead somewhere, mappings are in order. Empty, or the first fault.
+std::string check_relations(const TreeImage& tree) {
+  Faults faults;
+  if (tree.processes.empty()) return "tree.processes: is empty";
+  for (size_t i = 0; i < tree.processes.size() && faults.none(); ++i) check_process(tree, i, faults);
+  for (size_t i = 0; i < tree.descriptors.size() && faults.none(); ++i) {
+    const Descriptor& d = tree.descriptors[i];
+    std::string place = fmt::format("tree.descriptors[{}]", i);
+    faults.index(place + ".file", d.file, tree.files.size());
+    faults.index(place + ".pipe", d.pipe, tree.pipes.size());
+    faults.index(place + ".shared_memory", d.shared_memory, tree.shared_memory.size());
+    faults.index(place + ".object", d.object, objects_of(tree, d.kind));
+    for (const EpollEntry& entry : d.epoll) {
+      faults.index(place + ".epoll", entry.process, tree.processes.size());
+      faults.index(place + ".epoll", entry.descriptor, tree.descriptors.size());
+    }
+    for (const FdSlot& slot : d.fds) faults.index(place + ".fds", slot.process, tree.processes.size());
+  }
+  return faults.first();
+}
+
+bool is_id(const std::string& text) {
+  return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
+}
+
+std::string check_identity(const Manifest& m) {
+  if (!is_id(m.id)) return "id: is not 32 hex digits";
+  if (m.parent_path.empty() != m.parent_id.empty()) return "parent_path: goes with parent_id, and one of them is missing";
+  if (!m.parent_id.empty() && !is_id(m.parent_id)) return "parent_id: is not 32 hex digits";
+  for (size_t i = 0; i < m.files.size(); ++i) {
+    const std::string& digest = m.files[i].xxh128;
+    if (!digest.empty() && !is_id(digest)) return fmt::format("files[{}].xxh128: is not 32 hex digits", i);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::string check_manifest(const Manifest& manifest) {
+  std::string fault = check_identity(manifest);
+  return fault.empty() ? check_relations(manifest.tree) : fault;
+}
+
+}  // namespace ckpt::store
