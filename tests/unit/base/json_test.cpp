@@ -56,7 +56,7 @@ TEST_CASE("json: the reader takes what nlohmann's takes and refuses what that re
   Rng rng(1);
   static constexpr std::string_view kAlphabet = "{}[]\",:\\ \n0123456789-+.eEtruefalsnu/b\x01\xc3\xa9\xed\xa0\x80\xf0\xff";
   size_t good = 0, bad = 0;
-  for (int i = 0; i < 100'000; ++i) {
+  for (int i = 0; i < 30'000; ++i) {
     std::string text = random_json(rng, 3).dump(rng() % 2 == 0 ? -1 : 1, ' ', rng() % 2 == 0);
     for (size_t change = rng() % 4; change > 0 && !text.empty(); --change) {
       const size_t at = rng() % text.size();
@@ -78,8 +78,8 @@ TEST_CASE("json: the reader takes what nlohmann's takes and refuses what that re
     REQUIRE_MESSAGE(accepted(text) == expected, text);
     ++(expected ? good : bad);
   }
-  CHECK(good > 10'000);
-  CHECK(bad > 10'000);
+  CHECK(good > 3'000);
+  CHECK(bad > 3'000);
 }
 
 TEST_CASE("json: strings and numbers come back from the reader as they were") {
