@@ -1,109 +1,369 @@
 #!/usr/bin/env python3
-"""Dump, frozen time and restore against what the machine allows, as ratios within one run.
+"""How long a process stands still, how fast it is saved, how soon it runs again: against what the machine allows.
 
-  bench.py [--mib 256,1024] [--repeat 3] [--folder /dev/shm]
+  bench.py [--quick] [--json] [--mib 256,1024,4096,8192] [--only frozen,writer,...] [--tmpfs /dev/shm] [--disk /var/tmp]
 
-Floors, each with as many threads as there are processors: a memory copy, process_vm_readv, filling fresh pages.
-The figures are the best of the repeats; nothing here fails for being slow.
+Every figure is a ratio to a floor that is measured in the same run, on the same process where that is possible:
+
+  delta      stop (PTRACE_SEIZE, PTRACE_INTERRUPT), a scan for written pages (PAGEMAP_SCAN), process_vm_readv of these pages
+             into memory that is faulted in, start: by memory_floor, on the target, just before ckpt does it
+  fork       the target forks itself: the time that the parent is in the call; the child ends at once
+  protect    the target registers its memory with a userfaultfd and arms every page (PAGEMAP_SCAN, PM_SCAN_WP_MATCHING)
+  scan       the same pass without arming, where nothing is written
+  fill       fresh anonymous pages, each written once from hot memory, as many threads as processors
+  tmpfs      a parallel copy (write) of memory to new files on tmpfs, one a thread
+  storage    the same to the disk, and fsync: one pass over the storage
+  readv      process_vm_readv of the target into a hot buffer a thread
+
+The target keeps its own longest pause by its own clock, so that `frozen` is not ckpt's word alone, and its writer notes when
+each MiB was written. Figures are the best of repeats that follow each other at once: a hypervisor that takes back what a guest
+has had free for two seconds makes the first touch of such memory several times dearer.
+Nothing here fails for being slow. What a bar says holds for two processors with nothing else to do.
+
+Bars that cannot be met, and why:
+
+  written zeros are copied once: that a page which was written holds zeros is told by reading it alone (PAGEMAP_SCAN knows the
+  kernel's shared zero page, which is what pages have that were only read); they are never hashed, compressed or stored.
 """
 import argparse
 import json
 import os
-import shutil
+import statistics
 import subprocess
 import sys
 import tempfile
 import time
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "support"))
-from harness import become_subreaper, ckpt, wait_until
-
-FLOOR = os.environ.get("CKPT_MEMORY_FLOOR", "memory_floor")
-
-
-def floor(kind, mib, threads, *more):
-    return float(subprocess.run([FLOOR, kind, str(mib), str(threads), *map(str, more)], capture_output=True, check=True,
-                                text=True).stdout)
+from measure import (CKPT, Failure, MIB, Run, THREADS, Table, Target, available_mib, delta_floor, floor, has_flag, ms,
+                     rate_floor, remove)
+from harness import become_subreaper
 
 
-def stats(image):
-    with open(os.path.join(image, "manifest.json"), encoding="utf-8") as stream:
-        return json.load(stream)["stats"]
+def mib_text(value):
+    return f"{value:.1f} MiB"
 
 
-class Held:
-    """A process that holds so much memory."""
-
-    def __init__(self, mib, folder):
-        self.file = os.path.join(folder, "held")
-        self.process = subprocess.Popen([FLOOR, "hold", str(mib), self.file], stdin=subprocess.DEVNULL,
-                                        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-        wait_until(lambda: os.path.exists(self.file) and open(self.file, encoding="ascii").read().endswith("\n"), "memory")
-        pid, self.address = open(self.file, encoding="ascii").read().split()
-        self.pid = int(pid)
-
-    def touch(self):
-        with open(self.file + ".touch", "w", encoding="ascii"):
-            pass
-        wait_until(lambda: not os.path.exists(self.file + ".touch"), "touching pages")
-
-    def reap(self):
-        os.waitpid(self.pid, 0)
-        self.process.returncode = 0
+def middle(runs):
+    return statistics.median(run.wall for run in runs)
 
 
-def timed(*arguments):
-    begin = time.monotonic()
-    ckpt(*arguments, timeout=600).expect(0)
-    return time.monotonic() - begin
+def spread(runs):
+    return f"best {ms(min(run.wall for run in runs))}, of processors {ms(statistics.median(run.cpu for run in runs))}"
 
 
-def measure(mib, folder, threads):
-    held = Held(mib, folder)
-    found = {"copy": floor("copy", mib, threads), "fill": floor("fill", mib, threads),
-             "readv": floor("readv", mib, threads, held.pid, held.address)}
-    image = {name: os.path.join(folder, name) for name in ("full", "before", "delta")}
-    found["dump"] = timed("dump", "-R", "-p", held.pid, "-f", image["full"])
-    found["dump frozen"] = stats(image["full"])["frozen_us"] / 1e6
-    found["pre-dump"] = timed("pre-dump", "-p", held.pid, "-f", image["before"])
-    found["pre-dump frozen"] = stats(image["before"])["frozen_us"] / 1e6
-    held.touch()
-    found["dump --prev"] = timed("dump", "-p", held.pid, "-f", image["delta"], "--prev", image["before"])
-    found["dump --prev frozen"] = stats(image["delta"])["frozen_us"] / 1e6
-    held.reap()
-    found["restore"] = timed("restore", "-d", "-f", image["delta"])
-    os.kill(held.pid, 9)
-    os.waitpid(held.pid, 0)
-    return found
+class Bench:
+    def __init__(self, options, table):
+        self.options, self.table = options, table
+        self.work = tempfile.mkdtemp(prefix="ckpt-bench-", dir=options.tmpfs)
+        self.peaks = []  # (MiB beside the copied delta, what)
+
+    def images(self, place="tmpfs"):
+        """A fresh folder for the images of one case."""
+        return tempfile.mkdtemp(prefix="ckpt-bench-", dir=getattr(self.options, place))
+
+    def target(self, mib=0, content="random", **more):
+        return Target(self.work, mib, content, **more)
+
+    def run(self, what, *arguments, delta_mib=0.0):
+        done = Run(*arguments)
+        self.peaks.append((done.peak_mib - delta_mib, what))
+        return done
+
+    def restore(self, target, image, *flags):
+        """The run, and the seconds from its begin to the target's first instruction, by the target's clock."""
+        target["longest_ns"] = 0
+        done = self.run(f"restore {' '.join(flags)}".strip(), "restore", "-d", "-f", image, *flags)
+        target.pid = done.report.get("pid_outside", done.report["pid"])
+        target.pause()
+        return done, (target["longest_end_ns"] - done.begin_ns) / 1e9
+
+    # -- full dump and restore
+
+    def whole(self, mib, content, place, repeat):
+        """dump without a parent, and the eager restore of its image."""
+        self.table.head(f"{mib} MiB {content}, image on {place}: all of it")
+        images = self.images(place)
+        image = os.path.join(images, "full")
+        copy = rate_floor("tmpfs" if place == "tmpfs" else "storage", mib, images, repeat=repeat)
+        with self.target(mib, content) as target:
+            dumps = []
+            for _ in range(repeat):
+                remove(image)
+                target.forget_pauses()
+                dumps.append(self.run(f"dump of {mib} MiB", "dump", "-R", *self.options.plain_dump, "-p", target.pid, "-f", image))
+                dumps[-1].pause = target.pause()
+            best = min(dumps, key=lambda run: run.wall)
+            least = min(dumps, key=lambda run: run.frozen)
+            readv = min(floor("readv", target.pid, hex(target["address"]), target["bytes"], THREADS)[0] for _ in range(repeat))
+            bar = {"at_least": 0.8} if place == "tmpfs" and content == "random" else {}
+            self.table.add("dump: throughput against a parallel copy", best.wall, copy, ratio=copy / best.wall, **bar)
+            self.table.add("dump: throughput against process_vm_readv", best.wall, readv, ratio=readv / best.wall)
+            self.table.add("dump: frozen against process_vm_readv", least.frozen, readv)
+            self.table.add("dump: the target's own longest pause", least.pause, least.frozen, note="against frozen")
+            self.table.add("dump: stored", best.report["bytes_written"] / MIB, mib, show=mib_text)
+            remove(image)
+            self.run(f"dump of {mib} MiB", "dump", *self.options.plain_dump, "-p", target.pid, "-f", image)
+            target.reap()
+            self.restores(target, image, mib, place, repeat)
+        remove(images)
+        return least.frozen
+
+    def restores(self, target, image, mib, place, repeat):
+        fill, eager, lazy = [], [], []
+        fill = rate_floor("fill", mib, repeat=repeat)
+        for _ in range(repeat):
+            eager.append(self.restore(target, image))
+            target.kill()
+        best = min(run.wall for run, _ in eager)
+        self.table.add("restore: against filling fresh pages", best, fill, ratio=fill / best,
+                       **({"at_least": 0.8} if place == "tmpfs" and target.content == "random" else {}))
+        self.table.add("restore: first instruction", min(first for _, first in eager))
+        if not self.options.lazy:
+            return self.table.skip("restore --lazy", "this ckpt has no such flag")
+        for _ in range(repeat):
+            done, first = self.restore(target, image, "--lazy")
+            while target.resident_mib() < mib and time.monotonic_ns() - done.begin_ns < 120e9:
+                time.sleep(0.002)
+            lazy.append((first, (time.monotonic_ns() - done.begin_ns) / 1e9))
+            target.kill()
+        first = min(first for first, _ in lazy)
+        self.first_lazy[mib] = first
+        self.table.add("restore --lazy: first instruction", first, 0.010, at_most=1)
+        self.table.add("restore --lazy: all pages in, against eager", min(last for _, last in lazy), best, at_most=1.3)
+
+    first_lazy = {}
+
+    # -- what stands still
+
+    def frozen(self, mib, repeat, rates):
+        """pre-dump against its snapshot's price, dump --prev against stop, scan, copy, start."""
+        self.table.head(f"{mib} MiB random, image on tmpfs: what stands still")
+        images = self.images()
+        with self.target(mib) as target:
+            fork = min(target.order("fork")[0] for _ in range(repeat)) / 1e9
+            protect, scan = (min(values) / 1e9 for values in zip(*(target.order("protect") for _ in range(repeat))))
+            target.order("rewrite")
+            full = os.path.join(images, "full")
+            whole = []
+            for _ in range(repeat):
+                whole.append(self.run(f"dump of {mib} MiB", "dump", "-R", *self.options.plain_dump, "-p", target.pid, "-f", full).frozen)
+                remove(full)
+            self.pre_dumps(target, images, repeat, fork, protect)
+            self.table.add("floor: a scan", scan, fork, note="against fork")
+            for rate in rates:
+                self.delta(target, images, rate, repeat, min(whole))
+        remove(images)
+
+    def pre_dumps(self, target, images, repeat, fork, protect):
+        runs = []
+        for i in range(repeat):
+            target.forget_pauses()
+            runs.append(self.run("pre-dump", "pre-dump", "-p", target.pid, "-f", os.path.join(images, f"before-{i}")))
+            runs[-1].pause = target.pause()
+        least = min(runs, key=lambda run: run.frozen)
+        primitive = {"fork": fork, "write-protect": protect}.get(least.report.get("snapshot"), fork + protect)
+        self.table.add("pre-dump: frozen against fork and protect", least.frozen, primitive, at_most=1.3)
+        self.table.add("pre-dump: frozen against fork", least.frozen, fork)
+        self.table.add("pre-dump: frozen against protect", least.frozen, protect)
+        self.table.add("pre-dump: the target's own longest pause", least.pause, least.frozen, note="against frozen")
+
+    def delta(self, target, images, rate, repeat, whole):
+        """dump -R re-arms, so that each repeat finds exactly what was touched since the one before."""
+        found = []
+        for i in range(repeat):
+            target.order("touch", rate * 10)
+            least, dirty = delta_floor(target)
+            target.forget_pauses()
+            run = self.run(f"dump --prev, {rate} %", "dump", "-R", "-p", target.pid, "-f", os.path.join(images, f"delta-{rate}-{i}"), delta_mib=dirty)
+            run.floor, run.pause = least, target.pause()
+            found.append(run)
+        best = min(found, key=lambda run: run.frozen / run.floor)
+        name = f"dump --prev, {rate} % dirty: frozen against"
+        self.table.add(f"{name} delta", best.frozen, best.floor, **({"at_most": 1.5} if rate == 1 else {}))
+        frozen = min(run.frozen for run in found)
+        self.table.add(f"{name} full", frozen, whole, **({"at_most": 0.03} if rate == 1 and target.mib == 4096 else {}))
+        if rate == 1:
+            self.table.add("dump --prev: the target's own longest pause", best.pause, best.frozen, note="against frozen")
+
+    # -- the target's speed
+
+    def writer(self, mib):
+        """A writer at full speed over a hot part of the memory, before, during and after a pre-dump."""
+        self.table.head(f"{mib} MiB random, image on tmpfs: a writer at full speed")
+        hot = max(8, min(128, mib // 32))
+        for part, what in ((hot, f"{hot} MiB hot"), (mib, "all of it")):
+            images = self.images()
+            with self.target(mib) as target:
+                target["hot_bytes"] = part * MIB
+                target["writing"] = 1
+                time.sleep(max(0.5, 2 * mib / 4096))
+                target.forget_pauses()
+                since = target["slices"]
+                time.sleep(0.5)
+                run = self.run(f"pre-dump under a writer", "pre-dump", "-p", target.pid, "-f", os.path.join(images, "before"))
+                pause, again = target.pause(), target["longest_end_ns"]
+                time.sleep(1)
+                ends = target.slice_ends(since)
+                self.speeds(what, part, run, again, ends)
+                self.table.add(f"{what}: frozen", run.frozen, pause, note="against the target's own longest pause")
+                if self.options.rounds:
+                    self.rounds(target, images, what)
+            remove(images)
+
+    def speeds(self, what, part, run, again_ns, ends):
+        """Slices are a MiB: the first `part` of them after the snapshot pay for each page's first write."""
+        end_ns = run.begin_ns + run.wall * 1e9
+
+        def speed(times):
+            return (len(times) - 1) / (times[-1] - times[0]) * 1e9 if len(times) > 2 else 0
+
+        before = speed([t for t in ends if t < run.begin_ns])
+        during = [t for t in ends if again_ns <= t < end_ns]
+        after = [t for t in ends if t > end_ns + 0.3e9]
+        show = lambda value: f"{value / 1024:.2f} GiB/s"
+        if not before:
+            return self.table.skip(f"{what}: speed", "the ring of slices is too short")
+        if speed(during[part:]):
+            self.table.add(f"{what}: during the copy, first touches off", speed(during[part:]), before, at_least=0.8, show=show)
+        else:
+            self.table.skip(f"{what}: during the copy, first touches off", "it ended before every page had been touched")
+        self.table.add(f"{what}: during the copy, all", speed(during), before, show=show)
+        self.table.add(f"{what}: after", speed(after), before, show=show)
+
+    def rounds(self, target, images, what):
+        target.forget_pauses()
+        run = self.run("dump --rounds auto", "dump", "-R", "--rounds", "auto", "-p", target.pid, "-f", os.path.join(images, "auto"))
+        self.table.add(f"{what}: dump --rounds auto, frozen", run.frozen, target.pause(), note="against the target's own longest pause")
+
+    # -- the rest
+
+    def fixed(self, repeat):
+        self.table.head("fixed costs, image on tmpfs")
+        cases = (("a tiny process", {}, 0.010, 0.003, 0.008), ("1,000 threads", {"threads": 1000}, 0.25, None, 0.25),
+                 ("10,000 mappings", {"maps": 10000}, 0.1, None, 0.1), ("1,000 descriptors", {"files": 1000}, 0.030, None, 0.010))
+        for what, more, dump_bar, frozen_bar, restore_bar in cases:
+            images = self.images()
+            dumps, restores = [], []
+            with self.target(**more) as target:
+                for i in range(repeat):
+                    image = os.path.join(images, str(i))
+                    dumps.append(self.run(what, "dump", "-p", target.pid, "-f", image))
+                    target.reap()
+                    restores.append(self.restore(target, image)[0])
+            remove(images)
+            self.table.add(f"{what}: dump", middle(dumps), dump_bar, at_most=1, note=spread(dumps))
+            frozen = statistics.median(run.frozen for run in dumps)
+            self.table.add(f"{what}: dump, frozen", frozen, frozen_bar, **({"at_most": 1} if frozen_bar else {}))
+            self.table.add(f"{what}: restore", middle(restores), restore_bar, at_most=1, note=spread(restores))
+
+    def zeros(self, mib):
+        self.table.head(f"{mib} MiB of zero pages, image on tmpfs")
+        for content, what in (("read", "only read"), ("zero", "written with zeros")):
+            images = self.images()
+            with self.target(mib, content) as target:
+                readv = min(floor("readv", target.pid, hex(target["address"]), target["bytes"], THREADS)[0] for _ in range(3))
+                run = self.run("dump of zeros", "dump", "-R", "-p", target.pid, "-f", os.path.join(images, "full"))
+            remove(images)
+            self.table.add(f"{what}: stored", run.report["bytes_written"] / MIB, mib, at_most=0.01, show=mib_text)
+            self.table.add(f"{what}: copied", run.report["bytes_memory"] / MIB, mib, show=mib_text, **({"at_most": 0.01} if content == "read" else {}))
+            self.table.add(f"{what}: dump against process_vm_readv", run.wall, readv)
+
+    def memory(self):
+        self.table.head("ckpt's own memory")
+        if self.peaks:
+            most, what = max(self.peaks)
+            self.table.add("peak beside the copied delta", most, 256, at_most=1, show=mib_text, note=what)
+
+    def lazy_sizes(self):
+        sizes = sorted(self.first_lazy)
+        if len(sizes) > 1:
+            self.table.head("restore --lazy")
+            self.table.add(f"first instruction: {sizes[-1]} MiB against {sizes[0]} MiB", self.first_lazy[sizes[-1]], self.first_lazy[sizes[0]], at_most=1.1)
+
+    def criu(self, mib):
+        """A peer for dump and restore, where a criu is installed that works."""
+        self.table.head("criu")
+        try:
+            checked = subprocess.run(["criu", "check"], capture_output=True, text=True, timeout=30, check=False)
+        except FileNotFoundError:
+            return self.table.skip("dump and restore", "criu is not installed")
+        if checked.returncode != 0:
+            return self.table.skip("dump and restore", "criu check: " + (checked.stderr or checked.stdout).strip().splitlines()[-1])
+        for size in (0, mib):
+            images = self.images()
+            with self.target(size) as target:
+                begin = time.monotonic()
+                subprocess.run(["criu", "dump", "-t", str(target.pid), "-D", images], capture_output=True, check=True)
+                dumped = time.monotonic()
+                target.reap()
+                subprocess.run(["criu", "restore", "-d", "-D", images], capture_output=True, check=True)
+                self.table.add(f"{size} MiB: dump, frozen all along", dumped - begin)
+                self.table.add(f"{size} MiB: restore", time.monotonic() - dumped)
+            remove(images)
 
 
-AGAINST = {"dump": "readv", "dump frozen": "readv", "pre-dump": "readv", "pre-dump frozen": "readv",
-           "dump --prev": "readv", "dump --prev frozen": "readv", "restore": "fill"}
+PARTS = ("whole", "frozen", "writer", "fixed", "zeros", "criu")
+
+
+def plan(bench, options):
+    """Which cases, smallest first."""
+    wanted = options.only.split(",") if options.only else PARTS
+    if "fixed" in wanted:
+        bench.fixed(3 if options.quick else 7)
+    for mib in options.mib:
+        if available_mib() < 2.2 * mib + 1024:
+            bench.table.head(f"{mib} MiB")
+            bench.table.skip("all of it", f"only {available_mib()} MiB of memory are available")
+            continue
+        repeat = 3 if mib <= 1024 else 2
+        if "whole" in wanted:
+            bench.whole(mib, "random", "tmpfs", repeat)
+        if "frozen" in wanted:
+            bench.frozen(mib, repeat, (1,) if options.quick else (0, 1, 10, 50) if mib <= 1024 else (0, 1, 10))
+        if "writer" in wanted and (mib == 1024 or mib == max(options.mib)):
+            bench.writer(min(mib, 4096))
+    some = min(1024, max(options.mib))
+    if "whole" in wanted and not options.quick:
+        bench.whole(some, "weights", "tmpfs", 2)
+        for content in ("random", "weights"):
+            bench.whole(some, content, "disk", 2)
+    if "zeros" in wanted:
+        bench.zeros(some)
+    bench.memory()
+    bench.lazy_sizes()
+    if "criu" in wanted and not options.quick:
+        bench.criu(some)
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--mib", default="256,1024")
-    parser.add_argument("--repeat", type=int, default=3)
-    parser.add_argument("--folder", help="where the images go; default: the temporary folder")
+    parser.add_argument("--mib", help="sizes; default 256,1024,4096,8192, quick 256,1024")
+    parser.add_argument("--quick", action="store_true", help="a minute: fewer sizes, rates and repeats")
+    parser.add_argument("--only", help="some of " + ",".join(PARTS))
+    parser.add_argument("--json", action="store_true", help="one document instead of the table")
+    parser.add_argument("--tmpfs", default="/dev/shm")
+    parser.add_argument("--disk", default="/var/tmp")
     options = parser.parse_args()
+    options.mib = sorted(map(int, (options.mib or ("256,1024" if options.quick else "256,1024,4096,8192")).split(",")))
+    options.lazy, options.rounds = has_flag("restore", "--lazy"), has_flag("dump", "--rounds")
+    options.plain_dump = ["--rounds", "0"] if options.rounds else []
     become_subreaper()
-    threads = len(os.sched_getaffinity(0))
-    for mib in map(int, options.mib.split(",")):
-        best = {}
-        for _ in range(options.repeat):
-            folder = tempfile.mkdtemp(prefix="ckpt-bench-", dir=options.folder)
-            try:
-                for name, seconds in measure(mib, folder, threads).items():
-                    best[name] = min(best.get(name, seconds), seconds)
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-        print(f"{mib} MiB, {threads} threads, half of it random; 1/16 of the pages changed before dump --prev")
-        for name in ("copy", "readv", "fill"):
-            print(f"  floor {name:20s} {best[name] * 1000:9.1f} ms  {mib / 1024 / best[name]:6.1f} GiB/s")
-        for name, base in AGAINST.items():
-            print(f"  {name:26s} {best[name] * 1000:9.1f} ms  {best[name] / best[base]:6.2f} x {base}")
+    table = Table(options.json)
+    bench = Bench(options, table)
+    machine = {"kernel": os.uname().release, "processors": THREADS, "memory_mib": available_mib()}
+    if not options.json:
+        print(f"{THREADS} processors, {machine['memory_mib']} MiB of memory available, Linux {machine['kernel']}")
+    try:
+        plan(bench, options)
+    finally:
+        remove(bench.work)
+    table.summary()
+    if options.json:
+        print(json.dumps({"schema": "ckpt.bench/1", "machine": machine, "ckpt": CKPT, "rows": table.rows}, indent=1))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except (Failure, subprocess.CalledProcessError) as failure:
+        sys.exit(str(failure) + (getattr(failure, "stderr", None) or ""))
