@@ -194,6 +194,7 @@ void Capture::prepare_staging() {
     bytes += guess->pages_data * store::kPageSize;
   }
   for (const store::SharedMemory& memory : before_.image.shared_memory) bytes += memory.size;
+  if (bytes > kStagingLimit) return;  // it would not fit, and is dear to make
   staging_ = capture::Staging::make(std::min(bytes + bytes / 4 + (uint64_t{8} << 20), kStagingLimit), kStagingLimit);
 }
 

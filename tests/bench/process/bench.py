@@ -16,8 +16,8 @@ Every figure is a ratio to a floor that is measured in the same run, on the same
   readv      process_vm_readv of the target into a hot buffer a thread
 
 The target keeps its own longest pause by its own clock, so that `frozen` is not ckpt's word alone, and its writer notes when
-each MiB was written. Figures are the best of repeats that follow each other at once: a hypervisor that takes back what a guest
-has had free for two seconds makes the first touch of such memory several times dearer.
+each MiB was written. Figures are the best of repeats, floor and ckpt in turn and at once: a hypervisor that takes back what a guest
+has had free for two seconds makes the first touch of such memory several times dearer, for both.
 Nothing here fails for being slow. What a bar says holds for two processors with nothing else to do.
 
 Bars that cannot be met, and why:
@@ -28,6 +28,7 @@ Bars that cannot be met, and why:
 import argparse
 import json
 import os
+import signal
 import statistics
 import subprocess
 import sys
@@ -54,12 +55,15 @@ def spread(runs):
 class Bench:
     def __init__(self, options, table):
         self.options, self.table = options, table
-        self.work = tempfile.mkdtemp(prefix="ckpt-bench-", dir=options.tmpfs)
+        self.folders = []
+        self.work = self.images()
         self.peaks = []  # (MiB beside the copied delta, what)
+        self.full_frozen, self.first_lazy = {}, {}  # seconds by MiB
 
     def images(self, place="tmpfs"):
         """A fresh folder for the images of one case."""
-        return tempfile.mkdtemp(prefix="ckpt-bench-", dir=getattr(self.options, place))
+        self.folders.append(tempfile.mkdtemp(prefix="ckpt-bench-", dir=getattr(self.options, place)))
+        return self.folders[-1]
 
     def target(self, mib=0, content="random", **more):
         return Target(self.work, mib, content, **more)
@@ -84,14 +88,16 @@ class Bench:
         self.table.head(f"{mib} MiB {content}, image on {place}: all of it")
         images = self.images(place)
         image = os.path.join(images, "full")
-        copy = rate_floor("tmpfs" if place == "tmpfs" else "storage", mib, images, repeat=repeat)
+        kind = "tmpfs" if place == "tmpfs" else "storage"
         with self.target(mib, content) as target:
-            dumps = []
+            dumps, copies = [], []
             for _ in range(repeat):
-                remove(image)
+                copies.append(rate_floor(kind, mib, images))
                 target.forget_pauses()
                 dumps.append(self.run(f"dump of {mib} MiB", "dump", "-R", *self.options.plain_dump, "-p", target.pid, "-f", image))
                 dumps[-1].pause = target.pause()
+                remove(image)
+            copy = min(copies)
             best = min(dumps, key=lambda run: run.wall)
             least = min(dumps, key=lambda run: run.frozen)
             readv = min(floor("readv", target.pid, hex(target["address"]), target["bytes"], THREADS)[0] for _ in range(repeat))
@@ -101,19 +107,26 @@ class Bench:
             self.table.add("dump: frozen against process_vm_readv", least.frozen, readv)
             self.table.add("dump: the target's own longest pause", least.pause, least.frozen, note="against frozen")
             self.table.add("dump: stored", best.report["bytes_written"] / MIB, mib, show=mib_text)
-            remove(image)
             self.run(f"dump of {mib} MiB", "dump", *self.options.plain_dump, "-p", target.pid, "-f", image)
             target.reap()
             self.restores(target, image, mib, place, repeat)
         remove(images)
-        return least.frozen
+        if content == "random" and place == "tmpfs":
+            self.full_frozen[mib] = least.frozen
+
+    def full_dump(self, target, image):
+        """Seconds that a stop-and-copy keeps the target still."""
+        run = self.run(f"dump of {target.mib} MiB", "dump", "-R", *self.options.plain_dump, "-p", target.pid, "-f", image)
+        remove(image)
+        return run.frozen
 
     def restores(self, target, image, mib, place, repeat):
-        fill, eager, lazy = [], [], []
-        fill = rate_floor("fill", mib, repeat=repeat)
+        fills, eager, lazy = [], [], []
         for _ in range(repeat):
+            fills.append(rate_floor("fill", mib))
             eager.append(self.restore(target, image))
             target.kill()
+        fill = min(fills)
         best = min(run.wall for run, _ in eager)
         self.table.add("restore: against filling fresh pages", best, fill, ratio=fill / best,
                        **({"at_least": 0.8} if place == "tmpfs" and target.content == "random" else {}))
@@ -131,8 +144,6 @@ class Bench:
         self.table.add("restore --lazy: first instruction", first, 0.010, at_most=1)
         self.table.add("restore --lazy: all pages in, against eager", min(last for _, last in lazy), best, at_most=1.3)
 
-    first_lazy = {}
-
     # -- what stands still
 
     def frozen(self, mib, repeat, rates):
@@ -143,15 +154,11 @@ class Bench:
             fork = min(target.order("fork")[0] for _ in range(repeat)) / 1e9
             protect, scan = (min(values) / 1e9 for values in zip(*(target.order("protect") for _ in range(repeat))))
             target.order("rewrite")
-            full = os.path.join(images, "full")
-            whole = []
-            for _ in range(repeat):
-                whole.append(self.run(f"dump of {mib} MiB", "dump", "-R", *self.options.plain_dump, "-p", target.pid, "-f", full).frozen)
-                remove(full)
+            whole = self.full_frozen.get(mib) or self.full_dump(target, os.path.join(images, "full"))
             self.pre_dumps(target, images, repeat, fork, protect)
             self.table.add("floor: a scan", scan, fork, note="against fork")
             for rate in rates:
-                self.delta(target, images, rate, repeat, min(whole))
+                self.delta(target, images, rate, repeat, whole)
         remove(images)
 
     def pre_dumps(self, target, images, repeat, fork, protect):
@@ -315,7 +322,7 @@ def plan(bench, options):
             bench.table.head(f"{mib} MiB")
             bench.table.skip("all of it", f"only {available_mib()} MiB of memory are available")
             continue
-        repeat = 3 if mib <= 1024 else 2
+        repeat = 5 if mib < 1024 else 3 if mib <= 4096 else 2
         if "whole" in wanted:
             bench.whole(mib, "random", "tmpfs", repeat)
         if "frozen" in wanted:
@@ -348,15 +355,17 @@ def main():
     options.lazy, options.rounds = has_flag("restore", "--lazy"), has_flag("dump", "--rounds")
     options.plain_dump = ["--rounds", "0"] if options.rounds else []
     become_subreaper()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda number, _: sys.exit(128 + number))  # targets and gigabytes of images go with it
     table = Table(options.json)
     bench = Bench(options, table)
-    machine = {"kernel": os.uname().release, "processors": THREADS, "memory_mib": available_mib()}
+    machine = {"kernel": os.uname().release, "processors": THREADS, "memory_mib": available_mib(), "load": os.getloadavg()[0]}
     if not options.json:
-        print(f"{THREADS} processors, {machine['memory_mib']} MiB of memory available, Linux {machine['kernel']}")
+        print(f"{THREADS} processors, {machine['memory_mib']} MiB of memory available, Linux {machine['kernel']}, load {machine['load']:.1f} before")
     try:
         plan(bench, options)
     finally:
-        remove(bench.work)
+        remove(*bench.folders)
     table.summary()
     if options.json:
         print(json.dumps({"schema": "ckpt.bench/1", "machine": machine, "ckpt": CKPT, "rows": table.rows}, indent=1))

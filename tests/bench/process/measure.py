@@ -132,10 +132,10 @@ def floor(*arguments):
     return [int(word) / 1e9 for word in done.stdout.split()]
 
 
-def rate_floor(kind, mib, *more, repeat=3):
-    """Seconds for `mib` MiB: the best of back-to-back runs over at most 2 GiB."""
+def rate_floor(kind, mib, *more):
+    """Seconds for `mib` MiB, as over at most 2 GiB."""
     some = min(mib, 2048)
-    return min(floor(kind, some, THREADS, *more)[0] for _ in range(repeat)) * mib / some
+    return floor(kind, some, THREADS, *more)[0] * mib / some
 
 
 def delta_floor(target, repeat=3):
