@@ -133,9 +133,14 @@ def floor(*arguments):
 
 
 def rate_floor(kind, mib, *more):
-    """Seconds for `mib` MiB, as over at most 2 GiB."""
+    """Seconds by the clock and of processors for `mib` MiB, as over at most 2 GiB."""
     some = min(mib, 2048)
-    return floor(kind, some, THREADS, *more)[0] * mib / some
+    return [seconds * mib / some for seconds in floor(kind, some, THREADS, *more)]
+
+
+def outside_floor(kind, target, *more):
+    """As rate_floor, on the target's own memory."""
+    return floor(kind, target.pid, hex(target["address"]), target["bytes"], THREADS, *more)
 
 
 def delta_floor(target, repeat=3):

@@ -2,9 +2,10 @@
 //   memory_floor fill MIB THREADS              fresh anonymous pages, each written once from hot memory
 //   memory_floor tmpfs|storage MIB THREADS DIR memory to new files of DIR, one a thread; storage: and fsync
 //   memory_floor readv PID ADDRESS BYTES THREADS        process_vm_readv into one hot buffer a thread
+//   memory_floor outside PID ADDRESS BYTES THREADS DIR  the same, and from there to new files of DIR, one a thread
 //   memory_floor delta PID ADDRESS BYTES THREADS        stop PID, scan for written pages, copy them into faulted-in memory, start it
 //   memory_floor run FILE COMMAND...           runs it; FILE: begin_ns, wall_ns, cpu_us, peak KiB (it or a child of it), exit status
-// Prints nanoseconds; delta: stop, scan, copy, start, bytes.
+// Prints nanoseconds, by the clock and of processors; delta: stop, scan, copy, start, bytes.
 #include <dirent.h>
 #include <pthread.h>
 #include <signal.h>
@@ -64,15 +65,25 @@ static void remove_files(void) {
   }
 }
 
+// With a folder: and from there to a file of it.
 static void* read_remote(void* index) {
   size_t start, end;
+  char path[4096];
+  int fd = -1;
+  if (g_folder != NULL) {
+    snprintf(path, sizeof path, "%s/floor-%d", g_folder, (int)(intptr_t)index);
+    fd = open(path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    if (fd < 0) fail(path);
+  }
   char* buffer = malloc(kMiB);
   memset(buffer, 1, kMiB);
   part((intptr_t)index, &start, &end);
   for (size_t at = start; at < end; at += kMiB) {
     struct iovec local = {buffer, kMiB}, remote = {g_from + at, kMiB};
     if (process_vm_readv(g_pid, &local, 1, &remote, 1, 0) != kMiB) fail("process_vm_readv");
+    if (fd >= 0 && write(fd, buffer, kMiB) != kMiB) fail(path);
   }
+  if (fd >= 0) close(fd);
   free(buffer);
   return NULL;
 }
@@ -105,6 +116,17 @@ static uint64_t run(void* (*body)(void*)) {
   body(NULL);
   for (int i = 1; i < g_threads; ++i) pthread_join(thread[i], NULL);
   return now_ns() - begin;
+}
+
+static uint64_t processor_ns(void) {
+  struct timespec now;
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+static void print_run(void* (*body)(void*)) {
+  const uint64_t processors = processor_ns(), took = run(body);
+  printf("%lu %lu\n", took, processor_ns() - processors);
 }
 
 static size_t tasks_of(pid_t pid, pid_t* out) {
@@ -180,7 +202,7 @@ static int usage(void) {
 int main(int argc, char** argv) {
   if (argc < 4) return usage();
   if (strcmp(argv[1], "run") == 0) return run_command(argv[2], argv + 3);
-  const int remote = strcmp(argv[1], "readv") == 0 || strcmp(argv[1], "delta") == 0;
+  const int remote = strcmp(argv[1], "readv") == 0 || strcmp(argv[1], "outside") == 0 || strcmp(argv[1], "delta") == 0;
   if (argc < (remote ? 6 : 4)) return usage();
   g_threads = atoi(argv[remote ? 5 : 3]);
   if (g_threads < 1 || g_threads > kMaxThreads) return usage();
@@ -189,13 +211,15 @@ int main(int argc, char** argv) {
     g_from = (char*)strtoul(argv[3], NULL, 0);
     g_bytes = strtoul(argv[4], NULL, 0);
     if (argv[1][0] == 'd') return delta(), 0;
-    printf("%lu\n", run(read_remote));
+    if (argv[1][0] == 'o' && argc == 7) g_folder = argv[6];
+    print_run(read_remote);
+    if (g_folder != NULL) remove_files();
     return 0;
   }
   g_bytes = (size_t)atol(argv[2]) * kMiB;
   if (strcmp(argv[1], "fill") == 0) {
     g_to = map_bytes(g_bytes);
-    printf("%lu\n", run(fill));
+    print_run(fill);
     return 0;
   }
   if (argc != 5) return usage();
@@ -207,8 +231,7 @@ int main(int argc, char** argv) {
     state ^= state << 13, state ^= state >> 7, state ^= state << 17;
     ((uint64_t*)(void*)g_from)[i] = state;
   }
-  const uint64_t took = run(write_file);
+  print_run(write_file);
   remove_files();
-  printf("%lu\n", took);
   return 0;
 }
