@@ -1,5 +1,8 @@
 #include "lib/base/json_layout.h"
 
+#include <algorithm>
+#include <cstring>
+
 #include "lib/base/result.h"
 
 namespace ckpt {
@@ -17,9 +20,9 @@ size_t string_end(std::string_view text, size_t at) {
 }  // namespace
 
 void JsonWriter::new_line(size_t depth) {
-  out_ += '\n';
-  line_start_ = out_.size();
-  out_.append(2 * depth, ' ');
+  line_start_ = out_.size() + 1;
+  out_.append(1 + 2 * depth, ' ');
+  out_[line_start_ - 1] = '\n';
 }
 
 /// Before a member, or an element; `size`: of an element that has no brackets, else 0.
@@ -60,9 +63,12 @@ void JsonWriter::close() {
 
 void JsonWriter::key(std::string_view name) {
   separate(0);
-  out_ += '"';
-  out_ += name;
-  out_ += "\": ";
+  const size_t at = out_.size();
+  out_.resize(at + name.size() + 4);
+  char* to = out_.data() + at;
+  *to = '"';
+  std::memcpy(to + 1, name.data(), name.size());
+  std::memcpy(to + 1 + name.size(), "\": ", 3);
   after_key_ = true;
 }
 

@@ -13,7 +13,8 @@ namespace ckpt {
 /// arrays of scalars are filled line by line. The caller keeps to JSON's grammar.
 class JsonWriter {
  public:
-  explicit JsonWriter(size_t width = 120) : width_(width) {}
+  /// `expected`: bytes of text, for memory; more and less will do.
+  explicit JsonWriter(size_t width = 120, size_t expected = 0) : width_(width) { out_.reserve(expected); }
 
   /// `bracket`: '{' or '['.
   void open(char bracket);

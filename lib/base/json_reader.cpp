@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cstring>
 
 #include "lib/base/json_text.h"
 
@@ -51,6 +52,11 @@ bool JsonReader::count() {
 
 /// The first character that is no white space, 0 at the end.
 char JsonReader::skip_space() {
+  constexpr uint64_t kIndent = 0x2020202020202020;
+  for (uint64_t eight = 0; text_.size() - at_ > 8; at_ += 8) {
+    std::memcpy(&eight, text_.data() + at_, 8);
+    if (eight != kIndent) break;
+  }
   for (; at_ < text_.size(); ++at_) {
     const char c = text_[at_];
     if (c != ' ' && c != '\n' && c != '\r' && c != '\t') return c;

@@ -3,18 +3,23 @@
 
 #include <fmt/format.h>
 
+#include <string_view>
+
 namespace ckpt::store {
 
 namespace {
 
-/// The first fault found; later ones are not noted.
+/// The first fault found; later ones are not noted. `place` makes the name of where it is, at a fault only.
 class Faults {
  public:
-  void note(std::string text) {
-    if (first_.empty()) first_ = std::move(text);
+  template <class F>
+  void note(const F& place, std::string_view text) {
+    if (none()) first_ = place() + std::string(text);
   }
-  void index(const std::string& place, int index, size_t size) {
-    if (index < -1 || (index >= 0 && static_cast<size_t>(index) >= size)) note(place + ": refers to an entry that is not there");
+  template <class F>
+  void index(const F& place, std::string_view member, int index, size_t size) {
+    if (index >= -1 && (index < 0 || static_cast<size_t>(index) < size)) return;
+    note(place, std::string(member) + ": refers to an entry that is not there");
   }
   bool none() const { return first_.empty(); }
   const std::string& first() const { return first_; }
@@ -23,34 +28,35 @@ class Faults {
   std::string first_;
 };
 
-void check_maps(const TreeImage& tree, const ProcessImage& p, const std::string& where, Faults& faults) {
+template <class F>
+void check_maps(const TreeImage& tree, const ProcessImage& p, const F& where, Faults& faults) {
   uint64_t end = 0;
   for (size_t i = 0; i < p.maps.size() && faults.none(); ++i) {
     const MemoryMap& m = p.maps[i];
-    std::string place = fmt::format("{}.maps[{}]", where, i);
-    faults.index(place + ".file", m.file, tree.files.size());
-    faults.index(place + ".shared_memory", m.shared_memory, tree.shared_memory.size());
-    if (m.start % kPageSize != 0 || m.end % kPageSize != 0) faults.note(place + ": is not made of whole pages");
-    if (m.start >= m.end || m.start < end) faults.note(place + ": is empty, overlaps the one before or is out of order");
+    auto place = [&] { return fmt::format("{}.maps[{}]", where(), i); };
+    faults.index(place, ".file", m.file, tree.files.size());
+    faults.index(place, ".shared_memory", m.shared_memory, tree.shared_memory.size());
+    if (m.start % kPageSize != 0 || m.end % kPageSize != 0) faults.note(place, ": is not made of whole pages");
+    if (m.start >= m.end || m.start < end) faults.note(place, ": is empty, overlaps the one before or is out of order");
     end = m.end;
     for (const auto& guard : m.guards) {
-      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) faults.note(place + ".guards: lie outside it");
+      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) faults.note(place, ".guards: lie outside it");
     }
   }
 }
 
 void check_process(const TreeImage& tree, size_t number, Faults& faults) {
   const ProcessImage& p = tree.processes[number];
-  std::string where = fmt::format("tree.processes[{}]", number);
-  if (p.threads.empty()) faults.note(where + ".threads: is empty");
-  faults.index(where + ".exe", p.exe, tree.files.size());
-  faults.index(where + ".cwd", p.cwd, tree.files.size());
-  faults.index(where + ".root", p.root, tree.files.size());
+  auto where = [&] { return fmt::format("tree.processes[{}]", number); };
+  if (p.threads.empty()) faults.note(where, ".threads: is empty");
+  faults.index(where, ".exe", p.exe, tree.files.size());
+  faults.index(where, ".cwd", p.cwd, tree.files.size());
+  faults.index(where, ".root", p.root, tree.files.size());
   // What is shared belongs to a process further up.
-  faults.index(where + ".memory_of", p.memory_of, number);
-  faults.index(where + ".descriptors_of", p.descriptors_of, number);
-  faults.index(where + ".folders_of", p.folders_of, number);
-  faults.index(where + ".handlers_of", p.handlers_of, number);
+  faults.index(where, ".memory_of", p.memory_of, number);
+  faults.index(where, ".descriptors_of", p.descriptors_of, number);
+  faults.index(where, ".folders_of", p.folders_of, number);
+  faults.index(where, ".handlers_of", p.handlers_of, number);
   check_maps(tree, p, where, faults);
 }
 
@@ -74,16 +80,16 @@ std::string check_relations(const TreeImage& tree) {
   for (size_t i = 0; i < tree.processes.size() && faults.none(); ++i) check_process(tree, i, faults);
   for (size_t i = 0; i < tree.descriptors.size() && faults.none(); ++i) {
     const Descriptor& d = tree.descriptors[i];
-    std::string place = fmt::format("tree.descriptors[{}]", i);
-    faults.index(place + ".file", d.file, tree.files.size());
-    faults.index(place + ".pipe", d.pipe, tree.pipes.size());
-    faults.index(place + ".shared_memory", d.shared_memory, tree.shared_memory.size());
-    faults.index(place + ".object", d.object, objects_of(tree, d.kind));
+    auto place = [&] { return fmt::format("tree.descriptors[{}]", i); };
+    faults.index(place, ".file", d.file, tree.files.size());
+    faults.index(place, ".pipe", d.pipe, tree.pipes.size());
+    faults.index(place, ".shared_memory", d.shared_memory, tree.shared_memory.size());
+    faults.index(place, ".object", d.object, objects_of(tree, d.kind));
     for (const EpollEntry& entry : d.epoll) {
-      faults.index(place + ".epoll", entry.process, tree.processes.size());
-      faults.index(place + ".epoll", entry.descriptor, tree.descriptors.size());
+      faults.index(place, ".epoll", entry.process, tree.processes.size());
+      faults.index(place, ".epoll", entry.descriptor, tree.descriptors.size());
     }
-    for (const FdSlot& slot : d.fds) faults.index(place + ".fds", slot.process, tree.processes.size());
+    for (const FdSlot& slot : d.fds) faults.index(place, ".fds", slot.process, tree.processes.size());
   }
   return faults.first();
 }

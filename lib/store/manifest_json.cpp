@@ -20,6 +20,7 @@ constexpr uint64_t kMaxText = uint64_t{256} << 20;
 constexpr JsonReader::Limits kLimits = {.depth = 16, .values = 12'000'000};
 /// Of an object whose members are in another order than ckpt writes them: its names are listed for looking them up.
 constexpr size_t kMaxMembers = 10'000;
+constexpr size_t kWidth = 120;
 constexpr const char* kSchema = "ckpt.image/3";
 
 void append_hex(std::string& out, std::string_view bytes) {
@@ -312,7 +313,10 @@ class JsonIn {
     Place here{reading_.place};
     reading_.place = &here;
     json_.enter();
-    for (; !reading_.failed() && json_.next('[', here.index == 0); ++here.index) read(values.emplace_back());
+    for (; !reading_.failed() && json_.next('[', here.index == 0); ++here.index) {
+      if (here.index == 0) values.reserve(4);  // most lists are short, and there may be 100,000 of them
+      read(values.emplace_back());
+    }
     reading_.place = here.outer;
   }
   template <class F>
@@ -380,11 +384,18 @@ Result<void> check_schema(const std::string& schema) {
   return {};
 }
 
+/// About the bytes of text, so that it is not copied as it grows.
+size_t expected_size(const TreeImage& tree) {
+  size_t out = 64 << 10;
+  for (const ProcessImage& p : tree.processes) out += 4096 + 400 * p.maps.size() + 3200 * p.threads.size();
+  return out + 900 * tree.descriptors.size() + 512 * tree.files.size();
+}
+
 }  // namespace
 
 std::string to_json(const Manifest& manifest) {
   // ASCII only: a manifest shown on a terminal must not drive it.
-  JsonWriter json;
+  JsonWriter json(kWidth, expected_size(manifest.tree));
   JsonOut out(json);
   json.open('{');
   out.text("schema", kSchema);
