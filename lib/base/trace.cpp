@@ -201,6 +201,12 @@ void interval(Row row, const char* name, uint64_t begin_us, uint64_t end_us) {
   if (on()) record({name, nullptr, begin_us * 1000, (end_us - begin_us) * 1000, 0, Kind::kSpan, row});
 }
 
+uint64_t phase(Stopwatch& watch, const char* name) {
+  const uint64_t begin = watch.started_us(), took = watch.lap_us();
+  interval(Row::kPhases, name, begin, begin + took);
+  return took;
+}
+
 void instant(const char* name) {
   if (on()) record({name, nullptr, internal::now_ns(), 0, 0, Kind::kInstant, Row::kThread});
 }

@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <string>
 
+#include "lib/base/clock.h"
 #include "lib/base/result.h"
 
 namespace ckpt::trace {
@@ -51,6 +52,8 @@ enum class Row : uint8_t {
 
 /// A span that is known only once it is over; times of `monotonic_us`.
 void interval(Row row, const char* name, uint64_t begin_us, uint64_t end_us);
+/// A lap of `watch` is a phase: its microseconds, for the report.
+uint64_t phase(Stopwatch& watch, const char* name);
 void instant(const char* name);
 void counter(const char* name, uint64_t value);
 

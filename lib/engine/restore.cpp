@@ -57,10 +57,8 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
   Stopwatch watch, total;
-  trace::Span opening("open");
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open(options.image));
-  opening.end();
-  uint64_t open_us = watch.lap_us();
+  const uint64_t open_us = trace::phase(watch, "open");
   rebuild::Options how{options.shell_job, !options.detach};
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
   RestoreReport report;
@@ -74,9 +72,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, number_outside(rebuild->totals().pid)));
     report.pid_outside = number_outside(rebuild->totals().pid);
     watch.lap_us();
-    trace::Span releasing("release");
     CKPT_TRY(rebuild->release());
-    releasing.end();
     pidfile.keep();
     if (auto done = act("post-resume"); !done) progress.note(done.error().text());
     options.actions.ready();
@@ -92,7 +88,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   if (options.dry_run)
     count_memory(*image, report);
   else
-    report.phases_us.emplace_back("release", watch.lap_us());
+    report.phases_us.emplace_back("release", trace::phase(watch, "release"));
   report.total_us = total.elapsed_us();
   return report;
 }

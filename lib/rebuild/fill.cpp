@@ -8,6 +8,7 @@
 #include <array>
 #include <atomic>
 
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/userfault.h"
 
@@ -102,6 +103,9 @@ class Filler {
   }
 
   Result<void> flush() {
+    trace::Span span("fill");
+    span.bytes(totals_.bytes - flushed_);
+    flushed_ = totals_.bytes;
     CKPT_TRY(write());
     for (const Copy& copy : copies_) {
       proc::Placed placed = proc::copy_missing(userfault_, copy.to, copy.from);
@@ -134,7 +138,7 @@ class Filler {
   size_t hint_ = 0;
   std::vector<iovec> local_, remote_;
   std::vector<Copy> copies_;
-  uint64_t to_write_ = 0;
+  uint64_t to_write_ = 0, flushed_ = 0;
   FillTotals totals_;
 };
 

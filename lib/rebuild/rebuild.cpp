@@ -330,11 +330,7 @@ class WholeTree final : public Rebuild {
     }
   }
 
-  void phase(const char* name) {
-    const uint64_t begin = watch_.started_us(), took = watch_.lap_us();
-    totals_.phases_us.emplace_back(name, took);
-    trace::interval(trace::Row::kPhases, name, begin, begin + took);
-  }
+  void phase(const char* name) { totals_.phases_us.emplace_back(name, trace::phase(watch_, name)); }
 
   Result<void> each(Result<void> (ProcessBuilder::*step)()) {
     for (ProcessBuilder& builder : builders_) CKPT_TRY((builder.*step)());

@@ -103,7 +103,31 @@ def an_interrupted_verb_leaves_a_timeline_or_none():
             yield f"left behind: {left}"
 
 
-def restore_and_convert_take_it_too():
+def a_restore_shows_its_phases_and_what_was_filled():
+    sleeper = Sleeper()
+    with sleeper as pid:
+        dumped = run("dump", "-p", str(pid), "-f", "image", "-j")
+        sleeper.process.wait()  # until it is reaped its number is taken
+        with open("report", "w+", encoding="utf-8") as report, open("/dev/null", "w", encoding="ascii") as nowhere:
+            # No pipes: the restored process takes ckpt's own descriptors and keeps them.
+            result = run("restore", "-d", "-f", "image", "-j", "--trace", "r.json", "--json", stdout=report, stderr=nowhere)
+            report.seek(0)
+            told = report.read()
+        if dumped.returncode != 0 or result.returncode != 0:
+            yield f"exit {dumped.returncode}, {result.returncode}: {dumped.stderr}"
+            return
+        os.kill(pid, signal.SIGKILL)
+    report, found = json.loads(told), spans("r.json")
+    phases = {event["name"]: event["dur"] for row, event in found if row == "phases"}
+    for name, us in report["phases_us"].items():
+        if abs(phases.get(name, -1) - us) > 1:
+            yield f"phase {name} takes {us} us and {phases.get(name)} in the timeline"
+    filled = sum(event["args"]["bytes"] for event in named(found, "fill") if "args" in event)
+    if filled < 40 << 20 or not named(found, "job") or not named(found, "read"):
+        yield f"{filled} bytes were filled in the timeline, by {len(named(found, 'job'))} jobs"
+
+
+def convert_takes_it_too():
     yield from problems(["restore", "-f", "none", "--trace", "r.json"], 4, err="none")
     yield from problems(["convert", "none", "out", "--to", "torch_dist", "--trace", "c.json"], 4, err="none")
     for file in ("r.json", "c.json"):
@@ -112,4 +136,4 @@ def restore_and_convert_take_it_too():
 
 main(a_dump_shows_its_frozen_window, a_verb_that_fails_leaves_its_timeline,
      a_file_that_cannot_be_made_is_refused_before_anything_is_touched, an_interrupted_verb_leaves_a_timeline_or_none,
-     restore_and_convert_take_it_too)
+     a_restore_shows_its_phases_and_what_was_filled, convert_takes_it_too)
