@@ -37,21 +37,24 @@ Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject)
     if (static_cast<uint64_t>(st.st_size) > limit) {
       return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
     }
-    out.reserve(static_cast<size_t>(st.st_size) + 1);
+    out.resize(static_cast<size_t>(st.st_size));
   }
-  constexpr size_t kStep = 64 * 1024;
-  for (;;) {
-    size_t used = out.size();
-    size_t room = std::max(kStep, out.capacity() - used);
-    out.resize(used + room);
-    ssize_t n = ::read(fd, out.data() + used, room);
-    out.resize(used + (n > 0 ? static_cast<size_t>(n) : 0));
+  // What has no size, /proc above all, comes 4 KiB at a time: no room is made, and cleared, for more than was read.
+  char piece[16 * 1024];
+  for (size_t used = 0;;) {
+    const bool in_place = used < out.size();
+    const ssize_t n = in_place ? ::read(fd, out.data() + used, out.size() - used) : ::read(fd, piece, sizeof piece);
     if (n < 0) {
       if (errno == EINTR) continue;
       return sys_error(subject, "cannot read");
     }
-    if (n == 0) return out;
-    if (out.size() > limit) {
+    if (n == 0) {
+      out.resize(used);
+      return out;
+    }
+    if (!in_place) out.append(piece, static_cast<size_t>(n));
+    used += static_cast<size_t>(n);
+    if (used > limit) {
       return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
     }
   }

@@ -4,6 +4,7 @@
 #include <cpuid.h>
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 
 #include "lib/base/checked.h"
@@ -36,14 +37,28 @@ uint64_t load64(const std::vector<std::byte>& area, size_t at) {
   return out;
 }
 
+/// Where each component of a standard-format XSAVE area ends. Asked once: CPUID is a trap in a virtual machine, and each call
+/// in a target takes frames.
+std::array<uint32_t, 63> ask_component_ends() {
+  std::array<uint32_t, 63> out{};
+  unsigned low = 0, size = 0, c = 0, high = 0;
+  if (__get_cpuid_count(0xd, 0, &low, &size, &c, &high) == 0) return out;
+  const uint64_t supported = low | uint64_t{high} << 32;
+  for (unsigned i = 2; i < out.size(); ++i) {
+    unsigned bytes = 0, offset = 0, d = 0;
+    if ((supported >> i & 1) == 0) continue;
+    __cpuid_count(0xd, i, bytes, offset, c, d);
+    out[i] = offset + bytes;
+  }
+  return out;
+}
+
 /// Size of a standard-format XSAVE area with these features: the kernel refuses a frame larger than what the task may use.
 uint32_t xsave_size(uint64_t features) {
+  static const std::array<uint32_t, 63> kEnds = ask_component_ends();
   uint32_t size = 576;
-  for (unsigned i = 2; i < 63; ++i) {
-    unsigned bytes = 0, offset = 0, c = 0, d = 0;
-    if ((features >> i & 1) != 0 && __get_cpuid_count(0xd, i, &bytes, &offset, &c, &d) != 0) {
-      size = std::max(size, offset + bytes);
-    }
+  for (unsigned i = 2; i < kEnds.size(); ++i) {
+    if ((features >> i & 1) != 0) size = std::max(size, kEnds[i]);
   }
   return size;
 }
