@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """How long a process stands still, how fast it is saved, how soon it runs again: against what the machine allows.
 
-  bench.py [--quick] [--json] [--mib 256,1024,4096,8192] [--only frozen,writer,...] [--tmpfs /dev/shm] [--disk /var/tmp]
+  bench.py [--quick] [--json | --markdown] [--mib 256,1024,4096,8192] [--only frozen,writer,...] [--tmpfs /dev/shm] [--disk /var/tmp]
 
 Every figure is a ratio to a floor that is measured in the same run, on the same process where that is possible:
 
@@ -66,6 +66,7 @@ class Bench:
         self.work = self.images()
         self.peaks = []  # (MiB beside the copied delta, what)
         self.full_frozen, self.first_lazy = {}, {}  # seconds by MiB
+        self.last = ""  # the image whose tracking is armed
 
     def images(self, place="tmpfs"):
         """A fresh folder for the images of one case."""
@@ -176,7 +177,8 @@ class Bench:
         runs = []
         for i in range(repeat):
             target.forget_pauses()
-            runs.append(self.run("pre-dump", "pre-dump", "-p", target.pid, "-f", os.path.join(images, f"before-{i}")))
+            self.last = os.path.join(images, f"before-{i}")
+            runs.append(self.run("pre-dump", "pre-dump", "-p", target.pid, "-f", self.last))
             runs[-1].pause = target.pause()
         least = min(runs, key=lambda run: run.frozen)
         primitive = {"fork": fork, "write-protect": protect}.get(least.report.get("snapshot"), fork + protect)
@@ -192,7 +194,10 @@ class Bench:
             target.order("touch", rate * 10)
             least, dirty = delta_floor(target)
             target.forget_pauses()
-            run = self.run(f"dump --prev, {rate} %", "dump", "-R", "-p", target.pid, "-f", os.path.join(images, f"delta-{rate}-{i}"), delta_mib=dirty)
+            image = os.path.join(images, f"delta-{rate}-{i}")
+            run = self.run(f"dump --prev, {rate} %", "dump", "-R", *self.options.plain_dump, "--prev", self.last, "-p", target.pid, "-f", image,
+                           delta_mib=dirty)
+            self.last = image
             run.floor, run.pause = least, target.pause()
             found.append(run)
         best = min(found, key=lambda run: run.frozen / run.floor)
@@ -251,7 +256,9 @@ class Bench:
     def rounds(self, target, images, what):
         target.forget_pauses()
         run = self.run("dump --rounds auto", "dump", "-R", "--rounds", "auto", "-p", target.pid, "-f", os.path.join(images, "auto"))
-        self.table.add(f"{what}: dump --rounds auto, frozen", run.frozen, target.pause(), note="against the target's own longest pause")
+        rounds = ", ".join(str(part["pages"]) for part in run.report.get("rounds", []))
+        self.table.add(f"{what}: dump --rounds auto, frozen", run.frozen, target.pause(),
+                       note=f"against the target's own longest pause; pages by round: {rounds}")
 
     # -- the rest
 
@@ -359,6 +366,7 @@ def main():
     parser.add_argument("--quick", action="store_true", help="a minute: fewer sizes, rates and repeats")
     parser.add_argument("--only", help="some of " + ",".join(PARTS))
     parser.add_argument("--json", action="store_true", help="one document instead of the table")
+    parser.add_argument("--markdown", action="store_true", help="the rows with a bar once more, as the README has them")
     parser.add_argument("--tmpfs", default="/dev/shm")
     parser.add_argument("--disk", default="/var/tmp")
     options = parser.parse_args()
@@ -378,6 +386,8 @@ def main():
     finally:
         remove(*bench.folders)
     table.summary()
+    if options.markdown:
+        print("\n".join(table.markdown()))
     if options.json:
         print(json.dumps({"schema": "ckpt.bench/1", "machine": machine, "ckpt": CKPT, "rows": table.rows}, indent=1))
 

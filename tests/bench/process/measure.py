@@ -177,11 +177,19 @@ class Table:
         bar = f"<= {at_most:g}" if at_most is not None else f">= {at_least:g}" if at_least is not None else ""
         holds = None if not bar or ratio is None else ratio <= at_most if at_most is not None else ratio >= at_least
         self.rows.append({"case": self.heading, "what": what, "measured": measured, "against": against, "ratio": ratio,
-                          "bar": bar or None, "holds": holds, "note": note or None})
+                          "bar": bar or None, "holds": holds, "note": note or None, "said": (show(measured), show(against) if against else "")})
         if not self.quiet:
             said = {None: "", True: "yes", False: "NO"}[holds]
             print(f"  {what:46s} {show(measured):>12s} {show(against) if against else '':>12s} "
                   f"{'' if ratio is None else f'{ratio:.3f}' if ratio < 0.1 else f'{ratio:.2f}':>7s}  {bar:9s} {said:4s} {note}".rstrip(), flush=True)
+
+    def markdown(self):
+        """The rows that have a bar, as the README shows them."""
+        yield "| case | what | measured | against | ratio | bar |"
+        yield "|---|---|---|---|---|---|"
+        for row in self.rows:
+            if row.get("bar"):
+                yield f"| {row['case']} | {row['what']} | {row['said'][0]} | {row['said'][1]} | {row['ratio']:.2g} | {row['bar']} |"
 
     def skip(self, what, why):
         self.rows.append({"case": self.heading, "what": what, "skipped": why})
