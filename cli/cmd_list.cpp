@@ -1,11 +1,11 @@
 // list: the process images below a folder, from their manifests alone.
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "lib/base/text.h"
+#include "lib/store/find_images.h"
 #include "lib/store/image.h"
 #include "lib/base/json_layout.h"
 
@@ -30,34 +30,6 @@ struct Entry {
   }
 };
 
-/// Links are not followed, images not entered; a folder that may not be read is passed over with a note.
-Result<std::vector<Entry>> find_images(Context& context, const fs::path& top) {
-  std::vector<Entry> out;
-  std::error_code ec;
-  if (!fs::is_directory(top, ec)) return fail(Code::kNotFound, top.string(), "there is no such folder");
-  if (store::ImageReader::looks_like_image(top)) {
-    out.push_back({top, store::read_manifest(top)});
-    return out;
-  }
-  std::vector<fs::path> pending = {top};
-  while (!pending.empty()) {
-    CKPT_TRY(context.cancel.check());
-    const fs::path dir = std::move(pending.back());
-    pending.pop_back();
-    fs::directory_iterator it(dir, ec), end;
-    for (; !ec && it != end; it.increment(ec)) {
-      if (it->symlink_status(ec).type() != fs::file_type::directory) continue;
-      // A folder that ckpt is still writing, or never finished.
-      if (it->path().filename().string().rfind(".ckpt-staging-", 0) == 0) continue;
-      if (store::ImageReader::looks_like_image(it->path())) out.push_back({it->path(), store::read_manifest(it->path())});
-      else pending.push_back(it->path());
-    }
-    if (ec) context.out.info(escape_for_terminal(dir.string()) + ": cannot be listed: " + ec.message());
-  }
-  std::sort(out.begin(), out.end(), [](const Entry& a, const Entry& b) { return a.path < b.path; });
-  return out;
-}
-
 Json entry_json(const Entry& entry) {
   if (!entry.manifest) return {{"path", entry.path.string()}, {"ok", false}, {"error", entry.manifest.error().text()}};
   const store::Manifest& m = *entry.manifest;
@@ -78,7 +50,12 @@ std::vector<std::string> entry_row(const Entry& entry) {
 }
 
 Result<void> list(Context& context, const fs::path& top) {
-  CKPT_TRY_ASSIGN(std::vector<Entry> entries, find_images(context, top));
+  CKPT_TRY_ASSIGN(std::vector<fs::path> found, store::find_images(top, context.progress, context.cancel));
+  std::vector<Entry> entries;
+  for (fs::path& path : found) {
+    auto manifest = store::read_manifest(path);
+    entries.push_back({std::move(path), std::move(manifest)});
+  }
   if (context.out.json()) {
     Json images = Json::array();
     for (const Entry& entry : entries) images.push_back(entry_json(entry));

@@ -15,6 +15,8 @@ Command::Run add_load_metadata(CLI::App& app);
 Command::Run add_verify(CLI::App& app);
 Command::Run add_convert(CLI::App& app);
 Command::Run add_list(CLI::App& app);
+Command::Run add_squash(CLI::App& app);
+Command::Run add_rm(CLI::App& app);
 Command::Run add_completion(CLI::App& app);
 
 std::span<const Command> commands() {
@@ -24,6 +26,8 @@ std::span<const Command> commands() {
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
       {"list", "The process images below a folder", add_list, Group::kProcess},
+      {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},
+      {"rm", "Remove process images that no other image needs", add_rm, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},

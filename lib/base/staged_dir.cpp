@@ -169,6 +169,7 @@ Result<void> StagedDir::commit(const std::string& last, bool durable) {
     return {};
   }
   active_ = false;
+  lock_.reset();
   if (!durable) return {};
   for (const fs::path& made : parents_) CKPT_TRY(io::sync_dir(made.parent_path()));
   return io::sync_dir(destination_.parent_path());

@@ -8,7 +8,8 @@
 
 namespace ckpt::store {
 
-Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out, const std::string& subject) {
+Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out, std::vector<std::byte>& frame,
+                        const std::string& subject) {
   CKPT_ASSERT(out.size() == page_count(record.data_mask) * kPageSize);
   auto damaged = [&] {
     return fail(Code::kAnswerNo, subject,
@@ -21,8 +22,7 @@ Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out
     CKPT_TRY(io::pread_exact(fd, out, record.offset, subject));
     reading.end();
   } else {
-    thread_local std::vector<std::byte> stored(kBlockSize);
-    MutableByteSpan frame = MutableByteSpan(stored).first(record.stored_length());
+    frame.resize(record.stored_length());
     CKPT_TRY(io::pread_exact(fd, frame, record.offset, subject));
     reading.end();
     trace::Span decompressing("decompress");

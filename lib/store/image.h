@@ -6,6 +6,7 @@
 //   DIR/pages, pages.1 .. the blocks' bytes, raw and page-aligned or zstd; one file for each thread that wrote at a time.
 //                         Blocks whose bytes an image of the chain of parents has, wherever, refer to that
 //   DIR/xstate, DIR/pipes the threads' extended register areas, the contents of pipes
+//   DIR/children/ID       links to the images that have this one as their parent, for those who would remove it
 #pragma once
 
 #include <cstdint>
@@ -36,6 +37,7 @@ struct Block {
   uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
   uint16_t parent_mask = 0;  ///< pages unchanged since the parent image
   ByteSpan data;             ///< the pages of data_mask, in order, packed; borrowed until the call returns
+  ByteSpan frame{};          ///< `data` as one zstd frame, where it is at hand: stored instead of one made anew
 };
 
 /// A file of an image. The pages files have no digest of their own: their chunks do, in the page map.
@@ -117,7 +119,12 @@ class ImageReader {
   std::pair<size_t, size_t> blocks_of(int space) const;
   /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the hash of
   /// every chunk it reads. Thread-safe. Returns the number of bytes.
-  virtual Result<size_t> read_block(size_t index, MutableByteSpan out) const = 0;
+  Result<size_t> read_block(size_t index, MutableByteSpan out) const {
+    thread_local std::vector<std::byte> frame;
+    return read_block(index, out, frame);
+  }
+  /// The same; where the block lies in zstd as a whole, `frame` comes back with that frame, else empty.
+  virtual Result<size_t> read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const = 0;
   virtual Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const = 0;
   virtual Result<std::vector<std::byte>> read_pipe(uint64_t offset, uint64_t size) const = 0;
 

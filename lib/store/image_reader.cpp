@@ -31,7 +31,7 @@ class Reader final : public ImageReader {
     return out;
   }
   const std::vector<ResolvedBlock>& blocks() const override { return chain_.blocks; }
-  Result<size_t> read_block(size_t index, MutableByteSpan out) const override;
+  Result<size_t> read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const override;
   Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const override {
     return read_part(xstate_.get(), kXstateName, offset, size);
   }
@@ -44,7 +44,7 @@ class Reader final : public ImageReader {
 
  private:
   const LoadedImage& newest() const { return chain_.images.front(); }
-  Result<void> read_source(const Source& source, MutableByteSpan out) const;
+  Result<void> read_source(const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const;
   Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
 
   Chain chain_;
@@ -68,29 +68,31 @@ Result<void> Reader::open_files() {
   return {};
 }
 
-Result<void> Reader::read_source(const Source& source, MutableByteSpan out) const {
+Result<void> Reader::read_source(const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const {
   const PagemapRecord& record = chain_.record(source);
   const LoadedImage& image = chain_.images[chain_.holder(source)];
-  return read_chunk(pages_[chain_.holder(source)][record.file].get(), record, out, image.name_of(pages_file_name(record.file)));
+  return read_chunk(pages_[chain_.holder(source)][record.file].get(), record, out, frame, image.name_of(pages_file_name(record.file)));
 }
 
-Result<size_t> Reader::read_block(size_t index, MutableByteSpan out) const {
+Result<size_t> Reader::read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const {
   CKPT_ASSERT(index < chain_.blocks.size() && out.size() >= kBlockSize);
   const uint16_t mask = chain_.blocks[index].data_mask;
   const size_t size = page_count(mask) * kPageSize;
   for (const Source& source : chain_.sources_of(index)) {
     const uint16_t stored = chain_.record(source).data_mask;
     if (source.mask == mask && stored == mask) {
-      CKPT_TRY(read_source(source, out.first(size)));
+      CKPT_TRY(read_source(source, out.first(size), frame));
+      if (chain_.record(source).codec != Codec::kZstd) frame.clear();
       return size;
     }
     thread_local std::vector<std::byte> scratch(kBlockSize);
-    CKPT_TRY(read_source(source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize)));
+    CKPT_TRY(read_source(source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize), frame));
     for (unsigned rest = source.mask; rest != 0; rest &= rest - 1) {
       unsigned page = static_cast<unsigned>(std::countr_zero(rest));
       std::memcpy(out.data() + page_rank(mask, page) * kPageSize, scratch.data() + page_rank(stored, page) * kPageSize, kPageSize);
     }
   }
+  frame.clear();
   return size;
 }
 

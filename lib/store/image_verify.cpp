@@ -62,10 +62,10 @@ class PagesCheck {
   }
 
   Result<void> check_chunks(std::span<const PagemapRecord> chunks) {
-    std::vector<std::byte> out(kBlockSize);
+    std::vector<std::byte> out(kBlockSize), frame;
     for (const PagemapRecord& chunk : chunks) {
       CKPT_TRY(cancel_.check());
-      auto read = read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), name_);
+      auto read = read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), frame, name_);
       if (!read && read.error().code != Code::kAnswerNo) return read;
       if (!read) note(chunk.offset, read.error().message);
       progress_.advance(chunk.stored_length());

@@ -1,5 +1,8 @@
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -14,6 +17,7 @@
 #include "lib/store/block_index.h"
 #include "lib/store/chain.h"
 #include "lib/store/content_index.h"
+#include "lib/store/find_images.h"
 #include "lib/store/image.h"
 
 namespace ckpt::store {
@@ -42,8 +46,8 @@ struct Lane {
 
 class Writer final : public ImageWriter {
  public:
-  Writer(StagedDir staged, const Options& options, std::optional<Chain> parent, AppendFile xstate, AppendFile pipes)
-      : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt), xstate_(std::move(xstate)),
+  Writer(StagedDir staged, const Options& options, std::optional<Chain> parent, UniqueFd parent_lock, AppendFile xstate, AppendFile pipes)
+      : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), parent_lock_(std::move(parent_lock)), chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt), xstate_(std::move(xstate)),
         pipes_(std::move(pipes)), lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
   Result<void> add_block(const Block& block) override;
@@ -57,7 +61,7 @@ class Writer final : public ImageWriter {
   Result<void> store_block(const Block& block, uint16_t zero);
   bool parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const;
   bool chain_has(PagemapRecord& record) const;
-  Result<void> store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed);
+  Result<void> store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed, ByteSpan frame);
   std::unique_lock<std::mutex> take_lane(Lane*& lane);
   Result<void> open_file(Lane& lane);
   Result<uint64_t> append(AppendFile& file, ByteSpan data);
@@ -65,6 +69,7 @@ class Writer final : public ImageWriter {
   Result<void> make_durable(Manifest& manifest);
   Result<void> fill_in(Manifest& manifest) const;
   Result<void> write_manifest(const Manifest& manifest) const;
+  fs::path leave_link(const Manifest& manifest) const;
   /// From the first failure on nothing is written, and nothing is ever committed.
   Result<void> remember(Result<void> result) {
     if (!result) note_failure(result.error());
@@ -83,6 +88,7 @@ class Writer final : public ImageWriter {
   StagedDir staged_;
   const Options options_;
   const std::optional<Chain> parent_;
+  UniqueFd parent_lock_;  ///< against its removal
   const std::optional<ContentIndex> chain_;  ///< of parent_
   std::mutex append_mutex_;
   AppendFile xstate_, pipes_;
@@ -151,7 +157,7 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero) {
     return {};
   }
   const BlockIndex::Added added = index_.add(record);
-  if (added.fresh != nullptr) return store_chunk(*lane, *added.fresh, packed);
+  if (added.fresh != nullptr) return store_chunk(*lane, *added.fresh, packed, zero == 0 ? block.frame : ByteSpan());
   const bool same_space = added.first_address >> kSpaceShift == record.address >> kSpaceShift;
   (same_space ? pages_same_space_ : pages_other_space_).fetch_add(page_count(keep), kRelaxed);
   return {};
@@ -203,10 +209,11 @@ Result<void> Writer::open_file(Lane& lane) {
   return {};
 }
 
-Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed) {
+/// `frame`: of `packed`, where it is at hand.
+Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed, ByteSpan frame) {
   if (!lane.file) CKPT_TRY(open_file(lane));
   trace::Span compressing("compress");
-  ByteSpan stored = options_.compress ? lane.compressor.try_compress(packed) : ByteSpan();
+  ByteSpan stored = !frame.empty() ? frame : options_.compress ? lane.compressor.try_compress(packed) : ByteSpan();
   compressing.end();
   trace::Span writing("write");
   const uint64_t before = lane.file->size();
@@ -311,7 +318,30 @@ Result<void> Writer::commit(Manifest& manifest) {
   CKPT_TRY(make_durable(manifest));
   CKPT_TRY(fill_in(manifest));
   CKPT_TRY(write_manifest(manifest));
-  return staged_.commit(kManifestName);
+  const fs::path link = leave_link(manifest);
+  Result<void> done = staged_.commit(kManifestName);
+  if (!done && !link.empty()) ::unlink(link.c_str());
+  return done;
+}
+
+/// Tells the parent of this image before it is there, so that there is none that a removal could overlook. A parent that
+/// cannot be written to is not told. Returns the link's path.
+fs::path Writer::leave_link(const Manifest& manifest) const {
+  if (!parent_) return {};
+  const fs::path folder = parent_->images.front().dir / kChildrenName;
+  ::mkdir(folder.c_str(), 0700);
+  std::error_code ec;
+  const fs::path here = fs::weakly_canonical(staged_.destination(), ec);
+  if (ec) return {};
+  const fs::path relative = here.lexically_relative(folder), link = folder / manifest.id;
+  return ::symlink((relative.empty() ? here : relative).c_str(), link.c_str()) == 0 ? link : fs::path();
+}
+
+/// Held until the new image is committed: `remove_images` leaves the parent alone so long.
+Result<UniqueFd> lock_parent(const fs::path& dir) {
+  UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) return fail(Code::kBusy, dir.string(), "is being removed");
+  return fd;  // one that cannot be opened: opening the image tells why
 }
 
 /// Writing over an image that the new one needs would leave neither.
@@ -329,7 +359,9 @@ Result<void> check_not_own_parent(const Chain& parent, const StagedDir& staged) 
 
 Result<std::unique_ptr<ImageWriter>> ImageWriter::create(const fs::path& dir, const Options& options) {
   std::optional<Chain> parent;
+  UniqueFd parent_lock;
   if (!options.parent.empty()) {
+    CKPT_TRY_ASSIGN(parent_lock, lock_parent(options.parent));
     CKPT_TRY_ASSIGN(Chain chain, open_chain(options.parent));
     if (chain.images.size() == kMaxChain) {
       return Error(Code::kUsage, options.parent.string(), fmt::format("is the last of {} images already", kMaxChain))
@@ -342,7 +374,7 @@ Result<std::unique_ptr<ImageWriter>> ImageWriter::create(const fs::path& dir, co
   CKPT_TRY_ASSIGN(AppendFile xstate, AppendFile::create(staged.path(), kXstateName, true));
   CKPT_TRY_ASSIGN(AppendFile pipes, AppendFile::create(staged.path(), kPipesName, true));
   return std::unique_ptr<ImageWriter>(
-      std::make_unique<Writer>(std::move(staged), options, std::move(parent), std::move(xstate), std::move(pipes)));
+      std::make_unique<Writer>(std::move(staged), options, std::move(parent), std::move(parent_lock), std::move(xstate), std::move(pipes)));
 }
 
 }  // namespace ckpt::store

@@ -23,6 +23,8 @@ RIGHT = {
     "verify": ["image"],
     "load-metadata": ["image"],
     "convert": ["src", "dst", "--to", "torch_dist"],
+    "squash": ["src", "dst"],
+    "rm": ["image"],
     "completion": ["bash"],
 }
 
@@ -74,7 +76,8 @@ def values_are_checked():
 
 def missing_paths_are_not_found():
     for arguments in (["inspect", "none"], ["verify", "none"], ["load-metadata", "none"], ["restore", "-f", "none"],
-                      ["convert", "none", "dst", "--to", "torch_dist"]):
+                      ["convert", "none", "dst", "--to", "torch_dist"], ["squash", "none", "dst"],
+                      ["rm", "none"]):
         yield from problems(arguments, 4, err="none")
     if os.listdir("."):
         yield f"something was made: {os.listdir('.')}"

@@ -1,0 +1,47 @@
+// rm: process images removed, unless another needs them.
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "cli/command.h"
+#include "lib/base/text.h"
+#include "lib/store/remove.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+struct RmFlags {
+  std::vector<std::string> dirs;
+  store::RemoveOptions options;
+};
+
+Result<void> run_rm(Context& context, const RmFlags& flags) {
+  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options, context.progress, context.cancel));
+  Json images = Json::array();
+  for (const store::RemovedImage& image : removed) {
+    images.push_back({{"path", image.dir.string()}, {"id", image.id}, {"bytes", image.bytes}, {"folder_left", image.folder_left}});
+    context.out.info(fmt::format("{} {} ({}){}", flags.options.dry_run ? "would remove" : "removed", escape_for_terminal(image.dir.string()),
+                                 human_bytes(image.bytes), image.folder_left ? "; the folder holds other files and stays" : ""));
+  }
+  if (context.out.json()) {
+    Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", images}};
+    context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  return {};
+}
+
+}  // namespace
+
+Command::Run add_rm(CLI::App& app) {
+  auto state = std::make_shared<RmFlags>();
+  app.add_option("DIR", state->dirs, "Images to remove")->required();
+  app.add_flag("--chain", state->options.chain, "The parents of each, too");
+  app.add_flag("--force", state->options.force, "Also what another image needs, which cannot be read then");
+  app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");
+  return [state](Context& context) { return run_rm(context, *state); };
+}
+
+}  // namespace ckpt::cli
