@@ -1,6 +1,12 @@
 #include "lib/store/append_file.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/vfs.h>
+
+#include <algorithm>
+#include <cstring>
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
@@ -9,40 +15,82 @@
 namespace ckpt::store {
 
 namespace {
-constexpr size_t kBufferSize = 256 * 1024;
-/// From here on a write of its own costs less than the copy into the buffer.
+
+/// Of a direct write, too: what 256 KiB take longer by.
+constexpr size_t kBufferSize = 1 << 20;
+/// Into the page cache, from here on a write of its own costs less than the copy into the buffer.
 constexpr size_t kWriteAtOnce = 32 * 1024;
+
+bool is_in_memory(int fd) {
+  struct statfs fs{};
+  return ::fstatfs(fd, &fs) == 0 && (fs.f_type == TMPFS_MAGIC || fs.f_type == RAMFS_MAGIC);
+}
+
+bool set_direct(int fd, bool on) {
+  const int flags = ::fcntl(fd, F_GETFL);
+  return flags >= 0 && ::fcntl(fd, F_SETFL, on ? flags | O_DIRECT : flags & ~O_DIRECT) == 0;
+}
+
 }  // namespace
 
-Result<AppendFile> AppendFile::create(const std::filesystem::path& dir, std::string name, bool hashed) {
+Result<AppendFile> AppendFile::create(const std::filesystem::path& dir, std::string name, Kind kind) {
   const std::filesystem::path path = dir / name;
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
   AppendFile file(std::move(fd), std::move(name), path.string());
-  if (hashed) file.hash_.emplace();
+  if (kind == Kind::kHashed) file.hash_.emplace();
+  else file.direct_ = !is_in_memory(file.fd_.get()) && set_direct(file.fd_.get(), true);
   return file;
 }
 
+Result<void> AppendFile::leave_direct() {
+  if (direct_ && !set_direct(fd_.get(), false)) return sys_error(path_, "cannot be written through the page cache");
+  direct_ = false;
+  return {};
+}
+
 Result<void> AppendFile::write(ByteSpan data) {
-  CKPT_TRY(io::pwrite_all(fd_.get(), data, written_, path_));
+  Result<void> done = io::pwrite_all(fd_.get(), data, written_, path_);
+  if (!done && direct_ && done.error().sys_errno == EINVAL) {  // the file system wants other alignments
+    CKPT_TRY(leave_direct());
+    done = io::pwrite_all(fd_.get(), data, written_, path_);
+  }
+  CKPT_TRY(std::move(done));
   written_ += data.size();
   return {};
 }
 
 Result<void> AppendFile::flush() {
-  CKPT_TRY(write(buffer_));
-  buffer_.clear();
+  if (used_ == 0) return {};
+  if (used_ % kPageSize != 0) CKPT_TRY(leave_direct());
+  CKPT_TRY(write(ByteSpan(buffer_.data(), used_)));
+  used_ = 0;
+  return {};
+}
+
+Result<void> AppendFile::collect(ByteSpan data) {
+  if (!buffer_ && !data.empty()) {
+    void* at = ::mmap(nullptr, kBufferSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) return sys_error(path_, "no memory to write it");
+    buffer_ = Mapping(at, kBufferSize);
+  }
+  while (!data.empty()) {
+    const size_t n = std::min(kBufferSize - used_, data.size());
+    std::memcpy(buffer_.data() + used_, data.data(), n);
+    used_ += n;
+    data = data.subspan(n);
+    if (used_ == kBufferSize) CKPT_TRY(flush());
+  }
   return {};
 }
 
 Result<uint64_t> AppendFile::append(ByteSpan data) {
   if (hash_) hash_->update(data);
-  uint64_t offset = size();
-  if (data.size() >= kWriteAtOnce || buffer_.size() + data.size() > kBufferSize) CKPT_TRY(flush());
-  if (data.size() >= kWriteAtOnce) {
-    CKPT_TRY(write(data));
+  const uint64_t offset = size();
+  if (direct_ || data.size() < kWriteAtOnce) {
+    CKPT_TRY(collect(data));
   } else {
-    buffer_.reserve(kBufferSize);
-    buffer_.insert(buffer_.end(), data.begin(), data.end());
+    CKPT_TRY(flush());
+    CKPT_TRY(write(data));
   }
   return offset;
 }

@@ -203,7 +203,7 @@ std::unique_lock<std::mutex> Writer::take_lane(Lane*& lane) {
 
 Result<void> Writer::open_file(Lane& lane) {
   std::lock_guard lock(files_mutex_);
-  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), pages_file_name(files_), false));
+  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), pages_file_name(files_), AppendFile::Kind::kPages));
   lane.file.emplace(std::move(file));
   lane.file_number = files_++;
   return {};
@@ -254,7 +254,7 @@ ImageWriter::Totals Writer::totals() const {
 
 Result<AppendFile> Writer::write_pagemap() {
   CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take());
-  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), kPagemapName, true));
+  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), kPagemapName, AppendFile::Kind::kHashed));
   CKPT_TRY(file.append(as_bytes(pagemap_header(records.size()))));
   ByteSpan bytes = std::as_bytes(std::span(records));
   constexpr size_t kStep = 1 << 20;
@@ -371,8 +371,8 @@ Result<std::unique_ptr<ImageWriter>> ImageWriter::create(const fs::path& dir, co
   }
   CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(dir, options.force));
   if (parent) CKPT_TRY(check_not_own_parent(*parent, staged));
-  CKPT_TRY_ASSIGN(AppendFile xstate, AppendFile::create(staged.path(), kXstateName, true));
-  CKPT_TRY_ASSIGN(AppendFile pipes, AppendFile::create(staged.path(), kPipesName, true));
+  CKPT_TRY_ASSIGN(AppendFile xstate, AppendFile::create(staged.path(), kXstateName, AppendFile::Kind::kHashed));
+  CKPT_TRY_ASSIGN(AppendFile pipes, AppendFile::create(staged.path(), kPipesName, AppendFile::Kind::kHashed));
   return std::unique_ptr<ImageWriter>(
       std::make_unique<Writer>(std::move(staged), options, std::move(parent), std::move(parent_lock), std::move(xstate), std::move(pipes)));
 }
