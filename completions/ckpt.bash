@@ -2,7 +2,7 @@
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore check list convert inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore check list squash rm convert inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   case "$verb:$prev" in
@@ -67,6 +67,15 @@ _ckpt() {
     check:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     list:-h|list:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    squash:-h|squash:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    squash:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    squash:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    squash:-j|squash:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    squash:-n|squash:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:-h|rm:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--chain) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:-n|rm:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:-h|convert:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist' -- "$cur")); return ;;
     convert:--shard-size) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -90,12 +99,14 @@ _ckpt() {
     completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore check list convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore check list squash rm convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
+    squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;

@@ -269,6 +269,27 @@ def special_group_stop(place):
     target.check(0)
 
 
+def special_squash(place):
+    """A chain made into one image is restored when the chain is gone; before that rm takes no image that another needs."""
+    for program in ("mem_adversary", "pipes", "tree_children"):
+        target = Target(program, place.folder(program))
+        first, last, one = (image(target, name) for name in ("first", "last", "one"))
+        pre_dump(target, "first")
+        target.step()
+        dump(target, "last", "--prev", first)
+        ckpt("rm", first).expect(2, last)
+        ckpt("squash", "-n", last, one).expect(0)
+        ckpt("squash", last, last, "--force").expect(2)
+        ckpt("squash", last, one).expect(0)
+        ckpt("rm", "-n", "--chain", last).expect(0, first)
+        ckpt("rm", "--chain", last).expect(0)
+        for name in (first, last):
+            if os.path.exists(name):
+                raise Failure(f"{name} is still there")
+        ckpt("verify", one).expect(0)
+        restore_and_check(target, "one", 1)
+
+
 def special_shell_job(place):
     """A terminal and a pipe of the surroundings are refused, unless --shell-job hands over the restorer's own."""
     leader, follower = pty.openpty()
