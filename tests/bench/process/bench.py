@@ -352,7 +352,7 @@ def plan(bench, options):
     if "fixed" in wanted:
         bench.fixed(3 if options.quick else 7)
     for mib in options.mib:
-        if available_mib() < 2.2 * mib + 1024:
+        if available_mib() < 2.1 * mib + 512:
             bench.table.head(f"{mib} MiB")
             bench.table.skip("all of it", f"only {available_mib()} MiB of memory are available")
             continue
