@@ -35,7 +35,7 @@ class Compressor {
   Compressor(Compressor&&) noexcept;
   Compressor& operator=(Compressor&&) noexcept;
 
-  /// The compressed chunk, valid until the next call; empty where it would not save an eighth. Data that a sample of 4 KiB
+  /// The compressed chunk, valid until the next call; empty where it would not save a quarter. Data that a sample of 4 KiB
   /// shows to be incompressible costs the sample only (2 us instead of the 54 us that 64 KiB of float32 weights take).
   ByteSpan try_compress(ByteSpan data);
 

@@ -64,7 +64,7 @@ struct Manifest {
 
 /// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, those
 /// that the image or its chain of parents has already referred to, zstd level 1 tried and dropped where it saves less than
-/// an eighth. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
+/// a quarter. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
 class ImageWriter {
  public:
   struct Options {

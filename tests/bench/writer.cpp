@@ -3,7 +3,7 @@
 //
 //   bench_writer FOLDER [MIB] [THREADS] [REPEATS]
 //
-// Contents: noise; weights (bfloat16, normal, which save nothing like an eighth as bytes but look as if they might); text.
+// Contents: noise; weights (bfloat16, normal, which zstd shrinks by less than is worth its time); text.
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/resource.h>
