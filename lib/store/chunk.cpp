@@ -16,6 +16,8 @@ namespace {
 
 constexpr size_t kSampleSize = 4096;
 constexpr size_t kSamplePieces = 4;
+constexpr unsigned kInVain = 16;
+constexpr unsigned kProbeEvery = 4;
 
 /// Bytes that an order-0 entropy coder would need for `sample`.
 double entropy_bytes(ByteSpan sample) {
@@ -78,6 +80,7 @@ struct Compressor::State {
   ZSTD_CCtx* ctx = ZSTD_createCCtx();
   std::vector<std::byte> out = std::vector<std::byte>(ZSTD_compressBound(kBlockSize));
   std::array<std::byte, kSampleSize> sample;
+  unsigned in_vain = 0;  ///< chunks in a row that did not pay, up to a bit more than kInVain
   ~State() { ZSTD_freeCCtx(ctx); }
 
   /// zstd's size of `data`, or a size that saves nothing if it declines.
@@ -111,10 +114,16 @@ Compressor& Compressor::operator=(Compressor&&) noexcept = default;
 
 ByteSpan Compressor::try_compress(ByteSpan data) {
   CKPT_ASSERT(data.size() <= kBlockSize);
-  if (state_->ctx == nullptr || !state_->may_pay(data)) return {};
-  size_t n = state_->compress(data, 1);
-  if (!saves_a_quarter(static_cast<double>(n), data.size())) return {};
-  return ByteSpan(state_->out).first(n);
+  State& s = *state_;
+  if (s.ctx == nullptr) return {};
+  if (s.in_vain >= kInVain && ++s.in_vain % kProbeEvery != 0) return {};
+  size_t n = s.may_pay(data) ? s.compress(data, 1) : data.size();
+  if (!saves_a_quarter(static_cast<double>(n), data.size())) {
+    s.in_vain = std::min(s.in_vain + 1, kInVain + kProbeEvery);
+    return {};
+  }
+  s.in_vain = 0;
+  return ByteSpan(s.out).first(n);
 }
 
 bool decompress(ByteSpan frame, MutableByteSpan out) {

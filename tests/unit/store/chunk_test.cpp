@@ -98,6 +98,18 @@ TEST_CASE("chunks: what does not save a quarter stays raw: noise, float32 and bf
   })));
 }
 
+TEST_CASE("chunks: after much that does not compress, what does is found again within four blocks") {
+  Compressor compressor;
+  const Bytes text = text_page(1);
+  for (size_t noise : {5, 16, 17, 18, 19, 20, 100, 1000}) {
+    for (size_t i = 0; i < noise; ++i) CHECK(compressor.try_compress(random_page(i)).empty());
+    size_t missed = 0;
+    while (compressor.try_compress(text).empty()) REQUIRE(++missed < 4);
+    if (noise < 16) CHECK(missed == 0);
+    CHECK_FALSE(compressor.try_compress(text).empty());
+  }
+}
+
 TEST_CASE("chunks: a frame of another size or of garbage is not decoded") {
   Bytes data = text_page(1);
   Compressor compressor;
