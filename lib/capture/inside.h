@@ -4,18 +4,17 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/capture/inventory.h"
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::capture {
 
-/// Fills `news` of a child of a frozen process, whose first thread asks for it without taking it.
-Result<void> ask_for_news(const proc::Scratch& scratch, int parent, store::ProcessImage& child);
-
-/// Fills the rest of `image` (threads' registers and private state, handlers, timers, bounds) of a frozen process whose
-/// inventory was taken after the freeze. `placed`: whether mappings have NUMA policies (Inventory::placed). `xstates` gets each thread's extended state, parallel to image.threads.
-Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, bool placed,
-                             store::ProcessImage& image, std::vector<std::vector<std::byte>>& xstates);
+/// Fills the rest of process number `index` of `tree` (threads' registers and private state, handlers, timers, bounds), which
+/// is frozen, and `news` of its children. `found`: the inventory that was taken of the tree after the freeze. `xstates` gets
+/// each thread's extended state, parallel to its threads.
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, const Inventory& found,
+                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates);
 
 }  // namespace ckpt::capture

@@ -161,6 +161,7 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
   image.coredump_filter = static_cast<int>(number_of(proc::read_small(pid, "coredump_filter"), 16, 0x33));
   CKPT_TRY_ASSIGN(image.arguments, proc::read_cmdline(pid));
   CKPT_TRY_ASSIGN(image.auxv, proc::read_auxv(pid));
+  walk.out.statuses[process].push_back(std::move(status));
   return take_limits(pid, image);
 }
 
@@ -237,6 +238,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   CKPT_TRY(refuse_strange(members));
   Inventory out;
   out.image.processes.resize(members.size());
+  out.statuses.resize(members.size());
   out.vmas.resize(members.size());
   out.placed.resize(members.size());
   FileTable files(out, options.ghost_limit);

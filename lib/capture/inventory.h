@@ -57,6 +57,8 @@ struct Inventory {
   /// Filled: ids, names, files, maps (guards excepted), descriptors, limits, credentials, scheduling. Not filled: what only a
   /// stopped thread tells (lib/capture/inside.h), and the numbers of memory spaces.
   store::TreeImage image;
+  /// Of each process's threads, parallel to image.processes[].threads; of a tree that runs only of each first one.
+  std::vector<std::vector<proc::Status>> statuses;
   std::vector<std::vector<proc::Vma>> vmas;  ///< of each process, parallel to its maps
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
   std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets

@@ -2,7 +2,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "lib/capture/cgroups.h"
 #include "lib/capture/inventory_internal.h"
@@ -38,7 +37,6 @@ void take_scheduling(int tid, store::Thread& thread) {
   constexpr int kWhoProcess = 1;
   long ioprio = ::syscall(SYS_ioprio_get, kWhoProcess, tid);
   thread.ioprio = ioprio > 0 ? static_cast<int>(ioprio) : 0;
-  if (auto slack = proc::read_small(tid, "timerslack_ns")) thread.timer_slack_ns = std::strtoull(slack->c_str(), nullptr, 10);
 }
 
 void take_credentials(const proc::Status& status, store::Thread& thread) {
@@ -51,8 +49,17 @@ void take_credentials(const proc::Status& status, store::Thread& thread) {
   thread.no_new_privs = status.no_new_privs;
 }
 
-/// Of the leader: the process's; of another thread: only where they are others.
-Result<void> take_cgroups(int tid, store::ProcessImage& image, store::Thread& thread) {
+/// Of the leader: the process's; of another thread: only where they are others. Those of a thread that was there when the tree
+/// still ran are believed to be what they were, as long as the leader's are.
+Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::ProcessImage& image, store::Thread& thread) {
+  if (earlier != nullptr && tid != image.pid && earlier->cgroups == image.cgroups) {
+    auto is_before = [](const store::Thread& other, int number) { return other.tid < number; };  // sorted but for the first
+    auto same = std::lower_bound(earlier->threads.begin() + 1, earlier->threads.end(), tid, is_before);
+    if (same != earlier->threads.end() && same->tid == tid) {
+      thread.cgroups = same->cgroups;
+      return {};
+    }
+  }
   auto groups = read_cgroups(image.pid, tid);
   if (!groups && groups.error().code == Code::kNotFound) return {};  // it has ended since, or the kernel has no control groups
   if (!groups) return std::move(groups).error();
@@ -64,28 +71,38 @@ Result<void> take_cgroups(int tid, store::ProcessImage& image, store::Thread& th
   return {};
 }
 
+/// Of a tree that runs only what will be spared in the frozen window: the rest may be something else by then.
+Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid) {
+  store::ProcessImage& image = walk.out.image.processes[process];
+  std::vector<proc::Status>& statuses = walk.out.statuses[process];
+  if (tid != image.pid && walk.options.frozen) {
+    auto status = proc::read_status(image.pid, tid);
+    if (!status) return {};  // it has ended since the listing
+    statuses.push_back(std::move(*status));
+  }
+  store::Thread& thread = image.threads.emplace_back();
+  thread.tid = tid;
+  CKPT_TRY(take_cgroups(earlier, tid, image, thread));
+  if (tid != image.pid && !walk.options.frozen) return {};
+  const proc::Status& status = statuses.back();
+  thread.comm = status.comm;
+  take_scheduling(tid, thread);
+  take_credentials(status, thread);
+  if (status.state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
+  return {};
+}
+
 }  // namespace
 
 Result<void> inventory_threads(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
-  store::ProcessImage& image = walk.out.image.processes[process];
+  const int then = walk.options.earlier != nullptr ? walk.options.earlier->find(pid) : -1;
+  const store::ProcessImage* earlier = then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::stable_partition(tids.begin(), tids.end(), [&](int tid) { return tid == pid; });
-  for (int tid : tids) {
-    auto stat = proc::read_thread_stat(pid, tid);
-    auto status = proc::read_status(pid, tid);
-    if (!stat || !status) {
-      if (tid != pid) continue;  // it has ended since the listing
-      return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
-    }
-    store::Thread& thread = image.threads.emplace_back();
-    thread.tid = tid;
-    thread.comm = stat->comm;
-    take_scheduling(tid, thread);
-    take_credentials(*status, thread);
-    CKPT_TRY(take_cgroups(tid, image, thread));
-    if (stat->state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
-  }
+  walk.out.image.processes[process].threads.reserve(tids.size());
+  walk.out.statuses[process].reserve(tids.size());
+  for (int tid : tids) CKPT_TRY(take_thread(walk, process, earlier, tid));
   return {};
 }
 

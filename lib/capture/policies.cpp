@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cerrno>
 #include <charconv>
 #include <cstddef>
@@ -100,30 +101,46 @@ Result<std::vector<store::MappingPolicy>> parse_numa_maps(std::string_view text)
 
 namespace {
 
-/// `flags` 0: of the thread; MPOL_F_ADDR: of the mapping at `address`.
-Result<MemoryPolicy> read_policy(proc::BorrowedThread& thread, uint64_t address, uint64_t flags) {
-  struct {
-    int mode = 0;
-    int pad = 0;
-    std::array<uint64_t, 16> nodes{};  // 1024, the most that any kernel is built for
-  } answer;
-  CKPT_TRY_ASSIGN(proc::RemoteAddress room, thread.put({reinterpret_cast<const std::byte*>(&answer), sizeof answer}));
-  constexpr uint64_t kNodes = 16 * 64;
-  CKPT_TRY_ASSIGN(int64_t done,
-                  thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(decltype(answer), nodes),
-                                                  kNodes + 1, address, flags, 0}));
+struct PolicyAnswer {
+  int mode = 0;
+  int pad = 0;
+  std::array<uint64_t, 16> nodes{};  // 1024, the most that any kernel is built for
+};
+constexpr uint64_t kNodes = 16 * 64;
+
+Result<MemoryPolicy> decode_policy(int64_t done, const PolicyAnswer& answer) {
   if (done == -ENOSYS) return MemoryPolicy{};
   if (done < 0) return sys_error(static_cast<int>(-done), "memory policy", "cannot be read");
-  CKPT_TRY(thread.get({reinterpret_cast<std::byte*>(&answer), sizeof answer}));
   MemoryPolicy out;
   out.mode = answer.mode;
-  for (int node = 0; node < static_cast<int>(kNodes); ++node) {
-    if ((answer.nodes[static_cast<size_t>(node) / 64] >> (node % 64) & 1) != 0) out.nodes.push_back(node);
+  for (size_t word = 0; word < answer.nodes.size(); ++word) {
+    for (uint64_t left = answer.nodes[word]; left != 0; left &= left - 1) {
+      out.nodes.push_back(static_cast<int>(word) * 64 + std::countr_zero(left));
+    }
   }
   return out;
 }
 
+/// `flags` 0: of the thread; MPOL_F_ADDR: of the mapping at `address`.
+Result<MemoryPolicy> read_policy(proc::BorrowedThread& thread, uint64_t address, uint64_t flags) {
+  PolicyAnswer answer;
+  CKPT_TRY_ASSIGN(proc::RemoteAddress room, thread.put({reinterpret_cast<const std::byte*>(&answer), sizeof answer}));
+  CKPT_TRY_ASSIGN(int64_t done, thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(PolicyAnswer, nodes),
+                                                                kNodes + 1, address, flags, 0}));
+  CKPT_TRY(thread.get({reinterpret_cast<std::byte*>(&answer), sizeof answer}));
+  return decode_policy(done, answer);
+}
+
 }  // namespace
+
+size_t ask_thread_policy(proc::CallList& calls) {
+  constexpr unsigned kFirstTwo = 3;
+  return calls.add("read its memory policy", SYS_get_mempolicy, {0, offsetof(PolicyAnswer, nodes), kNodes + 1, 0, 0, 0}, sizeof(PolicyAnswer), kFirstTwo);
+}
+
+Result<MemoryPolicy> thread_policy(const proc::CallList& calls, size_t call) {
+  return decode_policy(calls.result(call), calls.written<PolicyAnswer>(call));
+}
 
 Result<MemoryPolicy> read_thread_policy(proc::BorrowedThread& thread) { return read_policy(thread, 0, 0); }
 

@@ -6,9 +6,14 @@
 
 #include "lib/base/result.h"
 #include "lib/proc/borrowed_thread.h"
+#include "lib/proc/call_batch.h"
 #include "lib/store/placement_image.h"
 
 namespace ckpt::capture {
+
+/// Asks for the policy of the thread that makes the calls; what `thread_policy` then finds in the answer.
+size_t ask_thread_policy(proc::CallList& calls);
+Result<store::MemoryPolicy> thread_policy(const proc::CallList& calls, size_t call);
 
 /// The policy of the borrowed thread.
 Result<store::MemoryPolicy> read_thread_policy(proc::BorrowedThread& thread);

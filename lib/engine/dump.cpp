@@ -247,11 +247,7 @@ Result<void> Capture::describe() {
     }
     CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(process.pid, process.pid, process.gadgets));
     const proc::Scratch& room = scratches_.emplace(process.pid, std::move(scratch)).first->second;
-    CKPT_TRY(capture::describe_inside(frozen_->process(process.pid), room, now_.placed[i], image, process.xstates));
-  }
-  for (size_t i = 1; i < members_.size(); ++i) {
-    store::ProcessImage& image = manifest_.tree.processes[i];
-    if (!image.zombie) CKPT_TRY(capture::ask_for_news(scratches_.at(image.parent_pid), image.parent_pid, image));
+    CKPT_TRY(capture::describe_inside(frozen_->process(process.pid), room, now_, manifest_.tree, i, process.xstates));
   }
   phase("describe");
   return {};

@@ -16,7 +16,7 @@ namespace ckpt::proc {
 
 namespace {
 
-// The scratch mapping's code. Both gadgets end in rt_sigreturn (number 15) over the frame; in the forking one the child,
+// The scratch mapping's code. All gadgets end in rt_sigreturn (number 15) over the frame; in the forking one the child,
 // should it ever run, exits at once (231 is exit_group).
 constexpr uint8_t kCode[] = {
     // 0x00: plain call
@@ -33,9 +33,27 @@ constexpr uint8_t kCode[] = {
     0x0f, 0x05,                    // syscall
     0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
     0x0f, 0x05,                    // syscall
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    // 0x40: a table of calls (call_batch.h). rbx: its next row, r12: how many are left
+    0x48, 0x8b, 0x03,              // mov  (%rbx), %rax
+    0x48, 0x8b, 0x7b, 0x08,        // mov  8(%rbx), %rdi
+    0x48, 0x8b, 0x73, 0x10,        // mov  16(%rbx), %rsi
+    0x48, 0x8b, 0x53, 0x18,        // mov  24(%rbx), %rdx
+    0x4c, 0x8b, 0x53, 0x20,        // mov  32(%rbx), %r10
+    0x4c, 0x8b, 0x43, 0x28,        // mov  40(%rbx), %r8
+    0x4c, 0x8b, 0x4b, 0x30,        // mov  48(%rbx), %r9
+    0x0f, 0x05,                    // syscall
+    0x48, 0x89, 0x43, 0x38,        // mov  %rax, 56(%rbx)
+    0x48, 0x83, 0xc3, 0x40,        // add  $64, %rbx
+    0x49, 0xff, 0xcc,              // dec  %r12
+    0x75, 0xd6,                    // jne  -42
+    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
+    0x0f, 0x05,                    // syscall
     0xcc,
 };
 constexpr uint64_t kForkAt = 0x10;
+static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
 
 using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;

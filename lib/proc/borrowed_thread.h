@@ -57,6 +57,8 @@ class Scratch {
   /// Where arguments and results go; `kRoom` bytes.
   RemoteAddress buffer() const { return start_ + kBufferAt; }
   static constexpr uint64_t kSize = 64 * 1024, kFrameAt = 4096, kBufferAt = 32 * 1024, kRoom = kSize - kBufferAt;
+  /// The code that works through a table (call_batch.h), where its system call returns to, the size of a row.
+  static constexpr uint64_t kTableCodeAt = 0x40, kAfterCallAt = 0x5d, kRowSize = 64;
 
  private:
   friend class BorrowedThread;

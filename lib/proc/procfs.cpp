@@ -125,13 +125,30 @@ Result<Stat> read_thread_stat(int pid, int tid) {
   return parse_stat(text);
 }
 
+namespace {
+
+/// The kernel writes a newline as "\\n" and a backslash as "\\\\".
+std::string unescape_name(std::string_view value) {
+  std::string out;
+  for (size_t i = 0; i < value.size(); ++i) {
+    const bool escaped = value[i] == '\\' && i + 1 < value.size();
+    if (escaped) ++i;
+    out += escaped && value[i] == 'n' ? '\n' : value[i];
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<Status> parse_status(std::string_view text) {
   Status out;
   std::string_view key, value;
   auto hex = [&](uint64_t& to) { return parse_number(value, to, 16); };
   bool ok = true;
   while (ok && next_field(text, key, value)) {
-    if (key == "Tgid") ok = parse_number(value, out.tgid);
+    if (key == "Name") out.comm = unescape_name(value);
+    else if (key == "State") out.state = value.empty() ? '?' : value[0];
+    else if (key == "Tgid") ok = parse_number(value, out.tgid);
     else if (key == "PPid") ok = parse_number(value, out.parent);
     else if (key == "TracerPid") ok = parse_number(value, out.tracer);
     else if (key == "Uid") ok = parse_ids(value, out.uid);
@@ -142,6 +159,8 @@ Result<Status> parse_status(std::string_view text) {
     else if (key == "SigPnd") ok = hex(out.pending_private);
     else if (key == "ShdPnd") ok = hex(out.pending_shared);
     else if (key == "SigBlk") ok = hex(out.blocked);
+    else if (key == "SigIgn") ok = hex(out.ignored);
+    else if (key == "SigCgt") ok = hex(out.caught);
     else if (key == "CapInh") ok = hex(out.cap_inheritable);
     else if (key == "CapPrm") ok = hex(out.cap_permitted);
     else if (key == "CapEff") ok = hex(out.cap_effective);
@@ -393,11 +412,11 @@ Result<std::string> read_small(int pid, const std::string& name) {
 }
 
 Result<std::string> read_link(int pid, const std::string& name) {
-  std::string path = proc_path(pid, name), out(4096, '\0');
-  ssize_t n = ::readlink(path.c_str(), out.data(), out.size());
+  std::string path = proc_path(pid, name);
+  char out[4096];
+  ssize_t n = ::readlink(path.c_str(), out, sizeof out);
   if (n < 0) return sys_error(path, "cannot read the link");
-  out.resize(static_cast<size_t>(n));
-  return out;
+  return std::string(out, static_cast<size_t>(n));
 }
 
 std::string describe_pid(int pid) {

@@ -34,12 +34,14 @@ Result<Stat> read_thread_stat(int pid, int tid);
 
 /// /proc/PID/status, the members used here. Signal sets are bit masks, bit 0 is signal 1.
 struct Status {
+  std::string comm;
+  char state = '?';  ///< as Stat::state
   int tgid = 0, parent = 0, tracer = 0;
   unsigned uid[4] = {}, gid[4] = {};
   std::vector<unsigned> groups;
   std::vector<int> ns_pids;
   int threads = 0;
-  uint64_t pending_private = 0, pending_shared = 0, blocked = 0;
+  uint64_t pending_private = 0, pending_shared = 0, blocked = 0, ignored = 0, caught = 0;
   uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;
   bool no_new_privs = false;
   int seccomp = 0;

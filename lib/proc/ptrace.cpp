@@ -141,13 +141,12 @@ Result<void> set_registers(int tid, const user_regs_struct& regs) {
 }
 
 Result<std::vector<std::byte>> get_xstate(int tid) {
-  std::vector<std::byte> area(64 * 1024);
-  iovec iov{area.data(), area.size()};
+  static thread_local std::array<std::byte, 64 * 1024> room;
+  iovec iov{room.data(), room.size()};
   if (do_ptrace(PTRACE_GETREGSET, tid, NT_X86_XSTATE, pointer(&iov)) != 0) {
     return ptrace_error(tid, "cannot read the extended registers");
   }
-  area.resize(iov.iov_len);
-  return area;
+  return std::vector<std::byte>(room.begin(), room.begin() + static_cast<long>(iov.iov_len));
 }
 
 Result<void> set_xstate(int tid, const std::vector<std::byte>& area) {

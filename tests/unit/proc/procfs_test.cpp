@@ -95,3 +95,14 @@ TEST_CASE("pagemap: the scan and the old interface find the same populated pages
   }
   ::munmap(memory, kPages * kPage);
 }
+
+TEST_CASE("procfs: status: a name with the kernel's escapes, the state, the sets of signals") {
+  auto status = parse_status("Name:\ta\\\\b\\nc\nState:\tt (tracing stop)\nTgid:\t12\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000002\n");
+  REQUIRE(status);
+  CHECK(status->comm == "a\\b\nc");
+  CHECK(status->state == 't');
+  CHECK(status->tgid == 12);
+  CHECK(status->ignored == 0x1000);
+  CHECK(status->caught == 2);
+  CHECK_FALSE(parse_status("SigCgt:\tnone\n"));
+}

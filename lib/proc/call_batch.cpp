@@ -1,0 +1,207 @@
+#include "lib/proc/call_batch.h"
+
+#include <signal.h>
+#include <sys/syscall.h>
+
+#include <string>
+
+#include "lib/base/checked.h"
+#include "lib/proc/remote_memory.h"
+#include "lib/proc/signal_frame.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+// A row of the table that the scratch mapping's code works through: number, arguments, result.
+struct Row {
+  int64_t number;
+  uint64_t arguments[6];
+  int64_t result;
+};
+static_assert(sizeof(Row) == Scratch::kRowSize);
+
+constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+/// More than any of these calls takes; a thread that needs longer has not been given a processor.
+constexpr uint64_t kTimeoutUs = 10'000'000;
+
+}  // namespace
+
+size_t CallList::add(const char* what, long number, const Arguments& arguments, size_t room, unsigned in_room) {
+  calls_.push_back({what, number, arguments, in_room, rooms_.size(), room, 0});
+  rooms_.resize(rooms_.size() + align_up(room, size_t{8}));
+  return calls_.size() - 1;
+}
+
+Result<uint64_t> CallList::value(size_t call) const {
+  const Call& c = calls_[call];
+  if (c.result < 0 && c.result > -4096) return sys_error(static_cast<int>(-c.result), "the target", std::string("cannot ") + c.what);
+  return static_cast<uint64_t>(c.result);
+}
+
+int CallBatch::choose_signal(uint64_t caught, uint64_t ignored, uint64_t pending) {
+  // By default ignored; then what the process ignores, but for those that stop, go on, or are sent by a child's end.
+  constexpr uint64_t kSpecial = bit(SIGCHLD) | bit(SIGCONT) | bit(SIGTSTP) | bit(SIGTTIN) | bit(SIGTTOU);
+  uint64_t usable = (bit(SIGURG) | bit(SIGWINCH) | (ignored & ~kSpecial)) & ~caught & ~pending;
+  for (int signal : {SIGURG, SIGWINCH}) {
+    if ((usable & bit(signal)) != 0) return signal;
+  }
+  for (int signal = 1; signal < 32; ++signal) {
+    if ((usable & bit(signal)) != 0) return signal;
+  }
+  return 0;
+}
+
+CallBatch::~CallBatch() { tidy_up(); }
+
+/// What a failure leaves behind: threads that are on their way through their tables, or that wait for their registers.
+void CallBatch::tidy_up() {
+  for (Slot& slot : slots_) {
+    if (slot.state == Slot::kRunning) (void)await(slot);
+    if (slot.state == Slot::kParked || slot.state == Slot::kThrough) (void)restore(slot);
+  }
+  slots_.clear();
+}
+
+Result<void> CallBatch::run(std::span<BatchedThread> threads) {
+  for (size_t next = 0; signal_ != 0 && next < threads.size();) {
+    std::vector<std::byte> image;
+    for (uint64_t at = Scratch::kFrameAt; next < threads.size() && lay_out(threads[next], at, image);) ++next;
+    CKPT_ASSERT(!slots_.empty());
+    CKPT_TRY(run_group(image));
+  }
+  for (size_t i = 0; signal_ == 0 && i < threads.size(); ++i) CKPT_TRY(run_one_by_one(threads[i]));
+  // Nothing that somebody sent gets lost: it is for the process to ignore, or to find it pending.
+  if (std::exchange(foreign_, false)) ::kill(scratch_.pid(), signal_);
+  return {};
+}
+
+/// Appends one thread's frame, table and rooms to `image`, the bytes from Scratch::kFrameAt on. False: no room left.
+bool CallBatch::lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::byte>& image) {
+  constexpr uint64_t kAlign = 64;
+  Slot slot{&thread};
+  slot.frame = at;
+  const uint64_t base = raw(scratch_.start());
+  std::vector<std::byte> frame = make_signal_frame(base + slot.frame, thread.regs, *thread.xstate, thread.mask);
+  CallList& list = thread.calls;
+  slot.table = align_up(slot.frame + frame.size(), kAlign);
+  slot.rooms = slot.table + (list.calls_.size() + 1) * sizeof(Row);
+  slot.end = align_up(slot.rooms + list.rooms_.size(), kAlign);
+  if (slot.end > Scratch::kSize) return false;
+  image.resize(slot.end - Scratch::kFrameAt);
+  auto put = [&](uint64_t to, const void* from, size_t size) { std::memcpy(image.data() + (to - Scratch::kFrameAt), from, size); };
+  put(slot.frame, frame.data(), frame.size());
+  uint64_t row_at = slot.table;
+  for (const CallList::Call& call : list.calls_) {
+    Row row{call.number, {}, 0};
+    for (unsigned i = 0; i < 6; ++i) {
+      row.arguments[i] = call.arguments[i] + ((call.in_room >> i & 1) != 0 ? base + slot.rooms + call.room_at : 0);
+    }
+    put(row_at, &row, sizeof row);
+    row_at += sizeof row;
+  }
+  Row last{SYS_tgkill, {static_cast<uint64_t>(scratch_.pid()), static_cast<uint64_t>(thread.tid), static_cast<uint64_t>(signal_)}, 0};
+  put(row_at, &last, sizeof last);
+  at = slot.end;
+  slots_.push_back(slot);
+  return true;
+}
+
+Result<void> CallBatch::run_group(const std::vector<std::byte>& image) {
+  CKPT_TRY(write_memory(scratch_.pid(), scratch_.start() + Scratch::kFrameAt, image));
+  for (Slot& slot : slots_) CKPT_TRY(start(slot));
+  for (Slot& slot : slots_) CKPT_TRY(await(slot));
+  std::vector<std::byte> after(image.size());
+  CKPT_TRY(read_memory(scratch_.pid(), scratch_.start() + Scratch::kFrameAt, after));
+  for (Slot& slot : slots_) {
+    CKPT_TRY(restore(slot));
+    CallList& list = slot.thread->calls;
+    const std::byte* rows = after.data() + (slot.table - Scratch::kFrameAt);
+    for (size_t i = 0; i < list.calls_.size(); ++i) {
+      Row row;
+      std::memcpy(&row, rows + i * sizeof row, sizeof row);
+      list.calls_[i].result = row.result;
+    }
+    if (!list.rooms_.empty()) std::memcpy(list.rooms_.data(), after.data() + (slot.rooms - Scratch::kFrameAt), list.rooms_.size());
+  }
+  slots_.clear();
+  return {};
+}
+
+/// Registers before the mask: should ckpt die in between, the thread heals; the other way round it would run on deaf.
+Result<void> CallBatch::start(Slot& slot) {
+  const int tid = slot.thread->tid;
+  user_regs_struct regs = slot.thread->regs;
+  regs.rip = raw(scratch_.start() + Scratch::kTableCodeAt);
+  regs.rsp = raw(scratch_.start() + slot.frame + sizeof(uint64_t));
+  regs.rbx = raw(scratch_.start() + slot.table);
+  regs.r12 = slot.thread->calls.calls_.size() + 1;
+  regs.rax = SYS_getpid, regs.orig_rax = ~0ull;
+  slot.state = Slot::kParked;
+  CKPT_TRY(set_registers(tid, regs));
+  CKPT_TRY(set_signal_mask(tid, ~bit(signal_)));
+  CKPT_TRY(resume(tid, Resume::kRun));
+  slot.state = Slot::kRunning;
+  return {};
+}
+
+Result<void> CallBatch::await(Slot& slot) {
+  const int tid = slot.thread->tid;
+  const uint64_t last_row = raw(scratch_.start() + slot.rooms) - sizeof(Row);
+  for (;;) {
+    auto stop = wait_stop(tid, kTimeoutUs);
+    if (!stop) {
+      slot.state = Slot::kGone;
+      return std::move(stop).error();
+    }
+    switch (stop->kind) {
+      case StopKind::kEnded:
+        slot.state = Slot::kGone;
+        return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
+      case StopKind::kSignal: {
+        if (stop->signal != signal_) {
+          slot.state = Slot::kThrough;
+          return fail(Code::kTargetAltered, describe_pid(tid), "got signal " + std::to_string(stop->signal) + " while it was borrowed");
+        }
+        auto regs = get_registers(tid);
+        if (regs && regs->rip == raw(scratch_.start() + Scratch::kAfterCallAt) && regs->rbx == last_row) {
+          slot.state = Slot::kThrough;
+          return {};
+        }
+        foreign_ = true;
+        break;
+      }
+      default: break;  // a stop request of somebody else: it stays in force once we let go
+    }
+    if (auto resumed = resume(tid, Resume::kRun); !resumed) {
+      slot.state = Slot::kGone;
+      return std::move(resumed).error();
+    }
+  }
+}
+
+/// The mask first: as long as the registers are ours the thread heals itself.
+Result<void> CallBatch::restore(Slot& slot) {
+  slot.state = Slot::kGone;
+  CKPT_TRY(set_signal_mask(slot.thread->tid, slot.thread->mask));
+  return set_registers(slot.thread->tid, slot.thread->regs);
+}
+
+Result<void> CallBatch::run_one_by_one(BatchedThread& thread) {
+  CKPT_TRY_ASSIGN(BorrowedThread borrowed, BorrowedThread::begin(scratch_, thread.tid));
+  CallList& list = thread.calls;
+  for (CallList::Call& call : list.calls_) {
+    std::span<std::byte> room(list.rooms_.data() + call.room_at, call.room_size);
+    CKPT_ASSERT(room.size() <= Scratch::kRoom);
+    if (!room.empty()) CKPT_TRY(borrowed.put(room));
+    CallList::Arguments arguments = call.arguments;
+    for (unsigned i = 0; i < 6; ++i) {
+      if ((call.in_room >> i & 1) != 0) arguments[i] += raw(scratch_.buffer());
+    }
+    CKPT_TRY_ASSIGN(call.result, borrowed.call(call.number, arguments));
+    if (!room.empty()) CKPT_TRY(borrowed.get(room));
+  }
+  return borrowed.finish();
+}
+
+}  // namespace ckpt::proc
