@@ -7,9 +7,11 @@
 #include <algorithm>
 #include <array>
 #include <cstdlib>
+#include <optional>
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/base/worker_pool.h"
 #include "lib/capture/inventory_internal.h"
 #include "lib/capture/policies.h"
 #include "lib/proc/userfault.h"
@@ -181,8 +183,15 @@ Result<void> take_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY(inventory_threads(walk, process));
   if (image.memory_of < 0) {
+    // Each of the two reads all page tables, of a tree that runs: at the same time, then.
+    Result<bool> placed = false;
+    std::optional<WorkerPool> beside;
+    auto look = [&] { placed = has_placed_mappings(image.pid, walk.options.earlier); };
+    if (walk.options.earlier == nullptr) beside.emplace(1).submit([&] { return look(), Result<void>(); });
     CKPT_TRY(inventory_maps(walk, process));
-    CKPT_TRY_ASSIGN(walk.out.placed[process], has_placed_mappings(image.pid, walk.options.earlier));
+    if (beside) CKPT_TRY(beside->finish());
+    else look();
+    CKPT_TRY_ASSIGN(walk.out.placed[process], std::move(placed));
   }
   CKPT_TRY(take_link(walk, process, "exe", "its executable", &store::ProcessImage::exe));
   CKPT_TRY(take_link(walk, process, "cwd", "its working directory", &store::ProcessImage::cwd));
@@ -204,8 +213,13 @@ Result<void> refuse_strange(const std::vector<Member>& members) {
 }  // namespace
 
 std::vector<std::string> lasting_flags(const proc::Vma& vma) {
-  std::vector<std::string> out = vma.flags;
-  std::erase_if(out, [](const std::string& flag) { return flag == "uw" || flag == "sd"; });
+  constexpr size_t kStep = 3;
+  std::vector<std::string> out;
+  out.reserve(vma.flags.size() / kStep);
+  for (size_t at = 0; at + 2 <= vma.flags.size(); at += kStep) {
+    std::string_view flag = std::string_view(vma.flags).substr(at, 2);
+    if (flag != "uw" && flag != "sd") out.emplace_back(flag);
+  }
   return out;
 }
 
@@ -216,7 +230,7 @@ bool same_advice(const std::vector<proc::Vma>& then, const std::vector<proc::Vma
   for (const proc::Vma& was : then) {
     auto at = std::lower_bound(now.begin(), now.end(), was.start, is);
     if (at == now.end() || at->start != was.start || at->end != was.end) continue;
-    if (lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot && at->name == was.name) return false;
+    if (at->flags != was.flags && lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot && at->name == was.name) return false;
   }
   return true;
 }

@@ -67,6 +67,7 @@ struct Inventory {
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
+  std::vector<std::pair<int, int>> compared;  ///< pid and descriptor of open files with one name, group by group, in kcmp's order
   std::vector<Blocker> blockers;
   std::vector<std::string> notes;       ///< what a person should know, no obstacle
 

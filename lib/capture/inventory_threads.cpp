@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lib/capture/cgroups.h"
 #include "lib/capture/inventory_internal.h"
@@ -72,23 +73,19 @@ Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::Pr
 }
 
 /// Of a tree that runs only what will be spared in the frozen window: the rest may be something else by then.
-Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid) {
+Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid, std::optional<proc::Status> status) {
   store::ProcessImage& image = walk.out.image.processes[process];
   std::vector<proc::Status>& statuses = walk.out.statuses[process];
-  if (tid != image.pid && walk.options.frozen) {
-    auto status = proc::read_status(image.pid, tid);
-    if (!status) return {};  // it has ended since the listing
-    statuses.push_back(std::move(*status));
-  }
+  if (status) statuses.push_back(std::move(*status));
   store::Thread& thread = image.threads.emplace_back();
   thread.tid = tid;
   CKPT_TRY(take_cgroups(earlier, tid, image, thread));
   if (tid != image.pid && !walk.options.frozen) return {};
-  const proc::Status& status = statuses.back();
-  thread.comm = status.comm;
+  const proc::Status& current = statuses.back();
+  thread.comm = current.comm;
   take_scheduling(tid, thread);
-  take_credentials(status, thread);
-  if (status.state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
+  take_credentials(current, thread);
+  if (current.state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   return {};
 }
 
@@ -99,10 +96,18 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
   const int then = walk.options.earlier != nullptr ? walk.options.earlier->find(pid) : -1;
   const store::ProcessImage* earlier = then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
-  std::stable_partition(tids.begin(), tids.end(), [&](int tid) { return tid == pid; });
-  walk.out.image.processes[process].threads.reserve(tids.size());
-  walk.out.statuses[process].reserve(tids.size());
-  for (int tid : tids) CKPT_TRY(take_thread(walk, process, earlier, tid));
+  std::erase(tids, pid);
+  walk.out.image.processes[process].threads.reserve(tids.size() + 1);
+  walk.out.statuses[process].reserve(tids.size() + 1);
+  CKPT_TRY(take_thread(walk, process, earlier, pid, std::nullopt));  // its status is here already
+  if (!walk.options.frozen) {
+    for (int tid : tids) CKPT_TRY(take_thread(walk, process, earlier, tid, std::nullopt));
+    return {};
+  }
+  CKPT_TRY_ASSIGN(auto found, proc::read_statuses(pid, tids));
+  for (size_t i = 0; i < tids.size(); ++i) {
+    if (found[i]) CKPT_TRY(take_thread(walk, process, earlier, tids[i], std::move(found[i])));  // else it has ended since the listing
+  }
   return {};
 }
 

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <linux/kcmp.h>
+#include <sched.h>
 #include <sys/ipc.h>
 #include <sys/mman.h>
 #include <sys/msg.h>
@@ -154,8 +155,9 @@ Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::
 }
 
 Result<bool> may_have_undo(int pid) {
-  // ckpt has no list of its own, and "none" equals "none".
-  long order = ::syscall(SYS_kcmp, ::getpid(), pid, KCMP_SYSVSEM, 0, 0);
+  // A first thread gives a process a list, ckpt too: this one lets go of it, for "none" equals "none".
+  if (::unshare(CLONE_SYSVSEM) != 0) return sys_error("ckpt", "cannot let go of its semaphore adjustments");
+  long order = ::syscall(SYS_kcmp, ::gettid(), pid, KCMP_SYSVSEM, 0, 0);
   if (order < 0) return sys_error(fmt::format("process {}", pid), "cannot tell whether it uses SEM_UNDO");
   if (order == 0) return false;
   CKPT_TRY_ASSIGN(std::string text, io::read_file("/proc/sysvipc/sem", kListLimit));

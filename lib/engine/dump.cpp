@@ -9,6 +9,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
+#include "lib/base/worker_pool.h"
 #include "lib/capture/connections.h"
 #include "lib/capture/copy.h"
 #include "lib/capture/inside.h"
@@ -97,6 +98,8 @@ class Capture {
   Stopwatch watch_;
   std::vector<capture::Member> members_;
   capture::Inventory before_;            ///< taken while the tree ran
+  Result<bool> advice_ = true;           ///< capture::advice_unchanged, once advice_watch_ is through
+  std::optional<WorkerPool> advice_watch_;
   capture::Inventory now_;               ///< taken in the frozen window; its `image` is in manifest_
   std::filesystem::path parent_;
   std::optional<store::Manifest> parent_manifest_;
@@ -385,6 +388,8 @@ void Capture::end_of_frozen_window() {
   const uint64_t begin = frozen_->frozen_at_us(), end = monotonic_us();
   manifest_.stats.frozen_us = end - begin;
   trace::interval(trace::Row::kTarget, "frozen", begin, end);
+  // The kernel walks all page tables for the answer: while the image is written.
+  advice_watch_.emplace(1).submit([this] { return advice_ = capture::advice_unchanged(before_), Result<void>(); });
 }
 
 void Capture::let_run() {
@@ -394,8 +399,8 @@ void Capture::let_run() {
 
 Result<void> Capture::commit(const char* kind) {
   CKPT_TRY(cancel_.check());
-  auto advice = capture::advice_unchanged(before_);
-  if (advice && !*advice) return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
+  CKPT_TRY(advice_watch_->finish());
+  if (advice_ && !*advice_) return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
   for (store::ProcessImage& image : manifest_.tree.processes) {
     if (image.zombie) continue;
     const Subject& process = subjects_[image.pid];

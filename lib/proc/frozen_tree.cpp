@@ -9,9 +9,12 @@ namespace ckpt::proc {
 Result<FrozenTree> FrozenTree::freeze(int root, uint64_t timeout_us, const Cancel& cancel) {
   FrozenTree out;
   Stopwatch watch;
-  for (bool found = true; found;) {
+  out.entries_ = {{root, -1, false}};
+  for (bool found = true, first = true; found; first = false) {
     found = false;
-    CKPT_TRY_ASSIGN(out.entries_, read_tree(root));
+    if (!first) {
+      CKPT_TRY_ASSIGN(out.entries_, read_tree(root));
+    }
     for (const TreeEntry& entry : out.entries_) {
       if (entry.zombie || out.processes_.count(entry.pid) != 0) continue;
       const uint64_t spent = watch.elapsed_us();

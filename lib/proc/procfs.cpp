@@ -1,80 +1,15 @@
 #include "lib/proc/procfs.h"
 
-#include <dirent.h>
-#include <sys/mman.h>
-#include <sys/sysmacros.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstring>
-#include <memory>
 
-#include "lib/base/io.h"
+#include "lib/proc/procfs_internal.h"
 
 namespace ckpt::proc {
 
 namespace {
-
-std::string proc_path(int pid, const std::string& name) { return "/proc/" + std::to_string(pid) + "/" + name; }
-
-constexpr uint64_t kProcLimit = uint64_t{512} << 20;
-
-Result<std::string> read_proc(int pid, const std::string& name) {
-  return io::read_file(proc_path(pid, name), kProcLimit);
-}
-
-Error malformed(const char* what) { return Error(Code::kIo, what, "is not in the form that this ckpt knows"); }
-
-template <class T>
-bool parse_number(std::string_view text, T& out, int base = 10) {
-  auto [end, ec] = std::from_chars(text.data(), text.data() + text.size(), out, base);
-  return ec == std::errc() && end == text.data() + text.size();
-}
-
-/// Cuts the next blank-separated word off `text`.
-std::string_view next_word(std::string_view& text) {
-  size_t begin = text.find_first_not_of(" \t");
-  if (begin == std::string_view::npos) {
-    text = {};
-    return {};
-  }
-  size_t end = text.find_first_of(" \t", begin);
-  std::string_view word = text.substr(begin, end == std::string_view::npos ? end : end - begin);
-  text = end == std::string_view::npos ? std::string_view() : text.substr(end);
-  return word;
-}
-
-std::string_view next_line(std::string_view& text) {
-  size_t end = text.find('\n');
-  std::string_view line = text.substr(0, end);
-  text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-  return line;
-}
-
-/// "Key:\tvalue" lines. `value` has no leading blanks.
-bool next_field(std::string_view& text, std::string_view& key, std::string_view& value) {
-  while (!text.empty()) {
-    std::string_view line = next_line(text);
-    size_t colon = line.find(':');
-    if (colon == std::string_view::npos) continue;
-    key = line.substr(0, colon);
-    value = line.substr(colon + 1);
-    size_t begin = value.find_first_not_of(" \t");
-    value = begin == std::string_view::npos ? std::string_view() : value.substr(begin);
-    return true;
-  }
-  return false;
-}
-
-template <class T>
-bool parse_list(std::string_view value, std::vector<T>& out) {
-  for (std::string_view word = next_word(value); !word.empty(); word = next_word(value)) {
-    if (!parse_number(word, out.emplace_back())) return false;
-  }
-  return true;
-}
 
 bool parse_ids(std::string_view value, unsigned (&to)[4]) {
   for (unsigned& id : to) {
@@ -175,148 +110,20 @@ Result<Status> parse_status(std::string_view text) {
   return out;
 }
 
+Result<std::vector<std::optional<Status>>> read_statuses(int pid, const std::vector<int>& tids) {
+  std::vector<std::optional<Status>> out(tids.size());
+  CKPT_TRY(spread(tids.size(), [&](size_t i) -> Result<void> {
+    auto status = read_status(pid, tids[i]);
+    if (!status && status.error().code != Code::kNotFound) return std::move(status).error();
+    if (status) out[i] = std::move(*status);
+    return {};
+  }));
+  return out;
+}
+
 Result<Status> read_status(int pid, int tid) {
   CKPT_TRY_ASSIGN(std::string text, read_proc(pid, "task/" + std::to_string(tid) + "/status"));
   return parse_status(text);
-}
-
-bool Vma::has_flag(std::string_view flag) const { return std::find(flags.begin(), flags.end(), flag) != flags.end(); }
-
-namespace {
-
-/// "start-end rwxp offset major:minor inode   name"
-bool parse_map_line(std::string_view line, Vma& out) {
-  std::string_view range = next_word(line), perms = next_word(line), offset = next_word(line), device = next_word(line),
-                   inode = next_word(line);
-  size_t dash = range.find('-'), colon = device.find(':');
-  if (dash == std::string_view::npos || colon == std::string_view::npos || perms.size() != 4) return false;
-  unsigned major_number = 0, minor_number = 0;
-  bool ok = parse_number(range.substr(0, dash), out.start, 16) && parse_number(range.substr(dash + 1), out.end, 16) &&
-            parse_number(offset, out.offset, 16) && parse_number(inode, out.inode) &&
-            parse_number(device.substr(0, colon), major_number, 16) &&
-            parse_number(device.substr(colon + 1), minor_number, 16);
-  if (!ok) return false;
-  out.prot = (perms[0] == 'r' ? PROT_READ : 0) | (perms[1] == 'w' ? PROT_WRITE : 0) | (perms[2] == 'x' ? PROT_EXEC : 0);
-  out.shared = perms[3] == 's';
-  out.device = makedev(major_number, minor_number);
-  size_t begin = line.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return true;
-  out.name = line.substr(begin);
-  for (size_t at = 0; (at = out.name.find("\\012", at)) != std::string::npos; ++at) out.name.replace(at, 4, "\n");
-  return true;
-}
-
-}  // namespace
-
-Result<std::vector<Vma>> parse_maps(std::string_view text) {
-  std::vector<Vma> out;
-  while (!text.empty()) {
-    std::string_view line = next_line(text);
-    if (line.empty()) continue;
-    // A mapping's line begins with a lower-case hex digit, smaps' members with an upper-case letter.
-    bool is_map = (line[0] >= '0' && line[0] <= '9') || (line[0] >= 'a' && line[0] <= 'f');
-    if (is_map) {
-      if (!parse_map_line(line, out.emplace_back())) return malformed("maps");
-    } else if (line.substr(0, 14) == "ProtectionKey:" && !out.empty()) {
-      std::string_view rest = line.substr(14), word = next_word(rest);
-      std::from_chars(word.data(), word.data() + word.size(), out.back().protection_key);
-    } else if (line.substr(0, 8) == "VmFlags:" && !out.empty()) {
-      std::string_view rest = line.substr(8);
-      for (std::string_view word = next_word(rest); !word.empty(); word = next_word(rest)) {
-        out.back().flags.emplace_back(word);
-      }
-    }
-  }
-  return out;
-}
-
-Result<std::vector<Vma>> read_maps(int pid, bool with_flags) {
-  CKPT_TRY_ASSIGN(std::string text, read_proc(pid, with_flags ? "smaps" : "maps"));
-  return parse_maps(text);
-}
-
-namespace {
-
-/// "(seconds, nanoseconds)"
-bool parse_timespec(std::string_view text, uint64_t& ns) {
-  size_t comma = text.find(',');
-  if (comma == std::string_view::npos || text.size() < 4 || text.front() != '(' || text.back() != ')') return false;
-  uint64_t seconds = 0, nanos = 0;
-  std::string_view second = text.substr(comma + 1, text.size() - comma - 2);
-  if (!parse_number(text.substr(1, comma - 1), seconds) || !parse_number(next_word(second), nanos)) return false;
-  ns = seconds * 1'000'000'000 + nanos;
-  return true;
-}
-
-/// "tfd: 5 events: 19 data: 5 pos:0 ino:.. sdev:.."; `value` is what follows "tfd:".
-bool parse_epoll_line(std::string_view value, FdInfo::EpollTarget& out) {
-  bool ok = parse_number(next_word(value), out.fd);
-  while (ok) {
-    std::string_view word = next_word(value);
-    if (word.empty()) return true;
-    if (word == "events:") ok = parse_number(next_word(value), out.events, 16);
-    else if (word == "data:") ok = parse_number(next_word(value), out.data, 16);
-    else if (word.substr(0, 4) == "ino:") ok = parse_number(word.substr(4), out.inode, 16);
-  }
-  return ok;
-}
-
-}  // namespace
-
-Result<FdInfo> parse_fdinfo(std::string_view text) {
-  FdInfo out;
-  std::string_view key, value;
-  bool ok = true;
-  while (ok && next_field(text, key, value)) {
-    if (key == "pos") ok = parse_number(value, out.position);
-    else if (key == "flags") ok = parse_number(value, out.flags, 8);
-    else if (key == "eventfd-count") ok = parse_number(value, out.eventfd_count, 16);
-    else if (key == "eventfd-semaphore") out.eventfd_semaphore = value == "1";
-    else if (key == "sigmask") ok = parse_number(value, out.signal_mask, 16);
-    else if (key == "tfd") ok = parse_epoll_line(value, out.epoll.emplace_back());
-    else if (key == "clockid") ok = parse_number(value, out.timer_clock);
-    else if (key == "ticks") ok = parse_number(value, out.timer_ticks);
-    else if (key == "settime flags") ok = parse_number(value, out.timer_flags, 8);
-    else if (key == "it_value") ok = parse_timespec(value, out.timer_value_ns);
-    else if (key == "it_interval") ok = parse_timespec(value, out.timer_interval_ns);
-    else if (key == "lock") ++out.locks;
-  }
-  if (!ok) return malformed("fdinfo");
-  return out;
-}
-
-Result<FdInfo> read_fdinfo(int pid, int fd) {
-  CKPT_TRY_ASSIGN(std::string text, read_proc(pid, "fdinfo/" + std::to_string(fd)));
-  return parse_fdinfo(text);
-}
-
-namespace {
-
-/// The names in a folder that are decimal numbers, sorted.
-Result<std::vector<int>> numbers_in(const std::string& path) {
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(path.c_str()), ::closedir);
-  if (!dir) return sys_error(path, "cannot list");
-  std::vector<int> out;
-  while (const dirent* entry = ::readdir(dir.get())) {
-    int number = 0;
-    if (parse_number(std::string_view(entry->d_name), number)) out.push_back(number);
-  }
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-}  // namespace
-
-Result<std::vector<OpenFd>> read_fds(int pid) {
-  CKPT_TRY_ASSIGN(std::vector<int> numbers, numbers_in(proc_path(pid, "fd")));
-  std::vector<OpenFd> out;
-  for (int fd : numbers) {
-    auto link = read_link(pid, "fd/" + std::to_string(fd));
-    if (!link && link.error().sys_errno == ENOENT) continue;  // closed meanwhile
-    if (!link) return std::move(link).error();
-    out.push_back({fd, std::move(*link)});
-  }
-  return out;
 }
 
 Result<std::vector<TimerLine>> parse_timers(std::string_view text) {
@@ -358,15 +165,18 @@ Result<std::vector<int>> read_threads(int pid) { return numbers_in(proc_path(pid
 
 Result<std::vector<int>> read_children(int pid) {
   CKPT_TRY_ASSIGN(std::vector<int> tids, read_threads(pid));
-  std::vector<int> out;
-  for (int tid : tids) {
-    auto text = read_proc(pid, "task/" + std::to_string(tid) + "/children");
+  std::vector<std::vector<int>> of_thread(tids.size());
+  CKPT_TRY(spread(tids.size(), [&](size_t i) -> Result<void> {
+    auto text = read_proc(pid, "task/" + std::to_string(tids[i]) + "/children");
     if (text) {
-      if (!parse_list(std::string_view(*text), out)) return malformed("children");
-    } else if (read_thread_stat(pid, tid)) {  // else that thread has ended
+      if (!parse_list(std::string_view(*text), of_thread[i])) return malformed("children");
+    } else if (read_thread_stat(pid, tids[i])) {  // else that thread has ended
       return std::move(text).error();
     }
-  }
+    return {};
+  }));
+  std::vector<int> out;
+  for (const std::vector<int>& some : of_thread) out.insert(out.end(), some.begin(), some.end());
   return out;
 }
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -50,6 +51,8 @@ struct Status {
 };
 Result<Status> parse_status(std::string_view text);
 Result<Status> read_status(int pid, int tid);
+/// Of many threads; nothing for one that has ended.
+Result<std::vector<std::optional<Status>>> read_statuses(int pid, const std::vector<int>& tids);
 
 /// One line of /proc/PID/maps with its VmFlags of smaps.
 struct Vma {
@@ -60,7 +63,7 @@ struct Vma {
   uint64_t device = 0;             ///< as st_dev
   uint64_t inode = 0;
   std::string name;                ///< path, [heap], ... with the kernel's \012 undone
-  std::vector<std::string> flags;  ///< two letters each; empty when read without smaps
+  std::string flags;               ///< "rd wr mr ", two letters and a blank each; empty when read without smaps
   int protection_key = 0;          ///< pkeys(7); 0 when read without smaps
   bool has_flag(std::string_view flag) const;
 };
@@ -84,6 +87,9 @@ struct FdInfo {
   int timer_clock = 0, timer_flags = 0;
   uint64_t timer_ticks = 0, timer_value_ns = 0, timer_interval_ns = 0;
   int locks = 0;  ///< file locks held through this description
+  uint64_t inode = 0;    ///< 0: the kernel does not say (before 5.14)
+  int mount_id = 0;
+  int eventfd_id = -1;   ///< of an eventfd, one for each; -1: the kernel does not say
 };
 Result<FdInfo> parse_fdinfo(std::string_view text);
 Result<FdInfo> read_fdinfo(int pid, int fd);
@@ -92,8 +98,11 @@ Result<FdInfo> read_fdinfo(int pid, int fd);
 struct OpenFd {
   int fd = 0;
   std::string link;
+  FdInfo info;
 };
+/// Links alone.
 Result<std::vector<OpenFd>> read_fds(int pid);
+Result<std::vector<OpenFd>> read_fds_with_info(int pid);
 
 /// /proc/PID/timers.
 struct TimerLine {
