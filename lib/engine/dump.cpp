@@ -198,7 +198,7 @@ void Capture::prepare_staging() {
   }
   for (const store::SharedMemory& memory : before_.image.shared_memory) bytes += memory.size;
   if (bytes > kStagingLimit) return;  // it would not fit, and is dear to make
-  staging_ = capture::Staging::make(std::min(bytes + bytes / 4 + (uint64_t{8} << 20), kStagingLimit), kStagingLimit);
+  staging_ = capture::Staging::make(std::min(bytes + bytes / 4 + (uint64_t{1} << 20), kStagingLimit), kStagingLimit);
 }
 
 Result<void> Capture::freeze() {
