@@ -19,7 +19,7 @@ std::string json_line(const engine::RestoreReport& report, bool dry_run) {
       {"schema", "ckpt.restore/1"}, {"dry_run", dry_run},          {"pid", report.pid},
       {"pid_outside", report.pid_outside},
       {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
-      {"pages", report.pages},      {"bytes", report.bytes},       {"phases_us", nlohmann::ordered_json::object()},
+      {"pages", report.pages},      {"bytes", report.bytes},       {"bytes_on_demand", report.bytes_on_demand}, {"phases_us", nlohmann::ordered_json::object()},
       {"total_us", report.total_us}};
   for (const auto& [name, us] : report.phases_us) doc["phases_us"][name] = us;
   return doc.dump() + "\n";
@@ -97,6 +97,8 @@ Command::Run add_restore(CLI::App& app) {
                "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
   app.add_flag("--tcp-established")->description("Accepted: the connections of an image go on in any case");
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
+  app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
+  app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there")->type_name("FILE");
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   add_trace_flag(app, flags->trace);

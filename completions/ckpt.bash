@@ -56,6 +56,8 @@ _ckpt() {
     restore:-j|restore:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--new-pidns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--lazy) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -102,7 +104,7 @@ _ckpt() {
     '') words='pre-dump dump restore check list squash rm convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;

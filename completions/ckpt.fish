@@ -52,6 +52,8 @@ complete -c ckpt -n '__fish_seen_subcommand_from restore' -l pidfile -r -d 'Writ
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -s j -l shell-job -r -d 'Its terminal and outer pipes are ckpt\'s own descriptors of the same numbers'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l tcp-established -r -d 'Accepted: the connections of an image go on in any case'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l new-pidns -r -d 'In a pid namespace of its own, where its numbers are free'
+complete -c ckpt -n '__fish_seen_subcommand_from restore' -l lazy -r -d 'Let the process run before its memory has been read'
+complete -c ckpt -n '__fish_seen_subcommand_from restore' -l lazy-log -r -d 'With --lazy: append what goes wrong later there'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l action-script -r -d 'A program to run at certain points; may be given several times'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l status-fd -r -d 'Write a zero byte to this descriptor and close it once done'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -s n -l dry-run -r -d 'Only say what would be done, or what is in the way'

@@ -25,6 +25,10 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
               blockers.size() == 1 ? "has something that cannot be dumped" : "has things that cannot be dumped");
   for (const Blocker& b : blockers) error.causes.push_back(b.text());
   error.target_state = "running, untouched";
+  if (std::all_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.what == kBeingFilled; })) {
+    error.code = Code::kBusy;
+    error.hint = "a lazy restore lets go of a process once all of its memory is in: try again then";
+  }
   for (const Blocker& b : blockers) {
     if (b.flag.empty()) continue;
     error.hint = b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";

@@ -55,6 +55,9 @@ class SharedMemoryTable {
   std::map<int, std::vector<View>> views_;  ///< of objects without a descriptor
 };
 
+/// Missing pages of such a mapping are not zero: somebody has yet to bring them.
+inline constexpr const char* kBeingFilled = "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
+
 /// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
 std::vector<std::string> lasting_flags(const proc::Vma& vma);
 

@@ -27,7 +27,7 @@ std::string refused_flag(const Vma& vma) {
   if (vma.has_flag("io") || vma.has_flag("pf")) return "a device's memory, which is not supported yet";
   if (vma.has_flag("ht")) return "huge pages of hugetlbfs, which are not supported yet";
   if (vma.has_flag("ss")) return "a shadow stack, which is not supported yet";
-  if (vma.has_flag("um") || vma.has_flag("ui")) return "under a userfaultfd of the process itself, which is not supported";
+  if (vma.has_flag("um") || vma.has_flag("ui")) return kBeingFilled;
   if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
   if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
   // A key on memory that may only be executed is the kernel's own, and comes back with the protection.

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <thread>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
@@ -46,6 +47,32 @@ class PidFile {
   std::filesystem::path path_;
 };
 
+/// The image's pages and parents, which take time in proportion to the memory: `aside`, while the processes are prepared.
+class PageLoader {
+ public:
+  PageLoader(store::ImageReader& image, bool aside) : image_(image) {
+    if (aside) thread_ = std::thread([this] { result_ = image_.load_pages(); });
+  }
+  ~PageLoader() {
+    if (thread_.joinable()) thread_.join();
+  }
+  PageLoader(const PageLoader&) = delete;
+  PageLoader& operator=(const PageLoader&) = delete;
+  /// Once they are there; the first call counts.
+  Result<void> wait() {
+    if (std::exchange(waited_, true)) return {};
+    if (!thread_.joinable()) return image_.load_pages();
+    thread_.join();
+    return result_;
+  }
+
+ private:
+  store::ImageReader& image_;
+  Result<void> result_;
+  bool waited_ = false;
+  std::thread thread_;
+};
+
 /// What a dry run reports: nothing was filled, so the figures are those of the image.
 void count_memory(const store::ImageReader& image, RestoreReport& report) {
   for (const auto& block : image.blocks()) report.pages += static_cast<uint64_t>(__builtin_popcount(block.data_mask));
@@ -57,9 +84,16 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
   Stopwatch watch, total;
-  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open(options.image));
+  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image));
+  PageLoader loader(*image, options.lazy && !options.dry_run);
+  if (!options.lazy || options.dry_run) CKPT_TRY(loader.wait());
   const uint64_t open_us = trace::phase(watch, "open");
-  rebuild::Options how{options.shell_job, !options.detach};
+  rebuild::Options how;
+  how.shell_job = options.shell_job;
+  how.parent_stays = !options.detach;
+  how.lazy = options.lazy;
+  how.lazy_log = options.lazy_log;
+  how.await_pages = [&] { return loader.wait(); };
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
   RestoreReport report;
   auto act = [&](const char* action) {
@@ -82,7 +116,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   report.comm = image->manifest().tree.root().threads[0].comm;
   report.processes = totals.processes;
   report.threads = totals.threads, report.mappings = totals.mappings, report.descriptors = totals.descriptors;
-  report.pages = totals.pages, report.bytes = totals.bytes;
+  report.pages = totals.pages, report.bytes = totals.bytes, report.bytes_on_demand = totals.bytes_on_demand;
   report.phases_us.emplace_back("open", open_us);
   report.phases_us.insert(report.phases_us.end(), totals.phases_us.begin(), totals.phases_us.end());
   if (options.dry_run)

@@ -86,7 +86,8 @@ Result<int> supervise(int pid, const Cancel& cancel) {
   if (cancel.requested()) ::kill(pid, SIGINT);
   for (;;) {
     int status = 0;
-    pid_t got = ::waitpid(pid, &status, WNOHANG | (terminal.shared() ? WUNTRACED : 0));
+    pid_t got = ::waitpid(-1, &status, WNOHANG | (terminal.shared() ? WUNTRACED : 0));
+    if (got > 0 && got != pid) continue;  // the pager of a lazy restore
     if (got < 0 && errno != EINTR) return sys_error("process " + std::to_string(pid), "cannot be waited for");
     if (got == pid && WIFEXITED(status)) return WEXITSTATUS(status);
     if (got == pid && WIFSIGNALED(status)) return 128 + WTERMSIG(status);

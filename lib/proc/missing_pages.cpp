@@ -4,7 +4,6 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 
 namespace ckpt::proc {
@@ -61,11 +60,12 @@ FaultMessage translate(const uffd_msg& raw) {
       out.kind = FaultMessage::Kind::kFault;
       out.start = raw.arg.pagefault.address & ~uint64_t{0xfff};
       out.end = out.start + 0x1000;
+      out.write = (raw.arg.pagefault.flags & UFFD_PAGEFAULT_FLAG_WRITE) != 0;
       out.thread = static_cast<int>(raw.arg.pagefault.feat.ptid);
       break;
     case UFFD_EVENT_FORK:
       out.kind = FaultMessage::Kind::kFork;
-      out.child = UniqueFd(static_cast<int>(raw.arg.fork.ufd));
+      out.child = static_cast<int>(raw.arg.fork.ufd);
       break;
     case UFFD_EVENT_REMAP:
       out.kind = FaultMessage::Kind::kMove;
@@ -145,14 +145,13 @@ void wake(int userfault, uint64_t at, uint64_t length) {
   (void)::ioctl(userfault, UFFDIO_WAKE, &range);
 }
 
-Result<std::vector<FaultMessage>> read_faults(int userfault) {
-  std::array<uffd_msg, 64> raw;
-  ssize_t got = ::read(userfault, raw.data(), sizeof raw);
-  std::vector<FaultMessage> out;
-  if (got < 0 && (errno == EAGAIN || errno == EINTR)) return out;
-  if (got < 0) return sys_error("userfaultfd", "cannot be read");
-  for (size_t i = 0; i < static_cast<size_t>(got) / sizeof(uffd_msg); ++i) out.push_back(translate(raw[i]));
-  return out;
+size_t read_faults(int userfault, std::array<FaultMessage, 32>& out) {
+  std::array<uffd_msg, 32> raw;
+  const ssize_t got = ::read(userfault, raw.data(), sizeof raw);
+  if (got < 0) return 0;
+  const size_t count = static_cast<size_t>(got) / sizeof(uffd_msg);
+  for (size_t i = 0; i < count; ++i) out[i] = translate(raw[i]);
+  return count;
 }
 
 }  // namespace ckpt::proc

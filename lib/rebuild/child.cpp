@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <new>
 
+#include "lib/base/io.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
 #include "lib/proc/seccomp.h"
@@ -61,6 +62,23 @@ std::string holder_of(int number) {
     if (stat->group == number) return proc::describe_pid(pid) + ", whose process group has that number";
   }
   return "";
+}
+
+/// The kernel gives numbers out upwards from the last one.
+Result<void> step_over_numbers(const store::TreeImage& tree) {
+  constexpr const char* kLast = "/proc/sys/kernel/ns_last_pid";
+  constexpr int kNeeded = 256;
+  auto text = io::read_file(kLast, 64);
+  if (!text) return {};  // a kernel without CONFIG_CHECKPOINT_RESTORE
+  const int last = std::atoi(text->c_str());
+  int next = last;
+  for (const auto& process : tree.processes) {
+    for (const auto& thread : process.threads) {
+      if (thread.tid > last && thread.tid <= last + kNeeded) next = std::max(next, thread.tid);
+    }
+  }
+  if (next != last) (void)io::write_file(kLast, std::to_string(next));
+  return {};
 }
 
 namespace {

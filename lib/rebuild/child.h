@@ -9,6 +9,7 @@
 
 #include "lib/base/result.h"
 #include "lib/rebuild/script.h"
+#include "lib/store/process_image.h"
 
 namespace ckpt::rebuild {
 
@@ -78,6 +79,9 @@ class Child {
   std::vector<int> threads_;
   int stand_in_ = -1;
 };
+
+/// What ckpt starts from here on gets other numbers than those of the tree, as far as that can be arranged.
+Result<void> step_over_numbers(const store::TreeImage& tree);
 
 /// The process that holds a pid, thread id, process group or session number: "1234 (bash)", with its parent if it is a
 /// zombie; empty when nobody does.

@@ -174,6 +174,13 @@ Result<void> watch_mappings(const store::ProcessImage& process, const MemoryPlan
   return {};
 }
 
+Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault) {
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] == what) CKPT_TRY(proc::unwatch_missing(userfault, process.maps[i].start, process.maps[i].end));
+  }
+  return {};
+}
+
 Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid,
                                int userfault, ProgressSink& progress, const Cancel& cancel) {
   if (!plan.has(Supply::kWrite) && !plan.has(Supply::kCopy)) return FillTotals();

@@ -19,6 +19,7 @@ struct Userfault {
 Result<Userfault> make_userfault(Child& child, bool events);
 /// The mappings that are supplied as `what`.
 Result<void> watch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault);
+Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault);
 
 /// Several workers read blocks and put them into the child, but for what is supplied on demand. Call between
 /// `lay_out_memory` and `protect_memory`. `userfault`: watches what is supplied by copies.

@@ -30,6 +30,7 @@
 #include "lib/rebuild/ipc.h"
 #include "lib/rebuild/locks.h"
 #include "lib/rebuild/memory.h"
+#include "lib/rebuild/pager.h"
 #include "lib/rebuild/policies.h"
 #include "lib/rebuild/seccomp.h"
 #include "lib/rebuild/shared_memory.h"
@@ -75,21 +76,41 @@ class ProcessBuilder {
     return open_pidfds(tree_, index_, spare_, child_);
   }
 
-  Result<void> map() {
+  Result<void> map(bool lazy) {
     if (image_.memory_of >= 0) return {};
-    plan_ = plan_memory(reader_, image_, false);
+    plan_ = plan_memory(reader_, image_, lazy);
+    const bool on_demand = plan_.has(Supply::kOnDemand);
     if (plan_.needs_userfault()) {
-      auto made = make_userfault(child_, false);
+      auto made = make_userfault(child_, on_demand);
       if (made) userfault_ = std::move(*made);
+      else if (on_demand) return std::move(made).error().with_hint("without --lazy it is restored all the same");
       else plan_.write_instead();
     }
     CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
-    return watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get());
+    CKPT_TRY(watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
+    return watch_mappings(image_, plan_, Supply::kOnDemand, userfault_.fd.get());
+  }
+
+  /// What the pager has to supply, if anything.
+  std::optional<PagedMemory> paged() const {
+    if (!plan_.has(Supply::kOnDemand)) return std::nullopt;
+    PagedMemory out;
+    out.pid = image_.pid, out.space = image_.space;
+    out.userfault = UniqueFd(::fcntl(userfault_.fd.get(), F_DUPFD_CLOEXEC, 3));
+    out.can_poison = userfault_.abilities.poison;
+    for (size_t i = 0; i < image_.maps.size(); ++i) {
+      if (plan_.supply[i] == Supply::kOnDemand) out.ranges.emplace_back(image_.maps[i].start, image_.maps[i].end);
+    }
+    for (const store::ProcessImage& process : tree_.processes) {
+      if (&process == &image_ || process.memory_of == index_) add_hot_addresses(process, out.hot);
+    }
+    return out;
   }
 
   Result<FillTotals> fill(const Cancel& cancel) {
     if (image_.memory_of >= 0) return FillTotals();
     auto filled = fill_memory(reader_, image_, plan_, child_.pid(), userfault_.fd.get(), progress_, cancel);
+    if (plan_.has(Supply::kOnDemand)) CKPT_TRY(unwatch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
     userfault_.fd.reset();
     return filled;
   }
@@ -230,7 +251,7 @@ class WholeTree final : public Rebuild {
       : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_) {}
 
   Result<void> check() {
-    CKPT_TRY(validate(image_, reader_.blocks()));
+    CKPT_TRY(validate(image_));
     CKPT_TRY_ASSIGN(inherited_, Inherited::create(image_));
     Reasons reasons;
     check_host(reader_.manifest().host, image_, reasons);
@@ -257,7 +278,10 @@ class WholeTree final : public Rebuild {
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
     CKPT_TRY(ipc_.set_back());
-    CKPT_TRY(fill_shared(cancel));
+    if (!options_.lazy || has_contents()) {
+      CKPT_TRY(await_pages());
+      CKPT_TRY(fill_shared(cancel));
+    }
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
@@ -272,7 +296,9 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
     CKPT_TRY(each(&ProcessBuilder::place));
-    CKPT_TRY(each(&ProcessBuilder::map));
+    CKPT_TRY(await_pages());
+    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy));
+    if (options_.lazy) CKPT_TRY(start_pager());
     CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
     phase("map");
     for (ProcessBuilder& builder : builders_) {
@@ -298,6 +324,7 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> release() override {
+    if (pager_) CKPT_TRY(pager_->await());
     CKPT_TRY(ipc_.keep());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
     if (!image_.packet_filter.empty()) {
@@ -307,6 +334,7 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(sockets_.release(progress_));
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->release());
     tree_.released();
+    if (pager_) pager_->released();
     inherited_.reset();  // or ckpt would keep the processes' pipes open
     return {};
   }
@@ -348,6 +376,33 @@ class WholeTree final : public Rebuild {
     return {};
   }
 
+  /// Whether there is memory that ckpt itself fills before the processes are made.
+  bool has_contents() const {
+    auto is_ghost = [](const store::FileIdentity& file) { return file.space >= 0; };
+    return !image_.shared_memory.empty() || std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
+  }
+
+  Result<void> await_pages() {
+    if (std::exchange(has_pages_, true)) return {};
+    if (options_.await_pages) CKPT_TRY(options_.await_pages());
+    return validate_pages(image_, reader_.blocks());
+  }
+
+  Result<void> start_pager() {
+    std::vector<PagedMemory> memories;
+    for (const ProcessBuilder& builder : builders_) {
+      if (auto memory = builder.paged()) memories.push_back(std::move(*memory));
+    }
+    if (memories.empty()) return {};
+    for (const PagedMemory& memory : memories) {
+      for (const Range& range : memory.ranges) totals_.bytes_on_demand += range.second - range.first;
+    }
+    CKPT_TRY_ASSIGN(PagerLog log, PagerLog::open(options_.lazy_log, options_.parent_stays));
+    CKPT_TRY(step_over_numbers(image_));
+    CKPT_TRY_ASSIGN(pager_, Pager::start(reader_, std::move(memories), std::move(log)));
+    return {};
+  }
+
   /// The contents of deleted files and shared memory, by ckpt itself.
   Result<void> fill_shared(const Cancel& cancel) {
     uint64_t bytes = 0;
@@ -386,6 +441,8 @@ class WholeTree final : public Rebuild {
   std::optional<Scratch> scratch_;
   Tree tree_;  ///< after the scratch: it goes first
   std::deque<ProcessBuilder> builders_;
+  std::optional<Pager> pager_;
+  bool has_pages_ = false;
   Totals totals_;
 };
 

@@ -1,6 +1,8 @@
 // Processes made from an image: a whole tree, with all threads.
 #pragma once
 
+#include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -16,11 +18,16 @@ namespace ckpt::rebuild {
 struct Options {
   bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
+  bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
+  std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
+  /// Called once, before pages are needed: the image's `load_pages` has been done when it returns.
+  std::function<Result<void>()> await_pages;
 };
 
 struct Totals {
   int pid = 0;
   uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0, pages = 0, bytes = 0;
+  uint64_t bytes_on_demand = 0;  ///< of mappings that are supplied later
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: check, create, map, fill, state
 };
 
@@ -30,7 +37,7 @@ struct Totals {
 class Rebuild {
  public:
   virtual ~Rebuild() = default;
-  /// The image must outlive the result. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
+  /// The image must outlive the result; its pages are not looked at yet. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
   /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
   /// kUsage (needs shell_job).
   static Result<std::unique_ptr<Rebuild>> prepare(const store::ImageReader& image, const Options& options,

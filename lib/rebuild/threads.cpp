@@ -26,7 +26,7 @@ using store::Thread;
 static_assert(sizeof(Registers) == sizeof(user_regs_struct));
 
 // Places in Registers::value (user_regs_struct).
-enum Place { kR10 = 7, kRax = 10, kRdx = 12, kRsi = 13, kRdi = 14, kOrigRax = 15, kRip = 16 };
+enum Place { kR10 = 7, kRax = 10, kRdx = 12, kRsi = 13, kRdi = 14, kOrigRax = 15, kRip = 16, kRsp = 19, kFsBase = 21 };
 
 user_regs_struct raw(const Registers& regs) {
   user_regs_struct out;
@@ -109,6 +109,13 @@ Result<void> leave_critical_section(const Thread& thread, int pid, Registers& re
 }
 
 }  // namespace
+
+void add_hot_addresses(const store::ProcessImage& image, std::vector<uint64_t>& out) {
+  for (const Thread& thread : image.threads) {
+    for (int place : {kRsp, kRip, kFsBase}) out.push_back(thread.regs.value[static_cast<size_t>(place)]);
+    if (thread.rseq_address != 0) out.push_back(thread.rseq_address);
+  }
+}
 
 Result<void> create_threads(const store::ProcessImage& image, Child& child) {
   Script script;

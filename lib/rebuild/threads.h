@@ -9,6 +9,9 @@
 
 namespace ckpt::rebuild {
 
+/// Where its threads go on and what they use at once: stacks, code, thread areas.
+void add_hot_addresses(const store::ProcessImage& image, std::vector<uint64_t>& out);
+
 Result<void> create_threads(const store::ProcessImage& image, Child& child);
 
 /// Everything but credentials and queued signals: tid address, robust list, alternate stack, rseq, name, scheduling.

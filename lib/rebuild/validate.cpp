@@ -147,32 +147,6 @@ struct Space {
   uint64_t size = 0;
 };
 
-Result<void> validate_blocks(const store::TreeImage& tree, const std::vector<Block>& blocks) {
-  std::map<int, Space> spaces;
-  auto take = [&](int number, Space space) { return number >= 0 && spaces.emplace(number, space).second; };
-  for (const auto& process : tree.processes) {
-    bool has_memory = !process.zombie && process.memory_of < 0;
-    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
-  }
-  for (const auto& memory : tree.shared_memory) {
-    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
-  }
-  for (const auto& file : tree.files) {
-    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
-  }
-  size_t next = 0;
-  int last = -1;
-  for (const Block& block : blocks) {
-    const int number = static_cast<int>(block.address >> store::kSpaceShift);
-    auto space = spaces.find(number);
-    // A chain keeps the pages of what has ended since an older image: nothing refers to them.
-    if (space == spaces.end()) continue;
-    if (std::exchange(last, number) != number) next = 0;
-    if (space->second.process != nullptr) CKPT_TRY(validate_process_block(*space->second.process, block, next));
-  }
-  return {};
-}
-
 bool has_object(DescriptorKind kind) {
   switch (kind) {
     case DescriptorKind::kSocket:
@@ -254,7 +228,7 @@ Result<void> validate_relations(const store::TreeImage& tree) {
 
 }  // namespace
 
-Result<void> validate(const store::TreeImage& tree, const std::vector<Block>& blocks) {
+Result<void> validate(const store::TreeImage& tree) {
   std::set<int> numbers;
   if (tree.processes.empty()) return damaged("no process");
   CKPT_TRY(validate_relations(tree));
@@ -268,8 +242,33 @@ Result<void> validate(const store::TreeImage& tree, const std::vector<Block>& bl
     }
   }
   CKPT_TRY(validate_segments(tree));
-  CKPT_TRY(validate_blocks(tree, blocks));
   return validate_descriptors(tree);
+}
+
+Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Block>& blocks) {
+  std::map<int, Space> spaces;
+  auto take = [&](int number, Space space) { return number >= 0 && spaces.emplace(number, space).second; };
+  for (const auto& process : tree.processes) {
+    bool has_memory = !process.zombie && process.memory_of < 0;
+    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
+  }
+  for (const auto& file : tree.files) {
+    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
+  }
+  size_t next = 0;
+  int last = -1;
+  for (const Block& block : blocks) {
+    const int number = static_cast<int>(block.address >> store::kSpaceShift);
+    auto space = spaces.find(number);
+    // A chain keeps the pages of what has ended since an older image: nothing refers to them.
+    if (space == spaces.end()) continue;
+    if (std::exchange(last, number) != number) next = 0;
+    if (space->second.process != nullptr) CKPT_TRY(validate_process_block(*space->second.process, block, next));
+  }
+  return {};
 }
 
 }  // namespace ckpt::rebuild

@@ -67,7 +67,7 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
 }
 
 /// The chunks of ancestors that image `at` refers to lie inside their files.
-Result<void> check_references(const std::vector<LoadedImage>& images, size_t at) {
+Result<void> check_references(const std::deque<LoadedImage>& images, size_t at) {
   std::map<uint16_t, std::vector<uint64_t>> sizes;
   const LoadedImage& image = images[at];
   for (size_t i = 0; i < image.records.size(); ++i) {
@@ -99,10 +99,22 @@ uint64_t Chain::stored_bytes() const {
   return sum;
 }
 
-Result<Chain> open_chain(const fs::path& dir) {
+Result<Chain> begin_chain(const fs::path& dir) {
   Chain chain;
-  CKPT_TRY_ASSIGN(LoadedImage first, load_image(dir));
+  CKPT_TRY_ASSIGN(LoadedImage first, load_description(dir));
   chain.images.push_back(std::move(first));
+  return chain;
+}
+
+Result<Chain> open_chain(const fs::path& dir) {
+  CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir));
+  CKPT_TRY(load_chain(chain));
+  return chain;
+}
+
+Result<void> load_chain(Chain& chain) {
+  CKPT_TRY(load_records(chain.images.front()));
+  const fs::path dir = chain.images.front().dir;
   std::set<std::string> seen = {chain.images.back().manifest.id};
   while (!chain.images.back().manifest.parent_id.empty()) {
     const LoadedImage& child = chain.images.back();
@@ -122,7 +134,7 @@ Result<Chain> open_chain(const fs::path& dir) {
   chain.blocks = std::move(resolved.blocks);
   chain.first_source = std::move(resolved.first_source);
   chain.sources = std::move(resolved.sources);
-  return chain;
+  return {};
 }
 
 }  // namespace ckpt::store

@@ -1,6 +1,7 @@
 // An image with its parents: every page resolved to the chunk that holds it.
 #pragma once
 
+#include <deque>
 #include <filesystem>
 #include <span>
 #include <vector>
@@ -21,7 +22,7 @@ struct Source {
 };
 
 struct Chain {
-  std::vector<LoadedImage> images;                  ///< the newest first
+  std::deque<LoadedImage> images;                   ///< the newest first; what refers to it stays valid while parents are added
   std::vector<ImageReader::ResolvedBlock> blocks;   ///< by address
   std::vector<uint32_t> first_source;               ///< of each block in `sources`, and one past the last
   std::vector<Source> sources;
@@ -41,5 +42,8 @@ struct Chain {
 /// Opens `dir` and its parents. A missing parent is kNotFound; one with another id, a cycle, a chain of more than
 /// kMaxChain images and a chunk that lies outside its ancestor's pages files are kAnswerNo.
 Result<Chain> open_chain(const std::filesystem::path& dir);
+/// The same in two steps: only the newest image's description, then all pages and parents.
+Result<Chain> begin_chain(const std::filesystem::path& dir);
+Result<void> load_chain(Chain& chain);
 
 }  // namespace ckpt::store

@@ -99,6 +99,13 @@ class ImageReader {
   /// Opens the manifest, the index and those of all parents, checks their digests and ids. A cut or altered file is
   /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
   static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir);
+  /// The same in two steps. The first takes no time in proportion to the memory, and gives an image without pages and
+  /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that is
+  /// about pages may be called before it has returned.
+  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir);
+  virtual Result<void> load_pages() = 0;
+  /// What it reads from: a fork that closes everything else can go on reading.
+  virtual std::vector<int> descriptors() const = 0;
   /// True if the folder holds a manifest of ours (cheap; for telling images from model checkpoints).
   static bool looks_like_image(const std::filesystem::path& dir);
   virtual ~ImageReader() = default;
@@ -115,6 +122,8 @@ class ImageReader {
     uint16_t zero_mask = 0;
   };
   virtual const std::vector<ResolvedBlock>& blocks() const = 0;
+  /// Whether pages of the block are of this image and not of its parents: what was written last.
+  virtual bool is_of_newest(size_t index) const = 0;
   /// [first, last): the indices in `blocks()` of one memory space.
   std::pair<size_t, size_t> blocks_of(int space) const;
   /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the hash of

@@ -15,6 +15,8 @@ namespace {
 
 constexpr uint64_t kMaxManifest = uint64_t{256} << 20;
 constexpr size_t kReadStep = 1 << 20;
+constexpr size_t kRecordsStep = 256 << 10;  ///< stays in the cache between the digest and the parser
+constexpr const char* kOtherDigest = "does not match its digest in the manifest";
 
 Result<UniqueFd> open_dir(const fs::path& dir) {
   auto fd = io::open_file(dir, O_RDONLY | O_DIRECTORY);
@@ -74,13 +76,20 @@ Result<std::vector<PagemapRecord>> read_pagemap(const LoadedImage& image) {
   PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(kPagemapName));
   const std::string subject = image.name_of(kPagemapName);
-  std::vector<std::byte> buffer(kReadStep);
-  for (uint64_t pos = 0, size = image.stored(kPagemapName).size; pos < size;) {
-    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), size - pos));
+  const StoredFile& stored = image.stored(kPagemapName);
+  Xxh3 hash;
+  std::vector<std::byte> buffer(std::min<uint64_t>(kRecordsStep, stored.size));
+  Result<void> parsed;
+  for (uint64_t pos = 0; pos < stored.size;) {
+    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
     CKPT_TRY(io::pread_exact(fd.get(), piece, pos, subject));
-    if (auto fed = parser.feed(piece); !fed) return at(std::move(fed).error(), subject);
+    hash.update(piece);
+    if (parsed) parsed = parser.feed(piece);
     pos += piece.size();
   }
+  // That it is another file than it was says more than what is wrong in it.
+  if (to_hex(hash.digest()) != stored.xxh128) return fail(Code::kAnswerNo, subject, kOtherDigest);
+  if (!parsed) return at(std::move(parsed).error(), subject);
   auto records = parser.finish();
   if (!records) return at(std::move(records).error(), subject);
   return records;
@@ -120,7 +129,7 @@ uint64_t LoadedImage::stored_bytes() const {
   return sum;
 }
 
-Result<LoadedImage> load_image(const fs::path& dir) {
+Result<LoadedImage> load_description(const fs::path& dir) {
   LoadedImage image;
   std::error_code ec;
   image.dir = fs::canonical(dir, ec);
@@ -129,8 +138,17 @@ Result<LoadedImage> load_image(const fs::path& dir) {
   CKPT_TRY_ASSIGN(image.manifest, read_manifest_at(dir_fd.get(), image.dir));
   CKPT_TRY(check_file_list(image));
   for (const StoredFile& file : image.manifest.files) CKPT_TRY(check_size(image, file));
-  CKPT_TRY(check_digest(image, kPagemapName));
+  return image;
+}
+
+Result<void> load_records(LoadedImage& image) {
   CKPT_TRY_ASSIGN(image.records, read_pagemap(image));
+  return {};
+}
+
+Result<LoadedImage> load_image(const fs::path& dir) {
+  CKPT_TRY_ASSIGN(LoadedImage image, load_description(dir));
+  CKPT_TRY(load_records(image));
   return image;
 }
 
@@ -146,7 +164,7 @@ Result<void> check_digest(const LoadedImage& image, const std::string& file) {
     pos += piece.size();
   }
   if (to_hex(hash.digest()) != stored.xxh128) {
-    return fail(Code::kAnswerNo, image.name_of(file), "does not match its digest in the manifest");
+    return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
   }
   return {};
 }

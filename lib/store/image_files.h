@@ -39,6 +39,9 @@ struct LoadedImage {
 };
 
 Result<LoadedImage> load_image(const std::filesystem::path& dir);
+/// The same in two steps: all but the records, which take time in proportion to the memory, and then those.
+Result<LoadedImage> load_description(const std::filesystem::path& dir);
+Result<void> load_records(LoadedImage& image);
 /// Does the file's content have the manifest's digest? kAnswerNo if not.
 Result<void> check_digest(const LoadedImage& image, const std::string& file);
 

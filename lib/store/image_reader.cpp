@@ -18,10 +18,11 @@ namespace {
 
 class Reader final : public ImageReader {
  public:
-  explicit Reader(Chain chain) : chain_(std::move(chain)) {}
+  explicit Reader(Chain chain) : chain_(std::move(chain)), newest_(chain_.images.front()) {}
 
-  /// Opens what blocks and contents are read from. Parents that no block refers to any more take no descriptor.
-  Result<void> open_files();
+  Result<void> open_contents();
+  Result<void> load_pages() override;
+  std::vector<int> descriptors() const override;
 
   const Manifest& manifest() const override { return newest().manifest; }
   const std::filesystem::path& path() const override { return newest().dir; }
@@ -31,6 +32,10 @@ class Reader final : public ImageReader {
     return out;
   }
   const std::vector<ResolvedBlock>& blocks() const override { return chain_.blocks; }
+  bool is_of_newest(size_t index) const override {
+    auto sources = chain_.sources_of(index);
+    return std::any_of(sources.begin(), sources.end(), [](const Source& source) { return source.image == 0; });
+  }
   Result<size_t> read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const override;
   Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const override {
     return read_part(xstate_.get(), kXstateName, offset, size);
@@ -43,16 +48,19 @@ class Reader final : public ImageReader {
   uint64_t chain_bytes() const override { return chain_.stored_bytes(); }
 
  private:
-  const LoadedImage& newest() const { return chain_.images.front(); }
+  const LoadedImage& newest() const { return newest_; }
   Result<void> read_source(const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const;
   Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
 
   Chain chain_;
+  const LoadedImage& newest_;  ///< asked for while its parents are added
   std::vector<std::vector<UniqueFd>> pages_;  ///< of each image, each pages file; empty: nothing refers to it
   UniqueFd xstate_, pipes_;
 };
 
-Result<void> Reader::open_files() {
+/// Opens what blocks are read from. Parents that no block refers to any more take no descriptor.
+Result<void> Reader::load_pages() {
+  CKPT_TRY(load_chain(chain_));
   pages_.resize(chain_.images.size());
   for (const Source& source : chain_.sources) {
     std::vector<UniqueFd>& files = pages_[chain_.holder(source)];
@@ -61,6 +69,20 @@ Result<void> Reader::open_files() {
     if (files[file]) continue;
     CKPT_TRY_ASSIGN(files[file], chain_.images[chain_.holder(source)].open(pages_file_name(file)));
   }
+  return {};
+}
+
+std::vector<int> Reader::descriptors() const {
+  std::vector<int> out = {xstate_.get(), pipes_.get()};
+  for (const auto& files : pages_) {
+    for (const UniqueFd& file : files) {
+      if (file) out.push_back(file.get());
+    }
+  }
+  return out;
+}
+
+Result<void> Reader::open_contents() {
   CKPT_TRY(check_digest(newest(), kXstateName));
   CKPT_TRY(check_digest(newest(), kPipesName));
   CKPT_TRY_ASSIGN(xstate_, newest().open(kXstateName));
@@ -124,11 +146,17 @@ std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   return {first_at(space_base(space)), space + 1 == kMaxSpaces ? all.size() : first_at(space_base(space + 1))};
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir) {
-  CKPT_TRY_ASSIGN(Chain chain, open_chain(dir));
+Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir));
   auto reader = std::make_unique<Reader>(std::move(chain));
-  CKPT_TRY(reader->open_files());
+  CKPT_TRY(reader->open_contents());
   return std::unique_ptr<ImageReader>(std::move(reader));
+}
+
+Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, open_description(dir));
+  CKPT_TRY(reader->load_pages());
+  return reader;
 }
 
 bool ImageReader::looks_like_image(const std::filesystem::path& dir) {

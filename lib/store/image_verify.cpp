@@ -26,7 +26,7 @@ auto place(const PagemapRecord& r) {
 
 /// The chunks of one pages file in the order in which they lie, repeated ones once. What a descendant says of a chunk is
 /// what its owner says of it, or it is one more to be checked.
-std::vector<PagemapRecord> chunks_of(std::span<const LoadedImage> chain, size_t index, size_t file) {
+std::vector<PagemapRecord> chunks_of(const std::deque<LoadedImage>& chain, size_t index, size_t file) {
   std::vector<PagemapRecord> out;
   for (size_t i = 0; i <= index; ++i) {
     for (const PagemapRecord& r : chain[i].records) {
@@ -115,7 +115,7 @@ Result<void> note_damage(Result<void> result, const std::string& file, std::vect
   return {};
 }
 
-Result<void> check_pages_file(std::span<const LoadedImage> chain, size_t index, size_t number, ProgressSink& progress, const Cancel& cancel,
+Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index, size_t number, ProgressSink& progress, const Cancel& cancel,
                               std::vector<Finding>& findings) {
   const LoadedImage& image = chain[index];
   const std::string name = pages_file_name(number);
@@ -130,7 +130,7 @@ Result<void> check_pages_file(std::span<const LoadedImage> chain, size_t index, 
 
 }  // namespace
 
-Result<void> verify_files(std::span<const LoadedImage> chain, size_t index, ProgressSink& progress, const Cancel& cancel,
+Result<void> verify_files(const std::deque<LoadedImage>& chain, size_t index, ProgressSink& progress, const Cancel& cancel,
                           std::vector<Finding>& findings) {
   const LoadedImage& image = chain[index];
   CKPT_TRY(cancel.check());

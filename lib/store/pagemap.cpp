@@ -84,6 +84,8 @@ Result<void> PagemapParser::take_header(const std::byte* raw) {
   // Record numbers are kept in 32 bits: 2^32 blocks are 256 TiB of address space, more than a process has.
   if (header.record_count > std::numeric_limits<uint32_t>::max()) return fail(Code::kAnswerNo, "pagemap", "promises too many records");
   expected_ = header.record_count;
+  constexpr uint64_t kReserved = 1 << 20;  // what a header promises is not believed beyond 48 MiB
+  records_.reserve(std::min(expected_, kReserved));
   header_seen_ = true;
   return {};
 }

@@ -16,7 +16,7 @@ import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, check_released, ckpt, differences,
+from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, differences,
                      fingerprint, reap_strays, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
@@ -156,6 +156,24 @@ def flavour_pidns(target):
     with open(pidfile) as stream:
         outside = int(stream.read())
     target.check_apart(outside)
+
+
+def flavour_lazy(target):
+    """Runs before its memory is in, and passes while the rest comes in."""
+    dump(target, "image")
+    restore(target, "image", "--lazy", "--lazy-log", image(target, "log"))
+    target.check(0)
+
+
+def flavour_lazy_chain(target):
+    """From a chain of images; once all is in it is an ordinary process, which can be dumped."""
+    pre_dump(target, "first")
+    target.step()
+    dump(target, "last", "--prev", image(target, "first"))
+    restore(target, "last", "--lazy")
+    wait_until(lambda: not being_filled(target.pid), f"all pages of {target.pid} are in")
+    dump(target, "again")
+    restore_and_check(target, "again", 1)
 
 
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
@@ -408,7 +426,7 @@ def main():
         return run_special(options.special)
     flavours = options.flavours.split(",") if options.flavours else list(FLAVOURS)
     if options.name in ONE_DUMP and not options.flavours:
-        flavours = [flavour for flavour in flavours if flavour not in ("chain", "incremental", "leave_running", "twice")]
+        flavours = [flavour for flavour in flavours if flavour not in ("chain", "incremental", "lazy_chain", "leave_running", "twice")]
     if options.name in INTERRUPTED_BY_STOP and not options.flavours:
         flavours.remove("stopped")
     try:

@@ -154,6 +154,11 @@ def mappings(pid):
     return [f"{start:x}-{end:x} {' '.join(map(str, rest))}" for start, end, *rest in found]
 
 
+def being_filled(pid):
+    """Whether a lazy restore has not yet let go of the process, or of a descendant."""
+    return any(" um" in read_text(f"/proc/{member}/smaps") for member in tree_of(pid))
+
+
 def fingerprint(pid):
     """What must be the same after ckpt has looked at a process and its descendants."""
     found = {}

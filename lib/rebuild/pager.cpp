@@ -1,0 +1,114 @@
+#include "lib/rebuild/pager.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <new>
+
+#include "lib/base/io.h"
+#include "lib/proc/userfault.h"
+#include "lib/rebuild/pager_guard.h"
+#include "lib/rebuild/pager_service.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+/// What the restored processes have open must not stay open here.
+void close_all_but(std::vector<int> keep) {
+  std::sort(keep.begin(), keep.end());
+  unsigned from = 3;
+  for (int fd : keep) {
+    if (fd < static_cast<int>(from)) continue;
+    if (static_cast<unsigned>(fd) > from) ::syscall(SYS_close_range, from, static_cast<unsigned>(fd) - 1, 0);
+    from = static_cast<unsigned>(fd) + 1;
+  }
+  ::syscall(SYS_close_range, from, ~0u, 0);
+}
+
+void become_a_process_of_its_own(const std::vector<int>& keep) {
+  sigset_t all;
+  sigfillset(&all);
+  sigprocmask(SIG_SETMASK, &all, nullptr);
+  ::setsid();
+  (void)!::chdir("/");
+  ::prctl(PR_SET_NAME, "ckpt-lazy", 0, 0, 0);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  for (int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) ::dup2(null, fd);
+  close_all_but(keep);
+  // Its end would be the process's, too, or worse.
+  (void)io::write_file("/proc/self/oom_score_adj", "-1000");
+}
+
+/// Pages of the image that a memory has, with what is near its hot addresses first.
+void add_memory(PagerService& service, const store::ImageReader& image, PagedMemory& paged) {
+  auto [first, last] = image.blocks_of(paged.space);
+  auto memory = std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, first, last);
+  const uint64_t base = store::space_base(paged.space);
+  for (const Range& range : paged.ranges) memory->add(range.first, base + range.first, range.second - range.first);
+  std::vector<uint64_t> hot;
+  for (uint64_t address : paged.hot) hot.push_back(base + address);
+  service.add(std::move(memory), order_of_blocks(image, first, last, hot));
+}
+
+[[noreturn]] void run_pager(const store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
+  std::vector<int> keep = image.descriptors();
+  for (const PagedMemory& memory : memories) keep.push_back(memory.userfault.get());
+  keep.push_back(log.descriptor());
+  keep.push_back(ready);
+  keep.push_back(go);
+  become_a_process_of_its_own(keep);
+  void* shared = ::mmap(nullptr, sizeof(PagerState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (shared == MAP_FAILED) ::_exit(1);
+  auto& state = *new (shared) PagerState;
+  state.poison = std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
+  auto guardian = start_guardian(state, log);
+  if (!guardian) ::_exit(1);
+  PagerService service(log, state);
+  for (PagedMemory& memory : memories) add_memory(service, image, memory);
+  service.run(std::move(*guardian), UniqueFd(go), [&] {
+    (void)!::write(ready, "", 1);
+    ::close(ready);
+  });
+  state.finished = 1;
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<Pager> Pager::start(const store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log) {
+  int up[2], down[2];
+  if (::pipe2(up, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  Pager out;
+  out.ready_ = UniqueFd(up[0]);
+  UniqueFd ready(up[1]);
+  if (::pipe2(down, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  UniqueFd go(down[0]);
+  out.go_ = UniqueFd(down[1]);
+  out.pid_ = ::fork();
+  if (out.pid_ < 0) return sys_error("", "cannot make the pager");
+  if (out.pid_ == 0) run_pager(image, memories, log, ready.get(), go.get());
+  return out;
+}
+
+Result<void> Pager::await() {
+  CKPT_TRY_ASSIGN(UniqueFd end, proc::open_pidfd(pid_));
+  pollfd polled[] = {{ready_.get(), POLLIN, 0}, {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
+  while (::poll(polled, 2, -1) < 0 && errno == EINTR) {
+  }
+  char byte = 0;
+  const bool serves = polled[0].revents != 0 && ::read(ready_.get(), &byte, 1) == 1;
+  ready_.reset();
+  if (!serves) return fail(Code::kNoRoom, "the pager", "has ended before it served");
+  return {};
+}
+
+}  // namespace ckpt::rebuild

@@ -1,0 +1,190 @@
+#include "lib/rebuild/pager_service.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+
+#include "lib/base/clock.h"
+
+namespace ckpt::rebuild {
+
+namespace {
+
+/// Blocks that a thread takes at a time: 1 MiB, which a disk reads at its full speed.
+constexpr size_t kBlocksInJob = 16;
+constexpr int kAgainMs = 1, kLookForEndMs = 500;
+constexpr uint64_t kMostProblems = 20;
+
+}  // namespace
+
+std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last, const std::vector<uint64_t>& hot) {
+  const auto& blocks = image.blocks();
+  std::vector<uint64_t> sorted = hot;
+  std::sort(sorted.begin(), sorted.end());
+  auto is_near = [&](uint64_t address) {  // in the block, the one below or the one above
+    auto it = std::lower_bound(sorted.begin(), sorted.end(), address - store::kBlockSize);
+    return it != sorted.end() && *it < address + 2 * store::kBlockSize;
+  };
+  std::vector<uint32_t> near, rest;
+  near.reserve(3 * hot.size());
+  rest.reserve(last - first);
+  for (size_t i = first; i < last; ++i) {
+    if (blocks[i].data_mask == 0) continue;
+    (is_near(blocks[i].address) ? near : rest).push_back(static_cast<uint32_t>(i));
+  }
+  if (image.chain().size() > 1)
+    std::stable_partition(rest.begin(), rest.end(), [&](uint32_t i) { return image.is_of_newest(i); });
+  near.insert(near.end(), rest.begin(), rest.end());
+  return near;
+}
+
+void PagerService::add(std::unique_ptr<PagerMemory> memory, std::vector<uint32_t> order) {
+  Client& client = clients_.emplace_back();
+  client.memory = std::move(memory);
+  client.left = order.size();
+  client.order = std::make_shared<const std::vector<uint32_t>>(std::move(order));
+}
+
+PagerService::Job PagerService::next_job() {
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    for (Client& client : clients_) {
+      const size_t first = client.next;
+      if (first == client.order->size()) continue;
+      client.next = std::min(first + kBlocksInJob, client.order->size());
+      return {&client, first, client.next};
+    }
+    if (stopping_) return {};
+    changed_.wait(lock);
+  }
+}
+
+void PagerService::do_job(const Job& job) {
+  PagerMemory& memory = *job.client->memory;
+  for (size_t i = job.first; i < job.last; ++i) {
+    while (memory.supply((*job.client->order)[i]) == PagerMemory::Outcome::kAgain) ::usleep(50);
+  }
+  if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
+}
+
+void PagerService::bring_in() {
+  while (true) {
+    const Job job = next_job();
+    if (job.client == nullptr) return;
+    do_job(job);
+  }
+}
+
+void PagerService::receive(Client& client) {
+  client.memory->receive(
+      [&](const proc::FaultMessage& fault) { waiting_.push_back({&client, fault}); },
+      [&](std::unique_ptr<PagerMemory> child) {
+        std::lock_guard lock(mutex_);
+        Client& added = clients_.emplace_back();
+        added.memory = std::move(child);
+        added.order = client.order;
+        added.left = client.order->size();
+        changed_.notify_all();
+      });
+}
+
+void PagerService::answer_waiting() {
+  std::erase_if(waiting_, [&](const Waiting& waiting) {
+    PagerMemory& memory = *waiting.client->memory;
+    if (!memory.closed() && memory.answer(waiting.fault) == PagerMemory::Outcome::kAgain) return false;
+    ++answered_;
+    return true;
+  });
+}
+
+void PagerService::tell_problems(Client& client) {
+  for (const std::string& problem : client.memory->take_problems()) {
+    if (problems_++ < kMostProblems)
+      log_.write(PagerLog::Level::kProblem, fmt::format("process {} gets SIGBUS at pages that cannot be read: {}", client.memory->pid(), problem));
+  }
+}
+
+void PagerService::let_go_of_finished() {
+  for (Client& client : clients_) {
+    PagerMemory& memory = *client.memory;
+    if (memory.closed()) continue;
+    tell_problems(client);
+    if (client.left.load() != 0 || (memory.must_stay() && !memory.ended())) continue;
+    memory.close();
+  }
+}
+
+/// Should it be killed, there is another one.
+void PagerService::look_after_guardian() {
+  while (::waitpid(-1, nullptr, WNOHANG | __WALL) > 0) {
+  }
+  auto again = start_guardian(state_, log_);
+  guardian_ = again ? std::move(*again) : UniqueFd();
+}
+
+/// False: nobody is left.
+bool PagerService::wait_for_messages() {
+  std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}, {guardian_.get(), POLLIN, 0}, {go_.get(), POLLIN, 0}};
+  const size_t others = polled.size();
+  std::vector<Client*> open;
+  bool some_stay = false;
+  for (Client& client : clients_) {
+    if (client.memory->closed()) continue;
+    open.push_back(&client);
+    some_stay = some_stay || client.memory->must_stay();
+    polled.push_back({client.memory->userfault(), POLLIN, 0});
+  }
+  if (open.empty()) return false;
+  ::poll(polled.data(), polled.size(), !waiting_.empty() ? kAgainMs : some_stay ? kLookForEndMs : -1);
+  eventfd_t count = 0;
+  if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &count);
+  if (polled[1].revents != 0) look_after_guardian();
+  if (polled[2].revents != 0) start_bringing_in();
+  for (size_t i = 0; i < open.size(); ++i) {
+    if (polled[i + others].revents != 0) receive(*open[i]);
+    else if (open[i]->memory->must_stay()) open[i]->memory->look_for_end();
+  }
+  return true;
+}
+
+void PagerService::start_bringing_in() {
+  go_.reset();
+  const unsigned count = std::max(1u, std::thread::hardware_concurrency());
+  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { bring_in(); });
+}
+
+void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void()>& serving) {
+  Stopwatch watch;
+  guardian_ = std::move(guardian);
+  go_ = std::move(go);
+  wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  for (const Client& client : clients_) {
+    if (client.left == 0) ::eventfd_write(wake_.get(), 1);
+  }
+  // Whoever waits for an answer stands still.
+  constexpr int kFirst = -20;
+  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kFirst);
+  serving();
+  do {
+    answer_waiting();
+    let_go_of_finished();
+  } while (wait_for_messages());
+  {
+    std::lock_guard lock(mutex_);
+    stopping_ = true;
+    changed_.notify_all();
+  }
+  for (std::thread& thread : threads_) thread.join();
+  uint64_t pages = 0;
+  for (const Client& client : clients_) pages += client.memory->pages_in();
+  log_.write(PagerLog::Level::kNote, fmt::format("all in: {} pages, {} accesses answered, {} problems, {} us", pages, answered_, problems_, watch.elapsed_us()));
+}
+
+}  // namespace ckpt::rebuild

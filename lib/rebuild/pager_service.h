@@ -1,0 +1,71 @@
+// What the pager does: one thread answers, the others bring in what nobody has asked for yet.
+#pragma once
+
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "lib/rebuild/pager_guard.h"
+#include "lib/rebuild/pager_log.h"
+#include "lib/rebuild/pager_memory.h"
+
+namespace ckpt::rebuild {
+
+class PagerService {
+ public:
+  PagerService(const PagerLog& log, const PagerState& state) : log_(log), state_(state) {}
+
+  /// `order`: the blocks of the image, those first that are likely to be wanted. Before `run`.
+  void add(std::unique_ptr<PagerMemory> memory, std::vector<uint32_t> order);
+  /// Until nothing is missing anywhere. `serving` is called once answers are given; pages that nobody asks for wait for the
+  /// other end of `go` to be closed: whoever builds the processes needs the processors until then.
+  void run(UniqueFd guardian, UniqueFd go, const std::function<void()>& serving);
+
+ private:
+  struct Client {
+    std::unique_ptr<PagerMemory> memory;
+    std::shared_ptr<const std::vector<uint32_t>> order;
+    size_t next = 0;               ///< in `order`; under mutex_
+    std::atomic<size_t> left{0};   ///< blocks of `order` that are not in yet
+  };
+  struct Job {
+    Client* client = nullptr;
+    size_t first = 0, last = 0;  ///< in its order
+  };
+  struct Waiting {
+    Client* client;
+    proc::FaultMessage fault;
+  };
+
+  void bring_in();
+  Job next_job();
+  void do_job(const Job& job);
+  void receive(Client& client);
+  void answer_waiting();
+  void let_go_of_finished();
+  void look_after_guardian();
+  bool wait_for_messages();
+  void start_bringing_in();
+  void tell_problems(Client& client);
+
+  const PagerLog& log_;
+  const PagerState& state_;
+  UniqueFd guardian_, wake_, go_;
+  std::vector<std::thread> threads_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Client> clients_;  ///< grows under mutex_; a client stays where it is
+  bool stopping_ = false;
+  std::vector<Waiting> waiting_;
+  uint64_t answered_ = 0, problems_ = 0;
+};
+
+/// Near the addresses of `hot` (in the image) first, then what the newest image of a chain holds, then the rest, each by
+/// address. A recorded order of use would go here.
+std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last, const std::vector<uint64_t>& hot);
+
+}  // namespace ckpt::rebuild

@@ -1,0 +1,170 @@
+#!/usr/bin/env python3
+"""What goes wrong while a lazily restored process waits for its memory: pager or guardian killed, the image deleted, cut or
+damaged, a dump in the middle. Whatever it is, the process never reads a wrong byte."""
+import glob
+import os
+import signal
+import subprocess
+import sys
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import (CKPT, Failure, Target, being_filled, children_of, ckpt, read_text, run_tests,
+                     state_of, wait_until)
+
+
+def named(name):
+    """Processes of that name, which no test beside this one starts."""
+    found = [int(path.split("/")[2]) for path in glob.glob("/proc/[0-9]*/comm") if read_text(path).strip() == name]
+    return [pid for pid in found if state_of(pid) not in ("", "Z")]
+
+
+class Lazy:
+    """A target, dumped; `restore` brings it back with its pager stopped, so that most of its memory is still missing."""
+
+    def __init__(self, place, *arguments):
+        self.target = Target("mem_large", place.folder("target"), *arguments)
+        self.image, self.log = os.path.join(place.path, "image"), os.path.join(place.path, "lazy.log")
+        ckpt("dump", "-p", self.target.pid, "-f", self.image, "--no-compress").expect(0)
+        self.target.reap()
+        self.target.forget_answers()
+
+    def restore(self, *more):
+        process = subprocess.Popen([CKPT, "restore", "-f", self.image, "-d", "--lazy", "--lazy-log", self.log, *more],
+                                   stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        pager = []
+        while process.poll() is None:
+            pager = pager or [pid for pid in children_of(process.pid) if read_text(f"/proc/{pid}/comm").strip() == "ckpt-lazy"]
+        if process.returncode != 0 or not pager:
+            raise Failure(f"ckpt restore --lazy: exit {process.returncode}, pager {pager}")
+        os.kill(pager[0], signal.SIGSTOP)
+        self.pager = pager[0]
+        self.target.adopt()
+        if not being_filled(self.target.pid):
+            raise Failure("all of its memory was in before the pager could be stopped")
+        self.guardian = named("ckpt-guard")
+        return self
+
+    def go_on(self):
+        os.kill(self.pager, signal.SIGCONT)
+
+    def lost(self):
+        return int(read_text(os.path.join(self.target.folder, "lost")) or 0)
+
+    def expect_all(self):
+        self.target.check()
+        if self.lost() != 0:
+            raise Failure(f"{self.lost()} pages were lost")
+
+    def expect_losses(self, word, most=None):
+        self.target.check()
+        if self.lost() == 0 or (most and self.lost() > most):
+            raise Failure(f"{self.lost()} pages were lost")
+        wait_until(lambda: word in read_text(self.log), f"the log says '{word}': {read_text(self.log)}", 5)
+        return f"{self.lost()} pages lost"
+
+
+def pager_killed(place):
+    """Its guardian refuses every page that is still missing."""
+    lazy = Lazy(place, "lossy").restore()
+    os.kill(lazy.pager, signal.SIGKILL)
+    return lazy.expect_losses("was killed")
+
+
+def pager_killed_while_asked(place):
+    """The same for a page that the pager has been asked for already."""
+    lazy = Lazy(place, "lossy").restore()
+    with open(os.path.join(lazy.target.folder, "check"), "w") as stream:
+        stream.write("0")  # the target begins to read, and waits
+    wait_until(lambda: "userfault" in lazy.target.where(), "the target waits for a page", 10)
+    os.unlink(os.path.join(lazy.target.folder, "check"))
+    os.kill(lazy.pager, signal.SIGKILL)
+    lazy.target._wait_for("result")
+    return lazy.expect_losses("was killed")
+
+
+def guardian_killed(place):
+    """The pager makes another one, which is as good."""
+    lazy = Lazy(place, "lossy").restore()
+    for pid in lazy.guardian:
+        os.kill(pid, signal.SIGKILL)
+    lazy.go_on()
+    wait_until(lambda: not being_filled(lazy.target.pid) or [g for g in named("ckpt-guard") if g not in lazy.guardian],
+               "there is another guardian", 5)
+    lazy.expect_all()
+
+
+def image_deleted(place):
+    """What is open stays: nothing is lost."""
+    lazy = Lazy(place).restore()
+    for path in glob.glob(os.path.join(lazy.image, "*")):
+        os.unlink(path)
+    os.rmdir(lazy.image)
+    lazy.go_on()
+    lazy.expect_all()
+
+
+def image_cut(place):
+    lazy = Lazy(place, "lossy").restore()
+    for path in glob.glob(os.path.join(lazy.image, "pages*")):
+        if not path.endswith("pagemap"):
+            os.truncate(path, os.path.getsize(path) // 2 & ~4095)
+    lazy.go_on()
+    return lazy.expect_losses("SIGBUS")
+
+
+def image_damaged(place):
+    """One chunk is 16 pages."""
+    lazy = Lazy(place, "lossy").restore()
+    largest = max((p for p in glob.glob(os.path.join(lazy.image, "pages*"))), key=os.path.getsize)
+    with open(largest, "r+b") as stream:
+        stream.seek(os.path.getsize(largest) - 100_000)
+        byte = stream.read(1)
+        stream.seek(-1, os.SEEK_CUR)
+        stream.write(bytes([byte[0] ^ 0x10]))
+    lazy.go_on()
+    return lazy.expect_losses("damaged", 16)
+
+
+def dump_meanwhile(place):
+    """A page that is missing is not a zero page: the dump is refused, and works once all is in."""
+    lazy = Lazy(place).restore()
+    again = lazy.image + ".again"
+    for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
+        ckpt(*verb, "-p", lazy.target.pid, "-f", again).expect(7, "lazy restore")
+    lazy.go_on()
+    wait_until(lambda: not being_filled(lazy.target.pid), "all pages are in")
+    ckpt("dump", "-p", lazy.target.pid, "-f", again).expect(0)
+    lazy.target.reap()
+    ckpt("restore", "-f", again, "-d").expect(0)
+    lazy.target.adopt()
+    lazy.expect_all()
+
+
+def target_killed(place):
+    """Pager and guardian end with it."""
+    lazy = Lazy(place).restore()
+    lazy.target.kill()
+    lazy.go_on()
+    wait_until(lambda: lazy.pager not in named("ckpt-lazy"), "the pager ends", 10)
+
+
+def both_at_once(place):
+    """A tree of which some die, killed while it is brought in."""
+    target = Target("mem_paged", place.folder("paged"))
+    image = os.path.join(place.path, "paged.image")
+    ckpt("dump", "-p", target.pid, "-f", image).expect(0)
+    target.reap()
+    for _ in range(5):
+        target.forget_answers()
+        ckpt("restore", "-f", image, "-d", "--lazy").expect(0)
+        target.adopt()
+        target.kill()
+    target.forget_answers()
+    ckpt("restore", "-f", image, "-d", "--lazy").expect(0)
+    target.adopt()
+    target.check()
+
+
+if __name__ == "__main__":
+    sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_damaged,
+                       dump_meanwhile, target_killed, both_at_once))
