@@ -142,6 +142,27 @@ class Filler {
   FillTotals totals_;
 };
 
+/// The blocks of mappings that are filled now, as ranges of indices.
+std::vector<std::pair<size_t, size_t>> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan) {
+  const auto [begin, end] = image.blocks_of(process.space);
+  const auto& blocks = image.blocks();
+  std::vector<std::pair<size_t, size_t>> out;
+  size_t at = begin;
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] != Supply::kWrite && plan.supply[i] != Supply::kCopy) continue;
+    auto first_from = [&](uint64_t address) {
+      auto before = [](const auto& block, uint64_t a) { return address_of(block) < a; };
+      return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at), blocks.begin() + static_cast<ptrdiff_t>(end), address, before) - blocks.begin());
+    };
+    const size_t first = first_from(process.maps[i].start & ~(store::kBlockSize - 1)), last = first_from(process.maps[i].end);
+    if (first == last) continue;
+    if (!out.empty() && out.back().second == first) out.back().second = last;
+    else out.emplace_back(first, last);
+    at = last;
+  }
+  return out;
+}
+
 /// Past the blocks from `first` on that lie in one piece of kJobSize.
 size_t end_of_job(const std::vector<store::ImageReader::ResolvedBlock>& blocks, size_t first, size_t last) {
   const uint64_t piece = blocks[first].address / kJobSize;
@@ -184,7 +205,7 @@ Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPl
 Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid,
                                int userfault, ProgressSink& progress, const Cancel& cancel) {
   if (!plan.has(Supply::kWrite) && !plan.has(Supply::kCopy)) return FillTotals();
-  auto [begin, end] = image.blocks_of(process.space);
+  const auto ranges = blocks_to_fill(image, process, plan);
   std::atomic<uint64_t> pages{0}, bytes{0};
   auto fill = [&](size_t first, size_t last) -> Result<void> {
     CKPT_TRY(cancel.check());
@@ -195,15 +216,20 @@ Result<FillTotals> fill_memory(const store::ImageReader& image, const store::Pro
     return {};
   };
   constexpr size_t kNotWorthThreads = 64;
-  if (end - begin <= kNotWorthThreads) {
-    if (begin < end) CKPT_TRY(fill(begin, end));
+  size_t count = 0;
+  for (const auto& [first, last] : ranges) count += last - first;
+  if (count <= kNotWorthThreads) {
+    for (const auto& [first, last] : ranges) CKPT_TRY(fill(first, last));
     return FillTotals{pages, bytes};
   }
   WorkerPool pool;
-  for (size_t first = begin; first < end;) {
-    const size_t last = end_of_job(image.blocks(), first, end);
-    if (!pool.submit([&fill, first, last] { return fill(first, last); })) break;
-    first = last;
+  bool going_on = true;
+  for (const auto& [begin, end] : ranges) {
+    for (size_t first = begin; going_on && first < end;) {
+      const size_t last = end_of_job(image.blocks(), first, end);
+      going_on = pool.submit([&fill, first, last] { return fill(first, last); });
+      first = last;
+    }
   }
   CKPT_TRY(pool.finish());
   return FillTotals{pages, bytes};

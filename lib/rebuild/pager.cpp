@@ -38,7 +38,8 @@ void become_a_process_of_its_own(const std::vector<int>& keep) {
   sigset_t all;
   sigfillset(&all);
   sigprocmask(SIG_SETMASK, &all, nullptr);
-  ::setsid();
+  // Out of reach of what is sent to ckpt's group.
+  ::setpgid(0, 0);
   (void)!::chdir("/");
   ::prctl(PR_SET_NAME, "ckpt-lazy", 0, 0, 0);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
@@ -48,7 +49,6 @@ void become_a_process_of_its_own(const std::vector<int>& keep) {
   (void)io::write_file("/proc/self/oom_score_adj", "-1000");
 }
 
-/// Pages of the image that a memory has, with what is near its hot addresses first.
 void add_memory(PagerService& service, const store::ImageReader& image, PagedMemory& paged) {
   auto [first, last] = image.blocks_of(paged.space);
   auto memory = std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, first, last);
@@ -56,7 +56,7 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
   for (const Range& range : paged.ranges) memory->add(range.first, base + range.first, range.second - range.first);
   std::vector<uint64_t> hot;
   for (uint64_t address : paged.hot) hot.push_back(base + address);
-  service.add(std::move(memory), order_of_blocks(image, first, last, hot));
+  service.add(std::move(memory), std::move(hot));
 }
 
 [[noreturn]] void run_pager(const store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
@@ -72,7 +72,7 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
   state.poison = std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
   auto guardian = start_guardian(state, log);
   if (!guardian) ::_exit(1);
-  PagerService service(log, state);
+  PagerService service(image, log, state);
   for (PagedMemory& memory : memories) add_memory(service, image, memory);
   service.run(std::move(*guardian), UniqueFd(go), [&] {
     (void)!::write(ready, "", 1);

@@ -103,6 +103,7 @@ void refuse_all(bool poison) {
 
 [[noreturn]] void guard(int pager, const PagerState& state, const PagerLog& log) {
   ::prctl(PR_SET_NAME, "ckpt-guard", 0, 0, 0);
+  ::setpgid(0, 0);  // what kills the pager's group does not kill it
   pollfd end{pager, POLLIN, 0};
   while (::poll(&end, 1, -1) < 0 && errno == EINTR) {
   }

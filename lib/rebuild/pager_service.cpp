@@ -17,10 +17,13 @@ namespace ckpt::rebuild {
 
 namespace {
 
-/// Blocks that a thread takes at a time: 1 MiB, which a disk reads at its full speed.
-constexpr size_t kBlocksInJob = 16;
+/// What a thread takes at a time: a disk reads as much at its full speed, and the threads stay out of each other's page tables.
+constexpr uint64_t kJobSize = 2 << 20;
 constexpr int kAgainMs = 1, kLookForEndMs = 500;
 constexpr uint64_t kMostProblems = 20;
+
+/// Of the calling thread; threads that it makes have the same.
+void set_niceness(int value) { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), value); }
 
 }  // namespace
 
@@ -45,20 +48,31 @@ std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t fi
   return near;
 }
 
-void PagerService::add(std::unique_ptr<PagerMemory> memory, std::vector<uint32_t> order) {
+void PagerService::add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot) {
   Client& client = clients_.emplace_back();
   client.memory = std::move(memory);
-  client.left = order.size();
-  client.order = std::make_shared<const std::vector<uint32_t>>(std::move(order));
+  client.hot = std::move(hot);
+}
+
+/// Those that have none yet. In proportion to the memory, so not before the processes run. Under mutex_.
+void PagerService::make_orders() {
+  for (Client& client : clients_) {
+    if (std::exchange(client.ordered, true)) continue;
+    client.order = order_of_blocks(image_, client.memory->first(), client.memory->last(), client.hot);
+    client.left = client.order.size();
+    if (client.order.empty()) ::eventfd_write(wake_.get(), 1);
+  }
 }
 
 PagerService::Job PagerService::next_job() {
   std::unique_lock lock(mutex_);
   for (;;) {
+    make_orders();
     for (Client& client : clients_) {
       const size_t first = client.next;
-      if (first == client.order->size()) continue;
-      client.next = std::min(first + kBlocksInJob, client.order->size());
+      if (first == client.order.size()) continue;
+      const auto piece = [&](size_t i) { return image_.blocks()[client.order[i]].address / kJobSize; };
+      while (client.next < client.order.size() && piece(client.next) == piece(first)) ++client.next;
       return {&client, first, client.next};
     }
     if (stopping_) return {};
@@ -69,12 +83,13 @@ PagerService::Job PagerService::next_job() {
 void PagerService::do_job(const Job& job) {
   PagerMemory& memory = *job.client->memory;
   for (size_t i = job.first; i < job.last; ++i) {
-    while (memory.supply((*job.client->order)[i]) == PagerMemory::Outcome::kAgain) ::usleep(50);
+    while (memory.supply(job.client->order[i]) == PagerMemory::Outcome::kAgain) ::usleep(50);
   }
   if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
 }
 
 void PagerService::bring_in() {
+  set_niceness(0);
   while (true) {
     const Job job = next_job();
     if (job.client == nullptr) return;
@@ -89,8 +104,7 @@ void PagerService::receive(Client& client) {
         std::lock_guard lock(mutex_);
         Client& added = clients_.emplace_back();
         added.memory = std::move(child);
-        added.order = client.order;
-        added.left = client.order->size();
+        added.hot = client.hot;
         changed_.notify_all();
       });
 }
@@ -165,12 +179,7 @@ void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(
   guardian_ = std::move(guardian);
   go_ = std::move(go);
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  for (const Client& client : clients_) {
-    if (client.left == 0) ::eventfd_write(wake_.get(), 1);
-  }
-  // Whoever waits for an answer stands still.
-  constexpr int kFirst = -20;
-  ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), kFirst);
+  set_niceness(-20);  // whoever waits for an answer stands still
   serving();
   do {
     answer_waiting();

@@ -17,10 +17,10 @@ namespace ckpt::rebuild {
 
 class PagerService {
  public:
-  PagerService(const PagerLog& log, const PagerState& state) : log_(log), state_(state) {}
+  PagerService(const store::ImageReader& image, const PagerLog& log, const PagerState& state) : image_(image), log_(log), state_(state) {}
 
-  /// `order`: the blocks of the image, those first that are likely to be wanted. Before `run`.
-  void add(std::unique_ptr<PagerMemory> memory, std::vector<uint32_t> order);
+  /// `hot`: addresses in the image that are likely to be wanted first. Before `run`.
+  void add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot);
   /// Until nothing is missing anywhere. `serving` is called once answers are given; pages that nobody asks for wait for the
   /// other end of `go` to be closed: whoever builds the processes needs the processors until then.
   void run(UniqueFd guardian, UniqueFd go, const std::function<void()>& serving);
@@ -28,9 +28,11 @@ class PagerService {
  private:
   struct Client {
     std::unique_ptr<PagerMemory> memory;
-    std::shared_ptr<const std::vector<uint32_t>> order;
-    size_t next = 0;               ///< in `order`; under mutex_
-    std::atomic<size_t> left{0};   ///< blocks of `order` that are not in yet
+    std::vector<uint64_t> hot;
+    std::vector<uint32_t> order;  ///< under mutex_; empty until pages are brought in
+    size_t next = 0;              ///< in `order`; under mutex_
+    std::atomic<size_t> left{1};  ///< blocks of `order` that are not in yet
+    bool ordered = false;         ///< under mutex_
   };
   struct Job {
     Client* client = nullptr;
@@ -42,6 +44,7 @@ class PagerService {
   };
 
   void bring_in();
+  void make_orders();
   Job next_job();
   void do_job(const Job& job);
   void receive(Client& client);
@@ -52,6 +55,7 @@ class PagerService {
   void start_bringing_in();
   void tell_problems(Client& client);
 
+  const store::ImageReader& image_;
   const PagerLog& log_;
   const PagerState& state_;
   UniqueFd guardian_, wake_, go_;
