@@ -129,6 +129,12 @@ using Block = store::ImageReader::ResolvedBlock;
 constexpr uint64_t kAddressMask = store::space_base(1) - 1;
 
 Result<void> validate_process_block(const store::ProcessImage& image, const Block& block, size_t& next) {
+  const uint64_t start = block.address & kAddressMask;
+  // Nearly all lie in the middle of a mapping, and there are as many as the process has memory.
+  if (next < image.maps.size() && image.maps[next].kind == MappingKind::kAnonymous && image.maps[next].start <= start &&
+      start + store::kBlockSize <= image.maps[next].end) {
+    return {};
+  }
   for (uint64_t page = 0; page < store::kBlockPages; ++page) {
     if (((block.data_mask | block.zero_mask) >> page & 1) == 0) continue;
     uint64_t address = (block.address & kAddressMask) + page * store::kPageSize;
@@ -260,12 +266,15 @@ Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Bloc
   }
   size_t next = 0;
   int last = -1;
+  auto space = spaces.end();
   for (const Block& block : blocks) {
     const int number = static_cast<int>(block.address >> store::kSpaceShift);
-    auto space = spaces.find(number);
+    if (std::exchange(last, number) != number) {
+      space = spaces.find(number);
+      next = 0;
+    }
     // A chain keeps the pages of what has ended since an older image: nothing refers to them.
     if (space == spaces.end()) continue;
-    if (std::exchange(last, number) != number) next = 0;
     if (space->second.process != nullptr) CKPT_TRY(validate_process_block(*space->second.process, block, next));
   }
   return {};

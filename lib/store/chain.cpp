@@ -23,6 +23,9 @@ struct Resolved {
 /// `older` seen through the page map of a younger image: only the pages of its parent masks show through.
 Resolved resolve(const Resolved& older, const std::vector<PagemapRecord>& records, uint16_t image) {
   Resolved out;
+  out.blocks.reserve(records.size());
+  out.first_source.reserve(records.size() + 1);
+  out.sources.reserve(records.size());
   size_t old = 0;
   for (size_t i = 0; i < records.size();) {
     ImageReader::ResolvedBlock block;
@@ -70,6 +73,7 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
 Result<void> check_references(const std::deque<LoadedImage>& images, size_t at) {
   std::map<uint16_t, std::vector<uint64_t>> sizes;
   const LoadedImage& image = images[at];
+  if (image.manifest.parent_id.empty()) return {};  // the page map's parser has let none pass
   for (size_t i = 0; i < image.records.size(); ++i) {
     const PagemapRecord& r = image.records[i];
     if (r.ancestor == 0) continue;
