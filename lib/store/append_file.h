@@ -29,6 +29,8 @@ class AppendFile {
   /// Zeros up to the next page boundary.
   Result<void> align();
   Result<void> flush();
+  /// [first, last), flushed before, reads as zero from now on and takes no room where the file system can do that.
+  Result<void> clear(uint64_t first, uint64_t last);
   /// Flushes and makes durable.
   Result<void> sync();
 

@@ -1,9 +1,11 @@
-// The records of an image while it is written, found again by their hash: about 56 bytes a block.
+// The records of an image while it is written, found again by their hash: about 64 bytes a block.
 #pragma once
 
 #include <array>
 #include <deque>
+#include <functional>
 #include <mutex>
+#include <span>
 #include <vector>
 
 #include "lib/base/result.h"
@@ -22,20 +24,33 @@ class BlockIndex {
   };
   /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size) may be
   /// referred to before its bytes are written: a writer whose write fails never commits.
-  Added add(const PagemapRecord& record);
+  /// `round`: that in which it was copied ahead (ImageWriter::add_ahead), or kFinal.
+  Added add(const PagemapRecord& record, uint16_t round = kFinal);
+  static constexpr uint16_t kFinal = 0xffff;
 
-  /// All records in the order of the page map, references resolved. Empties the index; no thread may be adding. A page
-  /// that was added twice is kBug.
-  Result<std::vector<PagemapRecord>> take();
+  /// What `take` found of the rounds: pages that count in the end.
+  struct AheadTotals {
+    uint64_t data = 0, zero = 0;
+  };
+  /// All records as the page map has them, references resolved, the rounds settled. `parent_pages`: of which pages of the
+  /// block at an address the parent says something. Empties the index; no thread may be adding. A page that was added
+  /// twice, other than ahead, is kBug.
+  Result<std::vector<PagemapRecord>> take(const std::function<uint16_t(uint64_t)>& parent_pages, AheadTotals& ahead);
 
  private:
   /// Marks, in memory only, a record whose chunk is that of the record numbered `offset` in its shard.
   static constexpr Codec kRepeat = Codec{0xff};
 
+  struct Entry {
+    PagemapRecord record;
+    uint16_t round = kFinal;
+  };
+  static Result<void> settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out, AheadTotals& ahead);
+
   struct Shard {
     std::mutex mutex;
-    std::deque<PagemapRecord> records;  ///< addresses of its elements stay
-    std::vector<uint32_t> slots;        ///< open addressing, record number + 1, 0: free; a power of two
+    std::deque<Entry> entries;          ///< addresses of its elements stay
+    std::vector<uint32_t> slots;        ///< open addressing, entry number + 1, 0: free; a power of two
     size_t chunks = 0;                  ///< slots in use
 
     uint32_t* find_slot(const PagemapRecord& record);

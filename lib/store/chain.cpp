@@ -20,7 +20,7 @@ struct Resolved {
   std::vector<Source> sources;
 };
 
-/// `older` seen through the page map of a younger image: only the pages of its parent masks show through.
+/// `older` seen through the page map of a younger image: only the pages that it leaves to its parent show through.
 Resolved resolve(const Resolved& older, const std::vector<PagemapRecord>& records, uint16_t image) {
   Resolved out;
   out.blocks.reserve(records.size());
@@ -30,13 +30,14 @@ Resolved resolve(const Resolved& older, const std::vector<PagemapRecord>& record
   for (size_t i = 0; i < records.size();) {
     ImageReader::ResolvedBlock block;
     block.address = records[i].address;
-    uint16_t parent = 0;
+    uint16_t parent = 0xffff;  // pages on which the records so far have not decided
     for (; i < records.size() && records[i].address == block.address; ++i) {
       const PagemapRecord& r = records[i];
-      block.data_mask |= r.data_mask;
-      block.zero_mask |= r.zero_mask;
-      parent |= r.parent_mask;
-      if (r.data_mask != 0) out.sources.push_back({static_cast<uint32_t>(i), image, r.data_mask});
+      const uint16_t data = r.data_mask & parent;
+      block.data_mask |= data;
+      block.zero_mask |= r.zero_mask & parent;
+      parent &= r.parent_mask;
+      if (data != 0) out.sources.push_back({static_cast<uint32_t>(i), image, data});
     }
     while (old < older.blocks.size() && older.blocks[old].address < block.address) ++old;
     if (parent != 0 && old < older.blocks.size() && older.blocks[old].address == block.address) {

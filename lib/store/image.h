@@ -35,7 +35,7 @@ struct Block {
   uint64_t address = 0;      ///< of the block's first page, a multiple of kBlockSize; its upper 16 bits name the memory space
   uint16_t data_mask = 0;    ///< pages whose bytes follow
   uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
-  uint16_t parent_mask = 0;  ///< pages unchanged since the parent image
+  uint16_t parent_mask = 0;  ///< pages unchanged since they were copied ahead, or since the parent image
   ByteSpan data;             ///< the pages of data_mask, in order, packed; borrowed until the call returns
   ByteSpan frame{};          ///< `data` as one zstd frame, where it is at hand: stored instead of one made anew
 };
@@ -84,6 +84,10 @@ class ImageWriter {
   virtual ~ImageWriter() = default;
 
   virtual Result<void> add_block(const Block& block) = 0;
+  /// Pages copied ahead, in numbered rounds, while the process was still changing them: all before the first `add_block`,
+  /// and none of a block twice in a round. What a later `add_block` names in its parent mask is taken from the latest round that
+  /// has it, else from the parent; everything else of the rounds is dropped. No parent mask here.
+  virtual Result<void> add_ahead(const Block& block, unsigned round) = 0;
   /// Appends to the file "xstate" or "pipes"; returns the offset.
   virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
   virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;

@@ -50,7 +50,8 @@ class Writer final : public ImageWriter {
       : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), parent_lock_(std::move(parent_lock)), chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt), xstate_(std::move(xstate)),
         pipes_(std::move(pipes)), lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
-  Result<void> add_block(const Block& block) override;
+  Result<void> add_block(const Block& block) override { return add(block, BlockIndex::kFinal); }
+  Result<void> add_ahead(const Block& block, unsigned round) override;
   Result<uint64_t> append_xstate(ByteSpan data) override { return append(xstate_, data); }
   Result<uint64_t> append_pipe(ByteSpan data) override { return append(pipes_, data); }
   Totals totals() const override;
@@ -58,13 +59,15 @@ class Writer final : public ImageWriter {
 
  private:
   Result<void> check(const Block& block) const;
-  Result<void> store_block(const Block& block, uint16_t zero);
+  Result<void> add(const Block& block, uint16_t round);
+  Result<void> store_block(const Block& block, uint16_t zero, uint16_t round);
   bool parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const;
   bool chain_has(PagemapRecord& record) const;
   Result<void> store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed, ByteSpan frame);
   std::unique_lock<std::mutex> take_lane(Lane*& lane);
   Result<void> open_file(Lane& lane);
   Result<uint64_t> append(AppendFile& file, ByteSpan data);
+  Result<void> clear_outdated(const std::vector<PagemapRecord>& records);
   Result<AppendFile> write_pagemap();
   Result<void> make_durable(Manifest& manifest);
   Result<void> fill_in(Manifest& manifest) const;
@@ -96,6 +99,7 @@ class Writer final : public ImageWriter {
   std::mutex files_mutex_;
   uint8_t files_ = 0;  ///< pages files made so far
   BlockIndex index_;
+  std::atomic<bool> ahead_{false};  ///< pages were copied ahead
   std::atomic<uint64_t> pages_data_{0}, pages_zero_{0}, bytes_written_{0};
   std::atomic<uint64_t> pages_unwritten_{0}, pages_equal_{0};  ///< as in the parent
   std::atomic<uint64_t> pages_same_space_{0}, pages_other_space_{0}, pages_elsewhere_{0}, bytes_compression_{0};
@@ -110,26 +114,33 @@ Result<void> Writer::check(const Block& block) const {
   if (block.address % kBlockSize != 0 || twice || block.data.size() != page_count(block.data_mask) * kPageSize) {
     return fail(Code::kBug, "", fmt::format("the block at {:#x} does not fit together", block.address));
   }
-  if (block.parent_mask != 0 && !parent_) return fail(Code::kBug, "", "a block refers to a parent, and the image has none");
+  if (block.parent_mask != 0 && !parent_ && !ahead_.load(kRelaxed)) return fail(Code::kBug, "", "a block refers to a parent, and the image has none");
   return {};
 }
 
-Result<void> Writer::add_block(const Block& block) {
-  if (failed_.load(kRelaxed)) return first_failure();
-  CKPT_TRY(remember(check(block)));
-  return remember(store_block(block, find_zero_pages(block.data_mask, block.data)));
+Result<void> Writer::add_ahead(const Block& block, unsigned round) {
+  CKPT_ASSERT(block.parent_mask == 0 && round < BlockIndex::kFinal);
+  ahead_.store(true, kRelaxed);
+  return add(block, static_cast<uint16_t>(round));
 }
 
-Result<void> Writer::store_block(const Block& block, uint16_t zero) {
+Result<void> Writer::add(const Block& block, uint16_t round) {
+  if (failed_.load(kRelaxed)) return first_failure();
+  CKPT_TRY(remember(check(block)));
+  return remember(store_block(block, find_zero_pages(block.data_mask, block.data), round));
+}
+
+Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t round) {
+  const bool counts = round == BlockIndex::kFinal;  // of the rounds ahead only the end tells what counts
   PagemapRecord record;
   record.address = block.address;
   record.zero_mask = block.zero_mask | zero;
   record.parent_mask = block.parent_mask;
-  pages_zero_.fetch_add(page_count(record.zero_mask), kRelaxed);
+  if (counts) pages_zero_.fetch_add(page_count(record.zero_mask), kRelaxed);
   pages_unwritten_.fetch_add(page_count(record.parent_mask), kRelaxed);
   const uint16_t keep = block.data_mask & static_cast<uint16_t>(~zero);
   if (keep == 0) {
-    if (record.all_pages() != 0) index_.add(record);
+    if (record.all_pages() != 0) index_.add(record, round);
     return {};
   }
   Lane* lane = nullptr;
@@ -142,21 +153,22 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero) {
   trace::Span hashing("hash");
   const Hash128 hash = xxh3_128(packed);
   hashing.end();
-  if (parent_has(record.address, keep, hash)) {
+  // Below pages copied ahead the parent's would not be seen.
+  if (!ahead_.load(kRelaxed) && parent_has(record.address, keep, hash)) {
     record.parent_mask |= keep;
     pages_equal_.fetch_add(page_count(keep), kRelaxed);
-    index_.add(record);
+    index_.add(record, round);
     return {};
   }
   record.data_mask = keep;
   record.hash = hash;
-  pages_data_.fetch_add(page_count(keep), kRelaxed);
+  if (counts) pages_data_.fetch_add(page_count(keep), kRelaxed);
   if (chain_has(record)) {
     pages_elsewhere_.fetch_add(page_count(keep), kRelaxed);
-    index_.add(record);
+    index_.add(record, round);
     return {};
   }
-  const BlockIndex::Added added = index_.add(record);
+  const BlockIndex::Added added = index_.add(record, round);
   if (added.fresh != nullptr) return store_chunk(*lane, *added.fresh, packed, zero == 0 ? block.frame : ByteSpan());
   const bool same_space = added.first_address >> kSpaceShift == record.address >> kSpaceShift;
   (same_space ? pages_same_space_ : pages_other_space_).fetch_add(page_count(keep), kRelaxed);
@@ -252,8 +264,39 @@ ImageWriter::Totals Writer::totals() const {
   return out;
 }
 
+/// Gives back what chunks take up that no record refers to any more.
+Result<void> Writer::clear_outdated(const std::vector<PagemapRecord>& records) {
+  std::vector<std::vector<std::pair<uint64_t, uint64_t>>> used(files_);
+  for (const PagemapRecord& r : records) {
+    if (r.data_mask != 0 && r.ancestor == 0) used[r.file].emplace_back(r.offset, r.offset + r.stored_length());
+  }
+  for (Lane& lane : lanes_) {
+    if (!lane.file) continue;
+    CKPT_TRY(lane.file->flush());
+    auto& chunks = used[lane.file_number];
+    std::sort(chunks.begin(), chunks.end());
+    uint64_t end = 0;
+    for (const auto& [first, last] : chunks) {
+      if (first > end) CKPT_TRY(lane.file->clear(end, first));
+      end = std::max(end, last);
+    }
+    if (lane.file->size() > end) CKPT_TRY(lane.file->clear(end, lane.file->size()));
+  }
+  return {};
+}
+
 Result<AppendFile> Writer::write_pagemap() {
-  CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take());
+  auto parent_pages = [&](uint64_t address) -> uint16_t {
+    std::optional<size_t> block = parent_ ? parent_->find(address) : std::nullopt;
+    return block ? static_cast<uint16_t>(parent_->blocks[*block].data_mask | parent_->blocks[*block].zero_mask) : uint16_t{0};
+  };
+  BlockIndex::AheadTotals ahead;
+  CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take(parent_pages, ahead));
+  pages_data_.fetch_add(ahead.data, kRelaxed), pages_zero_.fetch_add(ahead.zero, kRelaxed);
+  if (ahead_.load(kRelaxed)) {
+    pages_unwritten_.fetch_sub(ahead.data + ahead.zero, kRelaxed);
+    CKPT_TRY(clear_outdated(records));
+  }
   CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), kPagemapName, AppendFile::Kind::kHashed));
   CKPT_TRY(file.append(as_bytes(pagemap_header(records.size()))));
   ByteSpan bytes = std::as_bytes(std::span(records));

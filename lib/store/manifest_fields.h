@@ -326,6 +326,14 @@ void describe(A& a, typename A::template Of<Savings> s) {
 template <class A>
 void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("frozen_us", s.frozen_us);
+  a.number("stops_us", s.stops_us);
+  a.list("rounds", s.rounds, [](auto& sub, auto& round) {
+    sub.number("pages", round.pages);
+    sub.number("us", round.us);
+  });
+  a.number("target_faults", s.target_faults);
+  a.number("target_ran_us", s.target_ran_us);
+  a.number("target_waited_us", s.target_waited_us);
   a.number("pages_scanned", s.pages_scanned);
   a.number("pages_copied", s.pages_copied);
   a.number("pages_zero", s.pages_zero);

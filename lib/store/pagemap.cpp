@@ -14,7 +14,7 @@ namespace ckpt::store {
 namespace {
 
 constexpr char kMagic[8] = {'C', 'K', 'P', 'T', 'P', 'M', 'A', 'P'};
-constexpr uint32_t kVersion = 2;
+constexpr uint32_t kVersion = 3;
 
 struct Header {
   char magic[8];
@@ -25,8 +25,6 @@ struct Header {
   uint64_t record_count;
 };
 static_assert(sizeof(Header) == 32);
-
-unsigned lowest_page(uint16_t mask) { return static_cast<unsigned>(std::countr_zero(mask)); }
 
 /// What is wrong with what a record says of its bytes, or null.
 const char* check_storage(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
@@ -79,7 +77,7 @@ Result<void> PagemapParser::take_header(const std::byte* raw) {
     return fail(Code::kUnsupported, "pagemap", fmt::format("has version {}, this ckpt knows {}", header.version, kVersion));
   }
   if (header.record_size != sizeof(PagemapRecord) || header.page_size != kPageSize || header.block_size != kBlockSize) {
-    return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 2");
+    return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 3");
   }
   // Record numbers are kept in 32 bits: 2^32 blocks are 256 TiB of address space, more than a process has.
   if (header.record_count > std::numeric_limits<uint32_t>::max()) return fail(Code::kAnswerNo, "pagemap", "promises too many records");
@@ -97,18 +95,24 @@ Result<void> PagemapParser::take_record(const PagemapRecord& r) {
   if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0) {
     return damaged("a page is given twice");
   }
-  if ((r.parent_mask != 0 || r.ancestor != 0) && !has_parent_) return damaged("it refers to a parent, and the image has none");
+  if (r.ancestor != 0 && !has_parent_) return damaged("it refers to a parent, and the image has none");
   if (const char* what = check_storage(r, pages_sizes_)) return damaged(what);
-  if (!records_.empty()) {
-    const PagemapRecord& last = records_.back();
-    if (r.address < last.address) return damaged("it is out of order");
-    if (r.address > last.address) pages_here_ = 0;
-    else if ((r.all_pages() & pages_here_) != 0) return damaged("a page is given twice");
-    else if (lowest_page(r.all_pages()) < lowest_page(last.all_pages())) return damaged("it is out of order");
+  if (records_.empty() || r.address > records_.back().address) {
+    CKPT_TRY(end_stack());
+  } else if (r.address < records_.back().address) {
+    return damaged("it is out of order");
+  } else {
+    if ((r.all_pages() & records_.back().parent_mask) == 0) return damaged("it is hidden by those before it");
+    if ((r.parent_mask & ~records_.back().parent_mask) != 0) return damaged("it reaches below what hides it");
   }
-  pages_here_ |= r.all_pages();
   records_.push_back(r);
   return {};
+}
+
+/// What the lowest record of a block leaves open is the parent's.
+Result<void> PagemapParser::end_stack() const {
+  if (records_.empty() || records_.back().parent_mask == 0 || has_parent_) return {};
+  return fail(Code::kAnswerNo, "pagemap", fmt::format("record {}: it refers to a parent, and the image has none", records_.size() - 1));
 }
 
 Result<void> PagemapParser::feed(ByteSpan bytes) {
@@ -141,6 +145,7 @@ Result<std::vector<PagemapRecord>> PagemapParser::finish() {
   if (!partial_.empty() || records_.size() != expected_) {
     return fail(Code::kAnswerNo, "pagemap", fmt::format("truncated: {} records of {}", records_.size(), expected_));
   }
+  CKPT_TRY(end_stack());
   return std::move(records_);
 }
 

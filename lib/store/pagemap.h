@@ -2,15 +2,19 @@
 //
 //   header, 32 bytes
 //     0  char[8]  magic "CKPTPMAP"          16  uint32  page size, 4096
-//     8  uint32   version, 2                20  uint32  block size, 65536
+//     8  uint32   version, 3                20  uint32  block size, 65536
 //    12  uint32   record size, 48           24  uint64  number of records
-//   records, 48 bytes each, by address, then by their lowest page
+//   records, 48 bytes each, by address; several of one address form a stack, the top first
 //     0  uint64   address of the block      16  byte[16] XXH3-128 of the packed pages before compression (low half first)
 //     8  uint16   data mask                 32  uint64   offset in the pages file
 //    10  uint16   zero mask                 40  uint16   stored length, less one
 //    12  uint16   parent mask               42  uint16   whose chunk it is: 0 this image's, n that of its nth ancestor
 //    14  uint8    codec: 0 raw, 1 zstd      44  uint32   codec zstd: low 32 bits of XXH3-128 of the stored bytes; raw: 0
 //    15  uint8    pages file: 0 "pages", n "pages.n"
+//
+// The top record of an address decides on every page of the block. What its parent mask names is decided by the next one
+// below, and what that of the last one names by the parent image. A page named by no mask: the image says nothing of it.
+// So pages that were copied in rounds lie below what was copied last, and what they have outdated stays unseen.
 #pragma once
 
 #include <cstdint>
@@ -72,6 +76,7 @@ class PagemapParser {
  private:
   Result<void> take_header(const std::byte* raw);
   Result<void> take_record(const PagemapRecord& record);
+  Result<void> end_stack() const;
   Error damaged(const std::string& what) const;
 
   std::vector<uint64_t> pages_sizes_;
@@ -80,7 +85,6 @@ class PagemapParser {
   uint64_t expected_ = 0;
   std::vector<std::byte> partial_;
   std::vector<PagemapRecord> records_;
-  uint16_t pages_here_ = 0;  ///< pages of all records so far at the last record's address
 };
 
 }  // namespace ckpt::store

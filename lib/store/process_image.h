@@ -342,7 +342,6 @@ struct HostFacts {
   bool operator==(const HostFacts&) const = default;
 };
 
-/// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
 /// Memory that came to an image and took no room in its pages files: bytes, by the reason.
 struct Savings {
   uint64_t zero = 0;              ///< pages that are zero
@@ -355,8 +354,19 @@ struct Savings {
   bool operator==(const Savings&) const = default;
 };
 
+/// One round of copying ahead, while the process went on.
+struct CaptureRound {
+  uint64_t pages = 0, us = 0;
+  bool operator==(const CaptureRound&) const = default;
+};
+
+/// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
 struct CaptureStats {
-  uint64_t frozen_us = 0;
+  uint64_t frozen_us = 0;      ///< of the one stop that the image is of
+  uint64_t stops_us = 0;       ///< all the short stops beside it: to begin tracking, between rounds, to end a snapshot
+  std::vector<CaptureRound> rounds;
+  uint64_t target_faults = 0;  ///< page faults of the processes while they ran and were captured
+  uint64_t target_ran_us = 0, target_waited_us = 0;  ///< the same time: on a processor, and waiting for one
   uint64_t pages_scanned = 0, pages_copied = 0, pages_zero = 0, pages_unchanged = 0;
   uint64_t bytes_memory = 0;   ///< read from the target
   uint64_t bytes_written = 0;  ///< to the image

@@ -173,6 +173,7 @@ Result<std::vector<PagemapRecord>> parse(const std::vector<PagemapRecord>& recor
 
 TEST_CASE("page map: sound records come back however the bytes are cut") {
   std::vector<PagemapRecord> records = {raw_record(kBase, 1, 0), raw_record(kBase, 6, 4096), raw_record(kBase + kBlockSize, 0xffff, 65536)};
+  records[0].parent_mask = 6;
   for (size_t step : {size_t{1}, size_t{7}, size_t{48}, size_t{1000}}) {
     auto again = parse(records, 3, step);
     REQUIRE_MESSAGE(again, why(again));
@@ -208,8 +209,12 @@ TEST_CASE("page map: records that lie are refused") {
   refused([](PagemapRecord& r) { r.data_mask = 0, r.zero_mask = 1, r.hash = {}, r.offset = 0, r.length_less_one = 0, r.ancestor = 1; },
           "no page that has them");
   refused([](PagemapRecord& r) { r.ancestor = 1, r.offset = 1; }, "not aligned");
-  CHECK(why(parse({good, good}, 2)).find("given twice") != std::string::npos);
-  CHECK(why(parse({raw_record(kBase, 2, 0), raw_record(kBase, 1, 0)}, 2)).find("out of order") != std::string::npos);
+  CHECK(why(parse({good, good}, 2)).find("hidden") != std::string::npos);
+  PagemapRecord over = raw_record(kBase, 1, 0), under = raw_record(kBase, 2, 0);
+  over.parent_mask = 2, under.parent_mask = 4;
+  CHECK(why(parse({over, under}, 2)).find("reaches below") != std::string::npos);
+  under.parent_mask = 0;
+  CHECK(parse({over, under}, 2));
   CHECK(why(parse({raw_record(kBase + kBlockSize, 2, 0), good}, 2)).find("out of order") != std::string::npos);
   CHECK(why(parse({good}, 2)).find("truncated") != std::string::npos);
   CHECK(why(parse({good}, 0)).find("follows the last") != std::string::npos);

@@ -76,8 +76,9 @@ inline Memory resolve(const Memory& parent, const Pages& pages) {
   return out;
 }
 
-/// Adds the pages block by block; `keep` chooses the pages of a block that this call is about.
-inline Result<void> add_pages(ImageWriter& writer, const Pages& pages, uint16_t keep = 0xffff) {
+/// Gives the pages to `add` block by block; `keep` chooses the pages of a block that this call is about.
+template <class Add>
+Result<void> for_blocks(const Pages& pages, uint16_t keep, Add add) {
   for (auto it = pages.begin(); it != pages.end();) {
     Block block;
     block.address = it->first / kBlockSize * kBlockSize;
@@ -92,9 +93,12 @@ inline Result<void> add_pages(ImageWriter& writer, const Pages& pages, uint16_t 
       data.insert(data.end(), it->second.data.begin(), it->second.data.end());
     }
     block.data = data;
-    CKPT_TRY(writer.add_block(block));
+    CKPT_TRY(add(block));
   }
   return {};
+}
+inline Result<void> add_pages(ImageWriter& writer, const Pages& pages, uint16_t keep = 0xffff) {
+  return for_blocks(pages, keep, [&](const Block& block) { return writer.add_block(block); });
 }
 
 inline Manifest small_manifest() {

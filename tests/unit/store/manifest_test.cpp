@@ -240,8 +240,12 @@ class Fill {
     all(hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size);
   }
   void one(CaptureStats& v) {
-    auto& [frozen, scanned, copied, zero, unchanged, memory, written, saved, phases] = v;
-    all(frozen, scanned, copied, zero, unchanged, memory, written, saved, phases);
+    auto& [frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, saved, phases] = v;
+    all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, saved, phases);
+  }
+  void one(CaptureRound& v) {
+    auto& [pages, us] = v;
+    all(pages, us);
   }
   void one(Savings& v) {
     auto& [zero, same, other, unwritten, equal, elsewhere, compression] = v;
