@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
+
 #include <nlohmann/json.hpp>
 
 #include "cli/trace_flag.h"
@@ -30,13 +32,36 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   add_action_flags(app, flags.options.actions);
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")->check(CLI::PositiveNumber)->type_name("SECONDS");
+  app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)")->type_name("N|auto");
+  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)")->check(CLI::Range(0, 1000))->type_name("N");
+  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 10)")
+      ->check(CLI::PositiveNumber)->type_name("MS");
+  app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
+      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
+  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt may use (default 256M)")
+      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
   add_trace_flag(app, flags.trace);
 }
 
+namespace {
+
+Result<std::optional<unsigned>> parse_rounds(const std::string& text) {
+  constexpr unsigned kMost = 1000;
+  unsigned rounds = 0;
+  if (text == "auto") return std::optional<unsigned>();
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rounds);
+  if (error == std::errc() && end == text.data() + text.size() && rounds <= kMost) return std::optional<unsigned>(rounds);
+  return fail(Code::kUsage, "--rounds " + text, "is neither auto nor a number up to 1000");
+}
+
+}  // namespace
+
 Result<void> finish_dump_flags(DumpFlags& flags) {
+  CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds(flags.rounds));
+  flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   for (const std::string& dir : {flags.dir, flags.prev}) {
     if (dir.find("://") != std::string::npos) return fail(Code::kUnsupported, dir, "images on other machines are not supported yet");
   }
@@ -49,17 +74,43 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   return {};
 }
 
+namespace {
+
+std::string frozen_text(const store::CaptureStats& stats) {
+  return human_us(stats.frozen_us) + (stats.stops_us == 0 ? "" : ", and " + human_us(stats.stops_us) + " in short stops beside it");
+}
+
+std::string rounds_text(const store::CaptureStats& stats) {
+  std::string out;
+  for (const store::CaptureRound& round : stats.rounds)
+    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(round.pages * store::kPageSize), human_us(round.us));
+  return out.empty() ? "nothing" : out;
+}
+
+/// What the capture cost the processes that ran meanwhile.
+std::string load_text(const store::CaptureStats& stats) {
+  const uint64_t ready = stats.target_ran_us + stats.target_waited_us;
+  return fmt::format("{} page faults; {} on a processor, {} waiting for one ({:.0f} %)", stats.target_faults, human_us(stats.target_ran_us),
+                     human_us(stats.target_waited_us), ready == 0 ? 0.0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready));
+}
+
+}  // namespace
+
 void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report) {
   const store::Manifest& manifest = report.manifest;
   const store::CaptureStats& stats = manifest.stats;
   if (context.out.json()) {
     nlohmann::ordered_json phases;
     for (const auto& [name, us] : stats.phases_us) phases[name] = us;
+    nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
+    for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
     nlohmann::ordered_json doc = {
         {"schema", std::string("ckpt.") + verb + "/1"}, {"event", "done"}, {"pid", manifest.tree.root().pid},
         {"processes", manifest.tree.processes.size()},
         {"image", report.dir.string()}, {"id", manifest.id}, {"parent", manifest.parent_path},
-        {"frozen_us", stats.frozen_us}, {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
+        {"frozen_us", stats.frozen_us}, {"stops_us", stats.stops_us}, {"rounds", rounds},
+        {"target_faults", stats.target_faults}, {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
+        {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
         {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
         {"bytes_written", stats.bytes_written}, {"phases_us", phases}, {"tracked", report.tracked},
         {"tracking_armed", report.armed}, {"target_state", report.target_state}};
@@ -75,11 +126,13 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
       {"process", fmt::format("{} ({})", manifest.tree.root().pid, arguments.empty() ? "?" : arguments[0]) +
                       (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
       {"image", report.dir.string() + (manifest.parent_path.empty() ? "" : "  (parent " + manifest.parent_path + ")")},
-      {"frozen", human_us(stats.frozen_us)},
+      {"frozen", frozen_text(stats)},
+      {"ahead", rounds_text(stats)},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned, pages(stats.pages_copied),
                             stats.pages_zero, stats.pages_unchanged)},
       {"written", human_bytes(stats.bytes_written)},
       {"phases", phases},
+      {"meanwhile", load_text(stats)},
       {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
   });
 }

@@ -16,6 +16,8 @@ struct DumpFlags {
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;
   double timeout_s = 10;
+  std::string rounds = "auto";
+  double downtime_goal_ms = 10;
 };
 void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets);
 void add_action_flags(CLI::App& app, engine::Actions& actions);

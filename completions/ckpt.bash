@@ -24,6 +24,11 @@ _ckpt() {
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--max-rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--downtime-goal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--max-cow) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -42,6 +47,11 @@ _ckpt() {
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--max-rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--downtime-goal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--max-cow) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--no-compress) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -102,8 +112,8 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore check list squash rm convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;

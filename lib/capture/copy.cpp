@@ -1,14 +1,17 @@
 #include "lib/capture/copy.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cerrno>
-#include <iterator>
+#include <mutex>
 
 #include <unistd.h>
 
+#include "lib/base/clock.h"
 #include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
+#include "lib/proc/priority.h"
 #include "lib/proc/remote_memory.h"
 
 namespace ckpt::capture {
@@ -81,28 +84,23 @@ Result<void> read_batch(const Batch& batch, MutableByteSpan buffer) {
   return proc::read_ranges(batch.part->pid, ranges, buffer);
 }
 
-Result<void> add_batch(const Batch& batch, ByteSpan data, store::ImageWriter& writer) {
+/// Gives each block with its data to `add`.
+template <class Add>
+Result<void> add_batch(const Batch& batch, ByteSpan data, Add add) {
   trace::Span span("store");
   span.bytes(data.size());
   const uint64_t base = store::space_base(batch.part->space);
   for (const BlockPlan& block : batch.blocks) {
     size_t size = data_size(block);
-    CKPT_TRY(writer.add_block({base + block.address, block.data_mask, 0, block.parent_mask, data.first(size)}));
+    CKPT_TRY(add(store::Block{base + block.address, block.data_mask, 0, block.parent_mask, data.first(size)}));
     data = data.subspan(size);
   }
   return {};
 }
 
-size_t total_bytes(const std::vector<Part>& parts) {
-  size_t out = 0;
-  for (const Part& part : parts) out += Batch{&part, part.blocks}.bytes();
-  return out;
-}
-
 /// Runs `job(batch, offset of its data)` for every batch on a pool.
 template <class Job>
-Result<void> for_batches(const std::vector<Part>& parts, unsigned workers, const Cancel* cancel, Job job) {
-  WorkerPool pool(workers);
+Result<void> for_batches(const std::vector<Part>& parts, WorkerPool& pool, const Cancel* cancel, Job job) {
   size_t offset = 0;
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
@@ -115,17 +113,87 @@ Result<void> for_batches(const std::vector<Part>& parts, unsigned workers, const
   return pool.finish();
 }
 
+auto adder(store::ImageWriter& writer) {
+  return [&writer](const store::Block& block) { return writer.add_block(block); };
+}
+
+/// One memory a worker, used again for every batch.
+MutableByteSpan batch_buffer(size_t size) {
+  thread_local std::vector<std::byte> buffer(kBatchBlocks * kBlockSize);
+  return MutableByteSpan(buffer.data(), size);
+}
+
+/// Reads what can be read of a batch that failed as a whole, block by block, and tells what cannot.
+class AheadReader {
+ public:
+  AheadReader(unsigned round, store::ImageWriter& writer, CopiedAhead& out) : round_(round), writer_(writer), out_(out) {}
+
+  Result<void> copy(const Batch& batch) {
+    proc::be_nice();
+    MutableByteSpan data = batch_buffer(batch.bytes());
+    const uint64_t begin = monotonic_us();
+    const bool read = static_cast<bool>(read_batch(batch, data));
+    count(data.size(), monotonic_us() - begin);
+    auto add = [&](const store::Block& block) { return writer_.add_ahead(block, round_); };
+    if (read) return add_batch(batch, data, add);
+    for (const BlockPlan& block : batch.blocks) {
+      Batch one{batch.part, std::span(&block, 1)};
+      MutableByteSpan bytes = data.first(data_size(block));
+      auto got = read_batch(one, bytes);
+      if (!got && got.error().code == Code::kNotFound) return got;
+      if (got) CKPT_TRY(add_batch(one, bytes, add));
+      else miss(*batch.part, block);
+    }
+    return {};
+  }
+
+ private:
+  void count(uint64_t bytes, uint64_t us) {
+    std::lock_guard lock(mutex_);
+    out_.bytes += bytes, out_.read_us += us;
+  }
+  void miss(const Part& part, const BlockPlan& block) {
+    std::lock_guard lock(mutex_);
+    out_.missed.push_back({block.address, block.address + kBlockSize, proc::page::kWritten});
+    out_.missed_space.push_back(part.space);
+  }
+
+  unsigned round_;
+  store::ImageWriter& writer_;
+  std::mutex mutex_;
+  CopiedAhead& out_;
+};
+
 }  // namespace
 
+uint64_t total_bytes(const std::vector<Part>& parts) {
+  uint64_t out = 0;
+  for (const Part& part : parts) out += Batch{&part, part.blocks}.bytes();
+  return out;
+}
+
 Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) {
-  return for_batches(parts, options.workers, options.cancel, [&](const Batch& batch, size_t) -> Result<void> {
-    thread_local std::vector<std::byte> buffer(kBatchBlocks * kBlockSize);
-    size_t size = batch.bytes();
-    CKPT_TRY(read_batch(batch, MutableByteSpan(buffer.data(), size)));
-    CKPT_TRY(add_batch(batch, ByteSpan(buffer.data(), size), writer));
-    if (options.progress != nullptr) options.progress->advance(size);
+  WorkerPool pool(options.workers);
+  return for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t) -> Result<void> {
+    if (options.nice) proc::be_nice();
+    MutableByteSpan data = batch_buffer(batch.bytes());
+    if (!data.empty()) CKPT_TRY(read_batch(batch, data));
+    CKPT_TRY(add_batch(batch, data, adder(writer)));
+    if (options.progress != nullptr) options.progress->advance(data.size());
     return {};
   });
+}
+
+Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options) {
+  CopiedAhead out;
+  AheadReader reader(round, writer, out);
+  WorkerPool pool(options.workers);
+  CKPT_TRY(for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t) -> Result<void> {
+    CKPT_TRY(reader.copy(batch));
+    if (options.progress != nullptr) options.progress->advance(batch.bytes());
+    return {};
+  }));
+  return out;
 }
 
 std::optional<Staging> Staging::make(uint64_t bytes, uint64_t limit) {
@@ -142,30 +210,44 @@ std::optional<Staging> Staging::make(uint64_t bytes, uint64_t limit) {
 
 bool Staging::fits(const std::vector<Part>& parts) const { return total_bytes(parts) <= buffer_.size(); }
 
-Result<void> Staging::read(const std::vector<Part>& parts, unsigned workers) {
+Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
   CKPT_ASSERT(fits(parts));
-  // Blocks without a page to copy are the many in a delta: not even looked at by the workers.
-  std::vector<Part> wanted;
-  size_t blocks = 0, offset = 0;
+  struct Placed {
+    Batch batch;
+    size_t offset;
+  };
+  std::vector<Placed> batches;
+  size_t total = 0;
   for (const Part& part : parts) {
-    Part& some = wanted.emplace_back(Part{part.space, part.pid, part.fd, part.shift, {}});
-    std::copy_if(part.blocks.begin(), part.blocks.end(), std::back_inserter(some.blocks), [](const BlockPlan& b) { return b.data_mask != 0; });
-    blocks += some.blocks.size();
+    for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
+      Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
+      const size_t bytes = batch.bytes();
+      if (bytes != 0) batches.push_back({batch, total});
+      total += bytes;
+    }
   }
-  auto read_at = [&](const Batch& batch, size_t at) { return read_batch(batch, MutableByteSpan(buffer_.data() + at, batch.bytes())); };
-  if (blocks > kBatchBlocks) return for_batches(wanted, workers, nullptr, read_at);
-  for (const Part& part : wanted) {  // starting threads would cost more than the copy
-    Batch batch{&part, part.blocks};
-    CKPT_TRY(read_at(batch, offset));
-    offset += batch.bytes();
-  }
-  return {};
+  // Nobody hands the batches out: a worker that waits for its next one would cost as much as a batch.
+  std::atomic<size_t> next{0};
+  auto work = [&]() -> Result<void> {
+    for (size_t i = next++; i < batches.size(); i = next++) {
+      const auto& [batch, offset] = batches[i];
+      CKPT_TRY(read_batch(batch, MutableByteSpan(buffer_.data() + offset, batch.bytes())));
+    }
+    return {};
+  };
+  constexpr size_t kAlone = 1 << 20;  // waking the workers would cost more than the copy
+  if (pool == nullptr || total <= kAlone) return work();
+  for (unsigned i = 1; i < pool->threads(); ++i) (void)pool->submit(work);
+  Result<void> own = work();
+  Result<void> others = pool->finish();
+  return own ? others : own;
 }
 
 Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const {
-  return for_batches(parts, options.workers, options.cancel, [&](const Batch& batch, size_t offset) -> Result<void> {
+  WorkerPool pool(options.workers);
+  return for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t offset) -> Result<void> {
     const size_t size = batch.bytes();
-    CKPT_TRY(add_batch(batch, ByteSpan(buffer_.data() + offset, size), writer));
+    CKPT_TRY(add_batch(batch, ByteSpan(buffer_.data() + offset, size), adder(writer)));
     if (options.progress != nullptr) options.progress->advance(size);
     return {};
   });

@@ -9,6 +9,7 @@
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/base/worker_pool.h"
 #include "lib/capture/page_plan.h"
 #include "lib/store/image.h"
 
@@ -18,6 +19,7 @@ struct CopyOptions {
   unsigned workers = 0;  ///< 0: one a core
   ProgressSink* progress = nullptr;
   const Cancel* cancel = nullptr;
+  bool nice = false;     ///< the target runs meanwhile: where it wants all processors it keeps nine tenths of them
 };
 
 /// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address = that
@@ -30,8 +32,20 @@ struct Part {
   std::vector<BlockPlan> blocks;
 };
 
+uint64_t total_bytes(const std::vector<Part>& parts);
+
 /// Reads the blocks' data pages and adds them to the image. Memory: one MiB a worker.
 Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options);
+
+/// What copying ahead found out.
+struct CopiedAhead {
+  std::vector<proc::PageRegion> missed;  ///< of space `missed_space[i]`: could not be read, since mappings went away meanwhile
+  std::vector<int> missed_space;
+  uint64_t bytes = 0;
+  uint64_t read_us = 0;                  ///< of all workers together, for the reading alone
+};
+/// As `copy_blocks`, from processes that run: the pages are handed to the image as those of a round (ImageWriter::add_ahead).
+Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options);
 
 /// Pages held in ckpt's own memory between the frozen window and the writing. The buffer is faulted in when it is made:
 /// fresh pages are the dearest part of a copy, and the target must not wait for them.
@@ -41,7 +55,7 @@ class Staging {
   static std::optional<Staging> make(uint64_t bytes, uint64_t limit);
   bool fits(const std::vector<Part>& parts) const;
   /// Inside the frozen window: nothing but copying. `parts` must fit.
-  Result<void> read(const std::vector<Part>& parts, unsigned workers);
+  Result<void> read(const std::vector<Part>& parts, WorkerPool* pool);
   /// After it: hash, compress, write what the last `read` took.
   Result<void> write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const;
 

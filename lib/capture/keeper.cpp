@@ -32,10 +32,10 @@ struct Address {
   socklen_t size = 0;
 };
 
-Address address_of(const ProcessKey& key) {
+Address address_of(const ProcessKey& key, const char* what = "keeper") {
   Address out;
   out.name.sun_family = AF_UNIX;
-  int n = std::snprintf(out.name.sun_path + 1, sizeof out.name.sun_path - 1, "ckpt-keeper/%d/%llu", key.pid,
+  int n = std::snprintf(out.name.sun_path + 1, sizeof out.name.sun_path - 1, "ckpt-%s/%d/%llu", what, key.pid,
                         static_cast<unsigned long long>(key.start_time));
   out.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
   return out;
@@ -144,6 +144,14 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
 }
 
 }  // namespace
+
+Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
+  UniqueFd socket = seqpacket_socket();
+  Address address = address_of(key, "capture");
+  if (socket && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0) return CaptureLock(std::move(socket));
+  if (errno == EADDRINUSE) return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
+  return sys_error("process " + std::to_string(key.pid), "cannot be locked against other captures");
+}
 
 Result<Keeper> Keeper::spawn() {
   int ends[2];

@@ -2,7 +2,7 @@
 // the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when its tracking is
 // taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing else.
 //
-// It listens on the abstract socket "ckpt-keeper/PID/START_TIME" and talks only to root and to its own user.
+// It listens on the abstract socket "ckpt-keeper/PID/START_TIME" (the lock is a name alike, "ckpt-capture/...") and talks only to root and to its own user.
 #pragma once
 
 #include <filesystem>
@@ -24,6 +24,17 @@ struct ProcessKey {
 struct TrackedImage {
   std::filesystem::path path;  ///< absolute
   std::string id;
+};
+
+/// One capture of a process at a time.
+class CaptureLock {
+ public:
+  /// kBusy: another ckpt has it. Ends with this one, however that ends.
+  static Result<CaptureLock> take(const ProcessKey& key);
+
+ private:
+  explicit CaptureLock(UniqueFd socket) : socket_(std::move(socket)) {}
+  UniqueFd socket_;
 };
 
 class Keeper {

@@ -26,10 +26,10 @@ void for_each_space(Tree& tree, Visit visit) {
 
 }  // namespace
 
-Result<void> number_spaces(store::TreeImage& tree, const store::TreeImage* parent) {
+Result<void> number_spaces(store::TreeImage& tree, const std::vector<const store::TreeImage*>& earlier) {
   std::map<Key, int> known;
   int next = 0;
-  if (parent != nullptr) {
+  for (const store::TreeImage* parent : earlier) {
     for_each_space(*parent, [&](const Key& key, int space) {
       known.emplace(key, space);
       next = std::max(next, space + 1);

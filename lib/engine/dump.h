@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,11 @@ struct DumpOptions {
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
   Actions actions;                 ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
+  std::optional<unsigned> rounds;  ///< of copying ahead; nothing: as many as pay
+  unsigned max_rounds = 8;         ///< where they are as many as pay
+  uint64_t downtime_goal_us = 10'000;  ///< no more rounds once the stop is predicted to be that short
+  uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
+  uint64_t max_memory = uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
   bool force = false;              ///< replace a non-empty destination
   bool compress = true;
   unsigned workers = 0;            ///< 0: one a core

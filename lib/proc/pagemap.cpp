@@ -59,25 +59,34 @@ Result<Pagemap> Pagemap::open(int pid, bool legacy) {
 }
 
 Result<std::vector<PageRegion>> Pagemap::scan(uint64_t start, uint64_t end, uint64_t wanted) const {
-  return can_scan_ ? scan_with(start, end, wanted, 0) : scan_legacy(start, end);
+  if (!can_scan_) return scan_legacy(start, end);
+  return scan_with(start, end, {0, 0, 0, page::kPresent | page::kSwapped, wanted});
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end, uint64_t wanted) const {
+Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end, bool only_written, uint64_t wanted) const {
   if (!can_scan_) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
-  return scan_with(start, end, wanted, kWpMatching);
+  // Holes are left out: protecting them too would fill page tables for address space that was never touched, and a page
+  // that is populated later reads as written anyway.
+  return scan_with(start, end, {kWpMatching, 0, only_written ? page::kWritten : 0, page::kPresent | page::kSwapped, wanted});
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end, uint64_t wanted, uint64_t flags) const {
-  std::vector<PageRegion> out, batch(1024);
+Result<std::vector<PageRegion>> Pagemap::scan_changes(uint64_t start, uint64_t end) const {
+  if (!can_scan_) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
+  // A hole without a page table does not read as written (MADV_DONTNEED may have freed the table): it is not present.
+  return scan_with(start, end, {0, page::kPresent, 0, page::kWritten | page::kPresent, page::kAll & ~page::kFile});
+}
+
+Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end, const Query& query) const {
+  thread_local std::vector<PageRegion> batch(8192);
+  std::vector<PageRegion> out;
   while (start < end) {
     PmScanArg arg{};
-    arg.size = sizeof arg, arg.flags = flags;
+    arg.size = sizeof arg, arg.flags = query.flags;
     arg.start = start, arg.end = end;
     arg.vec = reinterpret_cast<uint64_t>(batch.data()), arg.vec_len = batch.size();
-    // Holes are left out: protecting them too would fill page tables for address space that was never touched, and a
-    // page that is populated later reads as written anyway.
-    arg.category_anyof_mask = page::kPresent | page::kSwapped;
-    arg.return_mask = known_ & wanted;
+    arg.category_inverted = query.inverted;
+    arg.category_mask = query.all_of, arg.category_anyof_mask = query.any_of;
+    arg.return_mask = known_ & query.told;
     int n = ::ioctl(fd_.get(), kPagemapScan, &arg);
     if (n < 0) {
       if (errno == EINTR) continue;

@@ -34,13 +34,20 @@ class Pagemap {
   /// Populated regions of [start, end), by address, neighbours of equal categories merged. Only the categories of `wanted`
   /// are told: kFile makes the kernel look at every page's descriptor, 15 ms a GiB where the rest takes 2.
   Result<std::vector<PageRegion>> scan(uint64_t start, uint64_t end, uint64_t wanted = page::kAll) const;
-  /// As `scan`, and every populated page is write-protected again in the same pass (its range must be registered with a
-  /// userfaultfd in asynchronous mode), so that `kWritten` next time means written since now.
-  Result<std::vector<PageRegion>> scan_and_protect(uint64_t start, uint64_t end, uint64_t wanted = page::kAll) const;
+  /// As `scan`, and what is told is write-protected in the same pass: its range must be registered with a userfaultfd in
+  /// asynchronous mode. `kWritten` next time means written since now. `only_written`: of pages that are not written since
+  /// they were protected nothing is told.
+  Result<std::vector<PageRegion>> scan_and_protect(uint64_t start, uint64_t end, bool only_written, uint64_t wanted = page::kAll) const;
+  /// Everything of [start, end) but pages that are present and not written: what is new, gone, swapped out, a hole. Where
+  /// little was written this is the quick one: 0.8 ms a GiB where `scan` takes 5, since it tells of few pages.
+  Result<std::vector<PageRegion>> scan_changes(uint64_t start, uint64_t end) const;
   bool can_scan() const { return can_scan_; }
 
  private:
-  Result<std::vector<PageRegion>> scan_with(uint64_t start, uint64_t end, uint64_t wanted, uint64_t flags) const;
+  struct Query {
+    uint64_t flags = 0, inverted = 0, all_of = 0, any_of = 0, told = 0;
+  };
+  Result<std::vector<PageRegion>> scan_with(uint64_t start, uint64_t end, const Query& query) const;
   Result<std::vector<PageRegion>> scan_legacy(uint64_t start, uint64_t end) const;
   UniqueFd fd_;
   int pid_ = 0;

@@ -47,8 +47,9 @@ def a_dump_shows_its_frozen_window():
             report, found = json.loads(result.stdout), spans(f"{verb}.json")
             frozen = [event for row, event in found if row == "target"]
             took = sum(event["dur"] for event in frozen)
-            if not named(found, "frozen", "target") or abs(took - report["frozen_us"]) > 1 + 0.01 * report["frozen_us"]:
-                yield f"{verb}: frozen {took} us in the timeline, {report['frozen_us']} in the report"
+            stood = report["frozen_us"] + report["stops_us"]
+            if not named(found, "frozen", "target") or abs(took - stood) > 1 + 0.01 * stood:
+                yield f"{verb}: stopped for {took} us in the timeline, {stood} in the report"
             phases = {event["name"]: event["dur"] for event in (event for row, event in found if row == "phases")}
             for name, us in report["phases_us"].items():
                 if abs(phases.get(name, -1) - us) > 1:

@@ -122,6 +122,15 @@ def flavour_chain(target):
     restore_and_check(target, "second", 1)
 
 
+def flavour_rounds(target):
+    """Copied ahead in rounds while it runs, both times; the delta is that of its write tracking."""
+    pre_dump(target, "first", "--rounds", "2")
+    target.step()
+    dump(target, "last", "--rounds", "3")
+    restore_and_check(target, "last", 1)
+    restore_and_check(target, "first", 0)
+
+
 def flavour_leave_running(target):
     """The original goes on and passes, also after a pre-dump; after its end the images are restored and pass, too."""
     for name, more in (("whole", []), ("first", None), ("delta", ["--prev", image(target, "first")])):
@@ -266,6 +275,38 @@ def special_log_grew(place):
     with open(log) as stream:
         if stream.read() != "start\nend\n 1\nend\n":
             raise Failure("the log does not go on at the recorded offset")
+
+
+def special_rounds(place):
+    """Rounds without number end by themselves against writers at full speed; what does not fit into memory goes through; a
+    snapshot that gets too dear stops the target, and says so."""
+    target = Target("mem_writer", place.folder("rounds"))
+
+    def capture(verb, name, *flags):
+        out = ckpt(verb, "-p", target.pid, "-f", image(target, name), "--json", *flags)
+        out.expect(0)
+        unharmed(target, before)
+        return out.document(), out.err
+
+    before = fingerprint(target.pid)
+    report, _ = capture("pre-dump", "auto", "--downtime-goal", "0.01", "--max-rounds", "5")
+    if not 1 <= len(report["rounds"]) <= 5 or report["stops_us"] == 0:
+        raise Failure(f"rounds {report['rounds']}, stops {report['stops_us']}")
+    report, _ = capture("dump", "small", "-R", "--max-memory", "1M", "--rounds", "0")
+    if report["rounds"]:
+        raise Failure("--rounds 0 copied ahead")
+    # A writer rewrites 4 MiB in a moment, which is more than the snapshot may cost; where that is over first, there is no need to stop.
+    for attempt in range(20):
+        report, said = capture("pre-dump", f"cow{attempt}", "--rounds", "0", "--max-cow", "64K")
+        if "--max-cow" in said:
+            break
+    else:
+        raise Failure("a snapshot past --max-cow did not stop the target")
+    for rounds in ("two", "-1", "1001", ""):
+        ckpt("dump", "-p", target.pid, "-f", image(target, "no"), f"--rounds={rounds}").expect(2)
+    target.check(0)
+    for name in ("auto", "small", f"cow{attempt}"):
+        restore_and_check(target, name, 0)
 
 
 def special_group_stop(place):
@@ -426,7 +467,7 @@ def main():
         return run_special(options.special)
     flavours = options.flavours.split(",") if options.flavours else list(FLAVOURS)
     if options.name in ONE_DUMP and not options.flavours:
-        flavours = [flavour for flavour in flavours if flavour not in ("chain", "incremental", "lazy_chain", "leave_running", "twice")]
+        flavours = [flavour for flavour in flavours if flavour not in ("chain", "incremental", "lazy_chain", "leave_running", "rounds", "twice")]
     if options.name in INTERRUPTED_BY_STOP and not options.flavours:
         flavours.remove("stopped")
     try:

@@ -1,0 +1,30 @@
+#include "lib/capture/brief_stop.h"
+
+#include "lib/base/clock.h"
+#include "lib/base/trace.h"
+#include "lib/proc/frozen_process.h"
+
+namespace ckpt::capture {
+
+Result<uint64_t> stop_briefly(int pid, proc::Gadgets gadgets, const char* name,
+                              const std::function<Result<void>(proc::BorrowedThread&)>& calls) {
+  constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
+  CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze_leader(pid, kFreezeTimeoutUs));
+  if (!proc::still_hold(pid, gadgets)) {
+    CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(pid, false));
+    CKPT_TRY_ASSIGN(gadgets, proc::find_gadgets(pid, maps));
+  }
+  CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(pid, pid, gadgets));
+  {
+    CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, pid));
+    CKPT_TRY(calls(thread));
+    CKPT_TRY(thread.finish());
+  }
+  CKPT_TRY(scratch.unmap());
+  frozen.release();
+  const uint64_t now = monotonic_us();
+  trace::interval(trace::Row::kTarget, name, frozen.frozen_at_us(), now);
+  return now - frozen.frozen_at_us();
+}
+
+}  // namespace ckpt::capture

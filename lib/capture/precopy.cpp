@@ -1,0 +1,114 @@
+#include "lib/capture/precopy.h"
+
+#include <algorithm>
+
+#include "lib/base/clock.h"
+#include "lib/base/trace.h"
+#include "lib/proc/priority.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/userfault.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using store::MappingKind;
+using store::MemoryMap;
+
+bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
+
+/// The private mappings of a process that runs. What of them cannot be carried the last look at it will tell.
+Result<std::vector<MemoryMap>> read_private_maps(int pid) {
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> vmas, proc::read_maps(pid, false));
+  std::vector<MemoryMap> out;
+  for (const proc::Vma& vma : vmas) {
+    const bool kernels = vma.name.rfind("[v", 0) == 0;  // [vdso], [vvar], [vvar_vclock], [vsyscall]
+    MemoryMap& map = out.emplace_back();
+    map.start = vma.start, map.end = vma.end, map.prot = vma.prot;
+    map.kind = vma.shared || kernels ? MappingKind::kVdso : vma.inode == 0 ? MappingKind::kAnonymous : MappingKind::kPrivateFile;
+  }
+  return out;
+}
+
+}  // namespace
+
+void track_mappings(int userfault, const std::vector<MemoryMap>& maps) {
+  // Neighbours in one call where the kernel takes them together: a process may have tens of thousands.
+  for (size_t i = 0; i < maps.size();) {
+    size_t end = i + 1;
+    if (is_private(maps[i])) {
+      while (end < maps.size() && maps[end].kind == maps[i].kind) ++end;
+      if (!proc::track_range(userfault, maps[i].start, maps[end - 1].end)) {
+        for (size_t k = i; k < end; ++k) (void)proc::track_range(userfault, maps[k].start, maps[k].end);
+      }
+    }
+    i = end;
+  }
+}
+
+Result<void> Precopy::add(int pid, int space, int userfault, bool tracked) {
+  CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(pid));
+  if (!pagemap.can_scan()) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
+  CKPT_TRY_ASSIGN(std::vector<MemoryMap> maps, read_private_maps(pid));
+  processes_.push_back({pid, space, userfault, tracked, std::move(pagemap), std::move(maps), {}});
+  return {};
+}
+
+Result<Precopy::Dirty> Precopy::dirty() const {
+  trace::Span span("scan");
+  Dirty out;
+  const uint64_t begin = monotonic_us();
+  for (const Process& process : processes_) {
+    const ScanFor what = process.protected_once ? ScanFor::kChanges : ScanFor::kPopulated;
+    CKPT_TRY_ASSIGN(auto found, scan_private(process.pagemap, process.maps, what));
+    std::vector<MemoryMap> maps = process.maps;
+    out.bytes += plan_data(found, what, maps).pages_data * store::kPageSize;
+  }
+  out.scan_us = monotonic_us() - begin;
+  return out;
+}
+
+Result<void> Precopy::refresh(Process& process) {
+  CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid));
+  track_mappings(process.userfault, process.maps);
+  return {};
+}
+
+Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& barrier) {
+  trace::Span span("round");
+  const uint64_t begin = monotonic_us();
+  std::vector<Part> parts;
+  std::map<int, Process*> by_space;
+  for (Process& process : processes_) {
+    CKPT_TRY(refresh(process));
+    const ScanFor what = process.protected_once ? ScanFor::kWritten : ScanFor::kProtected;
+    CKPT_TRY_ASSIGN(auto found, scan_private(process.pagemap, process.maps, what));
+    process.protected_once = true;
+    PagePlan plan = plan_data(found, what, process.maps);
+    by_space[process.space] = &process;
+    parts.push_back({process.space, process.pid, -1, 0, std::move(plan.snapshot)});
+  }
+  CKPT_TRY(barrier());
+  const proc::StandBack while_it_runs;
+  CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));
+  for (size_t i = 0; i < copied.missed.size(); ++i) by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
+  for (Process& process : processes_) {
+    std::sort(process.missed.begin(), process.missed.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+  }
+  read_bytes_ += copied.bytes, read_us_ += copied.read_us;
+  span.bytes(copied.bytes);
+  return store::CaptureRound{copied.bytes / store::kPageSize, monotonic_us() - begin};
+}
+
+const Precopy::Process* Precopy::find(int pid) const {
+  auto found = std::find_if(processes_.begin(), processes_.end(), [pid](const Process& process) { return process.pid == pid; });
+  return found == processes_.end() ? nullptr : &*found;
+}
+
+const std::vector<proc::PageRegion>& Precopy::missed(int pid) const {
+  static const std::vector<proc::PageRegion> kNone;
+  const Process* process = find(pid);
+  return process == nullptr ? kNone : process->missed;
+}
+
+}  // namespace ckpt::capture

@@ -1,0 +1,156 @@
+// One pre-dump or dump, from the first look at the tree to the commit of its image: the steps, and what they hand to each
+// other. Which steps, in which order, is in dump.cpp; the rounds of copying ahead are in
+// capture_ahead.cpp, what is done once the tree runs again in capture_finish.cpp.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "lib/base/clock.h"
+#include "lib/base/worker_pool.h"
+#include "lib/capture/connections.h"
+#include "lib/capture/copy.h"
+#include "lib/capture/inventory.h"
+#include "lib/capture/keeper.h"
+#include "lib/capture/page_plan.h"
+#include "lib/capture/precopy.h"
+#include "lib/capture/snapshot.h"
+#include "lib/engine/dump.h"
+#include "lib/proc/frozen_tree.h"
+#include "lib/proc/usage.h"
+
+namespace ckpt::engine {
+
+/// What belongs to one process of the tree while it is captured.
+struct Subject {
+  int pid = 0;
+  capture::ProcessKey key;
+  proc::Gadgets gadgets;
+  bool has_gadgets = false;
+  bool pinned = false;   ///< a device or the kernel may write to its pages without its page tables noticing
+  bool tracked = false;  ///< what it wrote since the parent image, or since the last round, is known
+  bool armed = false;    ///< what it writes from this image on will be known
+  std::optional<capture::CaptureLock> lock;
+  std::optional<capture::Keeper> keeper;
+  UniqueFd userfault;
+  std::optional<capture::Snapshot> snapshot;
+  std::vector<std::vector<std::byte>> xstates;
+  std::vector<proc::PageRegion> changes;  ///< of a tracked process that has no snapshot, at the instant of the image
+  capture::PagePlan plan;
+  proc::Usage load;       ///< when its capture began
+};
+
+/// Members are in the order in which they come to be; the destructors let go in the reverse one.
+class Capture {
+ public:
+  enum class Verb { kPreDump, kDump };
+  Capture(Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
+      : verb_(verb), options_(options), progress_(progress), cancel_(cancel) {}
+
+  Result<DumpReport> run();
+  Result<DumpEstimate> estimate();
+
+ private:
+  // Before anything stands still.
+  Result<void> look_first();
+  Subject& subject(const capture::Member& member);
+  Result<void> choose_parent();
+  Result<void> open_image();
+  void spawn_keepers();
+  void take_over_tracking(bool all);
+  Result<void> lock_processes();
+
+  // Copying ahead: capture_ahead.cpp.
+  Result<void> copy_ahead();
+  Result<void> start_tracking(bool all);
+  Result<void> make_running_tracker(const capture::Member& member, Subject& subject);
+  Result<void> run_rounds();
+  Result<void> barrier();
+  uint64_t private_bytes() const;
+  uint64_t contents_bytes() const;
+  unsigned readers() const;
+  uint64_t copying_us(uint64_t bytes) const;
+  bool rounds_are_done(uint64_t bytes, uint64_t scan_us) const;
+  Result<void> prepare_window();
+
+  // The frozen window.
+  Result<void> freeze();
+  Result<void> take_final_inventory(bool hold_connections);
+  std::vector<const store::TreeImage*> earlier_trees() const;
+  Result<void> describe();
+  Result<void> make_copies();
+  Result<void> make_tracker(size_t process, Subject& subject, proc::BorrowedThread& thread);
+  Result<void> make_snapshot(Subject& subject, proc::BorrowedThread& thread);
+  Result<void> scan();
+  Result<void> scan_process(store::ProcessImage& image, Subject& subject);
+  Result<void> add_missed(const proc::Pagemap& pagemap, Subject& subject);
+  Result<void> scan_contents();
+  std::vector<capture::Part> frozen_parts() const;
+  Result<void> copy_frozen();
+  void end_of_frozen_window();
+  void let_run();
+
+  // After it: capture_finish.cpp.
+  Result<void> copy_rest();
+  Result<void> plan_snapshot(store::ProcessImage& image, Subject& subject);
+  uint64_t faults() const;
+  Result<void> halt(std::vector<proc::FrozenProcess>& halted);
+  Result<void> copy_within_bounds(const std::vector<capture::Part>& parts);
+  Result<void> finish_snapshots();
+  void count_load();
+  Result<void> commit();
+  void keep_tracking();
+  Result<void> act(const char* action);
+  Result<DumpReport> finish_tree();
+  Result<void> end_target();
+  DumpReport report(std::string target_state);
+  bool any_tracked() const;
+
+  void phase(const char* name);
+  /// Runs `step(image, subject)` for every process with a memory of its own.
+  template <class Step>
+  Result<void> each_memory(Step step) {
+    for (store::ProcessImage& image : manifest_.tree.processes) {
+      if (!image.zombie && image.memory_of < 0) CKPT_TRY(step(image, subjects_[image.pid]));
+    }
+    return {};
+  }
+  capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
+  capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
+    return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier != nullptr, earlier};
+  }
+
+  const Verb verb_;
+  const DumpOptions& options_;
+  ProgressSink& progress_;
+  const Cancel& cancel_;
+
+  Stopwatch watch_;
+  bool runs_on_ = false;        ///< the tree goes on afterwards
+  bool keeps_tracking_ = false; ///< keepers will hold the write tracking for the next image
+  bool ends_target_ = false;
+  std::vector<capture::Member> members_;
+  capture::Inventory before_;   ///< taken while the tree ran
+  Result<bool> advice_ = true;  ///< capture::advice_unchanged, once advice_watch_ is through
+  std::optional<WorkerPool> advice_watch_;
+  capture::Inventory now_;      ///< taken in the frozen window; its `image` is in manifest_
+  std::filesystem::path parent_;
+  std::optional<store::Manifest> parent_manifest_;
+  store::TreeImage numbered_;   ///< of the first look, with the memory spaces that the rounds use
+  std::unique_ptr<store::ImageWriter> writer_;
+  std::optional<capture::Precopy> ahead_;
+  capture::Precopy::Dirty dirty_;  ///< what was left after the last round
+  std::optional<WorkerPool> pool_;  ///< for the frozen window: its threads are there before it
+  std::optional<capture::Staging> staging_;
+  bool staged_ = false;
+  bool wants_snapshot_ = false;
+  store::Manifest manifest_;
+  capture::HeldConnections connections_;
+  std::vector<capture::Part> contents_;  ///< shared memory and deleted files
+  std::vector<capture::Part> copied_;    ///< what the frozen window copied
+  std::map<int, Subject> subjects_;      ///< by pid. Before frozen_: a snapshot's end stops the released target once more
+  std::optional<proc::FrozenTree> frozen_;
+  std::map<int, proc::Scratch> scratches_;  ///< by pid; after frozen_: they are removed while the processes stand still
+};
+
+}  // namespace ckpt::engine

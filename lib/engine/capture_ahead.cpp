@@ -1,0 +1,170 @@
+// What a capture does before anything stands still: rounds of copying ahead while they pay, and the choice of how the rest is
+// copied. Predictions are rough; a wrong one costs time, never correctness.
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lib/base/text.h"
+#include "lib/base/trace.h"
+#include "lib/capture/brief_stop.h"
+#include "lib/capture/spaces.h"
+#include "lib/engine/capture.h"
+#include "lib/proc/host.h"
+#include "lib/proc/userfault.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+// Seen on two cores of a virtual machine (kernel 6.18); tests/bench/process measures them anew.
+constexpr double kReadRate = 3000;           ///< bytes a microsecond that one worker reads
+constexpr uint64_t kForkUsPerMib = 28;       ///< copying page tables, and the protection of both copies
+constexpr uint64_t kForkUs = 400;            ///< with the stop that ends it
+constexpr uint64_t kProcessUs = 1000, kThreadUs = 40, kMapUs = 1, kDescriptorUs = 15;  ///< describing them
+constexpr uint64_t kMib = uint64_t{1} << 20;
+
+}  // namespace
+
+/// Private memory that the processes hold, swapped out or not.
+uint64_t Capture::private_bytes() const {
+  uint64_t pages = 0;
+  for (const store::ProcessImage& image : before_.image.processes) {
+    if (!image.zombie && image.memory_of < 0) pages += proc::read_private_pages(image.pid);
+  }
+  return pages * store::kPageSize;
+}
+
+uint64_t Capture::contents_bytes() const {
+  uint64_t out = 0;
+  for (const store::SharedMemory& memory : before_.image.shared_memory) out += memory.size;
+  for (const store::FileIdentity& file : before_.image.files) {
+    if (file.deleted && S_ISREG(file.mode) && file.other_name.empty()) out += file.size;
+  }
+  return out;
+}
+
+unsigned Capture::readers() const { return options_.workers != 0 ? options_.workers : std::max(1u, std::thread::hardware_concurrency()); }
+
+uint64_t Capture::copying_us(uint64_t bytes) const {
+  const double rate = ahead_ && ahead_->read_rate() > 0 ? ahead_->read_rate() : kReadRate;
+  return static_cast<uint64_t>(static_cast<double>(bytes) / rate / readers());
+}
+
+/// True when the stop is short enough with so much private memory to copy, or nearly all of it is for something else.
+bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
+  uint64_t others = scan_us / readers() + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
+  for (const store::ProcessImage& image : before_.image.processes)
+    others += kProcessUs + image.threads.size() * kThreadUs + image.maps.size() * kMapUs;
+  const uint64_t copying = copying_us(bytes);
+  return others + copying <= options_.downtime_goal_us || copying * 10 <= options_.downtime_goal_us;
+}
+
+Result<void> Capture::copy_ahead() {
+  for (auto& [pid, process] : subjects_) process.load = proc::read_usage(pid);
+  const bool none = options_.rounds ? *options_.rounds == 0 : rounds_are_done(private_bytes(), 0);
+  if (none && !any_tracked()) return {};
+  phase("look");
+  CKPT_TRY(start_tracking(!none));
+  if (!ahead_) return {};
+  CKPT_TRY(run_rounds());
+  if (manifest_.stats.rounds.empty()) return {};
+  phase("copy ahead");
+  // The tree has gone on meanwhile.
+  numbered_ = std::move(before_.image);
+  return look_first();
+}
+
+/// Takes up the processes whose writes are tracked, and where rounds are to come begins to track the others that have a
+/// memory of their own: what is not tracked is copied as a whole in the end.
+Result<void> Capture::start_tracking(bool all) {
+  CKPT_TRY(capture::number_spaces(before_.image, earlier_trees()));
+  if (all && runs_on_ && !keeps_tracking_) {
+    keeps_tracking_ = true;
+    spawn_keepers();
+  }
+  if (all) take_over_tracking(true);
+  capture::Precopy ahead(*writer_, copy_options());
+  for (const capture::Member& member : members_) {
+    const int index = before_.find(member.entry.pid);
+    if (index < 0 || member.entry.zombie) continue;
+    const store::ProcessImage& image = before_.image.processes[static_cast<size_t>(index)];
+    Subject& process = subject(member);
+    if (image.memory_of >= 0 || process.pinned || !process.has_gadgets) continue;
+    const bool tracked = process.tracked && process.userfault;
+    if (all && !process.userfault) CKPT_TRY(make_running_tracker(member, process));
+    if (!process.userfault) continue;
+    auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked);
+    if (!added && added.error().code != Code::kUnsupported) return added;
+    if (!added) process.userfault.reset();
+    process.tracked = tracked && added;
+  }
+  if (!ahead.empty()) ahead_.emplace(std::move(ahead));
+  return {};
+}
+
+Result<void> Capture::make_running_tracker(const capture::Member& member, Subject& process) {
+  auto stood = capture::stop_briefly(process.pid, process.gadgets, "frozen to begin tracking", [&](proc::BorrowedThread& thread) -> Result<void> {
+    auto made = proc::make_write_tracker(thread, member.pidfd.get());
+    if (made) process.userfault = std::move(*made);
+    else if (made.error().code == Code::kNotFound) return std::move(made).error();
+    return {};
+  });
+  if (!stood && stood.error().code == Code::kNotFound && process.pid != options_.pid) return {};
+  CKPT_TRY_ASSIGN(uint64_t us, std::move(stood));
+  manifest_.stats.stops_us += us;
+  if (!process.userfault && process.pid == options_.pid) progress_.note("writes cannot be tracked on this kernel: nothing is copied ahead");
+  return {};
+}
+
+/// All threads have been stopped once: no system call goes on that had begun before.
+Result<void> Capture::barrier() {
+  CKPT_TRY_ASSIGN(proc::FrozenTree tree, proc::FrozenTree::freeze(options_.pid, options_.freeze_timeout_us, cancel_));
+  tree.release();
+  const uint64_t now = monotonic_us();
+  manifest_.stats.stops_us += now - tree.frozen_at_us();
+  trace::interval(trace::Row::kTarget, "frozen between rounds", tree.frozen_at_us(), now);
+  return {};
+}
+
+/// Rounds until the rest can be copied within the goal, or does not shrink any more.
+Result<void> Capture::run_rounds() {
+  std::vector<store::CaptureRound>& rounds = manifest_.stats.rounds;
+  const unsigned most = options_.rounds.value_or(options_.max_rounds);
+  uint64_t last = 0;
+  for (;;) {
+    CKPT_TRY(cancel_.check());
+    CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
+    if (rounds.size() >= most) return {};
+    if (!options_.rounds) {
+      if (rounds_are_done(dirty_.bytes, dirty_.scan_us)) return {};
+      if (!rounds.empty() && dirty_.bytes > last / 4 * 3) return {};
+    }
+    last = dirty_.bytes;
+    progress_.begin("copy ahead", dirty_.bytes);
+    CKPT_TRY_ASSIGN(store::CaptureRound round, ahead_->round([this] { return barrier(); }));
+    rounds.push_back(round);
+    for (auto& [pid, process] : subjects_) process.tracked = process.tracked || ahead_->has(pid);
+  }
+}
+
+/// A snapshot or a copy, whichever keeps the tree still for less; and room for what will be copied, faulted in beforehand.
+Result<void> Capture::prepare_window() {
+  uint64_t bytes = dirty_.bytes;
+  for (const auto& [pid, process] : subjects_) {
+    const int index = before_.find(pid);
+    if (index < 0 || before_.image.processes[static_cast<size_t>(index)].memory_of >= 0) continue;
+    if (!ahead_ || !ahead_->has(pid)) bytes += proc::read_private_pages(pid) * store::kPageSize;
+  }
+  const uint64_t limit = options_.max_memory > 64 * kMib ? options_.max_memory - 64 * kMib : 0;
+  const uint64_t fork_us = kForkUs + private_bytes() / kMib * kForkUsPerMib;
+  // Past the limit the copy goes through to the image while the tree stands still.
+  const uint64_t copy_us = copying_us(bytes) * (bytes > limit ? 4 : 1);
+  wants_snapshot_ = runs_on_ && fork_us < copy_us;
+  const uint64_t stage = (wants_snapshot_ ? 0 : bytes + bytes / 4) + contents_bytes();
+  if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
+  if (private_bytes() > 8 * kMib) pool_.emplace(options_.workers);
+  return {};
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,24 @@
+// What a process does with its time and memory, as far as capturing it wants to know.
+#pragma once
+
+#include <cstdint>
+
+namespace ckpt::proc {
+
+/// Sums since each thread began. What cannot be read counts as nothing.
+struct Usage {
+  uint64_t faults = 0;     ///< minor page faults of the whole process
+  uint64_t ran_us = 0;     ///< on a processor, of the threads that are there
+  uint64_t waited_us = 0;  ///< ready, and waiting for a processor
+};
+/// Two files a thread; of a process with more than 256 threads the faults alone.
+Usage read_usage(int pid);
+/// The minor page faults alone.
+uint64_t minor_faults(int pid);
+/// Pages of private memory that are present: resident ones that are neither a file's nor shared.
+uint64_t read_private_pages(int pid);
+/// Pages are pinned for long (RDMA, registered buffers of an io_uring): devices and the kernel write to them without its page
+/// tables noticing, and which pages nobody tells.
+bool has_pinned_pages(int pid);
+
+}  // namespace ckpt::proc

@@ -1,0 +1,123 @@
+#include <doctest/doctest.h>
+
+#include <map>
+#include <random>
+
+#include "lib/capture/page_plan.h"
+#include "lib/store/image.h"
+
+using namespace ckpt;
+using namespace ckpt::capture;
+using proc::PageRegion;
+using store::MappingKind;
+using store::MemoryMap;
+namespace page = proc::page;
+
+namespace {
+
+constexpr uint64_t kPage = store::kPageSize, kBase = 0x10000000;
+
+MemoryMap mapping(uint64_t first, uint64_t pages, MappingKind kind = MappingKind::kAnonymous, std::vector<std::string> flags = {}) {
+  MemoryMap out;
+  out.start = kBase + first * kPage, out.end = out.start + pages * kPage;
+  out.kind = kind, out.flags = std::move(flags);
+  return out;
+}
+PageRegion region(uint64_t first, uint64_t pages, uint64_t categories) {
+  return {kBase + first * kPage, kBase + (first + pages) * kPage, categories};
+}
+
+/// Page numbers, counted from kBase, of one sort of mask.
+std::vector<uint64_t> pages_of(const std::vector<BlockPlan>& blocks, uint16_t BlockPlan::*mask) {
+  std::vector<uint64_t> out;
+  for (const BlockPlan& block : blocks) {
+    for (uint64_t i = 0; i < store::kBlockPages; ++i) {
+      if ((block.*mask >> i & 1) != 0) out.push_back((block.address - kBase) / kPage + i);
+    }
+  }
+  return out;
+}
+using Numbers = std::vector<uint64_t>;
+
+}  // namespace
+
+TEST_CASE("page plan: every sort of page goes where it belongs") {
+  std::vector<MemoryMap> maps = {mapping(0, 20), mapping(20, 4, MappingKind::kPrivateFile), mapping(24, 4, MappingKind::kSharedFile),
+                                 mapping(28, 4, MappingKind::kAnonymous, {"dc"})};
+  const std::vector<PageRegion> found = {
+      region(1, 2, page::kPresent | page::kWritten), region(4, 1, page::kPresent | page::kWritten | page::kZero),
+      region(6, 1, page::kGuard),                    region(8, 1, page::kSwapped),
+      region(10, 1, 0),                              region(19, 2, page::kPresent | page::kWritten),
+      region(21, 1, page::kPresent | page::kFile),   region(24, 2, page::kPresent | page::kWritten),
+      region(29, 1, page::kPresent | page::kWritten)};
+  SUBCASE("all that is populated") {
+    const PagePlan plan = plan_data(found, ScanFor::kPopulated, maps);
+    CHECK(pages_of(plan.snapshot, &BlockPlan::data_mask) == Numbers{1, 2, 8, 19, 20});
+    CHECK(pages_of(plan.live, &BlockPlan::data_mask) == Numbers{29});
+    CHECK(plan.pages_data == 6);
+    CHECK(plan.pages_zero == 1);
+    REQUIRE(maps[0].guards.size() == 1);
+    CHECK(maps[0].guards[0].first == kBase + 6 * kPage);
+  }
+  SUBCASE("changes: what is only swapped out has not changed") {
+    const PagePlan plan = plan_data(found, ScanFor::kChanges, maps);
+    CHECK(pages_of(plan.snapshot, &BlockPlan::data_mask) == Numbers{1, 2, 19, 20});
+    (void)plan_data(found, ScanFor::kChanges, maps);
+    CHECK(maps[0].guards.size() == 1);  // not counted twice
+    CHECK(pages_of(plan_unchanged(found, maps), &BlockPlan::parent_mask) ==
+          Numbers{0, 3, 5, 7, 8, 9, 11, 12, 13, 14, 15, 16, 17, 18, 22, 23, 28, 30, 31});
+  }
+}
+
+TEST_CASE("page plan: what did not change is taken from before") {
+  std::mt19937_64 rng(7);
+  for (int run = 0; run < 300; ++run) {
+    std::map<uint64_t, int> truth;  // 1: changed, 2: only swapped
+    std::vector<PageRegion> changes;
+    for (uint64_t at = rng() % 4; at < 60; at += rng() % 7) {
+      const uint64_t size = 1 + rng() % 5, swapped = rng() % 4 == 0 ? 1 : 0;
+      changes.push_back(region(at, size, swapped != 0 ? page::kSwapped : page::kPresent | page::kWritten));
+      for (uint64_t i = at; i < at + size; ++i) truth[i] = swapped != 0 ? 2 : 1;
+      at += size;
+    }
+    std::vector<BlockPlan> blocks;
+    for (uint64_t block = 0; block < 5; ++block) blocks.push_back({kBase + block * store::kBlockSize, static_cast<uint16_t>(rng()), 0});
+    const Numbers wanted = pages_of(blocks, &BlockPlan::data_mask);
+    keep_unchanged(changes, blocks);
+    Numbers data, same;
+    for (uint64_t i : wanted) (truth[i] == 1 ? data : same).push_back(i);
+    CHECK(pages_of(blocks, &BlockPlan::data_mask) == data);
+    CHECK(pages_of(blocks, &BlockPlan::parent_mask) == same);
+    CHECK(count_unchanged(blocks) == same.size());
+  }
+}
+
+TEST_CASE("page plan: regions that were missed are added once") {
+  std::mt19937_64 rng(11);
+  auto random_regions = [&](uint64_t categories) {
+    std::vector<PageRegion> out;
+    for (uint64_t at = rng() % 5; at < 50; at += 1 + rng() % 6) {
+      out.push_back(region(at, 1 + rng() % 4, categories));
+      at += 4;
+    }
+    return out;
+  };
+  for (int run = 0; run < 300; ++run) {
+    std::vector<PageRegion> changes = random_regions(page::kPresent), more = random_regions(page::kSwapped);
+    std::map<uint64_t, uint64_t> truth;
+    for (const auto* list : {&more, &changes}) {
+      for (const PageRegion& r : *list) {
+        for (uint64_t at = r.start; at < r.end; at += kPage) truth[at] = r.categories;
+      }
+    }
+    unite(changes, more);
+    std::map<uint64_t, uint64_t> got;
+    uint64_t last = 0;
+    for (const PageRegion& r : changes) {
+      CHECK(r.start >= last);
+      last = r.end;
+      for (uint64_t at = r.start; at < r.end; at += kPage) got[at] = r.categories;
+    }
+    CHECK(got == truth);
+  }
+}
