@@ -40,6 +40,11 @@ class Filler {
   }
 
  private:
+  /// Pages of a block.
+  struct Sorts {
+    uint16_t written, copied;
+    uint16_t begins;  ///< the first ones of mappings: one copy does not reach over two of them
+  };
   struct Copy {
     uint64_t to;
     ByteSpan from;
@@ -50,11 +55,12 @@ class Filler {
     size_t used = 0;
     for (size_t i = first; i < last; ++i) {
       const auto& block = image_.blocks()[i];
-      uint16_t written = 0, copied = 0;
+      uint16_t written = 0, copied = 0, begins = 0;
       for_each_part(maps_, block, hint_, [&](uint16_t part, size_t map) {
         const uint16_t pages = pages_to_write(block, part, maps_[map]);
         if (plan_.supply[map] == Supply::kWrite) written = static_cast<uint16_t>(written | pages);
         if (plan_.supply[map] == Supply::kCopy) copied = static_cast<uint16_t>(copied | pages);
+        if (maps_[map].start >= address_of(block)) begins = static_cast<uint16_t>(begins | (part & -part));
       });
       if ((written | copied) == 0) continue;
       MutableByteSpan room(buffer.data() + used, store::kBlockSize);
@@ -62,24 +68,24 @@ class Filler {
         CKPT_TRY_ASSIGN(size_t size, image_.read_block(i, room));
         used += size;
       }
-      add_pages(block, written, copied, room.data());
+      add_pages(block, {written, copied, begins}, room.data());
     }
     return flush();
   }
 
-  void add_pages(const store::ImageReader::ResolvedBlock& block, uint16_t written, uint16_t copied, std::byte* data) {
+  void add_pages(const store::ImageReader::ResolvedBlock& block, const Sorts& sorts, std::byte* data) {
     static std::array<std::byte, store::kPageSize> kZeroPage{};
     for (unsigned page = 0; page < store::kBlockPages; ++page) {
       const uint64_t address = address_of(block) + page * store::kPageSize;
       const bool has_data = (block.data_mask >> page & 1) != 0;
-      if ((copied >> page & 1) != 0) add_copy(address, {data, store::kPageSize});
-      else if ((written >> page & 1) != 0) add_write(address, has_data ? data : kZeroPage.data());
+      if ((sorts.copied >> page & 1) != 0) add_copy(address, {data, store::kPageSize}, (sorts.begins >> page & 1) != 0);
+      else if ((sorts.written >> page & 1) != 0) add_write(address, has_data ? data : kZeroPage.data());
       if (has_data) data += store::kPageSize;
     }
   }
 
-  void add_copy(uint64_t to, ByteSpan page) {
-    const bool follows = !copies_.empty() && copies_.back().to + copies_.back().from.size() == to &&
+  void add_copy(uint64_t to, ByteSpan page, bool begins) {
+    const bool follows = !begins && !copies_.empty() && copies_.back().to + copies_.back().from.size() == to &&
                          copies_.back().from.data() + copies_.back().from.size() == page.data();
     if (follows) copies_.back().from = {copies_.back().from.data(), copies_.back().from.size() + page.size()};
     else copies_.push_back({to, page});
