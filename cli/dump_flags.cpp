@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/trace_flag.h"
+#include "cli/stats_text.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
@@ -34,7 +35,7 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")->check(CLI::PositiveNumber)->type_name("SECONDS");
   app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)")->type_name("N|auto");
   app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)")->check(CLI::Range(0, 1000))->type_name("N");
-  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 10)")
+  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 5)")
       ->check(CLI::PositiveNumber)->type_name("MS");
   app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
@@ -73,28 +74,6 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   flags.options.freeze_timeout_us = static_cast<uint64_t>(flags.timeout_s * 1e6);
   return {};
 }
-
-namespace {
-
-std::string frozen_text(const store::CaptureStats& stats) {
-  return human_us(stats.frozen_us) + (stats.stops_us == 0 ? "" : ", and " + human_us(stats.stops_us) + " in short stops beside it");
-}
-
-std::string rounds_text(const store::CaptureStats& stats) {
-  std::string out;
-  for (const store::CaptureRound& round : stats.rounds)
-    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(round.pages * store::kPageSize), human_us(round.us));
-  return out.empty() ? "nothing" : out;
-}
-
-/// What the capture cost the processes that ran meanwhile.
-std::string load_text(const store::CaptureStats& stats) {
-  const uint64_t ready = stats.target_ran_us + stats.target_waited_us;
-  return fmt::format("{} page faults; {} on a processor, {} waiting for one ({:.0f} %)", stats.target_faults, human_us(stats.target_ran_us),
-                     human_us(stats.target_waited_us), ready == 0 ? 0.0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready));
-}
-
-}  // namespace
 
 void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report) {
   const store::Manifest& manifest = report.manifest;

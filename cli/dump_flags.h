@@ -17,7 +17,7 @@ struct DumpFlags {
   bool dry_run = false;
   double timeout_s = 10;
   std::string rounds = "auto";
-  double downtime_goal_ms = 10;
+  double downtime_goal_ms = 5;
 };
 void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets);
 void add_action_flags(CLI::App& app, engine::Actions& actions);

@@ -7,9 +7,10 @@
 #include <array>
 #include <nlohmann/json.hpp>
 
+#include "cli/stats_text.h"
+#include "lib/base/json_layout.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
-#include "lib/base/json_layout.h"
 
 namespace ckpt::cli {
 
@@ -169,7 +170,8 @@ void print_summary(Console& out, const ImageReader& reader) {
                  {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),
                                         maps, pages.data, pages.zero)},
                  {"on disk", on_disk},
-                 {"frozen", human_us(m.stats.frozen_us)},
+                 {"frozen", frozen_text(m.stats)},
+                 {"ahead", rounds_text(m.stats)},
                  {"phases", phase_text},
                  {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
                                        m.stats.pages_zero, m.stats.pages_unchanged)}});

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/inspect_image.h"
+#include "cli/stats_text.h"
 #include "lib/base/json_layout.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
@@ -56,7 +57,9 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
   row("stored", pages_files_bytes(m));
   out.table({}, {{"image", dir.string()},
                  {"kind", m.kind + ", " + m.created},
-                 {"frozen", human_us(m.stats.frozen_us)},
+                 {"frozen", frozen_text(m.stats)},
+                 {"ahead", rounds_text(m.stats)},
+                 {"meanwhile", load_text(m.stats)},
                  {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
                                        m.stats.pages_zero, m.stats.pages_unchanged)},
                  {"read", human_bytes(m.stats.bytes_memory)},
@@ -73,7 +76,12 @@ Json stats_object(const CaptureStats& stats) {
   Json phases = Json::object(), saved = Json::object();
   for (const auto& [name, us] : stats.phases_us) phases[name] = phases.value(name, uint64_t{0}) + us;
   for (const Reason& reason : kReasons) saved[reason.name] = stats.saved.*reason.bytes;
-  return {{"frozen_us", stats.frozen_us},       {"pages_scanned", stats.pages_scanned},
+  Json rounds = Json::array();
+  for (const CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
+  return {{"frozen_us", stats.frozen_us},       {"stops_us", stats.stops_us},
+          {"rounds", rounds},                   {"target_faults", stats.target_faults},
+          {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
+          {"pages_scanned", stats.pages_scanned},
           {"pages_copied", stats.pages_copied}, {"pages_zero", stats.pages_zero},
           {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
           {"bytes_written", stats.bytes_written}, {"saved", saved}, {"phases_us", phases}};

@@ -8,7 +8,6 @@
 
 #include <unistd.h>
 
-#include "lib/base/clock.h"
 #include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/priority.h"
@@ -98,19 +97,31 @@ Result<void> add_batch(const Batch& batch, ByteSpan data, Add add) {
   return {};
 }
 
-/// Runs `job(batch, offset of its data)` for every batch on a pool.
+constexpr size_t kAlone = 1 << 20;  ///< up to here waking other threads costs more than the work
+
+/// Runs `job(batch, offset of its data)` for every batch, with `workers` threads where there is much to do.
 template <class Job>
-Result<void> for_batches(const std::vector<Part>& parts, WorkerPool& pool, const Cancel* cancel, Job job) {
-  size_t offset = 0;
+Result<void> for_batches(const std::vector<Part>& parts, const CopyOptions& options, Job job) {
+  std::optional<WorkerPool> pool;
+  size_t blocks = 0, offset = 0;
+  for (const Part& part : parts) blocks += part.blocks.size();
+  if (blocks * kBlockSize > kAlone) pool.emplace(options.workers);
+  auto on_a_worker = [&options, &job](Batch batch, size_t at) {
+    return [&options, &job, batch, at]() -> Result<void> {
+      if (options.nice) proc::be_nice();
+      return job(batch, at);
+    };
+  };
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
-      if (cancel != nullptr) CKPT_TRY(cancel->check());
+      if (options.cancel != nullptr) CKPT_TRY(options.cancel->check());
       Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
-      if (!pool.submit([=, &job]() -> Result<void> { return job(batch, offset); })) return pool.finish();
+      if (!pool) CKPT_TRY(job(batch, offset));
+      else if (!pool->submit(on_a_worker(batch, offset))) return pool->finish();
       offset += batch.bytes();
     }
   }
-  return pool.finish();
+  return pool ? pool->finish() : Result<void>();
 }
 
 auto adder(store::ImageWriter& writer) {
@@ -128,12 +139,11 @@ class AheadReader {
  public:
   AheadReader(unsigned round, store::ImageWriter& writer, CopiedAhead& out) : round_(round), writer_(writer), out_(out) {}
 
+  uint64_t bytes() const { return bytes_; }
   Result<void> copy(const Batch& batch) {
-    proc::be_nice();
     MutableByteSpan data = batch_buffer(batch.bytes());
-    const uint64_t begin = monotonic_us();
     const bool read = static_cast<bool>(read_batch(batch, data));
-    count(data.size(), monotonic_us() - begin);
+    bytes_ += data.size();
     auto add = [&](const store::Block& block) { return writer_.add_ahead(block, round_); };
     if (read) return add_batch(batch, data, add);
     for (const BlockPlan& block : batch.blocks) {
@@ -148,10 +158,6 @@ class AheadReader {
   }
 
  private:
-  void count(uint64_t bytes, uint64_t us) {
-    std::lock_guard lock(mutex_);
-    out_.bytes += bytes, out_.read_us += us;
-  }
   void miss(const Part& part, const BlockPlan& block) {
     std::lock_guard lock(mutex_);
     out_.missed.push_back({block.address, block.address + kBlockSize, proc::page::kWritten});
@@ -162,6 +168,7 @@ class AheadReader {
   store::ImageWriter& writer_;
   std::mutex mutex_;
   CopiedAhead& out_;
+  std::atomic<uint64_t> bytes_{0};
 };
 
 }  // namespace
@@ -173,9 +180,7 @@ uint64_t total_bytes(const std::vector<Part>& parts) {
 }
 
 Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) {
-  WorkerPool pool(options.workers);
-  return for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t) -> Result<void> {
-    if (options.nice) proc::be_nice();
+  return for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {
     MutableByteSpan data = batch_buffer(batch.bytes());
     if (!data.empty()) CKPT_TRY(read_batch(batch, data));
     CKPT_TRY(add_batch(batch, data, adder(writer)));
@@ -187,12 +192,12 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
 Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options) {
   CopiedAhead out;
   AheadReader reader(round, writer, out);
-  WorkerPool pool(options.workers);
-  CKPT_TRY(for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t) -> Result<void> {
+  CKPT_TRY(for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {
     CKPT_TRY(reader.copy(batch));
     if (options.progress != nullptr) options.progress->advance(batch.bytes());
     return {};
   }));
+  out.bytes = reader.bytes();
   return out;
 }
 
@@ -200,10 +205,11 @@ std::optional<Staging> Staging::make(uint64_t bytes, uint64_t limit) {
   if (bytes > limit) return std::nullopt;
   Staging out;
   if (bytes == 0) return out;
-  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+  void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (at == MAP_FAILED) return std::nullopt;
   out.buffer_ = Mapping(at, bytes);
-  // Under a hypervisor that shadows page tables a populated page still costs it a fault of some 10 us when it is first used.
+  (void)::madvise(at, bytes, MADV_HUGEPAGE);
+  // Touched, not populated: under a hypervisor that shadows page tables the first use costs some 10 us more.
   for (uint64_t page = 0; page < bytes; page += kPageSize) static_cast<volatile std::byte*>(at)[page] = std::byte{0};
   return out;
 }
@@ -235,7 +241,6 @@ Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
     }
     return {};
   };
-  constexpr size_t kAlone = 1 << 20;  // waking the workers would cost more than the copy
   if (pool == nullptr || total <= kAlone) return work();
   for (unsigned i = 1; i < pool->threads(); ++i) (void)pool->submit(work);
   Result<void> own = work();
@@ -244,8 +249,7 @@ Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
 }
 
 Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const {
-  WorkerPool pool(options.workers);
-  return for_batches(parts, pool, options.cancel, [&](const Batch& batch, size_t offset) -> Result<void> {
+  return for_batches(parts, options, [&](const Batch& batch, size_t offset) -> Result<void> {
     const size_t size = batch.bytes();
     CKPT_TRY(add_batch(batch, ByteSpan(buffer_.data() + offset, size), adder(writer)));
     if (options.progress != nullptr) options.progress->advance(size);

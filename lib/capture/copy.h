@@ -42,7 +42,6 @@ struct CopiedAhead {
   std::vector<proc::PageRegion> missed;  ///< of space `missed_space[i]`: could not be read, since mappings went away meanwhile
   std::vector<int> missed_space;
   uint64_t bytes = 0;
-  uint64_t read_us = 0;                  ///< of all workers together, for the reading alone
 };
 /// As `copy_blocks`, from processes that run: the pages are handed to the image as those of a round (ImageWriter::add_ahead).
 Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options);

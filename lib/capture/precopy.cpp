@@ -95,7 +95,6 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   for (Process& process : processes_) {
     std::sort(process.missed.begin(), process.missed.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   }
-  read_bytes_ += copied.bytes, read_us_ += copied.read_us;
   span.bytes(copied.bytes);
   return store::CaptureRound{copied.bytes / store::kPageSize, monotonic_us() - begin};
 }

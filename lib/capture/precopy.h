@@ -21,7 +21,7 @@ namespace ckpt::capture {
 
 class Precopy {
  public:
-  Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
+  Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) { options_.nice = true; }
 
   /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are since the
   /// parent image, so that the first round copies no more than was written since.
@@ -40,8 +40,6 @@ class Precopy {
   /// Mappings that are new since are tracked from here on.
   Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
 
-  /// Bytes a microsecond that one worker reads; 0: no round yet.
-  double read_rate() const { return read_us_ == 0 ? 0 : static_cast<double>(read_bytes_) / static_cast<double>(read_us_); }
   /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.
   const std::vector<proc::PageRegion>& missed(int pid) const;
 
@@ -60,7 +58,6 @@ class Precopy {
   CopyOptions options_;
   std::vector<Process> processes_;
   unsigned rounds_ = 0;
-  uint64_t read_bytes_ = 0, read_us_ = 0;
 };
 
 /// Puts the private mappings among `maps` under tracking; one that refuses reads as written for ever.

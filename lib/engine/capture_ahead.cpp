@@ -18,7 +18,7 @@ namespace ckpt::engine {
 namespace {
 
 // Seen on two cores of a virtual machine (kernel 6.18); tests/bench/process measures them anew.
-constexpr double kReadRate = 3000;           ///< bytes a microsecond that one worker reads
+constexpr uint64_t kReadRate = 1500;         ///< bytes a microsecond that one worker reads, of pages here and there
 constexpr uint64_t kForkUsPerMib = 28;       ///< copying page tables, and the protection of both copies
 constexpr uint64_t kForkUs = 400;            ///< with the stop that ends it
 constexpr uint64_t kProcessUs = 1000, kThreadUs = 40, kMapUs = 1, kDescriptorUs = 15;  ///< describing them
@@ -47,17 +47,16 @@ uint64_t Capture::contents_bytes() const {
 unsigned Capture::readers() const { return options_.workers != 0 ? options_.workers : std::max(1u, std::thread::hardware_concurrency()); }
 
 uint64_t Capture::copying_us(uint64_t bytes) const {
-  const double rate = ahead_ && ahead_->read_rate() > 0 ? ahead_->read_rate() : kReadRate;
-  return static_cast<uint64_t>(static_cast<double>(bytes) / rate / readers());
+  return bytes / kReadRate / readers();
 }
 
-/// True when the stop is short enough with so much private memory to copy, or nearly all of it is for something else.
+/// True when the stop is short enough with so much private memory to copy, or most of it is for something else.
 bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
   uint64_t others = scan_us / readers() + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
   for (const store::ProcessImage& image : before_.image.processes)
     others += kProcessUs + image.threads.size() * kThreadUs + image.maps.size() * kMapUs;
   const uint64_t copying = copying_us(bytes);
-  return others + copying <= options_.downtime_goal_us || copying * 10 <= options_.downtime_goal_us;
+  return others + copying <= options_.downtime_goal_us || copying <= std::max(options_.downtime_goal_us / 10, others / 2);
 }
 
 Result<void> Capture::copy_ahead() {

@@ -25,7 +25,7 @@ struct DumpOptions {
   Actions actions;                 ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
   std::optional<unsigned> rounds;  ///< of copying ahead; nothing: as many as pay
   unsigned max_rounds = 8;         ///< where they are as many as pay
-  uint64_t downtime_goal_us = 10'000;  ///< no more rounds once the stop is predicted to be that short
+  uint64_t downtime_goal_us = 5'000;  ///< no more rounds once the stop is predicted to be that short
   uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
   uint64_t max_memory = uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
   bool force = false;              ///< replace a non-empty destination

@@ -161,14 +161,25 @@ Child::Child(Child&& other) noexcept
       threads_(std::move(other.threads_)),
       stand_in_(std::exchange(other.stand_in_, -1)) {}
 
+namespace {
+
+/// Of a process that was sent SIGKILL. The leader can be reaped only when its other threads are gone, and those wait for their
+/// tracer: all that there are, since a script that failed half-way has made some that nobody has noted.
+void reap_threads(int pid) {
+  for (auto tids = proc::read_threads(pid); tids && tids->size() > 1; tids = proc::read_threads(pid)) {
+    for (int tid : *tids) {
+      if (tid != pid) (void)::waitpid(tid, nullptr, __WALL | WNOHANG);
+    }
+    ::usleep(100);
+  }
+}
+
+}  // namespace
+
 Child::~Child() {
   if (pid_ <= 0) return;
   ::kill(pid_, SIGKILL);
-  // Threads first: the leader can be reaped only when they are gone, and those that are traced wait for us.
-  for (int tid : threads_) {
-    while (tid != pid_ && ::waitpid(tid, nullptr, __WALL) < 0 && errno == EINTR) {
-    }
-  }
+  reap_threads(pid_);
   int status = 0;
   for (;;) {
     pid_t got = ::waitpid(pid_, &status, __WALL);

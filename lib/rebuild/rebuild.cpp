@@ -276,12 +276,11 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> build(const Cancel& cancel) override {
+    // Before the first fork: what is loaded meanwhile would be copied on write, page by page.
+    CKPT_TRY(await_pages());
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
     CKPT_TRY(ipc_.set_back());
-    if (!options_.lazy || has_contents()) {
-      CKPT_TRY(await_pages());
-      CKPT_TRY(fill_shared(cancel));
-    }
+    if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
@@ -296,7 +295,6 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
     CKPT_TRY(each(&ProcessBuilder::place));
-    CKPT_TRY(await_pages());
     for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy));
     if (options_.lazy) CKPT_TRY(start_pager());
     CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
@@ -383,7 +381,6 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> await_pages() {
-    if (std::exchange(has_pages_, true)) return {};
     if (options_.await_pages) CKPT_TRY(options_.await_pages());
     return validate_pages(image_, reader_.blocks());
   }
@@ -442,7 +439,6 @@ class WholeTree final : public Rebuild {
   Tree tree_;  ///< after the scratch: it goes first
   std::deque<ProcessBuilder> builders_;
   std::optional<Pager> pager_;
-  bool has_pages_ = false;
   Totals totals_;
 };
 

@@ -77,6 +77,7 @@ Result<std::vector<PagemapRecord>> read_pagemap(const LoadedImage& image) {
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(kPagemapName));
   const std::string subject = image.name_of(kPagemapName);
   const StoredFile& stored = image.stored(kPagemapName);
+  parser.expect(stored.size);
   Xxh3 hash;
   std::vector<std::byte> buffer(std::min<uint64_t>(kRecordsStep, stored.size));
   Result<void> parsed;

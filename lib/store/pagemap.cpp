@@ -98,7 +98,7 @@ Result<void> PagemapParser::take_record(const PagemapRecord& r) {
   if (r.ancestor != 0 && !has_parent_) return damaged("it refers to a parent, and the image has none");
   if (const char* what = check_storage(r, pages_sizes_)) return damaged(what);
   if (records_.empty() || r.address > records_.back().address) {
-    CKPT_TRY(end_stack());
+    if (!stack_ends()) return unended();
   } else if (r.address < records_.back().address) {
     return damaged("it is out of order");
   } else {
@@ -109,10 +109,8 @@ Result<void> PagemapParser::take_record(const PagemapRecord& r) {
   return {};
 }
 
-/// What the lowest record of a block leaves open is the parent's.
-Result<void> PagemapParser::end_stack() const {
-  if (records_.empty() || records_.back().parent_mask == 0 || has_parent_) return {};
-  return fail(Code::kAnswerNo, "pagemap", fmt::format("record {}: it refers to a parent, and the image has none", records_.size() - 1));
+Error PagemapParser::unended() const {
+  return Error(Code::kAnswerNo, "pagemap", fmt::format("record {}: it refers to a parent, and the image has none", records_.size() - 1));
 }
 
 Result<void> PagemapParser::feed(ByteSpan bytes) {
@@ -145,7 +143,7 @@ Result<std::vector<PagemapRecord>> PagemapParser::finish() {
   if (!partial_.empty() || records_.size() != expected_) {
     return fail(Code::kAnswerNo, "pagemap", fmt::format("truncated: {} records of {}", records_.size(), expected_));
   }
-  CKPT_TRY(end_stack());
+  if (!stack_ends()) return unended();
   return std::move(records_);
 }
 

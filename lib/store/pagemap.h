@@ -68,6 +68,8 @@ class PagemapParser {
   PagemapParser(std::vector<uint64_t> pages_sizes, bool has_parent)
       : pages_sizes_(std::move(pages_sizes)), has_parent_(has_parent) {}
 
+  /// The file really is that long: room for its records, so that they need not be moved.
+  void expect(uint64_t file_size) { records_.reserve(file_size / sizeof(PagemapRecord)); }
   /// Any number of bytes. kAnswerNo names the record; kUnsupported: another version.
   Result<void> feed(ByteSpan bytes);
   /// After the last byte: all records that the header promised.
@@ -76,7 +78,9 @@ class PagemapParser {
  private:
   Result<void> take_header(const std::byte* raw);
   Result<void> take_record(const PagemapRecord& record);
-  Result<void> end_stack() const;
+  /// What the lowest record of a block leaves open is the parent's.
+  bool stack_ends() const { return records_.empty() || records_.back().parent_mask == 0 || has_parent_; }
+  Error unended() const;
   Error damaged(const std::string& what) const;
 
   std::vector<uint64_t> pages_sizes_;

@@ -76,6 +76,26 @@ TEST_CASE("child: a script runs in order, gives results back, and stops at the f
   CHECK(bad.calls()[1].result == 0);
 }
 
+TEST_CASE("child: one whose threads could be made only in part goes away as a whole") {
+  if (!may_choose_pids()) return;
+  const int pid = free_pid(), first = free_pid(), second = free_pid();
+  auto scratch = Scratch::create({});
+  REQUIRE(scratch);
+  auto child = Child::create(pid, *scratch);
+  REQUIRE(child);
+  Script script;
+  child->add_thread(script, first);
+  child->add_thread(script, second);
+  child->add_thread(script, ::getpid());  // taken
+  auto made = child->run(script);
+  REQUIRE_FALSE(made);
+  CHECK(made.error().sys_errno == EEXIST);
+  ::alarm(20);  // it waited for ever for threads that nobody had noted
+  { Child end = std::move(*child); }
+  ::alarm(0);
+  CHECK_FALSE(exists(pid));
+}
+
 TEST_CASE("child: threads get the ids asked for, and run scripts at the same time") {
   if (!may_choose_pids()) return;
   int pid = free_pid(), tid = free_pid();

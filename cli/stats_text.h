@@ -1,0 +1,17 @@
+// How an image came about, in words: for the verbs that make one, and for inspect.
+#pragma once
+
+#include <string>
+
+#include "lib/store/process_image.h"
+
+namespace ckpt::cli {
+
+/// "2.1 ms, and 480 us in short stops beside it"
+std::string frozen_text(const store::CaptureStats& stats);
+/// The rounds of copying ahead: "1.00 GiB in 391 ms, 10.2 MiB in 12 ms".
+std::string rounds_text(const store::CaptureStats& stats);
+/// What the processes were up to while they ran and were captured.
+std::string load_text(const store::CaptureStats& stats);
+
+}  // namespace ckpt::cli
