@@ -150,7 +150,6 @@ class AheadReader {
       Batch one{batch.part, std::span(&block, 1)};
       MutableByteSpan bytes = data.first(data_size(block));
       auto got = read_batch(one, bytes);
-      if (!got && got.error().code == Code::kNotFound) return got;
       if (got) CKPT_TRY(add_batch(one, bytes, add));
       else miss(*batch.part, block);
     }

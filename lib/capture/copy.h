@@ -19,7 +19,7 @@ struct CopyOptions {
   unsigned workers = 0;  ///< 0: one a core
   ProgressSink* progress = nullptr;
   const Cancel* cancel = nullptr;
-  bool nice = false;     ///< the target runs meanwhile: where it wants all processors it keeps nine tenths of them
+  bool nice = false;     ///< the target runs meanwhile, and the workers give way to it
 };
 
 /// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address = that
@@ -39,7 +39,7 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
 
 /// What copying ahead found out.
 struct CopiedAhead {
-  std::vector<proc::PageRegion> missed;  ///< of space `missed_space[i]`: could not be read, since mappings went away meanwhile
+  std::vector<proc::PageRegion> missed;  ///< of space `missed_space[i]`: could not be read, since mappings or processes went away meanwhile
   std::vector<int> missed_space;
   uint64_t bytes = 0;
 };

@@ -4,7 +4,6 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/trace.h"
-#include "lib/proc/priority.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/userfault.h"
 
@@ -30,6 +29,11 @@ Result<std::vector<MemoryMap>> read_private_maps(int pid) {
   return out;
 }
 
+bool is_gone(int pid) {
+  auto stat = proc::read_stat(pid);
+  return !stat || stat->is_ending();
+}
+
 }  // namespace
 
 void track_mappings(int userfault, const std::vector<MemoryMap>& maps) {
@@ -50,28 +54,38 @@ Result<void> Precopy::add(int pid, int space, int userfault, bool tracked) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(pid));
   if (!pagemap.can_scan()) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
   CKPT_TRY_ASSIGN(std::vector<MemoryMap> maps, read_private_maps(pid));
-  processes_.push_back({pid, space, userfault, tracked, std::move(pagemap), std::move(maps), {}});
+  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), std::move(maps), {}});
   return {};
 }
 
-Result<Precopy::Dirty> Precopy::dirty() const {
+/// Processes of a tree come and go: those that are gone are not captured, the others are.
+void Precopy::forget_ended() {
+  std::erase_if(processes_, [](const Process& process) { return process.ended; });
+}
+
+Result<Precopy::Dirty> Precopy::dirty() {
   trace::Span span("scan");
   Dirty out;
   const uint64_t begin = monotonic_us();
-  for (const Process& process : processes_) {
+  for (Process& process : processes_) {
     const ScanFor what = process.protected_once ? ScanFor::kChanges : ScanFor::kPopulated;
-    CKPT_TRY_ASSIGN(auto found, scan_private(process.pagemap, process.maps, what));
+    auto found = scan_private(process.pagemap, process.maps, what);
+    process.ended = !found && is_gone(process.pid);
+    if (process.ended) continue;
+    if (!found) return std::move(found).error();
     std::vector<MemoryMap> maps = process.maps;
-    out.bytes += plan_data(found, what, maps).pages_data * store::kPageSize;
+    out.bytes += plan_data(*found, what, maps).pages_data * store::kPageSize;
   }
+  forget_ended();
   out.scan_us = monotonic_us() - begin;
   return out;
 }
 
-Result<void> Precopy::refresh(Process& process) {
+/// What a round copies of a process, protected again; its new mappings are tracked from here on.
+Result<std::vector<proc::PageRegion>> Precopy::scan_next(Process& process) {
   CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid));
   track_mappings(process.userfault, process.maps);
-  return {};
+  return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
 }
 
 Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& barrier) {
@@ -80,18 +94,19 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   std::vector<Part> parts;
   std::map<int, Process*> by_space;
   for (Process& process : processes_) {
-    CKPT_TRY(refresh(process));
-    const ScanFor what = process.protected_once ? ScanFor::kWritten : ScanFor::kProtected;
-    CKPT_TRY_ASSIGN(auto found, scan_private(process.pagemap, process.maps, what));
+    auto found = scan_next(process);
+    process.ended = !found && is_gone(process.pid);
+    if (process.ended) continue;
+    if (!found) return std::move(found).error();
+    PagePlan plan = plan_data(*found, ScanFor::kWritten, process.maps);
     process.protected_once = true;
-    PagePlan plan = plan_data(found, what, process.maps);
     by_space[process.space] = &process;
     parts.push_back({process.space, process.pid, -1, 0, std::move(plan.snapshot)});
   }
   CKPT_TRY(barrier());
-  const proc::StandBack while_it_runs;
   CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));
   for (size_t i = 0; i < copied.missed.size(); ++i) by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
+  forget_ended();
   for (Process& process : processes_) {
     std::sort(process.missed.begin(), process.missed.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   }

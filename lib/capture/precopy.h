@@ -34,7 +34,7 @@ class Precopy {
     uint64_t scan_us = 0;
   };
   /// What a stop right now would have to copy of these processes.
-  Result<Dirty> dirty() const;
+  Result<Dirty> dirty();
 
   /// Copies what was written since the last round (in the first: everything, or what was written since the parent image).
   /// Mappings that are new since are tracked from here on.
@@ -45,13 +45,15 @@ class Precopy {
 
  private:
   struct Process {
+    bool ended = false;  ///< its part of the tree is gone, and nothing of it is copied any more
     int pid, space, userfault;
     bool protected_once;  ///< something is known of what it wrote
     proc::Pagemap pagemap;
     std::vector<store::MemoryMap> maps;  ///< its private mappings, as far as scans need to know
     std::vector<proc::PageRegion> missed;
   };
-  Result<void> refresh(Process& process);
+  Result<std::vector<proc::PageRegion>> scan_next(Process& process);
+  void forget_ended();
   const Process* find(int pid) const;
 
   store::ImageWriter& writer_;

@@ -50,13 +50,13 @@ uint64_t Capture::copying_us(uint64_t bytes) const {
   return bytes / kReadRate / readers();
 }
 
-/// True when the stop is short enough with so much private memory to copy, or most of it is for something else.
+/// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not much.
 bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
   uint64_t others = scan_us / readers() + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
   for (const store::ProcessImage& image : before_.image.processes)
     others += kProcessUs + image.threads.size() * kThreadUs + image.maps.size() * kMapUs;
   const uint64_t copying = copying_us(bytes);
-  return others + copying <= options_.downtime_goal_us || copying <= std::max(options_.downtime_goal_us / 10, others / 2);
+  return others + copying <= options_.downtime_goal_us || copying <= std::min(others, 2 * options_.downtime_goal_us);
 }
 
 Result<void> Capture::copy_ahead() {
@@ -94,7 +94,8 @@ Result<void> Capture::start_tracking(bool all) {
     if (all && !process.userfault) CKPT_TRY(make_running_tracker(member, process));
     if (!process.userfault) continue;
     auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked);
-    if (!added && added.error().code != Code::kUnsupported) return added;
+    const bool gone = !added && added.error().code == Code::kNotFound && process.pid != options_.pid;
+    if (!added && !gone && added.error().code != Code::kUnsupported) return added;
     if (!added) process.userfault.reset();
     process.tracked = tracked && added;
   }
@@ -109,7 +110,10 @@ Result<void> Capture::make_running_tracker(const capture::Member& member, Subjec
     else if (made.error().code == Code::kNotFound) return std::move(made).error();
     return {};
   });
-  if (!stood && stood.error().code == Code::kNotFound && process.pid != options_.pid) return {};
+  if (!stood && process.pid != options_.pid) {
+    auto stat = proc::read_stat(process.pid);
+    if (!stat || stat->is_ending()) return {};
+  }
   CKPT_TRY_ASSIGN(uint64_t us, std::move(stood));
   manifest_.stats.stops_us += us;
   if (!process.userfault && process.pid == options_.pid) progress_.note("writes cannot be tracked on this kernel: nothing is copied ahead");

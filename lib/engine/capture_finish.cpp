@@ -8,7 +8,6 @@
 #include "lib/base/trace.h"
 #include "lib/engine/capture.h"
 #include "lib/proc/host.h"
-#include "lib/proc/priority.h"
 
 namespace ckpt::engine {
 
@@ -89,7 +88,6 @@ Result<void> Capture::halt(std::vector<proc::FrozenProcess>& halted) {
 Result<void> Capture::copy_within_bounds(const std::vector<capture::Part>& parts) {
   capture::CopyOptions how = copy_options();
   how.nice = true;
-  const proc::StandBack while_it_runs;
   auto copying = std::async(std::launch::async, [&] { return capture::copy_blocks(parts, *writer_, how); });
   const uint64_t faults_before = faults(), most = options_.max_cow / store::kPageSize;
   std::vector<proc::FrozenProcess> halted;

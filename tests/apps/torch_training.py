@@ -7,7 +7,7 @@ import subprocess
 
 from app import SCRIPT, Skip, expect, main, report_answers, report_round
 
-EPOCHS, BATCH, SAMPLES = 4, 32, 1280
+EPOCHS, BATCH, SAMPLES = 16, 32, 1280
 STEPS = EPOCHS * SAMPLES // BATCH
 
 
