@@ -39,7 +39,7 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
       ->check(CLI::PositiveNumber)->type_name("MS");
   app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
-  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt may use (default 256M)")
+  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt aims to stay within (default 256M)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");

@@ -40,7 +40,7 @@ Result<void> write_data_file(WriteState& state, const FilePlan& file, const std:
 }
 
 Result<void> write_data(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control) {
-  unsigned workers = control.workers > 0 ? control.workers : std::max(1u, std::thread::hardware_concurrency());
+  unsigned workers = WorkerPool::threads_for(control.workers);
   workers = static_cast<unsigned>(std::clamp<size_t>(plan.files.size(), 1, workers));
   WriteState state{plan, control, workers, tensor::FileCache(*plan.source), MemoryBudget(decode_budget(plan.options.max_memory))};
   const auto memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

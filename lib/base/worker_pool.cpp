@@ -25,7 +25,7 @@ Result<void> run(const WorkerPool::Job& job) {
 }  // namespace
 
 WorkerPool::WorkerPool(unsigned threads, size_t queue_limit) {
-  if (threads == 0) threads = std::max(1u, std::thread::hardware_concurrency());
+  threads = threads_for(threads);
   limit_ = queue_limit == 0 ? 2 * threads : queue_limit;
   sigset_t all, old;
   sigfillset(&all);

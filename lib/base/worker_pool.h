@@ -1,6 +1,7 @@
 // A fixed set of threads over a bounded queue: whoever submits too fast waits, so memory stays bounded.
 #pragma once
 
+#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -28,6 +29,8 @@ class WorkerPool {
   /// Blocks while the queue is full. False once a job failed: stop submitting and call `finish`.
   bool submit(Job job);
   Result<void> finish();
+  /// How many threads a pool asked for so many has.
+  static unsigned threads_for(unsigned asked) { return asked != 0 ? asked : std::max(1u, std::thread::hardware_concurrency()); }
   unsigned threads() const { return static_cast<unsigned>(workers_.size()); }
 
  private:

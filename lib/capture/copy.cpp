@@ -10,7 +10,6 @@
 
 #include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
-#include "lib/proc/priority.h"
 #include "lib/proc/remote_memory.h"
 
 namespace ckpt::capture {
@@ -106,18 +105,12 @@ Result<void> for_batches(const std::vector<Part>& parts, const CopyOptions& opti
   size_t blocks = 0, offset = 0;
   for (const Part& part : parts) blocks += part.blocks.size();
   if (blocks * kBlockSize > kAlone) pool.emplace(options.workers);
-  auto on_a_worker = [&options, &job](Batch batch, size_t at) {
-    return [&options, &job, batch, at]() -> Result<void> {
-      if (options.nice) proc::be_nice();
-      return job(batch, at);
-    };
-  };
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
       if (options.cancel != nullptr) CKPT_TRY(options.cancel->check());
       Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
       if (!pool) CKPT_TRY(job(batch, offset));
-      else if (!pool->submit(on_a_worker(batch, offset))) return pool->finish();
+      else if (!pool->submit([=, &job]() -> Result<void> { return job(batch, offset); })) return pool->finish();
       offset += batch.bytes();
     }
   }

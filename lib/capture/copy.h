@@ -19,7 +19,6 @@ struct CopyOptions {
   unsigned workers = 0;  ///< 0: one a core
   ProgressSink* progress = nullptr;
   const Cancel* cancel = nullptr;
-  bool nice = false;     ///< the target runs meanwhile, and the workers give way to it
 };
 
 /// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address = that

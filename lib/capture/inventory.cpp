@@ -284,8 +284,7 @@ Result<Inventory> look_once(int root, std::vector<Member>& members, const Invent
     CKPT_TRY_ASSIGN(members, open_members(entries, std::move(members)));
     auto found = take_inventory(members, options);
     if (found || found.error().code != Code::kNotFound || attempt == kAttempts) return found;
-    auto stat = proc::read_stat(root);  // somebody has ended; the root itself?
-    if (!stat || stat->is_ending()) return found;
+    if (proc::has_ended(root)) return found;  // somebody has; the root itself?
   }
 }
 

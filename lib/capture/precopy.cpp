@@ -29,9 +29,9 @@ Result<std::vector<MemoryMap>> read_private_maps(int pid) {
   return out;
 }
 
-bool is_gone(int pid) {
-  auto stat = proc::read_stat(pid);
-  return !stat || stat->is_ending();
+bool has_pinned_pages(int pid) {
+  auto status = proc::read_status(pid, pid);
+  return status && status->has_pinned_pages;
 }
 
 }  // namespace
@@ -58,9 +58,8 @@ Result<void> Precopy::add(int pid, int space, int userfault, bool tracked) {
   return {};
 }
 
-/// Processes of a tree come and go: those that are gone are not captured, the others are.
-void Precopy::forget_ended() {
-  std::erase_if(processes_, [](const Process& process) { return process.ended; });
+void Precopy::drop_left_out() {
+  std::erase_if(processes_, [](const Process& process) { return process.left_out; });
 }
 
 Result<Precopy::Dirty> Precopy::dirty() {
@@ -70,13 +69,13 @@ Result<Precopy::Dirty> Precopy::dirty() {
   for (Process& process : processes_) {
     const ScanFor what = process.protected_once ? ScanFor::kChanges : ScanFor::kPopulated;
     auto found = scan_private(process.pagemap, process.maps, what);
-    process.ended = !found && is_gone(process.pid);
-    if (process.ended) continue;
+    process.left_out = !found && proc::has_ended(process.pid);
+    if (process.left_out) continue;
     if (!found) return std::move(found).error();
     std::vector<MemoryMap> maps = process.maps;
     out.bytes += plan_data(*found, what, maps).pages_data * store::kPageSize;
   }
-  forget_ended();
+  drop_left_out();
   out.scan_us = monotonic_us() - begin;
   return out;
 }
@@ -95,8 +94,9 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   std::map<int, Process*> by_space;
   for (Process& process : processes_) {
     auto found = scan_next(process);
-    process.ended = !found && is_gone(process.pid);
-    if (process.ended) continue;
+    // Pins are looked for after the protection: those that came before it and are gone by now have written all they will.
+    process.left_out = found ? has_pinned_pages(process.pid) : proc::has_ended(process.pid);
+    if (process.left_out) continue;
     if (!found) return std::move(found).error();
     PagePlan plan = plan_data(*found, ScanFor::kWritten, process.maps);
     process.protected_once = true;
@@ -106,7 +106,7 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   CKPT_TRY(barrier());
   CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));
   for (size_t i = 0; i < copied.missed.size(); ++i) by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
-  forget_ended();
+  drop_left_out();
   for (Process& process : processes_) {
     std::sort(process.missed.begin(), process.missed.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
   }

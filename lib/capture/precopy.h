@@ -21,7 +21,7 @@ namespace ckpt::capture {
 
 class Precopy {
  public:
-  Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) { options_.nice = true; }
+  Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
 
   /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are since the
   /// parent image, so that the first round copies no more than was written since.
@@ -37,7 +37,7 @@ class Precopy {
   Result<Dirty> dirty();
 
   /// Copies what was written since the last round (in the first: everything, or what was written since the parent image).
-  /// Mappings that are new since are tracked from here on.
+  /// Mappings that are new since are tracked from here on. A process that has ended or has pinned pages is none of these any more.
   Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
 
   /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.
@@ -45,7 +45,7 @@ class Precopy {
 
  private:
   struct Process {
-    bool ended = false;  ///< its part of the tree is gone, and nothing of it is copied any more
+    bool left_out = false;  ///< it has ended, or what it wrote cannot be known
     int pid, space, userfault;
     bool protected_once;  ///< something is known of what it wrote
     proc::Pagemap pagemap;
@@ -53,7 +53,7 @@ class Precopy {
     std::vector<proc::PageRegion> missed;
   };
   Result<std::vector<proc::PageRegion>> scan_next(Process& process);
-  void forget_ended();
+  void drop_left_out();
   const Process* find(int pid) const;
 
   store::ImageWriter& writer_;

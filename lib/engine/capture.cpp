@@ -33,7 +33,7 @@ Result<void> Capture::look_first() {
     if (!gadgets) continue;  // it has just begun, or is about to end: asked again once it stands still
     process.gadgets = *gadgets;
     process.has_gadgets = true;
-    process.pinned = proc::has_pinned_pages(process.pid);
+    process.pinned = before_.statuses[i][0].has_pinned_pages;
   }
   return {};
 }
@@ -218,7 +218,10 @@ Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process)
     if (image.pid == options_.pid) progress_.note("this kernel cannot tell which pages were written (PAGEMAP_SCAN, 6.7): copying everything");
     process.userfault.reset();
   }
-  process.tracked = process.tracked && process.userfault && !process.pinned;
+  // What is written to pinned pages from here on goes unseen, also once they are no longer pinned.
+  process.pinned = now_.statuses[static_cast<size_t>(&image - manifest_.tree.processes.data())][0].has_pinned_pages;
+  if (process.pinned) process.userfault.reset();
+  process.tracked = process.tracked && process.userfault;
   process.armed = keeps_tracking_ && process.keeper && process.userfault;
   WorkerPool* pool = pool_ ? &*pool_ : nullptr;
   // A snapshot is looked at later, but for what a fork leaves out; and the rounds have protected the process already.
@@ -295,7 +298,10 @@ Result<void> Capture::copy_frozen() {
 
 void Capture::phase(const char* name) {
   const uint64_t begin = watch_.started_us(), took = watch_.lap_us();
-  manifest_.stats.phases_us.emplace_back(name, took);
+  auto& phases = manifest_.stats.phases_us;
+  auto same = std::find_if(phases.begin(), phases.end(), [&](const auto& other) { return other.first == name; });
+  if (same != phases.end()) same->second += took;  // a round after the preparations
+  else phases.emplace_back(name, took);
   trace::interval(trace::Row::kPhases, name, begin, begin + took);
 }
 

@@ -27,7 +27,7 @@ struct Subject {
   capture::ProcessKey key;
   proc::Gadgets gadgets;
   bool has_gadgets = false;
-  bool pinned = false;   ///< a device or the kernel may write to its pages without its page tables noticing
+  bool pinned = false;   ///< Status::has_pinned_pages, when it was looked at last
   bool tracked = false;  ///< what it wrote since the parent image, or since the last round, is known
   bool armed = false;    ///< what it writes from this image on will be known
   std::optional<capture::CaptureLock> lock;
@@ -37,7 +37,7 @@ struct Subject {
   std::vector<std::vector<std::byte>> xstates;
   std::vector<proc::PageRegion> changes;  ///< of a tracked process that has no snapshot, at the instant of the image
   capture::PagePlan plan;
-  proc::Usage load;       ///< when its capture began
+  proc::Usage usage;      ///< when its capture began
 };
 
 /// Members are in the order in which they come to be; the destructors let go in the reverse one.
@@ -65,13 +65,14 @@ class Capture {
   Result<void> start_tracking(bool all);
   Result<void> make_running_tracker(const capture::Member& member, Subject& subject);
   Result<void> run_rounds();
+  Result<void> run_round();
   Result<void> barrier();
   uint64_t private_bytes() const;
   uint64_t contents_bytes() const;
-  unsigned readers() const;
   uint64_t copying_us(uint64_t bytes) const;
   bool rounds_are_done(uint64_t bytes, uint64_t scan_us) const;
   Result<void> prepare_window();
+  Result<void> catch_up();
 
   // The frozen window.
   Result<void> freeze();
@@ -97,7 +98,7 @@ class Capture {
   Result<void> halt(std::vector<proc::FrozenProcess>& halted);
   Result<void> copy_within_bounds(const std::vector<capture::Part>& parts);
   Result<void> finish_snapshots();
-  void count_load();
+  void count_usage();
   Result<void> commit();
   void keep_tracking();
   Result<void> act(const char* action);

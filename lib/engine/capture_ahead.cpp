@@ -3,7 +3,6 @@
 #include <sys/stat.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
@@ -44,15 +43,11 @@ uint64_t Capture::contents_bytes() const {
   return out;
 }
 
-unsigned Capture::readers() const { return options_.workers != 0 ? options_.workers : std::max(1u, std::thread::hardware_concurrency()); }
-
-uint64_t Capture::copying_us(uint64_t bytes) const {
-  return bytes / kReadRate / readers();
-}
+uint64_t Capture::copying_us(uint64_t bytes) const { return bytes / kReadRate / WorkerPool::threads_for(options_.workers); }
 
 /// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not much.
 bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
-  uint64_t others = scan_us / readers() + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
+  uint64_t others = scan_us / WorkerPool::threads_for(options_.workers) + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
   for (const store::ProcessImage& image : before_.image.processes)
     others += kProcessUs + image.threads.size() * kThreadUs + image.maps.size() * kMapUs;
   const uint64_t copying = copying_us(bytes);
@@ -60,7 +55,7 @@ bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
 }
 
 Result<void> Capture::copy_ahead() {
-  for (auto& [pid, process] : subjects_) process.load = proc::read_usage(pid);
+  for (auto& [pid, process] : subjects_) process.usage = proc::read_usage(pid);
   const bool none = options_.rounds ? *options_.rounds == 0 : rounds_are_done(private_bytes(), 0);
   if (none && !any_tracked()) return {};
   phase("look");
@@ -71,7 +66,8 @@ Result<void> Capture::copy_ahead() {
   phase("copy ahead");
   // The tree has gone on meanwhile.
   numbered_ = std::move(before_.image);
-  return look_first();
+  CKPT_TRY(look_first());
+  return lock_processes();
 }
 
 /// Takes up the processes whose writes are tracked, and where rounds are to come begins to track the others that have a
@@ -110,10 +106,7 @@ Result<void> Capture::make_running_tracker(const capture::Member& member, Subjec
     else if (made.error().code == Code::kNotFound) return std::move(made).error();
     return {};
   });
-  if (!stood && process.pid != options_.pid) {
-    auto stat = proc::read_stat(process.pid);
-    if (!stat || stat->is_ending()) return {};
-  }
+  if (!stood && process.pid != options_.pid && proc::has_ended(process.pid)) return {};
   CKPT_TRY_ASSIGN(uint64_t us, std::move(stood));
   manifest_.stats.stops_us += us;
   if (!process.userfault && process.pid == options_.pid) progress_.note("writes cannot be tracked on this kernel: nothing is copied ahead");
@@ -144,11 +137,29 @@ Result<void> Capture::run_rounds() {
       if (!rounds.empty() && dirty_.bytes > last / 4 * 3) return {};
     }
     last = dirty_.bytes;
-    progress_.begin("copy ahead", dirty_.bytes);
-    CKPT_TRY_ASSIGN(store::CaptureRound round, ahead_->round([this] { return barrier(); }));
-    rounds.push_back(round);
-    for (auto& [pid, process] : subjects_) process.tracked = process.tracked || ahead_->has(pid);
+    CKPT_TRY(run_round());
   }
+}
+
+Result<void> Capture::run_round() {
+  progress_.begin("copy ahead", dirty_.bytes);
+  CKPT_TRY_ASSIGN(store::CaptureRound round, ahead_->round([this] { return barrier(); }));
+  manifest_.stats.rounds.push_back(round);
+  for (auto& [pid, process] : subjects_) process.tracked = ahead_->has(pid);
+  return {};
+}
+
+/// Preparing the stop takes time too, on a busy machine much of it: what the processes wrote meanwhile is copied ahead once more
+/// where it has become much.
+Result<void> Capture::catch_up() {
+  if (!ahead_ || ahead_->empty() || options_.rounds || manifest_.stats.rounds.size() >= options_.max_rounds) return {};
+  const uint64_t expected = dirty_.bytes;
+  CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
+  if (dirty_.bytes <= expected + expected / 4 || rounds_are_done(dirty_.bytes, dirty_.scan_us)) return {};
+  phase("prepare");
+  CKPT_TRY(run_round());
+  phase("copy ahead");
+  return {};
 }
 
 /// A snapshot or a copy, whichever keeps the tree still for less; and room for what will be copied, faulted in beforehand.

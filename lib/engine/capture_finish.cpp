@@ -67,7 +67,9 @@ Result<void> Capture::copy_rest() {
 
 uint64_t Capture::faults() const {
   uint64_t sum = 0;
-  for (const auto& [pid, process] : subjects_) sum += proc::minor_faults(pid);
+  for (const auto& [pid, process] : subjects_) {
+    if (auto stat = proc::read_stat(pid)) sum += stat->minor_faults;
+  }
   return sum;
 }
 
@@ -86,9 +88,7 @@ Result<void> Capture::halt(std::vector<proc::FrozenProcess>& halted) {
 /// Copies the snapshots while the tree runs. Every page that it writes meanwhile costs a copy: where that grows past --max-cow
 /// the tree stands still until the rest is copied.
 Result<void> Capture::copy_within_bounds(const std::vector<capture::Part>& parts) {
-  capture::CopyOptions how = copy_options();
-  how.nice = true;
-  auto copying = std::async(std::launch::async, [&] { return capture::copy_blocks(parts, *writer_, how); });
+  auto copying = std::async(std::launch::async, [&] { return capture::copy_blocks(parts, *writer_, copy_options()); });
   const uint64_t faults_before = faults(), most = options_.max_cow / store::kPageSize;
   std::vector<proc::FrozenProcess> halted;
   Result<void> stopped;
@@ -116,14 +116,14 @@ Result<void> Capture::finish_snapshots() {
   return {};
 }
 
-void Capture::count_load() {
+void Capture::count_usage() {
   store::CaptureStats& stats = manifest_.stats;
   for (const auto& [pid, process] : subjects_) {
     const proc::Usage now = proc::read_usage(pid);
     auto since = [](uint64_t then, uint64_t later) { return later > then ? later - then : 0; };
-    stats.target_faults += since(process.load.faults, now.faults);
-    stats.target_ran_us += since(process.load.ran_us, now.ran_us);
-    stats.target_waited_us += since(process.load.waited_us, now.waited_us);
+    stats.target_faults += since(process.usage.faults, now.faults);
+    stats.target_ran_us += since(process.usage.ran_us, now.ran_us);
+    stats.target_waited_us += since(process.usage.waited_us, now.waited_us);
   }
 }
 
@@ -148,7 +148,7 @@ Result<void> Capture::commit() {
   manifest_.host = {host.hostname, host.kernel, host.machine, host.boot_id, host.cpu_model, host.cpu_flags, host.xcr0, store::kPageSize};
   manifest_.kind = verb_ == Verb::kPreDump ? "pre-dump" : "dump";
   manifest_.stats.pages_zero += writer_->totals().pages_zero;
-  count_load();
+  count_usage();
   phase("write");
   return writer_->commit(manifest_);
 }

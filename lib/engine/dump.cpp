@@ -23,6 +23,7 @@ Result<DumpReport> Capture::run() {
   take_over_tracking(keeps_tracking_);
   CKPT_TRY(copy_ahead());
   CKPT_TRY(prepare_window());
+  CKPT_TRY(catch_up());
   if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
   CKPT_TRY(freeze());
   CKPT_TRY(describe());

@@ -42,7 +42,7 @@ Result<Stat> parse_stat(std::string_view text) {
   }
   auto as_int = [&](int i) { return static_cast<int>(field[i]); };
   out.parent = as_int(4), out.group = as_int(5), out.session = as_int(6), out.terminal = as_int(7);
-  out.kernel_flags = field[9], out.start_time = field[22];
+  out.kernel_flags = field[9], out.minor_faults = field[10], out.start_time = field[22];
   out.start_code = field[26], out.end_code = field[27], out.start_stack = field[28];
   out.start_data = field[45], out.end_data = field[46], out.start_brk = field[47];
   out.arg_start = field[48], out.arg_end = field[49], out.env_start = field[50], out.env_end = field[51];
@@ -58,6 +58,11 @@ Result<Stat> read_stat(int pid) {
 Result<Stat> read_thread_stat(int pid, int tid) {
   CKPT_TRY_ASSIGN(std::string text, read_proc(pid, "task/" + std::to_string(tid) + "/stat"));
   return parse_stat(text);
+}
+
+bool has_ended(int pid) {
+  auto stat = read_stat(pid);
+  return !stat || stat->is_ending();
 }
 
 namespace {
@@ -105,6 +110,7 @@ Result<Status> parse_status(std::string_view text) {
     else if (key == "Seccomp") ok = parse_number(value, out.seccomp);
     else if (key == "Umask") ok = parse_number(value, out.umask, 8);
     else if (key == "THP_enabled") out.thp_enabled = value == "1";
+    else if (key == "VmPin") out.has_pinned_pages = value.substr(0, 2) != "0 ";
   }
   if (!ok) return malformed("status");
   return out;

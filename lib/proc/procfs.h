@@ -19,6 +19,7 @@ struct Stat {
   char state = '?';  ///< R S D T t Z X I
   int parent = 0, group = 0, session = 0, terminal = 0;
   uint64_t kernel_flags = 0;  ///< PF_*
+  uint64_t minor_faults = 0;
   uint64_t start_time = 0;    ///< clock ticks since boot: with the pid it names a process for good
   uint64_t start_code = 0, end_code = 0, start_stack = 0;
   uint64_t start_data = 0, end_data = 0, start_brk = 0;
@@ -32,6 +33,8 @@ struct Stat {
 Result<Stat> parse_stat(std::string_view text);
 Result<Stat> read_stat(int pid);
 Result<Stat> read_thread_stat(int pid, int tid);
+/// The process is not there any more, or is on its way out.
+bool has_ended(int pid);
 
 /// /proc/PID/status, the members used here. Signal sets are bit masks, bit 0 is signal 1.
 struct Status {
@@ -48,6 +51,9 @@ struct Status {
   int seccomp = 0;
   unsigned umask = 022;
   bool thp_enabled = true;
+  /// Some of its pages are pinned for long (RDMA, registered buffers of an io_uring): devices and the kernel write to them
+  /// without its page tables noticing, and nobody tells which they are.
+  bool has_pinned_pages = false;
 };
 Result<Status> parse_status(std::string_view text);
 Result<Status> read_status(int pid, int tid);

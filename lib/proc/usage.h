@@ -13,12 +13,7 @@ struct Usage {
 };
 /// Two files a thread; of a process with more than 256 threads the faults alone.
 Usage read_usage(int pid);
-/// The minor page faults alone.
-uint64_t minor_faults(int pid);
 /// Pages of private memory that are present: resident ones that are neither a file's nor shared.
 uint64_t read_private_pages(int pid);
-/// Pages are pinned for long (RDMA, registered buffers of an io_uring): devices and the kernel write to them without its page
-/// tables noticing, and which pages nobody tells.
-bool has_pinned_pages(int pid);
 
 }  // namespace ckpt::proc

@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "lib/base/clock.h"
+#include "lib/base/worker_pool.h"
 
 namespace ckpt::rebuild {
 
@@ -170,7 +171,7 @@ bool PagerService::wait_for_messages() {
 
 void PagerService::start_bringing_in() {
   go_.reset();
-  const unsigned count = std::max(1u, std::thread::hardware_concurrency());
+  const unsigned count = WorkerPool::threads_for(0);
   for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { bring_in(); });
 }
 

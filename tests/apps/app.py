@@ -24,8 +24,8 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (SKIPPED, Failure, Skip, Workplace, all_children, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays,
-                     tree_of, wait_until)
+from harness import (SKIPPED, Failure, Skip, Workplace, all_children, become_subreaper, ckpt, ckpt_restore, exists_unreaped, read_text,
+                     reap_strays, tree_of, wait_until)
 
 SCRIPT = os.path.abspath(sys.argv[0])
 PATIENCE = 60  # seconds that anything but ckpt may take
@@ -164,7 +164,7 @@ class Process:
         if self.run.straight:
             return
         image, pidfile = (os.path.join(self.run.place.path, name) for name in ("last", "pid"))
-        done = ckpt("restore", "--json", "-f", image, "-d", "--pidfile", pidfile, *flags, timeout=120).expect(0).document()
+        done = ckpt_restore("--json", "-f", image, "-d", "--pidfile", pidfile, *flags, timeout=120).expect(0).document()
         if read_text(pidfile).strip() != str(self.pid):
             raise Failure(f"{self.name}: the pidfile does not hold {self.pid}")
         self.ending = None

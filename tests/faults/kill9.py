@@ -11,7 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, Failure, Target, check_released, children_of, ckpt, differences, fingerprint, run_tests, wait_until
+from harness import CKPT, Failure, Target, check_released, children_of, ckpt, ckpt_restore, differences, fingerprint, run_tests, wait_until
 
 COUNT = int(os.environ.get("CKPT_KILL_COUNT", "200"))
 SEED = int(os.environ.get("CKPT_KILL_SEED", str(time.time_ns() % 1000000)))
@@ -123,7 +123,7 @@ class Attack:
         ckpt("verify", self.image).expect(0)
         self.target.kill()
         self.target.forget_answers()
-        ckpt("restore", "-f", self.image, "-d").expect(0)
+        ckpt_restore("-f", self.image, "-d").expect(0)
         self.target.adopt()
         self.target.steps = steps
         self.target.step()

@@ -11,13 +11,14 @@ import concurrent.futures
 import os
 import pty
 import signal
+import subprocess
 import sys
 import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, differences,
-                     fingerprint, reap_strays, wait_until)
+from harness import (CKPT, SKIPPED, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, ckpt_restore,
+                     differences, fingerprint, reap_strays, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
 INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
@@ -69,7 +70,7 @@ def dump(target, name, *more):
 def restore(target, name, *more):
     target.forget_answers()
     pidfile = image(target, "pid")
-    ckpt("restore", "-f", image(target, name), "-d", "--pidfile", pidfile, *more).expect(0)
+    ckpt_restore("-f", image(target, name), "-d", "--pidfile", pidfile, *more).expect(0)
     target.adopt()
     with open(pidfile) as stream:
         if stream.read().strip() != str(target.pid):
@@ -302,6 +303,16 @@ def special_rounds(place):
             break
     else:
         raise Failure("a snapshot past --max-cow did not stop the target")
+    folder, staging = os.path.split(image(target, "long"))
+    with subprocess.Popen([CKPT, "pre-dump", "-p", str(target.pid), "-f", image(target, "long"), "--rounds", "1000"],
+                          stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as first:
+        wait_until(lambda: any(name.startswith(f".ckpt-staging-{staging}") for name in os.listdir(folder)), "a long capture goes on")
+        ckpt("dump", "-R", "-p", target.pid, "-f", image(target, "second")).expect(7, "another ckpt")
+        ckpt("pre-dump", "-p", target.pid, "-f", image(target, "second")).expect(7, "another ckpt")
+        first.send_signal(signal.SIGINT)
+    if first.returncode != 130 or os.path.exists(image(target, "long")):
+        raise Failure(f"interrupted in the middle of its rounds: exit {first.returncode}")
+    unharmed(target, before)
     for rounds in ("two", "-1", "1001", ""):
         ckpt("dump", "-p", target.pid, "-f", image(target, "no"), f"--rounds={rounds}").expect(2)
     target.check(0)

@@ -270,10 +270,11 @@ pthread_t start_thread(void* (*body)(void*), void* argument) {
   return thread;
 }
 
-void wait_blocked_in(pid_t tid, long number) {
+/// `argument`: the call's first one, or -1 for any.
+static void wait_in_call(pid_t tid, long number, long argument) {
   char path[64], text[64];
-  snprintf(path, sizeof path, "/proc/self/task/%d/syscall", tid);
-  for (int i = 0; i < 2000; ++i) {
+  snprintf(path, sizeof path, "/proc/%d/syscall", tid);
+  for (int i = 0; i < 5000; ++i) {
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) target_fail("%s: %s", path, strerror(errno));
     ssize_t got = read(fd, text, sizeof text - 1);
@@ -282,12 +283,16 @@ void wait_blocked_in(pid_t tid, long number) {
       text[got] = 0;
       char* end = NULL;
       long current = strtol(text, &end, 10);
-      if (end != text && (current == number || current == SYS_restart_syscall)) return;
+      bool right = argument == -1 || strtol(end, NULL, 16) == argument;
+      if (end != text && right && (current == number || current == SYS_restart_syscall)) return;
     }
     sleep_ms(1);
   }
   target_fail("thread %d never blocked in system call %ld", tid, number);
 }
+
+void wait_blocked_in(pid_t tid, long number) { wait_in_call(tid, number, -1); }
+void wait_reading(pid_t tid, int fd) { wait_in_call(tid, SYS_read, fd); }
 
 pid_t get_tid(void) { return (pid_t)syscall(SYS_gettid); }
 

@@ -91,9 +91,11 @@ void wait_state(pid_t pid, char state);
 void expect_same_file(int left, pid_t other, int right, bool wanted);
 
 pthread_t start_thread(void* (*body)(void*), void* argument);
-/// Returns once /proc/self/task/TID/syscall says that the thread sleeps in system call `number`, also one
+/// Returns once /proc/TID/syscall says that the thread (of whatever process) sleeps in system call `number`, also one
 /// that goes on after a stop.
 void wait_blocked_in(pid_t tid, long number);
+/// ... and in a read of its descriptor `fd`.
+void wait_reading(pid_t tid, int fd);
 pid_t get_tid(void);
 int64_t now_ns(void);  ///< CLOCK_MONOTONIC
 void sleep_ms(int ms);

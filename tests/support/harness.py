@@ -230,6 +230,16 @@ def ckpt(*arguments, timeout=None, **popen):
     return Result(done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace"), arguments)
 
 
+def ckpt_restore(*arguments, **popen):
+    """`ckpt restore`, again where another process of the machine has just taken a number that is needed (tests run side by side)."""
+    for _ in range(10):
+        done = ckpt("restore", *arguments, **popen)
+        if done.code != 7 or "number is taken" not in done.err:
+            return done
+        time.sleep(1)
+    return done
+
+
 class Workplace:
     """A folder of one test, removed at its end; one folder per target below it."""
 

@@ -51,15 +51,7 @@ int main(int argc, char** argv) {
     int own = open_file("exclusive");
     _exit(flock(own, LOCK_EX) == 0 ? 33 : 34);
   }
-  char path[64], word[16] = "";
-  snprintf(path, sizeof path, "/proc/%d/syscall", waiter);
-  for (int i = 0; i < 2000 && atoi(word) != SYS_flock; ++i) {
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
-    if (fd >= 0 && read(fd, word, sizeof word - 1) < 0) word[0] = 0;
-    close(fd);
-    sleep_ms(1);
-  }
-  CHECK_EQUAL(atoi(word), SYS_flock);
+  wait_blocked_in(waiter, SYS_flock);
   target_ready();
   target_wait(NULL);
 

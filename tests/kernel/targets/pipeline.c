@@ -34,7 +34,7 @@ int main(int argc, char** argv) {
   CHECK(close(first[0]) == 0 && close(second[0]) == 0 && close(second[1]) == 0);
   CHECK(close(third[0]) == 0 && close(third[1]) == 0 && close(result[1]) == 0);
   feed(first[1], 0, kLines / 2);
-  sleep_ms(30);
+  for (int i = 0; i < 3; ++i) wait_reading(programs[i], 0);
   target_ready();
   target_wait(NULL);
   feed(first[1], kLines / 2, kLines);

@@ -36,6 +36,7 @@ int main(int argc, char** argv) {
   CHECK(child > 0);
   for (int i = 0; i < 5000 && access("started", F_OK) != 0; ++i) sleep_ms(1);
   CHECK_EQUAL(access("started", F_OK), 0);
+  wait_reading(child, 0);
   expect_command(child, "./script");
   target_ready();
   target_wait(NULL);

@@ -20,6 +20,7 @@ TEST_CASE("stat: a name with blanks and parentheses ends at the last one") {
   CHECK(stat->terminal == 34816);
   CHECK(stat->start_time == 12345);
   CHECK(stat->start_code == 1000);
+  CHECK(stat->minor_faults == 1);
   CHECK_FALSE(parse_stat(""));
   CHECK_FALSE(parse_stat("42 (a S 7"));
   CHECK_FALSE(parse_stat("x (a) S 7"));
@@ -104,5 +105,8 @@ TEST_CASE("procfs: status: a name with the kernel's escapes, the state, the sets
   CHECK(status->tgid == 12);
   CHECK(status->ignored == 0x1000);
   CHECK(status->caught == 2);
+  CHECK_FALSE(status->has_pinned_pages);
+  CHECK(parse_status("VmPin:\t      32 kB\n")->has_pinned_pages);
+  CHECK_FALSE(parse_status("VmPin:\t       0 kB\n")->has_pinned_pages);
   CHECK_FALSE(parse_status("SigCgt:\tnone\n"));
 }
