@@ -11,6 +11,7 @@
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
+#include "lib/tensor/name_tree.h"
 
 namespace ckpt::cli {
 
@@ -45,7 +46,7 @@ View select(const tensor::Catalog& catalog, const std::vector<std::string>& glob
   for (const tensor::Object& object : catalog.objects) {
     if (matches_any(globs, object.key)) out.objects.push_back(&object);
   }
-  auto by_name = [](const auto* a, const auto* b) { return natural_less(a->key, b->key); };
+  auto by_name = [](const auto* a, const auto* b) { return tensor::natural_less(a->key, b->key); };
   std::stable_sort(out.tensors.begin(), out.tensors.end(), by_name);
   std::stable_sort(out.objects.begin(), out.objects.end(), by_name);
   return out;

@@ -14,6 +14,7 @@ Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
 Command::Run add_verify(CLI::App& app);
 Command::Run add_convert(CLI::App& app);
+Command::Run add_cat(CLI::App& app);
 Command::Run add_list(CLI::App& app);
 Command::Run add_squash(CLI::App& app);
 Command::Run add_rm(CLI::App& app);
@@ -29,6 +30,7 @@ std::span<const Command> commands() {
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},
       {"rm", "Remove process images that no other image needs", add_rm, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
+      {"cat", "Print one tensor's bytes, or a slice of it, raw or as npy", add_cat, Group::kModel},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},

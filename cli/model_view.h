@@ -11,11 +11,11 @@ namespace ckpt::cli {
 
 /// Opens the metadata only: data files may be missing or unreadable.
 Result<tensor::Catalog> open_metadata(const std::filesystem::path& path);
+/// With the places of all data. Damage of one tensor does not keep the others from being read: tensor::check_readable.
+Result<tensor::Catalog> open_data(const std::filesystem::path& path);
 
 /// "3x12x8"; "scalar" for no axes.
 std::string shape_text(const tensor::Shape& shape);
-/// `layers.2.w` before `layers.10.w`.
-bool natural_less(std::string_view a, std::string_view b);
 /// No glob at all matches every key.
 bool matches_any(const std::vector<std::string>& globs, std::string_view key);
 /// A JSON array of numbers.

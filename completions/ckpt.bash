@@ -2,7 +2,7 @@
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore check list squash rm convert inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   case "$verb:$prev" in
@@ -100,6 +100,10 @@ _ckpt() {
     convert:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--no-sync) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    cat:-h|cat:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    cat:--slice) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    cat:--npy) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    cat:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:-h|inspect:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--stats) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -111,7 +115,7 @@ _ckpt() {
     completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore check list squash rm convert inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
@@ -120,6 +124,7 @@ _ckpt() {
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
+    cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;

@@ -37,6 +37,18 @@ Result<std::shared_ptr<const UniqueFd>> FileCache::open(uint32_t index) {
   return shared;
 }
 
+Result<void> check_readable(const Catalog& catalog, const Tensor& tensor) {
+  const std::vector<std::string> findings = check_shards(tensor);
+  if (!findings.empty()) return fail(Code::kAnswerNo, "", findings.front());
+  for (const Shard& shard : tensor.shards) {
+    if (element_count(shard.shape) == uint64_t{0}) continue;
+    const bool there = shard.encoding == Encoding::kFill ? tensor.fill_value.size() == item_size(tensor.dtype)
+                                                         : shard.where.length != 0 && shard.where.file < catalog.files.size();
+    if (!there) return fail(Code::kAnswerNo, tensor.key, "bytes of it are missing");
+  }
+  return {};
+}
+
 RowMajorBlocks::RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes)
     : shape_(tensor.shape), block_(tensor.shape.size(), 1), at_(tensor.shape.size(), 0) {
   done_ = element_count(shape_).value_or(0) == 0;

@@ -23,6 +23,7 @@ RIGHT = {
     "verify": ["image"],
     "load-metadata": ["image"],
     "convert": ["src", "dst", "--to", "torch_dist"],
+    "cat": ["image", "key"],
     "squash": ["src", "dst"],
     "rm": ["image"],
     "completion": ["bash"],
@@ -75,7 +76,7 @@ def values_are_checked():
 
 
 def missing_paths_are_not_found():
-    for arguments in (["inspect", "none"], ["verify", "none"], ["load-metadata", "none"], ["restore", "-f", "none"],
+    for arguments in (["inspect", "none"], ["verify", "none"], ["load-metadata", "none"], ["cat", "none", "key"], ["restore", "-f", "none"],
                       ["convert", "none", "dst", "--to", "torch_dist"], ["squash", "none", "dst"],
                       ["rm", "none"]):
         yield from problems(arguments, 4, err="none")

@@ -1,0 +1,303 @@
+#include "lib/tensor/diff.h"
+
+#include <algorithm>
+#include <cmath>
+#include <mutex>
+
+#include "lib/base/io.h"
+#include "lib/base/worker_pool.h"
+#include "lib/tensor/grid.h"
+#include "lib/tensor/read.h"
+#include "lib/tensor/values.h"
+
+namespace ckpt::tensor {
+
+namespace {
+
+constexpr uint64_t kReadBytes = 256 << 10;
+constexpr uint64_t kUnitBytes = uint64_t{64} << 20;
+
+/// What comparing some elements has found.
+struct Found {
+  uint64_t elements = 0, different = 0;
+  double max_abs = 0;
+  std::optional<uint64_t> first;
+
+  void add(uint64_t index, double distance) {
+    ++different;
+    if (!first) first = index;
+    if (std::isnan(distance) || distance > max_abs) max_abs = std::isnan(max_abs) ? max_abs : distance;
+  }
+  void append(const Found& other) {
+    elements += other.elements;
+    different += other.different;
+    if (!first) first = other.first;
+    if (std::isnan(other.max_abs) || other.max_abs > max_abs) max_abs = std::isnan(max_abs) ? max_abs : other.max_abs;
+  }
+};
+
+/// Distance of two numbers: 0 between equal ones (infinities included) and between NaN and NaN.
+template <class Number>
+double distance(Number a, Number b) {
+  if constexpr (std::is_floating_point_v<Number>) {
+    if (a == b || (std::isnan(a) && std::isnan(b))) return 0;
+    return std::fabs(a - b);
+  } else {
+    return static_cast<double>(a < b ? static_cast<uint64_t>(b) - static_cast<uint64_t>(a)
+                                     : static_cast<uint64_t>(a) - static_cast<uint64_t>(b));
+  }
+}
+
+bool within(double distance, double b, const Tolerance& tolerance) {
+  return distance == 0 || distance <= tolerance.absolute + tolerance.relative * std::fabs(b);
+}
+
+/// Complex numbers part by part, so that equal magnitudes do not hide what differs.
+DType part_type(DType dtype) {
+  switch (dtype) {
+    case DType::kComplex32: return DType::kFloat16;
+    case DType::kComplex64: return DType::kFloat32;
+    case DType::kComplex128: return DType::kFloat64;
+    default: return dtype;
+  }
+}
+
+class Comparer {
+ public:
+  Comparer(DType a, DType b, const DiffOptions& options)
+      : a_(a), b_(b), parts_(is_complex(a) ? 2 : 1), tolerance_(options.tolerance.value_or(Tolerance())),
+        by_bits_(!options.tolerance && a == b) {}
+
+  /// Equally many elements of each, whose first one has the index `base`.
+  Found compare(ByteSpan a, ByteSpan b, uint64_t base) const {
+    Found out;
+    out.elements = a.size() / item_size(a_);
+    if (a_ == b_ && a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size()) == 0) return out;
+    constexpr size_t kStep = 512;
+    double x[2 * kStep], y[2 * kStep];
+    for (size_t at = 0; at < out.elements; at += kStep) {
+      const size_t count = std::min<size_t>(kStep, out.elements - at);
+      const ByteSpan from_a = a.subspan(at * item_size(a_), count * item_size(a_));
+      const ByteSpan from_b = b.subspan(at * item_size(b_), count * item_size(b_));
+      if (a_ == b_ && std::memcmp(from_a.data(), from_b.data(), from_a.size()) == 0) continue;
+      if (is_complex(a_) == is_complex(b_)) {
+        to_doubles(part_type(a_), from_a, x);
+        to_doubles(part_type(b_), from_b, y);
+        for (size_t i = 0; i < count; ++i) step(out, base + at + i, i, from_a, from_b, x + i * parts_, y + i * parts_, parts_);
+      } else {  // a complex number against a real one: magnitudes
+        to_doubles(a_, from_a, x);
+        to_doubles(b_, from_b, y);
+        for (size_t i = 0; i < count; ++i) step(out, base + at + i, i, from_a, from_b, x + i, y + i, 1);
+      }
+    }
+    return out;
+  }
+
+ private:
+  void step(Found& out, uint64_t index, size_t i, ByteSpan a, ByteSpan b, const double* x, const double* y, size_t parts) const {
+    if (by_bits_) {
+      const size_t item = item_size(a_);
+      if (std::memcmp(a.data() + i * item, b.data() + i * item, item) == 0) return;
+    }
+    double far = 0;
+    bool close = !by_bits_;
+    for (size_t part = 0; part < parts; ++part) {
+      const double d = is_wide_integer(a_) && a_ == b_ ? wide_distance(a, b, i) : distance(x[part], y[part]);
+      close = close && within(d, y[part], tolerance_);
+      far = std::isnan(d) || d > far ? (std::isnan(far) ? far : d) : far;
+    }
+    if (!close) out.add(index, far);
+  }
+
+  double wide_distance(ByteSpan a, ByteSpan b, size_t i) const {
+    uint64_t x, y;
+    std::memcpy(&x, a.data() + 8 * i, 8);
+    std::memcpy(&y, b.data() + 8 * i, 8);
+    if (a_ == DType::kUint64) return distance(x, y);
+    return distance(static_cast<int64_t>(x), static_cast<int64_t>(y));
+  }
+
+  DType a_, b_;
+  size_t parts_;
+  Tolerance tolerance_;
+  bool by_bits_;
+};
+
+/// A box of a tensor that one worker compares.
+struct Unit {
+  size_t owner;  ///< index into CatalogDiff::both
+  Region region;
+  Found found;
+  std::string unreadable;
+};
+
+/// Whose shards lead: the side whose shards cost most to be read in other boxes than their own.
+const Tensor& leader(const TensorDiff& d) {
+  auto encoded = [](const Tensor& t) {
+    return std::any_of(t.shards.begin(), t.shards.end(), [](const Shard& s) { return s.encoding == Encoding::kEncoded; });
+  };
+  return encoded(*d.b) && !encoded(*d.a) ? *d.b : *d.a;
+}
+
+uint64_t row_major_index(const Shape& shape, const Shape& at) {
+  uint64_t out = 0;
+  for (size_t i = 0; i < shape.size(); ++i) out = out * shape[i] + at[i];
+  return out;
+}
+
+class Work {
+ public:
+  Work(const Catalog& a, const Catalog& b, const DiffOptions& options) : a_(a), b_(b), options_(options), files_a_(a), files_b_(b) {}
+
+  Result<void> compare(std::span<Unit> units, const std::vector<TensorDiff>& both) {
+    RegionReader reader_a(a_, files_a_), reader_b(b_, files_b_);
+    for (Unit& unit : units) {
+      auto done = compare(reader_a, reader_b, unit, both[unit.owner]);
+      if (done) continue;
+      const Code code = done.error().code;
+      if (code != Code::kAnswerNo && code != Code::kUnsupported && code != Code::kNotFound) return done;
+      unit.unreadable = done.error().text();
+    }
+    return {};
+  }
+
+ private:
+  Result<void> compare(RegionReader& reader_a, RegionReader& reader_b, Unit& unit, const TensorDiff& d) {
+    const Comparer comparer(d.a->dtype, d.b->dtype, options_);
+    std::vector<std::byte> from_a, from_b;
+    Tensor part;
+    part.dtype = item_size(d.a->dtype) > item_size(d.b->dtype) ? d.a->dtype : d.b->dtype;
+    part.shape = unit.region.shape;
+    RowMajorBlocks blocks(part, kReadBytes);
+    while (auto block = blocks.next()) {
+      if (options_.cancel != nullptr) CKPT_TRY(options_.cancel->check());
+      for (size_t i = 0; i < block->offset.size(); ++i) block->offset[i] += unit.region.offset[i];
+      CKPT_TRY(read(a_, files_a_, reader_a, *d.a, *block, from_a));
+      CKPT_TRY(read(b_, files_b_, reader_b, *d.b, *block, from_b));
+      Found found = comparer.compare(from_a, from_b, 0);
+      if (found.first) found.first = index_of(*block, d.a->shape, *found.first);
+      unit.found.append(found);
+      options_.progress.advance(from_a.size() + from_b.size());
+    }
+    return {};
+  }
+
+  /// An index inside a box as one of the tensor.
+  static uint64_t index_of(const Region& box, const Shape& shape, uint64_t index) {
+    Shape at = box.offset;
+    for (size_t axis = shape.size(); axis-- > 0;) {
+      at[axis] += index % box.shape[axis];
+      index /= box.shape[axis];
+    }
+    return row_major_index(shape, at);
+  }
+
+  static Result<void> read(const Catalog& catalog, FileCache& files, RegionReader& reader, const Tensor& t, const Region& region,
+                           std::vector<std::byte>& out) {
+    out.resize(*element_count(region.shape) * item_size(t.dtype));
+    auto run = t.shards.size() <= 64 ? raw_run(t, region, std::nullopt) : std::nullopt;
+    if (!run || run->file >= catalog.files.size()) return reader.read(t, region, out);
+    CKPT_TRY_ASSIGN(auto file, files.open(run->file));
+    return io::pread_exact(file->get(), out, run->offset, catalog.files[run->file].path);
+  }
+
+  const Catalog& a_;
+  const Catalog& b_;
+  const DiffOptions& options_;
+  FileCache files_a_, files_b_;
+};
+
+std::vector<Unit> units_of(const CatalogDiff& diff) {
+  std::vector<Unit> out;
+  for (size_t owner = 0; owner < diff.both.size(); ++owner) {
+    const TensorDiff& d = diff.both[owner];
+    if (!d.same_shape || !d.unreadable.empty() || element_count(d.a->shape).value_or(0) == 0) continue;
+    const Tensor& lead = leader(d);
+    const Grid grid = Grid::as_stored(lead);
+    for (size_t i = 0; i < grid.size(); ++i) {
+      const Region shard = grid.piece(lead, i);
+      Tensor box;
+      box.dtype = lead.dtype;
+      box.shape = shard.shape;
+      RowMajorBlocks blocks(box, kUnitBytes);
+      while (auto block = blocks.next()) {
+        for (size_t axis = 0; axis < block->offset.size(); ++axis) block->offset[axis] += shard.offset[axis];
+        out.push_back({owner, std::move(*block), {}, {}});
+      }
+    }
+  }
+  return out;
+}
+
+}  // namespace
+
+bool CatalogDiff::equal() const {
+  return only_a.empty() && only_b.empty() && std::all_of(both.begin(), both.end(), [](const TensorDiff& d) { return d.equal(); });
+}
+
+CatalogDiff compare_keys(const Catalog& a, const Catalog& b, const DiffOptions& options) {
+  CatalogDiff out;
+  auto wanted = [&](const Tensor& t) { return !options.wanted || options.wanted(t.key); };
+  size_t i = 0, j = 0;
+  while (i < a.tensors.size() || j < b.tensors.size()) {
+    const Tensor* x = i < a.tensors.size() ? &a.tensors[i] : nullptr;
+    const Tensor* y = j < b.tensors.size() ? &b.tensors[j] : nullptr;
+    const int order = x == nullptr ? 1 : y == nullptr ? -1 : x->key.compare(y->key);
+    if (order <= 0) ++i;
+    if (order >= 0) ++j;
+    if (!wanted(order <= 0 ? *x : *y)) continue;
+    if (order < 0) {
+      out.only_a.push_back(x);
+    } else if (order > 0) {
+      out.only_b.push_back(y);
+    } else {
+      TensorDiff d;
+      d.a = x;
+      d.b = y;
+      d.same_shape = x->shape == y->shape;
+      d.same_dtype = x->dtype == y->dtype;
+      out.both.push_back(std::move(d));
+    }
+  }
+  return out;
+}
+
+Result<CatalogDiff> compare_catalogs(const Catalog& a, const Catalog& b, const DiffOptions& options) {
+  CatalogDiff out = compare_keys(a, b, options);
+  for (TensorDiff& d : out.both) {
+    auto readable = check_readable(a, *d.a);
+    if (readable) readable = check_readable(b, *d.b);
+    if (!readable) d.unreadable = readable.error().text();
+  }
+  std::vector<Unit> units = units_of(out);
+  uint64_t total = 0;
+  auto bytes_of = [&](const Unit& unit) {
+    const TensorDiff& d = out.both[unit.owner];
+    return *element_count(unit.region.shape) * (item_size(d.a->dtype) + item_size(d.b->dtype));
+  };
+  for (const Unit& unit : units) total += bytes_of(unit);
+  options.progress.begin("compare", total);
+  Work work(a, b, options);
+  WorkerPool pool(options.threads);
+  for (size_t begin = 0; begin < units.size();) {
+    size_t end = begin;  // small ones together
+    for (uint64_t bytes = 0; end < units.size() && bytes < kUnitBytes && end - begin < 256; ++end) bytes += bytes_of(units[end]);
+    auto part = std::span(units).subspan(begin, end - begin);
+    if (!pool.submit([&work, &out, part] { return work.compare(part, out.both); })) break;
+    begin = end;
+  }
+  CKPT_TRY(pool.finish());
+  for (const Unit& unit : units) {
+    TensorDiff& d = out.both[unit.owner];
+    d.elements += unit.found.elements;
+    d.different += unit.found.different;
+    if (!d.first) d.first = unit.found.first;
+    if (std::isnan(unit.found.max_abs) || unit.found.max_abs > d.max_abs) {
+      d.max_abs = std::isnan(d.max_abs) ? d.max_abs : unit.found.max_abs;
+    }
+    if (d.unreadable.empty()) d.unreadable = unit.unreadable;
+  }
+  return out;
+}
+
+}  // namespace ckpt::tensor
