@@ -2,136 +2,110 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
 
 #include "cli/command.h"
 #include "cli/inspect_image.h"
+#include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "formats/common_state.h"
-#include "lib/base/json_text.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
-#include "lib/tensor/name_tree.h"
+#include "lib/tensor/read.h"
 
 namespace ckpt::cli {
 
 namespace {
 
-struct InspectOptions {
-  std::string path;
-  std::vector<std::string> globs;
-  bool common = false;
-  bool stats = false;
-};
-
-struct Totals {
-  uint64_t bytes = 0, elements = 0, shards = 0;
-};
-
-struct View {
-  std::vector<const tensor::Tensor*> tensors;
-  std::vector<const tensor::Object*> objects;
-  Totals totals;
-};
-
 View select(const tensor::Catalog& catalog, const std::vector<std::string>& globs) {
   View out;
+  out.catalog = &catalog;
   for (const tensor::Tensor& t : catalog.tensors) {
     if (!matches_any(globs, t.key)) continue;
     out.tensors.push_back(&t);
-    out.totals.bytes += t.bytes();
-    out.totals.elements += tensor::element_count(t.shape).value_or(0);
-    out.totals.shards += t.shards.size();
+    out.bytes += t.bytes();
+    out.elements += tensor::element_count(t.shape).value_or(0);
+    out.shards += t.shards.size();
   }
   for (const tensor::Object& object : catalog.objects) {
     if (matches_any(globs, object.key)) out.objects.push_back(&object);
   }
-  auto by_name = [](const auto* a, const auto* b) { return tensor::natural_less(a->key, b->key); };
-  std::stable_sort(out.tensors.begin(), out.tensors.end(), by_name);
-  std::stable_sort(out.objects.begin(), out.objects.end(), by_name);
   return out;
 }
 
-uint64_t stored_bytes(const tensor::Object& object) {
-  return object.inline_bytes.empty() ? object.where.length : object.inline_bytes.size();
-}
-
-void print_tables(Console& out, const tensor::Catalog& catalog, const View& view) {
-  std::vector<std::vector<std::string>> rows;
-  for (const tensor::Tensor* t : view.tensors) {
-    rows.push_back({t->key, std::string(tensor::dtype_name(t->dtype)), shape_text(t->shape), human_bytes(t->bytes()),
-                    std::to_string(t->shards.size())});
-  }
-  if (!rows.empty()) out.table({"TENSOR", "DTYPE", "SHAPE", "SIZE", "SHARDS"}, rows, {3, 4});
-  rows.clear();
-  for (const tensor::Object* object : view.objects) rows.push_back({object->key, human_bytes(stored_bytes(*object))});
-  if (!rows.empty()) {
-    if (!view.tensors.empty()) out.data("\n");
-    out.table({"OBJECT", "SIZE"}, rows, {1});
-  }
-  for (const std::string& text : catalog.unsupported) out.data("not readable: " + escape_for_terminal(text) + "\n");
-  out.data(fmt::format("\n{}: {} tensors, {} elements, {}; {} shards, {} objects, {} files{}\n", catalog.format, view.tensors.size(),
-                       view.totals.elements, human_bytes(view.totals.bytes), view.totals.shards, view.objects.size(),
-                       catalog.files.size(), catalog.common ? "; common state" : ""));
-}
-
-void print_json(Console& out, const tensor::Catalog& catalog, const View& view, const std::string& common) {
-  std::string text = "{\"schema\": \"ckpt.inspect/1\", \"kind\": \"model\", \"format\": " + json_string(catalog.format) +
-                     ", \"path\": " + json_string(catalog.root.string()) + ",\n\"tensors\": [";
-  for (size_t i = 0; i < view.tensors.size(); ++i) {
-    const tensor::Tensor& t = *view.tensors[i];
-    text += (i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ") + json_string(t.key) + ", \"dtype\": \"" + std::string(tensor::dtype_name(t.dtype)) +
-            "\", \"shape\": ";
-    append_json_numbers(text, t.shape);
-    text += fmt::format(", \"bytes\": {}, \"shards\": {}}}", t.bytes(), t.shards.size());
-    if (text.size() > 1 << 16) {
-      out.data(text);
-      text.clear();
-    }
-  }
-  text += "],\n\"objects\": [";
-  for (size_t i = 0; i < view.objects.size(); ++i) {
-    text += (i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ") + json_string(view.objects[i]->key) +
-            fmt::format(", \"bytes\": {}}}", stored_bytes(*view.objects[i]));
-  }
-  auto list = [&](const char* name, const std::vector<std::string>& lines) {
-    text += std::string("],\n\"") + name + "\": [";
-    for (size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : ", ") + json_string(lines[i]);
+/// The views that exclude each other, by their flags.
+Result<void> check_views(const InspectOptions& options) {
+  std::vector<std::string> views;
+  auto add = [&](bool given, const char* flag) {
+    if (given) views.push_back(flag);
   };
-  list("unsupported", catalog.unsupported);
-  list("warnings", catalog.warnings);
-  text += fmt::format("],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": {}}}",
-                      view.tensors.size(), view.totals.elements, view.totals.bytes, view.totals.shards, view.objects.size(),
-                      catalog.files.size());
-  if (!common.empty()) text += ",\n\"common\": " + common;
-  out.data(text + "}\n");
+  add(options.common, "--common");
+  add(options.tree, "--tree");
+  add(options.files, "--files");
+  add(!options.shards.empty(), "--shards");
+  add(!options.group_by.empty(), "--group-by");
+  add(!options.diff.empty() && options.html.empty(), "--diff");
+  add(!options.html.empty(), "--html");
+  if (views.size() > 1) return fail(Code::kUsage, "", fmt::format("{} cannot be asked for at once", fmt::join(views, " and ")));
+  if (options.stats && !views.empty() && views[0] != "--html") return fail(Code::kUsage, "", "--stats goes with the table and with --html");
+  if (!options.tolerance.empty() && options.diff.empty()) return fail(Code::kUsage, "", "--tolerance is for --diff");
+  return check_columns(options);
 }
 
-Result<void> run_inspect(Context& context, const InspectOptions& options) {
-  if (store::ImageReader::looks_like_image(options.path)) {
-    if (options.globs.empty() && !options.common) {
-      return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
-    }
-    return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
-  }
+/// Whether the view needs the places of the data, and not the metadata alone.
+Result<tensor::Catalog> open_for(const InspectOptions& options) {
+  if (options.stats || !options.shards.empty() || !options.diff.empty()) return open_data(options.path);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
-  if (options.stats) return fail(Code::kUsage, options.path, "is a model checkpoint: --stats is for process images");
+  const bool placed = std::all_of(catalog.tensors.begin(), catalog.tensors.end(), [](const tensor::Tensor& t) {
+    return std::all_of(t.shards.begin(), t.shards.end(), [](const tensor::Shard& s) { return s.where.length + s.item.length != 0; });
+  });
+  if (options.files && !placed) return open_data(options.path);
+  return catalog;
+}
+
+Result<void> add_stats(Context& context, View& view) {
+  for (const tensor::Tensor* t : view.tensors) CKPT_TRY(tensor::check_readable(*view.catalog, *t));
+  tensor::StatsOptions how;
+  how.progress = &context.progress;
+  how.cancel = &context.cancel;
+  CKPT_TRY_ASSIGN(view.stats, tensor::compute_stats(*view.catalog, view.tensors, how));
+  return {};
+}
+
+Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
+  const bool model = !options.globs.empty() || options.common || options.tree || options.files || !options.diff.empty() ||
+                     !options.shards.empty() || !options.group_by.empty() || !options.html.empty() || !options.columns.empty();
+  if (model) return fail(Code::kUsage, options.path, "is a process image: it has no tensors to choose from");
+  return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
+}
+
+Result<void> run_inspect(Context& context, InspectOptions options) {
+  if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
+  CKPT_TRY(check_views(options));
+  if (!options.diff.empty() && options.html.empty()) return inspect_diff(context, options);
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_for(options));
+  for (const std::string& text : catalog.warnings) {
+    if (!context.out.json()) context.out.info("warning: " + escape_for_terminal(text));
+  }
+  if (options.files) return print_files(context.out, catalog);
   std::string common;
   if (options.common) {
     CKPT_TRY_ASSIGN(common, formats::common_state_json(catalog));
   }
+  if (!options.shards.empty()) options.globs = {options.shards};
   View view = select(catalog, options.globs);
-  if (!options.globs.empty() && view.tensors.empty() && view.objects.empty()) {
+  if (!options.globs.empty() && view.tensors.empty() && (view.objects.empty() || !options.shards.empty())) {
     return Error(Code::kNotFound, options.path, "no key matches " + fmt::format("{}", fmt::join(options.globs, " ")))
         .with_hint("* matches inside one part of a key, ** across dots");
   }
-  if (context.out.json()) {
-    print_json(context.out, catalog, view, common);
-    return {};
-  }
-  for (const std::string& text : catalog.warnings) context.out.info("warning: " + escape_for_terminal(text));
-  if (options.common) context.out.data(common + "\n");
-  else print_tables(context.out, catalog, view);
+  if (!options.shards.empty()) return print_shards(context.out, view);
+  if (options.tree) print_tree(context.out, view, options);
+  else if (!options.group_by.empty()) print_groups(context.out, catalog, view);
+  if (options.tree || !options.group_by.empty()) return {};
+  if (options.stats) CKPT_TRY(add_stats(context, view));
+  sort_view(view, options);
+  if (context.out.json()) print_model_json(context.out, view, common);
+  else if (options.common) context.out.data(common + "\n");
+  else print_table(context.out, view, options);
   return {};
 }
 
@@ -142,7 +116,17 @@ Command::Run add_inspect(CLI::App& app) {
   app.add_option("path", options->path, "A process image or a model checkpoint")->type_name("PATH")->required();
   app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots")->type_name("GLOB");
   app.add_flag("--common", options->common, "The common state instead of the table (with --json: beside it)");
-  app.add_flag("--stats", options->stats, "Of a process image: what each kind of saving saved, and how long each phase took");
+  app.add_flag("--stats", options->stats, "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of saving saved, and how long each phase took");
+  app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
+  app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)")->type_name("N");
+  app.add_option("--diff", options->diff, "What is different in another checkpoint, of any format; exit 1 if anything is")->type_name("OTHER");
+  app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count")->type_name("ABS[,REL]");
+  app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes")->type_name("KEY");
+  app.add_flag("--files", options->files, "The files: size, tensors, bytes referred to, bytes nothing refers to");
+  app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state")->type_name("WHAT")->check(CLI::IsMember({"param"}));
+  app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)")->type_name("COLUMN");
+  app.add_flag("--reverse", options->reverse, "The other way round");
+  app.add_option("--columns", options->columns, fmt::format("Columns of the table: {}", fmt::join(column_names(), ", ")))->type_name("LIST")->delimiter(',');
   return [options](Context& context) { return run_inspect(context, *options); };
 }
 

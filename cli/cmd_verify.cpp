@@ -74,7 +74,7 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 Command::Run add_verify(CLI::App& app) {
   auto command = std::make_shared<VerifyCommand>();
   app.add_option("path", command->path, "A model checkpoint or a process image")->type_name("PATH")->required();
-  app.add_flag("--strict", command->strict, "Zip records whose CRC differs are damage, not warnings");
+  app.add_flag("--strict", command->strict, "Damage, not warnings: zip records whose CRC differs; parameters without their optimizer state, or the reverse");
   return [command](Context& context) { return run_verify(context, *command); };
 }
 

@@ -107,6 +107,16 @@ _ckpt() {
     inspect:-h|inspect:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--stats) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--depth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--diff) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--tolerance) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--shards) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--group-by) COMPREPLY=($(compgen -W 'param' -- "$cur")); return ;;
+    inspect:--sort) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--reverse) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--columns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:-h|verify:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--strict) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:-h|load-metadata:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -125,7 +135,7 @@ _ckpt() {
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --shard-size -j --jobs --files --max-memory --include --exclude -n --dry-run --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --common --stats --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;

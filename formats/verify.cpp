@@ -14,6 +14,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
+#include "lib/tensor/param_groups.h"
 #include "lib/tensor/read.h"
 
 namespace ckpt::formats {
@@ -43,6 +44,10 @@ class Verifier {
     for (const std::string& text : catalog_.warnings) note({"", "", std::nullopt, text, true});
     for (const std::string& text : catalog_.unsupported) note({"", "", std::nullopt, text + ": not checked", true});
     check_object_grids();
+    for (tensor::Finding& finding : tensor::check_params(tensor::group_params(catalog_))) {
+      finding.warning = !strict_;
+      note(std::move(finding));
+    }
     CKPT_TRY_ASSIGN(auto hashes, read_integrity());
     std::vector<Piece> pieces = collect();
     uint64_t total = 0;

@@ -15,7 +15,7 @@ struct VerifyReport {
 };
 
 /// `catalog` comes from a read with locate_data and tolerate_damage. CRCs that differ are warnings, for torch can be told not
-/// to compute them, unless `strict`. Memory: 1 MiB a thread, and one decoded shard a thread where shards are encoded.
+/// to compute them, unless `strict`; so are parameters without their optimizer state and the reverse. Memory: 1 MiB a thread, and one decoded shard a thread where shards are encoded.
 Result<VerifyReport> verify(const tensor::Catalog& catalog, bool strict, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::formats

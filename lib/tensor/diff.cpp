@@ -177,7 +177,7 @@ class Work {
       Found found = comparer.compare(from_a, from_b, 0);
       if (found.first) found.first = index_of(*block, d.a->shape, *found.first);
       unit.found.append(found);
-      options_.progress.advance(from_a.size() + from_b.size());
+      options_.progress->advance(from_a.size() + from_b.size());
     }
     return {};
   }
@@ -276,7 +276,7 @@ Result<CatalogDiff> compare_catalogs(const Catalog& a, const Catalog& b, const D
     return *element_count(unit.region.shape) * (item_size(d.a->dtype) + item_size(d.b->dtype));
   };
   for (const Unit& unit : units) total += bytes_of(unit);
-  options.progress.begin("compare", total);
+  options.progress->begin("compare", total);
   Work work(a, b, options);
   WorkerPool pool(options.threads);
   for (size_t begin = 0; begin < units.size();) {

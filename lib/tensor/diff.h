@@ -22,7 +22,7 @@ struct DiffOptions {
   /// Which keys to compare; null: all.
   std::function<bool(std::string_view key)> wanted;
   unsigned threads = 0;  ///< 0: one per core
-  ProgressSink& progress = null_progress();
+  ProgressSink* progress = &null_progress();
   const Cancel* cancel = nullptr;
 };
 

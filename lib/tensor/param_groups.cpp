@@ -102,7 +102,7 @@ void find_missing(std::vector<ParamGroup>& groups) {
   for (const auto& [slots, times] : sets) {
     const std::pair<const Slots, size_t>* best = nullptr;
     for (const auto& other : sets) {
-      if (other.second <= times || other.first.size() <= slots.size()) continue;
+      if (other.second < std::max<size_t>(times, 2) || other.first.size() <= slots.size()) continue;
       if (!std::includes(other.first.begin(), other.first.end(), slots.begin(), slots.end())) continue;
       if (best == nullptr || other.second > best->second) best = &other;
     }
@@ -179,7 +179,7 @@ ParamGroups group_params(const Catalog& catalog) {
 
 namespace {
 
-constexpr size_t kMaxEach = 20;
+constexpr size_t kMaxEach = 10;
 
 /// Findings of one kind: the first ones by name, and how many more there are.
 class Kind {
@@ -212,7 +212,7 @@ std::vector<Finding> check_params(const ParamGroups& groups) {
     if (g.states.empty()) bare.add(g.name, "", out);
     std::string missing;
     for (const std::string& slot : g.missing) missing += (missing.empty() ? "" : ", ") + slot;
-    if (!missing.empty()) partly.add(g.name, missing, out);
+    if (!missing.empty() && (g.param != nullptr || !any_param)) partly.add(g.name, missing, out);
   }
   for (const Kind* kind : {&orphan, &bare, &partly}) kind->finish(out);
   return out;

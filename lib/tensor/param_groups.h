@@ -18,7 +18,7 @@ struct ParamGroup {
   std::string name;                    ///< as the model has it; the state's name for it where the model lacks it
   const Tensor* param = nullptr;       ///< null: an orphan, states of a parameter that is not there
   std::vector<OptimizerState> states;  ///< sorted by slot; empty: the optimizer keeps nothing for it
-  std::vector<std::string> missing;    ///< slots that most parameters have that have all of its slots
+  std::vector<std::string> missing;    ///< slots that others (two, and as many as are like this one) have beside all of its own
   uint64_t bytes() const;
 };
 

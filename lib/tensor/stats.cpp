@@ -180,7 +180,7 @@ class Counter {
       buffer.resize(*element_count(region.shape) * item_size(unit.tensor->dtype));
       CKPT_TRY(read(reader, unit, region, buffer));
       unit.stats.merge(stats_of(unit.tensor->dtype, buffer));
-      options_.progress.advance(buffer.size());
+      options_.progress->advance(buffer.size());
     }
     return {};
   }
@@ -235,7 +235,7 @@ Result<std::vector<Stats>> compute_stats(const Catalog& catalog, std::span<const
   for (const Unit& unit : units) {
     if (unit.shard->encoding != Encoding::kFill) total += *element_count(unit.region.shape) * item_size(unit.tensor->dtype);
   }
-  options.progress.begin("statistics", total);
+  options.progress->begin("statistics", total);
   Counter counter(catalog, options);
   WorkerPool pool(options.threads);
   for (size_t begin = 0; begin < units.size();) {

@@ -32,7 +32,7 @@ Stats stats_of(DType dtype, ByteSpan elements);
 
 struct StatsOptions {
   unsigned threads = 0;  ///< 0: one per core
-  ProgressSink& progress = null_progress();
+  ProgressSink* progress = &null_progress();
   const Cancel* cancel = nullptr;
 };
 

@@ -224,7 +224,7 @@ TEST_CASE("stats: a tensor in any shards, stored larger, or filled, with any num
   catalog.tensors = {t, empty};
   const Tensor* tensors[] = {&catalog.tensors[0], &catalog.tensors[1]};
   for (unsigned threads : {1u, 3u}) {
-    auto stats = compute_stats(catalog, tensors, {threads, null_progress(), nullptr});
+    auto stats = compute_stats(catalog, tensors, {threads, &null_progress(), nullptr});
     REQUIRE(stats);
     REQUIRE(stats->size() == 2);
     check_equal((*stats)[0], expected(DType::kFloat32, bytes_of(whole)));
@@ -232,11 +232,11 @@ TEST_CASE("stats: a tensor in any shards, stored larger, or filled, with any num
   }
   Cancel cancel;
   cancel.request();
-  auto stopped = compute_stats(catalog, tensors, {1, null_progress(), &cancel});
+  auto stopped = compute_stats(catalog, tensors, {1, &null_progress(), &cancel});
   REQUIRE(!stopped);
   CHECK(stopped.error().code == Code::kInterrupted);
   std::filesystem::resize_file(dir.path / "data", 100);
-  auto cut = compute_stats(catalog, tensors, {1, null_progress(), nullptr});
+  auto cut = compute_stats(catalog, tensors, {1, &null_progress(), nullptr});
   REQUIRE(!cut);
   CHECK(cut.error().code == Code::kAnswerNo);
 }

@@ -1,0 +1,145 @@
+// inspect --diff: two checkpoints side by side.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+
+#include "cli/inspect_model.h"
+#include "cli/model_view.h"
+#include "lib/base/json_text.h"
+#include "lib/base/text.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using tensor::CatalogDiff;
+using tensor::TensorDiff;
+
+std::string what_text(const tensor::Tensor& t) { return std::string(tensor::dtype_name(t.dtype)) + " " + shape_text(t.shape); }
+
+/// A row-major index as one per axis.
+std::vector<uint64_t> place_of(const tensor::Shape& shape, uint64_t index) {
+  std::vector<uint64_t> out(shape.size());
+  for (size_t axis = shape.size(); axis-- > 0;) {
+    out[axis] = index % shape[axis];
+    index /= shape[axis];
+  }
+  return out;
+}
+
+size_t count_different(const CatalogDiff& diff) {
+  return static_cast<size_t>(std::count_if(diff.both.begin(), diff.both.end(), [](const TensorDiff& d) { return !d.equal(); }));
+}
+
+void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& options) {
+  std::vector<std::vector<std::string>> rows;
+  for (const tensor::Tensor* t : diff.only_a) rows.push_back({t->key, "only in " + options.path, what_text(*t), "", "", ""});
+  for (const tensor::Tensor* t : diff.only_b) rows.push_back({t->key, "only in " + options.diff, what_text(*t), "", "", ""});
+  for (const TensorDiff& d : diff.both) {
+    if (d.equal()) continue;
+    std::string what, detail;
+    auto add = [&](const char* word) { what += (what.empty() ? "" : ", ") + std::string(word); };
+    if (!d.same_shape) add("shape");
+    if (!d.same_dtype) add("dtype");
+    if (d.different != 0) add("values");
+    if (!d.unreadable.empty()) add("not readable");
+    if (!d.same_shape || !d.same_dtype) detail = what_text(*d.a) + " / " + what_text(*d.b);
+    if (!d.unreadable.empty()) detail = d.unreadable;
+    std::string first = d.first ? fmt::format("{}", fmt::join(place_of(d.a->shape, *d.first), ",")) : "";
+    rows.push_back({d.a->key, what, detail, d.different != 0 ? fmt::format("{} of {}", d.different, d.elements) : "",
+                    d.different != 0 ? fmt::format("{:.6g}", d.max_abs) : "", first});
+  }
+  if (!rows.empty()) {
+    out.table({"TENSOR", "DIFFERS IN", "", "ELEMENTS", "MAX ABS", "FIRST AT"}, rows, {3, 4});
+    out.data("\n");
+  }
+  out.data(fmt::format("{} tensors in both: {} equal, {} different; {} only in the first, {} only in the second\n", diff.both.size(),
+                       diff.both.size() - count_different(diff), count_different(diff), diff.only_a.size(), diff.only_b.size()));
+}
+
+void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b, const CatalogDiff& diff) {
+  std::string text = document_head(a) + ",\n\"other\": {\"format\": " + json_string(b.format) + ", \"path\": " + json_string(b.root.string()) +
+                     fmt::format("}},\n\"equal\": {}, \"compared\": {}, \"different\": {},\n\"diff\": [", diff.equal(), diff.both.size(), count_different(diff));
+  const char* separator = "\n";
+  auto describe = [&](const char* name, const tensor::Tensor& t) {
+    text += fmt::format(", \"{}\": {{\"dtype\": \"{}\", \"shape\": ", name, tensor::dtype_name(t.dtype));
+    append_json_numbers(text, t.shape);
+    text += "}";
+  };
+  auto begin = [&](const tensor::Tensor& t) {
+    text += std::string(separator) + "  {\"key\": " + json_string(t.key);
+    separator = ",\n";
+  };
+  for (const tensor::Tensor* t : diff.only_a) {
+    begin(*t);
+    describe("a", *t);
+    text += "}";
+  }
+  for (const tensor::Tensor* t : diff.only_b) {
+    begin(*t);
+    describe("b", *t);
+    text += "}";
+  }
+  for (const TensorDiff& d : diff.both) {
+    if (d.equal()) continue;
+    begin(*d.a);
+    describe("a", *d.a);
+    describe("b", *d.b);
+    text += fmt::format(", \"elements\": {}, \"different\": {}, \"max_abs\": {}", d.elements, d.different,
+                        std::isfinite(d.max_abs) ? fmt::format("{}", d.max_abs) : "null");
+    if (d.first) {
+      text += ", \"first\": ";
+      append_json_numbers(text, place_of(d.a->shape, *d.first));
+    }
+    if (!d.unreadable.empty()) text += ", \"unreadable\": " + json_string(d.unreadable);
+    text += "}";
+  }
+  out.data(text + "]}\n");
+}
+
+bool parse_number(std::string_view text, double& value) {
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  return error == std::errc() && end == text.data() + text.size() && value >= 0;
+}
+
+}  // namespace
+
+Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text) {
+  if (text.empty()) return std::optional<tensor::Tolerance>();
+  tensor::Tolerance out;
+  const std::string_view view = text;
+  const size_t comma = view.find(',');
+  if (!parse_number(view.substr(0, comma), out.absolute) ||
+      (comma != std::string_view::npos && !parse_number(view.substr(comma + 1), out.relative))) {
+    return fail(Code::kUsage, text, "is no tolerance: ABSOLUTE or ABSOLUTE,RELATIVE, as 1e-6 or 0,1e-3");
+  }
+  return std::optional(out);
+}
+
+Result<CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options) {
+  CKPT_TRY_ASSIGN(auto tolerance, parse_tolerance(options.tolerance));
+  tensor::DiffOptions how;
+  how.tolerance = tolerance;
+  how.wanted = [&](std::string_view key) { return matches_any(options.globs, key); };
+  how.progress = &context.progress;
+  how.cancel = &context.cancel;
+  return tensor::compare_catalogs(a, b, how);
+}
+
+Result<void> inspect_diff(Context& context, const InspectOptions& options) {
+  CKPT_TRY(parse_tolerance(options.tolerance));
+  CKPT_TRY_ASSIGN(tensor::Catalog a, open_data(options.path));
+  CKPT_TRY_ASSIGN(tensor::Catalog b, open_data(options.diff));
+  CKPT_TRY_ASSIGN(CatalogDiff diff, run_diff(context, a, b, options));
+  if (!options.globs.empty() && diff.both.empty() && diff.only_a.empty() && diff.only_b.empty()) {
+    return fail(Code::kNotFound, options.path, fmt::format("no key matches {}", fmt::join(options.globs, " ")));
+  }
+  if (context.out.json()) print_json(context.out, a, b, diff);
+  else print_text(context.out, diff, options);
+  if (!diff.equal()) return fail(Code::kAnswerNo, options.path, "is different from " + options.diff);
+  return {};
+}
+
+}  // namespace ckpt::cli

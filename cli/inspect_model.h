@@ -1,0 +1,58 @@
+// The views of a model checkpoint that `inspect` offers. Each prints text or, with --json, one document of the schema
+// ckpt.inspect/1.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/command.h"
+#include "lib/tensor/catalog.h"
+#include "lib/tensor/diff.h"
+#include "lib/tensor/stats.h"
+
+namespace ckpt::cli {
+
+struct InspectOptions {
+  std::string path;
+  std::vector<std::string> globs;
+  bool common = false, stats = false, tree = false, files = false, reverse = false;
+  unsigned depth = 3;
+  std::string diff, tolerance, shards, sort = "key", group_by, html;
+  std::vector<std::string> columns;
+};
+
+/// What the globs have chosen, in the catalog's order until it is sorted.
+struct View {
+  const tensor::Catalog* catalog = nullptr;
+  std::vector<const tensor::Tensor*> tensors;
+  std::vector<const tensor::Object*> objects;
+  std::vector<tensor::Stats> stats;  ///< of `tensors`; empty without --stats
+  uint64_t bytes = 0, elements = 0, shards = 0;
+};
+
+/// The table's columns that exist, the default ones first; checks --columns and --sort (kUsage).
+std::vector<std::string> column_names();
+Result<void> check_columns(const InspectOptions& options);
+/// Sorts the view as --sort and --reverse say, its statistics with it.
+void sort_view(View& view, const InspectOptions& options);
+
+void print_table(Console& out, const View& view, const InspectOptions& options);
+void print_model_json(Console& out, const View& view, const std::string& common);
+void print_tree(Console& out, const View& view, const InspectOptions& options);
+Result<void> print_files(Console& out, const tensor::Catalog& catalog);
+void print_groups(Console& out, const tensor::Catalog& catalog, const View& view);
+Result<void> print_shards(Console& out, const View& view);
+
+/// kAnswerNo: they differ (what was found has been printed).
+Result<void> inspect_diff(Context& context, const InspectOptions& options);
+/// "1e-6" or "1e-6,1e-3": absolute and relative.
+Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text);
+/// What --diff compares, with its values.
+Result<tensor::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options);
+
+/// JSON of a tensor's statistics; what has no number is null.
+std::string stats_json(tensor::DType dtype, const tensor::Stats& stats);
+/// The beginning of every document: `{"schema": ..., "kind": "model", "format": ..., "path": ...`.
+std::string document_head(const tensor::Catalog& catalog);
+
+}  // namespace ckpt::cli

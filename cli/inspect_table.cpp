@@ -1,0 +1,241 @@
+// inspect: the table, with its columns and orders, and the document of all tensors.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "cli/inspect_model.h"
+#include "cli/model_view.h"
+#include "lib/base/json_text.h"
+#include "lib/base/text.h"
+#include "lib/tensor/name_tree.h"
+#include "lib/tensor/usage.h"
+#include "lib/tensor/values.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+using tensor::Stats;
+using tensor::Tensor;
+
+std::string number_text(tensor::DType dtype, long double value) {
+  return tensor::is_floating(dtype) ? fmt::format("{:.6g}", static_cast<double>(value)) : fmt::format("{:.0f}", value);
+}
+
+std::string grid_text(const Tensor& t) {
+  if (t.shards.size() < 2) return "-";
+  auto grid = tensor::shard_grid(t);
+  return grid ? shape_text(*grid) : "irregular";
+}
+
+std::string file_text(const tensor::Catalog& catalog, const Tensor& t) {
+  std::vector<uint32_t> files;
+  for (const tensor::Shard& shard : t.shards) {
+    const tensor::FileRange& range = shard.where.length != 0 ? shard.where : shard.item;
+    if (range.length != 0 && range.file < catalog.files.size()) files.push_back(range.file);
+  }
+  std::sort(files.begin(), files.end());
+  files.erase(std::unique(files.begin(), files.end()), files.end());
+  if (files.empty()) return "-";
+  return catalog.files[files[0]].path + (files.size() > 1 ? " +" + std::to_string(files.size() - 1) : "");
+}
+
+/// One tensor as a row sees it.
+struct Row {
+  const tensor::Catalog& catalog;
+  const Tensor& t;
+  const Stats* stats;
+};
+
+struct Column {
+  const char* name;
+  const char* header;
+  bool right;   ///< a number
+  bool by_value;///< sorted by `value`, greatest first; else by `text`
+  bool stats;
+  std::string (*text)(const Row& row);
+  long double (*value)(const Row& row);
+};
+
+long double no_value(const Row&) { return 0; }
+
+constexpr Column kColumns[] = {
+    {"key", "TENSOR", false, false, false, [](const Row& r) { return r.t.key; }, no_value},
+    {"dtype", "DTYPE", false, false, false, [](const Row& r) { return std::string(tensor::dtype_name(r.t.dtype)); }, no_value},
+    {"shape", "SHAPE", false, false, false, [](const Row& r) { return shape_text(r.t.shape); }, no_value},
+    {"size", "SIZE", true, true, false, [](const Row& r) { return human_bytes(r.t.bytes()); },
+     [](const Row& r) -> long double { return r.t.bytes(); }},
+    {"shards", "SHARDS", true, true, false, [](const Row& r) { return std::to_string(r.t.shards.size()); },
+     [](const Row& r) -> long double { return r.t.shards.size(); }},
+    {"bytes", "BYTES", true, true, false, [](const Row& r) { return std::to_string(r.t.bytes()); },
+     [](const Row& r) -> long double { return r.t.bytes(); }},
+    {"elements", "ELEMENTS", true, true, false, [](const Row& r) { return std::to_string(tensor::element_count(r.t.shape).value_or(0)); },
+     [](const Row& r) -> long double { return tensor::element_count(r.t.shape).value_or(0); }},
+    {"grid", "GRID", false, false, false, [](const Row& r) { return grid_text(r.t); }, no_value},
+    {"file", "FILE", false, false, false, [](const Row& r) { return file_text(r.catalog, r.t); }, no_value},
+    {"min", "MIN", true, true, true, [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->min) : "-"; },
+     [](const Row& r) { return r.stats->min; }},
+    {"max", "MAX", true, true, true, [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->max) : "-"; },
+     [](const Row& r) { return r.stats->max; }},
+    {"mean", "MEAN", true, true, true, [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->mean) : "-"; },
+     [](const Row& r) -> long double { return r.stats->mean; }},
+    {"std", "STD", true, true, true, [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->deviation()) : "-"; },
+     [](const Row& r) -> long double { return r.stats->deviation(); }},
+    {"nan", "NAN", true, true, true, [](const Row& r) { return std::to_string(r.stats->nans); },
+     [](const Row& r) -> long double { return r.stats->nans; }},
+    {"inf", "INF", true, true, true, [](const Row& r) { return std::to_string(r.stats->infs); },
+     [](const Row& r) -> long double { return r.stats->infs; }},
+    {"zeros", "ZEROS", true, true, true, [](const Row& r) { return std::to_string(r.stats->zeros); },
+     [](const Row& r) -> long double { return r.stats->zeros; }},
+};
+
+const Column* find_column(const std::string& name) {
+  auto at = std::find_if(std::begin(kColumns), std::end(kColumns), [&](const Column& c) { return name == c.name; });
+  return at == std::end(kColumns) ? nullptr : at;
+}
+
+std::vector<const Column*> chosen(const InspectOptions& options) {
+  std::vector<std::string> names = options.columns;
+  if (names.empty()) {
+    names = {"key", "dtype", "shape", "size", "shards"};
+    if (options.stats) names = {"key", "dtype", "shape", "size", "min", "max", "mean", "std", "nan", "inf", "zeros"};
+  }
+  std::vector<const Column*> out;
+  for (const std::string& name : names) out.push_back(find_column(name));
+  return out;
+}
+
+uint64_t stored_bytes(const tensor::Object& object) {
+  return object.inline_bytes.empty() ? object.where.length : object.inline_bytes.size();
+}
+
+std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
+
+/// A string in front of the rest of a list: `"name": ["a", "b"]`.
+void append_list(std::string& text, const char* name, const std::vector<std::string>& lines) {
+  text += fmt::format("],\n\"{}\": [", name);
+  for (size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : ", ") + json_string(lines[i]);
+}
+
+}  // namespace
+
+std::vector<std::string> column_names() {
+  std::vector<std::string> out;
+  for (const Column& column : kColumns) out.push_back(column.name);
+  return out;
+}
+
+Result<void> check_columns(const InspectOptions& options) {
+  std::vector<std::string> names = options.columns;
+  names.push_back(options.sort);
+  for (const std::string& name : names) {
+    const Column* column = find_column(name);
+    if (column == nullptr) return fail(Code::kUsage, name, fmt::format("is no column: there are {}", fmt::join(column_names(), ", ")));
+    if (column->stats && !options.stats) return fail(Code::kUsage, name, "needs --stats");
+  }
+  return {};
+}
+
+void sort_view(View& view, const InspectOptions& options) {
+  auto by_name = [](const auto* a, const auto* b) { return tensor::natural_less(a->key, b->key); };
+  std::stable_sort(view.objects.begin(), view.objects.end(), by_name);
+  const Column& column = *find_column(options.sort);
+  auto row = [&](size_t i) { return Row{*view.catalog, *view.tensors[i], view.stats.empty() ? nullptr : &view.stats[i]}; };
+  std::vector<size_t> order(view.tensors.size());
+  std::iota(order.begin(), order.end(), size_t{0});
+  if (column.by_value) {
+    std::vector<long double> values;
+    for (size_t i : order) values.push_back(column.value(row(i)));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return values[a] > values[b]; });
+  } else {
+    std::vector<std::string> texts;
+    for (size_t i : order) texts.push_back(column.text(row(i)));
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensor::natural_less(texts[a], texts[b]); });
+  }
+  if (options.reverse) std::reverse(order.begin(), order.end());
+  View sorted = view;
+  for (size_t i = 0; i < order.size(); ++i) {
+    sorted.tensors[i] = view.tensors[order[i]];
+    if (!view.stats.empty()) sorted.stats[i] = view.stats[order[i]];
+  }
+  view = std::move(sorted);
+}
+
+void print_table(Console& out, const View& view, const InspectOptions& options) {
+  const std::vector<const Column*> columns = chosen(options);
+  std::vector<std::string> header;
+  std::vector<size_t> right;
+  for (const Column* column : columns) {
+    if (column->right) right.push_back(header.size());
+    header.push_back(column->header);
+  }
+  std::vector<std::vector<std::string>> rows;
+  for (size_t i = 0; i < view.tensors.size(); ++i) {
+    const Row row{*view.catalog, *view.tensors[i], view.stats.empty() ? nullptr : &view.stats[i]};
+    auto& cells = rows.emplace_back();
+    for (const Column* column : columns) cells.push_back(column->text(row));
+  }
+  if (!rows.empty()) out.table(header, rows, right);
+  rows.clear();
+  for (const tensor::Object* object : view.objects) rows.push_back({object->key, human_bytes(stored_bytes(*object))});
+  if (!rows.empty()) {
+    if (!view.tensors.empty()) out.data("\n");
+    out.table({"OBJECT", "SIZE"}, rows, {1});
+  }
+  const tensor::Catalog& catalog = *view.catalog;
+  for (const std::string& text : catalog.unsupported) out.data("not readable: " + escape_for_terminal(text) + "\n");
+  out.data(fmt::format("\n{}: {} tensors, {} elements, {}; {} shards, {} objects, {} files{}\n", catalog.format, view.tensors.size(),
+                       view.elements, human_bytes(view.bytes), view.shards, view.objects.size(), catalog.files.size(),
+                       catalog.common ? "; common state" : ""));
+}
+
+std::string stats_json(tensor::DType dtype, const Stats& stats) {
+  std::string range = "\"min\": null, \"max\": null, \"mean\": null, \"std\": null";
+  if (stats.finite() != 0) {
+    auto exact = [&](long double x) { return tensor::is_floating(dtype) ? json_number(static_cast<double>(x)) : fmt::format("{:.0f}", x); };
+    range = fmt::format("\"min\": {}, \"max\": {}, \"mean\": {}, \"std\": {}", exact(stats.min), exact(stats.max), json_number(stats.mean),
+                        json_number(stats.deviation()));
+  }
+  return fmt::format("{{{}, \"nan\": {}, \"inf\": {}, \"zeros\": {}}}", range, stats.nans, stats.infs, stats.zeros);
+}
+
+std::string document_head(const tensor::Catalog& catalog) {
+  return "{\"schema\": \"ckpt.inspect/1\", \"kind\": \"model\", \"format\": " + json_string(catalog.format) + ", \"path\": " +
+         json_string(catalog.root.string());
+}
+
+void print_model_json(Console& out, const View& view, const std::string& common) {
+  const tensor::Catalog& catalog = *view.catalog;
+  std::string text = document_head(catalog) + ",\n\"tensors\": [";
+  for (size_t i = 0; i < view.tensors.size(); ++i) {
+    const Tensor& t = *view.tensors[i];
+    text += i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ";
+    append_json_string(text, t.key);
+    text += ", \"dtype\": \"";
+    text += tensor::dtype_name(t.dtype);
+    text += "\", \"shape\": ";
+    append_json_numbers(text, t.shape);
+    text += ", \"bytes\": " + std::to_string(t.bytes()) + ", \"shards\": " + std::to_string(t.shards.size());
+    if (!view.stats.empty()) text += ", \"stats\": " + stats_json(t.dtype, view.stats[i]);
+    text += '}';
+    if (text.size() > 1 << 16) {
+      out.data(text);
+      text.clear();
+    }
+  }
+  text += "],\n\"objects\": [";
+  for (size_t i = 0; i < view.objects.size(); ++i) {
+    text += (i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ") + json_string(view.objects[i]->key) +
+            fmt::format(", \"bytes\": {}}}", stored_bytes(*view.objects[i]));
+  }
+  append_list(text, "unsupported", catalog.unsupported);
+  append_list(text, "warnings", catalog.warnings);
+  text += fmt::format("],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": {}}}",
+                      view.tensors.size(), view.elements, view.bytes, view.shards, view.objects.size(), catalog.files.size());
+  if (!common.empty()) text += ",\n\"common\": " + common;
+  out.data(text + "}\n");
+}
+
+}  // namespace ckpt::cli
