@@ -4,6 +4,7 @@
 #include "cli/command.h"
 #include "cli/inspect_image.h"
 #include "cli/model_view.h"
+#include "cli/plan_document.h"
 #include "formats/common_state.h"
 #include "lib/base/json_text.h"
 #include "lib/store/image.h"
@@ -16,6 +17,8 @@ struct LoadMetadataOptions {
   std::string path;
   std::vector<std::string> globs;
   bool common = false;
+  std::string plan;
+  std::optional<uint64_t> rank;
 };
 
 class Document {
@@ -125,10 +128,13 @@ class Document {
 };
 
 Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {
+  if (options.rank && options.plan.empty()) return fail(Code::kUsage, "", "--rank is for --plan");
+  if (options.common && !options.plan.empty()) return fail(Code::kUsage, "", "--common and --plan cannot be asked for at once");
   if (store::ImageReader::looks_like_image(options.path)) {
-    if (options.globs.empty() && !options.common) return load_image_metadata(context, options.path);
+    if (options.globs.empty() && !options.common && options.plan.empty()) return load_image_metadata(context, options.path);
     return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
   }
+  if (!options.plan.empty()) return print_plan(context, {options.path, options.plan, options.globs, options.rank});
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
   std::string common;
   if (options.common) {
@@ -147,6 +153,8 @@ Command::Run add_load_metadata(CLI::App& app) {
   app.add_option("path", options->path, "A model checkpoint or a process image")->type_name("PATH")->required();
   app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")->type_name("GLOB");
   app.add_flag("--common", options->common, "With the common state");
+  app.add_option("--plan", options->plan, "What each rank of another layout would read: a JSON file, as the man page describes it")->type_name("FILE");
+  app.add_option("--rank", options->rank, "Of --plan only this rank")->type_name("N");
   return [options](Context& context) { return run_load_metadata(context, *options); };
 }
 

@@ -122,6 +122,8 @@ _ckpt() {
     load-metadata:-h|load-metadata:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--common) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    load-metadata:--plan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    load-metadata:--rank) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
@@ -137,7 +139,7 @@ _ckpt() {
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
-    load-metadata) words='-h --help --key --common --version -h --help --json --progress --color -q --quiet' ;;
+    load-metadata) words='-h --help --key --common --plan --rank --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
   esac
   if [[ $cur == -* || -z $verb ]]; then

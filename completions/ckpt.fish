@@ -127,5 +127,7 @@ complete -c ckpt -n __fish_use_subcommand -f -a load-metadata -d 'Print keys, dt
 complete -c ckpt -n '__fish_seen_subcommand_from load-metadata' -s h -l help -r -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from load-metadata' -l key -r -d 'Only keys that match: * inside one part, ** across dots; may be repeated'
 complete -c ckpt -n '__fish_seen_subcommand_from load-metadata' -l common -r -d 'With the common state'
+complete -c ckpt -n '__fish_seen_subcommand_from load-metadata' -l plan -r -d 'What each rank of another layout would read: a JSON file, as the man page describes it'
+complete -c ckpt -n '__fish_seen_subcommand_from load-metadata' -l rank -r -d 'Of --plan only this rank'
 complete -c ckpt -n __fish_use_subcommand -f -a completion -d 'Print a shell\'s completion script'
 complete -c ckpt -n '__fish_seen_subcommand_from completion' -s h -l help -r -d 'Print this help'
