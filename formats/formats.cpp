@@ -22,6 +22,7 @@ std::span<const Format> formats() {
       Format{"torch_save", "torch.save file", recognises_torch_save, read_torch_save},
       Format{"safetensors", "safetensors file, or folder of them", recognises_safetensors, read_safetensors},
       Format{"zarr2", "Zarr version 2 array or group", recognises_zarr2, read_zarr2},
+      Format{"zarr3", "Zarr version 3 array or group", recognises_zarr3, read_zarr3},
   };
   return kFormats;
 }
@@ -74,7 +75,6 @@ Error explain(const fs::path& path) {
     return Error(Code::kUnsupported, subject, "is a Megatron checkpoint of the old torch format (mp_rank_XX), which is not read")
         .with_hint("each mp_rank_XX/model_optim_rng.pt can be inspected by itself");
   }
-  if (fs::exists(path / "zarr.json", ec)) return Error(Code::kUnsupported, subject, "is a Zarr version 3 array, only version 2 is read");
   if (any_entry(path, [](const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".distcp"; })) {
     return Error(Code::kAnswerNo, subject, "holds .distcp files but no .metadata: the save did not finish, or files were lost");
   }

@@ -1,12 +1,15 @@
 #include "formats/zarr/codecs.h"
 
 #include <blosc.h>
+#include <bzlib.h>
 #include <lz4.h>
 #include <zlib.h>
 #include <zstd.h>
 
 #include <algorithm>
 #include <cstring>
+
+#include "lib/tensor/permute.h"
 
 namespace ckpt::formats {
 
@@ -80,63 +83,123 @@ Result<void> decompress_lz4(ByteSpan encoded, MutableByteSpan out) {
   return {};
 }
 
-void swap_bytes(MutableByteSpan data, size_t unit) {
-  for (size_t i = 0; i + unit <= data.size(); i += unit) std::reverse(data.begin() + i, data.begin() + i + unit);
+Result<void> decompress_bz2(ByteSpan encoded, MutableByteSpan out) {
+  bz_stream stream{};
+  if (BZ2_bzDecompressInit(&stream, 0, 0) != BZ_OK) return fail(Code::kNoRoom, "", "cannot start bzip2");
+  std::byte beyond{};  // one byte more than wanted shows a stream that is too long
+  size_t in_at = 0, out_at = 0;
+  bool overflow = false;
+  int state = BZ_OK;
+  constexpr size_t kStep = 1 << 30;  // bzip2 counts in 32 bits
+  while (state == BZ_OK) {
+    size_t in = std::min(kStep, encoded.size() - in_at);
+    size_t room = std::min(kStep, out.size() - out_at);
+    stream.next_in = reinterpret_cast<char*>(const_cast<std::byte*>(encoded.data() + in_at));
+    stream.avail_in = static_cast<unsigned>(in);
+    stream.next_out = reinterpret_cast<char*>(room > 0 ? out.data() + out_at : &beyond);
+    stream.avail_out = static_cast<unsigned>(std::max<size_t>(room, 1));
+    state = BZ2_bzDecompress(&stream);
+    in_at += in - stream.avail_in;
+    size_t made = std::max<size_t>(room, 1) - stream.avail_out;
+    overflow = room == 0 && made > 0;
+    if (overflow) break;
+    out_at += made;
+    if (in == stream.avail_in && made == 0) break;
+  }
+  BZ2_bzDecompressEnd(&stream);
+  if (overflow) return damaged("bz2", kWrongSize);
+  if (state != BZ_STREAM_END) return damaged("bz2", "it does not decode");
+  if (out_at != out.size()) return damaged("bz2", kWrongSize);
+  return {};
 }
 
-/// Column-major `from` to row-major `to`: the odometer follows `to`, the place in `from` moves along.
-void to_row_major(const tensor::Shape& shape, size_t item, ByteSpan from, MutableByteSpan to) {
-  const size_t rank = shape.size();
-  std::vector<size_t> step(rank), at(rank, 0);
-  size_t stride = item;
-  for (size_t i = 0; i < rank; ++i) {
-    step[i] = stride;
-    stride *= shape[i];
+using Kind = ZarrCodec::Kind;
+
+bool is_compressor(Kind kind) { return kind <= Kind::kBz2; }
+bool is_checksum(Kind kind) { return kind == Kind::kCrc32c || kind == Kind::kCrc32 || kind == Kind::kAdler32; }
+
+Result<void> decompress(Kind kind, ByteSpan encoded, MutableByteSpan out) {
+  switch (kind) {
+    case Kind::kBlosc: return decompress_blosc(encoded, out);
+    case Kind::kZstd: return decompress_zstd(encoded, out);
+    case Kind::kZlib: return decompress_deflate(encoded, out, false);
+    case Kind::kGzip: return decompress_deflate(encoded, out, true);
+    case Kind::kLz4: return decompress_lz4(encoded, out);
+    case Kind::kBz2: return decompress_bz2(encoded, out);
+    default: return fail(Code::kBug, "", "no compressor");
   }
-  size_t place = 0;
-  for (size_t done = 0; done < to.size(); done += item) {
-    std::memcpy(to.data() + done, from.data() + place, item);
-    for (size_t axis = rank; axis-- > 0;) {
-      place += step[axis];
-      if (++at[axis] < shape[axis]) break;
-      place -= step[axis] * shape[axis];
-      at[axis] = 0;
-    }
+}
+
+/// What a compressor in front of another one holds: only the stream itself knows. Tried with room that doubles, up to `limit`.
+Result<std::vector<std::byte>> decompress_unknown(Kind kind, ByteSpan encoded, uint64_t limit) {
+  size_t size = 0;
+  if (kind == Kind::kBlosc && encoded.size() >= BLOSC_MIN_HEADER_LENGTH) {
+    if (blosc_cbuffer_validate(encoded.data(), encoded.size(), &size) != 0) return damaged("blosc", "bad header");
+  } else if (kind == Kind::kLz4 && encoded.size() >= 4) {
+    uint32_t n = 0;
+    std::memcpy(&n, encoded.data(), sizeof n);
+    size = n;
+  } else if (kind == Kind::kZstd) {
+    auto n = ZSTD_getFrameContentSize(encoded.data(), encoded.size());
+    if (n == ZSTD_CONTENTSIZE_UNKNOWN || n == ZSTD_CONTENTSIZE_ERROR) return fail(Code::kUnsupported, "", "zstd data of unknown size in front of another codec");
+    size = n;
+  } else {
+    return fail(Code::kUnsupported, "", "zlib, gzip or bz2 in front of another compressor is not read");
   }
+  if (size > limit) return damaged("compressed", "it holds more than the chunk could");
+  std::vector<std::byte> out(size);
+  CKPT_TRY(decompress(kind, encoded, out));
+  return out;
 }
 
 }  // namespace
 
-Result<void> decompress(ZarrCodec codec, ByteSpan encoded, MutableByteSpan out) {
-  switch (codec) {
-    case ZarrCodec::kNone:
-      if (encoded.size() != out.size()) return fail(Code::kAnswerNo, "", "a chunk of the wrong size");
-      std::memcpy(out.data(), encoded.data(), out.size());
-      return {};
-    case ZarrCodec::kBlosc: return decompress_blosc(encoded, out);
-    case ZarrCodec::kZstd: return decompress_zstd(encoded, out);
-    case ZarrCodec::kZlib: return decompress_deflate(encoded, out, false);
-    case ZarrCodec::kGzip: return decompress_deflate(encoded, out, true);
-    case ZarrCodec::kLz4: return decompress_lz4(encoded, out);
+std::optional<uint64_t> stored_bytes(const ZarrCodec& codec, uint64_t decoded) {
+  if (is_compressor(codec.kind)) return std::nullopt;
+  if (is_checksum(codec.kind)) return decoded + 4;
+  if (codec.kind == Kind::kDelta || codec.kind == Kind::kScaleOffset) {
+    return decoded / tensor::item_size(codec.decoded.dtype) * tensor::item_size(codec.stored.dtype);
   }
-  return fail(Code::kBug, "", "unknown codec");
+  return decoded;
 }
 
-Result<void> ZarrDecoder::decode(const tensor::Tensor& tensor, const tensor::Shard& shard, ByteSpan encoded,
-                                 MutableByteSpan out) const {
-  auto found = arrays_.find(tensor.key);
-  if (found == arrays_.end()) return fail(Code::kBug, tensor.key, "no decoder");
-  const ZarrArray& array = found->second;
-  const size_t item = tensor::item_size(array.dtype);
-  if (array.fortran_order && array.shape.size() > 1) {
-    std::vector<std::byte> columns(out.size());
-    CKPT_TRY(decompress(array.codec, encoded, columns));
-    to_row_major(shard.stored_shape.empty() ? shard.shape : shard.stored_shape, item, columns, out);
-  } else {
-    CKPT_TRY(decompress(array.codec, encoded, out));
+Result<void> decode_steps(std::span<const ZarrCodec> steps, ByteSpan encoded, MutableByteSpan out) {
+  // The size behind every step, from the last one back as far as it is known.
+  std::vector<std::optional<uint64_t>> sizes(steps.size() + 1);
+  sizes[steps.size()] = out.size();
+  for (size_t i = steps.size(); i-- > 0;) {
+    if (sizes[i + 1]) sizes[i] = stored_bytes(steps[i], *sizes[i + 1]);
   }
-  bool complex = array.dtype == tensor::DType::kComplex64 || array.dtype == tensor::DType::kComplex128;
-  if (array.big_endian) swap_bytes(out, complex ? item / 2 : item);
+  size_t swaps = steps.size();  // from here on the bytes stay where they are
+  while (swaps > 0 && steps[swaps - 1].kind == Kind::kSwap) --swaps;
+  std::vector<std::byte> held;
+  ByteSpan current = encoded;
+  for (size_t i = 0; i < swaps; ++i) {
+    const ZarrCodec& step = steps[i];
+    if (is_checksum(step.kind)) {
+      CKPT_TRY_ASSIGN(current, check_and_strip(step, current));
+      continue;
+    }
+    if (sizes[i] && current.size() != *sizes[i]) return fail(Code::kAnswerNo, "", "a chunk of the wrong size");
+    std::vector<std::byte> next;
+    MutableByteSpan target = out;
+    if (!sizes[i + 1]) {
+      CKPT_TRY_ASSIGN(next, decompress_unknown(step.kind, current, out.size() * 2 + (1 << 20)));
+      target = next;
+    } else {
+      if (i + 1 < swaps) {
+        next.resize(*sizes[i + 1]);
+        target = next;
+      }
+      if (is_compressor(step.kind)) CKPT_TRY(decompress(step.kind, current, target));
+      else CKPT_TRY(undo_filter(step, current, target));
+    }
+    held = std::move(next);  // what `current` pointed to is used up
+    current = target;
+  }
+  if (current.size() != out.size()) return fail(Code::kAnswerNo, "", "a chunk of the wrong size");
+  if (current.data() != out.data() && !out.empty()) std::memcpy(out.data(), current.data(), out.size());
+  for (size_t i = swaps; i < steps.size(); ++i) tensor::swap_bytes(out, steps[i].unit);
   return {};
 }
 

@@ -3,36 +3,17 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "formats/folders.h"
 #include "formats/megatron/metadata_json.h"
 #include "formats/zarr/array_reader.h"
+#include "formats/zarr/zarray.h"
+#include "lib/base/io.h"
 
 namespace ckpt::formats {
 
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr size_t kMaxDepth = 16;
-constexpr size_t kMaxEntries = 4'000'000;
-
-/// Names in a folder, sorted; kAnswerNo past a number that no checkpoint has.
-Result<std::vector<fs::directory_entry>> list(const fs::path& dir) {
-  std::vector<fs::directory_entry> out;
-  std::error_code ec;
-  fs::directory_iterator it(dir, ec), end;
-  for (; !ec && it != end; it.increment(ec)) {
-    if (out.size() >= kMaxEntries) return fail(Code::kAnswerNo, dir.string(), "holds too many entries");
-    out.push_back(*it);
-  }
-  if (ec) return sys_error(ec.value(), dir.string(), "cannot list");
-  std::sort(out.begin(), out.end());
-  return out;
-}
-
-bool has_entry(const fs::path& path) {
-  std::error_code ec;
-  return fs::exists(fs::symlink_status(path, ec));
-}
 
 bool ends_with(const std::string& text, std::string_view tail) {
   return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
@@ -57,7 +38,7 @@ void restore_cut_shapes(std::vector<ObjectFile>& group) {
 /// The ShardedObjects of one folder. False: it holds none.
 Result<bool> add_objects(const fs::path& folder, tensor::Catalog& catalog, DamageLog& damage) {
   const std::string key = folder.filename().string();
-  CKPT_TRY_ASSIGN(auto entries, list(folder));
+  CKPT_TRY_ASSIGN(auto entries, list_folder(folder));
   std::vector<ObjectFile> group;
   bool any = false;
   for (const fs::directory_entry& entry : entries) {
@@ -110,8 +91,8 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
   catalog.root = path;
   catalog.metadata_json = nlohmann::json({{"metadata_json", nlohmann::json::parse(metadata->json, nullptr, false)}}).dump();
   DamageLog damage;
-  ZarrArrays arrays(catalog, damage, true);
-  CKPT_TRY_ASSIGN(auto entries, list(path));
+  ZarrArrays arrays(catalog, damage, options);
+  CKPT_TRY_ASSIGN(auto entries, list_folder(path));
   for (const fs::directory_entry& entry : entries) {
     std::error_code ec;
     std::string name = entry.path().filename().string();
@@ -119,7 +100,9 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
     if (fs::is_symlink(status)) catalog.warnings.push_back(name + ": a symbolic link, not followed");
     if (!fs::is_directory(status) || ends_with(name, ".sync")) continue;
     if (has_entry(entry.path() / ".zarray")) {
-      CKPT_TRY(arrays.add(name, name));
+      const std::string meta = name + "/.zarray";
+      auto text = io::read_file(path / meta, kMaxZarrDocument);
+      CKPT_TRY(arrays.add(name, meta, name, text ? parse_zarray(*text, true) : Result<ZarrArray>(std::move(text).error())));
       continue;
     }
     CKPT_TRY_ASSIGN(bool objects, add_objects(entry.path(), catalog, damage));
@@ -127,48 +110,6 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
   }
   arrays.finish();
   add_common(catalog, damage);
-  return finish_catalog(std::move(catalog), std::move(damage), options);
-}
-
-bool recognises_zarr2(const fs::path& path) {
-  if (has_entry(path / ".zarray") || has_entry(path / ".zgroup") || has_entry(path / ".zmetadata")) return true;
-  std::error_code ec;
-  fs::directory_iterator it(path, ec), end;
-  for (int seen = 0; !ec && it != end && seen < 1000; it.increment(ec), ++seen) {
-    if (has_entry(it->path() / ".zarray")) return true;
-  }
-  return false;
-}
-
-Result<tensor::Catalog> read_zarr2(const fs::path& path, const ReadOptions& options) {
-  tensor::Catalog catalog;
-  catalog.format = "zarr2";
-  catalog.root = path;
-  DamageLog damage;
-  ZarrArrays arrays(catalog, damage, false);
-  if (has_entry(path / ".zarray")) {
-    fs::path name = fs::absolute(path).lexically_normal();
-    if (!name.has_filename()) name = name.parent_path();
-    CKPT_TRY(arrays.add("", name.extension() == ".zarr" ? name.stem().string() : name.filename().string()));
-  } else {
-    std::vector<std::pair<std::string, size_t>> folders = {{"", 0}};
-    while (!folders.empty()) {
-      std::pair<std::string, size_t> folder = folders.back();
-      folders.pop_back();
-      CKPT_TRY_ASSIGN(auto entries, list(path / folder.first));
-      for (const fs::directory_entry& entry : entries) {
-        std::error_code ec;
-        if (!fs::is_directory(entry.symlink_status(ec))) continue;
-        std::string below = (folder.first.empty() ? "" : folder.first + "/") + entry.path().filename().string();
-        if (has_entry(entry.path() / ".zarray")) {
-          CKPT_TRY(arrays.add(below, below));
-        } else if (folder.second < kMaxDepth) {
-          folders.emplace_back(below, folder.second + 1);
-        }
-      }
-    }
-  }
-  arrays.finish();
   return finish_catalog(std::move(catalog), std::move(damage), options);
 }
 

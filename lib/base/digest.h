@@ -54,4 +54,8 @@ uint32_t crc32(uint32_t crc, ByteSpan data);
 /// The CRC of a concatenation, from the CRCs of its two parts and the length of the second.
 uint32_t crc32_combine(uint32_t first, uint32_t second, uint64_t second_length);
 
+
+/// CRC-32C (Castagnoli, polynomial 0x82F63B78), going on from `crc` (0 at the start).
+uint32_t crc32c(uint32_t crc, ByteSpan data);
+
 }  // namespace ckpt

@@ -280,4 +280,11 @@ void JsonReader::seek(const Position& position) {
   values_ = position.values;
 }
 
+bool json_nests_at_most(std::string_view text, size_t depth) {
+  JsonReader reader(text, {depth, text.size() + 1});
+  reader.skip();
+  reader.finish();
+  return !reader.failed();
+}
+
 }  // namespace ckpt

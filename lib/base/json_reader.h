@@ -74,4 +74,8 @@ class JsonReader {
   std::string fault_;
 };
 
+/// Whether this is JSON whose objects and arrays nest at most so deep: what keeps a tree of it recurses when it copies,
+/// compares and prints.
+bool json_nests_at_most(std::string_view text, size_t depth);
+
 }  // namespace ckpt

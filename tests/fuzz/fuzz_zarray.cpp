@@ -1,7 +1,5 @@
-// `.zarray` files, up to the first zero byte; what follows is a chunk for the array's codec.
-#include <cstring>
-
-#include "formats/zarr/codecs.h"
+// `.zarray` files, up to the first zero byte; what follows is a chunk for the array's codecs.
+#include "formats/zarr/zarray.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
@@ -10,7 +8,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     auto array = ckpt::formats::parse_zarray(text.substr(0, end), megatron);
     if (!array || end == text.size() || array->chunk_bytes() > 1 << 16) continue;
     std::vector<std::byte> out(array->chunk_bytes());
-    (void)ckpt::formats::decompress(array->codec, ckpt::as_bytes(text.substr(end + 1)), out);
+    (void)ckpt::formats::decode_steps(array->codecs, ckpt::as_bytes(text.substr(end + 1)), out);
   }
   return 0;
 }

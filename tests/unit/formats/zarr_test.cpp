@@ -149,6 +149,11 @@ TEST_CASE("zarr: fill values become the bytes of their dtype, and what does not 
   CHECK(fill("|i1", "-128") == "80");
   CHECK(fill("|i1", "-129") == "refused");
   CHECK(fill("|u1", "256") == "refused");
+  CHECK(fill("|u1", "-1") == "refused");
+  CHECK(fill("|u1", "300.0") == "refused");
+  CHECK(fill("|i1", "128") == "refused");
+  CHECK(fill("<i8", "-9223372036854775808") == "0000000000000080");
+  CHECK(fill("<i8", "9223372036854775808") == "refused");
   CHECK(fill("<i4", "7.0") == "07000000");
   CHECK(fill("<i4", "7.5") == "refused");
   CHECK(fill("<u8", "18446744073709551615") == "ffffffffffffffff");
@@ -196,8 +201,11 @@ TEST_CASE("zarr: what is not read is refused by name") {
     CHECK(array.error().code == Code::kUnsupported);
     return array.error().message;
   };
-  CHECK(why(R"({"id": "bz2"})", "null", R"("<f4")").find("bz2") != std::string::npos);
-  CHECK(why("null", R"([{"id": "delta"}])", R"("<f4")").find("delta") != std::string::npos);
+  CHECK(why(R"({"id": "lzma"})", "null", R"("<f4")").find("lzma") != std::string::npos);
+  CHECK(why("null", R"([{"id": "vlen-utf8"}])", R"("<f4")").find("vlen-utf8") != std::string::npos);
+  CHECK(why("null", R"([{"id": "delta", "dtype": "<f2"}])", R"("<f2")").find("delta from <f2") != std::string::npos);
+  CHECK(why("null", R"([{"id": "delta", "dtype": "<M8[ns]"}])", R"("<i8")").find("delta") != std::string::npos);
+  CHECK(why(R"({"id": "gzip"})", R"([{"id": "zstd"}])", R"("<f4")").find("hides its size") != std::string::npos);
   CHECK(why("null", "null", R"("<U7")").find("<U7") != std::string::npos);
   CHECK(why("null", "null", R"([["x", "<f4"]])").find("structured") != std::string::npos);
   CHECK(why("null", "null", R"("|V2")").find("V2") != std::string::npos);
@@ -212,20 +220,23 @@ TEST_CASE("zarr: compressed chunks cut short, too long or changed never give mor
     REQUIRE(bytes);
     return *bytes;
   };
-  std::pair<ZarrCodec, std::string> cases[] = {{ZarrCodec::kBlosc, fixture_chunk("array_blosc_C.zarr")},
-                                               {ZarrCodec::kZstd, fixture_chunk("array_zstd_C.zarr")},
-                                               {ZarrCodec::kGzip, fixture_chunk("array_gzip_C.zarr")}};
-  for (auto& [codec, bytes] : cases) {
+  std::pair<const char*, std::string> cases[] = {{"blosc", fixture_chunk("array_blosc_C.zarr")},
+                                                 {"zstd", fixture_chunk("array_zstd_C.zarr")},
+                                                 {"gzip", fixture_chunk("array_gzip_C.zarr")},
+                                                 {"bz2", fixture_chunk("array_bz2_C.zarr")}};
+  for (auto& [id, bytes] : cases) {
     if (bytes.empty()) continue;
+    const ZarrCodec codec = **parse_numcodec(id, "{}");
+    auto decompress = [&](ByteSpan in, MutableByteSpan to) { return bool(decode_steps(std::span(&codec, 1), in, to)); };
     std::vector<std::byte> out(100), small(99), large(101);
-    REQUIRE(decompress(codec, as_bytes(bytes), out));
-    CHECK(!decompress(codec, as_bytes(bytes), small));
-    CHECK(!decompress(codec, as_bytes(bytes), large));
-    for (size_t n = 0; n < bytes.size(); ++n) CHECK(!decompress(codec, as_bytes(std::string_view(bytes).substr(0, n)), out));
+    REQUIRE(decompress(as_bytes(bytes), out));
+    CHECK(!decompress(as_bytes(bytes), small));
+    CHECK(!decompress(as_bytes(bytes), large));
+    for (size_t n = 0; n < bytes.size(); ++n) CHECK(!decompress(as_bytes(std::string_view(bytes).substr(0, n)), out));
     for (size_t i = 0; i < bytes.size(); ++i) {
       std::string bad = bytes;
       bad[i] = static_cast<char>(bad[i] ^ 0xff);
-      (void)decompress(codec, as_bytes(bad), out);
+      (void)decompress(as_bytes(bad), out);
     }
   }
 }
@@ -267,7 +278,7 @@ TEST_CASE("zarr: arrays that zarr-python wrote equal their manifests, or are ref
       auto catalog = open_ok(*root / item.key());
       if (catalog.tensors.empty()) {
         REQUIRE(catalog.unsupported.size() == 1);
-        bool odd = !expected["filters"].is_null() || expected["compressor"] == "bz2" || !expected.contains("sha256_le");
+        bool odd = !expected["filters"].is_null() || !expected.contains("sha256_le");
         CHECK_MESSAGE(odd, catalog.unsupported[0]);
         continue;
       }

@@ -1,0 +1,16 @@
+// Folders of a stranger.
+#pragma once
+
+#include <filesystem>
+#include <vector>
+
+#include "lib/base/result.h"
+
+namespace ckpt::formats {
+
+/// What is in a folder, sorted; kAnswerNo past a number that no checkpoint has.
+Result<std::vector<std::filesystem::directory_entry>> list_folder(const std::filesystem::path& dir);
+/// Whether there is anything of this name, a dangling link included.
+bool has_entry(const std::filesystem::path& path);
+
+}  // namespace ckpt::formats
