@@ -3,7 +3,9 @@
 #include <array>
 
 #include "formats/format.h"
+#include "formats/gguf/reader.h"
 #include "formats/megatron/metadata_json.h"
+#include "formats/npy/reader.h"
 #include "formats/safetensors/reader.h"
 #include "formats/torch_dist/reader.h"
 #include "formats/torch_save/reader.h"
@@ -19,10 +21,14 @@ std::span<const Format> formats() {
       Format{"zarr", "Megatron-Core distributed checkpoint, zarr backend", recognises_megatron_zarr, read_megatron_zarr},
       Format{"torch_dist", "Megatron-Core distributed checkpoint, torch_dist backend", recognises_torch_dist, read_torch_dist},
       Format{"dcp", "PyTorch distributed checkpoint", recognises_dcp, read_torch_dist},
+      Format{"npz", "numpy archive of arrays (.npz)", recognises_npz, read_npz},
       Format{"torch_save", "torch.save file", recognises_torch_save, read_torch_save},
       Format{"safetensors", "safetensors file, or folder of them", recognises_safetensors, read_safetensors},
       Format{"zarr2", "Zarr version 2 array or group", recognises_zarr2, read_zarr2},
       Format{"zarr3", "Zarr version 3 array or group", recognises_zarr3, read_zarr3},
+      Format{"gguf", "GGUF file, or folder of its parts", recognises_gguf, read_gguf},
+      Format{"npy", "numpy array (.npy)", recognises_npy, read_npy},
+      Format{"npy", "folder of numpy arrays", recognises_npy_folder, read_npy_folder},
   };
   return kFormats;
 }

@@ -3,6 +3,7 @@
 
 #include <string>
 
+#include "lib/base/bytes.h"
 #include "lib/tensor/catalog.h"
 
 namespace ckpt::formats {
@@ -15,5 +16,26 @@ std::string npy_descr(tensor::DType dtype);
 /// Magic, version (1.0, or 2.0 where the header is longer than 64 KiB), the dictionary, and padding to a multiple of 64. The
 /// elements follow, row-major.
 std::string npy_header(tensor::DType dtype, const tensor::Shape& shape);
+
+struct NpyHeader {
+  tensor::Shape shape;            ///< all bytes of the elements can be counted
+  tensor::DType dtype = tensor::DType::kFloat32;
+  bool void_type = false;         ///< descr was "<V2": taken as bfloat16, which deserves a word
+  bool big_endian = false;
+  bool fortran_order = false;
+  uint64_t data = 0;              ///< where the elements begin
+  uint64_t data_bytes() const { return tensor::element_count(shape).value_or(0) * tensor::item_size(dtype); }
+};
+
+inline constexpr uint64_t kNpyPrefix = 12;             ///< holds magic, version and the header's length
+inline constexpr uint64_t kMaxNpyHeader = 128 << 10;   ///< only structured types make longer ones
+
+/// Bytes in front of the elements, from the first kNpyPrefix bytes of a file (or fewer, if there are no more). kAnswerNo: no
+/// .npy file. kUnsupported: its version, or a header longer than the limit. The subject of errors is left empty, here and below.
+Result<uint64_t> npy_header_bytes(ByteSpan first);
+
+/// What these bytes say. The dictionary is read as such: nothing is evaluated. kUnsupported: Python objects, structured types,
+/// times, texts and other types that are no numbers, named. `as`: the dtype of elements that numpy has no type for, if known.
+Result<NpyHeader> parse_npy_header(ByteSpan header, std::optional<tensor::DType> as = std::nullopt);
 
 }  // namespace ckpt::formats

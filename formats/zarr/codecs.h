@@ -6,17 +6,11 @@
 #include <string_view>
 #include <vector>
 
+#include "formats/numpy_type.h"
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
-#include "lib/tensor/dtype.h"
 
 namespace ckpt::formats {
-
-/// A number as a filter stores or gives it.
-struct ZarrNumber {
-  tensor::DType dtype = tensor::DType::kUint8;
-  bool big_endian = false;
-};
 
 /// One step on the way back. Plain data: which members count depends on the kind.
 struct ZarrCodec {
@@ -31,16 +25,13 @@ struct ZarrCodec {
   Kind kind = Kind::kZstd;
   uint32_t unit = 1;
   bool at_start = false;          ///< where the four bytes lie
-  ZarrNumber stored, decoded;     ///< kDelta, kScaleOffset
+  NumpyType stored, decoded;     ///< kDelta, kScaleOffset
   double offset = 0, scale = 1;
 };
 
 /// A codec of numcodecs by its id and configuration (a JSON object), as .zarray has it and v3 under "numcodecs.ID". Nothing:
 /// it changes nothing on the way back (quantize, bitround). kUnsupported: not read, named.
 Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::string_view config);
-
-/// A number type as numpy writes it: "<f4", "|u1". Nothing: none that tensors hold.
-std::optional<ZarrNumber> parse_numpy_type(std::string_view name);
 
 /// Bytes that a step starts from to give `decoded` bytes; nothing for compressors.
 std::optional<uint64_t> stored_bytes(const ZarrCodec& codec, uint64_t decoded);

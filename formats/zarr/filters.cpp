@@ -18,17 +18,6 @@ namespace {
 
 Unexpected unsupported(std::string message) { return fail(Code::kUnsupported, "", std::move(message)); }
 
-struct NumpyType {
-  std::string_view code;
-  DType dtype;
-};
-constexpr NumpyType kNumpyTypes[] = {
-    {"b1", DType::kBool},    {"u1", DType::kUint8},    {"i1", DType::kInt8},      {"u2", DType::kUint16},
-    {"i2", DType::kInt16},   {"u4", DType::kUint32},   {"i4", DType::kInt32},     {"u8", DType::kUint64},
-    {"i8", DType::kInt64},   {"f2", DType::kFloat16},  {"f4", DType::kFloat32},   {"f8", DType::kFloat64},
-    {"c8", DType::kComplex64}, {"c16", DType::kComplex128},
-};
-
 bool is_integer(DType dtype) { return dtype >= DType::kUint8 && dtype <= DType::kInt64; }
 bool is_signed(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64;
@@ -36,7 +25,7 @@ bool is_signed(DType dtype) {
 bool is_float(DType dtype) { return dtype == DType::kFloat32 || dtype == DType::kFloat64; }
 
 /// One stored integer, sign extended: differences are added modulo 2^64, of which the result's bytes are cut.
-uint64_t load_integer(const ZarrNumber& number, const std::byte* from) {
+uint64_t load_integer(const NumpyType& number, const std::byte* from) {
   const size_t size = tensor::item_size(number.dtype);
   uint64_t out = 0;
   for (size_t i = 0; i < size; ++i) {
@@ -48,7 +37,7 @@ uint64_t load_integer(const ZarrNumber& number, const std::byte* from) {
 }
 
 template <class Float>
-Float load_float(const ZarrNumber& number, const std::byte* from) {
+Float load_float(const NumpyType& number, const std::byte* from) {
   if (is_integer(number.dtype)) {
     uint64_t bits = load_integer(number, from);
     return is_signed(number.dtype) ? static_cast<Float>(static_cast<int64_t>(bits)) : static_cast<Float>(bits);
@@ -68,7 +57,7 @@ Float load_float(const ZarrNumber& number, const std::byte* from) {
 }
 
 template <class Value>
-void store(const ZarrNumber& number, Value value, std::byte* to) {
+void store(const NumpyType& number, Value value, std::byte* to) {
   const size_t size = tensor::item_size(number.dtype);
   std::memcpy(to, &value, size);
   if (number.big_endian) std::reverse(to, to + size);
@@ -148,16 +137,6 @@ std::optional<Kind> plain_kind(const std::string& id) {
 }
 
 }  // namespace
-
-std::optional<ZarrNumber> parse_numpy_type(std::string_view name) {
-  if (name.size() < 3 || (name[0] != '<' && name[0] != '>' && name[0] != '|')) return std::nullopt;
-  for (const NumpyType& type : kNumpyTypes) {
-    if (name.substr(1) != type.code) continue;
-    if (name[0] == '|' && tensor::item_size(type.dtype) > 1) return std::nullopt;
-    return ZarrNumber{type.dtype, name[0] == '>' && tensor::item_size(type.dtype) > 1};
-  }
-  return std::nullopt;
-}
 
 Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::string_view text) {
   const json config = json::parse(text, nullptr, false);

@@ -14,6 +14,7 @@ namespace {
 constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
 constexpr uint64_t kEndSize = 22, kLocator64Size = 20, kEnd64Size = 56, kCentralSize = 46, kLocalSize = 30;
+constexpr uint16_t kDeflate = 8;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint64_t kMaxDirectory = 256 << 20;
 constexpr uint64_t kFirstTail = 4096;  ///< holds the directory's end for all but odd archives
@@ -120,7 +121,7 @@ bool take_zip64(ByteSpan extra, uint64_t& size, uint64_t& stored, uint64_t& head
   return size != UINT32_MAX && stored != UINT32_MAX && header != UINT32_MAX;
 }
 
-Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const Directory& directory) {
+Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const Directory& directory, bool deflate) {
   auto fixed = reader.take(kCentralSize);
   if (!fixed || at<uint32_t>(*fixed, 0) != kCentralSignature) return damaged(source, "a directory entry is missing");
   auto name = reader.take(at<uint16_t>(*fixed, 28));
@@ -132,14 +133,15 @@ Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const D
   const uint16_t flags = at<uint16_t>(*fixed, 8), method = at<uint16_t>(*fixed, 10);
   // Bits 0, 6 and 13: encryption of the data, strong encryption, an encrypted directory.
   if ((flags & 0x2041) != 0) return unsupported(source, "record " + out.name + " is encrypted");
-  if (method != 0) return unsupported(source, "record " + out.name + " is compressed (" + method_name(method) + "), checkpoints are not");
+  out.deflated = method == kDeflate && deflate;
+  if (method != 0 && !out.deflated) return unsupported(source, "record " + out.name + " is compressed (" + method_name(method) + "), checkpoints are not");
   if (at<uint16_t>(*fixed, 34) != 0 && at<uint16_t>(*fixed, 34) != UINT16_MAX) return unsupported(source, "a zip archive of several disks");
   out.crc = at<uint32_t>(*fixed, 16);
-  uint64_t stored = at<uint32_t>(*fixed, 20);
+  out.stored = at<uint32_t>(*fixed, 20);
   out.size = at<uint32_t>(*fixed, 24);
   out.header = at<uint32_t>(*fixed, 42);
-  if (!take_zip64(*extra, out.size, stored, out.header)) return damaged(source, "record " + out.name + " has no 64-bit sizes");
-  if (stored != out.size) return damaged(source, "record " + out.name + " has two different sizes");
+  if (!take_zip64(*extra, out.size, out.stored, out.header)) return damaged(source, "record " + out.name + " has no 64-bit sizes");
+  if (out.stored != out.size && !out.deflated) return damaged(source, "record " + out.name + " has two different sizes");
   if (out.header > directory.offset || directory.offset - out.header < kLocalSize) {
     return damaged(source, "record " + out.name + " lies outside");
   }
@@ -155,9 +157,9 @@ Result<void> check_local_header(const ByteSource& source, const Directory& direc
   if (name != record.name.size() || header.size() != kLocalSize + name || as_text(ByteSpan(header).subspan(kLocalSize)) != record.name) {
     return damaged(source, "record " + record.name + " has another name in its local header");
   }
-  if ((flags & 0x2041) != 0 || method != 0) return damaged(source, "record " + record.name + " is encrypted or compressed by its local header");
+  if ((flags & 0x2041) != 0 || method != (record.deflated ? kDeflate : 0)) return damaged(source, "record " + record.name + " is encrypted or compressed otherwise by its local header");
   record.offset = record.header + kLocalSize + name + extra;
-  if (record.offset > directory.offset || record.size > directory.offset - record.offset) {
+  if (record.offset > directory.offset || record.stored > directory.offset - record.offset) {
     return damaged(source, "record " + record.name + " lies outside");
   }
   return {};
@@ -172,7 +174,7 @@ Result<void> refuse_overlaps_and_twins(const ByteSource& source, const std::vect
   }
   std::sort(order.begin(), order.end(), [](const Record* a, const Record* b) { return a->header < b->header; });
   for (size_t i = 1; i < order.size(); ++i) {
-    if (order[i]->header < order[i - 1]->offset + order[i - 1]->size) {
+    if (order[i]->header < order[i - 1]->offset + order[i - 1]->stored) {
       return damaged(source, "the records " + order[i - 1]->name + " and " + order[i]->name + " overlap");
     }
   }
@@ -200,14 +202,14 @@ const Record* Archive::find(std::string_view name) const {
   return nullptr;
 }
 
-Result<Archive> read_archive(const ByteSource& source) {
+Result<Archive> read_archive(const ByteSource& source, bool deflate) {
   CKPT_TRY_ASSIGN(Directory directory, read_end(source));
   std::vector<std::byte> bytes(directory.size);
   CKPT_TRY(source.read(directory.offset, bytes));
   ByteReader reader(bytes);
   Archive out;
   for (uint64_t i = 0; i < directory.entries; ++i) {
-    CKPT_TRY_ASSIGN(Record record, parse_entry(source, reader, directory));
+    CKPT_TRY_ASSIGN(Record record, parse_entry(source, reader, directory, deflate));
     CKPT_TRY(check_local_header(source, directory, record));
     out.records.push_back(std::move(record));
   }

@@ -34,7 +34,9 @@ struct Record {
   std::string name;       ///< with the top directory
   uint64_t header = 0;    ///< of its local header, from the start of the archive
   uint64_t offset = 0;    ///< of its bytes, from the start of the archive
-  uint64_t size = 0;
+  uint64_t size = 0;      ///< of its content
+  uint64_t stored = 0;    ///< of its bytes in the archive: as many, unless they are deflated
+  bool deflated = false;
   uint32_t crc = 0;       ///< as the directory has it; torch can be told to leave it wrong
 };
 
@@ -47,9 +49,10 @@ struct Archive {
 };
 
 /// kAnswerNo: no zip, damaged, or hostile: entries that overlap or leave the archive, two of one name, headers that
-/// disagree. kUnsupported: compression, encryption, several disks, named.
-Result<Archive> read_archive(const ByteSource& source);
+/// disagree. kUnsupported: compression, encryption, several disks, named. With `deflate` records may be deflated.
+Result<Archive> read_archive(const ByteSource& source, bool deflate = false);
 
+/// These two are for records that are not deflated.
 Result<std::vector<std::byte>> read_record(const ByteSource& source, const Record& record, uint64_t limit);
 /// CRC-32 of the record's bytes. `each_block` sees every block's length and may stop the work.
 Result<uint32_t> record_crc(const ByteSource& source, const Record& record,

@@ -1,6 +1,7 @@
 """zarr-python 3, numpy and gguf write arrays in all the ways they have, in an environment of their own; what ckpt makes of
 them is loaded by torch and compared with what was written, bit for bit."""
 import json
+import re
 import subprocess
 
 import pytest
@@ -26,7 +27,21 @@ def check(ckpt, source, expected, tmp_path):
         assert bits(loaded[key]).hex() == content, key
 
 
-@pytest.mark.parametrize("case", ["zarr_v2", "zarr_v2_consolidated", "zarr_v3", "zarr_v3_consolidated"])
-def test_zarr(ckpt, arrays, tmp_path, case):
-    check(ckpt, arrays / case, json.loads((arrays / f"{case}.json").read_text()), tmp_path)
-    assert ckpt.json("verify", arrays / case)["findings"] == []
+@pytest.mark.parametrize("case", ["zarr_v2", "zarr_v2_consolidated", "zarr_v3", "zarr_v3_consolidated", "npy", "npz.npz", "npz_deflated.npz", "gguf.gguf"])
+def test_every_array_comes_out_bit_for_bit(ckpt, arrays, tmp_path, case):
+    source = arrays / case
+    check(ckpt, source, json.loads((arrays / f"{source.stem}.json").read_text()), tmp_path)
+    assert [f for f in ckpt.json("verify", source)["findings"] if f["severity"] != "warning"] == []
+
+
+def test_gguf_metadata_and_types(ckpt, arrays):
+    about = ckpt.json("load-metadata", arrays / "gguf.gguf")["metadata"]
+    assert about["metadata"]["general.name"] == "tiny \u00e9" and about["metadata"]["x"] == 0.25
+    assert about["metadata"]["tokenizer.ggml.tokens"] == {"elements": 5000, "first": [f"t{i}" for i in range(16)]}
+    assert about["quantised"]["blk.Q6_K"] == "Q6_K"
+
+
+def test_the_table_of_ggml_types_is_that_of_the_package(arrays):
+    source = (SOURCE / "formats" / "gguf" / "header.cpp").read_text()
+    ours = {number: [name, int(block), int(size)] for number, name, block, size in re.findall(r'\{(\d+), "(\w+)", (\d+), (\d+),', source)}
+    assert ours == json.loads((arrays / "gguf_types.json").read_text())

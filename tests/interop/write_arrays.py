@@ -155,5 +155,76 @@ def zarr_v3():
             document.unlink()
 
 
-for writer in (zarr_v2, zarr_v3):
+def numpy_arrays():
+    """Every plain dtype, either byte order, either order of axes; all that is not at the beginning of a file."""
+    out = {}
+    for dtype in DTYPES:
+        out[f"types.{dtype}"] = ramp((5, 3), dtype)
+        out[f"columns.{dtype}"] = np.asfortranarray(ramp((4, 5, 6), dtype))
+        if np.dtype(dtype).itemsize > 1:
+            out[f"big.{dtype}"] = ramp((5, 3), dtype).astype(np.dtype(dtype).newbyteorder(">"))
+    out["scalar"] = np.array(2.5)
+    out["empty"] = np.zeros((0, 3), "float32")
+    out["vector"] = np.asfortranarray(ramp((7,)))
+    out["large"] = np.asfortranarray(rng.standard_normal((2500, 1000)).astype(">f8"))
+    return out
+
+
+def npy():
+    arrays = numpy_arrays()
+    folder = ROOT / "npy"
+    (folder / "sub").mkdir(parents=True)
+    for key, array in arrays.items():
+        np.save(folder / f"{key}.npy", array)
+    np.save(folder / "sub" / "deep.npy", ramp((2, 2)))
+    half = ramp((4, 3)).astype(ml_dtypes.bfloat16)
+    np.save(folder / "bfloat16.npy", half)
+    with open(folder / "version2.npy", "wb") as file:
+        np.lib.format.write_array(file, ramp((2, 3)), version=(2, 0))
+    with open(folder / "version3.npy", "wb") as file:
+        np.lib.format.write_array(file, ramp((2, 3)), version=(3, 0))
+    expect("npy", {**arrays, "sub/deep": ramp((2, 2)), "bfloat16": half, "version2": ramp((2, 3)), "version3": ramp((2, 3))})
+    np.savez(ROOT / "npz.npz", **arrays)
+    np.savez_compressed(ROOT / "npz_deflated.npz", **arrays)
+    for case in ("npz", "npz_deflated"):
+        expect(case, arrays)
+
+
+def gguf():
+    import gguf as package
+    from gguf.quants import quantize
+
+    writer = package.GGUFWriter(ROOT / "gguf.gguf", "llama")
+    writer.add_string("general.name", "tiny \u00e9")
+    writer.add_array("tokenizer.ggml.tokens", [f"t{i}" for i in range(5000)])
+    writer.add_array("tokenizer.ggml.scores", [0.5] * 5000)
+    writer.add_float64("x", 0.25)
+    arrays = {}
+    for dtype in ("float32", "float16", "float64", "int8", "int16", "int32", "int64"):
+        arrays[f"types.{dtype}"] = ramp((5, 3, 2), dtype)
+        writer.add_tensor(f"types.{dtype}", arrays[f"types.{dtype}"])
+    half = ramp((4, 8)).astype(ml_dtypes.bfloat16)
+    writer.add_tensor("types.bfloat16", half.view(np.uint8), raw_dtype=package.GGMLQuantizationType.BF16)
+    arrays["types.bfloat16"] = half
+    for kind in ("Q4_0", "Q5_1", "Q8_0", "Q4_K", "Q6_K", "TQ1_0", "MXFP4"):
+        kind = package.GGMLQuantizationType[kind]
+        block, size = package.GGML_QUANT_SIZES[kind]
+        rows = np.frombuffer(rng.bytes(3 * 2 * 2 * size), np.uint8).reshape(3, 2, 2 * size)
+        if kind.name in ("Q4_0", "Q8_0"):
+            rows = quantize(rng.standard_normal((3, 2, 2 * block)).astype("float32"), kind)
+        arrays[f"blk.{kind.name}"] = rows
+        writer.add_tensor(f"blk.{kind.name}", rows, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+    for tensor in package.GGUFReader(ROOT / "gguf.gguf").tensors:
+        if tensor.name != "types.bfloat16":
+            assert np.array_equal(tensor.data, arrays[tensor.name]), tensor.name
+    expect("gguf", arrays)
+    sizes = {kind.value: [kind.name, *package.GGML_QUANT_SIZES[kind]] for kind in package.GGML_QUANT_SIZES}
+    (ROOT / "gguf_types.json").write_text(json.dumps(sizes))
+
+
+for writer in (zarr_v2, zarr_v3, npy, gguf):
     writer()
