@@ -12,7 +12,7 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
 BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
-                 libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev doctest-dev
+                 libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev
 # Loaded when a TCP connection is held off by a packet filter.
 RUN_PACKAGES = libnftables1
 TEST_PACKAGES = python3 python3-numpy python3-venv mandoc

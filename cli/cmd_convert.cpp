@@ -1,4 +1,4 @@
-// ckpt convert SRC DST --to torch_dist
+// ckpt convert SRC DST --to FORMAT
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,6 +7,8 @@
 
 #include "cli/trace_flag.h"
 #include "formats/convert/convert.h"
+#include "formats/format.h"
+#include "lib/base/io.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
@@ -15,15 +17,12 @@ namespace {
 
 struct ConvertOptions {
   formats::ConvertRequest request;
-  std::string source, destination, target;
+  std::string source, destination;
   std::string trace;  ///< a file; empty: none
-  std::vector<std::string> include, exclude;
+  std::vector<std::string> dtypes, grid;
+  std::string map, part;
   bool no_sync = false;
 };
-
-bool any_matches(const std::vector<std::string>& globs, std::string_view key) {
-  return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
-}
 
 std::string document(const ConvertOptions& options, const formats::ConvertReport& report) {
   nlohmann::json files = nlohmann::json::array();
@@ -32,7 +31,7 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
                               {"source", options.source},
                               {"destination", options.destination},
                               {"from", report.source_format},
-                              {"to", options.target},
+                              {"to", options.request.to},
                               {"dry_run", options.request.dry_run},
                               {"tensors", report.tensors},
                               {"objects", report.objects},
@@ -41,6 +40,9 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
                               {"payload_bytes", report.payload_bytes},
                               {"total_bytes", report.total_bytes},
                               {"duration_us", report.duration_us},
+                              {"kept_files", report.kept_files},
+                              {"finished", report.finished},
+                              {"verified", report.verified},
                               {"durable", options.request.durable && !options.request.dry_run},
                               {"files", files},
                               {"notes", report.notes}};
@@ -59,6 +61,11 @@ std::string summary(const ConvertOptions& options, const formats::ConvertReport&
   if (options.request.dry_run) {
     return fmt::format("would write {} to {}: {}", human_bytes(report.total_bytes), escape_for_terminal(options.destination), what);
   }
+  if (!report.finished) {
+    return fmt::format("part {} of {} is done, others are to come", options.request.part.index, options.request.part.count);
+  }
+  if (report.kept_files > 0) what += fmt::format(", {} files kept of an earlier run", report.kept_files);
+  if (report.verified) what += ", compared with the source";
   const double seconds = static_cast<double>(std::max<uint64_t>(1, report.duration_us)) / 1e6;
   return fmt::format("wrote {} in {} ({}/s): {}", human_bytes(report.total_bytes), human_us(report.duration_us),
                      human_bytes(static_cast<uint64_t>(static_cast<double>(report.total_bytes) / seconds)), what);
@@ -74,39 +81,92 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
   return {};
 }
 
+/// Texts of flags to what they mean.
+Result<void> prepare(ConvertOptions& options) {
+  formats::ConvertRequest& request = options.request;
+  request.source = options.source;
+  request.destination = options.destination;
+  request.durable = !options.no_sync;
+  for (const std::string& text : options.dtypes) {
+    CKPT_TRY_ASSIGN(auto rule, formats::parse_dtype_rule(text));
+    request.select.dtypes.push_back(std::move(rule));
+  }
+  for (const std::string& text : options.grid) {
+    CKPT_TRY_ASSIGN(tensor::GridRule rule, tensor::parse_grid_rule(text));
+    request.write.grid.rules.push_back(std::move(rule));
+  }
+  if (!options.map.empty()) {
+    CKPT_TRY_ASSIGN(request.select.map, io::read_file(options.map, 64 << 20));
+  }
+  if (options.no_sync && (request.resume || !options.part.empty())) {
+    return fail(Code::kUsage, "--no-sync", "does not go with --resume and --part: what they go on from must be on disk");
+  }
+  return {};
+}
+
+void add_selection(CLI::App& app, ConvertOptions& o) {
+  formats::SelectRequest& select = o.request.select;
+  app.add_option("--include", select.include, "Only keys that match one of these globs")->allow_extra_args(false);
+  app.add_option("--exclude", select.exclude, "No keys that match one of these globs")->allow_extra_args(false);
+  app.add_flag("--tensors-only", select.tensors_only, "Leave out objects and the common state");
+  app.add_flag("--no-optimizer", select.no_optimizer, "Leave out optimizer state");
+  app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group")->allow_extra_args(false);
+  app.add_option("--map", o.map, "A file with a JSON object of old key to new key")->type_name("FILE");
+  app.add_option("--dtype", o.dtypes, "GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost")
+      ->allow_extra_args(false);
+  app.add_option("--shape", select.shapes, "GLOB=AxB: another shape, _ for a length that stays; wants --allow-shape-mismatch")->allow_extra_args(false);
+  app.add_flag("--allow-shape-mismatch", select.allow_shape_mismatch, "Fill what a new shape adds with zeros, cut off what it lacks");
+}
+
+void add_layout(CLI::App& app, formats::ConvertRequest& request, std::vector<std::string>& grid) {
+  formats::WriteOptions& write = request.write;
+  app.add_option("--shard-size", write.grid.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
+  app.add_option("--shard-grid", grid, "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second")->allow_extra_args(false);
+  app.add_option("--files", write.files, "Data files to spread the tensors over (default: by size)")->check(CLI::Range(1u, 100'000u));
+  app.add_option("--file-size", write.file_size, "The most that a data file is to hold (safetensors: 5 GB)")
+      ->transform(CLI::AsSizeValue(false))
+      ->check(CLI::PositiveNumber);
+}
+
+std::vector<std::string> names_of_writers() {
+  std::vector<std::string> out;
+  for (const formats::Writer& writer : formats::writers()) out.emplace_back(writer.name);
+  return out;
+}
+
+std::vector<std::string> names_of_formats() {
+  std::vector<std::string> out = {"auto"};
+  for (const formats::Format& format : formats::formats()) out.emplace_back(format.name);
+  return out;
+}
+
 }  // namespace
 
 Command::Run add_convert(CLI::App& app) {
   auto state = std::make_shared<ConvertOptions>();
   ConvertOptions& o = *state;
   app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content")->required();
-  app.add_option("DST", o.destination, "The folder to write: it appears complete, or not at all")->required();
-  app.add_option("--to", o.target, "The format to write: torch_dist")->required()->check(CLI::IsMember({"torch_dist"}));
-  app.add_option("--shard-size", o.request.plan.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
+  app.add_option("DST", o.destination, "What to write: a folder, or a file by its name; it appears complete, or not at all")->required();
+  app.add_option("--to", o.request.to, "The format to write")->required()->check(CLI::IsMember(names_of_writers()));
+  app.add_option("--from", o.request.from, "The format to read (default: auto)")->check(CLI::IsMember(names_of_formats()));
+  add_selection(app, o);
+  add_layout(app, o.request, o.grid);
   app.add_option("-j,--jobs", o.request.workers, "Workers; the result does not depend on it (default: one per core)")
       ->check(CLI::Range(1u, 1024u));
-  app.add_option("--files", o.request.plan.files, "Data files to spread the shards over (default: one per 256 MiB, 64 at most)")
-      ->check(CLI::Range(1u, 100'000u));
-  app.add_option("--max-memory", o.request.plan.max_memory, "Memory to stay under (default: 256MiB)")
+  app.add_option("--max-memory", o.request.write.max_memory, "Memory to stay under (default: 256MiB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
-  app.add_option("--include", o.include, "Only keys that match one of these globs")->allow_extra_args(false);
-  app.add_option("--exclude", o.exclude, "No keys that match one of these globs")->allow_extra_args(false);
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
-  app.add_flag("--force", o.request.force, "Replace a destination that is not empty");
+  app.add_flag("--verify", o.request.verify, "Read the result again and compare it with the source before it gets its name");
+  app.add_flag("--resume", o.request.resume, "Go on where a conversion that was killed stopped, file by file");
+  app.add_flag("--force", o.request.force, "Replace a destination that is there");
   app.add_flag("--no-sync", o.no_sync, "Do not wait until the result is on disk");
   add_trace_flag(app, o.trace);
-  return [state](Context& context) {
-    ConvertOptions& options = *state;
-    options.request.source = options.source;
-    options.request.destination = options.destination;
-    options.request.durable = !options.no_sync;
-    options.request.plan.wanted = [&options](std::string_view key) {
-      return (options.include.empty() || any_matches(options.include, key)) && !any_matches(options.exclude, key);
-    };
-    return run_convert(options, context);
+  return [state](Context& context) -> Result<void> {
+    CKPT_TRY(prepare(*state));
+    return run_convert(*state, context);
   };
 }
 

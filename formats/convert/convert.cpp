@@ -5,14 +5,17 @@
 #include <sys/statvfs.h>
 
 #include <cerrno>
+#include <algorithm>
 #include <charconv>
 
+#include "formats/convert/compare.h"
+#include "formats/convert/workspace.h"
 #include "formats/format.h"
-#include "formats/torch_dist/writer.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
+#include "lib/tensor/write_files.h"
 
 namespace ckpt::formats {
 
@@ -63,49 +66,154 @@ Result<void> apply_umask(const fs::path& folder) {
   return {};
 }
 
-ConvertReport report(const torch_dist::Plan& plan) {
-  ConvertReport out;
-  out.source_format = plan.source->format;
-  for (const torch_dist::FilePlan& file : plan.files) out.files.emplace_back(file.name, file.size);
-  out.tensors = plan.tensors.size();
-  out.objects = plan.objects.size();
-  out.shards = plan.items.size() - plan.objects.size();
-  out.excluded = plan.excluded;
-  out.payload_bytes = plan.payload_bytes;
-  out.total_bytes = plan.total_bytes;
-  out.notes = plan.source->warnings;
-  out.notes.insert(out.notes.end(), plan.notes.begin(), plan.notes.end());
-  return out;
-}
-
 Result<uint64_t> bytes_in(const fs::path& folder) {
   uint64_t total = 0;
   std::error_code ec;
-  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) total += it->file_size(ec);
+  for (fs::recursive_directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->is_regular_file(ec)) total += it->file_size(ec);
+  }
   if (ec) return sys_error(ec.value(), folder.string(), "cannot list");
   return total;
 }
 
+Result<tensor::Catalog> open_source(const ConvertRequest& request) {
+  if (request.from == "auto") return open_checkpoint(request.source, {});
+  for (const Format& format : formats()) {
+    if (format.name != request.from) continue;
+    if (!format.recognises(request.source)) return fail(Code::kUnsupported, request.source.string(), "is no " + request.from + " checkpoint");
+    return format.read(request.source, {});
+  }
+  return fail(Code::kUsage, request.from, "is no format that ckpt reads");
+}
+
+/// One conversion from plan to place.
+class Conversion {
+ public:
+  Conversion(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel)
+      : request_(request), cancel_(cancel), control_{request.workers, request.durable, request.write.max_memory, progress, cancel} {}
+
+  Result<ConvertReport> run() {
+    Stopwatch watch;
+    CKPT_TRY_ASSIGN(source_, open_source(request_));
+    CKPT_TRY(check_places(request_.source, request_.destination));
+    CKPT_TRY_ASSIGN(selected_, select(source_, request_.select));
+    CKPT_TRY(plan());
+    describe();
+    if (request_.dry_run) CKPT_TRY(rehearse());
+    else if (request_.resume || request_.part.count > 1) CKPT_TRY(write_part());
+    else CKPT_TRY(write_all());
+    report_.duration_us = watch.elapsed_us();
+    return std::move(report_);
+  }
+
+ private:
+  Result<void> plan() {
+    const Writer* writer = find_writer(request_.to);
+    if (writer == nullptr) return fail(Code::kUsage, request_.to, "is no format that ckpt writes");
+    WriteOptions options = request_.write;
+    const std::string name = request_.destination.filename().string();
+    options.one_file = std::any_of(writer->suffixes.begin(), writer->suffixes.end(), [&](std::string_view suffix) { return name.ends_with(suffix); });
+    if (options.one_file) kind_ = StagedDir::Kind::kFile;
+    const bool pieces = options.grid.shard_size > 0 || !options.grid.rules.empty(), spread = options.files > 0 || options.file_size > 0;
+    if (pieces && !writer->has_pieces) return fail(Code::kUsage, request_.to, "does not store tensors in pieces");
+    if (spread && (!writer->has_files || options.one_file)) return fail(Code::kUsage, request_.destination.string(), "becomes files whose number cannot be chosen");
+    CKPT_TRY_ASSIGN(layout_, writer->plan(selected_.selection, options));
+    return {};
+  }
+
+  void describe() {
+    report_.source_format = source_.format;
+    for (const tensor::OutputFile& file : layout_->files) {
+      if (!file.generate) report_.files.emplace_back(file.name, file.size);
+      report_.total_bytes += file.size;
+    }
+    report_.tensors = selected_.selection.tensors.size();
+    report_.objects = selected_.selection.objects.size();
+    report_.shards = layout_->shards;
+    report_.excluded = selected_.excluded;
+    report_.payload_bytes = layout_->payload_bytes;
+    for (const auto* notes : {&source_.warnings, &selected_.selection.notes, &layout_->notes}) {
+      report_.notes.insert(report_.notes.end(), notes->begin(), notes->end());
+    }
+  }
+
+  /// Creating the staging folder says whether the destination may be used: a dry run gives the same answers.
+  Result<void> rehearse() {
+    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
+    return check_room(staged.path(), report_.total_bytes);
+  }
+
+  Result<void> write_generated(const fs::path& folder) {
+    for (const tensor::OutputFile& file : layout_->files) {
+      if (file.generate) CKPT_TRY(write_generated_file(file, folder, control_));
+    }
+    return cancel_.check();
+  }
+
+  Result<void> verify(const fs::path& folder) {
+    if (!request_.verify) return {};
+    const fs::path written = kind_ == StagedDir::Kind::kFile ? folder / layout_->last_file : folder;
+    CKPT_TRY(compare_with_source(written, selected_.selection, request_.workers, control_.progress, cancel_));
+    report_.verified = true;
+    return {};
+  }
+
+  Result<void> write_all() {
+    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
+    CKPT_TRY(check_room(staged.path(), report_.total_bytes));
+    CKPT_TRY(apply_umask(staged.path()));
+    CKPT_TRY(write_data_files(*layout_, selected_.selection, staged.path(), files_of_part(*layout_, {}), control_));
+    CKPT_TRY(write_generated(staged.path()));
+    CKPT_TRY(verify(staged.path()));
+    CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(staged.path()));
+    return staged.commit(layout_->last_file, request_.durable);
+  }
+
+  /// One of many processes, or one that goes on where another was killed. The last one finishes.
+  Result<void> write_part() {
+    if (!request_.force && is_finished(*layout_, request_.destination, kind_)) {
+      report_.notes.push_back(request_.destination.string() + " is there already, with the files and sizes that this would give");
+      return {};
+    }
+    CKPT_TRY_ASSIGN(Workspace workspace, Workspace::open(request_.destination, fingerprint(*layout_, selected_.selection), request_.part));
+    const std::vector<size_t> own = files_of_part(*layout_, request_.part);
+    std::vector<size_t> missing;
+    uint64_t bytes = 0;
+    for (size_t index : own) {
+      if (workspace.has(layout_->files[index])) continue;
+      missing.push_back(index);
+      bytes += layout_->files[index].size;
+    }
+    CKPT_TRY(check_room(workspace.files(), bytes));
+    report_.kept_files = own.size() - missing.size();
+    CKPT_TRY(write_data_files(*layout_, selected_.selection, workspace.files(), missing, control_));
+    for (const tensor::OutputFile& file : layout_->files) {
+      if (file.generate || workspace.has(file)) continue;
+      report_.finished = false;
+      return {};
+    }
+    CKPT_TRY_ASSIGN(const bool mine, workspace.may_finish());
+    if (!mine) return {};
+    CKPT_TRY(write_generated(workspace.files()));
+    CKPT_TRY(verify(workspace.files()));
+    CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(workspace.files()));
+    return workspace.finish(*layout_, request_.destination, request_.force, kind_);
+  }
+
+  const ConvertRequest& request_;
+  const Cancel& cancel_;
+  tensor::WriteControl control_;
+  tensor::Catalog source_;
+  Selected selected_;
+  std::unique_ptr<tensor::Layout> layout_;
+  StagedDir::Kind kind_ = StagedDir::Kind::kFolder;
+  ConvertReport report_;
+};
+
 }  // namespace
 
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel) {
-  Stopwatch watch;
-  CKPT_TRY_ASSIGN(tensor::Catalog source, open_checkpoint(request.source, {}));
-  CKPT_TRY(check_places(request.source, request.destination));
-  CKPT_TRY_ASSIGN(torch_dist::Plan plan, torch_dist::plan_write(source, request.plan));
-  ConvertReport out = report(plan);
-  // Creating the staging folder also says whether the destination may be used; a dry run gives the same answers.
-  CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request.destination, request.force));
-  CKPT_TRY(check_room(staged.path(), plan.total_bytes));
-  if (!request.dry_run) {
-    CKPT_TRY(apply_umask(staged.path()));
-    const torch_dist::WriteControl control{request.workers, request.durable, progress, cancel};
-    CKPT_TRY(torch_dist::write(plan, staged.path(), control));
-    CKPT_TRY_ASSIGN(out.total_bytes, bytes_in(staged.path()));
-    CKPT_TRY(staged.commit(plan.last_file(), request.durable));
-  }
-  out.duration_us = watch.elapsed_us();
-  return out;
+  return Conversion(request, progress, cancel).run();
 }
 
 }  // namespace ckpt::formats

@@ -6,7 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "formats/torch_dist/write_plan.h"
+#include "formats/convert/select.h"
+#include "formats/convert/workspace.h"
+#include "formats/writers.h"
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 
@@ -14,26 +16,35 @@ namespace ckpt::formats {
 
 struct ConvertRequest {
   std::filesystem::path source, destination;
-  torch_dist::PlanOptions plan;
+  std::string from = "auto";  ///< a name of formats(), or "auto"
+  std::string to;             ///< a name of writers()
+  SelectRequest select;
+  WriteOptions write;
   unsigned workers = 0;   ///< 0: one per core
-  bool force = false;     ///< replace a destination that is not empty
+  bool force = false;     ///< replace a destination that is there
   bool durable = true;    ///< on disk before it gets its name
   bool dry_run = false;   ///< everything but writing
+  bool verify = false;    ///< read it again and compare, before it gets its name
+  bool resume = false;    ///< go on where a conversion that was killed stopped; leave what is done for the next if this one is
+  PartOf part;            ///< of many processes; more than one imply `resume`
 };
 
 struct ConvertReport {
   std::string source_format;
-  std::vector<std::pair<std::string, uint64_t>> files;  ///< .distcp files with their sizes
+  std::vector<std::pair<std::string, uint64_t>> files;  ///< data files with their sizes
   uint64_t tensors = 0, objects = 0, shards = 0, excluded = 0;
   uint64_t payload_bytes = 0;  ///< of tensors and objects
   uint64_t total_bytes = 0;    ///< on disk; an estimate, slightly high, after a dry run
+  uint64_t kept_files = 0;     ///< data files that an earlier run had made
   uint64_t duration_us = 0;    ///< reading the source's metadata included
+  bool finished = true;        ///< false: other parts are still to come
+  bool verified = false;
   std::vector<std::string> notes;
 };
 
 /// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it or
 /// holds it. kNoRoom: the disk, found before anything is written where that can be known. kAnswerNo: a damaged source.
-/// On any failure the destination is as it was.
+/// kBusy: the part, or the destination, is another process's. On any failure the destination is as it was.
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::formats

@@ -158,4 +158,11 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64
   return out;
 }
 
+std::optional<std::string_view> safetensors_dtype(DType dtype) {
+  for (const Type& type : kTypes) {
+    if (type.dtype == dtype) return type.name;
+  }
+  return std::nullopt;
+}
+
 }  // namespace ckpt::formats

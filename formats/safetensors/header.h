@@ -31,4 +31,7 @@ inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 /// a name or member given twice; kUnsupported: a dtype that is not known, named.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t buffer_bytes);
 
+/// "BF16"; nothing for a type that the format lacks.
+std::optional<std::string_view> safetensors_dtype(tensor::DType dtype);
+
 }  // namespace ckpt::formats

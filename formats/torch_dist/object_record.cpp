@@ -12,6 +12,8 @@ namespace ckpt::torch_dist {
 
 namespace {
 
+using tensor::Part;
+
 constexpr uint64_t kMaxPickle = 32 << 20;  ///< edited in memory, in a few copies
 constexpr uint64_t kMaxCommon = 64 << 20;
 
@@ -34,8 +36,8 @@ class ObjectBytes {
   /// Part of it, to be written later.
   Part part(uint64_t offset, uint64_t size) const {
     if (size == 0) return {};
-    if (!inline_.empty()) return {std::string(as_text(inline_.subspan(offset, size))), {}};
-    return {{}, {where_.file, where_.offset + offset, size}};
+    if (!inline_.empty()) return Part::of(std::string(as_text(inline_.subspan(offset, size))));
+    return Part::of(tensor::FileRange{where_.file, where_.offset + offset, size});
   }
 
  private:
@@ -90,10 +92,10 @@ Result<ObjectRecord> rebuild(const EditedArchive& edited, const ObjectBytes& obj
   ObjectRecord out;
   for (size_t i = 0; i < edited.names.size(); ++i) {
     const zip::Record* record = edited.records[i];
-    out.parts.push_back({layout.header(i, crcs[i]), {}});
-    out.parts.push_back(record != nullptr ? object.part(record->offset, record->size) : Part{edited.pickle, {}});
+    out.parts.push_back(Part::of(layout.header(i, crcs[i])));
+    out.parts.push_back(record != nullptr ? object.part(record->offset, record->size) : Part::of(edited.pickle));
   }
-  out.parts.push_back({layout.directory(crcs), {}});
+  out.parts.push_back(Part::of(layout.directory(crcs)));
   out.size = layout.size();
   return out;
 }
@@ -120,8 +122,8 @@ Result<ObjectRecord> object_record(const tensor::Catalog& source, const tensor::
   }
   ObjectRecord out;
   out.size = object.inline_bytes.empty() ? object.where.length : object.inline_bytes.size();
-  if (object.inline_bytes.empty()) out.parts.push_back({{}, object.where});
-  else out.parts.push_back({std::string(as_text(object.inline_bytes)), {}});
+  if (object.inline_bytes.empty()) out.parts.push_back(Part::of(object.where));
+  else out.parts.push_back(Part::of(std::string(as_text(object.inline_bytes))));
   return out;
 }
 

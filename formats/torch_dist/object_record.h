@@ -6,18 +6,12 @@
 #include <vector>
 
 #include "lib/base/result.h"
-#include "lib/tensor/catalog.h"
+#include "lib/tensor/layout.h"
 
 namespace ckpt::torch_dist {
 
-/// Bytes of an item in order: text of our own, or a range of a source file.
-struct Part {
-  std::string text;
-  tensor::FileRange range;  ///< where length > 0, instead of `text`
-};
-
 struct ObjectRecord {
-  std::vector<Part> parts;
+  std::vector<tensor::Part> parts;  ///< text of our own, and ranges of source files
   uint64_t size = 0;
 };
 

@@ -1,114 +1,254 @@
 #include "formats/torch_dist/writer.h"
 
-#include <fcntl.h>
-#include <unistd.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <thread>
+#include <unordered_set>
 
-#include "formats/torch_dist/item_writer.h"
+#include "formats/megatron/metadata_json.h"
 #include "formats/torch_dist/metadata_writer.h"
-#include "lib/base/copy.h"
-#include "lib/base/io.h"
-#include "lib/base/worker_pool.h"
+#include "formats/torch_dist/object_record.h"
+#include "formats/torch_dist/record.h"
+#include "lib/base/checked.h"
+#include "lib/base/json_text.h"
+#include "lib/base/text.h"
 
 namespace ckpt::torch_dist {
 
 namespace {
 
-constexpr unsigned kFileMode = 0666;  // less the umask: a checkpoint is shared like any other file
+using formats::WriteOptions;
+using tensor::Catalog;
+using tensor::Grid;
+using tensor::ObjectTarget;
+using tensor::OutputFile;
+using tensor::Piece;
+using tensor::Selection;
+using tensor::Target;
+
+constexpr uint64_t kMaxItems = 20'000'000;
+constexpr uint64_t kBytesPerFile = uint64_t{256} << 20;  ///< one file per so many, so that workers have files of their own
+constexpr unsigned kMaxFiles = 64;
 /// Of formats.md 1.2, the form that every release accepts.
 constexpr const char* kMetadataJson =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1})";
 
-Result<UniqueFd> create(const std::filesystem::path& path) {
-  return io::open_file(path, O_RDWR | O_CREAT | O_EXCL, kFileMode);
+/// One .distcp item: a piece of a tensor, or an object.
+struct Item {
+  bool is_object = false;
+  uint32_t subject = 0;             ///< index into Selection::tensors or ::objects
+  uint64_t piece = 0;               ///< of the tensor's grid
+  uint64_t offset = 0, length = 0;  ///< in its file
+};
+
+/// Megatron's parser wants "<key>/shard_<offset>_<shape>", with that one slash (formats.md 2.5).
+bool is_sharded_object_name(std::string_view key) {
+  const size_t slash = key.find('/');
+  return slash != std::string_view::npos && slash > 0 && formats::parse_object_place(key.substr(slash + 1)).has_value();
 }
 
-Result<void> finish(const UniqueFd& fd, const std::string& name, bool durable) {
-  if (!durable) return {};
-  return io::sync_fd(fd.get(), name);
+Result<void> check_names(const Selection& selection, bool megatron) {
+  std::vector<std::string> bad;
+  std::unordered_set<std::string_view> seen;
+  auto check = [&](const std::string& key, bool object) {
+    if (key.empty()) bad.push_back("a key without a name");
+    else if (!is_valid_utf8(key)) bad.push_back(key + ": is not UTF-8");
+    else if (object && megatron && !is_sharded_object_name(key)) {
+      bad.push_back(key + ": is not of the form KEY/shard_OFFSET_SHAPE, which Megatron's loader needs");
+    }
+    if (!seen.insert(key).second) bad.push_back(key + ": occurs twice");
+  };
+  for (const Target& target : selection.tensors) check(target.key, false);
+  for (const ObjectTarget& object : selection.objects) check(object.key, true);
+  if (bad.empty()) return {};
+  return formats::with_causes(Error(Code::kUsage, selection.source->root.string(), "holds keys that torch_dist cannot name")
+                                  .with_hint("leave them out with --exclude"),
+                              std::move(bad));
 }
 
-Result<void> write_data_file(WriteState& state, const FilePlan& file, const std::filesystem::path& folder) {
-  CKPT_TRY_ASSIGN(UniqueFd fd, create(folder / file.name));
-  ItemWriter writer(state, fd.get(), file.name);
-  for (size_t i = file.first; i < file.last; ++i) CKPT_TRY(writer.write(state.plan.items[i]));
-  CKPT_TRY(finish(fd, file.name, state.control.durable));
-  if (state.drop_cache) ::posix_fadvise(fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-  return {};
-}
+class DistLayout : public tensor::Layout {
+ public:
+  explicit DistLayout(const Selection& selection) : selection_(selection), megatron_(selection.source->format != "dcp") {}
 
-Result<void> write_data(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control) {
-  unsigned workers = WorkerPool::threads_for(control.workers);
-  workers = static_cast<unsigned>(std::clamp<size_t>(plan.files.size(), 1, workers));
-  WriteState state{plan, control, workers, tensor::FileCache(*plan.source), MemoryBudget(decode_budget(plan.options.max_memory))};
-  const auto memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
-  state.drop_cache = control.durable && plan.total_bytes > memory / 2;
-  WorkerPool pool(workers);
-  for (const FilePlan& file : plan.files) {
-    if (!pool.submit([&state, &file, &folder] { return write_data_file(state, file, folder); })) break;
+  Result<void> plan(const WriteOptions& options) {
+    if (!megatron_) {
+      notes.push_back("a plain torch checkpoint: written without Megatron's metadata.json, and without the nesting of keys that "
+                      "torch's whole-checkpoint export uses (loading into a model does not need it)");
+    }
+    CKPT_TRY(check_names(selection_, megatron_));
+    CKPT_TRY(add_tensors(options));
+    CKPT_TRY(add_objects());
+    place_items(options);
+    OutputFile metadata{".metadata", 0, 0, metadata_size(), {}};
+    metadata.generate = [this](const OutputFile::Sink& sink) { return write_metadata(sink); };
+    files.push_back(std::move(metadata));
+    CKPT_TRY(plan_common());
+    if (megatron_) add_text("metadata.json", kMetadataJson);
+    last_file = megatron_ ? "metadata.json" : ".metadata";
+    return {};
   }
-  return pool.finish();
-}
 
-/// Calls `each(item, file)` for every item, file by file.
-template <class Each>
-Result<void> for_each_item(const Plan& plan, Each each) {
-  for (const FilePlan& file : plan.files) {
-    for (size_t i = file.first; i < file.last; ++i) CKPT_TRY(each(plan.items[i], file));
-  }
-  return {};
-}
+  uint64_t piece_size(size_t index) const override { return items_[index].length; }
 
-Result<void> write_metadata(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control) {
-  const tensor::Catalog& source = *plan.source;
-  CKPT_TRY_ASSIGN(UniqueFd fd, create(folder / ".metadata"));
-  MetadataWriter out([&](std::string_view block) { return io::write_all(fd.get(), as_bytes(block), ".metadata"); });
-  for (size_t i = 0; i < plan.tensors.size(); ++i) {
-    CKPT_TRY(control.cancel.check());
-    const tensor::Tensor& tensor = source.tensors[plan.tensors[i]];
-    const tensor::Grid& grid = plan.grids[i];
-    CKPT_TRY(out.tensor(tensor.key, tensor.dtype, tensor.shape, grid.size(), [&](size_t k) { return grid.piece(tensor, k); }));
+  Result<Piece> piece(size_t index) const override {
+    const Item& item = items_[index];
+    Piece out;
+    out.offset = item.offset;
+    if (item.is_object) {
+      CKPT_TRY_ASSIGN(ObjectRecord record, object_record(*selection_.source, object(item), megatron_, Detail::kContent));
+      if (record.size != item.length) return fail(Code::kAnswerNo, object_target(item).key, "changed while it was read");
+      out.parts = std::move(record.parts);
+      return out;
+    }
+    const Target& target = selection_.tensors[item.subject];
+    const Grid& grid = grids_[item.subject];
+    tensor::Region region = grid.piece(selection_, target, item.piece);
+    const TensorRecord record = tensor_record(target.dtype, region.shape);
+    out.parts.push_back(tensor::Part::of(record.head(0)));
+    out.parts.push_back(tensor::Part::of(target, std::move(region), grid.shard(item.piece)));
+    out.parts.push_back(tensor::Part::of(record.tail(0)));
+    for (uint64_t slot : record.layout.crc_slots(TensorRecord::kData)) out.crc_slots.push_back(item.offset + slot);
+    return out;
   }
-  for (uint32_t i : plan.objects) CKPT_TRY(out.object(source.objects[i].key));
-  CKPT_TRY(out.begin_places());
-  CKPT_TRY(for_each_item(plan, [&](const Item& item, const FilePlan& file) -> Result<void> {
-    const Place place{file.name, item.offset, item.length};
-    if (item.is_object) return out.object_place(plan.object(item).key, place);
-    return out.tensor_place(plan.tensor(item).key, plan.region(item).offset, item.piece, place);
-  }));
-  CKPT_TRY(out.finish());
-  return finish(fd, ".metadata", control.durable);
-}
 
-Result<void> write_common(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control) {
-  if (plan.common == CommonAction::kNone) return {};
-  CKPT_TRY_ASSIGN(UniqueFd fd, create(folder / "common.pt"));
-  if (plan.common == CommonAction::kCopy) {
-    const tensor::FileRange& from = *plan.source->common;
-    CKPT_TRY_ASSIGN(UniqueFd source, plan.source->open_file(from.file));
-    CKPT_TRY(io::copy_range(source.get(), from.offset, fd.get(), 0, from.length, plan.source->files[from.file].path));
-  } else {
-    CKPT_TRY(io::write_all(fd.get(), as_bytes(plan.common_file), "common.pt"));
+ private:
+  const ObjectTarget& object_target(const Item& item) const { return selection_.objects[item.subject]; }
+  const tensor::Object& object(const Item& item) const { return selection_.object(object_target(item)); }
+
+  Result<void> add_tensors(const WriteOptions& options) {
+    for (uint32_t slot = 0; slot < selection_.tensors.size(); ++slot) {
+      const Target& target = selection_.tensors[slot];
+      CKPT_TRY(check_source(*selection_.source, selection_.tensor(target), tensor::decode_budget(options.max_memory)));
+      CKPT_TRY_ASSIGN(Grid chosen, Grid::choose(selection_, target, options.grid));
+      const Grid& grid = grids_.emplace_back(std::move(chosen));
+      if (items_.size() + grid.size() > kMaxItems) {
+        return Error(Code::kUsage, target.key, fmt::format("the checkpoint would have more than {} shards", kMaxItems))
+            .with_hint("give a larger --shard-size");
+      }
+      for (size_t i = 0; i < grid.size(); ++i) {
+        Item item;
+        item.subject = slot;
+        item.piece = i;
+        item.length = tensor_record(target.dtype, grid.piece(selection_, target, i).shape).size();
+        items_.push_back(item);
+      }
+      payload_bytes += target.bytes();
+    }
+    shards = items_.size();
+    return {};
   }
-  return finish(fd, "common.pt", control.durable);
-}
+
+  Result<void> add_objects() {
+    for (uint32_t slot = 0; slot < selection_.objects.size(); ++slot) {
+      Item item;
+      item.is_object = true;
+      item.subject = slot;
+      CKPT_TRY_ASSIGN(ObjectRecord record, object_record(*selection_.source, object(item), megatron_, Detail::kSize));
+      item.length = record.size;
+      items_.push_back(item);
+      payload_bytes += record.size;
+    }
+    return {};
+  }
+
+  /// Consecutive items to files of about equal size, so that what lies together in the source stays together.
+  void place_items(const WriteOptions& options) {
+    uint64_t total = 0;
+    for (const Item& item : items_) total += item.length;
+    uint64_t count = options.files;
+    if (count == 0 && options.file_size > 0) count = (total + options.file_size - 1) / options.file_size;
+    if (count == 0) count = std::clamp<uint64_t>((total + kBytesPerFile - 1) / kBytesPerFile, 1, kMaxFiles);
+    count = std::min<uint64_t>(count, items_.size());
+    uint64_t done = 0;
+    size_t next = 0;
+    for (uint64_t file = 0; file < count; ++file) {
+      OutputFile out{fmt::format("__0_{}.distcp", file), next, next, 0, {}};
+      // Every file gets an item, and every later one is left one.
+      const auto goal = static_cast<uint64_t>(static_cast<double>(total) * static_cast<double>(file + 1) / static_cast<double>(count));
+      while (next < items_.size() - (count - file - 1)) {
+        Item& item = items_[next];
+        if (next > out.first && file + 1 < count && done + item.length / 2 > goal) break;
+        item.offset = align_up<uint64_t>(out.size, item.is_object ? zip::kTorchAlignment : record_alignment(item.length));
+        out.size = item.offset + item.length;
+        done += item.length;
+        ++next;
+      }
+      out.last = next;
+      files.push_back(std::move(out));
+    }
+    data_files_ = files.size();
+  }
+
+  void add_text(const char* name, std::string text) {
+    OutputFile file{name, 0, 0, text.size(), {}};
+    file.generate = [text = std::move(text)](const OutputFile::Sink& sink) { return sink(text); };
+    files.push_back(std::move(file));
+  }
+
+  Result<void> plan_common() {
+    const Catalog& source = *selection_.source;
+    if (!megatron_) {
+      if (!source.common || !selection_.common) return {};
+      return fail(Code::kUnsupported, source.root.string(), "a plain torch checkpoint has no place for its common state");
+    }
+    if (!source.common || !selection_.common) {
+      notes.push_back(source.common ? "common.pt holds an empty dict: loaders want the file"
+                                    : "the source has no common state: common.pt holds an empty dict");
+      add_text("common.pt", empty_dict_file());
+    } else if (source.common_wrapped_in_list) {
+      CKPT_TRY_ASSIGN(std::string text, unwrapped_common(source));
+      add_text("common.pt", std::move(text));
+    } else {
+      OutputFile file{"common.pt", 0, 0, source.common->length, {}};
+      file.generate = [&source](const OutputFile::Sink& sink) { return formats::copy_to(source, *source.common, sink); };
+      files.push_back(std::move(file));
+    }
+    return {};
+  }
+
+  /// About: 160 bytes for a piece's two entries, the keys, and as much for a tensor.
+  uint64_t metadata_size() const {
+    uint64_t out = 4096 + items_.size() * 400;
+    for (const Target& target : selection_.tensors) out += 2 * target.key.size() + 200;
+    return out;
+  }
+
+  Result<void> write_metadata(const OutputFile::Sink& sink) const {
+    MetadataWriter out(sink);
+    for (size_t i = 0; i < selection_.tensors.size(); ++i) {
+      const Target& target = selection_.tensors[i];
+      const Grid& grid = grids_[i];
+      auto piece = [&](size_t k) { return grid.piece(selection_, target, k); };
+      CKPT_TRY(out.tensor(target.key, target.dtype, target.shape, grid.size(), piece));
+    }
+    for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
+    CKPT_TRY(out.begin_places());
+    for (size_t file = 0; file < data_files_; ++file) {
+      for (size_t i = files[file].first; i < files[file].last; ++i) CKPT_TRY(write_place(out, items_[i], files[file].name));
+    }
+    return out.finish();
+  }
+
+  Result<void> write_place(MetadataWriter& out, const Item& item, const std::string& file) const {
+    const Place place{file, item.offset, item.length};
+    if (item.is_object) return out.object_place(object_target(item).key, place);
+    const Target& target = selection_.tensors[item.subject];
+    return out.tensor_place(target.key, grids_[item.subject].piece(selection_, target, item.piece).offset, item.piece, place);
+  }
+
+  const Selection& selection_;
+  bool megatron_;
+  std::vector<Grid> grids_;   ///< one per tensor
+  std::vector<Item> items_;   ///< tensors in order, then objects
+  size_t data_files_ = 0;
+};
 
 }  // namespace
 
-Result<void> write(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control) {
-  uint64_t bytes = 0;
-  for (const Item& item : plan.items) bytes += item.length;
-  control.progress.begin("convert", bytes);
-  CKPT_TRY(write_data(plan, folder, control));
-  CKPT_TRY(write_metadata(plan, folder, control));
-  CKPT_TRY(write_common(plan, folder, control));
-  CKPT_TRY(control.cancel.check());
-  if (!plan.megatron) return {};
-  CKPT_TRY_ASSIGN(UniqueFd fd, create(folder / "metadata.json"));
-  CKPT_TRY(io::write_all(fd.get(), as_bytes(kMetadataJson), "metadata.json"));
-  return finish(fd, "metadata.json", control.durable);
+Result<std::unique_ptr<tensor::Layout>> plan_torch_dist(const Selection& selection, const WriteOptions& options) {
+  auto out = std::make_unique<DistLayout>(selection);
+  CKPT_TRY(out->plan(options));
+  return std::unique_ptr<tensor::Layout>(std::move(out));
 }
 
 }  // namespace ckpt::torch_dist

@@ -1,24 +1,13 @@
-// Writes what a plan says: .distcp files by several workers in bounded memory, then .metadata, common.pt and
-// metadata.json, in the order that makes a cut-short folder look incomplete (formats.md 2.5).
+// A torch_dist checkpoint made from any other: every item's file, offset and length known before a byte is written. The same
+// selection and options give the same bytes. Megatron's form (metadata.json, common.pt) unless the source is a plain torch
+// checkpoint.
 #pragma once
 
-#include <filesystem>
-
-#include "formats/torch_dist/write_plan.h"
-#include "lib/base/cancel.h"
-#include "lib/base/progress.h"
+#include "formats/writers.h"
 
 namespace ckpt::torch_dist {
 
-struct WriteControl {
-  unsigned workers = 0;        ///< 0: one per core
-  bool durable = true;         ///< fsync every file as soon as it is whole
-  ProgressSink& progress;      ///< one phase, "convert", counted in bytes of items
-  const Cancel& cancel;
-};
-
-/// Fills `folder`, which exists and is empty. On failure what was written so far stays there: the caller's folder is a
-/// staging folder. kAnswerNo: the source is damaged or changed meanwhile. kInterrupted: cancelled.
-Result<void> write(const Plan& plan, const std::filesystem::path& folder, const WriteControl& control);
+/// As Writer::plan. Objects of a Megatron checkpoint that are not lists of one element are wrapped.
+Result<std::unique_ptr<tensor::Layout>> plan_torch_dist(const tensor::Selection& selection, const formats::WriteOptions& options);
 
 }  // namespace ckpt::torch_dist

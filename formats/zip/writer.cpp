@@ -12,7 +12,8 @@ namespace {
 // APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (ends), 4.5.3 (Zip64 field).
 constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kEndSignature = 0x06054b50;
 constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
-constexpr uint64_t kLocalSize = 30;
+constexpr uint64_t kLocalSize = 30, kCentralSize = 46;
+constexpr uint64_t kLocalCrc = 14, kCentralCrc = 16;
 constexpr uint32_t kSaturated32 = 0xffffffff;
 constexpr uint16_t kSaturated16 = 0xffff;
 constexpr uint16_t kZip64Field = 1, kPaddingField = 0x4246;  // "FB"
@@ -35,8 +36,25 @@ uint32_t low32(uint64_t value) { return needs64(value) ? kSaturated32 : static_c
 void Layout::add(std::string name, uint64_t size, uint32_t alignment) {
   uint64_t extra = needs64(size) ? 20 : 0;
   uint64_t data = align_up<uint64_t>(end_ + kLocalSize + name.size() + extra + 4, alignment);
-  records_.push_back({std::move(name), size, end_, data});
+  Record& record = records_.emplace_back(Record{std::move(name), size, end_, data, directory_end_});
   end_ = data + size;
+  const std::string field = entry_field(record);
+  directory_end_ += kCentralSize + record.name.size() + (field.empty() ? 0 : field.size() + 4);
+}
+
+/// The content of the Zip64 field of the record's directory entry; empty: it needs none.
+std::string Layout::entry_field(const Record& r) {
+  std::string field;
+  if (needs64(r.size)) {
+    put<uint64_t>(field, r.size);
+    put<uint64_t>(field, r.size);
+  }
+  if (needs64(r.header)) put<uint64_t>(field, r.header);
+  return field;
+}
+
+std::array<uint64_t, 2> Layout::crc_slots(size_t index) const {
+  return {records_[index].header + kLocalCrc, end_ + records_[index].entry + kCentralCrc};
 }
 
 std::string Layout::header(size_t index, uint32_t crc) const {
@@ -70,14 +88,10 @@ std::string Layout::header(size_t index, uint32_t crc) const {
 
 std::string Layout::directory(std::span<const uint32_t> crcs) const {
   std::string out;
+  out.reserve(directory_end_ + 100);
   for (size_t i = 0; i < records_.size(); ++i) {
     const Record& r = records_[i];
-    std::string field;
-    if (needs64(r.size)) {
-      put<uint64_t>(field, r.size);
-      put<uint64_t>(field, r.size);
-    }
-    if (needs64(r.header)) put<uint64_t>(field, r.header);
+    const std::string field = entry_field(r);
     const uint16_t version = field.empty() ? kVersionPlain : kVersion64;
     put<uint32_t>(out, kCentralSignature);
     put<uint16_t>(out, version);
@@ -103,7 +117,13 @@ std::string Layout::directory(std::span<const uint32_t> crcs) const {
       out += field;
     }
   }
-  const uint64_t length = out.size(), n = records_.size();
+  return out + ends();
+}
+
+/// What follows the directory's entries.
+std::string Layout::ends() const {
+  std::string out;
+  const uint64_t length = directory_end_, n = records_.size();
   if (needs64(end_) || needs64(length) || n >= kSaturated16) {
     put<uint32_t>(out, kEnd64Signature);
     put<uint64_t>(out, 44);  // of what follows
@@ -132,9 +152,6 @@ std::string Layout::directory(std::span<const uint32_t> crcs) const {
   return out;
 }
 
-uint64_t Layout::size() const {
-  // The directory's length does not depend on the CRCs.
-  return end_ + directory(std::vector<uint32_t>(records_.size(), 0)).size();
-}
+uint64_t Layout::size() const { return end_ + directory_end_ + ends().size(); }
 
 }  // namespace ckpt::zip

@@ -2,6 +2,7 @@
 // needs it, each record's data aligned by a padding field as torch.save does (formats.md 3.1).
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -22,6 +23,8 @@ class Layout {
   uint64_t header_offset(size_t index) const { return records_[index].header; }
   uint64_t data_offset(size_t index) const { return records_[index].data; }
   uint64_t data_size(size_t index) const { return records_[index].size; }
+  /// The two places of a record's CRC, each four bytes, little endian: in its header and in the directory.
+  std::array<uint64_t, 2> crc_slots(size_t index) const;
   /// Where the directory starts: behind the last record.
   uint64_t directory_offset() const { return end_; }
   /// Of the whole archive.
@@ -36,9 +39,12 @@ class Layout {
   struct Record {
     std::string name;
     uint64_t size, header, data;
+    uint64_t entry;  ///< in the directory, from its start
   };
+  static std::string entry_field(const Record& record);
+  std::string ends() const;
   std::vector<Record> records_;
-  uint64_t end_ = 0;
+  uint64_t end_ = 0, directory_end_ = 0;
 };
 
 }  // namespace ckpt::zip

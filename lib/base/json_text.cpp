@@ -102,4 +102,13 @@ bool try_append_ascii_json_string(std::string& out, std::string_view text) {
   return true;
 }
 
+bool is_valid_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const size_t length = utf8_length(text);
+    if (length == 0) return false;
+    text.remove_prefix(length);
+  }
+  return true;
+}
+
 }  // namespace ckpt

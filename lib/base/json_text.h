@@ -15,5 +15,7 @@ std::string json_string(std::string_view text);
 [[nodiscard]] bool try_append_ascii_json_string(std::string& out, std::string_view text);
 /// Bytes of the UTF-8 character that `text` begins with; 0: with none.
 size_t utf8_length(std::string_view text);
+/// All of it is UTF-8: what JSON and pickles can hold as text.
+bool is_valid_utf8(std::string_view text);
 
 }  // namespace ckpt

@@ -39,41 +39,60 @@ void remove_abandoned(const fs::path& where, const std::string& prefix) {
 
 }  // namespace
 
-Result<StagedDir> StagedDir::create(const fs::path& destination, bool force) {
+/// May the destination be used?
+Result<void> StagedDir::examine(const fs::path& destination, bool force, Kind kind) {
   std::error_code ec;
-  StagedDir out;
-  out.destination_ = fs::absolute(destination, ec).lexically_normal();
-  if (!out.destination_.has_filename()) out.destination_ = out.destination_.parent_path();
-  out.force_ = force;
+  destination_ = fs::absolute(destination, ec).lexically_normal();
+  if (!destination_.has_filename()) destination_ = destination_.parent_path();
+  force_ = force;
+  kind_ = kind;
   const std::string subject = destination.string();
-
-  auto status = fs::symlink_status(out.destination_, ec);
+  auto status = fs::symlink_status(destination_, ec);
   if (fs::is_symlink(status)) {
-    out.destination_ = fs::canonical(out.destination_, ec);
+    destination_ = fs::canonical(destination_, ec);
     if (ec) return fail(Code::kUsage, subject, "is a symbolic link that leads nowhere");
-    status = fs::status(out.destination_, ec);
+    status = fs::status(destination_, ec);
   }
-  if (fs::exists(status)) {
-    if (!fs::is_directory(status)) return fail(Code::kUsage, subject, "exists and is not a folder");
-    fs::directory_iterator first(out.destination_, ec);
-    if (ec) return sys_error(ec.value(), subject, "cannot list");
-    out.inside_ = is_mount_point(out.destination_);
-    bool empty = true;
-    for (; !ec && first != fs::directory_iterator(); first.increment(ec)) {
-      std::string name = first->path().filename().string();
-      if (out.inside_ && (name == "lost+found" || name.rfind(kMarker, 0) == 0)) continue;
-      empty = false;
-    }
-    if (!empty && !force) {
-      return Error(Code::kUsage, subject, "exists and is not empty").with_hint("choose another folder, or give --force to replace it");
-    }
-    if (!empty && out.inside_) return fail(Code::kUsage, subject, "is a mount point that is not empty: it cannot be replaced as a whole");
+  if (!fs::exists(status)) return {};
+  if (kind == Kind::kFile) {
+    if (!fs::is_regular_file(status)) return fail(Code::kUsage, subject, "exists and is not a file");
+    if (force) return {};
+    return Error(Code::kUsage, subject, "exists").with_hint("choose another name, or give --force to replace it");
   }
+  if (!fs::is_directory(status)) return fail(Code::kUsage, subject, "exists and is not a folder");
+  fs::directory_iterator first(destination_, ec);
+  if (ec) return sys_error(ec.value(), subject, "cannot list");
+  inside_ = is_mount_point(destination_);
+  bool empty = true;
+  for (; !ec && first != fs::directory_iterator(); first.increment(ec)) {
+    std::string name = first->path().filename().string();
+    if (inside_ && (name == "lost+found" || name.rfind(kMarker, 0) == 0)) continue;
+    empty = false;
+  }
+  if (!empty && !force) {
+    return Error(Code::kUsage, subject, "exists and is not empty").with_hint("choose another folder, or give --force to replace it");
+  }
+  if (!empty && inside_) return fail(Code::kUsage, subject, "is a mount point that is not empty: it cannot be replaced as a whole");
+  return {};
+}
+
+Result<StagedDir> StagedDir::create(const fs::path& destination, bool force, Kind kind) {
+  StagedDir out;
+  CKPT_TRY(out.examine(destination, force, kind));
   fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
   std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
   remove_abandoned(where, prefix);
   CKPT_TRY(out.make_parents(where));
   CKPT_TRY(out.make_staging(where, prefix));
+  return out;
+}
+
+Result<StagedDir> StagedDir::adopt(const fs::path& staging, const fs::path& destination, bool force, Kind kind) {
+  StagedDir out;
+  CKPT_TRY(out.examine(destination, force, kind));
+  out.staging_ = staging;
+  out.adopted_ = true;
+  out.active_ = true;
   return out;
 }
 
@@ -118,6 +137,8 @@ StagedDir& StagedDir::operator=(StagedDir&& other) noexcept {
   staging_ = std::move(other.staging_);
   lock_ = std::move(other.lock_);
   inside_ = other.inside_;
+  kind_ = other.kind_;
+  adopted_ = other.adopted_;
   force_ = other.force_;
   active_ = std::exchange(other.active_, false);
   parents_ = std::move(other.parents_);
@@ -129,7 +150,7 @@ StagedDir::~StagedDir() { rollback(); }
 void StagedDir::rollback() noexcept {
   if (!std::exchange(active_, false)) return;
   std::error_code ec;
-  if (!staging_.empty()) fs::remove_all(staging_, ec);
+  if (!staging_.empty() && !adopted_) fs::remove_all(staging_, ec);
   for (auto dir = parents_.rbegin(); dir != parents_.rend(); ++dir) ::rmdir(dir->c_str());  // fails where others use it
   parents_.clear();
 }
@@ -154,8 +175,26 @@ Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
   return {};
 }
 
+Result<void> StagedDir::commit_file(const std::string& last, bool durable) {
+  const std::string from = (staging_ / last).string(), to = destination_.string();
+  const unsigned how = force_ ? 0 : RENAME_NOREPLACE;
+  long done = ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), how);
+  if (done != 0 && errno == EINVAL) done = ::rename(from.c_str(), to.c_str());  // a file system that cannot promise
+  if (done != 0 && errno == EEXIST) return fail(Code::kUsage, to, "has come to exist meanwhile");
+  if (done != 0) return sys_error(to, "cannot move the finished file into place");
+  if (durable) CKPT_TRY(io::sync_dir(destination_.parent_path()));
+  adopted_ = false;
+  parents_.clear();
+  std::error_code ec;
+  fs::remove_all(staging_, ec);
+  active_ = false;
+  return {};
+}
+
 Result<void> StagedDir::commit(const std::string& last, bool durable) {
   if (durable) CKPT_TRY(io::sync_tree(staging_));
+  if (kind_ == Kind::kFile) return commit_file(last, durable);
+  adopted_ = false;
   if (inside_) return commit_inside(last, durable);
   const std::string from = staging_.string(), to = destination_.string();
   if (::rename(from.c_str(), to.c_str()) != 0) {

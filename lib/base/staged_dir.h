@@ -20,9 +20,14 @@ namespace ckpt {
 /// abandoned ones of the same destination.
 class StagedDir {
  public:
+  /// What the destination is to be. kFile: one file, that which `commit` is given; it is staged in a folder all the same.
+  enum class Kind { kFolder, kFile };
+
   /// Makes the folders above the destination that are missing; a rollback removes them again.
   /// Refuses (kUsage) a destination that exists and is not an empty folder, unless `force`: then commit replaces it.
-  static Result<StagedDir> create(const std::filesystem::path& destination, bool force);
+  static Result<StagedDir> create(const std::filesystem::path& destination, bool force, Kind kind = Kind::kFolder);
+  /// A staging folder that somebody else made and filled, on the destination's file system; without a commit it stays.
+  static Result<StagedDir> adopt(const std::filesystem::path& staging, const std::filesystem::path& destination, bool force, Kind kind);
   StagedDir(StagedDir&&) noexcept;
   StagedDir& operator=(StagedDir&&) noexcept;
   ~StagedDir();
@@ -36,14 +41,18 @@ class StagedDir {
 
  private:
   StagedDir() = default;
+  Result<void> examine(const std::filesystem::path& destination, bool force, Kind kind);
   Result<void> make_parents(const std::filesystem::path& where);
   Result<void> make_staging(const std::filesystem::path& where, const std::string& prefix);
   Result<void> commit_inside(const std::string& last, bool durable);
+  Result<void> commit_file(const std::string& last, bool durable);
   void rollback() noexcept;
 
   std::filesystem::path destination_, staging_;
   std::vector<std::filesystem::path> parents_;  ///< folders above the destination that did not exist before
   UniqueFd lock_;
+  Kind kind_ = Kind::kFolder;
+  bool adopted_ = false;
   bool inside_ = false;
   bool force_ = false;
   bool active_ = false;

@@ -49,10 +49,10 @@ Result<void> check_readable(const Catalog& catalog, const Tensor& tensor) {
   return {};
 }
 
-RowMajorBlocks::RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes)
-    : shape_(tensor.shape), block_(tensor.shape.size(), 1), at_(tensor.shape.size(), 0) {
+RowMajorBlocks::RowMajorBlocks(const Shape& shape, uint32_t item_size, uint64_t max_bytes)
+    : shape_(shape), block_(shape.size(), 1), at_(shape.size(), 0) {
   done_ = element_count(shape_).value_or(0) == 0;
-  uint64_t room = std::max<uint64_t>(1, max_bytes / item_size(tensor.dtype));
+  uint64_t room = std::max<uint64_t>(1, max_bytes / item_size);
   for (size_t axis = shape_.size(); axis-- > 0 && room > 1 && !done_;) {
     block_[axis] = std::min(shape_[axis], room);
     // An axis that is not taken whole ends the block: an outer one would break the order.
@@ -74,6 +74,22 @@ std::optional<Region> RowMajorBlocks::next() {
     at_[axis] = 0;
   }
   return out;
+}
+
+void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape, uint32_t item_size) {
+  const size_t rank = from_shape.size();
+  const uint64_t run = rank == 0 ? item_size : from_shape[rank - 1] * item_size;
+  if (run == 0) return;
+  Shape at(rank, 0);
+  for (uint64_t done = 0; done + run <= from.size(); done += run) {
+    uint64_t place = 0;
+    for (size_t axis = 0; axis < rank; ++axis) place = place * to_shape[axis] + at[axis];
+    std::memcpy(to.data() + place * item_size, from.data() + done, run);
+    for (size_t axis = rank > 0 ? rank - 1 : 0; axis-- > 0;) {
+      if (++at[axis] < from_shape[axis]) break;
+      at[axis] = 0;
+    }
+  }
 }
 
 /// Equal runs from a shard's bytes to a region's bytes: an odometer over the outer axes.
@@ -127,8 +143,17 @@ Result<void> RegionReader::read(const Tensor& tensor, const Region& region, Muta
   if (!count || region.shape.size() != tensor.shape.size() || *count * item_size(tensor.dtype) != out.size()) {
     return fail(Code::kBug, tensor.key, "the region and its buffer do not fit");
   }
-  std::memset(out.data(), 0, out.size());
   index_tensor(tensor);
+  CKPT_TRY_ASSIGN(uint64_t covered, copy_shards(tensor, region, out));
+  if (covered == out.size()) return {};
+  std::memset(out.data(), 0, out.size());
+  CKPT_TRY_ASSIGN(covered, copy_shards(tensor, region, out));
+  return {};
+}
+
+/// The bytes of `out` that the shards cover; those that several cover count more than once.
+Result<uint64_t> RegionReader::copy_shards(const Tensor& tensor, const Region& region, MutableByteSpan out) {
+  uint64_t covered = 0;
   size_t first = 0;
   uint64_t end = UINT64_MAX;
   if (!tensor.shape.empty()) {
@@ -142,22 +167,26 @@ Result<void> RegionReader::read(const Tensor& tensor, const Region& region, Muta
   for (size_t i = first; i < order_.size(); ++i) {
     const Shard& shard = tensor.shards[order_[i]];
     if (!tensor.shape.empty() && shard.offset[0] >= end) break;
-    CKPT_TRY(copy_shard(tensor, shard, region, out));
+    CKPT_TRY_ASSIGN(const uint64_t bytes, copy_shard(tensor, shard, region, out));
+    covered += bytes;
   }
-  return {};
+  return covered;
 }
 
-Result<void> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out) {
+/// What of the region lies in the shard, in bytes.
+Result<uint64_t> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out) {
   const Shape& stored = shard.stored_shape.empty() ? shard.shape : shard.stored_shape;
   const size_t rank = tensor.shape.size();
   Copy copy;
   copy.run = item_size(tensor.dtype);
+  uint64_t bytes = copy.run;
   uint64_t from_stride = copy.run, to_stride = copy.run;
   bool joined = true;  // the axes so far lie in one run on both sides
   for (size_t axis = rank; axis-- > 0;) {
     uint64_t begin = std::max(shard.offset[axis], region.offset[axis]);
     uint64_t end = std::min(shard.offset[axis] + shard.shape[axis], region.offset[axis] + region.shape[axis]);
-    if (begin >= end) return {};
+    if (begin >= end) return uint64_t{0};
+    bytes *= end - begin;
     copy.from += (begin - shard.offset[axis]) * from_stride;
     copy.to += (begin - region.offset[axis]) * to_stride;
     if (joined) {
@@ -171,20 +200,25 @@ Result<void> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, 
     from_stride *= stored[axis];
     to_stride *= region.shape[axis];
   }
-  if (shard.encoding == Encoding::kRaw) return copy_raw(tensor, shard, copy, out);
+  if (shard.encoding == Encoding::kRaw) {
+    CKPT_TRY(copy_raw(tensor, shard, copy, out));
+    return bytes;
+  }
   if (shard.encoding == Encoding::kFill) {
-    return copy.for_each([&](uint64_t, uint64_t to) -> Result<void> {
+    CKPT_TRY(copy.for_each([&](uint64_t, uint64_t to) -> Result<void> {
       for (uint64_t i = 0; i < copy.run; i += tensor.fill_value.size()) {
         std::memcpy(out.data() + to + i, tensor.fill_value.data(), tensor.fill_value.size());
       }
       return {};
-    });
+    }));
+    return bytes;
   }
   CKPT_TRY_ASSIGN(ByteSpan source, decoded(tensor, shard));
-  return copy.for_each([&](uint64_t from, uint64_t to) -> Result<void> {
+  CKPT_TRY(copy.for_each([&](uint64_t from, uint64_t to) -> Result<void> {
     std::memcpy(out.data() + to, source.data() + from, copy.run);
     return {};
-  });
+  }));
+  return bytes;
 }
 
 Result<void> RegionReader::copy_raw(const Tensor& tensor, const Shard& shard, const Copy& copy, MutableByteSpan out) {

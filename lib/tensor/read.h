@@ -39,7 +39,8 @@ struct Region {
 /// element at least). Streaming through them needs that much memory.
 class RowMajorBlocks {
  public:
-  RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes);
+  RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes) : RowMajorBlocks(tensor.shape, item_size(tensor.dtype), max_bytes) {}
+  RowMajorBlocks(const Shape& shape, uint32_t item_size, uint64_t max_bytes);
   /// Nothing after the last one. An empty tensor has none.
   std::optional<Region> next();
 
@@ -47,6 +48,9 @@ class RowMajorBlocks {
   Shape shape_, block_, at_;
   bool done_ = false;
 };
+
+/// Copies a row-major box into the leading corner of a larger one.
+void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape, uint32_t item_size);
 
 /// One per thread. Memory: a window of 1 MiB, and one decoded shard with its encoded bytes where shards are encoded.
 class RegionReader {
@@ -60,7 +64,8 @@ class RegionReader {
 
  private:
   struct Copy;
-  Result<void> copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out);
+  Result<uint64_t> copy_shards(const Tensor& tensor, const Region& region, MutableByteSpan out);
+  Result<uint64_t> copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out);
   Result<void> copy_raw(const Tensor& tensor, const Shard& shard, const Copy& copy, MutableByteSpan out);
   Result<ByteSpan> decoded(const Tensor& tensor, const Shard& shard);
   void index_tensor(const Tensor& tensor);

@@ -26,7 +26,7 @@ def bash_completes_verbs_flags_values_and_files():
                             (("ckpt", "completion", "--js"), {"--json"}),
                             (("ckpt", "dump", "--leave-"), {"--leave-running", "--leave-stopped"}),
                             (("ckpt", "--color", "nev"), {"never"}),
-                            (("ckpt", "convert", "--to", ""), {"torch_dist"}),
+                            (("ckpt", "convert", "--to", "torch_d"), {"torch_dist"}),
                             (("ckpt", "dump", "-f", "some"), {"some-folder"}),
                             (("ckpt", "inspect", "some"), {"some-folder"})):
         offered = bash_offers(*words)

@@ -1,9 +1,11 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <map>
 #include <random>
 
@@ -15,6 +17,7 @@
 #include "formats/zip/zip.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
+#include "lib/tensor/write_files.h"
 
 using namespace ckpt;
 using namespace ckpt::tensor;
@@ -95,11 +98,45 @@ class Source {
   std::mt19937 random_{7};
 };
 
-Result<void> write_to(const fs::path& folder, const Catalog& catalog, torch_dist::PlanOptions options, unsigned workers,
-                      const Cancel& cancel = {}) {
+using Wanted = std::function<bool(const std::string&)>;
+
+/// A plan with what it refers to.
+struct Planned {
+  Selection selection;
+  std::unique_ptr<Layout> layout;
+  const Layout* operator->() const { return layout.get(); }
+};
+
+Result<Planned> plan(const Catalog& catalog, const formats::WriteOptions& options = {}, const Wanted& wanted = {}) {
+  auto selection = std::make_unique<Selection>(Selection::all(catalog));
+  if (wanted) {
+    std::erase_if(selection->tensors, [&](const Target& target) { return !wanted(target.key); });
+    std::erase_if(selection->objects, [&](const ObjectTarget& object) { return !wanted(object.key); });
+  }
+  static std::vector<std::unique_ptr<Selection>> kept;  // layouts refer to them
+  kept.push_back(std::move(selection));
+  CKPT_TRY_ASSIGN(auto layout, torch_dist::plan_torch_dist(*kept.back(), options));
+  return Planned{*kept.back(), std::move(layout)};
+}
+
+Result<void> write_to(const fs::path& folder, const Catalog& catalog, const formats::WriteOptions& options, unsigned workers,
+                      const Cancel& cancel = {}, const Wanted& wanted = {}) {
   fs::create_directories(folder);
-  CKPT_TRY_ASSIGN(torch_dist::Plan plan, torch_dist::plan_write(catalog, options));
-  return torch_dist::write(plan, folder, {workers, false, null_progress(), cancel});
+  CKPT_TRY_ASSIGN(Planned planned, plan(catalog, options, wanted));
+  const WriteControl control{workers, false, options.max_memory, null_progress(), cancel};
+  std::vector<size_t> data_files;
+  for (size_t i = 0; i < planned->files.size(); ++i) {
+    if (!planned->files[i].generate) data_files.push_back(i);
+  }
+  CKPT_TRY(write_data_files(*planned.layout, planned.selection, folder, data_files, control));
+  for (const OutputFile& file : planned->files) {
+    if (file.generate) CKPT_TRY(write_generated_file(file, folder, control));
+  }
+  return {};
+}
+
+size_t data_files_of(const Planned& planned) {
+  return static_cast<size_t>(std::count_if(planned->files.begin(), planned->files.end(), [](const OutputFile& file) { return !file.generate; }));
 }
 
 std::map<std::string, std::string> files_of(const fs::path& folder) {
@@ -111,16 +148,17 @@ std::map<std::string, std::string> files_of(const fs::path& folder) {
 }
 
 /// The tensor's bytes out of the written items, element by element, with every CRC and record size checked.
-std::string read_back(const torch_dist::Plan& plan, const std::map<std::string, std::string>& files, const std::string& key) {
+std::string read_back(const Planned& planned, const std::map<std::string, std::string>& files, const std::string& key) {
   std::string out;
-  for (const torch_dist::FilePlan& file : plan.files) {
+  for (const OutputFile& file : planned->files) {
     for (size_t i = file.first; i < file.last; ++i) {
-      const torch_dist::Item& item = plan.items[i];
-      if (item.is_object || plan.tensor(item).key != key) continue;
-      const Tensor& t = plan.tensor(item);
+      const Piece item = planned->piece(i).value();
+      const auto part = std::find_if(item.parts.begin(), item.parts.end(), [&](const Part& p) { return p.target != nullptr && p.target->key == key; });
+      if (part == item.parts.end()) continue;
+      const Target& t = *part->target;
       const uint32_t size = item_size(t.dtype);
       out.resize(t.bytes());
-      const Region region = plan.region(item);
+      const Region& region = part->region;
       const auto record = torch_dist::tensor_record(t.dtype, region.shape);
       const std::string& bytes = files.at(file.name);
       const std::string data = bytes.substr(item.offset + record.data_offset(), record.data_size());
@@ -167,24 +205,25 @@ TEST_CASE("torch_dist writer: every tensor comes back from its items, whatever t
   for (uint64_t shard_size : {uint64_t{0}, uint64_t{16}, uint64_t{100}, uint64_t{4096}, uint64_t{1} << 30}) {
     for (unsigned files : {0u, 1u, 3u, 50u}) {
       if (shard_size == 16 && files != 3) continue;  // many pieces: once is enough
-      torch_dist::PlanOptions options;
-      options.shard_size = shard_size;
+      formats::WriteOptions options;
+      options.grid.shard_size = shard_size;
       options.files = files;
-      if (shard_size == 16) options.wanted = [](std::string_view key) { return key != "g.large"; };
-      auto plan = torch_dist::plan_write(source.catalog, options);
-      REQUIRE(plan);
+      const Wanted wanted = [&](const std::string& key) { return shard_size != 16 || key != "g.large"; };
+      auto planned = plan(source.catalog, options, wanted);
+      REQUIRE(planned);
       const fs::path one = dir.path / std::to_string(round++), four = dir.path / std::to_string(round++);
-      REQUIRE(write_to(one, source.catalog, options, 1));
-      REQUIRE(write_to(four, source.catalog, options, 4));
+      REQUIRE(write_to(one, source.catalog, options, 1, {}, wanted));
+      REQUIRE(write_to(four, source.catalog, options, 4, {}, wanted));
       const auto written = files_of(one);
       CHECK(written == files_of(four));
       CHECK(written.count("metadata.json") == 1);
       CHECK(written.count("common.pt") == 1);
-      CHECK(written.size() == plan->files.size() + 3);
-      if (files > 0) CHECK(plan->files.size() == std::min<size_t>(files, plan->items.size()));
+      CHECK(written.size() == planned->layout->files.size());
+      CHECK(written.size() == data_files_of(*planned) + 3);
+      if (files > 0) CHECK(data_files_of(*planned) == std::min<size_t>(files, planned->layout->shards));
       for (const auto& tensor : expected) {
         const std::string& key = tensor.first;
-        if (!options.wanted || options.wanted(key)) CHECK_MESSAGE(read_back(*plan, written, key) == tensor.second, key);
+        if (wanted(key)) CHECK_MESSAGE(read_back(*planned, written, key) == tensor.second, key);
       }
     }
   }
@@ -195,29 +234,32 @@ TEST_CASE("torch_dist plan: items lie in their files in order, without overlap, 
   Source source(dir.path / "src");
   std::map<std::string, std::string> expected;
   fill(source, expected);
-  torch_dist::PlanOptions options;
+  formats::WriteOptions options;
   options.files = 4;
-  options.shard_size = 2 << 20;
-  auto plan = torch_dist::plan_write(source.catalog, options);
-  REQUIRE(plan);
+  options.grid.shard_size = 2 << 20;
+  auto planned = plan(source.catalog, options);
+  REQUIRE(planned);
   size_t next = 0;
-  for (const torch_dist::FilePlan& file : plan->files) {
+  for (const OutputFile& file : planned->layout->files) {
+    if (file.generate) continue;
     CHECK(file.first == next);
     CHECK(file.last > file.first);
     uint64_t end = 0;
     for (size_t i = file.first; i < file.last; ++i) {
-      const torch_dist::Item& item = plan->items[i];
+      const Piece item = planned->layout->piece(i).value();
       CHECK(item.offset >= end);
       CHECK(item.offset % 64 == 0);
-      const auto record = torch_dist::tensor_record(plan->tensor(item).dtype, plan->region(item).shape);
-      CHECK(record.data_size() <= options.shard_size);
-      CHECK((item.offset + record.data_offset()) % (record.data_size() >= torch_dist::kLargeData ? 4096 : 64) == 0);
-      end = item.offset + item.length;
+      CHECK(item.size() == planned->layout->piece_size(i));
+      REQUIRE(item.parts.size() == 3);
+      const uint64_t data = item.parts[1].size();
+      CHECK(data <= options.grid.shard_size);
+      CHECK((item.offset + item.parts[0].size()) % (data >= torch_dist::kLargeData ? 4096 : 64) == 0);
+      end = item.offset + item.size();
     }
     CHECK(file.size == end);
     next = file.last;
   }
-  CHECK(next == plan->items.size());
+  CHECK(next == planned->layout->shards);
 }
 
 TEST_CASE("torch_dist plan: keys that the target cannot name are refused, each by its name") {
@@ -232,21 +274,18 @@ TEST_CASE("torch_dist plan: keys that the target cannot name are refused, each b
     object.where = source.add_file("o" + std::to_string(source.catalog.files.size()), "object");
     source.catalog.objects.push_back(object);
   }
-  auto plan = torch_dist::plan_write(source.catalog, {});
-  REQUIRE_FALSE(plan);
-  CHECK(plan.error().code == Code::kUsage);
+  auto planned = plan(source.catalog);
+  REQUIRE_FALSE(planned);
+  CHECK(planned.error().code == Code::kUsage);
   std::string all;
-  for (const std::string& cause : plan.error().causes) all += cause + "\n";
-  CHECK(plan.error().causes.size() == 6);
+  for (const std::string& cause : planned.error().causes) all += cause + "\n";
+  CHECK(planned.error().causes.size() == 6);
   for (const char* part : {"same/shard_0_1: occurs twice", "bad\xffkey: is not UTF-8", "plain_object:", "a/b/shard_0_1:", "x/shard_0:",
                            "/shard_0_1:"}) {
     CHECK_MESSAGE(all.find(part) != std::string::npos, part);
   }
-  torch_dist::PlanOptions options;
-  options.wanted = [](std::string_view key) { return key == "same/shard_0_1"; };
   source.catalog.tensors.erase(source.catalog.tensors.begin());
-  REQUIRE(torch_dist::plan_write(source.catalog, options));
-  CHECK(torch_dist::plan_write(source.catalog, options)->excluded == 5);
+  CHECK(plan(source.catalog, {}, [](const std::string& key) { return key == "same/shard_0_1"; }));
 }
 
 TEST_CASE("torch_dist plan: a plain torch checkpoint keeps its objects' names and gets no metadata.json") {
@@ -258,14 +297,14 @@ TEST_CASE("torch_dist plan: a plain torch checkpoint keeps its objects' names an
   object.key = "optim.param_groups.0.lr";
   object.where = source.add_file("object", "any bytes");
   source.catalog.objects.push_back(object);
-  auto plan = torch_dist::plan_write(source.catalog, {});
-  REQUIRE(plan);
-  CHECK(std::string(plan->last_file()) == ".metadata");
+  auto planned = plan(source.catalog);
+  REQUIRE(planned);
+  CHECK(planned->layout->last_file == ".metadata");
   REQUIRE(write_to(dir.path / "out", source.catalog, {}, 2));
   const auto files = files_of(dir.path / "out");
   CHECK(files.size() == 2);
   CHECK(files.at("__0_0.distcp").find("any bytes") != std::string::npos);
-  CHECK(read_back(*plan, files, "w") == bytes);
+  CHECK(read_back(*planned, files, "w") == bytes);
 }
 
 TEST_CASE("torch_dist plan: shards that overlap, leave a gap or lie outside their file are refused before anything is written") {
@@ -273,8 +312,8 @@ TEST_CASE("torch_dist plan: shards that overlap, leave a gap or lie outside thei
   Source good(dir.path / "src");
   good.add("w", DType::kFloat32, {8, 4}, {4, 4});
   auto refused = [](const Catalog& catalog) {
-    auto plan = torch_dist::plan_write(catalog, {});
-    return !plan && plan.error().code == Code::kAnswerNo;
+    auto planned = plan(catalog);
+    return !planned && planned.error().code == Code::kAnswerNo;
   };
   REQUIRE_FALSE(refused(good.catalog));
   Catalog gap = good.catalog;
@@ -301,13 +340,13 @@ TEST_CASE("torch_dist plan: an encoded shard that does not fit into the memory i
   Shard& shard = source.catalog.tensors[0].shards[0];
   shard.encoding = Encoding::kEncoded;
   source.catalog.tensors[0].shape = shard.shape = shard.stored_shape = {1 << 20, 32};
-  torch_dist::PlanOptions options;
-  auto plan = torch_dist::plan_write(source.catalog, options);
-  REQUIRE_FALSE(plan);
-  CHECK(plan.error().code == Code::kNoRoom);
-  CHECK(plan.error().hint.find("--max-memory") != std::string::npos);
+  formats::WriteOptions options;
+  auto planned = plan(source.catalog, options);
+  REQUIRE_FALSE(planned);
+  CHECK(planned.error().code == Code::kNoRoom);
+  CHECK(planned.error().hint.find("--max-memory") != std::string::npos);
   options.max_memory = uint64_t{1} << 30;
-  CHECK(torch_dist::plan_write(source.catalog, options));
+  CHECK(plan(source.catalog, options));
 }
 
 TEST_CASE("torch_dist writer: encoded shards are decoded once per piece, under any memory limit that holds one") {
@@ -325,13 +364,13 @@ TEST_CASE("torch_dist writer: encoded shards are decoded once per piece, under a
   source.catalog.decoder = std::make_shared<Flip>();
   int round = 0;
   for (uint64_t shard_size : {uint64_t{0}, uint64_t{1000}, uint64_t{1} << 20}) {
-    torch_dist::PlanOptions options;
-    options.shard_size = shard_size;
+    formats::WriteOptions options;
+    options.grid.shard_size = shard_size;
     options.files = 8;
     options.max_memory = 3 * 2 * 16 * 25 * 4;
     const fs::path out = dir.path / std::to_string(round++);
     REQUIRE(write_to(out, source.catalog, options, 8));
-    CHECK(read_back(torch_dist::plan_write(source.catalog, options).value(), files_of(out), "w") == expected);
+    CHECK(read_back(plan(source.catalog, options).value(), files_of(out), "w") == expected);
   }
 }
 
@@ -410,11 +449,11 @@ TEST_CASE("torch_dist writer: zarr's object becomes a list of one element, its s
   const std::string storage(70'000, 's');
   object.where = source.add_file("object.pt", saved(kPickle, storage));
   source.catalog.objects.push_back(object);
-  auto plan = torch_dist::plan_write(source.catalog, {});
-  REQUIRE(plan);
+  auto planned = plan(source.catalog);
+  REQUIRE(planned);
   REQUIRE(write_to(dir.path / "out", source.catalog, {}, 1));
   const std::string file = files_of(dir.path / "out").at("__0_0.distcp");
-  auto records = records_of(file.substr(plan->items[0].offset, plan->items[0].length));
+  auto records = records_of(file.substr(planned->layout->piece(0)->offset, planned->layout->piece_size(0)));
   CHECK(records.size() == 4);
   CHECK(records.at("archive/data/0") == storage);
   CHECK(records.at("archive/byteorder") == "little");
@@ -433,10 +472,10 @@ TEST_CASE("torch_dist writer: an object that no loader could open in a list is r
   source.catalog.objects.push_back(object);
   auto code_of = [&](const std::string& content) {
     source.catalog.objects[0].where = source.add_file("o" + std::to_string(source.catalog.files.size()), content);
-    auto plan = torch_dist::plan_write(source.catalog, {});
-    REQUIRE_FALSE(plan);
-    CHECK(plan.error().causes.back().find("rng/shard_0_1") != std::string::npos);
-    return plan.error().code;
+    auto planned = plan(source.catalog);
+    REQUIRE_FALSE(planned);
+    CHECK(planned.error().causes.back().find("rng/shard_0_1") != std::string::npos);
+    return planned.error().code;
   };
   const std::string whole = saved(kPickle, "data");
   CHECK(code_of("\x80\x02K\x01.") == Code::kUnsupported);  // legacy: a bare pickle

@@ -1,0 +1,63 @@
+#include "formats/writers.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "formats/safetensors/writer.h"
+#include "formats/torch_dist/writer.h"
+#include "lib/base/io.h"
+
+namespace ckpt::formats {
+
+std::span<const Writer> writers() {
+  static constexpr std::array<std::string_view, 1> kSafetensors = {".safetensors"};
+  static constexpr std::array kWriters = {
+      Writer{"torch_dist", "Megatron's torch_dist; of a plain torch checkpoint the same without Megatron's files", {}, true, true,
+             torch_dist::plan_torch_dist},
+      Writer{"safetensors", "one file, or shards with an index", kSafetensors, false, true, plan_safetensors},
+  };
+  return kWriters;
+}
+
+const Writer* find_writer(std::string_view name) {
+  for (const Writer& writer : writers()) {
+    if (writer.name == name) return &writer;
+  }
+  return nullptr;
+}
+
+Error with_causes(Error error, std::vector<std::string> causes) {
+  constexpr size_t kMost = 20;
+  const size_t more = causes.size() > kMost ? causes.size() - kMost : 0;
+  causes.resize(causes.size() - more);
+  if (more > 0) causes.push_back(fmt::format("and {} more", more));
+  error.causes = std::move(causes);
+  return error;
+}
+
+Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::string_view format) {
+  std::vector<std::string> left;
+  if (selection.common && selection.source->common) left.push_back("the common state (iteration, arguments, schedulers)");
+  for (const tensor::ObjectTarget& object : selection.objects) left.push_back(object.key);
+  if (left.empty()) return {};
+  return with_causes(Error(Code::kUsage, selection.source->root.string(), fmt::format("holds what {} has no place for", format))
+                         .with_hint("leave it out with --tensors-only"),
+                     std::move(left));
+}
+
+Result<void> copy_to(const tensor::Catalog& source, const tensor::FileRange& range, const tensor::OutputFile::Sink& sink) {
+  constexpr uint64_t kBlock = 256 << 10;
+  CKPT_TRY_ASSIGN(UniqueFd file, source.open_file(range.file));
+  std::string block;
+  for (uint64_t at = 0; at < range.length; at += block.size()) {
+    block.resize(std::min(kBlock, range.length - at));
+    MutableByteSpan bytes(reinterpret_cast<std::byte*>(block.data()), block.size());
+    CKPT_TRY(io::pread_exact(file.get(), bytes, range.offset + at, source.files[range.file].path));
+    CKPT_TRY(sink(block));
+  }
+  return {};
+}
+
+}  // namespace ckpt::formats

@@ -1,0 +1,90 @@
+// One worker's hands: writes pieces of a layout into files.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "lib/tensor/write_files.h"
+
+namespace ckpt::tensor {
+
+/// Memory that workers share for encoded shards. Nobody holds some while waiting for more, so all of them get their turn.
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(uint64_t bytes) : free_(bytes) {}
+  void acquire(uint64_t bytes);
+  void release(uint64_t bytes);
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  uint64_t free_;
+};
+
+/// What all workers share.
+struct WriteState {
+  const Layout& layout;
+  const Selection& selection;
+  const WriteControl& control;
+  unsigned workers;
+  FileCache files;
+  MemoryBudget budget;
+  std::atomic<bool> clones{true};  ///< false once the file systems were seen not to share blocks
+  bool drop_cache = false;         ///< what is written is larger than what the page cache can usefully keep
+};
+
+/// A CRC that belongs somewhere else in the file than beside its bytes.
+struct LateCrc {
+  uint64_t offset;
+  uint32_t crc;
+};
+
+/// A box of a piece's tensor part and where its bytes go: large parts are written by several workers.
+struct Stretch {
+  Region region;        ///< of the target
+  uint64_t offset = 0;  ///< in the file
+  uint64_t bytes = 0;
+};
+
+class PieceWriter {
+ public:
+  /// `fd`: an open file named `name`, of its full size, zeros wherever nothing was written.
+  PieceWriter(WriteState& state, int fd, const std::string& name) : state_(state), out_(fd), name_(name) {}
+  ~PieceWriter() { release(); }
+  PieceWriter(const PieceWriter&) = delete;
+  PieceWriter& operator=(const PieceWriter&) = delete;
+
+  /// Pieces in the order of their offsets; small ones are gathered. CRCs that belong elsewhere are added to `late`.
+  Result<void> write(const Piece& piece, std::vector<LateCrc>& late);
+  /// The bytes of one stretch of the piece's tensor part; their CRC where the piece wants one, else 0.
+  Result<uint32_t> write_stretch(const Piece& piece, const Stretch& stretch);
+  /// What of the piece is not its tensor part.
+  Result<void> write_texts(const Piece& piece, uint32_t crc, std::vector<LateCrc>& late);
+  /// Writes what was gathered: the last call.
+  Result<void> flush();
+
+ private:
+  Result<void> gather(const Piece& piece, std::vector<LateCrc>& late);
+  Result<uint32_t> copy_run(const FileRange& run, uint64_t to, bool wants_crc);
+  Result<uint32_t> copy_region(const Part& part, const Region& region, uint64_t to, bool wants_crc);
+  Result<void> fill(const Part& part, const Region& region, MutableByteSpan out);
+  Result<void> copy_file(const FileRange& range, uint64_t to);
+  Result<void> put(ByteSpan data, uint64_t to);
+  void wrote(uint64_t bytes, uint64_t to);
+  uint64_t lease(const Target& target, uint64_t region_bytes);
+  void release();
+
+  WriteState& state_;
+  int out_;
+  std::string name_;
+  std::vector<std::byte> gathered_, block_, corner_;
+  uint64_t gathered_at_ = 0;
+  std::optional<TargetReader> reader_;
+  uint64_t leased_ = 0;
+  uint64_t unsynced_ = 0, unsynced_at_ = 0;
+};
+
+}  // namespace ckpt::tensor
