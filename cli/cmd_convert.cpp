@@ -2,11 +2,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <memory>
 #include <nlohmann/json.hpp>
 
 #include "cli/trace_flag.h"
 #include "formats/convert/convert.h"
+#include "formats/convert/rank.h"
 #include "formats/format.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -82,7 +84,7 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
 }
 
 /// Texts of flags to what they mean.
-Result<void> prepare(ConvertOptions& options) {
+Result<void> prepare(ConvertOptions& options, Context& context) {
   formats::ConvertRequest& request = options.request;
   request.source = options.source;
   request.destination = options.destination;
@@ -97,6 +99,18 @@ Result<void> prepare(ConvertOptions& options) {
   }
   if (!options.map.empty()) {
     CKPT_TRY_ASSIGN(request.select.map, io::read_file(options.map, 64 << 20));
+  }
+  if (!options.part.empty()) {
+    auto environment = [](const char* name) -> std::optional<std::string> {
+      const char* value = std::getenv(name);
+      return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
+    };
+    CKPT_TRY_ASSIGN(const formats::Rank rank, formats::find_rank(options.part, environment));
+    request.part = rank.part;
+    request.resume = true;
+    if (!rank.found_in.empty()) {
+      context.out.info(fmt::format("part {} of {}, by {}", rank.part.index, rank.part.count, rank.found_in));
+    }
   }
   if (options.no_sync && (request.resume || !options.part.empty())) {
     return fail(Code::kUsage, "--no-sync", "does not go with --resume and --part: what they go on from must be on disk");
@@ -161,11 +175,13 @@ Command::Run add_convert(CLI::App& app) {
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
   app.add_flag("--verify", o.request.verify, "Read the result again and compare it with the source before it gets its name");
   app.add_flag("--resume", o.request.resume, "Go on where a conversion that was killed stopped, file by file");
+  app.add_option("--part", o.part, "INDEX/COUNT: write this part only, the last one finishes; auto: as srun, mpirun, torchrun say")
+      ->type_name("PART");
   app.add_flag("--force", o.request.force, "Replace a destination that is there");
   app.add_flag("--no-sync", o.no_sync, "Do not wait until the result is on disk");
   add_trace_flag(app, o.trace);
   return [state](Context& context) -> Result<void> {
-    CKPT_TRY(prepare(*state));
+    CKPT_TRY(prepare(*state, context));
     return run_convert(*state, context);
   };
 }

@@ -90,7 +90,7 @@ _ckpt() {
     rm:-n|rm:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:-h|convert:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist safetensors' -- "$cur")); return ;;
-    convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp torch_save safetensors zarr2' -- "$cur")); return ;;
+    convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy npy' -- "$cur")); return ;;
     convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--exclude) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--tensors-only) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -109,6 +109,7 @@ _ckpt() {
     convert:-n|convert:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--verify) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--resume) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--part) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--no-sync) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -147,7 +148,7 @@ _ckpt() {
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory -n --dry-run --verify --resume --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
+    convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory -n --dry-run --verify --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
