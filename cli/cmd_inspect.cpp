@@ -58,7 +58,7 @@ Result<tensor::Catalog> open_for(const InspectOptions& options) {
   const bool placed = std::all_of(catalog.tensors.begin(), catalog.tensors.end(), [](const tensor::Tensor& t) {
     return std::all_of(t.shards.begin(), t.shards.end(), [](const tensor::Shard& s) { return s.where.length + s.item.length != 0; });
   });
-  if (options.files && !placed) return open_data(options.path);
+  if ((options.files || !options.html.empty()) && !placed) return open_data(options.path);
   return catalog;
 }
 
@@ -102,6 +102,7 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
   else if (!options.group_by.empty()) print_groups(context.out, catalog, view);
   if (options.tree || !options.group_by.empty()) return {};
   if (options.stats) CKPT_TRY(add_stats(context, view));
+  if (!options.html.empty()) return write_html(context, view, options);
   sort_view(view, options);
   if (context.out.json()) print_model_json(context.out, view, common);
   else if (options.common) context.out.data(common + "\n");
@@ -124,6 +125,7 @@ Command::Run add_inspect(CLI::App& app) {
   app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes")->type_name("KEY");
   app.add_flag("--files", options->files, "The files: size, tensors, bytes referred to, bytes nothing refers to");
   app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state")->type_name("WHAT")->check(CLI::IsMember({"param"}));
+  app.add_option("--html", options->html, "Write a page for a browser, with --stats and --diff what they find (- for stdout)")->type_name("FILE");
   app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)")->type_name("COLUMN");
   app.add_flag("--reverse", options->reverse, "The other way round");
   app.add_option("--columns", options->columns, fmt::format("Columns of the table: {}", fmt::join(column_names(), ", ")))->type_name("LIST")->delimiter(',');

@@ -50,6 +50,9 @@ Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text
 /// What --diff compares, with its values.
 Result<tensor::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options);
 
+/// --html, with the statistics of the view and with --diff what differs; differences are no failure here.
+Result<void> write_html(Context& context, const View& view, const InspectOptions& options);
+
 /// JSON of a tensor's statistics; what has no number is null.
 std::string stats_json(tensor::DType dtype, const tensor::Stats& stats);
 /// The beginning of every document: `{"schema": ..., "kind": "model", "format": ..., "path": ...`.

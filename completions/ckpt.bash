@@ -127,6 +127,7 @@ _ckpt() {
     inspect:--shards) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--files) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--group-by) COMPREPLY=($(compgen -W 'param' -- "$cur")); return ;;
+    inspect:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--sort) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--reverse) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--columns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -150,7 +151,7 @@ _ckpt() {
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory -n --dry-run --verify --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --plan --rank --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;

@@ -130,6 +130,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l tolerance -r -d 'Fo
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l shards -r -d 'Where a tensor\'s shards lie: grid, offsets, file, bytes'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l files -r -d 'The files: size, tensors, bytes referred to, bytes nothing refers to'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l group-by -x -a 'param' -d 'param: each parameter with its optimizer state'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l html -r -d 'Write a page for a browser, with --stats and --diff what they find (- for stdout)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l sort -r -d 'The column to sort by; numbers greatest first (key)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l reverse -r -d 'The other way round'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l columns -r -d 'Columns of the table: key, dtype, shape, size, shards, bytes, elements, grid, file, min, max, mean, std, nan, inf, zeros'

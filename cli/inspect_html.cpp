@@ -1,0 +1,56 @@
+// inspect --html: the page, put in its place when it is complete.
+#include <fcntl.h>
+
+#include "cli/inspect_model.h"
+#include "cli/model_view.h"
+#include "formats/report/report.h"
+#include "lib/base/io.h"
+#include "lib/base/text.h"
+
+namespace ckpt::cli {
+
+Result<void> write_html(Context& context, const View& view, const InspectOptions& options) {
+  CKPT_TRY_ASSIGN(std::vector<tensor::FileUsage> files, tensor::file_usage(*view.catalog));
+  formats::Report report;
+  report.catalog = view.catalog;
+  report.tensors = view.tensors;
+  report.stats = view.stats;
+  report.files = files;
+  tensor::Catalog other;
+  tensor::CatalogDiff diff;
+  if (!options.diff.empty()) {
+    CKPT_TRY_ASSIGN(other, open_data(options.diff));
+    CKPT_TRY_ASSIGN(diff, run_diff(context, *view.catalog, other, options));
+    report.diff = &diff;
+    report.other = options.diff;
+  }
+  if (options.html == "-") {
+    return formats::write_report(report, [&](std::string_view text) -> Result<void> {
+      context.out.data(text);
+      return {};
+    });
+  }
+  const std::string staged = options.html + ".ckpt-new";
+  uint64_t bytes = 0;
+  auto write = [&]() -> Result<void> {
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(staged, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644));
+    return formats::write_report(report, [&](std::string_view text) {
+      bytes += text.size();
+      return io::write_all(fd.get(), as_bytes(text), options.html);
+    });
+  };
+  Result<void> done = write();
+  std::error_code ec;
+  if (done) {
+    std::filesystem::rename(staged, options.html, ec);
+    if (ec) done = sys_error(ec.value(), options.html, "cannot be put in its place");
+  }
+  if (!done) {
+    std::filesystem::remove(staged, ec);
+    return done;
+  }
+  context.out.info("wrote " + options.html + ": " + human_bytes(bytes));
+  return {};
+}
+
+}  // namespace ckpt::cli
