@@ -44,6 +44,7 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
                               {"duration_us", report.duration_us},
                               {"kept_files", report.kept_files},
                               {"finished", report.finished},
+                              {"was_there", report.was_there},
                               {"verified", report.verified},
                               {"durable", options.request.durable && !options.request.dry_run},
                               {"files", files},
@@ -63,6 +64,7 @@ std::string summary(const ConvertOptions& options, const formats::ConvertReport&
   if (options.request.dry_run) {
     return fmt::format("would write {} to {}: {}", human_bytes(report.total_bytes), escape_for_terminal(options.destination), what);
   }
+  if (report.was_there) return escape_for_terminal(options.destination) + " is there already, with the files and sizes that this gives";
   if (!report.finished) {
     return fmt::format("part {} of {} is done, others are to come", options.request.part.index, options.request.part.count);
   }

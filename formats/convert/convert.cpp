@@ -171,11 +171,13 @@ class Conversion {
 
   /// One of many processes, or one that goes on where another was killed. The last one finishes.
   Result<void> write_part() {
-    if (!request_.force && is_finished(*layout_, request_.destination, kind_)) {
-      report_.notes.push_back(request_.destination.string() + " is there already, with the files and sizes that this would give");
+    auto is_there = [&] { return report_.was_there = !request_.force && is_finished(*layout_, request_.destination, kind_); };
+    if (is_there()) return {};
+    CKPT_TRY_ASSIGN(Workspace workspace, Workspace::open(request_.destination, fingerprint(*layout_, selected_.selection), request_.part));
+    if (is_there()) {  // finished between the two
+      workspace.discard();
       return {};
     }
-    CKPT_TRY_ASSIGN(Workspace workspace, Workspace::open(request_.destination, fingerprint(*layout_, selected_.selection), request_.part));
     const std::vector<size_t> own = files_of_part(*layout_, request_.part);
     std::vector<size_t> missing;
     uint64_t bytes = 0;

@@ -38,6 +38,7 @@ struct ConvertReport {
   uint64_t kept_files = 0;     ///< data files that an earlier run had made
   uint64_t duration_us = 0;    ///< reading the source's metadata included
   bool finished = true;        ///< false: other parts are still to come
+  bool was_there = false;      ///< with --resume or a part: the destination holds files of these names and sizes, nothing was done
   bool verified = false;
   std::vector<std::string> notes;
 };

@@ -73,7 +73,13 @@ Result<bool> Workspace::may_finish() {
   if (!lock) return std::move(lock).error();
   finish_lock_ = std::move(*lock);
   std::error_code ec;
+  if (taken && !fs::exists(files_, ec)) discard();  // finished by another: what was left of it is this lock
   return taken && fs::exists(files_, ec);
+}
+
+void Workspace::discard() {
+  std::error_code ec;
+  fs::remove_all(root_, ec);
 }
 
 Result<void> Workspace::finish(const tensor::Layout& layout, const fs::path& destination, bool force, StagedDir::Kind kind) {
@@ -87,7 +93,7 @@ Result<void> Workspace::finish(const tensor::Layout& layout, const fs::path& des
   for (const fs::path& path : strangers) fs::remove(path, ec);
   CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::adopt(files_, destination, force, kind));
   CKPT_TRY(staged.commit(layout.last_file, true));
-  fs::remove_all(root_, ec);
+  discard();
   return {};
 }
 

@@ -30,6 +30,8 @@ class Workspace {
   Result<bool> may_finish();
   /// Gives the files their final place and removes the workspace.
   Result<void> finish(const tensor::Layout& layout, const std::filesystem::path& destination, bool force, StagedDir::Kind kind);
+  /// Removes the workspace: everything is in its final place.
+  void discard();
 
  private:
   std::filesystem::path root_, files_;
