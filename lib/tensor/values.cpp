@@ -2,47 +2,24 @@
 
 #include <bit>
 #include <cmath>
-#include <limits>
+#include <cstring>
+#include <span>
+
+#include "lib/tensor/elements.h"
 
 namespace ckpt::tensor {
 
 namespace {
 
-constexpr float kNan = std::numeric_limits<float>::quiet_NaN();
-constexpr float kInf = std::numeric_limits<float>::infinity();
-
-/// Sign, `exponent_bits` exponent and the rest mantissa of one byte. `fnuz`: no negative zero, 0x80 is the only NaN, no
-/// infinities. `has_inf`: as IEEE; else (fn) only S.1111.111 is NaN.
-float small_float(unsigned byte, int exponent_bits, int bias, bool fnuz, bool has_inf) {
-  const int mantissa_bits = 7 - exponent_bits;
-  const int exponent = static_cast<int>(byte >> mantissa_bits) & ((1 << exponent_bits) - 1);
-  const int mantissa = static_cast<int>(byte) & ((1 << mantissa_bits) - 1);
-  const float sign = (byte & 0x80) != 0 ? -1.0f : 1.0f;
-  if (fnuz && byte == 0x80) return kNan;
-  if (!fnuz && exponent == (1 << exponent_bits) - 1) {
-    if (has_inf) return mantissa == 0 ? sign * kInf : kNan;
-    if (mantissa == (1 << mantissa_bits) - 1) return kNan;
-  }
-  if (exponent == 0) return sign * std::ldexp(static_cast<float>(mantissa), 1 - bias - mantissa_bits);
-  return sign * std::ldexp(static_cast<float>(mantissa + (1 << mantissa_bits)), exponent - bias - mantissa_bits);
-}
-
-float byte_value(DType dtype, unsigned byte) {
-  switch (dtype) {
-    case DType::kBool: return byte != 0 ? 1.0f : 0.0f;
-    case DType::kInt8: return static_cast<int8_t>(byte);
-    case DType::kFloat8E4m3fn: return small_float(byte, 4, 7, false, false);
-    case DType::kFloat8E5m2: return small_float(byte, 5, 15, false, true);
-    case DType::kFloat8E4m3fnuz: return small_float(byte, 4, 8, true, false);
-    case DType::kFloat8E5m2fnuz: return small_float(byte, 5, 16, true, false);
-    case DType::kFloat8E8m0fnu: return byte == 0xff ? kNan : std::ldexp(1.0f, static_cast<int>(byte) - 127);
-    default: return static_cast<float>(byte);
-  }
-}
-
+/// What an integer or a truth value of one byte means; the floats are `convert_elements`'.
 ByteTable make_table(DType dtype) {
   ByteTable out;
-  for (unsigned i = 0; i < 256; ++i) out[i] = byte_value(dtype, i);
+  std::array<std::byte, 256> codes;
+  for (size_t i = 0; i < 256; ++i) {
+    codes[i] = static_cast<std::byte>(i);
+    out[i] = dtype == DType::kInt8 ? static_cast<int8_t>(i) : dtype == DType::kBool ? i != 0 : static_cast<float>(i);
+  }
+  if (is_floating(dtype)) CKPT_ASSERT(convert_elements(dtype, DType::kFloat32, codes, std::as_writable_bytes(std::span(out))).has_value());
   return out;
 }
 
