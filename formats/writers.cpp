@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 
+#include "formats/common_state.h"
 #include "formats/safetensors/writer.h"
 #include "formats/torch_dist/writer.h"
 #include "lib/base/io.h"
@@ -39,7 +40,10 @@ Error with_causes(Error error, std::vector<std::string> causes) {
 
 Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::string_view format) {
   std::vector<std::string> left;
-  if (selection.common && selection.source->common) left.push_back("the common state (iteration, arguments, schedulers)");
+  if (selection.common && selection.source->common) {
+    CKPT_TRY_ASSIGN(const std::string common, common_state_json(*selection.source));
+    if (common != "{}") left.push_back("the common state (iteration, arguments, schedulers)");
+  }
   for (const tensor::ObjectTarget& object : selection.objects) left.push_back(object.key);
   if (left.empty()) return {};
   return with_causes(Error(Code::kUsage, selection.source->root.string(), fmt::format("holds what {} has no place for", format))
