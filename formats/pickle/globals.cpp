@@ -1,8 +1,7 @@
 // The allow-list: every name that a checkpoint has use for, and what it means here (formats.md 1.5, 2.2, 3.2, 3.4).
 #include <unordered_map>
 
-#include "formats/pickle/pickle.h"
-#include "lib/tensor/dtype.h"
+#include "formats/pickle/torch_tensor.h"
 
 namespace ckpt::pickle {
 
@@ -64,6 +63,12 @@ constexpr Row kRows[] = {
     {"torch._utils", "_rebuild_parameter", Meaning::kRebuildParameter},
     {"torch._utils", "_rebuild_parameter_with_state", Meaning::kRebuildParameter},
     {"torch._utils", "_rebuild_meta_tensor_no_storage", Meaning::kRebuildMeta},
+    {"torch._utils", "_rebuild_qtensor", Meaning::kRebuildQuantised},
+    {"torch._utils", "_rebuild_sparse_tensor", Meaning::kRebuildSparse},
+    {"torch._utils", "_rebuild_nested_tensor", Meaning::kRebuildNested},
+    {"torch._utils", "_rebuild_wrapper_subclass", Meaning::kRebuildWrapper},
+    {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor", Meaning::kRebuildFromCpu},
+    {"torch._tensor", "_rebuild_from_type", Meaning::kRebuildFromType},
     {"torch._tensor", "_rebuild_from_type_v2", Meaning::kRebuildFromType},
     {kOldDcp, "Metadata", Meaning::kDcpMetadata},
     {kDcp, "Metadata", Meaning::kDcpMetadata},
@@ -126,16 +131,6 @@ bool ends_with(std::string_view text, std::string_view tail) {
   return text.size() > tail.size() && text.substr(text.size() - tail.size()) == tail;
 }
 
-/// dtypes that torch has and no tensor of ours: known as harmless names.
-bool is_other_dtype(std::string_view name) {
-  constexpr std::string_view kNames[] = {"float4_e2m1fn_x2", "bits8", "bits16", "bits1x8", "bits2x4", "bits4x2", "qint8", "quint8",
-                                         "qint32", "quint4x2", "quint2x4", "per_tensor_affine", "per_channel_affine"};
-  for (std::string_view known : kNames) {
-    if (name == known) return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 Meaning meaning_of(std::string_view module, std::string_view name) {
@@ -145,7 +140,7 @@ Meaning meaning_of(std::string_view module, std::string_view name) {
   if (found != table().end()) return found->second;
   if (module == "torch" || module == "torch.cuda") {
     if (ends_with(name, "Storage")) return Meaning::kTorchStorage;
-    if (module == "torch" && (tensor::dtype_from_name(name) || is_other_dtype(name))) return Meaning::kTorchDType;
+    if (module == "torch" && ((torch_dtype_from_name(name) || name.substr(0, 4) == "per_"))) return Meaning::kTorchDType;
   }
   if (module == "torch._utils" && name.substr(0, 9) == "_rebuild_") return Meaning::kRebuildOther;
   return Meaning::kUnknown;

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <map>
@@ -32,9 +33,13 @@ class Machine {
  public:
   Machine(ByteSpan data, const Limits& limits) : reader_(data), limits_(limits) {
     graph_.data_ = data;
-    // One node for about four bytes is what torch's and Megatron's metadata come to.
-    graph_.nodes_.reserve(std::min<size_t>(data.size() / 4 + 16, 1 << 22));
-    graph_.items_.reserve(std::min<size_t>(data.size() / 4 + 16, 1 << 22));
+    // One node for about seven bytes is what torch's and Megatron's metadata come to. What is reserved and not used is
+    // never touched; what would have to grow is copied, which took a third of the time.
+    constexpr size_t kMostReserved = 1 << 26;
+    graph_.nodes_.reserve(std::min<size_t>(data.size() / 6 + 16, kMostReserved));
+    graph_.items_.reserve(std::min<size_t>(data.size() / 2 + 16, kMostReserved));  // growing dicts leave holes behind
+    memo_.reserve(std::min<size_t>(data.size() / 12, kMostReserved));
+    small_ints_.fill(kNoNode);
     data_size_ = data.size();
   }
 
@@ -86,13 +91,23 @@ class Machine {
     graph_.nodes_.push_back(node);
     return push(static_cast<NodeId>(graph_.nodes_.size() - 1));
   }
+  /// None and the bools: one node each.
   bool push_simple(Kind kind, bool flag = false) {
+    NodeId& shared = kind == Kind::kNone ? none_ : bools_[flag ? 1 : 0];
+    if (shared != kNoNode) return push(shared);
+    shared = static_cast<NodeId>(graph_.nodes_.size());
     Node node;
     node.kind = kind;
     node.flag = flag;
     return push_node(node);
   }
+  /// Numbers of one byte are half of all nodes; those of a value share one.
   bool push_int(int64_t value) {
+    if (value >= 0 && value < static_cast<int64_t>(small_ints_.size())) {
+      NodeId& shared = small_ints_[static_cast<size_t>(value)];
+      if (shared != kNoNode) return push(shared);
+      shared = static_cast<NodeId>(graph_.nodes_.size());
+    }
     Node node;
     node.kind = Kind::kInt;
     node.integer = value;
@@ -179,6 +194,9 @@ class Machine {
     Node& node = graph_.nodes_[target];
     if (node.kind == Kind::kObject) {
       Graph::Extra& extra = extra_of(target);
+      const bool pairs = kind == Kind::kDict;
+      if (extra.count != 0 && extra.pairs != pairs && n != 0) return bad("an object with items of two kinds");
+      if (n != 0) extra.pairs = pairs;
       return extend(extra.first, extra.count, extra.capacity, n);
     }
     if (node.kind != kind) return bad("items for something that cannot take them");
@@ -194,7 +212,8 @@ class Machine {
     if (!has(1)) return false;
     // An honest index is below the number of operations, which is below the number of bytes.
     if (index >= limits_.memo || index >= data_size_) return bad("a memo index is out of range");
-    if (index >= memo_.size()) memo_.resize(std::max<size_t>(index + 1, std::min<size_t>(memo_.size() * 2, data_size_)), kNoNode);
+    if (index == memo_.size()) memo_.push_back(kNoNode);
+    else if (index > memo_.size()) memo_.resize(index + 1, kNoNode);
     if (memo_[index] == kNoNode) ++memo_count_;
     memo_[index] = stack_.back();
     return true;
@@ -219,7 +238,8 @@ class Machine {
     if (!name || !module) return bad("a global whose name is not text");
     return push_global(*module, *name);
   }
-  bool call(bool keywords) {
+  bool call(CallForm form) {
+    const bool keywords = form == CallForm::kNewKeywords;
     if (!has(keywords ? 3 : 2)) return false;
     if (keywords && !push_container(Kind::kTuple, 2)) return false;
     NodeId args = pop(), callee = pop();
@@ -228,6 +248,7 @@ class Machine {
     if (kind != Kind::kGlobal && kind != Kind::kObject) return bad("a call of something that is not a name");
     Node node;
     node.kind = Kind::kObject;
+    node.form = form;
     node.size = callee;
     node.object = {args, kNoNode};
     return push_node(node);
@@ -298,7 +319,8 @@ class Machine {
       case BINUNICODE8: return sized<uint64_t>(Kind::kStr);
       case BINBYTES: return sized<uint32_t>(Kind::kBytes);
       case SHORT_BINBYTES: return sized<uint8_t>(Kind::kBytes);
-      case BINBYTES8: case BYTEARRAY8: return sized<uint64_t>(Kind::kBytes);
+      case BINBYTES8: return sized<uint64_t>(Kind::kBytes);
+      case BYTEARRAY8: return sized<uint64_t>(Kind::kBytes) && mark_last(CallForm::kByteArray);
       case BINSTRING: return sized<uint32_t>(Kind::kStr);  // signed, but a negative length is over the limit
       case SHORT_BINSTRING: return sized<uint8_t>(Kind::kStr);
       case MEMOIZE: return put(memo_count_);
@@ -307,7 +329,10 @@ class Machine {
         if (marks_.size() >= limits_.stack) return bad("more marks than the limit");
         marks_.push_back(static_cast<uint32_t>(stack_.size()));
         return true;
-      case EMPTY_TUPLE: return push_container(Kind::kTuple, 0);
+      case EMPTY_TUPLE:
+        if (empty_tuple_ != kNoNode) return push(empty_tuple_);
+        empty_tuple_ = static_cast<NodeId>(graph_.nodes_.size());
+        return push_container(Kind::kTuple, 0);
       case EMPTY_LIST: return push_container(Kind::kList, 0);
       case EMPTY_DICT: return push_container(Kind::kDict, 0);
       case EMPTY_SET: return push_container(Kind::kSet, 0);
@@ -321,8 +346,9 @@ class Machine {
       case SETITEMS: return add_marked_items(Kind::kDict);
       case ADDITEMS: return add_marked_items(Kind::kSet);
       case STACK_GLOBAL: return stack_global();
-      case REDUCE: case NEWOBJ: return call(false);
-      case NEWOBJ_EX: return call(true);
+      case REDUCE: return call(CallForm::kCall);
+      case NEWOBJ: return call(CallForm::kNew);
+      case NEWOBJ_EX: return call(CallForm::kNewKeywords);
       case BUILD: return build();
       case BINPERSID: return persistent();
       case NONE: return push_simple(Kind::kNone);
@@ -377,7 +403,12 @@ class Machine {
   bool from_mark(uint8_t op) {
     size_t n = 0;
     if (!pop_mark(n)) return false;
-    return push_container(op == TUPLE ? Kind::kTuple : op == LIST ? Kind::kList : op == DICT ? Kind::kDict : Kind::kSet, n);
+    if (op == FROZENSET) return push_container(Kind::kSet, n) && mark_last(CallForm::kFrozen);
+    return push_container(op == TUPLE ? Kind::kTuple : op == LIST ? Kind::kList : Kind::kDict, n);
+  }
+  bool mark_last(CallForm form) {
+    graph_.nodes_.back().form = form;
+    return true;
   }
 
   bool binary_int(uint8_t op) {
@@ -437,6 +468,9 @@ class Machine {
   const Limits& limits_;
   Graph graph_;
   std::vector<NodeId> stack_, memo_;
+  std::array<NodeId, 256> small_ints_;
+  std::array<NodeId, 2> bools_ = {kNoNode, kNoNode};
+  NodeId none_ = kNoNode, empty_tuple_ = kNoNode;
   std::vector<uint32_t> marks_;
   std::map<std::pair<std::string_view, std::string_view>, uint32_t> known_;
   std::string why_;

@@ -42,7 +42,8 @@ enum class Meaning : uint8_t {
   kTupleType, kSlice, kRange, kGetattr, kCodecsEncode, kPath, kNamespace, kBytesIo,
   kNumpyReconstruct, kNumpyArray, kNumpyDType, kNumpyScalar,
   kTorchSize, kTorchDevice, kTorchDType, kTorchStorage, kUntypedStorage, kGetLayout, kTensorClass, kParameterClass,
-  kRebuildTensor, kRebuildTensorV2, kRebuildTensorV3, kRebuildParameter, kRebuildMeta, kRebuildFromType, kRebuildOther,
+  kRebuildTensor, kRebuildTensorV2, kRebuildTensorV3, kRebuildQuantised, kRebuildParameter, kRebuildMeta, kRebuildFromType,
+  kRebuildSparse, kRebuildNested, kRebuildWrapper, kRebuildFromCpu, kRebuildOther,
   kDcpMetadata, kDcpTensor, kDcpChunk, kDcpBytes, kDcpIndex, kDcpProperties, kDcpMemoryFormat, kDcpStorageInfo, kDcpStorageMeta,
 };
 Meaning meaning_of(std::string_view module, std::string_view name);
@@ -53,6 +54,9 @@ struct GlobalName {
   std::string text() const { return std::string(module) + "." + std::string(name); }
 };
 
+/// How an object came about: a function's call, a class's __new__ without or with keywords. A set: frozen. Bytes: a bytearray.
+enum class CallForm : uint8_t { kCall, kNew, kNewKeywords, kFrozen, kByteArray };
+
 /// The result of one pickle: an arena of nodes that point into the pickle's own bytes, which must stay where they are.
 /// A graph may hold itself (lists, dicts, memo): whoever walks it needs a budget. Ids come from the graph and are valid.
 class Graph {
@@ -61,6 +65,7 @@ class Graph {
   /// Bytes of the pickle, STOP included.
   size_t consumed() const { return consumed_; }
   Kind kind(NodeId id) const { return nodes_[id].kind; }
+  CallForm form(NodeId id) const { return nodes_[id].form; }
   bool is_none(NodeId id) const { return kind(id) == Kind::kNone; }
   std::optional<bool> as_bool(NodeId id) const;
   /// Also of a bool, as in Python. Nothing for integers past 64 bits.
@@ -73,6 +78,8 @@ class Graph {
   std::optional<ByteSpan> as_big_int(NodeId id) const;
   /// Elements of a tuple, list, set; keys and values in turn of a dict; items of an object. Empty for other kinds.
   std::span<const NodeId> items(NodeId id) const;
+  /// An object's items: came by SETITEMS, so that keys and values are in turn.
+  bool items_are_pairs(NodeId id) const;
   std::span<const NodeId> tuple(NodeId id) const { return kind(id) == Kind::kTuple ? items(id) : std::span<const NodeId>(); }
   const GlobalName* global(NodeId id) const;
   /// kObject: what was called; kNoNode otherwise.
@@ -97,6 +104,7 @@ class Graph {
   struct Node {
     Kind kind = Kind::kNone;
     bool flag = false;        ///< kBool: the value
+    CallForm form = CallForm::kCall;
     uint32_t size = 0;        ///< bytes of text, items of a container; kObject: callee; kGlobal: index
     union {
       int64_t integer = 0;
@@ -109,6 +117,7 @@ class Graph {
   struct Extra {
     NodeId state = kNoNode;
     uint32_t first = 0, count = 0, capacity = 0;
+    bool pairs = false;
   };
 
   ByteSpan data_;
@@ -119,6 +128,78 @@ class Graph {
   NodeId root_ = 0;
   size_t consumed_ = 0;
 };
+
+inline std::optional<bool> Graph::as_bool(NodeId id) const {
+  if (kind(id) != Kind::kBool) return std::nullopt;
+  return nodes_[id].flag;
+}
+
+inline std::optional<int64_t> Graph::as_int(NodeId id) const {
+  if (kind(id) == Kind::kBool) return nodes_[id].flag ? 1 : 0;
+  if (kind(id) != Kind::kInt) return std::nullopt;
+  return nodes_[id].integer;
+}
+
+inline std::optional<double> Graph::as_float(NodeId id) const {
+  if (kind(id) != Kind::kFloat) return std::nullopt;
+  return nodes_[id].real;
+}
+
+inline std::optional<std::string_view> Graph::as_str(NodeId id) const {
+  if (kind(id) != Kind::kStr) return std::nullopt;
+  return as_text(data_.subspan(nodes_[id].offset, nodes_[id].size));
+}
+
+inline std::optional<ByteSpan> Graph::as_bytes(NodeId id) const {
+  if (kind(id) != Kind::kBytes) return std::nullopt;
+  return data_.subspan(nodes_[id].offset, nodes_[id].size);
+}
+
+inline std::optional<ByteSpan> Graph::as_big_int(NodeId id) const {
+  if (kind(id) != Kind::kBigInt) return std::nullopt;
+  return data_.subspan(nodes_[id].offset, nodes_[id].size);
+}
+
+inline std::span<const NodeId> Graph::items(NodeId id) const {
+  const Node& node = nodes_[id];
+  switch (node.kind) {
+    case Kind::kTuple: case Kind::kList: case Kind::kDict: case Kind::kSet:
+      return std::span(items_).subspan(node.range.first, node.size);
+    case Kind::kObject: {
+      if (node.object.extra == kNoNode) return {};
+      const Extra& extra = extras_[node.object.extra];
+      return std::span(items_).subspan(extra.first, extra.count);
+    }
+    default: return {};
+  }
+}
+
+inline bool Graph::items_are_pairs(NodeId id) const {
+  const Node& node = nodes_[id];
+  return node.kind == Kind::kObject && node.object.extra != kNoNode && extras_[node.object.extra].pairs;
+}
+
+inline const GlobalName* Graph::global(NodeId id) const {
+  return kind(id) == Kind::kGlobal ? &globals_[nodes_[id].size] : nullptr;
+}
+
+inline NodeId Graph::callee(NodeId id) const { return kind(id) == Kind::kObject ? nodes_[id].size : kNoNode; }
+
+inline NodeId Graph::args(NodeId id) const {
+  return kind(id) == Kind::kObject || kind(id) == Kind::kPersistent ? nodes_[id].object.args : kNoNode;
+}
+
+inline NodeId Graph::state(NodeId id) const {
+  if (kind(id) != Kind::kObject || nodes_[id].object.extra == kNoNode) return kNoNode;
+  return extras_[nodes_[id].object.extra].state;
+}
+
+inline Meaning Graph::global_meaning(NodeId id) const {
+  const GlobalName* name = id == kNoNode ? nullptr : global(id);
+  return name == nullptr ? Meaning::kUnknown : name->meaning;
+}
+
+inline Meaning Graph::call(NodeId id) const { return global_meaning(callee(id)); }
 
 /// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no checkpoint
 /// uses (extension registry, out-of-band buffers, protocol 0 instances).

@@ -216,8 +216,8 @@ class Renderer {
   }
 
   void tensor(const TorchTensor& t) {
-    out_ += "{\"__tensor__\": " + json_string(tensor::dtype_name(t.dtype)) + ", \"shape\": [";
-    for (size_t i = 0; i < t.shape.size(); ++i) out_ += (i == 0 ? "" : ", ") + std::to_string(t.shape[i]);
+    out_ += "{\"__tensor__\": " + json_string(t.torch_dtype.name) + ", \"shape\": [";
+    for (size_t i = 0; i < t.logical_shape.size(); ++i) out_ += (i == 0 ? "" : ", ") + std::to_string(t.logical_shape[i]);
     out_ += "]}";
   }
 

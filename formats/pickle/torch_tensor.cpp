@@ -11,22 +11,30 @@ namespace {
 constexpr int kMaxWrappers = 8;
 constexpr size_t kMaxRank = 64;
 
+/// Typed storages: the class is named after the element type.
 struct StorageClass {
-  std::string_view name;
-  DType dtype;
+  std::string_view name, dtype;
 };
 constexpr StorageClass kStorages[] = {
-    {"FloatStorage", DType::kFloat32},     {"BFloat16Storage", DType::kBfloat16},
-    {"HalfStorage", DType::kFloat16},      {"DoubleStorage", DType::kFloat64},
-    {"LongStorage", DType::kInt64},        {"IntStorage", DType::kInt32},
-    {"ShortStorage", DType::kInt16},       {"CharStorage", DType::kInt8},
-    {"ByteStorage", DType::kUint8},        {"BoolStorage", DType::kBool},
-    {"ComplexFloatStorage", DType::kComplex64}, {"ComplexDoubleStorage", DType::kComplex128},
+    {"FloatStorage", "float32"},   {"BFloat16Storage", "bfloat16"}, {"HalfStorage", "float16"},     {"DoubleStorage", "float64"},
+    {"LongStorage", "int64"},      {"IntStorage", "int32"},         {"ShortStorage", "int16"},      {"CharStorage", "int8"},
+    {"ByteStorage", "uint8"},      {"BoolStorage", "bool"},         {"ComplexFloatStorage", "complex64"},
+    {"ComplexDoubleStorage", "complex128"}, {"QInt8Storage", "qint8"}, {"QUInt8Storage", "quint8"}, {"QInt32Storage", "qint32"},
+    {"QUInt4x2Storage", "quint4x2"}, {"QUInt2x4Storage", "quint2x4"},
+};
+
+/// dtypes of torch that no DType of ours is, and what carries their bytes. Those of less than a byte (uint4, int3) are not
+/// here: torch.save refuses them.
+constexpr TorchDType kCarried[] = {
+    {DType::kInt8, "qint8", true, false},    {DType::kUint8, "quint8", true, false},  {DType::kInt32, "qint32", true, false},
+    {DType::kUint8, "quint4x2", true, true}, {DType::kUint8, "quint2x4", true, true}, {DType::kUint8, "bits8", true, false},
+    {DType::kUint16, "bits16", true, false}, {DType::kUint8, "bits1x8", true, false}, {DType::kUint8, "bits2x4", true, false},
+    {DType::kUint8, "bits4x2", true, false},
 };
 
 Unexpected malformed(const char* what) { return fail(Code::kAnswerNo, "", std::string("malformed tensor: ") + what); }
 
-/// Follows Parameters and subclasses to the call that has the storage.
+/// Follows Parameters to the call that has the storage.
 NodeId unwrap(const Graph& graph, NodeId id) {
   for (int i = 0; i < kMaxWrappers; ++i) {
     auto args = graph.args(id) == kNoNode ? std::span<const NodeId>() : graph.tuple(graph.args(id));
@@ -39,22 +47,12 @@ NodeId unwrap(const Graph& graph, NodeId id) {
   return id;
 }
 
-/// The function and arguments of a rebuild call; `_rebuild_from_type_v2(function, type, args, state)` is taken apart.
-std::pair<const GlobalName*, std::span<const NodeId>> rebuild_call(const Graph& graph, NodeId id) {
-  if (id == kNoNode || graph.kind(id) != Kind::kObject) return {nullptr, {}};
-  auto args = graph.tuple(graph.args(id));
-  NodeId function = graph.callee(id);
-  for (int i = 0; i < kMaxWrappers && graph.global_meaning(function) == Meaning::kRebuildFromType && args.size() == 4; ++i) {
-    function = args[0];
-    args = graph.tuple(args[2]);
-  }
-  return {graph.global(function), args};
-}
-
 bool is_rebuild(Meaning meaning) {
   switch (meaning) {
     case Meaning::kRebuildTensor: case Meaning::kRebuildTensorV2: case Meaning::kRebuildTensorV3:
-    case Meaning::kRebuildParameter: case Meaning::kRebuildMeta: case Meaning::kRebuildFromType: case Meaning::kRebuildOther:
+    case Meaning::kRebuildQuantised: case Meaning::kRebuildParameter: case Meaning::kRebuildMeta: case Meaning::kRebuildFromType:
+    case Meaning::kRebuildSparse: case Meaning::kRebuildNested: case Meaning::kRebuildWrapper: case Meaning::kRebuildFromCpu:
+    case Meaning::kRebuildOther:
       return true;
     default: return false;
   }
@@ -67,7 +65,7 @@ std::optional<uint64_t> as_size(const Graph& graph, NodeId id) {
 }
 
 /// ("storage", class, key, location, count[, view]) of a persistent id. `dtype` of untyped storages is the caller's.
-Result<void> read_storage(const Graph& graph, NodeId id, std::optional<DType> dtype, TorchTensor& out) {
+Result<void> read_storage(const Graph& graph, NodeId id, std::optional<TorchDType> dtype, TorchTensor& out) {
   if (graph.kind(id) != Kind::kPersistent) return malformed("its storage is no persistent id");
   auto fields = graph.tuple(graph.args(id));
   if (fields.size() != 5 && fields.size() != 6) return malformed("its storage has other than five fields");
@@ -78,7 +76,7 @@ Result<void> read_storage(const Graph& graph, NodeId id, std::optional<DType> dt
   out.storage_key = *key;
   if (dtype) {
     if (type->meaning != Meaning::kUntypedStorage && type->meaning != Meaning::kTorchStorage) return malformed("an unknown storage class");
-    out.dtype = *dtype;
+    out.torch_dtype = *dtype;
     out.storage_bytes = *count;
   } else {
     const StorageClass* found = nullptr;
@@ -86,11 +84,12 @@ Result<void> read_storage(const Graph& graph, NodeId id, std::optional<DType> dt
       if (type->meaning == Meaning::kTorchStorage && type->name == known.name) found = &known;
     }
     if (found == nullptr) return fail(Code::kUnsupported, "", "a tensor over " + type->text());
-    out.dtype = found->dtype;
-    auto bytes = checked_mul<uint64_t>(*count, tensor::item_size(found->dtype));
+    out.torch_dtype = *torch_dtype_from_name(found->dtype);
+    auto bytes = checked_mul<uint64_t>(*count, tensor::item_size(out.torch_dtype.dtype));
     if (!bytes) return malformed("a storage too large to count");
     out.storage_bytes = *bytes;
   }
+  out.dtype = out.torch_dtype.dtype;
   if (fields.size() == 6 && !graph.is_none(fields[5])) {
     // (key, offset, count) of a part of the storage.
     auto view = graph.tuple(fields[5]);
@@ -150,10 +149,18 @@ std::optional<tensor::Shape> read_sizes(const Graph& graph, NodeId id) {
   return out;
 }
 
-Result<DType> read_torch_dtype(const Graph& graph, NodeId id) {
+std::optional<TorchDType> torch_dtype_from_name(std::string_view name) {
+  if (auto dtype = tensor::dtype_from_name(name)) return TorchDType{*dtype, name, false, false};
+  for (const TorchDType& known : kCarried) {
+    if (known.name == name) return known;
+  }
+  return std::nullopt;
+}
+
+Result<TorchDType> read_torch_dtype(const Graph& graph, NodeId id) {
   const GlobalName* name = id == kNoNode ? nullptr : graph.global(id);
   if (name == nullptr || name->meaning != Meaning::kTorchDType) return malformed("its dtype is no torch.dtype");
-  auto dtype = tensor::dtype_from_name(name->name);
+  auto dtype = torch_dtype_from_name(name->name);
   if (!dtype) return fail(Code::kUnsupported, "", "dtype " + name->text());
   return *dtype;
 }
@@ -163,23 +170,65 @@ Result<TorchStorage> read_torch_storage(const Graph& graph, NodeId id) {
   auto fields = graph.kind(id) == Kind::kPersistent ? graph.tuple(graph.args(id)) : std::span<const NodeId>();
   // Legacy files count the bytes of an untyped storage as uint8 elements.
   bool untyped = fields.size() >= 2 && graph.global_meaning(fields[1]) == Meaning::kUntypedStorage;
-  CKPT_TRY(read_storage(graph, id, untyped ? std::optional(DType::kUint8) : std::nullopt, out));
-  return TorchStorage{out.storage_key, out.storage_bytes};
+  CKPT_TRY(read_storage(graph, id, untyped ? torch_dtype_from_name("uint8") : std::nullopt, out));
+  return TorchStorage{out.storage_key, out.storage_bytes, tensor::item_size(out.dtype)};
 }
 
 bool is_torch_tensor(const Graph& graph, NodeId id) { return is_rebuild(graph.call(id)); }
 
-Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
-  auto [function, args] = rebuild_call(graph, unwrap(graph, id));
-  if (function == nullptr) return malformed("it is not made by a rebuild function");
-  const Meaning meaning = function->meaning;
-  if (meaning != Meaning::kRebuildTensor && meaning != Meaning::kRebuildTensorV2 && meaning != Meaning::kRebuildTensorV3) {
-    return fail(Code::kUnsupported, "", "a tensor made by " + function->text());
+RebuildCall rebuild_call(const Graph& graph, NodeId id) {
+  RebuildCall out;
+  if (id == kNoNode || graph.kind(id) != Kind::kObject) return out;
+  out.args = graph.tuple(graph.args(id));
+  NodeId function = graph.callee(id);
+  // Before 1.12 there was `_rebuild_from_type(function, type, arguments, attributes)`.
+  for (int i = 0; i < kMaxWrappers && graph.global_meaning(function) == Meaning::kRebuildFromType && out.args.size() == 4; ++i) {
+    out.type = out.args[1];
+    out.state = out.args[3];
+    function = out.args[0];
+    out.args = graph.tuple(out.args[2]);
   }
-  const size_t wanted = meaning == Meaning::kRebuildTensor ? 4 : meaning == Meaning::kRebuildTensorV2 ? 6 : 7;
+  out.function = graph.global(function);
+  return out;
+}
+
+namespace {
+
+/// {"conj": True}, {"neg": True}: the bits of a lazy view. Other entries are those of devices.
+void read_view_bits(const Graph& graph, NodeId metadata, TorchTensor& out) {
+  NodeId conj = graph.get(metadata, "conj"), neg = graph.get(metadata, "neg");
+  out.conjugated = conj != kNoNode && graph.as_bool(conj) == true;
+  out.negated = neg != kNoNode && graph.as_bool(neg) == true;
+}
+
+/// Elements smaller than a byte have no strides that bytes could have: the whole storage is what can be handed out.
+Result<void> take_packed(TorchTensor& out) {
+  if (out.storage_offset != 0 || !out.contiguous()) {
+    return fail(Code::kUnsupported, "", "a view into packed " + std::string(out.torch_dtype.name));
+  }
+  out.shape = {out.storage_bytes};
+  out.stride = {1};
+  return {};
+}
+
+}  // namespace
+
+Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
+  const RebuildCall call = rebuild_call(graph, unwrap(graph, id));
+  if (call.function == nullptr) return malformed("it is not made by a rebuild function");
+  const Meaning meaning = call.function->meaning;
+  const auto& args = call.args;
+  size_t wanted = 0;
+  switch (meaning) {
+    case Meaning::kRebuildTensor: wanted = 4; break;
+    case Meaning::kRebuildTensorV2: wanted = 6; break;
+    case Meaning::kRebuildTensorV3: case Meaning::kRebuildQuantised: wanted = 7; break;
+    case Meaning::kRebuildMeta: return fail(Code::kUnsupported, "", "a meta tensor, which has no data");
+    default: return fail(Code::kUnsupported, "", "a tensor made by " + call.function->text());
+  }
   if (args.size() < wanted || args.size() > wanted + 1) return malformed("wrong number of arguments");
   TorchTensor out;
-  std::optional<DType> dtype;
+  std::optional<TorchDType> dtype;
   if (meaning == Meaning::kRebuildTensorV3) {
     CKPT_TRY_ASSIGN(dtype, read_torch_dtype(graph, args[6]));
   }
@@ -192,6 +241,10 @@ Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
   out.storage_offset = *start;
   out.shape = std::move(*shape);
   out.stride = std::move(*stride);
+  out.logical_shape = out.shape;
+  if (meaning == Meaning::kRebuildQuantised) out.quantiser = args[4];
+  else if (args.size() > wanted && meaning != Meaning::kRebuildTensor) read_view_bits(graph, args[wanted], out);
+  if (out.torch_dtype.packed) CKPT_TRY(take_packed(out));
   CKPT_TRY(check_extent(out));
   return out;
 }

@@ -8,6 +8,7 @@
 #include <mutex>
 #include <unordered_set>
 
+#include "formats/torch_dist/safetensors_items.h"
 #include "formats/torch_save/archive.h"
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
@@ -59,27 +60,11 @@ Result<void> compare(const TensorItem& item, const tensor::Tensor& t, const tens
   if (item.shape != shard.shape) {
     return fail(Code::kAnswerNo, "", "the item holds a tensor of shape " + shape_text(item.shape) + " instead of " + shape_text(shard.shape));
   }
-  if (item.dtype != t.dtype) {
-    return fail(Code::kAnswerNo, "", "the item holds " + std::string(tensor::dtype_name(item.dtype)) + " instead of " +
+  if (item.dtype.dtype != t.dtype) {
+    return fail(Code::kAnswerNo, "", "the item holds " + std::string(item.dtype.name) + " instead of " +
                                          std::string(tensor::dtype_name(t.dtype)));
   }
   return {};
-}
-
-/// Row-major bytes out of a strided tensor's. The pickle reader has checked that every element lies inside.
-void gather(const TensorItem& item, const std::byte* from, MutableByteSpan out) {
-  const uint64_t size = tensor::item_size(item.dtype);
-  tensor::Shape at(item.shape.size(), 0);
-  uint64_t place = 0;
-  for (uint64_t to = 0; to < out.size(); to += size) {
-    std::memcpy(out.data() + to, from + place * size, size);
-    for (size_t axis = at.size(); axis-- > 0;) {
-      place += item.stride[axis];
-      if (++at[axis] < item.shape[axis]) break;
-      place -= item.stride[axis] * item.shape[axis];
-      at[axis] = 0;
-    }
-  }
 }
 
 /// Items that are zstd streams, or tensors that are not row-major: `encoded` is the whole item.
@@ -93,8 +78,8 @@ class ItemDecoder : public tensor::Decoder {
     }
     CKPT_TRY_ASSIGN(TensorItem item, read_tensor_item(zip::ByteSource(encoded, "")));
     CKPT_TRY(compare(item, t, shard));
-    if (item.stride.empty()) std::memcpy(out.data(), encoded.data() + item.offset, out.size());
-    else gather(item, encoded.data() + item.offset, out);
+    if (item.layout) return lay_out(*item.layout, t.dtype, shard.shape, encoded.subspan(item.offset, item.length), out);
+    std::memcpy(out.data(), encoded.data() + item.offset, out.size());
     return {};
   }
 };
@@ -102,8 +87,8 @@ class ItemDecoder : public tensor::Decoder {
 /// One worker's share of the tensors.
 class Locator {
  public:
-  Locator(tensor::FileCache& files, const tensor::Catalog& catalog, DamageLog& damage, std::mutex& mutex)
-      : files_(files), catalog_(catalog), damage_(damage), mutex_(mutex) {}
+  Locator(tensor::FileCache& files, SafetensorsItems& safetensors, const tensor::Catalog& catalog, DamageLog& damage, std::mutex& mutex)
+      : files_(files), safetensors_(safetensors), catalog_(catalog), damage_(damage), mutex_(mutex) {}
 
   Result<void> locate(tensor::Tensor& t) {
     for (tensor::Shard& shard : t.shards) {
@@ -114,6 +99,10 @@ class Locator {
         continue;
       }
       auto item = read(shard.item);
+      if (!item && item.error().code == Code::kAnswerNo && safetensors_.begins_at(shard.item)) {
+        locate_in_safetensors(t, shard);
+        continue;
+      }
       auto same = item ? compare(*item, t, shard) : Result<void>(item.error());
       if (!same) {
         if (same.error().code == Code::kNotFound) continue;  // the file is missing, which check_item_ranges said
@@ -121,7 +110,7 @@ class Locator {
         note(t.key, shard.item, same.error());
         continue;
       }
-      if (item->stride.empty()) {
+      if (!item->layout) {
         shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
       } else {
         shard.encoding = tensor::Encoding::kEncoded;
@@ -145,6 +134,13 @@ class Locator {
  private:
   const std::string& path(const tensor::FileRange& range) const { return catalog_.files[range.file].path; }
 
+  void locate_in_safetensors(const tensor::Tensor& t, tensor::Shard& shard) {
+    auto where = safetensors_.find(t, shard);
+    if (!where) return note(t.key, shard.item, where.error());
+    shard.where = *where;
+    shard.item = {};  // no record of its own around it
+  }
+
   /// Small items are read at once: a zip takes five reads otherwise.
   Result<TensorItem> read(const tensor::FileRange& range) {
     constexpr uint64_t kSmall = 32 << 10;
@@ -161,6 +157,7 @@ class Locator {
   }
 
   tensor::FileCache& files_;
+  SafetensorsItems& safetensors_;
   const tensor::Catalog& catalog_;
   DamageLog& damage_;
   std::mutex& mutex_;
@@ -191,6 +188,8 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
   std::sort(items.begin(), items.end(), [](const Item& a, const Item& b) {
     return std::pair(a.range.file, a.range.offset) < std::pair(b.range.file, b.range.offset);
   });
+  tensor::FileCache files(catalog);
+  SafetensorsItems safetensors(catalog, files);
   for (size_t i = 0; i < items.size(); ++i) {
     const tensor::FileRange& range = items[i].range;
     const uint64_t size = catalog.files[range.file].size;
@@ -199,7 +198,8 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
                  "the item ends at byte " + std::to_string(range.offset + range.length) + " of a file of " + std::to_string(size));
     }
     if (i > 0 && items[i - 1].range.file == range.file && range.length != 0 &&
-        items[i - 1].range.offset + items[i - 1].range.length > range.offset) {
+        items[i - 1].range.offset + items[i - 1].range.length > range.offset &&
+        !(items[i - 1].range.offset == range.offset && safetensors.begins_at(range))) {
       damage.add(*items[i].key, metadata.paths[range.file], range.offset, "the item overlaps that of " + *items[i - 1].key);
     }
   }
@@ -207,12 +207,13 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
 
 Result<void> locate_items(DcpMetadata& metadata, const tensor::Catalog& catalog, DamageLog& damage) {
   tensor::FileCache files(catalog);
+  SafetensorsItems safetensors(catalog, files);
   std::mutex mutex;
   constexpr size_t kBatch = 256;
   WorkerPool pool;
   for (size_t begin = 0; begin < metadata.tensors.size(); begin += kBatch) {
     bool more = pool.submit([&, begin]() -> Result<void> {
-      Locator locator(files, catalog, damage, mutex);
+      Locator locator(files, safetensors, catalog, damage, mutex);
       const size_t end = std::min(begin + kBatch, metadata.tensors.size());
       for (size_t i = begin; i < end; ++i) CKPT_TRY(locator.locate(metadata.tensors[i].tensor));
       return {};
@@ -221,7 +222,7 @@ Result<void> locate_items(DcpMetadata& metadata, const tensor::Catalog& catalog,
   }
   CKPT_TRY(pool.finish());
   const std::unordered_set<std::string> encoded(metadata.encoded_objects.begin(), metadata.encoded_objects.end());
-  Locator locator(files, catalog, damage, mutex);
+  Locator locator(files, safetensors, catalog, damage, mutex);
   for (tensor::Object& object : metadata.objects) {
     if (encoded.count(object.key) != 0) CKPT_TRY(locator.decode(object));
   }

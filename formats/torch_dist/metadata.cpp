@@ -28,9 +28,43 @@ struct Entry {
   bool foreign_transform = false;
 };
 
+/// Entries by hash, in open addressing: one per chunk of a checkpoint, and nodes of their own would take most of the time.
+class EntryIndex {
+ public:
+  /// Before the first `add`; at most so many follow.
+  void reserve(size_t entries) {
+    size_t slots = 16;
+    while (slots < 2 * entries) slots *= 2;
+    slots_.assign(slots, Slot{0, kNoEntry});
+  }
+  void add(uint64_t hash, uint32_t entry) {
+    size_t at = hash & (slots_.size() - 1);
+    while (slots_[at].entry != kNoEntry) at = (at + 1) & (slots_.size() - 1);
+    slots_[at] = {static_cast<uint32_t>(hash >> 32), entry};
+  }
+  /// The last entry added that has this hash and is the wanted one: a dict has each key once, of a hostile pickle's
+  /// repetitions the last one counts. kNoEntry after kMaxTries, which only repetitions need.
+  template <class Wanted>
+  uint32_t last(uint64_t hash, Wanted wanted) const {
+    constexpr int kMaxTries = 1000;
+    uint32_t found = kNoEntry;
+    size_t at = hash & (slots_.size() - 1);
+    for (int tries = 0; slots_[at].entry != kNoEntry && tries < kMaxTries; at = (at + 1) & (slots_.size() - 1), ++tries) {
+      if (slots_[at].hash == static_cast<uint32_t>(hash >> 32) && wanted(slots_[at].entry)) found = slots_[at].entry;
+    }
+    return found;
+  }
+
+ private:
+  struct Slot {
+    uint32_t hash, entry;
+  };
+  std::vector<Slot> slots_;
+};
+
 class Reader {
  public:
-  explicit Reader(const Graph& graph) : graph_(graph) {}
+  Reader(const Graph& graph, KeyPaths paths) : graph_(graph), read_paths_(paths == KeyPaths::kRead) {}
 
   Result<DcpMetadata> run() {
     NodeId root = graph_.root();
@@ -42,6 +76,7 @@ class Reader {
     if (version != kNoNode) out_.version = std::string(graph_.as_str(version).value_or(""));
     NodeId mcore = graph_.get(root, "mcore_data");
     if (mcore != kNoNode && graph_.kind(mcore) == Kind::kDict) read_mcore(mcore);
+    if (read_paths_) index_planner_data(graph_.get(root, "planner_data"));
     auto pairs = graph_.items(tensors);
     out_.tensors.reserve(pairs.size() / 2);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
@@ -68,7 +103,7 @@ class Reader {
         CKPT_TRY_ASSIGN(entry.offset, sizes(offset));
       }
       CKPT_TRY(read_storage_info(pairs[i + 1], entry));
-      index_.emplace(hash(entry.key, entry.offset), static_cast<uint32_t>(entries_.size()));
+      index_.add(hash(entry.key, entry.offset), static_cast<uint32_t>(entries_.size()));
       entries_.push_back(entry);
     }
     return {};
@@ -113,22 +148,21 @@ class Reader {
     for (uint64_t n : offset) out = mix(out, n);
     return out;
   }
-  static uint64_t mix(uint64_t a, uint64_t b) { return (a ^ b) * 0x9e3779b97f4a7c15 + (a >> 29); }
+  static uint64_t mix(uint64_t a, uint64_t b) {
+    a = (a ^ b) * 0x9e3779b97f4a7c15;
+    return a ^ (a >> 29);
+  }
 
   /// The entry of (key, offset): equality is what Python's MetadataIndex has, the `index` is only a hint.
   uint32_t find(std::string_view key, const tensor::Shape& offset) const {
-    uint32_t found = kNoEntry;
-    auto range = index_.equal_range(hash(key, offset));
-    int tried = 0;
-    for (auto it = range.first; it != range.second && tried < 64; ++it, ++tried) {
-      const Entry& entry = entries_[it->second];
-      if (entry.key != key || entry.offset.size() != offset.size()) continue;
-      bool same = true;
-      for (size_t i = 0; i < offset.size() && same; ++i) same = graph_.as_int(entry.offset[i]) == static_cast<int64_t>(offset[i]);
-      // A dict has each key once; of a hostile pickle's repetitions the last one counts.
-      if (same && (found == kNoEntry || it->second > found)) found = it->second;
-    }
-    return found;
+    return index_.last(hash(key, offset), [&](uint32_t i) {
+      const Entry& entry = entries_[i];
+      if (entry.key != key || entry.offset.size() != offset.size()) return false;
+      for (size_t axis = 0; axis < offset.size(); ++axis) {
+        if (graph_.as_int(entry.offset[axis]) != static_cast<int64_t>(offset[axis])) return false;
+      }
+      return true;
+    });
   }
 
   // --- mcore_data ------------------------------------------------------------------------------------------------------
@@ -141,6 +175,34 @@ class Reader {
       auto sizes = shape == kNoNode ? std::nullopt : pickle::read_sizes(graph_, shape);
       if (key && sizes) originals_[*key] = std::move(*sizes);
     }
+  }
+
+  // --- planner_data ----------------------------------------------------------------------------------------------------
+  /// {flat key: (name, name, index, ...)}; Megatron has lists of other records there.
+  void index_planner_data(NodeId dict) {
+    if (dict == kNoNode || graph_.kind(dict) != Kind::kDict) return;
+    auto pairs = graph_.items(dict);
+    key_paths_.reserve(pairs.size() / 2);
+    for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
+      auto key = graph_.as_str(pairs[i]);
+      if (key && graph_.tuple(pairs[i + 1]).size() > 1) key_paths_[*key] = pairs[i + 1];
+    }
+  }
+
+  /// Empty where there is none, or one that does not make the key.
+  tensor::KeyPath key_path(std::string_view key) const {
+    tensor::KeyPath out;
+    auto found = key_paths_.find(key);
+    if (found == key_paths_.end()) return out;
+    for (NodeId id : graph_.tuple(found->second)) {
+      auto name = graph_.as_str(id);
+      auto number = graph_.as_int(id);
+      if (!name && !number) return {};
+      if (name) out.push_back({tensor::PathStep::Kind::kName, std::string(*name), 0});
+      else out.push_back({tensor::PathStep::Kind::kIndex, "", *number});
+    }
+    if (!tensor::leads_to(out, key)) out.clear();
+    return out;
   }
 
   // --- state_dict_metadata ---------------------------------------------------------------------------------------------
@@ -167,6 +229,7 @@ class Reader {
     tensor::Object object;
     object.key = std::string(key);
     object.where = entry.item;
+    object.path = key_path(key);
     out_.objects.push_back(std::move(object));
     return {};
   }
@@ -194,8 +257,16 @@ class Reader {
     if (!dtype) return malformed(std::string(key) + " has no dtype");
     DcpTensor out;
     out.tensor.key = std::string(key);
-    out.tensor.dtype = *dtype;
+    out.tensor.dtype = dtype->dtype;
+    if (dtype->packed) {
+      out_.unsupported.push_back(std::string(key) + ": packed torch." + std::string(dtype->name));
+      return {};
+    }
+    if (dtype->carried) {
+      out_.warnings.push_back(std::string(key) + ": torch." + std::string(dtype->name) + " is handed out as " + std::string(dtype_name(dtype->dtype)));
+    }
     out.tensor.shape = std::move(*shape);
+    out.tensor.path = key_path(key);
     auto original = originals_.find(key);
     if (original != originals_.end()) out.original = original->second;
     out.tensor.shards.reserve(graph_.items(chunks).size());
@@ -233,9 +304,11 @@ class Reader {
   }
 
   const Graph& graph_;
+  const bool read_paths_;
   DcpMetadata out_;
+  std::unordered_map<std::string_view, NodeId> key_paths_;
   std::vector<Entry> entries_;
-  std::unordered_multimap<uint64_t, uint32_t> index_;
+  EntryIndex index_;
   std::unordered_map<std::string_view, uint32_t> paths_;
   std::unordered_map<std::string_view, tensor::Shape> originals_;
 };
@@ -256,7 +329,7 @@ bool is_safe_relative_path(std::string_view path) {
   }
 }
 
-Result<DcpMetadata> parse_dcp_metadata(ByteSpan data, uint64_t max_bytes) {
+Result<DcpMetadata> parse_dcp_metadata(ByteSpan data, uint64_t max_bytes, KeyPaths paths) {
   pickle::Limits limits;
   limits.bytes = max_bytes;
   CKPT_TRY_ASSIGN(pickle::Graph graph, pickle::parse(data, limits));
@@ -264,7 +337,7 @@ Result<DcpMetadata> parse_dcp_metadata(ByteSpan data, uint64_t max_bytes) {
   if (graph.call(graph.root()) != Meaning::kDcpMetadata && graph.kind(graph.root()) != Kind::kObject) {
     return malformed("it holds no Metadata record");
   }
-  return Reader(graph).run();
+  return Reader(graph, paths).run();
 }
 
 }  // namespace ckpt::formats

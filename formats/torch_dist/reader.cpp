@@ -3,9 +3,11 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "formats/common_state.h"
 #include "formats/megatron/metadata_json.h"
 #include "formats/torch_dist/items.h"
 #include "formats/torch_dist/metadata.h"
@@ -18,7 +20,55 @@ namespace fs = std::filesystem;
 
 namespace {
 
+constexpr size_t kMaxRanks = 1'000'000;
 constexpr const char* kCommonObject = "common_state/shard_0_1";
+
+/// `__<rank>.metadata` of a save without collectives, by rank.
+std::vector<std::string> rank_files(const fs::path& dir) {
+  constexpr std::string_view kHead = "__", kTail = ".metadata";
+  std::vector<std::pair<uint64_t, std::string>> found;
+  std::error_code ec;
+  for (fs::directory_iterator it(dir, ec), end; !ec && it != end && found.size() < kMaxRanks; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    if (name.size() <= kHead.size() + kTail.size() || name.compare(0, kHead.size(), kHead) != 0 ||
+        name.compare(name.size() - kTail.size(), kTail.size(), kTail) != 0) {
+      continue;
+    }
+    uint64_t rank = 0;
+    const char *from = name.data() + kHead.size(), *to = name.data() + name.size() - kTail.size();
+    auto [stop, error] = std::from_chars(from, to, rank);
+    if (error == std::errc() && stop == to) found.emplace_back(rank, name);
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> out;
+  for (auto& file : found) out.push_back(std::move(file.second));
+  return out;
+}
+
+Result<DcpMetadata> read_file(const fs::path& path, const ReadOptions& options) {
+  CKPT_TRY_ASSIGN(std::string pickle, io::read_file(path, options.max_metadata_bytes));
+  auto metadata = parse_dcp_metadata(as_bytes(pickle), options.max_metadata_bytes, options.locate_data ? KeyPaths::kRead : KeyPaths::kSkip);
+  if (!metadata) metadata.error().subject = path.string();
+  return metadata;
+}
+
+/// `.metadata`, or what the ranks have instead.
+Result<DcpMetadata> read_metadata(const fs::path& dir, const ReadOptions& options) {
+  auto whole = read_file(dir / ".metadata", options);
+  if (whole || whole.error().code != Code::kNotFound) return whole;
+  RankMetadata all;
+  const std::vector<std::string> ranks = rank_files(dir);
+  for (const std::string& name : ranks) {
+    CKPT_TRY_ASSIGN(DcpMetadata next, read_file(dir / name, options));
+    auto added = all.add(std::move(next));
+    if (!added) {
+      added.error().subject = (dir / name).string();
+      return Unexpected(std::move(added).error());
+    }
+  }
+  if (!ranks.empty()) return all.take();
+  return fail(Code::kAnswerNo, dir.string(), "its .metadata is missing: the save did not finish, or files were lost");
+}
 
 /// Puts reformulated tensors back into their original shape: by what is recorded, else (only where Megatron's record was lost)
 /// by the model tensor of the same name.
@@ -77,7 +127,7 @@ bool recognises_torch_dist(const fs::path& path) { return has_megatron_backend(p
 
 bool recognises_dcp(const fs::path& path) {
   std::error_code ec;
-  return fs::is_regular_file(path / ".metadata", ec);
+  return fs::is_regular_file(path / ".metadata", ec) || !rank_files(path).empty();
 }
 
 Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions& options) {
@@ -85,28 +135,18 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
   tensor::Catalog catalog;
   catalog.format = megatron ? "torch_dist" : "dcp";
   catalog.root = path;
-  auto pickle = io::read_file(path / ".metadata", options.max_metadata_bytes);
-  if (!pickle && pickle.error().code == Code::kNotFound) {
-    return fail(Code::kAnswerNo, path.string(), "its .metadata is missing: the save did not finish, or files were lost");
-  }
-  if (!pickle) return std::move(pickle).error();
-  auto metadata = parse_dcp_metadata(as_bytes(*pickle), options.max_metadata_bytes);
-  if (!metadata) {
-    metadata.error().subject = (path / ".metadata").string();
-    return std::move(metadata).error();
-  }
-  pickle->clear();
-  pickle->shrink_to_fit();
+  auto metadata = read_metadata(path, options);
+  if (!metadata) return std::move(metadata).error();
 
   nlohmann::json facts = nlohmann::json::object();
   if (megatron) facts["metadata_json"] = nlohmann::json::parse(megatron->json, nullptr, false);
   if (!metadata->version.empty()) facts["version"] = metadata->version;
-  catalog.metadata_json = facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   for (const std::string& file : metadata->paths) catalog.files.push_back({file, 0});
 
   DamageLog damage;
   for (const tensor::Finding& finding : metadata->damage) damage.add(finding.key, finding.file, finding.offset, finding.message);
   catalog.unsupported = std::move(metadata->unsupported);
+  catalog.warnings = std::move(metadata->warnings);
   DamageLog places;
   check_item_ranges(*metadata, catalog, places);
   if (options.locate_data) {
@@ -126,7 +166,10 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
   if (megatron) {
     for (tensor::Object& object : catalog.objects) object.wrapped_in_list = true;
     find_common(catalog, damage);
+    auto content = nlohmann::json::parse(content_metadata_json(catalog), nullptr, false);
+    if (!content.is_discarded()) facts["content_metadata"] = std::move(content);
   }
+  catalog.metadata_json = facts.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   return finish_catalog(std::move(catalog), std::move(damage), options);
 }
 

@@ -16,7 +16,8 @@ Result<std::string> read_word(const zip::ByteSource& source, const zip::Record& 
   return out;
 }
 
-Result<void> check_kind(const zip::ByteSource& source, const zip::Archive& archive) {
+/// Also says whether the storages are big endian.
+Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archive) {
   for (const zip::Record& record : archive.records) {
     if (record.name == archive.top + "/constants.pkl" || record.name.rfind(archive.top + "/code/", 0) == 0) {
       return fail(Code::kUnsupported, source.subject(), "is a TorchScript archive");
@@ -33,10 +34,10 @@ Result<void> check_kind(const zip::ByteSource& source, const zip::Archive& archi
   if (number > 10) return fail(Code::kUnsupported, source.subject(), "is a torch.save file of version " + text);
   if (const zip::Record* order = archive.find("byteorder")) {
     CKPT_TRY_ASSIGN(std::string word, read_word(source, *order));
-    if (word == "big") return fail(Code::kUnsupported, source.subject(), "its storages are big endian");
-    if (word != "little") return fail(Code::kAnswerNo, source.subject(), "the record `byteorder` names no byte order");
+    if (word != "little" && word != "big") return fail(Code::kAnswerNo, source.subject(), "the record `byteorder` names no byte order");
+    return word == "big";
   }
-  return {};
+  return false;
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ Result<const zip::Record*> TorchArchive::storage(const pickle::TorchTensor& tens
 Result<TorchArchive> read_torch_archive(const zip::ByteSource& source) {
   TorchArchive out;
   CKPT_TRY_ASSIGN(out.archive, zip::read_archive(source));
-  CKPT_TRY(check_kind(source, out.archive));
+  CKPT_TRY_ASSIGN(out.big_endian, check_kind(source, out.archive));
   const zip::Record* data = out.archive.find("data.pkl");
   if (data == nullptr) return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `data.pkl` is missing");
   CKPT_TRY_ASSIGN(out.pickle, zip::read_record(source, *data, kMaxPickle));
@@ -79,13 +80,9 @@ Result<TensorItem> read_tensor_item(const zip::ByteSource& source) {
   CKPT_TRY_ASSIGN(const zip::Record* record, archive.storage(*tensor, source.subject()));
   const uint64_t item = tensor::item_size(tensor->dtype);
   TensorItem out;
-  out.dtype = tensor->dtype;
-  out.length = tensor::element_count(tensor->shape).value_or(0) * item;
-  if (!tensor->contiguous() && out.length > 0) {
-    out.length = item;
-    for (size_t axis = 0; axis < tensor->shape.size(); ++axis) out.length += (tensor->shape[axis] - 1) * tensor->stride[axis] * item;
-    out.stride = std::move(tensor->stride);
-  }
+  out.dtype = tensor->torch_dtype;
+  CKPT_TRY_ASSIGN(out.layout, stored_layout(*tensor, archive.big_endian));
+  out.length = out.layout ? stored_extent(*out.layout, tensor->dtype, tensor->shape) : tensor::element_count(tensor->shape).value_or(0) * item;
   out.offset = out.length == 0 ? record->offset : record->offset + tensor->storage_offset * item;
   out.shape = std::move(tensor->shape);
   return out;

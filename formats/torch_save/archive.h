@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "formats/pickle/torch_tensor.h"
+#include "formats/torch_save/stored_layout.h"
 #include "formats/zip/zip.h"
 
 namespace ckpt::formats {
@@ -12,13 +13,14 @@ struct TorchArchive {
   zip::Archive archive;
   std::vector<std::byte> pickle;  ///< the graph points into it
   pickle::Graph graph;
+  bool big_endian = false;        ///< its storages
 
   /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has another
   /// size than the pickle says.
   Result<const zip::Record*> storage(const pickle::TorchTensor& tensor, const std::string& subject) const;
 };
 
-/// kUnsupported: TorchScript, big-endian storages, versions above 10. Object pickles: 256 MiB at most.
+/// kUnsupported: TorchScript, versions above 10. Object pickles: 256 MiB at most.
 Result<TorchArchive> read_torch_archive(const zip::ByteSource& source);
 
 /// Any file of torch.save: the zip of 1.6 and later, or what came before it.
@@ -26,19 +28,20 @@ struct TorchFile {
   std::vector<std::byte> pickle;  ///< the graph points into it
   pickle::Graph graph;
   bool legacy = false;
+  bool big_endian = false;
   /// Storages by their key: offset from the start of the source, and size.
   std::unordered_map<std::string, std::pair<uint64_t, uint64_t>> storages;
 };
-/// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`, big-endian machines.
+/// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`.
 Result<TorchFile> read_torch_file(const zip::ByteSource& source);
 
 /// An item of a `.distcp` file: one tensor with a storage of its own. torch saves it with the strides that it has: those of
 /// a transposed one are not row-major.
 struct TensorItem {
-  tensor::DType dtype;
+  pickle::TorchDType dtype;
   tensor::Shape shape;
-  std::vector<uint64_t> stride;     ///< elements; empty: row-major without holes
-  uint64_t offset = 0, length = 0;  ///< from the tensor's first byte to its last, from the start of the zip
+  std::optional<StoredLayout> layout;  ///< nothing: row-major without holes
+  uint64_t offset = 0, length = 0;     ///< from the tensor's first byte to its last, from the start of the zip
 };
 Result<TensorItem> read_tensor_item(const zip::ByteSource& source);
 

@@ -19,6 +19,7 @@ Unexpected damaged(const zip::ByteSource& source, std::string why) { return fail
 struct LegacyPickles {
   pickle::Graph object, keys;
   uint64_t end = 0;
+  bool big_endian = false;
 };
 
 Result<LegacyPickles> parse_pickles(const zip::ByteSource& source, ByteSpan prefix) {
@@ -37,9 +38,7 @@ Result<LegacyPickles> parse_pickles(const zip::ByteSource& source, ByteSpan pref
       return fail(Code::kUnsupported, source.subject(), "is a torch.save file of an unknown protocol");
     } else if (i == 2) {
       pickle::NodeId little = graph->get(graph->root(), "little_endian");
-      if (little != pickle::kNoNode && graph->as_bool(little) == false) {
-        return fail(Code::kUnsupported, source.subject(), "was written on a big-endian machine");
-      }
+      out.big_endian = little != pickle::kNoNode && graph->as_bool(little) == false;
     } else if (i == 3) {
       out.object = std::move(*graph);
     } else if (i == 4) {
@@ -50,23 +49,30 @@ Result<LegacyPickles> parse_pickles(const zip::ByteSource& source, ByteSpan pref
 }
 
 Result<void> place_storages(const zip::ByteSource& source, const LegacyPickles& pickles, TorchFile& out) {
-  std::unordered_map<std::string_view, uint64_t> sizes;
+  std::unordered_map<std::string_view, pickle::TorchStorage> sizes;
   for (pickle::NodeId id = 0; id < pickles.object.node_count(); ++id) {
     if (pickles.object.kind(id) != pickle::Kind::kPersistent) continue;
     auto storage = pickle::read_torch_storage(pickles.object, id);
-    if (storage) sizes[storage->key] = storage->bytes;
+    if (storage) sizes[storage->key] = *storage;
   }
   uint64_t at = pickles.end;
   for (pickle::NodeId id : pickles.keys.items(pickles.keys.root())) {
     auto key = pickles.keys.as_str(id);
     auto size = key ? sizes.find(*key) : sizes.end();
     if (size == sizes.end()) return damaged(source, "its list of storages names one that its object does not have, or of a kind that is not read");
-    if (at > source.size() || source.size() - at < 8 || source.size() - at - 8 < size->second) {
+    if (at > source.size() || source.size() - at < 8 || source.size() - at - 8 < size->second.bytes) {
       return damaged(source, "truncated: storage " + std::string(*key) + " ends past the end");
     }
-    at += 8;  // the count of elements, which the persistent id has as well
-    out.storages[std::string(*key)] = {at, size->second};
-    at += size->second;
+    uint64_t count = 0;
+    CKPT_TRY(source.read(at, {reinterpret_cast<std::byte*>(&count), sizeof count}));
+    if (pickles.big_endian) count = __builtin_bswap64(count);
+    if (count != size->second.bytes / size->second.item) {
+      return damaged(source, "storage " + std::string(*key) + " has " + std::to_string(count) + " elements, its object says " +
+                                 std::to_string(size->second.bytes / size->second.item));
+    }
+    at += sizeof count;
+    out.storages[std::string(*key)] = {at, size->second.bytes};
+    at += size->second.bytes;
   }
   return {};
 }
@@ -82,6 +88,7 @@ Result<TorchFile> read_legacy(const zip::ByteSource& source) {
     if (!pickles && limit < source.size() && limit < (uint64_t{256} << 20)) continue;
     if (!pickles) return std::move(pickles).error();
     CKPT_TRY(place_storages(source, *pickles, out));
+    out.big_endian = pickles->big_endian;
     out.graph = std::move(pickles->object);
     return out;
   }
@@ -95,6 +102,7 @@ Result<TorchFile> read_zip(const zip::ByteSource& source) {
   for (const zip::Record& record : archive.archive.records) {
     if (record.name.rfind(data, 0) == 0) out.storages[record.name.substr(data.size())] = {record.offset, record.size};
   }
+  out.big_endian = archive.big_endian;
   out.pickle = std::move(archive.pickle);
   out.graph = std::move(archive.graph);
   return out;

@@ -134,6 +134,8 @@ Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const D
   // Bits 0, 6 and 13: encryption of the data, strong encryption, an encrypted directory.
   if ((flags & 0x2041) != 0) return unsupported(source, "record " + out.name + " is encrypted");
   out.deflated = method == kDeflate && deflate;
+  // The only thing that torch compresses.
+  if (method != 0 && !out.deflated && out.name.find("/code/__torch__") != std::string::npos) return unsupported(source, "is a TorchScript archive");
   if (method != 0 && !out.deflated) return unsupported(source, "record " + out.name + " is compressed (" + method_name(method) + "), checkpoints are not");
   if (at<uint16_t>(*fixed, 34) != 0 && at<uint16_t>(*fixed, 34) != UINT16_MAX) return unsupported(source, "a zip archive of several disks");
   out.crc = at<uint32_t>(*fixed, 16);

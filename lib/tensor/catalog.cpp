@@ -19,6 +19,19 @@ std::optional<uint64_t> element_count(const Shape& shape) {
 
 uint64_t Tensor::bytes() const { return element_count(shape).value_or(0) * item_size(dtype); }
 
+bool leads_to(const KeyPath& path, std::string_view key) {
+  if (path.empty()) return false;
+  for (size_t i = 0; i < path.size(); ++i) {
+    const std::string step = path[i].text();
+    if (key.substr(0, step.size()) != step) return false;
+    key.remove_prefix(step.size());
+    if (i + 1 == path.size()) return key.empty();
+    if (key.empty() || key[0] != '.') return false;
+    key.remove_prefix(1);
+  }
+  return false;
+}
+
 std::string Finding::text() const {
   std::string out = file;
   if (offset) out += " at byte " + std::to_string(*offset);

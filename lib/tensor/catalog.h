@@ -47,7 +47,20 @@ struct Shard {
                                ///< length 0 with elements: not looked up (ReadOptions::locate_data)
   FileRange item;              ///< the record around it, for `verify` (torch_dist: the zip item); length 0: none
   Encoding encoding = Encoding::kRaw;
+  uint32_t layout = 0;         ///< kEncoded: the decoder's own number for how it is encoded
 };
+
+/// A step into a nested state dict: a dict's key, which may be a number, or a place in a list.
+struct PathStep {
+  enum class Kind : uint8_t { kName, kNumber, kIndex } kind = Kind::kName;
+  std::string name;            ///< kName
+  int64_t number = 0;          ///< kNumber, kIndex
+  std::string text() const { return kind == Kind::kName ? name : std::to_string(number); }
+};
+/// Where a value lies in the nested state dict whose keys were joined by dots. It counts while the steps still make the key
+/// (`leads_to`): who renames a key takes it out of its nest. Empty: at the top, under its key.
+using KeyPath = std::vector<PathStep>;
+bool leads_to(const KeyPath& path, std::string_view key);
 
 struct Tensor {
   std::string key;
@@ -55,6 +68,7 @@ struct Tensor {
   Shape shape;                 ///< global
   std::vector<Shard> shards;   ///< any order
   std::vector<std::byte> fill_value;  ///< one element, little endian; empty unless a shard is kFill
+  KeyPath path;
   uint64_t bytes() const;      ///< of the logical tensor
 };
 
@@ -64,6 +78,7 @@ struct Object {
   FileRange where;
   bool wrapped_in_list = false;///< Megatron's torch_dist stores a list of one element, zarr the object itself
   std::vector<std::byte> inline_bytes;  ///< instead of `where` when not empty (encoded items already decoded)
+  KeyPath path;
 };
 
 struct SourceFile {

@@ -13,7 +13,7 @@ struct Row {
 };
 
 /// In the order of the enumeration.
-constexpr std::array<Row, 21> kRows = {{
+constexpr std::array<Row, 22> kRows = {{
     {DType::kBool, "bool", 1},
     {DType::kUint8, "uint8", 1},
     {DType::kInt8, "int8", 1},
@@ -35,6 +35,7 @@ constexpr std::array<Row, 21> kRows = {{
     {DType::kFloat8E4m3fnuz, "float8_e4m3fnuz", 1},
     {DType::kFloat8E5m2fnuz, "float8_e5m2fnuz", 1},
     {DType::kFloat8E8m0fnu, "float8_e8m0fnu", 1},
+    {DType::kFloat4E2m1fnX2, "float4_e2m1fn_x2", 1},
 }};
 
 }  // namespace

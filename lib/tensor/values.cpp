@@ -50,7 +50,7 @@ void convert(ByteSpan in, double* out, Value value) {
 
 const ByteTable& byte_table(DType dtype) {
   static const auto kTables = [] {
-    std::array<ByteTable, static_cast<size_t>(DType::kFloat8E8m0fnu) + 1> out{};
+    std::array<ByteTable, static_cast<size_t>(DType::kFloat4E2m1fnX2) + 1> out{};
     for (size_t i = 0; i < out.size(); ++i) {
       if (item_size(static_cast<DType>(i)) == 1) out[i] = make_table(static_cast<DType>(i));
     }
@@ -76,7 +76,7 @@ void to_doubles(DType dtype, ByteSpan in, double* out) {
     case DType::kComplex64: return convert<float, 2>(in, out, plain);
     case DType::kComplex128: return convert<double, 2>(in, out, plain);
     case DType::kBool: case DType::kUint8: case DType::kInt8: case DType::kFloat8E4m3fn: case DType::kFloat8E5m2:
-    case DType::kFloat8E4m3fnuz: case DType::kFloat8E5m2fnuz: case DType::kFloat8E8m0fnu: {
+    case DType::kFloat8E4m3fnuz: case DType::kFloat8E5m2fnuz: case DType::kFloat8E8m0fnu: case DType::kFloat4E2m1fnX2: {
       const ByteTable& table = byte_table(dtype);
       for (size_t i = 0; i < in.size(); ++i) out[i] = table[static_cast<uint8_t>(in[i])];
     }
@@ -87,7 +87,7 @@ bool is_complex(DType dtype) {
   return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
 }
 
-bool is_floating(DType dtype) { return dtype >= DType::kFloat16; }
+bool is_floating(DType dtype) { return dtype >= DType::kFloat16 && dtype != DType::kFloat4E2m1fnX2; }
 
 bool is_wide_integer(DType dtype) { return dtype == DType::kUint64 || dtype == DType::kInt64; }
 

@@ -9,7 +9,8 @@
 
 namespace ckpt::tensor {
 
-/// What the 256 values of a one-byte dtype mean (bool: anything but 0 is 1). Float8 as in the OCP and the fnuz definitions.
+/// What the 256 values of a one-byte dtype mean (bool: anything but 0 is 1). Float8 as in the OCP and the fnuz definitions; of
+/// float4_e2m1fn_x2, whose elements are two numbers, the byte.
 using ByteTable = std::array<float, 256>;
 const ByteTable& byte_table(DType dtype);
 

@@ -96,3 +96,147 @@ def test_a_converted_checkpoint_converts_again_to_the_same_tensors(ckpt, source,
     first = load_tensors(ckpt.convert(source, tmp_path / "one", "--shard-size", "200"))
     second = load_tensors(ckpt.convert(tmp_path / "one", tmp_path / "two"))
     assert first.keys() == second.keys() and all(same(first[k], second[k]) for k in first)
+
+
+def small_model(rank):
+    torch.manual_seed(7)
+    return torch.nn.Sequential(torch.nn.Linear(10, 16), torch.nn.ReLU(), torch.nn.Linear(16, 6))
+
+
+def train(kind, rank, folder, store, save):
+    """Two processes, one step of AdamW under FSDP, the state saved as `save` does."""
+    from torch.distributed.checkpoint.state_dict import get_state_dict
+
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    model = small_model(rank)
+    if kind == "fsdp2":
+        from torch.distributed.device_mesh import init_device_mesh
+        from torch.distributed.fsdp import fully_shard
+
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
+    else:
+        from torch.nn.parallel import DistributedDataParallel
+
+        model = DistributedDataParallel(model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    model(torch.ones(4, 10)).square().sum().backward()
+    optimizer.step()
+    model_state, optimizer_state = get_state_dict(model, optimizer)
+    state = {"model": model_state, "optim": optimizer_state, "step": 3, "names": ["a", "b"]}
+    save(state, folder)
+    if rank == 0:
+        full = {}
+        for key, value in model_state.items():
+            full["model." + key] = value
+        for key, entry in optimizer_state["state"].items():
+            for name, value in entry.items():
+                full[f"optim.state.{key}.{name}"] = value
+    else:
+        full = {"model." + k: v for k, v in model_state.items()} | {
+            f"optim.state.{k}.{n}": v for k, e in optimizer_state["state"].items() for n, v in e.items()}
+    full = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in full.items()}
+    if rank == 0:
+        torch.save(full, str(folder) + ".expected")
+    torch.distributed.destroy_process_group()
+
+
+def save_plainly(state, folder):
+    dcp.save(state, checkpoint_id=folder)
+
+
+def save_alone(state, folder):
+    dcp.save(state, checkpoint_id=folder, use_collectives=False)
+
+
+def train_plainly(rank, kind, folder, store):
+    train(kind, rank, folder, store, save_plainly)
+
+
+def train_alone(rank, kind, folder, store):
+    train(kind, rank, folder, store, save_alone)
+
+
+@pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
+@pytest.mark.parametrize("target", [train_plainly, train_alone], ids=["together", "each rank alone"])
+def test_model_and_optimizer_of_two_processes(ckpt, tmp_path, kind, target):
+    torch.multiprocessing.spawn(target, (kind, tmp_path / "src", tmp_path / "store"), nprocs=2)
+    alone = target is train_alone
+    assert (tmp_path / "src" / ("__1.metadata" if alone else ".metadata")).exists()
+    ckpt.convert(tmp_path / "src", tmp_path / "dst")
+    loaded, expected = load_tensors(tmp_path / "dst"), torch.load(str(tmp_path / "src") + ".expected")
+    assert expected.keys() == loaded.keys() and len(loaded) == 4 + 3 * 4
+    for key, value in expected.items():
+        assert same(loaded[key], value), key
+    document = ckpt.json("load-metadata", tmp_path / "src")
+    keys = {o["key"] for o in document["objects"]}
+    assert {"step", "names", "optim.param_groups.0.lr"} <= keys or any(k.startswith("optim.param_groups.") for k in keys)
+    assert any("saved by several ranks" in w for w in document["warnings"]) == alone
+    ckpt("verify", tmp_path / "src")
+
+
+def test_a_rank_that_is_missing_is_damage(ckpt, tmp_path):
+    torch.multiprocessing.spawn(train_alone, ("fsdp2", tmp_path / "src", tmp_path / "store"), nprocs=2)
+    (tmp_path / "src" / "__1.metadata").unlink()
+    assert "no shard covers" in ckpt("inspect", tmp_path / "src", code=1).stderr
+
+
+def save_safetensors(rank, folder, store, options):
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    mesh = init_device_mesh("cpu", (2,))
+    sharded = {k: distribute_tensor(random_tensor(shape, torch.bfloat16, i), mesh, [place])
+               for i, (k, (place, shape)) in enumerate(SAFE.items())}
+    dcp.save(sharded, storage_writer=HuggingFaceStorageWriter(path=str(folder), **options))
+    torch.distributed.destroy_process_group()
+
+
+def safe():
+    from torch.distributed.tensor import Replicate, Shard
+
+    return {"rows": (Shard(0), (7, 6)), "columns": (Shard(1), (5, 9)), "copies": (Replicate(), (4,))}
+
+
+SAFE = safe()
+
+
+@pytest.mark.parametrize("options", [
+    {"save_distributed": True}, {"save_distributed": True, "enable_consolidation": True},
+    {"save_distributed": True, "fqn_to_index_mapping": {"rows": 1, "columns": 2, "copies": 2}},
+    {"save_distributed": True, "fqn_to_index_mapping": {"rows": 1, "columns": 2, "copies": 2}, "enable_consolidation": True},
+], ids=["sharded", "consolidated", "sharded files", "consolidated files"])
+def test_the_safetensors_writer(ckpt, tmp_path, options):
+    torch.multiprocessing.spawn(save_safetensors, (tmp_path / "src", tmp_path / "store", options), nprocs=2)
+    folders = [tmp_path / "src"] + ([tmp_path / "src/sharded"] if "enable_consolidation" in options else [])
+    for i, folder in enumerate(folders):
+        ckpt.convert(folder, tmp_path / f"dst{i}")
+        loaded = load_tensors(tmp_path / f"dst{i}")
+        assert loaded.keys() == SAFE.keys()
+        for j, (key, (_, shape)) in enumerate(SAFE.items()):
+            assert same(loaded[key], random_tensor(shape, torch.bfloat16, j)), key
+
+
+def test_the_safetensors_writer_of_one_process(ckpt, tmp_path):
+    from torch.distributed.checkpoint import HuggingFaceStorageWriter
+
+    state = {k: random_tensor(shape, torch.bfloat16, i) for i, (k, (_, shape)) in enumerate(SAFE.items())}
+    writer = HuggingFaceStorageWriter(path=str(tmp_path / "src"), fqn_to_index_mapping={"rows": 1, "columns": 2, "copies": 2})
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    loaded = load_tensors(ckpt.convert(tmp_path / "src", tmp_path / "dst"))
+    assert loaded.keys() == state.keys() and all(same(loaded[k], v) for k, v in state.items())
+
+
+def test_safetensors_in_distcp_files(ckpt, tmp_path):
+    """FileSystemWriter with serialization_format=SAFETENSORS: objects, then one safetensors file, in each .distcp."""
+    from torch.distributed.checkpoint.filesystem import SerializationFormat
+
+    state = {"a": random_tensor((3, 4), torch.float32, 1), "b": random_tensor((50,), torch.bfloat16, 2), "note": "text", "s": torch.tensor(1.5)}
+    writer = dcp.FileSystemWriter(tmp_path / "src", serialization_format=SerializationFormat.SAFETENSORS)
+    dcp.save(state, storage_writer=writer, no_dist=True)
+    loaded = load_tensors(ckpt.convert(tmp_path / "src", tmp_path / "dst"))
+    assert all(same(loaded[k], state[k]) for k in "abs")
+    ckpt("verify", tmp_path / "src")

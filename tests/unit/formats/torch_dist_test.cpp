@@ -92,6 +92,19 @@ TEST_CASE("torch_dist: a lost mcore_data is repaired with a warning, a recorded 
   CHECK(open_ok(*root / "mcore-0.13.1_dcp-2.7.1").warnings.empty());
 }
 
+TEST_CASE("torch_dist: content_metadata is told, from common.pt and from the object that replaced it") {
+  auto root = fixture("generated-megatron");
+  if (!root) return;
+  size_t told = 0;
+  for (const auto& entry : fs::directory_iterator(*root)) {
+    if (entry.path().filename().string().find("_dcp-") == std::string::npos) continue;
+    auto facts = nlohmann::json::parse(open_ok(entry.path()).metadata_json);
+    CHECK(facts["metadata_json"]["sharded_backend"] == "torch_dist");
+    told += facts.contains("content_metadata") ? 1 : 0;
+  }
+  CHECK(told >= 1);
+}
+
 TEST_CASE("torch_dist: metadata alone is read when no data file can be") {
   auto root = fixture("generated-dcp");
   if (!root) return;
@@ -156,6 +169,71 @@ TEST_CASE("torch_dist: paths that leave the folder are refused") {
   for (const char* bad : {"", "/etc/passwd", "..", "../x", "a/../b", "a//b", "a/", "./a", "a\\b", "a\nb", "\x7f"}) {
     CHECK_FALSE(is_safe_relative_path(bad));
   }
+}
+
+TEST_CASE("torch_dist: planner_data says where keys lay in the nested state dict, where tensor bytes are wanted") {
+  auto root = fixture("generated-dcp");
+  if (!root) return;
+  auto catalog = open_ok(*root / "dcp-2.9.1");
+  const tensor::Tensor* t = find(catalog, "optim.state.0.exp_avg");
+  REQUIRE(t != nullptr);
+  CHECK(tensor::leads_to(t->path, t->key));
+  CHECK(t->path.size() == 4);
+  bool indexed = false;
+  for (const tensor::Object& object : catalog.objects) {
+    for (const tensor::PathStep& step : object.path) indexed = indexed || step.kind == tensor::PathStep::Kind::kIndex;
+  }
+  CHECK(indexed);
+  ReadOptions options;
+  options.locate_data = false;
+  CHECK(find(open_ok(*root / "dcp-2.9.1", options), "optim.state.0.exp_avg")->path.empty());
+}
+
+namespace {
+
+/// A rank's view: rows [from, to) of a tensor of 4 rows, and an object.
+DcpMetadata rank_view(uint64_t from, uint64_t to, const std::string& file) {
+  DcpMetadata out;
+  out.paths = {file};
+  DcpTensor t;
+  t.tensor.key = "w";
+  t.tensor.shape = {4};
+  t.tensor.shards.emplace_back();
+  t.tensor.shards[0].offset = {from};
+  t.tensor.shards[0].shape = {to - from};
+  t.tensor.shards[0].item = {0, from * 4, 16};
+  out.tensors.push_back(t);
+  tensor::Object object;
+  object.key = "step";
+  object.where = {0, 100, 10};
+  out.objects.push_back(object);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("torch_dist: what ranks saved each for itself is joined, copies count once") {
+  RankMetadata all;
+  REQUIRE(all.add(rank_view(0, 2, "__0_0.distcp")));
+  REQUIRE(all.add(rank_view(2, 4, "__1_0.distcp")));
+  REQUIRE(all.add(rank_view(2, 4, "__2_0.distcp")));
+  DcpMetadata joined = all.take();
+  REQUIRE(joined.tensors.size() == 1);
+  CHECK(joined.paths == std::vector<std::string>{"__0_0.distcp", "__1_0.distcp", "__2_0.distcp"});
+  REQUIRE(joined.tensors[0].tensor.shards.size() == 2);
+  CHECK(joined.tensors[0].tensor.shards[1].item.file == 1);
+  CHECK(tensor::check_shards(joined.tensors[0].tensor).empty());
+  CHECK(joined.objects.size() == 1);
+  CHECK(joined.objects[0].where.file == 0);
+  CHECK(joined.warnings.size() == 2);
+}
+
+TEST_CASE("torch_dist: ranks that contradict each other are refused") {
+  RankMetadata all;
+  REQUIRE(all.add(rank_view(0, 2, "a")));
+  DcpMetadata other = rank_view(2, 4, "b");
+  other.tensors[0].tensor.shape = {5};
+  CHECK_FALSE(all.add(std::move(other)));
 }
 
 TEST_CASE("reformulated: ranges of a flattened shard become boxes that tile the original") {

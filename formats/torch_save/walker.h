@@ -1,0 +1,30 @@
+// What a state dict holds, whatever it is nested in: its tensors, and all else as leaves.
+#pragma once
+
+#include <functional>
+
+#include "formats/torch_save/archive.h"
+#include "lib/tensor/catalog.h"
+
+namespace ckpt::formats {
+
+/// A value found on the way, under its key: the names and numbers that lead to it, joined by dots.
+struct Found {
+  std::string key;
+  tensor::KeyPath path;
+  pickle::NodeId node;
+};
+
+struct Walk {
+  std::vector<Found> tensors;        ///< `read_torch_tensor` applies
+  std::vector<Found> leaves;         ///< everything else, as torch's distributed checkpoint cuts it: a list without tensors is one
+  std::vector<std::string> warnings; ///< tensors that come apart, objects whose class is not kept
+  std::vector<std::string> unsupported;
+};
+
+/// Goes through dicts, lists, tuples and sets, and through objects for the tensors in them: a pickled module's parameters have
+/// the keys of its state dict; parts of sparse, nested and wrapped tensors (DTensor, torchao's) come by name. kAnswerNo: an object
+/// that repeats itself without end.
+Result<Walk> walk_state(const pickle::Graph& graph);
+
+}  // namespace ckpt::formats
