@@ -8,16 +8,19 @@
 #include "formats/common_state.h"
 #include "formats/safetensors/writer.h"
 #include "formats/torch_dist/writer.h"
+#include "formats/torch_save/writer.h"
 #include "lib/base/io.h"
 
 namespace ckpt::formats {
 
 std::span<const Writer> writers() {
   static constexpr std::array<std::string_view, 1> kSafetensors = {".safetensors"};
+  static constexpr std::array<std::string_view, 4> kTorch = {".pt", ".pth", ".bin", ".ckpt"};
   static constexpr std::array kWriters = {
       Writer{"torch_dist", "Megatron's torch_dist; of a plain torch checkpoint the same without Megatron's files", {}, true, true,
              torch_dist::plan_torch_dist},
       Writer{"safetensors", "one file, or shards with an index", kSafetensors, false, true, plan_safetensors},
+      Writer{"torch", "one file of torch.save, nested as the keys were", kTorch, false, false, plan_torch_save},
   };
   return kWriters;
 }

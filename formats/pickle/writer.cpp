@@ -35,6 +35,31 @@ void Writer::integer(uint64_t value) {
   }
 }
 
+void Writer::signed_integer(int64_t value) {
+  if (value >= 0) return integer(static_cast<uint64_t>(value));
+  if (value >= INT32_MIN) {
+    out_ += 'J';
+    append_le(out_, static_cast<int32_t>(value));
+  } else {
+    char raw[sizeof value];
+    std::memcpy(raw, &value, sizeof value);
+    long_integer({raw, sizeof raw});
+  }
+}
+
+void Writer::long_integer(std::string_view digits) {
+  out_ += '\x8a';
+  out_ += static_cast<char>(digits.size());
+  out_ += digits;
+}
+
+void Writer::real(double value) {
+  uint64_t raw;
+  std::memcpy(&raw, &value, sizeof raw);
+  out_ += 'G';
+  append_le(out_, __builtin_bswap64(raw));
+}
+
 void Writer::text(std::string_view utf8) {
   out_ += 'X';
   append_le(out_, static_cast<uint32_t>(utf8.size()));

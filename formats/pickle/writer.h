@@ -18,6 +18,9 @@ class Writer {
   void none() { out_ += 'N'; }
   void boolean(bool value) { out_ += value ? '\x88' : '\x89'; }
   void integer(uint64_t value);
+  void signed_integer(int64_t value);
+  void long_integer(std::string_view digits);  ///< little-endian two's complement, 255 bytes at most
+  void real(double value);
   void text(std::string_view utf8);
   /// A name from a module; fetched from the memo when it was written before.
   void global(const std::string& module, const std::string& name);

@@ -25,11 +25,6 @@ struct TensorRecord {
 
 TensorRecord tensor_record(tensor::DType dtype, const tensor::Shape& shape);
 
-/// Data from this size on starts at a multiple of kLargeAlignment of the archive, so that file systems can share its
-/// blocks with the source's.
-constexpr uint64_t kLargeData = 1 << 20;
-constexpr uint32_t kLargeAlignment = 4096;
-
 /// What an archive's start must be a multiple of in its .distcp file.
 uint32_t record_alignment(uint64_t data_size);
 

@@ -13,6 +13,7 @@
 #include "formats/torch_dist/object_record.h"
 #include "formats/torch_dist/record.h"
 #include "formats/torch_dist/writer.h"
+#include "formats/torch_save/tensor_pickle.h"
 #include "formats/zip/writer.h"
 #include "formats/zip/zip.h"
 #include "lib/base/digest.h"
@@ -253,7 +254,7 @@ TEST_CASE("torch_dist plan: items lie in their files in order, without overlap, 
       REQUIRE(item.parts.size() == 3);
       const uint64_t data = item.parts[1].size();
       CHECK(data <= options.grid.shard_size);
-      CHECK((item.offset + item.parts[0].size()) % (data >= torch_dist::kLargeData ? 4096 : 64) == 0);
+      CHECK((item.offset + item.parts[0].size()) % formats::storage_alignment(data) == 0);
       end = item.offset + item.size();
     }
     CHECK(file.size == end);

@@ -1,0 +1,176 @@
+#include "formats/pickle/emit.h"
+
+#include <algorithm>
+
+namespace ckpt::pickle {
+
+namespace {
+
+constexpr size_t kMaxDepth = 500;
+constexpr size_t kMaxLong = 255;
+
+/// Bytes as the text of the same code points, in UTF-8: what `_codecs.encode(text, "latin1")` undoes. Protocol 2 has no bytes.
+std::string latin1(ByteSpan data) {
+  std::string out;
+  out.reserve(data.size() * 3 / 2);
+  for (std::byte b : data) {
+    const auto c = static_cast<unsigned char>(b);
+    if (c >= 0x80) out += static_cast<char>(0xc0 | (c >> 6));
+    out += static_cast<char>(c < 0x80 ? c : 0x80 | (c & 0x3f));
+  }
+  return out;
+}
+
+}  // namespace
+
+Emitter::Emitter(Writer& out, const Graph& graph, Persistent persistent)
+    : out_(out), graph_(graph), persistent_(std::move(persistent)), uses_(graph.node_count(), 0) {
+  auto use = [&](NodeId id) {
+    if (id != kNoNode && uses_[id] < 2) ++uses_[id];
+  };
+  for (NodeId id = 0; id < graph.node_count(); ++id) {
+    for (NodeId item : graph.items(id)) use(item);
+    use(graph.args(id));
+    use(graph.state(id));
+    use(graph.callee(id));
+  }
+}
+
+void Emitter::remember(NodeId id) {
+  if (uses_[id] > 1) memo_[id] = out_.put();
+}
+
+Result<void> Emitter::emit(NodeId id) {
+  auto known = memo_.find(id);
+  if (known != memo_.end()) {
+    out_.get(known->second);
+    return {};
+  }
+  if (depth_ == 0 && uses_[id] < 2) ++uses_[id];  // the caller's own, so that a list that only holds itself is known again
+  if (depth_ >= kMaxDepth) return fail(Code::kUnsupported, "", "is nested more than " + std::to_string(kMaxDepth) + " deep");
+  if (!open_.insert(id).second) return fail(Code::kUnsupported, "", "holds itself");
+  ++depth_;
+  auto done = emit_new(id);
+  --depth_;
+  open_.erase(id);
+  return done;
+}
+
+Result<void> Emitter::emit_new(NodeId id) {
+  switch (graph_.kind(id)) {
+    case Kind::kNone: out_.none(); return {};
+    case Kind::kBool: out_.boolean(*graph_.as_bool(id)); return {};
+    case Kind::kInt: out_.signed_integer(*graph_.as_int(id)); return {};
+    case Kind::kFloat: out_.real(*graph_.as_float(id)); return {};
+    case Kind::kBigInt: {
+      const ByteSpan digits = *graph_.as_big_int(id);
+      if (digits.size() > kMaxLong) return fail(Code::kUnsupported, "", "holds an integer of " + std::to_string(digits.size()) + " bytes");
+      out_.long_integer(as_text(digits));
+      return {};
+    }
+    case Kind::kStr:
+      out_.text(*graph_.as_str(id));
+      remember(id);
+      return {};
+    case Kind::kBytes:
+      if (graph_.form(id) == CallForm::kByteArray) {
+        out_.global("builtins", "bytearray");
+        bytes(*graph_.as_bytes(id));
+        out_.tuple1();
+        out_.reduce();
+      } else {
+        bytes(*graph_.as_bytes(id));
+      }
+      remember(id);
+      return {};
+    case Kind::kGlobal: out_.global(std::string(graph_.global(id)->module), std::string(graph_.global(id)->name)); return {};
+    case Kind::kPersistent: CKPT_TRY(persistent_(id)); remember(id); return {};
+    case Kind::kObject: return object(id);
+    default: return container(id);
+  }
+}
+
+void Emitter::bytes(ByteSpan data) {
+  out_.global("_codecs", "encode");
+  out_.mark();
+  out_.text(latin1(data));
+  out_.text("latin1");
+  out_.tuple();
+  out_.reduce();
+}
+
+Result<void> Emitter::items(std::span<const NodeId> nodes) {
+  for (NodeId node : nodes) CKPT_TRY(emit(node));
+  return {};
+}
+
+/// Lists and dicts are remembered before what is in them, so that they may hold themselves.
+Result<void> Emitter::container(NodeId id) {
+  const auto nodes = graph_.items(id);
+  const Kind kind = graph_.kind(id);
+  if (kind == Kind::kTuple) {
+    if (nodes.empty()) {
+      out_.empty_tuple();
+      return {};
+    }
+    out_.mark();
+    CKPT_TRY(items(nodes));
+    out_.tuple();
+    remember(id);
+    return {};
+  }
+  if (kind == Kind::kSet) {
+    out_.global("builtins", graph_.form(id) == CallForm::kFrozen ? "frozenset" : "set");
+    out_.empty_list();
+    out_.mark();
+    CKPT_TRY(items(nodes));
+    out_.appends();
+    out_.tuple1();
+    out_.reduce();
+    remember(id);
+    return {};
+  }
+  if (kind == Kind::kList) out_.empty_list();
+  else out_.empty_dict();
+  remember(id);
+  open_.erase(id);  // from here on it is in the memo, where it is used again
+  if (nodes.empty()) return {};
+  out_.mark();
+  CKPT_TRY(items(nodes));
+  if (kind == Kind::kList) out_.appends();
+  else out_.set_items();
+  return {};
+}
+
+Result<void> Emitter::object(NodeId id) {
+  if (graph_.form(id) == CallForm::kNewKeywords) {
+    auto args = graph_.tuple(graph_.args(id));
+    out_.global("copyreg", "__newobj_ex__");
+    out_.mark();
+    CKPT_TRY(emit(graph_.callee(id)));
+    CKPT_TRY(items(args));
+    out_.tuple();
+    out_.reduce();
+  } else {
+    CKPT_TRY(emit(graph_.callee(id)));
+    CKPT_TRY(emit(graph_.args(id)));
+    if (graph_.form(id) == CallForm::kNew) out_.new_object();
+    else out_.reduce();
+  }
+  remember(id);
+  open_.erase(id);
+  const auto nodes = graph_.items(id);
+  if (!nodes.empty()) {
+    out_.mark();
+    CKPT_TRY(items(nodes));
+    if (graph_.items_are_pairs(id)) out_.set_items();
+    else out_.appends();
+  }
+  if (graph_.state(id) != kNoNode) {
+    CKPT_TRY(emit(graph_.state(id)));
+    out_.build();
+  }
+  return {};
+}
+
+}  // namespace ckpt::pickle
