@@ -174,6 +174,7 @@ Command::Run add_convert(CLI::App& app) {
   app.add_option("--max-memory", o.request.write.max_memory, "Memory to stay under (default: 256MiB)")
       ->transform(CLI::AsSizeValue(false))
       ->check(CLI::PositiveNumber);
+  app.add_option("--mcore", o.request.write.mcore, "The release of Megatron Core that is to read it (default: any from 0.7)")->type_name("VERSION");
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
   app.add_flag("--verify", o.request.verify, "Read the result again and compare it with the source before it gets its name");
   app.add_flag("--resume", o.request.resume, "Go on where a conversion that was killed stopped, file by file");

@@ -107,6 +107,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from convert' -l files -r -d 'Data f
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l file-size -r -d 'The most that a data file is to hold (safetensors: 5 GB)'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -s j -l jobs -r -d 'Workers; the result does not depend on it (default: one per core)'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l max-memory -r -d 'Memory to stay under (default: 256MiB)'
+complete -c ckpt -n '__fish_seen_subcommand_from convert' -l mcore -r -d 'The release of Megatron Core that is to read it (default: any from 0.7)'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -s n -l dry-run -r -d 'Say what would be written, with sizes'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l verify -r -d 'Read the result again and compare it with the source before it gets its name'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l resume -r -d 'Go on where a conversion that was killed stopped, file by file'

@@ -117,6 +117,7 @@ class Conversion {
     const bool pieces = options.grid.shard_size > 0 || !options.grid.rules.empty(), spread = options.files > 0 || options.file_size > 0;
     if (pieces && !writer->has_pieces) return fail(Code::kUsage, request_.to, "does not store tensors in pieces");
     if (spread && (!writer->has_files || options.one_file)) return fail(Code::kUsage, request_.destination.string(), "becomes files whose number cannot be chosen");
+    if (!options.mcore.empty() && request_.to != "torch_dist") return fail(Code::kUsage, "--mcore", "is for --to torch_dist");
     CKPT_TRY_ASSIGN(layout_, writer->plan(selected_.selection, options));
     return {};
   }

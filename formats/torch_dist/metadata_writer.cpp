@@ -153,6 +153,23 @@ Result<void> MetadataWriter::object_place(const std::string& key, const Place& a
   return end_entry();
 }
 
+Result<void> MetadataWriter::original_shapes(const std::vector<std::pair<std::string, tensor::Shape>>& shapes) {
+  end_dict();
+  out_.text("mcore_data");
+  out_.empty_dict();
+  for (const auto& [key, shape] : shapes) {
+    begin_entry();
+    out_.text(key);
+    out_.empty_dict();
+    out_.mark();
+    out_.text("nd_reformulated_orig_global_shape");
+    out_.integers(shape);
+    out_.set_items();
+    CKPT_TRY(end_entry());
+  }
+  return {};
+}
+
 Result<void> MetadataWriter::finish() {
   end_dict();
   out_.set_items();

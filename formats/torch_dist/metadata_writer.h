@@ -33,6 +33,8 @@ class MetadataWriter {
   Result<void> begin_places();
   Result<void> tensor_place(const std::string& key, const tensor::Shape& offset, size_t index, const Place& place);
   Result<void> object_place(const std::string& key, const Place& place);
+  /// After the last place: tensors stored as rows (formats.md 2.7) and the shapes that they have.
+  Result<void> original_shapes(const std::vector<std::pair<std::string, tensor::Shape>>& shapes);
   Result<void> finish();
 
  private:

@@ -34,6 +34,14 @@ void range_to_boxes(const Shape& local, uint64_t begin, uint64_t end, Each each)
 
 }  // namespace
 
+std::optional<std::string> model_key_of(const std::string& key) {
+  constexpr std::string_view kState = "optimizer.state.";
+  const size_t state = key.find(kState);
+  if (state == std::string::npos) return std::nullopt;
+  const size_t model = key.find('.', state + kState.size());
+  return model == std::string::npos ? std::nullopt : std::optional(key.substr(model + 1));
+}
+
 bool is_reformulation(const Shape& stored, const Shape& original) {
   if (original.empty() || stored.size() != original.size() + 1) return false;
   uint64_t row = 1;

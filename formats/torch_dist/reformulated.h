@@ -19,14 +19,14 @@ std::optional<tensor::Shape> guess_original(const tensor::Tensor& tensor, ShapeO
 /// Is `stored` = f + (prod(original / f),) for fragment counts f?
 bool is_reformulation(const tensor::Shape& stored, const tensor::Shape& original);
 
+/// The key of the model tensor whose optimizer state "...optimizer.state.<kind>.<model key>" is. Nothing: it is none.
+std::optional<std::string> model_key_of(const std::string& key);
+
 template <class ShapeOf>
 std::optional<tensor::Shape> guess_original(const tensor::Tensor& tensor, ShapeOf shape_of) {
-  constexpr std::string_view kState = "optimizer.state.";
-  size_t state = tensor.key.find(kState);
-  if (state == std::string::npos) return std::nullopt;
-  size_t model = tensor.key.find('.', state + kState.size());
-  if (model == std::string::npos) return std::nullopt;
-  const tensor::Shape* shape = shape_of(tensor.key.substr(model + 1));
+  const auto model = model_key_of(tensor.key);
+  if (!model) return std::nullopt;
+  const tensor::Shape* shape = shape_of(*model);
   if (shape == nullptr || !is_reformulation(tensor.shape, *shape)) return std::nullopt;
   return *shape;
 }

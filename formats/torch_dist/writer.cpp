@@ -9,6 +9,7 @@
 #include "formats/torch_dist/metadata_writer.h"
 #include "formats/torch_dist/object_record.h"
 #include "formats/torch_dist/record.h"
+#include "formats/torch_dist/rows.h"
 #include "lib/base/checked.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
@@ -24,6 +25,7 @@ using tensor::ObjectTarget;
 using tensor::OutputFile;
 using tensor::Piece;
 using tensor::Selection;
+using tensor::Shape;
 using tensor::Target;
 
 constexpr uint64_t kMaxItems = 20'000'000;
@@ -103,7 +105,7 @@ class DistLayout : public tensor::Layout {
     const Target& target = selection_.tensors[item.subject];
     const Grid& grid = grids_[item.subject];
     tensor::Region region = grid.piece(selection_, target, item.piece);
-    const TensorRecord record = tensor_record(target.dtype, region.shape);
+    const TensorRecord record = tensor_record(target.dtype, stored_piece(item.subject, item.piece).shape);
     out.parts.push_back(tensor::Part::of(record.head(0)));
     out.parts.push_back(tensor::Part::of(target, std::move(region), grid.shard(item.piece)));
     out.parts.push_back(tensor::Part::of(record.tail(0)));
@@ -115,12 +117,36 @@ class DistLayout : public tensor::Layout {
   const ObjectTarget& object_target(const Item& item) const { return selection_.objects[item.subject]; }
   const tensor::Object& object(const Item& item) const { return selection_.object(object_target(item)); }
 
-  Result<void> add_tensors(const WriteOptions& options) {
-    for (uint32_t slot = 0; slot < selection_.tensors.size(); ++slot) {
-      const Target& target = selection_.tensors[slot];
+  Shape stored_shape(size_t slot) const {
+    const Target& target = selection_.tensors[slot];
+    return rows_[slot].empty() ? target.shape : row_shape(target, rows_[slot]);
+  }
+
+  /// A piece as loaders know it.
+  tensor::Region stored_piece(size_t slot, size_t piece) const {
+    const Target& target = selection_.tensors[slot];
+    tensor::Region region = grids_[slot].piece(selection_, target, piece);
+    return rows_[slot].empty() ? region : row_of(target, rows_[slot], region);
+  }
+
+  Result<void> choose_grids(const WriteOptions& options) {
+    for (const Target& target : selection_.tensors) {
       CKPT_TRY(check_source(*selection_.source, selection_.tensor(target), tensor::decode_budget(options.max_memory)));
       CKPT_TRY_ASSIGN(Grid chosen, Grid::choose(selection_, target, options.grid));
-      const Grid& grid = grids_.emplace_back(std::move(chosen));
+      grids_.push_back(std::move(chosen));
+    }
+    CKPT_TRY_ASSIGN(rows_, plan_rows(selection_, grids_, options.mcore, notes));
+    for (size_t slot = 0; slot < rows_.size(); ++slot) {
+      if (!rows_[slot].empty()) grids_[slot] = Grid::regular(selection_.tensors[slot], rows_[slot]);
+    }
+    return {};
+  }
+
+  Result<void> add_tensors(const WriteOptions& options) {
+    CKPT_TRY(choose_grids(options));
+    for (uint32_t slot = 0; slot < selection_.tensors.size(); ++slot) {
+      const Target& target = selection_.tensors[slot];
+      const Grid& grid = grids_[slot];
       if (items_.size() + grid.size() > kMaxItems) {
         return Error(Code::kUsage, target.key, fmt::format("the checkpoint would have more than {} shards", kMaxItems))
             .with_hint("give a larger --shard-size");
@@ -129,7 +155,7 @@ class DistLayout : public tensor::Layout {
         Item item;
         item.subject = slot;
         item.piece = i;
-        item.length = tensor_record(target.dtype, grid.piece(selection_, target, i).shape).size();
+        item.length = tensor_record(target.dtype, stored_piece(slot, i).shape).size();
         items_.push_back(item);
       }
       payload_bytes += target.bytes();
@@ -217,15 +243,18 @@ class DistLayout : public tensor::Layout {
     MetadataWriter out(sink);
     for (size_t i = 0; i < selection_.tensors.size(); ++i) {
       const Target& target = selection_.tensors[i];
-      const Grid& grid = grids_[i];
-      auto piece = [&](size_t k) { return grid.piece(selection_, target, k); };
-      CKPT_TRY(out.tensor(target.key, target.dtype, target.shape, grid.size(), piece));
+      CKPT_TRY(out.tensor(target.key, target.dtype, stored_shape(i), grids_[i].size(), [&](size_t k) { return stored_piece(i, k); }));
     }
     for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
     CKPT_TRY(out.begin_places());
     for (size_t file = 0; file < data_files_; ++file) {
       for (size_t i = files[file].first; i < files[file].last; ++i) CKPT_TRY(write_place(out, items_[i], files[file].name));
     }
+    std::vector<std::pair<std::string, Shape>> originals;
+    for (size_t i = 0; i < rows_.size(); ++i) {
+      if (!rows_[i].empty()) originals.emplace_back(selection_.tensors[i].key, selection_.tensors[i].shape);
+    }
+    if (!originals.empty()) CKPT_TRY(out.original_shapes(originals));
     return out.finish();
   }
 
@@ -233,13 +262,14 @@ class DistLayout : public tensor::Layout {
     const Place place{file, item.offset, item.length};
     if (item.is_object) return out.object_place(object_target(item).key, place);
     const Target& target = selection_.tensors[item.subject];
-    return out.tensor_place(target.key, grids_[item.subject].piece(selection_, target, item.piece).offset, item.piece, place);
+    return out.tensor_place(target.key, stored_piece(item.subject, item.piece).offset, item.piece, place);
   }
 
   const Selection& selection_;
   bool megatron_;
-  std::vector<Grid> grids_;   ///< one per tensor
-  std::vector<Item> items_;   ///< tensors in order, then objects
+  std::vector<Grid> grids_;       ///< one per tensor
+  std::vector<RowCounts> rows_;   ///< one per tensor
+  std::vector<Item> items_;       ///< tensors in order, then objects
   size_t data_files_ = 0;
 };
 

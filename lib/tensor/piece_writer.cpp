@@ -19,7 +19,7 @@ namespace {
 // mapping beside it and 0.60 s for blocks of 1 MiB. So the kernel copies only what needs no CRC, and shares blocks where the
 // file system can.
 constexpr uint64_t kBlock = 256 << 10;
-constexpr uint64_t kRegionBlock = 1 << 20;  ///< gathered from several shards at once
+constexpr uint64_t kRegionBlock = 512 << 10;  ///< gathered from several shards at once
 constexpr uint64_t kGathered = 1 << 20;     ///< small pieces are written together
 constexpr uint64_t kWriteback = 32 << 20;   ///< writeback is started in steps of this
 constexpr uint64_t kMaxSlab = 64 << 20;
