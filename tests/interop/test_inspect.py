@@ -105,6 +105,30 @@ def test_a_difference_that_torch_makes_is_found(ckpt, tmp_path):
     ckpt("inspect", tmp_path / "one.pt", "--diff", tmp_path / "two", "--tolerance", "2e-4")
 
 
+def test_compressed_chunks_are_counted_cut_and_compared(ckpt, tmp_path):
+    import zarr
+
+    values = numpy.random.default_rng(5).normal(0, 1, (301, 47)).astype("f4")
+    for key, options in {"packed": {"chunks": (50, 9)}, "other": {"chunks": (64, 47)}, "plain": {"chunks": (301, 10), "compressor": None}}.items():
+        zarr.open(str(tmp_path / key), mode="w", shape=values.shape, dtype="f4", fill_value=3, **options)[:] = values
+    sparse = zarr.open(str(tmp_path / "sparse"), mode="w", shape=values.shape, chunks=(100, 47), dtype="f4", fill_value=3)
+    sparse[:100] = values[:100]
+    for key in ("packed", "plain", "other", "sparse"):
+        tensor, = ckpt.json("inspect", tmp_path / key, "--stats")["tensors"]
+        array = zarr.open(str(tmp_path / key), mode="r")[:]
+        check(tensor["stats"], torch.from_numpy(array))
+        raw = subprocess.run([CKPT, "cat", tmp_path / key, tensor["key"], "--slice", "45:260,3:-4"], capture_output=True, check=True).stdout
+        assert raw == array[45:260, 3:-4].tobytes()
+    for other, equal in (("plain", True), ("other", True), ("sparse", False)):
+        # An array's key is its folder's name.
+        same_name = tmp_path / f"with {other}" / "packed"
+        same_name.parent.mkdir()
+        (tmp_path / other).rename(same_name)
+        document = ckpt.json("inspect", tmp_path / "packed", "--diff", same_name, code=0 if equal else 1)
+        assert document["equal"] == equal and document["compared"] == 1
+        assert equal or document["diff"][0]["different"] == 201 * 47
+
+
 def megatron_checkpoints():
     path = FIXTURES / "generated-megatron" / "manifest.json"
     # torch_dist ones: the Megatron-Core that is installed reads no zarr any more.
