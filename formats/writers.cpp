@@ -8,6 +8,7 @@
 #include "formats/common_state.h"
 #include "formats/safetensors/writer.h"
 #include "formats/torch_dist/writer.h"
+#include "formats/torch_save/walker.h"
 #include "formats/torch_save/writer.h"
 #include "lib/base/io.h"
 
@@ -19,6 +20,7 @@ std::span<const Writer> writers() {
   static constexpr std::array kWriters = {
       Writer{"torch_dist", "Megatron's torch_dist; of a plain torch checkpoint the same without Megatron's files", {}, true, true,
              torch_dist::plan_torch_dist},
+      Writer{"dcp", "a plain torch distributed checkpoint, of any source", {}, true, true, torch_dist::plan_dcp},
       Writer{"safetensors", "one file, or shards with an index", kSafetensors, false, true, plan_safetensors},
       Writer{"torch", "one file of torch.save, nested as the keys were", kTorch, false, false, plan_torch_save},
   };
@@ -43,13 +45,16 @@ Error with_causes(Error error, std::vector<std::string> causes) {
 
 Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::string_view format) {
   std::vector<std::string> left;
-  if (selection.common && selection.source->common) {
-    CKPT_TRY_ASSIGN(const std::string common, common_state_json(*selection.source));
+  const tensor::Catalog& source = *selection.source;
+  if (selection.common && source.common && source.format == "torch_save") {
+    CKPT_TRY_ASSIGN(left, names_of_other_values(source));
+  } else if (selection.common && source.common) {
+    CKPT_TRY_ASSIGN(const std::string common, common_state_json(source));
     if (common != "{}") left.push_back("the common state (iteration, arguments, schedulers)");
   }
   for (const tensor::ObjectTarget& object : selection.objects) left.push_back(object.key);
   if (left.empty()) return {};
-  return with_causes(Error(Code::kUsage, selection.source->root.string(), fmt::format("holds what {} has no place for", format))
+  return with_causes(Error(Code::kUsage, source.root.string(), fmt::format("holds what {} has no place for", format))
                          .with_hint("leave it out with --tensors-only"),
                      std::move(left));
 }

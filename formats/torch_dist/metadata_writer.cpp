@@ -104,10 +104,24 @@ Result<void> MetadataWriter::object(const std::string& key) {
   return end_entry();
 }
 
-Result<void> MetadataWriter::begin_places() {
+Result<void> MetadataWriter::begin_places(const std::vector<std::pair<std::string_view, const tensor::KeyPath*>>& nested) {
   end_dict();
   out_.text("planner_data");
-  out_.none();
+  if (nested.empty()) out_.none();
+  else out_.empty_dict();
+  for (const auto& [key, path] : nested) {
+    begin_entry();
+    out_.text(key);
+    out_.mark();
+    for (const tensor::PathStep& step : *path) {
+      if (step.kind == tensor::PathStep::Kind::kName) out_.text(step.name);
+      else out_.signed_integer(step.number);
+    }
+    if (path->empty()) out_.text(key);
+    out_.tuple();
+    CKPT_TRY(end_entry());
+  }
+  end_dict();
   out_.text("storage_data");
   out_.empty_dict();
   return {};

@@ -70,13 +70,9 @@ Result<void> check_names(const Selection& selection, bool megatron) {
 
 class DistLayout : public tensor::Layout {
  public:
-  explicit DistLayout(const Selection& selection) : selection_(selection), megatron_(selection.source->format != "dcp") {}
+  DistLayout(const Selection& selection, bool megatron) : selection_(selection), megatron_(megatron) {}
 
   Result<void> plan(const WriteOptions& options) {
-    if (!megatron_) {
-      notes.push_back("a plain torch checkpoint: written without Megatron's metadata.json, and without the nesting of keys that "
-                      "torch's whole-checkpoint export uses (loading into a model does not need it)");
-    }
     CKPT_TRY(check_names(selection_, megatron_));
     CKPT_TRY(add_tensors(options));
     CKPT_TRY(add_objects());
@@ -214,8 +210,8 @@ class DistLayout : public tensor::Layout {
   Result<void> plan_common() {
     const Catalog& source = *selection_.source;
     if (!megatron_) {
-      if (!source.common || !selection_.common) return {};
-      return fail(Code::kUnsupported, source.root.string(), "a plain torch checkpoint has no place for its common state");
+      Selection common{selection_.source, {}, {}, selection_.common, {}};
+      return formats::refuse_what_is_no_tensor(common, "a plain torch checkpoint made of another format");
     }
     if (!source.common || !selection_.common) {
       notes.push_back(source.common ? "common.pt holds an empty dict: loaders want the file"
@@ -239,6 +235,23 @@ class DistLayout : public tensor::Layout {
     return out;
   }
 
+  /// Of a plain torch checkpoint whose source knows how its keys were nested.
+  std::vector<std::pair<std::string_view, const tensor::KeyPath*>> nested_keys() const {
+    static const tensor::KeyPath kFlat;
+    std::vector<std::pair<std::string_view, const tensor::KeyPath*>> out;
+    bool any = false;
+    auto add = [&](const std::string& key, const tensor::KeyPath& path) {
+      const bool leads = tensor::leads_to(path, key);
+      any = any || leads;
+      out.emplace_back(key, leads ? &path : &kFlat);
+    };
+    if (megatron_) return out;
+    for (const Target& target : selection_.tensors) add(target.key, selection_.tensor(target).path);
+    for (const ObjectTarget& target : selection_.objects) add(target.key, selection_.object(target).path);
+    if (!any) out.clear();
+    return out;
+  }
+
   Result<void> write_metadata(const OutputFile::Sink& sink) const {
     MetadataWriter out(sink);
     for (size_t i = 0; i < selection_.tensors.size(); ++i) {
@@ -246,7 +259,7 @@ class DistLayout : public tensor::Layout {
       CKPT_TRY(out.tensor(target.key, target.dtype, stored_shape(i), grids_[i].size(), [&](size_t k) { return stored_piece(i, k); }));
     }
     for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
-    CKPT_TRY(out.begin_places());
+    CKPT_TRY(out.begin_places(nested_keys()));
     for (size_t file = 0; file < data_files_; ++file) {
       for (size_t i = files[file].first; i < files[file].last; ++i) CKPT_TRY(write_place(out, items_[i], files[file].name));
     }
@@ -276,7 +289,13 @@ class DistLayout : public tensor::Layout {
 }  // namespace
 
 Result<std::unique_ptr<tensor::Layout>> plan_torch_dist(const Selection& selection, const WriteOptions& options) {
-  auto out = std::make_unique<DistLayout>(selection);
+  auto out = std::make_unique<DistLayout>(selection, selection.source->format != "dcp");
+  CKPT_TRY(out->plan(options));
+  return std::unique_ptr<tensor::Layout>(std::move(out));
+}
+
+Result<std::unique_ptr<tensor::Layout>> plan_dcp(const Selection& selection, const WriteOptions& options) {
+  auto out = std::make_unique<DistLayout>(selection, false);
   CKPT_TRY(out->plan(options));
   return std::unique_ptr<tensor::Layout>(std::move(out));
 }

@@ -7,6 +7,10 @@
 
 namespace ckpt::torch_dist {
 
+/// As Writer::plan. A plain torch checkpoint of any source: .metadata and .distcp files alone, with planner_data where the source
+/// knows how its keys were nested.
+Result<std::unique_ptr<tensor::Layout>> plan_dcp(const tensor::Selection& selection, const formats::WriteOptions& options);
+
 /// As Writer::plan. Objects of a Megatron checkpoint that are not lists of one element are wrapped.
 Result<std::unique_ptr<tensor::Layout>> plan_torch_dist(const tensor::Selection& selection, const formats::WriteOptions& options);
 

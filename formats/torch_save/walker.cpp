@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <set>
 
+#include "formats/torch_save/archive.h"
+
 namespace ckpt::formats {
 
 using pickle::Graph;
@@ -280,5 +282,15 @@ class Walker {
 }  // namespace
 
 Result<Walk> walk_state(const Graph& graph) { return Walker(graph).run(); }
+
+Result<std::vector<std::string>> names_of_other_values(const tensor::Catalog& catalog) {
+  const tensor::FileRange& where = *catalog.common;
+  CKPT_TRY_ASSIGN(UniqueFd fd, catalog.open_file(where.file));
+  CKPT_TRY_ASSIGN(const TorchFile file, read_torch_file(zip::ByteSource(fd.get(), where.offset, where.length, catalog.files[where.file].path)));
+  CKPT_TRY_ASSIGN(const auto walk, walk_state(file.graph));
+  std::vector<std::string> out;
+  for (const Found& found : walk.leaves) out.push_back(found.key);
+  return out;
+}
 
 }  // namespace ckpt::formats

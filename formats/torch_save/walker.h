@@ -27,4 +27,7 @@ struct Walk {
 /// that repeats itself without end.
 Result<Walk> walk_state(const pickle::Graph& graph);
 
+/// The names of the values of a torch.save file that are no tensors: what formats of tensors alone cannot hold.
+Result<std::vector<std::string>> names_of_other_values(const tensor::Catalog& catalog);
+
 }  // namespace ckpt::formats

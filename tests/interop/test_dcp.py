@@ -240,3 +240,17 @@ def test_safetensors_in_distcp_files(ckpt, tmp_path):
     loaded = load_tensors(ckpt.convert(tmp_path / "src", tmp_path / "dst"))
     assert all(same(loaded[k], state[k]) for k in "abs")
     ckpt("verify", tmp_path / "src")
+
+
+def test_a_nested_torch_save_becomes_a_distributed_checkpoint_and_comes_back(ckpt, tmp_path):
+    """planner_data: torch's own export nests the keys as they were."""
+    from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
+
+    state = {"model": {"a": torch.arange(6.0).reshape(2, 3), "b": [torch.ones(2), torch.zeros(3, dtype=torch.bfloat16)]}, "top": torch.tensor(5)}
+    torch.save(state, tmp_path / "state.pt")
+    ckpt("convert", tmp_path / "state.pt", tmp_path / "dcp", "--to", "dcp", "--verify")
+    dcp_to_torch_save(tmp_path / "dcp", tmp_path / "back.pt")
+    back = torch.load(tmp_path / "back.pt", weights_only=True)
+    assert same(back["model"]["a"], state["model"]["a"])
+    assert isinstance(back["model"]["b"], list) and all(same(x, y) for x, y in zip(back["model"]["b"], state["model"]["b"]))
+    assert same(back["top"], state["top"])
