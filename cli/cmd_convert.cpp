@@ -165,7 +165,7 @@ Command::Run add_convert(CLI::App& app) {
   ConvertOptions& o = *state;
   app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content")->required();
   app.add_option("DST", o.destination, "What to write: a folder, or a file by its name; it appears complete, or not at all")->required();
-  app.add_option("--to", o.request.to, "The format to write")->required()->check(CLI::IsMember(names_of_writers()));
+  app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", ")))->required()->check(CLI::IsMember(names_of_writers()));
   app.add_option("--from", o.request.from, "The format to read (default: auto)")->check(CLI::IsMember(names_of_formats()));
   add_selection(app, o);
   add_layout(app, o.request, o.grid);

@@ -90,7 +90,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from rm' -l force -r -d 'Also what a
 complete -c ckpt -n '__fish_seen_subcommand_from rm' -s n -l dry-run -r -d 'Say what would be removed, with sizes'
 complete -c ckpt -n __fish_use_subcommand -f -a convert -d 'The same tensors in another format, streamed'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -s h -l help -r -d 'Print this help'
-complete -c ckpt -n '__fish_seen_subcommand_from convert' -l to -x -a 'torch_dist dcp safetensors torch' -d 'The format to write'
+complete -c ckpt -n '__fish_seen_subcommand_from convert' -l to -x -a 'torch_dist dcp safetensors torch' -d 'The format to write: torch_dist, dcp, safetensors, torch'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l from -x -a 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy npy' -d 'The format to read (default: auto)'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l include -r -d 'Only keys that match one of these globs'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l exclude -r -d 'No keys that match one of these globs'

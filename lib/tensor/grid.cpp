@@ -9,10 +9,14 @@
 
 namespace ckpt::tensor {
 
+namespace {
+constexpr const char* kEverything = "**";
+}
+
 Result<GridRule> parse_grid_rule(const std::string& text) {
   const size_t equals = text.rfind('=');
   GridRule out;
-  out.glob = equals == std::string::npos ? "**" : text.substr(0, equals);
+  out.glob = equals == std::string::npos ? kEverything : text.substr(0, equals);
   std::string_view rest = std::string_view(text).substr(equals == std::string::npos ? 0 : equals + 1);
   for (;;) {
     uint64_t count = 0;
@@ -29,7 +33,7 @@ Result<GridRule> parse_grid_rule(const std::string& text) {
 Result<Grid> Grid::choose(const Selection& selection, const Target& target, const GridChoice& choice) {
   for (const GridRule& rule : choice.rules) {
     if (!glob_match(rule.glob, target.key)) continue;
-    for (size_t axis = target.shape.size(); axis < rule.counts.size(); ++axis) {
+    for (size_t axis = target.shape.size(); axis < rule.counts.size() && rule.glob != kEverything; ++axis) {
       if (rule.counts[axis] > 1) {
         return fail(Code::kUsage, target.key, fmt::format("has {} axes, and is to be cut along axis {}", target.shape.size(), axis));
       }

@@ -15,7 +15,7 @@ struct GridRule {
   std::string glob;
   Shape counts;
 };
-/// "GLOB=AxB" or "AxB" (for all). kUsage: anything else, a part count of 0.
+/// "GLOB=AxB" or "AxB" (for all, and tensors of fewer axes are cut along those that they have). kUsage: anything else, a part count of 0.
 Result<GridRule> parse_grid_rule(const std::string& text);
 
 /// What the user asked for, as to pieces: the first rule that matches, else the size, else the source's own pieces.

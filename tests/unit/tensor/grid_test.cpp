@@ -148,6 +148,7 @@ TEST_CASE("grid: a rule cuts along any axes as torch.chunk does, the first that 
   CHECK(Grid::choose(t.selection, t.target(), {{{"other", {3}}}, 0})->size() == 1);
   CHECK(Grid::choose(t.selection, t.target(), {{{"*", {1, 1, 2}}}, 0}).error().code == Code::kUsage);
   CHECK(Grid::choose(t.selection, t.target(), {{{"*", {7, 6, 1}}}, 0}));
+  CHECK(Grid::choose(t.selection, t.target(), {{{"**", {1, 1, 2}}}, 0})->size() == 1);
   for (const char* bad : {"", "=", "t=", "t=0", "t=2x", "t=x2", "t=2y3", "t=-1", "t=99999999999999999999"}) {
     CHECK_MESSAGE(!parse_grid_rule(bad), bad);
   }
