@@ -126,6 +126,7 @@ void add_selection(CLI::App& app, ConvertOptions& o) {
   app.add_option("--exclude", select.exclude, "No keys that match one of these globs")->allow_extra_args(false);
   app.add_flag("--tensors-only", select.tensors_only, "Leave out objects and the common state");
   app.add_flag("--no-optimizer", select.no_optimizer, "Leave out optimizer state");
+  app.add_flag("--unflatten", select.unflatten, "Refuse optimizer tensors whose original shapes are not known; the others get them anyway");
   app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group")->allow_extra_args(false);
   app.add_option("--map", o.map, "A file with a JSON object of old key to new key")->type_name("FILE");
   app.add_option("--dtype", o.dtypes, "GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost")

@@ -95,6 +95,7 @@ _ckpt() {
     convert:--exclude) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--tensors-only) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--no-optimizer) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    convert:--unflatten) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--rename) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--dtype) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -150,7 +151,7 @@ _ckpt() {
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
+    convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;

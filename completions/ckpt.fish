@@ -96,6 +96,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from convert' -l include -r -d 'Only
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l exclude -r -d 'No keys that match one of these globs'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l tensors-only -r -d 'Leave out objects and the common state'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l no-optimizer -r -d 'Leave out optimizer state'
+complete -c ckpt -n '__fish_seen_subcommand_from convert' -l unflatten -r -d 'Refuse optimizer tensors whose original shapes are not known; the others get them anyway'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l rename -r -d 'REGEX=REPLACEMENT, for every key; \\1 stands for a group'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l map -r -d 'A file with a JSON object of old key to new key'
 complete -c ckpt -n '__fish_seen_subcommand_from convert' -l dtype -r -d 'GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost'

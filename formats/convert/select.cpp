@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <unordered_map>
 
+#include "formats/torch_dist/reformulated.h"
 #include "formats/writers.h"
 #include "lib/base/text.h"
 #include "lib/tensor/elements.h"
@@ -168,6 +169,28 @@ Result<void> apply_dtype(const SelectRequest& request, const std::string& key, T
   return {};
 }
 
+/// Flattened optimizer tensors get their shapes back as they are read, where these are known. Those that are left are told by
+/// their keys: Megatron's bucket space, whose buffers belong to one parallel layout; rows whose original shape is lost.
+Result<void> check_unflattened(const tensor::Selection& selection) {
+  std::unordered_map<std::string_view, const tensor::Tensor*> by_key;
+  for (const tensor::Tensor& tensor : selection.source->tensors) by_key.emplace(tensor.key, &tensor);
+  std::vector<std::string> flat;
+  for (const Target& target : selection.tensors) {
+    const tensor::Tensor& tensor = selection.tensor(target);
+    const auto model_key = model_key_of(tensor.key);
+    const auto model = model_key ? by_key.find(*model_key) : by_key.end();
+    if (tensor.key.find(".gbuf_idx_") != std::string::npos) {
+      flat.push_back(tensor.key + ": is a buffer of one parallel layout, and nothing says which parameters lie where in it");
+    } else if (model != by_key.end() && model->second->shape != tensor.shape) {
+      flat.push_back(fmt::format("{}: has the shape {}, its parameter {}", tensor.key, fmt::join(tensor.shape, "x"), fmt::join(model->second->shape, "x")));
+    }
+  }
+  if (flat.empty()) return {};
+  return with_causes(Error(Code::kUnsupported, selection.source->root.string(), "holds optimizer tensors whose original shapes are not known")
+                         .with_hint("leave them out with --no-optimizer"),
+                     std::move(flat));
+}
+
 template <class T>
 void sort_by_key(std::vector<T>& of) {
   std::stable_sort(of.begin(), of.end(), [](const T& a, const T& b) { return a.key < b.key; });
@@ -225,6 +248,7 @@ Result<Selected> select(const tensor::Catalog& catalog, const SelectRequest& req
   sort_by_key(selection.tensors);
   sort_by_key(selection.objects);
   CKPT_TRY(check_collisions(selection));
+  if (request.unflatten) CKPT_TRY(check_unflattened(selection));
   return out;
 }
 

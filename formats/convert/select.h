@@ -19,6 +19,7 @@ struct SelectRequest {
   std::string map;                                            ///< a JSON object, old key to new; before the renames. Empty: none
   std::vector<std::pair<std::string, tensor::DType>> dtypes;  ///< glob, type
   std::vector<std::string> shapes;                            ///< "GLOB=AxB", "_" for a length that stays
+  bool unflatten = false;                                     ///< refuse optimizer tensors that are flattened still
   bool allow_shape_mismatch = false;                          ///< without it a shape that differs from the source's is refused
 };
 

@@ -108,3 +108,19 @@ TEST_CASE("select: types and shapes are given by the source's names, each change
   REQUIRE(selected->selection.notes.size() == 1);
   CHECK(selected->selection.notes[0].find("4x6 became 4x8") != std::string::npos);
 }
+
+TEST_CASE("select: --unflatten refuses what is flattened still") {
+  tensor::Catalog source = catalog();
+  SelectRequest request;
+  request.unflatten = true;
+  for (tensor::Tensor& t : source.tensors) t.key = t.key == "other" ? "a.gbuf_idx_0.b" : t.key;
+  auto selected = select(source, request);
+  REQUIRE_FALSE(selected);
+  CHECK(selected.error().code == Code::kUnsupported);
+  CHECK(selected.error().causes.size() == 1);
+  source.tensors[3].shape = {1, 2, 12};  // optimizer.state.exp_avg.model.a.weight
+  CHECK(select(source, request).error().causes.size() == 2);
+  request.no_optimizer = true;
+  request.exclude = {"a.**"};
+  CHECK(select(source, request));
+}
