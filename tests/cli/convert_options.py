@@ -130,6 +130,20 @@ class Options(unittest.TestCase):
         self.call("--shard-grid", "2x2", code=2)  # safetensors has no pieces
         self.call("--shard-grid", "**=x", code=2, target=self.work / "no", to="torch_dist")
 
+    def test_any_grid_of_ranks_becomes_any_other(self):
+        """Megatron's guide saves 128 elements at W ranks and loads them at V; then grids drawn by chance, along all axes."""
+        cases = [({"x": np.arange(128, dtype="f4")}, f"{w}", f"{v}") for w in (1, 2, 4, 8) for v in (1, 2, 4, 8) if w != v]
+        for _ in range(12):
+            shape = tuple(self.random.integers(1, 12, self.random.integers(1, 4)))
+            first, second = ("x".join(str(self.random.integers(1, n + 2)) for n in shape) for _ in range(2))
+            cases.append(({"x": self.random.standard_normal(shape).astype("f4")}, first, second))
+        for tensors, first, second in cases:
+            write_safetensors(self.source, tensors)
+            for target, source, grid in ((self.work / "w", self.source, first), (self.work / "v", self.work / "w", second)):
+                self.call("--shard-grid", grid, "--force", source=source, target=target, to="dcp")
+            self.call("--force", source=self.work / "v")
+            np.testing.assert_array_equal(read_safetensors(self.target)[0]["x"], tensors["x"], f"{first} to {second}")
+
     def test_shards_have_an_index_and_stay_below_the_size(self):
         folder = self.work / "folder"
         self.call("--file-size", "300B", target=folder)
