@@ -1,5 +1,7 @@
 #include <doctest/doctest.h>
 
+#include "formats/pickle/emit.h"
+#include "formats/pickle/render.h"
 #include "formats/pickle/rewrap.h"
 #include "formats/pickle/writer.h"
 
@@ -83,4 +85,50 @@ TEST_CASE("rewrap: a pickle cut at any byte, followed by bytes or of protocol 0 
   CHECK_FALSE(pickle::wrap_in_list("(lp0\n."));
   CHECK_FALSE(pickle::wrap_in_list("\x80\x02\x82\x01."));             // extension registry
   CHECK_FALSE(pickle::wrap_in_list("\x80\x02X\xff\xff\xff\xffz."));   // a length past the end
+}
+
+namespace {
+
+using namespace ckpt::pickle;
+
+/// The JSON of a pickle, and of what is written again from its graph.
+std::pair<std::string, std::string> twice(const std::string& data) {
+  auto graph = parse(as_bytes(data));
+  REQUIRE(graph);
+  Writer out;
+  Emitter emitter(out, *graph, [](NodeId) { return Result<void>(); });
+  auto done = emitter.emit(graph->root());
+  if (!done) return {"refused", done.error().message};
+  out.stop();
+  const std::string text = out.take();
+  auto again = parse(as_bytes(text));
+  REQUIRE_MESSAGE(again, (again ? "" : again.error().text()));
+  RenderOptions options;
+  options.indent = false;
+  return {to_json(*graph, graph->root(), options), to_json(*again, again->root(), options)};
+}
+
+}  // namespace
+
+TEST_CASE("pickle: what is written again from a graph builds the same, shared and cyclic parts included") {
+  using namespace std::string_literals;
+  const std::string samples[] = {
+      "\x80\x02}(X\x01\x00\x00\x00""aK\x01X\x01\x00\x00\x00""bJ\xff\xff\xff\xffX\x01\x00\x00\x00""cG?\xf0\x00\x00\x00\x00\x00\x00u."s,
+      "\x80\x02]q\x00(]q\x01h\x01h\x00N\x88\x89)e."s,                                        // a list twice, and the outer one in itself
+      "\x80\x04\x8f(K\x01K\x02\x90."s, "\x80\x04(K\x01\x91."s,                                  // a set, a frozenset
+      "\x80\x02\x8a\x0a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a."s,                              // an integer past 64 bits
+      "\x80\x02""cargparse\nNamespace\n)\x81}X\x01\x00\x00\x00xK\x05sb."s,                        // NEWOBJ, BUILD
+      "\x80\x02""ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00xK\x05u."s,                         // items of an object
+  };
+  for (const std::string& sample : samples) {
+    auto [before, after] = twice(sample);
+    if (sample[1] == 2) CHECK(before == after);
+    CHECK(before != "refused");
+  }
+  CHECK(twice("\x80\x04\x96\x02\x00\x00\x00\x00\x00\x00\x00hi."s).first != "refused");
+  std::string deep = "\x80\x02";
+  for (int i = 0; i < 600; ++i) deep += ']';
+  deep += "K\x01";
+  for (int i = 0; i < 600; ++i) deep += 'a';
+  CHECK(twice(deep + ".").second.find("deep") != std::string::npos);
 }
