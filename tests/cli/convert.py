@@ -196,6 +196,16 @@ class Convert(unittest.TestCase):
         self.assertEqual(process.returncode, 0)
         self.assertLess(usage.ru_maxrss, 64 << 10)  # KiB
 
+    def test_a_shard_too_large_for_one_worker_is_written_by_several_with_one_checksum(self):
+        source = self.work / "source"
+        make(source, "--mib", "400", "--tensors", "1")
+        self.call(source, self.target, "--to", "torch_dist", "--files", "1", "-j", "3", "--no-sync", "--verify")
+        done = subprocess.run([CKPT, "verify", "--strict", self.target], capture_output=True, text=True)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        alone = self.work / "alone"
+        self.call(source, alone, "--to", "torch_dist", "--files", "1", "-j", "1", "--no-sync")
+        subprocess.run(["diff", "-r", self.target, alone], check=True)
+
     def test_a_checkpoint_without_tensors_converts(self):
         source = self.work / "source"
         source.mkdir()
