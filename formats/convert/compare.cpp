@@ -16,6 +16,7 @@ using tensor::Target;
 using tensor::Tensor;
 
 constexpr uint64_t kBlock = 4 << 20;
+constexpr uint64_t kEncodedBlock = 32 << 20;  ///< each block decodes all shards that it touches
 
 const Tensor* find(const tensor::Catalog& catalog, const std::string& key) {
   auto at = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), key, [](const Tensor& t, const std::string& k) { return t.key < k; });
@@ -33,7 +34,9 @@ struct Both {
 Result<void> compare_tensor(Both& both, const Target& target, const Tensor& tensor) {
   tensor::TargetReader from(both.selection, both.source_files);
   tensor::RegionReader to(both.written, both.written_files);
-  tensor::RowMajorBlocks blocks(tensor, kBlock);
+  const bool encoded = tensor::decode_memory(both.selection.tensor(target)) > 0 || tensor::decode_memory(tensor) > 0;
+  const uint64_t limit = encoded ? tensor::block_bytes(both.selection, target, target.shape, kEncodedBlock) : kBlock;
+  tensor::RowMajorBlocks blocks(tensor, limit);
   std::vector<std::byte> wanted, found;
   while (auto block = blocks.next()) {
     CKPT_TRY(both.cancel.check());

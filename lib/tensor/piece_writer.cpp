@@ -202,7 +202,7 @@ Result<uint32_t> PieceWriter::copy_region(const Part& part, const Region& region
     CKPT_TRY(put(block_, to));
     return crc;
   }
-  RowMajorBlocks blocks(region.shape, item, slab);
+  RowMajorBlocks blocks(region.shape, item, block_bytes(state_.selection, *part.target, region.shape, slab));
   while (auto block = blocks.next()) {
     CKPT_TRY(state_.control.cancel.check());
     const uint64_t size = element_count(block->shape).value_or(0) * item;

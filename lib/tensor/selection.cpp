@@ -116,6 +116,16 @@ uint64_t decode_budget(uint64_t max_memory) {
   return max_memory > 2 * kProgramMemory ? max_memory - kProgramMemory : max_memory / 2;
 }
 
+uint64_t block_bytes(const Selection& selection, const Target& target, const Shape& region, uint64_t limit) {
+  const Tensor& tensor = selection.tensor(target);
+  if (region.empty() || tensor.shards.empty() || tensor.shards[0].encoding != Encoding::kEncoded) return limit;
+  const uint64_t rows = stored_shape(tensor.shards[0])[0];
+  uint64_t row = item_size(target.dtype);
+  for (size_t axis = 1; axis < region.size(); ++axis) row *= region[axis];
+  if (rows == 0 || row == 0 || rows > limit / row) return limit;
+  return limit / row / rows * rows * row;
+}
+
 Result<void> TargetReader::read(const Target& target, const Region& region, MutableByteSpan out) {
   const Tensor& tensor = selection_.tensor(target);
   if (tensor.dtype == target.dtype) return read_stored(target, region, out);

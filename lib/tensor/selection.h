@@ -51,6 +51,10 @@ uint64_t decode_memory(const Tensor& tensor);
 /// What of a limit for the whole process may hold encoded shards: the rest is buffers, the plan and the program.
 uint64_t decode_budget(uint64_t max_memory);
 
+/// At most `limit` bytes, for blocks of whole rows of the region: as many rows as whole encoded shards have, so that two blocks do
+/// not decode the same one. `limit` itself where nothing is encoded or a row of shards is larger.
+uint64_t block_bytes(const Selection& selection, const Target& target, const Shape& region, uint64_t limit);
+
 /// One per thread; both must outlive it.
 class TargetReader {
  public:

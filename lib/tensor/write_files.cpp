@@ -66,7 +66,7 @@ struct Unit {
 };
 
 /// The tensor part in stretches of about kUnit; none where it is not worth it or must stay whole.
-Result<std::optional<Split>> split(const Layout& layout, size_t index) {
+Result<std::optional<Split>> split(const Layout& layout, const Selection& selection, size_t index) {
   if (layout.piece_size(index) < 2 * kUnit) return std::optional<Split>();
   Split out;
   CKPT_TRY_ASSIGN(out.piece, layout.piece(index));
@@ -74,7 +74,7 @@ Result<std::optional<Split>> split(const Layout& layout, size_t index) {
   for (const Part& part : out.piece.parts) {
     if (part.target != nullptr && (part.padded.empty() || part.padded == part.region.shape)) {
       const uint32_t item = item_size(part.target->dtype);
-      RowMajorBlocks blocks(part.region.shape, item, kUnit);
+      RowMajorBlocks blocks(part.region.shape, item, block_bytes(selection, *part.target, part.region.shape, kUnit));
       for (uint64_t to = at; auto block = blocks.next();) {
         for (size_t axis = 0; axis < block->offset.size(); ++axis) block->offset[axis] += part.region.offset[axis];
         const uint64_t bytes = element_count(block->shape).value_or(0) * item;
@@ -107,7 +107,7 @@ class FilesWriter {
         bytes = 0;
       };
       for (size_t i = open.file->first; i < open.file->last; ++i) {
-        CKPT_TRY_ASSIGN(std::optional<Split> large, split(layout, i));
+        CKPT_TRY_ASSIGN(std::optional<Split> large, split(layout, state_.selection, i));
         if (large) {
           close(i);
           Split& kept = splits_.emplace_back(std::move(*large));
