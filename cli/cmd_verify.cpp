@@ -2,71 +2,159 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <nlohmann/json.hpp>
+#include <charconv>
 
 #include "cli/command.h"
 #include "cli/verify_image.h"
-#include "formats/verify.h"
+#include "cli/verify_report.h"
+#include "formats/verify/verify.h"
 #include "lib/base/clock.h"
-#include "lib/base/json_text.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
 
+namespace fs = std::filesystem;
+
 namespace {
 
 struct VerifyCommand {
   std::string path;
-  bool strict = false;
+  std::string against, manifest, write_manifest, hash = "xxh3-128";
+  std::string part, sample;
+  uint64_t seed = 0;
+  bool strict = false, tensor_hashes = false, globals = false;
+
+  bool for_models_only() const {
+    return strict || tensor_hashes || globals || !against.empty() || !manifest.empty() || !write_manifest.empty() || !part.empty() || !sample.empty();
+  }
 };
 
-void print_findings(Console& out, const std::vector<tensor::Finding>& findings) {
-  for (const tensor::Finding& f : findings) {
-    out.data(std::string(f.warning ? "warning: " : "damaged: ") + escape_for_terminal(f.text()) + "\n");
-  }
+std::optional<uint64_t> whole_number(std::string_view text) {
+  uint64_t out = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), out);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return out;
 }
 
-void print_json(Console& out, const VerifyCommand& command, const tensor::Catalog& catalog, const formats::VerifyReport& report,
-                bool ok, uint64_t us) {
-  std::string text = "{\"schema\": \"ckpt.verify/1\", \"kind\": \"model\", \"path\": " + json_string(command.path) +
-                     ", \"format\": " + json_string(catalog.format) +
-                     fmt::format(", \"ok\": {}, \"tensors\": {}, \"objects\": {}, \"bytes_read\": {}, \"records\": {}, \"hashes\": {}, "
-                                 "\"duration_us\": {},\n\"findings\": [",
-                                 ok, catalog.tensors.size(), catalog.objects.size(), report.bytes_read, report.records, report.hashes, us);
-  const char* separator = "\n  ";
-  for (const tensor::Finding& f : report.findings) {
-    text += fmt::format("{}{{\"severity\": \"{}\", \"key\": {}, \"file\": {}, \"offset\": {}, \"message\": {}}}", separator,
-                        f.warning ? "warning" : "damage", json_string(f.key), json_string(f.file),
-                        f.offset ? std::to_string(*f.offset) : "null", json_string(f.message));
-    separator = ",\n  ";
+/// `--part 2/8`, `--sample 5%` or `--sample 1000`.
+Result<formats::Selection> selection(const VerifyCommand& command) {
+  formats::Selection out;
+  out.seed = command.seed;
+  if (!command.part.empty()) {
+    const size_t slash = command.part.find('/');
+    auto part = whole_number(std::string_view(command.part).substr(0, slash));
+    auto parts = slash == std::string::npos ? std::nullopt : whole_number(std::string_view(command.part).substr(slash + 1));
+    if (!part || !parts || *part < 1 || *part > *parts) return fail(Code::kUsage, command.part, "--part wants N/T with N from 1 to T");
+    out.part = *part, out.parts = *parts;
   }
-  out.data(text + "]}\n");
+  if (command.sample.empty()) return out;
+  if (command.sample.back() == '%') {
+    double percent = 0;
+    const char* end = command.sample.data() + command.sample.size() - 1;
+    auto [stop, error] = std::from_chars(command.sample.data(), end, percent);
+    if (error == std::errc() && stop == end && percent > 0 && percent <= 100) out.percent = percent;
+  } else {
+    out.count = whole_number(command.sample);
+  }
+  if (!out.percent && (!out.count || *out.count == 0)) return fail(Code::kUsage, command.sample, "--sample wants a share such as 5%, or a number of pieces");
+  return out;
+}
+
+/// Hashes are written of what is there: a checkpoint that is not sound gets no manifest.
+Result<void> make_manifest(Context& context, const VerifyCommand& command, const tensor::Catalog& catalog) {
+  const fs::path path = command.write_manifest == "default" ? formats::default_manifest_path(catalog.root) : fs::path(command.write_manifest);
+  formats::ManifestOptions options;
+  options.hash = *formats::hash_from_name(command.hash);
+  options.tensors = command.tensor_hashes;
+  CKPT_TRY_ASSIGN(formats::Manifest manifest, formats::make_manifest(catalog, path, options, context.progress, context.cancel));
+  CKPT_TRY(formats::write_manifest(manifest, path));
+  context.out.info(fmt::format("{}: {} of {} files{}", escape_for_terminal(path.string()), command.hash, manifest.files.size(),
+                               options.tensors ? fmt::format(" and {} tensors", manifest.tensors.size()) : ""));
+  return {};
+}
+
+/// The manifest to compare with: the one that is named, or the checkpoint's own. Nothing: there is none.
+Result<std::optional<formats::Manifest>> find_manifest(const VerifyCommand& command, const fs::path& root) {
+  if (!command.write_manifest.empty()) return std::optional<formats::Manifest>();
+  const bool named = !command.manifest.empty();
+  auto manifest = formats::read_manifest(named && command.manifest != "default" ? fs::path(command.manifest) : formats::default_manifest_path(root));
+  if (manifest) {
+    if (command.tensor_hashes && manifest->tensors.empty()) return fail(Code::kUsage, manifest->name, "has no hashes of tensors: --write-manifest --tensor-hashes makes them");
+    return std::optional(std::move(*manifest));
+  }
+  if (!named && manifest.error().code == Code::kNotFound) {
+    if (command.tensor_hashes) return fail(Code::kUsage, command.path, "--tensor-hashes wants a manifest to compare with, or to be written");
+    return std::optional<formats::Manifest>();
+  }
+  return std::move(manifest).error();
+}
+
+Result<tensor::Catalog> open(const std::string& path) {
+  formats::ReadOptions options;
+  options.tolerate_damage = true;
+  return formats::open_checkpoint(path, options);
+}
+
+Result<void> conclude(Context& context, const VerifyCommand& command, const VerifyOutcome& outcome) {
+  const auto& findings = outcome.report.findings;
+  const auto damage = std::count_if(findings.begin(), findings.end(), [](const auto& f) { return !f.warning; });
+  if (context.out.json()) print_verify_json(context.out, outcome, damage == 0);
+  else print_verify_findings(context.out, outcome, command.globals);
+  const bool sound = std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
+  if (damage != 0) {
+    return fail(Code::kAnswerNo, command.path, fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
+  }
+  context.out.info(verify_summary(outcome));
+  return {};
+}
+
+/// What cannot be opened as a checkpoint: damaged, or a file whose pickles can be judged all the same.
+Result<void> verify_unopened(Context& context, const VerifyCommand& command, const Error& error, VerifyOutcome outcome) {
+  std::error_code ec;
+  const bool judged = error.code == Code::kAnswerNo || error.code == Code::kUnsupported;
+  auto scanned = judged && fs::is_regular_file(command.path, ec) ? formats::scan_file(command.path, command.strict) : std::nullopt;
+  if (!scanned && error.code != Code::kAnswerNo) return error;
+  if (scanned) {
+    outcome.report = std::move(*scanned);
+    outcome.format = "pickle";
+  }
+  if (error.code == Code::kAnswerNo) outcome.report.findings.push_back({"", error.subject, std::nullopt, error.message, false});
+  for (const std::string& cause : error.causes) outcome.report.findings.push_back({"", "", std::nullopt, cause, false});
+  return conclude(context, command, outcome);
 }
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
-  if (store::ImageReader::looks_like_image(command.path)) return verify_image(context, command.path);
-  Stopwatch watch;
-  formats::ReadOptions options;
-  options.tolerate_damage = true;
-  auto catalog = formats::open_checkpoint(command.path, options);
-  formats::VerifyReport report;
-  if (!catalog) {
-    if (catalog.error().code != Code::kAnswerNo) return std::move(catalog).error();
-    report.findings.push_back({"", catalog.error().subject, std::nullopt, catalog.error().message, false});
-    catalog = tensor::Catalog();
-  } else {
-    CKPT_TRY_ASSIGN(report, formats::verify(*catalog, command.strict, context.progress, context.cancel));
+  CKPT_TRY_ASSIGN(formats::Selection chosen, selection(command));
+  if (!formats::hash_from_name(command.hash)) return fail(Code::kUsage, command.hash, "--hash is xxh3-128 or sha256");
+  if (!command.write_manifest.empty() && (!command.part.empty() || !command.sample.empty())) {
+    return fail(Code::kUsage, command.write_manifest, "a manifest is written of the whole: --part and --sample do not go with it");
   }
-  const auto damage = std::count_if(report.findings.begin(), report.findings.end(), [](const auto& f) { return !f.warning; });
-  const uint64_t us = watch.elapsed_us();
-  if (context.out.json()) print_json(context.out, command, *catalog, report, damage == 0, us);
-  else print_findings(context.out, report.findings);
-  if (damage != 0) return fail(Code::kAnswerNo, command.path, fmt::format("damaged: {} finding{}", damage, damage == 1 ? "" : "s"));
-  context.out.info(fmt::format("{} is sound: {} tensors, {} objects, {} read in {}, {} CRCs and {} hashes compared", catalog->format,
-                               catalog->tensors.size(), catalog->objects.size(), human_bytes(report.bytes_read), human_us(us),
-                               report.records, report.hashes));
-  return {};
+  if (store::ImageReader::looks_like_image(command.path)) {
+    if (command.for_models_only()) return fail(Code::kUsage, command.path, "is a process image: its chunks are all checked, no flag changes that");
+    return verify_image(context, command.path);
+  }
+  Stopwatch watch;
+  VerifyOutcome outcome;
+  outcome.path = command.path;
+  auto catalog = open(command.path);
+  if (!catalog) return verify_unopened(context, command, catalog.error(), std::move(outcome));
+  outcome.format = catalog->format, outcome.tensors = catalog->tensors.size(), outcome.objects = catalog->objects.size();
+  CKPT_TRY_ASSIGN(std::optional<formats::Manifest> manifest, find_manifest(command, catalog->root));
+  formats::VerifyOptions options;
+  options.strict = command.strict;
+  options.selection = chosen;
+  options.tensor_hashes = command.tensor_hashes && manifest;
+  options.manifest = manifest ? &*manifest : nullptr;
+  std::optional<tensor::Catalog> other;
+  if (!command.against.empty()) {
+    CKPT_TRY_ASSIGN(other, open(command.against));
+    options.against = &*other;
+  }
+  CKPT_TRY_ASSIGN(outcome.report, formats::verify(*catalog, options, context.progress, context.cancel));
+  outcome.us = watch.elapsed_us();
+  CKPT_TRY(conclude(context, command, outcome));
+  return command.write_manifest.empty() ? Result<void>() : make_manifest(context, command, *catalog);
 }
 
 }  // namespace
@@ -74,7 +162,17 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 Command::Run add_verify(CLI::App& app) {
   auto command = std::make_shared<VerifyCommand>();
   app.add_option("path", command->path, "A model checkpoint or a process image")->type_name("PATH")->required();
-  app.add_flag("--strict", command->strict, "Damage, not warnings: zip records whose CRC differs; parameters without their optimizer state, or the reverse");
+  app.add_option("--against", command->against, "Compare every tensor, bit for bit, with another checkpoint of whatever format")->type_name("PATH");
+  app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own")->type_name("FILE");
+  app.add_option("--write-manifest", command->write_manifest, "Write the hashes of a sound checkpoint to FILE; default: into its folder")
+      ->type_name("FILE|default");
+  app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256")->type_name("HASH")->capture_default_str();
+  app.add_flag("--tensor-hashes", command->tensor_hashes, "Hashes of the tensors: written beside the files', or compared instead of them");
+  app.add_option("--part", command->part, "Do part N of T: the reading is split over machines")->type_name("N/T");
+  app.add_option("--sample", command->sample, "Read only a share of the pieces, or so many of them")->type_name("PERCENT%|N");
+  app.add_option("--seed", command->seed, "Draw another sample")->type_name("NUMBER")->capture_default_str();
+  app.add_flag("--globals", command->globals, "List every name that loading the pickles would import, and its verdict");
+  app.add_flag("--strict", command->strict, "What is odd is damage: CRCs that differ, bytes and files that nothing refers to, unknown names in pickles, parameters without optimizer state");
   return [command](Context& context) { return run_verify(context, *command); };
 }
 

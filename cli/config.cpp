@@ -1,5 +1,7 @@
 #include "cli/config.h"
 
+#include <fcntl.h>
+
 #include <fmt/format.h>
 
 #include <cstdlib>
@@ -61,7 +63,9 @@ CLI::App* owner_of(CLI::App& app, const std::string& section) {
 }
 
 Result<void> apply_file(CLI::App& app, const ConfigPath& config) {
-  auto text = io::read_file(config.path, kMaxConfigBytes);
+  // Whoever names a pipe here means it.
+  auto file = io::open_file(config.path, O_RDONLY);
+  auto text = file ? io::read_all(file->get(), kMaxConfigBytes, config.path) : Result<std::string>(file.error());
   if (!text) {
     // Nobody asked for the default one: where it cannot be read (HOME is another user's, under su) there is none.
     bool absent = text.error().code == Code::kNotFound || text.error().code == Code::kPermission;

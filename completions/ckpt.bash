@@ -134,6 +134,15 @@ _ckpt() {
     inspect:--reverse) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--columns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:-h|verify:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--against) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--manifest) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--write-manifest) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--hash) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--tensor-hashes) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--part) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--seed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--globals) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--strict) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:-h|load-metadata:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -154,7 +163,7 @@ _ckpt() {
     convert) words='-h --help --to --from --include --exclude --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
-    verify) words='-h --help --strict --version -h --help --json --progress --color -q --quiet' ;;
+    verify) words='-h --help --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --strict --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --key --common --plan --rank --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
   esac

@@ -3,7 +3,9 @@
 #include <charconv>
 #include <cmath>
 #include <map>
+#include <unordered_map>
 
+#include "formats/pickle/escapes.h"
 #include "formats/pickle/pickle.h"
 #include "lib/base/checked.h"
 
@@ -25,13 +27,20 @@ enum Op : uint8_t {
   READONLY_BUFFER = 0x98,
 };
 
+constexpr size_t kMaxName = 4096;      ///< of a module or an attribute: names are compared at every use
+constexpr size_t kMaxChanged = 1000;
+
+/// What stands for a global whose name is only known once code has run.
+constexpr struct { std::string_view module = "?", name = "<computed>"; } kComputed;
+
 }  // namespace
 
 /// Runs one pickle. Every operation returns false after it set `why_`; nothing it is fed can make it read outside the pickle
 /// or use more memory than a fixed multiple of the pickle's size.
 class Machine {
  public:
-  Machine(ByteSpan data, const Limits& limits) : reader_(data), limits_(limits) {
+  /// `loose`: as a Python that runs anything would take it, see parse_loosely.
+  Machine(ByteSpan data, const Limits& limits, bool loose = false) : reader_(data), limits_(limits), loose_(loose) {
     graph_.data_ = data;
     // One node for about seven bytes is what torch's and Megatron's metadata come to. What is reserved and not used is
     // never touched; what would have to grow is copied, which took a third of the time.
@@ -44,9 +53,26 @@ class Machine {
   }
 
   Result<Graph> run() {
+    CKPT_TRY(execute());
+    return std::move(graph_);
+  }
+
+  LooseGraph run_loosely() {
+    LooseGraph out;
+    if (auto done = execute(); !done) out.stopped = done.error().message;
+    graph_.consumed_ = reader_.position();
+    out.graph = std::move(graph_);
+    out.changed = std::move(changed_);
+    return out;
+  }
+
+ private:
+  using Node = Graph::Node;
+
+  Result<void> execute() {
     if (data_size_ > limits_.bytes) return fail(Code::kAnswerNo, "", "the pickle is larger than the limit");
     for (uint64_t count = 0; !stopped_; ++count) {
-      size_t at = reader_.position();
+      const size_t at = at_ = reader_.position();
       auto op = reader_.read<uint8_t>();
       if (!op) return fail(Code::kAnswerNo, "", "the pickle is truncated at byte " + std::to_string(at));
       if (count >= limits_.opcodes || graph_.nodes_.size() >= limits_.nodes) {
@@ -57,11 +83,8 @@ class Machine {
       }
     }
     graph_.consumed_ = reader_.position();
-    return std::move(graph_);
+    return {};
   }
-
- private:
-  using Node = Graph::Node;
 
   bool bad(const char* why) {
     why_ = why;
@@ -199,7 +222,12 @@ class Machine {
       if (n != 0) extra.pairs = pairs;
       return extend(extra.first, extra.count, extra.capacity, n);
     }
-    if (node.kind != kind) return bad("items for something that cannot take them");
+    if (node.kind != kind) {
+      if (!loose_) return bad("items for something that cannot take them");
+      changes(target);
+      stack_.resize(stack_.size() - n);
+      return true;
+    }
     return extend(node.range.first, node.size, node.range.capacity, n);
   }
   bool add_marked_items(Kind kind) {
@@ -210,6 +238,12 @@ class Machine {
   // --- memo ------------------------------------------------------------------------------------------------------------
   bool put(uint64_t index) {
     if (!has(1)) return false;
+    if (loose_) {
+      if (loose_memo_.size() >= limits_.memo) return bad("the memo is larger than the limit");
+      loose_memo_[index] = stack_.back();
+      memo_count_ = loose_memo_.size();
+      return true;
+    }
     // An honest index is below the number of operations, which is below the number of bytes.
     if (index >= limits_.memo || index >= data_size_) return bad("a memo index is out of range");
     if (index == memo_.size()) memo_.push_back(kNoNode);
@@ -219,14 +253,22 @@ class Machine {
     return true;
   }
   bool get(uint64_t index) {
+    if (loose_) {
+      auto found = loose_memo_.find(index);
+      return found != loose_memo_.end() ? push(found->second) : bad("a memo entry is missing");
+    }
     if (index >= memo_.size() || memo_[index] == kNoNode) return bad("a memo entry is missing");
     return push(memo_[index]);
   }
 
   // --- names and calls -------------------------------------------------------------------------------------------------
   bool push_global(std::string_view module, std::string_view name) {
+    if (module.size() > kMaxName || name.size() > kMaxName) {
+      if (!loose_) return bad("a global with an overlong name");
+      module = kComputed.module, name = kComputed.name;
+    }
     auto [it, added] = known_.try_emplace({module, name}, static_cast<uint32_t>(graph_.globals_.size()));
-    if (added) graph_.globals_.push_back({module, name, meaning_of(module, name)});
+    if (added) graph_.globals_.push_back({module, name, meaning_of(module, name), at_});
     Node node;
     node.kind = Kind::kGlobal;
     node.size = it->second;
@@ -235,17 +277,22 @@ class Machine {
   bool stack_global() {
     if (!has(2)) return false;
     auto name = graph_.as_str(pop()), module = graph_.as_str(pop());
-    if (!name || !module) return bad("a global whose name is not text");
-    return push_global(*module, *name);
+    if (name && module) return push_global(*module, *name);
+    return loose_ ? push_global(kComputed.module, kComputed.name) : bad("a global whose name is not text");
   }
   bool call(CallForm form) {
     const bool keywords = form == CallForm::kNewKeywords;
     if (!has(keywords ? 3 : 2)) return false;
     if (keywords && !push_container(Kind::kTuple, 2)) return false;
     NodeId args = pop(), callee = pop();
-    if (graph_.kind(args) != Kind::kTuple) return bad("a call whose arguments are no tuple");
-    Kind kind = graph_.kind(callee);
-    if (kind != Kind::kGlobal && kind != Kind::kObject) return bad("a call of something that is not a name");
+    if (!loose_) {
+      if (graph_.kind(args) != Kind::kTuple) return bad("a call whose arguments are no tuple");
+      Kind kind = graph_.kind(callee);
+      if (kind != Kind::kGlobal && kind != Kind::kObject) return bad("a call of something that is not a name");
+    }
+    return push_object(callee, args, form);
+  }
+  bool push_object(NodeId callee, NodeId args, CallForm form = CallForm::kCall) {
     Node node;
     node.kind = Kind::kObject;
     node.form = form;
@@ -257,10 +304,57 @@ class Machine {
     if (!has(2)) return false;
     NodeId state = pop(), target = stack_.back();
     // On a global it would overwrite the names of a module or class.
-    if (graph_.kind(target) != Kind::kObject) return bad("a state for something that is not an object");
+    if (graph_.kind(target) != Kind::kObject) {
+      if (!loose_) return bad("a state for something that is not an object");
+      changes(target);
+      return true;
+    }
     extra_of(target).state = state;
     return true;
   }
+  void changes(NodeId target) {
+    if (graph_.kind(target) == Kind::kGlobal && changed_.size() < kMaxChanged) changed_.push_back({target, at_});
+  }
+
+  // --- what only a loose reading takes -----------------------------------------------------------------------------------
+  bool loose_op(uint8_t op) {
+    switch (op) {
+      case EXT1: case EXT2: case EXT4:
+        return reader_.take(op == EXT1 ? 1 : op == EXT2 ? 2 : 4) ? push_global("copyreg", "<extension>") : truncated();
+      case NEXT_BUFFER: return push_simple(Kind::kNone);
+      case READONLY_BUFFER: return has(1);
+      case PERSID: return reader_.line() ? push_simple(Kind::kNone) && persistent() : truncated();
+      case INST: {
+        auto module = reader_.line(), name = reader_.line();
+        size_t n = 0;
+        if (!module || !name) return truncated();
+        if (!pop_mark(n) || !push_container(Kind::kTuple, n)) return false;
+        NodeId args = pop();
+        return push_global(*module, *name) && push_object(pop(), args);
+      }
+      case OBJ: {
+        size_t n = 0;
+        if (!pop_mark(n)) return false;
+        if (n == 0) return bad("the stack is too short");
+        if (!push_container(Kind::kTuple, n - 1)) return false;
+        NodeId args = pop();
+        return push_object(pop(), args);
+      }
+      default: return bad("an unknown opcode");
+    }
+  }
+  /// Text whose escapes are undone: it lies in the graph, not in the pickle.
+  bool push_unescaped(std::string_view text, bool unicode_only) {
+    if (text.size() > limits_.string_bytes) return bad("a string is longer than the limit");
+    Node node;
+    node.kind = Kind::kStr;
+    node.flag = true;
+    node.offset = graph_.unescaped_.size();
+    graph_.unescaped_.push_back(unescape(text, unicode_only));
+    node.size = static_cast<uint32_t>(graph_.unescaped_.back().size());
+    return push_node(node);
+  }
+
   bool persistent() {
     if (!has(1)) return false;
     Node node;
@@ -287,7 +381,7 @@ class Machine {
     if (is_long && !text.empty() && text.back() == 'L') text.remove_suffix(1);
     int64_t value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return bad("an integer that is not one");
+    if (error != std::errc() || end != text.data() + text.size()) return loose_ ? push_int(0) : bad("an integer that is not one");
     return push_int(value);
   }
   bool push_binfloat() {
@@ -301,7 +395,7 @@ class Machine {
   bool push_float_text(std::string_view text) {
     double value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return bad("a number that is not one");
+    if (error != std::errc() || end != text.data() + text.size()) return loose_ ? push_float(0) : bad("a number that is not one");
     return push_float(value);
   }
 
@@ -366,13 +460,19 @@ class Machine {
       }
       case FRAME: {
         auto length = reader_.read<uint64_t>();
-        return length ? *length <= reader_.remaining() || bad("a frame past the end") : truncated();
+        return length ? loose_ || *length <= reader_.remaining() || bad("a frame past the end") : truncated();
       }
       case STOP:
-        if (stack_.size() != 1 || !marks_.empty()) return bad("STOP with a stack of other than one value");
+        if (stack_.empty() || (!loose_ && (stack_.size() != 1 || !marks_.empty()))) return bad("STOP with a stack of other than one value");
         graph_.root_ = stack_.back();
         stopped_ = true;
         return true;
+      default: return loose_ ? loose_op(op) : refused_op(op);
+    }
+  }
+
+  bool refused_op(uint8_t op) {
+    switch (op) {
       case EXT1: case EXT2: case EXT4: return refuse("EXT");
       case NEXT_BUFFER: case READONLY_BUFFER: return refuse("NEXT_BUFFER");
       case PERSID: return refuse("PERSID");
@@ -435,12 +535,14 @@ class Machine {
       return name ? push_global(*line, *name) : truncated();
     }
     // Text of protocol 0: taken where no escape needs undoing, for nothing of ours is written so.
-    if (line->find('\\') != std::string_view::npos) return refuse("STRING or UNICODE with escapes");
+    const bool escapes = line->find('\\') != std::string_view::npos;
+    if (escapes && !loose_) return refuse("STRING or UNICODE with escapes");
     size_t begin = 0, length = line->size();
     if (op == STRING) {
       if (length < 2 || line->front() != line->back() || (line->front() != '\'' && line->front() != '"')) return bad("a string without quotes");
       begin = 1, length -= 2;
     }
+    if (escapes) return push_unescaped(line->substr(begin, length), op == UNICODE);
     size_t after = reader_.position();
     reader_.seek(at + begin);
     if (!push_text(Kind::kStr, length)) return false;
@@ -478,8 +580,14 @@ class Machine {
   size_t data_size_ = 0;
   bool stopped_ = false;
   bool unsupported_ = false;
+  size_t at_ = 0;  ///< of the opcode that runs
+  const bool loose_;
+  std::unordered_map<uint64_t, NodeId> loose_memo_;
+  std::vector<LooseGraph::Change> changed_;
 };
 
 Result<Graph> parse(ByteSpan data, const Limits& limits) { return Machine(data, limits).run(); }
+
+LooseGraph parse_loosely(ByteSpan data, const Limits& limits) { return Machine(data, limits, true).run_loosely(); }
 
 }  // namespace ckpt::pickle

@@ -2,6 +2,7 @@
 // become nodes that hold what would have been called. What the nodes mean is decided by code of ours (formats.md 3.4).
 #pragma once
 
+#include <deque>
 #include <optional>
 #include <span>
 #include <string>
@@ -51,6 +52,7 @@ Meaning meaning_of(std::string_view module, std::string_view name);
 struct GlobalName {
   std::string_view module, name;
   Meaning meaning;
+  uint64_t offset = 0;  ///< of the opcode that names it first
   std::string text() const { return std::string(module) + "." + std::string(name); }
 };
 
@@ -103,7 +105,7 @@ class Graph {
   struct ObjectParts { uint32_t args, extra; };
   struct Node {
     Kind kind = Kind::kNone;
-    bool flag = false;        ///< kBool: the value
+    bool flag = false;        ///< kBool: the value; kStr: it lies in unescaped_, `offset` is the index
     CallForm form = CallForm::kCall;
     uint32_t size = 0;        ///< bytes of text, items of a container; kObject: callee; kGlobal: index
     union {
@@ -125,6 +127,7 @@ class Graph {
   std::vector<NodeId> items_;
   std::vector<Extra> extras_;
   std::vector<GlobalName> globals_;
+  std::deque<std::string> unescaped_;  ///< texts that are not in the pickle as they are
   NodeId root_ = 0;
   size_t consumed_ = 0;
 };
@@ -147,6 +150,7 @@ inline std::optional<double> Graph::as_float(NodeId id) const {
 
 inline std::optional<std::string_view> Graph::as_str(NodeId id) const {
   if (kind(id) != Kind::kStr) return std::nullopt;
+  if (nodes_[id].flag) [[unlikely]] return unescaped_[nodes_[id].offset];
   return as_text(data_.subspan(nodes_[id].offset, nodes_[id].size));
 }
 
@@ -204,6 +208,19 @@ inline Meaning Graph::call(NodeId id) const { return global_meaning(callee(id));
 /// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no checkpoint
 /// uses (extension registry, out-of-band buffers, protocol 0 instances).
 Result<Graph> parse(ByteSpan data, const Limits& limits = {});
+
+/// What a pickle does, read as Python would read it and as far as it goes: opcodes that `parse` refuses are taken, too, and
+/// what was named before a mistake stays. For judging only (formats/pickle/scan.h): such a graph is no data.
+struct LooseGraph {
+  struct Change {
+    NodeId global;
+    uint64_t offset;
+  };
+  Graph graph;
+  std::string stopped;           ///< why the reading ended before STOP; empty: it did not
+  std::vector<Change> changed;   ///< globals that get a state or items: names of a module or class are overwritten
+};
+LooseGraph parse_loosely(ByteSpan data, const Limits& limits = {});
 
 /// Refuse mode: kAnswerNo with every global outside the allow-list as a cause.
 Result<void> refuse_unknown_globals(const Graph& graph);

@@ -12,6 +12,7 @@
 #include "formats/torch_dist/metadata.h"
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
+#include "lib/base/json_reader.h"
 
 namespace ckpt::formats {
 
@@ -93,7 +94,7 @@ class Reader {
     Offsets out;
     auto found = header.metadata.find("DCP_SHARDING_INFO");
     if (found == header.metadata.end()) return out;
-    json doc = json::parse(found->second, nullptr, false);
+    json doc = !json_nests_at_most(found->second, kMaxJsonDepth) ? json() : json::parse(found->second, nullptr, false);
     if (!doc.is_object()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO is no JSON object");
     for (const auto& item : doc.items()) {
       const json& offsets = item.value().is_object() && item.value().contains("saved_offsets") ? item.value()["saved_offsets"] : json();
@@ -152,7 +153,7 @@ class Reader {
 /// `weight_map` of an index: key -> file.
 Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   CKPT_TRY_ASSIGN(std::string text, io::read_file(path, kMaxIndexBytes));
-  json doc = json::parse(text, nullptr, false);
+  json doc = !json_nests_at_most(text, kMaxJsonDepth) ? json() : json::parse(text, nullptr, false);
   if (!doc.is_object() || !doc.contains("weight_map") || !doc["weight_map"].is_object()) {
     return fail(Code::kAnswerNo, path.string(), "has no weight_map");
   }

@@ -1,6 +1,7 @@
 #include "formats/torch_dist/metadata.h"
 
 #include <unordered_map>
+#include <unordered_set>
 
 #include "formats/pickle/torch_tensor.h"
 #include "lib/base/checked.h"
@@ -16,6 +17,9 @@ using pickle::NodeId;
 namespace {
 
 constexpr uint32_t kNoEntry = UINT32_MAX;
+constexpr size_t kMaxKey = 4096;       ///< bytes
+constexpr uint64_t kShared = 16;       ///< numbers of chunks' shapes for one node: chunks may share their sizes
+constexpr size_t kMaxDamage = 1000;    ///< findings that are kept
 
 Unexpected malformed(std::string what) { return fail(Code::kAnswerNo, "", "malformed .metadata: " + std::move(what)); }
 
@@ -82,6 +86,9 @@ class Reader {
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
       auto key = graph_.as_str(pairs[i]);
       if (!key) return malformed("a key is no text");
+      if (key->size() > kMaxKey) return malformed("a key is longer than " + std::to_string(kMaxKey) + " bytes");
+      // Python keeps one of two; here a string that a memo repeats would be copied each time.
+      if (!keys_.insert(*key).second) return malformed("two entries are called " + std::string(*key));
       CKPT_TRY(read_value(*key, pairs[i + 1]));
     }
     return std::move(out_);
@@ -97,6 +104,7 @@ class Reader {
       NodeId fqn = graph_.get(pairs[i], "fqn"), offset = graph_.get(pairs[i], "offset");
       auto key = fqn == kNoNode ? std::nullopt : graph_.as_str(fqn);
       if (!key) return malformed("an index of storage_data has no fqn");
+      if (key->size() > kMaxKey) return malformed("a key is longer than " + std::to_string(kMaxKey) + " bytes");
       Entry entry;
       entry.key = *key;
       if (offset != kNoNode && !graph_.is_none(offset)) {
@@ -217,7 +225,7 @@ class Reader {
   Result<void> read_object(std::string_view key) {
     uint32_t found = find(key, tensor::Shape());
     if (found == kNoEntry) {
-      out_.damage.push_back({std::string(key), ".metadata", std::nullopt, "the object has no entry in storage_data", false});
+      if (out_.damage.size() < kMaxDamage) out_.damage.push_back({std::string(key), ".metadata", std::nullopt, "the object has no entry in storage_data", false});
       return {};
     }
     const Entry& entry = entries_[found];
@@ -269,6 +277,9 @@ class Reader {
     out.tensor.path = key_path(key);
     auto original = originals_.find(key);
     if (original != originals_.end()) out.original = original->second;
+    // Every chunk is a record of its own: a list that many tensors share would stand for more of them than there are nodes.
+    chunks_ += graph_.items(chunks).size();
+    if (chunks_ > graph_.node_count()) return malformed("it has more chunks than records");
     out.tensor.shards.reserve(graph_.items(chunks).size());
     for (NodeId chunk : graph_.items(chunks)) {
       bool known = true;
@@ -286,14 +297,18 @@ class Reader {
     auto offset = pickle::read_sizes(graph_, graph_.get(chunk, "offsets"));
     auto shape = pickle::read_sizes(graph_, graph_.get(chunk, "sizes"));
     if (!offset || !shape) return malformed(t.key + " has a chunk without offsets or sizes");
+    numbers_ += offset->size() + shape->size();
+    if (numbers_ / kShared > graph_.node_count()) return malformed("its chunks repeat sizes without end");
     tensor::Shard shard;
     shard.offset = std::move(*offset);
     shard.shape = std::move(*shape);
     const bool empty = tensor::element_count(shard.shape) == uint64_t{0};
     uint32_t found = find(t.key, shard.offset);
     if (found == kNoEntry && !empty) {
-      out_.damage.push_back({t.key, ".metadata", std::nullopt, "a chunk has no entry in storage_data", false});
-    } else if (found != kNoEntry && !empty) {
+      if (out_.damage.size() < kMaxDamage) out_.damage.push_back({t.key, ".metadata", std::nullopt, "a chunk has no entry in storage_data", false});
+    } else if (found != kNoEntry && empty) {
+      out_.empty_items.push_back(entries_[found].item);
+    } else if (found != kNoEntry) {
       // A chunk without elements may share its entry with a full one, which then holds nothing of it.
       shard.item = entries_[found].item;
       if (entries_[found].zstd) shard.encoding = tensor::Encoding::kEncoded;
@@ -309,6 +324,8 @@ class Reader {
   std::unordered_map<std::string_view, NodeId> key_paths_;
   std::vector<Entry> entries_;
   EntryIndex index_;
+  std::unordered_set<std::string_view> keys_;
+  uint64_t chunks_ = 0, numbers_ = 0;
   std::unordered_map<std::string_view, uint32_t> paths_;
   std::unordered_map<std::string_view, tensor::Shape> originals_;
 };

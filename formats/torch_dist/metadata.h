@@ -15,6 +15,7 @@ struct DcpTensor {
 struct DcpMetadata {
   std::vector<DcpTensor> tensors;
   std::vector<tensor::Object> objects;
+  std::vector<tensor::FileRange> empty_items;  ///< of chunks without elements
   std::vector<std::string> encoded_objects;  ///< keys of objects whose items are zstd streams
   std::vector<std::string> paths;            ///< FileRange::file is an index into them; all checked to lie below the folder
   std::vector<std::string> unsupported;      ///< tensors left out, and why

@@ -157,6 +157,7 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
   restore_shapes(*metadata, megatron.has_value(), catalog);
 
   catalog.objects = std::move(metadata->objects);
+  catalog.empty_items = std::move(metadata->empty_items);
   bool encoded = false;
   for (DcpTensor& t : metadata->tensors) {
     for (const tensor::Shard& shard : t.tensor.shards) encoded = encoded || shard.encoding == tensor::Encoding::kEncoded;

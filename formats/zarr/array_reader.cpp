@@ -17,6 +17,8 @@ namespace {
 
 /// Chunks that a grid may have beyond the files that are there: past it the metadata lies, and nothing is looked up.
 constexpr uint64_t kMaxAbsent = 1 << 20;
+/// And of all arrays together: a folder of small lies is a large one.
+constexpr uint64_t kMaxAbsentOfAll = 2 << 20;
 /// Inner chunks of one array: each one is a shard of the tensor in memory.
 constexpr uint64_t kMaxInner = 4 << 20;
 
@@ -115,9 +117,11 @@ void ZarrArrays::add_chunks(const std::string& folder, const ZarrArray& array, t
   if (chunks == 0) return;
   const fs::path dir = folder.empty() ? catalog_.root : catalog_.root / folder;
   const uint64_t files = count_files(dir, array.separator == '/');
-  if (chunks > files + kMaxAbsent) {
+  const uint64_t absent = chunks - std::min(chunks, files);
+  if (absent <= kMaxAbsent) absent_ += absent;
+  if (absent > kMaxAbsent || absent_ > kMaxAbsentOfAll) {
     damage_.add(tensor.key, folder, std::nullopt,
-                "at least " + std::to_string(chunks - files) + " of " + std::to_string(chunks) + " chunks are missing");
+                "at least " + std::to_string(absent) + " of " + std::to_string(chunks) + " chunks are missing");
     return;
   }
   const std::string prefix = folder.empty() ? "" : folder + "/";

@@ -41,6 +41,7 @@ class ZarrArrays {
   tensor::Catalog& catalog_;
   DamageLog& damage_;
   const ReadOptions& options_;
+  uint64_t absent_ = 0;  ///< chunks that the arrays have beyond the files that are there
   std::shared_ptr<ZarrDecoder> decoder_ = std::make_shared<ZarrDecoder>();
 };
 

@@ -34,6 +34,7 @@ T at(ByteSpan data, size_t offset) {
 struct Directory {
   uint64_t entries = 0, offset = 0, size = 0;
   uint64_t end = 0;  ///< nothing of the archive's content lies behind it
+  uint64_t finish = 0;  ///< behind the end record and its comment
 };
 
 std::string method_name(uint16_t method) {
@@ -75,6 +76,7 @@ Result<Directory> read_end(const ByteSource& source) {
   uint16_t here = at<uint16_t>(record, 8), entries = at<uint16_t>(record, 10);
   uint32_t size = at<uint32_t>(record, 12), offset = at<uint32_t>(record, 16);
   out.entries = entries, out.size = size, out.offset = offset, out.end = end;
+  out.finish = end + kEndSize + at<uint16_t>(record, 20);
   const bool saturated = entries == UINT16_MAX || size == UINT32_MAX || offset == UINT32_MAX || disk == UINT16_MAX;
   std::vector<std::byte> locator(kLocator64Size), end64(kEnd64Size);
   if (saturated && end >= kLocator64Size) {
@@ -217,6 +219,8 @@ Result<Archive> read_archive(const ByteSource& source, bool deflate) {
   }
   if (reader.remaining() != 0) return damaged(source, "the directory holds more than its entries");
   CKPT_TRY(refuse_overlaps_and_twins(source, out.records));
+  out.directory = directory.offset, out.directory_end = directory.offset + directory.size;
+  out.tail = directory.end, out.end = directory.finish;
   if (!out.records.empty()) out.top = out.records[0].name.substr(0, out.records[0].name.find('/'));
   return out;
 }

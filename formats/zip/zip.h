@@ -43,6 +43,8 @@ struct Record {
 struct Archive {
   std::vector<Record> records;  ///< in the directory's order
   std::string top;              ///< what precedes the first `/` of the first name
+  uint64_t directory = 0, directory_end = 0;  ///< of the central directory
+  uint64_t tail = 0, end = 0;   ///< of the end records, the comment included
 
   /// The record `top/name`.
   const Record* find(std::string_view name) const;
@@ -51,6 +53,14 @@ struct Archive {
 /// kAnswerNo: no zip, damaged, or hostile: entries that overlap or leave the archive, two of one name, headers that
 /// disagree. kUnsupported: compression, encryption, several disks, named. With `deflate` records may be deflated.
 Result<Archive> read_archive(const ByteSource& source, bool deflate = false);
+
+/// What is odd about an archive that reads well: local headers and data descriptors that say something else than the
+/// directory, and bytes that nothing refers to. kAnswerNo only where the source ends.
+struct Oddity {
+  uint64_t offset = 0;  ///< from the start of the archive
+  std::string message;  ///< a clause
+};
+Result<std::vector<Oddity>> find_oddities(const ByteSource& source, const Archive& archive);
 
 /// These two are for records that are not deflated.
 Result<std::vector<std::byte>> read_record(const ByteSource& source, const Record& record, uint64_t limit);

@@ -9,10 +9,22 @@
 #include <cstdio>
 
 #include "lib/base/result.h"
+#include "lib/base/xxh3_wide.h"
 
 namespace ckpt {
 
+namespace {
+
+const bool kWide = __builtin_cpu_supports("avx512f") != 0;
+
+}  // namespace
+
 Hash128 xxh3_128(ByteSpan data) {
+  if (kWide) {
+    Hash128 out;
+    xxh3_128_wide(data.data(), data.size(), out.lo, out.hi);
+    return out;
+  }
   XXH128_hash_t h = XXH3_128bits(data.data(), data.size());
   return {h.low64, h.high64};
 }
@@ -35,7 +47,10 @@ Xxh3::~Xxh3() = default;
 Xxh3::Xxh3(Xxh3&&) noexcept = default;
 Xxh3& Xxh3::operator=(Xxh3&&) noexcept = default;
 
-void Xxh3::update(ByteSpan data) { CKPT_ASSERT(XXH3_128bits_update(state_->xxh, data.data(), data.size()) == XXH_OK); }
+void Xxh3::update(ByteSpan data) {
+  if (kWide) return xxh3_update_wide(state_->xxh, data.data(), data.size());
+  CKPT_ASSERT(XXH3_128bits_update(state_->xxh, data.data(), data.size()) == XXH_OK);
+}
 
 Hash128 Xxh3::digest() const {
   XXH128_hash_t h = XXH3_128bits_digest(state_->xxh);

@@ -61,7 +61,10 @@ Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject)
 }
 
 Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit) {
-  CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_RDONLY));
+  // A pipe would block until somebody writes, a device has no end.
+  CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_RDONLY | O_NONBLOCK));
+  CKPT_TRY_ASSIGN(struct stat st, stat_fd(fd.get(), path.string()));
+  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return fail(Code::kAnswerNo, path.string(), "is not a regular file");
   return read_all(fd.get(), limit, path.string());
 }
 

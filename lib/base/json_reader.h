@@ -77,5 +77,7 @@ class JsonReader {
 /// Whether this is JSON whose objects and arrays nest at most so deep: what keeps a tree of it recurses when it copies,
 /// compares and prints.
 bool json_nests_at_most(std::string_view text, size_t depth);
+/// Deep enough for every document of a checkpoint.
+inline constexpr size_t kMaxJsonDepth = 64;
 
 }  // namespace ckpt

@@ -102,6 +102,7 @@ struct Finding {
   std::optional<uint64_t> offset;  ///< bytes into `file`
   std::string message;             ///< a clause: "is missing"
   bool warning = false;
+  bool difference = false;         ///< nothing is damaged: another checkpoint has it otherwise
   /// "file at byte 12: key: message", unescaped.
   std::string text() const;
 };
@@ -113,6 +114,7 @@ struct Catalog {
   std::vector<SourceFile> files;
   std::vector<Tensor> tensors;      ///< sorted by key
   std::vector<Object> objects;      ///< sorted by key
+  std::vector<FileRange> empty_items;  ///< records of shards without elements: only `verify` asks whose bytes they are
   std::optional<FileRange> common;  ///< common.pt, or the object that replaces it from Megatron 0.19 on
   bool common_wrapped_in_list = false;
   std::string metadata_json;        ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty

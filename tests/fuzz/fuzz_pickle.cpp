@@ -1,8 +1,9 @@
-// The pickle machine, and all that reads its graphs. What is written again from a graph builds the same.
+// The pickle machine, strict and loose, and all that reads its graphs. What is written again from a graph builds the same.
 #include <cstdlib>
 
 #include "formats/pickle/emit.h"
 #include "formats/pickle/render.h"
+#include "formats/pickle/scan.h"
 #include "formats/pickle/torch_tensor.h"
 
 namespace {
@@ -34,6 +35,7 @@ void write_again(const Graph& graph, const RenderOptions& options) {
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+  (void)ckpt::pickle::scan({reinterpret_cast<const std::byte*>(data), size});
   auto graph = ckpt::pickle::parse({reinterpret_cast<const std::byte*>(data), size});
   if (!graph) return 0;
   ckpt::pickle::RenderOptions options;

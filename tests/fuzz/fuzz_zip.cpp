@@ -6,6 +6,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   auto archive = ckpt::zip::read_archive(source);
   if (archive) {
     for (const ckpt::zip::Record& record : archive->records) (void)ckpt::zip::record_crc(source, record);
+    (void)ckpt::zip::find_oddities(source, *archive);
   }
   (void)ckpt::formats::read_torch_file(source);
   (void)ckpt::formats::read_tensor_item(source);

@@ -104,3 +104,13 @@ TEST_CASE("sync_tree: walks folders and reports one that is not there") {
   REQUIRE_FALSE(missing);
   CHECK(missing.error().code == Code::kNotFound);
 }
+
+TEST_CASE("read: a pipe and a device are refused at once") {
+  Scratch scratch;
+  REQUIRE(::mkfifo((scratch.path / "fifo").c_str(), 0600) == 0);
+  for (const fs::path& path : {scratch.path / "fifo", fs::path("/dev/zero")}) {
+    auto refused = io::read_file(path, 1 << 20);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Code::kAnswerNo);
+  }
+}

@@ -1,0 +1,59 @@
+#include "cli/verify_report.h"
+
+#include <fmt/format.h>
+
+#include "lib/base/json_text.h"
+#include "lib/base/text.h"
+
+namespace ckpt::cli {
+
+void print_verify_findings(Console& out, const VerifyOutcome& outcome, bool globals) {
+  for (const tensor::Finding& f : outcome.report.findings) {
+    out.data(std::string(f.warning ? "warning: " : f.difference ? "differs: " : "damaged: ") + escape_for_terminal(f.text()) + "\n");
+  }
+  if (!globals) return;
+  std::vector<std::vector<std::string>> rows;
+  for (const auto& [name, import] : outcome.report.imports) {
+    const std::string verdict(pickle::verdict_name(import.judgement.verdict));
+    rows.push_back({name, import.judgement.why.empty() ? verdict : verdict + ": " + std::string(import.judgement.why),
+                    std::to_string(import.places), fmt::format("{} at byte {}", import.file, import.offset)});
+  }
+  out.table({"GLOBAL", "VERDICT", "PICKLES", "FIRST"}, rows, {2});
+}
+
+void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
+  const formats::VerifyReport& report = outcome.report;
+  std::string text = "{\"schema\": \"ckpt.verify/1\", \"kind\": \"model\", \"path\": " + json_string(outcome.path) +
+                     ", \"format\": " + json_string(outcome.format) +
+                     fmt::format(", \"ok\": {}, \"tensors\": {}, \"objects\": {}, \"bytes_read\": {}, \"records\": {}, \"hashes\": {}, "
+                                 "\"compared\": {}, \"duration_us\": {},\n\"findings\": [",
+                                 ok, outcome.tensors, outcome.objects, report.bytes_read, report.records, report.hashes, report.compared,
+                                 outcome.us);
+  const char* separator = "\n  ";
+  for (const tensor::Finding& f : report.findings) {
+    text += fmt::format("{}{{\"severity\": \"{}\", \"key\": {}, \"file\": {}, \"offset\": {}, \"message\": {}}}", separator,
+                        f.warning ? "warning" : f.difference ? "difference" : "damage", json_string(f.key), json_string(f.file),
+                        f.offset ? std::to_string(*f.offset) : "null", json_string(f.message));
+    separator = ",\n  ";
+  }
+  text += "],\n\"globals\": [";
+  separator = "\n  ";
+  for (const auto& [name, import] : report.imports) {
+    text += fmt::format("{}{{\"name\": {}, \"verdict\": \"{}\", \"why\": {}, \"pickles\": {}, \"key\": {}, \"file\": {}, \"offset\": {}}}", separator,
+                        json_string(name), pickle::verdict_name(import.judgement.verdict), json_string(import.judgement.why), import.places,
+                        json_string(import.key), json_string(import.file), import.offset);
+    separator = ",\n  ";
+  }
+  out.data(text + "]}\n");
+}
+
+std::string verify_summary(const VerifyOutcome& outcome) {
+  const formats::VerifyReport& report = outcome.report;
+  if (outcome.format == "pickle") return fmt::format("no checkpoint; of the {} names that its pickles import none is dangerous", report.imports.size());
+  std::string out = fmt::format("{} is sound: {} tensors, {} objects, {} read in {}, {} CRCs and {} hashes compared", outcome.format, outcome.tensors,
+                                outcome.objects, human_bytes(report.bytes_read), human_us(outcome.us), report.records, report.hashes);
+  if (report.compared != 0) out += fmt::format(", {} tensors equal the other checkpoint's", report.compared);
+  return out;
+}
+
+}  // namespace ckpt::cli

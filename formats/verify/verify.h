@@ -1,0 +1,49 @@
+// Reads what a checkpoint stores and compares it with what the checkpoint, a manifest or another checkpoint says about it.
+#pragma once
+
+#include <map>
+
+#include "formats/format.h"
+#include "formats/pickle/scan.h"
+#include "formats/verify/manifest.h"
+#include "formats/verify/selection.h"
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+
+namespace ckpt::formats {
+
+struct VerifyOptions {
+  /// What is only odd is damage: CRCs that differ (torch can be told not to compute them), bytes and files that nothing refers
+  /// to, names in pickles that are not known to be harmless. Also checks the CRCs of files whose hash is compared.
+  bool strict = false;
+  Selection selection;
+  const Manifest* manifest = nullptr;        ///< hashes to compare; integrity.json is found by itself
+  bool tensor_hashes = false;                ///< compare the manifest's tensors instead of its files
+  const tensor::Catalog* against = nullptr;  ///< another checkpoint, of any format, that shall hold the same
+};
+
+/// A name that a loader of the checkpoint's pickles would import.
+struct ImportedName {
+  pickle::Judgement judgement;
+  std::string file, key;   ///< the first place by file and offset
+  uint64_t offset = 0;
+  uint64_t places = 0;
+};
+
+struct VerifyReport {
+  std::vector<tensor::Finding> findings;  ///< damage first
+  std::map<std::string, ImportedName> imports;
+  uint64_t bytes_read = 0;
+  uint64_t records = 0;                   ///< zip records whose CRC was compared
+  uint64_t hashes = 0;                    ///< files and tensors whose hash was compared
+  uint64_t compared = 0;                  ///< tensors compared with the other checkpoint's
+};
+
+/// `catalog` comes from a read with locate_data and tolerate_damage, as does `against`. Memory: 1 MiB a thread, one decoded
+/// shard a thread where shards are encoded, and one pickle a thread.
+Result<VerifyReport> verify(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress, const Cancel& cancel);
+
+/// A file that is no checkpoint: the pickles in it, bare, in a row, or in a zip whatever its state. Nothing: it holds none.
+std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool strict);
+
+}  // namespace ckpt::formats
