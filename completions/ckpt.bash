@@ -89,8 +89,8 @@ _ckpt() {
     rm:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:-n|rm:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:-h|convert:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    convert:--to) COMPREPLY=($(compgen -W 'torch_dist dcp safetensors torch' -- "$cur")); return ;;
-    convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy npy' -- "$cur")); return ;;
+    convert:--to) COMPREPLY=($(compgen -W 'torch_dist dcp safetensors torch zarr3 npy' -- "$cur")); return ;;
+    convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--exclude) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--tensors-only) COMPREPLY=($(compgen -f -- "$cur")); return ;;

@@ -1,6 +1,10 @@
 #include "formats/folders.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
+
+#include "lib/base/io.h"
 
 namespace ckpt::formats {
 
@@ -21,6 +25,11 @@ Result<std::vector<fs::directory_entry>> list_folder(const fs::path& dir) {
   if (ec) return sys_error(ec.value(), dir.string(), "cannot list");
   std::sort(out.begin(), out.end());
   return out;
+}
+
+Result<std::string> read_document(const fs::path& path, uint64_t limit) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_regular(AT_FDCWD, path.string()));
+  return io::read_all(fd.get(), limit, path.string());
 }
 
 bool has_entry(const fs::path& path) {

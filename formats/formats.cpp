@@ -27,8 +27,7 @@ std::span<const Format> formats() {
       Format{"zarr2", "Zarr version 2 array or group", recognises_zarr2, read_zarr2},
       Format{"zarr3", "Zarr version 3 array or group", recognises_zarr3, read_zarr3},
       Format{"gguf", "GGUF file, or folder of its parts", recognises_gguf, read_gguf},
-      Format{"npy", "numpy array (.npy)", recognises_npy, read_npy},
-      Format{"npy", "folder of numpy arrays", recognises_npy_folder, read_npy_folder},
+      Format{"npy", "numpy array (.npy), or folder of them", recognises_npy, read_npy},
   };
   return kFormats;
 }

@@ -6,10 +6,12 @@
 #include <array>
 
 #include "formats/common_state.h"
+#include "formats/npy/writer.h"
 #include "formats/safetensors/writer.h"
 #include "formats/torch_dist/writer.h"
 #include "formats/torch_save/walker.h"
 #include "formats/torch_save/writer.h"
+#include "formats/zarr/writer.h"
 #include "lib/base/io.h"
 
 namespace ckpt::formats {
@@ -23,6 +25,8 @@ std::span<const Writer> writers() {
       Writer{"dcp", "a plain torch distributed checkpoint, of any source", {}, true, true, torch_dist::plan_dcp},
       Writer{"safetensors", "one file, or shards with an index", kSafetensors, false, true, plan_safetensors},
       Writer{"torch", "one file of torch.save, nested as the keys were", kTorch, false, false, plan_torch_save},
+      Writer{"zarr3", "a Zarr version 3 group, uncompressed", {}, true, false, plan_zarr3},
+      Writer{"npy", "a folder of numpy arrays", {}, false, false, plan_npy},
   };
   return kWriters;
 }

@@ -18,13 +18,15 @@ std::string npy_descr(DType dtype) {
   }
 }
 
-std::string npy_header(DType dtype, const tensor::Shape& shape) {
+bool has_numpy_type(DType dtype) { return npy_descr(dtype)[1] != 'V'; }
+
+std::string npy_header(DType dtype, const tensor::Shape& shape, size_t alignment) {
   std::string dictionary = "{'descr': '" + npy_descr(dtype) + "', 'fortran_order': False, 'shape': (";
   for (size_t i = 0; i < shape.size(); ++i) dictionary += (i == 0 ? "" : ", ") + std::to_string(shape[i]);
   dictionary += shape.size() == 1 ? ",), }" : "), }";
-  const bool wide = dictionary.size() + 64 > 0xffff;
+  const bool wide = dictionary.size() + alignment > 0xffff;
   const size_t fixed = wide ? 12 : 10;
-  dictionary.append(64 - (fixed + dictionary.size() + 1) % 64, ' ');
+  dictionary.append(alignment - (fixed + dictionary.size() + 1) % alignment, ' ');
   dictionary += '\n';
   std::string out("\x93NUMPY", 6);
   out += wide ? '\2' : '\1';

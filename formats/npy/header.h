@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "lib/base/bytes.h"
 #include "lib/tensor/catalog.h"
@@ -13,9 +14,15 @@ namespace ckpt::formats {
 /// complex32. An integer type would be taken for numbers.
 std::string npy_descr(tensor::DType dtype);
 
-/// Magic, version (1.0, or 2.0 where the header is longer than 64 KiB), the dictionary, and padding to a multiple of 64. The
-/// elements follow, row-major.
-std::string npy_header(tensor::DType dtype, const tensor::Shape& shape);
+/// False: npy_descr is a void type.
+bool has_numpy_type(tensor::DType dtype);
+
+/// Magic, version (1.0, or 2.0 where the header is longer than 64 KiB), the dictionary, and padding to a multiple of `alignment`
+/// (of 64; numpy takes headers of up to 10,000 bytes). The elements follow, row-major.
+std::string npy_header(tensor::DType dtype, const tensor::Shape& shape, size_t alignment = 64);
+
+/// In a folder of .npy files: {"KEY": "bfloat16", ...} for elements that numpy has no type for.
+inline constexpr std::string_view kNpyTypes = "dtypes.json";
 
 struct NpyHeader {
   tensor::Shape shape;            ///< all bytes of the elements can be counted

@@ -117,7 +117,7 @@ Result<void> set_type(const std::string& descr, std::optional<DType> as, NpyHead
     out.big_endian = type->big_endian;
     return {};
   }
-  if (as && npy_descr(*as) == descr) {
+  if (as && !has_numpy_type(*as) && npy_descr(*as) == descr) {
     out.dtype = *as;
     return {};
   }

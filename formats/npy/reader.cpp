@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <unordered_map>
 
 #include "formats/finish.h"
 #include "formats/folders.h"
@@ -12,6 +13,7 @@
 #include "formats/npy/header.h"
 #include "formats/zip/zip.h"
 #include "lib/base/io.h"
+#include "lib/base/json_reader.h"
 #include "lib/tensor/permute.h"
 #include "lib/tensor/read.h"
 
@@ -23,6 +25,7 @@ namespace {
 
 constexpr std::string_view kExtension = ".npy";
 constexpr size_t kMaxDepth = 16;
+constexpr uint64_t kMaxTypes = 64 << 20;
 /// Arrays that have to be decoded are cut so, unless they are compressed.
 constexpr uint64_t kSlab = 16 << 20;
 
@@ -70,6 +73,26 @@ class Arrays {
  public:
   Arrays(tensor::Catalog& catalog, DamageLog& damage) : catalog_(catalog), damage_(damage) {}
 
+  /// What numpy's files cannot say: the types of elements that numpy lacks.
+  Result<void> read_types() {
+    const std::string name(kNpyTypes);
+    auto text = read_document(catalog_.root / name, kMaxTypes);
+    if (!text && text.error().code == Code::kNotFound) return {};
+    if (!text) return std::move(text).error();
+    JsonReader reader(*text, {});
+    if (reader.peek() == '{') reader.enter();
+    else return note("", name, Error(Code::kAnswerNo, "", "is no JSON object"));
+    for (bool first = true; reader.next('{', first); first = false) {
+      const std::string key(reader.key());
+      auto dtype = reader.peek() == '"' ? tensor::dtype_from_name(reader.string()) : std::nullopt;
+      if (!dtype || reader.failed()) return note(key, name, Error(Code::kAnswerNo, "", "names no dtype"));
+      types_[key] = *dtype;
+    }
+    reader.finish();
+    if (reader.failed()) return note("", name, Error(Code::kAnswerNo, "", reader.fault()));
+    return {};
+  }
+
   Result<void> add_file(const std::string& name, const std::string& key) {
     const auto index = static_cast<uint32_t>(catalog_.files.size());
     catalog_.files.push_back({name, 0});
@@ -78,7 +101,7 @@ class Arrays {
     CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd->get(), name));
     catalog_.files[index].size = static_cast<uint64_t>(st.st_size);
     const zip::ByteSource source(fd->get(), 0, catalog_.files[index].size, name);
-    auto header = read_header(source, 0, source.size());
+    auto header = read_header(source, 0, source.size(), type_of(key));
     if (!header) return note(key, name, header.error());
     add(key, *header, {index, header->data, source.size() - header->data});
     return {};
@@ -111,13 +134,18 @@ class Arrays {
     return {};
   }
 
-  static Result<NpyHeader> read_header(const zip::ByteSource& source, uint64_t begin, uint64_t room) {
+  std::optional<tensor::DType> type_of(const std::string& key) const {
+    auto found = types_.find(key);
+    return found == types_.end() ? std::nullopt : std::optional(found->second);
+  }
+
+  static Result<NpyHeader> read_header(const zip::ByteSource& source, uint64_t begin, uint64_t room, std::optional<tensor::DType> as = {}) {
     std::vector<std::byte> bytes(std::min(kNpyPrefix, room));
     CKPT_TRY(source.read(begin, bytes));
     CKPT_TRY_ASSIGN(uint64_t length, npy_header_bytes(bytes));
     bytes.resize(std::min(length, room));
     CKPT_TRY(source.read(begin, bytes));
-    return parse_npy_header(bytes);
+    return parse_npy_header(bytes, as);
   }
   static Result<NpyHeader> read_deflated_header(const zip::ByteSource& source, const zip::Record& record) {
     std::vector<std::byte> stored(std::min(record.stored, kMaxNpyHeader + 1024)), bytes(std::min(record.size, kMaxNpyHeader));
@@ -229,6 +257,7 @@ class Arrays {
 
   tensor::Catalog& catalog_;
   DamageLog& damage_;
+  std::unordered_map<std::string, tensor::DType> types_;
   std::shared_ptr<NpyDecoder> decoder_ = std::make_shared<NpyDecoder>();
 };
 
@@ -267,6 +296,7 @@ bool holds_arrays(const fs::path& path, int depth, int& budget) {
 }
 
 Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
+  CKPT_TRY(arrays.read_types());
   std::vector<std::pair<std::string, size_t>> folders = {{"", 0}};
   while (!folders.empty()) {
     const auto [folder, depth] = std::move(folders.back());
@@ -286,7 +316,13 @@ Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
 
 }  // namespace
 
-bool recognises_npy(const fs::path& path) { return first_bytes(path, 6) == std::string_view("\x93NUMPY", 6); }
+bool recognises_npy(const fs::path& path) {
+  std::error_code ec;
+  int budget = 10'000;
+  if (!fs::is_directory(path, ec)) return first_bytes(path, 6) == std::string_view("\x93NUMPY", 6);
+  // A folder without any array, as ckpt writes it, holds the types alone.
+  return holds_arrays(path, 3, budget) || fs::is_regular_file(fs::symlink_status(path / kNpyTypes, ec));
+}
 
 bool recognises_npz(const fs::path& path) {
   // The first member's local header: its name begins at byte 30, its length stands at 26.
@@ -297,14 +333,10 @@ bool recognises_npz(const fs::path& path) {
   return path.extension() == ".npz" || has_extension(std::string_view(first).substr(30, length));
 }
 
-bool recognises_npy_folder(const fs::path& path) {
-  std::error_code ec;
-  int budget = 10'000;
-  return fs::is_directory(path, ec) && holds_arrays(path, 3, budget);
-}
-
 Result<tensor::Catalog> read_npy(const fs::path& path, const ReadOptions& options) {
-  return read_with(path, "npy", options, [&](Arrays& arrays, tensor::Catalog&) {
+  return read_with(path, "npy", options, [&](Arrays& arrays, tensor::Catalog& catalog) {
+    std::error_code ec;
+    if (fs::is_directory(path, ec)) return add_folder(arrays, catalog);
     const std::string name = path.filename().string();
     return arrays.add_file(name, has_extension(name) ? stem(name) : name);
   });
@@ -312,10 +344,6 @@ Result<tensor::Catalog> read_npy(const fs::path& path, const ReadOptions& option
 
 Result<tensor::Catalog> read_npz(const fs::path& path, const ReadOptions& options) {
   return read_with(path, "npz", options, [&](Arrays& arrays, tensor::Catalog&) { return arrays.add_archive(path.filename().string()); });
-}
-
-Result<tensor::Catalog> read_npy_folder(const fs::path& path, const ReadOptions& options) {
-  return read_with(path, "npy", options, [](Arrays& arrays, tensor::Catalog& catalog) { return add_folder(arrays, catalog); });
 }
 
 }  // namespace ckpt::formats

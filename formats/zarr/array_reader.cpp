@@ -19,7 +19,7 @@ namespace {
 constexpr uint64_t kMaxAbsent = 1 << 20;
 /// And of all arrays together: a folder of small lies is a large one.
 constexpr uint64_t kMaxAbsentOfAll = 2 << 20;
-/// Inner chunks of one array: each one is a shard of the tensor in memory.
+/// Inner chunks of all arrays: each one is a shard of its tensor in memory.
 constexpr uint64_t kMaxInner = 4 << 20;
 
 /// Files below an array's folder; with `/` between the numbers they lie in nested folders.
@@ -87,6 +87,9 @@ Result<void> ZarrDecoder::decode(const tensor::Tensor& tensor, const tensor::Sha
   tensor::to_row_major(array.stored_chunk(), array.axes, tensor::item_size(array.dtype), other, out);
   return {};
 }
+
+ZarrArrays::ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options)
+    : catalog_(catalog), damage_(damage), options_(options), inner_left_(kMaxInner) {}
 
 Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta, const std::string& key, Result<ZarrArray> array) {
   if (!array && array.error().code == Code::kUnsupported) {
@@ -183,7 +186,8 @@ Result<void> ZarrArrays::add_shard(const ZarrArray& array, size_t depth, const C
   tensor::Shape grid(rank), index(rank, 0);  // by the order of the index
   for (size_t i = 0; i < rank; ++i) grid[i] = outer.shape[level.axes[i]] / level.chunk[level.axes[i]];
   const uint64_t chunks = tensor::element_count(grid).value_or(0);
-  if (chunks > kMaxInner || tensor.shards.size() + chunks > kMaxInner) return fail(Code::kAnswerNo, "", "the array has more inner chunks than the limit");
+  if (chunks > inner_left_) return fail(Code::kAnswerNo, "", "there are more inner chunks than the limit");
+  inner_left_ -= chunks;
   std::vector<ShardEntry> entries;
   if (options_.locate_data) {
     CKPT_TRY_ASSIGN(auto stored, read_index(level, outer, chunks));

@@ -22,8 +22,7 @@ class ZarrDecoder : public tensor::Decoder {
 
 class ZarrArrays {
  public:
-  ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options)
-      : catalog_(catalog), damage_(damage), options_(options) {}
+  ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options);
 
   /// `folder`: relative to the catalog's root, empty for the root itself. `array`: what its metadata, in the file `meta`, gave.
   /// Damage and unsupported arrays are noted; an Error is only what stops everything (no permission).
@@ -42,6 +41,7 @@ class ZarrArrays {
   DamageLog& damage_;
   const ReadOptions& options_;
   uint64_t absent_ = 0;  ///< chunks that the arrays have beyond the files that are there
+  uint64_t inner_left_;  ///< inner chunks that the checkpoint may still have
   std::shared_ptr<ZarrDecoder> decoder_ = std::make_shared<ZarrDecoder>();
 };
 

@@ -1,4 +1,3 @@
-#include <array>
 #include <bit>
 #include <charconv>
 #include <cmath>
@@ -6,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "formats/zarr/array.h"
+#include "lib/tensor/values.h"
 
 namespace ckpt::formats {
 
@@ -41,47 +41,13 @@ uint16_t to_bfloat16(double value) {
   return static_cast<uint16_t>((bits + 0x7fff + ((bits >> 16) & 1)) >> 16);
 }
 
-/// How the eight bits of a small float are spent.
-struct Float8 {
-  DType dtype;
-  int mantissa, bias;
-  bool has_infinity;   ///< the largest exponent is for infinities and NaN
-  bool unsigned_zero;  ///< the only NaN is 0x80
-};
-constexpr Float8 kFloat8[] = {{DType::kFloat8E4m3fn, 3, 7, false, false},
-                              {DType::kFloat8E5m2, 2, 15, true, false},
-                              {DType::kFloat8E4m3fnuz, 3, 8, false, true},
-                              {DType::kFloat8E5m2fnuz, 2, 16, false, true}};
-
-double float8_value(const Float8& type, unsigned bits) {
-  const unsigned exponent = (bits & 0x7f) >> type.mantissa, fraction = bits & ((1U << type.mantissa) - 1);
-  const unsigned largest = 0x7f >> type.mantissa;
-  if (type.unsigned_zero && bits == 0x80) return std::numeric_limits<double>::quiet_NaN();
-  if (type.has_infinity && exponent == largest) {
-    if (fraction != 0) return std::numeric_limits<double>::quiet_NaN();
-    return (bits & 0x80) != 0 ? -std::numeric_limits<double>::infinity() : std::numeric_limits<double>::infinity();
-  }
-  if (!type.has_infinity && !type.unsigned_zero && (bits & 0x7f) == 0x7f) return std::numeric_limits<double>::quiet_NaN();
-  const double scale = std::ldexp(1.0, static_cast<int>(std::max(exponent, 1U)) - type.bias - type.mantissa);
-  const double magnitude = ((exponent != 0 ? 1U << type.mantissa : 0) + fraction) * scale;
-  return (bits & 0x80) != 0 ? -magnitude : magnitude;
-}
-
 /// The eight bits that are exactly this value; nothing: there are none.
 std::optional<Bytes> to_float8(DType dtype, double value) {
-  if (dtype == DType::kFloat8E8m0fnu) {
-    if (std::isnan(value)) return Bytes{std::byte{0xff}};
-    int exponent = 0;
-    if (!(value > 0) || std::frexp(value, &exponent) != 0.5 || exponent < -126 || exponent > 128) return std::nullopt;
-    return Bytes{static_cast<std::byte>(exponent + 126)};
-  }
-  for (const Float8& type : kFloat8) {
-    if (type.dtype != dtype) continue;
-    for (unsigned bits = 0; bits < 256; ++bits) {
-      const double known = float8_value(type, bits);
-      const bool same = std::isnan(value) ? std::isnan(known) : known == value && std::signbit(known) == std::signbit(value);
-      if (same) return Bytes{static_cast<std::byte>(bits)};
-    }
+  const tensor::ByteTable& values = tensor::byte_table(dtype);
+  for (size_t bits = 0; bits < values.size(); ++bits) {
+    const double known = values[bits];
+    const bool same = std::isnan(value) ? std::isnan(known) : known == value && std::signbit(known) == std::signbit(value);
+    if (same) return Bytes{static_cast<std::byte>(bits)};
   }
   return std::nullopt;
 }

@@ -11,7 +11,6 @@
 #include "formats/zarr/reader.h"
 #include "formats/zarr/zarr_json.h"
 #include "formats/zarr/zarray.h"
-#include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 
 namespace ckpt::formats {
@@ -53,7 +52,7 @@ class Hierarchy {
     const std::string meta = document_of(folder);
     if (!has_entry(catalog_.root / meta)) return false;
     // A group's document holds those of all arrays below it where they are consolidated.
-    auto text = io::read_file(catalog_.root / meta, version_ == 3 ? std::min(options_.max_metadata_bytes, kMaxConsolidated) : kMaxZarrDocument);
+    auto text = read_document(catalog_.root / meta, version_ == 3 ? std::min(options_.max_metadata_bytes, kMaxConsolidated) : kMaxZarrDocument);
     if (text && version_ == 3 && node_type(*text) == "group") {
       if (folder.empty()) group_ = std::move(*text);
       return false;
@@ -86,7 +85,7 @@ class Hierarchy {
   Result<void> read_consolidated() {
     if (version_ == 2) {
       if (!has_entry(catalog_.root / ".zmetadata")) return {};
-      CKPT_TRY_ASSIGN(group_, io::read_file(catalog_.root / ".zmetadata", std::min(options_.max_metadata_bytes, kMaxConsolidated)));
+      CKPT_TRY_ASSIGN(group_, read_document(catalog_.root / ".zmetadata", std::min(options_.max_metadata_bytes, kMaxConsolidated)));
     }
     if (group_.empty()) return {};
     auto nodes = version_ == 2 ? consolidated_v2(group_) : consolidated_v3(group_);
@@ -141,7 +140,7 @@ class Hierarchy {
 
 /// The attributes of the root, for `inspect`.
 std::string attributes_json(const fs::path& root, int version) {
-  auto text = io::read_file(root / (version == 2 ? ".zattrs" : "zarr.json"), version == 2 ? kMaxZarrDocument : kMaxConsolidated);
+  auto text = read_document(root / (version == 2 ? ".zattrs" : "zarr.json"), version == 2 ? kMaxZarrDocument : kMaxConsolidated);
   if (!text || !json_nests_at_most(*text, 64)) return "";
   const auto attributes = nlohmann::json::parse(version == 2 ? std::string_view(*text) : attributes_of(*text), nullptr, false);
   if (!attributes.is_object() || attributes.empty()) return "";

@@ -7,7 +7,6 @@
 #include "formats/megatron/metadata_json.h"
 #include "formats/zarr/array_reader.h"
 #include "formats/zarr/zarray.h"
-#include "lib/base/io.h"
 
 namespace ckpt::formats {
 
@@ -101,7 +100,7 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
     if (!fs::is_directory(status) || ends_with(name, ".sync")) continue;
     if (has_entry(entry.path() / ".zarray")) {
       const std::string meta = name + "/.zarray";
-      auto text = io::read_file(path / meta, kMaxZarrDocument);
+      auto text = read_document(path / meta, kMaxZarrDocument);
       CKPT_TRY(arrays.add(name, meta, name, text ? parse_zarray(*text, true) : Result<ZarrArray>(std::move(text).error())));
       continue;
     }

@@ -12,8 +12,12 @@ HERE = SOURCE / "tests" / "interop"
 
 
 @pytest.fixture(scope="session")
-def arrays(tmp_path_factory):
-    python = subprocess.run([HERE / "make_env.sh", "arrays"], check=True, capture_output=True, text=True).stdout.strip()
+def python():
+    return subprocess.run([HERE / "make_env.sh", "arrays"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def arrays(python, tmp_path_factory):
     root = tmp_path_factory.mktemp("arrays")
     subprocess.run([python, HERE / "write_arrays.py", root], check=True)
     return root
@@ -45,3 +49,19 @@ def test_the_table_of_ggml_types_is_that_of_the_package(arrays):
     source = (SOURCE / "formats" / "gguf" / "header.cpp").read_text()
     ours = {number: [name, int(block), int(size)] for number, name, block, size in re.findall(r'\{(\d+), "(\w+)", (\d+), (\d+),', source)}
     assert ours == json.loads((arrays / "gguf_types.json").read_text())
+
+
+@pytest.mark.parametrize("to, options", [("npy", []), ("zarr3", []), ("zarr3", ["--shard-size", "7KiB"]), ("zarr3", ["--shard-grid", "large=3x7"])])
+@pytest.mark.parametrize("source", ["npz.npz", "zarr_v3"])
+def test_numpy_and_zarr_python_read_what_is_written(ckpt, python, arrays, tmp_path, source, to, options):
+    ckpt("convert", arrays / source, tmp_path / "dst", "--to", to, "--verify", *options)
+    read = json.loads(subprocess.run([python, HERE / "read_arrays.py", to, tmp_path / "dst"], check=True, capture_output=True, text=True).stdout)
+    assert read == json.loads((arrays / f"{source.split('.')[0]}.json").read_text())
+
+
+def test_types_that_zarr_python_lacks_do_not_keep_it_from_the_others(ckpt, python, arrays, tmp_path):
+    expected = json.loads((arrays / "npy.json").read_text())
+    ckpt("convert", arrays / "npy", tmp_path / "zarr", "--to", "zarr3")
+    read = json.loads(subprocess.run([python, HERE / "read_arrays.py", "zarr3", tmp_path / "zarr"], check=True, capture_output=True, text=True).stdout)
+    assert read == {key: row for key, row in expected.items() if row[0] != "bfloat16"}
+    check(ckpt, tmp_path / "zarr", expected, tmp_path)

@@ -1,4 +1,5 @@
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <numeric>
 
@@ -248,6 +249,18 @@ TEST_CASE("zarr3: a group gives its arrays by path; consolidated metadata stands
   CHECK(open_error(g.path, Code::kAnswerNo).find("leads out") != std::string::npos);
   g.put("zarr.json", group + R"(, "consolidated_metadata": {"metadata": [)" + array + "]}}");
   CHECK(open_error(g.path, Code::kAnswerNo).find("no JSON object") != std::string::npos);
+}
+
+TEST_CASE("zarr: documents that are pipes or links are refused, not waited for or followed") {
+  Array g;
+  const std::string array = array_json("[2]", "[2]");
+  g.put("w/zarr.json", array);
+  fs::create_directories(g.path / "p");
+  REQUIRE(::mkfifo((g.path / "p/zarr.json").c_str(), 0600) == 0);
+  CHECK(open_error(g.path, Code::kAnswerNo).find("p/zarr.json") != std::string::npos);
+  fs::remove(g.path / "p/zarr.json");
+  fs::create_symlink(g.path / "w/zarr.json", g.path / "p/zarr.json");
+  CHECK(open_error(g.path, Code::kAnswerNo).find("p/zarr.json") != std::string::npos);
 }
 
 TEST_CASE("zarr: filters are undone as numcodecs does") {
