@@ -17,7 +17,7 @@ import time
 TESTS = pathlib.Path(__file__).resolve().parents[2]
 CKPT = os.environ.get("CKPT_BIN", str(TESTS.parent / "build" / "ckpt"))
 MAKER = TESTS / "support" / "make_megatron_zarr.py"
-MIB = int(os.environ.get("CKPT_BENCH_MIB", "2048"))
+MIB = int(os.environ.get("CKPT_BENCH_MIB", "4096"))
 ROUNDS = int(os.environ.get("CKPT_BENCH_ROUNDS", "7"))
 BAR = 0.85
 PEERS = {"xxh3-128": ["xxhsum", "-H2"], "sha256": ["sha256sum"]}
