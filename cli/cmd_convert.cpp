@@ -1,4 +1,5 @@
 // ckpt convert SRC DST --to FORMAT
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -100,7 +101,8 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
     request.write.grid.rules.push_back(std::move(rule));
   }
   if (!options.map.empty()) {
-    CKPT_TRY_ASSIGN(request.select.map, io::read_file(options.map, 64 << 20));
+    CKPT_TRY_ASSIGN(UniqueFd map, io::open_file(options.map, O_RDONLY));  // which may be a pipe: <(jq ...)
+    CKPT_TRY_ASSIGN(request.select.map, io::read_all(map.get(), 64 << 20, options.map));
   }
   if (!options.part.empty()) {
     auto environment = [](const char* name) -> std::optional<std::string> {
