@@ -1,9 +1,9 @@
 // Small files that stand for much: each is refused before it costs memory or time.
+#include <ctime>
 #include <nlohmann/json.hpp>
 
 #include "formats/torch_dist/metadata.h"
 #include "formats/zarr/zarray.h"
-#include "lib/base/clock.h"
 #include "tests/unit/formats/helpers.h"
 
 using namespace ckpt;
@@ -34,9 +34,9 @@ std::string tensor_record(const std::string& chunks) {
 const std::string kChunk = record("ChunkStorageMetadata") + "}(" + text("offsets") + "(K\0t"s + text("sizes") + "(K\x04tub";
 
 std::string refused(const std::string& pickle) {
-  Stopwatch watch;
+  const std::clock_t begin = std::clock();
   auto out = parse_dcp_metadata(as_bytes(pickle), 1 << 30);
-  CHECK(watch.elapsed_us() < 5'000'000);
+  CHECK((std::clock() - begin) / CLOCKS_PER_SEC < 30);  // of a processor; what it must not be is quadratic: hours
   return out ? "taken" : out.error().message;
 }
 
