@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
@@ -92,6 +93,7 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
     find(*vma, kReturning, out.returning);
     find(*vma, kSigreturn, out.sigreturn);
   }
+  if (raw(out.syscall) == 0 && has_ended(pid)) return fail(Code::kNotFound, describe_pid(pid), "has ended");
   if (raw(out.syscall) == 0) return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
   return out;
 }

@@ -141,9 +141,12 @@ def drive(variant):
     os.kill(master, signal.SIGHUP)
 
     def reloaded():
-        fresh = Connection(variant)
-        fresh.ask("/version")
-        return fresh.answer() == b"second"
+        try:
+            fresh = Connection(variant)
+            fresh.ask("/version")
+            return fresh.answer() == b"second"
+        except (Failure, OSError):  # the old worker took it, and closes what it has
+            return False
     wait_until(reloaded, "nginx does not take the new configuration", 20, 0.1)
     os.kill(master, signal.SIGQUIT)
     if server is not None:

@@ -20,13 +20,14 @@ CKPT = os.path.abspath(sys.argv[1])
 CASES = set(sys.argv[2:])
 MEMORY = 1536 << 20   # address space: the program, its threads' stacks, 256 MiB for convert, and one pickle
 FILE = 512 << 20      # no case stands for more output than that
-SECONDS = 30
+SECONDS = 60   # of a processor
 CODES = {0, 1, 2, 3, 4, 5, 6, 8, 9}
 TARGETS = ("torch_dist", "safetensors", "zarr3", "npy", "torch")
 
 
 def limit():
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
+    resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))  # SIGXCPU: no exit code of ours
     resource.setrlimit(resource.RLIMIT_FSIZE, (FILE, FILE))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
 
@@ -57,14 +58,14 @@ def main():
             for label, command in commands(path, work / "out"):
                 runs += 1
                 try:
-                    done = subprocess.run([CKPT, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, timeout=SECONDS,
+                    done = subprocess.run([CKPT, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, timeout=6 * SECONDS,
                                           cwd=work, preexec_fn=limit)
                     if done.returncode not in CODES:
                         failures.append(f"{name}: {label}: exit code {done.returncode}: {done.stderr[-300:]!r}")
                     if b"\x1b" in done.stderr or (b"\x1b" in done.stdout):
                         failures.append(f"{name}: {label}: an escape sequence reached the terminal")
                 except subprocess.TimeoutExpired:
-                    failures.append(f"{name}: {label}: took longer than {SECONDS} s")
+                    failures.append(f"{name}: {label}: took longer than {6 * SECONDS} s")
                 strange = [entry for entry in os.listdir(work) if entry != "out"]
                 if strange:
                     failures.append(f"{name}: {label}: left {strange} behind")
