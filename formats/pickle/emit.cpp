@@ -83,7 +83,13 @@ Result<void> Emitter::emit_new(NodeId id) {
       }
       remember(id);
       return {};
-    case Kind::kGlobal: out_.global(std::string(graph_.global(id)->module), std::string(graph_.global(id)->name)); return {};
+    case Kind::kGlobal: {
+      const std::string module(graph_.global(id)->module), name(graph_.global(id)->name);
+      // The opcode ends them by newlines: what follows one would be a program of the source's.
+      if ((module + name).find('\n') != std::string::npos) return fail(Code::kUnsupported, module + "." + name, "is a name with a newline");
+      out_.global(module, name);
+      return {};
+    }
     case Kind::kPersistent: CKPT_TRY(persistent_(id)); remember(id); return {};
     case Kind::kObject: return object(id);
     default: return container(id);
