@@ -2,6 +2,7 @@
 #include <ctime>
 #include <nlohmann/json.hpp>
 
+#include "formats/pickle/emit.h"
 #include "formats/torch_dist/metadata.h"
 #include "formats/zarr/zarray.h"
 #include "tests/unit/formats/helpers.h"
@@ -61,6 +62,18 @@ TEST_CASE("hostile: a long name that is used again and again costs its length on
   std::string pickle = "\x80\x02" + text(std::string(8 << 20, 'm')) + "q\x01" "0";
   for (int i = 0; i < 100'000; ++i) pickle += "h\x01h\x01\x93" "0";
   CHECK(refused(pickle + "N.").find("overlong name") != std::string::npos);
+}
+
+TEST_CASE("hostile: a line feed in a name does not become opcodes of what is written") {
+  // A global called `x\ncos\nsystem\n`: written as GLOBAL the rest of it would be another one.
+  const std::string pickle = "\x80\x04" + text("foo") + text("x\ncos\nsystem\n.") + "\x93.";
+  auto graph = pickle::parse(as_bytes(pickle));
+  REQUIRE(graph);
+  pickle::Writer out;
+  pickle::Emitter emitter(out, *graph, [](pickle::NodeId) { return Result<void>(); });
+  auto written = emitter.emit(graph->root());
+  REQUIRE_FALSE(written);
+  CHECK(written.error().code == Code::kUnsupported);
 }
 
 TEST_CASE("hostile: documents that nest deeply are refused, not followed") {
