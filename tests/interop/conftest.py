@@ -45,6 +45,21 @@ def single_process():
     torch.distributed.destroy_process_group()
 
 
+def one_of_two(rank, body, store, arguments):
+    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    body(rank, *arguments)
+    torch.distributed.barrier()
+    os._exit(0)
+
+
+def as_two_processes(body, store, *arguments):
+    """Runs body(rank, *arguments) as two ranks that meet at the file `store`. They leave without torch's destructors:
+    that of Gloo's group joins a thread that may wait for the interpreter's lock, which the destructor's caller holds
+    (seen with torch 2.13 on a busy machine: the rank never ends)."""
+    torch.multiprocessing.spawn(one_of_two, (body, store, arguments), nprocs=2)
+
+
 def bits(tensor):
     """The tensor's row-major bytes."""
     return tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()

@@ -5,7 +5,7 @@ import pytest
 import torch
 import torch.distributed.checkpoint as dcp
 
-from conftest import load_tensors, same
+from conftest import as_two_processes, load_tensors, same
 from megatron_zarr import random_tensor
 
 DTYPES = [torch.bool, torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64, torch.uint16, torch.uint32, torch.uint64,
@@ -60,22 +60,19 @@ def test_inspect_and_verify_accept_what_torch_saved(ckpt, source):
     ckpt("verify", source)
 
 
-def save_sharded(rank, folder, store):
+def save_sharded(rank, folder):
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     values = {"rows": (Shard(0), (7, 6)), "columns": (Shard(1), (5, 9)), "copies": (Replicate(), (4,))}
     sharded = {k: distribute_tensor(random_tensor(shape, torch.float32, i), mesh, [place]) for i, (k, (place, shape)) in enumerate(values.items())}
     dcp.save({"model": sharded}, checkpoint_id=folder)
-    torch.distributed.destroy_process_group()
 
 
 @pytest.mark.parametrize("options", [[], ["--shard-size", "64"]], ids=["as stored", "regridded"])
 def test_tensors_sharded_over_processes(ckpt, tmp_path, options):
-    torch.multiprocessing.spawn(save_sharded, (tmp_path / "src", tmp_path / "store"), nprocs=2)
+    as_two_processes(save_sharded, tmp_path / "store", tmp_path / "src")
     ckpt.convert(tmp_path / "src", tmp_path / "dst", *options)
     loaded = load_tensors(tmp_path / "dst")
     for i, (key, shape) in enumerate({"rows": (7, 6), "columns": (5, 9), "copies": (4,)}.items()):
@@ -103,12 +100,10 @@ def small_model(rank):
     return torch.nn.Sequential(torch.nn.Linear(10, 16), torch.nn.ReLU(), torch.nn.Linear(16, 6))
 
 
-def train(kind, rank, folder, store, save):
+def train(rank, kind, folder, save):
     """Two processes, one step of AdamW under FSDP, the state saved as `save` does."""
     from torch.distributed.checkpoint.state_dict import get_state_dict
 
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     model = small_model(rank)
     if kind == "fsdp2":
         from torch.distributed.device_mesh import init_device_mesh
@@ -138,7 +133,6 @@ def train(kind, rank, folder, store, save):
     full = {k: v.full_tensor() if hasattr(v, "full_tensor") else v for k, v in full.items()}
     if rank == 0:
         torch.save(full, str(folder) + ".expected")
-    torch.distributed.destroy_process_group()
 
 
 def save_plainly(state, folder):
@@ -149,19 +143,11 @@ def save_alone(state, folder):
     dcp.save(state, checkpoint_id=folder, use_collectives=False)
 
 
-def train_plainly(rank, kind, folder, store):
-    train(kind, rank, folder, store, save_plainly)
-
-
-def train_alone(rank, kind, folder, store):
-    train(kind, rank, folder, store, save_alone)
-
-
 @pytest.mark.parametrize("kind", ["fsdp2", "ddp"])
-@pytest.mark.parametrize("target", [train_plainly, train_alone], ids=["together", "each rank alone"])
-def test_model_and_optimizer_of_two_processes(ckpt, tmp_path, kind, target):
-    torch.multiprocessing.spawn(target, (kind, tmp_path / "src", tmp_path / "store"), nprocs=2)
-    alone = target is train_alone
+@pytest.mark.parametrize("save", [save_plainly, save_alone], ids=["together", "each rank alone"])
+def test_model_and_optimizer_of_two_processes(ckpt, tmp_path, kind, save):
+    as_two_processes(train, tmp_path / "store", kind, tmp_path / "src", save)
+    alone = save is save_alone
     assert (tmp_path / "src" / ("__1.metadata" if alone else ".metadata")).exists()
     ckpt.convert(tmp_path / "src", tmp_path / "dst")
     loaded, expected = load_tensors(tmp_path / "dst"), torch.load(str(tmp_path / "src") + ".expected")
@@ -176,23 +162,20 @@ def test_model_and_optimizer_of_two_processes(ckpt, tmp_path, kind, target):
 
 
 def test_a_rank_that_is_missing_is_damage(ckpt, tmp_path):
-    torch.multiprocessing.spawn(train_alone, ("fsdp2", tmp_path / "src", tmp_path / "store"), nprocs=2)
+    as_two_processes(train, tmp_path / "store", "fsdp2", tmp_path / "src", save_alone)
     (tmp_path / "src" / "__1.metadata").unlink()
     assert "no shard covers" in ckpt("inspect", tmp_path / "src", code=1).stderr
 
 
-def save_safetensors(rank, folder, store, options):
+def save_safetensors(rank, folder, options):
     from torch.distributed.checkpoint import HuggingFaceStorageWriter
     from torch.distributed.device_mesh import init_device_mesh
     from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
-    os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
     mesh = init_device_mesh("cpu", (2,))
     sharded = {k: distribute_tensor(random_tensor(shape, torch.bfloat16, i), mesh, [place])
                for i, (k, (place, shape)) in enumerate(SAFE.items())}
     dcp.save(sharded, storage_writer=HuggingFaceStorageWriter(path=str(folder), **options))
-    torch.distributed.destroy_process_group()
 
 
 def safe():
@@ -210,7 +193,7 @@ SAFE = safe()
     {"save_distributed": True, "fqn_to_index_mapping": {"rows": 1, "columns": 2, "copies": 2}, "enable_consolidation": True},
 ], ids=["sharded", "consolidated", "sharded files", "consolidated files"])
 def test_the_safetensors_writer(ckpt, tmp_path, options):
-    torch.multiprocessing.spawn(save_safetensors, (tmp_path / "src", tmp_path / "store", options), nprocs=2)
+    as_two_processes(save_safetensors, tmp_path / "store", tmp_path / "src", options)
     folders = [tmp_path / "src"] + ([tmp_path / "src/sharded"] if "enable_consolidation" in options else [])
     for i, folder in enumerate(folders):
         ckpt.convert(folder, tmp_path / f"dst{i}")

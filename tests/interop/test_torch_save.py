@@ -147,12 +147,13 @@ def test_subclasses_and_modules(ckpt, tmp_path):
 
 def test_a_dtensor_is_its_local_part(ckpt, tmp_path):
     script = f"""
-import torch
+import os, torch
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Shard, distribute_tensor
 torch.distributed.init_process_group("gloo", rank=0, world_size=1, store=torch.distributed.HashStore())
 mesh = init_device_mesh("cpu", (1,))
 torch.save({{"w": distribute_tensor(torch.arange(12.).reshape(3, 4), mesh, [Shard(0)])}}, {str(tmp_path / 'x.pt')!r})
+os._exit(0)  # not through Gloo's destructor: see conftest.as_two_processes
 """
     subprocess.run([sys.executable, "-W", "ignore", "-c", script], check=True)
     loaded = convert(ckpt, tmp_path / "x.pt", tmp_path / "out")
