@@ -153,7 +153,14 @@ void Comparison::pair_objects() {
 
 Result<void> Comparison::compare(const Unit& unit, const std::function<Result<void>(uint64_t)>& advance) {
   const bool is_tensor = unit.pair < tensors_.size();
-  auto done = is_tensor ? compare_values(tensors_[unit.pair], unit.region, advance) : compare_objects(objects_[unit.pair - tensors_.size()]);
+  Result<void> done;
+  if (is_tensor) {
+    auto scratch = borrow();
+    done = compare_values(tensors_[unit.pair], unit.region, *scratch, advance);
+    give_back(std::move(scratch));
+  } else {
+    done = compare_objects(objects_[unit.pair - tensors_.size()]);
+  }
   if (!done) {
     const Code code = done.error().code;
     if (code != Code::kAnswerNo && code != Code::kUnsupported && code != Code::kNotFound) return done;
@@ -163,10 +170,23 @@ Result<void> Comparison::compare(const Unit& unit, const std::function<Result<vo
   return is_tensor ? Result<void>() : advance(unit.bytes);
 }
 
-Result<void> Comparison::compare_values(TensorPair& pair, const tensor::Region& region, const std::function<Result<void>(uint64_t)>& advance) {
-  tensor::RegionReader left(left_, left_files_), right(right_, right_files_);
+std::unique_ptr<Comparison::Scratch> Comparison::borrow() {
+  std::lock_guard lock(mutex_);
+  if (idle_.empty()) return std::make_unique<Scratch>(Scratch{{left_, left_files_}, {right_, right_files_}, {}, {}});
+  auto out = std::move(idle_.back());
+  idle_.pop_back();
+  return out;
+}
+
+void Comparison::give_back(std::unique_ptr<Scratch> scratch) {
+  std::lock_guard lock(mutex_);
+  idle_.push_back(std::move(scratch));
+}
+
+Result<void> Comparison::compare_values(TensorPair& pair, const tensor::Region& region, Scratch& scratch,
+                                        const std::function<Result<void>(uint64_t)>& advance) {
   Pieces pieces(region, pair.left->dtype, kBlock);
-  std::vector<std::byte> a, b;
+  auto& [left, right, a, b] = scratch;
   while (auto piece = pieces.next()) {
     a.resize(tensor::element_count(piece->shape).value_or(0) * tensor::item_size(pair.left->dtype));
     b.resize(a.size());

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <vector>
 
@@ -45,11 +46,19 @@ class Comparison {
     bool left_wrapped, right_wrapped;
   };
 
+  /// What a worker reads with. Kept from unit to unit: made anew for each, it would leave the heap in pieces.
+  struct Scratch {
+    tensor::RegionReader left, right;
+    std::vector<std::byte> a, b;
+  };
+  std::unique_ptr<Scratch> borrow();
+  void give_back(std::unique_ptr<Scratch> scratch);
+
   void differs(const std::string& key, std::string message);
   void pair_tensors();
   void pair_objects();
   void split(uint32_t pair);
-  Result<void> compare_values(TensorPair& pair, const tensor::Region& region, const std::function<Result<void>(uint64_t)>& advance);
+  Result<void> compare_values(TensorPair& pair, const tensor::Region& region, Scratch& scratch, const std::function<Result<void>(uint64_t)>& advance);
   Result<void> compare_objects(const ObjectPair& pair);
   void count(TensorPair& pair, const tensor::Region& region, ByteSpan a, ByteSpan b);
 
@@ -62,6 +71,7 @@ class Comparison {
   tensor::Object left_common_, right_common_;
   std::vector<Unit> units_;
   std::mutex mutex_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
 };
 
 }  // namespace ckpt::formats
