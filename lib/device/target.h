@@ -1,0 +1,80 @@
+// A process whose device memory is captured, as seen from ckpt: what the agent inside it (plugins/cuda/interposer) does on
+// request. Calls block. kNotFound: the target has ended. kBusy: not within the time; it is as before the call, unless said.
+//
+// The gate stands in front of everything that changes device memory or what there is of it: launches, copies, fills,
+// allocations and their end. Beside it the target runs on.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/device/memory.h"
+
+namespace ckpt::device {
+
+/// Bytes of t1 that were set aside before something could write them.
+struct SavedRange {
+  Range original;        ///< in the target
+  uint64_t buffer = 0;   ///< `export_saved` gives it
+  uint64_t offset = 0;   ///< in the buffer
+};
+
+/// What launches did while copy-on-write was on.
+struct SavedTable {
+  std::vector<SavedRange> saved;  ///< complete: the copies have been waited for
+  std::vector<Range> missed;      ///< may have been written and was not saved: the budget, or no memory
+};
+
+class Target {
+ public:
+  virtual ~Target() = default;
+
+  virtual int pid() const = 0;
+  virtual Result<std::string> device_uuid(int device) = 0;
+  /// Stable only while the gate is closed.
+  virtual Result<std::vector<Allocation>> allocations() = 0;
+  /// The memory of an owned allocation, to import. kUnsupported: it is not owned; kNotFound: there is none of that id.
+  virtual Result<UniqueFd> export_allocation(uint64_t id) = 0;
+
+  /// From here on nothing passes; returns when calls in flight have left. kBusy: the gate is open again.
+  virtual Result<void> close_gate(uint64_t timeout_us) = 0;
+  /// Gate closed. Everything that was submitted is done. kBusy: it is not; the gate stays closed, the caller opens it.
+  virtual Result<void> drain(uint64_t timeout_us) = 0;
+  /// Does nothing where it is open.
+  virtual Result<void> open_gate() = 0;
+
+  /// Gate closed and drained. Until `end_cow` whatever a launch, copy or fill may write, as far as its arguments tell, is
+  /// copied aside on the device first, once; no more than `budget` bytes of new memory.
+  virtual Result<void> begin_cow(uint64_t budget) = 0;
+  virtual Result<SavedTable> saved(uint64_t timeout_us) = 0;
+  virtual Result<UniqueFd> export_saved(uint64_t buffer) = 0;
+  /// Frees what was set aside; imports keep theirs.
+  virtual Result<void> end_cow() = 0;
+
+  /// Gate closed and drained. Unmaps an owned allocation and lets go of its memory; the address range stays reserved.
+  virtual Result<void> release(uint64_t id) = 0;
+  /// Gate closed. Memory for a released allocation at its old address: that of `fd`, or fresh (-1; not zeroed).
+  virtual Result<void> attach(uint64_t id, int fd) = 0;
+
+  /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until `filled`
+  /// was called for it. Whatever cannot tell what it touches waits for all of them.
+  virtual Result<void> begin_fill(const std::vector<uint64_t>& ids) = 0;
+  /// The allocations that a waiting call needs, not yet filled; nothing: none waited within the time.
+  virtual Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) = 0;
+  /// The content is there. The last one ends `begin_fill`.
+  virtual Result<void> filled(uint64_t id) = 0;
+
+  /// Gate closed. Launches, copies and fills are written down, those of before forgotten. No more than `limit` of them.
+  virtual Result<void> begin_recording(uint64_t limit) = 0;
+  /// Gate closed. In order. kNoRoom: there were more than the limit.
+  virtual Result<std::vector<Launch>> recorded() = 0;
+  virtual Result<void> end_recording() = 0;
+  /// Gate closed. Submits it again; `drain` waits for it.
+  virtual Result<void> replay(const Launch& launch) = 0;
+};
+
+}  // namespace ckpt::device
