@@ -48,7 +48,8 @@ class Target {
   virtual Result<void> open_gate() = 0;
 
   /// Gate closed and drained. Until `end_cow` whatever a launch, copy or fill may write, as far as its arguments tell, is
-  /// copied aside on the device first, once; no more than `budget` bytes of new memory.
+  /// copied aside on the device first, once; no more than `budget` bytes of new memory. The copy goes ahead of the launch
+  /// on its stream, and launches of other streams that may write the same wait for it, too.
   virtual Result<void> begin_cow(uint64_t budget) = 0;
   virtual Result<SavedTable> saved(uint64_t timeout_us) = 0;
   virtual Result<UniqueFd> export_saved(uint64_t buffer) = 0;
@@ -61,7 +62,8 @@ class Target {
   virtual Result<void> attach(uint64_t id, int fd) = 0;
 
   /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until `filled`
-  /// was called for it. Whatever cannot tell what it touches waits for all of them.
+  /// was called for it. Whatever cannot tell what it touches waits for all of them. A copy from host memory touches what
+  /// its words are addresses of: kernels will find them there. (Addresses in device memory the filling side follows.)
   virtual Result<void> begin_fill(const std::vector<uint64_t>& ids) = 0;
   /// The allocations that a waiting call needs, not yet filled; nothing: none waited within the time.
   virtual Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) = 0;
