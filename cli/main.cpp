@@ -7,6 +7,7 @@
 #include <new>
 
 #include "cli/command.h"
+#include "cli/inherited_signals.h"
 #include "cli/options.h"
 #include "cli/progress.h"
 
@@ -42,6 +43,7 @@ int main(int argc, char** argv) {
   ckpt::cli::GlobalOptions options;
   try {
     keep_standard_descriptors();
+    ckpt::cli::remember_signals();
     install_signals();
     return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
   } catch (const std::bad_alloc&) {

@@ -2,7 +2,7 @@
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   case "$verb:$prev" in
@@ -72,6 +72,8 @@ _ckpt() {
     restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:-h|run:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    run:--gpu-budget) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-j|check:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -152,10 +154,11 @@ _ckpt() {
     completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
+    run) words='-h --help --gpu-budget --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;

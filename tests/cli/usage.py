@@ -26,6 +26,7 @@ RIGHT = {
     "cat": ["image", "key"],
     "squash": ["src", "dst"],
     "rm": ["image"],
+    "run": ["true"],
     "completion": ["bash"],
 }
 

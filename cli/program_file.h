@@ -1,0 +1,16 @@
+// A program that is about to be started: where it is, and whether a library can be preloaded into it.
+#pragma once
+
+#include <string>
+
+#include "lib/base/result.h"
+
+namespace ckpt::cli {
+
+/// As execvp looks for it: a name without a slash in PATH. kNotFound, kPermission.
+Result<std::string> find_program(const std::string& name);
+
+/// kUnsupported: nothing can be preloaded into it, and why. A script is judged by its interpreter.
+Result<void> check_preloadable(const std::string& path);
+
+}  // namespace ckpt::cli

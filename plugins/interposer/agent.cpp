@@ -1,0 +1,338 @@
+#include "plugins/interposer/agent.h"
+
+#include <poll.h>
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "plugins/interposer/agent_socket.h"
+#include "plugins/interposer/allocations.h"
+#include "plugins/interposer/contexts.h"
+#include "plugins/interposer/gate.h"
+#include "plugins/interposer/watch.h"
+
+namespace ckpt::interposer {
+
+namespace {
+
+using agent::Message;
+using agent::Status;
+using agent::Type;
+
+constexpr uint64_t kMaxTimeoutUs = 3'600'000'000, kHoldStepUs = 10'000;
+constexpr size_t kStack = 256 << 10;
+
+OwnFd g_listener, g_client;
+std::atomic<bool> g_started{false}, g_ending{false};
+
+struct Reply {
+  Message message;
+  std::string payload;
+  int fd = -1;  ///< closed once it is sent
+  bool last = false;
+};
+
+template <class T>
+void append(std::string& out, const T& value) {
+  out.append(reinterpret_cast<const char*>(&value), sizeof value);
+}
+template <class T>
+bool full(const std::string& out) {
+  return out.size() + sizeof(T) > agent::kMaxPayload;
+}
+
+bool client_gone() {
+  pollfd peer = {g_client.get(), POLLRDHUP, 0};
+  return g_client.get() < 0 || (::poll(&peer, 1, 0) > 0 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0);
+}
+
+Status status_of(CUresult result) {
+  switch (result) {
+    case CUDA_SUCCESS: return Status::kDone;
+    case CUDA_ERROR_NOT_FOUND: return Status::kNotFound;
+    case CUDA_ERROR_NOT_SUPPORTED: return Status::kUnsupported;
+    case CUDA_ERROR_NOT_MAPPED: return Status::kNotMapped;
+    case CUDA_ERROR_OUT_OF_MEMORY: return Status::kNoRoom;
+    case CUDA_ERROR_NOT_READY: return Status::kBusy;
+    default: return Status::kDriver;
+  }
+}
+void answer(Reply& reply, CUresult result) {
+  reply.message.status = status_of(result);
+  reply.message.driver_error = result;
+}
+
+uint64_t deadline(uint64_t timeout_us) { return now_ns() + std::min(timeout_us, kMaxTimeoutUs) * 1000; }
+
+std::vector<uint64_t> ids_of(const std::string& payload) {
+  std::vector<uint64_t> ids(payload.size() / sizeof(uint64_t));
+  std::memcpy(ids.data(), payload.data(), ids.size() * sizeof(uint64_t));
+  return ids;
+}
+
+uint32_t released_count() {
+  const auto all = all_allocations();
+  return static_cast<uint32_t>(std::count_if(all.begin(), all.end(), [](const Allocation& a) { return a.released; }));
+}
+
+uint64_t budget_limit() {
+  const char* text = std::getenv("CKPT_GPU_BUDGET");
+  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
+}
+
+void hello(Reply& reply) {
+  agent::HelloReply about;
+  about.pid = getpid();
+  drv::cuDriverGetVersion(&about.driver_version);
+  about.start_time = start_time();
+  about.contexts = static_cast<uint32_t>(all_contexts().size());
+  about.captures = captures_active();
+  about.gate_closed = gate_closed();
+  about.released = released_count();
+  about.budget_limit = budget_limit();
+  append(reply.payload, about);
+}
+
+void list_allocations(uint64_t from, Reply& reply) {
+  const auto all = all_allocations();
+  reply.message.a = all.size();
+  for (size_t i = from; i < all.size() && !full<agent::AllocationReply>(reply.payload); ++i) {
+    const Allocation& a = all[i];
+    append(reply.payload, agent::AllocationReply{a.id, a.base, a.mapped, a.size, a.kind, a.device, a.released, a.kept_fd >= 0});
+  }
+}
+
+/// A capture would make the waiting for its context an error, and its own error of that: so first it ends, then the gate
+/// closes, unless another one has begun.
+void close_for(uint64_t timeout_us, Reply& reply) {
+  const uint64_t until = deadline(timeout_us);
+  while (true) {
+    while (captures_active()) {
+      if (now_ns() > until || client_gone()) return answer(reply, CUDA_ERROR_NOT_READY);
+      usleep(100);
+    }
+    if (gate_closed() || !close_gate(until, client_gone)) return answer(reply, gate_closed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    if (!captures_active()) return free_deferred();
+    open_gate();
+  }
+}
+
+void release_all(const std::string& payload, Reply& reply) {
+  for (uint64_t id : ids_of(payload)) {
+    const CUresult result = release_memory(id);
+    if (result != CUDA_SUCCESS) return answer(reply, result);
+    ++reply.message.a;
+  }
+}
+
+void list_saved(uint64_t from, bool missed_ones, Reply& reply) {
+  std::vector<Saved> saved;
+  std::vector<Bytes> missed;
+  saved_so_far(&saved, &missed);
+  reply.message.a = saved.size();
+  reply.message.b = missed.size();
+  if (missed_ones) {
+    for (size_t i = from; i < missed.size() && !full<agent::RangeReply>(reply.payload); ++i) {
+      append(reply.payload, agent::RangeReply{missed[i].start, missed[i].size});
+    }
+    return;
+  }
+  for (size_t i = from; i < saved.size() && !full<agent::SavedReply>(reply.payload); ++i) {
+    append(reply.payload, agent::SavedReply{{saved[i].original.start, saved[i].original.size}, saved[i].buffer, saved[i].offset});
+  }
+}
+
+void list_recorded(uint64_t from, Reply& reply) {
+  constexpr size_t kAtOnce = 64;
+  std::vector<Recorded> calls;
+  if (!recorded(from, kAtOnce, &calls)) return answer(reply, CUDA_ERROR_OUT_OF_MEMORY);
+  for (const Recorded& call : calls) {
+    std::string one;
+    append(one, agent::RecordReply{call.sequence, static_cast<uint32_t>(call.access.reads.size()), static_cast<uint32_t>(call.access.writes.size()),
+                                   static_cast<uint32_t>(call.access.record.size()), call.access.replayable});
+    for (const auto* ranges : {&call.access.reads, &call.access.writes}) {
+      for (const Bytes& range : *ranges) append(one, agent::RangeReply{range.start, range.size});
+    }
+    one += call.access.record;
+    if (one.size() > agent::kMaxPayload) return answer(reply, CUDA_ERROR_OUT_OF_MEMORY);
+    if (reply.payload.size() + one.size() > agent::kMaxPayload) break;
+    reply.payload += one;
+    ++reply.message.a;
+  }
+}
+
+void wait_for_demand(uint64_t timeout_us, Reply& reply) {
+  const uint64_t until = deadline(std::min(timeout_us, agent::kMaxDemandWait));
+  std::vector<uint64_t> ids = demands();
+  for (; ids.empty() && now_ns() < until; ids = demands()) usleep(50);
+  reply.payload.assign(reinterpret_cast<const char*>(ids.data()), std::min(ids.size() * sizeof(uint64_t), agent::kMaxPayload / 8 * 8));
+}
+
+void device_uuid(uint64_t ordinal, Reply& reply) {
+  CUuuid uuid{};
+  const CUresult result = drv::cuDeviceGetUuid_v2(&uuid, static_cast<int>(ordinal));
+  answer(reply, result == CUDA_ERROR_INVALID_DEVICE ? CUDA_ERROR_NOT_FOUND : result);
+  reply.payload.assign(uuid.bytes, sizeof uuid.bytes);
+}
+
+void drain_for(uint64_t timeout_us, Reply& reply) {
+  answer(reply, captures_active() ? CUDA_ERROR_NOT_READY : drain(deadline(timeout_us), client_gone));
+}
+
+/// What the contract asks of the client, checked: changes of memory want a closed gate.
+bool wants_closed_gate(Type type) {
+  return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold || type == Type::kBeginCow ||
+         type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay;
+}
+
+Reply serve(const Incoming& in) {
+  Reply reply;
+  const Message& request = in.message;
+  reply.message.type = request.type;
+  reply.message.sequence = request.sequence;
+  if (request.magic != agent::kMagic || request.type >= Type::kCount) {
+    reply.message.status = Status::kMalformed;
+    return reply;
+  }
+  if (request.version != agent::kVersion) {
+    reply.message.status = Status::kVersion;
+    return reply;
+  }
+  if (g_ending.load() || (wants_closed_gate(request.type) && !gate_closed())) {
+    reply.message.status = g_ending.load() ? Status::kNotFound : Status::kMalformed;
+    return reply;
+  }
+  switch (request.type) {
+    case Type::kHello: hello(reply); break;
+    case Type::kDeviceUuid: device_uuid(request.a, reply); break;
+    case Type::kAllocations: list_allocations(request.a, reply); break;
+    case Type::kExport: answer(reply, export_fd(request.a, &reply.fd)); break;
+    case Type::kCloseGate: close_for(request.a, reply); break;
+    case Type::kDrain: drain_for(request.a, reply); break;
+    case Type::kOpenGate:
+      if (released_count() != 0) {
+        answer(reply, CUDA_ERROR_NOT_MAPPED);
+      } else {
+        open_gate();
+      }
+      break;
+    case Type::kRelease: release_all(in.payload, reply); break;
+    case Type::kAttach: answer(reply, attach_memory(request.a, in.fd)); break;
+    case Type::kForget: drop_kept(); break;
+    case Type::kHold: reply.last = true; break;
+    case Type::kBeginCow: answer(reply, begin_cow(budget_limit() == 0 ? request.a : std::min(request.a, budget_limit()))); break;
+    case Type::kSaved: list_saved(request.a, false, reply); break;
+    case Type::kMissed: list_saved(request.a, true, reply); break;
+    case Type::kExportSaved: answer(reply, export_saved(request.a, &reply.fd)); break;
+    case Type::kEndCow: end_cow(); break;
+    case Type::kBeginFill: begin_fill(ids_of(in.payload)); break;
+    case Type::kDemand: wait_for_demand(request.a, reply); break;
+    case Type::kFilled: filled(request.a); break;
+    case Type::kBeginRecording: begin_recording(request.a); break;
+    case Type::kRecorded: list_recorded(request.a, reply); break;
+    case Type::kEndRecording: end_recording(); break;
+    case Type::kReplay: answer(reply, replay(in.payload)); break;
+    case Type::kCount: break;
+  }
+  return reply;
+}
+
+/// See agent_protocol.h: the program runs on, unless memory of it is nowhere to be had.
+void clean_up_after_client() {
+  g_client.close();
+  if (g_ending.load()) return;
+  end_cow();
+  end_recording();
+  if (attach_kept()) open_gate();
+}
+
+/// Without a socket, the gate closed, until a new life or the end of the lease.
+void hold(uint64_t lease_ms) {
+  const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
+  for (uint64_t step = 0; step < steps && start_time() == life; ++step) usleep(kHoldStepUs);
+  if (released_count() == 0) open_gate();
+}
+
+/// False: the conversation is over.
+bool converse() {
+  Incoming in;
+  if (!receive(g_client.get(), &in)) return false;
+  Reply reply = serve(in);
+  if (in.fd >= 0) ::close(in.fd);
+  if (reply.last) {
+    end_cow();
+    end_recording();
+    drop_kept();
+    g_listener.close();
+  }
+  const bool sent = send(g_client.get(), reply.message, reply.payload, reply.fd);
+  if (reply.fd >= 0) ::close(reply.fd);
+  if (reply.last) {
+    g_client.close();
+    hold(in.message.a);
+    return true;
+  }
+  return sent;
+}
+
+void* serve_clients(void*) {
+  pthread_setname_np(pthread_self(), "ckpt-agent");
+  while (!g_ending.load()) {
+    if (g_listener.get() < 0 && !listen_for_clients(&g_listener)) {
+      usleep(1'000'000);  // no descriptor left, a folder that is gone: again later
+      continue;
+    }
+    // A second client waits in the listener's queue.
+    const bool talking = g_client.get() >= 0;
+    pollfd what = {talking ? g_client.get() : g_listener.get(), POLLIN, 0};
+    if (::poll(&what, 1, -1) < 0 && errno != EINTR) continue;
+    if (talking) {
+      if (what.revents != 0 && !converse()) clean_up_after_client();
+    } else if (what.revents != 0 && accept_client(g_listener, &g_client) == Accepted::kBroken) {
+      g_listener.close();
+    }
+  }
+  return nullptr;
+}
+
+/// The agent's thread is the parent's, and so is all that it knew.
+void begin_anew_in_child() {
+  g_listener.close();
+  g_client.close();
+  g_started.store(false);
+  reset_gate_after_fork();
+  reset_allocations_after_fork();
+  reset_contexts_after_fork();
+  reset_watch_after_fork();
+}
+
+/// From here on the driver takes itself down.
+__attribute__((destructor)) void end_with_program() { g_ending.store(true); }
+
+}  // namespace
+
+void start_agent() {
+  if (g_started.exchange(true)) return;
+  static std::atomic<bool> registered{false};
+  if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
+  sigset_t all, before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  pthread_attr_setstacksize(&attributes, kStack);
+  pthread_t thread;
+  if (pthread_create(&thread, &attributes, serve_clients, nullptr) != 0) g_started.store(false);
+  pthread_attr_destroy(&attributes);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+}  // namespace ckpt::interposer

@@ -1,0 +1,166 @@
+#include "plugins/interposer/agent_socket.h"
+
+#include <fcntl.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace ckpt::interposer {
+
+namespace {
+
+constexpr int kHighFd = 700;
+
+/// "agent-PID" in CKPT_RUN_DIR, which must be our user's own and closed to others; else abstract. 0: no address.
+socklen_t make_address(sockaddr_un* address) {
+  *address = {};
+  address->sun_family = AF_UNIX;
+  if (const char* folder = std::getenv("CKPT_RUN_DIR"); folder != nullptr && *folder != 0) {
+    struct stat about;
+    if (::lstat(folder, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 077) != 0) return 0;
+    const int length = std::snprintf(address->sun_path, sizeof address->sun_path, "%s/agent-%d", folder, getpid());
+    if (length <= 0 || static_cast<size_t>(length) >= sizeof address->sun_path) return 0;
+    ::unlink(address->sun_path);
+    return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + length + 1);
+  }
+  uint64_t random = 0;
+  if (getrandom(&random, sizeof random, 0) != sizeof random) return 0;
+  const int length = std::snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "%s%d-%016llx", agent::kAddressPrefix, getpid(),
+                                   static_cast<unsigned long long>(random));
+  return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
+}
+
+bool trusted(int socket) {
+  ucred peer{};
+  socklen_t size = sizeof peer;
+  return ::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 && (peer.uid == 0 || peer.uid == geteuid());
+}
+
+}  // namespace
+
+void OwnFd::set(int fd) {
+  close();
+  const int high = fd < 0 ? -1 : ::fcntl(fd, F_DUPFD_CLOEXEC, kHighFd);
+  if (high >= 0) {
+    ::close(fd);
+    fd = high;
+  }
+  struct stat about{};
+  if (fd >= 0) ::fstat(fd, &about);
+  fd_ = fd;
+  device_ = about.st_dev;
+  inode_ = about.st_ino;
+}
+
+void OwnFd::close() {
+  struct stat about;
+  if (fd_ >= 0 && ::fstat(fd_, &about) == 0 && about.st_dev == device_ && about.st_ino == inode_) ::close(fd_);
+  fd_ = -1;
+}
+
+bool listen_for_clients(OwnFd* listener) {
+  sockaddr_un address;
+  const socklen_t size = make_address(&address);
+  const int fd = size == 0 ? -1 : ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  if (::bind(fd, reinterpret_cast<sockaddr*>(&address), size) != 0 || ::listen(fd, 4) != 0) {
+    ::close(fd);
+    return false;
+  }
+  listener->set(fd);
+  return true;
+}
+
+Accepted accept_client(const OwnFd& listener, OwnFd* client) {
+  const int fd = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
+  if (fd < 0) {
+    const bool passing = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
+                         errno == ENOBUFS;
+    return passing ? Accepted::kNobody : Accepted::kBroken;
+  }
+  if (!trusted(fd)) {
+    ::close(fd);
+    return Accepted::kNobody;
+  }
+  client->set(fd);
+  return Accepted::kClient;
+}
+
+bool receive(int socket, Incoming* in) {
+  static char buffer[sizeof(agent::Message) + agent::kMaxPayload];  // the agent's thread alone comes here
+  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
+  iovec io = {buffer, sizeof buffer};
+  msghdr header{};
+  header.msg_iov = &io;
+  header.msg_iovlen = 1;
+  header.msg_control = control;
+  header.msg_controllen = sizeof control;
+  ssize_t got;
+  do {
+    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+  } while (got < 0 && errno == EINTR);
+  if (got <= 0) return false;
+  *in = {};
+  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      if (in->fd < 0) {
+        in->fd = fd;
+      } else {
+        ::close(fd);
+      }
+    }
+  }
+  in->message.magic = 0;  // malformed, unless it is whole
+  if (static_cast<size_t>(got) >= sizeof in->message && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
+    std::memcpy(&in->message, buffer, sizeof in->message);
+    in->payload.assign(buffer + sizeof in->message, got - sizeof in->message);
+  }
+  return true;
+}
+
+bool send(int socket, const agent::Message& message, const std::string& payload, int fd) {
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec io[] = {{const_cast<agent::Message*>(&message), sizeof message}, {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr header{};
+  header.msg_iov = io;
+  header.msg_iovlen = 2;
+  if (fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  ssize_t sent;
+  do {
+    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  return sent == static_cast<ssize_t>(sizeof message + payload.size());
+}
+
+uint64_t start_time() {
+  char text[1024];
+  const int fd = ::open("/proc/self/stat", O_RDONLY | O_CLOEXEC);
+  const ssize_t got = fd < 0 ? -1 : ::read(fd, text, sizeof text - 1);
+  if (fd >= 0) ::close(fd);
+  if (got <= 0) return 0;
+  text[got] = 0;
+  const char* at = std::strrchr(text, ')');  // the name may hold anything
+  for (int field = 2; at != nullptr && field < 22; ++field) at = std::strchr(at + 1, ' ');
+  return at == nullptr ? 0 : std::strtoull(at, nullptr, 10);
+}
+
+}  // namespace ckpt::interposer

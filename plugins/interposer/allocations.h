@@ -1,0 +1,94 @@
+// Every allocation that the program has: large device memory is made here through the virtual memory calls, so that its
+// physical memory can be exported, taken away and put back at the same address; the rest is the driver's and is noted.
+#pragma once
+
+#include <optional>
+#include <vector>
+
+#include "plugins/cuda/agent_protocol.h"
+#include "plugins/interposer/driver.h"
+
+namespace ckpt::interposer {
+
+/// From this size on the memory is ours: the driver's own granularity.
+inline constexpr size_t kOwnedFrom = 2 << 20;
+
+using agent::Kind;
+
+struct Allocation {
+  uint64_t id = 0;  ///< never used again
+  CUdeviceptr base = 0;
+  size_t size = 0;    ///< as the program asked
+  size_t mapped = 0;  ///< owned: rounded up to the granularity
+  int device = 0;
+  Kind kind = Kind::kNative;
+  CUcontext context = nullptr;
+  CUmemGenericAllocationHandle handle = 0;  ///< owned and attached
+  bool released = false;
+  int kept_fd = -1;  ///< of a released one: the memory, until the client says that it has it
+};
+
+/// CUDA_ERROR_NOT_SUPPORTED: the caller asks the driver for native memory instead.
+CUresult allocate_owned(CUdeviceptr* out, size_t size);
+/// Waits for the context's work as cuMemFree does; while a stream is being captured, when a free of ours finds none.
+CUresult free_owned(const Allocation& allocation);
+/// Those that had to wait for the end of a capture.
+void free_deferred();
+
+/// In the current context.
+void note(Kind kind, CUdeviceptr base, size_t size);
+/// Out of the table.
+std::optional<Allocation> take(CUdeviceptr base);
+/// Noted ones that begin in the range.
+void forget_range(CUdeviceptr base, size_t size);
+/// The one that the address lies in; host memory is found, too.
+std::optional<Allocation> find(CUdeviceptr address);
+std::optional<Allocation> find_id(uint64_t id);
+/// By address.
+std::vector<Allocation> all_allocations();
+/// Owned ones that begin in or reach into the range, by address.
+std::vector<Allocation> owned_in(CUdeviceptr start, size_t size);
+
+/// A context has ended, and with it the driver's allocations in it: ours go, too.
+void forget_context(CUcontext context);
+
+/// Peers: what other devices may read and write this device's memory.
+void enable_peer(int owner, int peer, bool on);
+
+// For the agent. The gate is closed.
+CUresult export_fd(uint64_t id, int* fd);
+/// Keeps the memory alive through a descriptor until `drop_kept`.
+CUresult release_memory(uint64_t id);
+/// fd -1: what was kept, or fresh memory.
+CUresult attach_memory(uint64_t id, int fd);
+void drop_kept();
+/// Puts back what was kept. False: something is without memory still.
+bool attach_kept();
+
+/// Exportable device memory, mapped: what owned allocations and copies set aside are made of.
+struct Mapped {
+  CUdeviceptr base = 0;
+  size_t size = 0;
+  CUmemGenericAllocationHandle handle = 0;
+};
+CUresult map_memory(int device, size_t size, Mapped* out);
+void unmap_memory(const Mapped& memory);
+
+/// A context is made current for a scope.
+class InContext {
+ public:
+  explicit InContext(CUcontext context) : pushed_(drv::cuCtxPushCurrent_v2(context) == CUDA_SUCCESS) {}
+  ~InContext() {
+    CUcontext popped;
+    if (pushed_) drv::cuCtxPopCurrent_v2(&popped);
+  }
+  InContext(const InContext&) = delete;
+  explicit operator bool() const { return pushed_; }
+
+ private:
+  bool pushed_;
+};
+
+void reset_allocations_after_fork();
+
+}  // namespace ckpt::interposer

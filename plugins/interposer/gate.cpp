@@ -1,0 +1,141 @@
+#include "plugins/interposer/gate.h"
+
+#include <linux/futex.h>
+#include <linux/membarrier.h>
+#include <pthread.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <climits>
+#include <new>
+
+namespace ckpt::interposer {
+
+Gate g_gate;
+thread_local Passenger* t_passenger = nullptr;
+
+namespace {
+
+std::atomic<Passenger*> g_passengers{nullptr};
+
+void give_back(void* place) {
+  auto* self = static_cast<Passenger*>(place);
+  t_passenger = nullptr;
+  self->inside.store(0, std::memory_order_relaxed);
+  self->taken.store(0, std::memory_order_release);
+}
+
+pthread_key_t key() {
+  static const pthread_key_t made = [] {
+    pthread_key_t fresh;
+    pthread_key_create(&fresh, give_back);
+    return fresh;
+  }();
+  return made;
+}
+
+void wait_while(uint32_t state) {
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAIT_PRIVATE, state, nullptr, nullptr, 0);
+}
+
+/// Makes what every thread has stored visible. Registered each time: a restored process has lost its registration.
+bool barrier() {
+  return syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0 &&
+         syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0;
+}
+
+bool anybody_inside() {
+  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr; p = p->next) {
+    if (p->inside.load(std::memory_order_acquire) != 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+uint64_t now_ns() {
+  timespec now;
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return now.tv_sec * 1'000'000'000ull + now.tv_nsec;
+}
+
+Passenger* new_passenger() {
+  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr && t_passenger == nullptr; p = p->next) {
+    uint32_t nobody = 0;
+    if (p->taken.compare_exchange_strong(nobody, 1)) t_passenger = p;
+  }
+  if (t_passenger == nullptr) {
+    auto* fresh = new Passenger;
+    fresh->next = g_passengers.load(std::memory_order_relaxed);
+    while (!g_passengers.compare_exchange_weak(fresh->next, fresh)) {
+    }
+    t_passenger = fresh;
+  }
+  pthread_setspecific(key(), t_passenger);
+  return t_passenger;
+}
+
+bool enter_slowly(Passenger* self) {
+  while (true) {
+    std::atomic_thread_fence(std::memory_order_seq_cst);
+    const uint32_t state = g_gate.state.load(std::memory_order_seq_cst);
+    if ((state & kClosed) == 0) return (state & kWatched) != 0;
+    self->inside.store(0, std::memory_order_release);
+    const int kept = errno;
+    wait_while(state);
+    errno = kept;
+    self->inside.store(1, std::memory_order_relaxed);
+  }
+}
+
+bool resume(Passenger* self) {
+  self->inside.store(1, std::memory_order_relaxed);
+  return enter_slowly(self);
+}
+
+bool close_gate(uint64_t deadline_ns, GiveUp give_up) {
+  g_gate.state.fetch_or(kClosed);
+  if (!barrier()) {
+    // Those that pass without a fence now are gone after a pause that no store buffer outlives.
+    g_gate.state.fetch_or(kFenced);
+    usleep(10'000);
+  }
+  while (anybody_inside()) {
+    if (now_ns() > deadline_ns || give_up()) {
+      open_gate();
+      return false;
+    }
+    usleep(20);
+  }
+  return true;
+}
+
+void open_gate() {
+  g_gate.state.fetch_and(~kClosed);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+bool gate_closed() { return (g_gate.state.load() & kClosed) != 0; }
+
+void watch_gate(bool on) {
+  if (on) {
+    g_gate.state.fetch_or(kWatched);
+  } else {
+    g_gate.state.fetch_and(~kWatched);
+  }
+  // Waiters compare the whole word.
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+}
+
+void reset_gate_after_fork() {
+  g_gate.state.store(0);
+  for (Passenger* p = g_passengers.load(); p != nullptr; p = p->next) {
+    if (p == t_passenger) continue;
+    p->inside.store(0);
+    p->taken.store(0);
+  }
+}
+
+}  // namespace ckpt::interposer

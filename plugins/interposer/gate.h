@@ -1,0 +1,79 @@
+// The gate in front of whatever changes device memory. Open, a passage costs two stores to a line of the thread's own and one
+// load of a line that nobody writes. Who closes it pays: membarrier(2) makes every running thread's store visible, so that each
+// thread has either seen the gate closed or is seen inside.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace ckpt::interposer {
+
+inline constexpr uint32_t kClosed = 1;  ///< callers wait
+inline constexpr uint32_t kFenced = 2;  ///< no membarrier here: each passage has a fence of its own
+inline constexpr uint32_t kWatched = 4; ///< what passes is looked at first (watch.h)
+
+struct alignas(64) Gate {
+  std::atomic<uint32_t> state{0};
+};
+extern Gate g_gate;
+
+/// A thread's place: in a list that only grows; reused when its thread has ended.
+struct alignas(64) Passenger {
+  std::atomic<uint32_t> inside{0};  ///< how deep; written by its thread alone
+  std::atomic<uint32_t> taken{1};
+  Passenger* next = nullptr;
+};
+extern thread_local Passenger* t_passenger;
+Passenger* new_passenger();
+
+/// Waits while the gate is closed. True: the call is to be looked at.
+bool enter_slowly(Passenger* self);
+
+/// Leave with `leave`. A call from inside another one (a signal handler's) passes: the outer one could not end otherwise.
+/// `watched`: the call is to be looked at before it goes on.
+inline Passenger* enter(bool& watched) {
+  Passenger* self = t_passenger;
+  if (self == nullptr) [[unlikely]] self = new_passenger();
+  const uint32_t depth = self->inside.load(std::memory_order_relaxed);
+  self->inside.store(depth + 1, std::memory_order_relaxed);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  watched = false;
+  if (g_gate.state.load(std::memory_order_acquire) != 0 && depth == 0) [[unlikely]] watched = enter_slowly(self);
+  return self;
+}
+inline void leave(Passenger* self) {
+  self->inside.store(self->inside.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+}
+/// For a passenger that waits for something of ours: not inside meanwhile. `resume` waits while the gate is closed.
+inline void step_out(Passenger* self) { self->inside.store(0, std::memory_order_release); }
+bool resume(Passenger* self);
+
+/// In the scope of a wrapper that is written out.
+class Passage {
+ public:
+  Passage() { self_ = enter(watched_); }
+  ~Passage() { leave(self_); }
+  Passage(const Passage&) = delete;
+  bool watched() const { return watched_; }
+  Passenger* self() const { return self_; }
+
+ private:
+  bool watched_ = false;
+  Passenger* self_;
+};
+
+/// Asked while something is waited for: true gives it up.
+using GiveUp = bool (*)();
+
+/// False: some thread was still inside at the deadline (CLOCK_MONOTONIC, ns), or it was given up; the gate is open again.
+bool close_gate(uint64_t deadline_ns, GiveUp give_up);
+void open_gate();
+bool gate_closed();
+void watch_gate(bool on);
+/// In the child of a fork: no other thread is there, the gate is open.
+void reset_gate_after_fork();
+
+uint64_t now_ns();
+
+}  // namespace ckpt::interposer

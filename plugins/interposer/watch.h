@@ -1,0 +1,65 @@
+// What is done with a call before it passes, while a client has asked for it: bytes that it may write are set aside
+// (copy-on-write), it waits for memory that is not filled yet, it is written down. Only owned allocations count.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "plugins/interposer/allocations.h"
+#include "plugins/interposer/gate.h"
+
+namespace ckpt::interposer {
+
+using Word = uint64_t;
+
+struct Bytes {
+  CUdeviceptr start = 0;
+  uint64_t size = 0;
+};
+
+/// What a call may do, as its arguments tell: a pointer to a kernel stands for the whole of its allocation.
+struct Access {
+  std::vector<Bytes> reads, writes;
+  bool unknown = false;  ///< cannot be told
+  bool replayable = false;
+  CUstream stream = nullptr;
+  std::string record;    ///< for `replay`
+};
+Access access_of(size_t index, const Word* words);
+/// Submits a recorded call again.
+CUresult replay(const std::string& record);
+
+/// Called inside the gate, before the call goes on; leaves the gate while it waits.
+void before_call(Passenger* self, size_t index, const Word* words);
+
+/// Before an owned allocation ends; only while the gate is watched.
+void before_free(const Allocation& allocation);
+
+// For the agent; the gate is closed where that matters.
+CUresult begin_cow(uint64_t budget);
+struct Saved {
+  Bytes original;
+  uint64_t buffer, offset;
+};
+void saved_so_far(std::vector<Saved>* saved, std::vector<Bytes>* missed);
+CUresult export_saved(uint64_t buffer, int* fd);
+void end_cow();
+
+void begin_fill(const std::vector<uint64_t>& ids);
+/// What waiting calls need and no demand has named yet.
+std::vector<uint64_t> demands();
+void filled(uint64_t id);
+bool filling();
+
+struct Recorded {
+  uint64_t sequence;
+  Access access;
+};
+void begin_recording(uint64_t limit);
+/// False: there were more than the limit.
+bool recorded(uint64_t from, size_t count, std::vector<Recorded>* out);
+void end_recording();
+
+void reset_watch_after_fork();
+
+}  // namespace ckpt::interposer

@@ -1,0 +1,437 @@
+// What is called instead of the driver's functions: those that only pass the gate are made from the table of names, those that
+// keep the books are written out.
+#include <array>
+#include <cstring>
+#include <utility>
+
+#include "plugins/interposer/agent.h"
+#include "plugins/interposer/allocations.h"
+#include "plugins/interposer/contexts.h"
+#include "plugins/interposer/gate.h"
+#include "plugins/interposer/gated.h"
+#include "plugins/interposer/watch.h"
+
+namespace ckpt::interposer {
+
+namespace {
+
+// ---- Through the gate, words as they come ----
+
+template <size_t>
+using WordAt = Word;
+
+template <size_t Index, class Sequence>
+struct Gated;
+template <size_t Index, size_t... I>
+struct Gated<Index, std::index_sequence<I...>> {
+  static CUresult call(WordAt<I>... words) {
+    bool watched;
+    Passenger* self = enter(watched);
+    if constexpr (shape_of(kNames[Index].function) != Shape::kNothing) {
+      if (watched) [[unlikely]] {
+        const Word all[] = {words...};
+        before_call(self, Index, all);
+      }
+    }
+    const CUresult result = reinterpret_cast<CUresult (*)(WordAt<I>...)>(g_real[Index])(words...);
+    leave(self);
+    return result;
+  }
+};
+
+template <size_t Index>
+constexpr void* gated() {
+  constexpr Name name = kNames[Index];
+  if constexpr (is_gated(name.function) && name.words >= 0) {
+    return reinterpret_cast<void*>(&Gated<Index, std::make_index_sequence<static_cast<size_t>(name.words)>>::call);
+  } else {
+    return nullptr;
+  }
+}
+
+template <size_t... Index>
+std::array<void*, kNameCount> gated_table(std::index_sequence<Index...>) {
+  return {gated<Index>()...};
+}
+
+// ---- Written out ----
+
+CUdeviceptr address(const void* p) { return reinterpret_cast<CUdeviceptr>(p); }
+
+CUresult init(unsigned flags) {
+  const CUresult result = drv::cuInit(flags);
+  if (result == CUDA_SUCCESS) start_agent();
+  return result;
+}
+
+CUresult get_proc_address_v2(const char* symbol, void** function, int version, uint64_t flags, CUdriverProcAddressQueryResult* status) {
+  const CUresult result = drv::cuGetProcAddress_v2(symbol, function, version, flags, status);
+  if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
+    *function = instead_of(symbol, *function, version, flags);
+  }
+  return result;
+}
+
+constexpr size_t kGetProcAddress = index_of("cuGetProcAddress");
+CUresult get_proc_address(const char* symbol, void** function, int version, uint64_t flags) {
+  const CUresult result = real<kGetProcAddress>(symbol, function, version, flags);
+  if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
+    *function = instead_of(symbol, *function, version, flags);
+  }
+  return result;
+}
+
+CUresult mem_alloc(CUdeviceptr* out, size_t size) {
+  Passage passage;
+  if (allocate_owned(out, size) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  const CUresult result = drv::cuMemAlloc_v2(out, size);
+  if (result == CUDA_SUCCESS) note(Kind::kNative, *out, size);
+  return result;
+}
+
+CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t height, unsigned element) {
+  Passage passage;
+  constexpr size_t kPitch = 512;  // what devices since Fermi align rows to
+  const size_t row = width > SIZE_MAX - kPitch ? 0 : (width + kPitch - 1) / kPitch * kPitch;
+  const bool sound = (element == 4 || element == 8 || element == 16) && row != 0 && height != 0 && height <= SIZE_MAX / row && pitch != nullptr;
+  if (sound && allocate_owned(out, row * height) == CUDA_SUCCESS) {
+    *pitch = row;
+    return CUDA_SUCCESS;
+  }
+  const CUresult result = drv::cuMemAllocPitch_v2(out, pitch, width, height, element);
+  if (result == CUDA_SUCCESS) note(Kind::kNative, *out, *pitch * height);
+  return result;
+}
+
+CUresult mem_free(CUdeviceptr base) {
+  Passage passage;
+  const auto found = base == 0 ? std::nullopt : take(base);
+  if (!found || found->kind != Kind::kOwned) return drv::cuMemFree_v2(base);
+  if (passage.watched()) before_free(*found);
+  return free_owned(*found);
+}
+
+CUresult mem_alloc_managed(CUdeviceptr* out, size_t size, unsigned flags) {
+  Passage passage;
+  const CUresult result = drv::cuMemAllocManaged(out, size, flags);
+  if (result == CUDA_SUCCESS) note(Kind::kManaged, *out, size);
+  return result;
+}
+
+template <size_t Index>
+CUresult mem_alloc_async(CUdeviceptr* out, size_t size, CUstream stream) {
+  Passage passage;
+  const CUresult result = real<Index>(out, size, stream);
+  if (result == CUDA_SUCCESS) note(Kind::kPool, *out, size);
+  return result;
+}
+
+template <size_t Index>
+CUresult mem_alloc_from_pool(CUdeviceptr* out, size_t size, CUmemoryPool pool, CUstream stream) {
+  Passage passage;
+  const CUresult result = real<Index>(out, size, pool, stream);
+  if (result == CUDA_SUCCESS) note(Kind::kPool, *out, size);
+  return result;
+}
+
+/// Memory of ours ends here and now: the stream's work is waited for, where the driver would go on.
+template <size_t Index, size_t Synchronize>
+CUresult mem_free_async(CUdeviceptr base, CUstream stream) {
+  Passage passage;
+  const auto found = base == 0 ? std::nullopt : find(base);
+  if (found && found->base == base && found->kind == Kind::kOwned && !captures_active()) {
+    if (const CUresult result = real<Synchronize>(stream); result != CUDA_SUCCESS) return result;
+    if (passage.watched()) before_free(*found);
+    return take(base) ? free_owned(*found) : CUDA_ERROR_INVALID_VALUE;
+  }
+  const CUresult result = real<Index>(base, stream);
+  if (result == CUDA_SUCCESS && found && found->base == base) take(base);
+  return result;
+}
+
+CUresult mem_host_alloc(void** out, size_t size, unsigned flags) {
+  Passage passage;
+  const CUresult result = drv::cuMemHostAlloc(out, size, flags);
+  if (result == CUDA_SUCCESS) note(Kind::kPinned, address(*out), size);
+  return result;
+}
+
+CUresult mem_alloc_host(void** out, size_t size) {
+  Passage passage;
+  const CUresult result = drv::cuMemAllocHost_v2(out, size);
+  if (result == CUDA_SUCCESS) note(Kind::kPinned, address(*out), size);
+  return result;
+}
+
+CUresult mem_free_host(void* base) {
+  Passage passage;
+  const CUresult result = drv::cuMemFreeHost(base);
+  if (result == CUDA_SUCCESS) take(address(base));
+  return result;
+}
+
+CUresult mem_host_register(void* base, size_t size, unsigned flags) {
+  Passage passage;
+  const CUresult result = drv::cuMemHostRegister_v2(base, size, flags);
+  if (result == CUDA_SUCCESS) note(Kind::kPinned, address(base), size);
+  return result;
+}
+
+CUresult mem_host_unregister(void* base) {
+  Passage passage;
+  const CUresult result = drv::cuMemHostUnregister(base);
+  if (result == CUDA_SUCCESS) take(address(base));
+  return result;
+}
+
+CUresult mem_map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+  Passage passage;
+  const CUresult result = drv::cuMemMap(base, size, offset, handle, flags);
+  if (result == CUDA_SUCCESS) note(Kind::kMapped, base, size);
+  return result;
+}
+
+CUresult mem_unmap(CUdeviceptr base, size_t size) {
+  Passage passage;
+  const CUresult result = drv::cuMemUnmap(base, size);
+  if (result == CUDA_SUCCESS) forget_range(base, size);
+  return result;
+}
+
+CUresult ipc_open_mem(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) {
+  Passage passage;
+  const CUresult result = drv::cuIpcOpenMemHandle_v2(out, handle, flags);
+  if (result == CUDA_SUCCESS) note(Kind::kForeign, *out, 1);
+  return result;
+}
+
+CUresult ipc_close_mem(CUdeviceptr base) {
+  Passage passage;
+  const CUresult result = drv::cuIpcCloseMemHandle(base);
+  if (result == CUDA_SUCCESS) take(base);
+  return result;
+}
+
+/// As for memory of cuMemAlloc: the size that was asked for, not the size that is mapped.
+CUresult get_address_range(CUdeviceptr* base, size_t* size, CUdeviceptr at) {
+  const CUresult result = drv::cuMemGetAddressRange_v2(base, size, at);
+  if (result != CUDA_SUCCESS) return result;
+  const auto found = find(at);
+  if (!found || found->kind != Kind::kOwned) return result;
+  if (at - found->base >= found->size) return CUDA_ERROR_NOT_FOUND;
+  if (base != nullptr) *base = found->base;
+  if (size != nullptr) *size = found->size;
+  return result;
+}
+
+void as_of_native(void* data, CUpointer_attribute attribute, const Allocation& owned) {
+  switch (attribute) {
+    case CU_POINTER_ATTRIBUTE_CONTEXT: *static_cast<CUcontext*>(data) = owned.context; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: *static_cast<CUdeviceptr*>(data) = owned.base; break;
+    case CU_POINTER_ATTRIBUTE_RANGE_SIZE: *static_cast<size_t*>(data) = owned.size; break;
+    default: break;
+  }
+}
+
+CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr at) {
+  const CUresult result = drv::cuPointerGetAttribute(data, attribute, at);
+  const bool of_range = attribute == CU_POINTER_ATTRIBUTE_CONTEXT || attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+                        attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
+  if (!of_range || data == nullptr) return result;
+  const auto found = find(at);
+  if (!found || found->kind != Kind::kOwned) return result;
+  // Mapped memory has no context of its own: the driver may refuse that question.
+  if (result != CUDA_SUCCESS && attribute != CU_POINTER_ATTRIBUTE_CONTEXT) return result;
+  as_of_native(data, attribute, *found);
+  return CUDA_SUCCESS;
+}
+
+CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr at) {
+  const CUresult result = drv::cuPointerGetAttributes(count, attributes, data, at);
+  if (result != CUDA_SUCCESS) return result;
+  const auto found = find(at);
+  if (!found || found->kind != Kind::kOwned) return result;
+  for (unsigned i = 0; i < count; ++i) {
+    if (data[i] != nullptr) as_of_native(data[i], attributes[i], *found);
+  }
+  return result;
+}
+
+template <size_t Index>
+CUresult ctx_create(CUcontext* out, unsigned flags, CUdevice device) {
+  Passage passage;
+  const CUresult result = real<Index>(out, flags, device);
+  if (result == CUDA_SUCCESS) context_made(*out, device, false);
+  return result;
+}
+
+template <size_t Index>
+CUresult ctx_create_v3(CUcontext* out, void* affinity, int count, unsigned flags, CUdevice device) {
+  Passage passage;
+  const CUresult result = real<Index>(out, affinity, count, flags, device);
+  if (result == CUDA_SUCCESS) context_made(*out, device, false);
+  return result;
+}
+
+CUresult ctx_create_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned flags, CUdevice device) {
+  Passage passage;
+  const CUresult result = drv::cuCtxCreate_v4(out, parameters, flags, device);
+  if (result == CUDA_SUCCESS) context_made(*out, device, false);
+  return result;
+}
+
+CUresult ctx_destroy(CUcontext context) {
+  Passage passage;
+  const CUresult result = drv::cuCtxDestroy_v2(context);
+  if (result == CUDA_SUCCESS) {
+    context_ended(context);
+    forget_context(context);
+  }
+  return result;
+}
+
+CUresult primary_retain(CUcontext* out, CUdevice device) {
+  Passage passage;
+  const CUresult result = drv::cuDevicePrimaryCtxRetain(out, device);
+  if (result == CUDA_SUCCESS) context_made(*out, device, true);
+  return result;
+}
+
+template <size_t Index>
+CUresult primary_end(CUdevice device) {
+  Passage passage;
+  const CUcontext context = primary_context(device);
+  const CUresult result = real<Index>(device);
+  unsigned flags = 0;
+  int active = 1;
+  if (result == CUDA_SUCCESS && context != nullptr && drv::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0) {
+    context_ended(context);
+    forget_context(context);
+  }
+  return result;
+}
+
+int device_of(CUcontext context) {
+  int device = -1;
+  if (InContext scope(context); scope) drv::cuCtxGetDevice(&device);
+  return device;
+}
+
+template <bool On>
+CUresult peer_access(CUcontext peer) {
+  Passage passage;
+  int current = -1;
+  CUresult result = CUDA_SUCCESS;
+  if constexpr (On) {
+    constexpr size_t kIndex = index_of("cuCtxEnablePeerAccess");
+    result = real<kIndex>(peer, 0u);
+  } else {
+    constexpr size_t kIndex = index_of("cuCtxDisablePeerAccess");
+    result = real<kIndex>(peer);
+  }
+  if (result == CUDA_SUCCESS && drv::cuCtxGetDevice(&current) == CUDA_SUCCESS) enable_peer(device_of(peer), current, On);
+  return result;
+}
+CUresult enable_peer_access(CUcontext peer, unsigned flags) { return flags == 0 ? peer_access<true>(peer) : drv::cuCtxEnablePeerAccess(peer, flags); }
+
+/// Stream 0 of a per-thread form is another one.
+template <bool PerThread>
+CUstream meant(CUstream stream) {
+  return PerThread && stream == nullptr ? kStreamPerThread : stream;
+}
+
+template <size_t Index, bool PerThread, class... A>
+CUresult begin_capture(CUstream stream, A... rest) {
+  Passage passage;
+  const CUresult result = real<Index>(stream, rest...);
+  if (result == CUDA_SUCCESS) capture_began(meant<PerThread>(stream));
+  return result;
+}
+
+template <size_t Index, bool PerThread>
+CUresult end_capture(CUstream stream, CUgraph* graph) {
+  const CUresult result = real<Index>(stream, graph);
+  if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) capture_ended(meant<PerThread>(stream));
+  free_deferred();
+  return result;
+}
+
+// ---- The table ----
+
+using Table = std::array<void*, kNameCount>;
+
+template <class F>
+void put(Table& table, std::string_view function, F wrapper) {
+  if (const size_t index = index_of(function); index < kNameCount) table[index] = reinterpret_cast<void*>(wrapper);
+}
+
+void put_memory(Table& table) {
+  put(table, "cuMemAlloc_v2", mem_alloc);
+  put(table, "cuMemAllocPitch_v2", mem_alloc_pitch);
+  put(table, "cuMemFree_v2", mem_free);
+  put(table, "cuMemAllocManaged", mem_alloc_managed);
+  put(table, "cuMemAllocAsync", mem_alloc_async<index_of("cuMemAllocAsync")>);
+  put(table, "cuMemAllocAsync_ptsz", mem_alloc_async<index_of("cuMemAllocAsync_ptsz")>);
+  put(table, "cuMemAllocFromPoolAsync", mem_alloc_from_pool<index_of("cuMemAllocFromPoolAsync")>);
+  put(table, "cuMemAllocFromPoolAsync_ptsz", mem_alloc_from_pool<index_of("cuMemAllocFromPoolAsync_ptsz")>);
+  put(table, "cuMemFreeAsync", mem_free_async<index_of("cuMemFreeAsync"), index_of("cuStreamSynchronize")>);
+  put(table, "cuMemFreeAsync_ptsz", mem_free_async<index_of("cuMemFreeAsync_ptsz"), index_of("cuStreamSynchronize_ptsz")>);
+  put(table, "cuMemHostAlloc", mem_host_alloc);
+  put(table, "cuMemAllocHost_v2", mem_alloc_host);
+  put(table, "cuMemFreeHost", mem_free_host);
+  put(table, "cuMemHostRegister_v2", mem_host_register);
+  put(table, "cuMemHostUnregister", mem_host_unregister);
+  put(table, "cuMemMap", mem_map);
+  put(table, "cuMemUnmap", mem_unmap);
+  put(table, "cuIpcOpenMemHandle_v2", ipc_open_mem);
+  put(table, "cuIpcCloseMemHandle", ipc_close_mem);
+  put(table, "cuMemGetAddressRange_v2", get_address_range);
+  put(table, "cuPointerGetAttribute", pointer_get_attribute);
+  put(table, "cuPointerGetAttributes", pointer_get_attributes);
+}
+
+void put_contexts(Table& table) {
+  put(table, "cuInit", init);
+  put(table, "cuGetProcAddress", get_proc_address);
+  put(table, "cuGetProcAddress_v2", get_proc_address_v2);
+  put(table, "cuCtxCreate_v2", ctx_create<index_of("cuCtxCreate_v2")>);
+  put(table, "cuCtxCreate_v3", ctx_create_v3<index_of("cuCtxCreate_v3")>);
+  put(table, "cuCtxCreate_v4", ctx_create_v4);
+  put(table, "cuCtxDestroy_v2", ctx_destroy);
+  put(table, "cuDevicePrimaryCtxRetain", primary_retain);
+  put(table, "cuDevicePrimaryCtxRelease", primary_end<index_of("cuDevicePrimaryCtxRelease")>);
+  put(table, "cuDevicePrimaryCtxRelease_v2", primary_end<index_of("cuDevicePrimaryCtxRelease_v2")>);
+  put(table, "cuDevicePrimaryCtxReset", primary_end<index_of("cuDevicePrimaryCtxReset")>);
+  put(table, "cuDevicePrimaryCtxReset_v2", primary_end<index_of("cuDevicePrimaryCtxReset_v2")>);
+  put(table, "cuCtxEnablePeerAccess", enable_peer_access);
+  put(table, "cuCtxDisablePeerAccess", peer_access<false>);
+}
+
+void put_captures(Table& table) {
+  put(table, "cuStreamBeginCapture", begin_capture<index_of("cuStreamBeginCapture"), false>);
+  put(table, "cuStreamBeginCapture_ptsz", begin_capture<index_of("cuStreamBeginCapture_ptsz"), true>);
+  put(table, "cuStreamBeginCapture_v2", begin_capture<index_of("cuStreamBeginCapture_v2"), false, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginCapture_v2_ptsz", begin_capture<index_of("cuStreamBeginCapture_v2_ptsz"), true, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginCaptureToGraph", begin_capture<index_of("cuStreamBeginCaptureToGraph"), false, Word, Word, Word, Word, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginCaptureToGraph_ptsz",
+      begin_capture<index_of("cuStreamBeginCaptureToGraph_ptsz"), true, Word, Word, Word, Word, CUstreamCaptureMode>);
+  put(table, "cuStreamEndCapture", end_capture<index_of("cuStreamEndCapture"), false>);
+  put(table, "cuStreamEndCapture_ptsz", end_capture<index_of("cuStreamEndCapture_ptsz"), true>);
+}
+
+const Table& wrappers() {
+  static const Table table = [] {
+    Table made = gated_table(std::make_index_sequence<kNameCount>());
+    put_memory(made);
+    put_contexts(made);
+    put_captures(made);
+    return made;
+  }();
+  return table;
+}
+
+}  // namespace
+
+void* wrapper_of(size_t index) { return wrappers()[index]; }
+
+}  // namespace ckpt::interposer
