@@ -345,7 +345,7 @@ Result<SavedTable> EmulatedTarget::saved(uint64_t timeout_us) {
       if (std::chrono::steady_clock::now() > end) return fail(Code::kBusy, "", "copies are not done within the time");
       std::this_thread::yield();
     }
-    out.saved.push_back({save.original, number, 0});
+    out.saved.push_back({save.original, number, save.memory->size(), 0});
   }
   return out;
 }

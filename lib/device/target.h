@@ -20,6 +20,7 @@ namespace ckpt::device {
 struct SavedRange {
   Range original;        ///< in the target
   uint64_t buffer = 0;   ///< `export_saved` gives it
+  uint64_t buffer_size = 0;
   uint64_t offset = 0;   ///< in the buffer
 };
 
