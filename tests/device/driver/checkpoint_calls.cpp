@@ -71,14 +71,21 @@ struct Ends {
   }
 };
 
+int64_t now_ms() {
+  timespec now;
+  ::clock_gettime(CLOCK_MONOTONIC, &now);
+  return int64_t{now.tv_sec} * 1000 + now.tv_nsec / 1'000'000;
+}
+
 CUresult await(const Ends& ends, uint64_t number) {
-  for (int waited = 0; waited < kLongestMs; waited += kPollMs) {
-    pollfd both[2] = {{ends.reply, POLLIN, 0}, {ends.process, POLLIN, 0}};
+  pollfd both[2] = {{ends.reply, POLLIN, 0}, {ends.process, POLLIN, 0}};
+  for (int64_t until = now_ms() + kLongestMs; now_ms() < until;) {
     if (::poll(both, 2, kPollMs) <= 0) continue;
     Reply reply;
     if ((both[0].revents & POLLIN) != 0 && ::read(ends.reply, &reply, sizeof(reply)) == sizeof(reply) && reply.number == number)
       return static_cast<CUresult>(reply.result);
     if ((both[1].revents & POLLIN) != 0) return CUDA_ERROR_OPERATING_SYSTEM;  // it has ended
+    if ((both[0].revents & (POLLIN | POLLHUP)) == POLLHUP) both[0].fd = -1;   // it is ending
   }
   return CUDA_ERROR_TIMEOUT;
 }
@@ -163,7 +170,8 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {
   Request request{};
   request.operation = kRestore;
   if (args != nullptr) {
-    if (!reserved_is_zero(*args, offsetof(CUcheckpointRestoreArgs, reserved)) || args->gpuPairsCount > kMaxGpus) return CUDA_ERROR_INVALID_VALUE;
+    if (!reserved_is_zero(*args, offsetof(CUcheckpointRestoreArgs, reserved))) return CUDA_ERROR_INVALID_VALUE;
+    if (args->gpuPairsCount > kMaxGpus) return CUDA_ERROR_INVALID_VALUE;
     if (args->gpuPairsCount != 0 && (args->gpuPairs == nullptr || settings().version < 13000)) return CUDA_ERROR_INVALID_VALUE;
     request.pairs = args->gpuPairsCount;
     for (uint32_t i = 0; i < request.pairs; ++i) request.pair[i] = args->gpuPairs[i];

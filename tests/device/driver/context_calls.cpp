@@ -25,8 +25,8 @@ thread_local std::vector<Context*> stack;
 void in_child() {
   ckpt_standin_note.active = 0;
   if (initialised.exchange(false)) {
-    for (int fd : {ckpt_standin_note.request_read, ckpt_standin_note.request_write, ckpt_standin_note.reply_read, ckpt_standin_note.reply_write})
-      ::close(fd);
+    const Note& note = ckpt_standin_note;
+    for (int fd : {note.request_read, note.request_write, note.reply_read, note.reply_write}) ::close(fd);
     for (Physical& each : memory().physical)
       if (each.own_fd) ::close(each.fd);
     for (int fd : memory().pool_fd)

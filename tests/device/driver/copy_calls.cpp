@@ -126,7 +126,8 @@ CUresult fill(CUdeviceptr destination, size_t pitch, T value, size_t width, size
 
 Work make_memset(const CUDA_MEMSET_NODE_PARAMS& p) {
   size_t pitch = p.height > 1 ? p.pitch : p.width * p.elementSize;
-  if (p.width == 0 || p.height == 0 || !reachable(p.dst, extent(p.width * p.elementSize, p.height, pitch), PROT_READ | PROT_WRITE)) return {};
+  if (p.width == 0 || p.height == 0) return {};
+  if (!reachable(p.dst, extent(p.width * p.elementSize, p.height, pitch), PROT_READ | PROT_WRITE)) return {};
   switch (p.elementSize) {
     case 1: return make_fill(p.dst, pitch, static_cast<uint8_t>(p.value), p.width, p.height);
     case 2: return make_fill(p.dst, pitch, static_cast<uint16_t>(p.value), p.width, p.height);

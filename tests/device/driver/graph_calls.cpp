@@ -93,7 +93,8 @@ CUresult cuGraphDestroy(CUgraph graph) {
   return graphs().all.erase(graph) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                                 const CUDA_KERNEL_NODE_PARAMS* params) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Function* function = params == nullptr ? nullptr : function_in(*params);
@@ -105,15 +106,16 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
   return result;
 }
 
-CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_MEMSET_NODE_PARAMS* params,
-                              CUcontext) {
+CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                              const CUDA_MEMSET_NODE_PARAMS* params, CUcontext) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Work work = params == nullptr ? Work{} : make_memset(*params);
   return work ? add(node, graph, after, count, CU_GRAPH_NODE_TYPE_MEMSET, std::move(work)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_MEMCPY3D* params, CUcontext) {
+CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_MEMCPY3D* params,
+                              CUcontext) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Work work = params == nullptr ? Work{} : make_copy(*params);

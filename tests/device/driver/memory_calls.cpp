@@ -192,10 +192,12 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(data, allocation != nullptr ? allocation->second.id : uint64_t{0});
     case CU_POINTER_ATTRIBUTE_IS_MANAGED:
       return give(data, static_cast<unsigned>(allocation != nullptr && allocation->second.kind == Kind::kManaged));
-    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL: return give(data, host != nullptr ? host->second.context->device : mapped->second.physical->device);
+    case CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL:
+      return give(data, host != nullptr ? host->second.context->device : mapped->second.physical->device);
     case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
       return give(data, static_cast<unsigned>(allocation != nullptr && allocation->second.kind == Kind::kPlain));
-    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return give(data, host != nullptr ? host->first : allocation ? allocation->first : mapped->first);
+    case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+      return give(data, host != nullptr ? host->first : allocation ? allocation->first : mapped->first);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
       return give(data, host != nullptr ? host->second.size : allocation ? allocation->second.size : mapped->second.size);
     case CU_POINTER_ATTRIBUTE_MAPPED: return give(data, 1u);

@@ -309,13 +309,13 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, void** extra) {
   CKPT_STANDIN_ENTER();
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  return launch({f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes, params, extra, nullptr,
-                 nullptr},
-                c->hStream);
+  CUDA_KERNEL_NODE_PARAMS all{f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
+                              params, extra, nullptr, nullptr};
+  return launch(all, c->hStream);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                                   CUstream stream, void** params) {
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                                   unsigned shared, CUstream stream, void** params) {
   CKPT_STANDIN_ENTER();
   return launch({f, gx, gy, gz, bx, by, bz, shared, params, nullptr, nullptr, nullptr}, stream);
 }

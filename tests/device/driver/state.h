@@ -235,7 +235,8 @@ Event* event_of(CUevent handle);
 std::shared_ptr<Stream> stream_make(Context* context, unsigned flags, int priority);
 void stream_end(const std::shared_ptr<Stream>& stream);
 /// Queues work, or makes a node of it where the stream is being captured. `params` only for kernels.
-CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work, std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params = {});
+CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work,
+                std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params = {});
 Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after = {});
 void wait_for(const std::shared_ptr<Stream>& stream);
 void wait_for_all(Context* context);

@@ -96,7 +96,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Physical* physical = physical_of(handle);
-  if (physical == nullptr || flags != 0 || size == 0 || !granular(ptr) || !granular(size) || !granular(offset)) return CUDA_ERROR_INVALID_VALUE;
+  if (physical == nullptr || flags != 0 || size == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (!granular(ptr) || !granular(size) || !granular(offset)) return CUDA_ERROR_INVALID_VALUE;
   if (offset > physical->size || size > physical->size - offset) return CUDA_ERROR_INVALID_VALUE;
   auto reserved = memory().reservations.upper_bound(ptr);
   if (reserved == memory().reservations.begin()) return CUDA_ERROR_INVALID_VALUE;
@@ -174,7 +175,8 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   int given = static_cast<int>(reinterpret_cast<intptr_t>(os_handle)), gpu = -1;
   char path[64], name[128] = "";
   ::snprintf(path, sizeof(path), "/proc/self/fd/%d", given);
-  if (::readlink(path, name, sizeof(name) - 1) < 0 || ::sscanf(name, "/memfd:standin-export-%d", &gpu) != 1) return CUDA_ERROR_INVALID_VALUE;
+  if (::readlink(path, name, sizeof(name) - 1) < 0) return CUDA_ERROR_INVALID_VALUE;
+  if (::sscanf(name, "/memfd:standin-export-%d", &gpu) != 1) return CUDA_ERROR_INVALID_VALUE;
   struct stat about;
   if (::fstat(given, &about) != 0) return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard guard(lock());

@@ -1,8 +1,9 @@
 // The programs' kernels for a real GPU; built without contraction of multiplications and additions (-fmad=false).
 #include "tests/device/programs/kernels.h"
 
-#define EACH(i, count) \
-  for (uint64_t i = blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x; i < (count); i += static_cast<uint64_t>(gridDim.x) * blockDim.x)
+#define EACH(i, count)                                                                        \
+  for (uint64_t i = blockIdx.x * static_cast<uint64_t>(blockDim.x) + threadIdx.x; i < (count); \
+       i += static_cast<uint64_t>(gridDim.x) * blockDim.x)
 
 extern "C" {
 
