@@ -73,8 +73,47 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
   }
 }
 
+/// Runs of chunks lie inside the allocation, in order.
+bool runs_fit(const DeviceAllocation& allocation) {
+  uint64_t end = 0;
+  const uint64_t chunks = allocation.size / kBlockSize;
+  for (const DeviceRun& run : allocation.recomputed) {
+    if (run.count == 0 || run.first < end || run.first >= chunks || run.count > chunks - run.first) return false;
+    end = run.first + run.count;
+  }
+  return true;
+}
+
+void check_devices(const Manifest& manifest, Faults& faults) {
+  const TreeImage& tree = manifest.tree;
+  uint64_t hashes = 0;
+  for (const StoredFile& file : manifest.files) hashes = file.name == "pipes" ? file.size : hashes;
+  for (size_t i = 0; i < tree.devices.size() && faults.none(); ++i) {
+    const DeviceMemory& memory = tree.devices[i];
+    auto where = [&] { return fmt::format("tree.devices[{}]", i); };
+    faults.index(where, ".process", memory.process, tree.processes.size());
+    uint64_t end = 0;
+    for (size_t k = 0; k < memory.allocations.size() && faults.none(); ++k) {
+      const DeviceAllocation& a = memory.allocations[k];
+      auto place = [&] { return fmt::format("{}.allocations[{}]", where(), k); };
+      constexpr uint64_t kEnd = uint64_t{1} << kSpaceShift;
+      if (a.size == 0 || a.size % kBlockSize != 0 || a.address % kBlockSize != 0) {
+        faults.note(place, ": is not made of whole chunks");
+      } else if (a.address < end || a.address >= kEnd || a.size > kEnd - a.address) {
+        faults.note(place, ": overlaps the one before, is out of order or too far up");
+      } else if (const uint64_t need = a.size / kBlockSize * kDeviceHashSize; need > hashes || a.hashes_offset > hashes - need) {
+        faults.note(place, ".hashes_offset: its hashes are not all in the file");
+      } else if (!runs_fit(a)) {
+        faults.note(place, ".recomputed: lie outside it");
+      }
+      end = a.address + a.size;
+    }
+  }
+}
+
 /// What holds between members: indices lead somewhere, mappings are in order. Empty, or the first fault.
-std::string check_relations(const TreeImage& tree) {
+std::string check_relations(const Manifest& manifest) {
+  const TreeImage& tree = manifest.tree;
   Faults faults;
   if (tree.processes.empty()) return "tree.processes: is empty";
   for (size_t i = 0; i < tree.processes.size() && faults.none(); ++i) check_process(tree, i, faults);
@@ -91,6 +130,7 @@ std::string check_relations(const TreeImage& tree) {
     }
     for (const FdSlot& slot : d.fds) faults.index(place, ".fds", slot.process, tree.processes.size());
   }
+  check_devices(manifest, faults);
   return faults.first();
 }
 
@@ -113,7 +153,7 @@ std::string check_identity(const Manifest& m) {
 
 std::string check_manifest(const Manifest& manifest) {
   std::string fault = check_identity(manifest);
-  return fault.empty() ? check_relations(manifest.tree) : fault;
+  return fault.empty() ? check_relations(manifest) : fault;
 }
 
 }  // namespace ckpt::store

@@ -7,6 +7,7 @@
 #include <array>
 #include <limits>
 
+#include "lib/store/device_fields.h"
 #include "lib/store/image.h"
 #include "lib/store/ipc_fields.h"
 #include "lib/store/lock_fields.h"
@@ -298,6 +299,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("process_handles", t.process_handles);
   a.list("posix_queues", t.posix_queues);
   a.object("ipc", t.ipc);
+  a.list("devices", t.devices);
 }
 
 template <class A>

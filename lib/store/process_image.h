@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/store/device_image.h"
 #include "lib/store/ipc_image.h"
 #include "lib/store/lock_image.h"
 #include "lib/store/placement_image.h"
@@ -321,6 +322,7 @@ struct TreeImage {
   std::vector<ProcessHandle> process_handles;
   std::vector<PosixQueue> posix_queues;
   SystemVIpc ipc;
+  std::vector<DeviceMemory> devices;
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

@@ -225,10 +225,11 @@ class Fill {
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
-    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc] = v;
+    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc, devices] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles, ipc);
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
+    devices.resize(1);
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
     files.resize(kEntries), pipes.resize(kEntries), shared.resize(kEntries);
     processes.emplace_back();
@@ -371,6 +372,43 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "tree.processes[0].arguments: is not an array");
   refused(changed("\"id\": \"a", "\"id\": \"x"), "id: is not 32 hex digits");
   refused(changed("\"parent_path\": \"\"", "\"parent_path\": \"../x\""), "parent_path");
+}
+
+TEST_CASE("manifest: device memory that does not fit together is refused") {
+  auto with = [](const std::function<void(DeviceMemory&)>& change) {
+    Manifest manifest = small_manifest();
+    manifest.id = std::string(32, 'a');
+    manifest.files = {{"pipes", 96, std::string(32, '0')}};
+    DeviceMemory& memory = manifest.tree.devices.emplace_back();
+    memory.space = 7;
+    memory.allocations = {{1, 0x10000, 4 * kBlockSize, "GPU-1", 0, {{0, 1}, {2, 2}}}, {2, 0x90000, kBlockSize, "GPU-2", 80, {}}};
+    memory.launches = {{5, {0, 255}}};
+    change(memory);
+    return parse_manifest(to_json(manifest));
+  };
+  auto refused = [&](const std::function<void(DeviceMemory&)>& change, const std::string& what) {
+    auto parsed = with(change);
+    REQUIRE_FALSE(parsed);
+    CHECK_MESSAGE(why(parsed).find("tree.devices[0]" + what) != std::string::npos, why(parsed));
+  };
+  auto good = with([](DeviceMemory&) {});
+  REQUIRE_MESSAGE(good, why(good));
+  CHECK(good->tree.devices[0].launches[0].record == std::vector<uint8_t>{0, 255});
+  const uint64_t all = ~uint64_t{0};
+  refused([](DeviceMemory& m) { m.process = 1; }, ".process: refers");
+  refused([](DeviceMemory& m) { m.space = 1 << 16; }, ".space");
+  refused([](DeviceMemory& m) { m.allocations[0].size = 0; }, ".allocations[0]: is not made");
+  refused([](DeviceMemory& m) { m.allocations[0].size += 4096; }, ".allocations[0]: is not made");
+  refused([](DeviceMemory& m) { m.allocations[0].address += 1; }, ".allocations[0]: is not made");
+  refused([](DeviceMemory& m) { m.allocations[1].address = 0x40000; }, ".allocations[1]: overlaps");
+  refused([](DeviceMemory& m) { m.allocations[1].address = uint64_t{1} << 48; }, ".allocations[1]: overlaps");
+  refused([](DeviceMemory& m) { m.allocations[1].size = all - 0xffff; }, ".allocations[1]: overlaps");
+  refused([](DeviceMemory& m) { m.allocations[0].hashes_offset = 33; }, ".allocations[0].hashes_offset");
+  refused([](DeviceMemory& m) { m.allocations[1].hashes_offset = all; }, ".allocations[1].hashes_offset");
+  refused([](DeviceMemory& m) { m.allocations[0].recomputed = {{2, 1}, {0, 1}}; }, ".allocations[0].recomputed");
+  refused([](DeviceMemory& m) { m.allocations[0].recomputed = {{1, 4}}; }, ".allocations[0].recomputed");
+  refused([&](DeviceMemory& m) { m.allocations[0].recomputed = {{all, 2}}; }, ".allocations[0].recomputed");
+  refused([](DeviceMemory& m) { m.allocations[0].recomputed = {{1, 0}}; }, ".allocations[0].recomputed");
 }
 
 TEST_CASE("manifest: members may come in any order and with unknown ones between them, but none twice") {

@@ -1,5 +1,6 @@
 #include <doctest/doctest.h>
 
+#include "lib/store/device_fields.h"
 #include "lib/store/ipc_fields.h"
 #include "lib/store/lock_fields.h"
 #include "lib/store/placement_fields.h"
@@ -56,4 +57,8 @@ TEST_CASE("records: no member of a control group, a NUMA policy or a protection 
   CHECK(survives(MemoryPolicy{0x8002, {0, 3}}));
   CHECK(survives(MappingPolicy{0x1000, {3, {1}}}));
   CHECK(survives(ProtectionKeys{6, {{0x2000, 2}}}));
+}
+
+TEST_CASE("records: no member of device memory is lost") {
+  CHECK(survives(DeviceMemory{1, 2, {{3, 1ull << 40, 65536, "GPU-4", 5, {{6, 7}}}}, {{8, {9, 0}}}}));
 }
