@@ -98,7 +98,7 @@ struct RangeReply {
 
 struct SavedReply {
   RangeReply original;
-  uint64_t buffer = 0, offset = 0;
+  uint64_t buffer = 0, buffer_size = 0, offset = 0;
 };
 
 /// Behind it: its reads, its writes (RangeReply each), the record.

@@ -145,7 +145,7 @@ void list_saved(uint64_t from, bool missed_ones, Reply& reply) {
     return;
   }
   for (size_t i = from; i < saved.size() && !full<agent::SavedReply>(reply.payload); ++i) {
-    append(reply.payload, agent::SavedReply{{saved[i].original.start, saved[i].original.size}, saved[i].buffer, saved[i].offset});
+    append(reply.payload, agent::SavedReply{{saved[i].original.start, saved[i].original.size}, saved[i].buffer, saved[i].buffer_size, saved[i].offset});
   }
 }
 
@@ -322,6 +322,7 @@ void start_agent() {
   if (g_started.exchange(true)) return;
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
+  listen_for_clients(&g_listener);  // here: whoever sees that the program has CUDA can talk to it
   sigset_t all, before;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &before);

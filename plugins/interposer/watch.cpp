@@ -116,7 +116,7 @@ bool save_part(Cow& cow, const Allocation& from, Bytes part) {
   if (stream == nullptr) return false;
   if (drv::cuMemcpyDtoDAsync_v2(arena->memory.base + arena->used, part.start, part.size, stream) != CUDA_SUCCESS) return false;
   if (drv::cuStreamSynchronize(stream) != CUDA_SUCCESS) return false;
-  cow.saved.push_back({part, buffer, arena->used});
+  cow.saved.push_back({part, buffer, arena->memory.size, arena->used});
   arena->used += part.size;
   return true;
 }

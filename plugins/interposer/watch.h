@@ -39,7 +39,7 @@ void before_free(const Allocation& allocation);
 CUresult begin_cow(uint64_t budget);
 struct Saved {
   Bytes original;
-  uint64_t buffer, offset;
+  uint64_t buffer, buffer_size, offset;
 };
 void saved_so_far(std::vector<Saved>* saved, std::vector<Bytes>* missed);
 CUresult export_saved(uint64_t buffer, int* fd);

@@ -1,0 +1,316 @@
+#include "plugins/cuda/agent_client.h"
+
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "lib/base/clock.h"
+#include "plugins/cuda/agent_address.h"
+
+namespace ckpt::cuda {
+
+namespace {
+
+using agent::Message;
+using agent::Status;
+using agent::Type;
+
+constexpr uint64_t kWayUs = 5'000'000;  ///< for a request that takes the agent no time, on a machine that is busy
+constexpr uint64_t kMaxEntries = 1 << 24;
+
+/// `count` structures off the front of `bytes`. False: there are not so many.
+template <class T>
+bool take(std::string_view& bytes, uint64_t count, std::vector<T>* out) {
+  if (count > bytes.size() / sizeof(T)) return false;
+  out->resize(count);
+  std::memcpy(out->data(), bytes.data(), count * sizeof(T));
+  bytes.remove_prefix(count * sizeof(T));
+  return true;
+}
+
+std::string_view bytes_of(const std::vector<uint64_t>& ids) {
+  return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(uint64_t)};
+}
+
+device::Range range_of(const agent::RangeReply& range) { return {{range.start}, range.size}; }
+
+device::MemoryKind kind_of(agent::Kind kind) {
+  switch (kind) {
+    case agent::Kind::kOwned: return device::MemoryKind::kOwned;
+    case agent::Kind::kPinned: return device::MemoryKind::kPinned;
+    default: return device::MemoryKind::kNative;
+  }
+}
+
+Result<void> wait_for(int socket, short events, uint64_t timeout_us, const std::string& subject) {
+  const uint64_t until = monotonic_us() + timeout_us;
+  while (true) {
+    const uint64_t now = monotonic_us();
+    pollfd what = {socket, events, 0};
+    const int ready = ::poll(&what, 1, now >= until ? 0 : static_cast<int>(std::min<uint64_t>((until - now) / 1000 + 1, 1 << 30)));
+    if (ready > 0) return {};
+    if (ready < 0 && errno != EINTR) return sys_error(subject, "cannot wait for its agent");
+    if (ready == 0 && monotonic_us() >= until) return fail(Code::kBusy, subject, "its agent does not answer");
+  }
+}
+
+}  // namespace
+
+std::string AgentTarget::subject() const { return fmt::format("process {}", pid_); }
+
+Result<std::unique_ptr<AgentTarget>> AgentTarget::connect(int pid, uint64_t timeout_us) {
+  CKPT_TRY_ASSIGN(UniqueFd socket, connect_to_agent(pid));
+  std::unique_ptr<AgentTarget> target(new AgentTarget(pid, std::move(socket)));
+  // Another client's conversation comes first: its turn is over when it has gone.
+  auto reply = target->ask(Type::kHello, 0, {}, -1, timeout_us);
+  if (!reply && reply.error().code == Code::kBusy) return fail(Code::kBusy, target->subject(), "its agent is talking to another ckpt, or stands still");
+  if (!reply) return std::move(reply).error();
+  return target;
+}
+
+Result<void> AgentTarget::send(const Message& message, std::string_view payload, int fd) {
+  if (!socket_) return fail(Code::kNotFound, subject(), "the conversation with its agent is over");
+  if (payload.size() > agent::kMaxPayload) return fail(Code::kUsage, subject(), "too much for one request to its agent");
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  iovec io[] = {{const_cast<Message*>(&message), sizeof message}, {const_cast<char*>(payload.data()), payload.size()}};
+  msghdr header{};
+  header.msg_iov = io;
+  header.msg_iovlen = 2;
+  if (fd >= 0) {
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&header);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof fd);
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  while (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) < 0) {
+    if (errno == EAGAIN) {
+      CKPT_TRY(wait_for(socket_.get(), POLLOUT, kWayUs, subject()));
+    } else if (errno == EPIPE || errno == ECONNRESET) {
+      return fail(Code::kNotFound, subject(), "has ended");
+    } else if (errno != EINTR) {
+      return sys_error(subject(), "cannot write to its agent");
+    }
+  }
+  return {};
+}
+
+Result<AgentTarget::Reply> AgentTarget::receive(uint32_t sequence, uint64_t timeout_us) {
+  const uint64_t until = monotonic_us() + timeout_us;
+  while (true) {
+    const uint64_t now = monotonic_us();
+    CKPT_TRY(wait_for(socket_.get(), POLLIN, now >= until ? 0 : until - now, subject()));
+    std::string buffer(sizeof(Message) + agent::kMaxPayload, 0);
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
+    iovec io = {buffer.data(), buffer.size()};
+    msghdr header{};
+    header.msg_iov = &io;
+    header.msg_iovlen = 1;
+    header.msg_control = control;
+    header.msg_controllen = sizeof control;
+    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+    if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+    if (got == 0 || (got < 0 && errno == ECONNRESET)) return fail(Code::kNotFound, subject(), "has ended");
+    if (got < 0) return sys_error(subject(), "cannot read from its agent");
+    Reply reply;
+    if (const cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
+      int fd;
+      std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+      reply.fd.reset(fd);
+    }
+    if (static_cast<size_t>(got) < sizeof(Message) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
+      return fail(Code::kIo, subject(), "its agent's answer is damaged");
+    }
+    std::memcpy(&reply.message, buffer.data(), sizeof(Message));
+    reply.payload = buffer.substr(sizeof(Message), got - sizeof(Message));
+    if (reply.message.magic != agent::kMagic) return fail(Code::kIo, subject(), "its agent's answer is damaged");
+    if (reply.message.sequence == sequence) return reply;  // else of a request that was given up
+  }
+}
+
+Error AgentTarget::refusal(const Message& reply) const {
+  const std::string what = fmt::format("its agent: request {}", static_cast<uint32_t>(reply.type));
+  switch (reply.status) {
+    case Status::kBusy: return Error(Code::kBusy, subject(), what + " was not done within the time");
+    case Status::kNotFound: return Error(Code::kNotFound, subject(), what + ": there is no such thing, or the program is ending");
+    case Status::kUnsupported: return Error(Code::kUnsupported, subject(), what + ": that memory is not the agent's");
+    case Status::kNotMapped: return Error(Code::kBusy, subject(), what + ": memory of it has been taken away and not put back");
+    case Status::kNoRoom: return Error(Code::kNoRoom, subject(), what + ": not enough device memory, or more than the limit");
+    case Status::kVersion: return Error(Code::kUnsupported, subject(), "was started by another version of ckpt");
+    case Status::kMalformed: return Error(Code::kBug, subject(), what + " was refused as wrong");
+    default: return Error(Code::kIo, subject(), fmt::format("{}: the driver says {}", what, reply.driver_error));
+  }
+}
+
+Result<AgentTarget::Reply> AgentTarget::ask(Type type, uint64_t a, std::string_view payload, int fd, uint64_t timeout_us) {
+  std::lock_guard lock(mutex_);
+  Message message;
+  message.type = type;
+  message.sequence = ++sequence_;
+  message.a = a;
+  CKPT_TRY(send(message, payload, fd));
+  const uint64_t patience = timeout_us > UINT64_MAX - kWayUs ? UINT64_MAX : timeout_us + kWayUs;
+  CKPT_TRY_ASSIGN(Reply reply, receive(message.sequence, std::min<uint64_t>(patience, 1ull << 50)));
+  if (reply.message.status != Status::kDone) return refusal(reply.message);
+  return reply;
+}
+
+Result<void> AgentTarget::tell(Type type, uint64_t a, std::string_view payload, int fd, uint64_t timeout_us) {
+  auto reply = ask(type, a, payload, fd, timeout_us);
+  if (!reply) return std::move(reply).error();
+  return {};
+}
+
+Result<agent::HelloReply> AgentTarget::hello() {
+  CKPT_TRY_ASSIGN(Reply reply, ask(Type::kHello));
+  agent::HelloReply about;
+  if (reply.payload.size() < sizeof about) return fail(Code::kIo, subject(), "its agent's answer is damaged");
+  std::memcpy(&about, reply.payload.data(), sizeof about);
+  return about;
+}
+
+Result<std::string> AgentTarget::device_uuid(int device) {
+  CKPT_TRY_ASSIGN(Reply reply, ask(Type::kDeviceUuid, static_cast<uint64_t>(device)));
+  if (reply.payload.size() != 16) return fail(Code::kIo, subject(), "its agent's answer is damaged");
+  std::string text = "GPU-";
+  for (size_t i = 0; i < 16; ++i) {
+    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
+    text += fmt::format("{:02x}", static_cast<unsigned char>(reply.payload[i]));
+  }
+  return text;
+}
+
+Result<std::vector<agent::AllocationReply>> AgentTarget::listing() {
+  std::vector<agent::AllocationReply> all;
+  while (true) {
+    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kAllocations, all.size()));
+    std::string_view rest = reply.payload;
+    std::vector<agent::AllocationReply> some;
+    if (!take(rest, rest.size() / sizeof(agent::AllocationReply), &some)) break;
+    all.insert(all.end(), some.begin(), some.end());
+    if (some.empty() || all.size() >= reply.message.a || all.size() > kMaxEntries) break;
+  }
+  return all;
+}
+
+Result<std::vector<device::Allocation>> AgentTarget::allocations() {
+  CKPT_TRY_ASSIGN(const auto entries, listing());
+  std::vector<device::Allocation> all;
+  for (const agent::AllocationReply& e : entries) all.push_back({.id = e.id, .address = {e.address}, .size = e.size, .device = e.device, .kind = kind_of(e.kind), .released = e.released != 0});
+  return all;
+}
+
+Result<UniqueFd> AgentTarget::export_allocation(uint64_t id) {
+  CKPT_TRY_ASSIGN(Reply reply, ask(Type::kExport, id));
+  if (!reply.fd) return fail(Code::kIo, subject(), "its agent sent no descriptor");
+  return std::move(reply.fd);
+}
+
+Result<void> AgentTarget::close_gate(uint64_t timeout_us) { return tell(Type::kCloseGate, timeout_us, {}, -1, timeout_us); }
+Result<void> AgentTarget::drain(uint64_t timeout_us) { return tell(Type::kDrain, timeout_us, {}, -1, timeout_us); }
+Result<void> AgentTarget::open_gate() { return tell(Type::kOpenGate); }
+
+Result<void> AgentTarget::begin_cow(uint64_t budget) { return tell(Type::kBeginCow, budget); }
+Result<void> AgentTarget::end_cow() { return tell(Type::kEndCow); }
+
+Result<device::SavedTable> AgentTarget::saved(uint64_t timeout_us) {
+  device::SavedTable table;
+  // While calls go on both lists grow; an entry never changes. `missed` is read after `saved`: what is in neither yet is later.
+  for (bool more = true; more;) {
+    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kSaved, table.saved.size(), {}, -1, timeout_us));
+    std::string_view rest = reply.payload;
+    std::vector<agent::SavedReply> some;
+    if (!take(rest, rest.size() / sizeof(agent::SavedReply), &some)) break;
+    for (const agent::SavedReply& s : some) table.saved.push_back({.original = range_of(s.original), .buffer = s.buffer, .buffer_size = s.buffer_size, .offset = s.offset});
+    more = !some.empty() && table.saved.size() < reply.message.a;
+  }
+  for (bool more = true; more;) {
+    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kMissed, table.missed.size(), {}, -1, timeout_us));
+    std::string_view rest = reply.payload;
+    std::vector<agent::RangeReply> some;
+    if (!take(rest, rest.size() / sizeof(agent::RangeReply), &some)) break;
+    for (const agent::RangeReply& s : some) table.missed.push_back(range_of(s));
+    more = !some.empty() && table.missed.size() < reply.message.b;
+  }
+  return table;
+}
+
+Result<UniqueFd> AgentTarget::export_saved(uint64_t buffer) {
+  CKPT_TRY_ASSIGN(Reply reply, ask(Type::kExportSaved, buffer));
+  if (!reply.fd) return fail(Code::kIo, subject(), "its agent sent no descriptor");
+  return std::move(reply.fd);
+}
+
+Result<void> AgentTarget::release(uint64_t id) { return tell(Type::kRelease, 0, bytes_of({id})); }
+Result<void> AgentTarget::attach(uint64_t id, int fd) { return tell(Type::kAttach, id, {}, fd); }
+Result<void> AgentTarget::forget() { return tell(Type::kForget); }
+
+Result<void> AgentTarget::hold(uint64_t lease_us) {
+  CKPT_TRY(tell(Type::kHold, lease_us / 1000));
+  CKPT_TRY(wait_for(socket_.get(), POLLIN, kWayUs, subject()));  // its end is closed
+  socket_.reset();
+  return {};
+}
+
+Result<void> AgentTarget::begin_fill(const std::vector<uint64_t>& ids) {
+  constexpr size_t kAtOnce = agent::kMaxPayload / sizeof(uint64_t);
+  for (size_t from = 0; from < ids.size(); from += kAtOnce) {
+    const std::vector<uint64_t> some(ids.begin() + from, ids.begin() + std::min(ids.size(), from + kAtOnce));
+    CKPT_TRY(tell(Type::kBeginFill, 0, bytes_of(some)));
+  }
+  return {};
+}
+
+Result<std::optional<std::vector<uint64_t>>> AgentTarget::next_demand(uint64_t timeout_us) {
+  // In short pieces: another thread of ours says `filled` in between.
+  const uint64_t until = monotonic_us() + std::min<uint64_t>(timeout_us, 1ull << 50);
+  while (true) {
+    const uint64_t now = monotonic_us();
+    const uint64_t piece = now >= until ? 0 : std::min(until - now, agent::kMaxDemandWait);
+    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kDemand, piece));
+    std::string_view rest = reply.payload;
+    std::vector<uint64_t> ids;
+    take(rest, rest.size() / sizeof(uint64_t), &ids);
+    if (!ids.empty()) return std::optional(ids);
+    if (piece == 0) return std::optional<std::vector<uint64_t>>{};
+  }
+}
+
+Result<void> AgentTarget::filled(uint64_t id) { return tell(Type::kFilled, id); }
+
+Result<void> AgentTarget::begin_recording(uint64_t limit) { return tell(Type::kBeginRecording, limit); }
+Result<void> AgentTarget::end_recording() { return tell(Type::kEndRecording); }
+
+Result<std::vector<device::Launch>> AgentTarget::recorded() {
+  std::vector<device::Launch> all;
+  while (true) {
+    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kRecorded, all.size()));
+    std::string_view rest = reply.payload;
+    if (rest.empty()) return all;
+    while (!rest.empty()) {
+      std::vector<agent::RecordReply> head;
+      std::vector<agent::RangeReply> reads, writes;
+      if (!take(rest, 1, &head) || !take(rest, head[0].reads, &reads) || !take(rest, head[0].writes, &writes) || head[0].record_size > rest.size()) {
+        return fail(Code::kIo, subject(), "its agent's answer is damaged");
+      }
+      device::Launch launch;
+      launch.sequence = head[0].sequence;
+      launch.replayable = head[0].replayable != 0;
+      for (const auto& range : reads) launch.reads.push_back(range_of(range));
+      for (const auto& range : writes) launch.writes.push_back(range_of(range));
+      launch.record = rest.substr(0, head[0].record_size);
+      rest.remove_prefix(head[0].record_size);
+      all.push_back(std::move(launch));
+    }
+  }
+}
+
+Result<void> AgentTarget::replay(const device::Launch& launch) { return tell(Type::kReplay, 0, launch.record); }
+
+}  // namespace ckpt::cuda

@@ -1,0 +1,265 @@
+// A program with device memory that does what it is told, a line of stdin at a time, and answers with one line: "ok ..." or
+// "no ...". The test of the interposer (interposer_test.cpp) looks at it from outside meanwhile.
+#include <sys/wait.h>
+
+#include <atomic>
+#include <iostream>
+#include <map>
+#include <sstream>
+#include <string>
+#include <thread>
+
+#include "tests/device/programs/program.h"
+
+namespace {
+
+CUcontext context;
+CUmodule module_;
+Words* words;
+std::vector<std::pair<CUdeviceptr, size_t>> memory;
+
+std::atomic<bool> halted{true};
+struct Hammer {
+  std::thread thread;
+  std::atomic<uint64_t> launches{0};
+};
+std::vector<std::unique_ptr<Hammer>> hammers;
+CUdeviceptr counters;  // a word of its own for each thread, 64 bytes apart
+
+CUstream capturing;
+uint32_t* spin_stop;
+
+std::string no(const char* what, CUresult result) { return std::string("no ") + what + " " + std::to_string(result); }
+#define DO(call)                                                        \
+  do {                                                                  \
+    if (CUresult result_ = cu.call; result_ != CUDA_SUCCESS) return no(#call, result_); \
+  } while (0)
+
+void hammer(Hammer* self, int number) {
+  CU(cuCtxSetCurrent(context));
+  CUstream stream;
+  CU(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUfunction add = kernel(module_, "add");
+  CUdeviceptr at = counters + 64 * number;
+  uint64_t one = 1;
+  for (uint64_t i = 0; !halted; ++i) {
+    launch(add, stream, {&at, &one}, 1, 1);
+    self->launches.fetch_add(1);
+    if (i % 64 == 63) CU(cuStreamSynchronize(stream));
+  }
+  CU(cuStreamSynchronize(stream));
+  CU(cuStreamDestroy_v2(stream));
+}
+
+std::string start_hammers(int count) {
+  DO(cuMemsetD8_v2(counters, 0, 64 * 64));
+  DO(cuCtxSynchronize());
+  halted = false;
+  for (int i = 0; i < count; ++i) {
+    hammers.push_back(std::make_unique<Hammer>());
+    hammers.back()->thread = std::thread(hammer, hammers.back().get(), i);
+  }
+  return "ok";
+}
+
+std::string stop_hammers() {
+  halted = true;
+  uint64_t all = 0;
+  for (size_t i = 0; i < hammers.size(); ++i) {
+    hammers[i]->thread.join();
+    uint64_t seen = 0;
+    DO(cuMemcpyDtoH_v2(&seen, counters + 64 * i, 8));
+    if (seen != hammers[i]->launches) return "no thread " + std::to_string(i) + " launched " + std::to_string(hammers[i]->launches) + ", ran " + std::to_string(seen);
+    all += seen;
+  }
+  hammers.clear();
+  return "ok " + std::to_string(all);
+}
+
+std::string attributes(size_t index) {
+  CUdeviceptr base = 0, start = 0, at = memory[index].first + 100;
+  size_t size = 0, range = 0;
+  CUcontext owner = nullptr;
+  unsigned type = 0;
+  DO(cuMemGetAddressRange_v2(&base, &size, at));
+  DO(cuPointerGetAttribute(&owner, CU_POINTER_ATTRIBUTE_CONTEXT, at));
+  DO(cuPointerGetAttribute(&type, CU_POINTER_ATTRIBUTE_MEMORY_TYPE, at));
+  CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
+  void* into[] = {&start, &range};
+  DO(cuPointerGetAttributes(2, which, into, at));
+  if (base != memory[index].first || start != base || owner != context || type != CU_MEMORYTYPE_DEVICE || range != size) return "no attributes";
+  return "ok " + std::to_string(size);
+}
+
+/// A graph captured from a stream, memory allocated and freed meanwhile, launched twice.
+std::string graph(size_t index) {
+  CUstream stream;
+  CUgraph made;
+  CUgraphExec run;
+  CUdeviceptr extra;
+  uint64_t one = 1, before = 0, after = 0;
+  CUdeviceptr at = memory[index].first;
+  CUstreamCaptureMode mode = CU_STREAM_CAPTURE_MODE_RELAXED;
+  DO(cuMemcpyDtoH_v2(&before, at, 8));
+  DO(cuThreadExchangeStreamCaptureMode(&mode));
+  DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  DO(cuStreamBeginCapture_v2(stream, CU_STREAM_CAPTURE_MODE_GLOBAL));
+  launch(kernel(module_, "add"), stream, {&at, &one}, 1, 1);
+  DO(cuMemAlloc_v2(&extra, 4 << 20));
+  DO(cuMemFree_v2(extra));
+  DO(cuStreamEndCapture(stream, &made));
+  DO(cuThreadExchangeStreamCaptureMode(&mode));
+  DO(cuGraphInstantiateWithFlags(&run, made, 0));
+  for (int i = 0; i < 2; ++i) DO(cuGraphLaunch(run, stream));
+  DO(cuStreamSynchronize(stream));
+  DO(cuMemcpyDtoH_v2(&after, at, 8));
+  DO(cuGraphExecDestroy(run));
+  DO(cuGraphDestroy(made));
+  DO(cuStreamDestroy_v2(stream));
+  return after == before + 2 ? "ok" : "no graph: " + std::to_string(after - before);
+}
+
+std::string spin() {
+  CUstream stream;
+  DO(cuMemHostAlloc(reinterpret_cast<void**>(&spin_stop), 4096, kMemHostAllocDeviceMap));
+  *spin_stop = 0;
+  DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+  CUdeviceptr at = reinterpret_cast<CUdeviceptr>(spin_stop);
+  launch(kernel(module_, "spin"), stream, {&at}, 1, 1);
+  return "ok";
+}
+
+/// CUDA in a forked child is over, the rest of it is not; a child that it starts goes on as usual.
+std::string forked() {
+  const pid_t child = fork();
+  if (child == 0) {
+    CUdeviceptr p;
+    const bool refused = cu.cuMemAlloc_v2(&p, 4 << 20) != CUDA_SUCCESS;
+    const char* words_[] = {"true", nullptr};
+    if (refused) execvp("true", const_cast<char**>(words_));
+    _exit(3);
+  }
+  int status = 0;
+  waitpid(child, &status, 0);
+  return status == 0 ? "ok" : "no child: " + std::to_string(status);
+}
+
+std::string pitched(size_t width, size_t height) {
+  CUdeviceptr p;
+  size_t pitch;
+  DO(cuMemAllocPitch_v2(&p, &pitch, width, height, 4));
+  DO(cuMemsetD2D8_v2(p, pitch, 1, width, height));
+  memory.push_back({p, pitch * height});
+  return "ok " + std::to_string(pitch);
+}
+
+std::string table(size_t target, size_t holder, uint64_t seed) {
+  // The kernel is given the table alone: what it writes is in the table.
+  unsigned long long entry = memory[target].first;
+  uint64_t entries = 1;
+  CUdeviceptr at = memory[holder].first;
+  DO(cuMemcpyHtoD_v2(at, &entry, 8));
+  launch(kernel(module_, "scatter"), nullptr, {&at, &entries, &seed}, 1, 1);
+  DO(cuCtxSynchronize());
+  return "ok";
+}
+
+std::string obey(const std::string& line) {
+  std::istringstream in(line);
+  std::string verb;
+  uint64_t a = 0, b = 0, c = 0;
+  in >> verb >> a >> b >> c;
+  if (verb == "alloc") {
+    CUdeviceptr p = 0;
+    DO(cuMemAlloc_v2(&p, a));
+    memory.push_back({p, a});
+    return "ok " + std::to_string(p);
+  }
+  if (verb == "free") {
+    DO(cuMemFree_v2(memory[a].first));
+    return "ok";
+  }
+  if (verb == "free-twice") return cu.cuMemFree_v2(memory[a].first) == CUDA_ERROR_INVALID_VALUE ? "ok" : "no";
+  if (verb == "host") {
+    void* p;
+    DO(cuMemHostAlloc(&p, a, 0));
+    return "ok " + std::to_string(reinterpret_cast<uintptr_t>(p));
+  }
+  if (verb == "managed") {
+    CUdeviceptr p;
+    DO(cuMemAllocManaged(&p, a, kMemAttachGlobal));
+    return "ok " + std::to_string(p);
+  }
+  if (verb == "pool") {
+    CUdeviceptr p;
+    DO(cuMemAllocAsync(&p, a, nullptr));
+    return "ok " + std::to_string(p);
+  }
+  if (verb == "pitch") return pitched(a, b);
+  if (verb == "write") {
+    words->write(memory[a].first, memory[a].second, b);
+    DO(cuCtxSynchronize());
+    return "ok";
+  }
+  if (verb == "submit") {
+    words->write(memory[a].first, memory[a].second, b);
+    return "ok";
+  }
+  if (verb == "check") {
+    words->check(memory[a].first, memory[a].second, b);
+    return "ok";
+  }
+  if (verb == "fill") {
+    DO(cuMemsetD8_v2(memory[a].first + b, 0x5a, c));
+    DO(cuCtxSynchronize());
+    return "ok";
+  }
+  if (verb == "hammer") return start_hammers(static_cast<int>(a));
+  if (verb == "halt") return stop_hammers();
+  if (verb == "attributes") return attributes(a);
+  if (verb == "graph") return graph(a);
+  if (verb == "table") return table(a, b, c);
+  if (verb == "begin-capture") {
+    DO(cuStreamCreate(&capturing, CU_STREAM_NON_BLOCKING));
+    DO(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
+    return "ok";
+  }
+  if (verb == "end-capture") {
+    CUgraph made;
+    DO(cuStreamEndCapture(capturing, &made));
+    return "ok";
+  }
+  if (verb == "spin") return spin();
+  if (verb == "unspin") {
+    *spin_stop = 1;
+    return "ok";
+  }
+  if (verb == "fork") return forked();
+  if (verb == "reset") {
+    CUdevice device;
+    DO(cuCtxGetDevice(&device));
+    DO(cuDevicePrimaryCtxReset_v2(device));
+    return "ok";
+  }
+  return "no such command";
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  char here[] = ".";
+  char* words_[] = {argv[0], argc > 1 ? argv[1] : here, nullptr};
+  target_init(2, words_);
+  context = driver_start();
+  module_ = kernels_load();
+  words = new Words(module_);
+  CU(cuMemAlloc_v2(&counters, 4 << 20));
+  printf("ok\n");
+  fflush(stdout);
+  for (std::string line; std::getline(std::cin, line);) {
+    printf("%s\n", obey(line).c_str());
+    fflush(stdout);
+  }
+  halted = true;
+  _exit(0);
+}
