@@ -397,6 +397,7 @@ Result<void> EmulatedTarget::begin_fill(const std::vector<uint64_t>& ids) {
   Lock lock(mutex_);
   CKPT_TRY(require_closed("begin_fill"));
   unfilled_.insert(ids.begin(), ids.end());
+  changed_.notify_all();
   return {};
 }
 

@@ -155,11 +155,13 @@ class MemorySink final : public DeviceSink, public DeviceContent {
     std::lock_guard lock(mutex_);
     if (calls_++ == fail_at) return fail(Code::kIo, "", "the disk is gone (injected)");
     ++reads;
+    read_order.push_back(chunk);
     const Bytes& bytes = last_words.at({space, chunk.value});
     std::memcpy(out.data(), bytes.data(), bytes.size());
     return {};
   }
   uint64_t reads = 0;
+  std::vector<Address> read_order;
 
  private:
   Result<void> put(Content& where, int space, Address chunk, ByteSpan bytes) {
