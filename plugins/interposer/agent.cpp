@@ -283,7 +283,6 @@ bool converse() {
 }
 
 void* serve_clients(void*) {
-  pthread_setname_np(pthread_self(), "ckpt-agent");
   while (!g_ending.load()) {
     if (g_listener.get() < 0 && !listen_for_clients(&g_listener)) {
       usleep(1'000'000);  // no descriptor left, a folder that is gone: again later
@@ -331,7 +330,11 @@ void start_agent() {
   pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
   pthread_attr_setstacksize(&attributes, kStack);
   pthread_t thread;
-  if (pthread_create(&thread, &attributes, serve_clients, nullptr) != 0) g_started.store(false);
+  if (pthread_create(&thread, &attributes, serve_clients, nullptr) == 0) {
+    pthread_setname_np(thread, "ckpt-agent");
+  } else {
+    g_started.store(false);
+  }
   pthread_attr_destroy(&attributes);
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
 }

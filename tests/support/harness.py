@@ -22,6 +22,7 @@ CKPT = os.environ.get("CKPT_BIN", "ckpt")
 if os.sep in CKPT:
     CKPT = os.path.abspath(CKPT)
 TARGETS = os.environ.get("CKPT_TARGETS", ".")
+STARTED_BY = os.environ.get("CKPT_STARTED_BY", "").split()  # what a target's command line begins with: "ckpt run --"
 TIMEOUT = float(os.environ.get("CKPT_TEST_TIMEOUT", "60"))
 
 
@@ -278,7 +279,7 @@ class Target:
         with open(os.path.join(folder, "log"), "ab") as log:
             streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
             streams.update(popen)
-            self.popen = subprocess.Popen([os.path.join(TARGETS, f"target_{program}"), self.folder, *arguments],
+            self.popen = subprocess.Popen([*STARTED_BY, os.path.join(TARGETS, f"target_{program}"), self.folder, *arguments],
                                           start_new_session=True, **streams)
         self.log = os.path.join(folder, "log")
         self.pid = self.popen.pid
