@@ -189,10 +189,10 @@ def flavour_lazy_chain(target):
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
 
 
-def run_flavour(name, flavour, arguments, place):
+def run_flavour(name, flavour, arguments, folder):
     target = None
     try:
-        target = Target(name, place.folder(flavour), *arguments)
+        target = Target(name, folder, *arguments)
         FLAVOURS[flavour](target)
         return None
     except (Failure, OSError) as failure:
@@ -205,10 +205,19 @@ def run_flavour(name, flavour, arguments, place):
         return f"{flavour}: {failure}{log}"
 
 
+def run_with_numbers_free(name, flavour, arguments, place):
+    """Anew where the target's number went to a process of this machine that stays (tests run side by side, with others)."""
+    for attempt in range(3):
+        failure = run_flavour(name, flavour, arguments, place.folder(f"{flavour}{attempt or ''}"))
+        if failure is None or "number is taken" not in failure:
+            break
+    return failure
+
+
 def run_flavours(name, flavours, arguments):
     with Workplace(name) as place:
         with concurrent.futures.ThreadPoolExecutor(len(flavours)) as pool:
-            failures = [f for f in pool.map(lambda flavour: run_flavour(name, flavour, arguments, place), flavours) if f]
+            failures = [f for f in pool.map(lambda flavour: run_with_numbers_free(name, flavour, arguments, place), flavours) if f]
         try:
             reap_strays()
         except Failure as left:
