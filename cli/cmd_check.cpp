@@ -15,6 +15,7 @@ struct Flags {
   int pid = 0;
   bool shell_job = false;
   capture::SocketOptions sockets;
+  GpuFlags gpu;
 };
 
 void print_json(Console& out, const Flags& flags, const engine::CheckReport& report) {
@@ -24,6 +25,7 @@ void print_json(Console& out, const Flags& flags, const engine::CheckReport& rep
   }
   if (flags.pid != 0) {
     doc["pid"] = flags.pid;
+    doc["gpu_processes"] = report.gpu_processes;
     doc["blockers"] = nlohmann::ordered_json::array();
     for (const auto& b : report.blockers) doc["blockers"].push_back({{"subject", b.subject}, {"what", b.what}, {"flag", b.flag}});
   }
@@ -50,8 +52,11 @@ Command::Run add_check(CLI::App& app) {
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")->check(CLI::PositiveNumber);
   app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
   add_socket_flags(app, flags->sockets);
+  app.add_option("--gpu", flags->gpu.policy, "As for dump: whether GPU state is an obstacle (default auto)")
+      ->check(CLI::IsMember({"auto", "off", "only"}))->type_name("auto|off|only");
   return [flags](Context& context) -> Result<void> {
-    CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets));
+    CKPT_TRY_ASSIGN(engine::GpuOptions gpu, gpu_options(flags->gpu));
+    CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets, gpu));
     if (context.out.json()) print_json(context.out, *flags, report);
     else print_table(context.out, *flags, report);
     const size_t count = report.blockers.size();

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/gpu_flags.h"
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
 #include "lib/engine/pid_namespace.h"
@@ -39,6 +40,7 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
 
 struct RestoreFlags {
   engine::RestoreOptions options;
+  GpuFlags gpu;
   std::string trace;  ///< a file; empty: none
 };
 
@@ -99,10 +101,16 @@ Command::Run add_restore(CLI::App& app) {
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there")->type_name("FILE");
+  app.add_option("--gpu", flags->gpu.policy, "GPU state: put back, or left in memory until ckpt resume (default auto)")
+      ->check(CLI::IsMember({"auto", "off"}))->type_name("auto|off");
+  add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   add_trace_flag(app, flags->trace);
-  return [flags](Context& context) { return run_restore(*flags, context); };
+  return [flags](Context& context) -> Result<void> {
+    CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
+    return run_restore(*flags, context);
+  };
 }
 
 }  // namespace ckpt::cli

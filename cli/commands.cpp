@@ -10,6 +10,8 @@ Command::Run add_pre_dump(CLI::App& app);
 Command::Run add_dump(CLI::App& app);
 Command::Run add_restore(CLI::App& app);
 Command::Run add_run(CLI::App& app);
+Command::Run add_suspend(CLI::App& app);
+Command::Run add_resume(CLI::App& app);
 Command::Run add_check(CLI::App& app);
 Command::Run add_inspect(CLI::App& app);
 Command::Run add_load_metadata(CLI::App& app);
@@ -27,6 +29,8 @@ std::span<const Command> commands() {
       {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"run", "Start a program so that its GPU memory can be saved while it runs", add_run, Group::kProcess},
+      {"suspend", "Free the GPU that a process uses; it goes on up to its next GPU call", add_suspend, Group::kProcess},
+      {"resume", "Give a suspended process its GPU state back", add_resume, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
       {"list", "The process images below a folder", add_list, Group::kProcess},
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},

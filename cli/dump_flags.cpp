@@ -29,6 +29,7 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
+  add_gpu_flags(app, flags.gpu);
   app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   add_action_flags(app, flags.options.actions);
@@ -62,6 +63,7 @@ Result<std::optional<unsigned>> parse_rounds(const std::string& text) {
 
 Result<void> finish_dump_flags(DumpFlags& flags) {
   CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds(flags.rounds));
+  CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   for (const std::string& dir : {flags.dir, flags.prev}) {
     if (dir.find("://") != std::string::npos) return fail(Code::kUnsupported, dir, "images on other machines are not supported yet");

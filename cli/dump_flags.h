@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/command.h"
+#include "cli/gpu_flags.h"
 #include "lib/engine/dump.h"
 
 namespace ckpt::cli {
@@ -12,6 +13,7 @@ struct DumpFlags {
   engine::DumpOptions options;
   std::string dir, prev;
   std::string trace;  ///< a file; empty: none
+  GpuFlags gpu;
   bool no_compress = false;
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;

@@ -2,7 +2,7 @@
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   case "$verb:$prev" in
@@ -20,6 +20,8 @@ _ckpt() {
     pre-dump:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
+    pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -43,6 +45,8 @@ _ckpt() {
     dump:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
+    dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -68,18 +72,28 @@ _ckpt() {
     restore:--new-pidns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--gpu) COMPREPLY=($(compgen -W 'auto off' -- "$cur")); return ;;
+    restore:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:-h|run:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:--gpu-budget) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    suspend:-h|suspend:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    resume:-h|resume:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    resume:-p|resume:-t|resume:--pid|resume:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    resume:--after) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    resume:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-h|check:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-j|check:--shell-job) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--tcp-established) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--tcp-close) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     list:-h|list:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     squash:-h|squash:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     squash:--force) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -154,12 +168,14 @@ _ckpt() {
     completion:-h|completion:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --gpu --gpu-map --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help --gpu-budget --version -h --help --json --progress --color -q --quiet' ;;
-    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --version -h --help --json --progress --color -q --quiet' ;;
+    suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout --version -h --help --json --progress --color -q --quiet' ;;
+    resume) words='-h --help -p -t --pid --tree --after --gpu-map --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;

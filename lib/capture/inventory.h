@@ -42,6 +42,8 @@ struct InventoryOptions {
   bool shell_job = false;  ///< terminals and pipes to the outside are taken from the restoring shell
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   SocketOptions sockets;
+  /// Descriptors and mappings of GPUs are left out: the driver will take them away before the final look.
+  bool gpus_leave = false;
   bool frozen = false;     ///< the tree stands still: contents of pipes and the like are taken
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
 };

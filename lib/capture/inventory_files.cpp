@@ -72,7 +72,8 @@ Result<bool> DescriptorInventory::take_device(const Place& place, const struct s
     return true;
   }
   if (starts_with(place.link, "/dev/nvidia")) {
-    return block(place, "a GPU (" + place.link + "): device memory is not supported yet"), false;
+    if (!walk_.options.gpus_leave) block(place, "a GPU (" + place.link + ")");
+    return false;
   }
   return block(place, "a device (" + place.link + "), which is not supported"), false;
 }

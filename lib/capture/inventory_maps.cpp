@@ -128,6 +128,7 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
   if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
   if (!file) return file.error().message;
   store::FileIdentity& identity = image.files[static_cast<size_t>(*file)];
+  if (vma.name.rfind("/dev/nvidia", 0) == 0) return std::string("memory of a GPU");
   if (!S_ISREG(identity.mode)) return std::string("a device mapped into memory, which is not supported yet");
   map.file = *file;
   map.file_offset = vma.offset;
@@ -165,6 +166,7 @@ Result<void> inventory_maps(Walk& walk, size_t process) {
   CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, walk.options.earlier));
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
+    if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) continue;
     store::MemoryMap map;
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
     map.flags = lasting_flags(vma);

@@ -35,6 +35,15 @@ Result<void> Capture::look_first() {
     process.has_gadgets = true;
     process.pinned = before_.statuses[i][0].has_pinned_pages;
   }
+  return find_devices();
+}
+
+/// What a GPU writes into host memory goes past every page table: no tracking of such a process is to be trusted.
+Result<void> Capture::find_devices() {
+  std::vector<int> pids;
+  for (const auto& [pid, process] : subjects_) pids.push_back(pid);
+  CKPT_TRY(devices_.find(pids));
+  for (int pid : devices_.pids()) subjects_[pid].pinned = true;
   return {};
 }
 
@@ -112,6 +121,10 @@ Result<void> Capture::freeze() {
   CKPT_TRY_ASSIGN(members_, capture::open_members(frozen_->entries(), std::move(members_)));
   if (members_[0].start_time != root_started) return fail(Code::kNotFound, "process " + std::to_string(options_.pid), "has ended");
   phase("freeze");
+  if (!devices_.empty()) {
+    CKPT_TRY(devices_.checkpoint(&*frozen_));
+    phase("gpu checkpoint");
+  }
   return {};
 }
 
@@ -141,6 +154,7 @@ Result<void> Capture::describe() {
   if (!now_.blockers.empty()) return capture::blocked_error(options_.pid, now_.blockers);
   manifest_.tree = std::move(now_.image);
   manifest_.tree.packet_filter = connections_.filter();
+  manifest_.tree.gpu = devices_.state();
   CKPT_TRY(capture::number_spaces(manifest_.tree, earlier_trees()));
   phase("inventory");
   for (size_t i = 0; i < members_.size(); ++i) {
@@ -153,6 +167,7 @@ Result<void> Capture::describe() {
     }
     CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(process.pid, process.pid, process.gadgets));
     const proc::Scratch& room = scratches_.emplace(process.pid, std::move(scratch)).first->second;
+    image.gpu_thread = devices_.restore_thread(process.pid);
     CKPT_TRY(capture::describe_inside(frozen_->process(process.pid), room, now_, manifest_.tree, i, process.xstates));
   }
   phase("describe");
@@ -219,7 +234,7 @@ Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process)
     process.userfault.reset();
   }
   // What is written to pinned pages from here on goes unseen, also once they are no longer pinned.
-  process.pinned = now_.statuses[static_cast<size_t>(&image - manifest_.tree.processes.data())][0].has_pinned_pages;
+  process.pinned = devices_.holds(process.pid) || now_.statuses[static_cast<size_t>(&image - manifest_.tree.processes.data())][0].has_pinned_pages;
   if (process.pinned) process.userfault.reset();
   process.tracked = process.tracked && process.userfault;
   process.armed = keeps_tracking_ && process.keeper && process.userfault;
@@ -314,9 +329,14 @@ void Capture::end_of_frozen_window() {
   advice_watch_.emplace(1).submit([this] { return advice_ = capture::advice_unchanged(before_), Result<void>(); });
 }
 
-void Capture::let_run() {
+Result<void> Capture::let_run() {
+  if (!devices_.empty()) {
+    CKPT_TRY(devices_.give_back(&*frozen_));
+    phase("gpu restore");
+  }
   frozen_->release();
   end_of_frozen_window();
+  return {};
 }
 
 }  // namespace ckpt::engine

@@ -15,6 +15,7 @@
 #include "lib/capture/page_plan.h"
 #include "lib/capture/precopy.h"
 #include "lib/capture/snapshot.h"
+#include "lib/engine/device_hold.h"
 #include "lib/engine/dump.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/usage.h"
@@ -45,14 +46,17 @@ class Capture {
  public:
   enum class Verb { kPreDump, kDump };
   Capture(Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : verb_(verb), options_(options), progress_(progress), cancel_(cancel) {}
+      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), devices_(options.gpu) {}
 
   Result<DumpReport> run();
   Result<DumpEstimate> estimate();
 
  private:
+  Result<DumpReport> take_image();
+
   // Before anything stands still.
   Result<void> look_first();
+  Result<void> find_devices();
   Subject& subject(const capture::Member& member);
   Result<void> choose_parent();
   Result<void> open_image();
@@ -89,7 +93,7 @@ class Capture {
   std::vector<capture::Part> frozen_parts() const;
   Result<void> copy_frozen();
   void end_of_frozen_window();
-  void let_run();
+  Result<void> let_run();
 
   // After it: capture_finish.cpp.
   Result<void> copy_rest();
@@ -118,7 +122,8 @@ class Capture {
   }
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
-    return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier != nullptr, earlier};
+    return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
+            earlier != nullptr, earlier};
   }
 
   const Verb verb_;
@@ -152,6 +157,7 @@ class Capture {
   std::map<int, Subject> subjects_;      ///< by pid. Before frozen_: a snapshot's end stops the released target once more
   std::optional<proc::FrozenTree> frozen_;
   std::map<int, proc::Scratch> scratches_;  ///< by pid; after frozen_: they are removed while the processes stand still
+  DeviceHold devices_;  ///< given back by `run` whatever happens
 };
 
 }  // namespace ckpt::engine

@@ -30,19 +30,35 @@ std::vector<Feature> host_features() {
   };
 }
 
+Feature gpu_feature(const GpuOptions& gpu) {
+  auto control = gpu.open ? gpu.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
+  Feature out{"CUDA checkpoints", control.has_value(), "processes with a GPU"};
+  out.serves += control ? " (" + (*control)->version() + ")" : ": " + control.error().text();
+  return out;
+}
+
 }  // namespace
 
-Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets) {
+Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu) {
   CheckReport report;
   report.host = host_features();
+  report.host.push_back(gpu_feature(gpu));
   if (pid == 0) return report;
   std::vector<capture::Member> members;
   capture::InventoryOptions options;
   options.shell_job = shell_job;
   options.sockets = sockets;
+  options.gpus_leave = gpu.policy != GpuOptions::Policy::kOff;
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
+  std::vector<int> pids;
+  for (const capture::Member& member : members) {
+    if (!member.entry.zombie) pids.push_back(member.entry.pid);
+  }
+  DeviceHold devices(gpu);
+  if (auto found = devices.find(pids); !found) report.blockers.push_back({found.error().subject, found.error().message, ""});
+  report.gpu_processes = devices.pids();
   return report;
 }
 

@@ -6,6 +6,7 @@
 
 #include "lib/base/result.h"
 #include "lib/capture/inventory.h"
+#include "lib/engine/device_hold.h"
 
 namespace ckpt::engine {
 
@@ -17,11 +18,12 @@ struct Feature {
 
 struct CheckReport {
   std::vector<Feature> host;
+  std::vector<int> gpu_processes;  ///< those whose GPU state the driver would checkpoint
   std::string process;  ///< "4711 (python3)"; empty when only the host was asked for
   std::vector<capture::Blocker> blockers;
 };
 
 /// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
-Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets);
+Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu);
 
 }  // namespace ckpt::engine

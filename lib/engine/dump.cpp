@@ -9,7 +9,16 @@ namespace ckpt::engine {
 
 using capture::ScanFor;
 
+/// GPUs are given back while their processes stand still as well as later: what `devices_` holds says which.
 Result<DumpReport> Capture::run() {
+  auto taken = take_image();
+  if (taken) return taken;
+  auto given_back = devices_.give_back(frozen_ ? &*frozen_ : nullptr);
+  if (given_back) return taken;
+  return Error(std::move(given_back).error()).with_cause(taken.error().text());
+}
+
+Result<DumpReport> Capture::take_image() {
   const bool pre_dump = verb_ == Verb::kPreDump;
   runs_on_ = pre_dump || options_.after == DumpOptions::After::kLeaveRunning;
   ends_target_ = !runs_on_ && options_.after == DumpOptions::After::kEnd;
@@ -25,12 +34,14 @@ Result<DumpReport> Capture::run() {
   CKPT_TRY(prepare_window());
   CKPT_TRY(catch_up());
   if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
+  CKPT_TRY(devices_.lock());
   CKPT_TRY(freeze());
   CKPT_TRY(describe());
   CKPT_TRY(make_copies());
   CKPT_TRY(scan());
   CKPT_TRY(copy_frozen());
-  runs_on_ ? let_run() : end_of_frozen_window();
+  if (runs_on_) CKPT_TRY(let_run());
+  else end_of_frozen_window();
   CKPT_TRY(copy_rest());
   CKPT_TRY(commit());
   return finish_tree();

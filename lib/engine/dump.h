@@ -11,6 +11,7 @@
 #include "lib/base/result.h"
 #include "lib/capture/inventory.h"
 #include "lib/engine/actions.h"
+#include "lib/engine/device_hold.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -22,6 +23,7 @@ struct DumpOptions {
   bool shell_job = false;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
+  GpuOptions gpu;
   Actions actions;                 ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
   std::optional<unsigned> rounds;  ///< of copying ahead; nothing: as many as pay
   unsigned max_rounds = 8;         ///< where they are as many as pay

@@ -11,6 +11,7 @@
 #include "lib/base/io.h"
 #include "lib/base/trace.h"
 #include "lib/engine/pid_namespace.h"
+#include "lib/proc/run_alone.h"
 #include "lib/rebuild/rebuild.h"
 #include "lib/store/image.h"
 
@@ -79,6 +80,58 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
   report.bytes = report.pages * store::kPageSize;
 }
 
+/// The GPU state of the processes, which is in their memory until then.
+class DeviceRestore {
+ public:
+  /// Says what is in the way before anything is made.
+  static Result<DeviceRestore> prepare(const store::TreeImage& tree, const GpuOptions& options) {
+    DeviceRestore out(tree);
+    if (tree.gpu.driver.empty() || options.policy == GpuOptions::Policy::kOff) return out;
+    auto opened = options.open ? options.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
+    if (!opened) return Error(std::move(opened).error()).with_cause("the image holds GPU state, taken by " + tree.gpu.driver);
+    out.control_ = std::move(*opened);
+    CKPT_TRY_ASSIGN(out.map_, check_gpus(*out.control_, tree.gpu, options.map));
+    return out;
+  }
+  bool empty() const { return control_ == nullptr; }
+
+  /// The processes stand still; of each only the thread that serves the driver runs, and it stands still again afterwards.
+  /// Where one fails those before it let go of the device again: to end a process that has one may hang the machine
+  /// (NVIDIA/cuda-checkpoint issue 53).
+  Result<void> run() {
+    size_t done = 0;
+    Result<void> result;
+    for (; done < pids_.size() && result; ++done) {
+      result = in(done, [&] { return control_->restore(pids_[done], map_); });
+    }
+    for (size_t i = 0; i < pids_.size() && result; ++i) result = in(i, [&] { return control_->unlock(pids_[i]); });
+    if (result) return {};
+    for (size_t i = 0; i < done; ++i) {
+      constexpr uint64_t kLockUs = 1'000'000;
+      (void)in(i, [&]() -> Result<void> {
+        CKPT_TRY_ASSIGN(device::ProcessState state, control_->state(pids_[i]));
+        if (state == device::ProcessState::kRunning) CKPT_TRY(control_->lock(pids_[i], kLockUs));
+        return state == device::ProcessState::kCheckpointed ? Result<void>() : control_->checkpoint(pids_[i]);
+      });
+    }
+    return result;
+  }
+
+ private:
+  explicit DeviceRestore(const store::TreeImage& tree) {
+    for (const store::ProcessImage& process : tree.processes) {
+      if (process.gpu_thread == 0) continue;
+      pids_.push_back(process.pid);
+      threads_.push_back(process.gpu_thread);
+    }
+  }
+  Result<void> in(size_t i, const std::function<Result<void>()>& work) { return proc::run_alone(pids_[i], threads_[i], work); }
+
+  std::unique_ptr<device::ProcessControl> control_;
+  device::GpuMap map_;
+  std::vector<int> pids_, threads_;
+};
+
 }  // namespace
 
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
@@ -95,10 +148,12 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   how.lazy_log = options.lazy_log;
   how.await_pages = [&] { return loader.wait(); };
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
+  CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));
   RestoreReport report;
   auto act = [&](const char* action) {
     return options.actions.run(action, rebuild->totals().pid, std::filesystem::absolute(options.image), cancel);
   };
+  uint64_t gpu_us = 0;
   if (!options.dry_run) {
     CKPT_TRY(act("pre-restore"));
     CKPT_TRY(rebuild->build(cancel));
@@ -106,6 +161,10 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, number_outside(rebuild->totals().pid)));
     report.pid_outside = number_outside(rebuild->totals().pid);
     watch.lap_us();
+    if (!devices.empty()) {
+      CKPT_TRY(devices.run());
+      gpu_us = trace::phase(watch, "gpu");
+    }
     CKPT_TRY(rebuild->release());
     pidfile.keep();
     if (auto done = act("post-resume"); !done) progress.note(done.error().text());
@@ -119,6 +178,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   report.pages = totals.pages, report.bytes = totals.bytes, report.bytes_on_demand = totals.bytes_on_demand;
   report.phases_us.emplace_back("open", open_us);
   report.phases_us.insert(report.phases_us.end(), totals.phases_us.begin(), totals.phases_us.end());
+  if (gpu_us != 0) report.phases_us.emplace_back("gpu", gpu_us);
   if (options.dry_run)
     count_memory(*image, report);
   else

@@ -11,6 +11,7 @@
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
 #include "lib/engine/actions.h"
+#include "lib/engine/device_hold.h"
 
 namespace ckpt::engine {
 
@@ -22,6 +23,7 @@ struct RestoreOptions {
   bool shell_job = false;
   bool lazy = false;              ///< the processes run before their memory is in
   std::filesystem::path lazy_log; ///< what the pager has to say; empty: stderr while ckpt is there, else the system log
+  GpuOptions gpu;
   Actions actions;       ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
   bool dry_run = false;  ///< only find out whether it could be done
 };
@@ -33,7 +35,7 @@ struct RestoreReport {
   uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0;
   uint64_t pages = 0, bytes = 0;                            ///< memory filled; in a dry run: what the image holds
   uint64_t bytes_on_demand = 0;                             ///< size of the mappings that are filled while it runs
-  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< open, check, create, map, fill, state, release
+  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< open, check, create, map, fill, state, gpu, release
   uint64_t total_us = 0;
 };
 

@@ -1,43 +1,15 @@
 #include "lib/proc/frozen_process.h"
 
-#include <sys/syscall.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <set>
 
 #include "lib/base/clock.h"
+#include "lib/proc/broken_call.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
 
 namespace ckpt::proc {
-
-namespace {
-
-/// Calls that fail with EINTR after a mere stop, without any handler having run (signal(7), "Interruption of system calls
-/// and library functions by stop signals"), and the newer ones of their families.
-bool breaks_off_on_stop(uint64_t number) {
-  switch (number) {
-    case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_pwait2: case SYS_semop: case SYS_semtimedop:
-    case SYS_rt_sigtimedwait: case SYS_io_getevents: case SYS_io_pgetevents: return true;
-    default: return false;
-  }
-}
-
-/// Sets a call that our stop broke off up to run again; one that a waiting signal will break off anyway is left alone.
-Result<void> mend_broken_call(int pid, int tid) {
-  CKPT_TRY_ASSIGN(user_regs_struct regs, get_registers(tid));
-  if (static_cast<long>(regs.rax) != -EINTR || !breaks_off_on_stop(regs.orig_rax)) return {};
-  CKPT_TRY_ASSIGN(Status status, read_status(pid, tid));
-  if (((status.pending_private | status.pending_shared) & ~status.blocked) != 0) return {};
-  regs.rax = regs.orig_rax;
-  regs.rip -= 2;
-  regs.orig_rax = ~0ull;
-  return set_registers(tid, regs);
-}
-
-}  // namespace
 
 FrozenProcess::FrozenProcess(FrozenProcess&& other) noexcept
     : pid_(other.pid_), threads_(std::move(other.threads_)), stopped_(other.stopped_),
@@ -113,35 +85,42 @@ Result<FrozenProcess> FrozenProcess::freeze_leader(int pid, uint64_t timeout_us)
   return out;
 }
 
-Result<FrozenProcess> FrozenProcess::freeze(int pid, uint64_t timeout_us, const Cancel& cancel) {
-  FrozenProcess out(pid);
+Result<void> FrozenProcess::stop_all(uint64_t timeout_us, const Cancel& cancel) {
   for (;;) {
     CKPT_TRY(cancel.check());
-    CKPT_TRY_ASSIGN(bool found, out.seize_new_threads());
+    CKPT_TRY_ASSIGN(bool found, seize_new_threads());
     if (!found) break;
-    while (out.stopped_ < out.threads_.size()) {
-      int tid = out.threads_[out.stopped_];
-      auto stopped = out.await_stop(tid, timeout_us);
+    while (stopped_ < threads_.size()) {
+      int tid = threads_[stopped_];
+      auto stopped = await_stop(tid, timeout_us);
       if (stopped) {
-        ++out.stopped_;
-      } else if (stopped.error().code == Code::kNotFound && tid != pid) {
-        out.threads_.erase(out.threads_.begin() + static_cast<long>(out.stopped_));
+        ++stopped_;
+      } else if (stopped.error().code == Code::kNotFound && tid != pid_) {
+        threads_.erase(threads_.begin() + static_cast<long>(stopped_));
       } else {
         Error error = std::move(stopped).error();
-        if (tid == pid && error.code == Code::kNotFound) error.subject = "process " + std::to_string(pid);
+        if (tid == pid_ && error.code == Code::kNotFound) error.subject = "process " + std::to_string(pid_);
         return error;
       }
     }
   }
-  if (out.threads_.empty() || std::find(out.threads_.begin(), out.threads_.end(), pid) == out.threads_.end()) {
-    auto stat = read_stat(pid);
-    if (!stat || (out.threads_.empty() && stat->is_ending())) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
-    return fail(Code::kUnsupported, describe_pid(pid), "its first thread has ended while others run: not supported");
+  auto leader = std::find(threads_.begin(), threads_.end(), pid_);
+  if (leader == threads_.end()) {
+    auto stat = read_stat(pid_);
+    if (!stat || (threads_.empty() && stat->is_ending())) return fail(Code::kNotFound, "process " + std::to_string(pid_), "has ended");
+    return fail(Code::kUnsupported, describe_pid(pid_), "its first thread has ended while others run: not supported");
   }
-  std::sort(out.threads_.begin(), out.threads_.end());
-  std::iter_swap(out.threads_.begin(), std::find(out.threads_.begin(), out.threads_.end(), pid));
-  std::sort(out.threads_.begin() + 1, out.threads_.end());
+  std::iter_swap(threads_.begin(), leader);
+  std::sort(threads_.begin() + 1, threads_.end());
+  return {};
+}
+
+Result<FrozenProcess> FrozenProcess::freeze(int pid, uint64_t timeout_us, const Cancel& cancel) {
+  FrozenProcess out(pid);
+  CKPT_TRY(out.stop_all(timeout_us, cancel));
   return out;
 }
+
+Result<void> FrozenProcess::stop_new_threads(uint64_t timeout_us) { return stop_all(timeout_us, Cancel()); }
 
 }  // namespace ckpt::proc

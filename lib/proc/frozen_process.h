@@ -35,6 +35,8 @@ class FrozenProcess {
   /// CLOCK_MONOTONIC microseconds of the first stop.
   uint64_t frozen_at_us() const { return frozen_at_us_; }
 
+  /// Stops threads that have come to be since, where some of the process ran for a moment (run_alone.h).
+  Result<void> stop_new_threads(uint64_t timeout_us);
   /// Lets all threads go on. Idempotent.
   void release();
   /// SIGKILL, then waits until the process is gone from this tracer's sight.
@@ -43,6 +45,7 @@ class FrozenProcess {
  private:
   explicit FrozenProcess(int pid) : pid_(pid) {}
   Result<bool> seize_new_threads();
+  Result<void> stop_all(uint64_t timeout_us, const Cancel& cancel);
   Result<void> await_stop(int tid, uint64_t timeout_us);
 
   int pid_;

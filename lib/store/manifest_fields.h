@@ -281,6 +281,20 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.flag("thp_disabled", p.thp_disabled);
   a.number("oom_score_adj", p.oom_score_adj, -1000, 1000);
   a.number("coredump_filter", p.coredump_filter);
+  a.number("gpu_thread", p.gpu_thread, 0);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<GpuUse> g) {
+  a.text("uuid", g.uuid);
+  a.text("name", g.name);
+  a.number("bytes", g.bytes);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<GpuState> g) {
+  a.text("driver", g.driver);
+  a.list("used", g.used);
 }
 
 template <class A>
@@ -300,6 +314,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("posix_queues", t.posix_queues);
   a.object("ipc", t.ipc);
   a.list("devices", t.devices);
+  a.object("gpu", t.gpu);
 }
 
 template <class A>

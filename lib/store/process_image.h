@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "lib/store/device_image.h"
+#include "lib/store/gpu_image.h"
 #include "lib/store/ipc_image.h"
 #include "lib/store/lock_image.h"
 #include "lib/store/placement_image.h"
@@ -299,6 +300,7 @@ struct ProcessImage {
   int parent_death_signal = 0;
   bool child_subreaper = false;
   bool thp_disabled = false;
+  int gpu_thread = 0;              ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
   int coredump_filter = 0x33;
   std::vector<std::string> arguments;  ///< argv, for people
@@ -323,6 +325,7 @@ struct TreeImage {
   std::vector<PosixQueue> posix_queues;
   SystemVIpc ipc;
   std::vector<DeviceMemory> devices;
+  GpuState gpu;
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

@@ -209,11 +209,11 @@ class Fill {
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
            outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, oom,
-           filter, arguments] = v;
+           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, gpu_thread,
+           oom, filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
         outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, oom, filter,
+        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
@@ -221,12 +221,14 @@ class Fill {
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
     one(threads.back());
-    mask = 0777, death = 9, oom = -1000;
+    mask = 0777, death = 9, oom = -1000, gpu_thread = 12;
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
-    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc, devices] = v;
+    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc, devices,
+           gpu] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles, ipc);
+    gpu = {"driver 1", {{"GPU-1", "a", 7}}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
     devices.resize(1);

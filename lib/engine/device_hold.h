@@ -1,0 +1,93 @@
+// The GPUs' part of a capture, of a suspension, of a restore: which processes have device state, and the driver's calls for
+// them in the order that keeps it consistent. All processes are locked before the first is checkpointed, and all are
+// restored before the first is unlocked: they may wait for each other's work.
+#pragma once
+
+#include <sys/types.h>
+
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/device/process_control.h"
+#include "lib/proc/frozen_tree.h"
+#include "lib/store/gpu_image.h"
+
+namespace ckpt::engine {
+
+struct GpuOptions {
+  enum class Policy {
+    kAuto,  ///< the processes that have a GPU are checkpointed by its driver
+    kOff,   ///< a GPU is an obstacle
+    kOnly,  ///< a tree without a GPU is refused
+  };
+  Policy policy = Policy::kAuto;
+  uint64_t lock_timeout_us = 10'000'000;  ///< for submitted work to end
+  device::GpuMap map;                     ///< restore: old UUID to new UUID
+  /// Called when the first process with a GPU is met; empty: there is no such driver.
+  std::function<Result<std::unique_ptr<device::ProcessControl>>()> open;
+  /// A command that takes `--after PID -p PID...`: waits for the first to end and then brings the others back. It is
+  /// started before anything is held, so that a ckpt that is killed leaves none without its GPU. Empty: no such guard.
+  std::vector<std::string> resume_command;
+};
+
+/// Whether a process has opened a GPU, or loaded its driver's library.
+bool may_use_gpu(int pid);
+
+class DeviceHold {
+ public:
+  explicit DeviceHold(const GpuOptions& options) : options_(options) {}
+  DeviceHold(const DeviceHold&) = delete;
+  DeviceHold& operator=(const DeviceHold&) = delete;
+  /// Gives back what is still held, by `give_back(nullptr)`.
+  ~DeviceHold();
+
+  /// Which of the processes have device state. kUnsupported: no driver that can checkpoint them; kBusy: one is locked by
+  /// somebody else; kAnswerNo: one has failed for good, or hazards stand in the way.
+  Result<void> find(const std::vector<int>& pids);
+  bool empty() const { return held_.empty(); }
+  bool holds(int pid) const;
+  std::vector<int> pids() const;
+  /// The thread that serves the driver in `pid`; 0: it has no device state.
+  int restore_thread(int pid) const;
+  device::ProcessControl& control() { return *control_; }
+
+  /// Locks all, or none. kBusy: work was not done in time.
+  Result<void> lock();
+  /// Moves all device state into the processes' memory. `tree`: they stand still, and each restore thread alone runs.
+  Result<void> checkpoint(proc::FrozenTree* tree);
+  /// What became free at the checkpoint.
+  const store::GpuState& state() const { return state_; }
+  /// Restores what was checkpointed and unlocks what was locked. kTargetAltered: the driver refused; the message says what
+  /// state they are in and what frees them. Idempotent.
+  Result<void> give_back(proc::FrozenTree* tree);
+  /// They have ended, or are to stay as they are.
+  void forget();
+
+ private:
+  enum class Step { kFound, kLocked, kCheckpointed };
+  struct Held {
+    int pid = 0, thread = 0;
+    Step step = Step::kFound;
+  };
+  Result<void> add(int pid);
+  Result<void> start_guard();
+  void end_guard();
+  Result<void> in(const Held& held, proc::FrozenTree* tree, const std::function<Result<void>()>& work);
+
+  const GpuOptions& options_;
+  std::unique_ptr<device::ProcessControl> control_;
+  std::vector<Held> held_;
+  std::vector<device::Gpu> free_before_;
+  store::GpuState state_;
+  pid_t guard_ = 0;
+};
+
+/// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage (--gpu-map),
+/// kUnsupported. Returns the pairs for ProcessControl::restore: none, or one for each GPU that was used.
+Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state, const device::GpuMap& map);
+
+}  // namespace ckpt::engine

@@ -1,0 +1,57 @@
+#include "lib/proc/run_alone.h"
+
+#include <future>
+
+#include "lib/proc/broken_call.h"
+#include "lib/proc/ptrace.h"
+#include "lib/proc/seccomp.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+/// The next stop that is not a mere passage, within `timeout_us` (0: however long it takes).
+Result<void> await_trap(int tid, uint64_t timeout_us) {
+  for (;;) {
+    CKPT_TRY_ASSIGN(Stop stop, wait_stop(tid, timeout_us));
+    switch (stop.kind) {
+      case StopKind::kTrap:
+      case StopKind::kGroupStop: return {};
+      case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
+      case StopKind::kSignal: CKPT_TRY(resume(tid, Resume::kRun, stop.signal)); break;
+      case StopKind::kSyscall:
+      case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
+    }
+  }
+}
+
+/// A group-stop that comes while the thread shall run is passed over: the process is to stand still anyway.
+Result<void> run_until(int tid, std::future<Result<void>>& done) {
+  while (done.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+    auto stopped = await_trap(tid, 1);
+    if (stopped) CKPT_TRY(resume(tid, Resume::kRun));
+    else if (stopped.error().code != Code::kBusy) return stopped;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> run_alone(int pid, int tid, const std::function<Result<void>()>& work) {
+  CKPT_TRY_ASSIGN(const uint64_t mask, get_signal_mask(tid));
+  CKPT_TRY(set_signal_mask(tid, ~uint64_t{0}));
+  CKPT_TRY(set_options(tid, 0));
+  CKPT_TRY(resume(tid, Resume::kRun));
+  auto done = std::async(std::launch::async, work);
+  Result<void> ran = run_until(tid, done);
+  Result<void> worked = done.get();  // a target that has ended makes the work fail, too
+  CKPT_TRY(ran);
+  CKPT_TRY(interrupt(tid));
+  CKPT_TRY(await_trap(tid, 0));
+  CKPT_TRY(set_options(tid, suspend_seccomp_option()));
+  CKPT_TRY(set_signal_mask(tid, mask));
+  CKPT_TRY(mend_broken_call(pid, tid));
+  return worked;
+}
+
+}  // namespace ckpt::proc
