@@ -1,5 +1,7 @@
 #include "tests/device/programs/program.h"
 
+#include <malloc.h>
+
 DriverTable cu;
 
 // PTX of kernels.cu, empty where there was no nvcc.
@@ -72,6 +74,7 @@ KERNEL(spin) {
 }
 
 void driver_load() {
+  mallopt(M_ARENA_MAX, 1);  // or new threads map memory at moments of their own, and the tests compare mappings
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (library == nullptr) target_skip("no libcuda.so.1: %s", dlerror());
 #define CKPT_CUDA(name, parameters) cu.name = reinterpret_cast<CUresult(*) parameters>(dlsym(library, #name));

@@ -44,6 +44,7 @@ std::vector<float> losses;
 
 void go_on(Run* run, CUcontext context) {
   CU(cuCtxSetCurrent(context));
+  losses.reserve(kMostSteps);
   while (!stop && losses.size() < kMostSteps) {
     losses.push_back(run->step(static_cast<uint32_t>(losses.size())));
     if (losses.size() % 64 == 0) printf("step %zu loss %a\n", losses.size(), static_cast<double>(losses.back())), fflush(stdout);
