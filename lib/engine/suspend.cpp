@@ -101,6 +101,12 @@ store::GpuState needed(const std::vector<Suspended>& processes) {
   return out;
 }
 
+/// After a call that failed: another resume of the same process, such as that of a guard, may have been faster.
+bool is_still(device::ProcessControl& control, int pid, device::ProcessState state) {
+  auto now = control.state(pid);
+  return !now || *now == state || *now == device::ProcessState::kFailed;
+}
+
 Error stays_suspended(Error error, int pid) {
   if (error.target_state.empty()) error.target_state = "suspended, as it was";
   if (error.hint.empty()) error.hint = fmt::format("`ckpt resume -p {}` tries again", pid);
@@ -153,10 +159,11 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
   for (const Suspended& process : found) {
     if (process.state != device::ProcessState::kCheckpointed) continue;
     auto restored = control->restore(process.pid, map);
-    if (!restored) return stays_suspended(std::move(restored).error(), process.pid);
+    if (!restored && is_still(*control, process.pid, device::ProcessState::kCheckpointed)) return stays_suspended(std::move(restored).error(), process.pid);
   }
   for (const Suspended& process : found) {
-    CKPT_TRY(control->unlock(process.pid));
+    auto unlocked = control->unlock(process.pid);
+    if (!unlocked && is_still(*control, process.pid, device::ProcessState::kLocked)) return unlocked.error();
     Notes::remove(process.pid);
     out.pids.push_back(process.pid);
   }
@@ -166,6 +173,7 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
 
 Result<void> await_end(int pid, const Cancel& cancel) {
   UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  if (!process && errno == ESRCH) return {};
   if (!process) return sys_error(fmt::format("process {}", pid), "cannot be waited for");
   pollfd poll{process.get(), POLLIN, 0};
   for (;;) {

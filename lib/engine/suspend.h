@@ -28,7 +28,7 @@ struct ResumeReport {
 /// runs stays as it is. kNoRoom: a GPU has not enough free memory; nothing has changed then.
 Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& options);
 
-/// Waits for the end of another process. kNotFound: there is no such process.
+/// Waits until another process has ended, or does not exist.
 Result<void> await_end(int pid, const Cancel& cancel);
 
 }  // namespace ckpt::engine

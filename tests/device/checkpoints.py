@@ -1,0 +1,300 @@
+#!/usr/bin/env python3
+"""What is special about processes with a GPU: suspend and resume, memory that others took, locks that time out, calls of the driver
+that fail, ckpt killed at any moment, other GPUs. CKPT_BIN, CKPT_TARGETS and CKPT_STANDIN as CMakeLists.txt sets them."""
+import contextlib
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import standin  # noqa: F401  (before harness)
+from harness import (CKPT, Failure, Target, Workplace, become_subreaper, check_released, ckpt, differences, fingerprint, reap_strays,
+                     run_tests, wait_until)
+
+MIB = 1 << 20
+NOT_READY, OUT_OF_MEMORY, UNKNOWN = 600, 2, 999
+rng = random.Random(7)
+
+
+@contextlib.contextmanager
+def environment(**values):
+    """For the ckpt that is started meanwhile."""
+    before = {name: os.environ.get(name) for name in values}
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def expect(condition, what):
+    if not condition:
+        raise Failure(what)
+
+
+def train(place, name, mib=4, **popen):
+    """A training loop with two arrays of `mib` MiB on the GPU."""
+    return Target("cuda_train", place.folder(name), str(mib * MIB // 4), **popen)
+
+
+def image(target, name="image"):
+    return os.path.join(os.path.dirname(target.folder), name)
+
+
+def state_of(target):
+    """What `resume` says there is to do, without doing it: nothing for one that runs."""
+    done = ckpt("check", "-p", target.pid, "--json")
+    return json.loads(done.out)["gpu_processes"]
+
+
+def runs(target, steps=None):
+    """The GPU state is there, and the program finds it right."""
+    target.check(steps)
+
+
+def test_an_image_says_what_it_took(place):
+    target = train(place, "image", 8)
+    report = json.loads(ckpt("dump", "-p", target.pid, "-f", image(target), "-R", "--json").expect(0).out)
+    expect({"gpu checkpoint", "gpu restore"} <= report["phases_us"].keys(), f"phases {report['phases_us']}")
+    with open(os.path.join(image(target), "manifest.json")) as stream:
+        tree = json.load(stream)["tree"]
+    expect("CUDA 13.0" in tree["gpu"]["driver"], tree["gpu"])
+    expect(sum(use["bytes"] for use in tree["gpu"]["used"]) >= 16 * MIB, tree["gpu"])
+    expect(tree["processes"][0]["gpu_thread"] in [t["tid"] for t in tree["processes"][0]["threads"]], "the restore thread is none of its threads")
+    ckpt("dump", "-p", target.pid, "-f", image(target, "off"), "-R", "--gpu=only").expect(0)
+    expect(state_of(target) == [target.pid], "check does not name the process")
+    runs(target)
+
+
+def test_a_process_without_a_gpu(place):
+    quiet = subprocess.DEVNULL
+    target = subprocess.Popen(["sleep", "60"], close_fds=True, stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        done = ckpt("dump", "-p", target.pid, "-f", os.path.join(place.folder("plain"), "image"), "-R", "--gpu=only")
+        expect(done.code == 2 and "no GPU state" in done.err, done.err)
+        done = ckpt("suspend", "-p", target.pid)
+        expect(done.code == 4 and "no GPU state" in done.err, done.err)
+        ckpt("resume", "-p", target.pid).expect(0)
+        expect(ckpt("suspend", "-p", 2**22 + 1).code == 4, "no such process is not told")
+    finally:
+        target.kill()
+        target.wait()
+
+
+def test_suspend_frees_the_gpu_and_resume_gives_it_back(place):
+    with environment(CKPT_STANDIN_CAPACITY=str(260 * MIB)):
+        first = train(place, "first", 60)
+        report = json.loads(ckpt("suspend", "-p", first.pid, "--json").expect(0).out)
+        expect(report["target_state"] == "suspended" and sum(f["bytes"] for f in report["freed"]) >= 120 * MIB, report)
+        second = train(place, "second", 100)  # takes the room
+        before = fingerprint(first.pid)
+        done = ckpt("resume", "-p", first.pid)
+        expect(done.code == 9 and "free" in done.err and "suspended, as it was" in done.err, done.err)
+        expect(not list(differences(before, fingerprint(first.pid))), "a refused resume has changed the process")
+        check_released(first.pid, before)
+        second.kill()
+        report = json.loads(ckpt("resume", "-p", first.pid, "--json").expect(0).out)
+        expect(report["pids"] == [first.pid], report)
+        expect(json.loads(ckpt("resume", "-p", first.pid, "--json").expect(0).out)["pids"] == [], "resumed twice")
+        runs(first)
+
+
+def test_time_slices(place):
+    """Two jobs that do not fit side by side take turns."""
+    with environment(CKPT_STANDIN_CAPACITY=str(128 * MIB)):
+        jobs = [train(place, "a", 30)]
+        ckpt("suspend", "-p", jobs[0].pid).expect(0)
+        jobs.append(train(place, "b", 30))
+        for turn in range(4):
+            ckpt("suspend", "-p", jobs[1 - turn % 2].pid).expect(0)
+            ckpt("resume", "-p", jobs[turn % 2].pid).expect(0)
+            jobs[turn % 2].step()
+        ckpt("suspend", "-p", jobs[1].pid).expect(0)
+        ckpt("resume", "-p", jobs[0].pid).expect(0)
+        runs(jobs[0])
+        ckpt("resume", "-p", jobs[1].pid).expect(0)
+        runs(jobs[1])
+
+
+def test_resume_after_another_process(place):
+    target = train(place, "after")
+    ckpt("suspend", "-p", target.pid).expect(0)
+    other = subprocess.Popen(["sleep", "60"], close_fds=True)
+    waiting = subprocess.Popen([CKPT, "resume", "-p", str(target.pid), "--after", str(other.pid)], close_fds=True, stderr=subprocess.DEVNULL)
+    time.sleep(0.2)
+    expect(waiting.poll() is None, "did not wait")
+    other.kill()
+    other.wait()
+    expect(waiting.wait(30) == 0, "did not resume")
+    runs(target)
+
+
+def test_a_suspended_process_is_dumped_and_comes_back_suspended(place):
+    target = train(place, "suspended")
+    ckpt("suspend", "-p", target.pid).expect(0)
+    tree = target.tree()
+    ckpt("dump", "-p", target.pid, "-f", image(target)).expect(0)
+    target.reap(tree)
+    target.forget_answers()
+    ckpt("restore", "-f", image(target), "-d").expect(0)
+    target.adopt()
+    expect(state_of(target) == [], "it runs")
+    expect(json.loads(ckpt("resume", "-p", target.pid, "--json").expect(0).out)["pids"] == [target.pid], "it was not suspended")
+    runs(target)
+
+
+def test_restore_leaves_it_to_resume(place):
+    target = train(place, "off")
+    tree = target.tree()
+    ckpt("dump", "-p", target.pid, "-f", image(target)).expect(0)
+    target.reap(tree)
+    target.forget_answers()
+    ckpt("restore", "-f", image(target), "-d", "--gpu=off").expect(0)
+    target.adopt()
+    ckpt("resume", "-p", target.pid).expect(0)
+    runs(target)
+
+
+def test_work_that_does_not_end(place):
+    """The lock times out before anything stands still."""
+    target = Target("cuda_busy", place.folder("busy"))
+    before = fingerprint(target.pid)
+    for verb in (["dump", "-R"], ["dump"], ["pre-dump"]):
+        done = ckpt(*verb, "-p", target.pid, "-f", image(target), "--gpu-lock-timeout", "0.2")
+        expect(done.code == 7 and "running, as it was" in done.err, f"{verb}: {done.code} {done.err}")
+        expect(not os.path.exists(image(target)), "an image is there")
+        check_released(target.pid, before)
+    done = ckpt("suspend", "-p", target.pid, "--gpu-lock-timeout", "0.2")
+    expect(done.code == 7 and "running, as it was" in done.err, done.err)
+    target.step()
+    ckpt("dump", "-p", target.pid, "-f", image(target), "-R").expect(0)
+    runs(target)
+
+
+def test_every_call_that_fails_leaves_the_target_as_it_was(place):
+    target = train(place, "faults")
+    calls = {"cuCheckpointProcessGetState": (1,), "cuCheckpointProcessGetRestoreThreadId": (1,), "cuCheckpointProcessLock": (1,),
+             "cuCheckpointProcessCheckpoint": (1,)}
+    for call, numbers in calls.items():
+        for number in numbers:
+            for code in (UNKNOWN, OUT_OF_MEMORY):
+                for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
+                    with environment(CKPT_STANDIN_FAULT=f"{call}:{number}:{code}"):
+                        done = ckpt(*verb, "-p", target.pid, "-f", image(target))
+                    expect(done.code in (6, 8, 9) and "running, as it was" in done.err, f"{verb} {call} {code}: {done.code} {done.err}")
+                    expect(not os.path.exists(image(target)), f"{verb} {call}: an image is there")
+    expect(state_of(target) == [target.pid], "it is not running")
+    runs(target)
+
+
+def test_a_driver_that_refuses_to_put_the_state_back(place):
+    """Said plainly, with what frees the process; and that does."""
+    target = train(place, "stuck")
+    for code in (UNKNOWN, OUT_OF_MEMORY):
+        with environment(CKPT_STANDIN_FAULT=f"cuCheckpointProcessRestore:1:{code}"):
+            done = ckpt("dump", "-R", "-p", target.pid, "-f", image(target, f"image{code}"))
+        expect(done.code == 10 and f"ckpt resume -p {target.pid}" in done.err, f"{done.code} {done.err}")
+        expect(not os.path.exists(image(target, f"image{code}")), "an image is there")
+        ckpt("resume", "-p", target.pid).expect(0)
+    runs(target)
+
+
+def test_restores_that_fail_leave_nothing(place):
+    target = train(place, "restore", 8)
+    tree = target.tree()
+    ckpt("dump", "-p", target.pid, "-f", image(target)).expect(0)
+    target.reap(tree)
+    target.forget_answers()
+    attempts = [(f"{call}:1:{code}", {}) for call in ("cuCheckpointProcessRestore", "cuCheckpointProcessUnlock") for code in (UNKNOWN, OUT_OF_MEMORY)]
+    attempts += [("", {"CKPT_STANDIN_CAPACITY": str(MIB)}), ("", {"CKPT_STANDIN_VERSION": "12040"}), ("", {"CKPT_CUDA_DRIVER": "/nowhere/libcuda.so.1"})]
+    for fault, more in attempts:
+        with environment(CKPT_STANDIN_FAULT=fault, **more):
+            done = ckpt("restore", "-f", image(target), "-d")
+        expect(done.code in (6, 8, 9), f"{fault} {more}: {done.code} {done.err}")
+        expect(not os.path.exists(f"/proc/{target.pid}"), f"{fault} {more}: the process is there")
+    done = ckpt("restore", "-f", image(target), "-d", "--gpu-map", "GPU-00000000-0000-0000-0000-000000000000=x")
+    expect(done.code == 2, done.err)
+    ckpt("restore", "-f", image(target), "-d").expect(0)
+    target.adopt()
+    runs(target)
+
+
+def test_another_gpu(place):
+    """--gpu-map: the state of the first GPU goes to the second."""
+    target = train(place, "map", 8)
+    tree = target.tree()
+    ckpt("dump", "-p", target.pid, "-f", image(target)).expect(0)
+    with open(os.path.join(image(target), "manifest.json")) as stream:
+        old = json.load(stream)["tree"]["gpu"]["used"][0]["uuid"]
+    target.reap(tree)
+    target.forget_answers()
+    done = ckpt("restore", "-f", image(target), "-d", "--gpu-map", f"{old}=GPU-ffffffff-0000-0000-0000-000000000000")
+    expect(done.code == 4 and "not a GPU of this machine" in done.err, done.err)
+    probe = Target("cuda_two_gpus", place.folder("probe"))
+    report = json.loads(ckpt("suspend", "-p", probe.pid, "--json").expect(0).out)
+    ckpt("resume", "-p", probe.pid).expect(0)
+    runs(probe)
+    new = next(f["uuid"] for f in report["freed"] if f["uuid"] != old)
+    ckpt("restore", "-f", image(target), "-d", "--gpu-map", f"{old}={new}").expect(0)
+    target.adopt()
+    report = json.loads(ckpt("suspend", "-p", target.pid, "--json").expect(0).out)
+    expect([f["uuid"] for f in report["freed"]] == [new], report)
+    ckpt("resume", "-p", target.pid).expect(0)
+    runs(target)
+
+
+def resumes(target):
+    """The guard of a ckpt that was killed brings the GPU state back."""
+    wait_until(lambda: state_of(target) == [target.pid], f"{target.pid} has its GPU again", 30, 0.05)
+
+
+def test_ckpt_killed_at_any_moment(place):
+    target = train(place, "killed", 16)
+    for verb in (["dump", "-R"], ["pre-dump"], ["suspend"]):
+        took = 0.02
+        for attempt in range(12):
+            path = image(target, f"{verb[0]}{verb[-1]}{attempt}")
+            arguments = [CKPT, *verb, "-p", str(target.pid), *([] if verb == ["suspend"] else ["-f", path])]
+            started = time.monotonic()
+            process = subprocess.Popen(arguments, close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            if attempt == 0:
+                process.wait(60)
+                took = time.monotonic() - started
+            else:
+                time.sleep(took * rng.random())
+                process.kill()
+                process.wait()
+            if verb == ["suspend"]:
+                ckpt("resume", "-p", target.pid).expect(0)
+            else:
+                resumes(target)
+    target.step()
+    runs(target)
+
+
+def test_a_target_that_dies_meanwhile(place):
+    for verb in (["dump", "-R"], ["dump"], ["pre-dump"], ["suspend"]):
+        for attempt in range(4):
+            target = train(place, f"dies-{'-'.join(verb)}-{attempt}", 16)
+            arguments = [CKPT, *verb, "-p", str(target.pid), *([] if verb == ["suspend"] else ["-f", image(target)])]
+            process = subprocess.Popen(arguments, close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+            time.sleep(0.02 * rng.random())
+            tree = target.tree()
+            if target.running():
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(target.pid, signal.SIGKILL)
+            _, said = process.communicate(timeout=60)
+            target.reap(tree)
+            expect(process.returncode in (0, 4, 7, 8), f"{verb}: exit {process.returncode} {said}")
+
+
+if __name__ == "__main__":
+    become_subreaper()
+    sys.exit(run_tests(*[body for name, body in sorted(globals().items()) if name.startswith("test_")]))
