@@ -70,8 +70,8 @@ Command::Run add_resume(CLI::App& app) {
   add_gpu_map_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    if (flags->after != 0) CKPT_TRY(engine::await_end(flags->after, context.cancel));
-    CKPT_TRY_ASSIGN(engine::ResumeReport report, engine::resume(flags->pids, options));
+    auto resumed = flags->after != 0 ? engine::resume_after(flags->after, flags->pids, options, context.cancel) : engine::resume(flags->pids, options);
+    CKPT_TRY_ASSIGN(engine::ResumeReport report, std::move(resumed));
     print(context.out, report);
     return {};
   };

@@ -8,8 +8,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <cstdlib>
 #include <filesystem>
+#include <thread>
 
 #include <nlohmann/json.hpp>
 
@@ -168,6 +170,27 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
     out.pids.push_back(process.pid);
   }
   out.restore_us = watch.lap_us();
+  return out;
+}
+
+Result<ResumeReport> resume_after(int other, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
+  constexpr int kQuietLooks = 3, kLooks = 600;
+  constexpr auto kPause = std::chrono::milliseconds(200);
+  CKPT_TRY(await_end(other, cancel));
+  ResumeReport out;
+  int quiet = 0;
+  Result<ResumeReport> last = out;
+  for (int look = 0; look < kLooks && quiet < kQuietLooks; ++look) {
+    CKPT_TRY(cancel.check());
+    if (look != 0) std::this_thread::sleep_for(kPause);
+    last = resume(pids, options);
+    if (!last && last.error().code == Code::kNotFound) return last;
+    quiet = last && last->pids.empty() ? quiet + 1 : 0;
+    if (!last) continue;
+    out.pids.insert(out.pids.end(), last->pids.begin(), last->pids.end());
+    out.restore_us += last->restore_us;
+  }
+  if (!last) return last;
   return out;
 }
 

@@ -28,6 +28,10 @@ struct ResumeReport {
 /// runs stays as it is. kNoRoom: a GPU has not enough free memory; nothing has changed then.
 Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& options);
 
+/// As `resume`, once process `other` has ended; until all have been seen to run for a while: a checkpoint that `other` had begun
+/// may still be going on in its target, and take effect later.
+Result<ResumeReport> resume_after(int other, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel);
+
 /// Waits until another process has ended, or does not exist.
 Result<void> await_end(int pid, const Cancel& cancel);
 
