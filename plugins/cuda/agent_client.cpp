@@ -10,6 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "plugins/cuda/agent_address.h"
+#include "plugins/cuda/agent_replies.h"
 
 namespace ckpt::cuda {
 
@@ -20,23 +21,11 @@ using agent::Status;
 using agent::Type;
 
 constexpr uint64_t kWayUs = 5'000'000;  ///< for a request that takes the agent no time, on a machine that is busy
-constexpr uint64_t kMaxEntries = 1 << 24;
-
-/// `count` structures off the front of `bytes`. False: there are not so many.
-template <class T>
-bool take(std::string_view& bytes, uint64_t count, std::vector<T>* out) {
-  if (count > bytes.size() / sizeof(T)) return false;
-  out->resize(count);
-  std::memcpy(out->data(), bytes.data(), count * sizeof(T));
-  bytes.remove_prefix(count * sizeof(T));
-  return true;
-}
+constexpr uint64_t kMaxEntries = 1 << 22;  ///< of a listing: a target that goes on and on is not believed
 
 std::string_view bytes_of(const std::vector<uint64_t>& ids) {
   return {reinterpret_cast<const char*>(ids.data()), ids.size() * sizeof(uint64_t)};
 }
-
-device::Range range_of(const agent::RangeReply& range) { return {{range.start}, range.size}; }
 
 device::MemoryKind kind_of(agent::Kind kind) {
   switch (kind) {
@@ -167,12 +156,28 @@ Result<void> AgentTarget::tell(Type type, uint64_t a, std::string_view payload, 
   return {};
 }
 
+Error AgentTarget::about_this(Error error) const {
+  error.subject = subject();
+  return error;
+}
+
 Result<agent::HelloReply> AgentTarget::hello() {
   CKPT_TRY_ASSIGN(Reply reply, ask(Type::kHello));
-  agent::HelloReply about;
-  if (reply.payload.size() < sizeof about) return fail(Code::kIo, subject(), "its agent's answer is damaged");
-  std::memcpy(&about, reply.payload.data(), sizeof about);
-  return about;
+  auto about = parse_hello(reply.payload);
+  return about ? std::move(about) : about_this(about.error());
+}
+
+template <class T, class Parse>
+Result<std::vector<T>> AgentTarget::list(Type type, Parse parse, uint64_t limit) {
+  std::vector<T> all;
+  while (true) {
+    CKPT_TRY_ASSIGN(Reply reply, ask(type, all.size()));
+    auto some = parse(reply.payload);
+    if (!some) return about_this(some.error());
+    if (some->empty()) return all;
+    if (some->size() > limit - all.size()) return Error(Code::kNoRoom, subject(), "its agent lists more than there can be");
+    all.insert(all.end(), std::make_move_iterator(some->begin()), std::make_move_iterator(some->end()));
+  }
 }
 
 Result<std::string> AgentTarget::device_uuid(int device) {
@@ -187,16 +192,7 @@ Result<std::string> AgentTarget::device_uuid(int device) {
 }
 
 Result<std::vector<agent::AllocationReply>> AgentTarget::listing() {
-  std::vector<agent::AllocationReply> all;
-  while (true) {
-    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kAllocations, all.size()));
-    std::string_view rest = reply.payload;
-    std::vector<agent::AllocationReply> some;
-    if (!take(rest, rest.size() / sizeof(agent::AllocationReply), &some)) break;
-    all.insert(all.end(), some.begin(), some.end());
-    if (some.empty() || all.size() >= reply.message.a || all.size() > kMaxEntries) break;
-  }
-  return all;
+  return list<agent::AllocationReply>(Type::kAllocations, parse_allocations, kMaxEntries);
 }
 
 Result<std::vector<device::Allocation>> AgentTarget::allocations() {
@@ -219,25 +215,11 @@ Result<void> AgentTarget::open_gate() { return tell(Type::kOpenGate); }
 Result<void> AgentTarget::begin_cow(uint64_t budget) { return tell(Type::kBeginCow, budget); }
 Result<void> AgentTarget::end_cow() { return tell(Type::kEndCow); }
 
-Result<device::SavedTable> AgentTarget::saved(uint64_t timeout_us) {
+Result<device::SavedTable> AgentTarget::saved(uint64_t) {
+  // Every copy is complete before its call goes on: there is nothing to wait for. While calls go on both lists grow, at their ends.
   device::SavedTable table;
-  // While calls go on both lists grow; an entry never changes. `missed` is read after `saved`: what is in neither yet is later.
-  for (bool more = true; more;) {
-    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kSaved, table.saved.size(), {}, -1, timeout_us));
-    std::string_view rest = reply.payload;
-    std::vector<agent::SavedReply> some;
-    if (!take(rest, rest.size() / sizeof(agent::SavedReply), &some)) break;
-    for (const agent::SavedReply& s : some) table.saved.push_back({.original = range_of(s.original), .buffer = s.buffer, .buffer_size = s.buffer_size, .offset = s.offset});
-    more = !some.empty() && table.saved.size() < reply.message.a;
-  }
-  for (bool more = true; more;) {
-    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kMissed, table.missed.size(), {}, -1, timeout_us));
-    std::string_view rest = reply.payload;
-    std::vector<agent::RangeReply> some;
-    if (!take(rest, rest.size() / sizeof(agent::RangeReply), &some)) break;
-    for (const agent::RangeReply& s : some) table.missed.push_back(range_of(s));
-    more = !some.empty() && table.missed.size() < reply.message.b;
-  }
+  CKPT_TRY_ASSIGN(table.saved, list<device::SavedRange>(Type::kSaved, parse_saved, kMaxEntries));
+  CKPT_TRY_ASSIGN(table.missed, list<device::Range>(Type::kMissed, parse_ranges, kMaxEntries));
   return table;
 }
 
@@ -274,41 +256,23 @@ Result<std::optional<std::vector<uint64_t>>> AgentTarget::next_demand(uint64_t t
     const uint64_t now = monotonic_us();
     const uint64_t piece = now >= until ? 0 : std::min(until - now, agent::kMaxDemandWait);
     CKPT_TRY_ASSIGN(Reply reply, ask(Type::kDemand, piece));
-    std::string_view rest = reply.payload;
-    std::vector<uint64_t> ids;
-    take(rest, rest.size() / sizeof(uint64_t), &ids);
-    if (!ids.empty()) return std::optional(ids);
+    auto ids = parse_ids(reply.payload);
+    if (!ids) return about_this(ids.error());
+    if (!ids->empty()) return std::optional(std::move(*ids));
     if (piece == 0) return std::optional<std::vector<uint64_t>>{};
   }
 }
 
 Result<void> AgentTarget::filled(uint64_t id) { return tell(Type::kFilled, id); }
 
-Result<void> AgentTarget::begin_recording(uint64_t limit) { return tell(Type::kBeginRecording, limit); }
+Result<void> AgentTarget::begin_recording(uint64_t limit) {
+  recording_limit_ = limit;
+  return tell(Type::kBeginRecording, limit);
+}
 Result<void> AgentTarget::end_recording() { return tell(Type::kEndRecording); }
 
 Result<std::vector<device::Launch>> AgentTarget::recorded() {
-  std::vector<device::Launch> all;
-  while (true) {
-    CKPT_TRY_ASSIGN(Reply reply, ask(Type::kRecorded, all.size()));
-    std::string_view rest = reply.payload;
-    if (rest.empty()) return all;
-    while (!rest.empty()) {
-      std::vector<agent::RecordReply> head;
-      std::vector<agent::RangeReply> reads, writes;
-      if (!take(rest, 1, &head) || !take(rest, head[0].reads, &reads) || !take(rest, head[0].writes, &writes) || head[0].record_size > rest.size()) {
-        return fail(Code::kIo, subject(), "its agent's answer is damaged");
-      }
-      device::Launch launch;
-      launch.sequence = head[0].sequence;
-      launch.replayable = head[0].replayable != 0;
-      for (const auto& range : reads) launch.reads.push_back(range_of(range));
-      for (const auto& range : writes) launch.writes.push_back(range_of(range));
-      launch.record = rest.substr(0, head[0].record_size);
-      rest.remove_prefix(head[0].record_size);
-      all.push_back(std::move(launch));
-    }
-  }
+  return list<device::Launch>(Type::kRecorded, parse_recorded, recording_limit_);
 }
 
 Result<void> AgentTarget::replay(const device::Launch& launch) { return tell(Type::kReplay, 0, launch.record); }

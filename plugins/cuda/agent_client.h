@@ -72,12 +72,17 @@ class AgentTarget final : public device::Target {
   Result<void> send(const agent::Message& message, std::string_view payload, int fd);
   Result<Reply> receive(uint32_t sequence, uint64_t timeout_us);
   Error refusal(const agent::Message& reply) const;
+  Error about_this(Error error) const;
+  /// A list that comes in pieces: each is asked for by how many came before.
+  template <class T, class Parse>
+  Result<std::vector<T>> list(agent::Type type, Parse parse, uint64_t limit);
   std::string subject() const;
 
   int pid_;
   std::mutex mutex_;
   UniqueFd socket_;
   uint32_t sequence_ = 0;
+  uint64_t recording_limit_ = 0;
 };
 
 }  // namespace ckpt::cuda
