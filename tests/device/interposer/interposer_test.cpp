@@ -1,8 +1,10 @@
 // Programs under `ckpt run` on the stand-in driver, and the agent in them spoken to from here.
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "plugins/cuda/agent_address.h"
 #include "plugins/cuda/agent_client.h"
 #include "tests/device/programs/kernels.h"
 
@@ -185,6 +188,10 @@ TEST_CASE("owned memory is exported and read from another process") {
 
 TEST_CASE("nothing passes a closed gate, and all of it does afterwards") {
   Puppet puppet;
+  bool membarrier = true;
+  SUBCASE("with membarrier") {}
+  SUBCASE("without") { membarrier = false; }
+  if (!membarrier && puppet.ask("forbid-membarrier") != "ok") return;
   CHECK(puppet.ask("hammer 4") == "ok");
   auto agent = puppet.agent();
   auto all = agent->allocations();
@@ -539,6 +546,48 @@ TEST_CASE("sockets in a folder of the user's own") {
     CHECK(std::filesystem::exists(std::string(folder) + "/agent-" + std::to_string(puppet.pid())));
   }
   std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("threads that come and go while the gate closes and opens") {
+  Puppet puppet;
+  auto agent = puppet.agent();
+  puppet.say("churn 300");
+  for (int i = 0; i < 50; ++i) {
+    stop_and_take(*agent);
+    DONE(agent->open_gate());
+  }
+  CHECK(puppet.answer() == "ok");
+}
+
+TEST_CASE("a client that talks nonsense is refused, and the program does not notice") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 5") == "ok");
+  using ckpt::agent::Message;
+  for (int round = 0; round < 200; ++round) {
+    auto socket = cuda::connect_to_agent(puppet.pid());
+    REQUIRE(socket);
+    std::string text(round % 90, static_cast<char>(round * 37));
+    Message message;
+    message.type = static_cast<ckpt::agent::Type>(round % 30);
+    if (round % 3 == 0) message.version = round;
+    if (round % 5 == 0) message.magic = round;
+    message.a = round % 2 == 0 ? UINT64_MAX : 1;
+    message.b = UINT64_MAX;
+    // A time that is asked for is kept to: not for ever.
+    if (message.type == ckpt::agent::Type::kCloseGate || message.type == ckpt::agent::Type::kHold) message.a = 1;
+    std::string whole(reinterpret_cast<const char*>(&message), sizeof message);
+    whole += text;
+    if (round % 7 == 0) whole.resize(round % sizeof message);
+    (void)!::send(socket->get(), whole.data(), whole.size(), MSG_NOSIGNAL);
+    if (round % 4 != 0) {
+      pollfd what = {socket->get(), POLLIN, 0};
+      ::poll(&what, 1, whole.empty() ? 0 : 2000);
+    }
+  }
+  CHECK(puppet.ask("check 0 5") == "ok");
+  auto agent = puppet.agent();
+  CHECK(agent->hello().value().gate_closed == 0);
 }
 
 TEST_CASE("who is not under ckpt run has no agent") {

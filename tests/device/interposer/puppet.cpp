@@ -1,5 +1,8 @@
 // A program with device memory that does what it is told, a line of stdin at a time, and answers with one line: "ok ..." or
 // "no ...". The test of the interposer (interposer_test.cpp) looks at it from outside meanwhile.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include <atomic>
@@ -144,6 +147,26 @@ std::string forked() {
   return status == 0 ? "ok" : "no child: " + std::to_string(status);
 }
 
+/// As under sandboxes that do not have the call: every thread's membarrier(2) answers ENOSYS.
+std::string forbid_membarrier() {
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  sock_fprog program = {sizeof code / sizeof code[0], code};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0 ? "ok" : "no seccomp";
+}
+
+/// Threads that come and go, each with a few calls.
+std::string churn(int threads) {
+  for (int i = 0; i < threads; ++i) {
+    std::thread([] {
+      CU(cuCtxSetCurrent(context));
+      CU(cuMemsetD8_v2(counters, 0, 64));
+    }).join();
+  }
+  return "ok";
+}
+
 std::string pitched(size_t width, size_t height) {
   CUdeviceptr p;
   size_t pitch;
@@ -234,6 +257,8 @@ std::string obey(const std::string& line) {
     *spin_stop = 1;
     return "ok";
   }
+  if (verb == "forbid-membarrier") return forbid_membarrier();
+  if (verb == "churn") return churn(static_cast<int>(a));
   if (verb == "fork") return forked();
   if (verb == "reset") {
     CUdevice device;
