@@ -120,6 +120,7 @@ def prepare(place, settings):
     if STANDIN:
         os.environ["CKPT_CUDA_DRIVER"] = STANDIN
         os.environ["LD_LIBRARY_PATH"] = os.path.dirname(STANDIN)
+        os.environ["CKPT_CUDA_KERNELS"] = os.path.join(HERE, "driver", "ckpt_kernels.emu")
         os.environ["CKPT_STANDIN_DIR"] = place
         os.environ.setdefault("CKPT_STANDIN_SEED", "1")
     os.environ.update(settings)

@@ -13,6 +13,7 @@ library = os.environ.get("CKPT_STANDIN")
 if library:
     os.environ["CKPT_CUDA_DRIVER"] = library
     os.environ["LD_LIBRARY_PATH"] = os.path.dirname(library)
+    os.environ["CKPT_CUDA_KERNELS"] = os.path.join(HERE, "driver", "ckpt_kernels.emu")
     # What the programs of one test take of the GPUs counts for them alone.
     folder = tempfile.mkdtemp(prefix="ckpt-standin-")
     os.environ["CKPT_STANDIN_DIR"] = folder

@@ -46,9 +46,19 @@ Context* make(int device, unsigned flags, bool primary) {
   return &made;
 }
 
-void destroy(Context* context) {
-  std::vector<std::shared_ptr<Stream>> streams(context->streams.begin(), context->streams.end());
+/// Without the lock: what is waited for may need it.
+void end_streams(Context* context) {
+  std::vector<std::shared_ptr<Stream>> streams;
+  {
+    std::lock_guard guard(lock());
+    streams.assign(context->streams.begin(), context->streams.end());
+  }
   for (const auto& stream : streams) stream_end(stream);
+}
+
+void destroy(Context* context) {
+  end_streams(context);
+  std::lock_guard guard(lock());
   std::vector<CUdeviceptr> owned;
   for (auto& [address, allocation] : memory().allocations)
     if (allocation.context == context && allocation.kind != Kind::kIpc) owned.push_back(address);
@@ -228,7 +238,6 @@ CUresult cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
 CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
   CKPT_STANDIN_ENTER();
   if (!known_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  std::lock_guard guard(lock());
   Context* primary = contexts().primary[dev];
   if (primary == nullptr) return CUDA_ERROR_INVALID_CONTEXT;
   if (--primary->references == 0) destroy(primary);
@@ -238,7 +247,6 @@ CUresult cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
 CUresult cuDevicePrimaryCtxReset_v2(CUdevice dev) {
   CKPT_STANDIN_ENTER();
   if (!known_device(dev)) return CUDA_ERROR_INVALID_DEVICE;
-  std::lock_guard guard(lock());
   if (Context* primary = contexts().primary[dev]) destroy(primary);
   return CUDA_SUCCESS;
 }
@@ -274,8 +282,11 @@ CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams*, unsigned flags, CUd
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
   CKPT_STANDIN_ENTER();
-  std::lock_guard guard(lock());
-  Context* context = context_of(ctx);
+  Context* context;
+  {
+    std::lock_guard guard(lock());
+    context = context_of(ctx);
+  }
   if (context == nullptr || context->primary) return CUDA_ERROR_INVALID_CONTEXT;
   if (!stack.empty() && stack.back() == context) stack.pop_back();
   destroy(context);

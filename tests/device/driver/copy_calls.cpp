@@ -48,7 +48,8 @@ CUresult copy(Rows rows, CUstream handle, bool wait) {
     ::memcpy(staged.get(), host_view(rows.source), size);
     rows.source = reinterpret_cast<uint64_t>(staged.get());
   }
-  CUresult result = submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY, [rows, staged] { run(rows); });
+  CUresult result = submit(stream, CU_GRAPH_NODE_TYPE_MEMCPY, [rows, staged] { run(rows); },
+                           {rows.source, rows.destination});
   if (result == CUDA_SUCCESS && !capturing && (wait || !page_locked(rows.destination))) wait_for(stream);
   return result;
 }
@@ -117,7 +118,7 @@ CUresult fill(CUdeviceptr destination, size_t pitch, T value, size_t width, size
   if (width == 0 || height == 0) return CUDA_SUCCESS;
   if (destination % sizeof(T) != 0 || !reachable(destination, extent(width * sizeof(T), height, pitch), PROT_READ | PROT_WRITE))
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = submit(stream, CU_GRAPH_NODE_TYPE_MEMSET, make_fill(destination, pitch, value, width, height));
+  CUresult result = submit(stream, CU_GRAPH_NODE_TYPE_MEMSET, make_fill(destination, pitch, value, width, height), {destination});
   if (result == CUDA_SUCCESS && wait) wait_for(stream);
   return result;
 }

@@ -147,11 +147,16 @@ Function* function_of(const void* handle) {
   return modules().functions.contains(handle) ? static_cast<Function*>(const_cast<void*>(handle)) : nullptr;
 }
 
-Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& p) {
+Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& p, std::vector<uint64_t>* touches) {
   if (p.gridDimX == 0 || p.gridDimY == 0 || p.gridDimZ == 0 || p.blockDimX == 0 || p.blockDimY == 0 || p.blockDimZ == 0) return {};
   if (uint64_t{p.blockDimX} * p.blockDimY * p.blockDimZ > 1024) return {};
   auto bytes = std::make_shared<std::vector<char>>(function->total + 1);
   if (!copy_parameters(*function, p.kernelParams, p.extra, bytes->data())) return {};
+  for (size_t at = 0; touches != nullptr && at + 8 <= function->total; at += 8) {
+    uint64_t word;
+    ::memcpy(&word, bytes->data() + at, 8);
+    if (is_device(word)) touches->push_back(word);
+  }
   StandinLaunch launch{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, nullptr, translate};
   return [launch, bytes, body = function->body, offsets = function->offsets]() mutable {
     std::vector<void*> params;
@@ -179,11 +184,16 @@ CUresult cuModuleLoadDataEx(CUmodule* module, const void* image, unsigned, CUjit
 
 CUresult cuModuleUnload(CUmodule handle) {
   CKPT_STANDIN_ENTER();
+  Context* context;
+  {
+    std::lock_guard guard(lock());
+    Module* module = module_of(handle);
+    if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+    context = module->context;
+  }
+  wait_for_all(context);  // without the lock: what is waited for may need it
   std::lock_guard guard(lock());
-  Module* module = module_of(handle);
-  if (module == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  wait_for_all(module->context);
-  unload(module);
+  unload(module_of(handle));
   return CUDA_SUCCESS;
 }
 
@@ -291,11 +301,12 @@ CUresult launch(const CUDA_KERNEL_NODE_PARAMS& params, CUstream handle) {
   if (stream == nullptr) return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
   Function* function = function_of(params.func);
   if (function == nullptr) return CUDA_ERROR_INVALID_HANDLE;
-  Work work = make_launch(function, params);
+  std::vector<uint64_t> touches;
+  Work work = make_launch(function, params, &touches);
   if (!work) return CUDA_ERROR_INVALID_VALUE;
   std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> kept;
   if (stream->capture != nullptr) kept = std::make_shared<CUDA_KERNEL_NODE_PARAMS>(params);
-  return submit(stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(work), std::move(kept));
+  return submit(stream, CU_GRAPH_NODE_TYPE_KERNEL, std::move(work), std::move(touches), std::move(kept));
 }
 
 }  // namespace

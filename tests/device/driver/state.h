@@ -211,6 +211,7 @@ struct Stream {
   struct Item {
     Work work;
     std::vector<Point> after;
+    std::vector<uint64_t> touches;
   };
   std::deque<Item> queue;  ///< under progress->mutex
   std::condition_variable wanted;
@@ -234,10 +235,13 @@ std::shared_ptr<Stream> stream_of(CUstream handle);
 Event* event_of(CUevent handle);
 std::shared_ptr<Stream> stream_make(Context* context, unsigned flags, int priority);
 void stream_end(const std::shared_ptr<Stream>& stream);
-/// Queues work, or makes a node of it where the stream is being captured. `params` only for kernels.
-CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work,
+/// Queues work, or makes a node of it where the stream is being captured. `params` only for kernels. `touches`: device addresses
+/// that it may use, as far as can be told.
+CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work, std::vector<uint64_t> touches = {},
                 std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params = {});
-Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after = {});
+Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after = {}, std::vector<uint64_t> touches = {});
+/// Work that is submitted and not done touches the range.
+bool in_use(uint64_t address, size_t size);
 void wait_for(const std::shared_ptr<Stream>& stream);
 void wait_for_all(Context* context);
 bool idle(Context* context);
@@ -256,8 +260,9 @@ struct Function {
   std::vector<size_t> offsets, sizes;
   size_t total = 0;
 };
-/// The work of a launch, its parameters copied; null: they are not to be had.
-Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& params);
+/// The work of a launch, its parameters copied; null: they are not to be had. `touches` (if not null) gets the device addresses
+/// among them.
+Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& params, std::vector<uint64_t>* touches = nullptr);
 Function* function_of(const void* handle);
 
 struct Node {

@@ -12,6 +12,33 @@ namespace ckpt::standin {
 
 thread_local bool per_thread_default = false;
 
+namespace {
+
+/// Addresses that submitted work touches, one for each piece of work.
+std::mutex touched_mutex;
+std::multiset<uint64_t>& touched() {
+  static auto& all = *new std::multiset<uint64_t>;
+  return all;
+}
+
+void touch(const std::vector<uint64_t>& addresses) {
+  std::lock_guard hold(touched_mutex);
+  touched().insert(addresses.begin(), addresses.end());
+}
+
+void untouch(const std::vector<uint64_t>& addresses) {
+  std::lock_guard hold(touched_mutex);
+  for (uint64_t address : addresses) touched().erase(touched().find(address));
+}
+
+}  // namespace
+
+bool in_use(uint64_t address, size_t size) {
+  std::lock_guard hold(touched_mutex);
+  auto found = touched().lower_bound(address);
+  return found != touched().end() && *found < address + size;
+}
+
 void Progress::wait(uint64_t number) {
   std::unique_lock hold(mutex);
   moved.wait(hold, [&] { return done >= number; });
@@ -38,6 +65,7 @@ void serve(std::shared_ptr<Stream> stream) {
     for (auto& [other, number] : item.after) other->wait(number);
     if (settings().seed != 0) ::usleep(static_cast<useconds_t>(stream->dawdle() % (settings().delay_us + 1)));
     if (item.work) item.work();
+    untouch(item.touches);
     item = {};
     hold.lock();
     ++progress.done;
@@ -120,18 +148,20 @@ std::shared_ptr<Stream> stream_of(CUstream handle) {
   return nullptr;
 }
 
-Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after) {
+Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after, std::vector<uint64_t> touches) {
   std::lock_guard guard(lock());
   for (Point& point : standard_order(stream)) after.push_back(std::move(point));
   pending_work.fetch_add(1);
+  touch(touches);
   std::lock_guard hold(stream->progress->mutex);
-  stream->queue.push_back({std::move(work), std::move(after)});
+  stream->queue.push_back({std::move(work), std::move(after), std::move(touches)});
   ++stream->submitted;
   stream->wanted.notify_one();
   return point_of(stream);
 }
 
-CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work, std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params) {
+CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work, std::vector<uint64_t> touches,
+                std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params) {
   std::lock_guard guard(lock());
   if (stream->capture != nullptr) {
     if (stream->capture->broken) return CUDA_ERROR_STREAM_CAPTURE_INVALIDATED;
@@ -147,7 +177,7 @@ CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Wor
       return CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
     }
   }
-  submit_plain(stream, std::move(work));
+  submit_plain(stream, std::move(work), {}, std::move(touches));
   return CUDA_SUCCESS;
 }
 

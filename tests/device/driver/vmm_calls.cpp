@@ -112,8 +112,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
 /// The real one does not wait for work that uses the memory, which then faults: here that is an error at once.
 CUresult cuMemUnmap(CUdeviceptr ptr, size_t size) {
   CKPT_STANDIN_ENTER();
-  if (pending_work.load() != 0) {
-    ::fprintf(stderr, "stand-in: cuMemUnmap while work is submitted\n");
+  if (in_use(ptr, size)) {
+    ::fprintf(stderr, "stand-in: cuMemUnmap of memory that submitted work uses\n");
     return CUDA_ERROR_UNMAP_FAILED;
   }
   std::lock_guard guard(lock());
