@@ -158,7 +158,10 @@ Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef
   for (DeviceRegion* region : map_.regions()) {
     for (size_t i = 0; i < region->chunks(); ++i) {
       ++out.chunks;
-      if (elsewhere && elsewhere({region, i})) continue;
+      if (elsewhere && elsewhere({region, i})) {
+        region->image[i] = region->live[i];
+        continue;
+      }
       if (!region->is_current(i)) {
         chosen.push_back({region, i});
         continue;
@@ -175,6 +178,23 @@ Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef
         .with_hint("another device, process or network card writes it");
   }
   return out;
+}
+
+Result<void> DeviceCapture::begin_recording(uint64_t limit) {
+  CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets(), options_.stop_timeout_us));
+  auto begin = [&]() -> Result<void> {
+    CKPT_TRY(look());
+    for (DeviceRegion* region : map_.regions()) region->start = region->live;
+    for (device::Target* target : targets()) CKPT_TRY(target->begin_recording(limit));
+    return {};
+  };
+  Result<void> begun = begin();
+  for (device::Target* target : targets()) {
+    if (!begun) (void)target->end_recording();
+  }
+  CKPT_TRY(std::move(begun));
+  auto ended = stop.end();
+  return ended ? Result<void>() : Result<void>(std::move(ended).error());
 }
 
 Result<DevicePass> DeviceCapture::delta() {

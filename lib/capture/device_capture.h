@@ -52,9 +52,17 @@ class DeviceCapture {
   /// kBusy: memory changed behind closed gates (another device, a network card); there is no image of this moment.
   Result<DevicePass> delta();
   /// The same, in two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true
-  /// are brought to the image (the others are left to the caller).
+  /// are brought to the image (the others are left to the caller; they count as being what they
+  /// are now).
   Result<void> look();
   Result<DevicePass> finish(const std::function<bool(const ChunkRef&)>& elsewhere);
+
+  /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory was
+  /// like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is recorded.
+  Result<void> begin_recording(uint64_t limit);
+  /// The live hashes of all regions, as they are now.
+  Result<void> hash_live();
+  Result<StagingRing*> ring(device::Device& device);
 
   enum class Moment {
     kFirst,   ///< t1, when `at_first` was called
@@ -75,8 +83,6 @@ class DeviceCapture {
  private:
   using Chosen = std::vector<ChunkRef>;
   enum class Word { kAhead, kLast };
-  Result<StagingRing*> ring(device::Device& device);
-  Result<void> hash_live();
   Result<void> copy(device::Device& device, const Chosen& chosen, const std::vector<device::Address>& from, Word word, DevicePass& pass);
   Result<void> copy_all(const Chosen& chosen, Word word, DevicePass& pass);
   Result<void> note_zeros(Chosen& chosen, Word word, DevicePass& pass);

@@ -37,6 +37,7 @@ struct DeviceRegion {
   std::vector<device::ChunkHash> image;   ///< by chunk: of what the image has, where `known`
   std::vector<bool> known;
   std::vector<device::ChunkHash> live;    ///< as last hashed
+  std::vector<device::ChunkHash> start;   ///< when recording began; empty: it was not there then
   device::Range local;                    ///< where ckpt has it mapped; empty: not
   size_t chunks() const { return allocation.size / kDeviceChunk; }
   device::Address address(size_t chunk) const { return allocation.address + chunk * kDeviceChunk; }

@@ -143,8 +143,12 @@ Result<void> DeviceFill::fill(Piece& piece, bool searching) {
   const std::string& uuid = piece.device->properties().uuid;
   std::vector<size_t> chunks;
   std::vector<StagingRing::Move> moves;
+  std::vector<Address> cleared;
   for (size_t i = 0; i < piece.hashes->size(); ++i) {
-    if (piece.made[i]) continue;
+    if (piece.made[i]) {
+      cleared.push_back(piece.local(i));
+      continue;
+    }
     ++report_.chunks;
     const ChunkHash& hash = (*piece.hashes)[i];
     auto [where, fresh] = on_device_.try_emplace({uuid, key(hash)}, piece.local(i));
@@ -156,6 +160,7 @@ Result<void> DeviceFill::fill(Piece& piece, bool searching) {
     std::lock_guard lock(mutex_);
     if (auto known = leads_to_.find(key(hash)); known != leads_to_.end()) piece.leads_to.insert(known->second.begin(), known->second.end());
   }
+  CKPT_TRY(ring->clear(cleared, kDeviceChunk));
   CKPT_TRY(send(piece, chunks, searching));
   CKPT_TRY(ring->within_device(moves, kDeviceChunk));
   report_.within_device += moves.size();

@@ -171,4 +171,16 @@ Result<void> StagingRing::within_device(std::span<const Move> moves, uint64_t ch
   return out ? done : out;
 }
 
+Result<void> StagingRing::clear(std::span<const Address> chunks, uint64_t chunk) {
+  const MutableByteSpan zeros = blocks_[0].host->bytes().first(chunk);
+  std::fill(zeros.begin(), zeros.end(), std::byte{0});
+  Result<void> out;
+  for (size_t i = 0; out && i < chunks.size(); ++i) {
+    // Over the bus once, then from chunk to chunk.
+    out = i == 0 ? stream_->copy_to_device({chunks[0], chunk}, zeros) : stream_->copy(chunks[i], {chunks[0], chunk});
+  }
+  Result<void> done = stream_->synchronize(options_.timeout_us);
+  return out ? done : out;
+}
+
 }  // namespace ckpt::capture

@@ -46,6 +46,8 @@ class StagingRing {
     device::Address to, from;
   };
   Result<void> within_device(std::span<const Move> moves, uint64_t chunk);
+  /// Zeros; done when it returns.
+  Result<void> clear(std::span<const device::Address> chunks, uint64_t chunk);
 
   uint64_t pinned_bytes() const;
 
