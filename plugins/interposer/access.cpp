@@ -204,6 +204,7 @@ Access access_of(size_t index, const Word* words) {
       if (name.starts_with("cuGraphLaunch") || name.starts_with("cuGraphUpload")) access.stream = reinterpret_cast<CUstream>(words[1]);
       break;
   }
+  if (access.stream == nullptr && name.ends_with("_ptsz")) access.stream = kStreamPerThread;
   return access;
 }
 
@@ -224,7 +225,8 @@ CUresult replay(const std::string& record) {
     const CUlaunchConfig config = {launch.grid[0],  launch.grid[1],  launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
                                    launch.shared, launch.stream, &cooperative, launch.cooperative != 0 ? 1u : 0u};
     InContext scope(launch.context);
-    return drv::cuLaunchKernelEx(&config, launch.function, nullptr, extra);
+    const CUresult result = drv::cuLaunchKernelEx(&config, launch.function, nullptr, extra);
+    return result == CUDA_SUCCESS ? drv::cuCtxSynchronize() : result;
   }
   if (tag != WordsRecord::kTag || record.size() != sizeof(WordsRecord)) return CUDA_ERROR_INVALID_VALUE;
   WordsRecord call;
@@ -235,7 +237,8 @@ CUresult replay(const std::string& record) {
   // At most six words: all in registers or one place above; more than a function takes do no harm.
   const Word* w = call.words;
   InContext scope(call.context);
-  return reinterpret_cast<CUresult (*)(Word, Word, Word, Word, Word, Word, Word)>(g_real[call.index])(w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
+  const CUresult result = reinterpret_cast<CUresult (*)(Word, Word, Word, Word, Word, Word, Word)>(g_real[call.index])(w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
+  return result == CUDA_SUCCESS ? drv::cuCtxSynchronize() : result;
 }
 
 }  // namespace ckpt::interposer

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <map>
 #include <new>
 #include <mutex>
@@ -31,6 +32,7 @@ struct State {
   std::array<DeviceFacts, kMaxDevices> devices;
   std::vector<Allocation> deferred;
   uint64_t next_id = 1;
+  std::atomic<int> kept{0};  ///< released ones: the table stands still while there are any
 };
 /// Never destroyed: other threads may be in here while the program ends.
 alignas(State) unsigned char g_place[sizeof(State)];
@@ -148,6 +150,7 @@ CUresult allocate_owned(CUdeviceptr* out, size_t size) {
   if (out == nullptr || size < kOwnedFrom) return CUDA_ERROR_NOT_SUPPORTED;
   if (drv::cuCtxGetCurrent(&context) != CUDA_SUCCESS || context == nullptr) return CUDA_ERROR_NOT_SUPPORTED;
   if (drv::cuCtxGetDevice(&device) != CUDA_SUCCESS) return CUDA_ERROR_NOT_SUPPORTED;
+  context_seen(context, device);
   free_deferred();
   Mapped memory;
   if (map_memory(device, size, &memory) != CUDA_SUCCESS) return CUDA_ERROR_NOT_SUPPORTED;
@@ -186,7 +189,7 @@ void note(Kind kind, CUdeviceptr base, size_t size) {
   CUcontext context = nullptr;
   int device = 0;
   drv::cuCtxGetCurrent(&context);
-  if (context != nullptr) drv::cuCtxGetDevice(&device);
+  if (context != nullptr && drv::cuCtxGetDevice(&device) == CUDA_SUCCESS) context_seen(context, device);
   put({.base = base, .size = size, .mapped = size, .device = device, .kind = kind, .context = context});
 }
 
@@ -296,6 +299,7 @@ CUresult release_memory(uint64_t id) {
     ::close(found->kept_fd);
     return result;
   }
+  ++state().kept;
   drv::cuMemRelease(found->handle);
   found->handle = 0;
   found->released = true;
@@ -321,7 +325,10 @@ CUresult attach_memory(uint64_t id, int fd) {
     }
   }
   if (result != CUDA_SUCCESS) return result;
-  if (found->kept_fd >= 0) ::close(found->kept_fd);
+  if (found->kept_fd >= 0) {
+    ::close(found->kept_fd);
+    --state().kept;
+  }
   found->kept_fd = -1;
   found->released = false;
   update(*found);
@@ -334,6 +341,7 @@ void drop_kept() {
     if (allocation.kept_fd >= 0) ::close(allocation.kept_fd);
     allocation.kept_fd = -1;
   }
+  state().kept.store(0);
 }
 
 bool attach_kept() {
@@ -345,10 +353,11 @@ bool attach_kept() {
 }
 
 void reset_allocations_after_fork() {
-  // The lock may have been held by a thread that is not here; the old table is left where it lies.
-  state();
-  for (const auto& [base, allocation] : state().table) {
-    if (allocation.kept_fd >= 0) ::close(allocation.kept_fd);
+  // The lock may have been held, and the table been changed, by a thread that is not here: it is left where it lies.
+  if (state().kept.load() != 0) {
+    for (const auto& [base, allocation] : state().table) {
+      if (allocation.kept_fd >= 0) ::close(allocation.kept_fd);
+    }
   }
   new (g_place) State;
 }

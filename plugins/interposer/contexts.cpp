@@ -77,6 +77,23 @@ void context_made(CUcontext context, int device, bool primary) {
   if (std::none_of(all.begin(), all.end(), [&](const Context& c) { return c.handle == context; })) all.push_back({context, device, primary});
 }
 
+void context_seen(CUcontext context, int device) {
+  {
+    std::lock_guard lock(state().mutex);
+    for (const Context& known : state().contexts) {
+      if (known.handle == context) return;
+    }
+  }
+  unsigned flags = 0;
+  int active = 0;
+  CUcontext primary = nullptr;
+  if (drv::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0 &&
+      drv::cuDevicePrimaryCtxRetain(&primary, device) == CUDA_SUCCESS) {
+    drv::cuDevicePrimaryCtxRelease_v2(device);
+  }
+  context_made(context, device, primary == context);
+}
+
 void context_ended(CUcontext context) {
   std::lock_guard lock(state().mutex);
   std::erase_if(state().contexts, [&](const Context& c) { return c.handle == context; });
@@ -104,6 +121,7 @@ void capture_began(CUstream stream) {
 }
 
 void capture_ended(CUstream stream) {
+  if (state().captures.load() == 0) return;
   std::lock_guard lock(state().mutex);
   auto& all = state().capturing;
   if (auto at = std::find(all.begin(), all.end(), stream); at != all.end()) all.erase(at);

@@ -10,6 +10,8 @@
 namespace ckpt::interposer {
 
 void context_made(CUcontext context, int device, bool primary);
+/// One that is current: the runtime may have made it by a way that passes nobody.
+void context_seen(CUcontext context, int device);
 void context_ended(CUcontext context);
 /// The primary context of a device, if the program has retained it.
 CUcontext primary_context(int device);
@@ -17,7 +19,7 @@ std::vector<CUcontext> all_contexts();
 
 void capture_began(CUstream stream);
 void capture_ended(CUstream stream);
-/// Asks the driver about each: a stream can end in the middle of its capture.
+/// Asks the driver about each: an error ends one, too.
 bool captures_active();
 
 /// Waits for all work of every context. CUDA_ERROR_NOT_READY: not by the deadline; the waiting goes on in a thread of

@@ -26,7 +26,7 @@ struct Access {
   std::string record;    ///< for `replay`
 };
 Access access_of(size_t index, const Word* words);
-/// Submits a recorded call again.
+/// Runs a recorded call again, to its end: what ordered it behind others of other streams is not recorded.
 CUresult replay(const std::string& record);
 
 /// Called inside the gate, before the call goes on; leaves the gate while it waits.

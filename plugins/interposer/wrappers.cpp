@@ -356,6 +356,12 @@ CUresult end_capture(CUstream stream, CUgraph* graph) {
   return result;
 }
 
+template <size_t Index>
+CUresult stream_destroy(CUstream stream) {
+  capture_ended(stream);
+  return real<Index>(stream);
+}
+
 // ---- The table ----
 
 using Table = std::array<void*, kNameCount>;
@@ -415,6 +421,8 @@ void put_captures(Table& table) {
   put(table, "cuStreamBeginCaptureToGraph", begin_capture<index_of("cuStreamBeginCaptureToGraph"), false, Word, Word, Word, Word, CUstreamCaptureMode>);
   put(table, "cuStreamBeginCaptureToGraph_ptsz",
       begin_capture<index_of("cuStreamBeginCaptureToGraph_ptsz"), true, Word, Word, Word, Word, CUstreamCaptureMode>);
+  put(table, "cuStreamDestroy", stream_destroy<index_of("cuStreamDestroy")>);
+  put(table, "cuStreamDestroy_v2", stream_destroy<index_of("cuStreamDestroy_v2")>);
   put(table, "cuStreamEndCapture", end_capture<index_of("cuStreamEndCapture"), false>);
   put(table, "cuStreamEndCapture_ptsz", end_capture<index_of("cuStreamEndCapture_ptsz"), true>);
 }

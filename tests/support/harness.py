@@ -147,7 +147,7 @@ def mappings(pid):
     found = []
     for line in read_text(f"/proc/{pid}/maps").splitlines():
         span, permissions, offset, device, inode, *name = line.split(None, 5)
-        if name and name[0].startswith(("/memfd:standin-gpu", "/dev/nvidia")):
+        if name and name[0].startswith(("/memfd:standin-gpu", "/memfd:standin-export", "/dev/nvidia")):
             continue  # device memory comes back as another object
         start, end = (int(part, 16) for part in span.split("-"))
         rest = (permissions, int(offset, 16), device, inode, *name)
