@@ -14,6 +14,7 @@ using device::Range;
 
 namespace {
 
+constexpr size_t kGroup = 8;  ///< chunks that one job fills
 constexpr uint64_t kHashBytes = 1 << 16;  ///< for the hashes of a block, or of a pass over 256 MiB
 
 }  // namespace
@@ -113,8 +114,12 @@ Result<void> StagingRing::to_device(std::span<const Address> chunks, uint64_t ch
     Block& block = blocks_[turn % blocks_.size()];
     if (out && turn >= blocks_.size()) out = block.ready->wait(options_.timeout_us);
     const auto part = chunks.subspan(at, std::min(per_block, chunks.size() - at));
-    for (size_t i = 0; out && i < part.size(); ++i) {
-      if (!pool.submit([&, at, i] { return give(at + i, block.host->bytes().subspan(i * chunk, chunk)); })) break;
+    for (size_t i = 0; out && i < part.size(); i += kGroup) {
+      const bool going = pool.submit([&, at, i]() -> Result<void> {
+        for (size_t k = i; k < std::min(part.size(), i + kGroup); ++k) CKPT_TRY(give(at + k, block.host->bytes().subspan(k * chunk, chunk)));
+        return {};
+      });
+      if (!going) break;
     }
     if (out) out = pool.finish();
     for (size_t i = 0; out && i < part.size();) {

