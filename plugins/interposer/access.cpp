@@ -18,16 +18,16 @@ void add_both(Access& access, Bytes bytes) {
   access.writes.push_back(bytes);
 }
 
-/// Whatever looks like an address in an allocation of ours: that allocation, read and written. Every fourth byte is tried:
+/// Whatever looks like an address in owned memory: all that it may stand for, read and written. Every fourth byte is tried:
 /// structures may be packed.
 void scan(Access& access, const unsigned char* data, size_t size) {
   for (size_t at = 0; at + sizeof(CUdeviceptr) <= size; at += 4) {
     CUdeviceptr candidate;
     std::memcpy(&candidate, data + at, sizeof candidate);
-    const auto found = find(candidate);
-    if (!found || found->kind != Kind::kOwned) continue;
-    const auto same = [&](const Bytes& b) { return b.start == found->base; };
-    if (std::none_of(access.writes.begin(), access.writes.end(), same)) add_both(access, {found->base, found->mapped});
+    const Reach reach = reach_of(candidate);
+    if (reach.size == 0) continue;
+    const auto same = [&](const Bytes& b) { return b.start == reach.start; };
+    if (std::none_of(access.writes.begin(), access.writes.end(), same)) add_both(access, {reach.start, reach.size});
   }
 }
 

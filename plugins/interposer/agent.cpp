@@ -16,6 +16,7 @@
 #include "plugins/interposer/allocations.h"
 #include "plugins/interposer/contexts.h"
 #include "plugins/interposer/gate.h"
+#include "plugins/interposer/physical.h"
 #include "plugins/interposer/watch.h"
 
 namespace ckpt::interposer {
@@ -310,6 +311,7 @@ void begin_anew_in_child() {
   reset_allocations_after_fork();
   reset_contexts_after_fork();
   reset_watch_after_fork();
+  reset_physical_after_fork();
 }
 
 /// From here on the driver takes itself down.

@@ -10,6 +10,7 @@
 #include <shared_mutex>
 
 #include "plugins/interposer/contexts.h"
+#include "plugins/interposer/physical.h"
 
 namespace ckpt::interposer {
 
@@ -85,19 +86,24 @@ CUresult allow_access(CUdeviceptr base, size_t size, int device, uint64_t peers)
   return drv::cuMemSetAccess(base, size, who.data(), count);
 }
 
-CUresult map_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle handle) {
+CUresult map_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle program_handle) {
   CUresult result = drv::cuMemMap(base, size, 0, handle, 0);
   if (result != CUDA_SUCCESS) return result;
-  result = allow_access(base, size, device, facts(device).peers);
+  const std::vector<CUmemAccessDesc> access = access_of_physical(program_handle);
+  if (program_handle == 0) {
+    result = allow_access(base, size, device, facts(device).peers);
+  } else if (!access.empty()) {
+    result = drv::cuMemSetAccess(base, size, access.data(), access.size());
+  }
   if (result != CUDA_SUCCESS) drv::cuMemUnmap(base, size);
   return result;
 }
 
-CUresult create_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle* handle) {
+CUresult create_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle* handle, CUmemGenericAllocationHandle program_handle = 0) {
   const CUmemAllocationProp prop = properties(device, facts(device).rdma);
   CUresult result = drv::cuMemCreate(handle, size, &prop, 0);
   if (result != CUDA_SUCCESS) return result;
-  result = map_at(base, size, device, *handle);
+  result = map_at(base, size, device, *handle, program_handle);
   if (result != CUDA_SUCCESS) drv::cuMemRelease(*handle);
   return result;
 }
@@ -203,12 +209,28 @@ std::optional<Allocation> take(CUdeviceptr base) {
   return found;
 }
 
-void forget_range(CUdeviceptr base, size_t size) {
+std::vector<Allocation> take_range(CUdeviceptr base, size_t size) {
   std::unique_lock lock(state().mutex);
+  std::vector<Allocation> taken;
   for (auto at = state().table.lower_bound(base); at != state().table.end() && at->first - base < size;) {
+    taken.push_back(at->second);
     state().by_id.erase(at->second.id);
     at = state().table.erase(at);
   }
+  return taken;
+}
+
+void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle, CUmemGenericAllocationHandle real, bool owned) {
+  CUcontext context = nullptr;
+  drv::cuCtxGetCurrent(&context);
+  if (context == nullptr) context = primary_context(device);
+  put({.base = base, .size = size, .mapped = size, .device = device, .kind = owned ? Kind::kOwned : Kind::kMapped, .context = context,
+       .handle = real, .program_handle = program_handle});
+}
+
+void disown(CUdeviceptr base) {
+  std::unique_lock lock(state().mutex);
+  if (auto at = state().table.find(base); at != state().table.end()) at->second.kind = Kind::kMapped;
 }
 
 std::optional<Allocation> find(CUdeviceptr address) {
@@ -225,6 +247,29 @@ std::optional<Allocation> find_id(uint64_t id) {
   auto at = state().by_id.find(id);
   if (at == state().by_id.end()) return std::nullopt;
   return state().table.at(at->second);
+}
+
+Reach reach_of(CUdeviceptr address) {
+  std::shared_lock lock(state().mutex);
+  const auto& table = state().table;
+  auto at = table.upper_bound(address);
+  if (at == table.begin()) return {};
+  --at;
+  auto mapping = [](const Allocation& a) { return a.kind == Kind::kMapped || a.program_handle != 0; };
+  if ((at->second.kind != Kind::kOwned && !mapping(at->second)) || address - at->first >= at->second.mapped) return {};
+  Reach reach{at->first, at->second.mapped};
+  if (!mapping(at->second)) return reach;
+  auto joins = [&](const Allocation& left, const Allocation& right) { return mapping(left) && mapping(right) && left.base + left.mapped == right.base; };
+  for (auto left = at; left != table.begin() && joins(std::prev(left)->second, left->second);) {
+    --left;
+    reach.start = left->first;
+    reach.size += left->second.mapped;
+  }
+  for (auto right = at; std::next(right) != table.end() && joins(right->second, std::next(right)->second);) {
+    ++right;
+    reach.size += right->second.mapped;
+  }
+  return reach;
 }
 
 std::vector<Allocation> all_allocations() {
@@ -252,8 +297,8 @@ void forget_context(CUcontext context) {
   {
     std::unique_lock lock(state().mutex);
     for (auto at = state().table.begin(); at != state().table.end();) {
-      // Registered host memory is the program's, and pools are their device's.
-      if (at->second.context != context || at->second.kind == Kind::kPool) {
+      // Pools are their device's, and mappings nobody's.
+      if (at->second.context != context || at->second.kind == Kind::kPool || at->second.kind == Kind::kMapped || at->second.program_handle != 0) {
         ++at;
         continue;
       }
@@ -275,7 +320,7 @@ void enable_peer(int owner, int peer, bool on) {
   }
   const CUmemAccessDesc who = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, on ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
   for (const Allocation& allocation : all_allocations()) {
-    if (allocation.kind == Kind::kOwned && allocation.device == owner && !allocation.released) drv::cuMemSetAccess(allocation.base, allocation.mapped, &who, 1);
+    if (allocation.kind == Kind::kOwned && allocation.program_handle == 0 && allocation.device == owner && !allocation.released) drv::cuMemSetAccess(allocation.base, allocation.mapped, &who, 1);
   }
 }
 
@@ -315,12 +360,12 @@ CUresult attach_memory(uint64_t id, int fd) {
   const int source = fd >= 0 ? fd : found->kept_fd;
   CUresult result;
   if (source < 0) {
-    result = create_at(found->base, found->mapped, found->device, &found->handle);
+    result = create_at(found->base, found->mapped, found->device, &found->handle, found->program_handle);
   } else {
     result = drv::cuMemImportFromShareableHandle(&found->handle, reinterpret_cast<void*>(static_cast<intptr_t>(source)),
                                                  CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR);
     if (result == CUDA_SUCCESS) {
-      result = map_at(found->base, found->mapped, found->device, found->handle);
+      result = map_at(found->base, found->mapped, found->device, found->handle, found->program_handle);
       if (result != CUDA_SUCCESS) drv::cuMemRelease(found->handle);
     }
   }
@@ -331,6 +376,7 @@ CUresult attach_memory(uint64_t id, int fd) {
   }
   found->kept_fd = -1;
   found->released = false;
+  if (found->program_handle != 0) replace_real(found->program_handle, found->handle);
   update(*found);
   return CUDA_SUCCESS;
 }

@@ -24,6 +24,7 @@ struct Allocation {
   Kind kind = Kind::kNative;
   CUcontext context = nullptr;
   CUmemGenericAllocationHandle handle = 0;  ///< owned and attached
+  CUmemGenericAllocationHandle program_handle = 0;  ///< mapped by the program: its handle (physical.h)
   bool released = false;
   int kept_fd = -1;  ///< of a released one: the memory, until the client says that it has it
 };
@@ -37,13 +38,24 @@ void free_deferred();
 
 /// In the current context.
 void note(Kind kind, CUdeviceptr base, size_t size);
+/// A mapping that the program made of memory of physical.h.
+void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle, CUmemGenericAllocationHandle real, bool owned);
+/// It is the program's alone from here on.
+void disown(CUdeviceptr base);
 /// Out of the table.
 std::optional<Allocation> take(CUdeviceptr base);
-/// Noted ones that begin in the range.
-void forget_range(CUdeviceptr base, size_t size);
+/// Those that begin in the range, out of the table.
+std::vector<Allocation> take_range(CUdeviceptr base, size_t size);
 /// The one that the address lies in; host memory is found, too.
 std::optional<Allocation> find(CUdeviceptr address);
 std::optional<Allocation> find_id(uint64_t id);
+/// What a pointer to `address` may stand for: the owned allocation that it lies in; of mappings that the program made, all that
+/// follow each other without a gap, since it takes them for one. 0: none.
+struct Reach {
+  CUdeviceptr start = 0;
+  size_t size = 0;
+};
+Reach reach_of(CUdeviceptr address);
 /// By address.
 std::vector<Allocation> all_allocations();
 /// Owned ones that begin in or reach into the range, by address.

@@ -9,6 +9,7 @@
 #include "plugins/interposer/contexts.h"
 #include "plugins/interposer/gate.h"
 #include "plugins/interposer/gated.h"
+#include "plugins/interposer/physical.h"
 #include "plugins/interposer/watch.h"
 
 namespace ckpt::interposer {
@@ -103,9 +104,14 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   return result;
 }
 
+/// Mapped by the program itself.
+bool is_mapping(const Allocation& a) { return a.kind == Kind::kMapped || a.program_handle != 0; }
+
 CUresult mem_free(CUdeviceptr base) {
   Passage passage;
-  const auto found = base == 0 ? std::nullopt : take(base);
+  auto found = base == 0 ? std::nullopt : find(base);
+  if (found && is_mapping(*found)) return drv::cuMemFree_v2(base);  // which refuses
+  found = base == 0 ? std::nullopt : take(base);
   if (!found || found->kind != Kind::kOwned) return drv::cuMemFree_v2(base);
   if (passage.watched()) before_free(*found);
   return free_owned(*found);
@@ -139,7 +145,7 @@ template <size_t Index, size_t Synchronize>
 CUresult mem_free_async(CUdeviceptr base, CUstream stream) {
   Passage passage;
   const auto found = base == 0 ? std::nullopt : find(base);
-  if (found && found->base == base && found->kind == Kind::kOwned && !captures_active()) {
+  if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) && !captures_active()) {
     if (const CUresult result = real<Synchronize>(stream); result != CUDA_SUCCESS) return result;
     if (passage.watched()) before_free(*found);
     return take(base) ? free_owned(*found) : CUDA_ERROR_INVALID_VALUE;
@@ -186,16 +192,64 @@ CUresult mem_host_unregister(void* base) {
 
 CUresult mem_map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
   Passage passage;
-  const CUresult result = drv::cuMemMap(base, size, offset, handle, flags);
-  if (result == CUDA_SUCCESS) note(Kind::kMapped, base, size);
+  const CUresult result = drv::cuMemMap(base, size, offset, real_handle(handle, false), flags);
+  if (result == CUDA_SUCCESS) physical_mapped(handle, base, size, offset);
   return result;
 }
 
 CUresult mem_unmap(CUdeviceptr base, size_t size) {
   Passage passage;
+  if (passage.watched()) {
+    for (const Allocation& owned : owned_in(base, size)) before_free(owned);
+  }
   const CUresult result = drv::cuMemUnmap(base, size);
-  if (result == CUDA_SUCCESS) forget_range(base, size);
+  if (result != CUDA_SUCCESS) return result;
+  for (const Allocation& gone : take_range(base, size)) {
+    if (gone.program_handle != 0) physical_unmapped(gone.program_handle);
+  }
   return result;
+}
+
+CUresult mem_create(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+  Passage passage;
+  if (create_physical(out, size, prop, flags) == CUDA_SUCCESS) return CUDA_SUCCESS;
+  return drv::cuMemCreate(out, size, prop, flags);
+}
+
+CUresult mem_release(CUmemGenericAllocationHandle handle) {
+  Passage passage;
+  return release_physical(handle) ? CUDA_SUCCESS : drv::cuMemRelease(handle);
+}
+
+CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc* access, size_t count) {
+  Passage passage;
+  const CUresult result = drv::cuMemSetAccess(base, size, access, count);
+  if (result == CUDA_SUCCESS) access_set(base, size, access, count);
+  return result;
+}
+
+CUresult mem_retain_handle(CUmemGenericAllocationHandle* out, void* at) {
+  const auto found = find(address(at));
+  if (found && found->kind == Kind::kOwned && !is_mapping(*found)) return CUDA_ERROR_INVALID_VALUE;  // as of cuMemAlloc's memory
+  if (out != nullptr && retain_physical(address(at), out)) return CUDA_SUCCESS;
+  return drv::cuMemRetainAllocationHandle(out, at);
+}
+
+CUresult mem_export(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+  return drv::cuMemExportToShareableHandle(out, real_handle(handle, true), type, flags);
+}
+
+CUresult mem_handle_properties(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  const CUresult result = drv::cuMemGetAllocationPropertiesFromHandle(prop, real_handle(handle, false));
+  if (result == CUDA_SUCCESS) restore_properties(handle, prop);
+  return result;
+}
+
+constexpr size_t kBindMem = index_of("cuMulticastBindMem");
+CUresult multicast_bind(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t size,
+                        unsigned long long flags) {
+  Passage passage;
+  return real<kBindMem>(multicast, at, real_handle(memory, true), offset, size, flags);
 }
 
 CUresult ipc_open_mem(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) {
@@ -389,6 +443,13 @@ void put_memory(Table& table) {
   put(table, "cuMemHostUnregister", mem_host_unregister);
   put(table, "cuMemMap", mem_map);
   put(table, "cuMemUnmap", mem_unmap);
+  put(table, "cuMemCreate", mem_create);
+  put(table, "cuMemRelease", mem_release);
+  put(table, "cuMemSetAccess", mem_set_access);
+  put(table, "cuMemRetainAllocationHandle", mem_retain_handle);
+  put(table, "cuMemExportToShareableHandle", mem_export);
+  put(table, "cuMemGetAllocationPropertiesFromHandle", mem_handle_properties);
+  put(table, "cuMulticastBindMem", multicast_bind);
   put(table, "cuIpcOpenMemHandle_v2", ipc_open_mem);
   put(table, "cuIpcCloseMemHandle", ipc_close_mem);
   put(table, "cuMemGetAddressRange_v2", get_address_range);

@@ -260,6 +260,46 @@ TEST_CASE("memory is taken away and comes back at its address, from where it was
   CHECK(puppet.ask("check 0 12") == "ok");
 }
 
+TEST_CASE("memory that the program maps itself is owned piece by piece, its handles stay good") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("segment 4 4194304");
+  CHECK(puppet.ask("write 0 81") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  std::vector<std::pair<uint64_t, UniqueFd>> parked;
+  for (uint64_t piece = 0; piece < 4; ++piece) {
+    const device::Allocation a = allocation_at(*agent, at + piece * 4 * kMiB);
+    CHECK(a.kind == device::MemoryKind::kOwned);
+    CHECK(a.size == 4 * kMiB);
+    auto fd = agent->export_allocation(a.id);
+    REQUIRE(fd);
+    parked.emplace_back(a.id, std::move(*fd));
+    DONE(agent->release(a.id));
+  }
+  DONE(agent->forget());
+  for (const auto& [id, fd] : parked) DONE(agent->attach(id, fd.get()));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 0 81") == "ok");
+  CHECK(puppet.ask("write 0 82") == "ok");
+  CHECK(puppet.ask("check 0 82") == "ok");
+  // A pointer to one piece stands for its neighbours: a kernel takes them for one.
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(64 * kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 83") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->saved.size() == 4);
+  DONE(agent->end_cow());
+  CHECK(puppet.ask("share 2") == "ok");
+  CHECK(allocation_at(*agent, at + 8 * kMiB).kind == device::MemoryKind::kNative);
+  CHECK(allocation_at(*agent, at + 4 * kMiB).kind == device::MemoryKind::kOwned);
+  CHECK(puppet.ask("end-segment 0") == "ok");
+  auto after = agent->allocations();
+  REQUIRE(after);
+  for (const device::Allocation& a : *after) CHECK((a.address.value < at || a.address.value >= at + 16 * kMiB));
+}
+
 TEST_CASE("a client that is gone leaves the program as it was") {
   for (int step = 0; step < 6; ++step) {
     CAPTURE(step);

@@ -167,6 +167,48 @@ std::string churn(int threads) {
   return "ok";
 }
 
+/// A range mapped piece by piece, as growing segments are; the handles are kept.
+std::vector<CUmemGenericAllocationHandle> pieces;
+std::string segment(size_t count, size_t piece) {
+  CUmemAllocationProp prop{}, told{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  CUmemAccessDesc access{prop.location, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+  CUdeviceptr at;
+  DO(cuMemAddressReserve(&at, count * piece, 0, 0, 0));
+  for (size_t i = 0; i < count; ++i) {
+    pieces.emplace_back();
+    DO(cuMemCreate(&pieces.back(), piece, &prop, 0));
+    DO(cuMemMap(at + i * piece, piece, 0, pieces.back(), 0));
+  }
+  DO(cuMemSetAccess(at, count * piece, &access, 1));
+  DO(cuMemGetAllocationPropertiesFromHandle(&told, pieces[0]));
+  if (told.requestedHandleTypes != CU_MEM_HANDLE_TYPE_NONE) return "no properties";
+  CUmemGenericAllocationHandle again;
+  DO(cuMemRetainAllocationHandle(&again, reinterpret_cast<void*>(at + 100)));
+  if (again != pieces[pieces.size() - count]) return "no retained handle";
+  DO(cuMemRelease(again));
+  memory.push_back({at, count * piece});
+  return "ok " + std::to_string(at);
+}
+
+std::string end_segment(size_t index) {
+  DO(cuMemUnmap(memory[index].first, memory[index].second));
+  for (CUmemGenericAllocationHandle piece : pieces) DO(cuMemRelease(piece));
+  if (cu.cuMemRelease(pieces[0]) == CUDA_SUCCESS) return "no error for a handle that is gone";
+  DO(cuMemAddressFree(memory[index].first, memory[index].second));
+  pieces.clear();
+  return "ok";
+}
+
+/// Another process could map this piece now.
+std::string share(size_t piece) {
+  int fd = -1;
+  DO(cuMemExportToShareableHandle(&fd, pieces[piece], CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0));
+  close(fd);
+  return "ok";
+}
+
 std::string pitched(size_t width, size_t height) {
   CUdeviceptr p;
   size_t pitch;
@@ -218,6 +260,9 @@ std::string obey(const std::string& line) {
     DO(cuMemAllocAsync(&p, a, nullptr));
     return "ok " + std::to_string(p);
   }
+  if (verb == "segment") return segment(a, b);
+  if (verb == "end-segment") return end_segment(a);
+  if (verb == "share") return share(a);
   if (verb == "pitch") return pitched(a, b);
   if (verb == "write") {
     words->write(memory[a].first, memory[a].second, b);
