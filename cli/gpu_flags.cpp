@@ -1,8 +1,28 @@
 #include "cli/gpu_flags.h"
 
+#include "plugins/cuda/agent_client.h"
+#include "plugins/cuda/cuda_device.h"
+#include "plugins/cuda/driver.h"
+#include "plugins/cuda/kernel_image.h"
 #include "plugins/cuda/process_control.h"
 
 namespace ckpt::cli {
+
+namespace {
+
+Result<std::unique_ptr<device::Target>> connect_to_agent(int pid, uint64_t timeout_us) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<cuda::AgentTarget> agent, cuda::AgentTarget::connect(pid, timeout_us));
+  return std::unique_ptr<device::Target>(std::move(agent));
+}
+
+Result<std::unique_ptr<device::Device>> open_cuda_device(const std::string& uuid) {
+  CKPT_TRY_ASSIGN(std::shared_ptr<cuda::Driver> driver, cuda::Driver::open());
+  CKPT_TRY_ASSIGN(const std::string kernels, cuda::read_kernels());
+  CKPT_TRY(driver->initialise());
+  return cuda::open_device(std::move(driver), uuid, kernels);
+}
+
+}  // namespace
 
 void add_gpu_flags(CLI::App& app, GpuFlags& flags) {
   app.add_option("--gpu", flags.policy, "GPU state: taken where there is some, an obstacle, or asked for (default auto)")
@@ -26,6 +46,8 @@ Result<engine::GpuOptions> gpu_options(const GpuFlags& flags) {
     out.map.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
   }
   out.open = cuda::open_process_control;
+  out.connect = connect_to_agent;
+  out.open_device = open_cuda_device;
   out.resume_command = {"/proc/self/exe", "resume", "--quiet"};
   return out;
 }

@@ -9,7 +9,7 @@ namespace ckpt::capture {
 
 namespace {
 
-enum class Of { kProcess, kSharedMemory, kFile };
+enum class Of { kProcess, kSharedMemory, kFile, kDevice };
 using Key = std::tuple<Of, uint64_t, uint64_t>;
 
 /// Calls `visit(key, space)` for everything of a tree that has pages of its own.
@@ -18,6 +18,7 @@ void for_each_space(Tree& tree, Visit visit) {
   for (auto& process : tree.processes) {
     if (!process.zombie && process.memory_of < 0) visit(Key{Of::kProcess, static_cast<uint64_t>(process.pid), 0}, process.space);
   }
+  for (auto& memory : tree.devices) visit(Key{Of::kDevice, static_cast<uint64_t>(tree.processes[static_cast<size_t>(memory.process)].pid), 0}, memory.space);
   for (auto& memory : tree.shared_memory) visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
   for (auto& file : tree.files) {
     if (file.deleted && S_ISREG(file.mode) && file.other_name.empty()) visit(Key{Of::kFile, file.device, file.inode}, file.space);

@@ -68,6 +68,8 @@ class EmulatedTarget final : public Target {
   Result<void> end_cow() override;
   Result<void> release(uint64_t id) override;
   Result<void> attach(uint64_t id, int fd) override;
+  Result<void> hold(uint64_t) override { return {}; }
+  Result<void> wake() override { return {}; }
   Result<void> begin_fill(const std::vector<uint64_t>& ids) override;
   Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) override;
   Result<void> filled(uint64_t id) override;

@@ -62,6 +62,13 @@ class Target {
   /// Gate closed. Memory for a released allocation at its old address: that of `fd`, or fresh (-1; not zeroed).
   virtual Result<void> attach(uint64_t id, int fd) = 0;
 
+  /// Gate closed. Released memory is the caller's alone from here on, and this conversation ends with the gate closed: nothing
+  /// of it is left in the target, which can be frozen and dumped. It can be spoken to again, by another object, when it finds
+  /// itself made again or has run for `lease_us`; then the gate opens by itself only if no memory is missing.
+  virtual Result<void> hold(uint64_t lease_us) = 0;
+  /// After `hold`, once the target runs again: it can be spoken to at once. Where this fails the lease is what counts.
+  virtual Result<void> wake() = 0;
+
   /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until `filled`
   /// was called for it. Whatever cannot tell what it touches waits for all of them. A copy from host memory touches what
   /// its words are addresses of: kernels will find them there. (Addresses in device memory the filling side follows.)

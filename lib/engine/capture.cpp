@@ -38,15 +38,6 @@ Result<void> Capture::look_first() {
   return find_devices();
 }
 
-/// What a GPU writes into host memory goes past every page table: no tracking of such a process is to be trusted.
-Result<void> Capture::find_devices() {
-  std::vector<int> pids;
-  for (const auto& [pid, process] : subjects_) pids.push_back(pid);
-  CKPT_TRY(devices_.find(pids));
-  for (int pid : devices_.pids()) subjects_[pid].pinned = true;
-  return {};
-}
-
 /// Rounds protect pages while the processes run: two captures at a time would each make the other one miss what was written.
 Result<void> Capture::lock_processes() {
   for (auto& [pid, process] : subjects_) {
@@ -155,7 +146,9 @@ Result<void> Capture::describe() {
   manifest_.tree = std::move(now_.image);
   manifest_.tree.packet_filter = connections_.filter();
   manifest_.tree.gpu = devices_.state();
+  owned_.add_spaces(manifest_.tree);
   CKPT_TRY(capture::number_spaces(manifest_.tree, earlier_trees()));
+  CKPT_TRY(owned_.describe(manifest_.tree, *writer_));
   phase("inventory");
   for (size_t i = 0; i < members_.size(); ++i) {
     store::ProcessImage& image = manifest_.tree.processes[i];
@@ -336,6 +329,8 @@ Result<void> Capture::let_run() {
   }
   frozen_->release();
   end_of_frozen_window();
+  CKPT_TRY(owned_.give_back());
+  if (owned_.stop_us() != 0) phase("gpu attach");
   return {};
 }
 

@@ -17,6 +17,7 @@
 #include "lib/capture/snapshot.h"
 #include "lib/engine/device_hold.h"
 #include "lib/engine/dump.h"
+#include "lib/engine/owned_memory.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/usage.h"
 
@@ -46,7 +47,7 @@ class Capture {
  public:
   enum class Verb { kPreDump, kDump };
   Capture(Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), devices_(options.gpu) {}
+      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), owned_(options.gpu, cancel), devices_(options.gpu) {}
 
   Result<DumpReport> run();
   Result<DumpEstimate> estimate();
@@ -57,6 +58,9 @@ class Capture {
   // Before anything stands still.
   Result<void> look_first();
   Result<void> find_devices();
+  Result<void> copy_devices_ahead();
+  Result<void> stop_devices();
+  Result<void> give_devices_back();
   Subject& subject(const capture::Member& member);
   Result<void> choose_parent();
   Result<void> open_image();
@@ -157,6 +161,7 @@ class Capture {
   std::map<int, Subject> subjects_;      ///< by pid. Before frozen_: a snapshot's end stops the released target once more
   std::optional<proc::FrozenTree> frozen_;
   std::map<int, proc::Scratch> scratches_;  ///< by pid; after frozen_: they are removed while the processes stand still
+  OwnedMemory owned_;   ///< likewise
   DeviceHold devices_;  ///< given back by `run` whatever happens
 };
 

@@ -176,7 +176,7 @@ Result<DumpReport> Capture::finish_tree() {
   }
   CKPT_TRY(act("post-dump"));
   if (options_.after == DumpOptions::After::kLeaveStopped) {
-    CKPT_TRY(devices_.give_back(&*frozen_));
+    if (!devices_.empty()) CKPT_TRY(give_devices_back());
     for (const capture::Member& member : members_) ::kill(member.entry.pid, SIGSTOP);
     frozen_->release();
   } else {
@@ -190,7 +190,7 @@ Result<void> Capture::end_target() {
   CKPT_TRY(connections_.silence(now_.connections));
   auto ended = frozen_->kill();
   connections_.keep();
-  if (ended) devices_.forget();
+  if (ended) owned_.forget(), devices_.forget();
   if (ended || ended.error().code == Code::kNotFound) return {};
   return Error(std::move(ended).error()).with_target("running: the image is complete, but the process could not be ended");
 }

@@ -12,7 +12,9 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/device/device.h"
 #include "lib/device/process_control.h"
+#include "lib/device/target.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/store/gpu_image.h"
 
@@ -29,6 +31,10 @@ struct GpuOptions {
   device::GpuMap map;                     ///< restore: old UUID to new UUID
   /// Called when the first process with a GPU is met; empty: there is no such driver.
   std::function<Result<std::unique_ptr<device::ProcessControl>>()> open;
+  /// The agent in a process that `ckpt run` started, within `timeout_us`; kNotFound: there is none. Empty: not asked for.
+  std::function<Result<std::unique_ptr<device::Target>>(int pid, uint64_t timeout_us)> connect;
+  /// A device for ckpt's own work. kUnsupported: its kernels do not run there.
+  std::function<Result<std::unique_ptr<device::Device>>(const std::string& uuid)> open_device;
   /// A command that takes `--after PID -p PID...`: waits for the first to end and then brings the others back. It is
   /// started before anything is held, so that a ckpt that is killed leaves none without its GPU. Empty: no such guard.
   std::vector<std::string> resume_command;

@@ -13,7 +13,7 @@ using capture::ScanFor;
 Result<DumpReport> Capture::run() {
   auto taken = take_image();
   if (taken) return taken;
-  auto given_back = devices_.give_back(frozen_ ? &*frozen_ : nullptr);
+  auto given_back = give_devices_back();
   if (given_back) return taken;
   return Error(std::move(given_back).error()).with_cause(taken.error().text());
 }
@@ -31,10 +31,11 @@ Result<DumpReport> Capture::take_image() {
   if (keeps_tracking_) spawn_keepers();
   take_over_tracking(keeps_tracking_);
   CKPT_TRY(copy_ahead());
+  CKPT_TRY(copy_devices_ahead());
   CKPT_TRY(prepare_window());
   CKPT_TRY(catch_up());
   if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
-  CKPT_TRY(devices_.lock());
+  CKPT_TRY(stop_devices());
   CKPT_TRY(freeze());
   CKPT_TRY(describe());
   CKPT_TRY(make_copies());

@@ -10,6 +10,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/trace.h"
+#include "lib/engine/owned_memory.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/proc/run_alone.h"
 #include "lib/rebuild/rebuild.h"
@@ -90,7 +91,7 @@ class DeviceRestore {
     auto opened = options.open ? options.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
     if (!opened) return Error(std::move(opened).error()).with_cause("the image holds GPU state, taken by " + tree.gpu.driver);
     out.control_ = std::move(*opened);
-    CKPT_TRY_ASSIGN(out.map_, check_gpus(*out.control_, tree.gpu, options.map));
+    CKPT_TRY_ASSIGN(out.map_, check_gpus(*out.control_, with_owned_memory(tree), options.map));
     return out;
   }
   bool empty() const { return control_ == nullptr; }
@@ -132,6 +133,14 @@ class DeviceRestore {
   std::vector<int> pids_, threads_;
 };
 
+/// Processes that run and cannot be used: without their device memory they would wait for ever.
+Error end_all(const store::TreeImage& tree, Error error) {
+  for (const store::ProcessImage& process : tree.processes) {
+    if (!process.zombie) ::kill(process.pid, SIGKILL);
+  }
+  return error;
+}
+
 }  // namespace
 
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
@@ -166,6 +175,11 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
       gpu_us = trace::phase(watch, "gpu");
     }
     CKPT_TRY(rebuild->release());
+    if (!devices.empty() && !image->manifest().tree.devices.empty()) {
+      auto filled = restore_owned(*image, options.gpu, options.lazy, cancel);
+      if (!filled) return end_all(image->manifest().tree, std::move(filled).error());
+      gpu_us += trace::phase(watch, "gpu fill");
+    }
     pidfile.keep();
     if (auto done = act("post-resume"); !done) progress.note(done.error().text());
     options.actions.ready();

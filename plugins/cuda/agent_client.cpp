@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <poll.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -234,10 +235,18 @@ Result<void> AgentTarget::attach(uint64_t id, int fd) { return tell(Type::kAttac
 Result<void> AgentTarget::forget() { return tell(Type::kForget); }
 
 Result<void> AgentTarget::hold(uint64_t lease_us) {
-  CKPT_TRY(tell(Type::kHold, lease_us / 1000));
+  CKPT_TRY_ASSIGN(const Reply reply, ask(Type::kHold, lease_us / 1000));
+  wake_address_ = reply.message.a;
   CKPT_TRY(wait_for(socket_.get(), POLLIN, kWayUs, subject()));  // its end is closed
   socket_.reset();
   return {};
+}
+
+Result<void> AgentTarget::wake() {
+  uint32_t word = 1;
+  iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};
+  if (wake_address_ == 0 || ::process_vm_writev(pid_, &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof word)) return {};
+  return sys_error(subject(), "its agent cannot be woken");
 }
 
 Result<void> AgentTarget::begin_fill(const std::vector<uint64_t>& ids) {

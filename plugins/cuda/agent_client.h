@@ -57,7 +57,8 @@ class AgentTarget final : public device::Target {
   /// Gate closed. The same, and the conversation ends without the gate being opened: the target holds no socket any more and
   /// can be frozen and dumped. It listens again when it finds itself in a new life, or has run for `lease_us`; then the gate
   /// opens by itself only if no memory is missing. Every other call on this object fails afterwards.
-  Result<void> hold(uint64_t lease_us);
+  Result<void> hold(uint64_t lease_us) override;
+  Result<void> wake() override;
 
  private:
   struct Reply {
@@ -82,6 +83,7 @@ class AgentTarget final : public device::Target {
   std::mutex mutex_;
   UniqueFd socket_;
   uint32_t sequence_ = 0;
+  uint64_t wake_address_ = 0;  ///< in the target
   uint64_t recording_limit_ = 0;
 };
 

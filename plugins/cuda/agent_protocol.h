@@ -36,7 +36,8 @@ enum class Type : uint32_t {
   kRelease,         ///< payload: ids; reply a: how many were done. The agent keeps the memory by a descriptor until kForget or kHold
   kAttach,          ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory
   kForget,          ///< what the agent keeps of released memory: from here on the client has it
-  kHold,            ///< a: lease, milliseconds of the agent's own running time. The reply is the last word
+  kHold,            ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four bytes that
+                    ///< end the wait when they are written
   kBeginCow,        ///< a: budget in bytes
   kSaved,           ///< a: the first index; reply a: how many are saved, b: how many missed; payload: SavedReply each
   kMissed,          ///< a: the first index; payload: RangeReply each

@@ -27,11 +27,12 @@ using agent::Message;
 using agent::Status;
 using agent::Type;
 
-constexpr uint64_t kMaxTimeoutUs = 3'600'000'000, kHoldStepUs = 10'000;
+constexpr uint64_t kMaxTimeoutUs = 3'600'000'000, kHoldStepUs = 1'000;
 constexpr size_t kStack = 256 << 10;
 
 OwnFd g_listener, g_client;
 std::atomic<bool> g_started{false}, g_ending{false};
+std::atomic<uint32_t> g_woken{0};  ///< written by ckpt, into our memory
 
 struct Reply {
   Message message;
@@ -227,7 +228,11 @@ Reply serve(const Incoming& in) {
     case Type::kRelease: release_all(in.payload, reply); break;
     case Type::kAttach: answer(reply, attach_memory(request.a, in.fd)); break;
     case Type::kForget: drop_kept(); break;
-    case Type::kHold: reply.last = true; break;
+    case Type::kHold:
+      reply.last = true;
+      g_woken.store(0);
+      reply.message.a = reinterpret_cast<uint64_t>(&g_woken);
+      break;
     case Type::kBeginCow: answer(reply, begin_cow(budget_limit() == 0 ? request.a : std::min(request.a, budget_limit()))); break;
     case Type::kSaved: list_saved(request.a, false, reply); break;
     case Type::kMissed: list_saved(request.a, true, reply); break;
@@ -254,10 +259,10 @@ void clean_up_after_client() {
   if (attach_kept()) open_gate();
 }
 
-/// Without a socket, the gate closed, until a new life or the end of the lease.
+/// Without a socket, the gate closed, until a new life, a word from ckpt, or the end of the lease.
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
-  for (uint64_t step = 0; step < steps && start_time() == life; ++step) usleep(kHoldStepUs);
+  for (uint64_t step = 0; step < steps && start_time() == life && g_woken.load() == 0; ++step) usleep(kHoldStepUs);
   if (released_count() == 0) open_gate();
 }
 

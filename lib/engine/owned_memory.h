@@ -1,0 +1,83 @@
+// Device memory of processes that `ckpt run` started. An agent in each (device::Target) owns the large allocations, so that
+// they are copied ahead while kernels run, and at a stop only what differs by hash; then ckpt keeps the memory while the
+// process lets go of it, and the driver's own checkpoint has next to nothing to move.
+//
+//   copy_ahead   kernels run
+//   stop         GPU work is held; the image has all of this moment; the memory is parked in ckpt, no socket is left in the
+//                process. From here on `give_back` or `forget` must follow
+//   describe     what the manifest says of it
+//   give_back    the memory is where it was, and the GPU work goes on; the processes run
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/capture/device_capture.h"
+#include "lib/capture/device_fill.h"
+#include "lib/capture/device_park.h"
+#include "lib/engine/device_hold.h"
+
+namespace ckpt::engine {
+
+class OwnedMemory {
+ public:
+  OwnedMemory(const GpuOptions& options, const Cancel& cancel) : options_(options), cancel_(cancel) {}
+  OwnedMemory(const OwnedMemory&) = delete;
+  OwnedMemory& operator=(const OwnedMemory&) = delete;
+
+  /// Those of the processes that have an agent and memory of its own. Where their devices cannot hash (a build without nvcc) the
+  /// driver takes all of it, and a note says so. kBusy: another ckpt is talking to an agent.
+  Result<void> connect(const std::vector<int>& pids, ProgressSink& progress);
+  bool empty() const { return targets_.empty(); }
+  std::vector<int> pids() const;
+
+  /// For store::number_spaces: entries with the processes' indices, whose spaces it fills in.
+  void add_spaces(store::TreeImage& tree) const;
+  /// The spaces are numbered in `tree`; what `parent` has of the same memory is not copied again.
+  Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers);
+  Result<void> copy_ahead(unsigned rounds);
+  /// kBusy: the work was not done in time, and goes on.
+  Result<void> stop();
+  /// Fills in tree.devices.
+  Result<void> describe(store::TreeImage& tree, store::ImageWriter& writer);
+  /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
+  Result<void> give_back();
+  /// The processes have ended.
+  void forget();
+
+  /// Of device memory, as the passes counted it.
+  const capture::DevicePass& copied_ahead() const { return ahead_; }
+  const capture::DevicePass& copied_last() const { return last_; }
+  uint64_t bytes() const { return bytes_; }
+  uint64_t stop_us() const { return stop_us_; }  ///< from the closing of the gates to their opening
+
+ private:
+  Result<void> open_devices();
+  std::vector<device::Target*> targets() const;
+  std::vector<device::Device*> devices() const;
+
+  const GpuOptions& options_;
+  const Cancel& cancel_;
+  std::vector<std::unique_ptr<device::Device>> devices_;
+  std::vector<std::unique_ptr<device::Target>> targets_;
+  std::vector<std::unique_ptr<device::Target>> before_;  ///< connections that `stop` has ended
+  std::unique_ptr<capture::ImageSink> sink_;
+  std::unique_ptr<store::ImageReader> parent_;
+  std::unique_ptr<capture::DeviceCapture> capture_;
+  std::optional<capture::DevicePark> park_;
+  capture::DevicePass ahead_, last_;
+  uint64_t bytes_ = 0, stopped_at_us_ = 0, stop_us_ = 0;
+};
+
+/// What a tree's image needs of GPUs altogether.
+store::GpuState with_owned_memory(const store::TreeImage& tree);
+
+/// After a restore: the processes run, their GPU work waits. Fresh memory at the old addresses, filled from the image; `lazy`: a launch
+/// waits for what it needs, and the rest comes meanwhile. Returns the bytes filled, once all is there.
+Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions& options, bool lazy, const Cancel& cancel);
+
+}  // namespace ckpt::engine
