@@ -1,9 +1,8 @@
-// Device addresses, the memfds behind them, and the ledger of what is in use on each GPU.
+// Device addresses and the memfds behind them.
 #include <fcntl.h>
 #include <stdio.h>
-#include <string.h>
-#include <sys/file.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include "tests/device/driver/state.h"
@@ -98,97 +97,9 @@ int make_memfd(const char* name) {
   return high;
 }
 
-// --- The ledger: a file of records, locked while it is read and written. Records of processes that are gone do not count.
-
-namespace {
-
-struct Record {
-  int32_t pid;
-  uint32_t pad;
-  uint64_t start;  ///< of the process, which tells it from another of that number
-  uint64_t used[kMaxGpus];
-};
-constexpr int kRecords = 128;
-uint64_t own[kMaxGpus];
-
-/// Field 22 of /proc/PID/stat, 0: no such process. Allocates nothing.
-uint64_t start_of(int pid) {
-  char path[64], text[1024];
-  ::snprintf(path, sizeof(path), "/proc/%d/stat", pid);
-  int fd = ::open(path, O_RDONLY | O_CLOEXEC);
-  ssize_t got = fd < 0 ? 0 : ::read(fd, text, sizeof(text) - 1);
-  if (fd >= 0) ::close(fd);
-  if (got <= 0) return 0;
-  text[got] = 0;
-  const char* at = ::strrchr(text, ')');
-  if (at == nullptr || at[1] == 0 || at[2] == 'Z' || at[2] == 'X') return 0;
-  for (int field = 2; field < 22 && at != nullptr; ++field) at = ::strchr(at + 1, ' ');
-  uint64_t start = 0;
-  for (at = at == nullptr ? "" : at + 1; *at >= '0' && *at <= '9'; ++at) start = start * 10 + static_cast<uint64_t>(*at - '0');
-  return start;
-}
-
-/// Changes what this process uses of a GPU, if then all together use no more than there is. What they use now.
-uint64_t change(int gpu, int64_t by, bool& fits) {
-  static Record records[kRecords];  // only with the file's lock and lock(), or the gate closed
-  uint64_t capacity = settings().capacity[gpu];
-  int fd = -1;
-  if (!settings().folder.empty()) {
-    char path[512];
-    ::snprintf(path, sizeof(path), "%s/ledger", settings().folder.c_str());
-    fd = ::open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
-  }
-  uint64_t used = 0;
-  if (fd < 0) {
-    used = own[gpu];
-  } else {
-    ::flock(fd, LOCK_EX);
-    ::memset(records, 0, sizeof(records));
-    if (::pread(fd, records, sizeof(records), 0) < 0) ::memset(records, 0, sizeof(records));
-    int pid = ::getpid();
-    for (Record& record : records) {
-      if (record.pid == pid || (record.pid != 0 && start_of(record.pid) != record.start)) record = {};
-      used += record.used[gpu];
-    }
-    used += own[gpu];
-  }
-  fits = by <= 0 || used + static_cast<uint64_t>(by) <= capacity;
-  if (fits) {
-    own[gpu] += static_cast<uint64_t>(by);
-    used += static_cast<uint64_t>(by);
-  }
-  if (fd >= 0) {
-    uint64_t any = 0;
-    for (uint64_t bytes : own) any |= bytes;
-    for (Record& record : records) {
-      if (record.pid != 0 || any == 0) continue;
-      record.pid = ::getpid();
-      record.start = start_of(record.pid);
-      ::memcpy(record.used, own, sizeof(own));
-      break;
-    }
-    if (::pwrite(fd, records, sizeof(records), 0) < 0) fits = false;
-    ::close(fd);
-  }
-  return used;
-}
-
-}  // namespace
-
-bool ledger_take(int gpu, uint64_t bytes) {
-  bool fits = false;
-  change(gpu, static_cast<int64_t>(bytes), fits);
-  return fits;
-}
-
-void ledger_give(int gpu, uint64_t bytes) {
-  bool fits = false;
-  change(gpu, -static_cast<int64_t>(bytes), fits);
-}
-
-uint64_t ledger_used(int gpu) {
-  bool fits = false;
-  return change(gpu, 0, fits);
+uint64_t inode_of(int fd) {
+  struct stat about;
+  return fd >= 0 && ::fstat(fd, &about) == 0 ? about.st_ino : 0;
 }
 
 }  // namespace ckpt::standin

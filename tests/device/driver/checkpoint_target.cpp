@@ -106,8 +106,12 @@ CUresult do_checkpoint() {
   }
   for (auto& [address, mapping] : memory().maps) shadow_unmap(address, mapping.size);
   for (Physical& each : memory().physical) {
-    ledger_give(gpu_of[each.device], each.size);
-    if (each.own_fd) ::close(each.fd);
+    if (each.own_fd) {
+      ::close(each.fd);
+      ledger_drop(each.inode);
+    } else {
+      ledger_give(gpu_of[each.device], each.size);
+    }
     each.fd = -1;
   }
   for (int& fd : memory().pool_fd) {
@@ -158,7 +162,9 @@ bool bring_back(Physical& each) {
     char name[32];
     ::snprintf(name, sizeof(name), "standin-export-%d", gpu_of[each.device]);
     each.fd = make_memfd(name);
+    each.inode = inode_of(each.fd);
     if (each.fd < 0 || ::ftruncate(each.fd, static_cast<off_t>(each.size)) != 0) return false;
+    if (!ledger_hold(gpu_of[each.device], each.size, each.inode, true)) return false;
   } else {
     int& pool = memory().pool_fd[each.device];
     if (pool < 0) pool = make_memfd("standin-gpu");

@@ -38,7 +38,6 @@ uint64_t next_id() {
 
 Physical* physical_make(int device, size_t size, const CUmemAllocationProp* prop, CUresult& result) {
   result = CUDA_ERROR_OUT_OF_MEMORY;
-  if (!ledger_take(gpu_of[device], size)) return nullptr;
   Physical made;
   made.device = device;
   made.size = size;
@@ -46,33 +45,38 @@ Physical* physical_make(int device, size_t size, const CUmemAllocationProp* prop
   made.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   made.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
   if (prop != nullptr) made.prop = *prop;
+  const int gpu = gpu_of[device];
   bool done;
   if ((made.prop.requestedHandleTypes & CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
     char name[32];
-    ::snprintf(name, sizeof(name), "standin-export-%d", gpu_of[device]);
+    ::snprintf(name, sizeof(name), "standin-export-%d", gpu);
     made.fd = make_memfd(name);
     made.own_fd = true;
-    done = made.fd >= 0 && ::ftruncate(made.fd, static_cast<off_t>(size)) == 0;
+    made.inode = inode_of(made.fd);
+    done = made.fd >= 0 && ledger_hold(gpu, size, made.inode) && ::ftruncate(made.fd, static_cast<off_t>(size)) == 0;
+    if (!done && made.fd >= 0) ::close(made.fd);
   } else {
-    done = take_file(made);
+    done = ledger_take(gpu, size);
+    if (done && !take_file(made)) {
+      ledger_give(gpu, size);
+      done = false;
+    }
   }
-  if (!done) {
-    if (made.own_fd && made.fd >= 0) ::close(made.fd);
-    ledger_give(gpu_of[device], size);
-    return nullptr;
-  }
+  if (!done) return nullptr;
   result = CUDA_SUCCESS;
   return &memory().physical.emplace_back(made);
 }
 
 void physical_drop(Physical* physical) {
   if (--physical->references > 0) return;
-  if (physical->own_fd)
+  if (physical->own_fd) {
     ::close(physical->fd);
-  else
+    if (physical->inode != 0) ledger_drop(physical->inode);
+  } else {
     ::fallocate(physical->fd, FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(physical->offset),
                 static_cast<off_t>(physical->size));
-  if (!physical->imported) ledger_give(gpu_of[physical->device], physical->size);
+    ledger_give(gpu_of[physical->device], physical->size);
+  }
   memory().physical.remove_if([&](const Physical& each) { return &each == physical; });
 }
 

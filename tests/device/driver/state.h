@@ -93,6 +93,7 @@ struct Physical {
   int fd = -1;          ///< its own memfd where it can be exported, else the GPU's
   uint64_t offset = 0;  ///< in it
   bool own_fd = false, imported = false;
+  uint64_t inode = 0;  ///< of a memfd of its own
   CUmemAllocationProp prop{};
   int references = 0;  ///< handles and mappings
   char* saved = nullptr;  ///< its bytes while the process is checkpointed
@@ -142,6 +143,7 @@ bool is_device(uint64_t address);
 char* shadow(uint64_t address);
 
 int make_memfd(const char* name);
+uint64_t inode_of(int fd);
 Physical* physical_make(int device, size_t size, const CUmemAllocationProp* exportable, CUresult& result);
 void physical_drop(Physical* physical);  ///< one reference less
 bool physical_map(uint64_t address, Physical* physical, uint64_t offset, size_t size, int protection);
@@ -154,10 +156,14 @@ bool reachable(uint64_t address, size_t size, int rights);
 const std::pair<const uint64_t, Allocation>* allocation_at(uint64_t address);
 const std::pair<const uint64_t, HostRange>* host_range_at(const void* address);
 
-/// Bytes of GPUs in use, over all the processes that share settings().folder. By physical GPU.
+/// Bytes of GPUs in use, over all the processes that share settings().folder. By physical GPU. False: there is no room.
 bool ledger_take(int gpu, uint64_t bytes);
 void ledger_give(int gpu, uint64_t bytes);
 uint64_t ledger_used(int gpu);
+/// Memory that several processes may have, known by its memfd's inode: it counts once, until the last has let go of it.
+/// `taken`: the bytes were taken before, and now count as shared.
+bool ledger_hold(int gpu, uint64_t bytes, uint64_t inode, bool taken = false);
+void ledger_drop(uint64_t inode);
 /// Which GPU a device of this process is: changed by a restore to another.
 extern int gpu_of[kMaxGpus];
 

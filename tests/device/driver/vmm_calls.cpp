@@ -190,7 +190,9 @@ CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, vo
   made.prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   made.prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   made.prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, made.device};
+  made.inode = about.st_ino;
   if (made.fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (!ledger_hold(gpu, made.size, made.inode)) return ::close(made.fd), CUDA_ERROR_OUT_OF_MEMORY;
   *handle = reinterpret_cast<CUmemGenericAllocationHandle>(&memory().physical.emplace_back(made));
   return CUDA_SUCCESS;
 }

@@ -1,4 +1,4 @@
-// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (64M), percent (1), always.
+// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (32M), percent (1), always.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -45,7 +45,7 @@ uint64_t bytes_of(const char* text) {
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  uint64_t size = argc > 2 ? bytes_of(argv[2]) : 64 << 20;
+  uint64_t size = argc > 2 ? bytes_of(argv[2]) : 32 << 20;
   double percent = argc > 3 ? atof(argv[3]) : 1;
   bool always = argc > 4;
   CUcontext context = driver_start();

@@ -3,7 +3,7 @@
 
 namespace {
 
-constexpr int kCount = 600;
+constexpr int kCount = 200;
 
 struct Piece {
   CUdeviceptr at = 0;
