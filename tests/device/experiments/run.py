@@ -145,6 +145,10 @@ class Runner:
             for line in done.stdout.splitlines():
                 if line.startswith("frozen"):
                     self.note(experiment, f"{name}: frozen by {verb[0]}", line.split(None, 1)[1], "")
+                if line.startswith("phases"):  # the gate is closed from the delta on: it counts as standing still, too
+                    for phase in line.split(None, 1)[1].split(", "):
+                        if phase.startswith("gpu "):
+                            self.note(experiment, f"{name}: {verb[0]}, {phase.rsplit(' ', 2)[0]}", " ".join(phase.rsplit(" ", 2)[1:]), "")
             if verb[0] == "dump":
                 process.wait(timeout=60)
         return True
@@ -160,8 +164,9 @@ class Runner:
                 wait_for(lambda: os.path.exists(f"{work}/ready"), process)
                 if not self.dump_and_restore("E7", f"{size}, 1 percent dirty", process.pid, f"{place}/image", process):
                     return
-                with open(f"{work}/check", "w", encoding="ascii") as stream:
+                with open(f"{work}/.check", "w", encoding="ascii") as stream:
                     stream.write("0")
+                os.rename(f"{work}/.check", f"{work}/check")
                 wait_for(lambda: os.path.exists(f"{work}/result"))
                 self.note("E7", f"{size}: contents after the restore", lines(f"{work}/result")[0].split()[0], "")
             except TimeoutError as late:
