@@ -6,6 +6,7 @@
 #include <atomic>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "lib/base/trace.h"
 
@@ -151,10 +152,11 @@ Result<void> DeviceCapture::look() {
   return {};
 }
 
-Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef&)>& elsewhere) {
+Result<DevicePass> DeviceCapture::finish_at_stop(const std::function<bool(const ChunkRef&)>& elsewhere) {
   trace::Span span("device delta");
   DevicePass out;
   Chosen chosen;
+  kept_.clear();
   for (DeviceRegion* region : map_.regions()) {
     for (size_t i = 0; i < region->chunks(); ++i) {
       ++out.chunks;
@@ -162,14 +164,10 @@ Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef
         region->image[i] = region->live[i];
         continue;
       }
-      if (!region->is_current(i)) {
-        chosen.push_back({region, i});
-        continue;
-      }
-      CKPT_TRY(sink_.keep(map_.space(*region), region->address(i)));
-      ++out.kept;
+      (region->is_current(i) ? kept_ : chosen).push_back({region, i});
     }
   }
+  out.kept = kept_.size();
   CKPT_TRY(note_zeros(chosen, Word::kLast, out));
   CKPT_TRY(copy_all(chosen, Word::kLast, out));
   for (const ChunkRef& ref : chosen) {
@@ -197,9 +195,26 @@ Result<void> DeviceCapture::begin_recording(uint64_t limit) {
   return ended ? Result<void>() : Result<void>(std::move(ended).error());
 }
 
-Result<DevicePass> DeviceCapture::delta() {
+Result<void> DeviceCapture::say_kept() {
+  for (const ChunkRef& ref : std::exchange(kept_, {})) CKPT_TRY(sink_.keep(map_.space(*ref.region), ref.region->address(ref.chunk)));
+  return {};
+}
+
+Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef&)>& elsewhere) {
+  CKPT_TRY_ASSIGN(const DevicePass out, finish_at_stop(elsewhere));
+  CKPT_TRY(say_kept());
+  return out;
+}
+
+Result<DevicePass> DeviceCapture::delta_at_stop() {
   CKPT_TRY(look());
-  return finish({});
+  return finish_at_stop({});
+}
+
+Result<DevicePass> DeviceCapture::delta() {
+  CKPT_TRY_ASSIGN(const DevicePass out, delta_at_stop());
+  CKPT_TRY(say_kept());
+  return out;
 }
 
 }  // namespace ckpt::capture

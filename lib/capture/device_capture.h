@@ -51,7 +51,11 @@ class DeviceCapture {
   /// Between `DeviceStop::begin` and its end: brings the image to this moment, and says the last word about every chunk. Once.
   /// kBusy: memory changed behind closed gates (another device, a network card); there is no image of this moment.
   Result<DevicePass> delta();
-  /// The same, in two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true
+  /// The same, in two parts: what needs the stop, and the words about chunks that the image has already, which can be said with
+  /// open gates (0.3 us each: half a second for 80 GiB that nobody need stand still for).
+  Result<DevicePass> delta_at_stop();
+  Result<void> say_kept();
+  /// `delta` in other two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true
   /// are brought to the image (the others are left to the caller; they count as being what they
   /// are now).
   Result<void> look();
@@ -89,12 +93,14 @@ class DeviceCapture {
   Result<Chosen> take_saved(const Chosen& chosen, uint64_t& from_saved);
   Result<Chosen> differing();
   Result<Chosen> copy_first(Snapshot& out);
+  Result<DevicePass> finish_at_stop(const std::function<bool(const ChunkRef&)>& elsewhere);
   std::vector<device::Target*> targets() const;
 
   ChunkMap map_;
   DeviceSink& sink_;
   DeviceOptions options_;
   unsigned rounds_ = 0;
+  Chosen kept_;  ///< of `finish_at_stop`
   std::map<std::string, std::unique_ptr<StagingRing>> rings_;  ///< by device; behind the map: they are at work on its imports
 };
 

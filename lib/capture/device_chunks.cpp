@@ -30,6 +30,14 @@ Result<void> ChunkMap::add(size_t source, const device::Allocation& allocation) 
   if (allocation.size == 0 || allocation.size % kDeviceChunk != 0 || allocation.address.value % kDeviceChunk != 0) {
     return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value), "is not of whole chunks");
   }
+  constexpr uint64_t kEnd = uint64_t{1} << store::kSpaceShift;
+  if (allocation.address.value >= kEnd || allocation.size > kEnd - allocation.address.value) {
+    return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value), "is too far up for an image");
+  }
+  for (const auto& [key, entry] : entries_) {
+    if (key.first != source || !entry.region.allocation.range().overlaps(allocation.range())) continue;
+    return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", allocation.address.value), "is told of twice by the process");
+  }
   Entry entry;
   DeviceRegion& region = entry.region;
   region.source = source;
@@ -63,9 +71,10 @@ Result<void> ChunkMap::refresh() {
     for (const device::Allocation& allocation : allocations) {
       if (there.count(allocation.id) == 0 || entries_.count({source, allocation.id}) != 0) continue;
       Result<void> added = add(source, allocation);
+      if (added) continue;
       // While the target runs it may free what it has just told of.
-      if (!added && added.error().code == Code::kNotFound && sources_[source].target->allocations()) continue;
-      CKPT_TRY(std::move(added));
+      CKPT_TRY_ASSIGN(const std::vector<device::Allocation> now, sources_[source].target->allocations());
+      if (std::any_of(now.begin(), now.end(), [&](const auto& a) { return a.id == allocation.id; })) return std::move(added).error();
     }
   }
   return {};

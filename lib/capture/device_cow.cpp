@@ -121,10 +121,11 @@ Result<DeviceCapture::Snapshot> DeviceCapture::snapshot(const AtStop& at_first, 
   }
   out.moment = Moment::kSecond;
   CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets(), options_.stop_timeout_us));
-  CKPT_TRY_ASSIGN(const DevicePass second, delta());
+  CKPT_TRY_ASSIGN(const DevicePass second, delta_at_stop());
   out.pass.copied += second.copied, out.pass.zero += second.zero;
   CKPT_TRY(at_second());
   CKPT_TRY_ASSIGN(out.second_stop_us, stop.end());
+  CKPT_TRY(say_kept());
   return out;
 }
 

@@ -15,12 +15,14 @@ using device::Range;
 namespace {
 
 constexpr size_t kGroup = 8;  ///< chunks that one job fills
-constexpr uint64_t kHashBytes = 1 << 16;  ///< for the hashes of a block, or of a pass over 256 MiB
+constexpr uint64_t kHashBytes = 4096;     ///< for those of a block
+constexpr uint64_t kHashRoom = 1 << 20;   ///< 4 GiB of chunks are hashed between two waits
 
 }  // namespace
 
 Result<std::unique_ptr<StagingRing>> StagingRing::create(device::Device& device, const StagingOptions& options) {
-  CKPT_ASSERT(options.blocks >= 1 && options.block_bytes >= device::kMinChunk && options.block_bytes / device::kMinChunk * sizeof(ChunkHash) <= kHashBytes);
+  CKPT_ASSERT(options.blocks >= 1 && options.block_bytes >= device::kMinChunk);
+  CKPT_ASSERT(options.block_bytes / device::kMinChunk * sizeof(ChunkHash) <= kHashBytes);
   std::unique_ptr<StagingRing> out(new StagingRing(options));
   out->blocks_.resize(options.blocks);
   for (Block& block : out->blocks_) {
@@ -29,11 +31,12 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(device::Device& device,
     if (staging) block.staging = std::move(*staging);
     else if (staging.error().code != Code::kNoRoom) return std::move(staging).error();
   }
+  CKPT_TRY_ASSIGN(out->hash_room_, device.allocate_pinned(kHashRoom));
   CKPT_TRY_ASSIGN(out->stream_, device.create_stream());
   return out;
 }
 
-uint64_t StagingRing::pinned_bytes() const { return blocks_.size() * (options_.block_bytes + kHashBytes); }
+uint64_t StagingRing::pinned_bytes() const { return blocks_.size() * (options_.block_bytes + kHashBytes) + kHashRoom; }
 
 std::span<ChunkHash> StagingRing::hashes(Block& block, size_t count) {
   return {reinterpret_cast<ChunkHash*>(block.host->bytes().data() + options_.block_bytes), count};
@@ -141,7 +144,7 @@ Result<void> StagingRing::to_device(std::span<const Address> chunks, uint64_t ch
 Result<std::vector<ChunkHash>> StagingRing::hash(std::span<const Range> ranges, uint64_t chunk) {
   trace::Span span("device hash");
   std::vector<ChunkHash> out;
-  const std::span<ChunkHash> room = hashes(blocks_[0], kHashBytes / sizeof(ChunkHash));
+  const std::span<ChunkHash> room{reinterpret_cast<ChunkHash*>(hash_room_->bytes().data()), kHashRoom / sizeof(ChunkHash)};
   size_t used = 0;
   auto flush = [&]() -> Result<void> {
     CKPT_TRY(stream_->synchronize(options_.timeout_us));

@@ -53,7 +53,7 @@ class StagingRing {
 
  private:
   struct Block {
-    std::unique_ptr<device::HostBuffer> host;  ///< data, and behind it the hashes
+    std::unique_ptr<device::HostBuffer> host;  ///< data, and behind it their hashes
     std::unique_ptr<device::Buffer> staging;   ///< null: no room
     std::unique_ptr<device::Event> ready;
     bool free = true;
@@ -70,6 +70,7 @@ class StagingRing {
 
   StagingOptions options_;
   std::vector<Block> blocks_;
+  std::unique_ptr<device::HostBuffer> hash_room_;  ///< of passes that only hash
   std::mutex mutex_;
   std::condition_variable changed_;
   bool failed_ = false;

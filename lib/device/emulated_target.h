@@ -28,7 +28,7 @@ struct KernelCall {
 };
 using Kernel = std::function<void(KernelMemory&, const std::vector<uint64_t>& arguments)>;
 
-class EmulatedTarget final : public Target {
+class EmulatedTarget : public Target {
  public:
   EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, int streams = 2);
   /// The same process made again: the same ids at the same addresses, with no memory behind them.

@@ -215,6 +215,68 @@ TEST_CASE("device snapshot: hidden writes and a small budget make it an image of
   CHECK(refused > 0);
 }
 
+namespace {
+
+/// An agent that tells what a test wants it to.
+class LyingTarget final : public EmulatedTarget {
+ public:
+  using EmulatedTarget::EmulatedTarget;
+  std::function<void(std::vector<Allocation>&)> lie;
+  Result<std::vector<Allocation>> allocations() override {
+    CKPT_TRY_ASSIGN(auto out, EmulatedTarget::allocations());
+    lie(out);
+    return out;
+  }
+};
+
+}  // namespace
+
+TEST_CASE("device capture: what a process tells of its memory is judged") {
+  World world;
+  LyingTarget target(1, world.gpus, kernels());
+  REQUIRE(target.allocate(2 * kDeviceChunk));
+  REQUIRE(target.allocate(2 * kDeviceChunk));
+  auto refused = [&](Code code, std::function<void(std::vector<Allocation>&)> lie) {
+    target.lie = std::move(lie);
+    MemorySink sink;
+    DeviceCapture capture({{&target, 3}}, world.device_list(), sink, small_options());
+    auto round = capture.round();
+    REQUIRE_FALSE(round);
+    CHECK(round.error().code == code);
+    CHECK(sink.copied == 0);
+  };
+  refused(Code::kUnsupported, [](auto& all) { all[0].address.value += 4096; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].size += 4096; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].size = 0; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].address.value = uint64_t{1} << 48; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].address.value = ~uint64_t{0xffff}; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].size = ~uint64_t{0xffff}; });
+  refused(Code::kUnsupported, [](auto& all) { all[0].size *= 2; });  // its descriptor has less
+  refused(Code::kNotFound, [](auto& all) { all[0].device = 7; });
+  refused(Code::kAnswerNo, [](auto& all) { all[1].address = all[0].address + kDeviceChunk; });
+}
+
+TEST_CASE("device delta: what the image has already can be said when the gates are open again") {
+  World world;
+  const Allocation a = world.allocate(20);
+  REQUIRE(world.target().launch(0, fill(a.range(), 7)));
+  REQUIRE(world.target().synchronize());
+  MemorySink sink;
+  DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
+  REQUIRE(capture.round());
+  REQUIRE(world.target().launch(0, fill(part(a, 3, 2), 8)));
+  auto stop = DeviceStop::begin({&world.target()}, kSecond);
+  REQUIRE(stop);
+  auto pass = capture.delta_at_stop();
+  REQUIRE(pass);
+  const Content truth = peek_all(world, {{a}});
+  REQUIRE(stop->end());
+  REQUIRE(world.target().launch(0, fill(a.range(), 9)));
+  CHECK(sink.last_words.size() == 2);
+  REQUIRE(capture.say_kept());
+  CHECK(difference(sink.last_words, truth) == "");
+}
+
 TEST_CASE("device staging: pinned memory is that of the ring, whatever is copied") {
   World world(1, 1, 1, 64 << 20, 0);
   const Allocation a = world.allocate(300);
@@ -229,7 +291,7 @@ TEST_CASE("device staging: pinned memory is that of the ring, whatever is copied
     REQUIRE(capture.round());
   }
   CHECK(sink.copied == 600);
-  CHECK(world.gpus[0]->peak_pinned_bytes() == 3 * (4 * kDeviceChunk + (1 << 16)));
+  CHECK(world.gpus[0]->peak_pinned_bytes() == 3 * (4 * kDeviceChunk + 4096) + (1 << 20));
   CHECK(world.gpus[0]->pinned_bytes() == 0);
   CHECK(world.gpus[0]->used_bytes() == a.size);
 }
