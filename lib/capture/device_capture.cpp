@@ -94,10 +94,12 @@ Result<void> DeviceCapture::note_zeros(Chosen& chosen, Word word, DevicePass& pa
 }
 
 /// `from`: where the bytes are, in ckpt's own addresses of the device. Their hashes become those of the image.
-Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from, Word word, DevicePass& pass) {
+Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from, Word word,
+                                 DevicePass& pass) {
   if (chosen.empty()) return {};
   std::vector<ChunkHash> taken(chosen.size());
-  CKPT_TRY(rings_.at(device.properties().uuid)->to_host(from, kDeviceChunk, [&](size_t i, ByteSpan bytes, const ChunkHash& hash) -> Result<void> {
+  StagingRing& ring = *rings_.at(device.properties().uuid);
+  CKPT_TRY(ring.to_host(from, kDeviceChunk, [&](size_t i, ByteSpan bytes, const ChunkHash& hash) -> Result<void> {
     const ChunkRef& ref = chosen[i];
     taken[i] = hash;
     const int space = map_.space(*ref.region);
@@ -172,7 +174,8 @@ Result<DevicePass> DeviceCapture::finish_at_stop(const std::function<bool(const 
   CKPT_TRY(copy_all(chosen, Word::kLast, out));
   for (const ChunkRef& ref : chosen) {
     if (ref.region->is_current(ref.chunk)) continue;
-    return Error(Code::kBusy, fmt::format("device memory at {:#x}", ref.region->address(ref.chunk).value), "changed while nothing of the process ran on the device")
+    return Error(Code::kBusy, fmt::format("device memory at {:#x}", ref.region->address(ref.chunk).value),
+                 "changed while nothing of the process ran on the device")
         .with_hint("another device, process or network card writes it");
   }
   return out;

@@ -54,7 +54,8 @@ struct ChunkRef {
 /// The owned allocations of several targets, imported into ckpt, over changes of what there is. Moved, never copied.
 class ChunkMap {
  public:
-  ChunkMap(std::vector<DeviceSource> sources, std::vector<device::Device*> devices) : sources_(std::move(sources)), devices_(std::move(devices)) {}
+  ChunkMap(std::vector<DeviceSource> sources, std::vector<device::Device*> devices)
+      : sources_(std::move(sources)), devices_(std::move(devices)) {}
 
   /// Asks every target. What is gone is forgotten, with its import; nothing may be at work on it. kUnsupported: an
   /// allocation is not of whole chunks, or on a device that ckpt was not given.

@@ -91,7 +91,8 @@ Result<void> DeviceFill::attach() {
 }
 
 size_t DeviceFill::piece_at(uint64_t address) const {
-  auto after = std::upper_bound(pieces_.begin(), pieces_.end(), address, [](uint64_t at, const Piece& piece) { return at < piece.image->address; });
+  const auto before = [](uint64_t at, const Piece& piece) { return at < piece.image->address; };
+  auto after = std::upper_bound(pieces_.begin(), pieces_.end(), address, before);
   if (after == pieces_.begin()) return kNowhere;
   const auto found = std::prev(after);
   return address - found->image->address < found->image->size ? static_cast<size_t>(found - pieces_.begin()) : kNowhere;

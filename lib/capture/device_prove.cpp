@@ -103,7 +103,8 @@ class Attempt {
     if (!back) back = put_back(aside);  // a second time, for what passes
     if (back) return outcome;
     if (back.error().code == Code::kNotFound || back.error().code == Code::kIo) return std::move(back).error();
-    return Error(Code::kTargetAltered, fmt::format("{}", target_.pid()), "device memory could not be put back after an attempt to compute it again")
+    return Error(Code::kTargetAltered, fmt::format("{}", target_.pid()),
+                 "device memory could not be put back after an attempt to compute it again")
         .with_cause(back.error().text())
         .with_target(fmt::format("process {} has wrong device memory: end it", target_.pid()));
   }

@@ -37,7 +37,9 @@ Result<void> ImageSink::zero_ahead(int space, device::Address chunk, unsigned ro
   return writer_.add_ahead(block, round);
 }
 
-Result<void> ImageSink::last(int space, device::Address chunk, ByteSpan bytes) { return writer_.add_block(data_block(space, chunk, bytes)); }
+Result<void> ImageSink::last(int space, device::Address chunk, ByteSpan bytes) {
+  return writer_.add_block(data_block(space, chunk, bytes));
+}
 
 Result<void> ImageSink::zero(int space, device::Address chunk) {
   store::Block block = block_of(space, chunk);
@@ -64,7 +66,8 @@ Result<void> ImageContent::read(int space, device::Address chunk, MutableByteSpa
   // Packed pages to their places, the last first; zeros between.
   for (unsigned page = store::kBlockPages; page-- != 0;) {
     std::byte* to = out.data() + page * store::kPageSize;
-    if ((found->data_mask >> page & 1) != 0) std::memmove(to, out.data() + store::page_rank(found->data_mask, page) * store::kPageSize, store::kPageSize);
+    const std::byte* packed = out.data() + store::page_rank(found->data_mask, page) * store::kPageSize;
+    if ((found->data_mask >> page & 1) != 0) std::memmove(to, packed, store::kPageSize);
     else std::memset(to, 0, store::kPageSize);
   }
   return {};

@@ -119,7 +119,9 @@ Result<void> StagingRing::to_device(std::span<const Address> chunks, uint64_t ch
     const auto part = chunks.subspan(at, std::min(per_block, chunks.size() - at));
     for (size_t i = 0; out && i < part.size(); i += kGroup) {
       const bool going = pool.submit([&, at, i]() -> Result<void> {
-        for (size_t k = i; k < std::min(part.size(), i + kGroup); ++k) CKPT_TRY(give(at + k, block.host->bytes().subspan(k * chunk, chunk)));
+        for (size_t k = i; k < std::min(part.size(), i + kGroup); ++k) {
+          CKPT_TRY(give(at + k, block.host->bytes().subspan(k * chunk, chunk)));
+        }
         return {};
       });
       if (!going) break;

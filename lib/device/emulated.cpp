@@ -89,7 +89,9 @@ Result<std::shared_ptr<EmulatedMemory>> EmulatedGpu::allocate(uint64_t bytes) {
 
 Result<std::shared_ptr<EmulatedMemory>> EmulatedGpu::import(int fd, uint64_t bytes) {
   struct stat info {};
-  if (::fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != bytes) return fail(Code::kUnsupported, "", "the descriptor is not device memory of that size");
+  if (::fstat(fd, &info) != 0 || static_cast<uint64_t>(info.st_size) != bytes) {
+    return fail(Code::kUnsupported, "", "the descriptor is not device memory of that size");
+  }
   {
     std::lock_guard lock(mutex_);
     auto found = by_inode_.find(info.st_ino);
@@ -120,7 +122,8 @@ std::vector<std::string> EmulatedGpu::violations() const {
   return violations_;
 }
 
-EmulatedQueue::EmulatedQueue(std::shared_ptr<EmulatedGpu> gpu) : gpu_(std::move(gpu)), rng_(gpu_->options().seed), thread_([this] { run(); }) {}
+EmulatedQueue::EmulatedQueue(std::shared_ptr<EmulatedGpu> gpu)
+    : gpu_(std::move(gpu)), rng_(gpu_->options().seed), thread_([this] { run(); }) {}
 
 EmulatedQueue::~EmulatedQueue() {
   {

@@ -47,7 +47,8 @@ class EmulatedGpu;
 /// Memory of a device. In a memfd, so that it can be exported.
 class EmulatedMemory {
  public:
-  EmulatedMemory(std::shared_ptr<EmulatedGpu> gpu, UniqueFd fd, Mapping mapping) : gpu_(std::move(gpu)), fd_(std::move(fd)), mapping_(std::move(mapping)) {}
+  EmulatedMemory(std::shared_ptr<EmulatedGpu> gpu, UniqueFd fd, Mapping mapping)
+      : gpu_(std::move(gpu)), fd_(std::move(fd)), mapping_(std::move(mapping)) {}
   ~EmulatedMemory();
   std::byte* data() const { return mapping_.data(); }
   uint64_t size() const { return mapping_.size(); }

@@ -38,7 +38,8 @@ namespace {
 class EmulatedBuffer final : public Buffer {
  public:
   EmulatedBuffer(Gpu gpu, Space space, std::shared_ptr<EmulatedMemory> memory)
-      : gpu_(std::move(gpu)), space_(std::move(space)), memory_(std::move(memory)), range_{{reserve_device_addresses(memory_->size())}, memory_->size()} {
+      : gpu_(std::move(gpu)), space_(std::move(space)), memory_(std::move(memory)),
+        range_{{reserve_device_addresses(memory_->size())}, memory_->size()} {
     space_->map(range_, memory_, memory_->data());
   }
   ~EmulatedBuffer() override {
@@ -103,7 +104,8 @@ class EmulatedStream final : public Stream {
   Result<void> copy_to_device(Range to, ByteSpan from) override {
     CKPT_TRY(gpu_->enter("copy_to_device"));
     CKPT_ASSERT(from.size() == to.size);
-    return submit({to, host(from.data(), from.size())}, true, [=](const Pins& p) { std::memcpy(p.at(0, to.start), from.data(), from.size()); });
+    const Range source = host(from.data(), from.size());
+    return submit({to, source}, true, [=](const Pins& p) { std::memcpy(p.at(0, to.start), from.data(), from.size()); });
   }
   Result<void> copy(Address to, Range from) override {
     CKPT_TRY(gpu_->enter("copy"));

@@ -61,7 +61,8 @@ EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>
   for (int i = 0; i <= streams; ++i) streams_.push_back(std::make_unique<EmulatedQueue>(gpus_.front()));
 }
 
-EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, const std::vector<Allocation>& released)
+EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels,
+                               const std::vector<Allocation>& released)
     : EmulatedTarget(pid, std::move(gpus), std::move(kernels)) {
   for (Allocation allocation : released) {
     allocation.released = true;
@@ -102,7 +103,9 @@ EmulatedTarget::Entry* EmulatedTarget::entry_of(Range range) {
 Result<EmulatedTarget::Entry*> EmulatedTarget::owned(uint64_t id) {
   auto found = entries_.find(id);
   if (found == entries_.end()) return fail(Code::kNotFound, fmt::format("allocation {}", id), "there is none");
-  if (found->second.allocation.kind != MemoryKind::kOwned) return fail(Code::kUnsupported, fmt::format("allocation {}", id), "is not the interposer's");
+  if (found->second.allocation.kind != MemoryKind::kOwned) {
+    return fail(Code::kUnsupported, fmt::format("allocation {}", id), "is not the interposer's");
+  }
   return &found->second;
 }
 
@@ -274,7 +277,9 @@ uint64_t EmulatedTarget::cow_bytes() const {
 
 Result<std::string> EmulatedTarget::device_uuid(int device) {
   CKPT_TRY(enter("device_uuid"));
-  if (device < 0 || static_cast<size_t>(device) >= gpus_.size()) return fail(Code::kNotFound, fmt::format("device {}", device), "there is none");
+  if (device < 0 || static_cast<size_t>(device) >= gpus_.size()) {
+    return fail(Code::kNotFound, fmt::format("device {}", device), "there is none");
+  }
   return gpus_[static_cast<size_t>(device)]->properties().uuid;
 }
 

@@ -32,7 +32,8 @@ class EmulatedTarget : public Target {
  public:
   EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, int streams = 2);
   /// The same process made again: the same ids at the same addresses, with no memory behind them.
-  EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, const std::vector<Allocation>& released);
+  EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels,
+                 const std::vector<Allocation>& released);
   ~EmulatedTarget() override;
 
   // What the program does. Waits in front of the gate.

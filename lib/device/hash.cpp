@@ -75,7 +75,9 @@ ChunkHash run_plain(std::byte* to, const std::byte* from, size_t bytes) { return
 #if defined(__x86_64__)
 #define CKPT_AVX512 "avx512f,avx512dq,avx512vl,prefer-vector-width=512"
 __attribute__((target("avx2"))) ChunkHash run_avx2(std::byte* to, const std::byte* from, size_t bytes) { return run(to, from, bytes); }
-__attribute__((target(CKPT_AVX512))) ChunkHash run_avx512(std::byte* to, const std::byte* from, size_t bytes) { return run(to, from, bytes); }
+__attribute__((target(CKPT_AVX512))) ChunkHash run_avx512(std::byte* to, const std::byte* from, size_t bytes) {
+  return run(to, from, bytes);
+}
 
 Run choose() {
   if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return run_avx512;
