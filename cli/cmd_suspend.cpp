@@ -34,7 +34,7 @@ void print(Console& out, const engine::SuspendReport& report) {
 
 struct ResumeFlags {
   std::vector<int> pids;
-  int after = 0;
+  int after = 0, parked = -1;
   GpuFlags gpu;
 };
 
@@ -67,10 +67,11 @@ Command::Run add_resume(CLI::App& app) {
   auto flags = std::make_shared<ResumeFlags>();
   app.add_option("-p,--pid,-t,--tree", flags->pids, "The process, with all its descendants; may be given several times")->required()->check(CLI::PositiveNumber);
   app.add_option("--after", flags->after, "Wait until this other process has ended")->check(CLI::PositiveNumber)->type_name("PID");
+  app.add_option("--parked", flags->parked, "With --after: the socket by which the other ckpt hands over device memory")->type_name("FD")->group("");
   add_gpu_map_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    auto resumed = flags->after != 0 ? engine::resume_after(flags->after, flags->pids, options, context.cancel) : engine::resume(flags->pids, options);
+    auto resumed = flags->after != 0 ? engine::resume_after(flags->after, flags->parked, flags->pids, options, context.cancel) : engine::resume(flags->pids, options);
     CKPT_TRY_ASSIGN(engine::ResumeReport report, std::move(resumed));
     print(context.out, report);
     return {};

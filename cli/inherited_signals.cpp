@@ -7,7 +7,7 @@ namespace ckpt::cli {
 
 namespace {
 
-constexpr std::array kHandled = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE};
+constexpr std::array kHandled = {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE, SIGXFSZ};
 std::array<struct sigaction, kHandled.size()> g_before;
 bool g_known = false;
 

@@ -27,6 +27,7 @@ void install_signals() {
   sigaction(SIGUSR1, &sa, nullptr);
   sa.sa_handler = SIG_IGN;
   sigaction(SIGPIPE, &sa, nullptr);
+  sigaction(SIGXFSZ, &sa, nullptr);  // a limit on the size of files is an error of the write
 }
 
 /// Descriptors 0 to 2 stay what they are for: a file opened under a missing number would receive what is printed. A missing

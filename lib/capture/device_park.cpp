@@ -59,6 +59,11 @@ void DevicePark::hand_over(const device::Target& before, device::Target& after) 
   }
 }
 
+Result<void> DevicePark::for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const {
+  for (const Held& held : held_) CKPT_TRY(with(held.target->pid(), held.allocation.id, held.fd.get()));
+  return {};
+}
+
 uint64_t DevicePark::bytes() const {
   uint64_t out = 0;
   for (const Held& held : held_) out += held.allocation.size;

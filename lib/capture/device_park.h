@@ -2,6 +2,7 @@
 // same memory back at the same addresses. The driver's own checkpoint then finds next to nothing to move.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -26,6 +27,8 @@ class DevicePark {
   /// `after` is what became of `before`: killed and rebuilt, with the same allocations, released.
   void hand_over(const device::Target& before, device::Target& after);
   uint64_t bytes() const;
+  /// Calls `with(pid, id, fd)` for each allocation, until one fails.
+  Result<void> for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const;
 
  private:
   struct Held {

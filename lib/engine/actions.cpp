@@ -17,6 +17,7 @@ namespace {
 /// Between fork and exec: only what is safe there. ckpt's own descriptors close on exec.
 [[noreturn]] void become(const char* script, char* const* environment) {
   ::signal(SIGPIPE, SIG_DFL);
+  ::signal(SIGXFSZ, SIG_DFL);
   sigset_t none;
   sigemptyset(&none);
   sigprocmask(SIG_SETMASK, &none, nullptr);

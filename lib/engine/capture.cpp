@@ -330,6 +330,7 @@ Result<void> Capture::let_run() {
   frozen_->release();
   end_of_frozen_window();
   CKPT_TRY(owned_.give_back());
+  devices_.end_guard();
   if (owned_.stop_us() != 0) phase("gpu attach");
   return {};
 }

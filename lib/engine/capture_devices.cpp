@@ -28,8 +28,9 @@ Result<void> Capture::copy_devices_ahead() {
 }
 
 Result<void> Capture::stop_devices() {
+  CKPT_TRY(devices_.start_guard());
   if (!owned_.empty()) {
-    CKPT_TRY(owned_.stop());
+    CKPT_TRY(owned_.stop(devices_.guard()));
     phase("gpu delta");
   }
   return devices_.lock();
@@ -39,10 +40,13 @@ Result<void> Capture::stop_devices() {
 /// for which they must run.
 Result<void> Capture::give_devices_back() {
   CKPT_TRY(devices_.give_back(frozen_ ? &*frozen_ : nullptr));
-  if (!frozen_) return owned_.give_back();
-  scratches_.clear();
-  frozen_->release();
-  return owned_.give_back();
+  if (frozen_) {
+    scratches_.clear();
+    frozen_->release();
+  }
+  CKPT_TRY(owned_.give_back());
+  devices_.end_guard();
+  return {};
 }
 
 }  // namespace ckpt::engine

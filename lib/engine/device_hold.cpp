@@ -1,13 +1,8 @@
 #include "lib/engine/device_hold.h"
 
 #include <fmt/format.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <filesystem>
 
 #include "lib/base/text.h"
@@ -103,35 +98,7 @@ Result<void> DeviceHold::add(int pid) {
   return {};
 }
 
-/// A process of its own: what happens to ckpt must not happen to it.
-Result<void> DeviceHold::start_guard() {
-  if (options_.resume_command.empty() || guard_ != 0) return {};
-  std::vector<std::string> arguments = options_.resume_command;
-  arguments.insert(arguments.end(), {"--after", std::to_string(::getpid())});
-  for (int pid : pids()) arguments.insert(arguments.end(), {"-p", std::to_string(pid)});
-  std::vector<char*> argv;
-  for (std::string& argument : arguments) argv.push_back(argument.data());
-  argv.push_back(nullptr);
-  posix_spawnattr_t attributes;
-  ::posix_spawnattr_init(&attributes);
-  sigset_t none;
-  sigemptyset(&none);
-  ::posix_spawnattr_setsigmask(&attributes, &none);
-  ::posix_spawnattr_setflags(&attributes, POSIX_SPAWN_SETSID | POSIX_SPAWN_SETSIGMASK);
-  const int failed = ::posix_spawn(&guard_, argv[0], nullptr, &attributes, argv.data(), environ);
-  ::posix_spawnattr_destroy(&attributes);
-  if (failed == 0) return {};
-  guard_ = 0;
-  return sys_error(failed, argv[0], "cannot start the process that would bring back the GPU state");
-}
-
-void DeviceHold::end_guard() {
-  if (guard_ == 0) return;
-  ::kill(guard_, SIGKILL);
-  while (::waitpid(guard_, nullptr, 0) < 0 && errno == EINTR) {
-  }
-  guard_ = 0;
-}
+Result<void> DeviceHold::start_guard() { return held_.empty() ? Result<void>() : guard_.start(options_.resume_command, pids()); }
 
 Result<void> DeviceHold::in(const Held& held, proc::FrozenTree* tree, const std::function<Result<void>()>& work) {
   if (tree == nullptr) return work();
@@ -193,7 +160,6 @@ Result<void> DeviceHold::give_back(proc::FrozenTree* tree) {
     });
     held.step = Step::kFound;
   }
-  end_guard();
   if (stuck.empty()) return {};
   Error out(Code::kTargetAltered, proc::describe_pid(stuck[0]), "its GPU state could not be put back: its GPU calls wait");
   return std::move(out).with_cause(why).with_target("running, without its GPU").with_hint(commands_for(stuck) + " tries again, once there is room on the GPU");

@@ -3,8 +3,6 @@
 // restored before the first is unlocked: they may wait for each other's work.
 #pragma once
 
-#include <sys/types.h>
-
 #include <functional>
 #include <memory>
 #include <optional>
@@ -15,6 +13,7 @@
 #include "lib/device/device.h"
 #include "lib/device/process_control.h"
 #include "lib/device/target.h"
+#include "lib/engine/resume_guard.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/store/gpu_image.h"
 
@@ -35,8 +34,7 @@ struct GpuOptions {
   std::function<Result<std::unique_ptr<device::Target>>(int pid, uint64_t timeout_us)> connect;
   /// A device for ckpt's own work. kUnsupported: its kernels do not run there.
   std::function<Result<std::unique_ptr<device::Device>>(const std::string& uuid)> open_device;
-  /// A command that takes `--after PID -p PID...`: waits for the first to end and then brings the others back. It is
-  /// started before anything is held, so that a ckpt that is killed leaves none without its GPU. Empty: no such guard.
+  /// Of ResumeGuard.
   std::vector<std::string> resume_command;
 };
 
@@ -61,6 +59,10 @@ class DeviceHold {
   int restore_thread(int pid) const;
   device::ProcessControl& control() { return *control_; }
 
+  /// From here on until `end_guard`, the end of ckpt leaves none without its GPU. `lock` starts it, too.
+  Result<void> start_guard();
+  void end_guard() { guard_.end(); }
+  ResumeGuard& guard() { return guard_; }
   /// Locks all, or none. kBusy: work was not done in time.
   Result<void> lock();
   /// Moves all device state into the processes' memory. `tree`: they stand still, and each restore thread alone runs.
@@ -68,7 +70,7 @@ class DeviceHold {
   /// What became free at the checkpoint.
   const store::GpuState& state() const { return state_; }
   /// Restores what was checkpointed and unlocks what was locked. kTargetAltered: the driver refused; the message says what
-  /// state they are in and what frees them. Idempotent.
+  /// state they are in and what frees them. Idempotent. The guard goes on.
   Result<void> give_back(proc::FrozenTree* tree);
   /// They have ended, or are to stay as they are.
   void forget();
@@ -80,8 +82,6 @@ class DeviceHold {
     Step step = Step::kFound;
   };
   Result<void> add(int pid);
-  Result<void> start_guard();
-  void end_guard();
   Result<void> in(const Held& held, proc::FrozenTree* tree, const std::function<Result<void>()>& work);
 
   const GpuOptions& options_;
@@ -89,7 +89,7 @@ class DeviceHold {
   std::vector<Held> held_;
   std::vector<device::Gpu> free_before_;
   store::GpuState state_;
-  pid_t guard_ = 0;
+  ResumeGuard guard_;
 };
 
 /// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage (--gpu-map),

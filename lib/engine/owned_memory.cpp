@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <set>
 #include <thread>
 
 #include "lib/base/clock.h"
@@ -144,13 +145,14 @@ Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
   return {};
 }
 
-Result<void> OwnedMemory::stop() {
+Result<void> OwnedMemory::stop(ResumeGuard& guard) {
   if (empty()) return {};
   stopped_at_us_ = monotonic_us();
   CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin(targets(), options_.lock_timeout_us));
   CKPT_TRY_ASSIGN(last_, capture_->delta());
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
   park_.emplace(std::move(park));
+  CKPT_TRY(park_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
   stop.keep();
   for (const auto& target : targets_) CKPT_TRY(target->hold(kLeaseUs));
   before_ = std::exchange(targets_, {});
@@ -197,6 +199,27 @@ Result<void> OwnedMemory::give_back() {
 }
 
 void OwnedMemory::forget() { park_.reset(); }
+
+Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options) {
+  std::set<int> pids;
+  for (const ParkedMemory& memory : parked) pids.insert(memory.pid);
+  Result<void> first;
+  auto attach_all = [&](int pid) -> Result<void> {
+    CKPT_TRY_ASSIGN(std::unique_ptr<device::Target> target, connect_again(pid, options));
+    CKPT_TRY(target->close_gate(options.lock_timeout_us));
+    CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, target->allocations());
+    for (const ParkedMemory& memory : parked) {
+      auto same = std::find_if(allocations.begin(), allocations.end(), [&](const auto& a) { return a.id == memory.id && a.released; });
+      if (memory.pid == pid && same != allocations.end()) CKPT_TRY(target->attach(memory.id, memory.fd.get()));
+    }
+    return target->open_gate();
+  };
+  for (int pid : pids) {
+    auto attached = attach_all(pid);
+    if (first && !attached && !proc::has_ended(pid)) first = std::move(attached);
+  }
+  return first;
+}
 
 store::GpuState with_owned_memory(const store::TreeImage& tree) {
   store::GpuState out = tree.gpu;

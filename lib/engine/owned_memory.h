@@ -41,7 +41,7 @@ class OwnedMemory {
   Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers);
   Result<void> copy_ahead(unsigned rounds);
   /// kBusy: the work was not done in time, and goes on.
-  Result<void> stop();
+  Result<void> stop(ResumeGuard& guard);
   /// Fills in tree.devices.
   Result<void> describe(store::TreeImage& tree, store::ImageWriter& writer);
   /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
@@ -72,6 +72,9 @@ class OwnedMemory {
   capture::DevicePass ahead_, last_;
   uint64_t bytes_ = 0, stopped_at_us_ = 0, stop_us_ = 0;
 };
+
+/// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.
+Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options);
 
 /// What a tree's image needs of GPUs altogether.
 store::GpuState with_owned_memory(const store::TreeImage& tree);

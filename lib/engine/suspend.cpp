@@ -18,6 +18,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
+#include "lib/engine/owned_memory.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
@@ -173,9 +174,13 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
   return out;
 }
 
-Result<ResumeReport> resume_after(int other, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
+Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
   constexpr int kQuietLooks = 3, kLooks = 600;
   constexpr auto kPause = std::chrono::milliseconds(200);
+  std::vector<ParkedMemory> parked;
+  for (bool more = socket >= 0; more;) {
+    CKPT_TRY_ASSIGN(more, receive_parked(socket, parked));
+  }
   CKPT_TRY(await_end(other, cancel));
   ResumeReport out;
   int quiet = 0;
@@ -191,6 +196,7 @@ Result<ResumeReport> resume_after(int other, const std::vector<int>& pids, const
     out.restore_us += last->restore_us;
   }
   if (!last) return last;
+  CKPT_TRY(attach_parked(std::move(parked), options));
   return out;
 }
 

@@ -30,7 +30,8 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
 
 /// As `resume`, once process `other` has ended; until all have been seen to run for a while: a checkpoint that `other` had begun
 /// may still be going on in its target, and take effect later.
-Result<ResumeReport> resume_after(int other, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel);
+/// `parked`: a guard's socket (resume_guard.h), -1: none.
+Result<ResumeReport> resume_after(int other, int parked, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel);
 
 /// Waits until another process has ended, or does not exist.
 Result<void> await_end(int pid, const Cancel& cancel);

@@ -2,16 +2,19 @@
 """What is special about processes with a GPU: suspend and resume, memory that others took, locks that time out, calls of the driver
 that fail, ckpt killed at any moment, other GPUs. CKPT_BIN, CKPT_TARGETS and CKPT_STANDIN as CMakeLists.txt sets them."""
 import contextlib
+import functools
 import json
 import os
 import random
+import resource
 import signal
 import subprocess
 import sys
 import time
 
 import standin  # noqa: F401  (before harness)
-from harness import (CKPT, Failure, Target, Workplace, become_subreaper, check_released, ckpt, differences, fingerprint, reap_strays,
+import harness
+from harness import (CKPT, Failure, Target, Workplace, become_subreaper, check_released, ckpt, differences, fingerprint, read_text, reap_strays,
                      run_tests, wait_until)
 
 MIB = 1 << 20
@@ -194,6 +197,54 @@ def test_every_call_that_fails_leaves_the_target_as_it_was(place):
     runs(target)
 
 
+def test_every_call_that_fails_while_memory_is_owned(place):
+    """ckpt's own use of the GPU among them: imports, pinned memory, kernels, copies."""
+    with under_run():
+        target = train(place, "owned", 8)
+    calls = ["cuDevicePrimaryCtxRetain", "cuModuleLoadData", "cuMemHostAlloc", "cuMemCreate", "cuMemImportFromShareableHandle", "cuMemAddressReserve",
+             "cuMemMap", "cuMemSetAccess", "cuStreamCreate", "cuEventRecord", "cuLaunchKernel", "cuMemcpyDtoHAsync_v2", "cuStreamQuery",
+             "cuCheckpointProcessLock", "cuCheckpointProcessCheckpoint"]
+    unharmed = 0
+    for call in calls:
+        for number in (1, 2, 3):
+            for verb in (["dump"], ["dump", "-R"]):
+                path = image(target, f"{call}{number}{verb[-1]}")
+                with environment(CKPT_STANDIN_FAULT=f"{call}:{number}:{OUT_OF_MEMORY}"):
+                    done = ckpt(*verb, "-p", target.pid, "-f", path)
+                if done.code == 0 and verb == ["dump"]:  # the call was not made so often
+                    target.reap()
+                    target.forget_answers()
+                    ckpt("restore", "-f", path, "-d").expect(0)
+                    target.adopt()
+                elif done.code != 0:
+                    expect(done.code in (6, 8, 9) and "running, as it was" in done.err, f"{verb} {call} {number}: {done.code} {done.err}")
+                    expect(not os.path.exists(path), f"{verb} {call} {number}: an image is there")
+                    unharmed += 1
+    expect(unharmed >= 20, f"only {unharmed} of the calls failed")
+    target.step()
+    runs(target)
+    return f"{unharmed} failures"
+
+
+def test_an_image_that_finds_no_room(place):
+    """A limit on the size of files at each of many sizes."""
+    with under_run():
+        target = train(place, "full", 8)
+    refused = 0
+    def limit(size):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size << 10, size << 10))
+    for size in (0, 1, 4, 16, 64, 256, 1024, 4096, 12288, 16384, 20000):
+        path = image(target, f"image{size}")
+        done = ckpt("dump", "-R", "-p", target.pid, "-f", path, preexec_fn=functools.partial(limit, size))
+        if done.code != 0:
+            expect(done.code in (8, 9) and "running, as it was" in done.err, f"{size} KiB: {done.code} {done.err}")
+            expect(not os.path.exists(path), f"{size} KiB: an image is there")
+            refused += 1
+    expect(refused >= 5, f"only {refused} were refused")
+    target.step()
+    runs(target)
+
+
 def test_a_driver_that_refuses_to_put_the_state_back(place):
     """Said plainly, with what frees the process; and that does."""
     target = train(place, "stuck")
@@ -250,14 +301,29 @@ def test_another_gpu(place):
     runs(target)
 
 
+def guards():
+    """Their parents gone, they are ours."""
+    return [pid for pid in harness.all_children() if read_text(f"/proc/{pid}/cmdline").startswith("/proc/self/exe\0resume")]
+
+
 def resumes(target):
     """The guard of a ckpt that was killed brings the GPU state back."""
-    wait_until(lambda: state_of(target) == [target.pid], f"{target.pid} has its GPU again", 30, 0.05)
+    wait_until(lambda: not guards(), "the guard is done", 30, 0.05)
+    expect(state_of(target) == [target.pid], f"{target.pid} has not its GPU again")
 
 
-def test_ckpt_killed_at_any_moment(place):
-    target = train(place, "killed", 16)
-    for verb in (["dump", "-R"], ["pre-dump"], ["suspend"]):
+@contextlib.contextmanager
+def under_run():
+    """Programs started meanwhile have the interposer in them, which owns their large allocations."""
+    harness.STARTED_BY[:] = [CKPT, "run", "--"]
+    try:
+        yield
+    finally:
+        harness.STARTED_BY[:] = []
+
+
+def kill_at_any_moment(target, verbs):
+    for verb in verbs:
         took = 0.02
         for attempt in range(12):
             path = image(target, f"{verb[0]}{verb[-1]}{attempt}")
@@ -275,8 +341,19 @@ def test_ckpt_killed_at_any_moment(place):
                 ckpt("resume", "-p", target.pid).expect(0)
             else:
                 resumes(target)
-    target.step()
+        target.step()
     runs(target)
+
+
+def test_ckpt_killed_at_any_moment(place):
+    kill_at_any_moment(train(place, "killed", 16), (["dump", "-R"], ["pre-dump"], ["suspend"]))
+
+
+def test_ckpt_killed_while_it_holds_device_memory(place):
+    """The guard has the memory, too, and gives it back."""
+    with under_run():
+        target = train(place, "owned", 16)
+    kill_at_any_moment(target, (["dump", "-R"], ["pre-dump"]))
 
 
 def test_a_target_that_dies_meanwhile(place):
