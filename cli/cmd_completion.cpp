@@ -29,7 +29,7 @@ std::vector<std::string> values_of(const CLI::Option& option) {
 
 std::vector<Flag> flags_of(const CLI::App& app) {
   std::vector<Flag> out;
-  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional(); })) {
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional() && !o->get_group().empty(); })) {  // no group: hidden
     Flag& flag = out.emplace_back();
     for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);

@@ -93,6 +93,8 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
         {"target_faults", stats.target_faults}, {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
         {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
         {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
+        {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes}, 
+        {"gpu_bytes_ahead", stats.gpu_bytes_ahead}, {"gpu_bytes_last", stats.gpu_bytes_last},
         {"bytes_written", stats.bytes_written}, {"phases_us", phases}, {"tracked", report.tracked},
         {"tracking_armed", report.armed}, {"target_state", report.target_state}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
@@ -103,7 +105,7 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
   auto pages = [](uint64_t n) { return fmt::format("{} ({})", n, human_bytes(n * store::kPageSize)); };
   const size_t others = manifest.tree.processes.size() - 1;
   const auto& arguments = manifest.tree.root().arguments;
-  context.out.table({}, {
+  std::vector<std::vector<std::string>> rows = {
       {"process", fmt::format("{} ({})", manifest.tree.root().pid, arguments.empty() ? "?" : arguments[0]) +
                       (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
       {"image", report.dir.string() + (manifest.parent_path.empty() ? "" : "  (parent " + manifest.parent_path + ")")},
@@ -115,7 +117,9 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
       {"phases", phases},
       {"meanwhile", load_text(stats)},
       {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
-  });
+  };
+  if (!manifest.tree.gpu.driver.empty()) rows.insert(rows.begin() + 4, {"gpu", gpu_text(stats)});
+  context.out.table({}, rows);
 }
 
 Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags) {

@@ -18,6 +18,13 @@ std::string rounds_text(const store::CaptureStats& stats) {
   return out.empty() ? "nothing" : out;
 }
 
+std::string gpu_text(const store::CaptureStats& stats) {
+  std::string out = stats.gpu_held_us == 0 ? "ended" : "work held for " + human_us(stats.gpu_held_us);
+  if (stats.gpu_bytes == 0) return out;
+  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop", human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
+                           human_bytes(stats.gpu_bytes_last));
+}
+
 std::string load_text(const store::CaptureStats& stats) {
   const uint64_t ready = stats.target_ran_us + stats.target_waited_us;
   const double waited = ready == 0 ? 0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready);

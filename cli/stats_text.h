@@ -11,6 +11,8 @@ namespace ckpt::cli {
 std::string frozen_text(const store::CaptureStats& stats);
 /// The rounds of copying ahead: "1.00 GiB in 391 ms, 10.2 MiB in 12 ms".
 std::string rounds_text(const store::CaptureStats& stats);
+/// "work held for 12 ms; 30 GiB of memory: 30 GiB copied ahead, 300 MiB at the stop"
+std::string gpu_text(const store::CaptureStats& stats);
 /// What the processes were up to while they ran and were captured.
 std::string load_text(const store::CaptureStats& stats);
 

@@ -331,7 +331,8 @@ Result<void> Capture::let_run() {
   end_of_frozen_window();
   CKPT_TRY(owned_.give_back());
   devices_.end_guard();
-  if (owned_.stop_us() != 0) phase("gpu attach");
+  count_devices();
+  if (!owned_.empty() || owned_.bytes() != 0) phase("gpu attach");
   return {};
 }
 

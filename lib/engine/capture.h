@@ -61,6 +61,7 @@ class Capture {
   Result<void> copy_devices_ahead();
   Result<void> stop_devices();
   Result<void> give_devices_back();
+  void count_devices();
   Subject& subject(const capture::Member& member);
   Result<void> choose_parent();
   Result<void> open_image();
@@ -162,6 +163,7 @@ class Capture {
   std::optional<proc::FrozenTree> frozen_;
   std::map<int, proc::Scratch> scratches_;  ///< by pid; after frozen_: they are removed while the processes stand still
   OwnedMemory owned_;   ///< likewise
+  uint64_t held_since_us_ = 0;  ///< GPU work waits; 0: it does not
   DeviceHold devices_;  ///< given back by `run` whatever happens
 };
 

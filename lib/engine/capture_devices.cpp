@@ -28,12 +28,23 @@ Result<void> Capture::copy_devices_ahead() {
 }
 
 Result<void> Capture::stop_devices() {
+  if (devices_.empty()) return {};
   CKPT_TRY(devices_.start_guard());
+  held_since_us_ = monotonic_us();
   if (!owned_.empty()) {
     CKPT_TRY(owned_.stop(devices_.guard()));
     phase("gpu delta");
   }
   return devices_.lock();
+}
+
+/// The image is of a moment that has passed, and the GPU work goes on.
+void Capture::count_devices() {
+  store::CaptureStats& stats = manifest_.stats;
+  auto bytes = [](const capture::DevicePass& pass) { return pass.copied * capture::kDeviceChunk; };
+  stats.gpu_bytes = owned_.bytes();
+  stats.gpu_bytes_ahead = bytes(owned_.copied_ahead()), stats.gpu_bytes_last = bytes(owned_.copied_last());
+  if (runs_on_ && held_since_us_ != 0) stats.gpu_held_us = monotonic_us() - held_since_us_;
 }
 
 /// Also where a capture has failed, at whatever step: the driver's part while the processes stand still, then the memory,

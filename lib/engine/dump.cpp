@@ -42,7 +42,7 @@ Result<DumpReport> Capture::take_image() {
   CKPT_TRY(scan());
   CKPT_TRY(copy_frozen());
   if (runs_on_) CKPT_TRY(let_run());
-  else end_of_frozen_window();
+  else end_of_frozen_window(), count_devices();
   CKPT_TRY(copy_rest());
   CKPT_TRY(commit());
   return finish_tree();

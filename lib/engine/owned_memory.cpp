@@ -147,7 +147,6 @@ Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
 
 Result<void> OwnedMemory::stop(ResumeGuard& guard) {
   if (empty()) return {};
-  stopped_at_us_ = monotonic_us();
   CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin(targets(), options_.lock_timeout_us));
   CKPT_TRY_ASSIGN(last_, capture_->delta());
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
@@ -192,7 +191,6 @@ Result<void> OwnedMemory::give_back() {
   }
   note(park_->give_back());
   for (const auto& target : again) note(target->open_gate());
-  stop_us_ = monotonic_us() - stopped_at_us_;
   if (!first) return std::move(first).error().with_code(Code::kTargetAltered);
   park_.reset();
   return {};

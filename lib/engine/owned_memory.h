@@ -53,7 +53,6 @@ class OwnedMemory {
   const capture::DevicePass& copied_ahead() const { return ahead_; }
   const capture::DevicePass& copied_last() const { return last_; }
   uint64_t bytes() const { return bytes_; }
-  uint64_t stop_us() const { return stop_us_; }  ///< from the closing of the gates to their opening
 
  private:
   Result<void> open_devices();
@@ -70,7 +69,7 @@ class OwnedMemory {
   std::unique_ptr<capture::DeviceCapture> capture_;
   std::optional<capture::DevicePark> park_;
   capture::DevicePass ahead_, last_;
-  uint64_t bytes_ = 0, stopped_at_us_ = 0, stop_us_ = 0;
+  uint64_t bytes_ = 0;
 };
 
 /// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.

@@ -174,8 +174,23 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
   return out;
 }
 
+namespace {
+
+/// A call for a process that its caller did not live to see answered is over once the next one is: the driver takes them in turn.
+void settle(const std::vector<int>& pids, const GpuOptions& options) {
+  auto control = options.open();
+  for (int root : pids) {
+    auto members = members_of(root);
+    for (int pid : members.value_or({})) {
+      if (control && may_use_gpu(pid) && (*control)->lock(pid, options.lock_timeout_us)) (void)(*control)->unlock(pid);
+    }
+  }
+}
+
+}  // namespace
+
 Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
-  constexpr int kQuietLooks = 3, kLooks = 600;
+  constexpr int kQuietLooks = 2, kLooks = 600;
   constexpr auto kPause = std::chrono::milliseconds(200);
   std::vector<ParkedMemory> parked;
   for (bool more = socket >= 0; more;) {
@@ -192,6 +207,7 @@ Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>&
     if (!last && last.error().code == Code::kNotFound) return last;
     quiet = last && last->pids.empty() ? quiet + 1 : 0;
     if (!last) continue;
+    if (quiet == 1) settle(pids, options);
     out.pids.insert(out.pids.end(), last->pids.begin(), last->pids.end());
     out.restore_us += last->restore_us;
   }

@@ -355,6 +355,10 @@ void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("pages_copied", s.pages_copied);
   a.number("pages_zero", s.pages_zero);
   a.number("pages_unchanged", s.pages_unchanged);
+  a.number("gpu_held_us", s.gpu_held_us);
+  a.number("gpu_bytes", s.gpu_bytes);
+  a.number("gpu_bytes_ahead", s.gpu_bytes_ahead);
+  a.number("gpu_bytes_last", s.gpu_bytes_last);
   a.number("bytes_memory", s.bytes_memory);
   a.number("bytes_written", s.bytes_written);
   a.object("saved", s.saved);

@@ -302,14 +302,15 @@ def test_another_gpu(place):
 
 
 def guards():
-    """Their parents gone, they are ours."""
-    return [pid for pid in harness.all_children() if read_text(f"/proc/{pid}/cmdline").startswith("/proc/self/exe\0resume")]
+    """And what is left of the ckpt that they guard."""
+    return [pid for pid in harness.tree_of(os.getpid())[1:] if read_text(f"/proc/{pid}/cmdline").startswith((f"{CKPT}\0", "/proc/self/exe\0resume"))]
 
 
 def resumes(target):
     """The guard of a ckpt that was killed brings the GPU state back."""
     wait_until(lambda: not guards(), "the guard is done", 30, 0.05)
-    expect(state_of(target) == [target.pid], f"{target.pid} has not its GPU again")
+    done = ckpt("check", "-p", target.pid, "--json")
+    expect(json.loads(done.out)["gpu_processes"] == [target.pid], f"{target.pid} has not its GPU again: {done.out}")
 
 
 @contextlib.contextmanager
