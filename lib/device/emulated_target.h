@@ -59,6 +59,7 @@ class EmulatedTarget : public Target {
   int pid() const override { return pid_; }
   Result<std::string> device_uuid(int device) override;
   Result<std::vector<Allocation>> allocations() override;
+  Result<std::vector<std::string>> hazards() override { return std::vector<std::string>(); }
   Result<UniqueFd> export_allocation(uint64_t id) override;
   Result<void> close_gate(uint64_t timeout_us) override;
   Result<void> drain(uint64_t timeout_us) override;

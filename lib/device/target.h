@@ -38,6 +38,8 @@ class Target {
   virtual Result<std::string> device_uuid(int device) = 0;
   /// Stable only while the gate is closed.
   virtual Result<std::vector<Allocation>> allocations() = 0;
+  /// What the driver's own checkpoint cannot carry, a sentence each: "managed memory (3 allocations, 1.0 GiB), ...".
+  virtual Result<std::vector<std::string>> hazards() = 0;
   /// The memory of an owned allocation, to import. kUnsupported: it is not owned; kNotFound: there is none of that id.
   virtual Result<UniqueFd> export_allocation(uint64_t id) = 0;
 

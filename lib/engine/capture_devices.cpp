@@ -9,6 +9,7 @@ Result<void> Capture::find_devices() {
   std::vector<int> pids;
   for (const auto& [pid, process] : subjects_) pids.push_back(pid);
   CKPT_TRY(devices_.find(pids));
+  if (!devices_.hazards().empty()) return capture::blocked_error(options_.pid, blockers_of(devices_));
   for (int pid : devices_.pids()) subjects_[pid].pinned = true;
   return {};
 }

@@ -31,6 +31,7 @@ Result<void> Capture::plan_snapshot(store::ProcessImage& image, Subject& process
 
 /// What was found in the frozen window is written, then what needs no hurry: the snapshots, and which pages are as they were.
 Result<void> Capture::copy_rest() {
+  CKPT_TRY(owned_.finish());
   if (staged_) CKPT_TRY(staging_->write(copied_, *writer_, copy_options()));
   store::CaptureStats& stats = manifest_.stats;
   auto count = [&](const std::vector<capture::BlockPlan>& blocks) {

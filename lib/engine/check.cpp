@@ -58,6 +58,7 @@ Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions&
   }
   DeviceHold devices(gpu);
   if (auto found = devices.find(pids); !found) report.blockers.push_back({found.error().subject, found.error().message, ""});
+  for (capture::Blocker& blocker : blockers_of(devices)) report.blockers.push_back(std::move(blocker));
   report.gpu_processes = devices.pids();
   return report;
 }

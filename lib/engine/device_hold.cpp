@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "lib/base/text.h"
+#include "lib/engine/gpu_hazards.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/run_alone.h"
 
@@ -65,12 +66,12 @@ std::vector<int> DeviceHold::pids() const {
 }
 
 Result<void> DeviceHold::find(const std::vector<int>& pids) {
-  held_.clear();
+  held_.clear(), hazards_.clear();
   if (options_.policy == GpuOptions::Policy::kOff) return {};
   for (int pid : pids) {
     if (may_use_gpu(pid)) CKPT_TRY(add(pid));
   }
-  if (held_.empty() && options_.policy == GpuOptions::Policy::kOnly)
+  if (held_.empty() && hazards_.empty() && options_.policy == GpuOptions::Policy::kOnly)
     return fail(Code::kUsage, pids.empty() ? "" : proc::describe_pid(pids[0]), "has no GPU state, and --gpu=only asks for some");
   return {};
 }
@@ -82,6 +83,11 @@ Result<void> DeviceHold::add(int pid) {
     if (!opened && !maps_any(pid, is_gpu)) return {};
     if (!opened) return Error(std::move(opened).error()).with_cause(proc::describe_pid(pid) + " uses a GPU").with_hint("--gpu=off says what else stands in the way");
     control_ = std::move(*opened);
+  }
+  const std::vector<std::string> hazards = gpu_hazards(pid, options_);
+  if (!hazards.empty()) {
+    for (const std::string& hazard : hazards) hazards_.push_back({pid, hazard});
+    return {};
   }
   CKPT_TRY_ASSIGN(const device::ProcessState state, control_->state(pid));
   switch (state) {
@@ -168,6 +174,12 @@ Result<void> DeviceHold::give_back(proc::FrozenTree* tree) {
 void DeviceHold::forget() {
   for (Held& held : held_) held.step = Step::kFound;
   end_guard();
+}
+
+std::vector<capture::Blocker> blockers_of(const DeviceHold& devices) {
+  std::vector<capture::Blocker> out;
+  for (const DeviceHold::Hazard& hazard : devices.hazards()) out.push_back({proc::describe_pid(hazard.pid), hazard.what, ""});
+  return out;
 }
 
 Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state, const device::GpuMap& map) {

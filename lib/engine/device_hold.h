@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/capture/inventory.h"
 #include "lib/device/device.h"
 #include "lib/device/process_control.h"
 #include "lib/device/target.h"
@@ -49,10 +50,15 @@ class DeviceHold {
   /// Gives back what is still held, by `give_back(nullptr)`.
   ~DeviceHold();
 
-  /// Which of the processes have device state. kUnsupported: no driver that can checkpoint them; kBusy: one is locked by
-  /// somebody else; kAnswerNo: one has failed for good, or hazards stand in the way.
+  /// Which of the processes have device state, and what stands in the way of its checkpoint. kUnsupported: no driver that can
+  /// checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else.
   Result<void> find(const std::vector<int>& pids);
   bool empty() const { return held_.empty(); }
+  struct Hazard {
+    int pid = 0;
+    std::string what;
+  };
+  const std::vector<Hazard>& hazards() const { return hazards_; }
   bool holds(int pid) const;
   std::vector<int> pids() const;
   /// The thread that serves the driver in `pid`; 0: it has no device state.
@@ -87,10 +93,14 @@ class DeviceHold {
   const GpuOptions& options_;
   std::unique_ptr<device::ProcessControl> control_;
   std::vector<Held> held_;
+  std::vector<Hazard> hazards_;
   std::vector<device::Gpu> free_before_;
   store::GpuState state_;
   ResumeGuard guard_;
 };
+
+/// Its hazards, as check and dump tell of obstacles.
+std::vector<capture::Blocker> blockers_of(const DeviceHold& devices);
 
 /// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage (--gpu-map),
 /// kUnsupported. Returns the pairs for ProcessControl::restore: none, or one for each GPU that was used.

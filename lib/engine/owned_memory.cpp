@@ -148,7 +148,7 @@ Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
 Result<void> OwnedMemory::stop(ResumeGuard& guard) {
   if (empty()) return {};
   CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin(targets(), options_.lock_timeout_us));
-  CKPT_TRY_ASSIGN(last_, capture_->delta());
+  CKPT_TRY_ASSIGN(last_, capture_->delta_at_stop());
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
   park_.emplace(std::move(park));
   CKPT_TRY(park_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
@@ -195,6 +195,8 @@ Result<void> OwnedMemory::give_back() {
   park_.reset();
   return {};
 }
+
+Result<void> OwnedMemory::finish() { return capture_ ? capture_->say_kept() : Result<void>(); }
 
 void OwnedMemory::forget() { park_.reset(); }
 

@@ -6,6 +6,7 @@
 //   stop         GPU work is held; the image has all of this moment; the memory is parked in ckpt, no socket is left in the
 //                process. From here on `give_back` or `forget` must follow
 //   describe     what the manifest says of it
+//   finish       what needs no stop
 //   give_back    the memory is where it was, and the GPU work goes on; the processes run
 #pragma once
 
@@ -46,6 +47,8 @@ class OwnedMemory {
   Result<void> describe(store::TreeImage& tree, store::ImageWriter& writer);
   /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
   Result<void> give_back();
+  /// What the image still has to be told, which nobody need stand still for. Before the commit.
+  Result<void> finish();
   /// The processes have ended.
   void forget();
 

@@ -10,9 +10,8 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/trace.h"
-#include "lib/engine/owned_memory.h"
+#include "lib/engine/device_restore.h"
 #include "lib/engine/pid_namespace.h"
-#include "lib/proc/run_alone.h"
 #include "lib/rebuild/rebuild.h"
 #include "lib/store/image.h"
 
@@ -81,66 +80,6 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
   report.bytes = report.pages * store::kPageSize;
 }
 
-/// The GPU state of the processes, which is in their memory until then.
-class DeviceRestore {
- public:
-  /// Says what is in the way before anything is made.
-  static Result<DeviceRestore> prepare(const store::TreeImage& tree, const GpuOptions& options) {
-    DeviceRestore out(tree);
-    if (tree.gpu.driver.empty() || options.policy == GpuOptions::Policy::kOff) return out;
-    auto opened = options.open ? options.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
-    if (!opened) return Error(std::move(opened).error()).with_cause("the image holds GPU state, taken by " + tree.gpu.driver);
-    out.control_ = std::move(*opened);
-    CKPT_TRY_ASSIGN(out.map_, check_gpus(*out.control_, with_owned_memory(tree), options.map));
-    return out;
-  }
-  bool empty() const { return control_ == nullptr; }
-
-  /// The processes stand still; of each only the thread that serves the driver runs, and it stands still again afterwards.
-  /// Where one fails those before it let go of the device again: to end a process that has one may hang the machine
-  /// (NVIDIA/cuda-checkpoint issue 53).
-  Result<void> run() {
-    size_t done = 0;
-    Result<void> result;
-    for (; done < pids_.size() && result; ++done) {
-      result = in(done, [&] { return control_->restore(pids_[done], map_); });
-    }
-    for (size_t i = 0; i < pids_.size() && result; ++i) result = in(i, [&] { return control_->unlock(pids_[i]); });
-    if (result) return {};
-    for (size_t i = 0; i < done; ++i) {
-      constexpr uint64_t kLockUs = 1'000'000;
-      (void)in(i, [&]() -> Result<void> {
-        CKPT_TRY_ASSIGN(device::ProcessState state, control_->state(pids_[i]));
-        if (state == device::ProcessState::kRunning) CKPT_TRY(control_->lock(pids_[i], kLockUs));
-        return state == device::ProcessState::kCheckpointed ? Result<void>() : control_->checkpoint(pids_[i]);
-      });
-    }
-    return result;
-  }
-
- private:
-  explicit DeviceRestore(const store::TreeImage& tree) {
-    for (const store::ProcessImage& process : tree.processes) {
-      if (process.gpu_thread == 0) continue;
-      pids_.push_back(process.pid);
-      threads_.push_back(process.gpu_thread);
-    }
-  }
-  Result<void> in(size_t i, const std::function<Result<void>()>& work) { return proc::run_alone(pids_[i], threads_[i], work); }
-
-  std::unique_ptr<device::ProcessControl> control_;
-  device::GpuMap map_;
-  std::vector<int> pids_, threads_;
-};
-
-/// Processes that run and cannot be used: without their device memory they would wait for ever.
-Error end_all(const store::TreeImage& tree, Error error) {
-  for (const store::ProcessImage& process : tree.processes) {
-    if (!process.zombie) ::kill(process.pid, SIGKILL);
-  }
-  return error;
-}
-
 }  // namespace
 
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
@@ -176,8 +115,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     }
     CKPT_TRY(rebuild->release());
     if (!devices.empty() && !image->manifest().tree.devices.empty()) {
-      auto filled = restore_owned(*image, options.gpu, options.lazy, cancel);
-      if (!filled) return end_all(image->manifest().tree, std::move(filled).error());
+      CKPT_TRY(devices.fill(*image, options.lazy, cancel));
       gpu_us += trace::phase(watch, "gpu fill");
     }
     pidfile.keep();

@@ -122,6 +122,7 @@ Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& 
   CKPT_TRY_ASSIGN(std::vector<int> members, members_of(pid));
   DeviceHold devices(options);
   CKPT_TRY(devices.find(members));
+  if (!devices.hazards().empty()) return Error(capture::blocked_error(pid, blockers_of(devices)));
   if (devices.empty()) return fail(Code::kNotFound, proc::describe_pid(pid), "has no GPU state that could be suspended");
   CKPT_TRY(cancel.check());
   SuspendReport out;

@@ -10,6 +10,7 @@
 #include <cstring>
 
 #include "lib/base/clock.h"
+#include "lib/base/text.h"
 #include "plugins/cuda/agent_address.h"
 #include "plugins/cuda/agent_replies.h"
 
@@ -201,6 +202,22 @@ Result<std::vector<device::Allocation>> AgentTarget::allocations() {
   std::vector<device::Allocation> all;
   for (const agent::AllocationReply& e : entries) all.push_back({.id = e.id, .address = {e.address}, .size = e.size, .device = e.device, .kind = kind_of(e.kind), .released = e.released != 0});
   return all;
+}
+
+/// Unsupported by the driver up to 580 at least; IPC from 610 on only for programs that its own launcher started.
+Result<std::vector<std::string>> AgentTarget::hazards() {
+  CKPT_TRY_ASSIGN(const auto entries, listing());
+  std::vector<std::string> out;
+  auto add = [&](agent::Kind kind, const char* what) {
+    uint64_t count = 0, bytes = 0;
+    for (const agent::AllocationReply& e : entries) {
+      if (e.kind == kind) ++count, bytes += e.size;
+    }
+    if (count != 0) out.push_back(fmt::format("{} ({} allocation{}, {}), which the driver cannot checkpoint", what, count, count == 1 ? "" : "s", human_bytes(bytes)));
+  };
+  add(agent::Kind::kManaged, "managed memory");
+  add(agent::Kind::kForeign, "memory of another process by CUDA IPC");
+  return out;
 }
 
 Result<UniqueFd> AgentTarget::export_allocation(uint64_t id) {

@@ -24,6 +24,7 @@ class AgentTarget final : public device::Target {
   int pid() const override { return pid_; }
   Result<std::string> device_uuid(int device) override;
   Result<std::vector<device::Allocation>> allocations() override;
+  Result<std::vector<std::string>> hazards() override;
   Result<UniqueFd> export_allocation(uint64_t id) override;
 
   Result<void> close_gate(uint64_t timeout_us) override;

@@ -165,6 +165,59 @@ def test_restore_leaves_it_to_resume(place):
     runs(target)
 
 
+def refused(target, what):
+    """Named by check, refused by the other verbs before anything stands still."""
+    before = fingerprint(target.pid)
+    done = ckpt("check", "-p", target.pid, "--json")
+    blockers = json.loads(done.out)["blockers"]
+    expect(done.code == 1 and any(what in b["what"] for b in blockers), f"check: {done.code} {blockers}")
+    for verb in (["dump"], ["dump", "-R"], ["pre-dump"], ["suspend"]):
+        done = ckpt(*verb, "-p", target.pid, *([] if verb == ["suspend"] else ["-f", image(target, "refused")]))
+        expect(done.code == 6 and what in done.err, f"{verb}: {done.code} {done.err}")
+    expect(not os.path.exists(image(target, "refused")), "an image is there")
+    check_released(target.pid, before)
+
+
+def test_what_the_driver_cannot_carry_is_named(place):
+    with under_run():
+        for kind, what in (("managed", "managed memory"),):
+            target = Target("cuda_refused", place.folder(kind), kind)
+            refused(target, what)
+            target.kill()
+    target = Target("cuda_train", place.folder("mps"), env={**os.environ, "CUDA_MPS_PIPE_DIRECTORY": place.path})
+    with open(os.path.join(place.path, "control"), "w"):
+        refused(target, "MPS")
+    os.unlink(os.path.join(place.path, "control"))
+    runs(target)
+
+
+def test_an_nccl_communicator_is_named(place):
+    """By the names of its threads: the library alone is no obstacle."""
+    script = """
+import ctypes, os, sys, threading, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context = ctypes.c_void_p()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0
+def serve():
+    ctypes.CDLL(None).prctl(15, b"NCCL Service 0", 0, 0, 0)
+    open(sys.argv[1], "w").close()
+    time.sleep(600)
+threading.Thread(target=serve, daemon=True).start()
+time.sleep(600)
+"""
+    ready, quiet = os.path.join(place.path, "ready"), subprocess.DEVNULL
+    process = subprocess.Popen([sys.executable, "-c", script, ready], close_fds=True, stdin=quiet, stdout=quiet, stderr=quiet)
+    try:
+        wait_until(lambda: os.path.exists(ready), "the thread is there")
+        done = ckpt("check", "-p", process.pid, "--json")
+        expect(any("NCCL" in b["what"] for b in json.loads(done.out)["blockers"]), done.out)
+        done = ckpt("suspend", "-p", process.pid)
+        expect(done.code == 6 and "NCCL Service 0" in done.err, f"{done.code} {done.err}")
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_work_that_does_not_end(place):
     """The lock times out before anything stands still."""
     target = Target("cuda_busy", place.folder("busy"))
