@@ -291,13 +291,18 @@ Result<Inventory> look_once(int root, std::vector<Member>& members, const Invent
 }  // namespace
 
 Result<Inventory> look_at_running(int root, std::vector<Member>& members, const InventoryOptions& options) {
-  CKPT_TRY_ASSIGN(Inventory first, look_once(root, members, options));
-  if (first.blockers.empty()) return first;
-  CKPT_TRY_ASSIGN(Inventory second, look_once(root, members, options));
-  std::set<std::string> known;
-  for (const Blocker& blocker : first.blockers) known.insert(blocker.text());
-  std::erase_if(second.blockers, [&](const Blocker& blocker) { return known.count(blocker.text()) == 0; });
-  return second;
+  constexpr int kLooks = 4;
+  CKPT_TRY_ASSIGN(Inventory out, look_once(root, members, options));
+  for (int look = 1; look < kLooks && !out.blockers.empty(); ++look) {
+    ::usleep(1000u << look);  // a process that has just been forked, and has its parent's descriptors, is a member by then
+    CKPT_TRY_ASSIGN(Inventory next, look_once(root, members, options));
+    std::set<std::string> known;
+    for (const Blocker& blocker : out.blockers) known.insert(blocker.text());
+    std::erase_if(next.blockers, [&](const Blocker& blocker) { return known.count(blocker.text()) == 0; });
+    std::erase_if(next.outside_pipes, [&](const std::string& pipe) { return out.outside_pipes.count(pipe) == 0; });
+    out = std::move(next);
+  }
+  return out;
 }
 
 }  // namespace ckpt::capture

@@ -82,7 +82,7 @@ struct Inventory {
 Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options);
 
 /// As `take_inventory`, of a tree that runs: processes come and go while it is looked at, and what was seen of one that was
-/// just changing must not count. Members that end are left out; what stands in the way is what two looks agree on.
+/// just changing must not count. Members that end are left out; what stands in the way is what several looks agree on.
 Result<Inventory> look_at_running(int root, std::vector<Member>& members, const InventoryOptions& options);
 
 /// False when a mapping that kept its place has other VmFlags than `earlier` says. An inventory made with

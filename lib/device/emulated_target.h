@@ -70,6 +70,7 @@ class EmulatedTarget : public Target {
   Result<void> end_cow() override;
   Result<void> release(uint64_t id) override;
   Result<void> attach(uint64_t id, int fd) override;
+  Result<void> renew(uint64_t) override { return {}; }
   Result<void> hold(uint64_t) override { return {}; }
   Result<void> wake() override { return {}; }
   Result<void> begin_fill(const std::vector<uint64_t>& ids) override;

@@ -63,6 +63,9 @@ class Target {
   virtual Result<void> release(uint64_t id) = 0;
   /// Gate closed. Memory for a released allocation at its old address: that of `fd`, or fresh (-1; not zeroed).
   virtual Result<void> attach(uint64_t id, int fd) = 0;
+  /// Gate closed and drained. Memory that came by `attach` from a descriptor is replaced by memory of the target's own, with the
+  /// same content: the driver's own checkpoint cannot carry what another process made. kNoRoom: it is as it was.
+  virtual Result<void> renew(uint64_t id) = 0;
 
   /// Gate closed. Released memory is the caller's alone from here on, and this conversation ends with the gate closed: nothing
   /// of it is left in the target, which can be frozen and dumped. It can be spoken to again, by another object, when it finds

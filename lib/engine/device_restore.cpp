@@ -1,5 +1,8 @@
 #include "lib/engine/device_restore.h"
 
+#include <sys/wait.h>
+
+#include <cerrno>
 #include <csignal>
 
 #include "lib/engine/owned_memory.h"
@@ -51,6 +54,8 @@ Result<void> DeviceRestore::fill(const store::ImageReader& image, bool lazy, con
   if (filled) return {};
   let_go([](size_t, const auto& work) { return work(); });
   for (int pid : all_) ::kill(pid, SIGKILL);
+  while (::waitpid(all_[0], nullptr, 0) < 0 && errno == EINTR) {  // the root is a child of ours
+  }
   return std::move(filled).error();
 }
 

@@ -221,6 +221,21 @@ Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& o
   return first;
 }
 
+Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options) {
+  for (int pid : options.connect ? pids : std::vector<int>()) {
+    auto target = options.connect(pid, 0);
+    if (!target && target.error().code == Code::kNotFound) continue;
+    if (!target) return std::move(target).error();
+    CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin({target->get()}, options.lock_timeout_us));
+    CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, (*target)->allocations());
+    for (const device::Allocation& allocation : allocations) {
+      if (allocation.kind == device::MemoryKind::kOwned && !allocation.released) CKPT_TRY((*target)->renew(allocation.id));
+    }
+    CKPT_TRY(stop.end());
+  }
+  return {};
+}
+
 store::GpuState with_owned_memory(const store::TreeImage& tree) {
   store::GpuState out = tree.gpu;
   for (const store::DeviceMemory& memory : tree.devices) {

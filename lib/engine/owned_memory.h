@@ -78,6 +78,10 @@ class OwnedMemory {
 /// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.
 Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options);
 
+/// Before the driver's checkpoint of whole processes, where nothing is parked: their agents make all memory the processes' own
+/// again. kBusy: GPU work was not done in time.
+Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options);
+
 /// What a tree's image needs of GPUs altogether.
 store::GpuState with_owned_memory(const store::TreeImage& tree);
 

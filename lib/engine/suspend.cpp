@@ -132,6 +132,7 @@ Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& 
     CKPT_TRY(devices.give_back(nullptr));
     return Error(std::move(done).error()).with_target("running, as it was");
   };
+  CKPT_TRY(as_it_was(renew_memory(devices.pids(), options)));
   CKPT_TRY(as_it_was(devices.lock()));
   out.lock_us = watch.lap_us();
   CKPT_TRY(as_it_was(devices.checkpoint(nullptr)));

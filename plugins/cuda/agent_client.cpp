@@ -259,6 +259,8 @@ Result<void> AgentTarget::hold(uint64_t lease_us) {
   return {};
 }
 
+Result<void> AgentTarget::renew(uint64_t id) { return tell(Type::kRenew, id); }
+
 Result<void> AgentTarget::wake() {
   uint32_t word = 1;
   iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};

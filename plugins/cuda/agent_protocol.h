@@ -50,6 +50,7 @@ enum class Type : uint32_t {
   kRecorded,        ///< a: the first index; reply a: how many there are; payload: RecordReply and what follows it, each
   kEndRecording,
   kReplay,          ///< payload: a record
+  kRenew,           ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
   kCount,
 };
 inline constexpr uint64_t kMaxDemandWait = 2000;

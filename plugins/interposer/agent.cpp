@@ -191,7 +191,7 @@ void drain_for(uint64_t timeout_us, Reply& reply) {
 /// What the contract asks of the client, checked: changes of memory want a closed gate.
 bool wants_closed_gate(Type type) {
   return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold || type == Type::kBeginCow ||
-         type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay;
+         type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
 }
 
 Reply serve(const Incoming& in) {
@@ -245,6 +245,7 @@ Reply serve(const Incoming& in) {
     case Type::kRecorded: list_recorded(request.a, reply); break;
     case Type::kEndRecording: end_recording(); break;
     case Type::kReplay: answer(reply, replay(in.payload)); break;
+    case Type::kRenew: answer(reply, renew_memory(request.a)); break;
     case Type::kCount: break;
   }
   return reply;

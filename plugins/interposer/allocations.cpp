@@ -376,6 +376,37 @@ CUresult attach_memory(uint64_t id, int fd) {
   }
   found->kept_fd = -1;
   found->released = false;
+  found->imported = source >= 0;
+  if (found->program_handle != 0) replace_real(found->program_handle, found->handle);
+  update(*found);
+  return CUDA_SUCCESS;
+}
+
+CUresult renew_memory(uint64_t id) {
+  auto found = find_id(id);
+  if (!found) return CUDA_ERROR_NOT_FOUND;
+  if (!found->imported || found->released) return CUDA_SUCCESS;
+  InContext scope(found->context);
+  if (!scope) return CUDA_ERROR_INVALID_CONTEXT;
+  Mapped fresh;
+  CUresult result = map_memory(found->device, found->mapped, &fresh);
+  if (result != CUDA_SUCCESS) return result;
+  result = drv::cuMemcpyDtoD_v2(fresh.base, found->base, found->mapped);
+  if (result == CUDA_SUCCESS) result = drv::cuCtxSynchronize();
+  if (result == CUDA_SUCCESS) result = drv::cuMemUnmap(found->base, found->mapped);
+  if (result != CUDA_SUCCESS) {
+    unmap_memory(fresh);
+    return result;
+  }
+  drv::cuMemUnmap(fresh.base, fresh.size);
+  drv::cuMemAddressFree(fresh.base, fresh.size);
+  result = map_at(found->base, found->mapped, found->device, fresh.handle, found->program_handle);
+  const bool taken = result == CUDA_SUCCESS;
+  if (!taken) (void)map_at(found->base, found->mapped, found->device, found->handle, found->program_handle);  // as it was
+  drv::cuMemRelease(taken ? found->handle : fresh.handle);
+  if (!taken) return result;
+  found->handle = fresh.handle;
+  found->imported = false;
   if (found->program_handle != 0) replace_real(found->program_handle, found->handle);
   update(*found);
   return CUDA_SUCCESS;

@@ -26,6 +26,7 @@ struct Allocation {
   CUmemGenericAllocationHandle handle = 0;  ///< owned and attached
   CUmemGenericAllocationHandle program_handle = 0;  ///< mapped by the program: its handle (physical.h)
   bool released = false;
+  bool imported = false;  ///< attached: its memory came by a descriptor
   int kept_fd = -1;  ///< of a released one: the memory, until the client says that it has it
 };
 
@@ -73,6 +74,9 @@ CUresult export_fd(uint64_t id, int* fd);
 CUresult release_memory(uint64_t id);
 /// fd -1: what was kept, or fresh memory.
 CUresult attach_memory(uint64_t id, int fd);
+/// Gate closed, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place, with the same
+/// content: the driver checkpoints no memory that another process made.
+CUresult renew_memory(uint64_t id);
 void drop_kept();
 /// Puts back what was kept. False: something is without memory still.
 bool attach_kept();

@@ -10,7 +10,7 @@ set -o pipefail
 produce() {
   for ((i = 0; i < 6000; ++i)); do
     echo "$(( (i * 7919) % 6007 )) line $i"
-    if ((i % 100 == 0)); then echo "round $((i / 100 + 1))" >&2; sleep 0.05; fi
+    if ((i % 100 == 0)); then echo "round $((i / 100 + 1))" >&2; sleep 0.1; fi
   done
 }
 number() { local n=0; while read -r line; do printf '%s %s\n' "$((n++))" "$line"; done; }

@@ -126,6 +126,19 @@ def test_time_slices(place):
         runs(jobs[1])
 
 
+def test_suspend_after_memory_was_parked(place):
+    """What another process has held the driver would not checkpoint: it is made the program's own again."""
+    with under_run():
+        target = train(place, "parked", 8)
+    ckpt("dump", "-p", target.pid, "-f", image(target), "-R").expect(0)
+    for _ in range(2):
+        report = json.loads(ckpt("suspend", "-p", target.pid, "--json").expect(0).out)
+        expect(sum(f["bytes"] for f in report["freed"]) >= 16 * MIB, report)
+        ckpt("resume", "-p", target.pid).expect(0)
+    target.step()
+    runs(target)
+
+
 def test_resume_after_another_process(place):
     target = train(place, "after")
     ckpt("suspend", "-p", target.pid).expect(0)
@@ -328,6 +341,38 @@ def test_restores_that_fail_leave_nothing(place):
     ckpt("restore", "-f", image(target), "-d").expect(0)
     target.adopt()
     runs(target)
+
+
+def test_memory_that_cannot_be_filled_leaves_nothing(place):
+    """The process runs by then: it is ended, for its GPU work would wait for ever."""
+    with under_run():
+        target = train(place, "fill", 8)
+    tree = target.tree()
+    ckpt("dump", "-p", target.pid, "-f", image(target)).expect(0)
+    target.reap(tree)
+    target.forget_answers()
+    calls = ("cuMemHostAlloc", "cuMemImportFromShareableHandle", "cuModuleLoadData", "cuLaunchKernel", "cuMemcpyHtoDAsync_v2", "cuStreamCreate")
+    failed = 0
+    for lazily in ([], ["--lazy"]):
+        for call in calls:
+            with environment(CKPT_STANDIN_FAULT=f"{call}:1:{OUT_OF_MEMORY}"):
+                done = ckpt("restore", "-f", image(target), "-d", *lazily)
+            if done.code == 0:
+                target.adopt()
+                target.kill()
+                continue
+            expect(done.code in (6, 8, 9), f"{call} {lazily}: {done.code} {done.err}")
+            wait_until(lambda: not os.path.exists(f"/proc/{target.pid}") or not target.running(), f"{call} {lazily}: the process is there")
+            failed += 1
+    expect(failed >= 6, f"only {failed} calls failed")
+    for lazily in ([], ["--lazy"]):
+        ckpt("restore", "-f", image(target), "-d", *lazily).expect(0)
+        target.adopt()
+        if lazily:
+            runs(target)
+        else:
+            target.kill()
+    return f"{failed} failures"
 
 
 def test_another_gpu(place):

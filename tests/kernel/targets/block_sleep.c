@@ -4,7 +4,7 @@
 #include "target.h"
 
 enum { kRestarts = 3 };  // restores of one process within a test, and the first run
-static const int64_t kSleep = 1200 * 1000000LL, kSlack = 500 * 1000000LL;
+static const int64_t kSleep = 1200 * 1000000LL, kSlack = 1000 * 1000000LL;
 static struct Sleeper {
   int kind;
   pid_t tid;
