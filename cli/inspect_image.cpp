@@ -144,6 +144,29 @@ const char* access_mode(int flags) {
 
 constexpr size_t kRip = 16;
 
+/// "driver 580.95.05, CUDA 13.0; 2.0 MiB of GPU-8a0c...; 32 GiB in 2 allocations copied by ckpt"
+std::string gpu_state(const TreeImage& tree) {
+  std::string out = tree.gpu.driver;
+  for (const GpuUse& use : tree.gpu.used) out += fmt::format("; {} of {} ({})", human_bytes(use.bytes), use.uuid, use.name);
+  uint64_t count = 0, bytes = 0;
+  for (const DeviceMemory& memory : tree.devices) {
+    for (const DeviceAllocation& allocation : memory.allocations) ++count, bytes += allocation.size;
+  }
+  return count == 0 ? out : out + fmt::format("; {} in {} allocation{} copied by ckpt", human_bytes(bytes), count, count == 1 ? "" : "s");
+}
+
+Json gpu_json(const TreeImage& tree) {
+  Json used = Json::array(), memory = Json::array();
+  for (const GpuUse& use : tree.gpu.used) used.push_back({{"uuid", use.uuid}, {"name", use.name}, {"bytes", use.bytes}});
+  for (const DeviceMemory& of : tree.devices) {
+    for (const DeviceAllocation& allocation : of.allocations) {
+      memory.push_back({{"pid", tree.processes[static_cast<size_t>(of.process)].pid}, {"address", fmt::format("{:#x}", allocation.address)},
+                        {"bytes", allocation.size}, {"uuid", allocation.uuid}});
+    }
+  }
+  return {{"driver", tree.gpu.driver}, {"used", used}, {"memory", memory}};
+}
+
 void print_summary(Console& out, const ImageReader& reader) {
   const Manifest& m = reader.manifest();
   const ProcessImage& p = m.tree.root();
@@ -160,21 +183,23 @@ void print_summary(Console& out, const ImageReader& reader) {
   PageCounts pages = count_pages(reader.blocks(), 0, ~uint64_t{0});
   std::string phase_text;
   for (const std::string& phase : phases) phase_text += (phase_text.empty() ? "" : ", ") + phase;
-  out.table({}, {{"image", reader.path().string()},
-                 {"id", m.id},
-                 {"kind", m.kind + ", " + m.created},
-                 {"process", fmt::format("{}: {}", p.pid, joined(p.arguments))},
-                 {"processes", fmt::format("{}, with {} thread{}", m.tree.processes.size(), threads, threads == 1 ? "" : "s")},
-                 {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
-                 {"parent", parent},
-                 {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),
-                                        maps, pages.data, pages.zero)},
-                 {"on disk", on_disk},
-                 {"frozen", frozen_text(m.stats)},
-                 {"ahead", rounds_text(m.stats)},
-                 {"phases", phase_text},
-                 {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
-                                       m.stats.pages_zero, m.stats.pages_unchanged)}});
+  std::vector<std::vector<std::string>> rows = {
+      {"image", reader.path().string()},
+      {"id", m.id},
+      {"kind", m.kind + ", " + m.created},
+      {"process", fmt::format("{}: {}", p.pid, joined(p.arguments))},
+      {"processes", fmt::format("{}, with {} thread{}", m.tree.processes.size(), threads, threads == 1 ? "" : "s")},
+      {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
+      {"parent", parent},
+      {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize), maps, pages.data, pages.zero)},
+      {"on disk", on_disk},
+      {"frozen", frozen_text(m.stats)},
+      {"ahead", rounds_text(m.stats)},
+      {"phases", phase_text},
+      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied, m.stats.pages_zero,
+                            m.stats.pages_unchanged)}};
+  if (!m.tree.gpu.driver.empty()) rows.insert(rows.end() - 3, {{"gpu", gpu_state(m.tree)}, {"", gpu_text(m.stats)}});
+  out.table({}, rows);
 }
 
 /// Of the address space of process `index`, or that of the one it shares it with.
@@ -302,6 +327,7 @@ Json inspect_json(const ImageReader& reader) {
           {"pages_data", pages.data},
           {"pages_zero", pages.zero},
           {"stats", Json::parse(stats_json(m.stats))},
+          {"gpu", m.tree.gpu.driver.empty() ? Json() : gpu_json(m.tree)},
           {"process", process_json(reader, 0)},
           {"processes", processes_json(reader)}};
 }

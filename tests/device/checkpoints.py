@@ -70,6 +70,8 @@ def test_an_image_says_what_it_took(place):
         tree = json.load(stream)["tree"]
     expect("CUDA 13.0" in tree["gpu"]["driver"], tree["gpu"])
     expect(sum(use["bytes"] for use in tree["gpu"]["used"]) >= 16 * MIB, tree["gpu"])
+    expect("CUDA 13.0" in ckpt("inspect", image(target)).expect(0).out, "inspect does not tell of the GPU")
+    expect(json.loads(ckpt("inspect", image(target), "--json").expect(0).out)["gpu"]["used"] == tree["gpu"]["used"], "inspect tells otherwise")
     expect(tree["processes"][0]["gpu_thread"] in [t["tid"] for t in tree["processes"][0]["threads"]], "the restore thread is none of its threads")
     ckpt("dump", "-p", target.pid, "-f", image(target, "off"), "-R", "--gpu=only").expect(0)
     expect(state_of(target) == [target.pid], "check does not name the process")
