@@ -23,7 +23,7 @@ static struct Waiter {
 enum { kWaiters = sizeof g_waiter / sizeof g_waiter[0] };
 static volatile bool g_end;
 enum { kRestarts = 3 };  // a relative limit may start again at a restore: the time left is known to nobody
-static const int64_t kLimit = 1200 * 1000000LL, kSlack = 500 * 1000000LL;
+static const int64_t kLimit = 1200 * 1000000LL, kSlack = 1000 * 1000000LL;
 
 static void* wait_word(void* argument) {
   struct Waiter* own = argument;
