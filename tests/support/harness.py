@@ -71,13 +71,21 @@ def status_field(pid, name):
     return match.group(1) if match else ""
 
 
+def entries_of(folder):
+    """Of a folder in /proc; none where its process ended, be it between the opening and the reading."""
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+
+
+def tids_of(pid):
+    return sorted(map(int, entries_of(f"/proc/{pid}/task")))
+
+
 def children_of(pid):
     found = []
-    try:
-        tids = os.listdir(f"/proc/{pid}/task")
-    except FileNotFoundError:
-        return []
-    for tid in tids:
+    for tid in tids_of(pid):
         found += [int(word) for word in read_text(f"/proc/{pid}/task/{tid}/children").split()]
     return found
 
@@ -113,13 +121,6 @@ def birth_of(pid):
     return stat_field(pid, 22)
 
 
-def tids_of(pid):
-    try:
-        return sorted(map(int, os.listdir(f"/proc/{pid}/task")))
-    except FileNotFoundError:
-        return []
-
-
 def stopped_threads(pid):
     """Those in group-stop."""
     return [tid for tid in tids_of(pid) if state_of(pid, tid) == "T"]
@@ -128,16 +129,12 @@ def stopped_threads(pid):
 def descriptors(pid):
     """Number, what it leads to, and flags of each descriptor; offsets may move while a target runs."""
     folder, found = f"/proc/{pid}/fd", {}
-    try:
-        numbers = os.listdir(folder)
-    except FileNotFoundError:
-        return {}  # a zombie has none
-    for number in numbers:
+    for number in entries_of(folder):
         try:
             info = read_text(f"/proc/{pid}/fdinfo/{number}")
             flags = re.search(r"^flags:\s*(\S+)", info, re.M)
             found[int(number)] = (os.readlink(f"{folder}/{number}"), flags.group(1) if flags else "")
-        except FileNotFoundError:
+        except (FileNotFoundError, ProcessLookupError):
             continue
     return found
 
@@ -315,15 +312,11 @@ class Target:
 
     def where(self):
         """State and system call of each thread, for messages."""
-        try:
-            tids = os.listdir(f"/proc/{self.pid}/task")
-        except FileNotFoundError:
-            return "none"
         seen = []
-        for tid in tids[:8]:
+        for tid in tids_of(self.pid)[:8]:
             stat = read_text(f"/proc/{self.pid}/task/{tid}/stat").rpartition(")")[2].split()
             seen.append(f"{tid} {stat[0] if stat else '?'} {read_text(f'/proc/{self.pid}/task/{tid}/wchan')}")
-        return "; ".join(seen)
+        return "; ".join(seen) or "none"
 
     def log_tail(self):
         return "\n".join(read_text(self.log).splitlines()[-5:])
