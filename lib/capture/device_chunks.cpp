@@ -51,11 +51,16 @@ Result<void> ChunkMap::add(size_t source, const device::Allocation& allocation) 
   region.image.resize(region.chunks());
   region.live.resize(region.chunks());
   region.known.resize(region.chunks());
-  auto expected = expected_.find({sources_[source].space, allocation.address.value});
+  const int space = sources_[source].space;
+  auto expected = expected_.find({space, allocation.address.value});
   if (expected != expected_.end() && expected->second.size() == region.chunks()) {
-    region.image = expected->second;
+    region.image = std::move(expected->second);
     region.known.assign(region.chunks(), true);
   }
+  // From here on the image may get content of its own for these addresses: what comes to them later is compared with that.
+  std::erase_if(expected_, [&](const auto& e) {
+    return e.first.first == space && allocation.range().overlaps({{e.first.second}, e.second.size() * kDeviceChunk});
+  });
   entries_[{source, allocation.id}] = std::move(entry);
   return {};
 }

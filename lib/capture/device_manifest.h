@@ -14,7 +14,7 @@ Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source,
 Result<std::vector<device::ChunkHash>> read_device_hashes(const store::ImageReader& image, const store::DeviceAllocation& allocation);
 
 /// What the parent image has of these allocations: for captures into an image with that parent, of a process with the same
-/// memory space. Chunks that the parent only makes again are not counted.
+/// memory space. Allocations of which the parent makes parts again are left out.
 Result<void> expect_parent(ChunkMap& map, const store::ImageReader& parent, const store::DeviceMemory& memory);
 
 }  // namespace ckpt::capture

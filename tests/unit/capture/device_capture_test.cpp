@@ -256,6 +256,40 @@ TEST_CASE("device capture: what a process tells of its memory is judged") {
   refused(Code::kAnswerNo, [](auto& all) { all[1].address = all[0].address + kDeviceChunk; });
 }
 
+TEST_CASE("device delta: an allocation in the place of one that was copied ahead is not taken for what the parent has there") {
+  World world;
+  LyingTarget target(1, world.gpus, kernels());
+  target.lie = [](auto&) {};
+  const Allocation old = *target.allocate(4 * kDeviceChunk);
+  REQUIRE(target.launch(0, fill(old.range(), 3)));
+  MemorySink first;
+  std::vector<ChunkHash> hashes;
+  {
+    DeviceCapture capture({{&target, 3}}, world.device_list(), first, small_options());
+    auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+    REQUIRE(capture.delta());
+    hashes = capture.map().regions().front()->image;
+  }
+  MemorySink second(first.last_words);
+  DeviceCapture capture({{&target, 3}}, world.device_list(), second, small_options());
+  capture.map().expect(3, old.range(), hashes);
+  REQUIRE(target.launch(0, fill(old.range(), 4)));
+  REQUIRE(target.synchronize());
+  REQUIRE(capture.round());
+  REQUIRE(target.free(old.id));
+  const Allocation fresh = *target.allocate(4 * kDeviceChunk);
+  REQUIRE(target.launch(0, fill(fresh.range(), 3)));  // what the parent has, at the same address as a driver would give it again
+  target.lie = [&](auto& all) { all[0].address = old.address; };
+  auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+  auto pass = capture.delta();
+  REQUIRE_MESSAGE(pass, why(pass));
+  const Bytes now = target.peek(fresh.range());
+  for (uint64_t i = 0; i < 4; ++i) {
+    const auto at = now.begin() + static_cast<ptrdiff_t>(i * kDeviceChunk);
+    CHECK(second.last_words[{3, part(old, i, 1).start.value}] == Bytes(at, at + static_cast<ptrdiff_t>(kDeviceChunk)));
+  }
+}
+
 TEST_CASE("device delta: what the image has already can be said when the gates are open again") {
   World world;
   const Allocation a = world.allocate(20);
