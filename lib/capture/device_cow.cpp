@@ -56,10 +56,6 @@ Result<DeviceCapture::Chosen> DeviceCapture::copy_first(Snapshot& out) {
 
 /// Takes chunks from what was set aside; those that are not there as they were at t1.
 Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, uint64_t& from_saved) {
-  struct Source {
-    device::SavedRange saved;
-    std::unique_ptr<device::Buffer> import;
-  };
   DevicePass pass;
   for (size_t source = 0; source < map_.sources().size(); ++source) {
     Chosen here = chosen;
@@ -67,8 +63,8 @@ Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, ui
     if (here.empty()) continue;
     device::Target& target = *map_.sources()[source].target;
     CKPT_TRY_ASSIGN(device::SavedTable table, target.saved(options_.staging.timeout_us));
-    std::map<uint64_t, std::unique_ptr<device::Buffer>> imports;
     for (device::Device* device : map_.devices()) {
+      std::map<uint64_t, std::unique_ptr<device::Buffer>> imports;
       Chosen found;
       std::vector<Address> from;
       for (const ChunkRef& ref : here) {
@@ -83,7 +79,10 @@ Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, ui
         found.push_back(ref);
         from.push_back(import->range().start + save->offset + (range.start - save->original.start));
       }
-      CKPT_TRY(copy(*device, found, from, Word::kAhead, pass));
+      if (found.empty()) continue;
+      Result<void> copied = copy(*device, found, from, Word::kAhead, pass);
+      for (auto& [buffer, import] : imports) rings_.at(device->properties().uuid)->retire(std::move(import));
+      CKPT_TRY(std::move(copied));
     }
   }
   ++rounds_;

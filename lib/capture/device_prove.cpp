@@ -42,6 +42,13 @@ bool hidden_write(DeviceCapture& capture, size_t source, const std::vector<Launc
 class Aside {
  public:
   Aside(DeviceCapture& capture, uint64_t budget) : capture_(capture), budget_(budget) {}
+  Aside(const Aside&) = delete;
+  Aside& operator=(const Aside&) = delete;
+  ~Aside() {
+    for (Place& place : places_) {
+      if (auto ring = capture_.ring(*place.device)) (*ring)->retire(std::move(place.buffer));
+    }
+  }
   /// kNoRoom: the budget, or the device.
   Result<void> take(const std::vector<ChunkRef>& chunks) {
     for (device::Device* device : capture_.map().devices()) {
@@ -51,13 +58,13 @@ class Aside {
       }
       if (place.chunks.empty()) continue;
       const uint64_t size = place.chunks.size() * kDeviceChunk;
-      if (size + kDeviceChunk > budget_) return fail(Code::kNoRoom, "", "more than the budget would be set aside");
+      if (size > budget_) return fail(Code::kNoRoom, "", "more than the budget would be set aside");
+      CKPT_TRY_ASSIGN(StagingRing * ring, capture_.ring(*device));
       CKPT_TRY_ASSIGN(place.buffer, device->allocate(size));
       std::vector<StagingRing::Move> moves = place.moves();
       for (auto& move : moves) std::swap(move.to, move.from);
-      CKPT_TRY_ASSIGN(StagingRing * ring, capture_.ring(*device));
-      CKPT_TRY(ring->within_device(moves, kDeviceChunk));
       places_.push_back(std::move(place));
+      CKPT_TRY(ring->within_device(moves, kDeviceChunk));
     }
     return {};
   }

@@ -36,8 +36,6 @@ Result<std::unique_ptr<StagingRing>> StagingRing::create(device::Device& device,
   return out;
 }
 
-uint64_t StagingRing::pinned_bytes() const { return blocks_.size() * (options_.block_bytes + kHashBytes) + kHashRoom; }
-
 std::span<ChunkHash> StagingRing::hashes(Block& block, size_t count) {
   return {reinterpret_cast<ChunkHash*>(block.host->bytes().data() + options_.block_bytes), count};
 }
@@ -57,6 +55,11 @@ void StagingRing::give_back(Block& block, bool failed) {
   block.free = true;
   failed_ = failed_ || failed;
   changed_.notify_all();
+}
+
+void StagingRing::retire(std::unique_ptr<device::Buffer> memory) {
+  auto done = stream_->synchronize(0);
+  if (!done && done.error().code == Code::kBusy) retired_.push_back(std::move(memory));
 }
 
 void StagingRing::settle() {
@@ -95,12 +98,13 @@ Result<void> StagingRing::take_all(std::span<const Address> chunks, uint64_t chu
     const bool going = pool.submit([this, block, at, part, chunk, &take]() -> Result<void> {
       trace::Span span("device block");
       span.bytes(part.size() * chunk);
-      Result<void> result = block->ready->wait(options_.timeout_us);
-      for (size_t i = 0; result && i < part.size(); ++i) {
-        result = take(at + i, block->host->bytes().subspan(i * chunk, chunk), hashes(*block, part.size())[i]);
+      Taken taken{*this, *block};
+      CKPT_TRY(block->ready->wait(options_.timeout_us));
+      for (size_t i = 0; i < part.size(); ++i) {
+        CKPT_TRY(take(at + i, block->host->bytes().subspan(i * chunk, chunk), hashes(*block, part.size())[i]));
       }
-      give_back(*block, !result);
-      return result;
+      taken.failed = false;
+      return {};
     });
     if (!going) break;
   }
@@ -158,7 +162,6 @@ Result<std::vector<ChunkHash>> StagingRing::hash(std::span<const Range> ranges, 
   for (const Range& range : ranges) {
     for (uint64_t at = 0; result && at < range.size;) {
       if (used == room.size()) result = flush();
-      if (result) result = check_cancel();
       if (!result) break;
       const size_t count = std::min<size_t>((range.size - at) / chunk, room.size() - used);
       result = stream_->hash({range.start + at, count * chunk}, chunk, room.subspan(used, count));

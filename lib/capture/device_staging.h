@@ -21,7 +21,8 @@ struct StagingOptions {
   unsigned blocks = 8;
   unsigned workers = 0;  ///< that take what was copied; 0: one a core
   uint64_t timeout_us = 60'000'000;  ///< for one block
-  const Cancel* cancel = nullptr;
+  const Cancel* cancel = nullptr;  ///< looked at before each block; null: none. Hashing and copies inside the device, of
+                                   ///< milliseconds a GiB, are not broken off
 };
 
 class StagingRing {
@@ -30,7 +31,8 @@ class StagingRing {
   static Result<std::unique_ptr<StagingRing>> create(device::Device& device, const StagingOptions& options);
 
   /// Copies the chunks at these addresses (ckpt's own) to the host. `take(i, bytes, hash)` gets chunk i and the hash of
-  /// exactly these bytes, on several threads; the bytes are borrowed. Returns after the last.
+  /// exactly these bytes, on several threads; the bytes are borrowed. Returns after the last. kBusy: a block was not there within
+  /// the time, and the device may still be at work on the chunks (`retire`).
   using Take = std::function<Result<void>(size_t index, ByteSpan bytes, const device::ChunkHash& hash)>;
   Result<void> to_host(std::span<const device::Address> chunks, uint64_t chunk, const Take& take);
 
@@ -49,7 +51,8 @@ class StagingRing {
   /// Zeros; done when it returns.
   Result<void> clear(std::span<const device::Address> chunks, uint64_t chunk);
 
-  uint64_t pinned_bytes() const;
+  /// Frees memory that a copy of this ring's was to or from: at once, or with the ring where work is still going on there.
+  void retire(std::unique_ptr<device::Buffer> memory);
 
  private:
   struct Block {
@@ -57,6 +60,13 @@ class StagingRing {
     std::unique_ptr<device::Buffer> staging;   ///< null: no room
     std::unique_ptr<device::Event> ready;
     bool free = true;
+  };
+  /// A worker's turn with a block; however it ends, the block is given back.
+  struct Taken {
+    StagingRing& ring;
+    Block& block;
+    bool failed = true;
+    ~Taken() { ring.give_back(block, failed); }
   };
   explicit StagingRing(const StagingOptions& options) : options_(options) {}
   Block* next_free();
@@ -70,6 +80,7 @@ class StagingRing {
 
   StagingOptions options_;
   std::vector<Block> blocks_;
+  std::vector<std::unique_ptr<device::Buffer>> retired_;
   std::unique_ptr<device::HostBuffer> hash_room_;  ///< of passes that only hash
   std::mutex mutex_;
   std::condition_variable changed_;

@@ -167,6 +167,7 @@ void EmulatedQueue::run() {
       lock.unlock();
       const uint32_t most = gpu_->options().max_delay_us;
       if (most != 0 && rng_() % 3 == 0) std::this_thread::sleep_for(std::chrono::microseconds(rng_() % most));
+      if (const uint32_t us = gpu_->slower_by_us(); us != 0) std::this_thread::sleep_for(std::chrono::microseconds(us));
       Result<void> result = gpu_->lost() ? fail(Code::kIo, "", "the device is lost") : Result<void>();
       Result<void> own = work();  // runs all the same: it may have to tell somebody that it is over
       if (result) result = std::move(own);

@@ -85,6 +85,9 @@ class EmulatedGpu : public std::enable_shared_from_this<EmulatedGpu> {
   uint64_t peak_pinned_bytes() const { return peak_pinned_; }
   bool lost() const { return lost_; }
   void lose() { lost_ = true; }
+  /// From now on every piece of work takes so much longer.
+  void slow_down(uint32_t us) { slower_by_us_ = us; }
+  uint32_t slower_by_us() const { return slower_by_us_; }
   /// A call begins: fails if that is injected, or the device is lost. `dies`: what kTargetDies does.
   Result<void> enter(const char* call, const std::function<void()>& dies = {});
 
@@ -100,6 +103,7 @@ class EmulatedGpu : public std::enable_shared_from_this<EmulatedGpu> {
   Options options_;
   Properties properties_;
   std::atomic<bool> lost_{false};
+  std::atomic<uint32_t> slower_by_us_{0};
   std::atomic<uint64_t> used_{0}, peak_{0}, pinned_{0}, peak_pinned_{0};
   mutable std::mutex mutex_;
   std::map<uint64_t, std::weak_ptr<EmulatedMemory>> by_inode_;

@@ -330,6 +330,71 @@ TEST_CASE("device staging: pinned memory is that of the ring, whatever is copied
   CHECK(world.gpus[0]->used_bytes() == a.size);
 }
 
+namespace {
+
+/// An image whose memory is full: what it throws must not be lost.
+class ThrowingSink final : public MemorySink {
+ public:
+  Result<void> ahead(int, Address, ByteSpan, unsigned) override { throw std::bad_alloc(); }
+};
+
+/// A target whose device becomes slow once it has been asked for what was set aside.
+class SlowedTarget final : public EmulatedTarget {
+ public:
+  SlowedTarget(World& world) : EmulatedTarget(1, world.gpus, kernels()), gpu_(world.gpus[0]) {}
+  std::function<void()> meanwhile;
+  Result<SavedTable> saved(uint64_t timeout_us) override {
+    auto out = EmulatedTarget::saved(timeout_us);
+    gpu_->slow_down(30'000);
+    return out;
+  }
+  Result<void> open_gate() override {
+    CKPT_TRY(EmulatedTarget::open_gate());
+    if (meanwhile) meanwhile();
+    return {};
+  }
+
+ private:
+  std::shared_ptr<EmulatedGpu> gpu_;
+};
+
+}  // namespace
+
+TEST_CASE("device staging: an exception in whoever takes what was copied is an error, and nobody waits for its blocks") {
+  World world;
+  const Allocation a = world.allocate(60);
+  REQUIRE(world.target().launch(0, fill(a.range(), 5)));
+  REQUIRE(world.target().synchronize());
+  ThrowingSink sink;
+  DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
+  auto round = capture.round();
+  REQUIRE_FALSE(round);
+  CHECK(round.error().code == Code::kNoRoom);
+}
+
+TEST_CASE("device snapshot: what was set aside is not freed while it is being copied from, however long that takes") {
+  World world(1, 0);
+  {
+    SlowedTarget target(world);
+    const Allocation a = *target.allocate(40 * kDeviceChunk);
+    REQUIRE(target.launch(0, fill(a.range(), 5)));
+    target.meanwhile = [&] {
+      REQUIRE(target.launch(0, fill(a.range(), 6)));
+      REQUIRE(target.synchronize());
+    };
+    MemorySink sink;
+    DeviceOptions options = small_options();
+    options.staging.timeout_us = 10'000;
+    DeviceCapture capture({{&target, 3}}, world.device_list(), sink, options);
+    auto shot = capture.snapshot({}, {});
+    REQUIRE_FALSE(shot);
+    CHECK(shot.error().code == Code::kBusy);
+    CHECK(target.cow_bytes() == 0);
+  }
+  world.check_sound();
+  CHECK(world.gpus[0]->used_bytes() == 0);
+}
+
 TEST_CASE("device staging: a device without room gathers into host memory") {
   World world(1, 1, 1, 16 * kDeviceChunk);
   const Allocation a = world.allocate(16);

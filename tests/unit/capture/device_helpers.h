@@ -114,7 +114,7 @@ inline Content peek_all(const World& world, const std::vector<std::vector<Alloca
 }
 
 /// An image in memory, with the rules of the real one.
-class MemorySink final : public DeviceSink, public DeviceContent {
+class MemorySink : public DeviceSink, public DeviceContent {
  public:
   explicit MemorySink(Content parent = {}) : ahead_(std::move(parent)) {}
   Content last_words;

@@ -329,3 +329,72 @@ TEST_CASE("replay: whatever call fails, the process has its memory") {
     }
   }
 }
+
+namespace {
+
+/// A target of one allocation that `step` makes from another; a test does something when the log is asked for.
+class HookedTarget final : public EmulatedTarget {
+ public:
+  HookedTarget(World& world) : EmulatedTarget(1, world.gpus, kernels()) {}
+  std::function<void()> at_recorded, at_replay;
+  int ended = 0;
+  Result<std::vector<Launch>> recorded() override {
+    if (at_recorded) at_recorded();
+    return EmulatedTarget::recorded();
+  }
+  Result<void> replay(const Launch& launch) override {
+    if (at_replay) at_replay();
+    return EmulatedTarget::replay(launch);
+  }
+  Result<void> end_recording() override {
+    ++ended;
+    return EmulatedTarget::end_recording();
+  }
+};
+
+}  // namespace
+
+TEST_CASE("replay: what was set aside is not freed while it is being copied to, however long that takes") {
+  World world(1, 0, 1, 64 << 20, 0);
+  {
+    HookedTarget target(world);
+    target.at_recorded = [&] { world.gpus[0]->slow_down(30'000); };
+    const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk);
+    MemorySink sink;
+    DeviceOptions slow = options();
+    slow.staging.timeout_us = 10'000;
+    DeviceCapture capture({{&target, 3}}, world.device_list(), sink, slow);
+    REQUIRE(capture.begin_recording(100));
+    REQUIRE(target.launch(0, step(a.range(), b.range())));
+    auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+    REQUIRE(stop);
+    auto delta = delta_with_replay(capture, DeltaMode::kRecompute, slow);
+    REQUIRE_FALSE(delta);
+    CHECK(delta.error().code == Code::kBusy);
+  }
+  world.check_sound();
+}
+
+TEST_CASE("replay: who breaks off during the attempt is told so, and the memory is as it was") {
+  World world(1, 0, 1, 64 << 20, 0);
+  HookedTarget target(world);
+  Cancel cancel;
+  target.at_replay = [&] { cancel.request(); };
+  const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk), c = *target.allocate(kDeviceChunk);
+  MemorySink sink;
+  DeviceOptions opts = options();
+  opts.staging.cancel = &cancel;
+  DeviceCapture capture({{&target, 3}}, world.device_list(), sink, opts);
+  REQUIRE(capture.begin_recording(100));
+  REQUIRE(target.launch(0, step(a.range(), b.range())));
+  KernelCall alone = fill(c.range(), 8);
+  alone.replayable = false;
+  REQUIRE(target.launch(0, alone));
+  auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+  REQUIRE(stop);
+  const Bytes before = target.peek(b.range());
+  auto delta = delta_with_replay(capture, DeltaMode::kRecompute, opts);
+  REQUIRE_FALSE(delta);
+  CHECK(delta.error().code == Code::kInterrupted);
+  CHECK(target.peek(b.range()) == before);
+}
