@@ -3,17 +3,10 @@
 // every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the machine's own driver.)
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <signal.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <chrono>
 #include <cstring>
 #include <filesystem>
-#include <fstream>
 #include <map>
-#include <thread>
 
 #include "lib/capture/device_capture.h"
 #include "lib/capture/device_fill.h"
@@ -22,6 +15,7 @@
 #include "plugins/cuda/agent_client.h"
 #include "plugins/cuda/cuda_device.h"
 #include "plugins/cuda/kernel_image.h"
+#include "tests/device/training.h"
 
 using namespace ckpt;
 using namespace ckpt::capture;
@@ -42,17 +36,6 @@ T must(Result<T> result) {
 }
 void must(Result<void> result) { REQUIRE_MESSAGE(result, result.error().text()); }
 
-template <class F>
-bool within(int seconds, const F& condition) {
-  for (int i = 0; i < seconds * 100 && !condition(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  return condition();
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
-
 struct Place {
   fs::path path;
   Place() {
@@ -66,36 +49,6 @@ struct Place {
   ~Place() {
     std::error_code ec;
     fs::remove_all(path, ec);
-  }
-};
-
-/// The training loop of tests/device/programs under `ckpt run`.
-struct Training {
-  fs::path folder;
-  int pid = -1;
-  explicit Training(const fs::path& where) : folder(where / "work") {
-    fs::create_directories(folder);
-    pid = ::fork();
-    if (pid == 0) {
-      const int null = ::open("/dev/null", O_RDWR), log = ::open((where / "log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-      ::dup2(null, 0), ::dup2(log, 1), ::dup2(log, 2);
-      ::close_range(3, ~0u, 0);
-      ::execl(CKPT_BINARY, CKPT_BINARY, "run", "--", CKPT_TRAIN, folder.c_str(), "1048576", nullptr);
-      ::_exit(127);
-    }
-    REQUIRE(within(60, [&] { return fs::exists(folder / "ready"); }));
-  }
-  ~Training() {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
-  Training(const Training&) = delete;
-  /// Its own verdict.
-  std::string result() {
-    std::ofstream(folder / "check.staged") << "0\n";
-    fs::rename(folder / "check.staged", folder / "check");  // whole, or not there
-    CHECK(within(120, [&] { return fs::exists(folder / "result"); }));
-    return text_of(folder / "result");
   }
 };
 

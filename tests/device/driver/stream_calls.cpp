@@ -73,40 +73,20 @@ CUresult cuStreamQuery(CUstream handle) {
   return stream->progress->reached(stream->submitted) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }
 
-CUresult cuStreamGetCtx(CUstream handle, CUcontext* context) {
-  CKPT_STANDIN_ENTER();
-  STREAM(handle);
-  *context = reinterpret_cast<CUcontext>(stream->context);
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetFlags(CUstream handle, unsigned* flags) {
-  CKPT_STANDIN_ENTER();
-  STREAM(handle);
-  *flags = stream->flags;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetPriority(CUstream handle, int* priority) {
-  CKPT_STANDIN_ENTER();
-  STREAM(handle);
-  *priority = stream->priority;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetId(CUstream handle, unsigned long long* id) {
-  CKPT_STANDIN_ENTER();
-  STREAM(handle);
-  *id = stream->id;
-  return CUDA_SUCCESS;
-}
-
-CUresult cuStreamGetDevice(CUstream handle, CUdevice* device) {
-  CKPT_STANDIN_ENTER();
-  STREAM(handle);
-  *device = stream->context->device;
-  return CUDA_SUCCESS;
-}
+// A call that tells one thing about a stream.
+#define TELL(call, type, thing)               \
+  CUresult call(CUstream handle, type* out) { \
+    CKPT_STANDIN_ENTER();                     \
+    STREAM(handle);                           \
+    *out = thing;                             \
+    return CUDA_SUCCESS;                      \
+  }
+TELL(cuStreamGetCtx, CUcontext, reinterpret_cast<CUcontext>(stream->context))
+TELL(cuStreamGetFlags, unsigned, stream->flags)
+TELL(cuStreamGetPriority, int, stream->priority)
+TELL(cuStreamGetId, unsigned long long, stream->id)
+TELL(cuStreamGetDevice, CUdevice, stream->context->device)
+#undef TELL
 
 CUresult cuStreamAddCallback(CUstream handle, CUstreamCallback callback, void* user_data, unsigned flags) {
   CKPT_STANDIN_ENTER();

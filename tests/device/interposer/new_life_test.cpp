@@ -2,49 +2,23 @@
 // the agent, which finds itself in a new life.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
-#include <fcntl.h>
-#include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <fstream>
 #include <map>
 #include <string>
-#include <thread>
 
-#include "plugins/cuda/agent_client.h"
 #include "plugins/cuda/driver_api.h"
+#include "tests/device/interposer/puppet_process.h"
+#include "tests/device/training.h"
 
 using namespace ckpt;
 using cuda::AgentTarget;
 namespace fs = std::filesystem;
 
 namespace {
-
-constexpr uint64_t kSecond = 1'000'000;
-
-#define DONE(expression)                                                      \
-  do {                                                                        \
-    auto&& done_ = (expression);                                              \
-    REQUIRE_MESSAGE(done_, #expression << ": " << (done_ ? "" : done_.error().text())); \
-  } while (0)
-
-template <class F>
-bool within(int seconds, const F& condition) {
-  for (int i = 0; i < seconds * 100; ++i) {
-    if (condition()) return true;
-    std::this_thread::sleep_for(std::chrono::milliseconds(10));
-  }
-  return condition();
-}
-
-std::string text_of(const fs::path& path) {
-  std::ifstream in(path);
-  return {std::istreambuf_iterator<char>(in), {}};
-}
 
 /// The driver's calls about processes, made by this one.
 struct Checkpoints {
@@ -67,32 +41,6 @@ struct Checkpoints {
     REQUIRE(call("cuCheckpointProcessRestore", pid, &restore) == 0);
     REQUIRE(call("cuCheckpointProcessUnlock", pid, &unlock) == 0);
   }
-};
-
-/// The training loop of tests/device/programs, which checks every one of its losses at the end.
-struct Training {
-  fs::path folder;
-  int pid = -1;
-  explicit Training(const fs::path& where) : folder(where / "work") {
-    fs::create_directories(folder);
-    pid = ::fork();
-    if (pid == 0) {
-      ::setsid();
-      const int null = ::open("/dev/null", O_RDWR), log = ::open((where / "log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
-      ::dup2(null, 0);
-      ::dup2(log, 1);
-      ::dup2(log, 2);
-      ::close_range(3, ~0u, 0);  // whatever the caller of this test has open
-      ::execl(CKPT_BINARY, CKPT_BINARY, "run", "--", CKPT_TRAIN, folder.c_str(), "1048576", nullptr);
-      ::_exit(127);
-    }
-    REQUIRE(within(60, [&] { return fs::exists(folder / "ready"); }));
-  }
-  ~Training() {
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-  }
-  Training(const Training&) = delete;
 };
 
 int ckpt_does(const std::string& arguments) { return std::system((std::string(CKPT_BINARY) + " " + arguments + "").c_str()); }
@@ -145,10 +93,7 @@ TEST_CASE("parked, dumped, killed, restored, attached: the training goes on to t
     CHECK(about->released == 2);
     for (const auto& [id, fd] : parked) DONE((*again)->attach(id, fd.get()));
     DONE((*again)->open_gate());
-    std::ofstream(training.folder / "check.staged") << "0";
-    fs::rename(training.folder / "check.staged", training.folder / "check");  // whole, or not there
-    CHECK(within(60, [&] { return fs::exists(training.folder / "result"); }));
-    const std::string verdict = text_of(training.folder / "result");
+    const std::string verdict = training.result();
     CHECK_MESSAGE(verdict.starts_with("pass"), verdict << text_of(place / "log"));
   }
   fs::remove_all(place);

@@ -1,5 +1,5 @@
 // A program with device memory that does what it is told, a line of stdin at a time, and answers with one line: "ok ..." or
-// "no ...". The test of the interposer (interposer_test.cpp) looks at it from outside meanwhile.
+// "no ...". The tests of the interposer (puppet_process.h) look at it from outside meanwhile.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>

@@ -1,0 +1,158 @@
+// Clients of the agent in a program under `ckpt run`: those that go away, hold, talk nonsense, find nobody.
+#include <doctest/doctest.h>
+#include <poll.h>
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "plugins/cuda/agent_address.h"
+#include "tests/device/interposer/puppet_process.h"
+
+using namespace ckpt;
+using cuda::AgentTarget;
+
+TEST_CASE("a client that is gone leaves the program as it was") {
+  for (int step = 0; step < 6; ++step) {
+    CAPTURE(step);
+    Puppet puppet;
+    const uint64_t at = puppet.number("alloc 4194304");
+    CHECK(puppet.ask("write 0 21") == "ok");
+    CHECK(puppet.ask("hammer 2") == "ok");
+    // kill -9 of a process of its own, as it is for a ckpt.
+    const pid_t client = ::fork();
+    if (client == 0) {
+      auto agent = AgentTarget::connect(puppet.pid(), 5 * kSecond);
+      if (!agent) ::_exit(1);
+      AgentTarget& a = **agent;
+      uint64_t id = 0;
+      for (const device::Allocation& one : a.allocations().value()) {
+        if (one.address.value == at) id = one.id;
+      }
+      bool done = true;
+      if (step >= 1) done = done && a.close_gate(5 * kSecond);
+      if (step >= 2) done = done && a.drain(5 * kSecond);
+      if (step == 3) done = done && a.begin_cow(64 * kMiB) && a.open_gate();
+      if (step >= 4) done = done && a.release(id);
+      if (step == 5) done = done && a.attach(id, -1);
+      ::kill(::getpid(), done ? SIGKILL : SIGTERM);
+    }
+    int status = 0;
+    ::waitpid(client, &status, 0);
+    REQUIRE(WIFSIGNALED(status));
+    CHECK(WTERMSIG(status) == SIGKILL);
+    CHECK(puppet.ask("check 0 21") == "ok");
+    CHECK(puppet.ask("halt").starts_with("ok"));
+    auto again = puppet.agent();
+    auto about = again->hello();
+    REQUIRE(about);
+    CHECK(about->gate_closed == 0);
+    CHECK(about->released == 0);
+  }
+}
+
+TEST_CASE("memory that is nowhere keeps the gate closed until a client brings it") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 31") == "ok");
+  UniqueFd parked;
+  uint64_t id = 0;
+  {
+    auto agent = puppet.agent();
+    id = allocation_at(*agent, at).id;
+    stop_and_take(*agent);
+    auto fd = agent->export_allocation(id);
+    REQUIRE(fd);
+    parked = std::move(*fd);
+    DONE(agent->release(id));
+    DONE(agent->forget());
+  }
+  puppet.say("check 0 31");
+  auto agent = puppet.agent();
+  auto about = agent->hello();
+  REQUIRE(about);
+  CHECK(about->gate_closed == 1);
+  CHECK(about->released == 1);
+  DONE(agent->attach(id, parked.get()));
+  DONE(agent->open_gate());
+  CHECK(puppet.answer() == "ok");
+}
+
+TEST_CASE("a held target has no socket, and listens again when its lease is up") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 41") == "ok");
+  auto agent = puppet.agent();
+  const uint64_t id = allocation_at(*agent, at).id;
+  stop_and_take(*agent);
+  auto parked = agent->export_allocation(id);
+  REQUIRE(parked);
+  DONE(agent->release(id));
+  DONE(agent->hold(kSecond / 2));
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(puppet.pid()) + "/fd")) {
+    std::error_code error;
+    CHECK(std::filesystem::read_symlink(entry.path(), error).string().find("socket:") == std::string::npos);
+  }
+  CHECK(agent->hello().error().code == Code::kNotFound);
+  CHECK(AgentTarget::connect(puppet.pid(), 0).error().code == Code::kNotFound);
+  Result<std::unique_ptr<AgentTarget>> again = fail(Code::kBug, "", "");
+  for (int i = 0; i < 500 && !again; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    again = AgentTarget::connect(puppet.pid(), kSecond);
+  }
+  REQUIRE(again);
+  CHECK((*again)->hello().value().gate_closed == 1);
+  DONE((*again)->attach(id, parked->get()));
+  DONE((*again)->open_gate());
+  CHECK(puppet.ask("check 0 41") == "ok");
+}
+
+TEST_CASE("sockets in a folder of the user's own") {
+  char folder[] = "/tmp/ckpt-run-XXXXXX";
+  REQUIRE(::mkdtemp(folder) != nullptr);
+  {
+    Puppet puppet({std::string("CKPT_RUN_DIR=") + folder});
+    auto agent = puppet.agent();
+    CHECK(agent->hello().value().pid == puppet.pid());
+    CHECK(std::filesystem::exists(std::string(folder) + "/agent-" + std::to_string(puppet.pid())));
+  }
+  std::filesystem::remove_all(folder);
+}
+
+TEST_CASE("a client that talks nonsense is refused, and the program does not notice") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 5") == "ok");
+  using ckpt::agent::Message;
+  for (int round = 0; round < 200; ++round) {
+    auto socket = cuda::connect_to_agent(puppet.pid());
+    REQUIRE(socket);
+    std::string text(round % 90, static_cast<char>(round * 37));
+    Message message;
+    message.type = static_cast<ckpt::agent::Type>(round % 30);
+    if (round % 3 == 0) message.version = round;
+    if (round % 5 == 0) message.magic = round;
+    message.a = round % 2 == 0 ? UINT64_MAX : 1;
+    message.b = UINT64_MAX;
+    // A time that is asked for is kept to: not for ever.
+    if (message.type == ckpt::agent::Type::kCloseGate || message.type == ckpt::agent::Type::kHold) message.a = 1;
+    std::string whole(reinterpret_cast<const char*>(&message), sizeof message);
+    whole += text;
+    if (round % 7 == 0) whole.resize(round % sizeof message);
+    (void)!::send(socket->get(), whole.data(), whole.size(), MSG_NOSIGNAL);
+    if (round % 4 != 0) {
+      pollfd what = {socket->get(), POLLIN, 0};
+      ::poll(&what, 1, whole.empty() ? 0 : 2000);
+    }
+  }
+  CHECK(puppet.ask("check 0 5") == "ok");
+  auto agent = puppet.agent();
+  CHECK(agent->hello().value().gate_closed == 0);
+}
+
+TEST_CASE("who is not under ckpt run has no agent") {
+  CHECK(AgentTarget::connect(::getpid(), 0).error().code == Code::kNotFound);
+  CHECK(AgentTarget::connect(0x7ffffff0, 0).error().code == Code::kNotFound);
+}

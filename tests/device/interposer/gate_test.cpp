@@ -1,0 +1,103 @@
+// The gate of a program under `ckpt run`, closed and opened from outside while the program works.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "tests/device/interposer/puppet_process.h"
+
+using namespace ckpt;
+
+TEST_CASE("nothing passes a closed gate, and all of it does afterwards") {
+  Puppet puppet;
+  bool membarrier = true;
+  SUBCASE("with membarrier") {}
+  SUBCASE("without") { membarrier = false; }
+  if (!membarrier && puppet.ask("forbid-membarrier") != "ok") return;
+  CHECK(puppet.ask("hammer 4") == "ok");
+  auto agent = puppet.agent();
+  auto all = agent->allocations();
+  REQUIRE(all);
+  uint64_t counters = 0;
+  for (const device::Allocation& a : *all) {
+    if (a.kind == device::MemoryKind::kOwned) counters = a.id;
+  }
+  auto fd = agent->export_allocation(counters);
+  REQUIRE(fd);
+  const View view(*fd);
+  auto sum = [&] {
+    uint64_t total = 0;
+    for (int i = 0; i < 4; ++i) total += view.data[8 * i];
+    return total;
+  };
+  uint64_t before = 0;
+  for (int round = 0; round < 10; ++round) {
+    stop_and_take(*agent);
+    const uint64_t stopped = sum();
+    CHECK(stopped >= before);
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(sum() == stopped);
+    before = stopped;
+    DONE(agent->open_gate());
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  CHECK(puppet.number("halt") > before);
+}
+
+TEST_CASE("a kernel without end: draining gives up in time, the gate opens") {
+  Puppet puppet;
+  CHECK(puppet.ask("spin") == "ok");
+  auto agent = puppet.agent();
+  DONE(agent->close_gate(5 * kSecond));
+  auto drained = agent->drain(kSecond / 10);
+  REQUIRE(!drained);
+  CHECK(drained.error().code == Code::kBusy);
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("unspin") == "ok");
+  stop_and_take(*agent);
+  DONE(agent->open_gate());
+}
+
+TEST_CASE("a thread that waits inside: closing gives up in time, the gate opens") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(at != 0);
+  CHECK(puppet.ask("spin") == "ok");
+  puppet.say("free 0");  // waits for the kernel, in the gate
+  auto agent = puppet.agent();
+  Result<void> closed;
+  for (int i = 0; i < 100; ++i) {
+    closed = agent->close_gate(kSecond / 10);
+    if (!closed) break;
+    DONE(agent->open_gate());
+  }
+  REQUIRE(!closed);
+  CHECK(closed.error().code == Code::kBusy);
+  CHECK(agent->hello().value().gate_closed == 0);
+}
+
+TEST_CASE("a capture goes on undisturbed: the gate closes when it has ended") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("graph 0") == "ok");
+  CHECK(puppet.ask("begin-capture") == "ok");
+  auto agent = puppet.agent();
+  auto closed = agent->close_gate(kSecond / 10);
+  REQUIRE(!closed);
+  CHECK(closed.error().code == Code::kBusy);
+  CHECK(agent->hello().value().captures == 1);
+  CHECK(puppet.ask("end-capture") == "ok");
+  stop_and_take(*agent);
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("graph 0") == "ok");
+}
+
+TEST_CASE("threads that come and go while the gate closes and opens") {
+  Puppet puppet;
+  auto agent = puppet.agent();
+  puppet.say("churn 300");
+  for (int i = 0; i < 50; ++i) {
+    stop_and_take(*agent);
+    DONE(agent->open_gate());
+  }
+  CHECK(puppet.answer() == "ok");
+}

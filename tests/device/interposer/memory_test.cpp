@@ -1,0 +1,156 @@
+// The memory of a program under `ckpt run`: listed, asked about, exported, taken away and put back.
+#include <doctest/doctest.h>
+
+#include "tests/device/interposer/puppet_process.h"
+
+using namespace ckpt;
+
+TEST_CASE("every allocation is listed, large device memory as owned") {
+  Puppet puppet;
+  const uint64_t large = puppet.number("alloc 5000000"), small = puppet.number("alloc 1000"), host = puppet.number("host 8192");
+  const uint64_t managed = puppet.number("managed 65536"), pool = puppet.number("pool 4194304");
+  CHECK(puppet.number("pitch 1000 4000") == 1024);
+  auto agent = puppet.agent();
+  CHECK(allocation_at(*agent, large).kind == device::MemoryKind::kOwned);
+  CHECK(allocation_at(*agent, large).size == 6 * kMiB);
+  CHECK(allocation_at(*agent, small).kind == device::MemoryKind::kNative);
+  CHECK(allocation_at(*agent, small).size == 1000);
+  CHECK(allocation_at(*agent, host).kind == device::MemoryKind::kPinned);
+  CHECK(allocation_at(*agent, managed).kind == device::MemoryKind::kNative);
+  CHECK(allocation_at(*agent, pool).kind == device::MemoryKind::kNative);
+  auto listing = agent->listing();
+  REQUIRE(listing);
+  for (const ckpt::agent::AllocationReply& entry : *listing) {
+    if (entry.address == managed) CHECK(entry.kind == ckpt::agent::Kind::kManaged);
+    if (entry.address == large) CHECK(entry.asked == 5000000);
+  }
+  CHECK(puppet.ask("free 0") == "ok");
+  CHECK(puppet.ask("free-twice 0") == "ok");
+  auto after = agent->allocations();
+  REQUIRE(after);
+  for (const device::Allocation& a : *after) CHECK(a.address.value != large);
+  auto uuid = agent->device_uuid(0);
+  REQUIRE(uuid);
+  CHECK(uuid->size() == 40);
+}
+
+TEST_CASE("queries about owned memory answer as for the driver's") {
+  Puppet puppet;
+  puppet.number("alloc 5000000");
+  CHECK(puppet.number("attributes 0") == 5000000);
+}
+
+TEST_CASE("owned memory is exported and read from another process") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 7") == "ok");
+  auto agent = puppet.agent();
+  auto fd = agent->export_allocation(allocation_at(*agent, at).id);
+  REQUIRE(fd);
+  CHECK(View(*fd).holds(7, 4 * kMiB));
+  auto none = agent->export_allocation(999999);
+  REQUIRE(!none);
+  CHECK(none.error().code == Code::kNotFound);
+  auto foreign = agent->export_allocation(allocation_at(*agent, puppet.number("alloc 100")).id);
+  REQUIRE(!foreign);
+  CHECK(foreign.error().code == Code::kUnsupported);
+}
+
+TEST_CASE("memory is taken away and comes back at its address, from where it was parked") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 8388608");
+  CHECK(puppet.ask("write 0 11") == "ok");
+  auto agent = puppet.agent();
+  const uint64_t id = allocation_at(*agent, at).id;
+  auto open_gate_only = agent->release(id);
+  CHECK(!open_gate_only);
+  stop_and_take(*agent);
+  auto parked = agent->export_allocation(id);
+  REQUIRE(parked);
+  DONE(agent->release(id));
+  CHECK(allocation_at(*agent, at).released);
+  auto too_early = agent->open_gate();
+  REQUIRE(!too_early);
+  CHECK(too_early.error().code == Code::kBusy);
+  CHECK(agent->export_allocation(id).error().code == Code::kBusy);
+  DONE(agent->forget());
+  DONE(agent->attach(id, parked->get()));
+  CHECK(!allocation_at(*agent, at).released);
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 0 11") == "ok");
+
+  // Fresh memory, filled from here.
+  stop_and_take(*agent);
+  DONE(agent->release(id));
+  DONE(agent->forget());
+  DONE(agent->attach(id, -1));
+  auto fresh = agent->export_allocation(id);
+  REQUIRE(fresh);
+  {
+    const View view(*fresh);
+    for (size_t i = 0; i < kMiB; ++i) view.data[i] = word_of(12, i);
+  }
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 0 12") == "ok");
+}
+
+TEST_CASE("memory that the program maps itself is owned piece by piece, its handles stay good") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("segment 4 4194304");
+  CHECK(puppet.ask("write 0 81") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  std::vector<std::pair<uint64_t, UniqueFd>> parked;
+  for (uint64_t piece = 0; piece < 4; ++piece) {
+    const device::Allocation a = allocation_at(*agent, at + piece * 4 * kMiB);
+    CHECK(a.kind == device::MemoryKind::kOwned);
+    CHECK(a.size == 4 * kMiB);
+    auto fd = agent->export_allocation(a.id);
+    REQUIRE(fd);
+    parked.emplace_back(a.id, std::move(*fd));
+    DONE(agent->release(a.id));
+  }
+  DONE(agent->forget());
+  for (const auto& [id, fd] : parked) DONE(agent->attach(id, fd.get()));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 0 81") == "ok");
+  CHECK(puppet.ask("write 0 82") == "ok");
+  CHECK(puppet.ask("check 0 82") == "ok");
+  // A pointer to one piece stands for its neighbours: a kernel takes them for one.
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(64 * kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 83") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->saved.size() == 4);
+  DONE(agent->end_cow());
+  CHECK(puppet.ask("share 2") == "ok");
+  CHECK(allocation_at(*agent, at + 8 * kMiB).kind == device::MemoryKind::kNative);
+  CHECK(allocation_at(*agent, at + 4 * kMiB).kind == device::MemoryKind::kOwned);
+  CHECK(puppet.ask("end-segment 0") == "ok");
+  auto after = agent->allocations();
+  REQUIRE(after);
+  for (const device::Allocation& a : *after) CHECK((a.address.value < at || a.address.value >= at + 16 * kMiB));
+}
+
+TEST_CASE("forks, and contexts that end with all their memory") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 5") == "ok");
+  CHECK(puppet.ask("fork") == "ok");
+  CHECK(puppet.ask("check 0 5") == "ok");
+  CHECK(puppet.ask("reset") == "ok");
+  auto agent = puppet.agent();
+  auto all = agent->allocations();
+  REQUIRE(all);
+  for (const device::Allocation& a : *all) CHECK(a.kind != device::MemoryKind::kOwned);
+}
+
+TEST_CASE("a device without room: the program sees what the driver says") {
+  Puppet puppet({"CKPT_STANDIN_CAPACITY=67108864"});
+  CHECK(puppet.ask("alloc 1073741824").find(" 2") != std::string::npos);
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 5") == "ok");
+  CHECK(puppet.ask("check 0 5") == "ok");
+}

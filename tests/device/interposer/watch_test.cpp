@@ -1,0 +1,118 @@
+// What is done with calls of a program under `ckpt run` before they pass: copy-on-write, filling, recording.
+#include <doctest/doctest.h>
+
+#include "tests/device/interposer/puppet_process.h"
+
+using namespace ckpt;
+
+TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free can change them") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304"), c = puppet.number("alloc 4194304");
+  for (int i = 0; i < 3; ++i) CHECK(puppet.ask("write " + std::to_string(i) + " 5" + std::to_string(i)) == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(256 * kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 99") == "ok");
+  CHECK(puppet.ask("fill 1 131072 100") == "ok");
+  CHECK(puppet.ask("free 2") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->missed.empty());
+  auto holds = [&](uint64_t address, uint64_t size, uint64_t seed, uint64_t first) {
+    for (const device::SavedRange& saved : table->saved) {
+      if (saved.original.start.value != address || saved.original.size != size) continue;
+      auto fd = agent->export_saved(saved.buffer);
+      REQUIRE(fd);
+      const View view(*fd);
+      for (size_t i = 0; i < size / 8; ++i) {
+        if (view.data[saved.offset / 8 + i] != word_of(seed, first / 8 + i)) return false;
+      }
+      return true;
+    }
+    return false;
+  };
+  CHECK(holds(a, 4 * kMiB, 50, 0));
+  CHECK(holds(b + 131072, 65536, 51, 131072));
+  CHECK(holds(c, 4 * kMiB, 52, 0));
+  DONE(agent->end_cow());
+  CHECK(puppet.ask("check 0 99") == "ok");
+}
+
+TEST_CASE("copy-on-write: what does not fit in the budget is told, and the program goes on") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(4 * kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 1") == "ok");
+  CHECK(puppet.ask("write 1 1") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  REQUIRE(table->saved.size() == 1);
+  CHECK(table->saved[0].original.start.value == a);
+  REQUIRE(table->missed.size() == 1);
+  CHECK(table->missed[0] == device::Range{{b}, 4 * kMiB});
+}
+
+TEST_CASE("a call that needs memory that is not filled waits for it; others do not") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 1 3") == "ok");
+  auto agent = puppet.agent();
+  const uint64_t id = allocation_at(*agent, a).id;
+  CHECK(b != a);
+  stop_and_take(*agent);
+  DONE(agent->begin_fill({id}));
+  auto fd = agent->export_allocation(id);
+  REQUIRE(fd);
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 1 3") == "ok");
+  CHECK(!agent->next_demand(0).value());
+  puppet.say("check 0 61");
+  auto demand = agent->next_demand(10 * kSecond);
+  REQUIRE(demand);
+  REQUIRE(*demand);
+  CHECK(**demand == std::vector<uint64_t>{id});
+  // The waiting call is not in the way of the gate.
+  stop_and_take(*agent);
+  {
+    const View view(*fd);
+    for (size_t i = 0; i < 4 * kMiB / 8; ++i) view.data[i] = word_of(61, i);
+  }
+  DONE(agent->filled(id));
+  DONE(agent->open_gate());
+  CHECK(puppet.answer() == "ok");
+}
+
+TEST_CASE("launches and fills are written down, and run again") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304");
+  puppet.number("alloc 4194304");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_recording(100));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 71") == "ok");
+  CHECK(puppet.ask("fill 1 0 4096") == "ok");
+  stop_and_take(*agent);
+  auto calls = agent->recorded();
+  REQUIRE(calls);
+  REQUIRE(calls->size() == 2);
+  CHECK((*calls)[0].writes == std::vector<device::Range>{{{a}, 4 * kMiB}});
+  CHECK((*calls)[0].replayable);
+  CHECK((*calls)[1].writes[0].size == 4096);
+  CHECK((*calls)[1].reads.empty());
+  DONE(agent->end_recording());
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 72") == "ok");
+  stop_and_take(*agent);
+  DONE(agent->replay((*calls)[0]));
+  DONE(agent->drain(5 * kSecond));
+  device::Launch wrong = (*calls)[0];
+  wrong.record.resize(wrong.record.size() - 1);
+  CHECK(!agent->replay(wrong));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("check 0 71") == "ok");
+}
