@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/socket.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -12,7 +11,9 @@
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "plugins/cuda/agent_address.h"
+#include "plugins/cuda/agent_message.h"
 #include "plugins/cuda/agent_replies.h"
+#include "plugins/cuda/uuid.h"
 
 namespace ckpt::cuda {
 
@@ -66,21 +67,7 @@ Result<std::unique_ptr<AgentTarget>> AgentTarget::connect(int pid, uint64_t time
 Result<void> AgentTarget::send(const Message& message, std::string_view payload, int fd) {
   if (!socket_) return fail(Code::kNotFound, subject(), "the conversation with its agent is over");
   if (payload.size() > agent::kMaxPayload) return fail(Code::kUsage, subject(), "too much for one request to its agent");
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec io[] = {{const_cast<Message*>(&message), sizeof message}, {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr header{};
-  header.msg_iov = io;
-  header.msg_iovlen = 2;
-  if (fd >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  while (::sendmsg(socket_.get(), &header, MSG_NOSIGNAL) < 0) {
+  while (agent::send_message(socket_.get(), message, payload, fd) < 0) {
     if (errno == EAGAIN) {
       CKPT_TRY(wait_for(socket_.get(), POLLOUT, kWayUs, subject()));
     } else if (errno == EPIPE || errno == ECONNRESET) {
@@ -97,31 +84,14 @@ Result<AgentTarget::Reply> AgentTarget::receive(uint32_t sequence, uint64_t time
   while (true) {
     const uint64_t now = monotonic_us();
     CKPT_TRY(wait_for(socket_.get(), POLLIN, now >= until ? 0 : until - now, subject()));
-    std::string buffer(sizeof(Message) + agent::kMaxPayload, 0);
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))];
-    iovec io = {buffer.data(), buffer.size()};
-    msghdr header{};
-    header.msg_iov = &io;
-    header.msg_iovlen = 1;
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    const ssize_t got = ::recvmsg(socket_.get(), &header, MSG_CMSG_CLOEXEC);
+    agent::Received in;
+    const ssize_t got = agent::receive_message(socket_.get(), &in);
+    UniqueFd fd(in.fd);
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got == 0 || (got < 0 && errno == ECONNRESET)) return fail(Code::kNotFound, subject(), "has ended");
     if (got < 0) return sys_error(subject(), "cannot read from its agent");
-    Reply reply;
-    if (const cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-      reply.fd.reset(fd);
-    }
-    if (static_cast<size_t>(got) < sizeof(Message) || (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) {
-      return fail(Code::kIo, subject(), "its agent's answer is damaged");
-    }
-    std::memcpy(&reply.message, buffer.data(), sizeof(Message));
-    reply.payload = buffer.substr(sizeof(Message), got - sizeof(Message));
-    if (reply.message.magic != agent::kMagic) return fail(Code::kIo, subject(), "its agent's answer is damaged");
-    if (reply.message.sequence == sequence) return reply;  // else of a request that was given up
+    if (!in.whole || in.message.magic != agent::kMagic) return fail(Code::kIo, subject(), "its agent's answer is damaged");
+    if (in.message.sequence == sequence) return Reply{in.message, std::move(in.payload), std::move(fd)};  // else of a request that was given up
   }
 }
 
@@ -184,13 +154,10 @@ Result<std::vector<T>> AgentTarget::list(Type type, Parse parse, uint64_t limit)
 
 Result<std::string> AgentTarget::device_uuid(int device) {
   CKPT_TRY_ASSIGN(Reply reply, ask(Type::kDeviceUuid, static_cast<uint64_t>(device)));
-  if (reply.payload.size() != 16) return fail(Code::kIo, subject(), "its agent's answer is damaged");
-  std::string text = "GPU-";
-  for (size_t i = 0; i < 16; ++i) {
-    if (i == 4 || i == 6 || i == 8 || i == 10) text += '-';
-    text += fmt::format("{:02x}", static_cast<unsigned char>(reply.payload[i]));
-  }
-  return text;
+  if (reply.payload.size() != sizeof(api::CUuuid)) return fail(Code::kIo, subject(), "its agent's answer is damaged");
+  api::CUuuid uuid;
+  std::memcpy(uuid.bytes, reply.payload.data(), sizeof uuid.bytes);
+  return uuid_text(uuid);
 }
 
 Result<std::vector<agent::AllocationReply>> AgentTarget::listing() {

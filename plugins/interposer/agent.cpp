@@ -194,7 +194,7 @@ bool wants_closed_gate(Type type) {
          type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
 }
 
-Reply serve(const Incoming& in) {
+Reply serve(const agent::Received& in) {
   Reply reply;
   const Message& request = in.message;
   reply.message.type = request.type;
@@ -269,7 +269,7 @@ void hold(uint64_t lease_ms) {
 
 /// False: the conversation is over.
 bool converse() {
-  Incoming in;
+  agent::Received in;
   if (!receive(g_client.get(), &in)) return false;
   Reply reply = serve(in);
   if (in.fd >= 0) ::close(in.fd);

@@ -94,59 +94,21 @@ Accepted accept_client(const OwnFd& listener, OwnFd* client) {
   return Accepted::kClient;
 }
 
-bool receive(int socket, Incoming* in) {
-  static char buffer[sizeof(agent::Message) + agent::kMaxPayload];  // the agent's thread alone comes here
-  alignas(cmsghdr) char control[CMSG_SPACE(8 * sizeof(int))];
-  iovec io = {buffer, sizeof buffer};
-  msghdr header{};
-  header.msg_iov = &io;
-  header.msg_iovlen = 1;
-  header.msg_control = control;
-  header.msg_controllen = sizeof control;
+bool receive(int socket, agent::Received* in) {
   ssize_t got;
   do {
-    got = ::recvmsg(socket, &header, MSG_CMSG_CLOEXEC);
+    got = agent::receive_message(socket, in);
   } while (got < 0 && errno == EINTR);
-  if (got <= 0) return false;
-  *in = {};
-  for (cmsghdr* c = CMSG_FIRSTHDR(&header); c != nullptr; c = CMSG_NXTHDR(&header, c)) {
-    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
-    for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); ++i) {
-      int fd;
-      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
-      if (in->fd < 0) {
-        in->fd = fd;
-      } else {
-        ::close(fd);
-      }
-    }
-  }
-  in->message.magic = 0;  // malformed, unless it is whole
-  if (static_cast<size_t>(got) >= sizeof in->message && (header.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) == 0) {
-    std::memcpy(&in->message, buffer, sizeof in->message);
-    in->payload.assign(buffer + sizeof in->message, got - sizeof in->message);
-  }
-  return true;
+  if (!in->whole) in->message.magic = 0;  // malformed
+  if (got > 0) return true;
+  if (in->fd >= 0) ::close(in->fd);
+  return false;
 }
 
 bool send(int socket, const agent::Message& message, const std::string& payload, int fd) {
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  iovec io[] = {{const_cast<agent::Message*>(&message), sizeof message}, {const_cast<char*>(payload.data()), payload.size()}};
-  msghdr header{};
-  header.msg_iov = io;
-  header.msg_iovlen = 2;
-  if (fd >= 0) {
-    header.msg_control = control;
-    header.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&header);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof fd);
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
   ssize_t sent;
   do {
-    sent = ::sendmsg(socket, &header, MSG_NOSIGNAL);
+    sent = agent::send_message(socket, message, payload, fd);
   } while (sent < 0 && errno == EINTR);
   return sent == static_cast<ssize_t>(sizeof message + payload.size());
 }

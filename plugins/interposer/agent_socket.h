@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <string>
 
-#include "plugins/cuda/agent_protocol.h"
+#include "plugins/cuda/agent_message.h"
 
 namespace ckpt::interposer {
 
@@ -28,13 +28,8 @@ enum class Accepted { kClient, kNobody, kBroken };
 /// kBroken: the listener is gone or another file. Whoever is neither root nor of our user is sent away.
 Accepted accept_client(const OwnFd& listener, OwnFd* client);
 
-struct Incoming {
-  agent::Message message;
-  std::string payload;
-  int fd = -1;  ///< the receiver's to close
-};
-/// False: the peer is gone.
-bool receive(int socket, Incoming* in);
+/// False: the peer is gone. What is not whole has no magic.
+bool receive(int socket, agent::Received* in);
 bool send(int socket, const agent::Message& message, const std::string& payload, int fd);
 
 /// /proc/self/stat's; 0: unknown.
