@@ -8,11 +8,13 @@
 // The gate stays closed and memory stays away only while somebody answers for it:
 // - A client that goes away (its socket ends) is cleaned up after: copies set aside are dropped, released memory is put back
 //   from the descriptors that the agent keeps, the gate opens. Only what is nowhere to be had (the client has said
-//   `kForget`) keeps the gate closed until a client attaches it: the program never runs over memory that is not there.
+//   `kForget`) keeps the gate closed until a client attaches it: the program never runs over memory that is not there. Calls
+//   that wait for memory that is not filled wait on, for a client that fills it.
+// - In a program that ends the gate opens when its client goes away, whatever is missing.
 // - `kHold` ends the conversation for a freeze: the agent forgets, closes every socket and waits, gate closed. An image
-//   taken then holds no socket and no descriptor of the agent. In a new life (another start time of the process), or when
-//   the lease is up, it listens again, at a new address. Only its own running time counts: while it stands still or lies
-//   in an image, nothing runs out.
+//   taken then holds no socket and no descriptor of the agent. (A client that is gone before it could be told of it has gone
+//   away.) In a new life (another start time of the process), or when the lease is up, it listens again, at a new address.
+//   Only its own running time counts: while it stands still or lies in an image, nothing runs out.
 #pragma once
 
 #include <cstddef>

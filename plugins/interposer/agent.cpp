@@ -2,7 +2,6 @@
 
 #include <poll.h>
 #include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,6 +16,7 @@
 #include "plugins/interposer/contexts.h"
 #include "plugins/interposer/gate.h"
 #include "plugins/interposer/physical.h"
+#include "plugins/interposer/thread.h"
 #include "plugins/interposer/watch.h"
 
 namespace ckpt::interposer {
@@ -121,7 +121,7 @@ void close_for(uint64_t timeout_us, Reply& reply) {
       usleep(100);
     }
     if (gate_closed() || !close_gate(until, client_gone)) return answer(reply, gate_closed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
-    if (!captures_active()) return free_deferred();
+    if (!captures_active()) return;
     open_gate();
   }
 }
@@ -185,7 +185,9 @@ void device_uuid(uint64_t ordinal, Reply& reply) {
 }
 
 void drain_for(uint64_t timeout_us, Reply& reply) {
-  answer(reply, captures_active() ? CUDA_ERROR_NOT_READY : drain(deadline(timeout_us), client_gone));
+  const CUresult result = captures_active() ? CUDA_ERROR_NOT_READY : drain(deadline(timeout_us), client_gone);
+  if (result == CUDA_SUCCESS) free_deferred();  // not before: it waits for work, and knows no end
+  answer(reply, result);
 }
 
 /// What the contract asks of the client, checked: changes of memory want a closed gate.
@@ -254,16 +256,22 @@ Reply serve(const agent::Received& in) {
 /// See agent_protocol.h: the program runs on, unless memory of it is nowhere to be had.
 void clean_up_after_client() {
   g_client.close();
-  if (g_ending.load()) return;
+  if (g_ending.load()) return;  // `serve_clients` opens the gate
   end_cow();
   end_recording();
   if (attach_kept()) open_gate();
 }
 
+/// A program that has no descriptor left cannot look: that is no new life.
+bool in_another_life(uint64_t life) {
+  const uint64_t now = start_time();
+  return now != 0 && life != 0 && now != life;
+}
+
 /// Without a socket, the gate closed, until a new life, a word from ckpt, or the end of the lease.
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
-  for (uint64_t step = 0; step < steps && start_time() == life && g_woken.load() == 0; ++step) usleep(kHoldStepUs);
+  for (uint64_t step = 0; step < steps && !in_another_life(life) && g_woken.load() == 0 && !g_ending.load(); ++step) usleep(kHoldStepUs);
   if (released_count() == 0) open_gate();
 }
 
@@ -273,24 +281,23 @@ bool converse() {
   if (!receive(g_client.get(), &in)) return false;
   Reply reply = serve(in);
   if (in.fd >= 0) ::close(in.fd);
-  if (reply.last) {
-    end_cow();
-    end_recording();
-    drop_kept();
-    g_listener.close();
-  }
   const bool sent = send(g_client.get(), reply.message, reply.payload, reply.fd);
   if (reply.fd >= 0) ::close(reply.fd);
-  if (reply.last) {
-    g_client.close();
-    hold(in.message.a);
-    return true;
-  }
-  return sent;
+  if (!sent || !reply.last) return sent;
+  // The client is there to take over; it goes on when its socket has ended.
+  end_cow();
+  end_recording();
+  drop_kept();
+  g_listener.close();
+  g_client.close();
+  hold(in.message.a);
+  return true;
 }
 
 void* serve_clients(void*) {
-  while (!g_ending.load()) {
+  CUstreamCaptureMode relaxed = CU_STREAM_CAPTURE_MODE_RELAXED;
+  drv::cuThreadExchangeStreamCaptureMode(&relaxed);  // or calls of ours spoil captures of the program's
+  while (!g_ending.load() || g_client.get() >= 0) {
     if (g_listener.get() < 0 && !listen_for_clients(&g_listener)) {
       usleep(1'000'000);  // no descriptor left, a folder that is gone: again later
       continue;
@@ -305,6 +312,7 @@ void* serve_clients(void*) {
       g_listener.close();
     }
   }
+  open_gate();  // nobody would any more, and what the program still calls while it ends waits there
   return nullptr;
 }
 
@@ -330,21 +338,9 @@ void start_agent() {
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
   listen_for_clients(&g_listener);  // here: whoever sees that the program has CUDA can talk to it
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_attr_setstacksize(&attributes, kStack);
-  pthread_t thread;
-  if (pthread_create(&thread, &attributes, serve_clients, nullptr) == 0) {
-    pthread_setname_np(thread, "ckpt-agent");
-  } else {
-    g_started.store(false);
-  }
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (start_thread(serve_clients, kStack, "ckpt-agent")) return;
+  g_listener.close();
+  g_started.store(false);
 }
 
 }  // namespace ckpt::interposer

@@ -1,7 +1,5 @@
 #include "plugins/interposer/contexts.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +7,7 @@
 #include <new>
 
 #include "plugins/interposer/allocations.h"
+#include "plugins/interposer/thread.h"
 
 namespace ckpt::interposer {
 
@@ -53,20 +52,6 @@ void* drainer(void*) {
   state().drain_result.store(synchronize_all());
   state().draining.store(false);
   return nullptr;
-}
-
-bool start_drainer() {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  pthread_t thread;
-  const bool started = pthread_create(&thread, &attributes, drainer, nullptr) == 0;
-  pthread_attr_destroy(&attributes);
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 }  // namespace
@@ -143,7 +128,7 @@ CUresult drain(uint64_t deadline_ns, GiveUp give_up) {
   // One that still waits from an earlier call may have begun before the newest work was submitted: another one follows it.
   for (bool fresh = false; !fresh;) {
     fresh = !state().draining.exchange(true);
-    if (fresh && !start_drainer()) {
+    if (fresh && !start_thread(drainer, 0, nullptr)) {
       state().draining.store(false);
       return CUDA_ERROR_OPERATING_SYSTEM;
     }

@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "plugins/cuda/agent_address.h"
+#include "plugins/cuda/agent_message.h"
 #include "tests/device/interposer/puppet_process.h"
 
 using namespace ckpt;
@@ -107,6 +108,60 @@ TEST_CASE("a held target has no socket, and listens again when its lease is up")
   DONE((*again)->attach(id, parked->get()));
   DONE((*again)->open_gate());
   CHECK(puppet.ask("check 0 41") == "ok");
+}
+
+TEST_CASE("a client that is gone before it could be told of the hold leaves the program as it was") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 43") == "ok");
+  const uint64_t id = allocation_at(*puppet.agent(), at).id;
+  auto socket = cuda::connect_to_agent(puppet.pid());
+  REQUIRE(socket);
+  auto say = [&](agent::Type type, uint64_t a, std::string_view payload = {}) {
+    agent::Message message;
+    message.type = type;
+    message.a = a;
+    REQUIRE(agent::send_message(socket->get(), message, payload, -1) > 0);
+  };
+  auto done = [&](agent::Type type, uint64_t a, std::string_view payload = {}) {
+    say(type, a, payload);
+    pollfd what = {socket->get(), POLLIN, 0};
+    REQUIRE(::poll(&what, 1, 10'000) == 1);
+    agent::Received in;
+    REQUIRE(agent::receive_message(socket->get(), &in) > 0);
+    return in.message.status == agent::Status::kDone;
+  };
+  REQUIRE(done(agent::Type::kCloseGate, 5 * kSecond));
+  REQUIRE(done(agent::Type::kDrain, 5 * kSecond));
+  REQUIRE(done(agent::Type::kRelease, 0, {reinterpret_cast<const char*>(&id), sizeof id}));
+  ::kill(puppet.pid(), SIGSTOP);
+  say(agent::Type::kHold, 3'600'000);
+  socket->reset();
+  ::kill(puppet.pid(), SIGCONT);
+  auto about = puppet.agent()->hello();
+  REQUIRE(about);
+  CHECK(about->gate_closed == 0);
+  CHECK(about->released == 0);
+  CHECK(puppet.ask("check 0 43") == "ok");
+}
+
+TEST_CASE("a program that ends behind a closed gate ends when its client goes away") {
+  Puppet puppet;
+  {
+    auto agent = puppet.agent();
+    stop_and_take(*agent);
+    puppet.say("exit");
+    std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    int status = 0;
+    CHECK(::waitpid(puppet.pid(), &status, WNOHANG) == 0);
+    CHECK(status == 0);
+  }
+  bool ended = false;
+  for (int i = 0; i < 500 && !ended; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    ended = ::waitpid(puppet.pid(), nullptr, WNOHANG) != 0;
+  }
+  CHECK(ended);
 }
 
 TEST_CASE("sockets in a folder of the user's own") {

@@ -101,3 +101,20 @@ TEST_CASE("threads that come and go while the gate closes and opens") {
   }
   CHECK(puppet.answer() == "ok");
 }
+
+TEST_CASE("memory that was freed in a capture is not waited for when the gate closes") {
+  Puppet puppet;
+  CHECK(puppet.ask("begin-capture") == "ok");
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("free 0") == "ok");
+  CHECK(puppet.ask("drop-capture") == "ok");
+  CHECK(puppet.ask("spin") == "ok");
+  auto agent = puppet.agent();
+  DONE(agent->close_gate(5 * kSecond));
+  CHECK(agent->drain(kSecond / 10).error().code == Code::kBusy);
+  for (const device::Allocation& a : agent->allocations().value()) CHECK(a.address.value != at);
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("unspin") == "ok");
+  stop_and_take(*agent);
+  DONE(agent->open_gate());
+}

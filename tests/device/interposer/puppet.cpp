@@ -229,6 +229,26 @@ std::string table(size_t target, size_t holder, uint64_t seed) {
   return "ok";
 }
 
+/// A context beside the main one, with memory of its own.
+CUcontext second;
+std::string begin_second(size_t size) {
+  CUdeviceptr p;
+  DO(cuCtxCreate_v2(&second, 0, 0));
+  DO(cuMemAlloc_v2(&p, size));
+  DO(cuCtxSetCurrent(context));
+  return "ok " + std::to_string(p);
+}
+
+/// Ends, and calls the driver once more when what was preloaded has ended.
+[[noreturn]] void exit_late() {
+  void* late = dlopen(CKPT_LATE, RTLD_NOW);
+  *static_cast<void (**)()>(dlsym(late, "late_call")) = [] {
+    CUdeviceptr p;
+    (void)cu.cuMemAlloc_v2(&p, 4096);
+  };
+  std::exit(0);
+}
+
 std::string obey(const std::string& line) {
   std::istringstream in(line);
   std::string verb;
@@ -242,6 +262,10 @@ std::string obey(const std::string& line) {
   }
   if (verb == "free") {
     DO(cuMemFree_v2(memory[a].first));
+    return "ok";
+  }
+  if (verb == "free-at") {
+    DO(cuMemFree_v2(a));
     return "ok";
   }
   if (verb == "free-twice") return cu.cuMemFree_v2(memory[a].first) == CUDA_ERROR_INVALID_VALUE ? "ok" : "no";
@@ -292,6 +316,10 @@ std::string obey(const std::string& line) {
     DO(cuStreamBeginCapture_v2(capturing, CU_STREAM_CAPTURE_MODE_RELAXED));
     return "ok";
   }
+  if (verb == "drop-capture") {
+    DO(cuStreamDestroy_v2(capturing));
+    return "ok";
+  }
   if (verb == "end-capture") {
     CUgraph made;
     DO(cuStreamEndCapture(capturing, &made));
@@ -305,6 +333,12 @@ std::string obey(const std::string& line) {
   if (verb == "forbid-membarrier") return forbid_membarrier();
   if (verb == "churn") return churn(static_cast<int>(a));
   if (verb == "fork") return forked();
+  if (verb == "exit") exit_late();
+  if (verb == "begin-second") return begin_second(a);
+  if (verb == "end-second") {
+    DO(cuCtxDestroy_v2(second));
+    return "ok";
+  }
   if (verb == "reset") {
     CUdevice device;
     DO(cuCtxGetDevice(&device));
