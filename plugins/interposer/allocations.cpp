@@ -209,6 +209,11 @@ std::optional<Allocation> take(CUdeviceptr base) {
   return found;
 }
 
+void put_back(const Allocation& taken) {
+  std::unique_lock lock(state().mutex);
+  if (state().table.emplace(taken.base, taken).second) state().by_id[taken.id] = taken.base;
+}
+
 std::vector<Allocation> take_range(CUdeviceptr base, size_t size) {
   std::unique_lock lock(state().mutex);
   std::vector<Allocation> taken;
@@ -292,8 +297,9 @@ std::vector<Allocation> owned_in(CUdeviceptr start, size_t size) {
   return found;
 }
 
-void forget_context(CUcontext context) {
+std::vector<uint64_t> forget_context(CUcontext context) {
   std::vector<Allocation> gone;
+  std::vector<uint64_t> ids;
   {
     std::unique_lock lock(state().mutex);
     for (auto at = state().table.begin(); at != state().table.end();) {
@@ -307,7 +313,11 @@ void forget_context(CUcontext context) {
       at = state().table.erase(at);
     }
   }
-  for (const Allocation& allocation : gone) unmap(allocation);
+  for (const Allocation& allocation : gone) {
+    unmap(allocation);
+    ids.push_back(allocation.id);
+  }
+  return ids;
 }
 
 void enable_peer(int owner, int peer, bool on) {

@@ -32,7 +32,7 @@ struct Allocation {
 
 /// CUDA_ERROR_NOT_SUPPORTED: the caller asks the driver for native memory instead.
 CUresult allocate_owned(CUdeviceptr* out, size_t size);
-/// Waits for the context's work as cuMemFree does; while a stream is being captured, when a free of ours finds none.
+/// Of one that is out of the table. Waits for the context's work as cuMemFree does; while a stream is being captured, when a free of ours finds none.
 CUresult free_owned(const Allocation& allocation);
 /// Those that had to wait for the end of a capture.
 void free_deferred();
@@ -45,6 +45,8 @@ void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocati
 void disown(CUdeviceptr base);
 /// Out of the table.
 std::optional<Allocation> take(CUdeviceptr base);
+/// What `take` gave, unless there is another at its address by now.
+void put_back(const Allocation& taken);
 /// Those that begin in the range, out of the table.
 std::vector<Allocation> take_range(CUdeviceptr base, size_t size);
 /// The one that the address lies in; host memory is found, too.
@@ -62,8 +64,8 @@ std::vector<Allocation> all_allocations();
 /// Owned ones that begin in or reach into the range, by address.
 std::vector<Allocation> owned_in(CUdeviceptr start, size_t size);
 
-/// A context has ended, and with it the driver's allocations in it: ours go, too.
-void forget_context(CUcontext context);
+/// A context has ended, and with it the driver's allocations in it: ours go, too. Their ids.
+std::vector<uint64_t> forget_context(CUcontext context);
 
 /// Peers: what other devices may read and write this device's memory.
 void enable_peer(int owner, int peer, bool on);

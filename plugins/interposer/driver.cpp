@@ -104,7 +104,7 @@ size_t index_of_real(const void* function) {
   return at != end && at->function == function ? at->index : kNameCount;
 }
 
-void* instead_of(const char* symbol, void* function, int version, uint64_t flags) {
+void* instead_of(const char* symbol, void* function, uint64_t flags) {
   size_t index = index_of_real(function);
   if (index == kNameCount) {
     // Not one that the driver exports: by its name, then, in the stream form that was asked for, the newest version of those
@@ -116,7 +116,6 @@ void* instead_of(const char* symbol, void* function, int version, uint64_t flags
       const bool thread_form = name.ends_with("_ptsz") || name.ends_with("_ptds");
       if (thread_form == per_thread || index == kNameCount) index = i;
     }
-    (void)version;
   }
   void* wrapper = index == kNameCount ? nullptr : wrapper_of(index);
   return wrapper != nullptr ? wrapper : function;

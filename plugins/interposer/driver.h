@@ -23,7 +23,7 @@ void* wrapper_of(size_t index);
 /// By a pointer that the driver gave: whose function that is. kNameCount: not one of the table.
 size_t index_of_real(const void* function);
 /// What a caller of the driver's cuGetProcAddress gets in the place of `function`.
-void* instead_of(const char* symbol, void* function, int version, uint64_t flags);
+void* instead_of(const char* symbol, void* function, uint64_t flags);
 
 /// The driver's function of that signature; calling one that it lacks answers CUDA_ERROR_NOT_FOUND.
 template <size_t Index, class... A>

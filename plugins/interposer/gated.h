@@ -26,7 +26,7 @@ constexpr bool has_prefix(std::string_view function, std::initializer_list<std::
   return false;
 }
 
-/// What submits work, and what changes which memory and contexts there are.
+/// What submits work, what changes which memory and contexts there are, and what asks the driver about memory that may be away.
 constexpr bool is_gated(std::string_view function) {
   return has_prefix(function, {"cuLaunch", "cuGraphLaunch", "cuGraphUpload", "cuMemcpy", "cuMemset", "cuStreamBatchMemOp", "cuStreamWriteValue",
                                "cuStreamWaitValue", "cuStreamAddCallback", "cuStreamBeginCapture", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc",
@@ -35,7 +35,8 @@ constexpr bool is_gated(std::string_view function) {
                                "cuMemPoolDestroy", "cuMemPoolTrim", "cuMemPoolImport", "cuCtxCreate", "cuCtxDestroy", "cuDevicePrimaryCtxRe",
                                "cuArrayCreate", "cuArray3DCreate", "cuArrayDestroy", "cuMipmappedArrayCreate", "cuMipmappedArrayDestroy",
                                "cuMulticast", "cuGraphicsMap", "cuGraphicsUnmap", "cuGraphInstantiate", "cuGraphExecDestroy", "cuModuleLoad",
-                               "cuModuleUnload", "cuLibraryLoad", "cuLibraryUnload", "cuIpcOpenMem", "cuIpcCloseMem"});
+                               "cuModuleUnload", "cuLibraryLoad", "cuLibraryUnload", "cuIpcOpenMem", "cuIpcCloseMem", "cuMemGetAccess",
+                               "cuMemGetHandleForAddressRange", "cuPointerSetAttribute"});
 }
 
 constexpr Shape shape_of(std::string_view f) {
@@ -62,9 +63,7 @@ constexpr Shape shape_of(std::string_view f) {
 
 /// Bytes that one element of a fill, or one value written, has.
 constexpr unsigned element_size(std::string_view f) {
-  for (std::string_view eight : {"Value64"}) {
-    if (f.find(eight) != std::string_view::npos) return 8;
-  }
+  if (f.find("Value64") != std::string_view::npos) return 8;
   if (f.find("D16") != std::string_view::npos) return 2;
   return f.find("D8") != std::string_view::npos ? 1 : 4;
 }

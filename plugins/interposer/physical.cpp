@@ -44,6 +44,7 @@ Physical* find_physical(Handle handle) {
 }
 
 void share(Physical& physical) {
+  if (physical.shared) return;  // another memory may be at `base` by now
   physical.shared = true;
   if (physical.mappings != 0) disown(physical.base);
 }

@@ -89,14 +89,20 @@ Arena* room_for(Cow& cow, int device, uint64_t size, uint64_t* index) {
     Arena& arena = cow.arenas[*index];
     if (arena.device == device && arena.memory.size - arena.used >= size) return &arena;
   }
-  if (size > cow.budget - cow.taken) return nullptr;
+  const uint64_t left = cow.budget - cow.taken;
+  if (size > left) return nullptr;
   Arena fresh;
   fresh.device = device;
-  const uint64_t wanted = std::max(size, std::min(kArena, cow.budget - cow.taken));
-  if (map_memory(device, wanted, &fresh.memory) != CUDA_SUCCESS && map_memory(device, size, &fresh.memory) != CUDA_SUCCESS) return nullptr;
-  cow.taken += std::min(fresh.memory.size, cow.budget - cow.taken);
-  cow.arenas.push_back(fresh);
-  return &cow.arenas.back();
+  for (const uint64_t wanted : {std::max(size, std::min(kArena, left)), size}) {
+    if (map_memory(device, wanted, &fresh.memory) != CUDA_SUCCESS) continue;
+    if (fresh.memory.size <= left) {
+      cow.taken += fresh.memory.size;
+      cow.arenas.push_back(fresh);
+      return &cow.arenas.back();
+    }
+    unmap_memory(fresh.memory);  // rounded up to what the device gives
+  }
+  return nullptr;
 }
 
 CUstream stream_of(Cow& cow, CUcontext context) {
@@ -210,14 +216,9 @@ void before_call(Passenger* self, size_t index, const Word* words) {
 
 void before_free(const Allocation& allocation) {
   std::lock_guard lock(state().mutex);
-  if (state().unfilled.erase(allocation.id) != 0) {
-    state().filled.notify_all();
-    update_watch();
-  }
-  if (state().cow.on) {
-    RelaxedCapture relaxed;
-    save(state().cow, allocation, allocation.base, allocation.mapped);
-  }
+  if (!state().cow.on) return;
+  RelaxedCapture relaxed;
+  save(state().cow, allocation, allocation.base, allocation.mapped);
 }
 
 CUresult begin_cow(uint64_t budget) {
@@ -255,7 +256,12 @@ void end_cow() {
 
 void begin_fill(const std::vector<uint64_t>& ids) {
   std::lock_guard lock(state().mutex);
-  state().unfilled.insert(ids.begin(), ids.end());
+  for (uint64_t id : ids) {
+    state().unfilled.insert(id);
+    auto& demanded = state().demanded;
+    const bool pending = std::find(demanded.begin(), demanded.end(), id) != demanded.end();
+    if (state().named.count(id) != 0 && !pending) demanded.push_back(id);  // a client that is gone was told: now this one
+  }
   update_watch();
 }
 
@@ -268,13 +274,9 @@ void filled(uint64_t id) {
   std::lock_guard lock(state().mutex);
   state().unfilled.erase(id);
   state().named.erase(id);
+  std::erase(state().demanded, id);
   state().filled.notify_all();
   update_watch();
-}
-
-bool filling() {
-  std::lock_guard lock(state().mutex);
-  return !state().unfilled.empty();
 }
 
 void begin_recording(uint64_t limit) {

@@ -32,7 +32,7 @@ CUresult replay(const std::string& record);
 /// Called inside the gate, before the call goes on; leaves the gate while it waits.
 void before_call(Passenger* self, size_t index, const Word* words);
 
-/// Before an owned allocation ends; only while the gate is watched.
+/// Before an owned allocation ends, or may; only while the gate is watched. Where it has ended: `filled`.
 void before_free(const Allocation& allocation);
 
 // For the agent; the gate is closed where that matters.
@@ -48,8 +48,8 @@ void end_cow();
 void begin_fill(const std::vector<uint64_t>& ids);
 /// What waiting calls need and no demand has named yet.
 std::vector<uint64_t> demands();
+/// Calls that waited for it alone go on.
 void filled(uint64_t id);
-bool filling();
 
 struct Recorded {
   uint64_t sequence;

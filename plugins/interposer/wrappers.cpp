@@ -68,7 +68,7 @@ CUresult init(unsigned flags) {
 CUresult get_proc_address_v2(const char* symbol, void** function, int version, uint64_t flags, CUdriverProcAddressQueryResult* status) {
   const CUresult result = drv::cuGetProcAddress_v2(symbol, function, version, flags, status);
   if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
-    *function = instead_of(symbol, *function, version, flags);
+    *function = instead_of(symbol, *function, flags);
   }
   return result;
 }
@@ -77,7 +77,7 @@ constexpr size_t kGetProcAddress = index_of("cuGetProcAddress");
 CUresult get_proc_address(const char* symbol, void** function, int version, uint64_t flags) {
   const CUresult result = real<kGetProcAddress>(symbol, function, version, flags);
   if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
-    *function = instead_of(symbol, *function, version, flags);
+    *function = instead_of(symbol, *function, flags);
   }
   return result;
 }
@@ -104,17 +104,35 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   return result;
 }
 
+/// The end of what is noted at `base`, by a call of the driver: first it goes from the table, since as soon as the driver has the
+/// address back another thread may get it and note it.
+template <class Call>
+CUresult end_noted(CUdeviceptr base, Call call) {
+  const auto noted = take(base);
+  const CUresult result = call();
+  if (result != CUDA_SUCCESS && noted) put_back(*noted);
+  return result;
+}
+
 /// Mapped by the program itself.
 bool is_mapping(const Allocation& a) { return a.kind == Kind::kMapped || a.program_handle != 0; }
 
+CUresult free_ours(const Passage& passage, CUdeviceptr base) {
+  const auto taken = take(base);
+  if (!taken) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
+  if (passage.watched()) {
+    before_free(*taken);
+    filled(taken->id);
+  }
+  return free_owned(*taken);
+}
+
 CUresult mem_free(CUdeviceptr base) {
   Passage passage;
-  auto found = base == 0 ? std::nullopt : find(base);
+  const auto found = base == 0 ? std::nullopt : find(base);
   if (found && is_mapping(*found)) return drv::cuMemFree_v2(base);  // which refuses
-  found = base == 0 ? std::nullopt : take(base);
-  if (!found || found->kind != Kind::kOwned) return drv::cuMemFree_v2(base);
-  if (passage.watched()) before_free(*found);
-  return free_owned(*found);
+  if (!found || found->base != base || found->kind != Kind::kOwned) return end_noted(base, [&] { return drv::cuMemFree_v2(base); });
+  return free_ours(passage, base);
 }
 
 CUresult mem_alloc_managed(CUdeviceptr* out, size_t size, unsigned flags) {
@@ -147,12 +165,10 @@ CUresult mem_free_async(CUdeviceptr base, CUstream stream) {
   const auto found = base == 0 ? std::nullopt : find(base);
   if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) && !captures_active()) {
     if (const CUresult result = real<Synchronize>(stream); result != CUDA_SUCCESS) return result;
-    if (passage.watched()) before_free(*found);
-    return take(base) ? free_owned(*found) : CUDA_ERROR_INVALID_VALUE;
+    return free_ours(passage, base);
   }
-  const CUresult result = real<Index>(base, stream);
-  if (result == CUDA_SUCCESS && found && found->base == base) take(base);
-  return result;
+  if (found && (found->kind == Kind::kOwned || is_mapping(*found))) return real<Index>(base, stream);  // which refuses
+  return end_noted(base, [&] { return real<Index>(base, stream); });
 }
 
 CUresult mem_host_alloc(void** out, size_t size, unsigned flags) {
@@ -171,9 +187,7 @@ CUresult mem_alloc_host(void** out, size_t size) {
 
 CUresult mem_free_host(void* base) {
   Passage passage;
-  const CUresult result = drv::cuMemFreeHost(base);
-  if (result == CUDA_SUCCESS) take(address(base));
-  return result;
+  return end_noted(address(base), [&] { return drv::cuMemFreeHost(base); });
 }
 
 CUresult mem_host_register(void* base, size_t size, unsigned flags) {
@@ -185,9 +199,7 @@ CUresult mem_host_register(void* base, size_t size, unsigned flags) {
 
 CUresult mem_host_unregister(void* base) {
   Passage passage;
-  const CUresult result = drv::cuMemHostUnregister(base);
-  if (result == CUDA_SUCCESS) take(address(base));
-  return result;
+  return end_noted(address(base), [&] { return drv::cuMemHostUnregister(base); });
 }
 
 CUresult mem_map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
@@ -206,6 +218,7 @@ CUresult mem_unmap(CUdeviceptr base, size_t size) {
   if (result != CUDA_SUCCESS) return result;
   for (const Allocation& gone : take_range(base, size)) {
     if (gone.program_handle != 0) physical_unmapped(gone.program_handle);
+    if (passage.watched()) filled(gone.id);
   }
   return result;
 }
@@ -228,7 +241,11 @@ CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc* ac
   return result;
 }
 
+// What only asks waits at the gate, too: behind it memory is away, and the driver would answer for an address that it does not
+// know, or a handle that it has no more.
+
 CUresult mem_retain_handle(CUmemGenericAllocationHandle* out, void* at) {
+  Passage passage;
   const auto found = find(address(at));
   if (found && found->kind == Kind::kOwned && !is_mapping(*found)) return CUDA_ERROR_INVALID_VALUE;  // as of cuMemAlloc's memory
   if (out != nullptr && retain_physical(address(at), out)) return CUDA_SUCCESS;
@@ -236,10 +253,12 @@ CUresult mem_retain_handle(CUmemGenericAllocationHandle* out, void* at) {
 }
 
 CUresult mem_export(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+  Passage passage;
   return drv::cuMemExportToShareableHandle(out, real_handle(handle, true), type, flags);
 }
 
 CUresult mem_handle_properties(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
+  Passage passage;
   const CUresult result = drv::cuMemGetAllocationPropertiesFromHandle(prop, real_handle(handle, false));
   if (result == CUDA_SUCCESS) restore_properties(handle, prop);
   return result;
@@ -261,13 +280,12 @@ CUresult ipc_open_mem(CUdeviceptr* out, CUipcMemHandle handle, unsigned flags) {
 
 CUresult ipc_close_mem(CUdeviceptr base) {
   Passage passage;
-  const CUresult result = drv::cuIpcCloseMemHandle(base);
-  if (result == CUDA_SUCCESS) take(base);
-  return result;
+  return end_noted(base, [&] { return drv::cuIpcCloseMemHandle(base); });
 }
 
 /// As for memory of cuMemAlloc: the size that was asked for, not the size that is mapped.
 CUresult get_address_range(CUdeviceptr* base, size_t* size, CUdeviceptr at) {
+  Passage passage;
   const CUresult result = drv::cuMemGetAddressRange_v2(base, size, at);
   if (result != CUDA_SUCCESS) return result;
   const auto found = find(at);
@@ -288,6 +306,7 @@ void as_of_native(void* data, CUpointer_attribute attribute, const Allocation& o
 }
 
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr at) {
+  Passage passage;
   const CUresult result = drv::cuPointerGetAttribute(data, attribute, at);
   const bool of_range = attribute == CU_POINTER_ATTRIBUTE_CONTEXT || attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
                         attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
@@ -301,6 +320,7 @@ CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdevi
 }
 
 CUresult pointer_get_attributes(unsigned count, CUpointer_attribute* attributes, void** data, CUdeviceptr at) {
+  Passage passage;
   const CUresult result = drv::cuPointerGetAttributes(count, attributes, data, at);
   if (result != CUDA_SUCCESS) return result;
   const auto found = find(at);
@@ -334,13 +354,26 @@ CUresult ctx_create_v4(CUcontext* out, CUctxCreateParams* parameters, unsigned f
   return result;
 }
 
+/// While it is there: copies need it.
+void save_context(const Passage& passage, CUcontext context) {
+  if (!passage.watched()) return;
+  for (const Allocation& a : all_allocations()) {
+    if (a.kind == Kind::kOwned && !is_mapping(a) && a.context == context) before_free(a);
+  }
+}
+
+void end_context(const Passage& passage, CUcontext context) {
+  context_ended(context);
+  for (uint64_t gone : forget_context(context)) {
+    if (passage.watched()) filled(gone);
+  }
+}
+
 CUresult ctx_destroy(CUcontext context) {
   Passage passage;
+  save_context(passage, context);
   const CUresult result = drv::cuCtxDestroy_v2(context);
-  if (result == CUDA_SUCCESS) {
-    context_ended(context);
-    forget_context(context);
-  }
+  if (result == CUDA_SUCCESS) end_context(passage, context);
   return result;
 }
 
@@ -355,12 +388,12 @@ template <size_t Index>
 CUresult primary_end(CUdevice device) {
   Passage passage;
   const CUcontext context = primary_context(device);
+  if (context != nullptr) save_context(passage, context);
   const CUresult result = real<Index>(device);
   unsigned flags = 0;
   int active = 1;
   if (result == CUDA_SUCCESS && context != nullptr && drv::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0) {
-    context_ended(context);
-    forget_context(context);
+    end_context(passage, context);
   }
   return result;
 }
@@ -406,6 +439,7 @@ template <size_t Index, bool PerThread>
 CUresult end_capture(CUstream stream, CUgraph* graph) {
   const CUresult result = real<Index>(stream, graph);
   if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) capture_ended(meant<PerThread>(stream));
+  Passage passage;  // not before: the gate closes when captures have ended
   free_deferred();
   return result;
 }

@@ -1,6 +1,8 @@
 // The memory of a program under `ckpt run`: listed, asked about, exported, taken away and put back.
 #include <doctest/doctest.h>
 
+#include <thread>
+
 #include "tests/device/interposer/puppet_process.h"
 
 using namespace ckpt;
@@ -153,4 +155,32 @@ TEST_CASE("a device without room: the program sees what the driver says") {
   puppet.number("alloc 4194304");
   CHECK(puppet.ask("write 0 5") == "ok");
   CHECK(puppet.ask("check 0 5") == "ok");
+}
+
+TEST_CASE("questions about memory that is away wait until it is back") {
+  Puppet puppet;
+  const uint64_t plain = puppet.number("alloc 5000000"), segment = puppet.number("segment 1 4194304");
+  std::string question;
+  uint64_t address = 0;
+  SUBCASE("about an address") { question = "attributes 0", address = plain; }
+  SUBCASE("about a handle") { question = "share 0", address = segment; }
+  auto agent = puppet.agent();
+  const uint64_t id = allocation_at(*agent, address).id;
+  stop_and_take(*agent);
+  DONE(agent->release(id));
+  puppet.say(question);
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  DONE(agent->attach(id, -1));
+  DONE(agent->open_gate());
+  CHECK(puppet.answer().starts_with("ok"));
+}
+
+TEST_CASE("a call that the driver refuses ends nothing") {
+  Puppet puppet;
+  const uint64_t host = puppet.number("host 8192"), large = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("free-at " + std::to_string(host)).starts_with("no"));
+  CHECK(puppet.ask("free-at " + std::to_string(large + 4096)).starts_with("no"));
+  auto agent = puppet.agent();
+  CHECK(allocation_at(*agent, host).kind == device::MemoryKind::kPinned);
+  CHECK(allocation_at(*agent, large).kind == device::MemoryKind::kOwned);
 }

@@ -56,6 +56,43 @@ TEST_CASE("copy-on-write: what does not fit in the budget is told, and the progr
   CHECK(table->missed[0] == device::Range{{b}, 4 * kMiB});
 }
 
+TEST_CASE("copy-on-write: a budget that the device's granularity would exceed is none") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("fill 0 0 4096") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->saved.empty());
+  CHECK(table->missed.size() == 1);
+}
+
+TEST_CASE("copy-on-write: what a context has is set aside before it ends") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 55") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_cow(256 * kMiB));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("reset") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->missed.empty());
+  size_t found = 0;
+  for (const device::SavedRange& saved : table->saved) {
+    if (saved.original.start.value != at) continue;
+    auto fd = agent->export_saved(saved.buffer);
+    REQUIRE(fd);
+    CHECK(View(*fd).holds(55, 4 * kMiB, saved.offset));
+    ++found;
+  }
+  CHECK(found == 1);
+}
+
 TEST_CASE("a call that needs memory that is not filled waits for it; others do not") {
   Puppet puppet;
   const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304");
@@ -84,6 +121,38 @@ TEST_CASE("a call that needs memory that is not filled waits for it; others do n
   DONE(agent->filled(id));
   DONE(agent->open_gate());
   CHECK(puppet.answer() == "ok");
+}
+
+TEST_CASE("a client that takes the filling over is told what calls wait for") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304");
+  uint64_t id = 0;
+  for (int client = 0; client < 2; ++client) {
+    auto agent = puppet.agent();
+    id = allocation_at(*agent, a).id;
+    stop_and_take(*agent);
+    DONE(agent->begin_fill({id}));
+    DONE(agent->open_gate());
+    if (client == 0) puppet.say("fill 0 0 4096");
+    auto demand = agent->next_demand(10 * kSecond);
+    REQUIRE(demand);
+    REQUIRE(*demand);
+    CHECK(**demand == std::vector<uint64_t>{id});
+  }
+  DONE(puppet.agent()->filled(id));
+  CHECK(puppet.answer() == "ok");
+}
+
+TEST_CASE("a context that ends takes with it what calls wait for") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  const uint64_t at = puppet.number("begin-second 4194304");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->begin_fill({allocation_at(*agent, at).id}));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("end-second") == "ok");
+  CHECK(puppet.ask("graph 0") == "ok");  // a graph may touch anything
 }
 
 TEST_CASE("launches and fills are written down, and run again") {
