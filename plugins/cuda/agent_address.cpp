@@ -3,7 +3,6 @@
 
 #include <fmt/format.h>
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -66,12 +65,9 @@ std::optional<Address> address_of(const std::string& path, bool abstract) {
   return address;
 }
 
-/// The newest last: an address of an earlier life may still be listed.
-std::vector<Address> addresses_of(int pid, int inner) {
+/// What of the abstract namespace bears the process's number.
+std::vector<Address> abstract_addresses(int pid, int inner) {
   std::vector<Address> found;
-  if (const std::string folder = environment_value(pid, "CKPT_RUN_DIR"); !folder.empty()) {
-    if (auto address = address_of(fmt::format("/proc/{}/root{}/agent-{}", pid, folder, inner), false)) found.push_back(*address);
-  }
   auto table = io::read_file(fmt::format("/proc/{}/net/unix", pid), kMaxProcFile);
   if (!table) return found;
   const std::string prefix = fmt::format("@{}{}-", agent::kAddressPrefix, inner);
@@ -94,8 +90,15 @@ bool is_peer(int socket, int pid) {
 Result<UniqueFd> connect_to_agent(int pid) {
   const std::string subject = fmt::format("process {}", pid);
   CKPT_TRY_ASSIGN(const int inner, own_pid(pid));
+  std::vector<Address> addresses = abstract_addresses(pid, inner);
   int refused = 0;
-  for (const Address& address : addresses_of(pid, inner)) {
+  UniqueFd folder;  // through it: with /proc/PID/root in front, the path of a socket may be longer than addresses can be
+  if (const std::string named = environment_value(pid, "CKPT_RUN_DIR"); !named.empty()) {
+    folder.reset(::open(fmt::format("/proc/{}/root/{}", pid, named).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!folder) refused = errno;
+    else if (auto address = address_of(fmt::format("/proc/self/fd/{}/agent-{}", folder.get(), inner), false)) addresses.push_back(*address);
+  }
+  for (const Address& address : addresses) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket) return sys_error(subject, "cannot make a socket");
     if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address.name), address.size) != 0) {

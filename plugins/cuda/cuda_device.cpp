@@ -3,9 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cstring>
 
-#include "lib/base/checked.h"
 #include "lib/base/clock.h"
 #include "plugins/cuda/kernels.h"
 #include "plugins/cuda/uuid.h"
@@ -226,6 +224,14 @@ class CudaStream final : public device::Stream {
   CUstream stream_;
 };
 
+CUmemAllocationProp exportable_on(CUdevice device) {
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, device};
+  return prop;
+}
+
 class CudaDevice final : public device::Device {
  public:
   explicit CudaDevice(Shared context) : context_(std::move(context)) {}
@@ -242,10 +248,7 @@ class CudaDevice final : public device::Device {
   Result<std::unique_ptr<device::Buffer>> allocate(uint64_t bytes) override {
     CKPT_TRY(context_->enter());
     CKPT_TRY_ASSIGN(const uint64_t size, whole(bytes));
-    CUmemAllocationProp prop{};
-    prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-    prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-    prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, context_->device};
+    const CUmemAllocationProp prop = exportable_on(context_->device);
     CUmemGenericAllocationHandle handle = 0;
     CKPT_TRY(context_->check(context_->call().cuMemCreate(&handle, size, &prop, 0), "none is to be had"));
     return map(handle, size);
@@ -267,13 +270,10 @@ class CudaDevice final : public device::Device {
     CKPT_TRY(context_->check(context_->call().cuMemHostAlloc(&memory, bytes, kMemHostAllocPortable | kMemHostAllocDeviceMap),
                              "no host memory can be pinned"));
     CUdeviceptr address = 0;
-    auto made = [&] {
-      return std::make_unique<CudaHostBuffer>(context_, MutableByteSpan(static_cast<std::byte*>(memory), bytes), address);
-    };
     const CUresult result = context_->call().cuMemHostGetDevicePointer_v2(&address, memory, 0);
-    std::unique_ptr<device::HostBuffer> out = made();
+    auto made = std::make_unique<CudaHostBuffer>(context_, MutableByteSpan(static_cast<std::byte*>(memory), bytes), address);
     CKPT_TRY(context_->check(result, "pinned memory has no device address"));
-    return out;
+    return std::unique_ptr<device::HostBuffer>(std::move(made));
   }
 
   Result<std::unique_ptr<device::Stream>> create_stream() override {
@@ -324,10 +324,7 @@ Result<void> describe(Context& context) {
   CKPT_TRY(context.check(call.cuDeviceTotalMem_v2(&total, context.device), "the device does not tell its size"));
   CKPT_TRY(context.check(call.cuDeviceGetAttribute(&context.processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context.device),
                          "the device does not tell its processors"));
-  CUmemAllocationProp prop{};
-  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
-  prop.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
-  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, context.device};
+  const CUmemAllocationProp prop = exportable_on(context.device);
   CKPT_TRY(context.check(call.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                          "the device has no virtual memory calls"));
   context.properties = {uuid_text(uuid), name, context.driver->version(), total, std::max<uint64_t>(granularity, device::kMinChunk)};

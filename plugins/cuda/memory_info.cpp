@@ -52,6 +52,7 @@ Result<void> MemoryInfo::find() {
   const api::Functions& call = driver_.call();
   int count = 0;
   CKPT_TRY(driver_.check(call.cuDeviceGetCount(&count), "the CUDA driver", "does not tell its devices"));
+  std::vector<Device> found;
   for (int i = 0; i < count; ++i) {
     Device device;
     char name[256] = {};
@@ -64,8 +65,9 @@ Result<void> MemoryInfo::find() {
     device.gpu = {uuid_text(uuid), name, total, 0};
     const Nvml* nvml = Nvml::get();
     if (nvml != nullptr && nvml->handle_by_uuid(device.gpu.uuid.c_str(), &device.nvml) != 0) device.nvml = nullptr;
-    devices_.push_back(std::move(device));
+    found.push_back(std::move(device));
   }
+  devices_ = std::move(found);  // all of them, or another time
   return {};
 }
 

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstring>
 #include <thread>
 
 #include "plugins/cuda/agent_address.h"
@@ -165,15 +166,20 @@ TEST_CASE("a program that ends behind a closed gate ends when its client goes aw
 }
 
 TEST_CASE("sockets in a folder of the user's own") {
-  char folder[] = "/tmp/ckpt-run-XXXXXX";
-  REQUIRE(::mkdtemp(folder) != nullptr);
+  char name[] = "/tmp/ckpt-run-XXXXXX";
+  REQUIRE(::mkdtemp(name) != nullptr);
+  std::string folder = name;
+  SUBCASE("with a short name") {}
+  SUBCASE("with the longest that a socket can have") { folder += "/" + std::string(107 - folder.size() - 1 - std::strlen("/agent-1234567"), 'x'); }
+  std::filesystem::create_directories(folder);
+  std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   {
-    Puppet puppet({std::string("CKPT_RUN_DIR=") + folder});
+    Puppet puppet({"CKPT_RUN_DIR=" + folder});
     auto agent = puppet.agent();
     CHECK(agent->hello().value().pid == puppet.pid());
-    CHECK(std::filesystem::exists(std::string(folder) + "/agent-" + std::to_string(puppet.pid())));
+    CHECK(std::filesystem::exists(folder + "/agent-" + std::to_string(puppet.pid())));
   }
-  std::filesystem::remove_all(folder);
+  std::filesystem::remove_all(name);
 }
 
 TEST_CASE("a client that talks nonsense is refused, and the program does not notice") {
