@@ -190,12 +190,21 @@ Result<void> DeviceCapture::begin_recording(uint64_t limit) {
     return {};
   };
   Result<void> begun = begin();
-  for (device::Target* target : targets()) {
-    if (!begun) (void)target->end_recording();
+  if (begun) {
+    auto opened = stop.end();
+    if (!opened) begun = std::move(opened).error();
   }
-  CKPT_TRY(std::move(begun));
-  auto ended = stop.end();
-  return ended ? Result<void>() : Result<void>(std::move(ended).error());
+  if (!begun) (void)end_recording();
+  return begun;
+}
+
+Result<void> DeviceCapture::end_recording() {
+  Result<void> first;
+  for (device::Target* target : targets()) {
+    Result<void> ended = target->end_recording();
+    if (first && !ended) first = std::move(ended);
+  }
+  return first;
 }
 
 Result<void> DeviceCapture::say_kept() {

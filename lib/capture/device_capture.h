@@ -64,6 +64,8 @@ class DeviceCapture {
   /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory was
   /// like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is recorded.
   Result<void> begin_recording(uint64_t limit);
+  /// All of them, as far as there are targets; the first failure. `delta_with_replay` ends it, too.
+  Result<void> end_recording();
   /// The live hashes of all regions, as they are now.
   Result<void> hash_live();
   Result<StagingRing*> ring(device::Device& device);

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/base/checked.h"
 #include "lib/base/result.h"
 #include "lib/device/device.h"
 #include "lib/device/target.h"
@@ -28,6 +29,14 @@ struct DeviceSource {
   device::Target* target = nullptr;
   int space = 0;
 };
+
+/// Calls `each` with the address of every chunk that a range touches, of a range that lies in several: so many times.
+template <class Each>
+void for_chunks(const std::vector<device::Range>& ranges, Each each) {
+  for (const device::Range& range : ranges) {
+    for (uint64_t at = align_down(range.start.value, kDeviceChunk); at < range.end().value; at += kDeviceChunk) each(at);
+  }
+}
 
 /// One owned allocation.
 struct DeviceRegion {

@@ -18,17 +18,24 @@ namespace {
 /// Device-to-device bytes a byte over the bus is worth (2 TB/s payload against 50 GB/s).
 constexpr uint64_t kBusRatio = 40;
 
-template <class F>
-void for_written_chunks(const Launch& launch, F each) {
-  for (const Range& range : launch.writes) {
-    for (uint64_t at = range.start.value / kDeviceChunk * kDeviceChunk; at < range.end().value; at += kDeviceChunk) each(at);
-  }
+/// More than a plan would look at: a launch may name all of the address space.
+bool names_too_much(const std::vector<Launch>& log, uint64_t most_looks) {
+  uint64_t left = most_looks;
+  auto too_much = [&](const Range& range) {
+    const uint64_t chunks = range.size / kDeviceChunk + 2;
+    if (chunks > left) return true;
+    left -= chunks;
+    return false;
+  };
+  return std::any_of(log.begin(), log.end(), [&](const Launch& launch) {
+    return std::any_of(launch.reads.begin(), launch.reads.end(), too_much) || std::any_of(launch.writes.begin(), launch.writes.end(), too_much);
+  });
 }
 
 /// A chunk that changed since recording began, and no launch says that it may write it.
 bool hidden_write(DeviceCapture& capture, size_t source, const std::vector<Launch>& log) {
   std::set<uint64_t> written;
-  for (const Launch& launch : log) for_written_chunks(launch, [&](uint64_t at) { written.insert(at); });
+  for (const Launch& launch : log) for_chunks(launch.writes, [&](uint64_t at) { written.insert(at); });
   for (const DeviceRegion* region : capture.map().regions()) {
     if (region->source != source || region->start.empty()) continue;
     for (size_t i = 0; i < region->chunks(); ++i) {
@@ -121,7 +128,7 @@ class Attempt {
   /// kernel that lies about one chunk writes another of these, or one that `hidden_write` finds.
   std::vector<ChunkRef> may_be_written(const ReplayPlan& plan) {
     std::set<uint64_t> addresses = plan.chunks;
-    for (const Launch& launch : log_) for_written_chunks(launch, [&](uint64_t at) { addresses.insert(at); });
+    for (const Launch& launch : log_) for_chunks(launch.writes, [&](uint64_t at) { addresses.insert(at); });
     std::vector<ChunkRef> out;
     for (DeviceRegion* region : capture_.map().regions()) {
       if (region->source != source_) continue;
@@ -204,6 +211,11 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
       if (!region->is_current(i)) problem.wanted.insert(region->address(i).value);
     }
   }
+  constexpr char kTooMuch[] = "the launches name more memory than can be looked into at a stop";
+  if (names_too_much(*log, problem.most_looks)) {
+    out.why_not = kTooMuch;
+    return out;
+  }
   if (hidden_write(capture, source, *log)) {
     out.why_not = "a kernel writes what its arguments do not say";
     return out;
@@ -212,6 +224,7 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
   for (const bool whole : {true, false}) {
     problem.whole_writes = whole;
     const ReplayPlan plan = plan_replay(problem);
+    if (plan.given_up) out.why_not = kTooMuch;
     if (plan.chunks.empty()) continue;
     if (mode == DeltaMode::kAuto && plan.touched_bytes / kBusRatio > plan.chunks.size() * kDeviceChunk) {
       out.why_not = "copying moves fewer bytes";
@@ -229,9 +242,7 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
   return out;
 }
 
-}  // namespace
-
-Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options) {
+Result<ReplayDelta> take_delta(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options) {
   ReplayDelta out;
   CKPT_TRY(capture.look());
   for (size_t source = 0; source < capture.map().sources().size(); ++source) {
@@ -242,6 +253,15 @@ Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, co
   CKPT_TRY_ASSIGN(out.pass, capture.finish([&](const ChunkRef& ref) {
     return out.sources[ref.region->source].chunks.count(ref.region->address(ref.chunk).value) != 0;
   }));
+  return out;
+}
+
+}  // namespace
+
+Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options) {
+  Result<ReplayDelta> out = take_delta(capture, mode, options);
+  Result<void> ended = capture.end_recording();
+  if (out && !ended) return std::move(ended).error();
   return out;
 }
 

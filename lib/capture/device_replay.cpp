@@ -3,21 +3,12 @@
 #include <algorithm>
 #include <map>
 
-#include "lib/base/checked.h"
-
 namespace ckpt::capture {
 
 using device::Launch;
 using device::Range;
 
 namespace {
-
-template <class F>
-void for_chunks(const std::vector<Range>& ranges, F each) {
-  for (const Range& range : ranges) {
-    for (uint64_t at = align_down(range.start.value, kDeviceChunk); at < range.end().value; at += kDeviceChunk) each(at);
-  }
-}
 
 bool covers(const std::vector<Range>& ranges, uint64_t chunk) {
   return std::any_of(ranges.begin(), ranges.end(), [&](const Range& r) { return r.contains(Range{{chunk}, kDeviceChunk}); });
@@ -28,8 +19,8 @@ class Planner {
  public:
   explicit Planner(const ReplayProblem& problem) : problem_(problem), log_(*problem.log), bad_(log_.size()) {
     for (size_t i = 0; i < log_.size(); ++i) {
-      for_chunks(log_[i].writes, [&](uint64_t chunk) { writers_[chunk].push_back(i); });
-      bad_[i] = !log_[i].replayable || !inside(log_[i].reads) || !inside(log_[i].writes);
+      each_chunk(log_[i].writes, [&](uint64_t chunk) { writers_[chunk].push_back(i); });
+      bad_[i] = !log_[i].replayable || log_[i].record.size() > store::kMaxLaunchRecord || !inside(log_[i].reads) || !inside(log_[i].writes);
     }
     for (uint64_t chunk : problem.wanted) {
       if (writers_.count(chunk) != 0) chunks_.insert(chunk);
@@ -39,6 +30,7 @@ class Planner {
   ReplayPlan plan() {
     while (!chunks_.empty() && !try_slice()) {}
     ReplayPlan out;
+    out.given_up = given_up_;
     if (chunks_.empty()) return out;
     for (size_t i = 0; i < log_.size(); ++i) {
       if (!selected_[i]) continue;
@@ -51,6 +43,18 @@ class Planner {
   }
 
  private:
+  template <class Each>
+  void each_chunk(const std::vector<Range>& ranges, Each each) {
+    for_chunks(ranges, [&](uint64_t chunk) {
+      ++looks_;
+      each(chunk);
+    });
+  }
+  /// Nothing is made: the search would take too long.
+  bool abandon() {
+    chunks_.clear();
+    return given_up_ = true;
+  }
   bool inside(const std::vector<Range>& ranges) const {
     return std::all_of(ranges.begin(), ranges.end(), [&](const Range& range) {
       return std::any_of(problem_.owned.begin(), problem_.owned.end(), [&](const Range& owned) { return owned.contains(range); });
@@ -70,17 +74,19 @@ class Planner {
     // By chunk: the launches that read it as it was before them; for chunks to be made, one number past the last launch.
     std::map<uint64_t, std::set<size_t>> need;
     for (uint64_t chunk : chunks_) need[chunk].insert(log_.size());
+    looks_ += chunks_.size();
     selected_.assign(log_.size(), false);
     for (size_t i = log_.size(); i-- != 0;) {
-      for_chunks(log_[i].writes, [&](uint64_t chunk) { selected_[i] = selected_[i] || need.count(chunk) != 0; });
+      if (looks_ > problem_.most_looks) return abandon();
+      each_chunk(log_[i].writes, [&](uint64_t chunk) { selected_[i] = selected_[i] || need.count(chunk) != 0; });
       if (!selected_[i]) continue;
       if (bad_[i]) return give_up(i, need);
       if (problem_.whole_writes) {
-        for_chunks(log_[i].writes, [&](uint64_t chunk) {
+        each_chunk(log_[i].writes, [&](uint64_t chunk) {
           if (covers(log_[i].writes, chunk)) need.erase(chunk);
         });
       }
-      for_chunks(log_[i].reads, [&](uint64_t chunk) {
+      each_chunk(log_[i].reads, [&](uint64_t chunk) {
         if (chunks_.count(chunk) == 0 && !written_after(chunk, i) && !writes(i, chunk)) return;  // as it is at the stop
         if (!written_before(chunk, i)) bad_[i] = true;  // as it was at the start, which is gone
         else need[chunk].insert(i);
@@ -95,7 +101,7 @@ class Planner {
   }
   /// A launch that cannot be run again: what it writes is not made, and who needs it as it left it cannot be run either.
   bool give_up(size_t launch, const std::map<uint64_t, std::set<size_t>>& need) {
-    for_chunks(log_[launch].writes, [&](uint64_t chunk) {
+    each_chunk(log_[launch].writes, [&](uint64_t chunk) {
       auto found = need.find(chunk);
       if (found == need.end()) return;
       for (size_t reader : found->second) {
@@ -111,6 +117,8 @@ class Planner {
   std::vector<bool> bad_, selected_;
   std::map<uint64_t, std::vector<size_t>> writers_;
   std::set<uint64_t> chunks_;
+  uint64_t looks_ = 0;
+  bool given_up_ = false;
 };
 
 }  // namespace

@@ -28,6 +28,7 @@ struct ReplayPlan {
   std::vector<size_t> launches;    ///< indices into the log, in order
   std::set<uint64_t> chunks;       ///< addresses of the chunks that they make
   uint64_t touched_bytes = 0;      ///< read and written by the launches, as they say
+  bool given_up = false;           ///< empty for that reason: `most_looks`
 };
 
 struct ReplayProblem {
@@ -35,9 +36,11 @@ struct ReplayProblem {
   std::set<uint64_t> wanted;              ///< addresses of chunks to be made, if they can be
   std::vector<device::Range> owned;       ///< what a launch touches beside these cannot be looked at: it is not run again
   bool whole_writes = true;               ///< a chunk that a launch names as written as a whole is taken to be written so
+  uint64_t most_looks = uint64_t{1} << 23;  ///< at a chunk for a launch: nobody waits longer than a second or two at the stop
 };
 /// The largest part of `wanted` that launches which can be run again make, without chunks as they were at the start: those are
-/// gone. What a launch reads must be as it was then at the stop, or be made by launches before it. An empty plan: none.
+/// gone. What a launch reads must be as it was then at the stop, or be made by launches before it. An empty plan: none, or none
+/// was found with so many looks.
 ReplayPlan plan_replay(const ReplayProblem& problem);
 
 /// The delta of one stop, part of it as launches.
@@ -51,9 +54,10 @@ struct ReplayDelta {
   };
   std::vector<Source> sources;  ///< in the order of the capture's
 };
-/// In place of `DeviceCapture::delta`. `budget`: device memory, per device, for what is set aside during the attempt.
+/// In place of `DeviceCapture::delta`, after `begin_recording`, which it ends. `options.cow_budget`: also of what is set aside, on
+/// each device, during an attempt.
 /// kTargetAltered: a kernel wrote, when it ran again, where it had not written before, or what was set aside could not be put
-/// back; the process must not go on.
+/// back; the process must not go on: whoever holds the stop keeps the gate closed (`DeviceStop::keep`).
 Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options);
 
 /// What the image's description says of it. kNoRoom: a launch's record is larger than an image takes.

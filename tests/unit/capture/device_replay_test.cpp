@@ -32,7 +32,7 @@ struct Log {
     ReplayProblem problem;
     problem.log = &launches;
     for (uint64_t n : chunks) problem.wanted.insert(chunk(n).start.value);
-    problem.owned = {chunk(0, 100)};
+    problem.owned = {chunk(0, 100), chunk(1000, 20'000)};
     problem.whole_writes = whole;
     return plan_replay(problem);
   }
@@ -145,6 +145,21 @@ TEST_CASE("replay plan: launches that cannot be run again, or touch what is not 
   log.add({chunk(200)}, {chunk(3)});
   log.add({chunk(3)}, {chunk(4)});
   CHECK(numbers(log.plan({1, 2, 3, 4})) == Set{2, 4});
+  log.launches[3].record.resize(store::kMaxLaunchRecord + 1);  // an image does not take it
+  CHECK(numbers(log.plan({1, 2, 3, 4})) == Set{2});
+}
+
+TEST_CASE("replay plan: a log in which all must be given up, one by one, is given up as a whole") {
+  Log log;
+  Set all;
+  for (uint64_t i = 0; i < 20'000; ++i) {
+    log.add({chunk(1000 + i)}, {chunk(1000 + i)});  // in place: as it was is gone
+    all.insert(1000 + i);
+  }
+  const ReplayPlan plan = log.plan(all);
+  CHECK(plan.given_up);
+  CHECK(plan.chunks.empty());
+  CHECK_FALSE(log.plan({1000, 1001}).given_up);
 }
 
 TEST_CASE("replay: forward passes are computed again, byte for byte, and fewer launches than were recorded") {
@@ -255,6 +270,17 @@ TEST_CASE("replay: a kernel that lies or depends on something else is found out,
     CHECK(out.restored == out.truth);
     CHECK(out.replayed == 0);
   }
+  SUBCASE("a launch that names all the memory there could be") {
+    const Run out = run(world, {a, b, c}, DeltaMode::kRecompute, [&](EmulatedTarget& target) {
+      KernelCall call = step(a.range(), b.range());
+      call.writes.push_back({a.address, uint64_t{1} << 62});
+      REQUIRE(target.launch(0, call));
+    });
+    REQUIRE(out.delta);
+    CHECK(out.restored == out.truth);
+    CHECK(out.replayed == 0);
+    CHECK(out.delta->sources[0].why_not == "the launches name more memory than can be looked into at a stop");
+  }
   SUBCASE("no device memory to set anything aside") {
     DeviceOptions small = options();
     small.cow_budget = kDeviceChunk;
@@ -338,6 +364,11 @@ class HookedTarget final : public EmulatedTarget {
   HookedTarget(World& world) : EmulatedTarget(1, world.gpus, kernels()) {}
   std::function<void()> at_recorded, at_replay;
   int ended = 0;
+  bool stuck = false;
+  Result<void> open_gate() override {
+    if (stuck) return fail(Code::kIo, "", "the gate does not open (injected)");
+    return EmulatedTarget::open_gate();
+  }
   Result<std::vector<Launch>> recorded() override {
     if (at_recorded) at_recorded();
     return EmulatedTarget::recorded();
@@ -371,6 +402,7 @@ TEST_CASE("replay: what was set aside is not freed while it is being copied to, 
     auto delta = delta_with_replay(capture, DeltaMode::kRecompute, slow);
     REQUIRE_FALSE(delta);
     CHECK(delta.error().code == Code::kBusy);
+    CHECK(target.ended == 1);
   }
   world.check_sound();
 }
@@ -397,4 +429,25 @@ TEST_CASE("replay: who breaks off during the attempt is told so, and the memory 
   REQUIRE_FALSE(delta);
   CHECK(delta.error().code == Code::kInterrupted);
   CHECK(target.peek(b.range()) == before);
+}
+
+TEST_CASE("replay: nobody records any more after the delta, nor after a recording that did not begin") {
+  World world(1, 0, 1, 64 << 20, 0);
+  HookedTarget target(world);
+  const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk);
+  MemorySink sink;
+  DeviceCapture capture({{&target, 3}}, world.device_list(), sink, options());
+  REQUIRE(capture.begin_recording(100));
+  REQUIRE(target.launch(0, step(a.range(), b.range())));
+  {
+    auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+    REQUIRE(stop);
+    REQUIRE(delta_with_replay(capture, DeltaMode::kRecompute, options()));
+    CHECK(target.recorded().error().code == Code::kBug);  // nothing is recorded
+  }
+  target.stuck = true;
+  CHECK_FALSE(capture.begin_recording(100));
+  target.stuck = false;
+  REQUIRE(target.close_gate(kSecond));
+  CHECK(target.recorded().error().code == Code::kBug);
 }
