@@ -4,11 +4,10 @@
 
 #include <algorithm>
 #include <atomic>
-#include <optional>
-#include <thread>
 #include <utility>
 
 #include "lib/base/trace.h"
+#include "lib/base/worker_pool.h"
 
 namespace ckpt::capture {
 
@@ -21,12 +20,11 @@ namespace {
 /// One thread a device: each has a bus of its own.
 Result<void> for_devices(const std::vector<device::Device*>& devices, const std::function<Result<void>(device::Device&)>& work) {
   if (devices.size() == 1) return work(*devices.front());
-  std::vector<Result<void>> results(devices.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < devices.size(); ++i) threads.emplace_back([&, i] { results[i] = work(*devices[i]); });
-  for (std::thread& thread : threads) thread.join();
-  for (Result<void>& result : results) CKPT_TRY(std::move(result));
-  return {};
+  WorkerPool pool(static_cast<unsigned>(devices.size()));
+  for (device::Device* device : devices) {
+    if (!pool.submit([&work, device] { return work(*device); })) break;
+  }
+  return pool.finish();
 }
 
 }  // namespace
@@ -94,8 +92,7 @@ Result<void> DeviceCapture::note_zeros(Chosen& chosen, Word word, DevicePass& pa
 }
 
 /// `from`: where the bytes are, in ckpt's own addresses of the device. Their hashes become those of the image.
-Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from, Word word,
-                                 DevicePass& pass) {
+Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from, Word word) {
   if (chosen.empty()) return {};
   std::vector<ChunkHash> taken(chosen.size());
   StagingRing& ring = *rings_.at(device.properties().uuid);
@@ -110,13 +107,12 @@ Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, c
     chosen[i].region->image[chosen[i].chunk] = taken[i];
     chosen[i].region->known[chosen[i].chunk] = true;
   }
-  pass.copied += chosen.size();
   return {};
 }
 
 Result<void> DeviceCapture::copy_all(const Chosen& chosen, Word word, DevicePass& pass) {
-  std::mutex mutex;
-  return for_devices(map_.devices(), [&](device::Device& device) -> Result<void> {
+  std::atomic<uint64_t> copied{0};
+  CKPT_TRY(for_devices(map_.devices(), [&](device::Device& device) -> Result<void> {
     Chosen here;
     std::vector<Address> from;
     for (const ChunkRef& ref : chosen) {
@@ -124,12 +120,12 @@ Result<void> DeviceCapture::copy_all(const Chosen& chosen, Word word, DevicePass
       here.push_back(ref);
       from.push_back(ref.region->local_address(ref.chunk));
     }
-    DevicePass own;
-    CKPT_TRY(copy(device, here, from, word, own));
-    std::lock_guard lock(mutex);
-    pass.copied += own.copied;
+    CKPT_TRY(copy(device, here, from, word));
+    copied += here.size();
     return {};
-  });
+  }));
+  pass.copied += copied;
+  return {};
 }
 
 Result<DevicePass> DeviceCapture::round() {

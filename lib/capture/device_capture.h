@@ -89,7 +89,7 @@ class DeviceCapture {
  private:
   using Chosen = std::vector<ChunkRef>;
   enum class Word { kAhead, kLast };
-  Result<void> copy(device::Device& device, const Chosen& chosen, const std::vector<device::Address>& from, Word word, DevicePass& pass);
+  Result<void> copy(device::Device& device, const Chosen& chosen, const std::vector<device::Address>& from, Word word);
   Result<void> copy_all(const Chosen& chosen, Word word, DevicePass& pass);
   Result<void> note_zeros(Chosen& chosen, Word word, DevicePass& pass);
   Result<Chosen> take_saved(const Chosen& chosen, uint64_t& from_saved);

@@ -97,11 +97,10 @@ std::vector<DeviceRegion*> ChunkMap::regions_on(const device::Device& device) {
   return out;
 }
 
-DeviceRegion* ChunkMap::find(size_t source, device::Range range) {
-  for (auto& [key, entry] : entries_) {
-    if (key.first == source && entry.region.allocation.range().contains(range)) return &entry.region;
-  }
-  return nullptr;
+std::vector<DeviceRegion*> ChunkMap::regions_of(size_t source) {
+  std::vector<DeviceRegion*> out = regions();
+  std::erase_if(out, [&](const DeviceRegion* region) { return region->source != source; });
+  return out;
 }
 
 }  // namespace ckpt::capture

@@ -76,18 +76,16 @@ class ChunkMap {
   const std::vector<DeviceSource>& sources() const { return sources_; }
   const std::vector<device::Device*>& devices() const { return devices_; }
   std::vector<DeviceRegion*> regions();
-  /// The regions of one device, and of one source.
   std::vector<DeviceRegion*> regions_on(const device::Device& device);
-  DeviceRegion* find(size_t source, device::Range range);
+  std::vector<DeviceRegion*> regions_of(size_t source);
   int space(const DeviceRegion& region) const { return sources_[region.source].space; }
-  device::Target& target(const DeviceRegion& region) const { return *sources_[region.source].target; }
-  Result<device::Device*> device_of(const DeviceRegion& region) const;
 
  private:
   struct Entry {
     DeviceRegion region;
     std::unique_ptr<device::Buffer> import;
   };
+  Result<device::Device*> device_of(const DeviceRegion& region) const;
   Result<void> add(size_t source, const device::Allocation& allocation);
 
   std::vector<DeviceSource> sources_;

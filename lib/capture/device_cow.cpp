@@ -56,7 +56,6 @@ Result<DeviceCapture::Chosen> DeviceCapture::copy_first(Snapshot& out) {
 
 /// Takes chunks from what was set aside; those that are not there as they were at t1.
 Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, uint64_t& from_saved) {
-  DevicePass pass;
   for (size_t source = 0; source < map_.sources().size(); ++source) {
     Chosen here = chosen;
     std::erase_if(here, [&](const ChunkRef& ref) { return ref.region->source != source; });
@@ -80,7 +79,7 @@ Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, ui
         from.push_back(import->range().start + save->offset + (range.start - save->original.start));
       }
       if (found.empty()) continue;
-      Result<void> copied = copy(*device, found, from, Word::kAhead, pass);
+      Result<void> copied = copy(*device, found, from, Word::kAhead);
       for (auto& [buffer, import] : imports) rings_.at(device->properties().uuid)->retire(std::move(import));
       CKPT_TRY(std::move(copied));
     }

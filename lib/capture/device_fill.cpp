@@ -138,6 +138,16 @@ Result<std::vector<size_t>> DeviceFill::differing(Piece& piece) {
   return out;
 }
 
+/// Sends chunks that are not as the image says, and looks again.
+Result<void> DeviceFill::put_right(Piece& piece, const std::vector<size_t>& wrong, bool searching) {
+  if (wrong.empty()) return {};
+  CKPT_TRY(send(piece, wrong, searching));
+  CKPT_TRY_ASSIGN(const std::vector<size_t> still, differing(piece));
+  if (still.empty()) return {};
+  return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", piece.image->address + still.front() * kDeviceChunk),
+              "does not have the hash that the image gives it");
+}
+
 Result<void> DeviceFill::fill(Piece& piece, bool searching) {
   trace::Span span("device fill");
   CKPT_TRY_ASSIGN(StagingRing * ring, this->ring(*piece.device));
@@ -167,15 +177,8 @@ Result<void> DeviceFill::fill(Piece& piece, bool searching) {
   report_.within_device += moves.size();
   // Where a copy was made of memory that the process has changed since, the image's own bytes are sent.
   CKPT_TRY_ASSIGN(const std::vector<size_t> wrong, differing(piece));
-  if (!wrong.empty()) {
-    CKPT_TRY(send(piece, wrong, searching));
-    for (size_t i : wrong) on_device_[{uuid, key((*piece.hashes)[i])}] = piece.local(i);
-    CKPT_TRY_ASSIGN(const std::vector<size_t> still, differing(piece));
-    if (!still.empty()) {
-      return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", piece.image->address + still.front() * kDeviceChunk),
-                  "does not have the hash that the image gives it");
-    }
-  }
+  CKPT_TRY(put_right(piece, wrong, searching));
+  for (size_t i : wrong) on_device_[{uuid, key((*piece.hashes)[i])}] = piece.local(i);
   piece.there = true;
   return {};
 }
@@ -190,13 +193,13 @@ Result<void> DeviceFill::replay() {
   for (Piece& piece : pieces_) {
     // What launches wrote beside what is wanted is put right; what they should have made cannot be.
     std::vector<bool> made = std::exchange(piece.made, std::vector<bool>(piece.made.size()));
-    CKPT_TRY_ASSIGN(std::vector<size_t> wrong, differing(piece));
+    CKPT_TRY_ASSIGN(const std::vector<size_t> wrong, differing(piece));
     for (size_t i : wrong) {
       if (!made[i]) continue;
       return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", piece.image->address + i * kDeviceChunk),
                   "could not be computed again as it was");
     }
-    if (!wrong.empty()) CKPT_TRY(send(piece, wrong, false));
+    CKPT_TRY(put_right(piece, wrong, false));
   }
   return {};
 }

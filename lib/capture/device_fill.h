@@ -65,6 +65,7 @@ class DeviceFill {
   Result<void> fill(Piece& piece, bool search);
   Result<void> send(Piece& piece, const std::vector<size_t>& chunks, bool search);
   Result<std::vector<size_t>> differing(Piece& piece);
+  Result<void> put_right(Piece& piece, const std::vector<size_t>& wrong, bool searching);
   void search(Piece& piece, const device::ChunkHash& hash, ByteSpan bytes);
   Result<void> replay();
   Result<void> fill_in_turn();

@@ -12,8 +12,7 @@ Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source,
   store::DeviceMemory out;
   out.process = process;
   out.space = map.sources()[source].space;
-  std::vector<DeviceRegion*> regions = map.regions();
-  std::erase_if(regions, [&](const DeviceRegion* region) { return region->source != source; });
+  std::vector<DeviceRegion*> regions = map.regions_of(source);
   std::sort(regions.begin(), regions.end(), [](const auto* a, const auto* b) { return a->allocation.address < b->allocation.address; });
   for (const DeviceRegion* region : regions) {
     store::DeviceAllocation& allocation = out.allocations.emplace_back();

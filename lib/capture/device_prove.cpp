@@ -36,8 +36,8 @@ bool names_too_much(const std::vector<Launch>& log, uint64_t most_looks) {
 bool hidden_write(DeviceCapture& capture, size_t source, const std::vector<Launch>& log) {
   std::set<uint64_t> written;
   for (const Launch& launch : log) for_chunks(launch.writes, [&](uint64_t at) { written.insert(at); });
-  for (const DeviceRegion* region : capture.map().regions()) {
-    if (region->source != source || region->start.empty()) continue;
+  for (const DeviceRegion* region : capture.map().regions_of(source)) {
+    if (region->start.empty()) continue;
     for (size_t i = 0; i < region->chunks(); ++i) {
       if (region->live[i] != region->start[i] && written.count(region->address(i).value) == 0) return true;
     }
@@ -116,7 +116,7 @@ class Attempt {
     Result<void> back = put_back(aside);
     if (!back) back = put_back(aside);  // a second time, for what passes
     if (back) return outcome;
-    if (back.error().code == Code::kNotFound || back.error().code == Code::kIo) return std::move(back).error();
+    if (back.error().code == Code::kNotFound) return std::move(back).error();
     return Error(Code::kTargetAltered, fmt::format("{}", target_.pid()),
                  "device memory could not be put back after an attempt to compute it again")
         .with_cause(back.error().text())
@@ -130,8 +130,7 @@ class Attempt {
     std::set<uint64_t> addresses = plan.chunks;
     for (const Launch& launch : log_) for_chunks(launch.writes, [&](uint64_t at) { addresses.insert(at); });
     std::vector<ChunkRef> out;
-    for (DeviceRegion* region : capture_.map().regions()) {
-      if (region->source != source_) continue;
+    for (DeviceRegion* region : capture_.map().regions_of(source_)) {
       for (size_t i = 0; i < region->chunks(); ++i) {
         if (region->start.empty() || addresses.count(region->address(i).value) != 0) out.push_back({region, i});
       }
@@ -146,25 +145,31 @@ class Attempt {
   Result<bool> run(const ReplayPlan& plan) {
     before_.clear();
     for (DeviceRegion* region : capture_.map().regions()) before_[region] = region->live;
-    CKPT_TRY(clear(plan));
+    const std::vector<ChunkRef> made = made_by(plan);
+    CKPT_TRY(clear(made));
     for (size_t i : plan.launches) CKPT_TRY(target_.replay(log_[i]));
     CKPT_TRY(target_.drain(options_.stop_timeout_us));
     CKPT_TRY(capture_.hash_live());
-    bool same = true;
-    for (uint64_t at : plan.chunks) {
-      const DeviceRegion* region = capture_.map().find(source_, {{at}, kDeviceChunk});
-      const size_t chunk = (Address{at} - region->allocation.address) / kDeviceChunk;
-      same = same && region->live[chunk] == before_[region][chunk];
+    return std::all_of(made.begin(), made.end(), [&](const ChunkRef& ref) {
+      return ref.region->live[ref.chunk] == before_[ref.region][ref.chunk];
+    });
+  }
+  std::vector<ChunkRef> made_by(const ReplayPlan& plan) {
+    std::vector<ChunkRef> out;
+    for (DeviceRegion* region : capture_.map().regions_of(source_)) {
+      const Range range = region->allocation.range();
+      for (auto at = plan.chunks.lower_bound(range.start.value); at != plan.chunks.end() && *at < range.end().value; ++at) {
+        out.push_back({region, (*at - range.start.value) / kDeviceChunk});
+      }
     }
-    return same;
+    return out;
   }
   /// Zeros, as a restore has them before it runs the launches.
-  Result<void> clear(const ReplayPlan& plan) {
+  Result<void> clear(const std::vector<ChunkRef>& made) {
     for (device::Device* device : capture_.map().devices()) {
       std::vector<Address> chunks;
-      for (uint64_t at : plan.chunks) {
-        const DeviceRegion* region = capture_.map().find(source_, {{at}, kDeviceChunk});
-        if (region->uuid == device->properties().uuid) chunks.push_back(region->local.start + (Address{at} - region->allocation.address));
+      for (const ChunkRef& ref : made) {
+        if (ref.region->uuid == device->properties().uuid) chunks.push_back(ref.region->local_address(ref.chunk));
       }
       if (chunks.empty()) continue;
       CKPT_TRY_ASSIGN(StagingRing * ring, capture_.ring(*device));
@@ -204,8 +209,7 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
   out.recorded = log->size();
   ReplayProblem problem;
   problem.log = &*log;
-  for (DeviceRegion* region : capture.map().regions()) {
-    if (region->source != source) continue;
+  for (DeviceRegion* region : capture.map().regions_of(source)) {
     problem.owned.push_back(region->allocation.range());
     for (size_t i = 0; i < region->chunks(); ++i) {
       if (!region->is_current(i)) problem.wanted.insert(region->address(i).value);

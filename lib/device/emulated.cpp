@@ -209,12 +209,6 @@ bool EmulatedAddressSpace::unmap(Address start) {
   return idle;
 }
 
-bool EmulatedAddressSpace::has_work(Address start) const {
-  std::lock_guard lock(mutex_);
-  auto found = mapped_.find(start);
-  return found != mapped_.end() && found->second->work != 0;
-}
-
 EmulatedAddressSpace::Pin EmulatedAddressSpace::find(Range range) const {
   std::lock_guard lock(mutex_);
   auto after = mapped_.upper_bound(range.start);

@@ -152,7 +152,6 @@ class EmulatedAddressSpace {
   void map(Range range, std::shared_ptr<EmulatedMemory> memory, std::byte* data);
   /// False: there is work on it (or nothing there); it is unmapped all the same.
   bool unmap(Address start);
-  bool has_work(Address start) const;
   /// Null unless the whole range is mapped as one.
   Pin find(Range range) const;
   static std::byte* pointer(const Pin& pin, Address at) { return pin->data + (at - pin->range.start); }

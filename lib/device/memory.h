@@ -33,7 +33,6 @@ enum class MemoryKind {
   kNative,  ///< small or foreign: the driver's own checkpoint saves it
   kPinned,  ///< page-locked host memory: saved with the process; a device writes it unseen by the kernel's dirty bits
 };
-const char* name(MemoryKind kind);
 
 /// One allocation of a target. Owned ones begin and end at multiples of the device's granularity, so of kMinChunk.
 struct Allocation {

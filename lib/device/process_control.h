@@ -17,7 +17,6 @@
 namespace ckpt::device {
 
 enum class ProcessState { kNone, kRunning, kLocked, kCheckpointed, kFailed };  ///< kNone: it does not use a device
-const char* name(ProcessState state);
 
 /// One device of this machine.
 struct Gpu {

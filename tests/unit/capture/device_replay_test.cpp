@@ -364,7 +364,7 @@ class HookedTarget final : public EmulatedTarget {
   HookedTarget(World& world) : EmulatedTarget(1, world.gpus, kernels()) {}
   std::function<void()> at_recorded, at_replay;
   int ended = 0;
-  bool stuck = false;
+  bool stuck = false, mute = false;
   Result<void> open_gate() override {
     if (stuck) return fail(Code::kIo, "", "the gate does not open (injected)");
     return EmulatedTarget::open_gate();
@@ -376,6 +376,10 @@ class HookedTarget final : public EmulatedTarget {
   Result<void> replay(const Launch& launch) override {
     if (at_replay) at_replay();
     return EmulatedTarget::replay(launch);
+  }
+  Result<void> drain(uint64_t timeout_us) override {
+    if (mute) return fail(Code::kIo, "", "its agent's answer is damaged (injected)");
+    return EmulatedTarget::drain(timeout_us);
   }
   Result<void> end_recording() override {
     ++ended;
@@ -450,4 +454,21 @@ TEST_CASE("replay: nobody records any more after the delta, nor after a recordin
   target.stuck = false;
   REQUIRE(target.close_gate(kSecond));
   CHECK(target.recorded().error().code == Code::kBug);
+}
+
+TEST_CASE("replay: memory that cannot be put back is an altered target, whatever stands in the way") {
+  World world(1, 0, 1, 64 << 20, 0);
+  HookedTarget target(world);
+  target.at_replay = [&] { target.mute = true; };
+  const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk);
+  MemorySink sink;
+  DeviceCapture capture({{&target, 3}}, world.device_list(), sink, options());
+  REQUIRE(capture.begin_recording(100));
+  REQUIRE(target.launch(0, step(a.range(), b.range())));
+  auto stop = DeviceStop::begin({&target}, 60 * kSecond);
+  REQUIRE(stop);
+  auto delta = delta_with_replay(capture, DeltaMode::kRecompute, options());
+  REQUIRE_FALSE(delta);
+  CHECK(delta.error().code == Code::kTargetAltered);
+  CHECK_FALSE(delta.error().target_state.empty());
 }
