@@ -136,6 +136,9 @@ TEST_CASE("a client that is gone before it could be told of the hold leaves the 
   REQUIRE(done(agent::Type::kDrain, 5 * kSecond));
   REQUIRE(done(agent::Type::kRelease, 0, {reinterpret_cast<const char*>(&id), sizeof id}));
   ::kill(puppet.pid(), SIGSTOP);
+  int status = 0;
+  REQUIRE(::waitpid(puppet.pid(), &status, WUNTRACED) == puppet.pid());  // all its threads stand still
+  REQUIRE(WIFSTOPPED(status));
   say(agent::Type::kHold, 3'600'000);
   socket->reset();
   ::kill(puppet.pid(), SIGCONT);
