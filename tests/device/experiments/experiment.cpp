@@ -3,11 +3,27 @@
 #include <dirent.h>
 #include <sys/socket.h>
 
+#include <filesystem>
 #include <fstream>
 
+namespace {
+
+char work_folder[] = "/tmp/ckpt-experiment-XXXXXX";
+pid_t owner;
+
+/// What failed leaves it, with what it wrote there.
+void remove_work_folder() {
+  std::error_code ignored;
+  if (getpid() == owner) std::filesystem::remove_all(work_folder, ignored);
+}
+
+}  // namespace
+
 void experiment_begin(int, char** argv) {
-  static char folder[] = "/tmp/ckpt-experiment-XXXXXX";
-  if (mkdtemp(folder) == nullptr) exit(1);
+  char* folder = mkdtemp(work_folder);
+  if (folder == nullptr) exit(1);
+  owner = getpid();
+  atexit(remove_work_folder);
   char* both[] = {argv[0], folder, nullptr};
   target_init(2, both);
   setvbuf(stdout, nullptr, _IOLBF, 0);

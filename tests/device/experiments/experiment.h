@@ -11,7 +11,7 @@
 
 #include "tests/device/programs/program.h"
 
-/// First call of main: a work folder of its own, the driver loaded. Skips (77) where there is no driver or no GPU.
+/// First call of main: a work folder of its own, gone when main has returned, and the driver loaded. Skips (77) where there is no driver or no GPU.
 void experiment_begin(int argc, char** argv);
 /// The nth argument as a number (with K, M or G), or this.
 uint64_t argument(int argc, char** argv, int index, uint64_t otherwise);

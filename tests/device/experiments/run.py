@@ -7,10 +7,12 @@ The build folder is configured and built if it has no experiments yet. Exit 77 w
 runs small on the stand-in driver: that they run, not what they say.
 """
 import argparse
+import contextlib
 import ctypes
 import datetime
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -130,7 +132,7 @@ class Runner:
         except TimeoutError as late:
             self.failures.append(f"E6 {name}: {late}")
         finally:
-            process.poll()
+            self.end(process)
 
     def dump_and_restore(self, experiment, name, pid, image, process):
         """pre-dump, dump with it as the parent, restore."""
@@ -172,7 +174,16 @@ class Runner:
             except TimeoutError as late:
                 self.failures.append(f"E7: {late}")
             finally:
-                process.poll()
+                self.end(process)
+
+    def end(self, process):
+        """The program, which may have been restored with its pid. Without its GPU: killing one that has it hung a machine (driver 595)."""
+        if process.poll() is not None and not os.path.exists(f"/proc/{process.pid}"):
+            return
+        subprocess.run([self.ckpt, "suspend", "-p", str(process.pid)], capture_output=True, timeout=LIMIT_S, check=False)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+        process.wait()
 
     def table(self, machine):
         out = [f"# Experiments: {machine.name}, {machine.version}, {datetime.date.today()}", "", "| experiment | case | value | unit |",
