@@ -157,6 +157,23 @@ TEST_CASE("a device without room: the program sees what the driver says") {
   CHECK(puppet.ask("check 0 5") == "ok");
 }
 
+TEST_CASE("memory of another process is named while it is open; owned memory is given to none") {
+  Puppet giver, taker;
+  giver.number("alloc 1000000");
+  giver.number("alloc 4194304");
+  const std::string given = giver.ask("give-ipc 0");
+  REQUIRE(given.starts_with("ok "));
+  CHECK(giver.ask("give-ipc 1").starts_with("no"));
+  REQUIRE(taker.ask("take-ipc " + given.substr(3)) == "ok");
+  auto agent = taker.agent();
+  auto hazards = agent->hazards();
+  REQUIRE(hazards);
+  REQUIRE(hazards->size() == 1);
+  CHECK((*hazards)[0].starts_with("memory of another process by CUDA IPC"));
+  CHECK(taker.ask("close-ipc 0") == "ok");
+  CHECK(agent->hazards().value().empty());
+}
+
 TEST_CASE("questions about memory that is away wait until it is back") {
   Puppet puppet;
   const uint64_t plain = puppet.number("alloc 5000000"), segment = puppet.number("segment 1 4194304");

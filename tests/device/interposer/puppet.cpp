@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 
 #include <atomic>
+#include <iomanip>
 #include <iostream>
 #include <map>
 #include <sstream>
@@ -239,6 +240,24 @@ std::string begin_second(size_t size) {
   return "ok " + std::to_string(p);
 }
 
+/// A handle as hexadecimal digits.
+std::string give_ipc(size_t index) {
+  CUipcMemHandle handle;
+  DO(cuIpcGetMemHandle(&handle, memory[index].first));
+  std::ostringstream out;
+  for (char byte : handle.reserved) out << std::hex << std::setw(2) << std::setfill('0') << (byte & 0xff);
+  return "ok " + out.str();
+}
+
+std::string take_ipc(const std::string& digits) {
+  CUipcMemHandle handle;
+  CUdeviceptr there;
+  for (size_t i = 0; i < sizeof handle.reserved; ++i) handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  DO(cuIpcOpenMemHandle_v2(&there, handle, 1));
+  memory.push_back({there, 0});
+  return "ok";
+}
+
 /// Ends, and calls the driver once more when what was preloaded has ended.
 [[noreturn]] void exit_late() {
   void* late = dlopen(CKPT_LATE, RTLD_NOW);
@@ -334,6 +353,12 @@ std::string obey(const std::string& line) {
   if (verb == "churn") return churn(static_cast<int>(a));
   if (verb == "fork") return forked();
   if (verb == "exit") exit_late();
+  if (verb == "give-ipc") return give_ipc(a);
+  if (verb == "take-ipc") return take_ipc(line.substr(line.rfind(' ') + 1));
+  if (verb == "close-ipc") {
+    DO(cuIpcCloseMemHandle(memory[a].first));
+    return "ok";
+  }
   if (verb == "begin-second") return begin_second(a);
   if (verb == "end-second") {
     DO(cuCtxDestroy_v2(second));
