@@ -55,9 +55,9 @@ class DeviceCapture {
   /// open gates (0.3 us each: half a second for 80 GiB that nobody need stand still for).
   Result<DevicePass> delta_at_stop();
   Result<void> say_kept();
-  /// `delta` in other two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true
-  /// are brought to the image (the others are left to the caller; they count as being what they
-  /// are now).
+  /// `delta` in other two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true are
+  /// brought to the image. The others are left to the caller: the image gets no word about them, and describes them with the hash
+  /// that they have now.
   Result<void> look();
   Result<DevicePass> finish(const std::function<bool(const ChunkRef&)>& elsewhere);
 

@@ -68,9 +68,12 @@ Result<FillReport> DeviceFill::lazy() {
   }
   std::vector<uint64_t> ids;
   for (const Piece& piece : pieces_) ids.push_back(piece.image->id);
-  CKPT_TRY(target_.begin_fill(ids));
-  CKPT_TRY(target_.open_gate());
-  Result<void> filled = fill_in_turn();
+  auto fill_behind_gate = [&]() -> Result<void> {
+    CKPT_TRY(target_.begin_fill(ids));
+    CKPT_TRY(target_.open_gate());
+    return fill_in_turn();
+  };
+  Result<void> filled = fill_behind_gate();
   if (filled) return report_;
   Error error = std::move(filled).error();
   if (error.code == Code::kNotFound) return error;

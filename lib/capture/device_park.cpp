@@ -48,9 +48,11 @@ Result<void> DevicePark::give_back() {
     return gone || attached.has_value();
   });
   if (held_.empty()) return first;
+  const int pid = held_.front().target->pid();
+  const auto lost = std::count_if(held_.begin(), held_.end(), [&](const Held& held) { return held.target->pid() == pid; });
   Error error = std::move(first).error();
-  return std::move(error).with_code(Code::kTargetAltered).with_target(fmt::format(
-      "process {} has lost {} of its device allocations; ckpt still has them", held_.front().target->pid(), held_.size()));
+  return std::move(error).with_code(Code::kTargetAltered).with_target(
+      fmt::format("process {} has lost {} of its device allocations; ckpt still has them", pid, lost));
 }
 
 void DevicePark::hand_over(const device::Target& before, device::Target& after) {

@@ -244,6 +244,9 @@ TEST_CASE("device fill: whatever fails, memory is right or an error says that it
           for (const Allocation& a : *left) CHECK(a.released);
         }
         if (attached && report) CHECK(restored.now(saved) == saved.truth);
+        if (attached && lazily && !report && restored.target.alive()) {
+          CHECK(report.error().target_state.find("waits for device memory that will not come") != std::string::npos);
+        }
         CHECK(restored.world.gpus[0]->pinned_bytes() == 0);
         restored.world.check_sound();
         if (!fired) {
