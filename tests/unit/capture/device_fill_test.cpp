@@ -275,6 +275,15 @@ TEST_CASE("device park: the memory waits, the process has none of it, and gets i
     REQUIRE(park);
     CHECK(park->bytes() == used);
     CHECK(world.target(0).peek(all[0][0].range()).empty());
+    uint64_t told = 0;
+    REQUIRE(park->for_each([&](int pid, uint64_t, int fd) -> Result<void> {
+      CHECK((pid == 100 || pid == 101));
+      CHECK(fd >= 0);
+      ++told;
+      return {};
+    }));
+    CHECK(told == 6);
+    CHECK(park->for_each([&](int, uint64_t, int) { return Result<void>(Error(Code::kIo, "", "")); }).error().code == Code::kIo);
     CHECK(world.gpus[0]->used_bytes() + world.gpus[1]->used_bytes() == used);
     REQUIRE(park->give_back());
     CHECK(park->bytes() == 0);

@@ -120,6 +120,28 @@ TEST_CASE("device image: content is stored once over buffers, processes and imag
   CHECK(load(temp.path / "b") == peek_all(world, {{a, same, zeros}, {other}}));
 }
 
+TEST_CASE("device image: chunks with pages of zeros between others; what an image does not have is an answer") {
+  TempDir temp;
+  World world;
+  const Allocation a = world.allocate(3);
+  for (const uint64_t page : {1, 5, 15, 16, 30}) {
+    REQUIRE(world.target().launch(0, fill({a.address + page * store::kPageSize, store::kPageSize}, page)));
+  }
+  REQUIRE(world.target().synchronize());
+  auto saved = save(world, temp.path / "a", {}, 1);
+  REQUIRE_MESSAGE(saved, why(saved));
+  CHECK(load(temp.path / "a") == peek_all(world, {{a}}));
+  auto reader = ImageReader::open(temp.path / "a");
+  REQUIRE(reader);
+  ImageContent content(**reader);
+  Bytes bytes(kDeviceChunk);
+  CHECK(content.read(3, a.range().end(), bytes).error().code == Code::kAnswerNo);
+  CHECK(content.read(4, a.address, bytes).error().code == Code::kAnswerNo);
+  store::DeviceAllocation beyond = (*reader)->manifest().tree.devices[0].allocations[0];
+  beyond.hashes_offset += 1;
+  CHECK(read_device_hashes(**reader, beyond).error().code == Code::kAnswerNo);
+}
+
 TEST_CASE("device image: a full disk leaves no image, and the process as it was") {
   TempDir temp;
   if (::mount("none", temp.path.c_str(), "tmpfs", 0, "size=1m") != 0) {
