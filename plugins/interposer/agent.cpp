@@ -32,6 +32,7 @@ constexpr size_t kStack = 256 << 10;
 
 OwnFd g_listener, g_client;
 std::atomic<bool> g_started{false}, g_ending{false};
+uint64_t g_budget_limit = 0;  ///< bytes; 0: none
 std::atomic<uint32_t> g_woken{0};  ///< written by ckpt, into our memory
 
 struct Reply {
@@ -84,11 +85,6 @@ uint32_t released_count() {
   return static_cast<uint32_t>(std::count_if(all.begin(), all.end(), [](const Allocation& a) { return a.released; }));
 }
 
-uint64_t budget_limit() {
-  const char* text = std::getenv("CKPT_GPU_BUDGET");
-  return text == nullptr ? 0 : std::strtoull(text, nullptr, 10);
-}
-
 void hello(Reply& reply) {
   agent::HelloReply about;
   about.pid = getpid();
@@ -98,7 +94,7 @@ void hello(Reply& reply) {
   about.captures = captures_active();
   about.gate_closed = gate_closed();
   about.released = released_count();
-  about.budget_limit = budget_limit();
+  about.budget_limit = g_budget_limit;
   append(reply.payload, about);
 }
 
@@ -235,7 +231,7 @@ Reply serve(const agent::Received& in) {
       g_woken.store(0);
       reply.message.a = reinterpret_cast<uint64_t>(&g_woken);
       break;
-    case Type::kBeginCow: answer(reply, begin_cow(budget_limit() == 0 ? request.a : std::min(request.a, budget_limit()))); break;
+    case Type::kBeginCow: answer(reply, begin_cow(g_budget_limit == 0 ? request.a : std::min(request.a, g_budget_limit))); break;
     case Type::kSaved: list_saved(request.a, false, reply); break;
     case Type::kMissed: list_saved(request.a, true, reply); break;
     case Type::kExportSaved: answer(reply, export_saved(request.a, &reply.fd)); break;
@@ -338,6 +334,8 @@ void start_agent() {
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
   listen_for_clients(&g_listener);  // here: whoever sees that the program has CUDA can talk to it
+  const char* budget = std::getenv("CKPT_GPU_BUDGET");  // in the program's own thread: it may change its environment later
+  g_budget_limit = budget == nullptr ? 0 : std::strtoull(budget, nullptr, 10);
   if (start_thread(serve_clients, kStack, "ckpt-agent")) return;
   g_listener.close();
   g_started.store(false);

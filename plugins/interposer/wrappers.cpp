@@ -158,17 +158,30 @@ CUresult mem_alloc_from_pool(CUdeviceptr* out, size_t size, CUmemoryPool pool, C
   return result;
 }
 
+/// Stream 0 of a per-thread form is another one.
+template <bool PerThread>
+CUstream meant(CUstream stream) {
+  return PerThread && stream == nullptr ? kStreamPerThread : stream;
+}
+
+/// False also for the stream that waits for all: asked for its work in the middle of a capture it spoils that.
+bool is_out_of_captures(CUstream stream) {
+  CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+  return !captures_active() || (drv::cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
+}
+
 /// Memory of ours ends here and now: the stream's work is waited for, where the driver would go on.
-template <size_t Index, size_t Synchronize>
-CUresult mem_free_async(CUdeviceptr base, CUstream stream) {
+template <bool PerThread>
+CUresult mem_free_async(CUdeviceptr base, CUstream given) {
   Passage passage;
+  const CUstream stream = meant<PerThread>(given);
   const auto found = base == 0 ? std::nullopt : find(base);
-  if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) && !captures_active()) {
-    if (const CUresult result = real<Synchronize>(stream); result != CUDA_SUCCESS) return result;
+  if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) && is_out_of_captures(stream)) {
+    if (const CUresult result = drv::cuStreamSynchronize(stream); result != CUDA_SUCCESS) return result;
     return free_ours(passage, base);
   }
-  if (found && (found->kind == Kind::kOwned || is_mapping(*found))) return real<Index>(base, stream);  // which refuses
-  return end_noted(base, [&] { return real<Index>(base, stream); });
+  if (found && (found->kind == Kind::kOwned || is_mapping(*found))) return drv::cuMemFreeAsync(base, stream);  // which refuses
+  return end_noted(base, [&] { return drv::cuMemFreeAsync(base, stream); });
 }
 
 CUresult mem_host_alloc(void** out, size_t size, unsigned flags) {
@@ -421,12 +434,6 @@ CUresult peer_access(CUcontext peer) {
 }
 CUresult enable_peer_access(CUcontext peer, unsigned flags) { return flags == 0 ? peer_access<true>(peer) : drv::cuCtxEnablePeerAccess(peer, flags); }
 
-/// Stream 0 of a per-thread form is another one.
-template <bool PerThread>
-CUstream meant(CUstream stream) {
-  return PerThread && stream == nullptr ? kStreamPerThread : stream;
-}
-
 template <size_t Index, bool PerThread, class... A>
 CUresult begin_capture(CUstream stream, A... rest) {
   Passage passage;
@@ -468,8 +475,8 @@ void put_memory(Table& table) {
   put(table, "cuMemAllocAsync_ptsz", mem_alloc_async<index_of("cuMemAllocAsync_ptsz")>);
   put(table, "cuMemAllocFromPoolAsync", mem_alloc_from_pool<index_of("cuMemAllocFromPoolAsync")>);
   put(table, "cuMemAllocFromPoolAsync_ptsz", mem_alloc_from_pool<index_of("cuMemAllocFromPoolAsync_ptsz")>);
-  put(table, "cuMemFreeAsync", mem_free_async<index_of("cuMemFreeAsync"), index_of("cuStreamSynchronize")>);
-  put(table, "cuMemFreeAsync_ptsz", mem_free_async<index_of("cuMemFreeAsync_ptsz"), index_of("cuStreamSynchronize_ptsz")>);
+  put(table, "cuMemFreeAsync", mem_free_async<false>);
+  put(table, "cuMemFreeAsync_ptsz", mem_free_async<true>);
   put(table, "cuMemHostAlloc", mem_host_alloc);
   put(table, "cuMemAllocHost_v2", mem_alloc_host);
   put(table, "cuMemFreeHost", mem_free_host);

@@ -118,3 +118,18 @@ TEST_CASE("memory that was freed in a capture is not waited for when the gate cl
   stop_and_take(*agent);
   DONE(agent->open_gate());
 }
+
+TEST_CASE("memory is freed in the order of a stream, also while another one is captured") {
+  Puppet puppet;
+  puppet.number("alloc 4194304");
+  puppet.number("alloc 4194304");
+  CHECK(puppet.ask("free-async 0") == "ok");
+  CHECK(puppet.ask("begin-capture") == "ok");
+  CHECK(puppet.ask("free-async 1") == "ok");
+  CHECK(puppet.ask("end-capture") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  int owned = 0;
+  for (const device::Allocation& a : agent->allocations().value()) owned += a.kind == device::MemoryKind::kOwned;
+  CHECK(owned == 1);  // its own counters
+}

@@ -287,6 +287,13 @@ std::string obey(const std::string& line) {
     DO(cuMemFree_v2(a));
     return "ok";
   }
+  if (verb == "free-async") {
+    CUstream stream;
+    DO(cuStreamCreate(&stream, CU_STREAM_NON_BLOCKING));
+    DO(cuMemFreeAsync(memory[a].first, stream));
+    DO(cuStreamDestroy_v2(stream));
+    return "ok";
+  }
   if (verb == "free-twice") return cu.cuMemFree_v2(memory[a].first) == CUDA_ERROR_INVALID_VALUE ? "ok" : "no";
   if (verb == "host") {
     void* p;
