@@ -285,6 +285,7 @@ bool converse() {
   end_recording();
   drop_kept();
   g_listener.close();
+  remove_socket_file();
   g_client.close();
   hold(in.message.a);
   return true;
@@ -325,7 +326,10 @@ void begin_anew_in_child() {
 }
 
 /// From here on the driver takes itself down.
-__attribute__((destructor)) void end_with_program() { g_ending.store(true); }
+__attribute__((destructor)) void end_with_program() {
+  g_ending.store(true);
+  remove_socket_file();
+}
 
 }  // namespace
 

@@ -7,6 +7,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstddef>
 #include <cstdio>
@@ -18,6 +19,9 @@ namespace ckpt::interposer {
 namespace {
 
 constexpr int kHighFd = 700;
+
+char g_file[sizeof(sockaddr_un::sun_path)];  ///< of the newest address
+std::atomic<pid_t> g_file_owner{0};          ///< 0: there is none
 
 /// "agent-PID" in CKPT_RUN_DIR, which must be our user's own and closed to others; else abstract. 0: no address.
 socklen_t make_address(sockaddr_un* address) {
@@ -76,7 +80,16 @@ bool listen_for_clients(OwnFd* listener) {
     return false;
   }
   listener->set(fd);
+  if (address.sun_path[0] != 0) {
+    std::memcpy(g_file, address.sun_path, sizeof g_file);
+    g_file_owner.store(getpid());
+  }
   return true;
+}
+
+void remove_socket_file() {
+  pid_t self = getpid();
+  if (g_file_owner.compare_exchange_strong(self, 0)) ::unlink(g_file);
 }
 
 Accepted accept_client(const OwnFd& listener, OwnFd* client) {

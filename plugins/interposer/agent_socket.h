@@ -24,6 +24,8 @@ class OwnFd {
 
 /// At a new address. False: it cannot be.
 bool listen_for_clients(OwnFd* listener);
+/// The file of the address, where it is one. A forked child leaves its parent's alone.
+void remove_socket_file();
 enum class Accepted { kClient, kNobody, kBroken };
 /// kBroken: the listener is gone or another file. Whoever is neither root nor of our user is sent away.
 Accepted accept_client(const OwnFd& listener, OwnFd* client);

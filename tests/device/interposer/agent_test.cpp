@@ -180,7 +180,18 @@ TEST_CASE("sockets in a folder of the user's own") {
     Puppet puppet({"CKPT_RUN_DIR=" + folder});
     auto agent = puppet.agent();
     CHECK(agent->hello().value().pid == puppet.pid());
-    CHECK(std::filesystem::exists(folder + "/agent-" + std::to_string(puppet.pid())));
+    const std::string file = folder + "/agent-" + std::to_string(puppet.pid());
+    CHECK(std::filesystem::exists(file));
+    CHECK(puppet.ask("fork") == "ok");
+    CHECK(std::filesystem::exists(file));
+    stop_and_take(*agent);
+    DONE(agent->hold(kSecond / 10));
+    CHECK(!std::filesystem::exists(file));
+    for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    CHECK(puppet.agent()->hello());
+    puppet.say("exit");
+    CHECK(::waitpid(puppet.pid(), nullptr, 0) == puppet.pid());
+    CHECK(!std::filesystem::exists(file));
   }
   std::filesystem::remove_all(name);
 }
