@@ -54,7 +54,10 @@ Physical* physical_make(int device, size_t size, const CUmemAllocationProp* prop
     made.own_fd = true;
     made.inode = inode_of(made.fd);
     done = made.fd >= 0 && ledger_hold(gpu, size, made.inode) && ::ftruncate(made.fd, static_cast<off_t>(size)) == 0;
-    if (!done && made.fd >= 0) ::close(made.fd);
+    if (!done && made.fd >= 0) {
+      ledger_drop(made.inode);
+      ::close(made.fd);
+    }
   } else {
     done = ledger_take(gpu, size);
     if (done && !take_file(made)) {
