@@ -40,6 +40,7 @@ Result<void> run_until(int tid, std::future<Result<void>>& done) {
 Result<void> run_alone(int pid, int tid, const std::function<Result<void>()>& work) {
   CKPT_TRY_ASSIGN(const uint64_t mask, get_signal_mask(tid));
   CKPT_TRY(set_signal_mask(tid, ~uint64_t{0}));
+  CKPT_TRY(mend_broken_call(pid, tid));  // for a waiting signal it was left alone, and that does not come now
   CKPT_TRY(set_options(tid, 0));
   CKPT_TRY(resume(tid, Resume::kRun));
   auto done = std::async(std::launch::async, work);
