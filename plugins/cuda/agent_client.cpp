@@ -171,19 +171,22 @@ Result<std::vector<device::Allocation>> AgentTarget::allocations() {
   return all;
 }
 
-/// Unsupported by the driver up to 580 at least; IPC from 610 on only for programs that its own launcher started.
+/// The first two are unsupported by the driver up to 580 at least; IPC from 610 on only for programs that its own launcher started.
 Result<std::vector<std::string>> AgentTarget::hazards() {
   CKPT_TRY_ASSIGN(const auto entries, listing());
   std::vector<std::string> out;
-  auto add = [&](agent::Kind kind, const char* what) {
+  auto add = [&](auto is_one, const char* what, const char* why) {
     uint64_t count = 0, bytes = 0;
     for (const agent::AllocationReply& e : entries) {
-      if (e.kind == kind) ++count, bytes += e.size;
+      if (is_one(e)) ++count, bytes += e.size;
     }
-    if (count != 0) out.push_back(fmt::format("{} ({} allocation{}, {}), which the driver cannot checkpoint", what, count, count == 1 ? "" : "s", human_bytes(bytes)));
+    if (count != 0) out.push_back(fmt::format("{} ({} allocation{}, {}), {}", what, count, count == 1 ? "" : "s", human_bytes(bytes), why));
   };
-  add(agent::Kind::kManaged, "managed memory");
-  add(agent::Kind::kForeign, "memory of another process by CUDA IPC");
+  auto of = [](agent::Kind kind) { return [kind](const agent::AllocationReply& e) { return e.kind == kind; }; };
+  add(of(agent::Kind::kManaged), "managed memory", "which the driver cannot checkpoint");
+  add(of(agent::Kind::kForeign), "memory of another process by CUDA IPC", "which the driver cannot checkpoint");
+  add([](const agent::AllocationReply& e) { return e.unfilled != 0; }, "device memory without its content",
+      "since a restore has ended before it had filled all");
   return out;
 }
 

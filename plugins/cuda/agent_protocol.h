@@ -8,8 +8,9 @@
 // The gate stays closed and memory stays away only while somebody answers for it:
 // - A client that goes away (its socket ends) is cleaned up after: copies set aside are dropped, released memory is put back
 //   from the descriptors that the agent keeps, the gate opens. Only what is nowhere to be had (the client has said
-//   `kForget`) keeps the gate closed until a client attaches it: the program never runs over memory that is not there. Calls
-//   that wait for memory that is not filled wait on, for a client that fills it.
+//   `kForget`), and fresh memory for which no client has opened the gate, keep the gate closed until a client brings it: the
+//   program never runs over memory or content that is not there. Calls that wait for memory that is not filled wait on, for a
+//   client that fills it.
 // - In a program that ends the gate opens when its client goes away, whatever is missing.
 // - `kHold` ends the conversation for a freeze: the agent forgets, closes every socket and waits, gate closed. An image
 //   taken then holds no socket and no descriptor of the agent. (A client that is gone before it could be told of it has gone
@@ -23,7 +24,7 @@
 namespace ckpt::agent {
 
 inline constexpr uint32_t kMagic = 0x41504b43;  // "CKPA"
-inline constexpr uint32_t kVersion = 1;
+inline constexpr uint32_t kVersion = 2;
 inline constexpr size_t kMaxPayload = 60 << 10;
 inline constexpr char kAddressPrefix[] = "ckpt-agent-";
 
@@ -34,9 +35,9 @@ enum class Type : uint32_t {
   kExport,          ///< a: id; reply with a descriptor
   kCloseGate,       ///< a: timeout, microseconds
   kDrain,           ///< a: timeout, microseconds
-  kOpenGate,        ///< kNotMapped while an allocation is without memory
+  kOpenGate,        ///< kNotMapped while an allocation is without memory. Memory attached fresh has its content, or waits to be filled
   kRelease,         ///< payload: ids; reply a: how many were done. The agent keeps the memory by a descriptor until kForget or kHold
-  kAttach,          ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory
+  kAttach,          ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory, which the client fills
   kForget,          ///< what the agent keeps of released memory: from here on the client has it
   kHold,            ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four bytes that
                     ///< end the wait when they are written
@@ -93,7 +94,8 @@ struct AllocationReply {
   uint64_t asked = 0;                      ///< as the program asked
   Kind kind = Kind::kOwned;
   int32_t device = 0;
-  uint32_t released = 0, kept = 0;
+  uint32_t released = 0;
+  uint32_t unfilled = 0;  ///< without its content: a client has said kBeginFill and not kFilled, or has attached fresh memory
 };
 
 struct RangeReply {

@@ -100,10 +100,11 @@ void hello(Reply& reply) {
 
 void list_allocations(uint64_t from, Reply& reply) {
   const auto all = all_allocations();
+  const auto waiting = unfilled();
   reply.message.a = all.size();
   for (size_t i = from; i < all.size() && !full<agent::AllocationReply>(reply.payload); ++i) {
     const Allocation& a = all[i];
-    append(reply.payload, agent::AllocationReply{a.id, a.base, a.mapped, a.size, a.kind, a.device, a.released, a.kept_fd >= 0});
+    append(reply.payload, agent::AllocationReply{a.id, a.base, a.mapped, a.size, a.kind, a.device, a.released, a.blank || waiting.count(a.id) != 0});
   }
 }
 
@@ -220,6 +221,7 @@ Reply serve(const agent::Received& in) {
       if (released_count() != 0) {
         answer(reply, CUDA_ERROR_NOT_MAPPED);
       } else {
+        content_is_there();
         open_gate();
       }
       break;
@@ -268,7 +270,8 @@ bool in_another_life(uint64_t life) {
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
   for (uint64_t step = 0; step < steps && !in_another_life(life) && g_woken.load() == 0 && !g_ending.load(); ++step) usleep(kHoldStepUs);
-  if (released_count() == 0) open_gate();
+  const auto all = all_allocations();
+  if (std::none_of(all.begin(), all.end(), [](const Allocation& a) { return a.released || a.blank; })) open_gate();
 }
 
 /// False: the conversation is over.

@@ -347,15 +347,17 @@ CUresult release_memory(uint64_t id) {
   if (!found) return CUDA_ERROR_NOT_FOUND;
   if (found->kind != Kind::kOwned) return CUDA_ERROR_NOT_SUPPORTED;
   if (found->released) return CUDA_SUCCESS;
-  CUresult result = drv::cuMemExportToShareableHandle(&found->kept_fd, found->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  CUresult result = CUDA_SUCCESS;
+  if (!found->blank) result = drv::cuMemExportToShareableHandle(&found->kept_fd, found->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   if (result != CUDA_SUCCESS) return result;
   result = drv::cuMemUnmap(found->base, found->mapped);
   if (result != CUDA_SUCCESS) {
-    ::close(found->kept_fd);
+    if (found->kept_fd >= 0) ::close(found->kept_fd);
     return result;
   }
-  ++state().kept;
+  if (found->kept_fd >= 0) ++state().kept;
   drv::cuMemRelease(found->handle);
+  found->blank = false;
   found->handle = 0;
   found->released = true;
   update(*found);
@@ -387,6 +389,7 @@ CUresult attach_memory(uint64_t id, int fd) {
   found->kept_fd = -1;
   found->released = false;
   found->imported = source >= 0;
+  found->blank = source < 0;
   if (found->program_handle != 0) replace_real(found->program_handle, found->handle);
   update(*found);
   return CUDA_SUCCESS;
@@ -431,9 +434,15 @@ void drop_kept() {
   state().kept.store(0);
 }
 
+void content_is_there() {
+  std::unique_lock lock(state().mutex);
+  for (auto& [base, allocation] : state().table) allocation.blank = false;
+}
+
 bool attach_kept() {
   bool whole = true;
   for (const Allocation& allocation : all_allocations()) {
+    if (allocation.blank) whole = false;
     if (allocation.released) whole &= allocation.kept_fd >= 0 && attach_memory(allocation.id, -1) == CUDA_SUCCESS;
   }
   return whole;

@@ -27,6 +27,7 @@ struct Allocation {
   CUmemGenericAllocationHandle program_handle = 0;  ///< mapped by the program: its handle (physical.h)
   bool released = false;
   bool imported = false;  ///< attached: its memory came by a descriptor
+  bool blank = false;     ///< attached: its memory is fresh, and no client has said that the content is there
   int kept_fd = -1;  ///< of a released one: the memory, until the client says that it has it
 };
 
@@ -72,7 +73,7 @@ void enable_peer(int owner, int peer, bool on);
 
 // For the agent. The gate is closed.
 CUresult export_fd(uint64_t id, int* fd);
-/// Keeps the memory alive through a descriptor until `drop_kept`.
+/// Keeps the memory alive through a descriptor until `drop_kept`; not where its content is missing.
 CUresult release_memory(uint64_t id);
 /// fd -1: what was kept, or fresh memory.
 CUresult attach_memory(uint64_t id, int fd);
@@ -80,7 +81,9 @@ CUresult attach_memory(uint64_t id, int fd);
 /// content: the driver checkpoints no memory that another process made.
 CUresult renew_memory(uint64_t id);
 void drop_kept();
-/// Puts back what was kept. False: something is without memory still.
+/// Of memory that is fresh: the client says so.
+void content_is_there();
+/// Puts back what was kept. False: something is without memory still, or without its content.
 bool attach_kept();
 
 /// Exportable device memory, mapped: what owned allocations and copies set aside are made of.

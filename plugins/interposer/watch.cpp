@@ -6,7 +6,6 @@
 #include <map>
 #include <mutex>
 #include <new>
-#include <set>
 #include <utility>
 
 #include "plugins/interposer/contexts.h"
@@ -263,6 +262,11 @@ void begin_fill(const std::vector<uint64_t>& ids) {
     if (state().named.count(id) != 0 && !pending) demanded.push_back(id);  // a client that is gone was told: now this one
   }
   update_watch();
+}
+
+std::set<uint64_t> unfilled() {
+  std::lock_guard lock(state().mutex);
+  return state().unfilled;
 }
 
 std::vector<uint64_t> demands() {

@@ -2,6 +2,7 @@
 // (copy-on-write), it waits for memory that is not filled yet, it is written down. Only owned allocations count.
 #pragma once
 
+#include <set>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ CUresult export_saved(uint64_t buffer, int* fd);
 void end_cow();
 
 void begin_fill(const std::vector<uint64_t>& ids);
+std::set<uint64_t> unfilled();
 /// What waiting calls need and no demand has named yet.
 std::vector<uint64_t> demands();
 /// Calls that waited for it alone go on.

@@ -377,6 +377,28 @@ def test_memory_that_cannot_be_filled_leaves_nothing(place):
     return f"{failed} failures"
 
 
+def test_a_restore_that_is_killed_while_it_fills(place):
+    """The program does not go on over memory whose content is missing, and no image is made of that."""
+    for lazily in ([], ["--lazy"]):
+        with under_run():
+            target = train(place, f"unfilled{len(lazily)}", 8)
+        tree = target.tree()
+        ckpt("dump", "-p", target.pid, "-f", image(target, f"image{len(lazily)}")).expect(0)
+        target.reap(tree)
+        target.forget_answers()
+        arguments = [CKPT, "restore", "-f", image(target, f"image{len(lazily)}"), "-d", *lazily]
+        with environment(CKPT_STANDIN_FAULT="cuMemcpyHtoDAsync_v2:2:hang"):
+            restore = subprocess.Popen(arguments, close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: read_text(f"/proc/{target.pid}/task/{target.pid}/comm").startswith("target"), "the process is there")
+        time.sleep(0.5)
+        expect(restore.poll() is None, "the restore has ended")
+        restore.kill()
+        restore.wait()
+        target.adopt()
+        refused(target, "device memory without its content")
+        target.kill()
+
+
 def test_another_gpu(place):
     """--gpu-map: the state of the first GPU goes to the second."""
     target = train(place, "map", 8)

@@ -82,6 +82,41 @@ TEST_CASE("memory that is nowhere keeps the gate closed until a client brings it
   CHECK(puppet.answer() == "ok");
 }
 
+TEST_CASE("memory without its content keeps the gate closed when a client is gone that should have filled it") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  uint64_t id = 0;
+  bool taken_away_again = false;
+  SUBCASE("attached") {}
+  SUBCASE("attached and taken away again") { taken_away_again = true; }
+  {
+    auto agent = puppet.agent();
+    id = allocation_at(*agent, at).id;
+    stop_and_take(*agent);
+    DONE(agent->release(id));
+    DONE(agent->forget());
+    DONE(agent->attach(id, -1));
+    if (taken_away_again) DONE(agent->release(id));
+  }
+  puppet.say("check 0 32");
+  auto agent = puppet.agent();
+  CHECK(agent->hello().value().gate_closed == 1);
+  if (taken_away_again) {
+    CHECK(agent->hello().value().released == 1);
+    DONE(agent->attach(id, -1));
+  }
+  CHECK(agent->hazards().value().size() == 1);
+  auto fd = agent->export_allocation(id);
+  REQUIRE(fd);
+  {
+    const View view(*fd);
+    for (size_t i = 0; i < 4 * kMiB / 8; ++i) view.data[i] = word_of(32, i);
+  }
+  DONE(agent->open_gate());
+  CHECK(agent->hazards().value().empty());
+  CHECK(puppet.answer() == "ok");
+}
+
 TEST_CASE("a held target has no socket, and listens again when its lease is up") {
   Puppet puppet;
   const uint64_t at = puppet.number("alloc 4194304");

@@ -130,6 +130,9 @@ TEST_CASE("a client that takes the filling over is told what calls wait for") {
   for (int client = 0; client < 2; ++client) {
     auto agent = puppet.agent();
     id = allocation_at(*agent, a).id;
+    const auto hazards = agent->hazards().value();
+    REQUIRE(hazards.size() == static_cast<size_t>(client));
+    if (client == 1) CHECK(hazards[0].starts_with("device memory without its content (1 allocation, 4"));
     stop_and_take(*agent);
     DONE(agent->begin_fill({id}));
     DONE(agent->open_gate());
@@ -141,6 +144,7 @@ TEST_CASE("a client that takes the filling over is told what calls wait for") {
   }
   DONE(puppet.agent()->filled(id));
   CHECK(puppet.answer() == "ok");
+  CHECK(puppet.agent()->hazards().value().empty());
 }
 
 TEST_CASE("a context that ends takes with it what calls wait for") {
