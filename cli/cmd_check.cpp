@@ -52,8 +52,7 @@ Command::Run add_check(CLI::App& app) {
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")->check(CLI::PositiveNumber);
   app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
   add_socket_flags(app, flags->sockets);
-  app.add_option("--gpu", flags->gpu.policy, "As for dump: whether GPU state is an obstacle (default auto)")
-      ->check(CLI::IsMember({"auto", "off", "only"}))->type_name("auto|off|only");
+  add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions gpu, gpu_options(flags->gpu));
     CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets, gpu));

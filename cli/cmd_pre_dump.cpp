@@ -6,7 +6,7 @@ namespace ckpt::cli {
 Command::Run add_pre_dump(CLI::App& app) {
   auto flags = std::make_shared<DumpFlags>();
   add_dump_flags(app, *flags);
-  app.add_flag("-R,--leave-running,--non-stop", flags->non_stop, "Accepted for PhOS's sake: the process always goes on");
+  app.add_flag("-R,--leave-running,--non-stop", flags->non_stop, "Accepted: the process goes on in any case");
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(finish_dump_flags(*flags));

@@ -101,8 +101,7 @@ Command::Run add_restore(CLI::App& app) {
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there")->type_name("FILE");
-  app.add_option("--gpu", flags->gpu.policy, "GPU state: put back, or left in memory until ckpt resume (default auto)")
-      ->check(CLI::IsMember({"auto", "off"}))->type_name("auto|off");
+  add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");

@@ -1,5 +1,4 @@
 // run: a program in our place, the device interposer preloaded.
-#include <fmt/format.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -19,7 +18,6 @@ namespace fs = std::filesystem;
 constexpr const char* kLibrary = "libckpt-cuda.so";
 
 struct RunFlags {
-  uint64_t gpu_budget = 0;
   std::vector<std::string> command;
 };
 
@@ -63,7 +61,6 @@ Result<void> run_run(const RunFlags& flags) {
   CKPT_TRY(check_preloadable(program));
   CKPT_TRY_ASSIGN(std::string library, find_library());
   CKPT_TRY(preload(library));
-  if (flags.gpu_budget != 0) ::setenv("CKPT_GPU_BUDGET", fmt::format("{}", flags.gpu_budget).c_str(), 1);
   std::vector<char*> words;
   for (const std::string& word : flags.command) words.push_back(const_cast<char*>(word.c_str()));
   words.push_back(nullptr);
@@ -76,8 +73,6 @@ Result<void> run_run(const RunFlags& flags) {
 
 Command::Run add_run(CLI::App& app) {
   auto state = std::make_shared<RunFlags>();
-  app.add_option("--gpu-budget", state->gpu_budget, "Device memory that pre-dump may take in it for what is written meanwhile")
-      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   app.add_option("COMMAND", state->command, "After --: the program and its arguments")->required();
   return [state](Context&) { return run_run(*state); };
 }

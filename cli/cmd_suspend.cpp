@@ -53,8 +53,7 @@ void print(Console& out, const engine::ResumeReport& report) {
 Command::Run add_suspend(CLI::App& app) {
   auto flags = std::make_shared<SuspendFlags>();
   app.add_option("-p,--pid,-t,--tree", flags->pid, "The process, with all its descendants")->required()->check(CLI::PositiveNumber);
-  app.add_option("--gpu-lock-timeout", flags->gpu.lock_timeout_s, "Seconds that submitted GPU work may take to end (default 10)")
-      ->check(CLI::PositiveNumber)->type_name("SECONDS");
+  add_gpu_lock_timeout_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
     CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(flags->pid, options, context.cancel));

@@ -29,7 +29,9 @@ void add_dump_flags(CLI::App& app, DumpFlags& flags) {
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
-  add_gpu_flags(app, flags.gpu);
+  add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
+  add_gpu_lock_timeout_flag(app, flags.gpu);
+  add_delta_flag(app, flags.gpu);
   app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
       ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
   add_action_flags(app, flags.options.actions);
@@ -93,8 +95,9 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
         {"target_faults", stats.target_faults}, {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
         {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
         {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
-        {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes}, 
+        {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes},
         {"gpu_bytes_ahead", stats.gpu_bytes_ahead}, {"gpu_bytes_last", stats.gpu_bytes_last},
+        {"gpu_bytes_behind", stats.gpu_bytes_behind},
         {"bytes_written", stats.bytes_written}, {"phases_us", phases}, {"tracked", report.tracked},
         {"tracking_armed", report.armed}, {"target_state", report.target_state}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");

@@ -11,13 +11,15 @@ namespace ckpt::cli {
 
 struct GpuFlags {
   std::string policy = "auto";
+  std::string delta = "copy";
   double lock_timeout_s = 10;
   std::vector<std::string> map;  ///< OLD=NEW
 };
-/// --gpu and --gpu-lock-timeout.
-void add_gpu_flags(CLI::App& app, GpuFlags& flags);
-/// --gpu-map.
+/// --gpu; what it means differs from verb to verb.
+void add_gpu_flag(CLI::App& app, GpuFlags& flags, const std::string& meaning);
+void add_gpu_lock_timeout_flag(CLI::App& app, GpuFlags& flags);
 void add_gpu_map_flag(CLI::App& app, GpuFlags& flags);
+void add_delta_flag(CLI::App& app, GpuFlags& flags);
 /// kUsage: a value that is not understood.
 Result<engine::GpuOptions> gpu_options(const GpuFlags& flags);
 

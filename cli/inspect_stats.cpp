@@ -84,8 +84,9 @@ Json stats_object(const CaptureStats& stats) {
           {"pages_scanned", stats.pages_scanned},
           {"pages_copied", stats.pages_copied}, {"pages_zero", stats.pages_zero},
           {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
-          {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes}, 
+          {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes},
           {"gpu_bytes_ahead", stats.gpu_bytes_ahead}, {"gpu_bytes_last", stats.gpu_bytes_last},
+          {"gpu_bytes_behind", stats.gpu_bytes_behind},
           {"bytes_written", stats.bytes_written}, {"saved", saved}, {"phases_us", phases}};
 }
 

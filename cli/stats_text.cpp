@@ -21,8 +21,8 @@ std::string rounds_text(const store::CaptureStats& stats) {
 std::string gpu_text(const store::CaptureStats& stats) {
   std::string out = stats.gpu_held_us == 0 ? "ended" : "work held for " + human_us(stats.gpu_held_us);
   if (stats.gpu_bytes == 0) return out;
-  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop", human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
-                           human_bytes(stats.gpu_bytes_last));
+  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop, {} behind it", human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
+                           human_bytes(stats.gpu_bytes_last), human_bytes(stats.gpu_bytes_behind));
 }
 
 std::string load_text(const store::CaptureStats& stats) {

@@ -150,7 +150,7 @@ Result<void> DeviceCapture::look() {
   return {};
 }
 
-Result<DevicePass> DeviceCapture::finish_at_stop(const std::function<bool(const ChunkRef&)>& elsewhere) {
+Result<DevicePass> DeviceCapture::copy_missing(const std::function<bool(const ChunkRef&)>& elsewhere) {
   trace::Span span("device delta");
   DevicePass out;
   Chosen chosen;
@@ -206,23 +206,6 @@ Result<void> DeviceCapture::end_recording() {
 Result<void> DeviceCapture::say_kept() {
   for (const ChunkRef& ref : std::exchange(kept_, {})) CKPT_TRY(sink_.keep(map_.space(*ref.region), ref.region->address(ref.chunk)));
   return {};
-}
-
-Result<DevicePass> DeviceCapture::finish(const std::function<bool(const ChunkRef&)>& elsewhere) {
-  CKPT_TRY_ASSIGN(const DevicePass out, finish_at_stop(elsewhere));
-  CKPT_TRY(say_kept());
-  return out;
-}
-
-Result<DevicePass> DeviceCapture::delta_at_stop() {
-  CKPT_TRY(look());
-  return finish_at_stop({});
-}
-
-Result<DevicePass> DeviceCapture::delta() {
-  CKPT_TRY_ASSIGN(const DevicePass out, delta_at_stop());
-  CKPT_TRY(say_kept());
-  return out;
 }
 
 }  // namespace ckpt::capture

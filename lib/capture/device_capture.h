@@ -4,9 +4,9 @@
 //               bytes that were copied, however torn
 //   delta       at a stop: live memory is hashed, and only the chunks whose hash is not that of the image's bytes are copied.
 //               No guess about what kernels write is trusted; a hidden write is a hash that differs
-//   snapshot    copy-on-write: the hashes at t1 are taken at a short stop, what launches may write is set aside on the
-//               device, and the bytes taken meanwhile must have the hashes of t1. Where they do not (a hidden write, the
-//               budget), t1 is lost and the image becomes one of a second stop, t2
+//   copy-on-write   the hashes are taken at a stop, t1; behind it what launches may write of that which the image has not is
+//               set aside on the device, and the bytes taken meanwhile must have the hashes of t1. Where they do not (a
+//               hidden write, no room), t1 is lost, and the image needs the delta of another stop, t2
 //
 // The image is of one moment, or there is none: a failure anywhere leaves the gates open, nothing set aside in the
 // targets, and an image that is not committed.
@@ -40,6 +40,9 @@ class DeviceCapture {
   /// `sink` and the devices outlive it. The devices are those that the targets use, by UUID.
   DeviceCapture(std::vector<DeviceSource> sources, std::vector<device::Device*> devices, DeviceSink& sink, const DeviceOptions& options)
       : map_(std::move(sources), std::move(devices)), sink_(sink), options_(options) {}
+  DeviceCapture(const DeviceCapture&) = delete;
+  DeviceCapture& operator=(const DeviceCapture&) = delete;
+  ~DeviceCapture() { (void)drop_saved(); }
 
   ChunkMap& map() { return map_; }
 
@@ -49,17 +52,21 @@ class DeviceCapture {
   Result<uint64_t> dirty_bytes();
 
   /// Between `DeviceStop::begin` and its end: brings the image to this moment, and says the last word about every chunk. Once.
-  /// kBusy: memory changed behind closed gates (another device, a network card); there is no image of this moment.
-  Result<DevicePass> delta();
-  /// The same, in two parts: what needs the stop, and the words about chunks that the image has already, which can be said with
-  /// open gates (0.3 us each: half a second for 80 GiB that nobody need stand still for).
-  Result<DevicePass> delta_at_stop();
-  Result<void> say_kept();
-  /// `delta` in other two steps: first the regions are up to date and hashed; then the chunks of which `elsewhere` is not true are
-  /// brought to the image. The others are left to the caller: the image gets no word about them, and describes them with the hash
-  /// that they have now.
+  Result<DevicePass> delta() {
+    CKPT_TRY(look());
+    CKPT_TRY_ASSIGN(const DevicePass out, copy_missing());
+    CKPT_TRY(say_kept());
+    return out;
+  }
+  /// Its steps. First the regions are up to date and hashed.
   Result<void> look();
-  Result<DevicePass> finish(const std::function<bool(const ChunkRef&)>& elsewhere);
+  /// Then what the image has not of this moment is brought to it; the agents are not spoken to. Chunks of which `elsewhere` is true
+  /// are left to the caller: the image gets no word about them, and describes them with the hash that they have now.
+  /// kBusy: memory changed behind closed gates (another device, a network card); there is no image of this moment.
+  Result<DevicePass> copy_missing(const std::function<bool(const ChunkRef&)>& elsewhere = {});
+  /// The words about chunks that the image has already can be said with open gates (0.3 us each: half a second for 80 GiB that
+  /// nobody need stand still for).
+  Result<void> say_kept();
 
   /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory was
   /// like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is recorded.
@@ -70,21 +77,19 @@ class DeviceCapture {
   Result<void> hash_live();
   Result<StagingRing*> ring(device::Device& device);
 
-  enum class Moment {
-    kFirst,   ///< t1, when `at_first` was called
-    kSecond,  ///< t2, when `at_second` was called
-  };
+  /// Copy-on-write, in place of a delta. At the stop, after `look`: the bytes that the image has not. Where the budget holds
+  /// them nothing but a hidden write, or device memory that runs out, can lose t1.
+  uint64_t missing_bytes();
+  /// Gates closed and drained still, or again, and nothing was written since `look`.
+  Result<void> begin_cow();
   struct Snapshot {
-    Moment moment = Moment::kFirst;
     DevicePass pass;
     uint64_t lost = 0;        ///< chunks of t1 that could not be had
     uint64_t from_saved = 0;  ///< chunks that came from what was set aside
-    uint64_t stop_us = 0, second_stop_us = 0;
   };
-  /// Copy-on-write. `at_first` and `at_second` are called with closed gates, for what else belongs to the image of that
-  /// moment; where `at_second` is empty, a lost t1 is kBusy, and there is no image. Gates are open afterwards.
-  using AtStop = std::function<Result<void>()>;
-  Result<Snapshot> snapshot(const AtStop& at_first, const AtStop& at_second);
+  /// Gates open. Copies what was missing; nothing is set aside afterwards. Where chunks are lost the image is of no moment
+  /// until `delta` makes it one of another stop.
+  Result<Snapshot> end_cow();
 
  private:
   using Chosen = std::vector<ChunkRef>;
@@ -94,15 +99,16 @@ class DeviceCapture {
   Result<void> note_zeros(Chosen& chosen, Word word, DevicePass& pass);
   Result<Chosen> take_saved(const Chosen& chosen, uint64_t& from_saved);
   Result<Chosen> differing();
-  Result<Chosen> copy_first(Snapshot& out);
-  Result<DevicePass> finish_at_stop(const std::function<bool(const ChunkRef&)>& elsewhere);
+  Result<Chosen> copy_first(DevicePass& pass);
+  Result<void> drop_saved();
   std::vector<device::Target*> targets() const;
 
   ChunkMap map_;
   DeviceSink& sink_;
   DeviceOptions options_;
   unsigned rounds_ = 0;
-  Chosen kept_;  ///< of `finish_at_stop`
+  Chosen kept_;  ///< what is left to `say_kept`
+  std::vector<device::Target*> cow_;  ///< those that set aside what they write
   std::map<std::string, std::unique_ptr<StagingRing>> rings_;  ///< by device; behind the map: they are at work on its imports
 };
 

@@ -254,7 +254,7 @@ Result<ReplayDelta> take_delta(DeviceCapture& capture, DeltaMode mode, const Dev
     if (mode == DeltaMode::kCopy) continue;
     CKPT_TRY_ASSIGN(chosen, choose(capture, source, mode, options));
   }
-  CKPT_TRY_ASSIGN(out.pass, capture.finish([&](const ChunkRef& ref) {
+  CKPT_TRY_ASSIGN(out.pass, capture.copy_missing([&](const ChunkRef& ref) {
     return out.sources[ref.region->source].chunks.count(ref.region->address(ref.chunk).value) != 0;
   }));
   return out;

@@ -54,8 +54,8 @@ struct ReplayDelta {
   };
   std::vector<Source> sources;  ///< in the order of the capture's
 };
-/// In place of `DeviceCapture::delta`, after `begin_recording`, which it ends. `options.cow_budget`: also of what is set aside, on
-/// each device, during an attempt.
+/// In place of `DeviceCapture::look` and `copy_missing`, after `begin_recording`, which it ends. `options.cow_budget`: of what is set
+/// aside, on each device, during an attempt.
 /// kTargetAltered: a kernel wrote, when it ran again, where it had not written before, or what was set aside could not be put
 /// back; the process must not go on: whoever holds the stop keeps the gate closed (`DeviceStop::keep`).
 Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options);

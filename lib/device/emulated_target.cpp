@@ -193,12 +193,12 @@ void EmulatedTarget::save_aside(Lock&, EmulatedQueue& queue, const std::vector<R
     if (entry == nullptr || entry->memory == nullptr) continue;
     const uint64_t first = align_down(range.start.value, kCowUnit), last = align_up(range.end().value, kCowUnit);
     for (uint64_t at = first; at < last;) {
-      if (cow_->chunks.count(at) != 0) {
+      if (cow_->wanted.count(at) == 0) {
         at += kCowUnit;
         continue;
       }
       uint64_t end = at;
-      for (; end < last && cow_->chunks.count(end) == 0; end += kCowUnit) cow_->chunks.insert(end);
+      while (end < last && cow_->wanted.erase(end) != 0) end += kCowUnit;
       const Range run{{at}, end - at};
       if (!save_run(queue, *entry, run)) cow_->missed.push_back(run);
       at = end;
@@ -326,12 +326,15 @@ Result<void> EmulatedTarget::open_gate() {
   return {};
 }
 
-Result<void> EmulatedTarget::begin_cow(uint64_t budget) {
+Result<void> EmulatedTarget::begin_cow(uint64_t budget, const std::vector<Range>& wanted) {
   CKPT_TRY(enter("begin_cow"));
   Lock lock(mutex_);
   CKPT_TRY(require_closed("begin_cow"));
   cow_.emplace();
   cow_->budget = budget;
+  for (const Range& range : wanted) {
+    for (uint64_t at = range.start.value; at < range.end().value; at += kCowUnit) cow_->wanted.insert(at);
+  }
   return {};
 }
 

@@ -64,7 +64,7 @@ class EmulatedTarget : public Target {
   Result<void> close_gate(uint64_t timeout_us) override;
   Result<void> drain(uint64_t timeout_us) override;
   Result<void> open_gate() override;
-  Result<void> begin_cow(uint64_t budget) override;
+  Result<void> begin_cow(uint64_t budget, const std::vector<Range>& wanted) override;
   Result<SavedTable> saved(uint64_t timeout_us) override;
   Result<UniqueFd> export_saved(uint64_t buffer) override;
   Result<void> end_cow() override;
@@ -96,7 +96,7 @@ class EmulatedTarget : public Target {
   struct Cow {
     uint64_t budget = 0, used = 0;
     std::map<uint64_t, Save> saves;     ///< by a number that names the buffer
-    std::set<uint64_t> chunks;          ///< saved, by address
+    std::set<uint64_t> wanted;          ///< addresses of what is not saved yet, in units
     std::vector<Range> missed;
   };
   struct Recording {

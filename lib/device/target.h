@@ -50,10 +50,10 @@ class Target {
   /// Does nothing where it is open.
   virtual Result<void> open_gate() = 0;
 
-  /// Gate closed and drained. Until `end_cow` whatever a launch, copy or fill may write, as far as its arguments tell, is
-  /// copied aside on the device first, once; no more than `budget` bytes of new memory. The copy goes ahead of the launch
-  /// on its stream, and launches of other streams that may write the same wait for it, too.
-  virtual Result<void> begin_cow(uint64_t budget) = 0;
+  /// Gate closed and drained. Until `end_cow` what of `wanted` (whole chunks) a launch, copy or fill may write, as far as its
+  /// arguments tell, is copied aside on the device first, once; no more than `budget` bytes of new memory. The copy goes
+  /// ahead of the launch on its stream, and launches of other streams that may write the same wait for it, too.
+  virtual Result<void> begin_cow(uint64_t budget, const std::vector<Range>& wanted) = 0;
   virtual Result<SavedTable> saved(uint64_t timeout_us) = 0;
   virtual Result<UniqueFd> export_saved(uint64_t buffer) = 0;
   /// Frees what was set aside; imports keep theirs.
@@ -68,10 +68,10 @@ class Target {
   virtual Result<void> renew(uint64_t id) = 0;
 
   /// Gate closed. Released memory is the caller's alone from here on, and this conversation ends with the gate closed: nothing
-  /// of it is left in the target, which can be frozen and dumped. It can be spoken to again, by another object, when it finds
-  /// itself made again or has run for `lease_us`; then the gate opens by itself only if no memory is missing.
+  /// of it is left in the target, which can be frozen and dumped. It can be spoken to again after `wake`, or, by another object,
+  /// when it finds itself made again or has run for `lease_us`; then the gate opens by itself only if no memory is missing.
   virtual Result<void> hold(uint64_t lease_us) = 0;
-  /// After `hold`, once the target runs again: it can be spoken to at once. Where this fails the lease is what counts.
+  /// After `hold`, once the target runs again: the conversation goes on. kNotFound: not yet, or it has ended.
   virtual Result<void> wake() = 0;
 
   /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until `filled`

@@ -1,6 +1,7 @@
 #include "lib/engine/capture.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
@@ -148,7 +149,6 @@ Result<void> Capture::describe() {
   manifest_.tree.gpu = devices_.state();
   owned_.add_spaces(manifest_.tree);
   CKPT_TRY(capture::number_spaces(manifest_.tree, earlier_trees()));
-  CKPT_TRY(owned_.describe(manifest_.tree, *writer_));
   phase("inventory");
   for (size_t i = 0; i < members_.size(); ++i) {
     store::ProcessImage& image = manifest_.tree.processes[i];
@@ -239,14 +239,15 @@ Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process)
     CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, live, ScanFor::kPopulated));
     process.plan = capture::plan_data(found, ScanFor::kPopulated, live);
   } else if (process.tracked) {
-    CKPT_TRY_ASSIGN(process.changes, capture::scan_private(pagemap, image.maps, ScanFor::kChanges, pool));
+    CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, ScanFor::kChanges, pool));
+    capture::unite(process.changes, found);
     CKPT_TRY(add_missed(pagemap, process));
     process.plan = capture::plan_data(process.changes, ScanFor::kChanges, image.maps);
   }
   if (!arm && (process.snapshot || process.tracked)) return {};
   const ScanFor what = !arm ? ScanFor::kPopulated : process.tracked ? ScanFor::kWritten : ScanFor::kProtected;
   CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, what, pool));
-  if (process.snapshot && process.tracked) process.changes = std::move(found);
+  if (process.snapshot && process.tracked) capture::unite(process.changes, found);
   else if (!process.snapshot && !process.tracked) process.plan = capture::plan_data(found, ScanFor::kPopulated, image.maps);
   return {};
 }
@@ -297,6 +298,7 @@ Result<void> Capture::copy_frozen() {
   copied_ = frozen_parts();
   std::move(contents_.begin(), contents_.end(), std::back_inserter(copied_));
   staged_ = staging_ && staging_->fits(copied_);
+  if (!staged_) CKPT_TRY(owned_.copy_now());  // what is in the image cannot be taken back for a second moment
   progress_.begin("copy", capture::total_bytes(copied_));
   if (staged_) CKPT_TRY(staging_->read(copied_, pool_ ? &*pool_ : nullptr));
   else CKPT_TRY(capture::copy_blocks(copied_, *writer_, copy_options()));
@@ -331,8 +333,8 @@ Result<void> Capture::let_run() {
   end_of_frozen_window();
   CKPT_TRY(owned_.give_back());
   devices_.end_guard();
-  count_devices();
-  if (!owned_.empty() || owned_.bytes() != 0) phase("gpu attach");
+  if (held_since_us_ != 0) manifest_.stats.gpu_held_us += monotonic_us() - std::exchange(held_since_us_, 0);
+  if (!owned_.empty()) phase("gpu attach");
   return {};
 }
 

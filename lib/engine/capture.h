@@ -37,7 +37,7 @@ struct Subject {
   UniqueFd userfault;
   std::optional<capture::Snapshot> snapshot;
   std::vector<std::vector<std::byte>> xstates;
-  std::vector<proc::PageRegion> changes;  ///< of a tracked process that has no snapshot, at the instant of the image
+  std::vector<proc::PageRegion> changes;  ///< of a tracked process, up to the instant of the image
   capture::PagePlan plan;
   proc::Usage usage;      ///< when its capture began
 };
@@ -47,7 +47,7 @@ class Capture {
  public:
   enum class Verb { kPreDump, kDump };
   Capture(Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), owned_(options.gpu, cancel), devices_(options.gpu) {}
+      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), owned_(options.gpu, progress, cancel), devices_(options.gpu) {}
 
   Result<DumpReport> run();
   Result<DumpEstimate> estimate();
@@ -59,7 +59,7 @@ class Capture {
   Result<void> look_first();
   Result<void> find_devices();
   Result<void> copy_devices_ahead();
-  Result<void> stop_devices();
+  Result<void> stop_devices(OwnedMemory::Copy copy);
   Result<void> give_devices_back();
   void count_devices();
   Subject& subject(const capture::Member& member);
@@ -83,7 +83,10 @@ class Capture {
   Result<void> prepare_window();
   Result<void> catch_up();
 
-  // The frozen window.
+  // The frozen window, and what stops GPUs around it.
+  Result<void> take_moment(OwnedMemory::Copy copy);
+  Result<void> copy_devices_behind();
+  Result<void> forget_moment();
   Result<void> freeze();
   Result<void> take_final_inventory(bool hold_connections);
   std::vector<const store::TreeImage*> earlier_trees() const;

@@ -15,37 +15,62 @@ Result<void> Capture::find_devices() {
 }
 
 Result<void> Capture::copy_devices_ahead() {
-  CKPT_TRY(owned_.connect(devices_.pids(), progress_));
+  CKPT_TRY(owned_.connect(devices_.pids()));
   if (owned_.empty()) return {};
   owned_.add_spaces(before_.image);
   CKPT_TRY(capture::number_spaces(before_.image, earlier_trees()));
   numbered_ = before_.image;
   progress_.begin("copy ahead", owned_.bytes());
-  CKPT_TRY(owned_.begin(before_.image, *writer_, parent_, options_.workers));
+  CKPT_TRY(owned_.begin(before_.image, *writer_, parent_, options_.workers, options_.max_cow));
   constexpr unsigned kRounds = 2;  // all of it, and what was written meanwhile
   CKPT_TRY(owned_.copy_ahead(options_.rounds.value_or(kRounds)));
   phase("gpu copy ahead");
   return {};
 }
 
-Result<void> Capture::stop_devices() {
+Result<void> Capture::stop_devices(OwnedMemory::Copy copy) {
   if (devices_.empty()) return {};
   CKPT_TRY(devices_.start_guard());
   held_since_us_ = monotonic_us();
   if (!owned_.empty()) {
-    CKPT_TRY(owned_.stop(devices_.guard()));
+    CKPT_TRY(owned_.stop(devices_.guard(), copy));
     phase("gpu delta");
   }
   return devices_.lock();
 }
 
-/// The image is of a moment that has passed, and the GPU work goes on.
+/// Device memory, while it is written. Where it could not be kept as it was, the tree is taken once more, all of it: of another
+/// moment, for which little is left to copy.
+Result<void> Capture::copy_devices_behind() {
+  CKPT_TRY_ASSIGN(const bool kept, owned_.copy_behind());
+  if (!owned_.empty()) phase("gpu copy behind");
+  if (kept) return {};
+  progress_.note("device memory was written in a way that could not be foreseen: the image is of a second stop");
+  CKPT_TRY(forget_moment());
+  return take_moment(OwnedMemory::Copy::kNow);
+}
+
+/// Nothing of it is in the image yet: `copy_frozen` sees to that.
+Result<void> Capture::forget_moment() {
+  CKPT_TRY(finish_snapshots());
+  manifest_.stats.stops_us += manifest_.stats.frozen_us;
+  contents_.clear();
+  copied_.clear();
+  for (auto& [pid, process] : subjects_) {
+    process.snapshot.reset();
+    process.xstates.clear();
+    process.plan = {};
+  }
+  frozen_.reset();
+  return {};
+}
+
 void Capture::count_devices() {
   store::CaptureStats& stats = manifest_.stats;
   auto bytes = [](const capture::DevicePass& pass) { return pass.copied * capture::kDeviceChunk; };
   stats.gpu_bytes = owned_.bytes();
   stats.gpu_bytes_ahead = bytes(owned_.copied_ahead()), stats.gpu_bytes_last = bytes(owned_.copied_last());
-  if (runs_on_ && held_since_us_ != 0) stats.gpu_held_us = monotonic_us() - held_since_us_;
+  stats.gpu_bytes_behind = bytes(owned_.copied_behind());
 }
 
 /// Also where a capture has failed, at whatever step: the driver's part while the processes stand still, then the memory,

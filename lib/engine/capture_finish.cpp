@@ -31,7 +31,7 @@ Result<void> Capture::plan_snapshot(store::ProcessImage& image, Subject& process
 
 /// What was found in the frozen window is written, then what needs no hurry: the snapshots, and which pages are as they were.
 Result<void> Capture::copy_rest() {
-  CKPT_TRY(owned_.finish());
+  CKPT_TRY(owned_.finish(manifest_.tree, *writer_));
   if (staged_) CKPT_TRY(staging_->write(copied_, *writer_, copy_options()));
   store::CaptureStats& stats = manifest_.stats;
   auto count = [&](const std::vector<capture::BlockPlan>& blocks) {
@@ -150,6 +150,7 @@ Result<void> Capture::commit() {
   manifest_.kind = verb_ == Verb::kPreDump ? "pre-dump" : "dump";
   manifest_.stats.pages_zero += writer_->totals().pages_zero;
   count_usage();
+  count_devices();
   phase("write");
   return writer_->commit(manifest_);
 }

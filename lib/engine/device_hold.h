@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/capture/device_replay.h"
 #include "lib/capture/inventory.h"
 #include "lib/device/device.h"
 #include "lib/device/process_control.h"
@@ -29,6 +30,7 @@ struct GpuOptions {
   Policy policy = Policy::kAuto;
   uint64_t lock_timeout_us = 10'000'000;  ///< for submitted work to end
   device::GpuMap map;                     ///< restore: old UUID to new UUID
+  capture::DeltaMode delta = capture::DeltaMode::kCopy;  ///< of memory that an agent owns
   /// Called when the first process with a GPU is met; empty: there is no such driver.
   std::function<Result<std::unique_ptr<device::ProcessControl>>()> open;
   /// The agent in a process that `ckpt run` started, within `timeout_us`; kNotFound: there is none. Empty: not asked for.

@@ -35,17 +35,24 @@ Result<DumpReport> Capture::take_image() {
   CKPT_TRY(prepare_window());
   CKPT_TRY(catch_up());
   if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
-  CKPT_TRY(stop_devices());
+  CKPT_TRY(take_moment(pre_dump ? OwnedMemory::Copy::kBehind : OwnedMemory::Copy::kNow));
+  if (pre_dump) CKPT_TRY(copy_devices_behind());
+  CKPT_TRY(copy_rest());
+  CKPT_TRY(commit());
+  return finish_tree();
+}
+
+/// What the image is an image of.
+Result<void> Capture::take_moment(OwnedMemory::Copy copy) {
+  CKPT_TRY(stop_devices(copy));
   CKPT_TRY(freeze());
   CKPT_TRY(describe());
   CKPT_TRY(make_copies());
   CKPT_TRY(scan());
   CKPT_TRY(copy_frozen());
-  if (runs_on_) CKPT_TRY(let_run());
-  else end_of_frozen_window(), count_devices();
-  CKPT_TRY(copy_rest());
-  CKPT_TRY(commit());
-  return finish_tree();
+  if (runs_on_) return let_run();
+  end_of_frozen_window();
+  return {};
 }
 
 Result<DumpEstimate> Capture::estimate() {

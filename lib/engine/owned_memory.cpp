@@ -1,11 +1,14 @@
 #include "lib/engine/owned_memory.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <chrono>
 #include <set>
 #include <thread>
 
 #include "lib/base/clock.h"
+#include "lib/base/text.h"
 #include "lib/capture/device_manifest.h"
 #include "lib/proc/procfs.h"
 
@@ -33,14 +36,19 @@ Result<device::Device*> open_once(std::vector<std::unique_ptr<device::Device>>& 
   return devices.back().get();
 }
 
-/// An agent that will listen soon: when its lease is over, or it has found itself in a new life.
-Result<std::unique_ptr<device::Target>> connect_again(int pid, const GpuOptions& options) {
+/// Calls an agent until it listens: it will soon, when its lease is over, or it has found itself in a new life.
+template <class Call>
+auto call_until_heard(int pid, Call call) {
   const Stopwatch watch;
   for (;;) {
-    auto target = options.connect(pid, kConnectUs);
-    if (target || target.error().code != Code::kNotFound || watch.elapsed_us() > kConnectUs || proc::has_ended(pid)) return target;
+    auto heard = call();
+    if (heard || heard.error().code != Code::kNotFound || watch.elapsed_us() > kConnectUs || proc::has_ended(pid)) return heard;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+}
+
+Result<std::unique_ptr<device::Target>> connect_again(int pid, const GpuOptions& options) {
+  return call_until_heard(pid, [&] { return options.connect(pid, kConnectUs); });
 }
 
 /// Whether ckpt's kernels run there.
@@ -73,7 +81,7 @@ std::vector<device::Device*> OwnedMemory::devices() const {
   return out;
 }
 
-Result<void> OwnedMemory::connect(const std::vector<int>& pids, ProgressSink& progress) {
+Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
   if (!targets_.empty() || !options_.connect || !options_.open_device) return {};
   for (int pid : pids) {
     auto target = options_.connect(pid, 0);
@@ -87,8 +95,9 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids, ProgressSink& pr
   if (opened) return {};
   targets_.clear();
   devices_.clear();
+  bytes_ = 0;
   if (opened.error().code != Code::kUnsupported) return opened;
-  progress.note(opened.error().text() + ": device memory is not copied ahead, the driver takes all of it");
+  progress_.note(opened.error().text() + ": device memory is not copied ahead, the driver takes all of it");
   return {};
 }
 
@@ -109,14 +118,15 @@ Result<void> OwnedMemory::open_devices() {
 
 void OwnedMemory::add_spaces(store::TreeImage& tree) const {
   tree.devices.clear();
-  for (const auto& target : targets_.empty() ? before_ : targets_) {
+  for (const auto& target : targets_) {
     for (size_t i = 0; i < tree.processes.size(); ++i) {
       if (tree.processes[i].pid == target->pid()) tree.devices.emplace_back().process = static_cast<int>(i);
     }
   }
 }
 
-Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers) {
+Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers,
+                                uint64_t max_cow) {
   if (empty()) return {};
   std::vector<capture::DeviceSource> sources;
   for (const auto& target : targets_) {
@@ -124,12 +134,13 @@ Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter
     if (memory == nullptr) return fail(Code::kNotFound, proc::describe_pid(target->pid()), "has ended");
     sources.push_back({target.get(), memory->space});
   }
-  capture::DeviceOptions how;
-  how.stop_timeout_us = options_.lock_timeout_us;
-  how.staging.workers = workers;
-  how.staging.cancel = &cancel_;
+  constexpr uint64_t kShare = 4;  // the processes can do without a quarter for a while
+  how_.cow_budget = (max_cow != 0 ? max_cow : free_memory() / kShare) / targets_.size();
+  how_.stop_timeout_us = options_.lock_timeout_us;
+  how_.staging.workers = workers;
+  how_.staging.cancel = &cancel_;
   sink_ = std::make_unique<capture::ImageSink>(writer);
-  capture_ = std::make_unique<capture::DeviceCapture>(std::move(sources), devices(), *sink_, how);
+  capture_ = std::make_unique<capture::DeviceCapture>(std::move(sources), devices(), *sink_, how_);
   if (parent.empty()) return {};
   CKPT_TRY_ASSIGN(parent_, store::ImageReader::open_description(parent));
   for (const store::DeviceMemory& memory : parent_->manifest().tree.devices) CKPT_TRY(capture::expect_parent(capture_->map(), *parent_, memory));
@@ -142,29 +153,74 @@ Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
     CKPT_TRY_ASSIGN(const capture::DevicePass pass, capture_->round());
     ahead_.copied += pass.copied, ahead_.zero += pass.zero, ahead_.chunks = pass.chunks;
   }
-  return {};
+  constexpr uint64_t kMostLaunches = 100'000;
+  return empty() || options_.delta == capture::DeltaMode::kCopy ? Result<void>() : capture_->begin_recording(kMostLaunches);
 }
 
-Result<void> OwnedMemory::stop(ResumeGuard& guard) {
+/// On the device that has least.
+uint64_t OwnedMemory::free_memory() {
+  uint64_t least = UINT64_MAX;
+  for (const auto& device : devices_) {
+    auto info = device->memory_info();
+    least = std::min(least, info ? info->free_bytes : 0);
+  }
+  return least;
+}
+
+Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
   if (empty()) return {};
   CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin(targets(), options_.lock_timeout_us));
-  CKPT_TRY_ASSIGN(last_, capture_->delta_at_stop());
+  if (options_.delta == capture::DeltaMode::kCopy) {
+    CKPT_TRY(capture_->look());
+    behind_ = true;
+    if (copy == Copy::kNow || capture_->missing_bytes() > how_.cow_budget) CKPT_TRY(copy_now());
+  } else {
+    CKPT_TRY(replay_delta());
+  }
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
   park_.emplace(std::move(park));
   CKPT_TRY(park_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
   stop.keep();
   for (const auto& target : targets_) CKPT_TRY(target->hold(kLeaseUs));
-  before_ = std::exchange(targets_, {});
   return {};
 }
 
-Result<void> OwnedMemory::describe(store::TreeImage& tree, store::ImageWriter& writer) {
-  if (!capture_) return {};
+Result<void> OwnedMemory::replay_delta() {
+  CKPT_TRY_ASSIGN(replay_, capture::delta_with_replay(*capture_, options_.delta, how_));
+  last_ = replay_->pass;
+  for (size_t i = 0; i < targets_.size(); ++i) {
+    const capture::ReplayDelta::Source& source = replay_->sources[i];
+    const std::string what = source.why_not.empty()
+                                 ? fmt::format("{} of {} launches make {} of device memory again", source.launches.size(), source.recorded,
+                                               human_bytes(source.chunks.size() * capture::kDeviceChunk))
+                                 : "device memory is copied, not computed again: " + source.why_not;
+    progress_.note(proc::describe_pid(targets_[i]->pid()) + ": " + what);
+  }
+  return {};
+}
+
+Result<void> OwnedMemory::copy_now() {
+  if (!std::exchange(behind_, false)) return {};
+  CKPT_TRY_ASSIGN(last_, capture_->copy_missing());
+  return {};
+}
+
+Result<bool> OwnedMemory::copy_behind() {
+  if (!std::exchange(behind_, false)) return true;
+  CKPT_TRY_ASSIGN(const capture::DeviceCapture::Snapshot shot, capture_->end_cow());
+  late_ = shot.pass;
+  return shot.lost == 0;
+}
+
+Result<void> OwnedMemory::finish(store::TreeImage& tree, store::ImageWriter& writer) {
+  if (empty()) return {};
+  CKPT_TRY(capture_->say_kept());
   for (size_t source = 0; source < capture_->map().sources().size(); ++source) {
     const int pid = capture_->map().sources()[source].target->pid();
     for (store::DeviceMemory& memory : tree.devices) {
       if (tree.processes[static_cast<size_t>(memory.process)].pid != pid) continue;
       CKPT_TRY_ASSIGN(memory, capture::describe_device_memory(capture_->map(), source, memory.process, writer));
+      if (replay_) CKPT_TRY(capture::describe_replay(replay_->sources[source], memory));
     }
   }
   return {};
@@ -172,31 +228,28 @@ Result<void> OwnedMemory::describe(store::TreeImage& tree, store::ImageWriter& w
 
 Result<void> OwnedMemory::give_back() {
   if (!park_) return {};
-  const std::vector<std::unique_ptr<device::Target>>& ended = before_.empty() ? targets_ : before_;
-  std::vector<std::unique_ptr<device::Target>> again;
+  std::vector<device::Target*> again;
   Result<void> first;
   auto note = [&](Result<void> done) {
     if (first && !done) first = std::move(done);
   };
-  for (const auto& before : ended) {
-    (void)before->wake();
-    auto target = connect_again(before->pid(), options_);
-    if (!target) {
-      if (!proc::has_ended(before->pid())) note(std::move(target).error());
+  for (const auto& target : targets_) {
+    auto woken = call_until_heard(target->pid(), [&] { return target->wake(); });
+    if (!woken) {
+      if (!proc::has_ended(target->pid())) note(std::move(woken));
       continue;
     }
-    note((*target)->close_gate(options_.lock_timeout_us));
-    park_->hand_over(*before, **target);
-    again.push_back(std::move(*target));
+    note(target->close_gate(options_.lock_timeout_us));
+    again.push_back(target.get());
   }
   note(park_->give_back());
-  for (const auto& target : again) note(target->open_gate());
+  // Where this fails, bytes may be lost: `copy_behind` sees that by their hashes.
+  if (behind_ && first) (void)capture_->begin_cow();
+  for (device::Target* target : again) note(target->open_gate());
   if (!first) return std::move(first).error().with_code(Code::kTargetAltered);
   park_.reset();
   return {};
 }
-
-Result<void> OwnedMemory::finish() { return capture_ ? capture_->say_kept() : Result<void>(); }
 
 void OwnedMemory::forget() { park_.reset(); }
 

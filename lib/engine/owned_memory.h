@@ -3,11 +3,12 @@
 // process lets go of it, and the driver's own checkpoint has next to nothing to move.
 //
 //   copy_ahead   kernels run
-//   stop         GPU work is held; the image has all of this moment; the memory is parked in ckpt, no socket is left in the
-//                process. From here on `give_back` or `forget` must follow
-//   describe     what the manifest says of it
-//   finish       what needs no stop
+//   stop         GPU work is held; what memory is like at this moment is known by hash, and in the image, unless the target is to
+//                set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process. From here on
+//                `give_back` or `forget` must follow
 //   give_back    the memory is where it was, and the GPU work goes on; the processes run
+//   copy_behind  what was set aside is copied
+//   finish       what needs no stop
 #pragma once
 
 #include <filesystem>
@@ -20,58 +21,72 @@
 #include "lib/capture/device_capture.h"
 #include "lib/capture/device_fill.h"
 #include "lib/capture/device_park.h"
+#include "lib/capture/device_replay.h"
 #include "lib/engine/device_hold.h"
 
 namespace ckpt::engine {
 
 class OwnedMemory {
  public:
-  OwnedMemory(const GpuOptions& options, const Cancel& cancel) : options_(options), cancel_(cancel) {}
+  OwnedMemory(const GpuOptions& options, ProgressSink& progress, const Cancel& cancel) : options_(options), progress_(progress), cancel_(cancel) {}
   OwnedMemory(const OwnedMemory&) = delete;
   OwnedMemory& operator=(const OwnedMemory&) = delete;
 
   /// Those of the processes that have an agent and memory of its own. Where their devices cannot hash (a build without nvcc) the
   /// driver takes all of it, and a note says so. kBusy: another ckpt is talking to an agent.
-  Result<void> connect(const std::vector<int>& pids, ProgressSink& progress);
+  Result<void> connect(const std::vector<int>& pids);
   bool empty() const { return targets_.empty(); }
   std::vector<int> pids() const;
 
   /// For store::number_spaces: entries with the processes' indices, whose spaces it fills in.
   void add_spaces(store::TreeImage& tree) const;
   /// The spaces are numbered in `tree`; what `parent` has of the same memory is not copied again.
-  Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers);
+  /// `max_cow`: bytes of device memory that may be set aside; 0: a quarter of what is free.
+  Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers, uint64_t max_cow);
   Result<void> copy_ahead(unsigned rounds);
+  enum class Copy {
+    kNow,     ///< while GPU work is held
+    kBehind,  ///< once it goes on, where device memory has the room for what must be set aside until then; else now
+  };
   /// kBusy: the work was not done in time, and goes on.
-  Result<void> stop(ResumeGuard& guard);
-  /// Fills in tree.devices.
-  Result<void> describe(store::TreeImage& tree, store::ImageWriter& writer);
+  Result<void> stop(ResumeGuard& guard, Copy copy);
+  /// Between `stop` and `give_back`: what was left to be copied behind is copied now.
+  Result<void> copy_now();
   /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
   Result<void> give_back();
-  /// What the image still has to be told, which nobody need stand still for. Before the commit.
-  Result<void> finish();
+  /// False: bytes of the moment of the stop were lost, and only another stop, with kNow, makes it an image.
+  Result<bool> copy_behind();
+  /// What the image still has to be told, which nobody need stand still for, and tree.devices. Before the commit.
+  Result<void> finish(store::TreeImage& tree, store::ImageWriter& writer);
   /// The processes have ended.
   void forget();
 
   /// Of device memory, as the passes counted it.
   const capture::DevicePass& copied_ahead() const { return ahead_; }
   const capture::DevicePass& copied_last() const { return last_; }
+  const capture::DevicePass& copied_behind() const { return late_; }
   uint64_t bytes() const { return bytes_; }
 
  private:
   Result<void> open_devices();
+  uint64_t free_memory();
+  Result<void> replay_delta();
   std::vector<device::Target*> targets() const;
   std::vector<device::Device*> devices() const;
 
   const GpuOptions& options_;
+  ProgressSink& progress_;
   const Cancel& cancel_;
   std::vector<std::unique_ptr<device::Device>> devices_;
   std::vector<std::unique_ptr<device::Target>> targets_;
-  std::vector<std::unique_ptr<device::Target>> before_;  ///< connections that `stop` has ended
   std::unique_ptr<capture::ImageSink> sink_;
   std::unique_ptr<store::ImageReader> parent_;
   std::unique_ptr<capture::DeviceCapture> capture_;
   std::optional<capture::DevicePark> park_;
-  capture::DevicePass ahead_, last_;
+  capture::DeviceOptions how_;
+  bool behind_ = false;  ///< the memory is to be copied once GPU work goes on
+  std::optional<capture::ReplayDelta> replay_;
+  capture::DevicePass ahead_, last_, late_;
   uint64_t bytes_ = 0;
 };
 

@@ -359,6 +359,7 @@ void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("gpu_bytes", s.gpu_bytes);
   a.number("gpu_bytes_ahead", s.gpu_bytes_ahead);
   a.number("gpu_bytes_last", s.gpu_bytes_last);
+  a.number("gpu_bytes_behind", s.gpu_bytes_behind);
   a.number("bytes_memory", s.bytes_memory);
   a.number("bytes_written", s.bytes_written);
   a.object("saved", s.saved);

@@ -376,8 +376,9 @@ struct CaptureStats {
   uint64_t bytes_memory = 0;   ///< read from the target
   uint64_t bytes_written = 0;  ///< to the image
   uint64_t gpu_held_us = 0;    ///< GPU work of the processes waited for so long; 0: no GPU, or it ended with them
-  /// Device memory that ckpt itself copied (of programs under `ckpt run`): all there is, came while kernels ran, at the stop.
-  uint64_t gpu_bytes = 0, gpu_bytes_ahead = 0, gpu_bytes_last = 0;
+  /// Device memory that ckpt itself copied (of programs under `ckpt run`): all there is; while kernels ran,
+  /// while they waited, and from copy-on-write behind that.
+  uint64_t gpu_bytes = 0, gpu_bytes_ahead = 0, gpu_bytes_last = 0, gpu_bytes_behind = 0;
   Savings saved;               ///< filled in by the writer
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: freeze, describe, snapshot, copy, write, ...
   bool operator==(const CaptureStats&) const = default;

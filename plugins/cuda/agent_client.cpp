@@ -200,7 +200,16 @@ Result<void> AgentTarget::close_gate(uint64_t timeout_us) { return tell(Type::kC
 Result<void> AgentTarget::drain(uint64_t timeout_us) { return tell(Type::kDrain, timeout_us, {}, -1, timeout_us); }
 Result<void> AgentTarget::open_gate() { return tell(Type::kOpenGate); }
 
-Result<void> AgentTarget::begin_cow(uint64_t budget) { return tell(Type::kBeginCow, budget); }
+Result<void> AgentTarget::begin_cow(uint64_t budget, const std::vector<device::Range>& wanted) {
+  CKPT_TRY(tell(Type::kBeginCow, budget));
+  constexpr size_t kAtOnce = agent::kMaxPayload / sizeof(agent::RangeReply);
+  for (size_t from = 0; from < wanted.size(); from += kAtOnce) {
+    std::vector<agent::RangeReply> some;
+    for (size_t i = from; i < std::min(wanted.size(), from + kAtOnce); ++i) some.push_back({wanted[i].start.value, wanted[i].size});
+    CKPT_TRY(tell(Type::kWanted, 0, {reinterpret_cast<const char*>(some.data()), some.size() * sizeof some[0]}));
+  }
+  return {};
+}
 Result<void> AgentTarget::end_cow() { return tell(Type::kEndCow); }
 
 Result<device::SavedTable> AgentTarget::saved(uint64_t) {
@@ -234,8 +243,11 @@ Result<void> AgentTarget::renew(uint64_t id) { return tell(Type::kRenew, id); }
 Result<void> AgentTarget::wake() {
   uint32_t word = 1;
   iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};
-  if (wake_address_ == 0 || ::process_vm_writev(pid_, &here, 1, &there, 1, 0) == static_cast<ssize_t>(sizeof word)) return {};
-  return sys_error(subject(), "its agent cannot be woken");
+  if (wake_address_ != 0) (void)::process_vm_writev(pid_, &here, 1, &there, 1, 0);
+  CKPT_TRY_ASSIGN(std::unique_ptr<AgentTarget> again, connect(pid_, kWayUs));
+  std::lock_guard lock(mutex_);
+  socket_ = std::move(again->socket_), sequence_ = again->sequence_;
+  return {};
 }
 
 Result<void> AgentTarget::begin_fill(const std::vector<uint64_t>& ids) {

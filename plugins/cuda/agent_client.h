@@ -31,7 +31,7 @@ class AgentTarget final : public device::Target {
   Result<void> drain(uint64_t timeout_us) override;
   Result<void> open_gate() override;
 
-  Result<void> begin_cow(uint64_t budget) override;
+  Result<void> begin_cow(uint64_t budget, const std::vector<device::Range>& wanted) override;
   Result<device::SavedTable> saved(uint64_t timeout_us) override;
   Result<UniqueFd> export_saved(uint64_t buffer) override;
   Result<void> end_cow() override;
@@ -56,9 +56,7 @@ class AgentTarget final : public device::Target {
   /// Gate closed. Released memory is the caller's from here on: the agent lets go of the descriptors by which it could have
   /// put it back.
   Result<void> forget();
-  /// Gate closed. The same, and the conversation ends without the gate being opened: the target holds no socket any more and
-  /// can be frozen and dumped. It listens again when it finds itself in a new life, or has run for `lease_us`; then the gate
-  /// opens by itself only if no memory is missing. Every other call on this object fails afterwards.
+  /// Every other call fails until `wake`. Where the agent cannot be woken its lease is what counts.
   Result<void> hold(uint64_t lease_us) override;
   Result<void> wake() override;
 

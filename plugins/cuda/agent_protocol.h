@@ -41,7 +41,7 @@ enum class Type : uint32_t {
   kForget,          ///< what the agent keeps of released memory: from here on the client has it
   kHold,            ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four bytes that
                     ///< end the wait when they are written
-  kBeginCow,        ///< a: budget in bytes
+  kBeginCow,        ///< a: budget in bytes; nothing is wanted yet
   kSaved,           ///< a: the first index; reply a: how many are saved, b: how many missed; payload: SavedReply each
   kMissed,          ///< a: the first index; payload: RangeReply each
   kExportSaved,     ///< a: buffer; reply with a descriptor
@@ -53,6 +53,7 @@ enum class Type : uint32_t {
   kRecorded,        ///< a: the first index; reply a: how many there are; payload: RecordReply and what follows it, each
   kEndRecording,
   kReplay,          ///< payload: a record
+  kWanted,          ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
   kRenew,           ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
   kCount,
 };
@@ -86,7 +87,6 @@ struct HelloReply {
   uint64_t start_time = 0;     ///< /proc/self/stat's
   uint32_t contexts = 0, captures = 0;
   uint32_t gate_closed = 0, released = 0;  ///< how many are without memory
-  uint64_t budget_limit = 0;   ///< for copies set aside, as `ckpt run --gpu-budget` had it; 0: none
 };
 
 struct AllocationReply {

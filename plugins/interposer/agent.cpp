@@ -32,7 +32,6 @@ constexpr size_t kStack = 256 << 10;
 
 OwnFd g_listener, g_client;
 std::atomic<bool> g_started{false}, g_ending{false};
-uint64_t g_budget_limit = 0;  ///< bytes; 0: none
 std::atomic<uint32_t> g_woken{0};  ///< written by ckpt, into our memory
 
 struct Reply {
@@ -80,6 +79,16 @@ std::vector<uint64_t> ids_of(const std::string& payload) {
   return ids;
 }
 
+std::vector<Bytes> ranges_of(const std::string& payload) {
+  std::vector<Bytes> ranges(payload.size() / sizeof(agent::RangeReply));
+  for (size_t i = 0; i < ranges.size(); ++i) {
+    agent::RangeReply range;
+    std::memcpy(&range, payload.data() + i * sizeof range, sizeof range);
+    ranges[i] = {range.start, range.size};
+  }
+  return ranges;
+}
+
 uint32_t released_count() {
   const auto all = all_allocations();
   return static_cast<uint32_t>(std::count_if(all.begin(), all.end(), [](const Allocation& a) { return a.released; }));
@@ -94,7 +103,6 @@ void hello(Reply& reply) {
   about.captures = captures_active();
   about.gate_closed = gate_closed();
   about.released = released_count();
-  about.budget_limit = g_budget_limit;
   append(reply.payload, about);
 }
 
@@ -190,7 +198,7 @@ void drain_for(uint64_t timeout_us, Reply& reply) {
 /// What the contract asks of the client, checked: changes of memory want a closed gate.
 bool wants_closed_gate(Type type) {
   return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold || type == Type::kBeginCow ||
-         type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
+         type == Type::kWanted || type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
 }
 
 Reply serve(const agent::Received& in) {
@@ -233,7 +241,8 @@ Reply serve(const agent::Received& in) {
       g_woken.store(0);
       reply.message.a = reinterpret_cast<uint64_t>(&g_woken);
       break;
-    case Type::kBeginCow: answer(reply, begin_cow(g_budget_limit == 0 ? request.a : std::min(request.a, g_budget_limit))); break;
+    case Type::kBeginCow: begin_cow(request.a); break;
+    case Type::kWanted: want(ranges_of(in.payload)); break;
     case Type::kSaved: list_saved(request.a, false, reply); break;
     case Type::kMissed: list_saved(request.a, true, reply); break;
     case Type::kExportSaved: answer(reply, export_saved(request.a, &reply.fd)); break;
@@ -341,8 +350,6 @@ void start_agent() {
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
   listen_for_clients(&g_listener);  // here: whoever sees that the program has CUDA can talk to it
-  const char* budget = std::getenv("CKPT_GPU_BUDGET");  // in the program's own thread: it may change its environment later
-  g_budget_limit = budget == nullptr ? 0 : std::strtoull(budget, nullptr, 10);
   if (start_thread(serve_clients, kStack, "ckpt-agent")) return;
   g_listener.close();
   g_started.store(false);

@@ -27,8 +27,7 @@ struct Arena {
 struct Cow {
   bool on = false;
   uint64_t budget = 0, taken = 0;
-  uint64_t last_id = 0;  ///< allocations of later are not of t1
-  std::map<CUdeviceptr, CUdeviceptr> done;  ///< saved or missed: start to end, disjoint
+  std::map<CUdeviceptr, CUdeviceptr> wanted;  ///< neither saved nor missed yet: start to end, disjoint
   std::vector<Arena> arenas;
   std::vector<Saved> saved;
   std::vector<Bytes> missed;
@@ -65,21 +64,19 @@ bool captured(CUstream stream) {
 
 // ---- Copy-on-write ----
 
-/// The parts of [start, end) that are not done; they are, from now on.
-std::vector<Bytes> take_undone(Cow& cow, CUdeviceptr start, CUdeviceptr end) {
+/// The parts of [start, end) that are wanted; they are not, from now on.
+std::vector<Bytes> take_wanted(Cow& cow, CUdeviceptr start, CUdeviceptr end) {
   std::vector<Bytes> parts;
-  auto at = cow.done.upper_bound(start);
-  if (at != cow.done.begin() && std::prev(at)->second > start) --at;
-  CUdeviceptr from = start, low = start, high = end;
-  while (at != cow.done.end() && at->first < end) {
-    if (at->first > from) parts.push_back({from, at->first - from});
-    from = std::max(from, at->second);
-    low = std::min(low, at->first);
-    high = std::max(high, at->second);
-    at = cow.done.erase(at);
+  auto at = cow.wanted.upper_bound(start);
+  if (at != cow.wanted.begin() && std::prev(at)->second > start) --at;
+  while (at != cow.wanted.end() && at->first < end) {
+    const auto [low, high] = *at;
+    const CUdeviceptr from = std::max(low, start), to = std::min(high, end);
+    at = cow.wanted.erase(at);
+    parts.push_back({from, to - from});
+    if (low < from) cow.wanted[low] = from;
+    if (to < high) cow.wanted[to] = high;
   }
-  if (from < end) parts.push_back({from, end - from});
-  cow.done[low] = high;
   return parts;
 }
 
@@ -127,13 +124,13 @@ bool save_part(Cow& cow, const Allocation& from, Bytes part) {
 }
 
 void save(Cow& cow, const Allocation& allocation, CUdeviceptr start, uint64_t size) {
-  if (allocation.id > cow.last_id || allocation.released) return;
+  if (allocation.released) return;
   const CUdeviceptr low = std::max(start, allocation.base), end = allocation.base + allocation.mapped;
   const CUdeviceptr high = size > end - low ? end : std::min(end, start + size);
   if (low >= high) return;
   const CUdeviceptr first = allocation.base + (low - allocation.base) / kPiece * kPiece;
   const CUdeviceptr last = std::min<CUdeviceptr>(end, allocation.base + (high - allocation.base + kPiece - 1) / kPiece * kPiece);
-  for (const Bytes& part : take_undone(cow, first, last)) {
+  for (const Bytes& part : take_wanted(cow, first, last)) {
     if (!save_part(cow, allocation, part)) cow.missed.push_back(part);
   }
 }
@@ -220,15 +217,20 @@ void before_free(const Allocation& allocation) {
   save(state().cow, allocation, allocation.base, allocation.mapped);
 }
 
-CUresult begin_cow(uint64_t budget) {
+void begin_cow(uint64_t budget) {
   end_cow();
   std::lock_guard lock(state().mutex);
-  Cow& cow = state().cow;
-  cow.on = true;
-  cow.budget = budget;
-  for (const Allocation& allocation : all_allocations()) cow.last_id = std::max(cow.last_id, allocation.id);
+  state().cow.on = true;
+  state().cow.budget = budget;
   update_watch();
-  return CUDA_SUCCESS;
+}
+
+void want(const std::vector<Bytes>& ranges) {
+  std::lock_guard lock(state().mutex);
+  for (const Bytes& range : ranges) {
+    CUdeviceptr& end = state().cow.wanted[range.start];
+    end = std::max(end, range.start + range.size);
+  }
 }
 
 void saved_so_far(std::vector<Saved>* saved, std::vector<Bytes>* missed) {

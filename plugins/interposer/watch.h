@@ -37,7 +37,9 @@ void before_call(Passenger* self, size_t index, const Word* words);
 void before_free(const Allocation& allocation);
 
 // For the agent; the gate is closed where that matters.
-CUresult begin_cow(uint64_t budget);
+void begin_cow(uint64_t budget);
+/// Ranges that are to be saved before something writes them: whole pieces of 64 KiB.
+void want(const std::vector<Bytes>& ranges);
 struct Saved {
   Bytes original;
   uint64_t buffer, buffer_size, offset;

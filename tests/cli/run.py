@@ -43,7 +43,6 @@ def the_pid_is_the_caller_s_child():
 def preloaded_libraries_are_kept():
     for before, expected in (("", LIBRARY), ("libc.so.6", LIBRARY + ":libc.so.6"), (LIBRARY, LIBRARY)):
         yield from problems(["run", "--", "printenv", "LD_PRELOAD"], 0, f"^{expected}\n$", env={"LD_PRELOAD": before} if before else None)
-    yield from problems(["run", "--gpu-budget", "3MiB", "--", "printenv", "CKPT_GPU_BUDGET"], 0, f"^{3 << 20}\n$")
 
 
 def signals_are_as_the_caller_had_them():

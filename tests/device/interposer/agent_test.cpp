@@ -36,7 +36,7 @@ TEST_CASE("a client that is gone leaves the program as it was") {
       bool done = true;
       if (step >= 1) done = done && a.close_gate(5 * kSecond);
       if (step >= 2) done = done && a.drain(5 * kSecond);
-      if (step == 3) done = done && a.begin_cow(64 * kMiB) && a.open_gate();
+      if (step == 3) done = done && a.begin_cow(64 * kMiB, {}) && a.open_gate();
       if (step >= 4) done = done && a.release(id);
       if (step == 5) done = done && a.attach(id, -1);
       ::kill(::getpid(), done ? SIGKILL : SIGTERM);

@@ -120,7 +120,7 @@ TEST_CASE("memory that the program maps itself is owned piece by piece, its hand
   CHECK(puppet.ask("check 0 82") == "ok");
   // A pointer to one piece stands for its neighbours: a kernel takes them for one.
   stop_and_take(*agent);
-  DONE(agent->begin_cow(64 * kMiB));
+  DONE(agent->begin_cow(64 * kMiB, all_owned(*agent)));
   DONE(agent->open_gate());
   CHECK(puppet.ask("write 0 83") == "ok");
   auto table = agent->saved(kSecond);

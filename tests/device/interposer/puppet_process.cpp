@@ -70,6 +70,16 @@ std::unique_ptr<AgentTarget> Puppet::agent() {
   return std::move(made).value();
 }
 
+std::vector<device::Range> all_owned(AgentTarget& agent) {
+  std::vector<device::Range> out;
+  auto all = agent.allocations();
+  REQUIRE(all);
+  for (const device::Allocation& allocation : *all) {
+    if (allocation.kind == device::MemoryKind::kOwned) out.push_back(allocation.range());
+  }
+  return out;
+}
+
 device::Allocation allocation_at(AgentTarget& agent, uint64_t address) {
   auto all = agent.allocations();
   REQUIRE(all);

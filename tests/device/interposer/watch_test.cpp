@@ -11,7 +11,7 @@ TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free 
   for (int i = 0; i < 3; ++i) CHECK(puppet.ask("write " + std::to_string(i) + " 5" + std::to_string(i)) == "ok");
   auto agent = puppet.agent();
   stop_and_take(*agent);
-  DONE(agent->begin_cow(256 * kMiB));
+  DONE(agent->begin_cow(256 * kMiB, all_owned(*agent)));
   DONE(agent->open_gate());
   CHECK(puppet.ask("write 0 99") == "ok");
   CHECK(puppet.ask("fill 1 131072 100") == "ok");
@@ -39,12 +39,31 @@ TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free 
   CHECK(puppet.ask("check 0 99") == "ok");
 }
 
+TEST_CASE("copy-on-write: only what is wanted is set aside") {
+  Puppet puppet;
+  const uint64_t a = puppet.number("alloc 4194304");
+  CHECK(puppet.ask("write 0 7") == "ok");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  const device::Range first{{a + 128 * 1024}, 64 * 1024}, second{{a + kMiB}, 128 * 1024};
+  DONE(agent->begin_cow(64 * kMiB, {first, second}));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 8") == "ok");
+  CHECK(puppet.ask("write 0 9") == "ok");
+  auto table = agent->saved(kSecond);
+  REQUIRE(table);
+  CHECK(table->missed.empty());
+  REQUIRE(table->saved.size() == 2);
+  CHECK(table->saved[0].original == first);
+  CHECK(table->saved[1].original == second);
+}
+
 TEST_CASE("copy-on-write: what does not fit in the budget is told, and the program goes on") {
   Puppet puppet;
   const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304");
   auto agent = puppet.agent();
   stop_and_take(*agent);
-  DONE(agent->begin_cow(4 * kMiB));
+  DONE(agent->begin_cow(4 * kMiB, all_owned(*agent)));
   DONE(agent->open_gate());
   CHECK(puppet.ask("write 0 1") == "ok");
   CHECK(puppet.ask("write 1 1") == "ok");
@@ -61,7 +80,7 @@ TEST_CASE("copy-on-write: a budget that the device's granularity would exceed is
   puppet.number("alloc 4194304");
   auto agent = puppet.agent();
   stop_and_take(*agent);
-  DONE(agent->begin_cow(kMiB));
+  DONE(agent->begin_cow(kMiB, all_owned(*agent)));
   DONE(agent->open_gate());
   CHECK(puppet.ask("fill 0 0 4096") == "ok");
   auto table = agent->saved(kSecond);
@@ -76,7 +95,7 @@ TEST_CASE("copy-on-write: what a context has is set aside before it ends") {
   CHECK(puppet.ask("write 0 55") == "ok");
   auto agent = puppet.agent();
   stop_and_take(*agent);
-  DONE(agent->begin_cow(256 * kMiB));
+  DONE(agent->begin_cow(256 * kMiB, all_owned(*agent)));
   DONE(agent->open_gate());
   CHECK(puppet.ask("reset") == "ok");
   auto table = agent->saved(kSecond);

@@ -159,15 +159,9 @@ TEST_CASE("device snapshot: the image is t1 bit for bit while writers go on at f
     Writers writers(world, allocations, seed);
     if (seed % 2 == 0) REQUIRE(capture.round());
     Content truth;
-    auto shot = capture.snapshot(
-        [&]() -> Result<void> {
-          truth = peek_all(world, allocations);
-          return {};
-        },
-        {});
+    auto shot = snapshot(world, capture, [&] { truth = peek_all(world, allocations); }, false);
     REQUIRE_MESSAGE(shot, why(shot));
     writers.stop();
-    CHECK(shot->moment == DeviceCapture::Moment::kFirst);
     CHECK(shot->lost == 0);
     from_saved += shot->from_saved;
     CHECK(difference(sink.last_words, truth) == "");
@@ -189,12 +183,8 @@ TEST_CASE("device snapshot: hidden writes and a small budget make it an image of
     DeviceCapture capture(world.sources(), world.device_list(), sink, options);
     Writers writers(world, allocations, seed, lies);
     Content truth;
-    auto see = [&]() -> Result<void> {
-      truth = peek_all(world, allocations);
-      return {};
-    };
     const bool may_be_second = seed % 4 < 2;
-    auto shot = capture.snapshot(see, may_be_second ? DeviceCapture::AtStop(see) : nullptr);
+    auto shot = snapshot(world, capture, [&] { truth = peek_all(world, allocations); }, may_be_second);
     for (auto& target : world.targets) {
       CHECK(target->gate_open());
       CHECK(target->cow_bytes() == 0);
@@ -202,8 +192,7 @@ TEST_CASE("device snapshot: hidden writes and a small budget make it an image of
     writers.stop();
     if (shot) {
       CHECK(difference(sink.last_words, truth) == "");
-      CHECK((shot->moment == DeviceCapture::Moment::kSecond) == (shot->lost != 0));
-      second += shot->moment == DeviceCapture::Moment::kSecond;
+      second += shot->lost != 0;
     } else {
       CHECK(shot.error().code == Code::kBusy);
       CHECK_FALSE(may_be_second);
@@ -301,7 +290,8 @@ TEST_CASE("device delta: what the image has already can be said when the gates a
   REQUIRE(world.target().launch(0, fill(part(a, 3, 2), 8)));
   auto stop = DeviceStop::begin({&world.target()}, kSecond);
   REQUIRE(stop);
-  auto pass = capture.delta_at_stop();
+  REQUIRE(capture.look());
+  auto pass = capture.copy_missing();
   REQUIRE(pass);
   const Content truth = peek_all(world, {{a}});
   REQUIRE(stop->end());
@@ -436,10 +426,10 @@ TEST_CASE("device stop: all or none") {
 namespace {
 
 /// One capture of each kind in turn; the image counts only if all of it came about.
-Result<void> capture_once(World& world, MemorySink& sink, int kind, const DeviceCapture::AtStop& see) {
+Result<void> capture_once(World& world, MemorySink& sink, int kind, const std::function<void()>& see) {
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
   if (kind == 2) {
-    auto shot = capture.snapshot(see, see);
+    auto shot = snapshot(world, capture, see, true);
     return shot ? Result<void>() : Result<void>(std::move(shot).error());
   }
   if (kind == 1) {
@@ -447,7 +437,7 @@ Result<void> capture_once(World& world, MemorySink& sink, int kind, const Device
     CHECK(pass.chunks != 0);
   }
   CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(target_list(world), 60 * kSecond));
-  CKPT_TRY(see());
+  see();
   CKPT_TRY_ASSIGN(DevicePass pass, capture.delta());
   CHECK(pass.chunks != 0);
   auto ended = stop.end();

@@ -113,6 +113,30 @@ inline Content peek_all(const World& world, const std::vector<std::vector<Alloca
   return out;
 }
 
+/// An image by copy-on-write, of t1, or of a second stop where t1 is lost and `may_be_second`. `see` is called at each stop.
+inline Result<DeviceCapture::Snapshot> snapshot(World& world, DeviceCapture& capture, const std::function<void()>& see, bool may_be_second) {
+  std::vector<device::Target*> targets;
+  for (auto& target : world.targets) targets.push_back(target.get());
+  {
+    CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets, 60 * kSecond));
+    CKPT_TRY(capture.look());
+    see();
+    CKPT_TRY(capture.begin_cow());
+    CKPT_TRY(stop.end());
+  }
+  CKPT_TRY_ASSIGN(const DeviceCapture::Snapshot shot, capture.end_cow());
+  if (shot.lost == 0) {
+    CKPT_TRY(capture.say_kept());
+    return shot;
+  }
+  if (!may_be_second) return fail(Code::kBusy, "", "lost");
+  CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets, 60 * kSecond));
+  see();
+  CKPT_TRY(capture.delta());
+  CKPT_TRY(stop.end());
+  return shot;
+}
+
 /// An image in memory, with the rules of the real one.
 class MemorySink : public DeviceSink, public DeviceContent {
  public:

@@ -76,6 +76,7 @@ Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode, const
     out.delta = delta_with_replay(capture, mode, opts);
     CHECK(peek_all(world, {mine}) == out.truth);
     if (!out.delta) return out;
+    REQUIRE(capture.say_kept());
     for (DeviceRegion* region : capture.map().regions()) {
       memory.allocations.push_back({region->allocation.id, region->allocation.address.value, region->allocation.size, region->uuid, 0, {}});
       hashes.push_back(region->image);

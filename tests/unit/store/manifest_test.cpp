@@ -243,8 +243,8 @@ class Fill {
     all(hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size);
   }
   void one(CaptureStats& v) {
-    auto& [frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, saved, phases] = v;
-    all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, saved, phases);
+    auto& [frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, behind, saved, phases] = v;
+    all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, behind, saved, phases);
   }
   void one(CaptureRound& v) {
     auto& [pages, us] = v;
