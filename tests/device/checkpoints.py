@@ -6,6 +6,7 @@ import functools
 import json
 import os
 import random
+import re
 import resource
 import signal
 import subprocess
@@ -421,6 +422,65 @@ def test_another_gpu(place):
     expect([f["uuid"] for f in report["freed"]] == [new], report)
     ckpt("resume", "-p", target.pid).expect(0)
     runs(target)
+
+
+def dirty(place, name, *how):
+    """64 MiB of device memory of which half changes every 20 ms, under the interposer."""
+    with under_run():
+        return Target("cuda_dirty", place.folder(name), "64M", "50", *how)
+
+
+def goes_on_from(target, path):
+    """The image alone is enough: the process is as it was then, and finds its memory right."""
+    target.kill()
+    target.forget_answers()
+    ckpt("restore", "-f", path, "-d").expect(0)
+    target.adopt()
+    runs(target)
+
+
+def test_pre_dump_copies_behind_what_kernels_write(place):
+    target = dirty(place, "behind", "always")
+    for attempt in range(3):
+        path = image(target, f"image{attempt}")
+        said = ckpt("pre-dump", "-p", target.pid, "-f", path, "--json").expect(0).out
+        stats = json.loads(said)
+        expect(stats["gpu_bytes_behind"] > 0 and stats["gpu_bytes_last"] == 0, f"not copied behind: {said}")
+    goes_on_from(target, path)
+
+
+def test_a_budget_that_is_too_small_means_a_copy_at_the_stop(place):
+    target = dirty(place, "budget", "always")
+    said = ckpt("pre-dump", "-p", target.pid, "-f", image(target), "--json", "--max-cow", "1M").expect(0).out
+    stats = json.loads(said)
+    expect(stats["gpu_bytes_behind"] == 0 and stats["gpu_bytes_last"] > MIB, f"copied behind: {said}")
+    goes_on_from(target, image(target))
+
+
+def test_hidden_writes_mean_a_second_stop(place):
+    target = dirty(place, "hidden", "hidden")
+    second = 0
+    for attempt in range(6):
+        path = image(target, f"image{attempt}")
+        said = ckpt("pre-dump", "-p", target.pid, "-f", path).expect(0).err
+        second += "of a second stop" in said
+    expect(second > 0, f"no write was hidden: {said}")
+    goes_on_from(target, path)
+    return f"{second} of 6"
+
+
+def test_launches_in_place_of_bytes(place):
+    target = dirty(place, "replay", "always")
+    for delta, expected in (("copy", ""), ("auto", "make .* of device memory again"), ("recompute", "make .* of device memory again")):
+        path = image(target, delta)
+        said = ckpt("dump", "-R", "-p", target.pid, "-f", path, "--delta", delta).expect(0).err
+        expect(re.search(expected, said) and ("again" in said) == (delta != "copy"), f"{delta}: {said}")
+    goes_on_from(target, path)
+    # Of what no launch shows nothing is believed.
+    target = dirty(place, "liar", "hidden")
+    said = ckpt("dump", "-R", "-p", target.pid, "-f", image(target, "copied"), "--delta", "recompute").expect(0).err
+    expect("copied, not computed again: a kernel writes what its arguments do not say" in said, said)
+    goes_on_from(target, image(target, "copied"))
 
 
 def guards():

@@ -1,4 +1,5 @@
-// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (32M), percent (1), always.
+// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (32M), percent (1), always
+// or hidden: like always, by launches whose arguments do not show what they write.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -15,6 +16,8 @@ struct Block {
 };
 std::vector<Block> blocks;
 const Words* words;
+CUfunction scatter = nullptr;
+CUdeviceptr table = 0;  ///< of addresses, for `scatter`; 0: parts are written openly
 size_t changes_of_a_step = 1;
 uint64_t random_state = 99;
 std::mutex turn;
@@ -23,7 +26,13 @@ uint64_t next() { return random_state = mix(random_state, 1); }
 
 void write_part(Block& block, size_t part) {
   block.seeds[part] = next();
-  words->write(block.at + part * kPart, kPart, block.seeds[part]);
+  const CUdeviceptr at = block.at + part * kPart;
+  if (table == 0) return words->write(at, kPart, block.seeds[part]);
+  uint64_t entries = kPart / 8;
+  std::vector<CUdeviceptr> addresses(entries);
+  for (size_t i = 0; i < entries; ++i) addresses[i] = at + i * 8;
+  CU(cuMemcpyHtoD_v2(table, addresses.data(), kPart));
+  launch(scatter, nullptr, {&table, &entries, &block.seeds[part]});
 }
 
 void change(int) {
@@ -49,7 +58,9 @@ int main(int argc, char** argv) {
   double percent = argc > 3 ? atof(argv[3]) : 1;
   bool always = argc > 4;
   CUcontext context = driver_start();
-  words = new Words(kernels_load());
+  CUmodule module = kernels_load();
+  words = new Words(module);
+  scatter = kernel(module, "scatter");
   const uint64_t block_size = size >= (8ull << 30) ? 1ull << 30 : 16 << 20;
   for (uint64_t done = 0; done < size; done += block_size) {
     Block block{0, std::vector<uint64_t>(block_size / kPart)};
@@ -59,6 +70,7 @@ int main(int argc, char** argv) {
   }
   changes_of_a_step = static_cast<size_t>(static_cast<double>(size / kPart) * percent / 100 + 1);
   change(0);
+  if (always && strcmp(argv[4], "hidden") == 0) CU(cuMemAlloc_v2(&table, kPart));
   std::atomic<bool> stop{false};
   std::thread loop;
   if (always) {
