@@ -107,11 +107,16 @@ Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, ui
 Result<DeviceCapture::Snapshot> DeviceCapture::end_cow() {
   trace::Span span("device copy-on-write");
   Snapshot out;
-  CKPT_TRY_ASSIGN(Chosen missing, copy_first(out.pass));
-  CKPT_TRY_ASSIGN(Chosen lost, take_saved(missing, out.from_saved));
-  out.pass.copied += out.from_saved;
-  out.lost = lost.size();
-  CKPT_TRY(drop_saved());
+  auto take = [&]() -> Result<void> {
+    CKPT_TRY_ASSIGN(Chosen missing, copy_first(out.pass));
+    CKPT_TRY_ASSIGN(Chosen lost, take_saved(missing, out.from_saved));
+    out.pass.copied += out.from_saved;
+    out.lost = lost.size();
+    return {};
+  };
+  Result<void> taken = take(), dropped = drop_saved();
+  CKPT_TRY(std::move(taken));
+  CKPT_TRY(std::move(dropped));
   return out;
 }
 

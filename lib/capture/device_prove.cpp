@@ -107,12 +107,14 @@ class Attempt {
   Attempt(DeviceCapture& capture, size_t source, const std::vector<Launch>& log, const DeviceOptions& options)
       : capture_(capture), target_(*capture.map().sources()[source].target), source_(source), log_(log), options_(options) {}
 
-  /// True: proven. Memory is as it was, whatever the answer; where it is not, kTargetAltered.
-  Result<bool> prove(const ReplayPlan& plan) {
+  using Chunks = std::set<uint64_t>;  ///< addresses
+  /// Those of the plan that came out right: if all, it is proven. Memory is as it was, whatever the answer; where it is not,
+  /// kTargetAltered.
+  Result<Chunks> prove(const ReplayPlan& plan) {
     trace::Span span("device replay");
     Aside aside(capture_, options_.cow_budget);
     CKPT_TRY(aside.take(may_be_written(plan)));
-    Result<bool> outcome = run(plan);
+    Result<Chunks> outcome = run(plan);
     Result<void> back = put_back(aside);
     if (!back) back = put_back(aside);  // a second time, for what passes
     if (back) return outcome;
@@ -142,7 +144,7 @@ class Attempt {
     CKPT_TRY(aside.put_back());
     return check_unaltered();
   }
-  Result<bool> run(const ReplayPlan& plan) {
+  Result<Chunks> run(const ReplayPlan& plan) {
     before_.clear();
     for (DeviceRegion* region : capture_.map().regions()) before_[region] = region->live;
     const std::vector<ChunkRef> made = made_by(plan);
@@ -150,9 +152,11 @@ class Attempt {
     for (size_t i : plan.launches) CKPT_TRY(target_.replay(log_[i]));
     CKPT_TRY(target_.drain(options_.stop_timeout_us));
     CKPT_TRY(capture_.hash_live());
-    return std::all_of(made.begin(), made.end(), [&](const ChunkRef& ref) {
-      return ref.region->live[ref.chunk] == before_[ref.region][ref.chunk];
-    });
+    Chunks right;
+    for (const ChunkRef& ref : made) {
+      if (ref.region->live[ref.chunk] == before_[ref.region][ref.chunk]) right.insert(ref.region->address(ref.chunk).value);
+    }
+    return right;
   }
   std::vector<ChunkRef> made_by(const ReplayPlan& plan) {
     std::vector<ChunkRef> out;
@@ -197,6 +201,14 @@ class Attempt {
   std::map<const DeviceRegion*, std::vector<device::ChunkHash>> before_;
 };
 
+/// Nobody knows whether a kernel reads or writes through a pointer, so its launch names both; many only write what they make.
+std::vector<Launch> without_reads_of_writes(std::vector<Launch> log) {
+  for (Launch& launch : log) {
+    std::erase_if(launch.reads, [&](const Range& read) { return std::find(launch.writes.begin(), launch.writes.end(), read) != launch.writes.end(); });
+  }
+  return log;
+}
+
 /// What of one source is computed again.
 Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaMode mode, const DeviceOptions& options) {
   ReplayDelta::Source out;
@@ -225,23 +237,33 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
     return out;
   }
   out.why_not = "no launch can be run again";
-  for (const bool whole : {true, false}) {
-    problem.whole_writes = whole;
-    const ReplayPlan plan = plan_replay(problem);
+  const std::vector<Launch> written_only = without_reads_of_writes(*log);
+  struct Belief {
+    const std::vector<Launch>* log;
+    bool whole_writes;
+  };
+  for (const Belief& belief : {Belief{&*log, true}, Belief{&*log, false}, Belief{&written_only, false}}) {
+    problem.log = belief.log, problem.whole_writes = belief.whole_writes;
+    ReplayPlan plan = plan_replay(problem);
     if (plan.given_up) out.why_not = kTooMuch;
-    if (plan.chunks.empty()) continue;
-    if (mode == DeltaMode::kAuto && plan.touched_bytes / kBusRatio > plan.chunks.size() * kDeviceChunk) {
-      out.why_not = "copying moves fewer bytes";
-      continue;
+    // The boldest belief once more for the chunks that came out right, alone: without the others they begin differently.
+    for (bool again = belief.log == &*log; !plan.chunks.empty(); again = true) {
+      if (mode == DeltaMode::kAuto && plan.touched_bytes / kBusRatio > plan.chunks.size() * kDeviceChunk) {
+        out.why_not = "copying moves fewer bytes";
+        break;
+      }
+      auto made = Attempt(capture, source, *log, options).prove(plan);
+      if (!made && made.error().code != Code::kNoRoom && made.error().code != Code::kUnsupported) return std::move(made).error();
+      out.why_not = made ? "what was computed again differs" : made.error().text();
+      if (made && *made == plan.chunks) {
+        for (size_t i : plan.launches) out.launches.push_back((*log)[i]);
+        out.chunks = std::move(plan.chunks);
+        out.why_not.clear();
+        return out;
+      }
+      if (!made || again) break;
+      plan.chunks = std::move(*made);
     }
-    auto proven = Attempt(capture, source, *log, options).prove(plan);
-    if (!proven && proven.error().code != Code::kNoRoom && proven.error().code != Code::kUnsupported) return std::move(proven).error();
-    out.why_not = proven ? "what was computed again differs" : proven.error().text();
-    if (!proven || !*proven) continue;
-    for (size_t i : plan.launches) out.launches.push_back((*log)[i]);
-    out.chunks = plan.chunks;
-    out.why_not.clear();
-    return out;
   }
   return out;
 }

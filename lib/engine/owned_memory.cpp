@@ -1,6 +1,7 @@
 #include "lib/engine/owned_memory.h"
 
 #include <fmt/format.h>
+#include <signal.h>
 
 #include <algorithm>
 #include <chrono>
@@ -174,8 +175,10 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
     CKPT_TRY(capture_->look());
     behind_ = true;
     if (copy == Copy::kNow || capture_->missing_bytes() > how_.cow_budget) CKPT_TRY(copy_now());
-  } else {
-    CKPT_TRY(replay_delta());
+  } else if (auto replayed = replay_delta(); !replayed) {
+    if (replayed.error().code != Code::kTargetAltered) return replayed;
+    for (const auto& target : targets_) ::kill(target->pid(), SIGSTOP);
+    return Error(std::move(replayed).error()).with_target("stopped: its device memory is wrong, and it can only be ended");
   }
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
   park_.emplace(std::move(park));

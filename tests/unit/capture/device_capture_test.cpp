@@ -159,7 +159,7 @@ TEST_CASE("device snapshot: the image is t1 bit for bit while writers go on at f
     Writers writers(world, allocations, seed);
     if (seed % 2 == 0) REQUIRE(capture.round());
     Content truth;
-    auto shot = snapshot(world, capture, [&] { truth = peek_all(world, allocations); }, false);
+    auto shot = snapshot(capture, [&] { truth = peek_all(world, allocations); }, false);
     REQUIRE_MESSAGE(shot, why(shot));
     writers.stop();
     CHECK(shot->lost == 0);
@@ -184,7 +184,7 @@ TEST_CASE("device snapshot: hidden writes and a small budget make it an image of
     Writers writers(world, allocations, seed, lies);
     Content truth;
     const bool may_be_second = seed % 4 < 2;
-    auto shot = snapshot(world, capture, [&] { truth = peek_all(world, allocations); }, may_be_second);
+    auto shot = snapshot(capture, [&] { truth = peek_all(world, allocations); }, may_be_second);
     for (auto& target : world.targets) {
       CHECK(target->gate_open());
       CHECK(target->cow_bytes() == 0);
@@ -376,7 +376,7 @@ TEST_CASE("device snapshot: what was set aside is not freed while it is being co
     DeviceOptions options = small_options();
     options.staging.timeout_us = 10'000;
     DeviceCapture capture({{&target, 3}}, world.device_list(), sink, options);
-    auto shot = capture.snapshot({}, {});
+    auto shot = snapshot(capture, [] {}, false);
     REQUIRE_FALSE(shot);
     CHECK(shot.error().code == Code::kBusy);
     CHECK(target.cow_bytes() == 0);
@@ -429,7 +429,7 @@ namespace {
 Result<void> capture_once(World& world, MemorySink& sink, int kind, const std::function<void()>& see) {
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
   if (kind == 2) {
-    auto shot = snapshot(world, capture, see, true);
+    auto shot = snapshot(capture, see, true);
     return shot ? Result<void>() : Result<void>(std::move(shot).error());
   }
   if (kind == 1) {

@@ -114,9 +114,9 @@ inline Content peek_all(const World& world, const std::vector<std::vector<Alloca
 }
 
 /// An image by copy-on-write, of t1, or of a second stop where t1 is lost and `may_be_second`. `see` is called at each stop.
-inline Result<DeviceCapture::Snapshot> snapshot(World& world, DeviceCapture& capture, const std::function<void()>& see, bool may_be_second) {
+inline Result<DeviceCapture::Snapshot> snapshot(DeviceCapture& capture, const std::function<void()>& see, bool may_be_second) {
   std::vector<device::Target*> targets;
-  for (auto& target : world.targets) targets.push_back(target.get());
+  for (const DeviceSource& source : capture.map().sources()) targets.push_back(source.target);
   {
     CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets, 60 * kSecond));
     CKPT_TRY(capture.look());

@@ -252,6 +252,23 @@ TEST_CASE("replay: a kernel that lies or depends on something else is found out,
     CHECK(out.restored == out.truth);
     CHECK(out.replayed == 0);
   }
+  SUBCASE("pointers alone: what is only written comes out right, what is changed in place is copied") {
+    REQUIRE(world.target().launch(0, fill(c.range(), 9)));
+    REQUIRE(world.target().synchronize());
+    const Run out = run(world, {a, b, c}, DeltaMode::kRecompute, [&](EmulatedTarget& target) {
+      const auto both = [](KernelCall call) {
+        call.reads = call.writes;
+        return call;
+      };
+      REQUIRE(target.launch(0, both(fill(b.range(), 5))));
+      REQUIRE(target.launch(0, both(fill(part(b, 1, 1), 6))));
+      REQUIRE(target.launch(0, mix(a.range(), c.range())));
+    });
+    REQUIRE(out.delta);
+    CHECK(out.restored == out.truth);
+    CHECK(out.delta->sources[0].chunks.size() == 2);
+    CHECK(out.replayed >= 2);
+  }
   SUBCASE("a write of less than it says: the whole of its past is run") {
     const Run out = run(world, {a, b, c}, DeltaMode::kRecompute, [&](EmulatedTarget& target) {
       KernelCall narrow = fill({b.address, 8}, 77);
