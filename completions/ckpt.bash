@@ -22,6 +22,7 @@ _ckpt() {
     pre-dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -47,6 +48,7 @@ _ckpt() {
     dump:--ext-unix-sk) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -72,14 +74,13 @@ _ckpt() {
     restore:--new-pidns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    restore:--gpu) COMPREPLY=($(compgen -W 'auto off' -- "$cur")); return ;;
+    restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     restore:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-n|restore:--dry-run) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     run:-h|run:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    run:--gpu-budget) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     suspend:-h|suspend:--help) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -169,10 +170,10 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --jobs --trace -R --leave-running --non-stop -s --leave-stopped -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --gpu --gpu-map --action-script --status-fd -n --dry-run --trace --version -h --help --json --progress --color -q --quiet' ;;
-    run) words='-h --help --gpu-budget --version -h --help --json --progress --color -q --quiet' ;;
+    run) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --version -h --help --json --progress --color -q --quiet' ;;

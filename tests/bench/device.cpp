@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <vector>
 
@@ -132,7 +133,7 @@ void pipeline(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int rep
               }
             }},
            {"a round in which all has changed", [&] { need(rounds.round()); }, [&] { touch(kDeviceChunk); }}});
-  std::vector<DeviceCapture> captures;
+  std::deque<DeviceCapture> captures;
   for (int i = 0; i < repeats; ++i) {
     captures.emplace_back(std::vector<DeviceSource>{{&target, 1}}, std::vector<Device*>{device.get()}, sink, options);
     need(captures.back().round());
