@@ -14,6 +14,10 @@
 #include <csignal>
 #include <cstddef>
 #include <cstring>
+#include <span>
+#include <vector>
+
+#include "lib/base/fd_message.h"
 
 namespace ckpt::capture {
 
@@ -41,37 +45,12 @@ Address address_of(const ProcessKey& key, const char* what = "keeper") {
   return out;
 }
 
-/// Sends `data` with descriptors attached.
-bool send_with(int socket, const void* data, size_t size, const int* fds, size_t count) {
-  iovec iov{const_cast<void*>(data), size};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &iov, message.msg_iovlen = 1;
-  if (count > 0) {
-    message.msg_control = control, message.msg_controllen = CMSG_SPACE(count * sizeof(int));
-    cmsghdr* header = CMSG_FIRSTHDR(&message);
-    header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(count * sizeof(int));
-    std::memcpy(CMSG_DATA(header), fds, count * sizeof(int));
-  }
-  return ::sendmsg(socket, &message, MSG_NOSIGNAL) == static_cast<ssize_t>(size);
+bool send_state(int socket, const Handover& state, std::span<const int> fds) {
+  return send_with_fds(socket, std::as_bytes(std::span(&state, 1)), fds) == static_cast<ssize_t>(sizeof state);
 }
-
-bool receive_with(int socket, void* data, size_t size, UniqueFd* fds, size_t count) {
-  iovec iov{data, size};
-  alignas(cmsghdr) char control[CMSG_SPACE(2 * sizeof(int))] = {};
-  msghdr message{};
-  message.msg_iov = &iov, message.msg_iovlen = 1;
-  message.msg_control = control, message.msg_controllen = sizeof control;
-  if (::recvmsg(socket, &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(size)) return false;
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  size_t got = header != nullptr && header->cmsg_type == SCM_RIGHTS ? (header->cmsg_len - CMSG_LEN(0)) / sizeof(int) : 0;
-  for (size_t i = 0; i < got; ++i) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof fd);
-    UniqueFd owned(fd);
-    if (i < count) fds[i] = std::move(owned);
-  }
-  return got == count;
+/// True: with so many descriptors.
+bool receive_state(int socket, Handover& state, std::vector<UniqueFd>& fds, size_t count) {
+  return receive_with_fds(socket, std::as_writable_bytes(std::span(&state, 1)), fds) == static_cast<ssize_t>(sizeof state) && fds.size() == count;
 }
 
 bool trusted_peer(int socket) {
@@ -92,7 +71,7 @@ bool serve(int listener, const Handover& state, int userfault) {
   Request request{};
   if (::recv(client.get(), &request, sizeof request, 0) != sizeof request) return false;
   bool take = request == Request::kTake;
-  return send_with(client.get(), &state, sizeof state, &userfault, take ? 1 : 0) && take;
+  return send_state(client.get(), state, std::span(&userfault, take ? 1 : 0)) && take;
 }
 
 /// The keeper's whole life. Never returns.
@@ -109,8 +88,8 @@ bool serve(int listener, const Handover& state, int userfault) {
   signal(SIGINT, SIG_IGN);
   signal(SIGTERM, SIG_DFL);
   Handover state;
-  UniqueFd fds[2];
-  if (!receive_with(0, &state, sizeof state, fds, 2)) ::_exit(0);
+  std::vector<UniqueFd> fds;
+  if (!receive_state(0, state, fds, 2)) ::_exit(0);
   UniqueFd listener = seqpacket_socket();
   Address address = address_of(state.key);
   bool ready = listener && ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0 &&
@@ -137,7 +116,9 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
   if (::send(socket.get(), &request, sizeof request, MSG_NOSIGNAL) != sizeof request) return std::nullopt;
   Handover state;
   Tracked out;
-  if (!receive_with(socket.get(), &state, sizeof state, &out.userfault, request == Request::kTake ? 1 : 0)) return std::nullopt;
+  std::vector<UniqueFd> fds;
+  if (!receive_state(socket.get(), state, fds, request == Request::kTake ? 1 : 0)) return std::nullopt;
+  if (!fds.empty()) out.userfault = std::move(fds.front());
   state.path[sizeof state.path - 1] = 0, state.id[sizeof state.id - 1] = 0;
   out.image = {state.path, state.id};
   return out;
@@ -182,7 +163,7 @@ Result<void> Keeper::hand_over(const ProcessKey& key, int pidfd, int userfault, 
   std::memcpy(state.id, image.id.c_str(), image.id.size() + 1);
   int fds[2] = {pidfd, userfault};
   char answer = 'n';
-  if (!send_with(channel_.get(), &state, sizeof state, fds, 2) || ::recv(channel_.get(), &answer, 1, 0) != 1 || answer != 'y') {
+  if (!send_state(channel_.get(), state, fds) || ::recv(channel_.get(), &answer, 1, 0) != 1 || answer != 'y') {
     return fail(Code::kIo, "keeper", "cannot keep the write tracking");
   }
   return {};

@@ -7,7 +7,9 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstring>
+#include <span>
+
+#include "lib/base/fd_message.h"
 
 namespace ckpt::engine {
 
@@ -55,18 +57,8 @@ Result<void> ResumeGuard::start(const std::vector<std::string>& command, const s
 
 Result<void> ResumeGuard::hold(int pid, uint64_t id, int fd) {
   if (pid_ == 0) return {};
-  Message message{pid, id};
-  iovec data{&message, sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
-  msghdr all{};
-  all.msg_iov = &data, all.msg_iovlen = 1;
-  all.msg_control = control, all.msg_controllen = sizeof control;
-  cmsghdr* header = CMSG_FIRSTHDR(&all);
-  header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof fd);
-  std::memcpy(CMSG_DATA(header), &fd, sizeof fd);
-  while (::sendmsg(socket_.get(), &all, MSG_NOSIGNAL) < 0) {
-    if (errno != EINTR) return sys_error("", "the guard of the GPU memory has ended");
-  }
+  const Message message{pid, id};
+  if (send_with_fds(socket_.get(), std::as_bytes(std::span(&message, 1)), std::span(&fd, 1)) < 0) return sys_error("", "the guard of the GPU memory has ended");
   return {};
 }
 
@@ -81,19 +73,12 @@ void ResumeGuard::end() {
 
 Result<bool> receive_parked(int socket, std::vector<ParkedMemory>& out) {
   Message message;
-  iovec data{&message, sizeof message};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  msghdr all{};
-  all.msg_iov = &data, all.msg_iovlen = 1;
-  all.msg_control = control, all.msg_controllen = sizeof control;
-  const ssize_t got = ::recvmsg(socket, &all, MSG_CMSG_CLOEXEC);
+  std::vector<UniqueFd> fds;
+  const ssize_t got = receive_with_fds(socket, std::as_writable_bytes(std::span(&message, 1)), fds);
   if (got == 0 || (got < 0 && errno == ECONNRESET)) return false;
-  if (got < 0 && errno == EINTR) return true;
-  if (got != sizeof message) return sys_error("", "cannot read what ckpt has parked");
-  int fd = -1;
-  const cmsghdr* header = CMSG_FIRSTHDR(&all);
-  if (header != nullptr && header->cmsg_type == SCM_RIGHTS) std::memcpy(&fd, CMSG_DATA(header), sizeof fd);
-  out.push_back({static_cast<int>(message.pid), message.id, UniqueFd(fd)});
+  if (got < 0) return sys_error("", "cannot read what ckpt has parked");
+  if (got != sizeof message || fds.size() != 1) return fail(Code::kBug, "", "what ckpt has parked came without its descriptor");
+  out.push_back({static_cast<int>(message.pid), message.id, std::move(fds.front())});
   return true;
 }
 
