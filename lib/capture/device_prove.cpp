@@ -119,7 +119,7 @@ class Attempt {
     if (!back) back = put_back(aside);  // a second time, for what passes
     if (back) return outcome;
     if (back.error().code == Code::kNotFound) return std::move(back).error();
-    return Error(Code::kTargetAltered, fmt::format("{}", target_.pid()),
+    return Error(Code::kTargetAltered, fmt::format("process {}", target_.pid()),
                  "device memory could not be put back after an attempt to compute it again")
         .with_cause(back.error().text())
         .with_target(fmt::format("process {} has wrong device memory: end it", target_.pid()));

@@ -1,4 +1,4 @@
-// A process whose device memory is captured, as seen from ckpt: what the agent inside it (plugins/cuda/interposer) does on
+// A process whose device memory is captured, as seen from ckpt: what the agent inside it (plugins/interposer) does on
 // request. Calls block. kNotFound: the target has ended. kBusy: not within the time; it is as before the call, unless said.
 //
 // The gate stands in front of everything that changes device memory or what there is of it: launches, copies, fills,

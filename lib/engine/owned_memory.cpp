@@ -178,6 +178,7 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
   } else if (auto replayed = replay_delta(); !replayed) {
     if (replayed.error().code != Code::kTargetAltered) return replayed;
     for (const auto& target : targets_) ::kill(target->pid(), SIGSTOP);
+    stop.keep();
     return Error(std::move(replayed).error()).with_target("stopped: its device memory is wrong, and it can only be ended");
   }
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));

@@ -483,6 +483,20 @@ def test_launches_in_place_of_bytes(place):
     goes_on_from(target, image(target, "copied"))
 
 
+def test_memory_that_cannot_be_put_back_after_an_attempt(place):
+    """Two copies in a row fail, at more and more of them: before the attempt nothing is lost, behind it the process is stopped."""
+    target = dirty(place, "altered", "always")
+    for number in range(1000, 3000, 100):
+        with environment(CKPT_STANDIN_FAULT=f"cuMemcpyAsync:{number}:{UNKNOWN},cuMemcpyAsync:{number + 1}:{UNKNOWN}"):
+            done = ckpt("dump", "-R", "-p", target.pid, "-f", image(target, f"image{number}"), "--delta", "recompute")
+        if done.code == 10:
+            break
+        expect(done.code in (0, 8) and harness.state_of(target.pid) != "T", f"{number}: {done.code} {done.err}")
+    expect(done.code == 10 and "stopped: its device memory is wrong" in done.err, f"never: {done.code} {done.err}")
+    expect(harness.stopped_threads(target.pid) == harness.tids_of(target.pid), "it goes on")
+    target.kill()
+
+
 def guards():
     """And what is left of the ckpt that they guard."""
     return [pid for pid in harness.tree_of(os.getpid())[1:] if read_text(f"/proc/{pid}/cmdline").startswith((f"{CKPT}\0", "/proc/self/exe\0resume"))]
