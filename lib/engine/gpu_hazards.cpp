@@ -44,6 +44,19 @@ bool uses_mps(int pid) {
   return std::filesystem::exists(std::filesystem::path(named.empty() ? "/tmp/nvidia-mps" : named) / "control", ec);
 }
 
+/// A part of a GPU is named by its UUID, or was taken through its capability file.
+bool uses_mig(int pid) {
+  for (const char* name : {"CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"}) {
+    if (variable(pid, name).find("MIG-") != std::string::npos) return true;
+  }
+  std::error_code ec;
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/fd", pid), ec), end; !ec && at != end; at.increment(ec)) {
+    std::error_code gone;
+    if (std::filesystem::read_symlink(at->path(), gone).string().rfind("/dev/nvidia-caps/nvidia-cap", 0) == 0) return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options) {
@@ -51,6 +64,7 @@ std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options) {
   if (const std::string thread = nccl_thread(pid); !thread.empty())
     out.push_back(fmt::format("an NCCL communicator (thread {}), on which the driver's checkpoints hang: end it before (destroy_process_group)", thread));
   if (uses_mps(pid)) out.push_back("a client of MPS (the Multi-Process Service), which the driver cannot checkpoint");
+  if (uses_mig(pid)) out.push_back("a MIG instance (a part of a GPU), which the driver cannot checkpoint");
   if (!options.connect) return out;
   auto agent = options.connect(pid, 0);
   if (!agent) return out;

@@ -135,6 +135,7 @@ enum CUdriverProcAddressQueryResult : int {
 };
 enum CUprocessState : int {
   CU_PROCESS_STATE_RUNNING = 0, CU_PROCESS_STATE_LOCKED = 1, CU_PROCESS_STATE_CHECKPOINTED = 2, CU_PROCESS_STATE_FAILED = 3,
+  CU_PROCESS_STATE_CHECKPOINTING = 4, CU_PROCESS_STATE_RESTORING = 5,  // from 13.4 on: between a call with custom storage and its completion
 };
 
 // Passed through, never looked into.

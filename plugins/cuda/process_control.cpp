@@ -43,6 +43,8 @@ class CudaProcessControl final : public device::ProcessControl {
       case api::CU_PROCESS_STATE_LOCKED: return device::ProcessState::kLocked;
       case api::CU_PROCESS_STATE_CHECKPOINTED: return device::ProcessState::kCheckpointed;
       case api::CU_PROCESS_STATE_FAILED: return device::ProcessState::kFailed;
+      case api::CU_PROCESS_STATE_CHECKPOINTING:
+      case api::CU_PROCESS_STATE_RESTORING: return fail(Code::kBusy, process(pid), "another program is moving its GPU state to or from storage of its own");
     }
     return fail(Code::kUnsupported, process(pid), fmt::format("the driver says that it is in a state {}", static_cast<int>(*asked)));
   }

@@ -205,6 +205,21 @@ def test_what_the_driver_cannot_carry_is_named(place):
         refused(target, "MPS")
     os.unlink(os.path.join(place.path, "control"))
     runs(target)
+    target.kill()
+    for variable in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):
+        target = Target("cuda_train", place.folder(f"mig-{variable}"), env={**os.environ, variable: "MIG-6d3c1a52-0f4e-5d43-9e0c-0a86b7d1c1aa"})
+        refused(target, "a MIG instance")
+        target.kill()
+
+
+def test_a_process_that_another_program_is_moving(place):
+    target = train(place, "moved")
+    for state, code in ((4, 7), (5, 7), (6, 6)):
+        for verb in (["dump", "-f", image(target)], ["suspend"]):
+            with environment(CKPT_STANDIN_STATE=str(state)):
+                done = ckpt(*verb, "-p", target.pid)
+            expect(done.code == code, f"{verb}, state {state}: {done.code} {done.err}")
+    runs(target)
 
 
 def test_an_nccl_communicator_is_named(place):

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <sys/syscall.h>
@@ -146,7 +147,8 @@ CUresult cuCheckpointProcessGetState(int pid, CUprocessState* state) {
   Note note;
   if (state == nullptr) return CUDA_ERROR_INVALID_VALUE;
   if (CUresult bad = enter(__func__, pid, note)) return bad;
-  *state = static_cast<CUprocessState>(note.state.load());
+  const char* told = ::getenv("CKPT_STANDIN_STATE");  // of a driver that has more states
+  *state = static_cast<CUprocessState>(told != nullptr ? ::atoi(told) : note.state.load());
   return CUDA_SUCCESS;
 }
 
