@@ -55,12 +55,6 @@ Result<void> DevicePark::give_back() {
       fmt::format("process {} has lost {} of its device allocations; ckpt still has them", pid, lost));
 }
 
-void DevicePark::hand_over(const device::Target& before, device::Target& after) {
-  for (Held& held : held_) {
-    if (held.target == &before) held.target = &after;
-  }
-}
-
 Result<void> DevicePark::for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const {
   for (const Held& held : held_) CKPT_TRY(with(held.target->pid(), held.allocation.id, held.fd.get()));
   return {};

@@ -24,8 +24,6 @@ class DevicePark {
 
   /// Gates closed. What fails stays here, and may be tried again.
   Result<void> give_back();
-  /// `after` is what became of `before`: killed and rebuilt, with the same allocations, released.
-  void hand_over(const device::Target& before, device::Target& after);
   uint64_t bytes() const;
   /// Calls `with(pid, id, fd)` for each allocation, until one fails.
   Result<void> for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const;

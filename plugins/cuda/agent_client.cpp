@@ -241,6 +241,7 @@ Result<void> AgentTarget::hold(uint64_t lease_us) {
 Result<void> AgentTarget::renew(uint64_t id) { return tell(Type::kRenew, id); }
 
 Result<void> AgentTarget::wake() {
+  if (socket_ && hello()) return {};  // it was never held
   uint32_t word = 1;
   iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};
   if (wake_address_ != 0) (void)::process_vm_writev(pid_, &here, 1, &there, 1, 0);

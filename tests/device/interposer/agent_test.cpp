@@ -266,3 +266,26 @@ TEST_CASE("who is not under ckpt run has no agent") {
   CHECK(AgentTarget::connect(::getpid(), 0).error().code == Code::kNotFound);
   CHECK(AgentTarget::connect(0x7ffffff0, 0).error().code == Code::kNotFound);
 }
+
+TEST_CASE("a conversation goes on after wake, whether it was held or not") {
+  Puppet puppet;
+  const uint64_t at = puppet.number("alloc 4194304");
+  auto agent = puppet.agent();
+  stop_and_take(*agent);
+  DONE(agent->wake());
+  const uint64_t id = allocation_at(*agent, at).id;
+  auto fd = agent->export_allocation(id);
+  REQUIRE(fd);
+  DONE(agent->release(id));
+  DONE(agent->hold(60 * kSecond));
+  CHECK(!agent->open_gate());
+  // The agent listens again a moment after it was woken.
+  Result<void> woken = agent->wake();
+  for (int i = 0; i < 1000 && !woken && woken.error().code == Code::kNotFound; ++i) ::usleep(1000), woken = agent->wake();
+  DONE(woken);
+  DONE(agent->close_gate(kSecond));
+  DONE(agent->attach(id, fd->get()));
+  DONE(agent->open_gate());
+  CHECK(puppet.ask("write 0 5") == "ok");
+  CHECK(puppet.ask("check 0 5") == "ok");
+}

@@ -295,22 +295,6 @@ TEST_CASE("device park: the memory waits, the process has none of it, and gets i
   world.check_sound();
 }
 
-TEST_CASE("device park: a process that is killed and rebuilt meanwhile gets the memory of the old one") {
-  World world;
-  const std::vector<Allocation> mine = four(world);
-  REQUIRE(world.target().close_gate(kSecond));
-  REQUIRE(world.target().drain(60 * kSecond));
-  const Content before = peek_all(world, {mine});
-  auto park = DevicePark::park({&world.target()}, world.device_list());
-  REQUIRE(park);
-  auto next = std::make_unique<EmulatedTarget>(100, world.gpus, kernels(), mine);
-  REQUIRE(next->close_gate(kSecond));
-  park->hand_over(world.target(), *next);
-  world.targets[0] = std::move(next);
-  REQUIRE(park->give_back());
-  CHECK(peek_all(world, {mine}) == before);
-}
-
 TEST_CASE("device park: whatever fails, the process has its memory, or ckpt has it and says so") {
   for (const Fault fault : {Fault::kNoRoom, Fault::kTimeout, Fault::kTargetDies}) {
     for (uint64_t nth = 0;; ++nth) {
