@@ -278,13 +278,15 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
 namespace {
 
 Result<Inventory> look_once(int root, std::vector<Member>& members, const InventoryOptions& options) {
-  constexpr int kAttempts = 200;
-  for (int attempt = 1;; ++attempt) {
+  constexpr int kAttempts = 200, kErrors = 40;
+  for (int attempt = 1, errors = 0;; ++attempt) {
     CKPT_TRY_ASSIGN(std::vector<proc::TreeEntry> entries, proc::read_tree(root));
     CKPT_TRY_ASSIGN(members, open_members(entries, std::move(members)));
     auto found = take_inventory(members, options);
-    if (found || found.error().code != Code::kNotFound || attempt == kAttempts) return found;
-    if (proc::has_ended(root)) return found;  // somebody has; the root itself?
+    if (found || attempt == kAttempts || proc::has_ended(root)) return found;
+    if (found.error().code == Code::kNotFound) continue;  // somebody has ended
+    if (++errors == kErrors) return found;  // else a descriptor may have become another one between two questions about it
+    ::usleep(1000);
   }
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <list>
 #include <map>
 
 #include "lib/capture/locks.h"
@@ -105,8 +106,11 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
     return out;
   };
   if (sorted_before && ordered()) return same;
-  // Stable merges cannot go astray where the answers contradict each other, as those of a running tree may.
-  std::stable_sort(group.begin(), group.end(), [this](size_t a, size_t b) { return compare(places_[a], places_[b]) == 1; });
+  // The answers of a running tree may contradict each other: std::sort and std::stable_sort run past the end then, the merges of a
+  // list do not.
+  std::list<size_t> sorted(group.begin(), group.end());
+  sorted.sort([this](size_t a, size_t b) { return compare(places_[a], places_[b]) == 1; });
+  group.assign(sorted.begin(), sorted.end());
   (void)ordered();
   return same;
 }
