@@ -187,6 +187,7 @@ Result<std::vector<std::string>> AgentTarget::hazards() {
   add(of(agent::Kind::kForeign), "memory of another process by CUDA IPC", "which the driver cannot checkpoint");
   add([](const agent::AllocationReply& e) { return e.unfilled != 0; }, "device memory without its content",
       "since a restore has ended before it had filled all");
+  add([](const agent::AllocationReply& e) { return e.released != 0; }, "device memory that was taken away", "since a ckpt has ended before it had put it back");
   return out;
 }
 

@@ -393,25 +393,28 @@ def test_memory_that_cannot_be_filled_leaves_nothing(place):
     return f"{failed} failures"
 
 
-def test_a_restore_that_is_killed_while_it_fills(place):
+def test_a_restore_that_is_killed_before_memory_is_there(place):
     """The program does not go on over memory whose content is missing, and no image is made of that."""
-    for lazily in ([], ["--lazy"]):
+    hangs = os.path.join(os.environ["CKPT_STANDIN_DIR"], "hangs")
+    for name, call, lazily, what in (("taken", "cuModuleLoadData:1", [], "device memory that was taken away"),
+                                     ("eager", "cuMemcpyHtoDAsync_v2:2", [], "device memory without its content"),
+                                     ("lazy", "cuMemcpyHtoDAsync_v2:2", ["--lazy"], "device memory without its content")):
         with under_run():
-            target = train(place, f"unfilled{len(lazily)}", 8)
+            target = train(place, name, 8)
         tree = target.tree()
-        ckpt("dump", "-p", target.pid, "-f", image(target, f"image{len(lazily)}")).expect(0)
+        ckpt("dump", "-p", target.pid, "-f", image(target, f"image-{name}")).expect(0)
         target.reap(tree)
         target.forget_answers()
-        arguments = [CKPT, "restore", "-f", image(target, f"image{len(lazily)}"), "-d", *lazily]
-        with environment(CKPT_STANDIN_FAULT="cuMemcpyHtoDAsync_v2:2:hang"):
+        arguments = [CKPT, "restore", "-f", image(target, f"image-{name}"), "-d", *lazily]
+        with environment(CKPT_STANDIN_FAULT=f"{call}:hang"):
             restore = subprocess.Popen(arguments, close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        wait_until(lambda: read_text(f"/proc/{target.pid}/task/{target.pid}/comm").startswith("target"), "the process is there")
-        time.sleep(0.5)
+        wait_until(lambda: os.path.exists(hangs), f"{call} is reached")
         expect(restore.poll() is None, "the restore has ended")
         restore.kill()
         restore.wait()
+        os.unlink(hangs)
         target.adopt()
-        refused(target, "device memory without its content")
+        refused(target, what)
         target.kill()
 
 
