@@ -19,6 +19,7 @@ import numpy as np
 HERE = pathlib.Path(__file__).resolve().parent
 CKPT = os.path.abspath(sys.argv[1])
 FIXTURES = pathlib.Path(os.environ.get("CKPT_FIXTURES", HERE.parents[2] / "shared" / "fixtures"))
+GGML = {"<f4": 0, "<f2": 1, "|i1": 24, "<i2": 25, "<i4": 26, "<i8": 27, "<f8": 28}
 TYPES = {"BOOL": "|b1", "U8": "|u1", "I8": "|i1", "I16": "<i2", "I32": "<i4", "I64": "<i8", "F16": "<f2", "F32": "<f4", "F64": "<f8", "C64": "<c8"}
 SUFFIX = {"safetensors": ".safetensors", "torch": ".pt"}
 # What a format lacks, said by name: a refusal that these words are in is right.
@@ -52,6 +53,20 @@ def write_safetensors(path, arrays):
     path.write_bytes(struct.pack("<Q", len(text)) + text + data + bytes(range(32)))
 
 
+def write_gguf(path, arrays):
+    """Version 3, without metadata: names, shapes (innermost first), types, offsets; the data at multiples of 32."""
+    blocks = {"types.Q8_0": (8, (4, 64), bytes(range(68)) * 4)}  # 34 bytes for 32 numbers
+    for name, array in arrays.items():
+        if array.dtype.str in GGML and array.ndim != 0 and array.size != 0:
+            blocks[name] = (GGML[array.dtype.str], array.shape, array.tobytes())
+    infos, data = b"", b""
+    for name, (kind, shape, content) in blocks.items():
+        infos += struct.pack("<Q", len(name)) + name.encode() + struct.pack(f"<I{len(shape)}QIQ", len(shape), *shape[::-1], kind, len(data))
+        data += content + bytes(-len(content) % 32)
+    head = b"GGUF" + struct.pack("<IQQ", 3, len(blocks), 0) + infos
+    path.write_bytes(head + bytes(-len(head) % 32) + data)
+
+
 def call(*arguments):
     return subprocess.run([CKPT, *map(str, arguments)], capture_output=True, text=True, check=False)
 
@@ -72,6 +87,8 @@ def sources(work, writers):
     out["npz"], out["npz deflated"] = work / "archive.npz", work / "deflated.npz"
     np.save(work / "fortran.npy", np.asfortranarray(tensors()["shapes.cube"]))
     out["npy in F order"] = work / "fortran.npy"
+    write_gguf(work / "model.gguf", tensors())
+    out["gguf"] = work / "model.gguf"
     subprocess.run([sys.executable, HERE.parent / "support" / "make_megatron_zarr.py", work / "zarr", "--mib", "4"], check=True, stdout=subprocess.DEVNULL)
     out["zarr of Megatron"] = work / "zarr"
     for name, path in {"zarr v2, foreign": "zarrs-v2", "torch_dist 0.9": "generated-megatron/mcore-0.9.0_dcp-2.2.2",
