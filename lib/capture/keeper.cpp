@@ -129,7 +129,14 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
 Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
   UniqueFd socket = seqpacket_socket();
   Address address = address_of(key, "capture");
-  if (socket && ::bind(socket.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0) return CaptureLock(std::move(socket));
+  // A keeper that had just been forked when its ckpt was killed has the lock, as all descriptors, until it gets to close them.
+  constexpr int kTries = 60;
+  constexpr useconds_t kPause = 5'000;
+  for (int i = 0; socket && i < kTries; ++i) {
+    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0) return CaptureLock(std::move(socket));
+    if (errno != EADDRINUSE) break;
+    ::usleep(kPause);
+  }
   if (errno == EADDRINUSE) return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
   return sys_error("process " + std::to_string(key.pid), "cannot be locked against other captures");
 }

@@ -48,11 +48,11 @@ class PidFile {
   std::filesystem::path path_;
 };
 
-/// The image's pages and parents, which take time in proportion to the memory: `aside`, while the processes are prepared.
+/// The image's pages and parents, which take time in proportion to the memory; in a lazy restore sparsely, while the processes are prepared.
 class PageLoader {
  public:
-  PageLoader(store::ImageReader& image, bool aside) : image_(image) {
-    if (aside) thread_ = std::thread([this] { result_ = image_.load_pages(); });
+  PageLoader(store::ImageReader& image, bool lazy) : image_(image) {
+    if (lazy) thread_ = std::thread([this] { result_ = image_.load_sparsely(); });
   }
   ~PageLoader() {
     if (thread_.joinable()) thread_.join();

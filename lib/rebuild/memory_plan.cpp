@@ -24,24 +24,36 @@ bool may_be_huge(const MemoryMap& map, bool by_default) {
 
 }  // namespace
 
+bool may_come_later(const MemoryMap& map) {
+  return map.kind == MappingKind::kAnonymous && !has_flag(map, "dp") && !has_flag(map, "lo") && !has_flag(map, "wf");
+}
+
 MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImage& process, bool lazy) {
   const auto& maps = process.maps;
   MemoryPlan plan;
   plan.supply.assign(maps.size(), Supply::kNone);
-  size_t hint = 0;
-  auto [first, last] = image.blocks_of(process.space);
-  for (size_t i = first; i < last; ++i) {
-    const auto& block = image.blocks()[i];
-    for_each_part(maps, block, hint, [&](uint16_t part, size_t map) {
-      if (pages_to_write(block, part, maps[map]) != 0) plan.supply[map] = Supply::kWrite;
-    });
+  const auto [first, last] = image.blocks_of(process.space);
+  const auto& blocks = image.blocks();
+  // One page decides on a mapping, and large ones have pages throughout.
+  const auto ends_by = [](const store::ImageReader::ResolvedBlock& block, uint64_t address) { return address_of(block) + store::kBlockSize <= address; };
+  auto block = blocks.begin() + static_cast<ptrdiff_t>(first);
+  const auto end = blocks.begin() + static_cast<ptrdiff_t>(last);
+  for (size_t i = 0; i < maps.size(); ++i) {
+    if (lazy && may_come_later(maps[i])) {
+      const uint64_t base = store::space_base(process.space);
+      if (image.may_have_data(base + maps[i].start, base + maps[i].end)) plan.supply[i] = Supply::kOnDemand;
+      continue;
+    }
+    block = std::lower_bound(block, end, maps[i].start, ends_by);
+    for (auto at = block; at != end && address_of(*at) < maps[i].end && plan.supply[i] == Supply::kNone; ++at) {
+      if (pages_to_write(*at, part_of(maps[i], *at), maps[i]) != 0) plan.supply[i] = Supply::kWrite;
+    }
   }
   const bool huge = !lazy && huge_pages_by_default();
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
-    if (plan.supply[i] == Supply::kNone || map.kind != MappingKind::kAnonymous || has_flag(map, "dp")) continue;
-    if (lazy && !has_flag(map, "lo") && !has_flag(map, "wf")) plan.supply[i] = Supply::kOnDemand;
-    else if (map.end - map.start >= kWorthWatching && !may_be_huge(map, huge)) plan.supply[i] = Supply::kCopy;
+    if (plan.supply[i] != Supply::kWrite || map.kind != MappingKind::kAnonymous || has_flag(map, "dp")) continue;
+    if (map.end - map.start >= kWorthWatching && !may_be_huge(map, huge)) plan.supply[i] = Supply::kCopy;
   }
   return plan;
 }

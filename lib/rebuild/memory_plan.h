@@ -26,8 +26,11 @@ struct MemoryPlan {
   void write_instead() { std::replace(supply.begin(), supply.end(), Supply::kCopy, Supply::kWrite); }
 };
 
-/// `lazy`: on demand, where that is safe. It is not for what is locked into memory, what a fork's child gets wiped and what
+/// On demand, where that is safe. It is not for what is locked into memory, what a fork's child gets wiped and what
 /// the kernel may drop at will, nor for files and what is shared, which are written by others, too.
+bool may_come_later(const store::MemoryMap& map);
+
+/// `lazy`: what may come later does. The image's blocks need to be there of the other mappings alone, then.
 MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImage& process, bool lazy);
 
 inline bool has_flag(const store::MemoryMap& map, std::string_view flag) {
@@ -37,16 +40,20 @@ inline bool has_flag(const store::MemoryMap& map, std::string_view flag) {
 /// In the process's address space.
 inline uint64_t address_of(const store::ImageReader::ResolvedBlock& block) { return block.address & (store::space_base(1) - 1); }
 
+/// Its pages that lie in the mapping, where some do.
+inline uint16_t part_of(const store::MemoryMap& map, const store::ImageReader::ResolvedBlock& block) {
+  const uint64_t address = address_of(block);
+  const uint64_t first = std::max(map.start, address) - address, last = std::min(map.end, address + store::kBlockSize) - address;
+  return static_cast<uint16_t>(((1u << last / store::kPageSize) - 1) & ~((1u << first / store::kPageSize) - 1));
+}
+
 /// Calls `visit(mask_of_pages, index_of_map)` for every part of a block that lies in one mapping. Both lists are sorted.
 template <class Visit>
 void for_each_part(const std::vector<store::MemoryMap>& maps, const store::ImageReader::ResolvedBlock& block, size_t& hint, Visit visit) {
   const uint64_t address = address_of(block);
   while (hint < maps.size() && maps[hint].end <= address) ++hint;
   for (size_t i = hint; i < maps.size() && maps[i].start < address + store::kBlockSize; ++i) {
-    uint64_t first = std::max(maps[i].start, address) - address;
-    uint64_t last = std::min(maps[i].end, address + store::kBlockSize) - address;
-    uint32_t mask = ((1u << last / store::kPageSize) - 1) & ~((1u << first / store::kPageSize) - 1);
-    visit(static_cast<uint16_t>(mask), i);
+    visit(part_of(maps[i], block), i);
   }
 }
 

@@ -50,8 +50,7 @@ void become_a_process_of_its_own(const std::vector<int>& keep) {
 }
 
 void add_memory(PagerService& service, const store::ImageReader& image, PagedMemory& paged) {
-  auto [first, last] = image.blocks_of(paged.space);
-  auto memory = std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, first, last);
+  auto memory = std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, paged.space);
   const uint64_t base = store::space_base(paged.space);
   for (const Range& range : paged.ranges) memory->add(range.first, base + range.first, range.second - range.first);
   std::vector<uint64_t> hot;
@@ -59,7 +58,7 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
   service.add(std::move(memory), std::move(hot));
 }
 
-[[noreturn]] void run_pager(const store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
+[[noreturn]] void run_pager(store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
   std::vector<int> keep = image.descriptors();
   for (const PagedMemory& memory : memories) keep.push_back(memory.userfault.get());
   keep.push_back(log.descriptor());
@@ -84,7 +83,7 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
 
 }  // namespace
 
-Result<Pager> Pager::start(const store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log) {
+Result<Pager> Pager::start(store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log) {
   int up[2], down[2];
   if (::pipe2(up, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   Pager out;

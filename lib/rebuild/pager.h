@@ -25,9 +25,9 @@ struct PagedMemory {
 
 class Pager {
  public:
-  /// Forks; ckpt has one thread. The pager keeps what `image` reads from, the userfaultfds and the log, and nothing else of
+  /// Forks; ckpt has one thread. `image`: loaded sparsely at least. The pager keeps what `image` reads from, the userfaultfds and the log, and nothing else of
   /// ckpt's, so that ckpt can end. It is in a process group of its own, and has all signals blocked.
-  static Result<Pager> start(const store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log);
+  static Result<Pager> start(store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log);
   /// Waits until it serves, guarded. Before a process may run.
   Result<void> await();
   /// The processes run: from here on the pager brings in what nobody asks for, too. So does the end of ckpt.

@@ -7,6 +7,8 @@
 #include <array>
 #include <bit>
 #include <csignal>
+#include <optional>
+#include <tuple>
 
 #include "lib/proc/procfs.h"
 
@@ -19,16 +21,24 @@ using proc::Placed;
 
 alignas(4096) constexpr std::array<std::byte, store::kPageSize> kZeros{};
 
+constexpr size_t kNotLoaded = ~size_t{0};  ///< a block that has no number yet
+
 uint16_t mask_of(unsigned page, unsigned count) { return static_cast<uint16_t>(((1u << count) - 1) << page); }
 
 }  // namespace
 
-PagerMemory::PagerMemory(const store::ImageReader& image, UniqueFd userfault, bool can_poison, int pid, size_t first, size_t last)
-    : image_(image), userfault_(std::move(userfault)), can_poison_(can_poison), pid_(pid), first_(first), last_(last), done_(last - first) {}
+void PagerMemory::take_blocks() {
+  std::unique_lock lock(mutex_);
+  std::tie(first_, last_) = image_.blocks_of(space_);
+  done_ = std::vector<std::atomic<uint16_t>>(last_ - first_);
+  loaded_.store(true, std::memory_order_release);
+}
 
 std::unique_ptr<PagerMemory> PagerMemory::fork(UniqueFd userfault) const {
-  auto out = std::make_unique<PagerMemory>(image_, std::move(userfault), can_poison_, 0, first_, last_);
+  auto out = std::make_unique<PagerMemory>(image_, std::move(userfault), can_poison_, 0, space_);
   out->places_ = places_;
+  if (!loaded_.load(std::memory_order_acquire)) return out;
+  out->take_blocks();
   for (size_t i = 0; i < done_.size(); ++i) out->done_[i].store(done_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
   return out;
 }
@@ -51,12 +61,13 @@ bool PagerMemory::is_wanted(uint64_t source) const {
   return block != last_ && (missing(block) >> (source % store::kBlockSize / store::kPageSize) & 1) != 0;
 }
 
-void PagerMemory::mark(size_t block, uint16_t pages) { done_[block - first_].fetch_or(pages, std::memory_order_relaxed); }
+void PagerMemory::mark(size_t block, uint16_t pages) {
+  if (block != kNotLoaded) done_[block - first_].fetch_or(pages, std::memory_order_relaxed);
+}
 
 /// Calls `visit(target, page, count)` for the places of pages of the block, as long runs as there are.
 template <class Visit>
-PagerMemory::Outcome PagerMemory::for_each_run(size_t block, uint16_t pages, Visit visit) {
-  const uint64_t address = image_.blocks()[block].address;
+PagerMemory::Outcome PagerMemory::for_each_run(uint64_t address, uint16_t pages, Visit visit) {
   for (const PagePlaces::Piece& piece : places_.places_of(address, store::kBlockSize)) {
     const auto from = static_cast<unsigned>((piece.source - address) / store::kPageSize);
     const auto to = static_cast<unsigned>(from + piece.size / store::kPageSize);
@@ -113,18 +124,22 @@ PagerMemory::Outcome PagerMemory::supply(size_t block) {
     }
     return refuse(block, pages);
   }
-  const uint16_t stored = image_.blocks()[block].data_mask;
-  return for_each_run(block, pages, [&](uint64_t target, unsigned page, unsigned count) {
+  return put_bytes(block, image_.blocks()[block], pages, buffer);
+}
+
+/// Under the shared lock. `bytes`: as `read_block` gives them.
+PagerMemory::Outcome PagerMemory::put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about, uint16_t pages, ByteSpan bytes) {
+  return for_each_run(about.address, pages, [&](uint64_t target, unsigned page, unsigned count) {
     return put(block, target, page, count, [&](uint64_t to, unsigned first, unsigned n) {
-      const unsigned rank = static_cast<unsigned>(std::popcount(static_cast<uint16_t>(stored & (mask_of(0, first)))));
-      return proc::copy_missing(userfault_.get(), to, ByteSpan(buffer).subspan(rank * store::kPageSize, n * store::kPageSize));
+      const unsigned rank = static_cast<unsigned>(std::popcount(static_cast<uint16_t>(about.data_mask & mask_of(0, first))));
+      return proc::copy_missing(userfault_.get(), to, bytes.subspan(rank * store::kPageSize, n * store::kPageSize));
     });
   });
 }
 
 /// Its bytes cannot be read: nobody gets others instead.
 PagerMemory::Outcome PagerMemory::refuse(size_t block, uint16_t pages) {
-  return for_each_run(block, pages, [&](uint64_t target, unsigned page, unsigned count) {
+  return for_each_run(image_.blocks()[block].address, pages, [&](uint64_t target, unsigned page, unsigned count) {
     if (!can_poison_) {
       if (pid_ > 0) ::kill(pid_, SIGKILL);
       must_stay_ = true;
@@ -136,22 +151,44 @@ PagerMemory::Outcome PagerMemory::refuse(size_t block, uint16_t pages) {
   });
 }
 
+/// A page that was never more than zeros, or is not any more. Under the shared lock.
+PagerMemory::Outcome PagerMemory::put_nothing(const proc::FaultMessage& fault) {
+  const Placed placed = fault.write ? proc::copy_missing(userfault_.get(), fault.start, kZeros)
+                                    : proc::zero_missing(userfault_.get(), fault.start, store::kPageSize);
+  if (placed.obstacle == Obstacle::kChanging) return Outcome::kAgain;
+  if (placed.obstacle == Obstacle::kEnded) ended_ = true;
+  if (placed.obstacle != Obstacle::kFailed) return Outcome::kDone;
+  ::usleep(10'000);
+  return Outcome::kAgain;
+}
+
+/// While the image's pages are not all loaded. What goes wrong is told once they are.
+PagerMemory::Outcome PagerMemory::answer_early(const proc::FaultMessage& fault) {
+  thread_local std::vector<std::byte> buffer(store::kBlockSize);
+  std::optional<uint64_t> source;
+  {
+    std::shared_lock lock(mutex_);
+    source = places_.source_of(fault.start);
+  }
+  store::ImageReader::ResolvedBlock block;
+  if (source && !image_.read_block_at(*source & ~(store::kBlockSize - 1), block, buffer)) return Outcome::kAgain;
+  std::shared_lock lock(mutex_);
+  if (places_.source_of(fault.start) != source) return Outcome::kAgain;
+  const bool has_bytes = source && (block.data_mask >> (*source % store::kBlockSize / store::kPageSize) & 1) != 0;
+  const Outcome outcome = has_bytes ? put_bytes(kNotLoaded, block, block.data_mask, buffer) : put_nothing(fault);
+  if (outcome == Outcome::kDone) proc::wake(userfault_.get(), fault.start, store::kPageSize);
+  return outcome;
+}
+
 PagerMemory::Outcome PagerMemory::answer(const proc::FaultMessage& fault) {
+  if (!loaded_.load(std::memory_order_acquire)) return answer_early(fault);
   for (;;) {
     size_t block = last_;
     {
       std::shared_lock lock(mutex_);
       const auto source = places_.source_of(fault.start);
       if (!source || !is_wanted(*source)) {
-        // Never more than a zero page, or not any more.
-        const Placed placed = fault.write ? proc::copy_missing(userfault_.get(), fault.start, kZeros)
-                                          : proc::zero_missing(userfault_.get(), fault.start, store::kPageSize);
-        if (placed.obstacle == Obstacle::kChanging) return Outcome::kAgain;
-        if (placed.obstacle == Obstacle::kEnded) ended_ = true;
-        if (placed.obstacle == Obstacle::kFailed) {
-          ::usleep(10'000);
-          return Outcome::kAgain;
-        }
+        if (put_nothing(fault) == Outcome::kAgain) return Outcome::kAgain;
         break;
       }
       block = block_at(*source);

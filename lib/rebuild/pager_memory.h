@@ -44,8 +44,9 @@ class WriterFirstLock {
 /// before.
 class PagerMemory {
  public:
-  /// `first`, `last`: the blocks of `image` that are its. `pid` 0: unknown.
-  PagerMemory(const store::ImageReader& image, UniqueFd userfault, bool can_poison, int pid, size_t first, size_t last);
+  /// `space`: of its pages in the image, of which not all need be loaded before `take_blocks`. `pid` 0: unknown.
+  PagerMemory(const store::ImageReader& image, UniqueFd userfault, bool can_poison, int pid, int space)
+      : image_(image), userfault_(std::move(userfault)), can_poison_(can_poison), pid_(pid), space_(space) {}
   /// What a fork's child has: as it is here, now. Under the exclusive lock.
   std::unique_ptr<PagerMemory> fork(UniqueFd userfault) const;
 
@@ -53,7 +54,9 @@ class PagerMemory {
     kDone,   ///< nothing of it is missing, or wanted, any more
     kAgain,  ///< the address space is being changed
   };
-  /// The pages of a block that are missing. Any thread.
+  /// The image's pages are loaded. Any thread, once.
+  void take_blocks();
+  /// The pages of a block that are missing. Any thread; after `take_blocks`.
   Outcome supply(size_t block);
   /// Answers an access. Any thread.
   Outcome answer(const proc::FaultMessage& fault);
@@ -80,27 +83,27 @@ class PagerMemory {
   std::vector<std::string> take_problems();
 
  private:
-  struct Run {
-    uint64_t target = 0;
-    uint16_t pages = 0;  ///< of the block
-    ByteSpan data;
-  };
   bool is_wanted(uint64_t source) const;
   size_t block_at(uint64_t source) const;
   uint16_t missing(size_t block) const;
   void mark(size_t block, uint16_t pages);
   template <class Visit>
-  Outcome for_each_run(size_t block, uint16_t pages, Visit visit);
+  Outcome for_each_run(uint64_t address, uint16_t pages, Visit visit);
   template <class Put>
   Outcome put(size_t block, uint64_t target, unsigned page, unsigned count, Put put_pages);
+  Outcome put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about, uint16_t pages, ByteSpan bytes);
   Outcome refuse(size_t block, uint16_t pages);
+  Outcome answer_early(const proc::FaultMessage& fault);
+  Outcome put_nothing(const proc::FaultMessage& fault);
   void apply(const proc::FaultMessage& message);
 
   const store::ImageReader& image_;
   UniqueFd userfault_;
   bool can_poison_;
   int pid_;
-  size_t first_, last_;
+  int space_;
+  std::atomic<bool> loaded_{false};          ///< what `take_blocks` sets is there
+  size_t first_ = 0, last_ = 0;              ///< its blocks in the image
   WriterFirstLock mutex_;
   PagePlaces places_;
   std::vector<std::atomic<uint16_t>> done_;  ///< by block: pages that need nothing more

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -13,6 +14,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/worker_pool.h"
+#include "lib/rebuild/validate.h"
 
 namespace ckpt::rebuild {
 
@@ -22,6 +24,13 @@ namespace {
 constexpr uint64_t kJobSize = 2 << 20;
 constexpr int kAgainMs = 1, kLookForEndMs = 500;
 constexpr uint64_t kMostProblems = 20;
+
+/// Without the privilege SCHED_IDLE is for good.
+bool may_return_from_idle() {
+  rlimit nice{};
+  constexpr rlim_t kOfZero = 20;
+  return ::getpriority(PRIO_PROCESS, 0) < 0 || (::getrlimit(RLIMIT_NICE, &nice) == 0 && nice.rlim_cur >= kOfZero);
+}
 
 /// Of the calling thread; threads that it makes have the same.
 void set_niceness(int value) { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), value); }
@@ -59,6 +68,7 @@ void PagerService::add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t
 void PagerService::make_orders() {
   for (Client& client : clients_) {
     if (std::exchange(client.ordered, true)) continue;
+    client.memory->take_blocks();
     client.order = order_of_blocks(image_, client.memory->first(), client.memory->last(), client.hot);
     client.left = client.order.size();
     if (client.order.empty()) ::eventfd_write(wake_.get(), 1);
@@ -89,9 +99,25 @@ void PagerService::do_job(const Job& job) {
   if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
 }
 
+/// In proportion to the memory, so not before the processes run: until then each page that is asked for is looked up by itself.
+void PagerService::load_pages() {
+  Result<void> loaded = image_.load_pages();
+  if (loaded) loaded = validate_pages(image_.manifest().tree, image_.blocks());
+  if (loaded) return;
+  log_.write(PagerLog::Level::kProblem, loaded.error().text());
+  ::_exit(1);  // its guardian refuses all that is missing
+}
+
 void PagerService::bring_in() {
+  // At first for idle processors only: the process has just begun, and what it needs soon is few pages.
+  constexpr uint64_t kIdleUs = 20'000;
+  Stopwatch watch;
   set_niceness(0);
+  const sched_param none{};
+  bool idle = may_return_from_idle() && ::sched_setscheduler(0, SCHED_IDLE, &none) == 0;
+  std::call_once(loaded_, [this] { load_pages(); });
   while (true) {
+    if (idle && watch.elapsed_us() > kIdleUs) idle = ::sched_setscheduler(0, SCHED_OTHER, &none) != 0;
     const Job job = next_job();
     if (job.client == nullptr) return;
     do_job(job);

@@ -17,7 +17,8 @@ namespace ckpt::rebuild {
 
 class PagerService {
  public:
-  PagerService(const store::ImageReader& image, const PagerLog& log, const PagerState& state) : image_(image), log_(log), state_(state) {}
+  /// `image`: loaded sparsely at least; its pages are loaded here.
+  PagerService(store::ImageReader& image, const PagerLog& log, const PagerState& state) : image_(image), log_(log), state_(state) {}
 
   /// `hot`: addresses in the image that are likely to be wanted first. Before `run`.
   void add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot);
@@ -43,6 +44,7 @@ class PagerService {
     proc::FaultMessage fault;
   };
 
+  void load_pages();
   void bring_in();
   void make_orders();
   Job next_job();
@@ -55,7 +57,8 @@ class PagerService {
   void start_bringing_in();
   void tell_problems(Client& client);
 
-  const store::ImageReader& image_;
+  store::ImageReader& image_;
+  std::once_flag loaded_;
   const PagerLog& log_;
   const PagerState& state_;
   UniqueFd guardian_, wake_, go_;

@@ -247,7 +247,7 @@ class ProcessBuilder {
 
 class WholeTree final : public Rebuild {
  public:
-  WholeTree(const store::ImageReader& image, const Options& options, ProgressSink& progress)
+  WholeTree(store::ImageReader& image, const Options& options, ProgressSink& progress)
       : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_) {}
 
   Result<void> check() {
@@ -380,8 +380,29 @@ class WholeTree final : public Rebuild {
     return !image_.shared_memory.empty() || std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
   }
 
+  /// What no process can do without for a moment; the pager loads the rest once they run.
+  std::vector<store::AddressRange> needed_at_once() const {
+    std::vector<store::AddressRange> out;
+    auto add = [&](int space, uint64_t first, uint64_t last) { out.push_back({store::space_base(space) + first, store::space_base(space) + last}); };
+    for (const store::ProcessImage& process : image_.processes) {
+      if (process.zombie || process.memory_of >= 0) continue;
+      for (const store::MemoryMap& map : process.maps) {
+        if (!may_come_later(map)) add(process.space, map.start, map.end);
+      }
+    }
+    for (const store::SharedMemory& memory : image_.shared_memory) {
+      if (memory.space >= 0) add(memory.space, 0, memory.size);
+    }
+    for (const store::FileIdentity& file : image_.files) {
+      if (file.space >= 0) add(file.space, 0, file.size);
+    }
+    std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
+    return out;
+  }
+
   Result<void> await_pages() {
     if (options_.await_pages) CKPT_TRY(options_.await_pages());
+    if (options_.lazy) CKPT_TRY(reader_.load_pages_of(needed_at_once()));
     return validate_pages(image_, reader_.blocks());
   }
 
@@ -423,7 +444,7 @@ class WholeTree final : public Rebuild {
     return seal_before_mapping(image_, files_.shared_memory);
   }
 
-  const store::ImageReader& reader_;
+  store::ImageReader& reader_;
   const store::TreeImage& image_;
   Options options_;
   ProgressSink& progress_;
@@ -444,7 +465,7 @@ class WholeTree final : public Rebuild {
 
 }  // namespace
 
-Result<std::unique_ptr<Rebuild>> Rebuild::prepare(const store::ImageReader& image, const Options& options,
+Result<std::unique_ptr<Rebuild>> Rebuild::prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress) {
   auto out = std::make_unique<WholeTree>(image, options, progress);
   CKPT_TRY(out->check());

@@ -20,7 +20,7 @@ struct Options {
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
   bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
-  /// Called once, before pages are needed: the image's `load_pages` has been done when it returns.
+  /// Called once, before pages are needed: the image's `load_pages` has been done when it returns, for `lazy` `load_sparsely`.
   std::function<Result<void>()> await_pages;
 };
 
@@ -40,7 +40,7 @@ class Rebuild {
   /// The image must outlive the result; its pages are not looked at yet. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
   /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
   /// kUsage (needs shell_job).
-  static Result<std::unique_ptr<Rebuild>> prepare(const store::ImageReader& image, const Options& options,
+  static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
   /// The processes run. The first is a child of ckpt, and no longer bound to it.

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <utility>
@@ -128,20 +130,27 @@ Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessIma
 using Block = store::ImageReader::ResolvedBlock;
 constexpr uint64_t kAddressMask = store::space_base(1) - 1;
 
-Result<void> validate_process_block(const store::ProcessImage& image, const Block& block, size_t& next) {
-  const uint64_t start = block.address & kAddressMask;
-  // Nearly all lie in the middle of a mapping, and there are as many as the process has memory.
-  if (next < image.maps.size() && image.maps[next].kind == MappingKind::kAnonymous && image.maps[next].start <= start &&
-      start + store::kBlockSize <= image.maps[next].end) {
-    return {};
-  }
-  for (uint64_t page = 0; page < store::kBlockPages; ++page) {
-    if (((block.data_mask | block.zero_mask) >> page & 1) == 0) continue;
-    uint64_t address = (block.address & kAddressMask) + page * store::kPageSize;
-    while (next < image.maps.size() && image.maps[next].end <= address) ++next;
-    if (next == image.maps.size() || image.maps[next].start > address || image.maps[next].kind == MappingKind::kVdso ||
-        image.maps[next].kind == MappingKind::kSharedFile || image.maps[next].kind == MappingKind::kSharedMemory) {
-      return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
+/// The blocks of one process, the first of which is `first`. Both lists are sorted.
+Result<void> validate_process_pages(const store::ProcessImage& image, std::vector<Block>::const_iterator first, std::vector<Block>::const_iterator last) {
+  const auto ends_by = [](const Block& block, uint64_t address) { return (block.address & kAddressMask) + store::kBlockSize <= address; };
+  auto map = image.maps.begin();
+  for (auto block = first; block != last; ++block) {
+    const uint64_t start = block->address & kAddressMask;
+    while (map != image.maps.end() && map->end <= start) ++map;
+    // Nearly all lie in the middle of a mapping, and there are as many as the process has memory.
+    if (map != image.maps.end() && map->kind == MappingKind::kAnonymous && map->start <= start && start + store::kBlockSize <= map->end) {
+      block = std::prev(std::lower_bound(block, last, map->end, ends_by));
+      continue;
+    }
+    auto holder = map;
+    for (uint64_t page = 0; page < store::kBlockPages; ++page) {
+      if (((block->data_mask | block->zero_mask) >> page & 1) == 0) continue;
+      const uint64_t address = start + page * store::kPageSize;
+      while (holder != image.maps.end() && holder->end <= address) ++holder;
+      if (holder == image.maps.end() || holder->start > address || holder->kind == MappingKind::kVdso ||
+          holder->kind == MappingKind::kSharedFile || holder->kind == MappingKind::kSharedMemory) {
+        return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
+      }
     }
   }
   return {};
@@ -264,18 +273,14 @@ Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Bloc
   for (const auto& file : tree.files) {
     if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
   }
-  size_t next = 0;
-  int last = -1;
-  auto space = spaces.end();
-  for (const Block& block : blocks) {
-    const int number = static_cast<int>(block.address >> store::kSpaceShift);
-    if (std::exchange(last, number) != number) {
-      space = spaces.find(number);
-      next = 0;
-    }
+  for (auto first = blocks.begin(); first != blocks.end();) {
+    const uint64_t number = first->address >> store::kSpaceShift;
+    const auto is_of = [](uint64_t n, const Block& block) { return n < block.address >> store::kSpaceShift; };
+    const auto last = std::upper_bound(first, blocks.end(), number, is_of);
     // A chain keeps the pages of what has ended since an older image: nothing refers to them.
-    if (space == spaces.end()) continue;
-    if (space->second.process != nullptr) CKPT_TRY(validate_process_block(*space->second.process, block, next));
+    const auto space = spaces.find(static_cast<int>(number));
+    if (space != spaces.end() && space->second.process != nullptr) CKPT_TRY(validate_process_pages(*space->second.process, first, last));
+    first = last;
   }
   return {};
 }

@@ -13,21 +13,22 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// The page table of a chain while it is built, from the oldest image on.
-struct Resolved {
-  std::vector<ImageReader::ResolvedBlock> blocks;
-  std::vector<uint32_t> first_source = {0};
-  std::vector<Source> sources;
-};
-
 /// `older` seen through the page map of a younger image: only the pages that it leaves to its parent show through.
-Resolved resolve(const Resolved& older, const std::vector<PagemapRecord>& records, uint16_t image) {
-  Resolved out;
+PageTable resolve(const PageTable& older, std::span<const PagemapRecord> records, uint16_t image) {
+  PageTable out;
   out.blocks.reserve(records.size());
   out.first_source.reserve(records.size() + 1);
   out.sources.reserve(records.size());
   size_t old = 0;
   for (size_t i = 0; i < records.size();) {
+    if (const PagemapRecord& r = records[i]; older.blocks.empty() && (i + 1 == records.size() || records[i + 1].address != r.address)) {
+      ++i;  // nearly every record of an image without a parent: alone in its block, with nothing below it
+      if ((r.data_mask | r.zero_mask) == 0) continue;
+      if (r.data_mask != 0) out.sources.push_back({static_cast<uint32_t>(i - 1), image, r.data_mask});
+      out.blocks.push_back({r.address, r.data_mask, r.zero_mask});
+      out.first_source.push_back(static_cast<uint32_t>(out.sources.size()));
+      continue;
+    }
     ImageReader::ResolvedBlock block;
     block.address = records[i].address;
     uint16_t parent = 0xffff;  // pages on which the records so far have not decided
@@ -58,7 +59,7 @@ Resolved resolve(const Resolved& older, const std::vector<PagemapRecord>& record
 
 Result<LoadedImage> load_parent(const LoadedImage& child) {
   fs::path path = child.dir / child.manifest.parent_path;
-  auto parent = load_image(path);
+  auto parent = load_description(path);
   if (!parent) {
     return std::move(parent).error().with_cause(child.dir.string() + " has it as its parent and cannot be read without it");
   }
@@ -71,12 +72,12 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
 }
 
 /// The chunks of ancestors that image `at` refers to lie inside their files.
-Result<void> check_references(const std::deque<LoadedImage>& images, size_t at) {
+Result<void> check_references(const std::deque<LoadedImage>& images, size_t at, std::span<const PagemapRecord> records) {
   std::map<uint16_t, std::vector<uint64_t>> sizes;
   const LoadedImage& image = images[at];
   if (image.manifest.parent_id.empty()) return {};  // the page map's parser has let none pass
-  for (size_t i = 0; i < image.records.size(); ++i) {
-    const PagemapRecord& r = image.records[i];
+  for (size_t i = 0; i < records.size(); ++i) {
+    const PagemapRecord& r = records[i];
     if (r.ancestor == 0) continue;
     auto refused = [&](const char* what) {
       return fail(Code::kAnswerNo, image.name_of(kPagemapName), fmt::format("record {}, a chunk of ancestor {}: {}", i, r.ancestor, what));
@@ -91,7 +92,7 @@ Result<void> check_references(const std::deque<LoadedImage>& images, size_t at) 
 
 }  // namespace
 
-std::optional<size_t> Chain::find(uint64_t address) const {
+std::optional<size_t> PageTable::find(uint64_t address) const {
   auto it = std::lower_bound(blocks.begin(), blocks.end(), address,
                              [](const ImageReader::ResolvedBlock& b, uint64_t a) { return b.address < a; });
   if (it == blocks.end() || it->address != address) return std::nullopt;
@@ -113,12 +114,12 @@ Result<Chain> begin_chain(const fs::path& dir) {
 
 Result<Chain> open_chain(const fs::path& dir) {
   CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir));
-  CKPT_TRY(load_chain(chain));
+  CKPT_TRY(add_parents(chain));
+  CKPT_TRY(load_pages(chain));
   return chain;
 }
 
-Result<void> load_chain(Chain& chain) {
-  CKPT_TRY(load_records(chain.images.front()));
+Result<void> add_parents(Chain& chain) {
   const fs::path dir = chain.images.front().dir;
   std::set<std::string> seen = {chain.images.back().manifest.id};
   while (!chain.images.back().manifest.parent_id.empty()) {
@@ -130,15 +131,27 @@ Result<void> load_chain(Chain& chain) {
     CKPT_TRY_ASSIGN(LoadedImage parent, load_parent(child));
     chain.images.push_back(std::move(parent));
   }
-  for (size_t i = 0; i < chain.images.size(); ++i) CKPT_TRY(check_references(chain.images, i));
-  Resolved resolved;
-  for (size_t i = chain.images.size(); i-- > 0;) {
-    resolved = resolve(resolved, chain.images[i].records, static_cast<uint16_t>(i));
-    if (resolved.sources.size() > std::numeric_limits<uint32_t>::max() / 2) return fail(Code::kAnswerNo, dir.string(), "has too many pieces");
+  return {};
+}
+
+Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images, std::vector<std::span<const PagemapRecord>> records) {
+  PageTable out;
+  for (size_t i = images.size(); i-- > 0;) {
+    CKPT_TRY(check_references(images, i, records[i]));
+    out = resolve(out, records[i], static_cast<uint16_t>(i));
+    if (out.sources.size() > std::numeric_limits<uint32_t>::max() / 2) return fail(Code::kAnswerNo, images.front().dir.string(), "has too many pieces");
   }
-  chain.blocks = std::move(resolved.blocks);
-  chain.first_source = std::move(resolved.first_source);
-  chain.sources = std::move(resolved.sources);
+  out.records = std::move(records);
+  return out;
+}
+
+Result<void> load_pages(Chain& chain) {
+  std::vector<std::span<const PagemapRecord>> records;
+  for (LoadedImage& image : chain.images) {
+    CKPT_TRY(load_records(image));
+    records.emplace_back(image.records);
+  }
+  CKPT_TRY_ASSIGN(chain.pages, resolve_pages(chain.images, std::move(records)));
   return {};
 }
 

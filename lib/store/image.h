@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -97,17 +98,37 @@ class ImageWriter {
   virtual Result<void> commit(Manifest& manifest) = 0;
 };
 
+/// [first, last), multiples of the page size, with the number of the memory space in the upper bits.
+struct AddressRange {
+  uint64_t first = 0, last = 0;
+};
+
 /// Reads one image with its chain of parents.
 class ImageReader {
  public:
+  /// A block resolved through the parents: where each page's bytes come from. Sorted by address, no duplicates.
+  struct ResolvedBlock {
+    uint64_t address = 0;
+    uint16_t data_mask = 0;  ///< pages with bytes, here or in a parent
+    uint16_t zero_mask = 0;
+  };
+
   /// Opens the manifest, the index and those of all parents, checks their digests and ids. A cut or altered file is
   /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
   static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir);
-  /// The same in two steps. The first takes no time in proportion to the memory, and gives an image without pages and
+  /// The same in steps. The first takes no time in proportion to the memory, and gives an image without pages and
   /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that is
   /// about pages may be called before it has returned.
   static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir);
   virtual Result<void> load_pages() = 0;
+  /// Called before `load_pages`, in a tenth of its time, for who needs some pages at once. What follows asks for this, or for all.
+  virtual Result<void> load_sparsely() = 0;
+  /// Has `blocks` hold at least those that lie in these ranges (sorted, without overlaps), for the time being.
+  virtual Result<void> load_pages_of(std::span<const AddressRange> ranges) = 0;
+  /// Whether pages of [first, last) have bytes; may be wrong with true. Any thread.
+  virtual bool may_have_data(uint64_t first, uint64_t last) const = 0;
+  /// `read_block` of the block at `address`, of which there may be nothing: `masks` says. Any thread, also beside `load_pages`.
+  virtual Result<size_t> read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const = 0;
   /// What it reads from: a fork that closes everything else can go on reading.
   virtual std::vector<int> descriptors() const = 0;
   /// True if the folder holds a manifest of ours (cheap; for telling images from model checkpoints).
@@ -119,12 +140,6 @@ class ImageReader {
   /// Every image of the chain, this one first.
   virtual std::vector<const Manifest*> chain() const = 0;
 
-  /// A block resolved through the parents: where each page's bytes come from. Sorted by address, no duplicates.
-  struct ResolvedBlock {
-    uint64_t address = 0;
-    uint16_t data_mask = 0;  ///< pages with bytes, here or in a parent
-    uint16_t zero_mask = 0;
-  };
   virtual const std::vector<ResolvedBlock>& blocks() const = 0;
   /// Whether pages of the block are of this image and not of its parents: what was written last.
   virtual bool is_of_newest(size_t index) const = 0;

@@ -72,28 +72,21 @@ Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
               fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long", size, file.size));
 }
 
-Result<std::vector<PagemapRecord>> read_pagemap(const LoadedImage& image) {
-  PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
-  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(kPagemapName));
-  const std::string subject = image.name_of(kPagemapName);
-  const StoredFile& stored = image.stored(kPagemapName);
-  parser.expect(stored.size);
+/// Reads a file into what `room(position, size)` gives, `seen` is told of each piece, and the digest is compared with the manifest's.
+template <class Room, class Seen>
+Result<void> read_pieces(const LoadedImage& image, const std::string& file, size_t step, Room room, Seen seen) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
+  const StoredFile& stored = image.stored(file);
   Xxh3 hash;
-  std::vector<std::byte> buffer(std::min<uint64_t>(kRecordsStep, stored.size));
-  Result<void> parsed;
   for (uint64_t pos = 0; pos < stored.size;) {
-    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
-    CKPT_TRY(io::pread_exact(fd.get(), piece, pos, subject));
+    const MutableByteSpan piece = room(pos, static_cast<size_t>(std::min<uint64_t>(step, stored.size - pos)));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, pos, image.name_of(file)));
     hash.update(piece);
-    if (parsed) parsed = parser.feed(piece);
+    seen(piece);
     pos += piece.size();
   }
-  // That it is another file than it was says more than what is wrong in it.
-  if (to_hex(hash.digest()) != stored.xxh128) return fail(Code::kAnswerNo, subject, kOtherDigest);
-  if (!parsed) return at(std::move(parsed).error(), subject);
-  auto records = parser.finish();
-  if (!records) return at(std::move(records).error(), subject);
-  return records;
+  if (to_hex(hash.digest()) != stored.xxh128) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  return {};
 }
 
 }  // namespace
@@ -143,8 +136,23 @@ Result<LoadedImage> load_description(const fs::path& dir) {
 }
 
 Result<void> load_records(LoadedImage& image) {
-  CKPT_TRY_ASSIGN(image.records, read_pagemap(image));
+  PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
+  const uint64_t size = image.stored(kPagemapName).size;
+  parser.expect(size);
+  std::vector<std::byte> buffer(std::min<uint64_t>(kRecordsStep, size));
+  Result<void> parsed;
+  // That it is another file than it was says more than what is wrong in it: the digest comes first.
+  CKPT_TRY(read_pieces(
+      image, kPagemapName, buffer.size(), [&](uint64_t, size_t n) { return MutableByteSpan(buffer).first(n); },
+      [&](ByteSpan piece) { parsed = parsed ? parser.feed(piece) : std::move(parsed); }));
+  CKPT_TRY_ASSIGN(image.records, take_records(image, std::move(parsed), parser));
   return {};
+}
+
+Result<std::vector<PagemapRecord>> take_records(const LoadedImage& image, Result<void> parsed, PagemapParser& parser) {
+  auto records = parsed ? parser.finish() : Result<std::vector<PagemapRecord>>(std::move(parsed).error());
+  if (!records) return at(std::move(records).error(), image.dir / kPagemapName);
+  return records;
 }
 
 Result<LoadedImage> load_image(const fs::path& dir) {
@@ -154,20 +162,12 @@ Result<LoadedImage> load_image(const fs::path& dir) {
 }
 
 Result<void> check_digest(const LoadedImage& image, const std::string& file) {
-  const StoredFile& stored = image.stored(file);
-  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
-  Xxh3 hash;
   std::vector<std::byte> buffer(kReadStep);
-  for (uint64_t pos = 0; pos < stored.size;) {
-    MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
-    CKPT_TRY(io::pread_exact(fd.get(), piece, pos, image.name_of(file)));
-    hash.update(piece);
-    pos += piece.size();
-  }
-  if (to_hex(hash.digest()) != stored.xxh128) {
-    return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
-  }
-  return {};
+  return read_pieces(image, file, kReadStep, [&](uint64_t, size_t n) { return MutableByteSpan(buffer).first(n); }, [](ByteSpan) {});
+}
+
+Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out) {
+  return read_pieces(image, file, kRecordsStep, [&](uint64_t pos, size_t n) { return out.subspan(pos, n); }, [](ByteSpan) {});
 }
 
 Result<Manifest> read_manifest(const fs::path& dir) {

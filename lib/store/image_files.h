@@ -42,6 +42,10 @@ Result<LoadedImage> load_image(const std::filesystem::path& dir);
 /// The same in two steps: all but the records, which take time in proportion to the memory, and then those.
 Result<LoadedImage> load_description(const std::filesystem::path& dir);
 Result<void> load_records(LoadedImage& image);
+/// What a parser has found in the page map of `image`, in its name.
+Result<std::vector<PagemapRecord>> take_records(const LoadedImage& image, Result<void> parsed, PagemapParser& parser);
+/// All of a file, of the size that the manifest gives it; kAnswerNo if it has not the manifest's digest.
+Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out);
 /// Does the file's content have the manifest's digest? kAnswerNo if not.
 Result<void> check_digest(const LoadedImage& image, const std::string& file);
 

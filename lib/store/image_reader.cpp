@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
+#include <optional>
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
@@ -11,6 +13,7 @@
 #include "lib/store/chunk_io.h"
 #include "lib/store/image.h"
 #include "lib/store/image_verify.h"
+#include "lib/store/sparse_pages.h"
 
 namespace ckpt::store {
 
@@ -22,6 +25,10 @@ class Reader final : public ImageReader {
 
   Result<void> open_contents();
   Result<void> load_pages() override;
+  Result<void> load_sparsely() override;
+  bool may_have_data(uint64_t first, uint64_t last) const override { return !sparse_ || sparse_->may_have_data(first, last); }
+  Result<size_t> read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const override;
+  Result<void> load_pages_of(std::span<const AddressRange> ranges) override;
   std::vector<int> descriptors() const override;
 
   const Manifest& manifest() const override { return newest().manifest; }
@@ -31,12 +38,14 @@ class Reader final : public ImageReader {
     for (const LoadedImage& image : chain_.images) out.push_back(&image.manifest);
     return out;
   }
-  const std::vector<ResolvedBlock>& blocks() const override { return chain_.blocks; }
+  const std::vector<ResolvedBlock>& blocks() const override { return chain_.pages.blocks; }
   bool is_of_newest(size_t index) const override {
-    auto sources = chain_.sources_of(index);
+    auto sources = chain_.pages.sources_of(index);
     return std::any_of(sources.begin(), sources.end(), [](const Source& source) { return source.image == 0; });
   }
-  Result<size_t> read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const override;
+  Result<size_t> read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const override {
+    return read_resolved(chain_.pages, index, out, frame);
+  }
   Result<std::vector<std::byte>> read_xstate(uint64_t offset, uint64_t size) const override {
     return read_part(xstate_.get(), kXstateName, offset, size);
   }
@@ -49,27 +58,93 @@ class Reader final : public ImageReader {
 
  private:
   const LoadedImage& newest() const { return newest_; }
-  Result<void> read_source(const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const;
+  Result<void> open_pages();
+  Result<void> open_file(size_t image, size_t file);
+  Result<void> read_source(const PageTable& pages, const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const;
+  Result<size_t> read_resolved(const PageTable& pages, size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const;
   Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
 
   Chain chain_;
   const LoadedImage& newest_;  ///< asked for while its parents are added
+  std::optional<SparsePages> sparse_;
+  bool all_ = false;           ///< `load_pages` has been called
+  SparsePages::Part part_;     ///< what `chain_.pages` refers to until all are there
   std::vector<std::vector<UniqueFd>> pages_;  ///< of each image, each pages file; empty: nothing refers to it
   UniqueFd xstate_, pipes_;
 };
 
-/// Opens what blocks are read from. Parents that no block refers to any more take no descriptor.
 Result<void> Reader::load_pages() {
-  CKPT_TRY(load_chain(chain_));
+  if (std::exchange(all_, true)) return {};
+  if (!sparse_) {
+    if (chain_.images.size() == 1) CKPT_TRY(add_parents(chain_));
+    CKPT_TRY(store::load_pages(chain_));
+    return open_pages();
+  }
+  std::vector<std::span<const PagemapRecord>> records;
+  for (size_t i = 0; i < chain_.images.size(); ++i) {
+    CKPT_TRY_ASSIGN(chain_.images[i].records, sparse_->records_of(i));
+    records.emplace_back(chain_.images[i].records);
+  }
+  CKPT_TRY_ASSIGN(chain_.pages, resolve_pages(chain_.images, std::move(records)));
+  return {};
+}
+
+Result<void> Reader::open_file(size_t image, size_t file) {
+  std::vector<UniqueFd>& files = pages_[image];
+  if (files.size() <= file) files.resize(file + 1);
+  if (files[file]) return {};
+  CKPT_TRY_ASSIGN(files[file], chain_.images[image].open(pages_file_name(file)));
+  return {};
+}
+
+/// Opens what blocks are read from. Parents that no block refers to any more take no descriptor.
+Result<void> Reader::open_pages() {
+  const PageTable& pages = chain_.pages;
   pages_.resize(chain_.images.size());
-  for (const Source& source : chain_.sources) {
-    std::vector<UniqueFd>& files = pages_[chain_.holder(source)];
-    size_t file = chain_.record(source).file;
-    if (files.size() <= file) files.resize(file + 1);
-    if (files[file]) continue;
-    CKPT_TRY_ASSIGN(files[file], chain_.images[chain_.holder(source)].open(pages_file_name(file)));
+  size_t last_image = ~size_t{0}, last_file = 0;
+  for (const Source& source : pages.sources) {
+    const size_t image = pages.holder(source), file = pages.record(source).file;
+    if (image == last_image && file == last_file) continue;
+    last_image = image, last_file = file;
+    CKPT_TRY(open_file(image, file));
   }
   return {};
+}
+
+/// Which files blocks are in is not known yet: all of them are opened, unless that would be too many.
+Result<void> Reader::load_sparsely() {
+  constexpr size_t kMostFiles = 256;
+  CKPT_TRY(add_parents(chain_));
+  size_t files = 0;
+  for (const LoadedImage& image : chain_.images) files += image.pages_files();
+  if (files > kMostFiles) return load_pages();
+  CKPT_TRY_ASSIGN(SparsePages sparse, SparsePages::read(chain_.images));
+  pages_.resize(chain_.images.size());
+  for (size_t image = 0; image < chain_.images.size(); ++image) {
+    for (size_t file = 0; file < chain_.images[image].pages_files(); ++file) CKPT_TRY(open_file(image, file));
+  }
+  sparse_.emplace(std::move(sparse));
+  return {};
+}
+
+Result<void> Reader::load_pages_of(std::span<const AddressRange> ranges) {
+  if (!sparse_) return {};
+  CKPT_TRY_ASSIGN(part_, sparse_->part(ranges));
+  chain_.pages = part_.table;
+  return {};
+}
+
+Result<size_t> Reader::read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const {
+  thread_local std::vector<std::byte> frame;
+  if (!sparse_) {
+    const auto index = chain_.pages.find(address);
+    masks = index ? chain_.pages.blocks[*index] : ResolvedBlock{address, 0, 0};
+    return masks.data_mask == 0 ? Result<size_t>(0) : read_resolved(chain_.pages, *index, out, frame);
+  }
+  const AddressRange block{address, address + kBlockSize};
+  CKPT_TRY_ASSIGN(const SparsePages::Part part, sparse_->part({&block, 1}));
+  masks = part.table.blocks.empty() ? ResolvedBlock{address, 0, 0} : part.table.blocks[0];
+  return masks.data_mask == 0 ? Result<size_t>(0) : read_resolved(part.table, 0, out, frame);
 }
 
 std::vector<int> Reader::descriptors() const {
@@ -90,25 +165,25 @@ Result<void> Reader::open_contents() {
   return {};
 }
 
-Result<void> Reader::read_source(const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const {
-  const PagemapRecord& record = chain_.record(source);
-  const LoadedImage& image = chain_.images[chain_.holder(source)];
-  return read_chunk(pages_[chain_.holder(source)][record.file].get(), record, out, frame, image.name_of(pages_file_name(record.file)));
+Result<void> Reader::read_source(const PageTable& pages, const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const {
+  const PagemapRecord& record = pages.record(source);
+  const LoadedImage& image = chain_.images[pages.holder(source)];
+  return read_chunk(pages_[pages.holder(source)][record.file].get(), record, out, frame, image.name_of(pages_file_name(record.file)));
 }
 
-Result<size_t> Reader::read_block(size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const {
-  CKPT_ASSERT(index < chain_.blocks.size() && out.size() >= kBlockSize);
-  const uint16_t mask = chain_.blocks[index].data_mask;
+Result<size_t> Reader::read_resolved(const PageTable& pages, size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const {
+  CKPT_ASSERT(index < pages.blocks.size() && out.size() >= kBlockSize);
+  const uint16_t mask = pages.blocks[index].data_mask;
   const size_t size = page_count(mask) * kPageSize;
-  for (const Source& source : chain_.sources_of(index)) {
-    const uint16_t stored = chain_.record(source).data_mask;
+  for (const Source& source : pages.sources_of(index)) {
+    const uint16_t stored = pages.record(source).data_mask;
     if (source.mask == mask && stored == mask) {
-      CKPT_TRY(read_source(source, out.first(size), frame));
-      if (chain_.record(source).codec != Codec::kZstd) frame.clear();
+      CKPT_TRY(read_source(pages, source, out.first(size), frame));
+      if (pages.record(source).codec != Codec::kZstd) frame.clear();
       return size;
     }
     thread_local std::vector<std::byte> scratch(kBlockSize);
-    CKPT_TRY(read_source(source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize), frame));
+    CKPT_TRY(read_source(pages, source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize), frame));
     for (unsigned rest = source.mask; rest != 0; rest &= rest - 1) {
       unsigned page = static_cast<unsigned>(std::countr_zero(rest));
       std::memcpy(out.data() + page_rank(mask, page) * kPageSize, scratch.data() + page_rank(stored, page) * kPageSize, kPageSize);

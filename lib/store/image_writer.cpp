@@ -178,10 +178,10 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
 /// Has the parent exactly these pages of the block in one chunk, with the same content?
 bool Writer::parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const {
   if (!parent_) return false;
-  std::optional<size_t> block = parent_->find(address);
+  std::optional<size_t> block = parent_->pages.find(address);
   if (!block) return false;
-  for (const Source& source : parent_->sources_of(*block)) {
-    const PagemapRecord& record = parent_->record(source);
+  for (const Source& source : parent_->pages.sources_of(*block)) {
+    const PagemapRecord& record = parent_->pages.record(source);
     if (source.mask == pages && record.data_mask == pages && record.hash == hash) return true;
   }
   return false;
@@ -287,8 +287,8 @@ Result<void> Writer::clear_outdated(const std::vector<PagemapRecord>& records) {
 
 Result<AppendFile> Writer::write_pagemap() {
   auto parent_pages = [&](uint64_t address) -> uint16_t {
-    std::optional<size_t> block = parent_ ? parent_->find(address) : std::nullopt;
-    return block ? static_cast<uint16_t>(parent_->blocks[*block].data_mask | parent_->blocks[*block].zero_mask) : uint16_t{0};
+    std::optional<size_t> block = parent_ ? parent_->pages.find(address) : std::nullopt;
+    return block ? static_cast<uint16_t>(parent_->pages.blocks[*block].data_mask | parent_->pages.blocks[*block].zero_mask) : uint16_t{0};
   };
   BlockIndex::AheadTotals ahead;
   CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take(parent_pages, ahead));

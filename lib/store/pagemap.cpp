@@ -6,7 +6,6 @@
 #include <cstring>
 #include <limits>
 
-#include "lib/base/checked.h"
 #include "lib/store/image.h"
 
 namespace ckpt::store {
@@ -25,6 +24,8 @@ struct Header {
   uint64_t record_count;
 };
 static_assert(sizeof(Header) == 32);
+
+constexpr const char* kNoParent = "it refers to a parent, and the image has none";
 
 /// What is wrong with what a record says of its bytes, or null.
 const char* check_storage(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
@@ -52,21 +53,15 @@ std::string pages_file_name(size_t index) { return index == 0 ? "pages" : "pages
 
 uint32_t stored_check(ByteSpan stored) { return static_cast<uint32_t>(xxh3_128(stored).lo); }
 
-const char* check_place(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
-  if (r.file >= pages_sizes.size()) return "there is no such pages file";
-  auto end = checked_add<uint64_t>(r.offset, r.stored_length());
-  if (!end || *end > pages_sizes[r.file]) return "its bytes lie past the end of the pages file";
-  return nullptr;
-}
-
 std::string pagemap_header(uint64_t record_count) {
   Header header{{}, kVersion, sizeof(PagemapRecord), kPageSize, kBlockSize, record_count};
   std::memcpy(header.magic, kMagic, sizeof kMagic);
   return std::string(reinterpret_cast<const char*>(&header), sizeof header);
 }
 
-Error PagemapParser::damaged(const std::string& what) const {
-  return Error(Code::kAnswerNo, "pagemap", fmt::format("record {}: {}", records_.size(), what));
+Error PagemapParser::damaged(size_t record, const char* what) const {
+  // What is missing below a stack is missing below its last record.
+  return Error(Code::kAnswerNo, "pagemap", fmt::format("record {}: {}", what == kNoParent ? record - 1 : record, what));
 }
 
 Result<void> PagemapParser::take_header(const std::byte* raw) {
@@ -88,29 +83,20 @@ Result<void> PagemapParser::take_header(const std::byte* raw) {
   return {};
 }
 
-Result<void> PagemapParser::take_record(const PagemapRecord& r) {
-  if (records_.size() == expected_) return damaged("follows the last one that the header promised");
-  if (r.address % kBlockSize != 0) return damaged("the address is not a multiple of the block size");
-  if (r.all_pages() == 0) return damaged("it says nothing of any page");
-  if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0) {
-    return damaged("a page is given twice");
-  }
-  if (r.ancestor != 0 && !has_parent_) return damaged("it refers to a parent, and the image has none");
-  if (const char* what = check_storage(r, pages_sizes_)) return damaged(what);
-  if (records_.empty() || r.address > records_.back().address) {
-    if (!stack_ends()) return unended();
-  } else if (r.address < records_.back().address) {
-    return damaged("it is out of order");
-  } else {
-    if ((r.all_pages() & records_.back().parent_mask) == 0) return damaged("it is hidden by those before it");
-    if ((r.parent_mask & ~records_.back().parent_mask) != 0) return damaged("it reaches below what hides it");
-  }
-  records_.push_back(r);
-  return {};
-}
-
-Error PagemapParser::unended() const {
-  return Error(Code::kAnswerNo, "pagemap", fmt::format("record {}: it refers to a parent, and the image has none", records_.size() - 1));
+const char* PagemapParser::check_next(const PagemapRecord& r) const {
+  if (records_.size() == expected_) return "follows the last one that the header promised";
+  if (r.address % kBlockSize != 0) return "the address is not a multiple of the block size";
+  if (r.all_pages() == 0) return "it says nothing of any page";
+  if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0) return "a page is given twice";
+  if (r.ancestor != 0 && !has_parent_) return "it is a chunk of a parent, and the image has none";
+  if (const char* what = check_storage(r, pages_sizes_)) return what;
+  if (records_.empty()) return nullptr;
+  const PagemapRecord& last = records_.back();
+  if (r.address > last.address) return stack_ends() ? nullptr : kNoParent;
+  if (r.address < last.address) return "it is out of order";
+  if ((r.all_pages() & last.parent_mask) == 0) return "it is hidden by those before it";
+  if ((r.parent_mask & ~last.parent_mask) != 0) return "it reaches below what hides it";
+  return nullptr;
 }
 
 Result<void> PagemapParser::feed(ByteSpan bytes) {
@@ -129,7 +115,8 @@ Result<void> PagemapParser::feed(ByteSpan bytes) {
     if (header_seen_) {
       PagemapRecord record;
       std::memcpy(static_cast<void*>(&record), at, sizeof record);
-      CKPT_TRY(take_record(record));
+      if (const char* wrong = check_next(record)) return damaged(records_.size(), wrong);
+      records_.push_back(record);
     } else {
       CKPT_TRY(take_header(at));
     }
@@ -143,7 +130,7 @@ Result<std::vector<PagemapRecord>> PagemapParser::finish() {
   if (!partial_.empty() || records_.size() != expected_) {
     return fail(Code::kAnswerNo, "pagemap", fmt::format("truncated: {} records of {}", records_.size(), expected_));
   }
-  if (!stack_ends()) return unended();
+  if (!stack_ends()) return damaged(records_.size(), kNoParent);
   return std::move(records_);
 }
 

@@ -55,7 +55,11 @@ static_assert(sizeof(PagemapRecord) == 48);
 uint32_t stored_check(ByteSpan stored);
 
 /// What is wrong with the place of a chunk among pages files of these sizes, or null.
-const char* check_place(const PagemapRecord& record, const std::vector<uint64_t>& pages_sizes);
+inline const char* check_place(const PagemapRecord& record, const std::vector<uint64_t>& pages_sizes) {
+  if (record.file >= pages_sizes.size()) return "there is no such pages file";
+  const uint64_t size = pages_sizes[record.file];
+  return record.offset <= size && record.stored_length() <= size - record.offset ? nullptr : "its bytes lie past the end of the pages file";
+}
 
 /// The first 32 bytes of the file; the records follow in order, as they lie in memory.
 std::string pagemap_header(uint64_t record_count);
@@ -77,11 +81,11 @@ class PagemapParser {
 
  private:
   Result<void> take_header(const std::byte* raw);
-  Result<void> take_record(const PagemapRecord& record);
+  /// What is wrong with the one that follows, or null: there is one for every 64 KiB of a process.
+  const char* check_next(const PagemapRecord& record) const;
   /// What the lowest record of a block leaves open is the parent's.
   bool stack_ends() const { return records_.empty() || records_.back().parent_mask == 0 || has_parent_; }
-  Error unended() const;
-  Error damaged(const std::string& what) const;
+  Error damaged(size_t record, const char* what) const;
 
   std::vector<uint64_t> pages_sizes_;
   bool has_parent_;

@@ -1,7 +1,10 @@
 #!/usr/bin/env python3
 """What goes wrong while a lazily restored process waits for its memory: pager or guardian killed, the image deleted, cut or
 damaged, a dump in the middle. Whatever it is, the process never reads a wrong byte."""
+import ctypes
 import glob
+import hashlib
+import json
 import os
 import signal
 import subprocess
@@ -125,6 +128,43 @@ def image_cut(place):
     return lazy.expect_losses("SIGBUS")
 
 
+def forge_pagemap(folder, change):
+    """Rewrites the page map and what the manifest says of it, as somebody would who wants to mislead."""
+    class Hash128(ctypes.Structure):
+        _fields_ = [("low", ctypes.c_uint64), ("high", ctypes.c_uint64)]
+    library = ctypes.CDLL("libxxhash.so.0")
+    library.XXH3_128bits.restype, library.XXH3_128bits.argtypes = Hash128, [ctypes.c_char_p, ctypes.c_size_t]
+    path, manifest_path = (os.path.join(folder, name) for name in ("pagemap", "manifest.json"))
+    with open(path, "rb") as stream:
+        content = bytearray(stream.read())
+    change(content)
+    with open(path, "wb") as stream:
+        stream.write(content)
+    with open(manifest_path, encoding="utf-8") as stream:
+        manifest = stream.read()
+    was = next(file["xxh128"] for file in json.loads(manifest)["files"] if file["name"] == "pagemap")
+    digest = library.XXH3_128bits(bytes(content), len(content))
+    manifest = manifest.replace(was, f"{digest.high:016x}{digest.low:016x}")
+    with open(manifest_path, "w", encoding="utf-8") as stream:
+        stream.write(manifest)
+    with open(os.path.join(folder, "manifest.sha256"), "w", encoding="utf-8") as stream:
+        stream.write(f"{hashlib.sha256(manifest.encode()).hexdigest()}  manifest.json\n")
+
+
+def image_contradicts_itself(place):
+    """A lazy restore has looked at no more than it needed: what it finds later costs the pages that are still missing."""
+    lazy = Lazy(place, "lossy")
+    header, record, codec = 32, 48, 14
+
+    def change(content):
+        content[header + (len(content) - header) // record // 2 * record + codec] = 9
+    forge_pagemap(lazy.image, change)
+    ckpt("restore", "-f", lazy.image, "-d").expect(1, "the codec is unknown")
+    lazy.restore()
+    lazy.go_on()
+    return lazy.expect_losses("the codec is unknown")
+
+
 def image_damaged(place):
     """One chunk is 16 pages."""
     lazy = Lazy(place, "lossy").restore()
@@ -179,5 +219,5 @@ def both_at_once(place):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_damaged,
+    sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_contradicts_itself, image_damaged,
                        dump_meanwhile, target_killed, both_at_once))

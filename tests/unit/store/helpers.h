@@ -124,21 +124,25 @@ inline Result<Manifest> write_image(const fs::path& dir, const Pages& pages, con
   return manifest;
 }
 
+/// `bytes`: as `read_block` gives them.
+inline void add_to(Memory& out, const ImageReader::ResolvedBlock& block, ByteSpan bytes) {
+  for (unsigned page = 0; page < kBlockPages; ++page) {
+    const uint64_t address = block.address + page * kPageSize;
+    if ((block.zero_mask >> page & 1) != 0) out[address] = zero_page();
+    if ((block.data_mask >> page & 1) == 0) continue;
+    REQUIRE(bytes.size() >= kPageSize);
+    out[address] = Bytes(bytes.begin(), bytes.begin() + kPageSize);
+    bytes = bytes.subspan(kPageSize);
+  }
+  CHECK(bytes.empty());
+}
+
 inline Result<Memory> read_memory(const ImageReader& reader) {
   Memory out;
   Bytes data(kBlockSize);
   for (size_t i = 0; i < reader.blocks().size(); ++i) {
-    const auto& block = reader.blocks()[i];
     CKPT_TRY_ASSIGN(size_t size, reader.read_block(i, data));
-    size_t pos = 0;
-    for (unsigned page = 0; page < kBlockPages; ++page) {
-      uint64_t address = block.address + page * kPageSize;
-      if ((block.zero_mask >> page & 1) != 0) out[address] = zero_page();
-      if ((block.data_mask >> page & 1) == 0) continue;
-      out[address] = Bytes(data.begin() + static_cast<ptrdiff_t>(pos), data.begin() + static_cast<ptrdiff_t>(pos + kPageSize));
-      pos += kPageSize;
-    }
-    if (pos != size) return fail(Code::kBug, "", "read_block returned another size than the mask says");
+    add_to(out, reader.blocks()[i], ByteSpan(data).first(size));
   }
   return out;
 }

@@ -41,6 +41,41 @@ Pages random_pages(Rng& rng, const Memory* older) {
   return out;
 }
 
+/// What was loaded sparsely says the same of each block, then of some of them, and in the end of all.
+void check_sparse(const fs::path& dir, const Memory& expected, Rng& rng) {
+  auto opened = ImageReader::open_description(dir);
+  REQUIRE(opened);
+  ImageReader& reader = **opened;
+  auto loaded = reader.load_sparsely();
+  REQUIRE_MESSAGE(loaded, why(loaded));
+  Memory seen;
+  Bytes bytes(kBlockSize);
+  for (uint64_t block = 0; block < 41; ++block) {
+    const uint64_t address = kBase + block * kBlockSize;
+    ImageReader::ResolvedBlock masks;
+    auto size = reader.read_block_at(address, masks, bytes);
+    REQUIRE_MESSAGE(size, why(size));
+    CHECK(masks.address == address);
+    add_to(seen, masks, ByteSpan(bytes).first(*size));
+    if (masks.data_mask != 0) CHECK(reader.may_have_data(address + kBlockSize - kPageSize, address + kBlockSize));
+  }
+  CHECK(seen == expected);
+  CHECK_FALSE(reader.may_have_data(kBase + 41 * kBlockSize, kBase + 99 * kBlockSize));
+  CHECK_FALSE(reader.may_have_data(0, kBase));
+  const uint64_t middle = kBase + rng() % 40 * kBlockSize + kPageSize, end = middle + rng() % 5 * kBlockSize;
+  const AddressRange ranges[] = {{0, kBase + kPageSize}, {middle, end}};
+  REQUIRE(reader.load_pages_of(ranges));
+  auto some = read_memory(reader);
+  REQUIRE_MESSAGE(some, why(some));
+  for (const auto& [address, page] : *some) CHECK(expected.at(address) == page);
+  for (const auto& [address, page] : expected) {
+    if (address < kBase + kPageSize || (address >= middle && address < end)) CHECK(some->count(address) == 1);
+  }
+  CHECK(reader.blocks().size() <= 6 + 1);
+  REQUIRE(reader.load_pages());
+  CHECK(*read_memory(reader) == expected);
+}
+
 }  // namespace
 
 TEST_CASE("image: a chain of three reads back as the memory that its pages describe") {
@@ -77,6 +112,7 @@ TEST_CASE("image: a chain of three reads back as the memory that its pages descr
       auto findings = (*reader)->verify(null_progress(), Cancel());
       REQUIRE(findings);
       CHECK(findings->empty());
+      check_sparse(dir, expected, rng);
     }
   }
 }

@@ -220,3 +220,39 @@ TEST_CASE("parents: a chunk that the chain does not have is refused, one that it
   REQUIRE(reader);
   CHECK(read_memory(**reader).error().code == Code::kAnswerNo);
 }
+
+TEST_CASE("parents: a page map that lies gives a sparse look a refusal or a block of that address, and all of it a refusal") {
+  TempDir temp;
+  Rng rng(5);
+  Pages pages;
+  for (uint64_t i = 0; i < 640; ++i) pages[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  REQUIRE(write_image(temp.path / "a", pages));
+  Bytes bytes(kBlockSize);
+  for (int round = 0; round < 200; ++round) {
+    CAPTURE(round);
+    const fs::path dir = temp.path / std::to_string(round);
+    fs::copy(temp.path / "a", dir);
+    forge_pagemap(dir, [&](std::vector<PagemapRecord>& records) {
+      PagemapRecord& record = records[rng() % records.size()];
+      if (round % 4 == 0) std::swap(record, records[rng() % records.size()]);
+      if (round % 4 == 1) record.address = rng();
+      if (round % 4 == 2) record.offset = rng();
+      if (round % 4 == 3) reinterpret_cast<std::byte*>(&record)[8 + rng() % 8] ^= std::byte{0x55};
+    });
+    auto reader = ImageReader::open_description(dir);
+    REQUIRE(reader);
+    REQUIRE((*reader)->load_sparsely());
+    for (uint64_t block = 0; block < 42; ++block) {
+      ImageReader::ResolvedBlock masks;
+      auto size = (*reader)->read_block_at(kBase + block * kBlockSize, masks, bytes);
+      if (size) CHECK(masks.address == kBase + block * kBlockSize);
+      else CHECK(size.error().code == Code::kAnswerNo);
+    }
+    (void)(*reader)->may_have_data(rng(), rng());
+    const AddressRange all{0, ~uint64_t{0}};
+    const bool some = (*reader)->load_pages_of({&all, 1}).has_value(), whole = (*reader)->load_pages().has_value();
+    CHECK((!whole || some));
+    CHECK(whole == ImageReader::open(dir).has_value());
+    fs::remove_all(dir);
+  }
+}

@@ -1,0 +1,93 @@
+#include "lib/store/sparse_pages.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace ckpt::store {
+
+namespace {
+
+constexpr size_t kHeader = 32, kRecord = sizeof(PagemapRecord);
+
+}  // namespace
+
+size_t SparsePages::Map::records() const { return size < kHeader ? 0 : (size - kHeader) / kRecord; }
+
+uint64_t SparsePages::Map::address(size_t record) const {
+  uint64_t out;
+  std::memcpy(&out, bytes.get() + kHeader + record * kRecord, sizeof out);
+  return out;
+}
+
+size_t SparsePages::Map::find(uint64_t address) const {
+  size_t first = 0;
+  for (size_t count = records(); count > 0;) {
+    const size_t half = count / 2;
+    if (this->address(first + half) < address) first += half + 1, count -= half + 1;
+    else count = half;
+  }
+  return first;
+}
+
+ByteSpan SparsePages::Map::span(size_t first, size_t last) const {
+  return {bytes.get() + kHeader + first * kRecord, (last - first) * kRecord};
+}
+
+Result<SparsePages> SparsePages::read(const std::deque<LoadedImage>& images) {
+  SparsePages out(images);
+  for (const LoadedImage& image : images) {
+    Map& map = out.maps_.emplace_back();
+    map.size = image.stored(kPagemapName).size;
+    map.bytes = std::make_unique_for_overwrite<std::byte[]>(map.size);
+    CKPT_TRY(read_checked(image, kPagemapName, {map.bytes.get(), map.size}));
+  }
+  return out;
+}
+
+bool SparsePages::may_have_data(uint64_t first, uint64_t last) const {
+  return std::any_of(maps_.begin(), maps_.end(), [&](const Map& map) {
+    for (size_t i = map.find(first & ~(kBlockSize - 1)); i < map.records() && map.address(i) < last; ++i) {
+      PagemapRecord record;
+      std::memcpy(static_cast<void*>(&record), map.span(i, i + 1).data(), sizeof record);
+      if ((record.data_mask | record.parent_mask) != 0) return true;
+    }
+    return false;
+  });
+}
+
+Result<SparsePages::Part> SparsePages::part(std::span<const AddressRange> ranges) const {
+  Part out;
+  std::vector<std::span<const PagemapRecord>> spans;
+  for (size_t i = 0; i < maps_.size(); ++i) {
+    const Map& map = maps_[i];
+    std::vector<std::pair<size_t, size_t>> wanted;
+    size_t count = 0;
+    for (const AddressRange& range : ranges) {
+      const size_t first = std::max(map.find(range.first & ~(kBlockSize - 1)), wanted.empty() ? 0 : wanted.back().second);
+      const size_t last = std::max(first, map.find(range.last));
+      if (first == last) continue;
+      wanted.emplace_back(first, last);
+      count += last - first;
+    }
+    // As if the file held nothing else.
+    const LoadedImage& image = (*images_)[i];
+    PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
+    Result<void> parsed = parser.feed(as_bytes(pagemap_header(count)));
+    for (size_t at = 0; parsed && at < wanted.size(); ++at) parsed = parser.feed(map.span(wanted[at].first, wanted[at].second));
+    CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, take_records(image, std::move(parsed), parser));
+    out.records.push_back(std::move(records));
+    spans.emplace_back(out.records.back());
+  }
+  CKPT_TRY_ASSIGN(out.table, resolve_pages(*images_, std::move(spans)));
+  return out;
+}
+
+Result<std::vector<PagemapRecord>> SparsePages::records_of(size_t image) const {
+  const LoadedImage& one = (*images_)[image];
+  PagemapParser parser(one.pages_sizes(), !one.manifest.parent_id.empty());
+  parser.expect(maps_[image].size);
+  return take_records(one, parser.feed({maps_[image].bytes.get(), maps_[image].size}), parser);
+}
+
+}  // namespace ckpt::store
