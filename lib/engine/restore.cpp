@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <csignal>
-#include <thread>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
@@ -48,32 +47,6 @@ class PidFile {
   std::filesystem::path path_;
 };
 
-/// The image's pages and parents, which take time in proportion to the memory; in a lazy restore sparsely, while the processes are prepared.
-class PageLoader {
- public:
-  PageLoader(store::ImageReader& image, bool lazy) : image_(image) {
-    if (lazy) thread_ = std::thread([this] { result_ = image_.load_sparsely(); });
-  }
-  ~PageLoader() {
-    if (thread_.joinable()) thread_.join();
-  }
-  PageLoader(const PageLoader&) = delete;
-  PageLoader& operator=(const PageLoader&) = delete;
-  /// Once they are there; the first call counts.
-  Result<void> wait() {
-    if (std::exchange(waited_, true)) return {};
-    if (!thread_.joinable()) return image_.load_pages();
-    thread_.join();
-    return result_;
-  }
-
- private:
-  store::ImageReader& image_;
-  Result<void> result_;
-  bool waited_ = false;
-  std::thread thread_;
-};
-
 /// What a dry run reports: nothing was filled, so the figures are those of the image.
 void count_memory(const store::ImageReader& image, RestoreReport& report) {
   for (const auto& block : image.blocks()) report.pages += static_cast<uint64_t>(__builtin_popcount(block.data_mask));
@@ -85,16 +58,15 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
   Stopwatch watch, total;
-  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image));
-  PageLoader loader(*image, options.lazy && !options.dry_run);
-  if (!options.lazy || options.dry_run) CKPT_TRY(loader.wait());
+  const bool lazily = options.lazy && !options.dry_run;
+  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image, lazily));
+  if (!lazily) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
   rebuild::Options how;
   how.shell_job = options.shell_job;
   how.parent_stays = !options.detach;
   how.lazy = options.lazy;
   how.lazy_log = options.lazy_log;
-  how.await_pages = [&] { return loader.wait(); };
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
   CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));
   RestoreReport report;

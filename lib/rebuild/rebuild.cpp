@@ -276,8 +276,7 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> build(const Cancel& cancel) override {
-    // Before the first fork: what is loaded meanwhile would be copied on write, page by page.
-    CKPT_TRY(await_pages());
+    CKPT_TRY(load_pages());
     CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
     CKPT_TRY(ipc_.set_back());
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
@@ -400,9 +399,11 @@ class WholeTree final : public Rebuild {
     return out;
   }
 
-  Result<void> await_pages() {
-    if (options_.await_pages) CKPT_TRY(options_.await_pages());
-    if (options_.lazy) CKPT_TRY(reader_.load_pages_of(needed_at_once()));
+  Result<void> load_pages() {
+    if (options_.lazy) {
+      CKPT_TRY(reader_.load_sparsely());
+      CKPT_TRY(reader_.load_pages_of(needed_at_once()));
+    }
     return validate_pages(image_, reader_.blocks());
   }
 

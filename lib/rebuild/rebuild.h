@@ -2,7 +2,6 @@
 #pragma once
 
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <string>
 #include <utility>
@@ -20,8 +19,6 @@ struct Options {
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
   bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
-  /// Called once, before pages are needed: the image's `load_pages` has been done when it returns, for `lazy` `load_sparsely`.
-  std::function<Result<void>()> await_pages;
 };
 
 struct Totals {
@@ -37,7 +34,7 @@ struct Totals {
 class Rebuild {
  public:
   virtual ~Rebuild() = default;
-  /// The image must outlive the result; its pages are not looked at yet. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
+  /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and leaves the rest to the pager. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
   /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
   /// kUsage (needs shell_job).
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,

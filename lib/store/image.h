@@ -119,7 +119,8 @@ class ImageReader {
   /// The same in steps. The first takes no time in proportion to the memory, and gives an image without pages and
   /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that is
   /// about pages may be called before it has returned.
-  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir);
+  /// `read_ahead`: its page map is read meanwhile, by another thread, for `load_sparsely`.
+  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir, bool read_ahead = false);
   virtual Result<void> load_pages() = 0;
   /// Called before `load_pages`, in a tenth of its time, for who needs some pages at once. What follows asks for this, or for all.
   virtual Result<void> load_sparsely() = 0;

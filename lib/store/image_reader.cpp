@@ -5,6 +5,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <future>
 #include <optional>
 
 #include "lib/base/checked.h"
@@ -21,7 +22,7 @@ namespace {
 
 class Reader final : public ImageReader {
  public:
-  explicit Reader(Chain chain) : chain_(std::move(chain)), newest_(chain_.images.front()) {}
+  Reader(Chain chain, std::future<std::optional<UncheckedPagemap>> ahead) : chain_(std::move(chain)), newest_(chain_.images.front()), ahead_(std::move(ahead)) {}
 
   Result<void> open_contents();
   Result<void> load_pages() override;
@@ -66,6 +67,7 @@ class Reader final : public ImageReader {
 
   Chain chain_;
   const LoadedImage& newest_;  ///< asked for while its parents are added
+  std::future<std::optional<UncheckedPagemap>> ahead_;
   std::optional<SparsePages> sparse_;
   bool all_ = false;           ///< `load_pages` has been called
   SparsePages::Part part_;     ///< what `chain_.pages` refers to until all are there
@@ -118,7 +120,7 @@ Result<void> Reader::load_sparsely() {
   size_t files = 0;
   for (const LoadedImage& image : chain_.images) files += image.pages_files();
   if (files > kMostFiles) return load_pages();
-  CKPT_TRY_ASSIGN(SparsePages sparse, SparsePages::read(chain_.images));
+  CKPT_TRY_ASSIGN(SparsePages sparse, SparsePages::read(chain_.images, ahead_.valid() ? ahead_.get() : std::nullopt));
   pages_.resize(chain_.images.size());
   for (size_t image = 0; image < chain_.images.size(); ++image) {
     for (size_t file = 0; file < chain_.images[image].pages_files(); ++file) CKPT_TRY(open_file(image, file));
@@ -221,9 +223,11 @@ std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   return {first_at(space_base(space)), space + 1 == kMaxSpaces ? all.size() : first_at(space_base(space + 1))};
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir) {
+Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir, bool read_ahead) {
+  std::future<std::optional<UncheckedPagemap>> ahead;
+  if (read_ahead) ahead = std::async(std::launch::async, read_pagemap_ahead, dir);
   CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir));
-  auto reader = std::make_unique<Reader>(std::move(chain));
+  auto reader = std::make_unique<Reader>(std::move(chain), std::move(ahead));
   CKPT_TRY(reader->open_contents());
   return std::unique_ptr<ImageReader>(std::move(reader));
 }

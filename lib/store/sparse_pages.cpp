@@ -1,8 +1,13 @@
 #include "lib/store/sparse_pages.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <utility>
+
+#include "lib/base/digest.h"
+#include "lib/base/io.h"
 
 namespace ckpt::store {
 
@@ -34,11 +39,38 @@ ByteSpan SparsePages::Map::span(size_t first, size_t last) const {
   return {bytes.get() + kHeader + first * kRecord, (last - first) * kRecord};
 }
 
-Result<SparsePages> SparsePages::read(const std::deque<LoadedImage>& images) {
+std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& dir) {
+  constexpr uint64_t kMost = uint64_t{64} << 20, kStep = 256 << 10;
+  const std::string name = (dir / kPagemapName).string();
+  auto folder = io::open_file(dir, O_RDONLY | O_DIRECTORY);
+  if (!folder) return std::nullopt;
+  auto fd = io::open_regular(folder->get(), kPagemapName);
+  if (!fd) return std::nullopt;
+  auto st = io::stat_fd(fd->get(), name);
+  if (!st || static_cast<uint64_t>(st->st_size) > kMost) return std::nullopt;
+  UncheckedPagemap out;
+  out.size = static_cast<size_t>(st->st_size);
+  out.bytes = std::make_unique_for_overwrite<std::byte[]>(out.size);
+  Xxh3 hash;
+  for (size_t pos = 0; pos < out.size; pos += kStep) {
+    const MutableByteSpan piece(out.bytes.get() + pos, std::min<size_t>(kStep, out.size - pos));
+    if (!io::pread_exact(fd->get(), piece, pos, name)) return std::nullopt;
+    hash.update(piece);
+  }
+  out.xxh128 = to_hex(hash.digest());
+  return out;
+}
+
+Result<SparsePages> SparsePages::read(const std::deque<LoadedImage>& images, std::optional<UncheckedPagemap> newest) {
   SparsePages out(images);
   for (const LoadedImage& image : images) {
+    const StoredFile& stored = image.stored(kPagemapName);
     Map& map = out.maps_.emplace_back();
-    map.size = image.stored(kPagemapName).size;
+    map.size = stored.size;
+    if (&image == &images.front() && newest && newest->size == stored.size && newest->xxh128 == stored.xxh128) {
+      map.bytes = std::move(newest->bytes);
+      continue;
+    }
     map.bytes = std::make_unique_for_overwrite<std::byte[]>(map.size);
     CKPT_TRY(read_checked(image, kPagemapName, {map.bytes.get(), map.size}));
   }
