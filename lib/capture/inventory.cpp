@@ -190,8 +190,8 @@ Result<void> take_process(Walk& walk, size_t process) {
     // Each of the two reads all page tables, of a tree that runs: at the same time, then.
     Result<bool> placed = false;
     std::optional<WorkerPool> beside;
-    auto look = [&] { placed = has_placed_mappings(image.pid, walk.options.earlier); };
-    if (walk.options.earlier == nullptr) beside.emplace(1).submit([&] { return look(), Result<void>(); });
+    auto look = [&] { placed = has_placed_mappings(image.pid, walk.options.mappings()); };
+    if (walk.options.mappings() == nullptr) beside.emplace(1).submit([&] { return look(), Result<void>(); });
     CKPT_TRY(inventory_maps(walk, process));
     if (beside) CKPT_TRY(beside->finish());
     else look();

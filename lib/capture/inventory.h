@@ -46,6 +46,10 @@ struct InventoryOptions {
   bool gpus_leave = false;
   bool frozen = false;     ///< the tree stands still: contents of pipes and the like are taken
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
+  /// A look of a moment ago: what the kernel walks all page tables for (advice, NUMA policies) is as it was then where the mappings are.
+  const Inventory* just_before = nullptr;
+
+  const Inventory* mappings() const { return earlier != nullptr ? earlier : just_before; }
 };
 
 /// Where the pages of a shared memory or a deleted file are read from: `fd`, or the memory of a process that maps it.

@@ -163,7 +163,7 @@ Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
 
 Result<void> inventory_maps(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
-  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, walk.options.earlier));
+  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, walk.options.mappings()));
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) continue;

@@ -23,8 +23,11 @@ Subject& Capture::subject(const capture::Member& member) {
   return out;
 }
 
-Result<void> Capture::look_first() {
-  CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, inventory_options(nullptr)));
+Result<void> Capture::look_first(const capture::Inventory* just_before) {
+  capture::InventoryOptions how = inventory_options(nullptr);
+  how.just_before = just_before;
+  looked_at_us_ = monotonic_us();
+  CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, how));
   if (!before_.blockers.empty()) return capture::blocked_error(options_.pid, before_.blockers);
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].entry.zombie || before_.vmas[i].empty()) continue;

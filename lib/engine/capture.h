@@ -56,7 +56,8 @@ class Capture {
   Result<DumpReport> take_image();
 
   // Before anything stands still.
-  Result<void> look_first();
+  /// `just_before`: a look of a moment ago, or null.
+  Result<void> look_first(const capture::Inventory* just_before = nullptr);
   Result<void> find_devices();
   Result<void> copy_devices_ahead();
   Result<void> stop_devices(OwnedMemory::Copy copy);
@@ -131,7 +132,7 @@ class Capture {
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
     return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
-            earlier != nullptr, earlier};
+            earlier != nullptr, earlier, nullptr};
   }
 
   const Verb verb_;
@@ -150,6 +151,7 @@ class Capture {
   capture::Inventory now_;      ///< taken in the frozen window; its `image` is in manifest_
   std::filesystem::path parent_;
   std::optional<store::Manifest> parent_manifest_;
+  uint64_t looked_at_us_ = 0;   ///< when the first look began
   store::TreeImage numbered_;   ///< of the first look, with the memory spaces that the rounds use
   std::unique_ptr<store::ImageWriter> writer_;
   std::optional<capture::Precopy> ahead_;

@@ -65,8 +65,11 @@ Result<void> Capture::copy_ahead() {
   if (manifest_.stats.rounds.empty()) return {};
   phase("copy ahead");
   // The tree has gone on meanwhile.
-  numbered_ = std::move(before_.image);
-  CKPT_TRY(look_first());
+  constexpr uint64_t kMomentUs = 200'000;
+  const bool just_now = monotonic_us() - looked_at_us_ < kMomentUs;
+  const capture::Inventory then = std::move(before_);
+  numbered_ = then.image;
+  CKPT_TRY(look_first(just_now ? &then : nullptr));
   return lock_processes();
 }
 
