@@ -60,7 +60,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   Stopwatch watch, total;
   const bool lazily = options.lazy && !options.dry_run;
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image, lazily));
-  if (!lazily) CKPT_TRY(image->load_pages());
+  // Device memory is filled from here, not by the pager.
+  if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
   rebuild::Options how;
   how.shell_job = options.shell_job;

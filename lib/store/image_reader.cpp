@@ -116,6 +116,7 @@ Result<void> Reader::open_pages() {
 /// Which files blocks are in is not known yet: all of them are opened, unless that would be too many.
 Result<void> Reader::load_sparsely() {
   constexpr size_t kMostFiles = 256;
+  if (all_) return {};
   CKPT_TRY(add_parents(chain_));
   size_t files = 0;
   for (const LoadedImage& image : chain_.images) files += image.pages_files();
