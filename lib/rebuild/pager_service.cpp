@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 #include <poll.h>
-#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -24,13 +23,6 @@ namespace {
 constexpr uint64_t kJobSize = 2 << 20;
 constexpr int kAgainMs = 1, kLookForEndMs = 500;
 constexpr uint64_t kMostProblems = 20;
-
-/// Without the privilege SCHED_IDLE is for good.
-bool may_return_from_idle() {
-  rlimit nice{};
-  constexpr rlim_t kOfZero = 20;
-  return ::getpriority(PRIO_PROCESS, 0) < 0 || (::getrlimit(RLIMIT_NICE, &nice) == 0 && nice.rlim_cur >= kOfZero);
-}
 
 /// Of the calling thread; threads that it makes have the same.
 void set_niceness(int value) { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::syscall(SYS_gettid)), value); }
@@ -109,15 +101,12 @@ void PagerService::load_pages() {
 }
 
 void PagerService::bring_in() {
-  // At first for idle processors only: the process has just begun, and what it needs soon is few pages.
-  constexpr uint64_t kIdleUs = 20'000;
-  Stopwatch watch;
+  // The process has just begun, and what it needs soon is few pages: it gets the processors first.
+  constexpr useconds_t kHeadStartUs = 3'000;
   set_niceness(0);
-  const sched_param none{};
-  bool idle = may_return_from_idle() && ::sched_setscheduler(0, SCHED_IDLE, &none) == 0;
+  ::usleep(kHeadStartUs);
   std::call_once(loaded_, [this] { load_pages(); });
   while (true) {
-    if (idle && watch.elapsed_us() > kIdleUs) idle = ::sched_setscheduler(0, SCHED_OTHER, &none) != 0;
     const Job job = next_job();
     if (job.client == nullptr) return;
     do_job(job);

@@ -36,7 +36,7 @@ Bars that are missed, and where the time goes:
 
   restore --lazy, first instruction, 8 GiB against 256 MiB: the page map (48 bytes for 64 KiB of memory) is read and its digest
   taken beside the manifest, by another thread; of 8 GiB that takes a millisecond, of which half is hidden. It is taken apart once
-  the processes run (0.4 ms a GiB); until then the few pages that are asked for are found by binary search. What remains is
+  the processes run and have had a head start of 3 ms (0.4 ms a GiB); until then the few pages that are asked for are found by binary search. What remains is
   the same at any size: 2 ms for ckpt's start, 4 for building the process.
   a tiny process: 3 ms of a dump's 10 are the starts of ckpt and of its worker, 3 the first look at the process.
   10,000 mappings, dump: smaps, which alone tells the advice on a mapping, takes the kernel 50 to 70 ms, and is read twice (the
