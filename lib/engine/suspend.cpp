@@ -110,6 +110,19 @@ bool is_still(device::ProcessControl& control, int pid, device::ProcessState sta
   return !now || *now == state || *now == device::ProcessState::kFailed;
 }
 
+/// Another resume may also hold a process locked for a moment, to see that no call for it is under way (`settle`).
+Result<void> unlock(device::ProcessControl& control, int pid) {
+  constexpr int kTries = 20;
+  constexpr auto kPause = std::chrono::milliseconds(50);
+  Result<void> done;
+  for (int i = 0; i < kTries; ++i) {
+    if (i != 0) std::this_thread::sleep_for(kPause);
+    done = control.unlock(pid);
+    if (done || !is_still(control, pid, device::ProcessState::kLocked)) return {};
+  }
+  return done;
+}
+
 Error stays_suspended(Error error, int pid) {
   if (error.target_state.empty()) error.target_state = "suspended, as it was";
   if (error.hint.empty()) error.hint = fmt::format("`ckpt resume -p {}` tries again", pid);
@@ -167,8 +180,7 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
     if (!restored && is_still(*control, process.pid, device::ProcessState::kCheckpointed)) return stays_suspended(std::move(restored).error(), process.pid);
   }
   for (const Suspended& process : found) {
-    auto unlocked = control->unlock(process.pid);
-    if (!unlocked && is_still(*control, process.pid, device::ProcessState::kLocked)) return unlocked.error();
+    CKPT_TRY(unlock(*control, process.pid));
     Notes::remove(process.pid);
     out.pids.push_back(process.pid);
   }

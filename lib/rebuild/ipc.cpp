@@ -2,11 +2,13 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
 #include <sys/ipc.h>
 #include <sys/msg.h>
 #include <sys/sem.h>
 #include <sys/shm.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -32,12 +34,15 @@ std::string subject_of(size_t kind, const IpcIdentity& identity) {
   return fmt::format("{} {} (key {:#x})", kNames[kind], identity.id, static_cast<uint32_t>(identity.key));
 }
 
-/// Needs CONFIG_CHECKPOINT_RESTORE. The kernel forgets it with the next object it makes.
-Result<void> choose_next_id(size_t kind, int id) {
+/// Needs CONFIG_CHECKPOINT_RESTORE. The kernel forgets it with the next object that anybody makes: other restores wait until the
+/// result is closed.
+Result<UniqueFd> choose_next_id(size_t kind, int id) {
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(kNextIds[kind], O_WRONLY));
+  while (::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
+  }
   std::string text = std::to_string(id);
   if (::write(fd.get(), text.data(), text.size()) < 0) return sys_error(kNextIds[kind], "cannot choose an id");
-  return {};
+  return fd;
 }
 
 template <class Permissions>
@@ -133,39 +138,44 @@ IpcObjects::~IpcObjects() {
   for (const Made& made : made_) remove(static_cast<size_t>(made.kind), made.id);
 }
 
-Result<void> IpcObjects::adopt(Kind kind, int made, const IpcIdentity& wanted) {
+/// Another program may make an object just after the id was chosen, and get it, or have one in its place for a moment: then once more.
+template <class Make>
+Result<void> IpcObjects::make_object(Kind kind, const IpcIdentity& wanted, Make make) {
+  constexpr int kTries = 30;
+  constexpr useconds_t kPause = 1'000;
   auto index = static_cast<size_t>(kind);
-  if (made < 0 && errno == EEXIST) {
-    return fail(Code::kBusy, subject_of(index, wanted), "its key belongs to another object now");
+  for (int i = 0; i < kTries; ++i) {
+    CKPT_TRY_ASSIGN(UniqueFd chosen, choose_next_id(index, wanted.id));
+    const int made = make(IPC_CREAT | IPC_EXCL | static_cast<int>(wanted.mode));
+    if (made < 0 && errno == EEXIST) return fail(Code::kBusy, subject_of(index, wanted), "its key belongs to another object now");
+    if (made < 0) return sys_error(subject_of(index, wanted), "cannot be made");
+    if (made == wanted.id) {
+      made_.push_back({kind, made});
+      return {};
+    }
+    remove(index, made);
+    chosen.reset();
+    ::usleep(kPause);
   }
-  if (made < 0) return sys_error(subject_of(index, wanted), "cannot be made");
-  made_.push_back({kind, made});
-  if (made != wanted.id) return taken(index, wanted);
-  return {};
+  return taken(index, wanted);
 }
 
 Result<void> IpcObjects::make_segment(const store::SharedSegment& segment) {
   Found found = find_segment(segment);
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(0, segment.identity));
-  CKPT_TRY(choose_next_id(0, segment.identity.id));
-  int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(segment.identity.mode);
-  return adopt(Kind::kSegment, ::shmget(segment.identity.key, segment.size, flags), segment.identity);
+  return make_object(Kind::kSegment, segment.identity, [&](int flags) { return ::shmget(segment.identity.key, segment.size, flags); });
 }
 
 Result<void> IpcObjects::make_set(const store::SemaphoreSet& set) {
   Found found = find_set(set);
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(1, set.identity));
-  CKPT_TRY(choose_next_id(1, set.identity.id));
-  int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(set.identity.mode);
-  return adopt(Kind::kSet, ::semget(set.identity.key, static_cast<int>(set.semaphores.size()), flags), set.identity);
+  return make_object(Kind::kSet, set.identity, [&](int flags) { return ::semget(set.identity.key, static_cast<int>(set.semaphores.size()), flags); });
 }
 
 Result<void> IpcObjects::make_queue(const store::IpcQueue& queue) {
   Found found = find_queue(queue);
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(2, queue.identity));
-  CKPT_TRY(choose_next_id(2, queue.identity.id));
-  int flags = IPC_CREAT | IPC_EXCL | static_cast<int>(queue.identity.mode);
-  return adopt(Kind::kQueue, ::msgget(queue.identity.key, flags), queue.identity);
+  return make_object(Kind::kQueue, queue.identity, [&](int flags) { return ::msgget(queue.identity.key, flags); });
 }
 
 void IpcObjects::make(const store::SystemVIpc& image, Reasons& reasons) {

@@ -40,7 +40,8 @@ class IpcObjects {
   Result<void> make_segment(const store::SharedSegment& segment);
   Result<void> make_set(const store::SemaphoreSet& set);
   Result<void> make_queue(const store::IpcQueue& queue);
-  Result<void> adopt(Kind kind, int made, const store::IpcIdentity& wanted);
+  template <class Make>
+  Result<void> make_object(Kind kind, const store::IpcIdentity& wanted, Make make);
 
   const store::SystemVIpc* image_ = nullptr;
   std::vector<Made> made_;

@@ -23,7 +23,7 @@ struct UncheckedPagemap {
 /// Beside the reading of the manifest, which says the size and the digest. Nothing where it cannot be read, or is very large.
 std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& dir);
 
-/// Holds the page maps as they lie in the files: 0.1 ms and 0.8 MB for a GiB of memory, a tenth of what resolving them takes. A
+/// Holds the page maps as they lie in the files: 0.1 ms and 0.8 MB for a GiB of memory, a fifth of what resolving them takes. A
 /// look is a binary search in each. Hostile input, as for `PagemapParser`. Thread-safe once it is there.
 class SparsePages {
  public:
