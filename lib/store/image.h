@@ -122,8 +122,7 @@ class ImageReader {
   /// `read_ahead`: its page map is read meanwhile, by another thread, for `load_sparsely`.
   static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir, bool read_ahead = false);
   virtual Result<void> load_pages() = 0;
-  /// Called before `load_pages`, in a fifth of its time, for who needs some pages at once; nothing after it. What follows
-  /// asks for one of the two.
+  /// Makes the next three possible in a fifth of the time of `load_pages`, which may follow, and after which it does nothing.
   virtual Result<void> load_sparsely() = 0;
   /// Has `blocks` hold at least those that lie in these ranges (sorted, without overlaps), for the time being.
   virtual Result<void> load_pages_of(std::span<const AddressRange> ranges) = 0;

@@ -72,14 +72,15 @@ Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
               fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long", size, file.size));
 }
 
-/// Reads a file into what `room(position, size)` gives, `seen` is told of each piece, and the digest is compared with the manifest's.
-template <class Room, class Seen>
-Result<void> read_pieces(const LoadedImage& image, const std::string& file, size_t step, Room room, Seen seen) {
+/// Reads a file piece by piece, `seen` is told of each, and the digest is compared with the manifest's.
+template <class Seen>
+Result<void> read_pieces(const LoadedImage& image, const std::string& file, size_t step, Seen seen) {
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
   const StoredFile& stored = image.stored(file);
   Xxh3 hash;
+  std::vector<std::byte> buffer(std::min<uint64_t>(step, stored.size));
   for (uint64_t pos = 0; pos < stored.size;) {
-    const MutableByteSpan piece = room(pos, static_cast<size_t>(std::min<uint64_t>(step, stored.size - pos)));
+    const MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
     CKPT_TRY(io::pread_exact(fd.get(), piece, pos, image.name_of(file)));
     hash.update(piece);
     seen(piece);
@@ -137,14 +138,12 @@ Result<LoadedImage> load_description(const fs::path& dir) {
 
 Result<void> load_records(LoadedImage& image) {
   PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
-  const uint64_t size = image.stored(kPagemapName).size;
-  parser.expect(size);
-  std::vector<std::byte> buffer(std::min<uint64_t>(kRecordsStep, size));
+  parser.expect(image.stored(kPagemapName).size);
   Result<void> parsed;
   // That it is another file than it was says more than what is wrong in it: the digest comes first.
-  CKPT_TRY(read_pieces(
-      image, kPagemapName, buffer.size(), [&](uint64_t, size_t n) { return MutableByteSpan(buffer).first(n); },
-      [&](ByteSpan piece) { parsed = parsed ? parser.feed(piece) : std::move(parsed); }));
+  CKPT_TRY(read_pieces(image, kPagemapName, kRecordsStep, [&](ByteSpan piece) {
+    if (parsed) parsed = parser.feed(piece);
+  }));
   CKPT_TRY_ASSIGN(image.records, take_records(image, std::move(parsed), parser));
   return {};
 }
@@ -162,12 +161,24 @@ Result<LoadedImage> load_image(const fs::path& dir) {
 }
 
 Result<void> check_digest(const LoadedImage& image, const std::string& file) {
-  std::vector<std::byte> buffer(kReadStep);
-  return read_pieces(image, file, kReadStep, [&](uint64_t, size_t n) { return MutableByteSpan(buffer).first(n); }, [](ByteSpan) {});
+  return read_pieces(image, file, kReadStep, [](ByteSpan) {});
+}
+
+Result<std::string> read_hashed(int fd, MutableByteSpan out, const std::string& name) {
+  Xxh3 hash;
+  for (size_t pos = 0; pos < out.size(); pos += kRecordsStep) {
+    const MutableByteSpan piece = out.subspan(pos, std::min(kRecordsStep, out.size() - pos));
+    CKPT_TRY(io::pread_exact(fd, piece, pos, name));
+    hash.update(piece);
+  }
+  return to_hex(hash.digest());
 }
 
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out) {
-  return read_pieces(image, file, kRecordsStep, [&](uint64_t pos, size_t n) { return out.subspan(pos, n); }, [](ByteSpan) {});
+  CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
+  CKPT_TRY_ASSIGN(const std::string digest, read_hashed(fd.get(), out, image.name_of(file)));
+  if (digest != image.stored(file).xxh128) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  return {};
 }
 
 Result<Manifest> read_manifest(const fs::path& dir) {

@@ -44,6 +44,8 @@ Result<LoadedImage> load_description(const std::filesystem::path& dir);
 Result<void> load_records(LoadedImage& image);
 /// What a parser has found in the page map of `image`, in its name.
 Result<std::vector<PagemapRecord>> take_records(const LoadedImage& image, Result<void> parsed, PagemapParser& parser);
+/// The first bytes of a file into `out`, and their XXH3-128 in hex: taken while a piece is in the cache.
+Result<std::string> read_hashed(int fd, MutableByteSpan out, const std::string& name);
 /// All of a file, of the size that the manifest gives it; kAnswerNo if it has not the manifest's digest.
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out);
 /// Does the file's content have the manifest's digest? kAnswerNo if not.

@@ -69,25 +69,27 @@ class Reader final : public ImageReader {
   const LoadedImage& newest_;  ///< asked for while its parents are added
   std::future<std::optional<UncheckedPagemap>> ahead_;
   std::optional<SparsePages> sparse_;
-  bool all_ = false;           ///< `load_pages` has been called
+  bool all_ = false;           ///< `load_pages` has been done
   SparsePages::Part part_;     ///< what `chain_.pages` refers to until all are there
   std::vector<std::vector<UniqueFd>> pages_;  ///< of each image, each pages file; empty: nothing refers to it
   UniqueFd xstate_, pipes_;
 };
 
 Result<void> Reader::load_pages() {
-  if (std::exchange(all_, true)) return {};
-  if (!sparse_) {
-    if (chain_.images.size() == 1) CKPT_TRY(add_parents(chain_));
+  if (all_) return {};
+  if (sparse_) {
+    std::vector<std::span<const PagemapRecord>> records;
+    for (size_t i = 0; i < chain_.images.size(); ++i) {
+      CKPT_TRY_ASSIGN(chain_.images[i].records, sparse_->records_of(i));
+      records.emplace_back(chain_.images[i].records);
+    }
+    CKPT_TRY_ASSIGN(chain_.pages, resolve_pages(chain_.images, std::move(records)));
+  } else {
+    CKPT_TRY(add_parents(chain_));
     CKPT_TRY(store::load_pages(chain_));
-    return open_pages();
+    CKPT_TRY(open_pages());
   }
-  std::vector<std::span<const PagemapRecord>> records;
-  for (size_t i = 0; i < chain_.images.size(); ++i) {
-    CKPT_TRY_ASSIGN(chain_.images[i].records, sparse_->records_of(i));
-    records.emplace_back(chain_.images[i].records);
-  }
-  CKPT_TRY_ASSIGN(chain_.pages, resolve_pages(chain_.images, std::move(records)));
+  all_ = true;
   return {};
 }
 

@@ -6,7 +6,6 @@
 #include <cstring>
 #include <utility>
 
-#include "lib/base/digest.h"
 #include "lib/base/io.h"
 
 namespace ckpt::store {
@@ -40,7 +39,7 @@ ByteSpan SparsePages::Map::span(size_t first, size_t last) const {
 }
 
 std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& dir) {
-  constexpr uint64_t kMost = uint64_t{64} << 20, kStep = 256 << 10;
+  constexpr uint64_t kMost = uint64_t{64} << 20;
   const std::string name = (dir / kPagemapName).string();
   auto folder = io::open_file(dir, O_RDONLY | O_DIRECTORY);
   if (!folder) return std::nullopt;
@@ -51,13 +50,9 @@ std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& 
   UncheckedPagemap out;
   out.size = static_cast<size_t>(st->st_size);
   out.bytes = std::make_unique_for_overwrite<std::byte[]>(out.size);
-  Xxh3 hash;
-  for (size_t pos = 0; pos < out.size; pos += kStep) {
-    const MutableByteSpan piece(out.bytes.get() + pos, std::min<size_t>(kStep, out.size - pos));
-    if (!io::pread_exact(fd->get(), piece, pos, name)) return std::nullopt;
-    hash.update(piece);
-  }
-  out.xxh128 = to_hex(hash.digest());
+  auto digest = read_hashed(fd->get(), {out.bytes.get(), out.size}, name);
+  if (!digest) return std::nullopt;
+  out.xxh128 = std::move(*digest);
   return out;
 }
 

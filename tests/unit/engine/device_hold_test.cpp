@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <set>
 
 #include "lib/engine/suspend.h"
 
@@ -52,6 +53,7 @@ struct World {
   std::map<int, ProcessState> states;
   std::vector<std::string> calls;
   std::map<std::string, Code> failing;  ///< "lock 1": the call for the second process
+  std::set<std::string> failing_once;
   std::vector<int> order;
   uint64_t free = 100;
   device::GpuMap map;
@@ -79,6 +81,7 @@ class FakeControl final : public device::ProcessControl {
   Result<void> step(const char* call, int pid, ProcessState from, ProcessState to, int freed) {
     const std::string name = world_.name(call, pid);
     world_.calls.push_back(name);
+    if (world_.failing_once.erase(name) != 0) return fail(Code::kIo, "", name + " fails");
     if (auto failure = world_.failing.find(name); failure != world_.failing.end()) return fail(failure->second, "", name + " fails");
     CHECK_MESSAGE(world_.states[pid] == from, name);
     world_.states[pid] = to;
@@ -267,6 +270,21 @@ TEST_CASE("suspend and resume: there and back, in parts, without room") {
     CHECK(resumed.error().code == Code::kNoRoom);
     CHECK(resumed.error().target_state == "suspended, as it was");
     CHECK(f.world.calls == Calls{"lock 0", "checkpoint 0"});
+  }
+  SUBCASE("another resume has it locked for a moment") {
+    f.world.states[pid] = ProcessState::kLocked;
+    f.world.failing_once = {"unlock 0"};
+    f.world.calls.clear();
+    REQUIRE(resume({pid}, f.options));
+    CHECK(f.world.calls == Calls{"unlock 0", "unlock 0"});
+    CHECK(f.all(ProcessState::kRunning));
+  }
+  SUBCASE("it cannot be unlocked") {
+    f.world.states[pid] = ProcessState::kLocked;
+    f.world.failing["unlock 0"] = Code::kIo;
+    auto resumed = resume({pid}, f.options);
+    REQUIRE_FALSE(resumed);
+    CHECK(resumed.error().code == Code::kIo);
   }
   SUBCASE("merely locked") {
     f.world.states[pid] = ProcessState::kLocked;
