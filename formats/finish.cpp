@@ -66,20 +66,17 @@ void sort_and_refuse_twins(std::vector<Entry>& entries, const char* what, Damage
   }
 }
 
-Error damage_error(const tensor::Catalog& catalog, const std::vector<tensor::Finding>& findings) {
-  Error error(Code::kAnswerNo, catalog.root.string(), "damaged: " + findings[0].text());
-  constexpr size_t kShown = 8;
-  for (size_t i = 1; i < std::min(findings.size(), kShown); ++i) error.causes.push_back(findings[i].text());
-  if (findings.size() > kShown) error.causes.push_back("and " + std::to_string(findings.size() - kShown) + " more");
-  error.hint = "ckpt verify lists all that is wrong";
-  return error;
-}
-
 }  // namespace
 
 Result<tensor::Catalog> finish_catalog(tensor::Catalog catalog, DamageLog damage, const ReadOptions& options) {
   sort_and_refuse_twins(catalog.tensors, "tensors", damage);
   sort_and_refuse_twins(catalog.objects, "objects", damage);
+  std::sort(catalog.checksums.begin(), catalog.checksums.end(), [](const tensor::Checksum& a, const tensor::Checksum& b) {
+    return std::pair(a.where.file, a.where.offset) < std::pair(b.where.file, b.where.offset);
+  });
+  // Several shards may lie in one record.
+  auto same = [](const tensor::Checksum& a, const tensor::Checksum& b) { return a.where.file == b.where.file && a.where.offset == b.where.offset; };
+  catalog.checksums.erase(std::unique(catalog.checksums.begin(), catalog.checksums.end(), same), catalog.checksums.end());
   for (const tensor::Tensor& t : catalog.tensors) {
     for (const std::string& text : tensor::check_shards(t)) {
       damage.add(t.key, "", std::nullopt, text.substr(std::min(text.size(), t.key.size() + 2)));
@@ -88,7 +85,7 @@ Result<tensor::Catalog> finish_catalog(tensor::Catalog catalog, DamageLog damage
   if (damage.more_ > 0) {
     damage.findings_.push_back({"", "", std::nullopt, "and " + std::to_string(damage.more_) + " more findings", false});
   }
-  if (!damage.empty() && !options.tolerate_damage) return damage_error(catalog, damage.findings_);
+  if (!damage.empty() && !options.tolerate_damage) return tensor::damage_error(catalog, damage.findings_);
   catalog.damage = std::move(damage.findings_);
   return catalog;
 }

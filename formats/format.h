@@ -3,6 +3,7 @@
 
 #include <filesystem>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "lib/base/result.h"
@@ -18,6 +19,8 @@ struct ReadOptions {
   /// Damage of the data (a missing file, a bad zip item) goes to Catalog::damage and reading goes on. Without it the first
   /// one is the error. Metadata that cannot be read is an error either way.
   bool tolerate_damage = false;
+  /// A name of `formats()`, where a folder holds two; "auto": told by content.
+  std::string from = "auto";
 };
 
 struct Format {
@@ -31,7 +34,7 @@ struct Format {
 /// In the order in which they are asked.
 std::span<const Format> formats();
 
-/// Opens a checkpoint told apart by content. kNotFound: no such path. kUnsupported: nothing recognises it, or a known but
+/// Opens a checkpoint of the format that `options` name. kUsage: no such format. kNotFound: no such path. kUnsupported: nothing recognises it, or a known but
 /// unhandled kind (named). kAnswerNo: damaged or hostile.
 Result<tensor::Catalog> open_checkpoint(const std::filesystem::path& path, const ReadOptions& options);
 

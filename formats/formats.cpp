@@ -4,6 +4,7 @@
 
 #include "formats/format.h"
 #include "formats/gguf/reader.h"
+#include "formats/known.h"
 #include "formats/megatron/metadata_json.h"
 #include "formats/npy/reader.h"
 #include "formats/safetensors/reader.h"
@@ -41,6 +42,30 @@ const Format* find_format(const fs::path& path) {
   return nullptr;
 }
 
+/// The one torch.save file of a folder, as `--to torch` writes it and hubs hold it. Nothing: there is none, or several, or others
+/// that say that it is a part: of a save by ranks, or of one that did not finish.
+std::optional<fs::path> only_torch_file(const fs::path& path) {
+  std::optional<fs::path> out;
+  std::error_code ec;
+  if (fs::exists(path / "common.pt", ec)) return std::nullopt;
+  fs::directory_iterator it(path, ec), end;
+  for (int seen = 0; !ec && it != end && seen < 10'000; it.increment(ec), ++seen) {
+    const std::string name = it->path().filename().string();
+    const bool of_ranks = name.find("_rank_") != std::string::npos || name.find("rank_") == 0 || name.find("ckpt_") == 0;
+    const bool of_parts = name.find("-of-") != std::string::npos || name.find("consolidated.") == 0 || name.find(".index.json") != std::string::npos;
+    if (of_ranks || of_parts || it->path().extension() == ".distcp") return std::nullopt;
+    std::error_code ignored;
+    // What is stored beside a model by trainers is no model.
+    if (name == "training_args.bin" || name == "optimizer.pt" || name == "scheduler.pt" || name.rfind("rng_state", 0) == 0) continue;
+    const std::string extension = it->path().extension().string();
+    const bool torch = extension == ".pt" || extension == ".pth" || extension == ".bin" || extension == ".ckpt";
+    if (!torch || !it->is_regular_file(ignored)) continue;
+    if (out) return std::nullopt;
+    out = it->path();
+  }
+  return ec ? std::nullopt : out;
+}
+
 /// A trainer's folder around the checkpoint: Megatron's save root, NeMo 2 and NeMo packages. Nothing: none of them.
 std::optional<fs::path> inner_checkpoint(const fs::path& path) {
   if (auto latest = io::read_file(path / "latest_checkpointed_iteration.txt", 64)) {
@@ -54,14 +79,14 @@ std::optional<fs::path> inner_checkpoint(const fs::path& path) {
   for (const char* name : {"weights", "model_weights"}) {
     if (find_format(path / name) != nullptr) return path / name;
   }
-  return std::nullopt;
+  return only_torch_file(path);
 }
 
-bool any_entry(const fs::path& path, bool (*wanted)(const std::string& name)) {
+bool any_entry(const fs::path& path, bool (*wanted)(const fs::directory_entry& entry)) {
   std::error_code ec;
   fs::directory_iterator it(path, ec), end;
   for (int seen = 0; !ec && it != end && seen < 10'000; it.increment(ec), ++seen) {
-    if (wanted(it->path().filename().string())) return true;
+    if (wanted(*it)) return true;
   }
   return false;
 }
@@ -71,21 +96,25 @@ Error explain(const fs::path& path) {
   const std::string subject = path.string();
   std::error_code ec;
   if (!fs::is_directory(path, ec)) {
-    if (path.extension() == ".nemo") return Error(Code::kUnsupported, subject, "is a NeMo package: unpack it with tar first");
+    if (auto known = name_unread_format(path)) return *known;
     return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
   }
   auto megatron = read_megatron_metadata(path);
   if (!megatron) return std::move(megatron).error();
-  if (any_entry(path, [](const std::string& name) { return name.rfind("mp_rank_", 0) == 0; })) {
+  if (any_entry(path, [](const fs::directory_entry& entry) {
+        std::error_code ignored;
+        return entry.path().filename().string().starts_with("mp_rank_") && entry.is_directory(ignored);
+      })) {
     return Error(Code::kUnsupported, subject, "is a Megatron checkpoint of the old torch format (mp_rank_XX), which is not read")
         .with_hint("each mp_rank_XX/model_optim_rng.pt can be inspected by itself");
   }
-  if (any_entry(path, [](const std::string& name) { return name.size() > 7 && name.substr(name.size() - 7) == ".distcp"; })) {
+  if (any_entry(path, [](const fs::directory_entry& entry) { return entry.path().extension() == ".distcp"; })) {
     return Error(Code::kAnswerNo, subject, "holds .distcp files but no .metadata: the save did not finish, or files were lost");
   }
   if (fs::exists(path / "common.pt", ec)) {
     return Error(Code::kAnswerNo, subject, "holds common.pt but no metadata.json: the save did not finish");
   }
+  if (auto known = name_unread_format(path)) return *known;
   return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
 }
 
@@ -101,10 +130,20 @@ Result<void> check_access(const fs::path& path) {
   return {};
 }
 
+Result<tensor::Catalog> open_as(const fs::path& path, const ReadOptions& options) {
+  for (const Format& format : formats()) {
+    if (format.name != options.from) continue;
+    if (!format.recognises(path)) return fail(Code::kUnsupported, path.string(), "is no " + options.from + " checkpoint");
+    return format.read(path, options);
+  }
+  return fail(Code::kUsage, options.from, "is no format that ckpt reads");
+}
+
 }  // namespace
 
 Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions& options) {
   CKPT_TRY(check_access(path));
+  if (options.from != "auto") return open_as(path, options);
   if (const Format* format = find_format(path)) {
     // An unfinished Megatron save with the zarr backend looks like a group of foreign arrays.
     std::error_code ec;

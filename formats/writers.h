@@ -19,7 +19,7 @@ struct WriteOptions {
   uint64_t file_size = 0;                     ///< no data file is to be larger, but for one of a single tensor; 0: the format's own choice
   uint64_t max_memory = uint64_t{256} << 20;  ///< bytes, of the whole process
   bool one_file = false;                      ///< the destination is a file, not a folder: the layout has exactly one
-  std::string mcore;                          ///< the release of Megatron Core that shall read it; empty: any from 0.7
+  std::string mcore;                          ///< the release of Megatron Core that shall read it; auto or empty: those that read the source
 };
 
 struct Writer {

@@ -9,12 +9,15 @@
 #include <charconv>
 
 #include "formats/convert/compare.h"
+#include "formats/convert/siblings.h"
 #include "formats/convert/workspace.h"
 #include "formats/format.h"
+#include "formats/verify/verify.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
+#include "lib/base/worker_pool.h"
 #include "lib/tensor/write_files.h"
 
 namespace ckpt::formats {
@@ -77,27 +80,39 @@ Result<uint64_t> bytes_in(const fs::path& folder) {
 }
 
 Result<tensor::Catalog> open_source(const ConvertRequest& request) {
-  if (request.from == "auto") return open_checkpoint(request.source, {});
-  for (const Format& format : formats()) {
-    if (format.name != request.from) continue;
-    if (!format.recognises(request.source)) return fail(Code::kUnsupported, request.source.string(), "is no " + request.from + " checkpoint");
-    return format.read(request.source, {});
-  }
-  return fail(Code::kUsage, request.from, "is no format that ckpt reads");
+  ReadOptions options;
+  options.from = request.from;
+  options.tolerate_damage = true;  // what is left out may be damaged: check_soundness has the last word
+  return open_checkpoint(request.source, options);
 }
+
+/// What a conversion takes at the least: the program, and the buffers of each of its workers.
+constexpr uint64_t kProgramMemory = 16 << 20, kWorkerMemory = 4 << 20;
+
+Result<unsigned> workers_within(uint64_t max_memory, unsigned asked) {
+  if (max_memory < kProgramMemory + kWorkerMemory) {
+    return fail(Code::kUsage, "--max-memory", fmt::format("{} is too little: the least is {}", human_bytes(max_memory), human_bytes(kProgramMemory + kWorkerMemory)));
+  }
+  return static_cast<unsigned>(std::min<uint64_t>(WorkerPool::threads_for(asked), (max_memory - kProgramMemory) / kWorkerMemory));
+}
+
+constexpr size_t kShownNames = 8;  ///< in a note
 
 /// One conversion from plan to place.
 class Conversion {
  public:
   Conversion(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel)
-      : request_(request), cancel_(cancel), control_{request.workers, request.durable, request.write.max_memory, progress, cancel} {}
+      : request_(request), cancel_(cancel), control_{request.workers, request.durable, request.write.max_memory, progress, cancel, request.allow_damage} {}
 
   Result<ConvertReport> run() {
     Stopwatch watch;
+    CKPT_TRY_ASSIGN(control_.workers, workers_within(control_.max_memory, request_.workers));
     CKPT_TRY_ASSIGN(source_, open_source(request_));
     CKPT_TRY(check_places(request_.source, request_.destination));
     CKPT_TRY_ASSIGN(selected_, select(source_, request_.select));
+    CKPT_TRY(check_soundness());
     CKPT_TRY(plan());
+    CKPT_TRY(plan_siblings());
     describe();
     if (request_.dry_run) CKPT_TRY(rehearse());
     else if (request_.resume || request_.part.count > 1) CKPT_TRY(write_part());
@@ -107,7 +122,76 @@ class Conversion {
   }
 
  private:
+  /// The same questions that `ckpt verify` asks, as far as they are about what is to be written.
+  Result<void> check_soundness() {
+    VerifyOptions options;
+    options.before_conversion = options.trust_pickles = true;
+    options.hashes = request_.verify;
+    options.objects = selected_.selection.common;
+    options.wanted = [this](std::string_view key) { return is_wanted(request_.select, std::string(key)); };
+    std::optional<Manifest> manifest;
+    if (request_.verify) {
+      auto found = read_manifest(default_manifest_path(source_.root));
+      if (!found && found.error().code != Code::kNotFound) return std::move(found).error();
+      if (found) manifest = std::move(*found);
+    }
+    options.manifest = manifest ? &*manifest : nullptr;
+    CKPT_TRY_ASSIGN(const VerifyReport report, formats::verify(source_, options, request_.verify ? control_.progress : null_progress(), cancel_));
+    CKPT_TRY(check_pickles(report));
+    auto damaged = [](const tensor::Finding& finding) { return !finding.warning; };
+    if (std::none_of(report.findings.begin(), report.findings.end(), damaged)) return {};
+    if (!request_.allow_damage) {
+      return fail(tensor::damage_error(source_, report.findings).with_hint("ckpt verify lists all that is wrong; --exclude leaves a key out, --allow-damage goes on"));
+    }
+    note_damage(report.findings);
+    return {};
+  }
+
+  void note_damage(const std::vector<tensor::Finding>& findings) {
+    for (const tensor::Finding& finding : findings) {
+      if (!finding.warning) report_.notes.push_back("damaged: " + finding.text());
+    }
+  }
+
+  /// What is written is loaded by others: they would run what is in it.
+  Result<void> check_pickles(const VerifyReport& report) {
+    std::vector<tensor::Finding> dangerous;
+    size_t unknown = 0;
+    for (const auto& [name, import] : report.imports) {
+      if (import.judgement.verdict == pickle::Verdict::kSafe) continue;
+      tensor::Finding finding{import.key, import.file, import.offset, import_text(name, import.judgement)};
+      if (import.judgement.verdict == pickle::Verdict::kDangerous && !request_.trust_pickles) dangerous.push_back(std::move(finding));
+      else if (++unknown <= kShownNames) report_.notes.push_back(finding.text());
+    }
+    if (unknown > kShownNames) report_.notes.push_back(fmt::format("{} more names in pickles are not known: ckpt verify --globals lists them", unknown - kShownNames));
+    if (dangerous.empty()) return {};
+    return fail(tensor::damage_error(source_, dangerous).with_hint("--tensors-only leaves the pickles out, --trust-pickles passes them on"));
+  }
+
+  Result<void> plan_siblings() {
+    report_.siblings = find_siblings(source_);
+    if (request_.copy_siblings && kind_ == StagedDir::Kind::kFile) return fail(Code::kUsage, request_.destination.string(), "--copy-siblings wants a folder to be written");
+    if (request_.copy_siblings) report_.siblings = copy_siblings(source_, report_.siblings, *layout_);
+    if (report_.siblings.empty()) return {};
+    const auto shown = std::min(report_.siblings.size(), kShownNames);
+    report_.notes.push_back(fmt::format("not copied, though beside the checkpoint: {}{}",
+                                        fmt::join(report_.siblings.begin(), report_.siblings.begin() + static_cast<ptrdiff_t>(shown), ", "),
+                                        shown < report_.siblings.size() ? fmt::format(" and {} more", report_.siblings.size() - shown) : ""));
+    return {};
+  }
+
+  Result<void> check_grid_rules() const {
+    std::vector<std::string> unused;
+    for (const tensor::GridRule& rule : request_.write.grid.rules) {
+      auto fits = [&](const tensor::Target& target) { return glob_match(rule.glob, target.key); };
+      if (rule.glob != "**" && std::none_of(selected_.selection.tensors.begin(), selected_.selection.tensors.end(), fits)) unused.push_back("shard-grid: " + rule.glob);
+    }
+    if (unused.empty()) return {};
+    return with_causes(Error(Code::kUsage, request_.source.string(), "has no key that these fit"), std::move(unused));
+  }
+
   Result<void> plan() {
+    CKPT_TRY(check_grid_rules());
     const Writer* writer = find_writer(request_.to);
     if (writer == nullptr) return fail(Code::kUsage, request_.to, "is no format that ckpt writes");
     WriteOptions options = request_.write;
@@ -132,8 +216,10 @@ class Conversion {
     report_.objects = selected_.selection.objects.size();
     report_.shards = layout_->shards;
     report_.excluded = selected_.excluded;
+    report_.skipped = selected_.skipped;
     report_.payload_bytes = layout_->payload_bytes;
     for (const auto* notes : {&source_.warnings, &selected_.selection.notes, &layout_->notes}) {
+      if (notes == &source_.warnings && layout_->as_source) continue;
       report_.notes.insert(report_.notes.end(), notes->begin(), notes->end());
     }
   }
@@ -151,10 +237,19 @@ class Conversion {
     return cancel_.check();
   }
 
+  Result<void> write_data(const fs::path& folder, std::span<const size_t> which) {
+    CKPT_TRY_ASSIGN(const auto findings, write_data_files(*layout_, selected_.selection, folder, which, control_));
+    note_damage(findings);
+    for (const tensor::Finding& finding : findings) {
+      if (finding.warning) report_.notes.push_back(finding.text());
+    }
+    return {};
+  }
+
   Result<void> verify(const fs::path& folder) {
     if (!request_.verify) return {};
     const fs::path written = kind_ == StagedDir::Kind::kFile ? folder / layout_->last_file : folder;
-    CKPT_TRY(compare_with_source(written, selected_.selection, request_.workers, control_.progress, cancel_));
+    CKPT_TRY(compare_with_source(written, selected_.selection, control_.workers, control_.progress, cancel_));
     report_.verified = true;
     return {};
   }
@@ -163,7 +258,7 @@ class Conversion {
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
     CKPT_TRY(check_room(staged.path(), report_.total_bytes));
     CKPT_TRY(apply_umask(staged.path()));
-    CKPT_TRY(write_data_files(*layout_, selected_.selection, staged.path(), files_of_part(*layout_, {}), control_));
+    CKPT_TRY(write_data(staged.path(), files_of_part(*layout_, {})));
     CKPT_TRY(write_generated(staged.path()));
     CKPT_TRY(verify(staged.path()));
     CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(staged.path()));
@@ -189,7 +284,7 @@ class Conversion {
     }
     CKPT_TRY(check_room(workspace.files(), bytes));
     report_.kept_files = own.size() - missing.size();
-    CKPT_TRY(write_data_files(*layout_, selected_.selection, workspace.files(), missing, control_));
+    CKPT_TRY(write_data(workspace.files(), missing));
     for (const tensor::OutputFile& file : layout_->files) {
       if (file.generate || workspace.has(file)) continue;
       report_.finished = false;

@@ -29,13 +29,6 @@ bool any_matches(const std::vector<std::string>& globs, std::string_view key) {
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
 }
 
-bool is_wanted(const SelectRequest& request, const std::string& key) {
-  if (!request.include.empty() && !any_matches(request.include, key)) return false;
-  if (any_matches(request.exclude, key)) return false;
-  return !request.no_optimizer || std::none_of(std::begin(kOptimizerKeys), std::end(kOptimizerKeys),
-                                               [&](const char* glob) { return glob_match(glob, key); });
-}
-
 /// New names for keys.
 class Names {
  public:
@@ -133,6 +126,43 @@ Result<ShapeRule> parse_shape_rule(const std::string& text) {
   }
 }
 
+/// A glob that fits nothing is a mistake that nobody would notice.
+Result<void> check_globs(const tensor::Catalog& catalog, const SelectRequest& request, const std::vector<ShapeRule>& shapes) {
+  auto fits = [&](const std::string& glob) {
+    auto match = [&](const auto& entry) { return glob_match(glob, entry.key); };
+    return std::any_of(catalog.tensors.begin(), catalog.tensors.end(), match) || std::any_of(catalog.objects.begin(), catalog.objects.end(), match) ||
+           std::any_of(catalog.unsupported.begin(), catalog.unsupported.end(), match);
+  };
+  std::vector<std::string> unused;
+  auto check = [&](const char* what, const std::string& glob) {
+    if (glob != "**" && !fits(glob)) unused.push_back(std::string(what) + ": " + glob);
+  };
+  for (const std::string& glob : request.include) check("include", glob);
+  for (const std::string& glob : request.exclude) check("exclude", glob);
+  for (const auto& rule : request.dtypes) check("dtype", rule.first);
+  for (const ShapeRule& rule : shapes) check("shape", rule.glob);
+  if (unused.empty()) return {};
+  return with_causes(Error(Code::kUsage, catalog.root.string(), "has no key that these fit"), std::move(unused));
+}
+
+/// What cannot be read is left out only where somebody has said so.
+Result<void> check_unreadable(const tensor::Catalog& catalog, const SelectRequest& request, Selected& out) {
+  std::vector<std::string> lost;
+  for (const tensor::Unreadable& entry : catalog.unsupported) {
+    if ((entry.is_object && request.tensors_only) || !is_wanted(request, entry.key)) continue;
+    if (request.skip_unreadable) {
+      out.skipped.push_back(entry);
+      out.selection.notes.push_back(entry.text() + ": left out");
+    } else {
+      lost.push_back(entry.text());
+    }
+  }
+  if (lost.empty()) return {};
+  return with_causes(Error(Code::kUnsupported, catalog.root.string(), "holds what cannot be read")
+                         .with_hint("leave it out with --exclude KEY, or all of it with --skip-unreadable"),
+                     std::move(lost));
+}
+
 Result<void> apply_shape(const std::vector<ShapeRule>& rules, const SelectRequest& request, const std::string& key, Target& target,
                          std::vector<std::string>& notes) {
   for (const ShapeRule& rule : rules) {
@@ -211,6 +241,13 @@ Result<void> check_collisions(const tensor::Selection& selection) {
 
 }  // namespace
 
+bool is_wanted(const SelectRequest& request, const std::string& key) {
+  if (!request.include.empty() && !any_matches(request.include, key)) return false;
+  if (any_matches(request.exclude, key)) return false;
+  return !request.no_optimizer || std::none_of(std::begin(kOptimizerKeys), std::end(kOptimizerKeys),
+                                               [&](const char* glob) { return glob_match(glob, key); });
+}
+
 Result<std::pair<std::string, tensor::DType>> parse_dtype_rule(const std::string& text) {
   const size_t equals = text.rfind('=');
   const std::string name = equals == std::string::npos ? text : text.substr(equals + 1);
@@ -231,6 +268,8 @@ Result<Selected> select(const tensor::Catalog& catalog, const SelectRequest& req
     CKPT_TRY_ASSIGN(ShapeRule rule, parse_shape_rule(text));
     shapes.push_back(std::move(rule));
   }
+  CKPT_TRY(check_globs(catalog, request, shapes));
+  CKPT_TRY(check_unreadable(catalog, request, out));
   for (uint32_t i = 0; i < catalog.tensors.size(); ++i) {
     const tensor::Tensor& tensor = catalog.tensors[i];
     if (!is_wanted(request, tensor.key)) continue;
@@ -244,7 +283,8 @@ Result<Selected> select(const tensor::Catalog& catalog, const SelectRequest& req
     if (is_wanted(request, key)) selection.objects.push_back({i, names.rename(key)});
   }
   CKPT_TRY(names.check_used());
-  out.excluded = catalog.tensors.size() + catalog.objects.size() - selection.tensors.size() - selection.objects.size();
+  if (selection.tensors.empty() && !catalog.tensors.empty()) return fail(Code::kUsage, catalog.root.string(), "has no tensor left to be written");
+  out.excluded = catalog.tensors.size() + catalog.objects.size() + catalog.unsupported.size() - selection.tensors.size() - selection.objects.size();
   sort_by_key(selection.tensors);
   sort_by_key(selection.objects);
   CKPT_TRY(check_collisions(selection));

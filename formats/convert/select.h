@@ -21,7 +21,11 @@ struct SelectRequest {
   std::vector<std::string> shapes;                            ///< "GLOB=AxB", "_" for a length that stays
   bool unflatten = false;                                     ///< refuse optimizer tensors that are flattened still
   bool allow_shape_mismatch = false;                          ///< without it a shape that differs from the source's is refused
+  bool skip_unreadable = false;                               ///< leave out what cannot be read, with a note of each
 };
+
+/// Whether a key is to be written, by include, exclude and no_optimizer.
+bool is_wanted(const SelectRequest& request, const std::string& key);
 
 /// "GLOB=float16". kUsage: anything else.
 Result<std::pair<std::string, tensor::DType>> parse_dtype_rule(const std::string& text);
@@ -29,10 +33,12 @@ Result<std::pair<std::string, tensor::DType>> parse_dtype_rule(const std::string
 struct Selected {
   tensor::Selection selection;
   uint64_t excluded = 0;  ///< keys left out
+  std::vector<tensor::Unreadable> skipped;  ///< of those, what could not be read
 };
 
-/// `catalog` must outlive the selection. kUsage: a rule that cannot be read or fits nothing, keys that would collide (each pair
-/// is a cause), a type that would lose values, a shape without leave.
+/// `catalog` must outlive the selection. kUsage: a rule that cannot be read or fits nothing, no tensor left of those that there
+/// are, keys that would collide (each pair is a cause), a type that would lose values, a shape without leave. kUnsupported:
+/// entries that cannot be read, each named, and not left out by a rule.
 Result<Selected> select(const tensor::Catalog& catalog, const SelectRequest& request);
 
 }  // namespace ckpt::formats

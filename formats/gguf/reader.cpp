@@ -27,7 +27,7 @@ std::vector<std::string> gguf_files(const fs::path& dir) {
   std::error_code ec;
   for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
     std::string name = it->path().filename().string();
-    if (is_gguf_name(name) && fs::is_regular_file(it->symlink_status(ec))) out.push_back(std::move(name));
+    if (is_gguf_name(name) && it->is_regular_file(ec)) out.push_back(std::move(name));
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -100,7 +100,7 @@ class Reader {
 
   void add_tensor(uint32_t file, GgufTensor t) {
     if (t.type == nullptr) {
-      catalog_.unsupported.push_back(t.name + ": ggml type " + std::to_string(t.type_number) + " is not known");
+      catalog_.unsupported.push_back({t.name, "ggml type " + std::to_string(t.type_number) + " is not known"});
       return;
     }
     const tensor::SourceFile& source = catalog_.files[file];

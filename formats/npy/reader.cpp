@@ -32,6 +32,14 @@ constexpr uint64_t kSlab = 16 << 20;
 bool has_extension(std::string_view name) { return name.size() > kExtension.size() && name.ends_with(kExtension); }
 std::string stem(const std::string& name) { return name.substr(0, name.size() - kExtension.size()); }
 
+/// Bytes before the pickle of an array of Python objects, which `beginning` is the beginning of; 0: it is no such array.
+uint64_t header_of_objects(ByteSpan beginning) {
+  auto length = npy_header_bytes(beginning.first(std::min<size_t>(kNpyPrefix, beginning.size())));
+  if (!length || *length > beginning.size()) return 0;
+  const std::string_view text = as_text(beginning.first(*length));
+  return text.find("|O'") != std::string_view::npos || text.find("'O'") != std::string_view::npos ? *length : 0;
+}
+
 /// An array whose bytes are not as they have to be.
 struct Encoded {
   tensor::AxisOrder axes;
@@ -102,7 +110,7 @@ class Arrays {
     catalog_.files[index].size = static_cast<uint64_t>(st.st_size);
     const zip::ByteSource source(fd->get(), 0, catalog_.files[index].size, name);
     auto header = read_header(source, 0, source.size(), type_of(key));
-    if (!header) return note(key, name, header.error());
+    if (!header) return leave_out(key, header.error(), source, {index, 0, source.size()});
     add(key, *header, {index, header->data, source.size() - header->data});
     return {};
   }
@@ -126,11 +134,33 @@ class Arrays {
   /// What is no number is left out by name, what is damaged is noted; anything else ends the work.
   Result<void> note(const std::string& key, const std::string& file, Error error) {
     if (error.code == Code::kUnsupported) {
-      catalog_.unsupported.push_back(key + ": " + error.message);
+      catalog_.unsupported.push_back({key, error.message});
       return {};
     }
     if (error.code != Code::kAnswerNo) return error;
     damage_.add(key, file, std::nullopt, error);
+    return {};
+  }
+
+  /// An array that cannot be read. `whole`: the .npy file in `source`.
+  Result<void> leave_out(const std::string& key, const Error& error, const zip::ByteSource& source, tensor::FileRange whole) {
+    CKPT_TRY(note(key, source.subject(), error));
+    if (error.code != Code::kUnsupported) return {};
+    std::vector<std::byte> beginning(std::min(whole.length, kMaxNpyHeader));
+    CKPT_TRY(source.read(whole.offset, beginning));
+    if (const uint64_t header = header_of_objects(beginning); header > 0) {
+      catalog_.unsupported.back().pickle = {whole.file, whole.offset + header, whole.length - header};
+    }
+    return {};
+  }
+  Result<void> leave_out_deflated(const std::string& key, const Error& error, const zip::ByteSource& source, const zip::Record& record) {
+    CKPT_TRY(note(key, source.subject(), error));
+    if (error.code != Code::kUnsupported) return {};
+    CKPT_TRY_ASSIGN(const auto beginning, read_deflated(source, record));
+    if (header_of_objects(beginning) > 0) {
+      catalog_.unsupported.back().pickle = {0, record.offset, record.stored};
+      catalog_.unsupported.back().inflated = record.size;
+    }
     return {};
   }
 
@@ -147,26 +177,34 @@ class Arrays {
     CKPT_TRY(source.read(begin, bytes));
     return parse_npy_header(bytes, as);
   }
-  static Result<NpyHeader> read_deflated_header(const zip::ByteSource& source, const zip::Record& record) {
+  /// The beginning of a deflated record's content.
+  static Result<std::vector<std::byte>> read_deflated(const zip::ByteSource& source, const zip::Record& record) {
     std::vector<std::byte> stored(std::min(record.stored, kMaxNpyHeader + 1024)), bytes(std::min(record.size, kMaxNpyHeader));
     CKPT_TRY(source.read(record.offset, stored));
     CKPT_TRY_ASSIGN(size_t got, inflate_beginning(stored, bytes));
-    return parse_npy_header(ByteSpan(bytes).first(got));
+    bytes.resize(got);
+    return bytes;
+  }
+  static Result<NpyHeader> read_deflated_header(const zip::ByteSource& source, const zip::Record& record) {
+    CKPT_TRY_ASSIGN(const auto bytes, read_deflated(source, record));
+    return parse_npy_header(bytes);
   }
 
   Result<void> add_record(const zip::ByteSource& source, const zip::Record& record) {
     if (!has_extension(record.name)) {
-      catalog_.unsupported.push_back(record.name + ": is no .npy file");
+      catalog_.unsupported.push_back({record.name, "is no .npy file"});
       return {};
     }
     const std::string key = stem(record.name);
     auto header = record.deflated ? read_deflated_header(source, record) : read_header(source, record.offset, record.size);
-    if (!header) return note(key, source.subject(), header.error());
+    if (!header && record.deflated) return leave_out_deflated(key, header.error(), source, record);
+    if (!header) return leave_out(key, header.error(), source, {0, record.offset, record.size});
     if (record.size < header->data || record.size - header->data < header->data_bytes()) {
       damage_.add(key, source.subject(), record.offset, "the array is cut off");
       return {};
     }
     if (!record.deflated) {
+      if (record.size > 0) catalog_.checksums.push_back({{0, record.offset, record.size}, record.crc, record.name});
       add(key, *header, {0, record.offset + header->data, record.size - header->data});
       return {};
     }
@@ -289,7 +327,7 @@ bool holds_arrays(const fs::path& path, int depth, int& budget) {
   std::vector<fs::path> folders;
   for (fs::directory_iterator it(path, ec), end; !ec && it != end && budget-- > 0; it.increment(ec)) {
     const auto status = it->symlink_status(ec);
-    if (fs::is_regular_file(status) && has_extension(it->path().filename().string())) return true;
+    if (it->is_regular_file(ec) && has_extension(it->path().filename().string())) return true;
     if (fs::is_directory(status) && depth > 0) folders.push_back(it->path());
   }
   return std::any_of(folders.begin(), folders.end(), [&](const fs::path& folder) { return holds_arrays(folder, depth - 1, budget); });
@@ -307,8 +345,9 @@ Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
       const auto status = entry.symlink_status(ec);
       const std::string name = (folder.empty() ? "" : folder + "/") + entry.path().filename().string();
       if (fs::is_directory(status) && depth < kMaxDepth) folders.emplace_back(name, depth + 1);
-      if (fs::is_symlink(status) && has_extension(name)) catalog.warnings.push_back(name + ": a symbolic link, not followed");
-      if (fs::is_regular_file(status) && has_extension(name)) CKPT_TRY(arrays.add_file(name, stem(name)));
+      const bool link = fs::is_symlink(status), linked_folder = link && entry.is_directory(ec);
+      if (linked_folder) catalog.warnings.push_back(name + ": a link to a folder, not followed");
+      if ((link || fs::is_regular_file(status)) && !linked_folder && has_extension(name)) CKPT_TRY(arrays.add_file(name, stem(name)));
     }
   }
   return {};
@@ -321,7 +360,7 @@ bool recognises_npy(const fs::path& path) {
   int budget = 10'000;
   if (!fs::is_directory(path, ec)) return first_bytes(path, 6) == std::string_view("\x93NUMPY", 6);
   // A folder without any array, as ckpt writes it, holds the types alone.
-  return holds_arrays(path, 3, budget) || fs::is_regular_file(fs::symlink_status(path / kNpyTypes, ec));
+  return holds_arrays(path, 3, budget) || fs::is_regular_file(path / kNpyTypes, ec);
 }
 
 bool recognises_npz(const fs::path& path) {

@@ -23,8 +23,8 @@ std::string latin1(ByteSpan data) {
 
 }  // namespace
 
-Emitter::Emitter(Writer& out, const Graph& graph, Persistent persistent)
-    : out_(out), graph_(graph), persistent_(std::move(persistent)), uses_(graph.node_count(), 0) {
+Emitter::Emitter(Writer& out, const Graph& graph, Persistent persistent, Changes* changes)
+    : out_(out), graph_(graph), persistent_(std::move(persistent)), changes_(changes), uses_(graph.node_count(), 0) {
   auto use = [&](NodeId id) {
     if (id != kNoNode && uses_[id] < 2) ++uses_[id];
   };
@@ -47,6 +47,11 @@ Result<void> Emitter::emit(NodeId id) {
     return {};
   }
   if (depth_ == 0 && uses_[id] < 2) ++uses_[id];  // the caller's own, so that a list that only holds itself is known again
+  if (changes_ != nullptr) {
+    CKPT_TRY_ASSIGN(const bool done, changes_->replace(id));
+    if (done) remember(id);
+    if (done) return {};
+  }
   if (depth_ >= kMaxDepth) return fail(Code::kUnsupported, "", "is nested more than " + std::to_string(kMaxDepth) + " deep");
   if (!open_.insert(id).second) return fail(Code::kUnsupported, "", "holds itself");
   ++depth_;
@@ -110,6 +115,22 @@ Result<void> Emitter::items(std::span<const NodeId> nodes) {
   return {};
 }
 
+Result<void> Emitter::pairs(NodeId id) {
+  const auto nodes = graph_.items(id);
+  bool any = false;
+  for (size_t i = 0; i + 1 < nodes.size(); i += 2) {
+    if (changes_ != nullptr && changes_->leaves_out(id, i / 2)) continue;
+    if (!any) out_.mark();
+    any = true;
+    const std::string* key = changes_ != nullptr ? changes_->new_key(id, i / 2) : nullptr;
+    if (key != nullptr) out_.text(*key);
+    else CKPT_TRY(emit(nodes[i]));
+    CKPT_TRY(emit(nodes[i + 1]));
+  }
+  if (any) out_.set_items();
+  return {};
+}
+
 /// Lists and dicts are remembered before what is in them, so that they may hold themselves.
 Result<void> Emitter::container(NodeId id) {
   const auto nodes = graph_.items(id);
@@ -140,11 +161,11 @@ Result<void> Emitter::container(NodeId id) {
   else out_.empty_dict();
   remember(id);
   open_.erase(id);  // from here on it is in the memo, where it is used again
+  if (kind == Kind::kDict) return pairs(id);
   if (nodes.empty()) return {};
   out_.mark();
   CKPT_TRY(items(nodes));
-  if (kind == Kind::kList) out_.appends();
-  else out_.set_items();
+  out_.appends();
   return {};
 }
 
@@ -166,11 +187,12 @@ Result<void> Emitter::object(NodeId id) {
   remember(id);
   open_.erase(id);
   const auto nodes = graph_.items(id);
-  if (!nodes.empty()) {
+  if (graph_.items_are_pairs(id)) {
+    CKPT_TRY(pairs(id));
+  } else if (!nodes.empty()) {
     out_.mark();
     CKPT_TRY(items(nodes));
-    if (graph_.items_are_pairs(id)) out_.set_items();
-    else out_.appends();
+    out_.appends();
   }
   if (graph_.state(id) != kNoNode) {
     CKPT_TRY(emit(graph_.state(id)));

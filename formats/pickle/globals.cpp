@@ -67,6 +67,7 @@ constexpr Row kRows[] = {
     {"torch._utils", "_rebuild_sparse_tensor", Meaning::kRebuildSparse},
     {"torch._utils", "_rebuild_nested_tensor", Meaning::kRebuildNested},
     {"torch._utils", "_rebuild_wrapper_subclass", Meaning::kRebuildWrapper},
+    {"torch.nested._internal.nested_tensor", "_rebuild_njt", Meaning::kRebuildWrapper},
     {"torch._utils", "_rebuild_device_tensor_from_cpu_tensor", Meaning::kRebuildFromCpu},
     {"torch._tensor", "_rebuild_from_type", Meaning::kRebuildFromType},
     {"torch._tensor", "_rebuild_from_type_v2", Meaning::kRebuildFromType},

@@ -68,7 +68,27 @@ constexpr auto kAlsoSafe = std::to_array<std::pair<std::string_view, std::string
     {"numpy", "float16"}, {"numpy", "int64"}, {"numpy", "int32"}, {"numpy", "bool_"}, {"builtins", "int"}, {"builtins", "float"},
     {"builtins", "bool"}, {"builtins", "str"}, {"torch", "contiguous_format"}, {"torch", "channels_last"}, {"torch", "preserve_format"},
     {"torch", "strided"}, {"signal", "Signals"}, {"builtins", "object"}, {"copyreg", "_reconstructor"},
+    // What torch itself lists as safe (torch.serialization.get_safe_globals of 2.13), and what its FSDP puts into a state dict.
+    {"torch.nested._internal.nested_tensor", "NestedTensor"},
+    {"torch._dynamo.decorators", "_DimRange"}, {"torch.distributed.tensor", "DTensor"}, {"torch.distributed._tensor.api", "DTensor"},
+    {"torch.distributed.tensor._dtensor_spec", "DTensorSpec"}, {"torch.distributed.tensor._dtensor_spec", "TensorMeta"},
+    {"torch.distributed.tensor._dtensor_spec", "ShardOrderEntry"}, {"torch.distributed._tensor.placement_types", "DTensorSpec"},
+    {"torch.distributed._tensor.placement_types", "TensorMeta"}, {"torch.distributed._tensor.placement_types", "Shard"},
+    {"torch.distributed._tensor.placement_types", "Replicate"}, {"torch.distributed.tensor.placement_types", "Shard"},
+    {"torch.distributed.tensor.placement_types", "_StridedShard"}, {"torch.distributed.tensor.placement_types", "Replicate"},
+    {"torch.distributed.tensor.placement_types", "Partial"}, {"torch.distributed.device_mesh", "DeviceMesh"},
+    {"torch.distributed._mesh_layout", "_MeshLayout"}, {"torch.distributed._mesh_layout", "_FlatLayout"},
+    {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor"}, {"torch.distributed._shard.sharded_tensor.shard", "Shard"},
+    {"torch.distributed._shard.sharded_tensor.metadata", "ShardedTensorMetadata"}, {"torch.distributed._shard.metadata", "ShardMetadata"},
+    {"torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec"}, {"torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec"},
+    {"torch.distributed.remote_device", "_remote_device"},
 });
+
+/// The tensor classes of legacy files: `torch.FloatTensor`, `torch.cuda.sparse.HalfTensor`.
+bool is_tensor_class(std::string_view module, std::string_view name) {
+  const bool torch = module == "torch" || module == "torch.cuda" || module == "torch.sparse" || module == "torch.cuda.sparse";
+  return torch && name.size() > 6 && name.substr(name.size() - 6) == "Tensor";
+}
 
 bool at_or_below(std::string_view module, std::string_view parent) {
   return module.substr(0, parent.size()) == parent && (module.size() == parent.size() || module[parent.size()] == '.');
@@ -83,7 +103,7 @@ const Row* find_row(std::string_view module, std::string_view name) {
 
 bool is_safe(std::string_view module, std::string_view name) {
   if (name.find('.') != std::string_view::npos) return false;
-  if (meaning_of(module, name) != Meaning::kUnknown) return true;
+  if (meaning_of(module, name) != Meaning::kUnknown || is_tensor_class(module, name)) return true;
   for (const auto& row : kAlsoSafe) {
     if (module == row.first && name == row.second) return true;
   }

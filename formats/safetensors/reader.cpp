@@ -29,13 +29,18 @@ bool ends_with(const std::string& text, std::string_view tail) {
   return text.size() >= tail.size() && text.compare(text.size() - tail.size(), tail.size(), tail) == 0;
 }
 
-/// Regular files of a folder whose names end so, sorted.
-std::vector<std::string> files_with(const fs::path& dir, std::string_view tail) {
+bool is_tensor_file(const std::string& name) { return ends_with(name, ".safetensors"); }
+
+/// `model.safetensors.index.json`, and that of a variant: `model.safetensors.index.fp16.json`.
+bool is_index(const std::string& name) { return ends_with(name, ".json") && name.find(".safetensors.index.") != std::string::npos; }
+
+/// Regular files of a folder with such names, sorted.
+std::vector<std::string> files_with(const fs::path& dir, bool (*wanted)(const std::string& name)) {
   std::vector<std::string> out;
   std::error_code ec;
   for (fs::directory_iterator it(dir, ec), end; !ec && it != end && out.size() < kMaxFiles; it.increment(ec)) {
     std::string name = it->path().filename().string();
-    if (ends_with(name, tail) && fs::is_regular_file(it->symlink_status(ec))) out.push_back(name);
+    if (wanted(name) && it->is_regular_file(ec)) out.push_back(name);
   }
   std::sort(out.begin(), out.end());
   return out;
@@ -58,7 +63,8 @@ Result<SafetensorsHeader> read_header(int fd, uint64_t size, const std::string& 
 
 class Reader {
  public:
-  explicit Reader(tensor::Catalog& catalog) : catalog_(catalog) {}
+  /// `indexed`: an index says which file a tensor lies in.
+  Reader(tensor::Catalog& catalog, bool indexed) : catalog_(catalog), indexed_(indexed) {}
 
   /// The tensors of one file join those of the others.
   Result<void> add_file(const std::string& name) {
@@ -110,7 +116,7 @@ class Reader {
 
   Result<void> add_entry(SafetensorsEntry& entry, uint64_t buffer, uint32_t file, const Offsets& offsets) {
     if (!entry.known) {
-      catalog_.unsupported.push_back(entry.name + ": dtype " + entry.dtype + " has less than a byte an element");
+      catalog_.unsupported.push_back({entry.name, "dtype " + entry.dtype + " has less than a byte an element"});
       sub_byte_.push_back(entry.name);
       return {};
     }
@@ -131,6 +137,7 @@ class Reader {
       catalog_.tensors.back().shape = entry.shape;
     }
     tensor::Tensor& t = catalog_.tensors[it->second];
+    if (!added && !indexed_ && place == offsets.end()) return two_models(entry.name, t, file);
     if (t.shape.size() != entry.shape.size() || t.dtype != *entry.known) {
       return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has another rank or dtype in another file");
     }
@@ -143,7 +150,15 @@ class Reader {
     return {};
   }
 
+  /// `model.safetensors` beside `model.fp16.safetensors`: a folder of variants, and nothing says which is meant.
+  Error two_models(const std::string& key, const tensor::Tensor& first, uint32_t second) const {
+    const std::string& one = catalog_.files[first.shards[0].where.file].path;
+    return Error(Code::kUnsupported, catalog_.root.string(), "holds more than one model: both " + one + " and " + catalog_.files[second].path + " have " + key)
+        .with_hint("give the file, or the index (.safetensors.index.json), of the one that is wanted");
+  }
+
   tensor::Catalog& catalog_;
+  const bool indexed_;
   std::unordered_map<std::string, size_t> by_name_;
   std::vector<std::string> sub_byte_;
   json metadata_ = json::object();
@@ -167,15 +182,14 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   return out;
 }
 
-Result<void> read_folder(const fs::path& path, Reader& reader, tensor::Catalog& catalog, DamageLog& damage) {
-  std::vector<std::string> indexes = files_with(path, ".safetensors.index.json");
-  if (indexes.size() > 1) return fail(Code::kUnsupported, path.string(), "holds several safetensors indexes: give one file, or a folder with one");
+/// `index`: its name in the folder; empty: the folder has none, and all of its files are one checkpoint.
+Result<void> read_folder(const fs::path& path, const std::string& index, Reader& reader, tensor::Catalog& catalog, DamageLog& damage) {
   std::map<std::string, std::string> weights;
   std::vector<std::string> files;
-  if (indexes.empty()) {
-    files = files_with(path, ".safetensors");
+  if (index.empty()) {
+    files = files_with(path, is_tensor_file);
   } else {
-    CKPT_TRY_ASSIGN(weights, read_index(path / indexes[0]));
+    CKPT_TRY_ASSIGN(weights, read_index(path / index));
     for (const auto& weight : weights) files.push_back(weight.second);
     std::sort(files.begin(), files.end());
     files.erase(std::unique(files.begin(), files.end()), files.end());
@@ -202,9 +216,9 @@ Result<void> read_folder(const fs::path& path, Reader& reader, tensor::Catalog& 
 
 bool recognises_safetensors(const fs::path& path) {
   std::error_code ec;
-  if (fs::is_directory(path, ec)) return !files_with(path, ".safetensors").empty() || !files_with(path, ".safetensors.index.json").empty();
+  if (fs::is_directory(path, ec)) return !files_with(path, is_tensor_file).empty() || !files_with(path, is_index).empty();
   if (!fs::is_regular_file(path, ec)) return false;
-  if (ends_with(path.string(), ".safetensors")) return true;
+  if (is_tensor_file(path.string()) || is_index(path.filename().string())) return true;
   // Eight bytes of a length that is not absurd, then the header's first brace.
   auto fd = io::open_file(path, O_RDONLY | O_NONBLOCK);
   std::array<std::byte, kPrefix + 1> first{};
@@ -217,11 +231,19 @@ bool recognises_safetensors(const fs::path& path) {
 Result<tensor::Catalog> read_safetensors(const fs::path& path, const ReadOptions& options) {
   tensor::Catalog catalog;
   catalog.format = "safetensors";
-  catalog.root = path;
-  DamageLog damage;
-  Reader reader(catalog);
   std::error_code ec;
-  if (fs::is_directory(path, ec)) CKPT_TRY(read_folder(path, reader, catalog, damage));
+  const bool folder = fs::is_directory(path, ec), by_index = !folder && is_index(path.filename().string());
+  catalog.root = !by_index ? path : path.has_parent_path() ? path.parent_path() : fs::path(".");
+  std::vector<std::string> indexes;
+  if (folder) indexes = files_with(path, is_index);
+  if (by_index) indexes = {path.filename().string()};
+  if (indexes.size() > 1) {
+    return Error(Code::kUnsupported, path.string(), "holds several safetensors indexes: " + indexes[0] + ", " + indexes[1])
+        .with_hint("give the index of the one that is wanted, or one file");
+  }
+  DamageLog damage;
+  Reader reader(catalog, !indexes.empty());
+  if (folder || by_index) CKPT_TRY(read_folder(catalog.root, indexes.empty() ? "" : indexes[0], reader, catalog, damage));
   else CKPT_TRY(reader.add_file(path.filename().string()));
   catalog.metadata_json = json({{"__metadata__", reader.metadata()}}).dump(-1, ' ', true);
   return finish_catalog(std::move(catalog), std::move(damage), options);

@@ -10,6 +10,7 @@
 
 #include "formats/torch_dist/safetensors_items.h"
 #include "formats/torch_save/archive.h"
+#include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
 #include "lib/tensor/read.h"
@@ -78,6 +79,8 @@ class ItemDecoder : public tensor::Decoder {
     }
     CKPT_TRY_ASSIGN(TensorItem item, read_tensor_item(zip::ByteSource(encoded, "")));
     CKPT_TRY(compare(item, t, shard));
+    const ByteSpan storage = encoded.subspan(item.storage.where.offset, item.storage.where.length);
+    if (item.storage.crc != 0 && crc32(0, storage) != item.storage.crc) return fail(Code::kAnswerNo, "", item.storage.differs());
     if (item.layout) return lay_out(*item.layout, t.dtype, shard.shape, encoded.subspan(item.offset, item.length), out);
     std::memcpy(out.data(), encoded.data() + item.offset, out.size());
     return {};
@@ -87,8 +90,14 @@ class ItemDecoder : public tensor::Decoder {
 /// One worker's share of the tensors.
 class Locator {
  public:
-  Locator(tensor::FileCache& files, SafetensorsItems& safetensors, const tensor::Catalog& catalog, DamageLog& damage, std::mutex& mutex)
+  Locator(tensor::FileCache& files, SafetensorsItems& safetensors, tensor::Catalog& catalog, DamageLog& damage, std::mutex& mutex)
       : files_(files), safetensors_(safetensors), catalog_(catalog), damage_(damage), mutex_(mutex) {}
+  ~Locator() {
+    std::lock_guard lock(mutex_);
+    std::move(checksums_.begin(), checksums_.end(), std::back_inserter(catalog_.checksums));
+  }
+  Locator(const Locator&) = delete;
+  Locator& operator=(const Locator&) = delete;
 
   Result<void> locate(tensor::Tensor& t) {
     for (tensor::Shard& shard : t.shards) {
@@ -110,8 +119,10 @@ class Locator {
         note(t.key, shard.item, same.error());
         continue;
       }
+      for (const tensor::Checksum& sum : item->wrong) note(t.key, shard.item, Error(Code::kAnswerNo, "", sum.differs()));
       if (!item->layout) {
         shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
+        keep(std::move(item->storage), shard.item);
       } else {
         shard.encoding = tensor::Encoding::kEncoded;
         shard.where = shard.item;
@@ -141,6 +152,12 @@ class Locator {
     shard.item = {};  // no record of its own around it
   }
 
+  void keep(tensor::Checksum sum, const tensor::FileRange& item) {
+    sum.where.file = item.file;
+    sum.where.offset += item.offset;
+    if (sum.where.length > 0) checksums_.push_back(std::move(sum));
+  }
+
   /// Small items are read at once: a zip takes five reads otherwise.
   Result<TensorItem> read(const tensor::FileRange& range) {
     constexpr uint64_t kSmall = 32 << 10;
@@ -158,9 +175,10 @@ class Locator {
 
   tensor::FileCache& files_;
   SafetensorsItems& safetensors_;
-  const tensor::Catalog& catalog_;
+  tensor::Catalog& catalog_;
   DamageLog& damage_;
   std::mutex& mutex_;
+  std::vector<tensor::Checksum> checksums_;
   std::vector<std::byte> buffer_;
 };
 
@@ -173,7 +191,7 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
   for (size_t i = 0; i < metadata.paths.size(); ++i) {
     struct stat st{};
     const std::string& path = metadata.paths[i];
-    if (::lstat((catalog.root / path).c_str(), &st) != 0) damage.add("", path, std::nullopt, "is missing");
+    if (::stat((catalog.root / path).c_str(), &st) != 0) damage.add("", path, std::nullopt, "is missing");
     else if (!S_ISREG(st.st_mode)) damage.add("", path, std::nullopt, "is not a regular file");
     else catalog.files[i].size = static_cast<uint64_t>(st.st_size);
     there[i] = S_ISREG(st.st_mode);
@@ -205,7 +223,7 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
   }
 }
 
-Result<void> locate_items(DcpMetadata& metadata, const tensor::Catalog& catalog, DamageLog& damage) {
+Result<void> locate_items(DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage) {
   tensor::FileCache files(catalog);
   SafetensorsItems safetensors(catalog, files);
   std::mutex mutex;

@@ -11,8 +11,8 @@ namespace ckpt::formats {
 /// of a file overlap.
 void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage);
 
-/// Opens the items and sets Shard::where; decodes what is encoded of the objects. Several threads.
-Result<void> locate_items(DcpMetadata& metadata, const tensor::Catalog& catalog, DamageLog& damage);
+/// Opens the items and sets Shard::where and the catalog's checksums; decodes what is encoded of the objects. Several threads.
+Result<void> locate_items(DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage);
 
 /// For items that torch's zstd extension wrote, and tensors that were saved with strides: `where` is the whole item.
 std::shared_ptr<const tensor::Decoder> item_decoder();

@@ -193,7 +193,8 @@ class Reader {
     key_paths_.reserve(pairs.size() / 2);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
       auto key = graph_.as_str(pairs[i]);
-      if (key && graph_.tuple(pairs[i + 1]).size() > 1) key_paths_[*key] = pairs[i + 1];
+      const auto steps = graph_.tuple(pairs[i + 1]);
+      if (key && (steps.size() > 1 || (steps.size() == 1 && graph_.as_str(steps[0]) != key))) key_paths_[*key] = pairs[i + 1];
     }
   }
 
@@ -230,7 +231,7 @@ class Reader {
     }
     const Entry& entry = entries_[found];
     if (entry.foreign_transform) {
-      out_.unsupported.push_back(std::string(key) + ": an object that passed through an unknown transform");
+      out_.unsupported.push_back({std::string(key), "an object that passed through an unknown transform", true});
       return {};
     }
     if (entry.zstd) out_.encoded_objects.emplace_back(key);
@@ -259,7 +260,7 @@ class Reader {
     }
     auto dtype = pickle::read_torch_dtype(graph_, dtype_node(graph_.get(value, "properties")));
     if (!dtype && dtype.error().code == Code::kUnsupported) {
-      out_.unsupported.push_back(std::string(key) + ": " + dtype.error().message);
+      out_.unsupported.push_back({std::string(key), dtype.error().message});
       return {};
     }
     if (!dtype) return malformed(std::string(key) + " has no dtype");
@@ -267,7 +268,7 @@ class Reader {
     out.tensor.key = std::string(key);
     out.tensor.dtype = dtype->dtype;
     if (dtype->packed) {
-      out_.unsupported.push_back(std::string(key) + ": packed torch." + std::string(dtype->name));
+      out_.unsupported.push_back({std::string(key), "packed torch." + std::string(dtype->name)});
       return {};
     }
     if (dtype->carried) {
@@ -285,7 +286,7 @@ class Reader {
       bool known = true;
       CKPT_TRY(read_chunk(chunk, out.tensor, known));
       if (!known) {
-        out_.unsupported.push_back(std::string(key) + ": an item that passed through an unknown transform");
+        out_.unsupported.push_back({std::string(key), "an item that passed through an unknown transform"});
         return {};
       }
     }

@@ -18,7 +18,7 @@ struct DcpMetadata {
   std::vector<tensor::FileRange> empty_items;  ///< of chunks without elements
   std::vector<std::string> encoded_objects;  ///< keys of objects whose items are zstd streams
   std::vector<std::string> paths;            ///< FileRange::file is an index into them; all checked to lie below the folder
-  std::vector<std::string> unsupported;      ///< tensors left out, and why
+  std::vector<tensor::Unreadable> unsupported;
   std::vector<std::string> warnings;
   std::vector<tensor::Finding> damage;       ///< missing entries
   bool has_mcore_data = false;

@@ -114,8 +114,9 @@ Result<void> MetadataWriter::begin_places(const std::vector<std::pair<std::strin
     out_.text(key);
     out_.mark();
     for (const tensor::PathStep& step : *path) {
-      if (step.kind == tensor::PathStep::Kind::kName) out_.text(step.name);
-      else out_.signed_integer(step.number);
+      // A number makes a list of what it leads through; a dict's keys torch writes as text, numbers too.
+      if (step.kind == tensor::PathStep::Kind::kIndex) out_.signed_integer(step.number);
+      else out_.text(step.text());
     }
     if (path->empty()) out_.text(key);
     out_.tuple();

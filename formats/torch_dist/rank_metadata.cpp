@@ -52,7 +52,7 @@ Result<void> RankMetadata::add(DcpMetadata next) {
     }
   }
   for (std::string& key : next.encoded_objects) all_.encoded_objects.push_back(std::move(key));
-  for (std::string& text : next.unsupported) all_.unsupported.push_back(std::move(text));
+  std::move(next.unsupported.begin(), next.unsupported.end(), std::back_inserter(all_.unsupported));
   for (std::string& text : next.warnings) all_.warnings.push_back(std::move(text));
   for (tensor::Finding& finding : next.damage) all_.damage.push_back(std::move(finding));
   all_.has_mcore_data = all_.has_mcore_data || next.has_mcore_data;
@@ -68,10 +68,14 @@ DcpMetadata RankMetadata::take() {
     all_.warnings.push_back(std::to_string(object_copies_) + " objects were saved by several ranks (" + example_ +
                             " and so on): that of the lowest rank counts");
   }
-  for (auto* list : {&all_.unsupported, &all_.warnings, &all_.encoded_objects}) {
+  for (auto* list : {&all_.warnings, &all_.encoded_objects}) {
     std::sort(list->begin(), list->end());
     list->erase(std::unique(list->begin(), list->end()), list->end());
   }
+  auto place = [](const tensor::Unreadable& entry) { return std::tie(entry.key, entry.why); };
+  auto& left_out = all_.unsupported;
+  std::sort(left_out.begin(), left_out.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+  left_out.erase(std::unique(left_out.begin(), left_out.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }), left_out.end());
   return std::move(all_);
 }
 

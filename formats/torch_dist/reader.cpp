@@ -98,7 +98,11 @@ void restore_shapes(DcpMetadata& metadata, bool megatron, tensor::Catalog& catal
   }
   for (size_t i = 0; i < originals.size(); ++i) {
     tensor::Tensor& t = metadata.tensors[i].tensor;
-    if (originals[i] && t.shape != *originals[i] && !undo_reformulation(t, *originals[i])) {
+    if (!originals[i] || t.shape == *originals[i]) continue;
+    tensor::Shape rows(t.shape.begin(), t.shape.end() - (t.shape.empty() ? 0 : 1));
+    if (undo_reformulation(t, *originals[i])) {
+      t.rows = std::move(rows);
+    } else {
       catalog.warnings.push_back(t.key + ": its recorded original shape does not fit what is stored; it is left as it is stored");
     }
   }
@@ -109,7 +113,7 @@ void find_common(tensor::Catalog& catalog, DamageLog& damage) {
   struct stat st{};
   const fs::path path = catalog.root / "common.pt";
   auto object = std::find_if(catalog.objects.begin(), catalog.objects.end(), [](const tensor::Object& o) { return o.key == kCommonObject; });
-  if (::lstat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
+  if (::stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
     catalog.common = tensor::FileRange{static_cast<uint32_t>(catalog.files.size()), 0, static_cast<uint64_t>(st.st_size)};
     catalog.files.push_back({"common.pt", static_cast<uint64_t>(st.st_size)});
   } else if (object != catalog.objects.end() && object->inline_bytes.empty()) {

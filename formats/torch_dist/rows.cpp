@@ -49,38 +49,100 @@ std::optional<Shape> regular_counts(const Selection& selection, const Target& ta
   return counts;
 }
 
-}  // namespace
-
-Result<std::vector<RowCounts>> plan_rows(const Selection& selection, const std::vector<Grid>& grids, const std::string& release,
-                                         std::vector<std::string>& notes) {
-  std::vector<RowCounts> out(selection.tensors.size());
-  if (release.empty()) return out;
-  CKPT_TRY_ASSIGN(const unsigned minor, parse_release(release));
-  std::unordered_map<std::string_view, size_t> by_key;
-  for (size_t i = 0; i < selection.tensors.size(); ++i) by_key.emplace(selection.tensors[i].key, i);
-  std::vector<std::string> irregular;
-  size_t states = 0;
-  for (size_t i = 0; i < out.size(); ++i) {
-    const Target& target = selection.tensors[i];
-    const auto model_key = formats::model_key_of(target.key);
-    const auto model = model_key ? by_key.find(*model_key) : by_key.end();
-    if (model == by_key.end() || selection.tensors[model->second].shape != target.shape || target.shape.empty()) continue;
-    ++states;
-    if (minor < kFirstWithRows || minor > kLastWithRows || (target.shape.size() == 1 && minor < kFirstWithRowsOfVectors)) continue;
-    const auto counts = regular_counts(selection, selection.tensors[model->second], grids[model->second]);
-    if (counts) out[i] = *counts;
-    else irregular.push_back(fmt::format("{}: {} is not cut into equal shards", target.key, *model_key));
+/// The optimizer tensors of a selection: those of the shape of a model tensor that is selected too.
+class Rows {
+ public:
+  Rows(const Selection& selection, const std::vector<Grid>& grids) : selection_(selection), grids_(grids), out_(selection.tensors.size()) {
+    std::unordered_map<std::string_view, size_t> by_key;
+    for (size_t i = 0; i < selection.tensors.size(); ++i) by_key.emplace(selection.tensors[i].key, i);
+    for (size_t i = 0; i < out_.size(); ++i) {
+      const Target& target = selection.tensors[i];
+      const auto key = formats::model_key_of(target.key);
+      const auto model = key ? by_key.find(*key) : by_key.end();
+      const bool fits = model != by_key.end() && selection.tensors[model->second].shape == target.shape && !target.shape.empty();
+      models_.push_back(fits ? std::optional(model->second) : std::nullopt);
+      states_ += fits ? 1 : 0;
+    }
   }
-  if (!irregular.empty()) {
+
+  size_t states() const { return states_; }
+  size_t rows() const { return rows_; }
+  size_t made() const { return made_; }
+  bool had_rows(size_t slot) const { return !selection_.tensor(selection_.tensors[slot]).rows.empty(); }
+
+  /// Rows as the source has them.
+  void keep(size_t slot) {
+    const Target& target = selection_.tensors[slot];
+    const tensor::Tensor& source = selection_.tensor(target);
+    if (source.rows.empty() || source.shape != target.shape) return;
+    out_[slot] = source.rows;
+    ++rows_;
+  }
+  /// A row for each shard that the model tensor is written in.
+  void make(size_t slot) {
+    if (!models_[slot]) return;
+    const Target& model = selection_.tensors[*models_[slot]];
+    if (auto counts = regular_counts(selection_, model, grids_[*models_[slot]])) {
+      out_[slot] = std::move(*counts);
+      ++rows_;
+      made_ += had_rows(slot) ? 0 : 1;
+    } else {
+      irregular_.push_back(fmt::format("{}: {} is not cut into equal shards", selection_.tensors[slot].key, model.key));
+    }
+  }
+  Result<std::vector<RowCounts>> take(const std::string& release) {
+    if (irregular_.empty()) return std::move(out_);
     return formats::with_causes(Error(Code::kUsage, "Megatron Core " + release, "wants optimizer tensors as rows, one for each shard of the model tensor")
                                     .with_hint("cut those with --shard-grid"),
-                                std::move(irregular));
+                                std::move(irregular_));
   }
-  if (states > 0 && minor < kFirstWithRows) {
+
+ private:
+  const Selection& selection_;
+  const std::vector<Grid>& grids_;
+  std::vector<RowCounts> out_;
+  std::vector<std::optional<size_t>> models_;
+  std::vector<std::string> irregular_;
+  size_t states_ = 0, rows_ = 0, made_ = 0;
+};
+
+Result<std::vector<RowCounts>> rows_as_source(const Selection& selection, Rows rows, bool recut, std::vector<std::string>& notes) {
+  for (size_t i = 0; i < selection.tensors.size(); ++i) {
+    if (recut && rows.had_rows(i)) rows.make(i);
+    else rows.keep(i);
+  }
+  if (rows.rows() > 0) {
+    notes.push_back(fmt::format("{} optimizer tensors stay rows, as Megatron Core 0.8 to 0.15 reads them; 0.16 and later: --mcore 0.16", rows.rows()));
+  } else if (rows.states() > 0 && selection.source->format != "torch_dist") {
+    notes.push_back("optimizer tensors are stored in their own shapes, as Megatron Core 0.7, and 0.16 and later, reads them; 0.8 to 0.15 with a "
+                    "distributed optimizer: --mcore VERSION");
+  }
+  return rows.take("0.8 to 0.15");
+}
+
+}  // namespace
+
+Result<std::vector<RowCounts>> plan_rows(const Selection& selection, const std::vector<Grid>& grids, const formats::WriteOptions& options,
+                                         std::vector<std::string>& notes) {
+  const std::string& release = options.mcore;
+  Rows rows(selection, grids);
+  if (release.empty() || release == "auto") {
+    return rows_as_source(selection, std::move(rows), options.grid.shard_size > 0 || !options.grid.rules.empty(), notes);
+  }
+  CKPT_TRY_ASSIGN(const unsigned minor, parse_release(release));
+  for (size_t i = 0; i < selection.tensors.size(); ++i) {
+    const size_t axes = selection.tensors[i].shape.size();
+    if (minor >= kFirstWithRows && minor <= kLastWithRows && (axes != 1 || minor >= kFirstWithRowsOfVectors)) rows.make(i);
+  }
+  if (rows.states() > 0 && minor < kFirstWithRows) {
     notes.push_back(fmt::format("Megatron Core {}'s distributed optimizer takes tensors of more than one axis from zarr alone: model tensors load, optimizer state "
                                 "loads without that optimizer", release));
   }
-  return out;
+  if (rows.made() > 0 && selection.source->format == "torch_dist") {
+    notes.push_back(fmt::format("{} optimizer tensors that the source has in their own shapes became rows: a job without a distributed optimizer, which "
+                                "wrote them so, loads them only without --mcore", rows.made()));
+  }
+  return rows.take(release);
 }
 
 Shape row_shape(const Target& target, const RowCounts& counts) {

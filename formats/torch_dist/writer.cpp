@@ -10,6 +10,7 @@
 #include "formats/torch_dist/object_record.h"
 #include "formats/torch_dist/record.h"
 #include "formats/torch_dist/rows.h"
+#include "formats/torch_save/rewrite.h"
 #include "lib/base/checked.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
@@ -35,10 +36,10 @@ constexpr unsigned kMaxFiles = 64;
 constexpr const char* kMetadataJson =
     R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1})";
 
-/// One .distcp item: a piece of a tensor, or an object.
+/// One .distcp item: a piece of a tensor, an object, or a value of a state dict that becomes an object.
 struct Item {
-  bool is_object = false;
-  uint32_t subject = 0;             ///< index into Selection::tensors or ::objects
+  enum class Kind : uint8_t { kTensor, kObject, kValue } kind = Kind::kTensor;
+  uint32_t subject = 0;             ///< index into Selection::tensors or ::objects, or into the values
   uint64_t piece = 0;               ///< of the tensor's grid
   uint64_t offset = 0, length = 0;  ///< in its file
 };
@@ -49,7 +50,7 @@ bool is_sharded_object_name(std::string_view key) {
   return slash != std::string_view::npos && slash > 0 && formats::parse_object_place(key.substr(slash + 1)).has_value();
 }
 
-Result<void> check_names(const Selection& selection, bool megatron) {
+Result<void> check_names(const Selection& selection, const std::vector<formats::StoredValue>& values, bool megatron) {
   std::vector<std::string> bad;
   std::unordered_set<std::string_view> seen;
   auto check = [&](const std::string& key, bool object) {
@@ -62,6 +63,7 @@ Result<void> check_names(const Selection& selection, bool megatron) {
   };
   for (const Target& target : selection.tensors) check(target.key, false);
   for (const ObjectTarget& object : selection.objects) check(object.key, true);
+  for (const formats::StoredValue& value : values) check(value.key, true);
   if (bad.empty()) return {};
   return formats::with_causes(Error(Code::kUsage, selection.source->root.string(), "holds keys that torch_dist cannot name")
                                   .with_hint("leave them out with --exclude"),
@@ -73,7 +75,10 @@ class DistLayout : public tensor::Layout {
   DistLayout(const Selection& selection, bool megatron) : selection_(selection), megatron_(megatron) {}
 
   Result<void> plan(const WriteOptions& options) {
-    CKPT_TRY(check_names(selection_, megatron_));
+    if (!megatron_ && selection_.common && selection_.source->common) {
+      CKPT_TRY_ASSIGN(values_, formats::stored_values(*selection_.source));
+    }
+    CKPT_TRY(check_names(selection_, values_, megatron_));
     CKPT_TRY(add_tensors(options));
     CKPT_TRY(add_objects());
     place_items(options);
@@ -92,7 +97,11 @@ class DistLayout : public tensor::Layout {
     const Item& item = items_[index];
     Piece out;
     out.offset = item.offset;
-    if (item.is_object) {
+    if (item.kind == Item::Kind::kValue) {
+      out.parts.push_back(tensor::Part::of(values_[item.subject].file));
+      return out;
+    }
+    if (item.kind == Item::Kind::kObject) {
       CKPT_TRY_ASSIGN(ObjectRecord record, object_record(*selection_.source, object(item), megatron_, Detail::kContent));
       if (record.size != item.length) return fail(Code::kAnswerNo, object_target(item).key, "changed while it was read");
       out.parts = std::move(record.parts);
@@ -131,7 +140,10 @@ class DistLayout : public tensor::Layout {
       CKPT_TRY_ASSIGN(Grid chosen, Grid::choose(selection_, target, options.grid));
       grids_.push_back(std::move(chosen));
     }
-    CKPT_TRY_ASSIGN(rows_, plan_rows(selection_, grids_, options.mcore, notes));
+    rows_.resize(grids_.size());
+    if (megatron_) {
+      CKPT_TRY_ASSIGN(rows_, plan_rows(selection_, grids_, options, notes));
+    }
     for (size_t slot = 0; slot < rows_.size(); ++slot) {
       if (!rows_[slot].empty()) grids_[slot] = Grid::regular(selection_.tensors[slot], rows_[slot]);
     }
@@ -163,12 +175,16 @@ class DistLayout : public tensor::Layout {
   Result<void> add_objects() {
     for (uint32_t slot = 0; slot < selection_.objects.size(); ++slot) {
       Item item;
-      item.is_object = true;
+      item.kind = Item::Kind::kObject;
       item.subject = slot;
       CKPT_TRY_ASSIGN(ObjectRecord record, object_record(*selection_.source, object(item), megatron_, Detail::kSize));
       item.length = record.size;
       items_.push_back(item);
       payload_bytes += record.size;
+    }
+    for (uint32_t slot = 0; slot < values_.size(); ++slot) {
+      items_.push_back({Item::Kind::kValue, slot, 0, 0, values_[slot].file.size()});
+      payload_bytes += values_[slot].file.size();
     }
     return {};
   }
@@ -190,7 +206,7 @@ class DistLayout : public tensor::Layout {
       while (next < items_.size() - (count - file - 1)) {
         Item& item = items_[next];
         if (next > out.first && file + 1 < count && done + item.length / 2 > goal) break;
-        item.offset = align_up<uint64_t>(out.size, item.is_object ? zip::kTorchAlignment : record_alignment(item.length));
+        item.offset = align_up<uint64_t>(out.size, item.kind != Item::Kind::kTensor ? zip::kTorchAlignment : record_alignment(item.length));
         out.size = item.offset + item.length;
         done += item.length;
         ++next;
@@ -209,11 +225,11 @@ class DistLayout : public tensor::Layout {
 
   Result<void> plan_common() {
     const Catalog& source = *selection_.source;
-    if (!megatron_) {
-      Selection common{selection_.source, {}, {}, selection_.common, {}};
-      return formats::refuse_what_is_no_tensor(common, "a plain torch checkpoint made of another format");
-    }
-    if (!source.common || !selection_.common) {
+    if (!megatron_) return {};
+    if (source.common && selection_.common && source.format == "torch_save") {
+      CKPT_TRY_ASSIGN(std::string text, formats::file_without_tensors(source));
+      add_text("common.pt", text.empty() ? empty_dict_file() : std::move(text));
+    } else if (!source.common || !selection_.common) {
       notes.push_back(source.common ? "common.pt holds an empty dict: loaders want the file"
                                     : "the source has no common state: common.pt holds an empty dict");
       add_text("common.pt", empty_dict_file());
@@ -248,6 +264,7 @@ class DistLayout : public tensor::Layout {
     if (megatron_) return out;
     for (const Target& target : selection_.tensors) add(target.key, selection_.tensor(target).path);
     for (const ObjectTarget& target : selection_.objects) add(target.key, selection_.object(target).path);
+    for (const formats::StoredValue& value : values_) add(value.key, value.path);
     if (!any) out.clear();
     return out;
   }
@@ -259,6 +276,7 @@ class DistLayout : public tensor::Layout {
       CKPT_TRY(out.tensor(target.key, target.dtype, stored_shape(i), grids_[i].size(), [&](size_t k) { return stored_piece(i, k); }));
     }
     for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
+    for (const formats::StoredValue& value : values_) CKPT_TRY(out.object(value.key));
     CKPT_TRY(out.begin_places(nested_keys()));
     for (size_t file = 0; file < data_files_; ++file) {
       for (size_t i = files[file].first; i < files[file].last; ++i) CKPT_TRY(write_place(out, items_[i], files[file].name));
@@ -273,7 +291,8 @@ class DistLayout : public tensor::Layout {
 
   Result<void> write_place(MetadataWriter& out, const Item& item, const std::string& file) const {
     const Place place{file, item.offset, item.length};
-    if (item.is_object) return out.object_place(object_target(item).key, place);
+    if (item.kind == Item::Kind::kObject) return out.object_place(object_target(item).key, place);
+    if (item.kind == Item::Kind::kValue) return out.object_place(values_[item.subject].key, place);
     const Target& target = selection_.tensors[item.subject];
     return out.tensor_place(target.key, stored_piece(item.subject, item.piece).offset, item.piece, place);
   }
@@ -282,7 +301,8 @@ class DistLayout : public tensor::Layout {
   bool megatron_;
   std::vector<Grid> grids_;       ///< one per tensor
   std::vector<RowCounts> rows_;   ///< one per tensor
-  std::vector<Item> items_;       ///< tensors in order, then objects
+  std::vector<formats::StoredValue> values_;  ///< of a plain torch checkpoint: what has no keys of its own in the source
+  std::vector<Item> items_;       ///< tensors in order, then objects, then values
   size_t data_files_ = 0;
 };
 

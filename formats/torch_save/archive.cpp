@@ -2,6 +2,8 @@
 
 #include <charconv>
 
+#include "lib/base/digest.h"
+
 namespace ckpt::formats {
 
 namespace {
@@ -9,15 +11,25 @@ namespace {
 constexpr uint64_t kMaxPickle = 256 << 20;
 constexpr uint64_t kMaxWord = 64;  ///< `version`, `byteorder`
 
-Result<std::string> read_word(const zip::ByteSource& source, const zip::Record& record) {
-  CKPT_TRY_ASSIGN(auto bytes, zip::read_record(source, record, kMaxWord));
+tensor::Checksum checksum(const zip::Record& record) { return {{0, record.offset, record.size}, record.crc, record.name}; }
+
+/// A record whole, and so its CRC costs nothing. 0: it was not computed.
+Result<std::vector<std::byte>> read_checked(const zip::ByteSource& source, const zip::Record& record, uint64_t limit,
+                                            std::vector<tensor::Checksum>& wrong) {
+  auto bytes = zip::read_record(source, record, limit);
+  if (bytes && record.crc != 0 && crc32(0, *bytes) != record.crc) wrong.push_back(checksum(record));
+  return bytes;
+}
+
+Result<std::string> read_word(const zip::ByteSource& source, const zip::Record& record, std::vector<tensor::Checksum>& wrong) {
+  CKPT_TRY_ASSIGN(auto bytes, read_checked(source, record, kMaxWord, wrong));
   std::string out(as_text(bytes));
   while (!out.empty() && (out.back() == '\n' || out.back() == ' ')) out.pop_back();
   return out;
 }
 
 /// Also says whether the storages are big endian.
-Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archive) {
+Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archive, std::vector<tensor::Checksum>& wrong) {
   for (const zip::Record& record : archive.records) {
     if (record.name == archive.top + "/constants.pkl" || record.name.rfind(archive.top + "/code/", 0) == 0) {
       return fail(Code::kUnsupported, source.subject(), "is a TorchScript archive");
@@ -25,7 +37,7 @@ Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archi
   }
   const zip::Record* version = archive.find("version");
   if (version == nullptr) return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `version` is missing");
-  CKPT_TRY_ASSIGN(std::string text, read_word(source, *version));
+  CKPT_TRY_ASSIGN(std::string text, read_word(source, *version, wrong));
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 1) {
@@ -33,7 +45,7 @@ Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archi
   }
   if (number > 10) return fail(Code::kUnsupported, source.subject(), "is a torch.save file of version " + text);
   if (const zip::Record* order = archive.find("byteorder")) {
-    CKPT_TRY_ASSIGN(std::string word, read_word(source, *order));
+    CKPT_TRY_ASSIGN(std::string word, read_word(source, *order, wrong));
     if (word != "little" && word != "big") return fail(Code::kAnswerNo, source.subject(), "the record `byteorder` names no byte order");
     return word == "big";
   }
@@ -56,10 +68,10 @@ Result<const zip::Record*> TorchArchive::storage(const pickle::TorchTensor& tens
 Result<TorchArchive> read_torch_archive(const zip::ByteSource& source) {
   TorchArchive out;
   CKPT_TRY_ASSIGN(out.archive, zip::read_archive(source));
-  CKPT_TRY_ASSIGN(out.big_endian, check_kind(source, out.archive));
+  CKPT_TRY_ASSIGN(out.big_endian, check_kind(source, out.archive, out.wrong));
   const zip::Record* data = out.archive.find("data.pkl");
   if (data == nullptr) return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `data.pkl` is missing");
-  CKPT_TRY_ASSIGN(out.pickle, zip::read_record(source, *data, kMaxPickle));
+  CKPT_TRY_ASSIGN(out.pickle, read_checked(source, *data, kMaxPickle, out.wrong));
   auto graph = pickle::parse(out.pickle);
   if (!graph) {
     graph.error().subject = source.subject();
@@ -85,6 +97,8 @@ Result<TensorItem> read_tensor_item(const zip::ByteSource& source) {
   out.length = out.layout ? stored_extent(*out.layout, tensor->dtype, tensor->shape) : tensor::element_count(tensor->shape).value_or(0) * item;
   out.offset = out.length == 0 ? record->offset : record->offset + tensor->storage_offset * item;
   out.shape = std::move(tensor->shape);
+  out.storage = checksum(*record);
+  out.wrong = std::move(archive.wrong);
   return out;
 }
 

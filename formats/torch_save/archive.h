@@ -14,6 +14,7 @@ struct TorchArchive {
   std::vector<std::byte> pickle;  ///< the graph points into it
   pickle::Graph graph;
   bool big_endian = false;        ///< its storages
+  std::vector<tensor::Checksum> wrong;  ///< of the records read so far (the pickle, version, byte order): CRCs that differ
 
   /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has another
   /// size than the pickle says.
@@ -31,6 +32,8 @@ struct TorchFile {
   bool big_endian = false;
   /// Storages by their key: offset from the start of the source, and size.
   std::unordered_map<std::string, std::pair<uint64_t, uint64_t>> storages;
+  std::vector<tensor::Checksum> checksums;  ///< of the storages, from the start of the source; a legacy file has none
+  std::vector<tensor::Checksum> wrong;      ///< as in TorchArchive
 };
 /// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`.
 Result<TorchFile> read_torch_file(const zip::ByteSource& source);
@@ -42,6 +45,8 @@ struct TensorItem {
   tensor::Shape shape;
   std::optional<StoredLayout> layout;  ///< nothing: row-major without holes
   uint64_t offset = 0, length = 0;     ///< from the tensor's first byte to its last, from the start of the zip
+  tensor::Checksum storage;            ///< of its record
+  std::vector<tensor::Checksum> wrong; ///< as in TorchArchive
 };
 Result<TensorItem> read_tensor_item(const zip::ByteSource& source);
 

@@ -100,8 +100,11 @@ Result<TorchFile> read_zip(const zip::ByteSource& source) {
   TorchFile out;
   const std::string data = archive.archive.top + "/data/";
   for (const zip::Record& record : archive.archive.records) {
-    if (record.name.rfind(data, 0) == 0) out.storages[record.name.substr(data.size())] = {record.offset, record.size};
+    if (record.name.rfind(data, 0) != 0) continue;
+    out.storages[record.name.substr(data.size())] = {record.offset, record.size};
+    if (record.size > 0) out.checksums.push_back({{0, record.offset, record.size}, record.crc, record.name});
   }
+  out.wrong = std::move(archive.wrong);
   out.big_endian = archive.big_endian;
   out.pickle = std::move(archive.pickle);
   out.graph = std::move(archive.graph);

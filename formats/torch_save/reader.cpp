@@ -72,7 +72,7 @@ class Reader {
     auto t = pickle::read_torch_tensor(file_.graph, found.node);
     auto layout = t ? stored_layout(*t, file_.big_endian) : Result<std::optional<StoredLayout>>(t.error());
     if (!layout) {
-      if (layout.error().code == Code::kUnsupported) catalog_.unsupported.push_back(found.key + ": " + layout.error().message);
+      if (layout.error().code == Code::kUnsupported) catalog_.unsupported.push_back({found.key, layout.error().message});
       else damage_.add(found.key, "", std::nullopt, layout.error().message);
       return;
     }
@@ -102,7 +102,7 @@ class Reader {
     const uint64_t extent = layout ? stored_extent(*layout, t.dtype, t.shape) : bytes;
     if (bytes != 0) whole.where = {0, storage + t.storage_offset * item, extent};
     if (layout && bytes > kFreeExpansion && bytes / kMaxExpansion > extent) {
-      catalog_.unsupported.push_back(fmt::format("{}: an expanded tensor of {} bytes over {} stored ones", out.key, bytes, extent));
+      catalog_.unsupported.push_back({out.key, fmt::format("an expanded tensor of {} bytes over {} stored ones", bytes, extent)});
       return;
     }
     if (bytes != 0) ranges_.push_back({whole.where.offset, extent, catalog_.tensors.size()});
@@ -217,6 +217,8 @@ Result<tensor::Catalog> read_torch_save(const fs::path& path, const ReadOptions&
   CKPT_TRY_ASSIGN(TorchFile file, read_torch_file(zip::ByteSource(fd.get(), 0, catalog.files[0].size, path.string())));
   catalog.common = tensor::FileRange{0, 0, catalog.files[0].size};
   DamageLog damage;
+  for (const tensor::Checksum& sum : file.wrong) damage.add("", catalog.files[0].path, sum.where.offset, sum.differs());
+  catalog.checksums = std::move(file.checksums);
   CKPT_TRY(Reader(file, catalog, damage).run());
   return finish_catalog(std::move(catalog), std::move(damage), options);
 }

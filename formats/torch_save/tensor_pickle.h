@@ -13,7 +13,8 @@ namespace ckpt::formats {
 void write_tensor(pickle::Writer& out, tensor::DType dtype, const tensor::Shape& shape, const std::string& key);
 
 /// The persistent id of a storage. `count`: elements of its class; bytes of an untyped one.
-void write_storage_id(pickle::Writer& out, const std::string& module, const std::string& type, const std::string& key, uint64_t count);
+void write_storage_id(pickle::Writer& out, const std::string& module, const std::string& type, const std::string& key, uint64_t count,
+                      const std::string& location = "cpu");
 
 /// Large storages start at blocks of file systems, which can share them with the source then; others where torch has them.
 uint32_t storage_alignment(uint64_t bytes);

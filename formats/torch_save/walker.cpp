@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <set>
+#include <utility>
 
 #include "formats/torch_save/archive.h"
 
@@ -36,10 +37,14 @@ std::string key_text(const Graph& graph, NodeId id, size_t depth = 0) {
   return out + ")";
 }
 
+}  // namespace
+
 bool is_dict(const Graph& graph, NodeId id) {
   const Meaning call = graph.call(id);
   return graph.kind(id) == Kind::kDict || call == Meaning::kOrderedDict || call == Meaning::kDefaultDict || call == Meaning::kCounter;
 }
+
+namespace {
 
 bool is_sequence(const Graph& graph, NodeId id) {
   const Kind kind = graph.kind(id);
@@ -58,17 +63,18 @@ bool is_plain_value(const Graph& graph, NodeId id) {
   }
 }
 
-/// Which nodes lead to a tensor. One pass over the arena is not enough, for lists and dicts may hold what came after them:
-/// it is repeated until nothing changes, a fixed number of times.
-std::vector<bool> find_holders(const Graph& graph) {
+/// Which nodes `begins` is true of, and which lead to one of them. One pass over the arena is not enough, for lists and dicts may
+/// hold what came after them: it is repeated until nothing changes, a fixed number of times.
+template <class Begins, class Ends>
+std::vector<bool> spread(const Graph& graph, Begins begins, Ends ends) {
   std::vector<bool> holds(graph.node_count(), false);
   constexpr int kPasses = 64;
   bool changed = true;
   for (int pass = 0; pass < kPasses && changed; ++pass) {
     changed = false;
     for (NodeId id = 0; id < graph.node_count(); ++id) {
-      if (holds[id]) continue;
-      bool found = pickle::is_torch_tensor(graph, id);
+      if (holds[id] || ends(id)) continue;
+      bool found = begins(id);
       for (NodeId item : graph.items(id)) found = found || holds[item];
       if (graph.kind(id) == Kind::kObject) {
         found = found || holds[graph.args(id)] || (graph.state(id) != kNoNode && holds[graph.state(id)]);
@@ -80,12 +86,36 @@ std::vector<bool> find_holders(const Graph& graph) {
   return holds;
 }
 
+}  // namespace
+
+std::vector<bool> find_holders(const Graph& graph) {
+  return spread(graph, [&](NodeId id) { return pickle::is_torch_tensor(graph, id); }, [](NodeId) { return false; });
+}
+
+namespace {
+
+/// Storages that no tensor is made of: of a class or function that is not known, or by themselves.
+std::vector<bool> holders_of_bare_storages(const Graph& graph) {
+  return spread(graph, [&](NodeId id) { return graph.kind(id) == Kind::kPersistent; },
+                [&](NodeId id) { return pickle::is_torch_tensor(graph, id); });
+}
+
+/// An attribute of an object whose state is a dict, or a pair of a dict and a dict of slots.
+NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
+  const NodeId direct = graph.get(object, name), state = graph.state(object);
+  if (direct != kNoNode || state == kNoNode) return direct;
+  for (NodeId part : graph.tuple(state)) {
+    if (const NodeId found = graph.get(part, name); found != kNoNode) return found;
+  }
+  return kNoNode;
+}
+
 class Walker {
  public:
-  explicit Walker(const Graph& graph) : graph_(graph), holds_(find_holders(graph)) {}
+  explicit Walker(const Graph& graph) : graph_(graph), holds_(find_holders(graph)), stores_(holders_of_bare_storages(graph)) {}
 
-  Result<Walk> run() {
-    frames_.push_back({{"", {}, graph_.root()}, 0, false});
+  Result<Walk> run(NodeId root) {
+    frames_.push_back({Found{"", {}, root}, 0, false});
     while (!frames_.empty()) {
       Frame frame = std::move(frames_.back());
       frames_.pop_back();
@@ -97,6 +127,8 @@ class Walker {
       if (++visited_ > 4 * graph_.node_count() + 1000) return fail(Code::kAnswerNo, "", "its object repeats itself without end");
       visit(frame);
     }
+    tell_apart();
+    out_.objects_opened = !classes_.empty();
     for (const std::string& name : classes_) {
       out_.warnings.push_back("tensors inside objects of class " + name + " are taken out of them; the objects themselves are not kept");
     }
@@ -110,6 +142,26 @@ class Walker {
     bool leave;
   };
 
+  /// {'a.b': t} and {'a': {'b': t}} have one key: there the dots in names are escaped.
+  void tell_apart() {
+    std::vector<Found*> all;
+    for (auto* of : {&out_.tensors, &out_.leaves}) {
+      for (Found& found : *of) all.push_back(&found);
+    }
+    for (bool changed = true; changed;) {
+      changed = false;
+      std::sort(all.begin(), all.end(), [](const Found* a, const Found* b) { return a->key < b->key; });
+      for (size_t first = 0, last; first < all.size(); first = last) {
+        for (last = first + 1; last < all.size() && all[last]->key == all[first]->key;) ++last;
+        for (size_t i = first; i < last && last - first > 1; ++i) {
+          std::string escaped = tensor::join_path(all[i]->path, true);
+          changed = changed || escaped != all[i]->key;
+          all[i]->key = std::move(escaped);
+        }
+      }
+    }
+  }
+
   void visit(Frame& frame) {
     const NodeId id = frame.at.node;
     if (pickle::is_torch_tensor(graph_, id)) return tensor(frame);
@@ -120,21 +172,31 @@ class Walker {
     if (!apart) return leaf(frame);
     if (std::find(open_.begin(), open_.end(), id) != open_.end()) return leaf(frame);
     if (frame.depth >= kMaxDepth) {
-      out_.unsupported.push_back(frame.at.key + ": is nested more than " + std::to_string(kMaxDepth) + " deep");
+      out_.unsupported.push_back({frame.at.key, "is nested more than " + std::to_string(kMaxDepth) + " deep"});
       return;
     }
     if (dict && graph_.items(id).empty()) return leaf(frame);
     open_.push_back(id);
-    frames_.push_back({{"", {}, id}, 0, true});
+    frames_.push_back({Found{"", {}, id}, 0, true});
     if (dict) return pairs(frame, graph_.items(id));
     if (sequence) return sequence_items(frame, graph_.items(id));
     open_object(frame);
   }
 
   void leaf(Frame& frame) {
+    if (stores_[frame.at.node]) return left_out(frame);
     // A whole file that is one number is no state dict.
-    if (!frame.at.key.empty()) out_.leaves.push_back(std::move(frame.at));
+    if (!frame.at.path.empty()) out_.leaves.push_back(std::move(frame.at));
   }
+
+  /// Data of tensors that no tensor is made of: it must not look like a value among others.
+  void left_out(const Frame& frame) {
+    const auto* callee = graph_.kind(frame.at.node) == Kind::kObject ? graph_.global(graph_.callee(frame.at.node)) : nullptr;
+    std::string why = "holds a storage that belongs to no tensor";
+    if (callee != nullptr) why = "is made by " + callee->text() + ", which is not known, of a storage";
+    out_.unsupported.push_back({frame.at.key.empty() ? "tensor" : frame.at.key, why});
+  }
+  bool leads_on(NodeId id) const { return holds_[id] || stores_[id]; }
 
   bool has_dicts(NodeId id) const {
     if (graph_.kind(id) != Kind::kList) return false;
@@ -143,7 +205,8 @@ class Walker {
   }
 
   void child(const Frame& frame, PathStep step, NodeId node) {
-    Found at{frame.at.key.empty() ? step.text() : frame.at.key + "." + step.text(), frame.at.path, node};
+    Found at{frame.at.path.empty() ? step.text() : frame.at.key + "." + step.text(), frame.at.path, node};
+    at.plain = frame.at.plain;
     at.path.push_back(std::move(step));
     frames_.push_back({std::move(at), frame.depth + 1, false});
   }
@@ -154,6 +217,8 @@ class Walker {
       auto number = graph_.as_int(items[i]);
       if (number && graph_.kind(items[i]) == Kind::kInt) child(frame, {PathStep::Kind::kNumber, "", *number}, items[i + 1]);
       else named(frame, key_text(graph_, items[i]), items[i + 1]);
+      frames_.back().at.holder = frame.at.node;
+      frames_.back().at.item = static_cast<uint32_t>(i / 2);
     }
   }
   void sequence_items(const Frame& frame, std::span<const NodeId> items) {
@@ -162,7 +227,7 @@ class Walker {
 
   /// Only what leads to tensors: the rest of an object means nothing without its class.
   void holders_of(const Frame& frame, NodeId attributes) {
-    if (attributes == kNoNode || !holds_[attributes]) return;
+    if (attributes == kNoNode || !leads_on(attributes)) return;
     if (graph_.kind(attributes) == Kind::kTuple) {  // (dict, slots)
       for (NodeId part : graph_.items(attributes)) {
         if (graph_.kind(part) == Kind::kDict) holders_of(frame, part);
@@ -171,12 +236,13 @@ class Walker {
     }
     auto items = graph_.items(attributes);
     for (size_t i = 0; is_dict(graph_, attributes) && i + 1 < items.size(); i += 2) {
-      if (holds_[items[i + 1]]) named(frame, key_text(graph_, items[i]), items[i + 1]);
+      if (leads_on(items[i + 1])) named(frame, key_text(graph_, items[i]), items[i + 1]);
     }
   }
 
-  void open_object(const Frame& frame) {
+  void open_object(Frame& frame) {
     const NodeId id = frame.at.node;
+    frame.at.plain = false;
     if (const auto* name = graph_.global(graph_.callee(id))) classes_.insert(name->text());
     const NodeId state = graph_.state(id);
     if (state != kNoNode && graph_.get(state, "_parameters") != kNoNode && graph_.get(state, "_modules") != kNoNode) {
@@ -187,7 +253,7 @@ class Walker {
     }
     auto args = graph_.tuple(graph_.args(id));
     for (size_t i = 0; i < args.size(); ++i) {
-      if (holds_[args[i]]) child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, args[i]);
+      if (leads_on(args[i])) child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, args[i]);
     }
     if (graph_.items_are_pairs(id)) pairs(frame, graph_.items(id));
     else sequence_items(frame, graph_.items(id));
@@ -196,20 +262,24 @@ class Walker {
   // --- tensors -----------------------------------------------------------------------------------------------------------
   void tensor(Frame& frame) {
     const NodeId id = frame.at.node;
-    if (frame.at.key.empty()) {
+    if (frame.at.path.empty()) {
       frame.at.key = "tensor";
       frame.at.path = {{PathStep::Kind::kName, "tensor", 0}};
     }
     if (frame.depth >= kMaxDepth) {
-      out_.unsupported.push_back(frame.at.key + ": is nested more than " + std::to_string(kMaxDepth) + " deep");
+      out_.unsupported.push_back({frame.at.key, "is nested more than " + std::to_string(kMaxDepth) + " deep"});
       return;
     }
+    const bool plain = std::exchange(frame.at.plain, false);
     const pickle::RebuildCall call = pickle::rebuild_call(graph_, id);
     const Meaning meaning = call.function == nullptr ? Meaning::kUnknown : call.function->meaning;
     switch (meaning) {
       case Meaning::kRebuildParameter: case Meaning::kRebuildFromCpu:
         if (call.args.size() == 4 && meaning == Meaning::kRebuildParameter) holders_of(frame, call.args[3]);
-        if (!call.args.empty()) frames_.push_back({{frame.at.key, frame.at.path, call.args[0]}, frame.depth + 1, false});
+        if (call.args.empty()) return;
+        frame.at.plain = plain && meaning == Meaning::kRebuildParameter;
+        frame.at.node = call.args[0];
+        frames_.push_back({std::move(frame.at), frame.depth + 1, false});
         return;
       case Meaning::kRebuildSparse: return sparse(frame, call);
       case Meaning::kRebuildNested: return parts(frame, call.args, {"values", "sizes", "strides", "offsets"}, "a nested tensor");
@@ -224,12 +294,13 @@ class Walker {
       default: break;
     }
     holders_of(frame, call.state);
+    frame.at.plain = plain;
     out_.tensors.push_back(std::move(frame.at));
   }
 
   void parts(const Frame& frame, std::span<const NodeId> nodes, std::initializer_list<std::string_view> names, const std::string& what) {
     if (nodes.size() < names.size()) {
-      out_.unsupported.push_back(frame.at.key + ": " + what + " with parts missing");
+      out_.unsupported.push_back({frame.at.key, what + " with parts missing"});
       return;
     }
     std::string told;
@@ -255,23 +326,57 @@ class Walker {
     const bool rows = name == "torch.sparse_csr" || name == "torch.sparse_bsr";
     if (rows) return parts(frame, data, {"crow_indices", "col_indices", "values"}, size_of(3));
     if (name == "torch.sparse_csc" || name == "torch.sparse_bsc") return parts(frame, data, {"ccol_indices", "row_indices", "values"}, size_of(3));
-    out_.unsupported.push_back(frame.at.key + ": a sparse tensor of an unknown layout");
+    out_.unsupported.push_back({frame.at.key, "a sparse tensor of an unknown layout"});
   }
 
   /// A subclass without a storage of its own: what it wraps are attributes (DTensor: `_local_tensor`).
   void wrapper(const Frame& frame, const pickle::RebuildCall& call) {
     const auto* type = call.type == kNoNode ? nullptr : graph_.global(call.type);
+    if (type != nullptr && type->text() == "torch.distributed._shard.sharded_tensor.api.ShardedTensor") return sharded(frame, call.state);
     const std::string what = "a wrapped tensor" + (type == nullptr ? std::string() : " of class " + type->text());
     const size_t before = frames_.size();
     holders_of(frame, call.state);
     std::string told;
     for (size_t i = before; i < frames_.size(); ++i) told += (told.empty() ? "" : ", ") + frames_[i].at.path.back().text();
-    if (told.empty()) out_.unsupported.push_back(frame.at.key + ": " + what + " without a tensor in it");
+    if (told.empty()) out_.unsupported.push_back({frame.at.key, what + " without a tensor in it"});
     else out_.warnings.push_back(frame.at.key + ": " + what + ", taken apart: " + told);
   }
 
+  /// One rank's view of a tensor that lies on many (FSDP1): a list of Shard(tensor, metadata), the ShardedTensorMetadata of the
+  /// whole, and what only its process group understands.
+  void sharded(const Frame& frame, NodeId state) {
+    auto fields = state == kNoNode ? std::span<const NodeId>() : graph_.tuple(state);
+    auto size = fields.size() < 2 ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, fields[1], "size"));
+    if (!size || graph_.kind(fields[0]) != Kind::kList) {
+      out_.unsupported.push_back({frame.at.key, "a ShardedTensor with parts missing"});
+      return;
+    }
+    std::string told;
+    for (size_t i = 0; i < graph_.items(fields[0]).size(); ++i) {
+      const NodeId shard = graph_.items(fields[0])[i], tensor = attribute(graph_, shard, "tensor"), place = attribute(graph_, shard, "metadata");
+      auto offset = place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_offsets"));
+      auto shape = place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_sizes"));
+      const std::string name = "_local_shards." + std::to_string(i);
+      if (tensor == kNoNode || !offset || !shape) {
+        out_.unsupported.push_back({frame.at.key + "." + name, "a shard without a tensor or a place"});
+        continue;
+      }
+      if (*shape == *size) {
+        frames_.push_back({{frame.at.key, frame.at.path, tensor}, frame.depth + 1, false});
+        return;
+      }
+      Frame list = {frame.at, frame.depth, false};
+      list.at.key += "._local_shards";
+      list.at.path.push_back({PathStep::Kind::kName, "_local_shards", 0});
+      child(list, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, tensor);
+      told += fmt::format("{}{} at [{}]", told.empty() ? "" : ", ", name, fmt::join(*offset, ", "));
+    }
+    out_.warnings.push_back(fmt::format("{}: one rank's shards of a tensor of shape [{}], taken apart: {}", frame.at.key, fmt::join(*size, ", "),
+                                        told.empty() ? "this file has none of them" : told));
+  }
+
   const Graph& graph_;
-  std::vector<bool> holds_;
+  std::vector<bool> holds_, stores_;
   Walk out_;
   std::vector<Frame> frames_;
   std::vector<NodeId> open_;
@@ -281,7 +386,7 @@ class Walker {
 
 }  // namespace
 
-Result<Walk> walk_state(const Graph& graph) { return Walker(graph).run(); }
+Result<Walk> walk_state(const Graph& graph, NodeId root) { return Walker(graph).run(root); }
 
 Result<std::vector<std::string>> names_of_other_values(const tensor::Catalog& catalog) {
   const tensor::FileRange& where = *catalog.common;

@@ -6,6 +6,7 @@
 
 #include "formats/pickle/emit.h"
 #include "formats/torch_save/nest.h"
+#include "formats/torch_save/rewrite.h"
 #include "formats/torch_save/tensor_pickle.h"
 #include "formats/torch_save/walker.h"
 #include "formats/zip/writer.h"
@@ -48,13 +49,17 @@ struct Leaf {
   NodeId node = 0;
 };
 
-/// A record `data/N`.
+/// A record `data/N`: a tensor's bytes, a storage of the source as it is, or the bytes of one inside an object.
 struct Storage {
   uint32_t target = UINT32_MAX;
-  std::string bytes;  ///< of a storage inside an object
+  tensor::FileRange range;
+  std::string bytes;
+  uint64_t size(const Selection& selection) const {
+    return target != UINT32_MAX ? selection.tensors[target].bytes() : range.length > 0 ? range.length : bytes.size();
+  }
 };
 
-class TorchLayout : public tensor::Layout {
+class TorchLayout : public tensor::Layout, private pickle::Changes {
  public:
   explicit TorchLayout(const Selection& selection) : selection_(selection) {}
 
@@ -67,12 +72,8 @@ class TorchLayout : public tensor::Layout {
       leaves_.push_back({target.key, path_of(t.path, target.key), i, nullptr, 0});
     }
     shards = leaves_.size();
-    for (const tensor::ObjectTarget& object : selection_.objects) add_object(object);
-    if (selection_.common && selection_.source->common) add_common();
-    CKPT_TRY(refused());
-    nest();
-    CKPT_TRY(refused());
-    CKPT_TRY(write_pickle());
+    CKPT_TRY_ASSIGN(as_source, write_as_source());
+    if (!as_source) CKPT_TRY(write_nested());
     lay_out_records();
     return {};
   }
@@ -90,18 +91,7 @@ class TorchLayout : public tensor::Layout {
       text += zip_.header(kVersion, crc32(0, as_bytes(std::string_view(kThree)))) + kThree;
       out.parts.push_back(Part::of(std::move(text)));
     } else if (storage < storages_.size()) {
-      const Storage& s = storages_[storage];
-      const size_t record = kFirstStorage + storage;
-      if (s.target == UINT32_MAX) {
-        out.parts.push_back(Part::of(zip_.header(record, crc32(0, as_bytes(s.bytes))) + s.bytes));
-      } else {
-        const Target& target = selection_.tensors[s.target];
-        out.parts.push_back(Part::of(zip_.header(record, 0)));
-        if (target.bytes() != 0) {
-          out.parts.push_back(Part::of(target, {tensor::Shape(target.shape.size(), 0), target.shape}));
-          for (uint64_t slot : zip_.crc_slots(record)) out.crc_slots.push_back(slot);
-        }
-      }
+      add_storage(storages_[storage], kFirstStorage + storage, out);
     } else {
       out.parts.push_back(Part::of(zip_.directory(crcs())));
     }
@@ -112,6 +102,71 @@ class TorchLayout : public tensor::Layout {
   static constexpr size_t kPickle = 0, kByteOrder = 1, kVersion = 2, kFirstStorage = 3;
   static constexpr const char* kLittle = "little";
   static constexpr const char* kThree = "3\n";
+
+  void add_storage(const Storage& s, size_t record, Piece& out) const {
+    const uint64_t size = s.size(selection_);
+    const bool inside = size == s.bytes.size();
+    out.parts.push_back(Part::of(zip_.header(record, inside ? crc32(0, as_bytes(s.bytes)) : 0) + s.bytes));
+    if (inside) return;
+    if (s.target == UINT32_MAX) {
+      out.parts.push_back(Part::of(s.range));
+    } else {
+      const Target& target = selection_.tensors[s.target];
+      out.parts.push_back(Part::of(target, {tensor::Shape(target.shape.size(), 0), target.shape}));
+    }
+    for (uint64_t slot : zip_.crc_slots(record)) out.crc_slots.push_back(slot);
+  }
+
+  // --- the source's own object, where it is one of torch.save -------------------------------------------------------------
+  /// False: it cannot be kept, and nothing was written.
+  Result<bool> write_as_source() {
+    const tensor::Catalog& catalog = *selection_.source;
+    if (catalog.format != "torch_save" || !catalog.common) return false;
+    Source* source = open(catalog.root.string(), *catalog.common, {}, this);
+    if (source == nullptr) {
+      bad_.clear();  // what of it is wanted is said by those that need it
+      return false;
+    }
+    CKPT_TRY_ASSIGN(const Walk walk, walk_state(source->file.graph));
+    rewrite_ = plan_rewrite(source->file, walk, selection_);
+    auto done = rewrite_ ? source->emitter->emit(source->file.graph.root()) : Result<void>(Error(Code::kUnsupported, "", ""));
+    if (done) {
+      finish_pickle();
+      return true;
+    }
+    if (done.error().code != Code::kUnsupported) return std::move(done).error();
+    rewrite_.reset();
+    sources_.clear();
+    storages_.clear();
+    storage_names_.clear();
+    same_bytes_.clear();
+    out_ = pickle::Writer();
+    return false;
+  }
+
+  bool leaves_out(NodeId holder, size_t item) const override {
+    auto found = rewrite_->pairs.find({holder, item});
+    return found != rewrite_->pairs.end() && !found->second;
+  }
+  const std::string* new_key(NodeId holder, size_t item) const override {
+    auto found = rewrite_->pairs.find({holder, item});
+    return found != rewrite_->pairs.end() && found->second ? &*found->second : nullptr;
+  }
+  Result<bool> replace(NodeId node) override {
+    auto found = rewrite_->changed.find(node);
+    if (found == rewrite_->changed.end()) return false;
+    write_target(found->second);
+    return true;
+  }
+
+  Result<void> write_nested() {
+    for (const tensor::ObjectTarget& object : selection_.objects) add_object(object);
+    if (selection_.common && selection_.source->common) add_common();
+    CKPT_TRY(refused());
+    nest();
+    CKPT_TRY(refused());
+    return write_pickle();
+  }
 
   static KeyPath path_of(const KeyPath& path, const std::string& key) {
     if (path.size() <= kMaxNesting && tensor::leads_to(path, key)) return path;
@@ -127,7 +182,8 @@ class TorchLayout : public tensor::Layout {
 
   // --- what goes in ------------------------------------------------------------------------------------------------------
   /// Opens a pickle of the source; null where it cannot be read, which is noted.
-  Source* open(const std::string& name, const tensor::FileRange& where, const std::vector<std::byte>& inline_bytes) {
+  Source* open(const std::string& name, const tensor::FileRange& where, const std::vector<std::byte>& inline_bytes,
+               pickle::Changes* changes = nullptr) {
     auto source = std::make_unique<Source>();
     source->name = name;
     source->inline_bytes = inline_bytes;
@@ -142,7 +198,7 @@ class TorchLayout : public tensor::Layout {
     if (source->file.big_endian) return note(name, Error(Code::kUnsupported, "", "comes from a big-endian machine"));
     Source* raw = source.get();
     raw->emitter = std::make_unique<pickle::Emitter>(
-        out_, raw->file.graph, [this, raw, where](NodeId id) { return write_storage(*raw, where, id); });
+        out_, raw->file.graph, [this, raw, where](NodeId id) { return write_storage(*raw, where, id); }, changes);
     sources_.push_back(std::move(source));
     return raw;
   }
@@ -217,9 +273,12 @@ class TorchLayout : public tensor::Layout {
   Result<void> write_pickle() {
     CKPT_TRY(write_node(Nest::kRoot));
     CKPT_TRY(refused());
+    finish_pickle();
+    return {};
+  }
+  void finish_pickle() {
     out_.stop();
     pickle_ = out_.take();
-    return {};
   }
 
   Result<void> write_node(size_t id) {
@@ -242,9 +301,7 @@ class TorchLayout : public tensor::Layout {
 
   Result<void> write_leaf(const Leaf& leaf) {
     if (leaf.target != UINT32_MAX) {
-      const Target& target = selection_.tensors[leaf.target];
-      write_tensor(out_, target.dtype, target.shape, std::to_string(storages_.size()));
-      storages_.push_back({leaf.target, {}});
+      write_target(leaf.target);
       return {};
     }
     auto done = leaf.source->emitter->emit(leaf.node);
@@ -253,7 +310,20 @@ class TorchLayout : public tensor::Layout {
     return {};
   }
 
-  /// A storage inside an object: its bytes become a record of ours.
+  /// Tied weights, keys over the same bytes of the source, share a storage here too.
+  void write_target(uint32_t index) {
+    const Target& target = selection_.tensors[index];
+    const tensor::Tensor& t = selection_.tensor(target);
+    size_t storage = storages_.size();
+    if (t.shards.size() == 1 && t.shards[0].encoding == tensor::Encoding::kRaw && t.shards[0].where.length > 0) {
+      const tensor::FileRange& where = t.shards[0].where;
+      storage = same_bytes_.try_emplace({where.file, where.offset, t.dtype, t.shape, target.dtype, target.shape}, storage).first->second;
+    }
+    write_tensor(out_, target.dtype, target.shape, std::to_string(storage));
+    if (storage == storages_.size()) storages_.push_back({index, {}, {}});
+  }
+
+  /// A storage of the source, or of an object in it: a record of ours.
   Result<void> write_storage(Source& source, const tensor::FileRange& where, NodeId id) {
     const pickle::Graph& graph = source.file.graph;
     auto fields = graph.tuple(graph.args(id));
@@ -264,17 +334,20 @@ class TorchLayout : public tensor::Layout {
     }
     if (fields.size() > 5 && !graph.is_none(fields[5])) return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
     auto [it, added] = storage_names_.try_emplace({&source, std::string(storage.key)}, storages_.size());
-    if (added) {
+    if (added && source.inline_bytes.empty()) {
+      storages_.push_back({UINT32_MAX, {where.file, where.offset + found->second.first, storage.bytes}, {}});
+    } else if (added) {
       if (storage.bytes > kMaxObject || object_bytes_ + storage.bytes > kMaxObject) {
         return fail(Code::kUnsupported, "", "holds more than 64 MiB of tensors");
       }
       object_bytes_ += storage.bytes;
       std::string bytes(storage.bytes, 0);
       CKPT_TRY(source.bytes(where).read(found->second.first, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
-      storages_.push_back({UINT32_MAX, std::move(bytes)});
+      storages_.push_back({UINT32_MAX, {}, std::move(bytes)});
     }
     const pickle::GlobalName* type = graph.global(fields[1]);
-    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(it->second), storage.bytes / storage.item);
+    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(it->second), storage.bytes / storage.item,
+                     std::string(graph.as_str(fields[3]).value_or("cpu")));
     return {};
   }
 
@@ -284,9 +357,9 @@ class TorchLayout : public tensor::Layout {
     zip_.add("archive/byteorder", std::string_view(kLittle).size());
     zip_.add("archive/version", std::string_view(kThree).size());
     for (size_t i = 0; i < storages_.size(); ++i) {
-      const uint64_t size = storages_[i].target == UINT32_MAX ? storages_[i].bytes.size() : selection_.tensors[storages_[i].target].bytes();
+      const uint64_t size = storages_[i].size(selection_);
       zip_.add("archive/data/" + std::to_string(i), size, storage_alignment(size));
-      if (storages_[i].target == UINT32_MAX) payload_bytes += size;
+      if (storages_[i].target == UINT32_MAX && !as_source) payload_bytes += size;
     }
     files.push_back({"model.pt", 0, storages_.size() + 2, zip_.size(), {}});
     last_file = files[0].name;
@@ -295,7 +368,7 @@ class TorchLayout : public tensor::Layout {
   /// Those of tensors come from their slots.
   std::vector<uint32_t> crcs() const {
     std::vector<uint32_t> out = {crc32(0, as_bytes(pickle_)), crc32(0, as_bytes(std::string_view(kLittle))), crc32(0, as_bytes(std::string_view(kThree)))};
-    for (const Storage& s : storages_) out.push_back(s.target == UINT32_MAX ? crc32(0, as_bytes(s.bytes)) : 0);
+    for (const Storage& s : storages_) out.push_back(s.size(selection_) == s.bytes.size() ? crc32(0, as_bytes(s.bytes)) : 0);
     return out;
   }
 
@@ -308,6 +381,8 @@ class TorchLayout : public tensor::Layout {
   std::string pickle_;
   std::vector<Storage> storages_;
   std::map<std::pair<const Source*, std::string>, size_t> storage_names_;
+  std::map<std::tuple<uint32_t, uint64_t, tensor::DType, tensor::Shape, tensor::DType, tensor::Shape>, size_t> same_bytes_;
+  std::optional<Rewrite> rewrite_;
   uint64_t object_bytes_ = 0;
   zip::Layout zip_;
 };

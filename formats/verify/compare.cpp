@@ -91,23 +91,36 @@ void merge(const std::vector<Entry>& left, const std::vector<Entry>& right, Only
 
 }  // namespace
 
-Comparison::Comparison(const tensor::Catalog& left, const tensor::Catalog& right, Note note)
-    : left_(left), right_(right), note_(std::move(note)), left_files_(left), right_files_(right) {}
+Comparison::Comparison(const tensor::Catalog& left, const tensor::Catalog& right, bool skip_unreadable, Note note)
+    : left_(left), right_(right), skip_unreadable_(skip_unreadable), note_(std::move(note)), left_files_(left), right_files_(right) {}
 
 void Comparison::differs(const std::string& key, std::string message) {
   note_({key, "", std::nullopt, std::move(message), false, true});
 }
 
 void Comparison::pair_up() {
+  note_unreadable();
   pair_tensors();
   pair_objects();
+}
+
+/// Nobody can say whether they are equal, so the answer is not yes.
+void Comparison::note_unreadable() {
+  for (const tensor::Catalog* catalog : {&left_, &right_}) {
+    for (const tensor::Unreadable& entry : catalog->unsupported) {
+      if (unreadable_.insert(entry.key).second && !skip_unreadable_) differs(entry.key, "cannot be compared with the other checkpoint's: " + entry.why);
+    }
+  }
 }
 
 void Comparison::pair_tensors() {
   merge(
       left_.tensors, right_.tensors,
-      [&](const tensor::Tensor& t, bool in_left) { differs(t.key, in_left ? "the other checkpoint lacks it" : "only the other checkpoint has it"); },
+      [&](const tensor::Tensor& t, bool in_left) {
+        if (unreadable_.count(t.key) == 0) differs(t.key, in_left ? "the other checkpoint lacks it" : "only the other checkpoint has it");
+      },
       [&](const tensor::Tensor& a, const tensor::Tensor& b) {
+        if (unreadable_.count(a.key) != 0) return;
         if (a.dtype != b.dtype) {
           differs(a.key, "is " + std::string(tensor::dtype_name(a.dtype)) + ", in the other checkpoint " + std::string(tensor::dtype_name(b.dtype)));
         } else if (a.shape != b.shape) {

@@ -5,6 +5,8 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string_view>
+#include <unordered_set>
 #include <vector>
 
 #include "lib/tensor/read.h"
@@ -15,7 +17,8 @@ namespace ckpt::formats {
 class Comparison {
  public:
   using Note = std::function<void(tensor::Finding)>;
-  Comparison(const tensor::Catalog& left, const tensor::Catalog& right, Note note);
+  /// `skip_unreadable`: entries that a reader could not hand out count for nothing; else each is a finding.
+  Comparison(const tensor::Catalog& left, const tensor::Catalog& right, bool skip_unreadable, Note note);
 
   /// Keys, dtypes and shapes; what differs is noted. Afterwards `units` holds what is left to be done.
   void pair_up();
@@ -55,6 +58,7 @@ class Comparison {
   void give_back(std::unique_ptr<Scratch> scratch);
 
   void differs(const std::string& key, std::string message);
+  void note_unreadable();
   void pair_tensors();
   void pair_objects();
   void split(uint32_t pair);
@@ -64,8 +68,10 @@ class Comparison {
 
   const tensor::Catalog& left_;
   const tensor::Catalog& right_;
+  const bool skip_unreadable_;
   Note note_;
   tensor::FileCache left_files_, right_files_;
+  std::unordered_set<std::string_view> unreadable_;  ///< of either side
   std::vector<TensorPair> tensors_;
   std::vector<ObjectPair> objects_;  ///< their units have pair = tensors_.size() + index
   tensor::Object left_common_, right_common_;

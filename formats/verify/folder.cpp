@@ -58,13 +58,15 @@ class Checker {
   }
 
  private:
+  /// Readers follow links to files, wherever they lead: those of the Hugging Face hub's cache all lead out.
   void check_link(const fs::path& link, const std::string& path) {
-    std::error_code ec;
-    const fs::path target = fs::read_symlink(link, ec);
-    const fs::path to = fs::weakly_canonical(link.parent_path() / target, ec), root = fs::weakly_canonical(catalog_.root, ec);
-    const bool inside = !ec && std::mismatch(root.begin(), root.end(), to.begin(), to.end()).first == root.end();
-    const std::string text = "is a link to " + target.string();
-    note_({"", path, std::nullopt, inside ? text : text + ", which leads out of the checkpoint", inside});
+    std::error_code ec, ignored;
+    const fs::file_status to = fs::status(link, ec);
+    if (fs::is_regular_file(to)) return check_regular(path);
+    const std::string text = "is a link to " + fs::read_symlink(link, ignored).string();
+    if (!fs::exists(to)) note_({"", path, std::nullopt, text + ", where nothing is", true});
+    else if (fs::is_directory(to)) note_({"", path, std::nullopt, text + ", a folder, which is not followed", true});
+    else note_({"", path, std::nullopt, text + ", which is no regular file", false});
   }
 
   void check_regular(const std::string& path) {
@@ -102,7 +104,7 @@ Result<std::vector<FolderEntry>> list_files(const fs::path& root) {
   }
   CKPT_TRY(walk(root, [&](const fs::directory_entry& entry, const std::string& path) {
     std::error_code ignored;
-    if (fs::is_regular_file(entry.symlink_status(ignored))) out.push_back({path, entry.file_size(ignored)});
+    if (entry.is_regular_file(ignored)) out.push_back({path, entry.file_size(ignored)});
   }));
   std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.path < b.path; });
   return out;

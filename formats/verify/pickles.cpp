@@ -24,6 +24,12 @@ bool ends_in_pkl(std::string_view name) {
 
 }  // namespace
 
+std::string import_text(const std::string& name, const pickle::Judgement& judgement, bool nested) {
+  const std::string_view start = judgement.why.substr(0, 3);
+  return std::string("loading it imports ") + (nested ? "(from a pickle within the pickle) " : "") + name + ", which " +
+         (start == "the" || start == "its" ? "is dangerous: " : "") + std::string(judgement.why);
+}
+
 void PickleJudge::add(const pickle::Import& import, const std::string& key, const std::string& file, uint64_t offset) {
   {
     std::lock_guard lock(mutex_);
@@ -36,9 +42,8 @@ void PickleJudge::add(const pickle::Import& import, const std::string& key, cons
   }
   if (import.judgement.verdict == pickle::Verdict::kSafe) return;
   const bool dangerous = import.judgement.verdict == pickle::Verdict::kDangerous;
-  note_({key, file, offset, std::string("loading it imports ") + (import.nested ? "(from a pickle within the pickle) " : "") + import.name + ", which " +
-         (import.judgement.why.substr(0, 3) == "the" || import.judgement.why.substr(0, 3) == "its" ? "is dangerous: " : "") + std::string(import.judgement.why),
-         !dangerous && !strict_});
+  note_({key, file, offset, import_text(import.name, import.judgement, import.nested),
+         dangerous ? trusted_ : !strict_});
 }
 
 uint64_t PickleJudge::judge(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t offset, bool expect_end) {
@@ -132,7 +137,7 @@ std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool st
   const std::string name = path.filename().string();
   VerifyReport out;
   out.bytes_read = bytes.size();
-  PickleJudge judge(strict, [&](tensor::Finding finding) { out.findings.push_back(std::move(finding)); });
+  PickleJudge judge(strict, false, [&](tensor::Finding finding) { out.findings.push_back(std::move(finding)); });
   bool any = judge.judge_row(bytes, "", name, 0);
   const std::string_view text = as_text(bytes);
   size_t members = 0;

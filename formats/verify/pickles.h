@@ -12,7 +12,8 @@ namespace ckpt::formats {
 class PickleJudge {
  public:
   using Note = std::function<void(tensor::Finding)>;
-  PickleJudge(bool strict, Note note) : strict_(strict), note_(std::move(note)) {}
+  /// `trusted`: dangerous names are warnings, as unknown ones are without `strict`.
+  PickleJudge(bool strict, bool trusted, Note note) : strict_(strict), trusted_(trusted), note_(std::move(note)) {}
 
   /// A pickle whose bytes begin at `offset` of `file`. `expect_end`: that it breaks off is damage. Returns its length.
   uint64_t judge(ByteSpan pickle, const std::string& key, const std::string& file, uint64_t offset, bool expect_end);
@@ -25,7 +26,7 @@ class PickleJudge {
  private:
   void add(const pickle::Import& import, const std::string& key, const std::string& file, uint64_t offset);
 
-  const bool strict_;
+  const bool strict_, trusted_;
   Note note_;
   std::mutex mutex_;
   std::map<std::string, ImportedName> imports_;

@@ -5,21 +5,21 @@
 
 #include "formats/megatron/metadata_json.h"
 #include "lib/base/io.h"
-#include "lib/tensor/param_groups.h"
 
 namespace ckpt::formats {
 
 namespace {
 
-using Note = std::function<void(tensor::Finding)>;
-
 constexpr uint64_t kMaxPadding = 4096;  ///< between items: so far a writer goes to align one
 
+}  // namespace
+
 /// Every place of a ShardedObject's grid is there once (twins were refused when the catalog was made).
-void check_object_grids(const tensor::Catalog& catalog, const Note& note) {
+void check_object_grids(const tensor::Catalog& catalog, const std::function<bool(std::string_view key)>& wanted, const Note& note) {
   if (catalog.format != "zarr" && catalog.format != "torch_dist") return;
   std::map<std::pair<std::string, std::vector<uint64_t>>, uint64_t> groups;
   for (const tensor::Object& object : catalog.objects) {
+    if (wanted && !wanted(object.key)) continue;
     size_t slash = object.key.rfind('/');
     auto place = slash == std::string::npos ? std::nullopt : parse_object_place(std::string_view(object.key).substr(slash + 1));
     if (!place || place->offset.size() != place->shape.size()) {
@@ -37,12 +37,16 @@ void check_object_grids(const tensor::Catalog& catalog, const Note& note) {
   }
 }
 
+namespace {
+
 bool all_zero(tensor::FileCache& files, uint32_t file, uint64_t offset, uint64_t length, const std::string& name) {
   std::vector<std::byte> bytes(length);
   auto fd = files.open(file);
   if (!fd || !io::pread_exact((*fd)->get(), bytes, offset, name)) return false;
   return std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; });
 }
+
+}  // namespace
 
 /// Items may be aligned with zeros before them; anything else between them is nobody's.
 void check_item_gaps(const tensor::Catalog& catalog, tensor::FileCache& files, const Note& note) {
@@ -70,17 +74,6 @@ void check_item_gaps(const tensor::Catalog& catalog, tensor::FileCache& files, c
       }
       end = std::max(end, to);
     }
-  }
-}
-
-}  // namespace
-
-void check_structure(const tensor::Catalog& catalog, tensor::FileCache& files, const Note& note) {
-  check_object_grids(catalog, note);
-  check_item_gaps(catalog, files, note);
-  for (tensor::Finding& finding : tensor::check_params(tensor::group_params(catalog))) {
-    finding.warning = true;
-    note(std::move(finding));
   }
 }
 

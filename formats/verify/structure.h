@@ -7,8 +7,12 @@
 
 namespace ckpt::formats {
 
-/// ShardedObjects with places missing, items of .distcp files with bytes between them that nothing refers to, parameters
-/// without their optimizer state and the reverse. `note` takes the findings; those marked as warnings are odd, the others are damage.
-void check_structure(const tensor::Catalog& catalog, tensor::FileCache& files, const std::function<void(tensor::Finding)>& note);
+using Note = std::function<void(tensor::Finding)>;
+
+/// ShardedObjects with places missing, of those that are `wanted` (null: all): damage.
+void check_object_grids(const tensor::Catalog& catalog, const std::function<bool(std::string_view key)>& wanted, const Note& note);
+
+/// Items of .distcp files with bytes between them that nothing refers to: warnings.
+void check_item_gaps(const tensor::Catalog& catalog, tensor::FileCache& files, const Note& note);
 
 }  // namespace ckpt::formats

@@ -4,6 +4,8 @@
 #include <atomic>
 #include <mutex>
 
+#include "formats/npy/deflate.h"
+#include "formats/npy/header.h"
 #include "formats/torch_save/archive.h"
 #include "formats/verify/compare.h"
 #include "formats/verify/folder.h"
@@ -14,6 +16,9 @@
 #include "lib/base/file_stream.h"
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
+#include "lib/tensor/checksums.h"
+#include "lib/tensor/param_groups.h"
+#include "lib/tensor/selection.h"
 
 namespace ckpt::formats {
 
@@ -24,16 +29,17 @@ constexpr const char* kMetadata = ".metadata";
 
 /// A stretch of a file that is read once.
 struct Piece {
-  enum class Kind { kBytes, kZip, kObject, kDecoded } kind = Kind::kBytes;
+  enum class Kind { kBytes, kZip, kObject, kDecoded, kRecord } kind = Kind::kBytes;
   tensor::FileRange range;
   const std::string* key = nullptr;
   const tensor::Tensor* tensor = nullptr;  ///< kDecoded
   const tensor::Shard* shard = nullptr;
+  const tensor::Checksum* sum = nullptr;   ///< kRecord
 };
 
 /// What one worker does in one go. `index` is into the list of its kind.
 struct Unit {
-  enum class Kind { kPiece, kHash, kTensorHash, kCompare, kMetadata } kind;
+  enum class Kind { kPiece, kHash, kTensorHash, kCompare, kMetadata, kLeftOut } kind;
   size_t index;
   uint64_t bytes;
 };
@@ -42,33 +48,66 @@ class Verifier {
  public:
   Verifier(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress, const Cancel& cancel)
       : catalog_(catalog), options_(options), progress_(progress), cancel_(cancel), files_(catalog),
-        judge_(options.strict, [this](tensor::Finding finding) { note(std::move(finding)); }) {}
+        judge_(options.strict, options.trust_pickles, [this](tensor::Finding finding) { note(std::move(finding)); }) {}
 
   Result<VerifyReport> run() {
     auto take = [this](tensor::Finding finding) { note(std::move(finding)); };
-    for (const tensor::Finding& finding : catalog_.damage) note(finding);
-    for (const std::string& text : catalog_.warnings) note({"", "", std::nullopt, text, true});
-    for (const std::string& text : catalog_.unsupported) note({"", "", std::nullopt, text + ": not checked", true});
-    auto odd = [&](tensor::Finding finding) {
-      finding.warning = finding.warning && !options_.strict;
-      note(std::move(finding));
-    };
-    check_structure(catalog_, files_, odd);
-    CKPT_TRY(check_folder(catalog_, odd));
-    CKPT_TRY(hashes_.collect(catalog_, options_.tensor_hashes ? nullptr : options_.manifest, take));
+    for (const tensor::Finding& finding : catalog_.damage) {
+      if (finding.key.empty() || wanted(finding.key)) note(finding);
+    }
+    if (options_.objects) check_object_grids(catalog_, options_.wanted, take);
+    if (!options_.before_conversion) note_oddities();
+    CKPT_TRY(check_folder(catalog_, [&](tensor::Finding finding) { note_odd(std::move(finding)); }));
+    if (options_.hashes) CKPT_TRY(hashes_.collect(catalog_, options_.tensor_hashes ? nullptr : options_.manifest, take));
     if (options_.against != nullptr) {
-      comparison_.emplace(catalog_, *options_.against, take);
+      comparison_.emplace(catalog_, *options_.against, options_.skip_unreadable, take);
       comparison_->pair_up();
       report_.compared = comparison_->tensors();
     }
+    CKPT_TRY_ASSIGN(const unsigned workers, count_workers());
     collect_pieces();
     collect_tensor_hashes();
-    CKPT_TRY(work(collect_units()));
+    CKPT_TRY(work(collect_units(), workers));
     if (comparison_) comparison_->finish();
     return finish();
   }
 
  private:
+  bool wanted(const std::string& key) const { return !options_.wanted || options_.wanted(key); }
+
+  void note_odd(tensor::Finding finding) {
+    finding.warning = finding.warning && !options_.strict;
+    if (!finding.warning || !options_.before_conversion) note(std::move(finding));
+  }
+  void note_oddities() {
+    for (const std::string& text : catalog_.warnings) note({"", "", std::nullopt, text, true});
+    for (const tensor::Unreadable& entry : catalog_.unsupported) {
+      if (!wanted(entry.key)) continue;
+      note({entry.key, "", std::nullopt, entry.why + ": not checked", true});
+      ++report_.unreadable;
+    }
+    check_item_gaps(catalog_, files_, [&](tensor::Finding finding) { note_odd(std::move(finding)); });
+    const tensor::ParamGroups groups = tensor::group_params(catalog_);
+    for (auto& findings : {tensor::check_params(groups), tensor::check_kinds(groups)}) {
+      for (tensor::Finding finding : findings) {
+        finding.warning = !options_.optimizer;
+        note(std::move(finding));
+      }
+    }
+  }
+
+  /// As many as may hold a decoded shard at once.
+  Result<unsigned> count_workers() const {
+    tensor::DecodeLimit limit(options_.max_memory);
+    if (options_.before_conversion) return limit.workers(0);
+    std::vector<const tensor::Catalog*> catalogs = {&catalog_};
+    if (options_.against != nullptr) catalogs.push_back(options_.against);
+    for (const tensor::Catalog* catalog : catalogs) {
+      for (const tensor::Tensor& t : catalog->tensors) CKPT_TRY(limit.add(t, static_cast<unsigned>(catalogs.size())));
+    }
+    return limit.workers(0);
+  }
+
   const std::string& path(const tensor::FileRange& range) const { return catalog_.files[range.file].path; }
 
   void note(tensor::Finding finding) {
@@ -90,22 +129,30 @@ class Verifier {
   }
 
   // --- what there is to do -----------------------------------------------------------------------------------------------
-  void collect_pieces() {
-    static const std::string kCommon = "common state";
+  void collect_tensor_pieces() {
+    const bool npz = catalog_.format == "npz";
     for (const tensor::Tensor& t : catalog_.tensors) {
       for (const tensor::Shard& shard : t.shards) {
         if (shard.where.length == 0 && shard.item.length == 0) continue;
         // A torch.save file is checked as a whole, below.
-        if (catalog_.format == "torch_save" && shard.encoding == tensor::Encoding::kRaw) continue;
-        if (shard.encoding == tensor::Encoding::kEncoded) pieces_.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard});
-        else if (shard.item.length != 0) pieces_.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr});
-        else pieces_.push_back({Piece::Kind::kBytes, shard.where, &t.key, nullptr, nullptr});
+        if ((npz || catalog_.format == "torch_save") && shard.encoding == tensor::Encoding::kRaw) continue;
+        if (shard.encoding == tensor::Encoding::kEncoded) pieces_.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard, nullptr});
+        else if (shard.item.length != 0) pieces_.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr, nullptr});
+        else pieces_.push_back({Piece::Kind::kBytes, shard.where, &t.key, nullptr, nullptr, nullptr});
       }
     }
-    for (const tensor::Object& object : catalog_.objects) {
-      if (object.inline_bytes.empty()) pieces_.push_back({Piece::Kind::kObject, object.where, &object.key, nullptr, nullptr});
+    for (const tensor::Checksum& sum : catalog_.checksums) {
+      if (npz) pieces_.push_back({Piece::Kind::kRecord, sum.where, &sum.record, nullptr, nullptr, &sum});
     }
-    if (catalog_.common) pieces_.push_back({Piece::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr});
+  }
+
+  void collect_pieces() {
+    static const std::string kCommon = "common state";
+    if (!options_.before_conversion) collect_tensor_pieces();
+    for (const tensor::Object& object : catalog_.objects) {
+      if (object.inline_bytes.empty() && options_.objects && wanted(object.key)) pieces_.push_back({Piece::Kind::kObject, object.where, &object.key, nullptr, nullptr, nullptr});
+    }
+    if (catalog_.common && options_.objects) pieces_.push_back({Piece::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr, nullptr});
     // What reaches past its file was noted by the reader. Where a file's hash is compared its bytes need no second look; what a
     // pickle in it would import is not the hash's business.
     std::erase_if(pieces_, [&](const Piece& p) {
@@ -146,7 +193,11 @@ class Verifier {
     // Whole files that cannot be cut come first: at the end one of them would keep a single core busy.
     for (size_t i = 0; i < hashes_.size(); ++i) all.push_back({Unit::Kind::kHash, i, hashes_.bytes(i)});
     for (size_t i = 0; i < tensor_hashes_.size(); ++i) all.push_back({Unit::Kind::kTensorHash, i, tensor_hashes_[i].tensor->bytes()});
-    if (catalog_.format == "torch_dist" || catalog_.format == "dcp") all.push_back({Unit::Kind::kMetadata, 0, 0});
+    if ((catalog_.format == "torch_dist" || catalog_.format == "dcp") && !options_.before_conversion) all.push_back({Unit::Kind::kMetadata, 0, 0});
+    for (size_t i = 0; !options_.before_conversion && i < catalog_.unsupported.size(); ++i) {
+      const tensor::Unreadable& entry = catalog_.unsupported[i];
+      if (entry.pickle.length > 0 && wanted(entry.key)) all.push_back({Unit::Kind::kLeftOut, i, entry.pickle.length});
+    }
     for (size_t i = 0; i < pieces_.size(); ++i) all.push_back({Unit::Kind::kPiece, i, pieces_[i].range.length});
     for (size_t i = 0; comparison_ && i < comparison_->units().size(); ++i) all.push_back({Unit::Kind::kCompare, i, comparison_->units()[i].bytes});
     std::vector<uint64_t> sizes;
@@ -156,11 +207,11 @@ class Verifier {
   }
 
   // --- the work ------------------------------------------------------------------------------------------------------------
-  Result<void> work(const std::vector<Unit>& units) {
+  Result<void> work(const std::vector<Unit>& units, unsigned workers) {
     uint64_t total = 0;
     for (const Unit& unit : units) total += unit.bytes;
     progress_.begin("verify", total);
-    WorkerPool pool;
+    WorkerPool pool(workers);
     for (const Unit& unit : units) {
       if (!pool.submit([this, &unit] { return check(unit); })) break;
     }
@@ -176,6 +227,7 @@ class Verifier {
       case Unit::Kind::kTensorHash: return check_tensor_hash(tensor_hashes_[unit.index]);
       case Unit::Kind::kCompare: return comparison_->compare(comparison_->units()[unit.index], count);
       case Unit::Kind::kMetadata: return judge_metadata();
+      case Unit::Kind::kLeftOut: return judge_left_out(catalog_.unsupported[unit.index]);
     }
     return {};
   }
@@ -184,6 +236,7 @@ class Verifier {
     switch (piece.kind) {
       case Piece::Kind::kBytes: return check_bytes(piece);
       case Piece::Kind::kDecoded: return check_decoded(piece);
+      case Piece::Kind::kRecord: return check_record(piece);
       case Piece::Kind::kZip: case Piece::Kind::kObject: return check_zip(piece);
     }
     return {};
@@ -216,26 +269,49 @@ class Verifier {
     if (piece.kind == Piece::Kind::kObject && !options_.strict && hashes_.covers(path(piece.range))) return advance(piece.range.length);
     // A tensor item that is no zip was noted by the reader; an object may be a torch.save file from before 1.6.
     if (!archive) return check_bytes(piece);
-    auto oddities = zip::find_oddities(source, *archive);
-    if (!oddities) return note(piece, oddities.error());
-    for (const zip::Oddity& odd : *oddities) note({*piece.key, path(piece.range), piece.range.offset + odd.offset, odd.message, !options_.strict});
+    if (!options_.before_conversion) {
+      auto oddities = zip::find_oddities(source, *archive);
+      if (!oddities) return note(piece, oddities.error());
+      for (const zip::Oddity& odd : *oddities) note({*piece.key, path(piece.range), piece.range.offset + odd.offset, odd.message, !options_.strict});
+    }
     return check_crcs(piece, **file, *archive);
+  }
+
+  void compare_crc(const Piece& piece, const tensor::Checksum& sum, uint32_t crc) {
+    ++records_;
+    if (crc == sum.crc) return;
+    if (sum.crc == 0) ++not_computed_;
+    else note({*piece.key, path(piece.range), sum.where.offset, sum.differs(), false});
+  }
+
+  Result<void> check_record(const Piece& piece) {
+    auto file = files_.open(piece.range.file);
+    if (!file) return note(piece, file.error());
+    FileStream stream;
+    uint32_t crc = 0;
+    auto done = stream.read((*file)->get(), piece.range.offset, piece.range.length, path(piece.range), [&](ByteSpan part) {
+      crc = crc32(crc, part);
+      return advance(part.size());
+    });
+    if (!done) return note(piece, done.error());
+    compare_crc(piece, *piece.sum, crc);
+    return {};
   }
 
   Result<void> check_crcs(const Piece& piece, const UniqueFd& file, const zip::Archive& archive) {
     FileStream stream;
     uint64_t read = 0;
+    // Of a torch.save file: what the conversion itself compares.
+    const bool copied = options_.before_conversion && catalog_.format == "torch_save";
     for (const zip::Record& record : archive.records) {
+      if (copied && record.name.rfind(archive.top + "/data/", 0) == 0) continue;
       uint32_t crc = 0;
       auto done = stream.read(file.get(), piece.range.offset + record.offset, record.size, path(piece.range), [&](ByteSpan part) {
         crc = crc32(crc, part);
         return advance(part.size());
       });
       if (!done) return note(piece, done.error());
-      ++records_;
-      if (crc != record.crc) {
-        note({*piece.key, path(piece.range), piece.range.offset + record.offset, "the CRC of record " + record.name + " differs", !options_.strict});
-      }
+      compare_crc(piece, {{piece.range.file, piece.range.offset + record.offset, record.size}, record.crc, record.name}, crc);
       read += record.size;
     }
     return advance(piece.range.length - std::min(read, piece.range.length));
@@ -243,8 +319,10 @@ class Verifier {
 
   /// An object is opened by its loader with plain pickle.
   Result<void> check_object(const Piece& piece, const zip::ByteSource& source) {
-    auto archive = read_torch_file(source);
-    if (!archive) CKPT_TRY(note(piece, archive.error()));
+    if (catalog_.format != "torch_save") {  // that was read when it was opened
+      auto archive = read_torch_file(source);
+      if (!archive) CKPT_TRY(note(piece, archive.error()));
+    }
     auto judged = judge_.judge_file(source, *piece.key, path(piece.range), piece.range.offset);
     return judged ? judged : note(piece, judged.error());
   }
@@ -254,6 +332,27 @@ class Verifier {
     if (!bytes) return {};  // it was read once: then it is gone, and the next verify says so
     judge_.judge(as_bytes(*bytes), "", kMetadata, 0, true);
     return {};
+  }
+
+  /// An array of Python objects: its loader opens a pickle.
+  Result<void> judge_left_out(const tensor::Unreadable& entry) {
+    constexpr uint64_t kMaxPickle = 256 << 20;
+    const std::string& name = path(entry.pickle);
+    auto cannot = [&](const std::string& why) { note({entry.key, name, entry.pickle.offset, "the pickle cannot be judged: " + why, false}); };
+    if (std::max(entry.pickle.length, entry.inflated) > kMaxPickle) return cannot("it is larger than 256 MiB"), Result<void>();
+    CKPT_TRY_ASSIGN(auto file, files_.open(entry.pickle.file));
+    std::vector<std::byte> bytes(entry.pickle.length);
+    CKPT_TRY(io::pread_exact(file->get(), bytes, entry.pickle.offset, name));
+    ByteSpan pickle = bytes;
+    std::vector<std::byte> content(entry.inflated);
+    if (entry.inflated > 0) {
+      auto inflated = inflate_all(bytes, content, {});
+      auto header = inflated ? npy_header_bytes(ByteSpan(content).first(std::min<size_t>(kNpyPrefix, content.size()))) : Result<uint64_t>(inflated.error());
+      if (!header || *header > content.size()) return cannot(header ? "it is cut off" : header.error().message), Result<void>();
+      pickle = ByteSpan(content).subspan(*header);
+    }
+    if (!judge_.judge_row(pickle, entry.key, name, entry.pickle.offset)) cannot("it is none");
+    return advance(entry.pickle.length);
   }
 
   struct TensorHash {
@@ -279,6 +378,11 @@ class Verifier {
     report_.records = records_;
     report_.hashes += hashes_.checked();
     report_.imports = judge_.take();
+    if (not_computed_ > 0) {
+      tensor::Finding finding = tensor::not_computed(not_computed_);
+      finding.warning = !options_.strict;
+      report_.findings.push_back(std::move(finding));
+    }
     auto place = [](const tensor::Finding& f) { return std::tuple(f.warning, f.file, f.offset.value_or(0), f.key, f.message); };
     std::sort(report_.findings.begin(), report_.findings.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
     return std::move(report_);
@@ -296,7 +400,7 @@ class Verifier {
   std::vector<TensorHash> tensor_hashes_;
   std::mutex mutex_;
   VerifyReport report_;
-  std::atomic<uint64_t> bytes_{0}, records_{0};
+  std::atomic<uint64_t> bytes_{0}, records_{0}, not_computed_{0};
 };
 
 }  // namespace

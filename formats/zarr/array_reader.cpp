@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/folders.h"
 #include "formats/zarr/shard_index.h"
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
@@ -93,7 +94,7 @@ ZarrArrays::ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOp
 
 Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta, const std::string& key, Result<ZarrArray> array) {
   if (!array && array.error().code == Code::kUnsupported) {
-    catalog_.unsupported.push_back(key + ": " + array.error().message);
+    catalog_.unsupported.push_back({key, array.error().message});
     return {};
   }
   if (!array && array.error().code != Code::kAnswerNo) return std::move(array).error();
@@ -138,8 +139,9 @@ void ZarrArrays::add_chunks(const std::string& folder, const ZarrArray& array, t
 
 void ZarrArrays::add_chunk(const ZarrArray& array, tensor::Tensor& tensor, std::string path, Chunk chunk) {
   struct stat st{};
-  if (::lstat((catalog_.root / path).c_str(), &st) != 0) {
-    if (!array.fill.empty()) return tensor.shards.push_back(*chunk.filled(array));
+  if (::stat((catalog_.root / path).c_str(), &st) != 0) {
+    // A chunk that is not there stands for the fill value; one whose link leads to nothing is lost.
+    if (!array.fill.empty() && !has_entry(catalog_.root / path)) return tensor.shards.push_back(*chunk.filled(array));
     damage_.add(tensor.key, path, std::nullopt, "the chunk is missing");
     auto shard = *chunk.filled(array);
     shard.encoding = tensor::Encoding::kRaw;

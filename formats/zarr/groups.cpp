@@ -73,7 +73,7 @@ class Hierarchy {
         std::error_code ec;
         const auto status = entry.symlink_status(ec);
         const std::string below = (folder.empty() ? "" : folder + "/") + entry.path().filename().string();
-        if (fs::is_symlink(status) && has_entry(entry.path() / document_)) catalog_.warnings.push_back(below + ": a symbolic link, not followed");
+        if (fs::is_symlink(status) && entry.is_directory(ec)) catalog_.warnings.push_back(below + ": a link to a folder, not followed");
         if (!fs::is_directory(status)) continue;
         CKPT_TRY_ASSIGN(bool taken, visit(below, below));
         if (!taken && depth < kMaxDepth) folders.emplace_back(below, depth + 1);

@@ -48,7 +48,7 @@ Result<bool> add_objects(const fs::path& folder, tensor::Catalog& catalog, Damag
     auto place = parse_object_place(name.substr(0, name.size() - 3));
     if (!place) {
       damage.add(key, key + "/" + name, std::nullopt, "the name says no place");
-    } else if (!fs::is_regular_file(entry.symlink_status(ec))) {
+    } else if (!entry.is_regular_file(ec)) {
       damage.add(key, key + "/" + name, std::nullopt, "is not a regular file");
     } else {
       group.push_back({key + "/" + name, entry.file_size(ec), *place});
@@ -69,7 +69,7 @@ Result<bool> add_objects(const fs::path& folder, tensor::Catalog& catalog, Damag
 void add_common(tensor::Catalog& catalog, DamageLog& damage) {
   std::error_code ec;
   const fs::path path = catalog.root / "common.pt";
-  if (!fs::is_regular_file(fs::symlink_status(path, ec))) {
+  if (!fs::is_regular_file(path, ec)) {
     damage.add("", "common.pt", std::nullopt, "the common state is missing");
     return;
   }
@@ -96,7 +96,7 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
     std::error_code ec;
     std::string name = entry.path().filename().string();
     auto status = entry.symlink_status(ec);
-    if (fs::is_symlink(status)) catalog.warnings.push_back(name + ": a symbolic link, not followed");
+    if (fs::is_symlink(status) && entry.is_directory(ec)) catalog.warnings.push_back(name + ": a link to a folder, not followed");
     if (!fs::is_directory(status) || ends_with(name, ".sync")) continue;
     if (has_entry(entry.path() / ".zarray")) {
       const std::string meta = name + "/.zarray";

@@ -52,12 +52,22 @@ std::optional<Shape> regular_chunk(const tensor::Selection& selection, const Tar
   return chunk;
 }
 
-std::string_view zarr_dtype(DType dtype) { return dtype == DType::kComplex32 ? "complex_float16" : dtype_name(dtype); }
+/// complex_float16 was once proposed: no reader knows it.
+Result<void> refuse_unknown_types(const tensor::Selection& selection) {
+  std::vector<std::string> bad;
+  for (const Target& target : selection.tensors) {
+    if (target.dtype == DType::kComplex32) bad.push_back(target.key + ": complex32");
+  }
+  if (bad.empty()) return {};
+  return with_causes(Error(Code::kUnsupported, selection.source->root.string(), "holds types that readers of zarr3 lack")
+                         .with_hint("leave them out with --exclude"),
+                     std::move(bad));
+}
 
 std::string_view zero_of(DType dtype) {
   switch (dtype) {
     case DType::kBool: return "false";
-    case DType::kComplex32: case DType::kComplex64: case DType::kComplex128: return "[0.0, 0.0]";
+    case DType::kComplex64: case DType::kComplex128: return "[0.0, 0.0]";
     case DType::kFloat8E8m0fnu: return "\"0x00\"";  // has no zero
     default: return dtype < DType::kFloat16 ? "0" : "0.0";
   }
@@ -65,7 +75,7 @@ std::string_view zero_of(DType dtype) {
 
 /// Types that zarr-python does not know; a group whose consolidated metadata names them it does not open at all.
 bool is_extension(DType dtype) {
-  return dtype == DType::kBfloat16 || dtype == DType::kComplex32 || (dtype >= DType::kFloat8E4m3fn && dtype <= DType::kFloat8E8m0fnu);
+  return dtype == DType::kBfloat16 || (dtype >= DType::kFloat8E4m3fn && dtype <= DType::kFloat8E8m0fnu);
 }
 
 class ZarrLayout : public tensor::Layout {
@@ -74,6 +84,7 @@ class ZarrLayout : public tensor::Layout {
 
   Result<void> plan(const WriteOptions& options) {
     CKPT_TRY(refuse_what_is_no_tensor(selection_, "zarr3"));
+    CKPT_TRY(refuse_unknown_types(selection_));
     CKPT_TRY_ASSIGN(std::string note, check_path_keys(selection_, {"zarr3", "", "__", kDocument}));
     if (!note.empty()) notes.push_back(std::move(note));
     for (const Target& target : selection_.tensors) CKPT_TRY(add_array(target, options));
@@ -84,7 +95,7 @@ class ZarrLayout : public tensor::Layout {
     last_file = files.back().name;
     if (recut_ > 0) notes.push_back(fmt::format("the pieces of {} of {} tensors are no grid of equal chunks: cut into chunks of 64 MiB", recut_, arrays_.size()));
     if (extensions_ > 0) {
-      notes.push_back(fmt::format("{} of {} tensors have types that zarr-python lacks (bfloat16, float8, complex32): TensorStore and zarrs read "
+      notes.push_back(fmt::format("{} of {} tensors have types that zarr-python lacks (bfloat16, float8): TensorStore and zarrs read "
                                   "them. The metadata is not consolidated, so that zarr-python opens the others", extensions_, arrays_.size()));
     }
     return {};
@@ -155,7 +166,7 @@ class ZarrLayout : public tensor::Layout {
                        R"("chunk_grid": {{"name": "regular", "configuration": {{"chunk_shape": [{}]}}}}, )"
                        R"("chunk_key_encoding": {{"name": "default", "configuration": {{"separator": "."}}}}, "fill_value": {}, )"
                        R"("codecs": [{{"name": "bytes", "configuration": {{"endian": "little"}}}}], "attributes": {{}}, "storage_transformers": []}})",
-                       fmt::join(target.shape, ", "), zarr_dtype(target.dtype), fmt::join(array.chunk, ", "), zero_of(target.dtype));
+                       fmt::join(target.shape, ", "), dtype_name(target.dtype), fmt::join(array.chunk, ", "), zero_of(target.dtype));
   }
 
   Result<void> write_root(const OutputFile::Sink& sink) const {

@@ -1,6 +1,7 @@
 #include "lib/tensor/catalog.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 
@@ -19,8 +20,24 @@ std::optional<uint64_t> element_count(const Shape& shape) {
 
 uint64_t Tensor::bytes() const { return element_count(shape).value_or(0) * item_size(dtype); }
 
+std::string join_path(const KeyPath& path, bool escaped) {
+  std::string out;
+  for (size_t i = 0; i < path.size(); ++i) {
+    if (i > 0) out += '.';
+    const std::string step = path[i].text();
+    const bool number = !step.empty() && step.find_first_not_of("-0123456789") == std::string::npos;
+    if (escaped && number && path[i].kind == PathStep::Kind::kName) out += '\\';
+    for (char c : step) {
+      if (escaped && (c == '.' || c == '\\')) out += '\\';
+      out += c;
+    }
+  }
+  return out;
+}
+
 bool leads_to(const KeyPath& path, std::string_view key) {
   if (path.empty()) return false;
+  if (key.find('\\') != std::string_view::npos && key == join_path(path, true)) return true;
   for (size_t i = 0; i < path.size(); ++i) {
     const std::string step = path[i].text();
     if (key.substr(0, step.size()) != step) return false;
@@ -39,9 +56,37 @@ std::string Finding::text() const {
   return out + (out.empty() ? "" : ": ") + message;
 }
 
+Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings) {
+  constexpr size_t kShown = 8;
+  std::optional<Error> error;
+  size_t damage = 0;
+  for (const Finding& finding : findings) {
+    if (finding.warning) continue;
+    if (damage++ == 0) error.emplace(Code::kAnswerNo, catalog.root.string(), "damaged: " + finding.text());
+    else if (damage <= kShown) error->causes.push_back(finding.text());
+  }
+  if (!error) return Error(Code::kBug, catalog.root.string(), "nothing is damaged");
+  if (damage > kShown) error->causes.push_back("and " + std::to_string(damage - kShown) + " more");
+  error->hint = "ckpt verify lists all that is wrong";
+  return std::move(*error);
+}
+
 namespace {
 
-/// Every folder on the way is opened without following links, so that nothing outside the root can be reached.
+/// A link in the user's own folder is the user's (the cache of the Hugging Face hub holds nothing else): it is followed to a
+/// regular file. Looked at before it is opened: opening a device may do something.
+Result<UniqueFd> open_linked(int dir, const std::string& name, const std::string& path) {
+  struct stat st{};
+  if (::fstatat(dir, name.c_str(), &st, 0) != 0) return sys_error(path, "cannot open");
+  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, path, "is not a regular file");
+  UniqueFd fd(::openat(dir, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
+  if (!fd) return sys_error(path, "cannot open");
+  CKPT_TRY_ASSIGN(st, io::stat_fd(fd.get(), path));
+  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, path, "is not a regular file");
+  return fd;
+}
+
+/// `path` is a name that a file of the checkpoint may have given: no folder on the way is reached through a link.
 Result<UniqueFd> open_below(const std::filesystem::path& root, const std::string& path) {
   CKPT_TRY_ASSIGN(UniqueFd dir, io::open_file(root, O_RDONLY | O_DIRECTORY));
   size_t begin = 0;
@@ -51,11 +96,7 @@ Result<UniqueFd> open_below(const std::filesystem::path& root, const std::string
     if (part.empty() || part == "." || part == "..") {
       return fail(Code::kAnswerNo, path, "is not a path below the checkpoint");
     }
-    if (end == std::string::npos) {
-      auto fd = io::open_regular(dir.get(), part);
-      if (!fd) fd.error().subject = path;
-      return fd;
-    }
+    if (end == std::string::npos) return open_linked(dir.get(), part, path);
     UniqueFd next(::openat(dir.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!next && (errno == ELOOP || errno == ENOTDIR)) {
       return fail(Code::kAnswerNo, path, "leads through something that is not a folder");

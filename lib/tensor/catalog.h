@@ -60,6 +60,9 @@ struct PathStep {
 /// Where a value lies in the nested state dict whose keys were joined by dots. It counts while the steps still make the key
 /// (`leads_to`): who renames a key takes it out of its nest. Empty: at the top, under its key.
 using KeyPath = std::vector<PathStep>;
+/// Steps joined by dots. Escaped: dots and backslashes in a name get a backslash before them, and so does a name that reads like
+/// a number, so that no two paths of one object have the same text.
+std::string join_path(const KeyPath& path, bool escaped);
 bool leads_to(const KeyPath& path, std::string_view key);
 
 struct Tensor {
@@ -69,6 +72,7 @@ struct Tensor {
   std::vector<Shard> shards;   ///< any order
   std::vector<std::byte> fill_value;  ///< one element, little endian; empty unless a shard is kFill
   KeyPath path;
+  Shape rows;                  ///< Megatron 0.8 to 0.15 stored it flattened, one row for each of so many parts along each axis; empty: not so
   uint64_t bytes() const;      ///< of the logical tensor
 };
 
@@ -107,6 +111,26 @@ struct Finding {
   std::string text() const;
 };
 
+/// An entry of a checkpoint that its reader cannot hand out. It is never passed over: whoever writes, checks or compares a
+/// checkpoint names it, unless the user named it to be left out.
+struct Unreadable {
+  std::string key;
+  std::string why;         ///< "dtype |O (Python objects) is not read"
+  bool is_object = false;  ///< it would be an Object, not a Tensor
+  FileRange pickle = {};   ///< of an array of objects: the pickle that its loader would open; length 0: none
+  uint64_t inflated = 0;   ///< bytes of content of a deflated `pickle`, numpy's header included; 0: it is not deflated
+  std::string text() const { return key + ": " + why; }
+};
+
+/// Bytes of a file whose CRC-32 the checkpoint has. 0 where its content's is another: the writer was told not to compute it.
+struct Checksum {
+  FileRange where;
+  uint32_t crc = 0;
+  std::string record;      ///< its name, for people
+  /// What verify says of it, and convert with the same words, when the content's CRC is another one.
+  std::string differs() const { return "the CRC of record " + record + " differs"; }
+};
+
 /// What a reader found. Nothing here holds tensor bytes.
 struct Catalog {
   std::string format;               ///< "zarr", "torch_dist", "dcp", "safetensors", "zarr2" (foreign arrays), ...
@@ -120,12 +144,16 @@ struct Catalog {
   std::string metadata_json;        ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty
   std::vector<std::string> warnings;///< things a person should know: "dtype <V2 taken as bfloat16"
   std::vector<Finding> damage;      ///< only with ReadOptions::tolerate_damage: what is missing or wrong
-  std::vector<std::string> unsupported;  ///< entries that no reader hands out, each with its key and why. `tensors` lacks them
+  std::vector<Unreadable> unsupported;   ///< `tensors` and `objects` lack them
+  std::vector<Checksum> checksums;  ///< of what raw shards lie in; sorted by place, disjoint. Only with locate_data
   std::shared_ptr<const Decoder> decoder;  ///< null: every shard is kRaw
 
-  /// Opens files[index]: below the root, not a link, regular.
+  /// Opens files[index]: below the root, regular. A link is followed, one to a folder on the way is not.
   Result<UniqueFd> open_file(uint32_t index) const;
 };
+
+/// Damage as an error (kAnswerNo): the first of the findings that is no warning, the next ones as causes. There must be one.
+Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings);
 
 /// Checks that the shards of a tensor lie inside it, do not overlap and cover it. Empty: all right; else findings as
 /// sentences that name key and box. O(n log n) for grids, bounded work for hostile ones.

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <mutex>
+#include <set>
 
 #include "lib/base/io.h"
 #include "lib/base/worker_pool.h"
@@ -232,12 +233,20 @@ std::vector<Unit> units_of(const CatalogDiff& diff) {
 }  // namespace
 
 bool CatalogDiff::equal() const {
-  return only_a.empty() && only_b.empty() && std::all_of(both.begin(), both.end(), [](const TensorDiff& d) { return d.equal(); });
+  return only_a.empty() && only_b.empty() && unreadable.empty() && std::all_of(both.begin(), both.end(), [](const TensorDiff& d) { return d.equal(); });
 }
 
 CatalogDiff compare_keys(const Catalog& a, const Catalog& b, const DiffOptions& options) {
   CatalogDiff out;
-  auto wanted = [&](const Tensor& t) { return !options.wanted || options.wanted(t.key); };
+  std::set<std::string_view> left_out;
+  for (const Catalog* catalog : {&a, &b}) {
+    for (const Unreadable& entry : catalog->unsupported) {
+      if (options.wanted && !options.wanted(entry.key)) continue;
+      const bool first = left_out.insert(entry.key).second;
+      if (first && !options.skip_unreadable) out.unreadable.push_back(entry);
+    }
+  }
+  auto wanted = [&](const Tensor& t) { return (!options.wanted || options.wanted(t.key)) && left_out.count(t.key) == 0; };
   size_t i = 0, j = 0;
   while (i < a.tensors.size() || j < b.tensors.size()) {
     const Tensor* x = i < a.tensors.size() ? &a.tensors[i] : nullptr;
@@ -277,8 +286,12 @@ Result<CatalogDiff> compare_catalogs(const Catalog& a, const Catalog& b, const D
   };
   for (const Unit& unit : units) total += bytes_of(unit);
   options.progress->begin("compare", total);
+  DecodeLimit limit(options.max_memory);
+  for (const TensorDiff& d : out.both) {
+    for (const Tensor* side : {d.a, d.b}) CKPT_TRY(limit.add(*side, 2));
+  }
   Work work(a, b, options);
-  WorkerPool pool(options.threads);
+  WorkerPool pool(limit.workers(options.threads));
   for (size_t begin = 0; begin < units.size();) {
     size_t end = begin;  // small ones together
     for (uint64_t bytes = 0; end < units.size() && bytes < kUnitBytes && end - begin < 256; ++end) bytes += bytes_of(units[end]);

@@ -34,8 +34,8 @@ struct Part {
 struct Piece {
   uint64_t offset = 0;          ///< in its file; what lies between two pieces is zero
   std::vector<Part> parts;
-  /// Where the CRC-32 of the tensor part goes (four bytes, little endian): offsets in the file, anywhere in it. The text there
-  /// has four bytes to be replaced.
+  /// Where the CRC-32 of the tensor part goes, or without one of the source's range (four bytes, little endian): offsets in the
+  /// file, anywhere in it. The text there has four bytes to be replaced.
   std::vector<uint64_t> crc_slots;
   uint64_t size() const;
 };
@@ -63,6 +63,7 @@ class Layout {
   uint64_t shards = 0;            ///< pieces of tensors
   uint64_t payload_bytes = 0;     ///< of tensors and objects
   std::vector<std::string> notes; ///< what a person should know
+  bool as_source = false;         ///< the source's own object is written: what its reader took apart stays whole
 };
 
 }  // namespace ckpt::tensor

@@ -218,4 +218,32 @@ std::vector<Finding> check_params(const ParamGroups& groups) {
   return out;
 }
 
+std::vector<Finding> check_kinds(const ParamGroups& groups) {
+  struct Rule {
+    std::string_view slot;
+    std::array<std::string_view, 6> others;  ///< one of them goes with it
+    std::string_view note;
+  };
+  // Lion keeps exp_avg alone; Adafactor exp_avg_sq of vectors beside rows and columns of matrices.
+  static constexpr Rule kRules[] = {
+      {"exp_avg", {"exp_avg_sq", "exp_inf", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_diff"}, " (right for Lion, wrong for Adam)"},
+      {"exp_avg_sq", {"exp_avg", "exp_avg_sq_row", "exp_avg_sq_col", "grad_avg"}, " (wrong for Adam)"},
+      {"exp_avg_sq_row", {"exp_avg_sq_col"}, ""},
+      {"exp_avg_sq_col", {"exp_avg_sq_row"}, ""},
+      {"fp32_param", {"exp_avg", "exp_avg_sq", "momentum_buffer"}, ""},
+  };
+  std::set<std::string_view> slots;
+  for (const ParamGroup& g : groups.groups) {
+    for (const OptimizerState& state : g.states) slots.insert(state.slot);
+  }
+  std::vector<Finding> out;
+  for (const Rule& rule : kRules) {
+    auto there = [&](std::string_view slot) { return !slot.empty() && slots.count(slot) != 0; };
+    if (!there(rule.slot) || std::any_of(rule.others.begin(), rule.others.end(), there)) continue;
+    out.push_back({"", "", std::nullopt, "no parameter has the optimizer state " + std::string(rule.others[0]) + ", which goes with " +
+                                             std::string(rule.slot) + std::string(rule.note), true});
+  }
+  return out;
+}
+
 }  // namespace ckpt::tensor

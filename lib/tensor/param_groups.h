@@ -39,4 +39,8 @@ ParamGroups group_params(const Catalog& catalog);
 /// for a checkpoint without optimizer state, or with nothing but that.
 std::vector<Finding> check_params(const ParamGroups& groups);
 
+/// Kinds of state that come together in every optimizer that is known, of which the checkpoint has one and of the others none at
+/// all: `check_params` cannot see that, for no parameter has more than the others. As warnings.
+std::vector<Finding> check_kinds(const ParamGroups& groups);
+
 }  // namespace ckpt::tensor

@@ -25,6 +25,12 @@ constexpr uint64_t kWriteback = 32 << 20;   ///< writeback is started in steps o
 constexpr uint64_t kMaxSlab = 64 << 20;
 constexpr uint64_t kClonedFrom = 1 << 20;   ///< runs from this size on are worth trying to share
 
+/// The range that the piece's CRC is of, where it has no tensor part.
+bool is_summed(const Piece& piece, const Part& part) {
+  return !piece.crc_slots.empty() && part.range.length > 0 &&
+         std::none_of(piece.parts.begin(), piece.parts.end(), [](const Part& other) { return other.target != nullptr; });
+}
+
 const Part* tensor_part(const Piece& piece) {
   for (const Part& part : piece.parts) {
     if (part.target != nullptr) return &part;
@@ -73,6 +79,8 @@ Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) 
     const uint64_t size = part.size();
     if (part.target != nullptr && size > 0) {
       CKPT_TRY_ASSIGN(crc, write_stretch(piece, {part.region, at, size}));
+    } else if (is_summed(piece, part)) {
+      CKPT_TRY_ASSIGN(crc, copy_run("", part.range, at, true));
     }
     at += size;
   }
@@ -96,10 +104,18 @@ Result<void> PieceWriter::gather(const Piece& piece, std::vector<LateCrc>& late)
       if (out.empty()) continue;
       lease(*part.target, out.size());
       CKPT_TRY(fill(part, part.region, out));
-      if (!piece.crc_slots.empty()) crc = crc32(0, out);
+      const bool whole = part.padded.empty() || part.padded == part.region.shape;
+      const auto run = compares() && whole ? raw_run(state_.selection, *part.target, part.region, part.shard) : std::nullopt;
+      if (run || !piece.crc_slots.empty()) crc = crc32(0, out);
+      if (run) note_run(part.target->key, *run, crc);
+      else note_tensor(*part.target);
     } else if (part.range.length > 0) {
       CKPT_TRY_ASSIGN(auto file, state_.files.open(part.range.file));
       CKPT_TRY(io::pread_exact(file->get(), out, part.range.offset, state_.selection.source->files[part.range.file].path));
+      if (is_summed(piece, part)) {
+        crc = crc32(0, out);
+        if (compares()) note_run("", part.range, crc);
+      }
     } else {
       std::memcpy(out.data(), part.text.data(), out.size());
     }
@@ -132,7 +148,7 @@ Result<uint32_t> PieceWriter::write_stretch(const Piece& piece, const Stretch& s
   const Part& part = *tensor_part(piece);
   const bool wants_crc = !piece.crc_slots.empty(), whole = part.padded.empty() || part.padded == part.region.shape;
   const auto run = whole ? raw_run(state_.selection, *part.target, stretch.region, part.shard) : std::nullopt;
-  auto copied = run ? copy_run(*run, stretch.offset, wants_crc) : copy_region(part, stretch.region, stretch.offset, wants_crc);
+  auto copied = run ? copy_run(part.target->key, *run, stretch.offset, wants_crc) : copy_region(part, stretch.region, stretch.offset, wants_crc);
   if (!copied && copied.error().code == Code::kAnswerNo) copied.error().causes.push_back("while writing tensor " + part.target->key);
   return copied;
 }
@@ -143,7 +159,7 @@ Result<void> PieceWriter::write_texts(const Piece& piece, uint32_t crc, std::vec
   for (const Part& part : piece.parts) {
     const uint64_t size = part.size();
     if (part.range.length > 0 && part.target == nullptr) {
-      CKPT_TRY(copy_file(part.range, at));
+      if (!is_summed(piece, part)) CKPT_TRY(copy_file(part.range, at));
     } else if (part.target == nullptr) {
       std::string text = part.text;
       MutableByteSpan bytes(reinterpret_cast<std::byte*>(text.data()), text.size());
@@ -156,8 +172,23 @@ Result<void> PieceWriter::write_texts(const Piece& piece, uint32_t crc, std::vec
   return {};
 }
 
-/// A run of a source file to `to`; its CRC where one is wanted.
-Result<uint32_t> PieceWriter::copy_run(const FileRange& run, uint64_t to, bool wants_crc) {
+void PieceWriter::note_run(const std::string& key, const FileRange& run, uint32_t crc) {
+  const auto in = state_.checksums.note_run(run, crc, key);
+  records_.insert(in.begin(), in.end());
+}
+
+/// Parts of the target's tensor were read otherwise than as runs.
+void PieceWriter::note_tensor(const Target& target) {
+  const Tensor* tensor = &state_.selection.tensor(target);
+  if (!compares() || noted_ == tensor) return;
+  noted_ = tensor;
+  const auto in = state_.checksums.note_tensor(*tensor);
+  records_.insert(in.begin(), in.end());
+}
+
+/// A run of a source file to `to`; its CRC where one is wanted, here or by the source's own.
+Result<uint32_t> PieceWriter::copy_run(const std::string& key, const FileRange& run, uint64_t to, bool wants_crc) {
+  wants_crc = wants_crc || compares();
   const std::string& name = state_.selection.source->files[run.file].path;
   CKPT_TRY_ASSIGN(auto source, state_.files.open(run.file));
   uint64_t cloned = 0;
@@ -185,6 +216,7 @@ Result<uint32_t> PieceWriter::copy_run(const FileRange& run, uint64_t to, bool w
   if (state_.drop_cache) {
     ::posix_fadvise(source->get(), static_cast<off_t>(run.offset), static_cast<off_t>(run.length), POSIX_FADV_DONTNEED);
   }
+  if (compares()) note_run(key, run, crc);
   return crc;
 }
 
@@ -194,6 +226,7 @@ Result<uint32_t> PieceWriter::copy_region(const Part& part, const Region& region
   const uint32_t item = item_size(part.target->dtype);
   const uint64_t bytes = element_count(region.shape).value_or(0) * item;
   const uint64_t slab = lease(*part.target, bytes);
+  note_tensor(*part.target);
   uint32_t crc = 0;
   if (padded) {
     block_.resize(part.size());

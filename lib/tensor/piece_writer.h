@@ -5,8 +5,10 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <vector>
 
+#include "lib/tensor/checksums.h"
 #include "lib/tensor/write_files.h"
 
 namespace ckpt::tensor {
@@ -30,8 +32,9 @@ struct WriteState {
   const Selection& selection;
   const WriteControl& control;
   unsigned workers;
-  FileCache files;
+  FileCache& files;
   MemoryBudget budget;
+  ChecksumLedger checksums;
   std::atomic<bool> clones{true};  ///< false once the file systems were seen not to share blocks
   bool drop_cache = false;         ///< what is written is larger than what the page cache can usefully keep
 };
@@ -65,10 +68,13 @@ class PieceWriter {
   Result<void> write_texts(const Piece& piece, uint32_t crc, std::vector<LateCrc>& late);
   /// Writes what was gathered: the last call.
   Result<void> flush();
+  /// The source's records that it has read from, by their index in Catalog::checksums.
+  const std::set<uint32_t>& records() const { return records_; }
 
  private:
   Result<void> gather(const Piece& piece, std::vector<LateCrc>& late);
-  Result<uint32_t> copy_run(const FileRange& run, uint64_t to, bool wants_crc);
+  /// `key`: of the tensor; empty: a value that is none.
+  Result<uint32_t> copy_run(const std::string& key, const FileRange& run, uint64_t to, bool wants_crc);
   Result<uint32_t> copy_region(const Part& part, const Region& region, uint64_t to, bool wants_crc);
   Result<void> fill(const Part& part, const Region& region, MutableByteSpan out);
   Result<void> copy_file(const FileRange& range, uint64_t to);
@@ -76,6 +82,9 @@ class PieceWriter {
   void wrote(uint64_t bytes, uint64_t to);
   uint64_t lease(const Target& target, uint64_t region_bytes);
   void release();
+  bool compares() const { return !state_.checksums.empty(); }
+  void note_run(const std::string& key, const FileRange& run, uint32_t crc);
+  void note_tensor(const Target& target);
 
   WriteState& state_;
   int out_;
@@ -84,6 +93,8 @@ class PieceWriter {
   uint64_t gathered_at_ = 0;
   std::optional<TargetReader> reader_;
   uint64_t leased_ = 0;
+  std::set<uint32_t> records_;
+  const Tensor* noted_ = nullptr;  ///< the last tensor whose records are all in `records_`
   uint64_t unsynced_ = 0, unsynced_at_ = 0;
 };
 

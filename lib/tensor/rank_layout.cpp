@@ -21,7 +21,7 @@ std::optional<uint64_t> count_of(const Json& value, uint64_t least) {
   return value.get<uint64_t>();
 }
 
-Result<void> parse_world(const Json& world, Layout& out) {
+Result<void> parse_world(const Json& world, RankLayout& out) {
   if (world.is_object()) {
     for (const auto& item : world.items()) {
       auto size = count_of(item.value(), 1);
@@ -41,7 +41,7 @@ Result<void> parse_world(const Json& world, Layout& out) {
   return {};
 }
 
-Result<size_t> parse_dimension(const Json& name, const Layout& layout, const std::string& where) {
+Result<size_t> parse_dimension(const Json& name, const RankLayout& layout, const std::string& where) {
   if (name.is_string()) {
     for (size_t i = 0; i < layout.world.size(); ++i) {
       if (layout.world[i].name == name.get_ref<const std::string&>()) return i;
@@ -50,7 +50,7 @@ Result<size_t> parse_dimension(const Json& name, const Layout& layout, const std
   return wrong(where, name.dump(-1, ' ', true, Json::error_handler_t::replace) + " is no dimension of the world");
 }
 
-Result<Cut> parse_cut(const Json& cut, const Layout& layout, const std::string& where) {
+Result<Cut> parse_cut(const Json& cut, const RankLayout& layout, const std::string& where) {
   const char* kForm = "a cut is [axis, dimension], [axis, dimension, fragments] or [axis, offset, fragments]";
   if (!cut.is_array() || cut.size() < 2 || cut.size() > 3 || !cut[0].is_number_integer()) return wrong(where, kForm);
   Cut out;
@@ -74,7 +74,7 @@ Result<Cut> parse_cut(const Json& cut, const Layout& layout, const std::string& 
   return out;
 }
 
-Result<LayoutRule> parse_rule(const std::string& glob, const Json& rule, const Layout& layout) {
+Result<LayoutRule> parse_rule(const std::string& glob, const Json& rule, const RankLayout& layout) {
   LayoutRule out;
   out.glob = glob;
   if (rule.is_null()) {
@@ -106,7 +106,7 @@ Result<LayoutRule> parse_rule(const std::string& glob, const Json& rule, const L
 
 }  // namespace
 
-Result<Layout> parse_layout(std::string_view text) {
+Result<RankLayout> parse_layout(std::string_view text) {
   Json json = Json::parse(text, nullptr, false);
   if (!json.is_object()) return wrong("", "is not a JSON object");
   for (const auto& item : json.items()) {
@@ -115,7 +115,7 @@ Result<Layout> parse_layout(std::string_view text) {
   if (!json.contains("world") || !json.contains("tensors") || !json["tensors"].is_object()) {
     return wrong("", "needs \"world\" and an object \"tensors\"");
   }
-  Layout out;
+  RankLayout out;
   CKPT_TRY(parse_world(json["world"], out));
   for (const auto& item : json["tensors"].items()) {
     CKPT_TRY_ASSIGN(LayoutRule rule, parse_rule(item.key(), item.value(), out));

@@ -6,18 +6,18 @@
 
 namespace ckpt::tensor {
 
-uint64_t Layout::ranks() const {
+uint64_t RankLayout::ranks() const {
   uint64_t out = 1;
   for (const Dimension& dimension : world) out *= dimension.size;
   return out;
 }
 
-uint64_t Layout::coordinate(uint64_t rank, size_t dimension) const {
+uint64_t RankLayout::coordinate(uint64_t rank, size_t dimension) const {
   for (size_t i = 0; i < dimension; ++i) rank /= world[i].size;
   return rank % world[dimension].size;
 }
 
-const LayoutRule* Layout::rule(std::string_view key) const {
+const LayoutRule* RankLayout::rule(std::string_view key) const {
   for (const LayoutRule& rule : rules) {
     if (glob_match(rule.glob, key)) return &rule;
   }
@@ -65,7 +65,7 @@ void flat_boxes(const Region& box, uint64_t begin, uint64_t end, std::vector<Reg
 
 }  // namespace
 
-Result<std::vector<Region>> boxes_of_rank(const Layout& layout, const LayoutRule& rule, uint64_t rank, const Tensor& tensor) {
+Result<std::vector<Region>> boxes_of_rank(const RankLayout& layout, const LayoutRule& rule, uint64_t rank, const Tensor& tensor) {
   std::vector<Region> out;
   if (rule.skip) return out;
   Region cell{Shape(tensor.shape.size(), 0), tensor.shape};

@@ -20,7 +20,7 @@ struct Dimension {
 /// coordinate along `dimension`, or at `offset` where that is fixed.
 struct Cut {
   int64_t axis = 0;                 ///< negative ones from the end
-  std::optional<size_t> dimension;  ///< index into Layout::world
+  std::optional<size_t> dimension;  ///< index into RankLayout::world
   uint64_t offset = 0;
   uint64_t fragments = 1;
 };
@@ -33,7 +33,7 @@ struct LayoutRule {
   std::optional<size_t> flatten;  ///< the cell that the cuts leave is flattened, row-major, and split along this dimension
 };
 
-struct Layout {
+struct RankLayout {
   std::vector<Dimension> world;   ///< the first one varies fastest from rank to rank
   std::vector<LayoutRule> rules;  ///< the first whose glob matches counts
   uint64_t ranks() const;
@@ -43,11 +43,11 @@ struct Layout {
 };
 
 /// JSON, as ckpt(1) describes it. kUsage: what is wrong, and where.
-Result<Layout> parse_layout(std::string_view json);
+Result<RankLayout> parse_layout(std::string_view json);
 
 /// What a rank has of a tensor: boxes one after another in the row-major order of the cell (one, but for flattened cells).
 /// Empty: nothing. kUsage: the rule does not fit the shape.
-Result<std::vector<Region>> boxes_of_rank(const Layout& layout, const LayoutRule& rule, uint64_t rank, const Tensor& tensor);
+Result<std::vector<Region>> boxes_of_rank(const RankLayout& layout, const LayoutRule& rule, uint64_t rank, const Tensor& tensor);
 
 /// Equal runs of bytes in a file: `range`, again at every combination of the steps.
 struct StridedRead {

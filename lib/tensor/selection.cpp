@@ -7,6 +7,7 @@
 
 #include "lib/base/checked.h"
 #include "lib/base/text.h"
+#include "lib/base/worker_pool.h"
 #include "lib/tensor/elements.h"
 
 namespace ckpt::tensor {
@@ -62,6 +63,12 @@ std::vector<std::string> findings_of(const Catalog& source, const Tensor& tensor
   return findings;
 }
 
+Result<void> check_decoding(const Tensor& tensor, uint64_t need, uint64_t budget) {
+  if (need <= budget) return {};
+  return Error(Code::kNoRoom, tensor.key, fmt::format("decoding one of its shards takes {}", human_bytes(need)))
+      .with_hint(fmt::format("give --max-memory {}", checked_add(need, kProgramMemory).value_or(UINT64_MAX)));
+}
+
 }  // namespace
 
 uint64_t Target::bytes() const { return element_count(shape).value_or(0) * item_size(dtype); }
@@ -93,10 +100,18 @@ Result<void> check_source(const Catalog& source, const Tensor& tensor, uint64_t 
     error.causes = std::move(findings);
     return error;
   }
-  const uint64_t need = decode_memory(tensor);
-  if (need <= budget) return {};
-  return Error(Code::kNoRoom, tensor.key, fmt::format("decoding one of its shards takes {}", human_bytes(need)))
-      .with_hint(fmt::format("give --max-memory {}", need + kProgramMemory));
+  return check_decoding(tensor, decode_memory(tensor), budget);
+}
+
+Result<void> DecodeLimit::add(const Tensor& tensor, unsigned sides) {
+  const uint64_t need = checked_mul<uint64_t>(decode_memory(tensor), sides).value_or(UINT64_MAX);
+  largest_ = std::max(largest_, need);
+  return check_decoding(tensor, need, budget_);
+}
+
+unsigned DecodeLimit::workers(unsigned asked) const {
+  const unsigned threads = WorkerPool::threads_for(asked);
+  return largest_ == 0 ? threads : static_cast<unsigned>(std::clamp<uint64_t>(budget_ / largest_, 1, threads));
 }
 
 uint64_t decode_memory(const Tensor& tensor, const Shard& shard) {

@@ -51,6 +51,20 @@ uint64_t decode_memory(const Tensor& tensor);
 /// What of a limit for the whole process may hold encoded shards: the rest is buffers, the plan and the program.
 uint64_t decode_budget(uint64_t max_memory);
 
+/// How many workers may decode at once.
+class DecodeLimit {
+ public:
+  explicit DecodeLimit(uint64_t max_memory) : budget_(decode_budget(max_memory)) {}
+  /// Of the tensor a worker holds a decoded shard, and as much of each of `sides` checkpoints that it compares. kNoRoom: even one
+  /// takes too much, with what it takes as a hint for --max-memory.
+  Result<void> add(const Tensor& tensor, unsigned sides = 1);
+  /// At most `asked` (0: one per core).
+  unsigned workers(unsigned asked) const;
+
+ private:
+  uint64_t budget_, largest_ = 0;
+};
+
 /// At most `limit` bytes, for blocks of whole rows of the region: as many rows as whole encoded shards have, so that two blocks do
 /// not decode the same one. `limit` itself where nothing is encoded or a row of shards is larger.
 uint64_t block_bytes(const Selection& selection, const Target& target, const Shape& region, uint64_t limit);

@@ -236,8 +236,10 @@ Result<std::vector<Stats>> compute_stats(const Catalog& catalog, std::span<const
     if (unit.shard->encoding != Encoding::kFill) total += *element_count(unit.region.shape) * item_size(unit.tensor->dtype);
   }
   options.progress->begin("statistics", total);
+  DecodeLimit limit(options.max_memory);
+  for (const Tensor* t : tensors) CKPT_TRY(limit.add(*t));
   Counter counter(catalog, options);
-  WorkerPool pool(options.threads);
+  WorkerPool pool(limit.workers(options.threads));
   for (size_t begin = 0; begin < units.size();) {
     // Small ones together: a job for each of 100,000 biases would cost more than counting them.
     size_t end = begin;

@@ -34,10 +34,12 @@ struct StatsOptions {
   unsigned threads = 0;  ///< 0: one per core
   ProgressSink* progress = &null_progress();
   const Cancel* cancel = nullptr;
+  uint64_t max_memory = uint64_t{256} << 20;  ///< bytes, of the whole process: bounds how many shards are decoded at once
 };
 
 /// One entry per tensor, in their order; the same for any number of threads. The catalog comes from a read with locate_data,
-/// the tensors are its own. Memory: a few hundred KiB a thread, and one decoded shard a thread where shards are encoded.
+/// the tensors are its own. Memory: a few hundred KiB a thread, and one decoded shard a thread where shards are encoded (kNoRoom: one
+/// alone takes more than max_memory).
 Result<std::vector<Stats>> compute_stats(const Catalog& catalog, std::span<const Tensor* const> tensors, const StatsOptions& options);
 
 }  // namespace ckpt::tensor

@@ -112,14 +112,15 @@ Result<std::vector<FileUsage>> file_usage(const Catalog& catalog) {
     by_path[file.path] = &file;
   }
   std::vector<FileUsage> rest;
-  // Links are not followed: what they lead to is no part of the checkpoint.
+  // What a link leads to is part of the checkpoint where its metadata names the link.
   fs::recursive_directory_iterator it(catalog.root, fs::directory_options::skip_permission_denied, ec), end;
   for (size_t seen = 0; !ec && it != end; it.increment(ec)) {
-    if (it->is_symlink(ec) || !it->is_regular_file(ec)) continue;
+    if (!it->is_regular_file(ec)) continue;
     if (++seen > kMaxFiles) return fail(Code::kUnsupported, catalog.root.string(), "holds more files than can be listed");
     const std::string path = it->path().lexically_relative(catalog.root).generic_string();
     const uint64_t size = it->file_size(ec);
     auto known = by_path.find(path);
+    if (known == by_path.end() && it->is_symlink(ec)) continue;
     if (known != by_path.end()) {
       known->second->size = size;
       known->second->missing = false;

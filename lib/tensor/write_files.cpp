@@ -47,6 +47,7 @@ struct Open {
   UniqueFd fd;
   size_t units_left = 0;
   std::vector<LateCrc> late;
+  std::set<uint32_t> records;  ///< of the source, that it was made of
 };
 
 /// A piece too large for one worker: its tensor part in stretches.
@@ -157,7 +158,7 @@ class FilesWriter {
       CKPT_TRY(writer.write(piece, late));
     }
     CKPT_TRY(writer.flush());
-    return close(*unit.open, late);
+    return close(*unit.open, late, writer.records());
   }
 
   Result<void> write_stretch(const Unit& unit, PieceWriter& writer, std::vector<LateCrc>& late) {
@@ -172,10 +173,11 @@ class FilesWriter {
     return writer.write_texts(split.piece, crc, late);
   }
 
-  Result<void> close(Open& open, const std::vector<LateCrc>& late) {
+  Result<void> close(Open& open, const std::vector<LateCrc>& late, const std::set<uint32_t>& records) {
     {
       std::lock_guard lock(open.mutex);
       open.late.insert(open.late.end(), late.begin(), late.end());
+      open.records.insert(records.begin(), records.end());
       if (--open.units_left > 0) return {};
     }
     for (const LateCrc& one : open.late) {
@@ -183,6 +185,9 @@ class FilesWriter {
       std::memcpy(bytes.data(), &one.crc, sizeof one.crc);
       CKPT_TRY(io::pwrite_all(open.fd.get(), bytes, one.offset, open.file->name));
     }
+    // A file of a conversion that goes on later is taken as it is: nothing wrong may be in it.
+    CKPT_TRY(state_.checksums.settle(open.records, state_.control.cancel));
+    if (!state_.control.allow_damage) CKPT_TRY(state_.checksums.check());
     CKPT_TRY(finish(open.fd, folder_, open.file->name, state_.control.durable));
     if (state_.drop_cache) ::posix_fadvise(open.fd.get(), 0, 0, POSIX_FADV_DONTNEED);
     open.fd.reset();
@@ -198,10 +203,11 @@ class FilesWriter {
 
 }  // namespace
 
-Result<void> write_data_files(const Layout& layout, const Selection& selection, const fs::path& folder, std::span<const size_t> which,
+Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection, const fs::path& folder, std::span<const size_t> which,
                               const WriteControl& control) {
   const unsigned workers = WorkerPool::threads_for(control.workers);
-  WriteState state{layout, selection, control, workers, FileCache(*selection.source), MemoryBudget(decode_budget(control.max_memory))};
+  FileCache files(*selection.source);
+  WriteState state{layout, selection, control, workers, files, MemoryBudget(decode_budget(control.max_memory)), {*selection.source, files}};
   uint64_t bytes = 0;
   for (size_t index : which) bytes += layout.files[index].size;
   const auto memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
@@ -209,7 +215,8 @@ Result<void> write_data_files(const Layout& layout, const Selection& selection, 
   control.progress.begin("convert", bytes);
   FilesWriter writer(state, folder);
   CKPT_TRY(writer.plan(which));
-  return writer.run();
+  CKPT_TRY(writer.run());
+  return state.checksums.take_findings();
 }
 
 Result<void> write_generated_file(const OutputFile& file, const fs::path& folder, const WriteControl& control) {

@@ -53,6 +53,11 @@ std::vector<fs::path> inputs(int argc, char** argv) {
 int main(int argc, char** argv) {
   run({});
   const std::vector<fs::path> files = inputs(argc, argv);
+  // A replay of nothing proves nothing.
+  if (files.empty()) {
+    std::fprintf(stderr, "the corpus is empty or missing\n");
+    return 1;
+  }
   for (const fs::path& file : files) {
     std::ifstream in(file, std::ios::binary);
     if (!in) {

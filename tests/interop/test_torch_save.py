@@ -192,3 +192,10 @@ def test_big_endian_files(ckpt, tmp_path):
     loaded = convert(ckpt, tmp_path / "big.pt", tmp_path / "out")
     for key, value in state.items():
         assert same(expected[key], value) and same(loaded[key], value), key
+
+
+def test_a_sharded_tensor_of_fsdp1(ckpt, tmp_path, single_process):
+    from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+    whole = torch.arange(64.0).reshape(8, 8)
+    torch.save({"w": init_from_local_shards([Shard.from_tensor_and_offsets(whole, [0, 0], 0)], 8, 8)}, tmp_path / "rank0.pt")
+    assert torch.equal(convert(ckpt, tmp_path / "rank0.pt", tmp_path / "out")["w"], whole)

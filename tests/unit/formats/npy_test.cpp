@@ -211,7 +211,9 @@ TEST_CASE("npy: a folder gives its arrays by path; what is no number is listed")
   CHECK(catalog.tensors[0].key == "layers/0/w");
   CHECK(catalog.tensors[1].key == "model.b");
   REQUIRE(catalog.unsupported.size() == 1);
-  CHECK(catalog.unsupported[0].find("names: dtype object") == 0);
+  CHECK(catalog.unsupported[0].key == "names");
+  CHECK(catalog.unsupported[0].why.find("dtype object") == 0);
+  CHECK(catalog.unsupported[0].pickle.length == 1);
   REQUIRE(io::write_file(dir.path / "cut.npy", header(dictionary("'|u1'", "(2,)")) + "a"));
   CHECK(open_error(dir.path, Code::kAnswerNo).find("1 bytes instead of 2") != std::string::npos);
 }

@@ -94,6 +94,45 @@ TEST_CASE("safetensors: a folder with an index is read as one, and what the inde
   CHECK(open_error(dir.path, Code::kAnswerNo).find("leads out") != std::string::npos);
 }
 
+TEST_CASE("safetensors: a snapshot of the hub's cache, all links into blobs, is read and sound") {
+  TempDir dir;
+  const fs::path blobs = dir.path / "blobs", snapshot = dir.path / "snapshots/0123";
+  fs::create_directories(blobs);
+  fs::create_directories(snapshot);
+  auto put = [&](const std::string& name, const std::string& content) {
+    REQUIRE(io::write_file(blobs / name, content));
+    fs::create_symlink("../../blobs/" + name, snapshot / name);
+  };
+  put("m-1.safetensors", file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab"));
+  CHECK(open_ok(snapshot).tensors.size() == 1);
+  put("m-2.safetensors", file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "c"));
+  put("model.safetensors.index.json", R"({"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}})");
+  auto catalog = open_ok(snapshot);
+  REQUIRE(catalog.tensors.size() == 2);
+  CHECK(tensor_sha256(catalog, catalog.tensors[0]) == sha256_hex(as_bytes("ab")));
+  CHECK(open_ok(snapshot / "m-2.safetensors").tensors.size() == 1);
+  fs::remove(blobs / "m-2.safetensors");
+  CHECK(open_error(snapshot, Code::kAnswerNo).find("m-2.safetensors") != std::string::npos);
+}
+
+TEST_CASE("safetensors: variants of a model in one folder are not damage: one is asked for, by its file or its index") {
+  TempDir dir;
+  auto header = [](const std::string& key, const std::string& dtype) {
+    return R"({")" + key + R"(":{"dtype":")" + dtype + R"(","shape":[1],"data_offsets":[0,2]}})";
+  };
+  REQUIRE(io::write_file(dir.path / "model.safetensors", file_of(header("a", "I16"), "ab")));
+  REQUIRE(io::write_file(dir.path / "model.extra.safetensors", file_of(header("b", "I16"), "ab")));
+  CHECK(open_ok(dir.path).tensors.size() == 2);
+  REQUIRE(io::write_file(dir.path / "model.fp16.safetensors", file_of(header("a", "F16"), "cd")));
+  CHECK(open_error(dir.path, Code::kUnsupported).find("both model.fp16.safetensors and model.safetensors have a") != std::string::npos);
+  CHECK(open_ok(dir.path / "model.fp16.safetensors").tensors.size() == 1);
+  REQUIRE(io::write_file(dir.path / "model.safetensors.index.fp16.json", R"({"weight_map": {"a": "model.fp16.safetensors"}})"));
+  CHECK(open_ok(dir.path).tensors[0].dtype == tensor::DType::kFloat16);
+  REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "model.safetensors"}})"));
+  CHECK(open_error(dir.path, Code::kUnsupported).find("several safetensors indexes") != std::string::npos);
+  CHECK(open_ok(dir.path / "model.safetensors.index.fp16.json").tensors[0].dtype == tensor::DType::kFloat16);
+}
+
 TEST_CASE("safetensors: torch's distributed pieces join to whole tensors") {
   TempDir dir;
   auto part = [](const std::string& offset) {

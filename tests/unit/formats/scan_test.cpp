@@ -97,6 +97,11 @@ TEST_CASE("scan: names are judged by module, by name and by where a dotted name 
   CHECK(verdict("collections", "OrderedDict") == Verdict::kSafe);
   CHECK(verdict("torch", "BFloat16Storage") == Verdict::kSafe);
   CHECK(verdict("megatron.core.enums", "ModelType") == Verdict::kSafe);
+  CHECK(verdict("torch.nested._internal.nested_tensor", "_rebuild_njt") == Verdict::kSafe);
+  CHECK(verdict("torch._dynamo.decorators", "_DimRange") == Verdict::kSafe);
+  CHECK(verdict("torch._dynamo.decorators", "run") == Verdict::kDangerous);
+  CHECK(verdict("torch.distributed._shard.sharded_tensor.api", "ShardedTensor") == Verdict::kSafe);
+  CHECK(verdict("torch.cuda.sparse", "HalfTensor") == Verdict::kSafe);
   CHECK(verdict("my.package", "Config") == Verdict::kUnknown);
   CHECK(verdict("osmium", "system") == Verdict::kUnknown);
   CHECK(verdict("os.path", "join") == Verdict::kDangerous);

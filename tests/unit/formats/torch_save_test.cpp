@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <set>
 
 #include "formats/common_state.h"
 #include "formats/torch_save/archive.h"
@@ -96,6 +97,22 @@ TEST_CASE("torch_save: keys lead through dicts, lists and modules; what is not a
   if (!root) return;
   auto catalog = open_ok(*root / "zip_views.pt");
   for (const tensor::Tensor& t : catalog.tensors) CHECK(tensor::leads_to(t.path, t.key));
+}
+
+TEST_CASE("key paths: escaped, no two paths of an object have one text, and each leads to it") {
+  using tensor::PathStep;
+  auto name = [](const char* text) { return PathStep{PathStep::Kind::kName, text, 0}; };
+  const PathStep one{PathStep::Kind::kNumber, "", 1};
+  const std::vector<tensor::KeyPath> paths = {{name("a"), name("b")}, {name("a.b")}, {name("a\\.b")}, {name("a\\"), name("b")}, {name("a"), one}, {name("a"), name("1")}};
+  std::set<std::string> seen;
+  for (const tensor::KeyPath& path : paths) {
+    const std::string key = tensor::join_path(path, true);
+    CHECK(seen.insert(key).second);
+    CHECK(tensor::leads_to(path, key));
+    CHECK(tensor::leads_to(path, tensor::join_path(path, false)));
+  }
+  CHECK(seen.count("a.b") == 1);
+  CHECK(!tensor::leads_to(paths[0], "a\\.b"));
 }
 
 TEST_CASE("key paths: a path counts while its steps make the key") {

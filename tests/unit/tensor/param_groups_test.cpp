@@ -102,6 +102,27 @@ TEST_CASE("param groups: what is right without moments is no finding") {
   CHECK(check_params(group_params(buckets)).empty());
 }
 
+TEST_CASE("param groups: a kind of state that is missing everywhere is a finding") {
+  auto kinds = [](const std::vector<std::string>& slots) {
+    std::vector<std::string> keys = {"a", "b"}, out;
+    for (const std::string& slot : slots) {
+      for (const char* param : {"a", "b"}) keys.push_back("optimizer.state." + slot + "." + param);
+    }
+    const Catalog catalog = catalog_of(keys);
+    for (const Finding& finding : check_kinds(group_params(catalog))) out.push_back(finding.text());
+    return out;
+  };
+  CHECK(kinds({"exp_avg"}) == Lines{"no parameter has the optimizer state exp_avg_sq, which goes with exp_avg (right for Lion, wrong for Adam)"});
+  CHECK(kinds({"exp_avg_sq"}) == Lines{"no parameter has the optimizer state exp_avg, which goes with exp_avg_sq (wrong for Adam)"});
+  CHECK(kinds({"exp_avg_sq_row"}) == Lines{"no parameter has the optimizer state exp_avg_sq_col, which goes with exp_avg_sq_row"});
+  CHECK(kinds({"fp32_param"}) == Lines{"no parameter has the optimizer state exp_avg, which goes with fp32_param"});
+  for (const std::vector<std::string>& whole : {Lines{"exp_avg", "exp_avg_sq"}, Lines{"exp_avg", "exp_avg_sq", "fp32_param"}, Lines{"exp_avg", "exp_inf"},
+                                                Lines{"exp_avg_sq", "exp_avg_sq_row", "exp_avg_sq_col"}, Lines{"momentum_buffer"}, Lines{"sum"},
+                                                Lines{"square_avg"}, Lines{}}) {
+    CHECK(kinds(whole).empty());
+  }
+}
+
 TEST_CASE("param groups: many findings of a kind are counted") {
   std::vector<std::string> keys = {"w", "optimizer.state.exp_avg.w"};
   for (int i = 0; i < 1000; ++i) keys.push_back("frozen." + std::to_string(i));

@@ -47,7 +47,7 @@ struct Stored {
   }
 
   /// Elements in the order of the boxes; each box's as they lie in the file, sorted.
-  std::vector<uint64_t> read(const Layout& layout, uint64_t rank) const {
+  std::vector<uint64_t> read(const RankLayout& layout, uint64_t rank) const {
     std::vector<uint64_t> out;
     auto boxes = boxes_of_rank(layout, *layout.rule("w"), rank, tensor);
     REQUIRE_MESSAGE(boxes, (boxes ? "" : boxes.error().text()));
@@ -75,7 +75,7 @@ struct Stored {
   }
 };
 
-Layout layout_of(std::string_view json) {
+RankLayout layout_of(std::string_view json) {
   auto out = parse_layout(json);
   REQUIRE_MESSAGE(out, (out ? "" : out.error().text()));
   return *out;
@@ -93,7 +93,7 @@ using Numbers = std::vector<uint64_t>;
 }  // namespace
 
 TEST_CASE("rank plan: the guide's first table, TP 2 and then flattened over DP 3") {
-  const Layout layout = layout_of(R"({"world": {"tp": 2, "dp": 3}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
+  const RankLayout layout = layout_of(R"({"world": {"tp": 2, "dp": 3}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
   REQUIRE(layout.ranks() == 6);
   for (Shape grid : {Shape{1, 1}, Shape{1, 2}, Shape{2, 3}, Shape{2, 1}}) {
     const Stored stored({2, 6}, grid);
@@ -107,7 +107,7 @@ TEST_CASE("rank plan: the guide's first table, TP 2 and then flattened over DP 3
 }
 
 TEST_CASE("rank plan: the guide's second table, TP 6") {
-  const Layout layout = layout_of(R"({"world": {"tp": 6, "dp": 1}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
+  const RankLayout layout = layout_of(R"({"world": {"tp": 6, "dp": 1}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
   for (uint64_t rank = 0; rank < 6; ++rank) {
     CHECK(Stored({2, 6}, {1, 2}).read(layout, rank) == Numbers{rank, rank + 6});
     CHECK(Stored({2, 6}, {2, 1}).read(layout, rank) == Numbers{rank, rank + 6});
@@ -118,7 +118,7 @@ TEST_CASE("rank plan: the guide's 128 elements, saved by W ranks and loaded by V
   for (uint64_t saved : {1, 2, 4, 8, 16}) {
     const Stored stored({128}, {saved});
     for (uint64_t ranks : {1, 2, 4, 8, 32}) {
-      const Layout layout = layout_of(R"({"world": )" + std::to_string(ranks) + R"(, "tensors": {"w": [[0, "rank"]]}})");
+      const RankLayout layout = layout_of(R"({"world": )" + std::to_string(ranks) + R"(, "tensors": {"w": [[0, "rank"]]}})");
       for (uint64_t rank = 0; rank < ranks; ++rank) {
         Numbers wanted(128 / ranks);
         std::iota(wanted.begin(), wanted.end(), rank * wanted.size());
@@ -133,7 +133,7 @@ TEST_CASE("rank plan: any cuts of any grid: together the ranks have every elemen
     const Stored stored({4, 6, 8}, grid);
     for (const char* rule : {R"([[0, "a"], [1, "b"]])", R"([[-1, "a"], [0, "b"]])", R"({"cut": [[1, "b"]], "flatten": "a"})",
                              R"({"flatten": "a", "cut": [[2, "b"]], "uneven": true})", R"({"cut": [[1, "a"], [1, "b"]], "uneven": true})"}) {
-      const Layout layout = layout_of(std::string(R"({"world": {"a": 4, "b": 2}, "tensors": {"w": )") + rule + "}}");
+      const RankLayout layout = layout_of(std::string(R"({"world": {"a": 4, "b": 2}, "tensors": {"w": )") + rule + "}}");
       std::map<uint64_t, int> seen;
       for (uint64_t rank = 0; rank < layout.ranks(); ++rank) {
         for (uint64_t element : stored.read(layout, rank)) ++seen[element];
@@ -148,7 +148,7 @@ TEST_CASE("rank plan: any cuts of any grid: together the ranks have every elemen
 TEST_CASE("rank plan: every stretch of a flattened box comes out in order") {
   const Stored stored({3, 4, 5}, {1, 2, 1});
   for (uint64_t parts = 1; parts <= 61; ++parts) {
-    const Layout layout = layout_of(R"({"world": )" + std::to_string(parts) + R"(, "tensors": {"w": {"flatten": "rank"}}})");
+    const RankLayout layout = layout_of(R"({"world": )" + std::to_string(parts) + R"(, "tensors": {"w": {"flatten": "rank"}}})");
     Numbers all;
     for (uint64_t rank = 0; rank < parts; ++rank) {
       const Numbers here = stored.read(layout, rank);
@@ -161,7 +161,7 @@ TEST_CASE("rank plan: every stretch of a flattened box comes out in order") {
 }
 
 TEST_CASE("rank plan: the first glob counts; fixed offsets, replicas and nothing at all") {
-  const Layout layout = layout_of(R"({"world": 2, "tensors": {"a.*": null, "a.**": [[0, 1, 4]], "w": []}})");
+  const RankLayout layout = layout_of(R"({"world": 2, "tensors": {"a.*": null, "a.**": [[0, 1, 4]], "w": []}})");
   CHECK(layout.rule("a.b")->skip);
   CHECK(layout.rule("a.b.c")->cuts[0].fragments == 4);
   CHECK(layout.rule("other") == nullptr);
@@ -195,14 +195,14 @@ TEST_CASE("rank plan: columns are strided reads, encoded shards are read whole, 
 }
 
 TEST_CASE("rank plan: scalars") {
-  const Layout layout = layout_of(R"({"world": 3, "tensors": {"w": {"flatten": "rank"}}})");
+  const RankLayout layout = layout_of(R"({"world": 3, "tensors": {"w": {"flatten": "rank"}}})");
   const Stored scalar({}, {});
   CHECK(scalar.read(layout, 0) == Numbers{0});
   CHECK(scalar.read(layout, 1).empty());
 }
 
 TEST_CASE("rank plan: what does not fit or is malformed is refused with its place") {
-  const Layout layout = layout_of(R"({"world": 3, "tensors": {"w": [[0, "rank"]], "x": [[2, "rank"]]}})");
+  const RankLayout layout = layout_of(R"({"world": 3, "tensors": {"w": [[0, "rank"]], "x": [[2, "rank"]]}})");
   const Stored stored({8, 3}, {1, 1});
   CHECK(boxes_of_rank(layout, *layout.rule("w"), 0, stored.tensor).error().text().find("not equal") != std::string::npos);
   CHECK(boxes_of_rank(layout, *layout.rule("x"), 0, stored.tensor).error().text().find("axis 2") != std::string::npos);

@@ -138,16 +138,17 @@ TEST_CASE("read: a data file cut short is damage") {
   CHECK(done.error().code == Code::kAnswerNo);
 }
 
-TEST_CASE("catalog: a path that leaves the checkpoint, or a link, is not opened") {
+TEST_CASE("catalog: a path that leaves the checkpoint, or a folder behind a link, is not opened") {
   TempDir dir;
   REQUIRE(io::write_file(dir.path / "real", "x"));
   std::filesystem::create_symlink(dir.path / "real", dir.path / "link");
   std::filesystem::create_directory_symlink(dir.path, dir.path / "folder");
+  std::filesystem::create_symlink("/dev/null", dir.path / "device");
   Catalog catalog;
   catalog.root = dir.path;
-  catalog.files = {{"real", 1}, {"link", 1}, {"../real", 1}, {"folder/real", 1}, {"/etc/passwd", 1}, {"absent", 1}};
-  CHECK(catalog.open_file(0));
-  for (uint32_t i : {1, 2, 3, 4}) {
+  catalog.files = {{"real", 1}, {"link", 1}, {"../real", 1}, {"folder/real", 1}, {"/etc/passwd", 1}, {"absent", 1}, {"device", 1}};
+  for (uint32_t i : {0, 1}) CHECK(catalog.open_file(i));
+  for (uint32_t i : {2, 3, 4, 6}) {
     auto fd = catalog.open_file(i);
     REQUIRE(!fd);
     CHECK(fd.error().code == Code::kAnswerNo);
