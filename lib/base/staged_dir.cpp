@@ -5,6 +5,9 @@
 #include <sys/file.h>
 #include <sys/syscall.h>
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <cerrno>
 #include <vector>
 
@@ -24,17 +27,64 @@ bool is_mount_point(const fs::path& dir) {
   return self.st_dev != parent.st_dev || self.st_ino == parent.st_ino;
 }
 
+std::vector<fs::path> staging_folders(const fs::path& where, const std::string& prefix) {
+  std::error_code ec;
+  std::vector<fs::path> out;
+  for (fs::directory_iterator it(where, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->path().filename().string().rfind(prefix, 0) == 0) out.push_back(it->path());
+  }
+  return out;
+}
+
+/// Locked: its owner is gone.
+UniqueFd lock_abandoned(const fs::path& dir) {
+  UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  struct stat st{};
+  const bool ours = fd && ::fstat(fd.get(), &st) == 0 && (st.st_uid == ::geteuid() || ::geteuid() == 0);
+  if (!ours || ::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) fd.reset();
+  return fd;
+}
+
 /// Removes staging folders of this destination whose owner is gone (nobody holds their lock).
 void remove_abandoned(const fs::path& where, const std::string& prefix) {
+  for (const fs::path& dir : staging_folders(where, prefix)) (void)remove_abandoned_staging(dir);
+}
+
+}  // namespace
+
+bool remove_abandoned_staging(const fs::path& dir) {
   std::error_code ec;
-  std::vector<fs::path> stale;
-  for (fs::directory_iterator it(where, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->path().filename().string().rfind(prefix, 0) == 0) stale.push_back(it->path());
+  if (!fs::exists(fs::symlink_status(dir, ec))) return true;
+  UniqueFd lock = lock_abandoned(dir);
+  if (!lock) return false;
+  fs::remove_all(dir, ec);
+  return !ec;
+}
+
+std::vector<fs::path> find_abandoned_staging(const fs::path& where) {
+  std::vector<fs::path> out = staging_folders(where, kMarker);
+  std::erase_if(out, [](const fs::path& dir) { return !lock_abandoned(dir); });
+  return out;
+}
+
+namespace {
+
+/// In a folder where everybody may make entries, a link of somebody else's leads where he wants. The kernel refuses to follow it
+/// only where fs.protected_symlinks is set, and names resolved by us are not its affair.
+Result<void> check_links(const fs::path& path) {
+  fs::path so_far;
+  for (const fs::path& part : path) {
+    struct stat folder{}, link{};
+    const bool known = !so_far.empty() && ::stat(so_far.c_str(), &folder) == 0;
+    so_far /= part;
+    if (!known || ::lstat(so_far.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) continue;
+    const bool open = (folder.st_mode & (S_IWOTH | S_IWGRP)) != 0 && link.st_uid != folder.st_uid;
+    if (open && link.st_uid != ::geteuid() && link.st_uid != 0) {
+      return Error(Code::kPermission, so_far.string(), "is another user's symbolic link in a folder that others may write: it is not followed")
+          .with_hint("name the folder that it leads to, if that is meant");
+    }
   }
-  for (const fs::path& dir : stale) {
-    UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (fd && ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0) fs::remove_all(dir, ec);
-  }
+  return {};
 }
 
 }  // namespace
@@ -47,6 +97,7 @@ Result<void> StagedDir::examine(const fs::path& destination, bool force, Kind ki
   force_ = force;
   kind_ = kind;
   const std::string subject = destination.string();
+  CKPT_TRY(check_links(destination_));
   auto status = fs::symlink_status(destination_, ec);
   if (fs::is_symlink(status)) {
     destination_ = fs::canonical(destination_, ec);
@@ -167,27 +218,58 @@ Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
     if (ec) return sys_error(ec.value(), from.string(), "cannot move into place");
     return {};
   };
-  for (const fs::path& entry : entries) CKPT_TRY(move_up(entry));
-  if (durable) CKPT_TRY(io::sync_dir(destination_));
-  CKPT_TRY(move_up(staging_ / last));
-  if (durable) CKPT_TRY(io::sync_dir(destination_));
+  CKPT_TRY_ASSIGN(UniqueFd folder, io::open_file(destination_, O_RDONLY | O_DIRECTORY));
+  auto move_all = [&]() -> Result<void> {
+    for (const fs::path& entry : entries) CKPT_TRY(move_up(entry));
+    if (durable) CKPT_TRY(io::sync_fd(folder.get(), destination_.string()));
+    CKPT_TRY(move_up(staging_ / last));
+    return durable ? io::sync_fd(folder.get(), destination_.string()) : Result<void>();
+  };
+  Result<void> moved = move_all();
+  if (!moved) {  // the commit point first, as long as the rest is there
+    ::rename((destination_ / last).c_str(), (staging_ / last).c_str());
+    for (const fs::path& entry : entries) ::rename((destination_ / entry.filename()).c_str(), entry.c_str());
+  }
   rollback();
-  return {};
+  return moved;
 }
 
 Result<void> StagedDir::commit_file(const std::string& last, bool durable) {
   const std::string from = (staging_ / last).string(), to = destination_.string();
-  const unsigned how = force_ ? 0 : RENAME_NOREPLACE;
-  long done = ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), how);
+  CKPT_TRY_ASSIGN(Parents parents, open_parents());
+  auto move = [&](unsigned how) { return ::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), how); };
+  bool swapped = false;
+  long done = move(RENAME_NOREPLACE);
+  if (done != 0 && errno == EEXIST && force_) done = move(RENAME_EXCHANGE), swapped = done == 0;
   if (done != 0 && errno == EINVAL) done = ::rename(from.c_str(), to.c_str());  // a file system that cannot promise
   if (done != 0 && errno == EEXIST) return fail(Code::kUsage, to, "has come to exist meanwhile");
   if (done != 0) return sys_error(to, "cannot move the finished file into place");
-  if (durable) CKPT_TRY(io::sync_dir(destination_.parent_path()));
+  if (Result<void> synced = durable ? sync(parents) : Result<void>(); !synced) {
+    swapped ? (void)move(RENAME_EXCHANGE) : (void)::rename(to.c_str(), from.c_str());
+    return synced;
+  }
   adopted_ = false;
   parents_.clear();
   std::error_code ec;
   fs::remove_all(staging_, ec);
   active_ = false;
+  return {};
+}
+
+/// The folders whose entries the commit changes: opened before it, for afterwards nothing but their fsync may fail.
+Result<StagedDir::Parents> StagedDir::open_parents() const {
+  Parents out;
+  std::vector<fs::path> dirs = {destination_.parent_path()};
+  for (const fs::path& made : parents_) dirs.push_back(made.parent_path());
+  for (fs::path& dir : dirs) {
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(dir, O_RDONLY | O_DIRECTORY));
+    out.emplace_back(std::move(fd), dir.string());
+  }
+  return out;
+}
+
+Result<void> StagedDir::sync(const Parents& parents) {
+  for (const auto& [fd, name] : parents) CKPT_TRY(io::sync_fd(fd.get(), name));
   return {};
 }
 
@@ -197,21 +279,28 @@ Result<void> StagedDir::commit(const std::string& last, bool durable) {
   adopted_ = false;
   if (inside_) return commit_inside(last, durable);
   const std::string from = staging_.string(), to = destination_.string();
+  CKPT_TRY_ASSIGN(Parents parents, open_parents());
+  struct stat replaced{};
+  const bool was_there = ::stat(to.c_str(), &replaced) == 0;
   if (::rename(from.c_str(), to.c_str()) != 0) {
     // A non-empty destination (--force): swap the two names in one step, then drop the old content.
     if (!force_ || (errno != ENOTEMPTY && errno != EEXIST)) return sys_error(to, "cannot move the finished folder into place");
     if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
       return sys_error(to, "cannot replace the existing folder");
     }
-    if (durable) CKPT_TRY(io::sync_dir(destination_.parent_path()));
+    Result<void> synced = durable ? sync(parents) : Result<void>();
+    if (!synced) (void)::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE);
     rollback();
-    return {};
+    return synced;
+  }
+  if (Result<void> synced = durable ? sync(parents) : Result<void>(); !synced) {
+    if (::rename(to.c_str(), from.c_str()) == 0 && was_there) ::mkdir(to.c_str(), replaced.st_mode & 07777);
+    rollback();
+    return synced;
   }
   active_ = false;
   lock_.reset();
-  if (!durable) return {};
-  for (const fs::path& made : parents_) CKPT_TRY(io::sync_dir(made.parent_path()));
-  return io::sync_dir(destination_.parent_path());
+  return {};
 }
 
 }  // namespace ckpt

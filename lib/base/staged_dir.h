@@ -10,6 +10,11 @@
 
 namespace ckpt {
 
+/// Removes a staging folder that nobody holds any more. False: somebody does, or it cannot be removed.
+bool remove_abandoned_staging(const std::filesystem::path& dir);
+/// The staging folders in `where` that killed ones have left.
+std::vector<std::filesystem::path> find_abandoned_staging(const std::filesystem::path& where);
+
 /// Files are written below `path()`, a hidden folder (0700) beside the destination; `commit` makes everything durable and
 /// gives it its name. The destructor without a commit removes what was staged: that is the rollback.
 ///
@@ -35,13 +40,17 @@ class StagedDir {
   const std::filesystem::path& path() const { return staging_; }
   const std::filesystem::path& destination() const { return destination_; }
 
-  /// fsync of every file and folder, rename, fsync of the parent. `last`: the entry that makes the whole complete.
+  /// fsync of every file and folder, rename, fsync of the parent; where that fails the name is taken back. `last`: the entry that
+  /// makes the whole complete.
   /// Without `durable` nothing is synced: complete under its name, but a crash of the machine may still lose it.
   Result<void> commit(const std::string& last, bool durable = true);
 
  private:
   StagedDir() = default;
   Result<void> examine(const std::filesystem::path& destination, bool force, Kind kind);
+  using Parents = std::vector<std::pair<UniqueFd, std::string>>;
+  Result<Parents> open_parents() const;
+  static Result<void> sync(const Parents& parents);
   Result<void> make_parents(const std::filesystem::path& where);
   Result<void> make_staging(const std::filesystem::path& where, const std::string& prefix);
   Result<void> commit_inside(const std::string& last, bool durable);

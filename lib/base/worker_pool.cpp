@@ -4,6 +4,7 @@
 #include <exception>
 #include <new>
 
+#include "lib/base/threads.h"
 #include "lib/base/trace.h"
 
 namespace ckpt {
@@ -30,7 +31,8 @@ WorkerPool::WorkerPool(unsigned threads, size_t queue_limit) {
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
-  for (unsigned i = 0; i < threads; ++i) workers_.emplace_back([this] { work(); });
+  workers_.reserve(threads);
+  for (std::thread thread; workers_.size() < threads && start_thread(thread, [this] { work(); });) workers_.push_back(std::move(thread));
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
@@ -46,6 +48,12 @@ WorkerPool::~WorkerPool() {
 
 bool WorkerPool::submit(Job job) {
   std::unique_lock lock(mutex_);
+  if (workers_.empty() && !failed_) {  // no room for one: this thread does the job
+    Result<void> done = run(job);
+    failed_ = !done;
+    if (failed_) error_ = std::move(done).error();
+  }
+  if (workers_.empty()) return !failed_;
   changed_.wait(lock, [&] { return failed_ || queue_.size() < limit_; });
   if (failed_) return false;
   queue_.push_back(std::move(job));

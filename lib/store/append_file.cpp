@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <vector>
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
@@ -38,7 +39,7 @@ Result<AppendFile> AppendFile::create(const std::filesystem::path& dir, std::str
   const std::filesystem::path path = dir / name;
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
   AppendFile file(std::move(fd), std::move(name), path.string());
-  if (kind == Kind::kHashed) file.hash_.emplace();
+  if (kind == Kind::kHashed) file.hash_.emplace(), file.sha256_.emplace();
   else file.direct_ = !is_in_memory(file.fd_.get()) && set_direct(file.fd_.get(), true);
   return file;
 }
@@ -85,7 +86,7 @@ Result<void> AppendFile::collect(ByteSpan data) {
 }
 
 Result<uint64_t> AppendFile::append(ByteSpan data) {
-  if (hash_) hash_->update(data);
+  if (hash_) hash_->update(data), sha256_->update(data);
   const uint64_t offset = size();
   if (direct_ || data.size() < kWriteAtOnce) {
     CKPT_TRY(collect(data));
@@ -120,6 +121,23 @@ Result<void> AppendFile::sync() {
   return io::sync_fd(fd_.get(), path_);
 }
 
-StoredFile AppendFile::stored() const { return {name_, size(), hash_ ? to_hex(hash_->digest()) : ""}; }
+Result<void> AppendFile::add_sha256() {
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path_, O_RDONLY));
+  Sha256 sha;
+  std::vector<std::byte> buffer(std::min<uint64_t>(kBufferSize, size()));
+  for (uint64_t at = 0; at < size();) {
+    const MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), size() - at));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, at, path_));
+    sha.update(piece);
+    at += piece.size();
+  }
+  sha256_hex_ = sha.finish_hex();
+  return {};
+}
+
+StoredFile AppendFile::stored() {
+  if (sha256_) sha256_hex_ = sha256_->finish_hex(), sha256_.reset();
+  return {name_, size(), hash_ ? to_hex(hash_->digest()) : "", sha256_hex_};
+}
 
 }  // namespace ckpt::store

@@ -21,7 +21,7 @@ namespace ckpt::store {
 /// tmpfs is the page cache: there data is written as it comes.
 class AppendFile {
  public:
-  enum class Kind { kHashed, kPages };
+  enum class Kind { kHashed, kPages };  ///< kHashed: XXH3-128 and SHA-256
   static Result<AppendFile> create(const std::filesystem::path& dir, std::string name, Kind kind);
 
   /// Returns the offset at which `data` lies.
@@ -36,7 +36,9 @@ class AppendFile {
 
   uint64_t size() const { return written_ + used_; }
   /// What the manifest says of it.
-  StoredFile stored() const;
+  StoredFile stored();
+  /// Reads it back for its SHA-256: pages are not written in order, and some are cleared again. After `sync`.
+  Result<void> add_sha256();
 
  private:
   AppendFile(UniqueFd fd, std::string name, std::string path) : fd_(std::move(fd)), name_(std::move(name)), path_(std::move(path)) {}
@@ -51,6 +53,8 @@ class AppendFile {
   size_t used_ = 0;  ///< bytes in it
   bool direct_ = false;
   std::optional<Xxh3> hash_;
+  std::optional<Sha256> sha256_;
+  std::string sha256_hex_;
 };
 
 }  // namespace ckpt::store

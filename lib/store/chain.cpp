@@ -59,7 +59,7 @@ PageTable resolve(const PageTable& older, std::span<const PagemapRecord> records
 
 Result<LoadedImage> load_parent(const LoadedImage& child) {
   fs::path path = child.dir / child.manifest.parent_path;
-  auto parent = load_description(path);
+  auto parent = load_description(path, child.trust);
   if (!parent) {
     return std::move(parent).error().with_cause(child.dir.string() + " has it as its parent and cannot be read without it");
   }
@@ -67,6 +67,10 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
     return fail(Code::kAnswerNo, path.lexically_normal().string(),
                 fmt::format("is not the parent that {} was made from: its id is {}, not {}", child.dir.string(),
                             parent->manifest.id, child.manifest.parent_id));
+  }
+  if (!child.manifest.parent_sha256.empty() && parent->manifest_sha256 != child.manifest.parent_sha256) {
+    return fail(Code::kAnswerNo, path.lexically_normal().string(),
+                fmt::format("is not as it was when {} was made from it: its manifest has another SHA-256", child.dir.string()));
   }
   return parent;
 }
@@ -105,9 +109,9 @@ uint64_t Chain::stored_bytes() const {
   return sum;
 }
 
-Result<Chain> begin_chain(const fs::path& dir) {
+Result<Chain> begin_chain(const fs::path& dir, Trust trust) {
   Chain chain;
-  CKPT_TRY_ASSIGN(LoadedImage first, load_description(dir));
+  CKPT_TRY_ASSIGN(LoadedImage first, load_description(dir, trust));
   chain.images.push_back(std::move(first));
   return chain;
 }

@@ -52,7 +52,7 @@ Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images, std::vect
 /// kMaxChain images and a chunk that lies outside its ancestor's pages files are kAnswerNo.
 Result<Chain> open_chain(const std::filesystem::path& dir);
 /// The same in steps: only the newest image's description, then its parents', then all pages.
-Result<Chain> begin_chain(const std::filesystem::path& dir);
+Result<Chain> begin_chain(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);
 Result<void> add_parents(Chain& chain);
 Result<void> load_pages(Chain& chain);
 

@@ -46,6 +46,7 @@ struct StoredFile {
   std::string name;
   uint64_t size = 0;
   std::string xxh128;  ///< as `xxh128sum` prints it; empty: none
+  std::string sha256{};  ///< as `sha256sum` prints it; empty: none (a pages file, unless asked for; an older image)
   bool operator==(const StoredFile&) const = default;
 };
 
@@ -56,6 +57,8 @@ struct Manifest {
   std::string kind;                   ///< "pre-dump" or "dump"
   std::string parent_path;            ///< relative to the image where possible; empty: standalone
   std::string parent_id;
+  std::string parent_sha256;          ///< of the parent's manifest, which says the same of all its files; empty: an older image
+  std::vector<std::string> features;  ///< what a reader has to know beside the format version (features.h); filled in by `commit`
   std::vector<StoredFile> files;      ///< all but the manifest and its digest; filled in by `commit`
   HostFacts host;
   TreeImage tree;
@@ -71,6 +74,7 @@ class ImageWriter {
   struct Options {
     bool force = false;
     bool compress = true;
+    bool sha256_pages = false;     ///< SHA-256 of the pages files, too: they are read once more in the end
     std::filesystem::path parent;  ///< empty: none. Opened and checked by `create`
   };
   /// Totals that only the writer knows.
@@ -93,6 +97,8 @@ class ImageWriter {
   virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
   virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;
   virtual Totals totals() const = 0;
+  /// The folder that becomes the image.
+  virtual const std::filesystem::path& staging() const = 0;
   /// Makes all durable and gives the image its name. id, created, parent_* are filled in here. `manifest.stats` gets
   /// the final bytes_written, what was saved, and a "durable" phase.
   virtual Result<void> commit(Manifest& manifest) = 0;
@@ -101,6 +107,12 @@ class ImageWriter {
 /// [first, last), multiples of the page size, with the number of the memory space in the upper bits.
 struct AddressRange {
   uint64_t first = 0, last = 0;
+};
+
+/// Whose images are read. Their content is checked against accidents in any case; who may write one may have it say anything.
+enum class Trust {
+  kAnybody,
+  kOwn,  ///< only what this user or root owns and nobody else may write, folder and files, parents included: else kPermission
 };
 
 /// Reads one image with its chain of parents.
@@ -115,13 +127,16 @@ class ImageReader {
 
   /// Opens the manifest, the index and those of all parents, checks their digests and ids. A cut or altered file is
   /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
-  static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir);
+  static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);
   /// The same in steps. The first takes no time in proportion to the memory, and gives an image without pages and
   /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that is
   /// about pages may be called before it has returned.
   /// `read_ahead`: its page map is read meanwhile, by another thread, for `load_sparsely`.
-  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir, bool read_ahead = false);
+  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir, bool read_ahead = false,
+                                                               Trust trust = Trust::kAnybody);
   virtual Result<void> load_pages() = 0;
+  /// Reads the pages files of the chain that have a SHA-256 and compares (kAnswerNo). At any time; opens the parents' manifests.
+  virtual Result<void> check_pinned_pages() = 0;
   /// Makes the next three possible in a fifth of the time of `load_pages`, which may follow, and after which it does nothing.
   virtual Result<void> load_sparsely() = 0;
   /// Has `blocks` hold at least those that lie in these ranges (sorted, without overlaps), for the time being.

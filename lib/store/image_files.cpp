@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -29,10 +30,23 @@ Error at(Error error, const fs::path& path) {
   return error;
 }
 
-Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir) {
+/// By the opened file, so that nobody can put another one in its place.
+Result<void> check_owner(int fd, const std::string& name, Trust trust) {
+  if (trust == Trust::kAnybody) return {};
+  CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd, name));
+  const char* what = st.st_uid != 0 && st.st_uid != ::geteuid()     ? "belongs to another user"
+                     : (st.st_mode & (S_IWGRP | S_IWOTH)) != 0 ? "can be written by other users"
+                                                               : nullptr;
+  if (what == nullptr) return {};
+  return Error(Code::kPermission, name, std::string(what) + ", who may have the image say anything: it is not restored")
+      .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
+}
+
+Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, std::string& sha256) {
   auto fd = io::open_regular(dir_fd, kManifestName);
   if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kNotFound, dir.string(), "holds no image: there is no manifest.json");
   if (!fd) return at(std::move(fd).error(), dir / kManifestName);
+  CKPT_TRY(check_owner(fd->get(), (dir / kManifestName).string(), trust));
   CKPT_TRY_ASSIGN(std::string text, io::read_all(fd->get(), kMaxManifest, (dir / kManifestName).string()));
 
   auto digest_fd = io::open_regular(dir_fd, kManifestDigestName);
@@ -40,10 +54,12 @@ Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir) {
     return fail(Code::kAnswerNo, (dir / kManifestDigestName).string(), "is missing: the manifest cannot be trusted");
   }
   if (!digest_fd) return at(std::move(digest_fd).error(), dir / kManifestDigestName);
+  CKPT_TRY(check_owner(digest_fd->get(), (dir / kManifestDigestName).string(), trust));
   CKPT_TRY_ASSIGN(std::string line, io::read_all(digest_fd->get(), 4096, (dir / kManifestDigestName).string()));
   if (line != manifest_digest_line(text)) {
     return fail(Code::kAnswerNo, (dir / kManifestName).string(), "does not match its digest in manifest.sha256");
   }
+  sha256 = line.substr(0, line.find(' '));
   auto manifest = parse_manifest(text);
   if (!manifest) return at(std::move(manifest).error(), dir / kManifestName);
   return manifest;
@@ -77,20 +93,24 @@ template <class Seen>
 Result<void> read_pieces(const LoadedImage& image, const std::string& file, size_t step, Seen seen) {
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
   const StoredFile& stored = image.stored(file);
-  Xxh3 hash;
+  FileDigest digest;
   std::vector<std::byte> buffer(std::min<uint64_t>(step, stored.size));
   for (uint64_t pos = 0; pos < stored.size;) {
     const MutableByteSpan piece = MutableByteSpan(buffer).first(std::min<uint64_t>(buffer.size(), stored.size - pos));
     CKPT_TRY(io::pread_exact(fd.get(), piece, pos, image.name_of(file)));
-    hash.update(piece);
+    digest.update(piece);
     seen(piece);
     pos += piece.size();
   }
-  if (to_hex(hash.digest()) != stored.xxh128) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  if (!digest.matches(stored)) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
   return {};
 }
 
 }  // namespace
+
+bool FileDigest::matches(const StoredFile& stored) {
+  return (stored.xxh128.empty() || to_hex(xxh_.digest()) == stored.xxh128) && (stored.sha256.empty() || sha_.finish_hex() == stored.sha256);
+}
 
 std::string manifest_digest_line(std::string_view manifest_json) {
   return sha256_hex(as_bytes(manifest_json)) + "  " + kManifestName + "\n";
@@ -98,9 +118,11 @@ std::string manifest_digest_line(std::string_view manifest_json) {
 
 Result<UniqueFd> LoadedImage::open(const std::string& file) const {
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
+  CKPT_TRY(check_owner(dir_fd.get(), dir.string(), trust));
   auto fd = io::open_regular(dir_fd.get(), file);
   if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kAnswerNo, name_of(file), "is missing");
   if (!fd) return at(std::move(fd).error(), dir / file);
+  CKPT_TRY(check_owner(fd->get(), name_of(file), trust));
   return fd;
 }
 
@@ -124,13 +146,15 @@ uint64_t LoadedImage::stored_bytes() const {
   return sum;
 }
 
-Result<LoadedImage> load_description(const fs::path& dir) {
+Result<LoadedImage> load_description(const fs::path& dir, Trust trust) {
   LoadedImage image;
+  image.trust = trust;
   std::error_code ec;
   image.dir = fs::canonical(dir, ec);
   if (ec) return sys_error(ec.value(), dir.string(), "cannot open the image");
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(image.dir));
-  CKPT_TRY_ASSIGN(image.manifest, read_manifest_at(dir_fd.get(), image.dir));
+  CKPT_TRY(check_owner(dir_fd.get(), image.dir.string(), trust));
+  CKPT_TRY_ASSIGN(image.manifest, read_manifest_at(dir_fd.get(), image.dir, trust, image.manifest_sha256));
   CKPT_TRY(check_file_list(image));
   for (const StoredFile& file : image.manifest.files) CKPT_TRY(check_size(image, file));
   return image;
@@ -164,26 +188,27 @@ Result<void> check_digest(const LoadedImage& image, const std::string& file) {
   return read_pieces(image, file, kReadStep, [](ByteSpan) {});
 }
 
-Result<std::string> read_hashed(int fd, MutableByteSpan out, const std::string& name) {
-  Xxh3 hash;
+Result<FileDigest> read_hashed(int fd, MutableByteSpan out, const std::string& name) {
+  FileDigest hash;
   for (size_t pos = 0; pos < out.size(); pos += kRecordsStep) {
     const MutableByteSpan piece = out.subspan(pos, std::min(kRecordsStep, out.size() - pos));
     CKPT_TRY(io::pread_exact(fd, piece, pos, name));
     hash.update(piece);
   }
-  return to_hex(hash.digest());
+  return hash;
 }
 
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out) {
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
-  CKPT_TRY_ASSIGN(const std::string digest, read_hashed(fd.get(), out, image.name_of(file)));
-  if (digest != image.stored(file).xxh128) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  CKPT_TRY_ASSIGN(FileDigest digest, read_hashed(fd.get(), out, image.name_of(file)));
+  if (!digest.matches(image.stored(file))) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
   return {};
 }
 
 Result<Manifest> read_manifest(const fs::path& dir) {
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
-  return read_manifest_at(dir_fd.get(), dir);
+  std::string sha256;
+  return read_manifest_at(dir_fd.get(), dir, Trust::kAnybody, sha256);
 }
 
 }  // namespace ckpt::store

@@ -26,6 +26,8 @@ std::string manifest_digest_line(std::string_view manifest_json);
 struct LoadedImage {
   std::filesystem::path dir;  ///< canonical
   Manifest manifest;
+  std::string manifest_sha256;
+  Trust trust = Trust::kAnybody;
   std::vector<PagemapRecord> records;
 
   /// The path of one of its files, for messages.
@@ -40,12 +42,23 @@ struct LoadedImage {
 
 Result<LoadedImage> load_image(const std::filesystem::path& dir);
 /// The same in two steps: all but the records, which take time in proportion to the memory, and then those.
-Result<LoadedImage> load_description(const std::filesystem::path& dir);
+Result<LoadedImage> load_description(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);
 Result<void> load_records(LoadedImage& image);
 /// What a parser has found in the page map of `image`, in its name.
 Result<std::vector<PagemapRecord>> take_records(const LoadedImage& image, Result<void> parsed, PagemapParser& parser);
-/// The first bytes of a file into `out`, and their XXH3-128 in hex: taken while a piece is in the cache.
-Result<std::string> read_hashed(int fd, MutableByteSpan out, const std::string& name);
+/// The digests of a file's content, as far as the manifest has them.
+class FileDigest {
+ public:
+  void update(ByteSpan data) { xxh_.update(data), sha_.update(data); }
+  /// Once, after all of it.
+  bool matches(const StoredFile& stored);
+
+ private:
+  Xxh3 xxh_;
+  Sha256 sha_;
+};
+/// The first bytes of a file into `out`, and their digest: taken while a piece is in the cache.
+Result<FileDigest> read_hashed(int fd, MutableByteSpan out, const std::string& name);
 /// All of a file, of the size that the manifest gives it; kAnswerNo if it has not the manifest's digest.
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out);
 /// Does the file's content have the manifest's digest? kAnswerNo if not.

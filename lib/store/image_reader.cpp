@@ -10,8 +10,12 @@
 
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
+#include "lib/base/worker_pool.h"
+#include "lib/store/block_content.h"
 #include "lib/store/chain.h"
 #include "lib/store/chunk_io.h"
+#include "lib/store/description.h"
 #include "lib/store/image.h"
 #include "lib/store/image_verify.h"
 #include "lib/store/sparse_pages.h"
@@ -26,6 +30,7 @@ class Reader final : public ImageReader {
 
   Result<void> open_contents();
   Result<void> load_pages() override;
+  Result<void> check_pinned_pages() override;
   Result<void> load_sparsely() override;
   bool may_have_data(uint64_t first, uint64_t last) const override { return !sparse_ || sparse_->may_have_data(first, last); }
   Result<size_t> read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const override;
@@ -54,6 +59,8 @@ class Reader final : public ImageReader {
     return read_part(pipes_.get(), kPipesName, offset, size);
   }
   Result<std::vector<Finding>> verify(ProgressSink& progress, const Cancel& cancel) const override;
+  Hash128 content_of(size_t index) const;
+  void describe_anew(TreeImage tree) { newest_.manifest.tree = std::move(tree); }
   uint64_t stored_bytes() const override { return newest().stored_bytes(); }
   uint64_t chain_bytes() const override { return chain_.stored_bytes(); }
 
@@ -66,7 +73,7 @@ class Reader final : public ImageReader {
   Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
 
   Chain chain_;
-  const LoadedImage& newest_;  ///< asked for while its parents are added
+  LoadedImage& newest_;  ///< asked for while its parents are added
   std::future<std::optional<UncheckedPagemap>> ahead_;
   std::optional<SparsePages> sparse_;
   bool all_ = false;           ///< `load_pages` has been done
@@ -91,6 +98,20 @@ Result<void> Reader::load_pages() {
   }
   all_ = true;
   return {};
+}
+
+Result<void> Reader::check_pinned_pages() {
+  CKPT_TRY(add_parents(chain_));
+  std::optional<WorkerPool> pool;
+  for (const LoadedImage& image : chain_.images) {
+    for (size_t i = 0; i < image.pages_files(); ++i) {
+      const std::string file = pages_file_name(i);
+      if (image.stored(file).sha256.empty()) continue;
+      if (!pool) pool.emplace();
+      if (!pool->submit([&image, file] { return check_digest(image, file); })) break;
+    }
+  }
+  return pool ? pool->finish() : Result<void>();
 }
 
 Result<void> Reader::open_file(size_t image, size_t file) {
@@ -198,6 +219,21 @@ Result<size_t> Reader::read_resolved(const PageTable& pages, size_t index, Mutab
   return size;
 }
 
+/// Of pages that lie in several chunks: which of them, and of what.
+Hash128 Reader::content_of(size_t index) const {
+  const auto sources = chain_.pages.sources_of(index);
+  if (sources.size() == 1) {
+    const PagemapRecord& record = chain_.pages.record(sources[0]);
+    if (sources[0].mask == record.data_mask) return record.hash;
+  }
+  std::vector<uint64_t> parts;
+  for (const Source& source : sources) {
+    const PagemapRecord& record = chain_.pages.record(source);
+    parts.insert(parts.end(), {record.hash.lo, record.hash.hi, uint64_t{record.data_mask} << 16 | source.mask});
+  }
+  return xxh3_128(ByteSpan(reinterpret_cast<const std::byte*>(parts.data()), parts.size() * sizeof(uint64_t)));
+}
+
 Result<std::vector<std::byte>> Reader::read_part(int fd, const char* file, uint64_t offset, uint64_t size) const {
   auto end = checked_add(offset, size);
   if (!end || *end > newest().stored(file).size) {
@@ -217,6 +253,10 @@ Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress,
 
 }  // namespace
 
+void describe_anew(ImageReader& image, TreeImage tree) { static_cast<Reader&>(image).describe_anew(std::move(tree)); }
+
+Hash128 content_of(const ImageReader& image, size_t block) { return static_cast<const Reader&>(image).content_of(block); }
+
 std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   const std::vector<ResolvedBlock>& all = blocks();
   auto first_at = [&](uint64_t address) {
@@ -226,17 +266,17 @@ std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   return {first_at(space_base(space)), space + 1 == kMaxSpaces ? all.size() : first_at(space_base(space + 1))};
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir, bool read_ahead) {
+Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir, bool read_ahead, Trust trust) {
   std::future<std::optional<UncheckedPagemap>> ahead;
-  if (read_ahead) ahead = std::async(std::launch::async, read_pagemap_ahead, dir);
-  CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir));
+  if (read_ahead) ahead = in_background([dir] { return read_pagemap_ahead(dir); });
+  CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir, trust));
   auto reader = std::make_unique<Reader>(std::move(chain), std::move(ahead));
   CKPT_TRY(reader->open_contents());
   return std::unique_ptr<ImageReader>(std::move(reader));
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir) {
-  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, open_description(dir));
+Result<std::unique_ptr<ImageReader>> ImageReader::open(const std::filesystem::path& dir, Trust trust) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, open_description(dir, false, trust));
   CKPT_TRY(reader->load_pages());
   return reader;
 }

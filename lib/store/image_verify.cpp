@@ -120,6 +120,7 @@ Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index
   auto fd = image.open(name);
   if (!fd) return note_damage(std::move(fd).error(), image.name_of(name), findings);
   PagesCheck check(fd->get(), image.name_of(name), image.stored(name).size, progress, cancel);
+  if (!image.stored(name).sha256.empty()) CKPT_TRY(note_damage(check_digest(image, name), image.name_of(name), findings));
   CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(chain, index, number)));
   std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.offset < b.offset; });
   findings.insert(findings.end(), found.begin(), found.end());

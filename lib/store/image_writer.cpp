@@ -13,10 +13,12 @@
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/trace.h"
+#include "lib/base/worker_pool.h"
 #include "lib/store/append_file.h"
 #include "lib/store/block_index.h"
 #include "lib/store/chain.h"
 #include "lib/store/content_index.h"
+#include "lib/store/features.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image.h"
 
@@ -55,6 +57,7 @@ class Writer final : public ImageWriter {
   Result<uint64_t> append_xstate(ByteSpan data) override { return append(xstate_, data); }
   Result<uint64_t> append_pipe(ByteSpan data) override { return append(pipes_, data); }
   Totals totals() const override;
+  const fs::path& staging() const override { return staged_.path(); }
   Result<void> commit(Manifest& manifest) override;
 
  private:
@@ -69,6 +72,7 @@ class Writer final : public ImageWriter {
   Result<uint64_t> append(AppendFile& file, ByteSpan data);
   Result<void> clear_outdated(const std::vector<PagemapRecord>& records);
   Result<AppendFile> write_pagemap();
+  Result<void> hash_pages();
   Result<void> make_durable(Manifest& manifest);
   Result<void> fill_in(Manifest& manifest) const;
   Result<void> write_manifest(const Manifest& manifest) const;
@@ -308,6 +312,14 @@ Result<AppendFile> Writer::write_pagemap() {
   return file;
 }
 
+Result<void> Writer::hash_pages() {
+  WorkerPool pool(files_);
+  for (Lane& lane : lanes_) {
+    if (lane.file && !pool.submit([&lane] { return lane.file->add_sha256(); })) break;
+  }
+  return pool.finish();
+}
+
 /// Everything but the manifest, on disk for good, and listed in the manifest.
 Result<void> Writer::make_durable(Manifest& manifest) {
   if (files_ == 0) CKPT_TRY(open_file(lanes_[0]));
@@ -318,10 +330,9 @@ Result<void> Writer::make_durable(Manifest& manifest) {
     if (lane.file) files.push_back(&*lane.file);
   }
   manifest.files.clear();
-  for (AppendFile* file : files) {
-    CKPT_TRY(file->sync());
-    manifest.files.push_back(file->stored());
-  }
+  for (AppendFile* file : files) CKPT_TRY(file->sync());
+  if (options_.sha256_pages) CKPT_TRY(hash_pages());
+  for (AppendFile* file : files) manifest.files.push_back(file->stored());
   std::sort(manifest.files.begin(), manifest.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
   manifest.stats.bytes_written = bytes_written_.load(kRelaxed);
   manifest.stats.saved = totals().saved;
@@ -334,8 +345,10 @@ Result<void> Writer::make_durable(Manifest& manifest) {
 Result<void> Writer::fill_in(Manifest& manifest) const {
   CKPT_TRY_ASSIGN(manifest.id, random_id());
   manifest.created = rfc3339_now();
+  manifest.features = required_features(manifest);
   manifest.parent_path.clear();
   manifest.parent_id.clear();
+  manifest.parent_sha256.clear();
   if (!parent_) return {};
   const LoadedImage& parent = parent_->images.front();
   std::error_code ec;
@@ -343,6 +356,7 @@ Result<void> Writer::fill_in(Manifest& manifest) const {
   fs::path relative = ec ? fs::path() : parent.dir.lexically_relative(here);
   manifest.parent_path = (relative.empty() ? parent.dir : relative).string();
   manifest.parent_id = parent.manifest.id;
+  manifest.parent_sha256 = parent.manifest_sha256;
   return {};
 }
 

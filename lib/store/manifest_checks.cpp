@@ -138,13 +138,20 @@ bool is_id(const std::string& text) {
   return text.size() == 32 && text.find_first_not_of("0123456789abcdef") == std::string::npos;
 }
 
+/// Or none.
+bool is_sha256(const std::string& text) {
+  return text.empty() || (text.size() == 64 && text.find_first_not_of("0123456789abcdef") == std::string::npos);
+}
+
 std::string check_identity(const Manifest& m) {
   if (!is_id(m.id)) return "id: is not 32 hex digits";
   if (m.parent_path.empty() != m.parent_id.empty()) return "parent_path: goes with parent_id, and one of them is missing";
+  if (!is_sha256(m.parent_sha256)) return "parent_sha256: is not 64 hex digits";
   if (!m.parent_id.empty() && !is_id(m.parent_id)) return "parent_id: is not 32 hex digits";
   for (size_t i = 0; i < m.files.size(); ++i) {
     const std::string& digest = m.files[i].xxh128;
     if (!digest.empty() && !is_id(digest)) return fmt::format("files[{}].xxh128: is not 32 hex digits", i);
+    if (!is_sha256(m.files[i].sha256)) return fmt::format("files[{}].sha256: is not 64 hex digits", i);
   }
   return "";
 }

@@ -1,7 +1,10 @@
 // The members of the manifest, each named once: one description that an archive runs forwards (to JSON) or backwards.
 //
 // An archive A has `Of<T>` (const T& when it writes) and number, hex, hexes, flag, text, texts, octets, numbers, choice,
-// object and list. What is an address or a mask is written as "0x..": other programs read JSON numbers as doubles.
+// object and list. A member that came after format version 3 was first used goes through optional(), as in
+// `a.optional().number("x", t.x)`: where it is missing the record keeps its default, which must mean what the state was
+// before. Where an older ckpt that passed the member over would restore something wrong, features.h gets a row, too.
+// What is an address or a mask is written as "0x..": other programs read JSON numbers as doubles.
 #pragma once
 
 #include <array>
@@ -253,6 +256,7 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.flag("outside_group", p.outside_group);
   a.number("terminal", p.terminal);
   a.flag("stopped", p.stopped);
+  a.optional().number("stop_signal", p.stop_signal, 1, 64);
   a.choice("news", p.news, kNewsNames);
   a.texts("arguments", p.arguments);
   a.list("threads", p.threads);
@@ -274,6 +278,8 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.list("cgroups", p.cgroups);
   a.list("policies", p.policies);
   a.number("umask", p.umask, 0, 0777);
+  a.optional().number("membarrier", p.membarrier);
+  a.optional().number("login_uid", p.login_uid, -1);
   a.hex("personality", p.personality);
   a.number("dumpable", p.dumpable);
   a.number("parent_death_signal", p.parent_death_signal, 0, 64);
@@ -374,6 +380,7 @@ void describe(A& a, typename A::template Of<StoredFile> f) {
   a.text("name", f.name);
   a.number("size", f.size);
   a.text("xxh128", f.xxh128);
+  a.optional().text("sha256", f.sha256);
 }
 
 template <class A>
@@ -383,6 +390,7 @@ void describe(A& a, typename A::template Of<Manifest> m) {
   a.text("kind", m.kind);
   a.text("parent_path", m.parent_path);
   a.text("parent_id", m.parent_id);
+  a.optional().text("parent_sha256", m.parent_sha256);
   a.list("files", m.files);
   a.object("host", m.host);
   a.object("stats", m.stats);

@@ -3,11 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <utility>
 
 #include "lib/base/checked.h"
 #include "lib/base/json_layout.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_text.h"
+#include "lib/store/features.h"
 #include "lib/store/manifest_checks.h"
 #include "lib/store/manifest_fields.h"
 
@@ -52,6 +54,8 @@ class JsonOut {
   using Of = const T&;
 
   explicit JsonOut(JsonWriter& json) : json_(json) {}
+
+  JsonOut& optional() { return *this; }
 
   template <class I>
   void number(const char* name, I value, int64_t = 0, int64_t = 0) {
@@ -178,6 +182,10 @@ class JsonIn {
     start_ = json_.position();
   }
 
+  JsonIn& optional() {
+    next_is_optional_ = true;
+    return *this;
+  }
   template <class I>
   void number(const char* name, I& value, int64_t low = std::numeric_limits<int64_t>::min(),
               int64_t high = std::numeric_limits<int64_t>::max()) {
@@ -290,16 +298,17 @@ class JsonIn {
     return true;
   }
 
-  /// Runs `read` at the member, which must be there.
+  /// Runs `read` at the member, which must be there unless it was announced by `optional`.
   template <class F>
   void with(const char* name, F read) {
+    const bool is_optional = std::exchange(next_is_optional_, false);
     if (reading_.failed()) return;
     const bool there = find(name);
     if (reading_.failed()) return;
     const Place here{reading_.place, name};
     reading_.place = &here;
     if (there) read();
-    else reading_.fail("is missing");
+    else if (!is_optional) reading_.fail("is missing");
     reading_.place = here.outer;
   }
   template <class T, class F>
@@ -372,6 +381,7 @@ class JsonIn {
   JsonReader& json_;
   JsonReader::Position start_, end_;
   bool first_ = true;
+  bool next_is_optional_ = false;
   bool listed_ = false;
   std::vector<Member> members_;  ///< once `listed_`, by name
 };
@@ -399,6 +409,7 @@ std::string to_json(const Manifest& manifest) {
   JsonOut out(json);
   json.open('{');
   out.text("schema", kSchema);
+  out.texts("features", manifest.features);
   describe<JsonOut>(out, manifest);
   json.close();
   return std::move(json).finish();
@@ -416,6 +427,8 @@ Result<Manifest> parse_manifest(std::string_view text) {
   std::string schema;
   in.text("schema", schema);
   if (!reading.failed()) CKPT_TRY(check_schema(schema));
+  in.optional().texts("features", out.features);
+  if (!reading.failed()) CKPT_TRY(check_features(out.features));
   describe<JsonIn>(in, out);
   in.finish();
   if (!reading.failed()) reading.json.finish();

@@ -276,7 +276,8 @@ struct ProcessImage {
   int memory_of = -1, descriptors_of = -1, folders_of = -1, handlers_of = -1;
   bool outside_session = false, outside_group = false;  ///< their leaders are alive, and not of the tree
   int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
-  bool stopped = false;            ///< in group-stop (SIGSTOP) at capture
+  bool stopped = false;            ///< in group-stop at capture
+  int stop_signal = 19;            ///< by which it was stopped: SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU
   News news = News::kNone;         ///< of this process for its parent, if that is of the tree
   std::vector<Thread> threads;
   std::vector<QueuedSignal> pending;  ///< shared by the whole process
@@ -295,6 +296,8 @@ struct ProcessImage {
   std::vector<Cgroup> cgroups;
   std::vector<MappingPolicy> policies;  ///< of mappings that have one of their own
   int umask = 022;
+  uint32_t membarrier = 0;         ///< registrations of its memory, as MEMBARRIER_CMD_GET_REGISTRATIONS gives them
+  int64_t login_uid = -1;          ///< /proc/PID/loginuid (4294967295: unset); -1: not known
   uint64_t personality = 0;
   int dumpable = 1;
   int parent_death_signal = 0;

@@ -8,6 +8,7 @@
 #include <map>
 
 #include "lib/base/io.h"
+#include "lib/base/staged_dir.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image_files.h"
 
@@ -153,6 +154,23 @@ Result<std::vector<RemovedImage>> remove_images(const std::vector<fs::path>& dir
     CKPT_TRY(cancel.check());
     CKPT_TRY_ASSIGN(RemovedImage removed, remove_one(target, options.dry_run));
     out.push_back(std::move(removed));
+  }
+  return out;
+}
+
+Result<std::vector<RemovedStaging>> remove_staging(const std::vector<fs::path>& folders, bool dry_run) {
+  std::vector<RemovedStaging> out;
+  for (const fs::path& folder : folders) {
+    std::error_code ec;
+    if (!fs::is_directory(folder, ec)) return fail(Code::kNotFound, folder.string(), "there is no such folder");
+    for (const fs::path& dir : find_abandoned_staging(folder)) {
+      RemovedStaging removed{dir, 0};
+      for (fs::recursive_directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
+        if (it->is_regular_file(ec) && !it->is_symlink(ec)) removed.bytes += it->file_size(ec);
+      }
+      if (!dry_run && !remove_abandoned_staging(dir)) return fail(Code::kIo, dir.string(), "cannot be removed");
+      out.push_back(std::move(removed));
+    }
   }
   return out;
 }

@@ -32,4 +32,12 @@ struct RemovedImage {
 Result<std::vector<RemovedImage>> remove_images(const std::vector<std::filesystem::path>& dirs, const RemoveOptions& options,
                                                 ProgressSink& notes, const Cancel& cancel);
 
+struct RemovedStaging {
+  std::filesystem::path dir;
+  uint64_t bytes = 0;
+};
+
+/// Removes the staging folders in `folders` that killed runs have left (StagedDir); those of runs at work stay.
+Result<std::vector<RemovedStaging>> remove_staging(const std::vector<std::filesystem::path>& folders, bool dry_run);
+
 }  // namespace ckpt::store

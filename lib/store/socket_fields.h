@@ -77,6 +77,7 @@ void describe(A& a, typename A::template Of<TcpConnection> t) {
   a.number("max_window", t.max_window);
   a.number("receive_window", t.receive_window);
   a.number("receive_window_update", t.receive_window_update);
+  a.optional().number("receive_memory", t.receive_memory);
 }
 
 template <class A>
@@ -89,6 +90,7 @@ void describe(A& a, typename A::template Of<Socket> s) {
   a.choice("state", s.state, kSocketStateNames);
   a.octets("name", s.name, 0, kMaxSocketName);
   a.octets("peer_name", s.peer_name, 0, kMaxSocketName);
+  a.optional().flag("foreign_address", s.foreign_address);
   a.number("peer", s.peer, -1);
   a.flag("reset", s.reset);
   a.number("shutdown", s.shutdown, 0, 3);

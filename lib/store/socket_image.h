@@ -66,6 +66,7 @@ struct TcpConnection {
   uint32_t timestamp = 0;
   bool has_window = false;  ///< struct tcp_repair_window
   uint32_t window_sequence = 0, send_window = 0, max_window = 0, receive_window = 0, receive_window_update = 0;
+  uint64_t receive_memory = 0;  ///< what counted against SO_RCVBUF; 0: not known
   bool operator==(const TcpConnection&) const = default;
 };
 
@@ -85,7 +86,8 @@ struct Socket {
   int family = 0, type = 0, protocol = 0;  ///< AF_*, SOCK_*, IPPROTO_*
   SocketState state = SocketState::kUnconnected;
   std::vector<uint8_t> name;       ///< sockaddr of getsockname, empty: not bound
-  std::vector<uint8_t> peer_name;  ///< sockaddr of getpeername, empty: none
+  std::vector<uint8_t> peer_name;  ///< sockaddr of getpeername, of kClosed of SO_PEERNAME; empty: none
+  bool foreign_address = false;    ///< inet: `name` was no address of the machine
   int peer = -1;                   ///< kConnected of unix: index into sockets
   bool reset = false;              ///< the next call fails with ECONNRESET
   int shutdown = 0;                ///< 1: receiving has ended, 2: sending

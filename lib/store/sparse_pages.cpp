@@ -52,7 +52,7 @@ std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& 
   out.bytes = std::make_unique_for_overwrite<std::byte[]>(out.size);
   auto digest = read_hashed(fd->get(), {out.bytes.get(), out.size}, name);
   if (!digest) return std::nullopt;
-  out.xxh128 = std::move(*digest);
+  out.digest = std::move(*digest);
   return out;
 }
 
@@ -62,7 +62,7 @@ Result<SparsePages> SparsePages::read(const std::deque<LoadedImage>& images, std
     const StoredFile& stored = image.stored(kPagemapName);
     Map& map = out.maps_.emplace_back();
     map.size = stored.size;
-    if (&image == &images.front() && newest && newest->size == stored.size && newest->xxh128 == stored.xxh128) {
+    if (&image == &images.front() && newest && newest->size == stored.size && newest->digest.matches(stored)) {
       map.bytes = std::move(newest->bytes);
       continue;
     }

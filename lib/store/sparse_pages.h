@@ -18,7 +18,7 @@ namespace ckpt::store {
 struct UncheckedPagemap {
   std::unique_ptr<std::byte[]> bytes;
   size_t size = 0;
-  std::string xxh128;
+  FileDigest digest;
 };
 /// Beside the reading of the manifest, which says the size and the digest. Nothing where it cannot be read, or is very large.
 std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& dir);

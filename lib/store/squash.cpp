@@ -65,7 +65,8 @@ Result<void> copy_contents(const ImageReader& reader, ImageWriter& writer) {
 
 Result<SquashReport> squash(const fs::path& from, const fs::path& to, const SquashOptions& options, ProgressSink& progress,
                             const Cancel& cancel) {
-  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(from));
+  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(from, options.trust));
+  CKPT_TRY(reader->check_pinned_pages());
   std::error_code ec;
   fs::path dir = reader->path();
   for (const Manifest* image : reader->chain()) {
@@ -73,7 +74,7 @@ Result<SquashReport> squash(const fs::path& from, const fs::path& to, const Squa
     dir /= image->parent_path;
   }
   ImageWriter::Options writing;
-  writing.force = options.force, writing.compress = options.compress;
+  writing.force = options.force, writing.compress = options.compress, writing.sha256_pages = options.sha256_pages;
   CKPT_TRY_ASSIGN(std::unique_ptr<ImageWriter> writer, ImageWriter::create(to, writing));
   CKPT_TRY(copy_memory(*reader, options, *writer, progress, cancel));
   CKPT_TRY(copy_contents(*reader, *writer));

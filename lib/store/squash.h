@@ -13,6 +13,8 @@ namespace ckpt::store {
 struct SquashOptions {
   bool force = false;     ///< replace a destination that is not empty
   bool compress = true;   ///< frames are copied as they lie, raw blocks tried; else all is stored raw
+  bool sha256_pages = false;     ///< as ImageWriter::Options has it
+  Trust trust = Trust::kOwn;     ///< of the source: who squashes another's image makes it his own
   unsigned workers = 0;   ///< 0: one a core
 };
 

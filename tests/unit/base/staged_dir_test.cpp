@@ -10,6 +10,7 @@
 #include <csignal>
 
 #include "lib/base/io.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 namespace fs = std::filesystem;
@@ -187,7 +188,7 @@ TEST_CASE("staged folder: a mount point is filled from inside, the commit point 
   const fs::path mount = scratch.path / "mount";
   fs::create_directory(mount);
   if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    MESSAGE("skipped: mounting a tmpfs needs privileges");
+    ckpt::test::skip("mounting a tmpfs needs privileges");
     return;
   }
   {

@@ -2,6 +2,7 @@
 #include <sys/mount.h>
 
 #include "tests/unit/store/helpers.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::store;
@@ -15,7 +16,7 @@ struct SmallDisk {
   bool mounted = false;
   explicit SmallDisk(const char* options) {
     mounted = ::mount("none", temp.path.c_str(), "tmpfs", 0, options) == 0;
-    if (!mounted) MESSAGE("skipped: mounting a tmpfs needs root");
+    if (!mounted) ckpt::test::skip("mounting a tmpfs needs root");
   }
   ~SmallDisk() {
     if (mounted) ::umount(temp.path.c_str());

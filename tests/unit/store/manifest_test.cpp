@@ -255,16 +255,18 @@ class Fill {
     all(zero, same, other, unwritten, equal, elsewhere, compression);
   }
   void one(StoredFile& v) {
-    auto& [name, size, xxh128] = v;
+    auto& [name, size, xxh128, sha256] = v;
     all(name, size);
     xxh128 = rng_() % 2 != 0 ? "" : id();
+    sha256 = rng_() % 2 != 0 ? "" : id() + id();
   }
   void one(Manifest& v) {
-    auto& [own, created, kind, parent_path, parent_id, files, host, tree, stats] = v;
+    auto& [own, created, kind, parent_path, parent_id, parent_sha256, features, files, host, tree, stats] = v;
     all(created, kind, files, host, tree, stats);
     own = id();
     parent_path = rng_() % 2 != 0 ? "" : "../p\xff";
     parent_id = parent_path.empty() ? "" : id();
+    parent_sha256 = parent_path.empty() ? "" : id() + id();
   }
 
  private:
@@ -340,6 +342,14 @@ TEST_CASE("manifest: flipped bits never crash the parser") {
     else REQUIRE(!manifest.error().message.empty());
   }
   CHECK(still_fine < 2000);
+}
+
+TEST_CASE("manifest: features that this ckpt does not know are refused by name, before anything else is looked at") {
+  refused(changed("\"features\": []", "\"features\": [\"time travel\"]"), "time travel", Code::kUnsupported);
+  refused(changed("\"features\": []", "\"features\": [1]"), "features[0]: is not a string");
+  auto without = parse_manifest(changed("\"features\": [],", ""));
+  REQUIRE(without);
+  CHECK(without->features.empty());
 }
 
 TEST_CASE("manifest: wrong types, ranges and relations are refused with their place") {

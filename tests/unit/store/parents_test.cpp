@@ -35,7 +35,7 @@ void forge_pagemap(const fs::path& dir, const std::function<void(std::vector<Pag
   spit(dir / kPagemapName, file);
   forge(dir, [&](Manifest& m) {
     for (StoredFile& f : m.files) {
-      if (f.name == kPagemapName) f.size = file.size(), f.xxh128 = to_hex(xxh3_128(as_bytes(file)));
+      if (f.name == kPagemapName) f.size = file.size(), f.xxh128 = to_hex(xxh3_128(as_bytes(file))), f.sha256 = sha256_hex(as_bytes(file));
     }
   });
 }
@@ -80,12 +80,30 @@ TEST_CASE("parents: a missing one and one that was replaced are refused by name"
   CHECK(why(replaced).find("is not the parent") != std::string::npos);
 }
 
+TEST_CASE("parents: one whose manifest has changed is refused though its id is the same, and an image of before that had a digest is read") {
+  TempDir temp;
+  REQUIRE(write_image(temp.path / "a", one_page(1)));
+  REQUIRE(write_image(temp.path / "b", kFromParent, temp.path / "a"));
+  forge(temp.path / "a", [](Manifest& m) { m.created += "!"; });
+  auto changed = ImageReader::open(temp.path / "b");
+  REQUIRE_FALSE(changed);
+  CHECK(changed.error().code == Code::kAnswerNo);
+  CHECK(why(changed).find("SHA-256") != std::string::npos);
+  forge(temp.path / "b", [](Manifest& m) {
+    m.parent_sha256.clear();
+    for (StoredFile& file : m.files) file.sha256.clear();
+  });
+  CHECK(ImageReader::open(temp.path / "b"));
+}
+
 TEST_CASE("parents: a circle is refused, whatever the ids say") {
   TempDir temp;
   REQUIRE(write_image(temp.path / "a", one_page(1)));
   REQUIRE(write_image(temp.path / "b", kFromParent, temp.path / "a"));
   std::string id_b = read_manifest(temp.path / "b")->id;
   forge(temp.path / "a", [&](Manifest& m) { m.parent_path = "../b", m.parent_id = id_b; });
+  CHECK(why(ImageReader::open(temp.path / "b")).find("is not as it was") != std::string::npos);
+  forge(temp.path / "b", [](Manifest& m) { m.parent_sha256.clear(); });  // as an older ckpt wrote it
   auto circle = ImageReader::open(temp.path / "b");
   REQUIRE_FALSE(circle);
   CHECK(circle.error().code == Code::kAnswerNo);
@@ -113,7 +131,7 @@ TEST_CASE("parents: a chain of thirty resolves, more than the limit is refused")
     forge(dir, [&](Manifest& m) {
       m.id = id(i);
       m.parent_path = "../c" + std::to_string(i + 1);
-      m.parent_id = id(i + 1);
+      m.parent_id = id(i + 1), m.parent_sha256.clear();
     });
   }
   auto deep = ImageReader::open(temp.path / "c0");

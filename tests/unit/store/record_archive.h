@@ -19,6 +19,7 @@ class RecordOut {
   template <class T>
   using Of = const T&;
   RecordOut(Values& values, std::string place) : values_(values), place_(std::move(place)) {}
+  RecordOut& optional() { return *this; }
 
   template <class I>
   void number(const char* name, I value, int64_t low = std::numeric_limits<int64_t>::min(),
@@ -73,6 +74,7 @@ class RecordIn {
   template <class T>
   using Of = T&;
   RecordIn(const Values& values, std::string place) : values_(values), place_(std::move(place)) {}
+  RecordIn& optional() { return *this; }
 
   template <class I>
   void number(const char* name, I& value, int64_t = 0, int64_t = 0) {

@@ -19,6 +19,7 @@ class Names {
   void number(const char* name, const T&, int64_t = 0, int64_t = 0) {
     add(name);
   }
+  Names& optional() { return *this; }
   void flag(const char* name, bool) { add(name); }
   void text(const char* name, const std::string&) { add(name); }
   void octets(const char* name, const std::vector<uint8_t>&, size_t, size_t) { add(name); }

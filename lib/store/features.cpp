@@ -1,0 +1,59 @@
+#include "lib/store/features.h"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <iterator>
+
+#include "lib/store/image.h"
+
+namespace ckpt::store {
+
+namespace {
+
+struct Feature {
+  const char* name;
+  bool (*is_needed)(const Manifest&);
+};
+
+/// A deleted file that was open under several names: all but the first have no bytes of their own.
+bool has_names_of_deleted_file(const Manifest& manifest) {
+  const auto& files = manifest.tree.files;
+  return std::any_of(files.begin(), files.end(), [](const FileIdentity& f) { return f.deleted && S_ISREG(f.mode) && f.other_name.empty() && f.space < 0; });
+}
+
+template <class Test>
+bool any_process(const Manifest& manifest, Test test) {
+  return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
+}
+
+/// Never renamed: they stand in images.
+constexpr Feature kFeatures[] = {
+    {"membarrier", [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
+    {"names-of-deleted-file", has_names_of_deleted_file},
+};
+
+}  // namespace
+
+std::vector<std::string> required_features(const Manifest& manifest) {
+  std::vector<std::string> out;
+  for (const Feature& feature : kFeatures) {
+    if (feature.is_needed(manifest)) out.emplace_back(feature.name);
+  }
+  return out;
+}
+
+Result<void> check_features(std::span<const std::string> features) {
+  std::vector<std::string> unknown;
+  for (const std::string& name : features) {
+    const bool known = std::any_of(std::begin(kFeatures), std::end(kFeatures), [&](const Feature& f) { return name == f.name; });
+    if (!known) unknown.push_back(name);
+  }
+  if (unknown.empty()) return {};
+  return Error(Code::kUnsupported, "", fmt::format("needs what this ckpt does not know: {}", fmt::join(unknown, ", ")))
+      .with_hint("a newer ckpt wrote it; restore it with that one");
+}
+
+}  // namespace ckpt::store
