@@ -9,7 +9,9 @@ namespace ckpt::capture {
 Result<uint64_t> stop_briefly(int pid, proc::Gadgets gadgets, const char* name,
                               const std::function<Result<void>(proc::BorrowedThread&)>& calls) {
   constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
-  CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze_leader(pid, kFreezeTimeoutUs));
+  // All of its threads, though one makes the calls: for that moment there are a mapping and, maybe, a descriptor more, which a
+  // fork by another thread would hand on for good, and bytes of the first thread's stack that are put back afterwards.
+  CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze(pid, kFreezeTimeoutUs, Cancel()));
   if (!proc::still_hold(pid, gadgets)) {
     CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(pid, false));
     CKPT_TRY_ASSIGN(gadgets, proc::find_gadgets(pid, maps));

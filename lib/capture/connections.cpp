@@ -4,6 +4,8 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <cerrno>
+
 namespace ckpt::capture {
 
 namespace {
@@ -22,8 +24,10 @@ Result<bool> HeldConnections::hold(const std::vector<UniqueFd>& connections) {
   std::set<Pair> all = held_;
   for (const UniqueFd& fd : connections) {
     CKPT_TRY_ASSIGN(proc::SocketName local, name_of(fd.get(), ::getsockname));
-    CKPT_TRY_ASSIGN(proc::SocketName remote, name_of(fd.get(), ::getpeername));
-    all.emplace(std::move(local), std::move(remote));
+    auto remote = name_of(fd.get(), ::getpeername);
+    if (!remote && remote.error().sys_errno == ENOTCONN) continue;  // it has ended since
+    if (!remote) return std::move(remote).error();
+    all.emplace(std::move(local), std::move(*remote));
   }
   if (all.size() == held_.size()) return false;
   std::vector<proc::FilteredConnection> filtered;
@@ -56,6 +60,11 @@ Result<void> HeldConnections::silence(const std::vector<UniqueFd>& connections) 
 void HeldConnections::keep() {
   if (silent_) silent_->keep();
   stays_ = false;
+}
+
+void HeldConnections::let_go() {
+  filter_.reset();
+  replaced_.clear(), held_.clear(), id_.clear();
 }
 
 HeldConnections::~HeldConnections() {

@@ -21,6 +21,8 @@ class HeldConnections {
   /// Holds off the peers of `connections` that are not held yet. False: there was none. The tree may run; what it received
   /// before the call is part of its state.
   Result<bool> hold(const std::vector<UniqueFd>& connections);
+  /// All go on. Not after `silence`.
+  void let_go();
   /// The name of the filter for the image; empty: nothing is held.
   const std::string& filter() const { return id_; }
   /// Just before the processes are killed: the filter outlives ckpt, and their sockets say nothing when they close.

@@ -30,6 +30,7 @@ using proc::RemoteAddress;
 using proc::raw;
 
 constexpr long kErestartRestartblock = -516;
+constexpr uint64_t kGetRegistrations = 1 << 9;  // MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3
 
 store::Registers to_image(const user_regs_struct& regs) {
   store::Registers out;
@@ -46,6 +47,10 @@ std::vector<store::QueuedSignal> to_image(const std::vector<std::array<uint8_t, 
     out.push_back({signo, std::vector<uint8_t>(info.begin(), info.end())});
   }
   return out;
+}
+
+bool has_signal(const std::vector<store::QueuedSignal>& queue, int signo) {
+  return std::any_of(queue.begin(), queue.end(), [&](const store::QueuedSignal& signal) { return signal.signo == signo; });
 }
 
 /// The last `mov $n, %reg` in the code before `end` (`opcode`: 0xb8 eax, 0xbf edi) whose n is a call that restarts.
@@ -176,6 +181,7 @@ class ProcessQuestions {
     subreaper_ = calls.add("read its subreaper flag", SYS_prctl, {PR_GET_CHILD_SUBREAPER, 0}, sizeof(int), kSecond);
     thp_disabled_ = calls.add("read its huge page policy", SYS_prctl, {PR_GET_THP_DISABLE});
     securebits_ = calls.add("read its securebits", SYS_prctl, {PR_GET_SECUREBITS});
+    membarrier_ = calls.add("read its membarrier registrations", SYS_membarrier, {kGetRegistrations, 0, 0});
     constexpr uint64_t kOptions = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT | __WALL;
     for (int child : children_) {
       news_.push_back(calls.add("ask for its children", SYS_waitid, {P_PID, static_cast<uint64_t>(child), 0, kOptions, 0}, sizeof(siginfo_t), kThird));
@@ -205,6 +211,7 @@ class ProcessQuestions {
     image.thp_disabled = thp_disabled != 0;
     CKPT_TRY_ASSIGN(uint64_t securebits, calls.value(securebits_));
     for (store::Thread& thread : image.threads) thread.securebits = static_cast<uint32_t>(securebits);
+    if (const int64_t registered = calls.result(membarrier_); registered > 0 && image.memory_of < 0) image.membarrier = static_cast<uint32_t>(registered);
     return {};
   }
 
@@ -222,7 +229,7 @@ class ProcessQuestions {
  private:
   std::vector<int> children_;
   std::vector<std::pair<int, size_t>> actions_, timers_;
-  size_t break_, dumpable_, death_signal_, subreaper_, thp_disabled_, securebits_;
+  size_t break_, dumpable_, death_signal_, subreaper_, thp_disabled_, securebits_, membarrier_;
   std::vector<size_t> news_;
 };
 
@@ -279,7 +286,8 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
                              store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates) {
   store::ProcessImage& image = tree.processes[index];
   const std::vector<proc::Status>& statuses = found.statuses[index];
-  image.stopped = frozen.group_stopped();
+  image.stopped = frozen.stopped_by() != 0;
+  if (image.stopped) image.stop_signal = frozen.stopped_by();
   xstates.resize(image.threads.size());
   std::vector<proc::BatchedThread> threads(image.threads.size());
   std::vector<ThreadQuestions> asked;
@@ -306,6 +314,11 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
   }
   CKPT_TRY_ASSIGN(auto queue, proc::peek_signals(image.pid, true));
   image.pending = to_image(queue);
+  // One that has come since the stop ended it: the kernel drops waiting SIGCONTs when a process is stopped.
+  if (has_signal(image.pending, SIGCONT)) image.stopped = false;
+  for (const store::Thread& thread : image.threads) {
+    if (has_signal(thread.pending, SIGCONT)) image.stopped = false;
+  }
   return {};
 }
 

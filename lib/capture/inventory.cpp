@@ -1,5 +1,7 @@
 #include "lib/capture/inventory.h"
 
+#include <elf.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -20,6 +22,10 @@ namespace ckpt::capture {
 
 std::string Blocker::text() const { return subject + ": " + what + (flag.empty() ? "" : " (" + flag + " allows it)"); }
 
+bool all_pass(const std::vector<Blocker>& blockers) {
+  return !blockers.empty() && std::all_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.passes; });
+}
+
 Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
   Error error(Code::kUnsupported, "process " + proc::describe_pid(pid),
               blockers.size() == 1 ? "has something that cannot be dumped" : "has things that cannot be dumped");
@@ -29,7 +35,16 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
     error.code = Code::kBusy;
     error.hint = "a lazy restore lets go of a process once all of its memory is in: try again then";
   }
+  if (std::any_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.what == kOtherNamespace; })) {
+    auto status = proc::read_status(pid, pid);
+    const int inside = status && !status->ns_pids.empty() ? status->ns_pids.back() : pid;
+    error.hint = "run ckpt where the process is, for instance: nsenter --target " + std::to_string(pid) + " --all ckpt dump -p " + std::to_string(inside) + " ...";
+  }
   for (const Blocker& b : blockers) {
+    if (b.what.rfind(kIoUring, 0) == 0) {
+      error.hint = "most programs do without where a seccomp filter denies io_uring_setup, as container runtimes have it; "
+                   "MariaDB and MySQL: --innodb-use-native-aio=0";
+    }
     if (b.flag.empty()) continue;
     error.hint = b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";
   }
@@ -80,6 +95,9 @@ namespace {
 
 Result<int> add_link(int pid, const char* name, FileTable& files) {
   CKPT_TRY_ASSIGN(std::string path, proc::read_link(pid, name));
+  constexpr std::string_view kProcesses = "/proc/";
+  if (path.rfind(kProcesses, 0) == 0 && path.size() > kProcesses.size() && std::isdigit(static_cast<unsigned char>(path[kProcesses.size()])))
+    return fail(Code::kAnswerNo, path, "belongs to a process, which a restore makes only later");
   struct stat st{};
   std::string link = "/proc/" + std::to_string(pid) + "/" + name;
   if (::stat(link.c_str(), &st) != 0) return sys_error(link, "cannot stat");
@@ -159,10 +177,8 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
   image.thp_disabled = !status.thp_enabled;
   image.bounds = {stat.start_code, stat.end_code, stat.start_data, stat.end_data, stat.start_brk, 0, stat.start_stack,
                   stat.arg_start, stat.arg_end, stat.env_start, stat.env_end};
-  if (status.tracer != 0 && status.tracer != ::getpid()) {
-    walk.out.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
-  }
   image.personality = number_of(proc::read_small(pid, "personality"), 16, 0);
+  image.login_uid = static_cast<int64_t>(number_of(proc::read_small(pid, "loginuid"), 10, ~0ull));
   image.oom_score_adj = static_cast<int>(number_of(proc::read_small(pid, "oom_score_adj"), 10, 0));
   image.coredump_filter = static_cast<int>(number_of(proc::read_small(pid, "coredump_filter"), 16, 0x33));
   CKPT_TRY_ASSIGN(image.arguments, proc::read_cmdline(pid));
@@ -183,8 +199,32 @@ Result<bool> has_placed_mappings(int pid, const Inventory* earlier) {
   return !policies.empty();
 }
 
+/// The code of other modes of the processor has other calls, other registers, other structures. x32 is one of them.
+Result<bool> runs_64_bit_code(int pid) {
+  CKPT_TRY_ASSIGN(UniqueFd exe, io::open_file("/proc/" + std::to_string(pid) + "/exe", O_RDONLY | O_CLOEXEC));
+  std::array<unsigned char, EI_NIDENT> head{};
+  if (::pread(exe.get(), head.data(), head.size(), 0) != static_cast<ssize_t>(head.size())) return true;  // the file will be looked at anyway
+  return head[EI_CLASS] != ELFCLASS32;
+}
+
+/// What no dump of the process could carry, whatever it has open.
+Result<void> block_process(Walk& walk, size_t process) {
+  const int pid = walk.out.image.processes[process].pid;
+  const proc::Status& status = walk.out.statuses[process][0];
+  if (status.tracer != 0 && status.tracer != ::getpid()) walk.out.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
+  constexpr int kInit = 1;
+  if (pid == kInit && walk.options.ends) {
+    walk.out.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop", "--leave-running");
+  }
+  if (walk.options.frozen) return {};  // it has been looked at
+  CKPT_TRY_ASSIGN(const bool is_wide, runs_64_bit_code(pid));
+  if (!is_wide) walk.out.block(process, "", "is a 32-bit task, which is not supported");
+  return {};
+}
+
 Result<void> take_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
+  CKPT_TRY(block_process(walk, process));
   CKPT_TRY(inventory_threads(walk, process));
   if (image.memory_of < 0) {
     // Each of the two reads all page tables, of a tree that runs: at the same time, then.
@@ -263,6 +303,9 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   SharedMemoryTable shared_memory(out);
   Walk walk{members, options, files, shared_memory, out};
   for (size_t i = 0; i < members.size(); ++i) CKPT_TRY(take_process_facts(walk, i));
+  CKPT_TRY(inventory_namespaces(walk));
+  // Of what is in another namespace nothing else can be told rightly: names lead elsewhere, numbers are others.
+  if (!out.blockers.empty()) return out;
   inventory_sharing(walk);
   inventory_leaders(walk);
   for (size_t i = 0; i < members.size(); ++i) {
@@ -270,7 +313,6 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   }
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
-  CKPT_TRY(inventory_namespaces(walk));
   shared_memory.find_sources();
   return out;
 }

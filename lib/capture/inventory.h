@@ -18,6 +18,7 @@ struct Blocker {
   std::string subject;  ///< "descriptor 7", "process 12 (sh), mapping 7f00..-7f01.."
   std::string what;     ///< "a socket, which is not supported yet"
   std::string flag;     ///< the flag that would allow it, empty when none does
+  bool passes = false;  ///< gone once the processes have run for a moment more, most likely
   std::string text() const;
 };
 
@@ -44,6 +45,7 @@ struct InventoryOptions {
   SocketOptions sockets;
   /// Descriptors and mappings of GPUs are left out: the driver will take them away before the final look.
   bool gpus_leave = false;
+  bool ends = true;        ///< the processes will be ended, or stopped
   bool frozen = false;     ///< the tree stands still: contents of pipes and the like are taken
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
   /// A look of a moment ago: what the kernel walks all page tables for (advice, NUMA policies) is as it was then where the mappings are.
@@ -93,6 +95,9 @@ Result<Inventory> look_at_running(int root, std::vector<Member>& members, const 
 /// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target stands
 /// still for that; asking before and after, while it runs, is as good.
 Result<bool> advice_unchanged(const Inventory& earlier);
+
+/// There are some, and a moment later there may be none.
+bool all_pass(const std::vector<Blocker>& blockers);
 
 /// One Error of kUnsupported that lists every blocker as a cause; the target is as it was.
 Error blocked_error(int pid, const std::vector<Blocker>& blockers);

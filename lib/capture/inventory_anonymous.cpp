@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <thread>
 
+#include "lib/base/threads.h"
 #include "lib/capture/inventory_descriptors.h"
 #include "lib/proc/userfault.h"
 
@@ -52,7 +53,8 @@ Result<bool> DescriptorInventory::take_watches(const Place& place, bool inotify,
   }
   Result<void> described;
   // The finder goes from folder to folder: not in a thread whose current one others use.
-  std::thread([&] {
+  std::thread apart;
+  const bool started = start_thread(apart, [&] {
     if (::unshare(CLONE_FS) != 0) {
       described = sys_error(place.link, "cannot be looked into");
     } else if (inotify) {
@@ -64,7 +66,9 @@ Result<bool> DescriptorInventory::take_watches(const Place& place, bool inotify,
       if (found) d.object = static_cast<int>(out_.image.fanotifies.size()), out_.image.fanotifies.push_back(std::move(*found));
       else described = found.error();
     }
-  }).join();
+  });
+  if (!started) return no_thread(place.link);
+  apart.join();
   if (!described) return block(place, described.error().text()), false;
   d.kind = inotify ? DescriptorKind::kInotify : DescriptorKind::kFanotify;
   return true;
@@ -86,6 +90,8 @@ Result<bool> DescriptorInventory::take_pidfd(const Place& place, Descriptor& d) 
   if (handle->pid >= 0 && !is_of_tree(handle->pid)) {
     return block(place, "a pidfd of a process outside (" + proc::describe_pid(handle->pid) + ")"), false;
   }
+  if (handle->pid >= 0 && out_.find(handle->pid) < 0)
+    return block(place, fmt::format("a pidfd of thread {}, which is not the first of its process: not supported", handle->pid)), false;
   d.kind = DescriptorKind::kPidfd;
   d.object = static_cast<int>(out_.image.process_handles.size());
   out_.image.process_handles.push_back(*handle);

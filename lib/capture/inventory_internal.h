@@ -4,13 +4,14 @@
 #include <sys/stat.h>
 
 #include <map>
+#include <set>
 #include <string>
 
 #include "lib/capture/inventory.h"
 
 namespace ckpt::capture {
 
-/// Interns files by path, so that each is described once; what is deleted, by device and inode.
+/// Interns files by path, so that each name is described once; of a deleted file with several names the first has the bytes.
 class FileTable {
  public:
   FileTable(Inventory& out, uint64_t ghost_limit) : out_(out), ghost_limit_(ghost_limit) {}
@@ -27,6 +28,7 @@ class FileTable {
   Inventory& out_;
   uint64_t ghost_limit_;
   std::map<std::pair<std::string, uint64_t>, int> by_path_;  ///< path and inode
+  std::set<std::pair<uint64_t, uint64_t>> ghosts_;           ///< device and inode of what has no name any more
 };
 
 /// Interns shared memory by device and inode.
@@ -55,8 +57,11 @@ class SharedMemoryTable {
   std::map<int, std::vector<View>> views_;  ///< of objects without a descriptor
 };
 
+inline constexpr const char* kOtherNamespace = "another one than ckpt's, which is not supported yet";
 /// Missing pages of such a mapping are not zero: somebody has yet to bring them.
 inline constexpr const char* kBeingFilled = "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
+
+inline constexpr const char* kIoUring = "[io_uring]";
 
 /// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
 std::vector<std::string> lasting_flags(const proc::Vma& vma);

@@ -106,9 +106,12 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
+  constexpr std::string_view kUnnamed = "anon_inode:";
+  if (vma.name.rfind(kUnnamed, 0) == 0) return vma.name.substr(kUnnamed.size()) + ", which is not supported";
   if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
-  const bool anonymous = vma.inode == 0 || vma.name == "/dev/zero (deleted)";
-  const bool object = vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0;
+  const bool anonymous = vma.inode == 0;
+  // mmap(MAP_SHARED | MAP_ANONYMOUS) makes an object, too: /proc/self/map_files maps it privately.
+  const bool object = vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0 || vma.name == "/dev/zero (deleted)";
   if (object || (anonymous && vma.shared)) {
     map.kind = vma.shared ? MappingKind::kSharedMemory : MappingKind::kPrivateFile;
     map.file_offset = vma.offset;

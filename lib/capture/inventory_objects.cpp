@@ -1,9 +1,12 @@
 // Files and shared memory, each described once for the whole tree.
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
+#include <array>
 #include <filesystem>
 
 #include "lib/base/io.h"
@@ -43,6 +46,19 @@ int FileTable::find(const std::string& path, uint64_t inode) const {
   return known != by_path_.end() ? known->second : -1;
 }
 
+namespace {
+
+/// Where the kernel itself makes files and folders: one that is gone does not come back.
+bool is_on_kernels_own(const std::string& access) {
+  struct statfs fs{};
+  if (::statfs(access.c_str(), &fs) != 0) return false;
+  constexpr std::array<unsigned long, 8> kOwn = {PROC_SUPER_MAGIC,   SYSFS_MAGIC,    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
+                                                 DEBUGFS_MAGIC,      TRACEFS_MAGIC,  SECURITYFS_MAGIC,   BPF_FS_MAGIC};
+  return std::find(kOwn.begin(), kOwn.end(), static_cast<unsigned long>(fs.f_type)) != kOwn.end();
+}
+
+}  // namespace
+
 int FileTable::append(const std::string& path, const struct stat& st) {
   const int index = static_cast<int>(out_.image.files.size());
   by_path_.emplace(std::make_pair(path, static_cast<uint64_t>(st.st_ino)), index);
@@ -53,6 +69,7 @@ int FileTable::append(const std::string& path, const struct stat& st) {
   file.size = static_cast<uint64_t>(st.st_size);
   file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
   file.mode = st.st_mode;
+  file.uid = st.st_uid, file.gid = st.st_gid;
   return index;
 }
 
@@ -68,21 +85,25 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st, const
 Result<int> FileTable::add_deleted(const std::string& path, const struct stat& st, const std::string& access) {
   const bool folder = S_ISDIR(st.st_mode);
   if (!folder && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode)) return fail(Code::kAnswerNo, path, "was deleted while in use, and is no regular file");
+  if (is_on_kernels_own(access)) return fail(Code::kAnswerNo, path, "is gone, and nobody but the kernel can make it");
   std::string other_name = folder || st.st_nlink == 0 ? "" : name_beside(path, st);
   if (!folder && st.st_nlink != 0 && other_name.empty()) {
     return fail(Code::kAnswerNo, path, "this name of it was deleted while in use; another is left, in an unknown folder");
   }
-  const uint64_t size = static_cast<uint64_t>(st.st_size);
-  if (S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
+  auto [known, is_new] = ghosts_.emplace(st.st_dev, st.st_ino);
+  const uint64_t size = static_cast<uint64_t>(st.st_blocks) * 512;  // without its holes
+  if (is_new && S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
+    ghosts_.erase(known);
     return fail(Code::kAnswerNo, path, fmt::format("was deleted while in use, and its {} are above --ghost-limit", human_bytes(size)));
   }
   const int index = append(path, st);
   store::FileIdentity& file = out_.image.files[static_cast<size_t>(index)];
   file.path = path.substr(0, path.size() - kDeleted.size());
   file.deleted = true;
-  file.uid = st.st_uid, file.gid = st.st_gid;
   file.other_name = other_name;
-  if (!S_ISREG(st.st_mode) || !other_name.empty()) return index;
+  if (!other_name.empty()) return index;
+  if (!is_new) return index;  // the first has the bytes
+  if (!S_ISREG(st.st_mode)) return index;
   // A description of our own: the target's offset stays where it is, and a file open for writing can be read.
   CKPT_TRY_ASSIGN(out_.ghosts[static_cast<size_t>(index)].fd, io::open_file(access, O_RDONLY | O_NOATIME));
   return index;

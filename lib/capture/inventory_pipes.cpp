@@ -1,5 +1,6 @@
 // Pipes and fifos, and what is in them.
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/stat.h>
@@ -25,9 +26,9 @@ uint64_t pipe_inode(std::string_view link) {
   return inode;
 }
 
-/// Those of `links` that a process outside the tree has open.
-std::set<std::string> held_outside(const std::vector<Member>& members, const std::set<std::string>& links) {
-  std::set<std::string> out;
+/// Those of `links` that a process outside the tree has open, and which one.
+std::map<std::string, int> held_outside(const std::vector<Member>& members, const std::set<std::string>& links) {
+  std::map<std::string, int> out;
   std::set<int> tree = {::getpid()};
   for (const Member& member : members) tree.insert(member.entry.pid);
   for (const auto& entry : std::filesystem::directory_iterator("/proc", std::filesystem::directory_options::skip_permission_denied)) {
@@ -38,10 +39,15 @@ std::set<std::string> held_outside(const std::vector<Member>& members, const std
     auto fds = proc::read_fds(other);
     if (!fds) continue;
     for (const proc::OpenFd& open : *fds) {
-      if (links.count(open.link) != 0) out.insert(open.link);
+      if (links.count(open.link) != 0) out.emplace(open.link, other);
     }
   }
   return out;
+}
+
+std::string held_by(const std::map<std::string, int>& holders, const std::string& link) {
+  auto holder = holders.find(link);
+  return holder == holders.end() ? "" : ", held by " + proc::describe_pid(holder->second);
 }
 
 }  // namespace
@@ -61,14 +67,20 @@ Result<void> DescriptorInventory::settle_pipes() {
     else if (!may_be_on_its_way()) outside.insert(place.link);
   }
   // Looking through every process takes milliseconds: not while the target stands still.
-  if (walk_.options.earlier != nullptr) out_.outside_pipes = walk_.options.earlier->outside_pipes;
-  else if (!whole.empty()) out_.outside_pipes = held_outside(walk_.members, whole);
+  std::map<std::string, int> holders;
+  if (walk_.options.earlier != nullptr) {
+    out_.outside_pipes = walk_.options.earlier->outside_pipes;
+  } else if (!whole.empty() || (!outside.empty() && !walk_.options.shell_job)) {
+    whole.insert(outside.begin(), outside.end());
+    holders = held_outside(walk_.members, whole);
+    for (const auto& [link, pid] : holders) out_.outside_pipes.insert(link);
+  }
   outside.insert(out_.outside_pipes.begin(), out_.outside_pipes.end());
   for (Descriptor& d : out_.image.descriptors) {
     if (d.kind != DescriptorKind::kPipe) continue;
     const Place& place = pipe_places_.at(d.pipe);
     if (outside.count(place.link) == 0) continue;
-    CKPT_TRY(take_external(place, place.link, "a pipe (" + place.link + ") whose other end is outside", d));
+    CKPT_TRY(take_external(place, place.link, fmt::format("a pipe ({}) whose other end is outside{}", place.link, held_by(holders, place.link)), d));
     out_.image.pipes[static_cast<size_t>(d.pipe)] = {};
     out_.pipe_contents[static_cast<size_t>(d.pipe)].clear();
     d.pipe = -1;

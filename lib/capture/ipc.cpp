@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <charconv>
+#include <cstdlib>
 #include <string>
 #include <string_view>
 
@@ -112,7 +113,7 @@ Result<void> add_sets(const std::vector<int>& pids, store::SystemVIpc& out) {
 Result<void> copy_messages(size_t count, store::IpcQueue& queue) {
   constexpr uint64_t kSmall = 4096;
   CKPT_TRY_ASSIGN(std::string limit, io::read_file("/proc/sys/kernel/msgmax", kSmall));
-  std::vector<char> room(sizeof(long) + number<size_t>(limit.substr(0, limit.find('\n'))));
+  std::vector<char> room(sizeof(long) + std::strtoull(limit.c_str(), nullptr, 10));
   for (size_t i = 0; i < count; ++i) {
     ssize_t n = ::msgrcv(queue.identity.id, room.data(), room.size() - sizeof(long), static_cast<long>(i),
                          IPC_NOWAIT | MSG_COPY);

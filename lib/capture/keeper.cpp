@@ -1,9 +1,11 @@
 #include "lib/capture/keeper.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
@@ -13,11 +15,18 @@
 #include <climits>
 #include <csignal>
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/fd_message.h"
+#include "lib/base/io.h"
+#include "lib/base/run_folder.h"
+#include "lib/base/threads.h"
+#include "lib/proc/keeper_signal.h"
 
 namespace ckpt::capture {
 
@@ -31,18 +40,48 @@ struct Handover {
 };
 enum class Request : char { kAsk = 'a', kTake = 't' };
 
-struct Address {
-  sockaddr_un name{};
-  socklen_t size = 0;
+/// The place of a socket in the run folder, whose name no other user can take first. Its path leads through the descriptor: that
+/// of $XDG_RUNTIME_DIR may be longer than an address.
+struct Place {
+  UniqueFd folder;
+  std::string name;
+  sockaddr_un address{};
+
+  int connect_to(int socket) const { return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address); }
+  int bind_to(int socket) const { return ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address); }
+  void remove() const { ::unlinkat(folder.get(), name.c_str(), 0); }
 };
 
-Address address_of(const ProcessKey& key, const char* what = "keeper") {
-  Address out;
-  out.name.sun_family = AF_UNIX;
-  int n = std::snprintf(out.name.sun_path + 1, sizeof out.name.sun_path - 1, "ckpt-%s/%d/%llu", what, key.pid,
-                        static_cast<unsigned long long>(key.start_time));
-  out.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(n));
+/// Numbers mean what they do in one pid namespace.
+std::string name_prefix() {
+  struct stat st{};
+  (void)::stat("/proc/self/ns/pid", &st);
+  return "keeper-" + std::to_string(st.st_ino) + "-";
+}
+
+Result<Place> place_of(const ProcessKey& key) {
+  Place out;
+  CKPT_TRY_ASSIGN(out.folder, open_run_folder());
+  out.name = name_prefix() + std::to_string(key.pid) + "-" + std::to_string(key.start_time);
+  out.address.sun_family = AF_UNIX;
+  std::snprintf(out.address.sun_path, sizeof out.address.sun_path, "/proc/self/fd/%d/%s", out.folder.get(), out.name.c_str());
   return out;
+}
+
+/// The sockets of keepers that were killed, and whose processes have ended.
+void sweep(const Place& place) {
+  const std::string prefix = name_prefix();
+  UniqueFd folder(::openat(place.folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  DIR* list = folder ? ::fdopendir(folder.get()) : nullptr;
+  if (list == nullptr) return;
+  (void)folder.release();
+  while (const dirent* entry = ::readdir(list)) {
+    const std::string name = entry->d_name;
+    if (name.rfind(prefix, 0) != 0) continue;
+    const int pid = std::atoi(name.c_str() + prefix.size());
+    if (pid > 0 && ::kill(pid, 0) != 0 && errno == ESRCH) ::unlinkat(place.folder.get(), name.c_str(), 0);
+  }
+  ::closedir(list);
 }
 
 bool send_state(int socket, const Handover& state, std::span<const int> fds) {
@@ -78,9 +117,37 @@ bool serve(int listener, const Handover& state, UniqueFd& userfault) {
   return true;
 }
 
+/// False: there is another keeper of the process. What one that was killed has left is replaced.
+bool take_place(const Place& place, int listener) {
+  if (place.bind_to(listener) == 0) return true;
+  if (errno != EADDRINUSE || place.connect_to(seqpacket_socket().get()) == 0 || errno != ECONNREFUSED) return false;
+  place.remove();
+  return place.bind_to(listener) == 0;
+}
+
+volatile sig_atomic_t g_shall_move = 0;
+
+/// A restore needs the number that the keeper has: a copy goes on under another one. Where it cannot, the keeper stays.
+void move_aside() {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return;
+  UniqueFd ready(ends[0]), end(ends[1]);
+  const pid_t copy = ::fork();
+  if (copy < 0) return;
+  if (copy == 0) {
+    ::setsid();  // the number of a session is not free while it has members
+    return;
+  }
+  end.reset();
+  char byte;
+  (void)!::read(ready.get(), &byte, 1);
+  ::_exit(0);
+}
+
 /// The keeper's whole life. Never returns.
 [[noreturn]] void keep(int channel) {
-  ::prctl(PR_SET_NAME, "ckpt-keeper");
+  ::prctl(PR_SET_NAME, proc::kKeeperName);
+  ::signal(proc::kMoveSignal, [](int) { g_shall_move = 1; });
   ::setsid();
   // Nothing of ckpt's surroundings stays open here: no terminal, no pipe that somebody waits to see closed.
   ::dup2(channel, 0);
@@ -95,25 +162,31 @@ bool serve(int listener, const Handover& state, UniqueFd& userfault) {
   std::vector<UniqueFd> fds;
   if (!receive_state(0, state, fds, 2)) ::_exit(0);
   UniqueFd listener = seqpacket_socket();
-  Address address = address_of(state.key);
-  bool ready = listener && ::bind(listener.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0 &&
-               ::listen(listener.get(), 4) == 0;
+  auto place = place_of(state.key);
+  if (place) sweep(*place);
+  const bool ready = listener && place && take_place(*place, listener.get()) && ::listen(listener.get(), 4) == 0;
   char answer = ready ? 'y' : 'n';
   bool told = ::send(0, &answer, 1, MSG_NOSIGNAL) == 1;
   ::close(0);
+  sigset_t move, others;
+  sigemptyset(&move);
+  sigaddset(&move, proc::kMoveSignal);
+  sigprocmask(SIG_BLOCK, &move, &others);  // let through while it waits alone
   for (bool going = ready && told; going;) {
+    if (std::exchange(g_shall_move, 0) != 0) move_aside();
     pollfd events[2] = {{fds[0].get(), POLLIN, 0}, {listener.get(), POLLIN, 0}};
-    if (::poll(events, 2, -1) < 0) continue;
+    if (::ppoll(events, 2, nullptr, &others) < 0) continue;
     if (events[0].revents != 0) break;  // the target has ended
     if (events[1].revents != 0) going = !serve(listener.get(), state, fds[1]);
   }
+  if (ready) place->remove();
   ::_exit(0);
 }
 
 std::optional<Tracked> ask(const ProcessKey& key, Request request) {
   UniqueFd socket = seqpacket_socket();
-  Address address = address_of(key);
-  if (!socket || ::connect(socket.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) != 0) return std::nullopt;
+  auto place = place_of(key);
+  if (!socket || !place || place->connect_to(socket.get()) != 0) return std::nullopt;
   if (!trusted_peer(socket.get())) return std::nullopt;
   timeval patience{2, 0};
   (void)::setsockopt(socket.get(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
@@ -133,17 +206,21 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
 }  // namespace
 
 Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
-  UniqueFd socket = seqpacket_socket();
-  Address address = address_of(key, "capture");
-  // A keeper that had just been forked when its ckpt was killed has the lock, as all descriptors, until it gets to close them.
+  // Only who owns the process, or is root, may open it, and nothing else here does. A record lock is no child's: a keeper that
+  // was forked while it was held does not prolong it.
+  const std::string path = "/proc/" + std::to_string(key.pid) + "/clear_refs";
+  CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
+  struct flock lock{};
+  lock.l_type = F_WRLCK;
+  // A ckpt whose front process was killed takes a moment to let go of the target.
   constexpr int kTries = 60;
   constexpr useconds_t kPause = 5'000;
-  for (int i = 0; socket && i < kTries; ++i) {
-    if (::bind(socket.get(), reinterpret_cast<sockaddr*>(&address.name), address.size) == 0) return CaptureLock(std::move(socket));
-    if (errno != EADDRINUSE) break;
+  for (int i = 0; i < kTries; ++i) {
+    if (::fcntl(file.get(), F_SETLK, &lock) == 0) return CaptureLock(std::move(file));
+    if (errno != EACCES && errno != EAGAIN) break;
     ::usleep(kPause);
   }
-  if (errno == EADDRINUSE) return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
+  if (errno == EACCES || errno == EAGAIN) return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
   return sys_error("process " + std::to_string(key.pid), "cannot be locked against other captures");
 }
 
@@ -153,7 +230,7 @@ Result<Keeper> Keeper::spawn() {
   UniqueFd ours(ends[0]), theirs(ends[1]);
   // Twice, so that the keeper is nobody's child here: ckpt's own end must not wait for it.
   pid_t middle = ::fork();
-  if (middle < 0) return sys_error("keeper", "cannot start it");
+  if (middle < 0) return fork_error(errno, "keeper", "cannot start it");
   if (middle == 0) {
     pid_t keeper = ::fork();
     if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);

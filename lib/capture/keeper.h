@@ -2,7 +2,8 @@
 // the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when its tracking is
 // taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing else.
 //
-// It listens on the abstract socket "ckpt-keeper/PID/START_TIME" (the lock is a name alike, "ckpt-capture/...") and talks only to root and to its own user.
+// It listens on a socket in the run folder (run_folder.h), whose name no other user can take first, and talks only to root and to
+// its own user.
 #pragma once
 
 #include <filesystem>
@@ -26,15 +27,15 @@ struct TrackedImage {
   std::string id;
 };
 
-/// One capture of a process at a time.
+/// One capture of a process at a time: a record lock on a file of /proc/PID that only its owner and root can open.
 class CaptureLock {
  public:
-  /// kBusy: another ckpt has it. Ends with this one, however that ends.
+  /// kBusy: another ckpt has it. Ends with this process, however that ends; its children do not have it.
   static Result<CaptureLock> take(const ProcessKey& key);
 
  private:
-  explicit CaptureLock(UniqueFd socket) : socket_(std::move(socket)) {}
-  UniqueFd socket_;
+  explicit CaptureLock(UniqueFd file) : file_(std::move(file)) {}
+  UniqueFd file_;
 };
 
 class Keeper {

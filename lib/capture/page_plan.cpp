@@ -19,8 +19,10 @@ using store::MemoryMap;
 namespace page = proc::page;
 
 constexpr uint64_t kPopulated = page::kPresent | page::kSwapped;
-/// What one thread scans at a time: some 0.2 ms where little was written.
+/// What is scanned at a time: some 0.2 ms where little was written, in which the process cannot change its mappings. After so
+/// many populated pieces of a range the next ones are twice as large, so that pages that lie far apart cost no call each.
 constexpr uint64_t kScanPiece = uint64_t{256} << 20;
+constexpr size_t kPiecesOfOneSize = 64;
 
 /// Marks the pages of [start, end) in one of a block's masks; `blocks` grows by address.
 void mark(std::vector<BlockPlan>& blocks, uint64_t start, uint64_t end, uint16_t BlockPlan::*mask) {
@@ -44,34 +46,42 @@ bool fork_copies(const MemoryMap& map) { return !has_flag(map, "dc") && !has_fla
 
 bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
 
-/// A range to scan in one call: a part of a mapping, or neighbours in the list that are of one kind.
+/// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped.
 struct Piece {
   uint64_t start, end;
   bool of_files;
 };
 
-std::vector<Piece> pieces_of(const std::vector<MemoryMap>& maps) {
+std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps) {
   std::vector<Piece> out;
-  uint64_t covered = 0;
-  bool joined = false;  // with the mapping before: nothing that must not be scanned lies between
+  bool joined = false;
   for (const MemoryMap& map : maps) {
+    const bool of_files = map.kind == MappingKind::kPrivateFile;
     if (!is_private(map)) {
       joined = false;
-      continue;
-    }
-    const bool of_files = map.kind == MappingKind::kPrivateFile;
-    if (joined && out.back().of_files == of_files && covered + (map.end - map.start) <= kScanPiece) {
+    } else if (joined && out.back().of_files == of_files) {
       out.back().end = map.end;
-      covered += map.end - map.start;
-      continue;
+    } else {
+      out.push_back({map.start, map.end, of_files});
+      joined = true;
     }
-    for (uint64_t at = map.start; at < map.end; at += kScanPiece) {
-      out.push_back({at, std::min(map.end, at + kScanPiece), of_files});
-      covered = out.back().end - at;
-    }
-    joined = true;
   }
   return out;
+}
+
+/// A range in pieces, each beginning with a populated page: a process may reserve terabytes that it never
+/// touches. What is left out is populated later, if at all, and told as holes.
+Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<Piece>& pieces, std::vector<PageRegion>& holes) {
+  const size_t before = pieces.size();
+  for (uint64_t at = range.start; at < range.end;) {
+    CKPT_TRY_ASSIGN(const uint64_t first, pagemap.find_populated(at, range.end));
+    if (at < first) holes.push_back({at, first, 0});
+    if (first == range.end) break;
+    const uint64_t size = kScanPiece << (pieces.size() - before) / kPiecesOfOneSize;
+    at = first + std::min(range.end - first, size);
+    pieces.push_back({first, at, range.of_files});
+  }
+  return {};
 }
 
 /// The changes of a file's mapping, told whether they are the file's own pages: asked only of what was written, because the
@@ -121,7 +131,12 @@ bool only_swapped(uint64_t categories) { return (categories & (page::kSwapped | 
 
 Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const std::vector<MemoryMap>& maps, ScanFor what,
                                              WorkerPool* pool) {
-  const std::vector<Piece> pieces = pieces_of(maps);
+  std::vector<Piece> pieces;
+  std::vector<PageRegion> holes;
+  for (const Piece& range : ranges_of(maps)) {
+    if (range.end - range.start <= kScanPiece) pieces.push_back(range);
+    else CKPT_TRY(cut(pagemap, range, pieces, holes));
+  }
   std::vector<std::vector<PageRegion>> found(pieces.size());
   auto scan = [&](size_t i) -> Result<void> {
     CKPT_TRY_ASSIGN(found[i], scan_piece(pagemap, pieces[i], what));
@@ -136,6 +151,11 @@ Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const
   if (shared) CKPT_TRY(pool->finish());
   std::vector<PageRegion> out;
   for (const std::vector<PageRegion>& some : found) out.insert(out.end(), some.begin(), some.end());
+  if (what != ScanFor::kChanges) return out;
+  const auto by_address = [](const PageRegion& a, const PageRegion& b) { return a.start < b.start; };
+  const auto middle = static_cast<ptrdiff_t>(out.size());
+  out.insert(out.end(), holes.begin(), holes.end());
+  std::inplace_merge(out.begin(), out.begin() + middle, out.end(), by_address);
   return out;
 }
 

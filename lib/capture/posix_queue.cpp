@@ -15,6 +15,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 
 namespace ckpt::capture {
@@ -85,7 +86,7 @@ Result<void> copy_messages(int fd, store::PosixQueue& queue) {
   while (helper > 0 && ::waitpid(helper, nullptr, 0) < 0 && errno == EINTR) {
   }
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (helper < 0) return sys_error(error, queue.name, "cannot start a helper to copy its messages");
+  if (helper < 0) return fork_error(error, queue.name, "cannot start a helper to copy its messages");
   if (!taken.done || taken.put_back != taken.count) {
     return sys_error(taken.error, queue.name, "a message could not be put back").with_code(Code::kTargetAltered);
   }

@@ -8,8 +8,10 @@
 #include <sys/ioctl.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <sstream>
 
 #include "lib/base/io.h"
 #include "lib/capture/sockets_internal.h"
@@ -23,6 +25,7 @@ using store::SocketState;
 namespace {
 
 constexpr int kMptcp = 262;
+constexpr uint64_t kMaxList = uint64_t{16} << 20;  // of a file in /proc/net
 constexpr int kOtherNamespace = 0x894C;  // SIOCGSKNS
 
 std::string family_name(int family) {
@@ -52,6 +55,7 @@ std::string family_name(int family) {
 
 /// Empty when sockets of the kind are carried over.
 std::string unsupported_kind(const Socket& s) {
+  if (s.family == AF_PACKET && s.type == SOCK_PACKET) return "a socket of type SOCK_PACKET, which is not supported";
   if (s.family == AF_UNIX || s.family == AF_NETLINK || s.family == AF_PACKET) return "";
   if (s.family != AF_INET && s.family != AF_INET6)
     return fmt::format("a socket of {}, which is not supported", family_name(s.family));
@@ -89,6 +93,8 @@ class SocketReader {
     for (auto& obstacle : obstacles) all_.block(index_, std::move(obstacle));
     if (socket_.family == AF_UNIX) return take_unix();
     if (socket_.family == AF_NETLINK) return take_netlink();
+    if (socket_.family == AF_PACKET) CKPT_TRY(take_packet());
+    if (socket_.family != AF_PACKET) socket_.foreign_address = proc::has_address(socket_.name) && !proc::is_local_address(socket_.name);
     if (socket_.type == SOCK_STREAM) return take_tcp_socket();
     return take_datagrams();
   }
@@ -135,7 +141,7 @@ class SocketReader {
 
   Result<void> keep_queue(Result<SocketQueue> queue) {
     if (!queue) return queue.error();
-    if (!queue->obstacle.empty()) all_.block(index_, "a socket: " + queue->obstacle);
+    if (!queue->obstacle.empty()) all_.block_for_now(index_, "a socket: " + queue->obstacle);
     for (size_t i = 0; i < queue->messages.size(); ++i) {
       for (UniqueFd& right : queue->rights[i]) {
         CKPT_TRY_ASSIGN(int descriptor, all_.take_right_(std::move(right)));
@@ -155,11 +161,17 @@ class SocketReader {
     int events = poll_socket(fd_);
     if ((events & POLLRDHUP) != 0) socket_.shutdown |= 1;
     if ((events & POLLHUP) != 0) socket_.shutdown |= 2;
+    if (socket_.type == SOCK_DGRAM) socket_.shutdown |= shutdown_by_diag();
+    if (socket_.peer_name.empty()) CKPT_TRY(take_portless_peer());
     socket_.state = socket_.peer_name.empty() ? SocketState::kUnconnected : SocketState::kConnected;
-    if (!all_.options_.contents) return {};
-    bool error = (events & POLLERR) != 0;
     bool peekable =
         socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
+    const bool to_send = socket_.family != AF_PACKET && socket_memory(fd_).to_send != 0;
+    if (to_send && (!peekable || has_unfinished_datagram(fd_, socket_.family)))
+      all_.block_for_now(index_, peekable ? "a UDP socket with a datagram that is still being put together (UDP_CORK, MSG_MORE)"
+                                          : "a socket with packets that it has not sent yet");
+    if (!all_.options_.contents) return {};
+    bool error = (events & POLLERR) != 0;
     if (peekable && error) all_.note(index_, "its pending error, or queue of errors, is not carried over");
     if (peekable) return take_queue_of_datagrams(error);
     if ((events & POLLIN) != 0)
@@ -168,9 +180,69 @@ class SocketReader {
     return {};
   }
 
+  /// getpeername knows of no connection without a port.
+  Result<void> take_portless_peer() {
+    const bool raw = socket_.type == SOCK_RAW, icmp = socket_.protocol == IPPROTO_ICMP || socket_.protocol == IPPROTO_ICMPV6;
+    const bool six = socket_.family == AF_INET6;
+    if ((!six && socket_.family != AF_INET) || (!raw && !icmp)) return {};
+    auto list = io::read_file(std::string("/proc/thread-self/net/") + (raw ? "raw" : "icmp") + (six ? "6" : ""), kMaxList);
+    if (!list) return list.error().code == Code::kNotFound ? Result<void>() : Result<void>(list.error());
+    socket_.peer_name = portless_peer(*list, socket_.family, socket_.inode);
+    // Of an address that is good on one link only, the list does not say which.
+    const auto name = proc::address_of<sockaddr_in6>(socket_.peer_name);
+    if (six && IN6_IS_ADDR_LINKLOCAL(&name.sin6_addr))
+      all_.block(index_, "a raw socket that is connected to an address of one link (fe80::), which is not supported");
+    return {};
+  }
+
+  /// Where the kernel does not tell (no udp_diag), poll has said what it knows.
+  int shutdown_by_diag() {
+    const std::pair<int, int> kind{socket_.family, socket_.protocol};
+    auto [known, fresh] = all_.shutdowns_.try_emplace(kind);
+    auto found = fresh ? proc::read_inet_shutdowns(kind.first, kind.second) : std::map<uint64_t, int>();
+    if (fresh && found) known->second = std::move(*found);
+    auto of = known->second.find(socket_.inode);
+    return of == known->second.end() ? 0 : of->second;
+  }
+
+  Result<void> take_packet() {
+    if (!all_.packet_) {
+      CKPT_TRY_ASSIGN(all_.packet_, proc::read_packet_sockets());
+    }
+    const proc::PacketSocketInfo& info = (*all_.packet_)[socket_.inode];
+    if (info.has_ring) all_.block(index_, "a packet socket with a ring (PACKET_RX_RING, PACKET_TX_RING), which is not supported");
+    if (info.has_fanout) all_.block(index_, "a packet socket of a group (PACKET_FANOUT), which is not supported");
+    auto* raw = reinterpret_cast<const uint8_t*>(&info.copy_threshold);
+    if (info.copy_threshold != 0) set_option("PACKET_COPY_THRESH", {raw, raw + sizeof info.copy_threshold});
+    for (const auto& membership : info.memberships) socket_.options.push_back({"PACKET_ADD_MEMBERSHIP", membership});
+    return {};
+  }
+
+  /// In place of what getsockopt said of it, if anything.
+  void set_option(const char* name, std::vector<uint8_t> value) {
+    std::erase_if(socket_.options, [&](const store::SocketOption& option) { return option.name == name; });
+    socket_.options.push_back({name, std::move(value)});
+  }
+
+  /// The kernel has per-socket state for some kinds that no call tells of, and that a message made: queues of the firewall.
+  bool is_bound_to_firewall() {
+    const uint32_t port = proc::address_of<sockaddr_nl>(socket_.name).nl_pid;
+    for (const char* list : {"nfnetlink_queue", "nfnetlink_log"}) {
+      auto text = io::read_file(std::string("/proc/thread-self/net/netfilter/") + list, kMaxList);
+      std::istringstream lines(text ? *text : "");
+      uint32_t number = 0, owner = 0;
+      for (std::string line; std::getline(lines, line);) {
+        if (std::istringstream(line) >> number >> owner && owner == port) return true;
+      }
+    }
+    return false;
+  }
+
   Result<void> take_netlink() {
+    if (socket_.protocol == NETLINK_NETFILTER && is_bound_to_firewall())
+      all_.block(index_, "a netlink socket that receives packets from the firewall (NFQUEUE, NFLOG), which is not supported");
     if ((poll_socket(fd_) & POLLIN) != 0 && all_.options_.contents)
-      all_.block(index_, "a netlink socket with messages that have not been read yet: try again a moment later");
+      all_.block_for_now(index_, "a netlink socket with messages that have not been read yet");
     socklen_t size = 0;
     if (::getsockopt(fd_, SOL_NETLINK, NETLINK_LIST_MEMBERSHIPS, nullptr, &size) != 0) return {};
     std::vector<uint32_t> bits((size + 3) / 4);
@@ -182,34 +254,48 @@ class SocketReader {
     return {};
   }
 
+  /// Of what --tcp-close allows. With --tcp-established the processes will do away with it if they go on.
+  Result<void> block_tcp(std::string what) {
+    if (all_.options_.tcp_established) all_.block_for_now(index_, std::move(what), "--tcp-close");
+    else all_.block(index_, std::move(what), "--tcp-close");
+    return {};
+  }
+
   Result<void> take_tcp_socket() {
     const auto& options = all_.options_;
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
+    // Of a connection the first is what both ends have come to, and the second counts no more, nor can it be set.
+    const bool unconnected = socket_.state == SocketState::kUnconnected || socket_.state == SocketState::kListening;
+    for (const char* name : {"TCP_MAXSEG", "TCP_FASTOPEN_CONNECT"}) {
+      if (!unconnected) std::erase_if(socket_.options, [&](const auto& option) { return option.name == name; });
+    }
     if (waiting != 0) {
       std::string what = fmt::format("a listening TCP socket ({}) with {} connections that have not been accepted yet",
                                      name_text(socket_.name), waiting);
-      if (!options.tcp_close) return all_.block(index_, what, "--tcp-close"), Result<void>();
+      if (!options.tcp_close) return block_tcp(what);
       all_.note(index_, what + ": they are lost");
     }
     int unread = 0;
     if (socket_.state == SocketState::kClosed && ::ioctl(fd_, FIONREAD, &unread) == 0 && unread > 0) {
       std::string what =
           fmt::format("a TCP connection that has ended, with {} bytes that have not been read yet", unread);
-      if (!options.tcp_close) return all_.block(index_, what, "--tcp-close"), Result<void>();
+      if (!options.tcp_close) return block_tcp(what);
       all_.note(index_, what + ": they are lost");
     }
+    if (socket_.state == SocketState::kConnected && options.tcp_established && (poll_socket(fd_) & POLLERR) != 0)
+      all_.note(index_, "its queue of errors, or notes about what it sent (MSG_ERRQUEUE), is not carried over");
     if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
       all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
+    if (socket_.state == SocketState::kClosed) socket_.peer_name = socket_former_peer(fd_, socket_.family);
     if (socket_.state != SocketState::kConnected) return {};
     if (options.tcp_close) {
-      socket_.state = SocketState::kClosed, socket_.tcp = {};
+      socket_.state = SocketState::kClosed, socket_.tcp = {}, socket_.peer_name.clear();
       return {};
     }
     std::string what = fmt::format("a TCP connection, {} to {}", name_text(socket_.name), name_text(socket_.peer_name));
     constexpr int kSynSent = 2, kSynReceived = 3;
     if (socket_.tcp.state == kSynSent || socket_.tcp.state == kSynReceived)
-      return all_.block(index_, "a TCP connection that is being made, which is not supported", "--tcp-close"),
-             Result<void>();
+      return block_tcp("a TCP connection that is being made, which is not supported");
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
     if (options.contents) {
       CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
@@ -308,6 +394,11 @@ std::vector<size_t> SocketCapture::established() const {
 
 void SocketCapture::block(size_t index, std::string what, std::string flag) {
   blockers.push_back({open_[index].subject, std::move(what), std::move(flag)});
+}
+
+void SocketCapture::block_for_now(size_t index, std::string what, std::string flag) {
+  block(index, std::move(what), std::move(flag));
+  blockers.back().passes = true;
 }
 
 void SocketCapture::note(size_t index, const std::string& what) { notes.push_back(open_[index].subject + ": " + what); }

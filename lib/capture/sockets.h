@@ -62,6 +62,8 @@ class SocketCapture {
   friend class SocketReader;
   friend class UnixLinks;
   void block(size_t index, std::string what, std::string flag = "");
+  /// What is likely to be gone in a moment.
+  void block_for_now(size_t index, std::string what, std::string flag = "");
   void note(size_t index, const std::string& what);
   Result<void> take_connection_again(size_t index);
   Result<void> match_connections();
@@ -73,7 +75,10 @@ class SocketCapture {
   TakeRight take_right_;
   std::vector<OpenSocket> open_;
   std::optional<OptionGuard> guard_;
-  std::map<uint64_t, proc::UnixSocketInfo> unix_;  ///< of the network namespace, by inode
+  /// Of the network namespace, by inode; the last two are asked for when the first such socket is met.
+  std::map<uint64_t, proc::UnixSocketInfo> unix_;
+  std::map<std::pair<int, int>, std::map<uint64_t, int>> shutdowns_;  ///< by family and protocol
+  std::optional<std::map<uint64_t, proc::PacketSocketInfo>> packet_;
 };
 
 }  // namespace ckpt::capture

@@ -69,6 +69,30 @@ std::vector<SocketMembership> parse_igmp6(const std::string& text) {
   return out;
 }
 
+std::vector<uint8_t> portless_peer(const std::string& list, int family, uint64_t inode) {
+  constexpr size_t kWords = 10, kRemote = 2, kInode = 9;
+  const size_t size = family == AF_INET ? 4 : 16;
+  std::istringstream lines(list);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream text(line);
+    std::vector<std::string> words(kWords);
+    for (std::string& word : words) text >> word;
+    if (words[kInode] != std::to_string(inode)) continue;
+    // Numbers of this machine's byte order, four bytes each.
+    uint8_t address[16] = {};
+    if (!bytes_of_hex(words[kRemote].substr(0, words[kRemote].find(':')), address, size)) return {};
+    for (size_t at = 0; at < size; at += 4) std::reverse(address + at, address + at + 4);
+    if (std::all_of(address, address + size, [](uint8_t b) { return b == 0; })) return {};
+    sockaddr_in four{};
+    sockaddr_in6 six{};
+    four.sin_family = AF_INET, six.sin6_family = AF_INET6;
+    std::memcpy(&four.sin_addr, address, sizeof four.sin_addr);
+    std::memcpy(&six.sin6_addr, address, sizeof six.sin6_addr);
+    return family == AF_INET ? proc::name_of(four) : proc::name_of(six);
+  }
+  return {};
+}
+
 Result<bool> take_memberships(int fd, store::Socket& socket) {
   bool four = socket.family == AF_INET;
   auto text = io::read_file(four ? "/proc/thread-self/net/igmp" : "/proc/thread-self/net/igmp6", kMaxList);

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 #include <linux/filter.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
@@ -62,6 +63,31 @@ std::optional<int> int_option(int fd, int level, int option) {
 
 std::vector<uint8_t> socket_name(int fd) { return address_by(fd, ::getsockname); }
 std::vector<uint8_t> socket_peer_name(int fd) { return address_by(fd, ::getpeername); }
+
+std::vector<uint8_t> socket_former_peer(int fd, int family) {
+  std::vector<uint8_t> out(family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6));
+  auto size = static_cast<socklen_t>(out.size());  // more would be refused
+  if (::getsockopt(fd, SOL_SOCKET, SO_PEERNAME, out.data(), &size) != 0) return {};
+  out.resize(size);
+  return out;
+}
+
+/// Nothing is sent, and nothing added: with MSG_PROBE the kernel only looks. What it refuses in the address, a port of 0,
+/// it does not look at where a datagram is under way.
+bool has_unfinished_datagram(int fd, int family) {
+  constexpr int kProbe = 0x10;
+  sockaddr_in6 nowhere{};
+  nowhere.sin6_family = static_cast<sa_family_t>(family);
+  const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof nowhere;
+  return ::sendto(fd, "", 0, kProbe | MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&nowhere), size) == 0;
+}
+
+SocketMemory socket_memory(int fd) {
+  std::array<uint32_t, SK_MEMINFO_VARS> info{};
+  socklen_t size = sizeof info;
+  if (::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &size) != 0) return {};
+  return {info[SK_MEMINFO_RMEM_ALLOC], info[SK_MEMINFO_WMEM_ALLOC]};
+}
 
 int poll_socket(int fd) {
   pollfd poll{fd, POLLIN | POLLRDHUP, 0};

@@ -2,6 +2,7 @@
 
 #include <netinet/in.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
@@ -11,6 +12,7 @@ namespace ckpt::capture {
 namespace {
 
 constexpr size_t kMaxRights = 253;  // SCM_MAX_FD
+constexpr int kUdpGro = 104;
 
 template <class T>
 T payload(const cmsghdr& head) {
@@ -39,6 +41,8 @@ void take_control(cmsghdr& head, PeekedMessage& out) {
     }
   } else if (head.cmsg_level == SOL_SOCKET && head.cmsg_type == SCM_CREDENTIALS) {
     out.credentials = payload<ucred>(head);
+  } else if (head.cmsg_level == IPPROTO_UDP && head.cmsg_type == kUdpGro) {
+    out.part_size = static_cast<size_t>(std::max(payload<int>(head), 0));
   } else if (head.cmsg_level == IPPROTO_IP && head.cmsg_type == IP_PKTINFO) {
     sockaddr_in to{};
     to.sin_family = AF_INET, to.sin_addr = payload<in_pktinfo>(head).ipi_addr;

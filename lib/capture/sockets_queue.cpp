@@ -154,6 +154,17 @@ void complete_destination(const std::vector<uint8_t>& name, std::vector<uint8_t>
   if (to.size() >= kPort + 2 && name.size() >= kPort + 2) std::copy_n(name.begin() + kPort, 2, to.begin() + kPort);
 }
 
+/// What the kernel has put together for the receiver comes back as it was sent.
+void add_parts(const SocketMessage& whole, size_t part_size, SocketQueue& out) {
+  uint64_t left = whole.size;
+  do {
+    SocketMessage& part = out.messages.emplace_back(whole);
+    out.rights.emplace_back();
+    if (part_size != 0) part.size = std::min<uint64_t>(left, part_size);
+    left -= part.size;
+  } while (left != 0);
+}
+
 Result<std::optional<PeekedMessage>> peek_whole(int fd, size_t offset, std::vector<std::byte>& buffer) {
   for (;;) {
     CKPT_TRY_ASSIGN(auto message, peek_at(fd, static_cast<int>(offset), buffer));
@@ -192,8 +203,8 @@ Result<SocketQueue> peek_datagrams(OptionGuard& guard, int fd, int family, int t
       set_credentials(*message, record);
     else
       complete_destination(name, record.to);
-    out.messages.push_back(std::move(record));
-    out.rights.push_back(std::move(message->rights));
+    add_parts(record, message->part_size, out);
+    out.rights.back() = std::move(message->rights);
     out.bytes.insert(out.bytes.end(), buffer.begin(), buffer.begin() + static_cast<ptrdiff_t>(message->size));
     offset += message->size;
   }

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <cerrno>
+#include <utility>
 
 #include "lib/capture/sockets_internal.h"
 #include "lib/capture/sockets_repair.h"
@@ -31,9 +32,29 @@ Result<uint64_t> queue_size(int fd, unsigned long request) {
   return static_cast<uint64_t>(size);
 }
 
+/// A queue is chosen for as long as this lives. While it is that to send, the kernel takes all of it for sent as soon as
+/// an acknowledgement comes in: for a moment at a time, then.
+class ChosenQueue {
+ public:
+  static Result<ChosenQueue> choose(int fd, int queue) {
+    if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0)
+      return sys_error("TCP connection", "cannot choose a queue");
+    return ChosenQueue(fd);
+  }
+  ChosenQueue(ChosenQueue&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+  ChosenQueue& operator=(ChosenQueue&&) = delete;
+  ~ChosenQueue() {
+    const int none = TCP_NO_QUEUE;
+    if (fd_ >= 0) (void)::setsockopt(fd_, IPPROTO_TCP, TCP_REPAIR_QUEUE, &none, sizeof none);
+  }
+
+ private:
+  explicit ChosenQueue(int fd) : fd_(fd) {}
+  int fd_;
+};
+
 Result<uint32_t> queue_sequence(int fd, int queue) {
-  if (::setsockopt(fd, IPPROTO_TCP, TCP_REPAIR_QUEUE, &queue, sizeof queue) != 0)
-    return sys_error("TCP connection", "cannot choose a queue");
+  CKPT_TRY_ASSIGN(ChosenQueue chosen, ChosenQueue::choose(fd, queue));
   uint32_t sequence = 0;
   socklen_t length = sizeof sequence;
   if (::getsockopt(fd, IPPROTO_TCP, TCP_QUEUE_SEQ, &sequence, &length) != 0)
@@ -44,7 +65,7 @@ Result<uint32_t> queue_sequence(int fd, int queue) {
 /// False: it has less by now.
 Result<bool> read_queue(int fd, int queue, uint64_t size, std::vector<std::byte>& bytes) {
   if (size == 0) return true;
-  CKPT_TRY(queue_sequence(fd, queue));  // chooses it
+  CKPT_TRY_ASSIGN(ChosenQueue chosen, ChosenQueue::choose(fd, queue));
   size_t start = bytes.size();
   bytes.resize(start + size);
   ssize_t got = ::recv(fd, bytes.data() + start, size, MSG_PEEK | MSG_DONTWAIT);
@@ -135,6 +156,7 @@ Result<bool> try_to_take_queues(int fd, Socket& socket, std::vector<std::byte>& 
   bool fin_unacked = sent_fin(tcp.state) && tcp.state != kFinWait2 && before.out > 0;
   bool fin_unsent = fin_unacked && before.unsent > 0;
   tcp.receive_size = before.received;
+  tcp.receive_memory = socket_memory(fd).received;
   tcp.send_size = before.out - (fin_unacked ? 1 : 0);
   tcp.unsent_size = before.unsent - (fin_unsent ? 1 : 0);
   tcp.receive_sequence = before.receive_sequence - (received_fin(tcp.state) ? 1 : 0);

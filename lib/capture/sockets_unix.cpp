@@ -93,7 +93,27 @@ Result<void> UnixLinks::run() {
     auto info = all_.unix_.find(inode);
     if (info != all_.unix_.end() && info->second.state == kTcpListen) CKPT_TRY(link_pending(index, info->second));
   }
+  for (const auto& [inode, index] : by_inode_) check_datagrams(index);
   return {};
+}
+
+/// Both were made by one socketpair call, and are still connected to each other.
+bool UnixLinks::is_of_pair(const Socket& socket) const {
+  if (socket.state != SocketState::kConnected || socket.peer < 0) return false;
+  const Socket& peer = all_.sockets[static_cast<size_t>(socket.peer)];
+  const bool mutual = peer.state == SocketState::kConnected && peer.peer >= 0 && &all_.sockets[static_cast<size_t>(peer.peer)] == &socket;
+  return mutual && socket.peer_credentials.pid != 0 && socket.peer_credentials == peer.peer_credentials;
+}
+
+/// A name is how restore reaches a datagram socket, or the other end of its pair.
+void UnixLinks::check_datagrams(size_t index) {
+  const Socket& socket = all_.sockets[index];
+  if (socket.type != SOCK_DGRAM || is_of_pair(socket)) return;
+  const bool orphan = socket.state == SocketState::kPeerGone && proc::unix_name(socket.peer_name).empty();
+  if (socket.name.empty() && !socket.messages.empty() && !orphan)
+    all_.block_for_now(index, "a unix datagram socket without a name whose unread messages nobody could send again");
+  if (socket.state == SocketState::kConnected && all_.sockets[static_cast<size_t>(socket.peer)].name.empty())
+    all_.block(index, "a unix datagram socket that is connected to one without a name, which is not its pair");
 }
 
 void UnixLinks::link(size_t index, const proc::UnixSocketInfo& info) {
@@ -142,9 +162,9 @@ Result<void> UnixLinks::link_pending(size_t listener, const proc::UnixSocketInfo
   for (uint64_t inode : info.pending) {
     auto client = by_inode_.find(inode);
     if (inode == 0) {
-      all_.block(listener,
-                 "a listening unix socket with a connection that was closed before it was accepted: what it sent "
-                 "cannot be read");
+      all_.block_for_now(listener,
+                         "a listening unix socket with a connection that was closed before it was accepted: what it "
+                         "sent cannot be read");
     } else if (client == by_inode_.end()) {
       if (all_.options_.external_unix)
         all_.note(listener, "a connection from outside that has not been accepted yet is lost");
@@ -154,7 +174,7 @@ Result<void> UnixLinks::link_pending(size_t listener, const proc::UnixSocketInfo
     } else {
       auto sent = all_.unix_.find(inode);
       if (sent != all_.unix_.end() && sent->second.send_queue != 0)
-        all_.block(client->second,
+        all_.block_for_now(client->second,
                    "a unix socket that has sent data to a listening socket that has not accepted it yet");
       socket.pending.push_back(static_cast<int>(client->second));
       CKPT_TRY_ASSIGN(proc::Status owner,

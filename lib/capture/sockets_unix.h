@@ -24,6 +24,8 @@ class UnixLinks {
   void link(size_t index, const proc::UnixSocketInfo& info);
   void link_peer(size_t index, const proc::UnixSocketInfo& info);
   void meet_outside(size_t index);
+  bool is_of_pair(const store::Socket& socket) const;
+  void check_datagrams(size_t index);
   Result<void> link_pending(size_t listener, const proc::UnixSocketInfo& info);
 
   SocketCapture& all_;

@@ -3,6 +3,7 @@
 #include <sys/stat.h>
 
 #include <map>
+#include <set>
 #include <tuple>
 
 namespace ckpt::capture {
@@ -20,8 +21,10 @@ void for_each_space(Tree& tree, Visit visit) {
   }
   for (auto& memory : tree.devices) visit(Key{Of::kDevice, static_cast<uint64_t>(tree.processes[static_cast<size_t>(memory.process)].pid), 0}, memory.space);
   for (auto& memory : tree.shared_memory) visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
+  std::set<std::pair<uint64_t, uint64_t>> seen;  // by its first name
   for (auto& file : tree.files) {
-    if (file.deleted && S_ISREG(file.mode) && file.other_name.empty()) visit(Key{Of::kFile, file.device, file.inode}, file.space);
+    const bool has_bytes = file.deleted && S_ISREG(file.mode) && file.other_name.empty();
+    if (has_bytes && seen.emplace(file.device, file.inode).second) visit(Key{Of::kFile, file.device, file.inode}, file.space);
   }
 }
 

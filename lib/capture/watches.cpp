@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
 
 namespace ckpt::capture {
 
@@ -121,9 +122,12 @@ std::string unescape(std::string_view text) {
 template <class Work>
 auto with_own_folder(Work work) -> decltype(work()) {
   decltype(work()) out = fail(Code::kIo, "", "cannot have a current folder of its own");
-  std::thread([&] {
+  std::thread apart;
+  const bool started = start_thread(apart, [&] {
     if (::unshare(CLONE_FS) == 0) out = work();
-  }).join();
+  });
+  if (!started) return no_thread("");
+  apart.join();
   return out;
 }
 

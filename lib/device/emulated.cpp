@@ -103,7 +103,8 @@ Result<std::shared_ptr<EmulatedMemory>> EmulatedGpu::import(int fd, uint64_t byt
 }
 
 Result<void> EmulatedGpu::enter(const char* call, const std::function<void()>& dies) {
-  const auto fault = options_.faults ? options_.faults->step() : std::nullopt;
+  std::optional<Fault> fault;
+  if (options_.faults) fault = options_.faults->step();
   if (fault == Fault::kNoRoom) return fail(Code::kNoRoom, call, "out of memory (injected)");
   if (fault == Fault::kTimeout) return fail(Code::kBusy, call, "not within the time (injected)");
   if (fault == Fault::kDeviceLost) lose();

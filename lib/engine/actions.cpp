@@ -9,6 +9,7 @@
 #include <ctime>
 
 #include "lib/base/text.h"
+#include "lib/base/threads.h"
 
 namespace ckpt::engine {
 
@@ -33,7 +34,7 @@ Result<void> run_one(const std::string& script, std::vector<std::string>& variab
   for (std::string& variable : variables) environment.push_back(variable.data());
   environment.push_back(nullptr);
   pid_t child = ::fork();
-  if (child < 0) return sys_error(script, "cannot be started");
+  if (child < 0) return fork_error(errno, script, "cannot be started");
   if (child == 0) become(script.c_str(), environment.data());
   for (bool asked = false;;) {
     int status = 0;

@@ -1,11 +1,14 @@
 #include "lib/engine/capture.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <utility>
 
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
 #include "lib/capture/inside.h"
+#include "lib/capture/leftovers.h"
 #include "lib/capture/spaces.h"
 #include "lib/proc/host.h"
 #include "lib/proc/userfault.h"
@@ -26,9 +29,16 @@ Subject& Capture::subject(const capture::Member& member) {
 Result<void> Capture::look_first(const capture::Inventory* just_before) {
   capture::InventoryOptions how = inventory_options(nullptr);
   how.just_before = just_before;
-  looked_at_us_ = monotonic_us();
-  CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, how));
-  if (!before_.blockers.empty()) return capture::blocked_error(options_.pid, before_.blockers);
+  constexpr unsigned kPauseUs = 10'000;
+  const uint64_t deadline = monotonic_us() + options_.freeze_timeout_us;
+  for (;;) {
+    looked_at_us_ = monotonic_us();
+    CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, how));
+    if (before_.blockers.empty()) break;
+    if (!capture::all_pass(before_.blockers) || monotonic_us() > deadline) return capture::blocked_error(options_.pid, before_.blockers);
+    CKPT_TRY(cancel_.check());
+    ::usleep(kPauseUs);
+  }
   for (size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].entry.zombie || before_.vmas[i].empty()) continue;
     Subject& process = subject(members_[i]);
@@ -50,6 +60,21 @@ Result<void> Capture::lock_processes() {
     process.lock.emplace(std::move(lock));
   }
   return {};
+}
+
+/// What ckpts that were killed have left would be taken for the target's own.
+Result<void> Capture::clear_leftovers() {
+  bool cleared = false;
+  for (size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].entry.zombie || before_.vmas[i].empty()) continue;
+    const capture::Leftovers left = capture::find_leftovers(members_[i].entry.pid, before_.vmas[i]);
+    if (left.empty()) continue;
+    CKPT_TRY(capture::clear_leftovers(members_[i].entry.pid, left));
+    cleared = true;
+  }
+  if (!cleared) return {};
+  CKPT_TRY(look_first());
+  return lock_processes();
 }
 
 /// --prev, or the image whose tracking a keeper holds. Tracking that belongs to another image than --prev is of no use.
@@ -85,7 +110,9 @@ bool Capture::any_tracked() const {
 Result<void> Capture::open_image() {
   store::ImageWriter::Options options;
   options.force = options_.force, options.compress = options_.compress, options.parent = parent_;
+  options.sha256_pages = options_.sha256_pages;
   CKPT_TRY_ASSIGN(writer_, store::ImageWriter::create(options_.dir, options));
+  if (auto tidier = Tidier::spawn(options_.pid, std::filesystem::absolute(writer_->staging()))) tidier_.emplace(std::move(*tidier));
   return {};
 }
 
@@ -132,6 +159,30 @@ Result<void> Capture::take_final_inventory(bool hold_connections) {
       CKPT_TRY_ASSIGN(again, connections_.hold(now_.connections));
     }
   }
+  return {};
+}
+
+/// What stands in the way for a moment only (a connection that nobody has accepted yet) passes while the tree goes on: it is
+/// let go, and stopped anew a little later.
+Result<void> Capture::stop_at_a_good_moment() {
+  constexpr uint64_t kLongestPauseUs = 50'000;
+  const uint64_t deadline = monotonic_us() + options_.freeze_timeout_us;
+  const bool holds = ends_target_ && options_.sockets.tcp_established;
+  for (uint64_t pause = 1'000;; pause = std::min(2 * pause, kLongestPauseUs)) {
+    CKPT_TRY(freeze());
+    CKPT_TRY(take_final_inventory(holds));
+    if (now_.blockers.empty()) break;
+    if (!capture::all_pass(now_.blockers) || !devices_.empty() || monotonic_us() > deadline) return capture::blocked_error(options_.pid, now_.blockers);
+    CKPT_TRY(cancel_.check());
+    frozen_->release();
+    const uint64_t begin = frozen_->frozen_at_us(), end = monotonic_us();
+    frozen_.reset();
+    manifest_.stats.stops_us += end - begin;
+    trace::interval(trace::Row::kTarget, "frozen at a bad moment", begin, end);
+    connections_.let_go();
+    ::usleep(static_cast<useconds_t>(pause));
+    if (holds) CKPT_TRY(connections_.hold(now_.connections));
+  }
   for (const std::string& note : now_.notes) progress_.note(note);
   return {};
 }
@@ -145,8 +196,6 @@ std::vector<const store::TreeImage*> Capture::earlier_trees() const {
 }
 
 Result<void> Capture::describe() {
-  CKPT_TRY(take_final_inventory(ends_target_ && options_.sockets.tcp_established));
-  if (!now_.blockers.empty()) return capture::blocked_error(options_.pid, now_.blockers);
   manifest_.tree = std::move(now_.image);
   manifest_.tree.packet_filter = connections_.filter();
   manifest_.tree.gpu = devices_.state();

@@ -18,6 +18,7 @@
 #include "lib/engine/device_hold.h"
 #include "lib/engine/dump.h"
 #include "lib/engine/owned_memory.h"
+#include "lib/engine/tidier.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/usage.h"
 
@@ -69,6 +70,7 @@ class Capture {
   void spawn_keepers();
   void take_over_tracking(bool all);
   Result<void> lock_processes();
+  Result<void> clear_leftovers();
 
   // Copying ahead: capture_ahead.cpp.
   Result<void> copy_ahead();
@@ -90,6 +92,7 @@ class Capture {
   Result<void> forget_moment();
   Result<void> freeze();
   Result<void> take_final_inventory(bool hold_connections);
+  Result<void> stop_at_a_good_moment();
   std::vector<const store::TreeImage*> earlier_trees() const;
   Result<void> describe();
   Result<void> make_copies();
@@ -113,6 +116,7 @@ class Capture {
   Result<void> finish_snapshots();
   void count_usage();
   Result<void> commit();
+  Result<void> rehearse_image();
   void keep_tracking();
   Result<void> act(const char* action);
   Result<DumpReport> finish_tree();
@@ -131,8 +135,9 @@ class Capture {
   }
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
+    const bool ends = verb_ == Verb::kDump && options_.after != DumpOptions::After::kLeaveRunning;
     return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
-            earlier != nullptr, earlier, nullptr};
+            ends, earlier != nullptr, earlier, nullptr};
   }
 
   const Verb verb_;
@@ -154,6 +159,7 @@ class Capture {
   uint64_t looked_at_us_ = 0;   ///< when the first look began
   store::TreeImage numbered_;   ///< of the first look, with the memory spaces that the rounds use
   std::unique_ptr<store::ImageWriter> writer_;
+  std::optional<Tidier> tidier_;   ///< before what it is there for: let go last
   std::optional<capture::Precopy> ahead_;
   capture::Precopy::Dirty dirty_;  ///< what was left after the last round
   std::optional<WorkerPool> pool_;  ///< for the frozen window: its threads are there before it

@@ -5,9 +5,13 @@
 #include <future>
 
 #include "lib/base/text.h"
+#include "lib/base/threads.h"
 #include "lib/base/trace.h"
 #include "lib/engine/capture.h"
+#include "lib/engine/rehearse.h"
 #include "lib/proc/host.h"
+#include "lib/rebuild/plan_check.h"
+#include "lib/store/remove.h"
 
 namespace ckpt::engine {
 
@@ -89,11 +93,11 @@ Result<void> Capture::halt(std::vector<proc::FrozenProcess>& halted) {
 /// Copies the snapshots while the tree runs. Every page that it writes meanwhile costs a copy: where that grows past --max-cow
 /// the tree stands still until the rest is copied.
 Result<void> Capture::copy_within_bounds(const std::vector<capture::Part>& parts) {
-  auto copying = std::async(std::launch::async, [&] { return capture::copy_blocks(parts, *writer_, copy_options()); });
+  auto copying = in_background([&] { return capture::copy_blocks(parts, *writer_, copy_options()); });
   const uint64_t faults_before = faults(), most = options_.max_cow / store::kPageSize;
   std::vector<proc::FrozenProcess> halted;
   Result<void> stopped;
-  while (copying.wait_for(std::chrono::milliseconds(2)) != std::future_status::ready) {
+  while (copying.wait_for(std::chrono::milliseconds(2)) == std::future_status::timeout) {
     if (!halted.empty() || !stopped || options_.max_cow == 0 || faults() - faults_before <= most) continue;
     stopped = halt(halted);
   }
@@ -151,8 +155,24 @@ Result<void> Capture::commit() {
   manifest_.stats.pages_zero += writer_->totals().pages_zero;
   count_usage();
   count_devices();
+  // Not later: with the image's name the last thing is gone that would be undone.
+  CKPT_TRY(rebuild::check_before_end(manifest_, !runs_on_));
   phase("write");
   return writer_->commit(manifest_);
+}
+
+/// With a difference there is no image, and the tree goes on.
+Result<void> Capture::rehearse_image() {
+  if (!options_.rehearse) return {};
+  auto found = rehearse(options_.dir, store::Trust::kOwn, cancel_);
+  phase("rehearse");
+  for (const std::string& text : found ? found->left_out : std::vector<std::string>()) progress_.note("not rehearsed: " + text);
+  if (found && found->differences.empty()) return {};
+  Error error = found ? Error(Code::kUnsupported, options_.dir.string(), "would not be restored as the process is: the image is not kept") : std::move(found).error();
+  if (found) error.causes = std::move(found->differences);
+  Cancel whole;  // an image that is half gone would be worse
+  if (auto removed = store::remove_images({options_.dir}, {}, null_progress(), whole); !removed) error.causes.push_back(removed.error().text());
+  return error;
 }
 
 void Capture::keep_tracking() {

@@ -18,12 +18,11 @@ std::vector<Feature> host_features() {
   auto pagemap = proc::Pagemap::open(::getpid());
   auto host = proc::read_host();
   const bool tiles = host && (host->xcr0 >> kXcr0Tiles & 1) != 0;
-  const bool restore = proc::has_capability(CAP_CHECKPOINT_RESTORE) || proc::has_capability(CAP_SYS_ADMIN);
   return {
       {"PAGEMAP_SCAN", pagemap && pagemap->can_scan(),
        "copying only what was written (Linux 6.7); without it every dump is a full copy"},
       {"CAP_SYS_PTRACE", proc::has_capability(CAP_SYS_PTRACE), "processes of other users"},
-      {"CAP_CHECKPOINT_RESTORE", restore, "restore: the old pid, the old memory bounds"},
+      {"CAP_CHECKPOINT_RESTORE", may_restore(), "restore: the old pid, the old memory bounds"},
       {"CAP_SYS_RESOURCE", proc::has_capability(CAP_SYS_RESOURCE),
        "restore: raising hard limits; without it they stay as they are"},
       {"AMX tiles", tiles, "processes that hold them can only be restored where they are"},
@@ -39,6 +38,8 @@ Feature gpu_feature(const GpuOptions& gpu) {
 
 }  // namespace
 
+bool may_restore() { return proc::has_capability(CAP_CHECKPOINT_RESTORE) || proc::has_capability(CAP_SYS_ADMIN); }
+
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu) {
   CheckReport report;
   report.host = host_features();
@@ -52,6 +53,9 @@ Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions&
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
+  if (!may_restore()) {
+    report.blockers.push_back({report.process, "this user could not restore it here (CAP_CHECKPOINT_RESTORE): dump does not end it", "-R, -s, --force"});
+  }
   std::vector<int> pids;
   for (const capture::Member& member : members) {
     if (!member.entry.zombie) pids.push_back(member.entry.pid);

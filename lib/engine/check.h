@@ -23,6 +23,9 @@ struct CheckReport {
   std::vector<capture::Blocker> blockers;
 };
 
+/// Whether this process may give processes their numbers back.
+bool may_restore();
+
 /// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu);
 

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <csignal>
+#include <new>
 
 #include "lib/engine/owned_memory.h"
 #include "lib/proc/run_alone.h"
@@ -50,7 +51,13 @@ Result<void> DeviceRestore::run() {
 }
 
 Result<void> DeviceRestore::fill(const store::ImageReader& image, bool lazy, const Cancel& cancel) {
-  auto filled = restore_owned(image, *options_, lazy, cancel);
+  auto filled = [&]() -> Result<uint64_t> {
+    try {
+      return restore_owned(image, *options_, lazy, cancel);
+    } catch (const std::bad_alloc&) {
+      return fail(Code::kNoRoom, "", "out of memory");
+    }
+  }();
   if (filled) return {};
   let_go([](size_t, const auto& work) { return work(); });
   for (int pid : all_) ::kill(pid, SIGKILL);

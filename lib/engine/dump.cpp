@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lib/engine/capture.h"
+#include "lib/engine/check.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
@@ -22,8 +23,13 @@ Result<DumpReport> Capture::take_image() {
   const bool pre_dump = verb_ == Verb::kPreDump;
   runs_on_ = pre_dump || options_.after == DumpOptions::After::kLeaveRunning;
   ends_target_ = !runs_on_ && options_.after == DumpOptions::After::kEnd;
+  if (ends_target_ && !options_.force && !may_restore()) {
+    return Error(Code::kPermission, proc::describe_pid(options_.pid), "this user could not restore it here, so it is not ended")
+        .with_hint("-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to restore");
+  }
   CKPT_TRY(look_first());
   CKPT_TRY(lock_processes());
+  CKPT_TRY(clear_leftovers());
   CKPT_TRY(choose_parent());
   CKPT_TRY(open_image());
   CKPT_TRY(act("pre-dump"));
@@ -39,13 +45,14 @@ Result<DumpReport> Capture::take_image() {
   if (pre_dump) CKPT_TRY(copy_devices_behind());
   CKPT_TRY(copy_rest());
   CKPT_TRY(commit());
+  CKPT_TRY(rehearse_image());
   return finish_tree();
 }
 
 /// What the image is an image of.
 Result<void> Capture::take_moment(OwnedMemory::Copy copy) {
   CKPT_TRY(stop_devices(copy));
-  CKPT_TRY(freeze());
+  CKPT_TRY(stop_at_a_good_moment());
   CKPT_TRY(describe());
   CKPT_TRY(make_copies());
   CKPT_TRY(scan());

@@ -30,8 +30,10 @@ struct DumpOptions {
   uint64_t downtime_goal_us = 5'000;  ///< no more rounds once the stop is predicted to be that short
   uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
   uint64_t max_memory = uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
-  bool force = false;              ///< replace a non-empty destination
+  bool force = false;              ///< replace a non-empty destination; end what this user could not restore here
   bool compress = true;
+  bool rehearse = false;           ///< dump only: the image is kept, and the target ended, only if a rehearsal finds no difference
+  bool sha256_pages = false;       ///< SHA-256 of the pages files, too
   unsigned workers = 0;            ///< 0: one a core
   uint64_t freeze_timeout_us = 10'000'000;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };

@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/proc/userfault.h"
 
@@ -95,6 +96,25 @@ void let_go_of_streams() {
 
 }  // namespace
 
+sigset_t block_relayed_signals() {
+  const sigset_t watched = watched_signals();
+  sigset_t old;
+  sigprocmask(SIG_BLOCK, &watched, &old);
+  return old;
+}
+
+int relay_signals(pid_t child) {
+  const sigset_t watched = watched_signals();
+  for (;;) {
+    int status = 0;
+    if (::waitpid(child, &status, WNOHANG) == child) return code_of(status);
+    siginfo_t info{};
+    int signal = ::sigwaitinfo(&watched, &info);
+    // What the terminal sends goes to the whole group, which the child is in as well.
+    if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) ::kill(child, signal);
+  }
+}
+
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work) {
   std::fflush(nullptr);
   CKPT_TRY_ASSIGN(UniqueFd proc, io::open_file("/proc", O_RDONLY | O_DIRECTORY));
@@ -102,30 +122,20 @@ Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd reports(ends[0]), report(ends[1]);
-  const sigset_t watched = watched_signals();
-  sigset_t old;
-  sigprocmask(SIG_BLOCK, &watched, &old);
+  const sigset_t old = block_relayed_signals();
   if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
   pid_t init = ::fork();
-  if (init < 0) return sys_error("", "cannot make a process");
+  if (init < 0) return fork_error(errno, "", "cannot make a process");
   if (init == 0) run_init(options, work, old, report.get());
   report.reset();
-  for (;;) {
-    int status = 0, code = 0;
-    if (options.detach) {
-      ssize_t got = ::read(reports.get(), &code, sizeof code);
-      if (got == sizeof code) return code;
-      if (got < 0 && errno == EINTR) continue;
-      ::waitpid(init, &status, 0);
-      return code_of(status);
-    }
-    pid_t got = ::waitpid(init, &status, WNOHANG);
-    if (got == init) return code_of(status);
-    siginfo_t info{};
-    int signal = ::sigwaitinfo(&watched, &info);
-    // What the terminal sends goes to the whole group, which the worker is in as well.
-    if (signal > 0 && signal != SIGCHLD && info.si_code != SI_KERNEL) ::kill(init, signal);
+  if (!options.detach) return relay_signals(init);
+  int status = 0, code = 0;
+  ssize_t got = 0;
+  while ((got = ::read(reports.get(), &code, sizeof code)) < 0 && errno == EINTR) {
   }
+  if (got == sizeof code) return code;
+  ::waitpid(init, &status, 0);
+  return code_of(status);
 }
 
 int number_outside(int pid) {

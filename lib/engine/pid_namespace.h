@@ -1,6 +1,9 @@
 // A restore in a pid namespace of its own, for numbers that are taken outside (restore --new-pidns).
 #pragma once
 
+#include <sys/types.h>
+
+#include <csignal>
 #include <functional>
 
 #include "lib/base/result.h"
@@ -17,6 +20,11 @@ struct PidNamespaceOptions {
 /// `work` returned. When that is not 0 nothing is left; a detached namespace ends with its last process.
 /// Needs CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
+
+/// The signals that `relay_signals` passes on, and SIGCHLD; returns the mask of before.
+sigset_t block_relayed_signals();
+/// Waits for a child, and passes on to it what is sent to ckpt. Its exit code, or 128 and the signal that ended it.
+int relay_signals(pid_t child);
 
 /// The number outside of a process of the namespace that `run_in_pid_namespace` made for the caller; the same number for
 /// any other caller.

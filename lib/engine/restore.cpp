@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdlib>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
@@ -24,9 +25,11 @@ class PidFile {
   static Result<PidFile> write(const std::filesystem::path& path, int pid) {
     PidFile out;
     if (path.empty()) return out;
-    std::filesystem::path staged = path;
-    staged += fmt::format(".{}", ::getpid());
-    Result<void> written = io::write_file(staged, fmt::format("{}\n", pid));
+    // A name that nobody could have taken first, and where somebody has, it is refused (mkstemp: O_EXCL, no link is followed).
+    std::string staged = path.string() + ".XXXXXX";
+    UniqueFd file(::mkostemp(staged.data(), O_CLOEXEC));
+    if (!file) return sys_error(path.string(), "cannot be created");
+    Result<void> written = io::write_all(file.get(), as_bytes(fmt::format("{}\n", pid)), path.string());
     if (written && ::rename(staged.c_str(), path.c_str()) != 0) written = sys_error(path.string(), "cannot be created");
     if (!written) {
       ::unlink(staged.c_str());
@@ -53,24 +56,52 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
   report.bytes = report.pages * store::kPageSize;
 }
 
+/// Before the release: afterwards the processes run, and what could still fail must not make them seem not to.
+RestoreReport describe(const store::ImageReader& image, const rebuild::Totals& totals) {
+  RestoreReport report;
+  report.pid = totals.pid;
+  report.comm = image.manifest().tree.root().threads[0].comm;
+  report.processes = totals.processes;
+  report.threads = totals.threads, report.mappings = totals.mappings, report.descriptors = totals.descriptors;
+  report.pages = totals.pages, report.bytes = totals.bytes, report.bytes_on_demand = totals.bytes_on_demand;
+  return report;
+}
+
+/// The processes run: nothing that is said or measured now can fail any more.
+template <class Work>
+void afterwards(Work work) noexcept {
+  try {
+    work();
+  } catch (const std::exception&) {  // no memory: they run all the same
+  }
+}
+
 }  // namespace
 
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel) {
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
   Stopwatch watch, total;
   const bool lazily = options.lazy && !options.dry_run;
-  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image, lazily));
+  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image, lazily, options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
+  CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the pager.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
   rebuild::Options how;
   how.shell_job = options.shell_job;
   how.parent_stays = !options.detach;
-  how.lazy = options.lazy;
+  how.lazy = lazily;
   how.lazy_log = options.lazy_log;
+  how.allow_changed = options.allow_changed;
+  how.dry_run = options.dry_run;
   CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
   CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));
-  RestoreReport report;
+  RestoreReport report = describe(*image, rebuild->totals());
+  auto add_phases = [&] {
+    report.phases_us.emplace_back("open", open_us);
+    const auto& phases = rebuild->totals().phases_us;
+    report.phases_us.insert(report.phases_us.end(), phases.begin(), phases.end());
+  };
   auto act = [&](const char* action) {
     return options.actions.run(action, rebuild->totals().pid, std::filesystem::absolute(options.image), cancel);
   };
@@ -80,7 +111,9 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY(rebuild->build(cancel));
     CKPT_TRY(act("post-restore"));
     CKPT_TRY_ASSIGN(PidFile pidfile, PidFile::write(options.pidfile, number_outside(rebuild->totals().pid)));
-    report.pid_outside = number_outside(rebuild->totals().pid);
+    report = describe(*image, rebuild->totals());
+    report.pid_outside = number_outside(report.pid);
+    add_phases();
     watch.lap_us();
     if (!devices.empty()) {
       CKPT_TRY(devices.run());
@@ -92,22 +125,18 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
       gpu_us += trace::phase(watch, "gpu fill");
     }
     pidfile.keep();
-    if (auto done = act("post-resume"); !done) progress.note(done.error().text());
-    options.actions.ready();
-  }
-  const rebuild::Totals& totals = rebuild->totals();
-  report.pid = totals.pid;
-  report.comm = image->manifest().tree.root().threads[0].comm;
-  report.processes = totals.processes;
-  report.threads = totals.threads, report.mappings = totals.mappings, report.descriptors = totals.descriptors;
-  report.pages = totals.pages, report.bytes = totals.bytes, report.bytes_on_demand = totals.bytes_on_demand;
-  report.phases_us.emplace_back("open", open_us);
-  report.phases_us.insert(report.phases_us.end(), totals.phases_us.begin(), totals.phases_us.end());
-  if (gpu_us != 0) report.phases_us.emplace_back("gpu", gpu_us);
-  if (options.dry_run)
+    afterwards([&] {
+      if (auto done = act("post-resume"); !done) progress.note(done.error().text());
+    });
+    afterwards([&] { options.actions.ready(); });
+    afterwards([&] {
+      if (gpu_us != 0) report.phases_us.emplace_back("gpu", gpu_us);
+      report.phases_us.emplace_back("release", trace::phase(watch, "release"));
+    });
+  } else {
+    add_phases();
     count_memory(*image, report);
-  else
-    report.phases_us.emplace_back("release", trace::phase(watch, "release"));
+  }
   report.total_us = total.elapsed_us();
   return report;
 }

@@ -22,9 +22,11 @@ struct RestoreOptions {
   bool detach = false;            ///< ckpt will not wait for the process
   bool shell_job = false;
   bool lazy = false;              ///< the processes run before their memory is in
+  std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
   std::filesystem::path lazy_log; ///< what the pager has to say; empty: stderr while ckpt is there, else the system log
   GpuOptions gpu;
   Actions actions;       ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
+  bool trust = false;    ///< also an image that another user owns or may write, with every right that it asks for
   bool dry_run = false;  ///< only find out whether it could be done
 };
 

@@ -6,10 +6,12 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <csignal>
 #include <cstring>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
+#include "lib/proc/scratch_code.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
 
@@ -60,6 +62,10 @@ using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
 constexpr std::string_view kSigreturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv;
 
+/// More than any call takes; a thread that needs longer was frozen by somebody else (a cgroup's freezer), or cannot get memory.
+/// Let go then, it finishes the call later and heals itself.
+constexpr uint64_t kTimeoutUs = 10'000'000;
+
 }  // namespace
 
 bool still_hold(int pid, const Gadgets& gadgets) {
@@ -85,6 +91,8 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
     size_t at = raw(to) == 0 ? as_text(code).find(bytes) : std::string_view::npos;
     if (at != std::string_view::npos) to = RemoteAddress(vma.start + at);
   };
+  auto stack = std::find_if(maps.begin(), maps.end(), [](const Vma& vma) { return vma.name == "[stack]"; });
+  if (stack != maps.end()) out.stack_low = RemoteAddress(stack->start), out.stack_high = RemoteAddress(stack->end);
   for (const Vma* vma : candidates) {
     if (raw(out.syscall) != 0 && raw(out.returning) != 0 && raw(out.sigreturn) != 0) break;
     code.resize(std::min<uint64_t>(vma->end - vma->start, 4 << 20));
@@ -108,6 +116,11 @@ Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
   return out;
 }
 
+bool is_scratch(int pid, RemoteAddress at) {
+  std::byte found[sizeof kCode];
+  return read_memory(pid, at, found) && std::memcmp(found, kCode, sizeof kCode) == 0;
+}
+
 Scratch::Scratch(Scratch&& other) noexcept
     : pid_(other.pid_), tid_(other.tid_), gadgets_(other.gadgets_), start_(std::exchange(other.start_, RemoteAddress(0))) {}
 
@@ -121,14 +134,28 @@ Result<void> Scratch::unmap() {
   return {};
 }
 
-/// Lays the healing frame below the red zone of the thread's stack, where the kernel puts a signal's. False: no place for it.
+/// Below the red zone of the stack, where the kernel puts a signal's frame; 0: no place for it.
+Result<uint64_t> BorrowedThread::place_of_net(const Gadgets& gadgets, uint64_t size) const {
+  constexpr uint64_t kRedZone = 128, kAlign = 64;
+  const uint64_t needed = kRedZone + size + kAlign;
+  uint64_t low = raw(gadgets.stack_low), high = raw(gadgets.stack_high);
+  const auto is_within = [&](uint64_t room) { return low + room <= regs_.rsp && regs_.rsp < high; };
+  if (!is_within(needed)) {  // has it grown, or is this another stack?
+    CKPT_TRY_ASSIGN(std::vector<Vma> maps, read_maps(scratch_->pid(), false));
+    auto stack = std::find_if(maps.begin(), maps.end(), [](const Vma& vma) { return vma.name == "[stack]"; });
+    if (stack == maps.end()) return uint64_t{0};
+    low = stack->start, high = stack->end;
+  }
+  if (is_within(needed)) return (regs_.rsp - kRedZone - size) & ~(kAlign - 1);
+  return is_within(0) || high - low < needed ? 0 : low;
+}
+
+/// Lays the healing frame out. False: there is no place for it.
 Result<bool> BorrowedThread::spread_net(const Gadgets& gadgets) {
   if (raw(gadgets.returning) == 0 || raw(gadgets.sigreturn) == 0) return false;
-  constexpr uint64_t kRedZone = 128, kRoom = 16 * 1024;
   CKPT_TRY_ASSIGN(std::vector<std::byte> xstate, get_xstate(tid_));
-  if (regs_.rsp < kRoom + kRedZone) return false;
-  uint64_t size = make_signal_frame(0, regs_, xstate, mask_).size();
-  uint64_t place = (regs_.rsp - kRedZone - size) & ~uint64_t{63};
+  CKPT_TRY_ASSIGN(const uint64_t place, place_of_net(gadgets, make_signal_frame(0, regs_, xstate, mask_).size()));
+  if (place == 0) return false;
   std::vector<std::byte> frame = make_signal_frame(place, regs_, xstate, mask_);
   uint64_t restorer = raw(gadgets.sigreturn);
   std::memcpy(frame.data(), &restorer, sizeof restorer);
@@ -163,6 +190,13 @@ Result<void> BorrowedThread::park(RemoteAddress instruction, RemoteAddress stack
   return set_signal_mask(tid_, ~0ull);
 }
 
+void HeldStop::give_back(int pid) {
+  if (!std::exchange(taken_, false)) return;
+  auto status = read_status(pid, pid);
+  constexpr uint64_t kContinue = uint64_t{1} << (SIGCONT - 1);
+  if (!status || ((status->pending_private | status->pending_shared) & kContinue) == 0) ::kill(pid, SIGSTOP);
+}
+
 Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
   BorrowedThread out(scratch, tid);
   CKPT_TRY_ASSIGN(out.regs_, get_registers(tid));
@@ -178,25 +212,29 @@ Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
 }
 
 BorrowedThread::BorrowedThread(BorrowedThread&& other) noexcept
-    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)), regs_(other.regs_), mask_(other.mask_),
+    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)),
+      held_(std::exchange(other.held_, {})), regs_(other.regs_), mask_(other.mask_),
       net_(other.net_), below_net_(std::move(other.below_net_)) {}
 
 BorrowedThread::~BorrowedThread() { (void)finish(); }
 
 Result<void> BorrowedThread::finish() {
   if (!std::exchange(active_, false)) return {};
+  held_.give_back(scratch_->pid());
   CKPT_TRY(set_signal_mask(tid_, mask_));
   // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go of a
   // stopped thread marks it as signalled (__ptrace_unlink).
   CKPT_TRY(set_registers(tid_, regs_));
-  if (raw(net_) == 0) return {};
-  return write_memory(scratch_->pid(), net_, below_net_);
+  // Below the red zone nothing is anybody's, a signal handler writes there, too: where this fails nothing is lost, and the call
+  // that was made must not be: the mapping it may have made would stay.
+  if (raw(net_) != 0) (void)write_memory(scratch_->pid(), net_, below_net_);
+  return {};
 }
 
 Result<void> BorrowedThread::step(Stop& stop) {
   for (;;) {
     CKPT_TRY(resume(tid_, Resume::kToSyscall));
-    CKPT_TRY_ASSIGN(stop, wait_stop(tid_));
+    CKPT_TRY_ASSIGN(stop, wait_stop(tid_, kTimeoutUs));
     switch (stop.kind) {
       case StopKind::kSyscall:
       case StopKind::kEvent: return {};
@@ -206,6 +244,10 @@ Result<void> BorrowedThread::step(Stop& stop) {
       case StopKind::kTrap:
       case StopKind::kGroupStop: break;  // a stop request of somebody else: it stays in force once we let go
       case StopKind::kSignal:
+        if (stop.signal == SIGSTOP) {
+          held_.take();
+          break;
+        }
         return fail(Code::kTargetAltered, describe_pid(tid_), "got signal " + std::to_string(stop.signal) + " while it was borrowed");
     }
   }
@@ -256,7 +298,7 @@ Result<int> BorrowedThread::fork_frozen() {
   if (!result) return std::move(result).error();
   if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");
   CKPT_ASSERT(child == *result || child != 0);
-  CKPT_TRY_ASSIGN(Stop stop, wait_stop(child));
+  CKPT_TRY_ASSIGN(Stop stop, wait_stop(child, kTimeoutUs));
   if (stop.kind == StopKind::kEnded) return fail(Code::kIo, describe_pid(tid_), "its snapshot ended at once");
   CKPT_TRY(set_options(child, PTRACE_O_EXITKILL));
   return child;

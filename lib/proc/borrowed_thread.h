@@ -7,7 +7,8 @@
 // If ckpt is killed in that window the kernel lets the thread run on as it stands. So every call is followed by rt_sigreturn
 // over a frame that holds the thread's true state: an abandoned thread finishes the call, then heals itself. The calls are
 // made from a scratch mapping; the two that make and remove it run like a signal handler, from the target's own code with
-// the frame below its stack pointer.
+// the frame below its stack pointer. A thread that is on a stack of the program's own (a coroutine's, of some KiB in the heap) may
+// have no room there, and what lies below belongs to somebody else: its frame goes to the unused end of the first thread's stack.
 #pragma once
 
 #include <sys/user.h>
@@ -29,6 +30,8 @@ struct Gadgets {
   RemoteAddress syscall{0};    ///< `syscall`, in the vdso where there is one
   RemoteAddress returning{0};  ///< `syscall; ret`, 0: none. Every libc has it
   RemoteAddress sigreturn{0};  ///< `mov $15, %rax; syscall`, which libc gives the kernel as SA_RESTORER. 0: none
+  /// The first thread's stack as it was seen; it may have grown since. Both 0: there is none of that name.
+  RemoteAddress stack_low{0}, stack_high{0};
 };
 /// True while the code found earlier is still there. Finding it takes milliseconds, which a stopped target need not wait.
 bool still_hold(int pid, const Gadgets& gadgets);
@@ -68,6 +71,17 @@ class Scratch {
   RemoteAddress start_{0};
 };
 
+/// SIGSTOP cannot be blocked: one that comes, or that was waiting, while a thread is borrowed is kept from it and sent again.
+class HeldStop {
+ public:
+  void take() { taken_ = true; }
+  /// Idempotent. `pid` stands still. A SIGCONT that has come since makes it void, as it does in the kernel.
+  void give_back(int pid);
+
+ private:
+  bool taken_ = false;
+};
+
 class BorrowedThread {
  public:
   /// `tid` is stopped by this thread of ckpt.
@@ -98,6 +112,7 @@ class BorrowedThread {
   /// One call of a thread that is not borrowed, without the scratch mapping.
   static Result<int64_t> lone_call(const Scratch& scratch, long number, const Arguments& arguments);
   Result<bool> spread_net(const Gadgets& gadgets);
+  Result<uint64_t> place_of_net(const Gadgets& gadgets, uint64_t size) const;
   Result<void> park(RemoteAddress instruction, RemoteAddress stack);
   Result<void> step(Stop& stop);
   Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments, int* child);
@@ -105,6 +120,7 @@ class BorrowedThread {
   const Scratch* scratch_;
   int tid_;
   bool active_ = false;
+  HeldStop held_;
   user_regs_struct regs_{};
   uint64_t mask_ = 0;
   RemoteAddress net_{0};             ///< lone calls: where the frame lies on the thread's stack

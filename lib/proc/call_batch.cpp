@@ -52,7 +52,10 @@ int CallBatch::choose_signal(uint64_t caught, uint64_t ignored, uint64_t pending
   return 0;
 }
 
-CallBatch::~CallBatch() { tidy_up(); }
+CallBatch::~CallBatch() {
+  tidy_up();
+  held_.give_back(scratch_.pid());
+}
 
 /// What a failure leaves behind: threads that are on their way through their tables, or that wait for their registers.
 void CallBatch::tidy_up() {
@@ -73,6 +76,7 @@ Result<void> CallBatch::run(std::span<BatchedThread> threads) {
   for (size_t i = 0; signal_ == 0 && i < threads.size(); ++i) CKPT_TRY(run_one_by_one(threads[i]));
   // Nothing that somebody sent gets lost: it is for the process to ignore, or to find it pending.
   if (std::exchange(foreign_, false)) ::kill(scratch_.pid(), signal_);
+  held_.give_back(scratch_.pid());
   return {};
 }
 
@@ -159,6 +163,10 @@ Result<void> CallBatch::await(Slot& slot) {
         slot.state = Slot::kGone;
         return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
       case StopKind::kSignal: {
+        if (stop->signal == SIGSTOP) {
+          held_.take();
+          break;
+        }
         if (stop->signal != signal_) {
           slot.state = Slot::kThrough;
           return fail(Code::kTargetAltered, describe_pid(tid), "got signal " + std::to_string(stop->signal) + " while it was borrowed");

@@ -101,6 +101,7 @@ class CallBatch {
   const Scratch& scratch_;
   int signal_;
   bool foreign_ = false;  ///< somebody else has sent the signal, too
+  HeldStop held_;
   std::vector<Slot> slots_;
 };
 

@@ -5,21 +5,30 @@
 #include <set>
 
 #include "lib/base/clock.h"
-#include "lib/proc/broken_call.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
+#include "lib/proc/stopped_thread.h"
 
 namespace ckpt::proc {
 
 FrozenProcess::FrozenProcess(FrozenProcess&& other) noexcept
     : pid_(other.pid_), threads_(std::move(other.threads_)), stopped_(other.stopped_),
-      group_stopped_(other.group_stopped_), frozen_at_us_(other.frozen_at_us_) {
+      stopped_by_(other.stopped_by_), adopted_(other.adopted_), frozen_at_us_(other.frozen_at_us_) {
   other.threads_.clear();
 }
 
 FrozenProcess::~FrozenProcess() { release(); }
 
+FrozenProcess FrozenProcess::adopt(int pid, std::vector<int> threads, int stopped_by) {
+  FrozenProcess out(pid);
+  out.stopped_ = threads.size();
+  out.threads_ = std::move(threads);
+  out.stopped_by_ = stopped_by, out.adopted_ = true;
+  return out;
+}
+
 void FrozenProcess::release() {
+  if (adopted_) return threads_.clear();
   for (int tid : threads_) (void)detach(tid);
   threads_.clear();
 }
@@ -27,9 +36,11 @@ void FrozenProcess::release() {
 Result<void> FrozenProcess::kill() {
   if (::kill(pid_, SIGKILL) != 0) return sys_error(describe_pid(pid_), "cannot end");
   // Each thread reports its end to the tracer; the leader last. Not waiting would leave zombies that block the pid.
+  constexpr uint64_t kLimitUs = 60'000'000;
   for (auto it = threads_.rbegin(); it != threads_.rend(); ++it) {
     for (;;) {
-      auto stop = wait_stop(*it);
+      auto stop = wait_stop(*it, kLimitUs);
+      if (!stop && stop.error().code == Code::kBusy) return fail(Code::kBusy, describe_pid(pid_), "was told to end (SIGKILL), and has not done so for a minute");
       if (!stop || stop->kind == StopKind::kEnded) break;
       (void)resume(*it, Resume::kRun);
     }
@@ -64,8 +75,8 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
   for (;;) {
     CKPT_TRY_ASSIGN(Stop stop, wait_stop(tid, timeout_us));
     switch (stop.kind) {
-      case StopKind::kTrap: return mend_broken_call(pid_, tid);
-      case StopKind::kGroupStop: group_stopped_ = true; return mend_broken_call(pid_, tid);
+      case StopKind::kTrap: return settle_stopped_thread(pid_, tid);
+      case StopKind::kGroupStop: stopped_by_ = stop.signal; return settle_stopped_thread(pid_, tid);
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
       // A signal that was being delivered: hand it on; our stop is still pending and comes before the next instruction.
       case StopKind::kSignal: CKPT_TRY(resume(tid, Resume::kRun, stop.signal)); break;
@@ -73,16 +84,6 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
       case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
     }
   }
-}
-
-Result<FrozenProcess> FrozenProcess::freeze_leader(int pid, uint64_t timeout_us) {
-  FrozenProcess out(pid);
-  CKPT_TRY(seize(pid, suspend_seccomp_option()));
-  out.threads_.push_back(pid);
-  out.frozen_at_us_ = monotonic_us();
-  CKPT_TRY(interrupt(pid));
-  CKPT_TRY(out.await_stop(pid, timeout_us));
-  return out;
 }
 
 Result<void> FrozenProcess::stop_all(uint64_t timeout_us, const Cancel& cancel) {

@@ -21,8 +21,9 @@ class FrozenProcess {
   /// Stops to a fixed point: seize and interrupt every thread, list again, until nothing new appears. A signal that was on
   /// its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in `timeout_us`).
   static Result<FrozenProcess> freeze(int pid, uint64_t timeout_us, const Cancel& cancel);
-  /// Stops the first thread alone.
-  static Result<FrozenProcess> freeze_leader(int pid, uint64_t timeout_us);
+  /// Threads that this thread of ckpt traces already and that all stand still, the leader first. They stay so: nothing here
+  /// lets them go. `stopped_by`: the signal of their group-stop, 0 where they are in none.
+  static FrozenProcess adopt(int pid, std::vector<int> threads, int stopped_by);
   FrozenProcess(FrozenProcess&& other) noexcept;
   FrozenProcess& operator=(FrozenProcess&&) = delete;
   ~FrozenProcess();
@@ -30,8 +31,9 @@ class FrozenProcess {
   int pid() const { return pid_; }
   /// Sorted; the leader (tid == pid) first.
   const std::vector<int>& threads() const { return threads_; }
-  /// The whole process was stopped (SIGSTOP and its kin) when it was frozen, and goes on being so afterwards.
-  bool group_stopped() const { return group_stopped_; }
+  /// The signal by which the whole process was stopped (SIGSTOP and its kin) when it was frozen, and goes on being so afterwards; 0:
+  /// it was not.
+  int stopped_by() const { return stopped_by_; }
   /// CLOCK_MONOTONIC microseconds of the first stop.
   uint64_t frozen_at_us() const { return frozen_at_us_; }
 
@@ -39,7 +41,7 @@ class FrozenProcess {
   Result<void> stop_new_threads(uint64_t timeout_us);
   /// Lets all threads go on. Idempotent.
   void release();
-  /// SIGKILL, then waits until the process is gone from this tracer's sight.
+  /// SIGKILL, then waits until the process is gone from this tracer's sight. kBusy: it still is not after a minute.
   Result<void> kill();
 
  private:
@@ -51,7 +53,8 @@ class FrozenProcess {
   int pid_;
   std::vector<int> threads_;  ///< seized, in the order of seizing until `freeze` sorts them
   size_t stopped_ = 0;        ///< the first `stopped_` of them have reported their stop
-  bool group_stopped_ = false;
+  int stopped_by_ = 0;
+  bool adopted_ = false;
   uint64_t frozen_at_us_ = 0;
 };
 

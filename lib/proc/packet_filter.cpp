@@ -4,19 +4,59 @@
 #include <dlfcn.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
+#include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
 #include <optional>
 
+#include "lib/base/worker_pool.h"
+
 namespace ckpt::proc {
 
-/// libnftables, of which six functions are used. Its context is the netlink socket that owns a table of `flags owner`.
+/// libnftables, of which six functions are used. Its context is the netlink socket that owns a table of `flags owner`. The
+/// library calls select(2) and aborts where that socket has a number of 1024 or more: it lives in a thread whose table of
+/// descriptors is its own and empty.
 class PacketFilter::Nftables {
  public:
   static Result<std::unique_ptr<Nftables>> open() {
     auto out = std::make_unique<Nftables>();
+    out->alone_.submit([&] { return load(out.get()); });
+    CKPT_TRY(out->alone_.finish());
+    return out;
+  }
+  Nftables() = default;
+  Nftables(const Nftables&) = delete;
+  Nftables& operator=(const Nftables&) = delete;
+  ~Nftables() {
+    alone_.submit([this] {
+      if (context_ != nullptr) free_(context_);
+      if (library_ != nullptr) ::dlclose(library_);
+      return Result<void>();
+    });
+    (void)alone_.finish();
+  }
+
+  /// What nftables answers when a command fails; nothing: it succeeded.
+  std::optional<std::string> run(const std::string& commands) {
+    std::optional<std::string> answer;
+    alone_.submit([&] {
+      if (run_(context_, commands.c_str()) == 0) return Result<void>();
+      std::string text = error_(context_);
+      answer = text.substr(0, text.find('\n'));
+      return Result<void>();
+    });
+    (void)alone_.finish();
+    return answer;
+  }
+
+ private:
+  static Result<void> load(Nftables* out) {
+    constexpr unsigned kAfterStreams = 3;
+    if (::unshare(CLONE_FILES) != 0 || ::close_range(kAfterStreams, ~0u, 0) != 0)
+      return sys_error("nftables", "cannot have descriptors of its own");
     out->library_ = ::dlopen("libnftables.so.1", RTLD_NOW | RTLD_LOCAL);
     if (out->library_ == nullptr) {
       return Error(Code::kUnsupported, "libnftables.so.1", "cannot be loaded, and so no packet filter be made")
@@ -31,30 +71,16 @@ class PacketFilter::Nftables {
     // What it says is for ckpt alone.
     if (out->context_ == nullptr || out->buffer_error_(out->context_) != 0 || out->buffer_output_(out->context_) != 0)
       return Error(Code::kUnsupported, "nftables", "cannot be used");
-    return out;
-  }
-  Nftables() = default;
-  Nftables(const Nftables&) = delete;
-  Nftables& operator=(const Nftables&) = delete;
-  ~Nftables() {
-    if (context_ != nullptr) free_(context_);
-    if (library_ != nullptr) ::dlclose(library_);
+    return {};
   }
 
-  /// What nftables answers when a command fails; nothing: it succeeded.
-  std::optional<std::string> run(const std::string& commands) {
-    if (run_(context_, commands.c_str()) == 0) return std::nullopt;
-    std::string text = error_(context_);
-    return text.substr(0, text.find('\n'));
-  }
-
- private:
   template <class F>
   bool find(const char* name, F*& out) {
     out = reinterpret_cast<F*>(::dlsym(library_, name));
     return out != nullptr;
   }
 
+  WorkerPool alone_{1};
   void* library_ = nullptr;
   void* context_ = nullptr;
   void* (*create_)(unsigned) = nullptr;

@@ -76,6 +76,20 @@ Result<std::vector<PageRegion>> Pagemap::scan_changes(uint64_t start, uint64_t e
   return scan_with(start, end, {0, page::kPresent, 0, page::kWritten | page::kPresent, page::kAll & ~page::kFile});
 }
 
+Result<uint64_t> Pagemap::find_populated(uint64_t start, uint64_t end) const {
+  if (!can_scan_) return start;
+  PageRegion first;
+  PmScanArg arg{};
+  arg.size = sizeof arg, arg.start = start, arg.end = end;
+  arg.vec = reinterpret_cast<uint64_t>(&first), arg.vec_len = 1, arg.max_pages = 1;
+  arg.category_anyof_mask = arg.return_mask = page::kPresent | page::kSwapped;
+  for (;;) {
+    const int n = ::ioctl(fd_.get(), kPagemapScan, &arg);
+    if (n >= 0) return n == 0 ? end : first.start;
+    if (errno != EINTR) return sys_error("/proc/" + std::to_string(pid_) + "/pagemap", "cannot scan its pages");
+  }
+}
+
 Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end, const Query& query) const {
   thread_local std::vector<PageRegion> batch(8192);
   std::vector<PageRegion> out;

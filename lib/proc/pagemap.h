@@ -41,6 +41,9 @@ class Pagemap {
   /// Everything of [start, end) but pages that are present and not written: what is new, gone, swapped out, a hole. Where
   /// little was written this is the quick one: 0.8 ms a GiB where `scan` takes 5, since it tells of few pages.
   Result<std::vector<PageRegion>> scan_changes(uint64_t start, uint64_t end) const;
+  /// The first page of [start, end) that is populated; `end` where there is none, `start` where the kernel cannot tell (no
+  /// PAGEMAP_SCAN). Page tables that are not there cost nothing: 64 TiB of them take some microseconds.
+  Result<uint64_t> find_populated(uint64_t start, uint64_t end) const;
   bool can_scan() const { return can_scan_; }
 
  private:

@@ -79,6 +79,7 @@ Stop decode_stop(int status) {
 }
 
 constexpr unsigned kYields = 200;
+constexpr uint64_t kLongestUs = 600'000'000;
 
 /// Gives the processor away at first (a stop takes microseconds), then sleeps: waitpid has no time limit of its own.
 void back_off(unsigned round) {
@@ -106,13 +107,15 @@ Result<Stop> wait_stop(int tid, uint64_t timeout_us) {
       auto stat = read_stat(tid);
       if (!stat || stat->state == 'Z' || stat->state == 'X') return Stop{};
     }
-    if (timeout_us != 0 && monotonic_us() - start > timeout_us) {
+    if (monotonic_us() - start > (timeout_us != 0 ? timeout_us : kLongestUs)) {
       return fail(Code::kBusy, "thread " + std::to_string(tid), "did not stop in time (in an uninterruptible wait?)");
     }
     // The first thread of a killed process is reported only after all the others, which may be waiting for us in turn.
     if (timeout_us != 0 && round >= kYields && round % 64 == 0) {
       auto stat = read_stat(tid);
-      if (!stat || stat->state == 'Z' || stat->state == 'X') return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
+      if (stat && stat->state != 'Z' && stat->state != 'X') continue;
+      if (::waitpid(tid, &status, __WALL | WNOHANG) == tid) return decode_stop(status);
+      return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
     }
     back_off(round);
   }

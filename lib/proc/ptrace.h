@@ -40,7 +40,8 @@ struct Stop {
   int event = 0;
   int status = 0;
 };
-/// Waits for the next stop of one thread (or child). timeout_us 0: as long as it takes. kBusy when the time is over.
+/// Waits for the next stop of one thread (or child). timeout_us 0: as long as anything can take, ten minutes. kBusy when the time
+/// is over.
 Result<Stop> wait_stop(int tid, uint64_t timeout_us = 0);
 
 enum class Resume { kRun, kToSyscall };

@@ -78,7 +78,10 @@ Result<void> read_ranges(int pid, std::span<const iovec> remote, MutableByteSpan
 }
 
 Result<void> write_memory(int pid, RemoteAddress to, ByteSpan data) {
-  return transfer(pid, raw(to), const_cast<std::byte*>(data.data()), data.size(), ::process_vm_writev, "cannot write its memory");
+  auto written = transfer(pid, raw(to), const_cast<std::byte*>(data.data()), data.size(), ::process_vm_writev, "cannot write its memory");
+  // It allocates, and this is also the way back out of a target: /proc/PID/mem takes one page for all.
+  if (!written && written.error().code == Code::kNoRoom && poke_memory(pid, to, data)) return {};
+  return written;
 }
 
 Result<void> poke_memory(int pid, RemoteAddress to, ByteSpan data) {

@@ -2,9 +2,10 @@
 
 #include <future>
 
-#include "lib/proc/broken_call.h"
+#include "lib/base/threads.h"
 #include "lib/proc/ptrace.h"
 #include "lib/proc/seccomp.h"
+#include "lib/proc/stopped_thread.h"
 
 namespace ckpt::proc {
 
@@ -27,7 +28,7 @@ Result<void> await_trap(int tid, uint64_t timeout_us) {
 
 /// A group-stop that comes while the thread shall run is passed over: the process is to stand still anyway.
 Result<void> run_until(int tid, std::future<Result<void>>& done) {
-  while (done.wait_for(std::chrono::milliseconds(1)) != std::future_status::ready) {
+  while (done.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout) {
     auto stopped = await_trap(tid, 1);
     if (stopped) CKPT_TRY(resume(tid, Resume::kRun));
     else if (stopped.error().code != Code::kBusy) return stopped;
@@ -40,18 +41,19 @@ Result<void> run_until(int tid, std::future<Result<void>>& done) {
 Result<void> run_alone(int pid, int tid, const std::function<Result<void>()>& work) {
   CKPT_TRY_ASSIGN(const uint64_t mask, get_signal_mask(tid));
   CKPT_TRY(set_signal_mask(tid, ~uint64_t{0}));
-  CKPT_TRY(mend_broken_call(pid, tid));  // for a waiting signal it was left alone, and that does not come now
+  CKPT_TRY(settle_stopped_thread(pid, tid));  // for a waiting signal it was left alone, and that does not come now
   CKPT_TRY(set_options(tid, 0));
   CKPT_TRY(resume(tid, Resume::kRun));
-  auto done = std::async(std::launch::async, work);
-  Result<void> ran = run_until(tid, done);
-  Result<void> worked = done.get();  // a target that has ended makes the work fail, too
+  auto done = in_background(work);
+  const bool started = done.wait_for(std::chrono::seconds(0)) != std::future_status::deferred;
+  Result<void> ran = started ? run_until(tid, done) : Result<void>();
+  Result<void> worked = started ? done.get() : Result<void>(no_thread(std::to_string(pid)));  // a target that has ended makes the work fail, too
   CKPT_TRY(ran);
   CKPT_TRY(interrupt(tid));
   CKPT_TRY(await_trap(tid, 0));
   CKPT_TRY(set_options(tid, suspend_seccomp_option()));
   CKPT_TRY(set_signal_mask(tid, mask));
-  CKPT_TRY(mend_broken_call(pid, tid));
+  CKPT_TRY(settle_stopped_thread(pid, tid));
   return worked;
 }
 

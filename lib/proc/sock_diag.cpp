@@ -1,6 +1,8 @@
 #include "lib/proc/sock_diag.h"
 
+#include <linux/inet_diag.h>
 #include <linux/netlink.h>
+#include <linux/packet_diag.h>
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
@@ -9,6 +11,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <functional>
 
 #include "lib/base/bytes.h"
 #include "lib/base/unique_fd.h"
@@ -57,21 +60,10 @@ void take_attribute(int type, ByteSpan data, UnixSocketInfo& out) {
   }
 }
 
-UnixSocketInfo parse_socket(ByteSpan message) {
-  UnixSocketInfo out;
-  auto head = value_of<unix_diag_msg>(message);
-  out.inode = head.udiag_ino, out.type = head.udiag_type, out.state = head.udiag_state;
-  for (size_t at = sizeof head; at + sizeof(nlattr) <= message.size();) {
-    auto attribute = value_of<nlattr>(message.subspan(at));
-    if (attribute.nla_len < sizeof(nlattr) || at + attribute.nla_len > message.size()) break;
-    take_attribute(attribute.nla_type, message.subspan(at + sizeof(nlattr), attribute.nla_len - sizeof(nlattr)), out);
-    at += NLA_ALIGN(attribute.nla_len);
-  }
-  return out;
-}
+using TakeMessage = std::function<void(ByteSpan)>;
 
 /// One buffer of the answer. True: it was the last.
-Result<bool> take_messages(ByteSpan buffer, std::map<uint64_t, UnixSocketInfo>& out) {
+Result<bool> take_messages(ByteSpan buffer, const TakeMessage& take) {
   for (size_t at = 0; at + sizeof(nlmsghdr) <= buffer.size();) {
     auto head = value_of<nlmsghdr>(buffer.subspan(at));
     if (head.nlmsg_len < sizeof head || at + head.nlmsg_len > buffer.size()) break;
@@ -80,40 +72,118 @@ Result<bool> take_messages(ByteSpan buffer, std::map<uint64_t, UnixSocketInfo>& 
     if (head.nlmsg_type == NLMSG_ERROR) {
       int error = -value_of<nlmsgerr>(body).error;
       // No handler for the family is ENOENT.
-      return sys_error(error == ENOENT ? EOPNOTSUPP : error, "", "cannot list unix sockets (unix_diag)");
+      return sys_error(error == ENOENT ? EOPNOTSUPP : error, "", "cannot list sockets (NETLINK_SOCK_DIAG)");
     }
-    if (head.nlmsg_type == SOCK_DIAG_BY_FAMILY && body.size() >= sizeof(unix_diag_msg)) {
-      UnixSocketInfo socket = parse_socket(body);
-      if (socket.inode != 0) out[socket.inode] = std::move(socket);
-    }
+    if (head.nlmsg_type == SOCK_DIAG_BY_FAMILY) take(body);
     at += NLMSG_ALIGN(head.nlmsg_len);
   }
   return false;
 }
 
-}  // namespace
-
-Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets() {
+/// Every socket that the request is about, a message each.
+template <class Request>
+Result<void> list_sockets(const Request& request, const TakeMessage& take) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!fd) return sys_error("", "cannot ask for the state of sockets (NETLINK_SOCK_DIAG)");
   struct {
     nlmsghdr head;
-    unix_diag_req request;
+    Request request;
   } ask{};
   ask.head.nlmsg_len = sizeof ask, ask.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
   ask.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
-  ask.request.sdiag_family = AF_UNIX, ask.request.udiag_states = ~0u;
-  ask.request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS;
+  ask.request = request;
   if (::send(fd.get(), &ask, sizeof ask, 0) != sizeof ask) return sys_error("", "cannot ask for the state of sockets");
-  std::map<uint64_t, UnixSocketInfo> out;
   std::vector<std::byte> buffer(kBufferSize);
   for (;;) {
     ssize_t got = ::recv(fd.get(), buffer.data(), buffer.size(), 0);
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return sys_error("", "cannot read the state of sockets");
-    CKPT_TRY_ASSIGN(bool last, take_messages(ByteSpan(buffer).first(static_cast<size_t>(got)), out));
-    if (last) return out;
+    CKPT_TRY_ASSIGN(bool last, take_messages(ByteSpan(buffer).first(static_cast<size_t>(got)), take));
+    if (last) return {};
   }
+}
+
+template <class Take>
+void each_attribute(ByteSpan message, size_t start, const Take& take) {
+  for (size_t at = start; at + sizeof(nlattr) <= message.size();) {
+    auto attribute = value_of<nlattr>(message.subspan(at));
+    if (attribute.nla_len < sizeof(nlattr) || at + attribute.nla_len > message.size()) break;
+    take(attribute.nla_type, message.subspan(at + sizeof(nlattr), attribute.nla_len - sizeof(nlattr)));
+    at += NLA_ALIGN(attribute.nla_len);
+  }
+}
+
+UnixSocketInfo parse_unix_socket(ByteSpan message) {
+  UnixSocketInfo out;
+  auto head = value_of<unix_diag_msg>(message);
+  out.inode = head.udiag_ino, out.type = head.udiag_type, out.state = head.udiag_state;
+  each_attribute(message, sizeof head, [&](int type, ByteSpan data) { take_attribute(type, data, out); });
+  return out;
+}
+
+/// Each as setsockopt wants it (struct packet_mreq), as often as it was asked for.
+void take_memberships(ByteSpan data, PacketSocketInfo& out) {
+  for (size_t at = 0; at + sizeof(packet_diag_mclist) <= data.size(); at += sizeof(packet_diag_mclist)) {
+    auto member = value_of<packet_diag_mclist>(data.subspan(at));
+    struct {
+      int interface;
+      uint16_t type, size;
+      uint8_t address[sizeof member.pdmc_addr];
+    } request{static_cast<int>(member.pdmc_index), member.pdmc_type, member.pdmc_alen, {}};
+    std::memcpy(request.address, member.pdmc_addr, sizeof request.address);
+    auto* raw = reinterpret_cast<const uint8_t*>(&request);
+    out.memberships.insert(out.memberships.end(), member.pdmc_count, std::vector<uint8_t>(raw, raw + sizeof request));
+  }
+}
+
+PacketSocketInfo parse_packet_socket(ByteSpan message) {
+  PacketSocketInfo out;
+  each_attribute(message, sizeof(packet_diag_msg), [&](int type, ByteSpan data) {
+    if (type == PACKET_DIAG_INFO) out.copy_threshold = value_of<packet_diag_info>(data).pdi_copy_thresh;
+    if (type == PACKET_DIAG_MCLIST) take_memberships(data, out);
+    out.has_ring |= type == PACKET_DIAG_RX_RING || type == PACKET_DIAG_TX_RING;
+    out.has_fanout |= type == PACKET_DIAG_FANOUT;
+  });
+  return out;
+}
+
+}  // namespace
+
+Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets() {
+  unix_diag_req request{};
+  request.sdiag_family = AF_UNIX, request.udiag_states = ~0u;
+  request.udiag_show = UDIAG_SHOW_PEER | UDIAG_SHOW_ICONS | UDIAG_SHOW_RQLEN | UDIAG_SHOW_VFS;
+  std::map<uint64_t, UnixSocketInfo> out;
+  CKPT_TRY(list_sockets(request, [&](ByteSpan message) {
+    UnixSocketInfo socket = parse_unix_socket(message);
+    if (socket.inode != 0) out[socket.inode] = std::move(socket);
+  }));
+  return out;
+}
+
+Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = static_cast<uint8_t>(family), request.sdiag_protocol = static_cast<uint8_t>(protocol);
+  request.idiag_states = ~0u;
+  std::map<uint64_t, int> out;
+  CKPT_TRY(list_sockets(request, [&](ByteSpan message) {
+    const uint64_t inode = value_of<inet_diag_msg>(message).idiag_inode;
+    each_attribute(message, sizeof(inet_diag_msg), [&](int type, ByteSpan data) {
+      if (type == INET_DIAG_SHUTDOWN) out[inode] = value_of<uint8_t>(data);
+    });
+  }));
+  return out;
+}
+
+Result<std::map<uint64_t, PacketSocketInfo>> read_packet_sockets() {
+  packet_diag_req request{};
+  request.sdiag_family = AF_PACKET;
+  request.pdiag_show = PACKET_SHOW_INFO | PACKET_SHOW_MCLIST | PACKET_SHOW_RING_CFG | PACKET_SHOW_FANOUT;
+  std::map<uint64_t, PacketSocketInfo> out;
+  CKPT_TRY(list_sockets(request, [&](ByteSpan message) {
+    out[value_of<packet_diag_msg>(message).pdiag_ino] = parse_packet_socket(message);
+  }));
+  return out;
 }
 
 }  // namespace ckpt::proc

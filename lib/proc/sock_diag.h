@@ -1,4 +1,4 @@
-// What the kernel says of unix sockets through NETLINK_SOCK_DIAG: things that no call on the socket itself tells.
+// What the kernel says of sockets through NETLINK_SOCK_DIAG: things that no call on the socket itself tells.
 #pragma once
 
 #include <cstdint>
@@ -26,5 +26,17 @@ struct UnixSocketInfo {
 /// Every unix socket of this network namespace by inode. Sockets without an inode (not accepted yet) are not listed.
 /// kUnsupported: the kernel has no unix_diag.
 Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets();
+
+/// Of the UDP sockets of this network namespace, by inode: 1: receiving has ended, 2: sending. kUnsupported: no udp_diag.
+Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol);
+
+struct PacketSocketInfo {
+  uint32_t copy_threshold = 0;
+  bool has_ring = false, has_fanout = false;
+  std::vector<std::vector<uint8_t>> memberships;  ///< struct packet_mreq with a long address each
+};
+
+/// Every packet socket of this network namespace by inode. kUnsupported: no packet_diag.
+Result<std::map<uint64_t, PacketSocketInfo>> read_packet_sockets();
 
 }  // namespace ckpt::proc

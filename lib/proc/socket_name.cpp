@@ -8,6 +8,7 @@
 #include <array>
 
 #include "lib/base/text.h"
+#include "lib/base/unique_fd.h"
 
 namespace ckpt::proc {
 
@@ -52,6 +53,21 @@ SocketName plain_name(const SocketName& name) {
   four.sin_family = AF_INET, four.sin_port = six.sin6_port;
   std::memcpy(&four.sin_addr, six.sin6_addr.s6_addr + 12, 4);
   return name_of(four);
+}
+
+bool has_address(const SocketName& name) {
+  const auto four = address_of<sockaddr_in>(name);
+  const auto six = address_of<sockaddr_in6>(name);
+  if (four.sin_family == AF_INET) return four.sin_addr.s_addr != INADDR_ANY;
+  return four.sin_family == AF_INET6 && !IN6_IS_ADDR_UNSPECIFIED(&six.sin6_addr);
+}
+
+bool is_local_address(const SocketName& name) {
+  SocketName any_port = name;
+  if (any_port.size() < sizeof(sockaddr_in)) return false;
+  std::memset(any_port.data() + offsetof(sockaddr_in, sin_port), 0, sizeof(sockaddr_in::sin_port));
+  UniqueFd probe(::socket(address_of<sockaddr>(name).sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  return probe && ::bind(probe.get(), reinterpret_cast<sockaddr*>(any_port.data()), static_cast<socklen_t>(any_port.size())) == 0;
 }
 
 }  // namespace ckpt::proc

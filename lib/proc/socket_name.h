@@ -20,6 +20,11 @@ bool is_abstract(const SocketName& name);
 /// IPv4 written as IPv6 (::ffff:a.b.c.d) becomes IPv4, as it is in the packets.
 SocketName plain_name(const SocketName& name);
 
+/// Of a name of the internet: not one of the addresses that stand for all.
+bool has_address(const SocketName& name);
+/// Whether this machine has the address: a socket can be bound to it. The port does not matter.
+bool is_local_address(const SocketName& name);
+
 /// The struct, what is missing filled with zeros.
 template <class Address>
 Address address_of(const SocketName& name) {

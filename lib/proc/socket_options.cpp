@@ -16,9 +16,13 @@ namespace {
 
 // Newer than the headers of Debian 12.
 constexpr int kRcvMark = 75, kPassPidfd = 76, kPassRights = 83, kRcvPriority = 82;
+constexpr int kReserveMem = 73, kSoInq = 84;
 constexpr int kIpLocalPortRange = 51;
 // Kernel numbers that the C library does not name.
-constexpr int kTcpInq = 36, kTcpTxDelay = 37;
+constexpr int kTimestampNew = 63, kTimestampNsNew = 64, kTimestampingNew = 65;
+constexpr int kIpRecverr4884 = 26, kIp6Recverr4884 = 31, kIp6FlowinfoSend = 33, kIp6Hdrincl = 36;
+constexpr int kTcpInq = 36, kTcpTxDelay = 37, kTcpRtoMax = 44, kTcpRtoMin = 45, kTcpDelackMax = 46;
+constexpr int kIcmpLevel = 255, kIcmpFilter = 1;
 
 #define CKPT_OPTION(level, option) \
   { #option, level, option, false }
@@ -50,6 +54,9 @@ constexpr std::array kSocket = {
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMP),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMPNS),
     SocketOptionKind CKPT_OPTION(SOL_SOCKET, SO_TIMESTAMPING),
+    SocketOptionKind{"SO_TIMESTAMP_NEW", SOL_SOCKET, kTimestampNew, false},
+    SocketOptionKind{"SO_TIMESTAMPNS_NEW", SOL_SOCKET, kTimestampNsNew, false},
+    SocketOptionKind{"SO_TIMESTAMPING_NEW", SOL_SOCKET, kTimestampingNew, false},
     SocketOptionKind{"SO_RCVMARK", SOL_SOCKET, kRcvMark, false},
     SocketOptionKind{"SO_RCVPRIORITY", SOL_SOCKET, kRcvPriority, false},
     SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_SNDBUF),
@@ -65,6 +72,8 @@ constexpr std::array kSocket = {
     SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_PASSSEC),
     SocketOptionKind{"SO_PASSPIDFD", SOL_SOCKET, kPassPidfd, true},
     SocketOptionKind{"SO_PASSRIGHTS", SOL_SOCKET, kPassRights, true},
+    SocketOptionKind{"SO_RESERVE_MEM", SOL_SOCKET, kReserveMem, true},
+    SocketOptionKind{"SO_INQ", SOL_SOCKET, kSoInq, true},
     SocketOptionKind CKPT_LATE(SOL_SOCKET, SO_LOCK_FILTER),
 };
 
@@ -79,6 +88,7 @@ constexpr std::array kIp = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MINTTL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_MTU_DISCOVER),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVERR),
+    SocketOptionKind{"IP_RECVERR_RFC4884", IPPROTO_IP, kIpRecverr4884, false},
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_PKTINFO),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVTTL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_RECVTOS),
@@ -107,6 +117,18 @@ constexpr std::array kIp6 = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_UNICAST_IF),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MTU_DISCOVER),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RECVERR),
+    SocketOptionKind{"IPV6_RECVERR_RFC4884", IPPROTO_IPV6, kIp6Recverr4884, false},
+    SocketOptionKind{"IPV6_FLOWINFO", IPPROTO_IPV6, IPV6_FLOWINFO, false},
+    SocketOptionKind{"IPV6_FLOWINFO_SEND", IPPROTO_IPV6, kIp6FlowinfoSend, false},
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_2292PKTINFO),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_2292HOPLIMIT),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_2292RTHDR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_2292HOPOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_2292DSTOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_HOPOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RTHDRDSTOPTS),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_RTHDR),
+    SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_DSTOPTS),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_TCLASS),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_DONTFRAG),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_AUTOFLOWLABEL),
@@ -130,8 +152,9 @@ constexpr std::array kIp6Packets = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_MULTICAST_IF),
 };
 
-/// TCP_MAXSEG and TCP_QUICKACK are left out: they read as the present state of the connection.
+/// TCP_QUICKACK is left out: it reads as the present state of the connection. So does TCP_MAXSEG once there is one.
 constexpr std::array kTcp = {
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_MAXSEG),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NODELAY),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_KEEPIDLE),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_KEEPINTVL),
@@ -143,11 +166,14 @@ constexpr std::array kTcp = {
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_USER_TIMEOUT),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_THIN_LINEAR_TIMEOUTS),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_SAVE_SYN),
-    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
     SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN_NO_COOKIE),
     SocketOptionKind{"TCP_INQ", IPPROTO_TCP, kTcpInq, false},
     SocketOptionKind{"TCP_TX_DELAY", IPPROTO_TCP, kTcpTxDelay, false},
-    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN),
+    SocketOptionKind{"TCP_RTO_MAX_MS", IPPROTO_TCP, kTcpRtoMax, false},
+    SocketOptionKind{"TCP_RTO_MIN_US", IPPROTO_TCP, kTcpRtoMin, false},
+    SocketOptionKind{"TCP_DELACK_MAX_US", IPPROTO_TCP, kTcpDelackMax, false},
+    SocketOptionKind CKPT_OPTION(IPPROTO_TCP, TCP_FASTOPEN),
+    SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_NOTSENT_LOWAT),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_FASTOPEN_CONNECT),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_WINDOW_CLAMP),
     SocketOptionKind CKPT_LATE(IPPROTO_TCP, TCP_CORK),
@@ -160,12 +186,22 @@ constexpr std::array kUdp = {
     SocketOptionKind{"UDP_NO_CHECK6_RX", IPPROTO_UDP, kUdpNoCheck6Rx, false},
     SocketOptionKind{"UDP_SEGMENT", IPPROTO_UDP, kUdpSegment, false},
     SocketOptionKind{"UDP_GRO", IPPROTO_UDP, kUdpGro, false},
+    SocketOptionKind CKPT_LATE(IPPROTO_UDP, UDP_CORK),
+};
+
+constexpr int kUdplite = IPPROTO_UDPLITE, kSendCoverage = 10, kReceiveCoverage = 11;
+constexpr std::array kUdpLite = {
+    SocketOptionKind{"UDPLITE_SEND_CSCOV", kUdplite, kSendCoverage, false},
+    SocketOptionKind{"UDPLITE_RECV_CSCOV", kUdplite, kReceiveCoverage, false},
 };
 
 constexpr std::array kRaw = {
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_HDRINCL),
     SocketOptionKind CKPT_OPTION(IPPROTO_IP, IP_NODEFRAG),
     SocketOptionKind CKPT_OPTION(IPPROTO_IPV6, IPV6_CHECKSUM),
+    SocketOptionKind{"IPV6_HDRINCL", IPPROTO_IPV6, kIp6Hdrincl, false},
+    SocketOptionKind{"ICMP_FILTER", kIcmpLevel, kIcmpFilter, false},
+    SocketOptionKind{"ICMPV6_FILTER", IPPROTO_ICMPV6, kIcmpFilter, false},
 };
 
 constexpr std::array kNetlink = {
@@ -178,6 +214,7 @@ constexpr std::array kNetlink = {
     SocketOptionKind CKPT_OPTION(SOL_NETLINK, NETLINK_GET_STRICT_CHK),
 };
 
+constexpr int kPacketIgnoreOutgoing = 23, kPacketHeaderSize = 24;
 constexpr std::array kPacket = {
     SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_VERSION),
     SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_AUXDATA),
@@ -186,6 +223,13 @@ constexpr std::array kPacket = {
     SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_LOSS),
     SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_TIMESTAMP),
     SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_QDISC_BYPASS),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_RESERVE),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_TX_HAS_OFF),
+    SocketOptionKind{"PACKET_IGNORE_OUTGOING", SOL_PACKET, kPacketIgnoreOutgoing, false},
+    SocketOptionKind{"PACKET_VNET_HDR_SZ", SOL_PACKET, kPacketHeaderSize, false},
+    // Not to be had from getsockopt, but from packet_diag.
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_COPY_THRESH),
+    SocketOptionKind CKPT_OPTION(SOL_PACKET, PACKET_ADD_MEMBERSHIP),
 };
 
 #undef CKPT_OPTION
@@ -217,6 +261,7 @@ std::vector<SocketOptionKind> socket_options(int family, int type, int protocol)
   if ((family == AF_INET || family == AF_INET6) && type == SOCK_RAW) append(out, kRaw);
   if (protocol == IPPROTO_TCP && type == SOCK_STREAM) append(out, kTcp);
   if ((protocol == IPPROTO_UDP || protocol == IPPROTO_UDPLITE) && type == SOCK_DGRAM) append(out, kUdp);
+  if (protocol == IPPROTO_UDPLITE && type == SOCK_DGRAM) append(out, kUdpLite);
   if (family == AF_NETLINK) append(out, kNetlink);
   if (family == AF_PACKET) append(out, kPacket);
   return out;
@@ -230,6 +275,7 @@ const SocketOptionKind* find_socket_option(std::string_view name) {
   if (out == nullptr) out = find_in(kIp6Packets, name);
   if (out == nullptr) out = find_in(kTcp, name);
   if (out == nullptr) out = find_in(kUdp, name);
+  if (out == nullptr) out = find_in(kUdpLite, name);
   if (out == nullptr) out = find_in(kRaw, name);
   if (out == nullptr) out = find_in(kNetlink, name);
   if (out == nullptr) out = find_in(kPacket, name);

@@ -14,6 +14,7 @@
 #include <csignal>
 #include <cstring>
 
+#include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 
 namespace ckpt::proc {
@@ -329,7 +330,7 @@ Result<TerminalQueues> copy_terminal_queues(int master, int slave, const std::ve
     }
   }
   (void)::pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (helper < 0) return sys_error(error, subject, "cannot start a helper to copy its content");
+  if (helper < 0) return fork_error(error, subject, "cannot start a helper to copy its content");
   if (!taken.done) return fail(Code::kTargetAltered, subject, "the helper that copied its content was killed");
   if (taken.failed != nullptr) return error_of(taken, subject);
   return queues_of(taken);

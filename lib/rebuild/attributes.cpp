@@ -56,6 +56,30 @@ void set_identity(const store::ProcessImage& image, Script& script) {
              0);
 }
 
+void register_barriers(const store::ProcessImage& image, Script& script) {
+  for (uint32_t command = 1; command != 0; command <<= 1) {
+    if ((image.membarrier & command) != 0) script.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
+  }
+}
+
+Result<void> set_login_uid(const store::ProcessImage& image, Child& child, ProgressSink& progress) {
+  auto now = io::read_file("/proc/self/loginuid", 64);
+  if (image.login_uid < 0 || !now || *now == std::to_string(image.login_uid)) return {};
+  Script open;
+  open.try_add("open its login uid", SYS_openat, AT_FDCWD, child.scratch().put_string("/proc/self/loginuid"), O_WRONLY);
+  CKPT_TRY(child.run(open));
+  const int64_t fd = open.calls()[0].result;
+  const std::string text = std::to_string(image.login_uid);
+  Script write;
+  write.try_add("write its login uid", SYS_write, fd, child.scratch().put_string(text), text.size());
+  if (fd >= 0) write.add("close its login uid", SYS_close, fd);
+  CKPT_TRY(child.run(write));
+  if (const int64_t result = write.calls()[0].result; result < 0) {
+    progress.note(fmt::format("process {}: its login uid stays {}, not {}: {}", image.pid, *now, text, write.failure(0).text()));
+  }
+  return {};
+}
+
 void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress) {
   constexpr int kSysResource = 24;
   bool may_raise = proc::has_capability(kSysResource);

@@ -18,6 +18,12 @@ void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Chil
 /// What the process has by itself: its will to adopt orphans; no parent-death signal for now.
 void set_identity(const store::ProcessImage& image, Script& script);
 
+/// What its memory is registered for by membarrier(2).
+void register_barriers(const store::ProcessImage& image, Script& script);
+
+/// The user as which its session was begun (audit). Only a process itself may set its own; said where it may not.
+Result<void> set_login_uid(const store::ProcessImage& image, Child& child, ProgressSink& progress);
+
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress);
 

@@ -18,6 +18,7 @@
 #include <new>
 
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
 #include "lib/proc/seccomp.h"
@@ -118,12 +119,12 @@ void end_stand_in(int stand_in) {
 
 Error creation_error(int pid, int err) {
   std::string subject = "process " + std::to_string(pid);
-  if (err == EEXIST) return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid));
+  if (err == EEXIST) return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid)).with_hint(kNumbersHint);
   if (err == EPERM) {
     return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE")
         .with_hint("run as root");
   }
-  return sys_error(err, subject, "cannot be created");
+  return fork_error(err, subject, "cannot be created");
 }
 
 }  // namespace
@@ -138,7 +139,7 @@ Result<Child> Child::create(int pid, Scratch& scratch, Parent parent) {
     if (room == nullptr) return fail(Code::kBug, "", "the scratch is too small");
     auto& result = *new (room) std::atomic<long>(0);
     stand_in = start_stand_in(pid, result);
-    if (stand_in < 0) return sys_error("", "cannot make a process");
+    if (stand_in < 0) return fork_error(errno, "", "cannot make a process");
     while ((got = result.load()) == 0 && ::waitpid(stand_in, nullptr, WNOHANG) == 0) ::sched_yield();
   }
   if (got <= 0) {
@@ -159,6 +160,7 @@ Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
       scratch_(other.scratch_),
       threads_(std::move(other.threads_)),
+      held_(std::move(other.held_)),
       stand_in_(std::exchange(other.stand_in_, -1)) {}
 
 namespace {
@@ -221,33 +223,57 @@ Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
   if (!made) return result < 0 && result > -4096 ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
   Child child(static_cast<int>(result), *scratch_);
   child.threads_.push_back(child.pid_);
+  child.held_ = held_;
   CKPT_TRY(child.await_threads({child.pid_}));
   return child;
 }
 
-Result<void> Child::stop_as_by_signal(bool go_on) {
-  auto expect = [&](int tid, proc::StopKind kind) -> Result<void> {
-    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
-    if (stop.kind == kind) return {};
-    return fail(Code::kBug, "thread " + std::to_string(tid), fmt::format("stopped with {:#x} while it was stopped", stop.status));
-  };
+namespace {
+
+Result<void> expect_stop(int tid, proc::StopKind kind) {
+  CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+  if (stop.kind == kind) return {};
+  return fail(Code::kBug, "thread " + std::to_string(tid), fmt::format("stopped with {:#x} while it was stopped", stop.status));
+}
+
+}  // namespace
+
+/// The first thread takes `signal`, whose action was the default one when the process was stopped by it. False: the kernel
+/// ignores it. An interrupt is waiting meanwhile, so that the thread does not run then.
+Result<bool> Child::enter_stop(int signal) {
   if (::kill(pid_, SIGSTOP) != 0) return sys_error(fmt::format("process {}", pid_), "cannot be stopped");
   CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
-  CKPT_TRY(expect(pid_, proc::StopKind::kSignal));
-  CKPT_TRY(proc::resume(pid_, proc::Resume::kRun, SIGSTOP));
-  CKPT_TRY(expect(pid_, proc::StopKind::kGroupStop));
+  CKPT_TRY(expect_stop(pid_, proc::StopKind::kSignal));
+  CKPT_TRY(proc::interrupt(pid_));
+  CKPT_TRY(proc::resume(pid_, proc::Resume::kRun, signal));
+  CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
+  if (stop.kind == proc::StopKind::kTrap) return false;
+  if (stop.kind == proc::StopKind::kGroupStop) return true;
+  return fail(Code::kBug, "thread " + std::to_string(pid_), fmt::format("stopped with {:#x} while it was stopped", stop.status));
+}
+
+Result<void> Child::stop_as_by_signal(int signal, bool go_on) {
+  constexpr auto bit = [](int number) { return uint64_t{1} << (number - 1); };
+  // What waits for the process is for it to take once it runs.
+  CKPT_TRY_ASSIGN(const uint64_t mask, proc::get_signal_mask(pid_));
+  CKPT_TRY(proc::set_signal_mask(pid_, ~(bit(signal) | bit(SIGCONT))));
+  CKPT_TRY_ASSIGN(bool stopped, enter_stop(signal));
+  if (!stopped) {
+    CKPT_TRY_ASSIGN(stopped, enter_stop(SIGSTOP));
+  }
+  if (!stopped) return fail(Code::kBug, fmt::format("process {}", pid_), "cannot be stopped");
   for (int tid : threads_) {
     if (tid == pid_) continue;
     CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
-    CKPT_TRY(expect(tid, proc::StopKind::kGroupStop));
+    CKPT_TRY(expect_stop(tid, proc::StopKind::kGroupStop));
   }
-  if (!go_on) return {};
+  if (!go_on) return proc::set_signal_mask(pid_, mask);
   if (::kill(pid_, SIGCONT) != 0) return sys_error(fmt::format("process {}", pid_), "cannot be continued");
   // The signal itself is not for the process: it is left undelivered in this stop.
   CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
   for (;;) {
     CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
-    if (stop.kind == proc::StopKind::kSignal && stop.signal == SIGCONT) return {};
+    if (stop.kind == proc::StopKind::kSignal && stop.signal == SIGCONT) return proc::set_signal_mask(pid_, mask);
     if (stop.kind != proc::StopKind::kTrap) return fail(Code::kBug, fmt::format("process {}", pid_), fmt::format("stopped with {:#x} while it was continued", stop.status));
     CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
   }
@@ -327,7 +353,9 @@ Result<void> Child::finish(int tid, Script& script, const Call* table) {
   if (done == 0) return {};
   const Call& last = script.calls()[done - 1];
   if (last.result >= 0 || last.result < -4095 || last.may_fail != 0) return {};
-  return script.failure(done - 1);
+  Error error = script.failure(done - 1);
+  error.subject = fmt::format("process {}", tid);
+  return error;
 }
 
 Result<void> Child::run(int tid, Script& script) {

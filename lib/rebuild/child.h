@@ -5,10 +5,13 @@
 #include <sys/user.h>
 
 #include <cstdint>
+#include <memory>
+#include <utility>
 #include <vector>
 
 #include "lib/base/result.h"
 #include "lib/rebuild/script.h"
+#include "lib/rebuild/sharing.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::rebuild {
@@ -23,6 +26,8 @@ class Child {
   /// kStandIn: a helper process is the parent, until `leave_parent` ends it and the child goes to init: ckpt's own end
   /// then means nothing to it.
   static Result<Child> create(int pid, Scratch& scratch, Parent parent = Parent::kCkpt);
+  /// The stand-in of another one, whose parent is the parent of this one, too.
+  void take_stand_in(Child& other) { stand_in_ = std::exchange(other.stand_in_, -1); }
   Child(Child&& other) noexcept;
   Child& operator=(Child&&) = delete;
   ~Child();
@@ -32,13 +37,19 @@ class Child {
   Result<Child> fork(int pid, uint64_t flags, int exit_signal);
   /// Ends by itself with a status as wait(2) gives it, SIGKILL for instance. It is then a zombie of its parent's.
   Result<void> end(int status);
-  /// Every thread into a group-stop, as SIGSTOP does it; `go_on`: and out of it again, as by SIGCONT. Its registers are
-  /// final. Its parent gets to know.
-  Result<void> stop_as_by_signal(bool go_on);
+  /// Every thread into a group-stop, as `signal` (SIGSTOP, SIGTSTP, ...) does it; `go_on`: and out of it again, as by SIGCONT. Its
+  /// registers are final. Its parent gets to know. SIGSTOP does it where the other signal would be ignored (an orphaned group).
+  Result<void> stop_as_by_signal(int signal, bool go_on);
   /// The pid of its parent.
   Result<int> parent() const;
 
+  /// What its address space holds, and that of a child which it forks from then on; null: ckpt's own.
+  const HeldMemory* held() const { return held_.get(); }
+  void hold(HeldMemory memory) { held_ = std::make_shared<const HeldMemory>(std::move(memory)); }
+
   int pid() const { return pid_; }
+  /// The leader first.
+  const std::vector<int>& threads() const { return threads_; }
   Scratch& scratch() { return *scratch_; }
 
   /// Runs a script in the leader.
@@ -69,6 +80,7 @@ class Child {
   Result<void> release();
 
  private:
+  Result<bool> enter_stop(int signal);
   explicit Child(int pid, Scratch& scratch) : pid_(pid), scratch_(&scratch) {}
   Result<void> attach();
   Result<const Call*> start(int tid, const Script& script);
@@ -77,11 +89,14 @@ class Child {
   int pid_;
   Scratch* scratch_;
   std::vector<int> threads_;
+  std::shared_ptr<const HeldMemory> held_;
   int stand_in_ = -1;
 };
 
 /// What ckpt starts from here on gets other numbers than those of the tree, as far as that can be arranged.
 Result<void> step_over_numbers(const store::TreeImage& tree);
+
+inline constexpr const char* kNumbersHint = "with --new-pidns it is restored in a pid namespace of its own, where all numbers are free";
 
 /// The process that holds a pid, thread id, process group or session number: "1234 (bash)", with its parent if it is a
 /// zombie; empty when nobody does.

@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/file.h>
 #include <sys/ioctl.h>
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
@@ -90,10 +91,11 @@ Result<void> set_flags(int fd, const Descriptor& descriptor) {
   return {};
 }
 
-/// A pipe while its ends are handed out. Every end beyond the first of a kind is another description of the same pipe,
+/// A pipe while its ends are handed out. Those that pipe(2) made are told by their flags from others of the same pipe,
 /// which /proc/self/fd opens.
 struct OpenPipe {
   UniqueFd read, write;
+  UniqueFd any;  ///< stays
 };
 
 Result<void> fill_pipe(int fd, const store::Pipe& pipe, const store::ImageReader& image) {
@@ -107,16 +109,18 @@ Result<void> fill_pipe(int fd, const store::Pipe& pipe, const store::ImageReader
 Result<OpenPipe> make_pipe(const store::Pipe& pipe, const store::ImageReader& image) {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys_error("", "cannot make a pipe");
-  OpenPipe out{UniqueFd(ends[0]), UniqueFd(ends[1])};
+  OpenPipe out{UniqueFd(ends[0]), UniqueFd(ends[1]), UniqueFd(::fcntl(ends[0], F_DUPFD_CLOEXEC, 0))};
+  if (!out.any) return sys_error("", "cannot make a pipe");
   CKPT_TRY(fill_pipe(ends[1], pipe, image));
   return out;
 }
 
 Result<UniqueFd> take_end(OpenPipe& pipe, const Descriptor& descriptor) {
+  constexpr int kLargeFile = 0100000;  // the kernel's: of every file that was opened, of no end that pipe(2) made
   int mode = descriptor.flags & O_ACCMODE;
   UniqueFd& end = mode == O_RDONLY ? pipe.read : pipe.write;
-  int any = pipe.read ? pipe.read.get() : pipe.write.get();
-  return io::open_file(fmt::format("/proc/self/fd/{}", end ? end.get() : any), mode | O_NONBLOCK);
+  if ((descriptor.flags & kLargeFile) == 0 && mode != O_RDWR && end) return std::move(end);
+  return io::open_file(fmt::format("/proc/self/fd/{}", pipe.any.get()), mode | O_NONBLOCK);
 }
 
 /// What the caller of ckpt left open, as opposed to what ckpt opened itself: that closes on exec.
@@ -127,12 +131,12 @@ bool is_from_surroundings(int fd) {
 
 class Maker {
  public:
-  Maker(const store::ImageReader& image, const OpenedFiles& files, bool shell_job, Inherited& inherited,
+  Maker(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options, Inherited& inherited,
         Reasons& reasons)
       : reader_(image),
         image_(image.manifest().tree),
         files_(files),
-        shell_job_(shell_job),
+        options_(options),
         inherited_(inherited),
         reasons_(reasons) {}
 
@@ -164,6 +168,7 @@ class Maker {
   }
 
   void make_all_terminals() {
+    if (options_.dry_run) return check_terminals(image_.terminals, reasons_);
     std::vector<std::pair<store::TerminalEnd, int>> ends(image_.terminal_ends.size());
     std::vector<const Descriptor*> owners(ends.size());
     for (const Descriptor& descriptor : image_.descriptors) {
@@ -198,7 +203,8 @@ class Maker {
         if (own.fd == slot.fd) locks.push_back(own.lock);
       }
     }
-    take_locks(fd, locks, descriptor.file < 0 ? subject_of(descriptor) : image_.files[static_cast<size_t>(descriptor.file)].path, reasons_);
+    take_locks(fd, locks, descriptor.file < 0 ? subject_of(descriptor) : image_.files[static_cast<size_t>(descriptor.file)].path,
+               reasons_, options_.dry_run ? LockTaking::kOnlyLook : LockTaking::kTake);
   }
 
   Result<int> make(size_t index, const Descriptor& descriptor) {
@@ -212,6 +218,7 @@ class Maker {
       CKPT_TRY(set_flags(made->second, descriptor));
       return made->second;
     }
+    if (descriptor.kind == DescriptorKind::kFifo && options_.dry_run) return -1;
     UniqueFd fd;
     if (descriptor.kind == DescriptorKind::kPidfd) {
       CKPT_TRY_ASSIGN(fd, make_dead_pidfd(descriptor.flags));
@@ -245,7 +252,12 @@ class Maker {
   Result<UniqueFd> open_memfd(const Descriptor& descriptor) {
     const int memory = files_.shared_memory[static_cast<size_t>(descriptor.shared_memory)].writable;
     if (memory < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no memory");
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(fmt::format("/proc/self/fd/{}", memory), descriptor.flags & (O_ACCMODE | O_PATH)));
+    // What memfd_create itself opened does not stand in the way of executing it; what is opened for writing again does.
+    const bool original = (descriptor.flags & (O_ACCMODE | O_PATH)) == O_RDWR && originals_.insert(descriptor.shared_memory).second;
+    UniqueFd fd(original ? ::fcntl(memory, F_DUPFD_CLOEXEC, 0) : -1);
+    if (!fd) {
+      CKPT_TRY_ASSIGN(fd, io::open_file(fmt::format("/proc/self/fd/{}", memory), descriptor.flags & (O_ACCMODE | O_PATH)));
+    }
     if ((descriptor.flags & O_PATH) == 0 && ::lseek(fd.get(), static_cast<off_t>(descriptor.offset), SEEK_SET) < 0)
       return sys_error(subject_of(descriptor), "cannot go back to its offset");
     return fd;
@@ -253,7 +265,7 @@ class Maker {
 
   /// Each number is taken from ckpt's own; a duplicate that ckpt was not given follows the first of its group.
   void take_external(const Descriptor& descriptor) {
-    if (!shell_job_) {
+    if (!options_.shell_job) {
       reasons_.add(Code::kUsage, fmt::format("{} is {}, which belongs to the surroundings of the process",
                                              subject_of(descriptor), descriptor.external));
       return reasons_.hint(
@@ -277,12 +289,13 @@ class Maker {
   const store::ImageReader& reader_;
   const store::TreeImage& image_;
   const OpenedFiles& files_;
-  bool shell_job_;
+  DescriptorOptions options_;
   Inherited& inherited_;
   Reasons& reasons_;
   std::map<int, OpenPipe> pipes_;
   std::map<int, int> terminals_;  ///< inherited descriptors, by index into TreeImage::terminal_ends
   std::set<int> filled_;  ///< named pipes that have their content
+  std::set<int> originals_;  ///< memfds whose first description is handed out
   DescriptorPlan plan_;
 };
 
@@ -292,9 +305,9 @@ timespec timespec_of(uint64_t ns) {
 
 }  // namespace
 
-DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, bool shell_job,
+DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options,
                                 Inherited& inherited, Reasons& reasons) {
-  return Maker(image, files, shell_job, inherited, reasons).run();
+  return Maker(image, files, options, inherited, reasons).run();
 }
 
 Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
@@ -318,6 +331,12 @@ Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& 
   sources.descriptor = [&](int index) {
     auto found = plan.sources.find(index);
     return found == plan.sources.end() ? -1 : found->second;
+  };
+  sources.rights_of_user = [&](uint32_t uid) -> std::optional<Rights> {
+    for (const store::ProcessImage& process : tree.processes) {
+      if (!process.zombie && process.threads[0].uid[3] == uid) return rights_of(process.threads[0]);
+    }
+    return std::nullopt;
   };
   Reasons reasons;
   sockets = make_sockets(tree.sockets, sources, reasons, progress);
@@ -381,6 +400,15 @@ void watch_replaced(const store::TreeImage& tree, const DescriptorPlan& plan, in
   }
 }
 
+/// A flock is the description's, and yet the kernel tells who took it: ckpt, until the process does.
+void take_over_flocks(const Descriptor& descriptor, int fd, Script& script) {
+  for (const store::FileLock& lock : descriptor.locks) {
+    if (lock.kind != store::LockKind::kFlock) continue;
+    script.add("give up a lock for a moment", SYS_flock, fd, LOCK_UN);
+    script.add("lock a file", SYS_flock, fd, (lock.write ? LOCK_EX : LOCK_SH) | LOCK_NB);
+  }
+}
+
 void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& script) {
   constexpr int kSetOwnEx = 15, kSetSig = 10;
   if (descriptor.owner_pid != 0) {
@@ -416,7 +444,9 @@ void connect_descriptors(const store::TreeImage& tree, int process, Child& child
     for (const auto& entry : descriptor.epoll) {
       if (entry.process == process && entry.descriptor < 0) watch(fd, entry, child.scratch(), script);
     }
-    if (descriptor.fds[0].process == process) set_owner(descriptor, fd, child, script);
+    if (descriptor.fds[0].process != process) continue;
+    take_over_flocks(descriptor, fd, script);
+    set_owner(descriptor, fd, child, script);
   }
 }
 

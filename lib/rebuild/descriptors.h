@@ -24,10 +24,14 @@ struct DescriptorPlan {
   std::vector<std::pair<int, const store::Descriptor*>> timers;  ///< inherited number, to be armed last
 };
 
+struct DescriptorOptions {
+  bool shell_job = false;  ///< what led to the surroundings is ckpt's own; without it each is a reason against
+  bool dry_run = false;    ///< terminals, file locks and the content of named pipes are only looked at
+};
+
 /// Makes pipes (with their contents), eventfds, timers, epoll and signal sets, terminals, takes over ckpt's own
-/// descriptors for those of the surroundings. These need `shell_job`: without it each is a reason against. File locks
-/// are taken.
-DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, bool shell_job,
+/// descriptors for those of the surroundings. File locks are taken.
+DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options,
                                 Inherited& inherited, Reasons& reasons);
 
 /// What others could notice, once nothing stands in the way: message queues, sockets with their queues. Their numbers in

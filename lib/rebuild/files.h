@@ -23,10 +23,27 @@ struct OpenedFiles {
   std::vector<SharedMemoryFds> shared_memory;  ///< parallel to TreeImage::shared_memory
 };
 
-/// A file that the processes only read must be what it was: missing is kNotFound, changed kAnswerNo. One that they were
-/// writing themselves may have grown, which is noted; shorter than the recorded offset is a reason against. Deleted ones
-/// are made where they were and unlinked at once; their content is `fill_ghosts`'.
-OpenedFiles open_files(const store::TreeImage& tree, Inherited& inherited, Reasons& reasons, ProgressSink& progress);
+/// Whether deleted files could be made again, without doing so.
+void check_places(const store::TreeImage& tree, Reasons& reasons);
+/// Whether the others are what they were, as `open_files` wants it.
+void check_files(const store::TreeImage& tree, Reasons& reasons, ProgressSink& progress);
+
+struct FileOptions {
+  /// Paths and patterns (fnmatch) of files that may be others than they were.
+  std::vector<std::string> allow_changed;
+  /// Nothing is made in a file system: what was deleted is left out.
+  bool dry_run = false;
+};
+
+/// Opens what the processes had open, mapped, executed or as a folder, without following a symbolic link.
+///
+/// How far a file may have changed: one that was open for writing must be the same file, and reach to the offset; one that
+/// was mapped, be as it was; one that was read, be as it was or be the same file, no shorter. Missing is kNotFound, changed
+/// kAnswerNo, tolerated is noted. Whose rights count: what is the same file, with the owner and mode that it had, is given
+/// back as the processes had it, whatever rights they had given up since; another file must be one that every process that
+/// gets it may open itself. Deleted ones are made again (see ghosts.h); their content is `fill_ghosts`'.
+OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options, Inherited& inherited, Reasons& reasons,
+                       ProgressSink& progress);
 
 /// The bytes and the time of last change of deleted files.
 Result<void> fill_ghosts(const store::ImageReader& image, const OpenedFiles& files, ProgressSink& progress,

@@ -27,15 +27,15 @@ constexpr uint64_t kJobSize = 2 << 20;
 /// Puts blocks into the child.
 class Filler {
  public:
-  Filler(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid, int userfault)
-      : image_(image), maps_(process.maps), plan_(plan), pid_(pid), userfault_(userfault) {}
+  Filler(const store::ImageReader& image, const Filling& filling)
+      : image_(image), maps_(filling.process.maps), plan_(filling.plan), held_(filling.held), pid_(filling.pid), userfault_(filling.userfault) {}
 
-  Result<FillTotals> fill(size_t first, size_t last) {
+  Result<FillTotals> fill(std::span<const size_t> blocks) {
     hint_ = static_cast<size_t>(
         std::partition_point(maps_.begin(), maps_.end(),
-                             [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[first]); }) -
+                             [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[blocks[0]]); }) -
         maps_.begin());
-    for (size_t at = first; at < last; at += kBlocksAtOnce) CKPT_TRY(fill_some(at, std::min(last, at + kBlocksAtOnce)));
+    for (size_t at = 0; at < blocks.size(); at += kBlocksAtOnce) CKPT_TRY(fill_some(blocks.subspan(at, std::min(blocks.size() - at, kBlocksAtOnce))));
     return totals_;
   }
 
@@ -50,23 +50,33 @@ class Filler {
     ByteSpan from;
   };
 
-  Result<void> fill_some(size_t first, size_t last) {
+  Result<void> fill_some(std::span<const size_t> blocks) {
     thread_local std::vector<std::byte> buffer(kBlocksAtOnce * store::kBlockSize);
     size_t used = 0;
-    for (size_t i = first; i < last; ++i) {
+    for (size_t i : blocks) {
       const auto& block = image_.blocks()[i];
-      uint16_t written = 0, copied = 0, begins = 0;
+      uint16_t written = 0, copied = 0, inherited = 0, begins = 0;
       for_each_part(maps_, block, hint_, [&](uint16_t part, size_t map) {
         const uint16_t pages = pages_to_write(block, part, maps_[map]);
         if (plan_.supply[map] == Supply::kWrite) written = static_cast<uint16_t>(written | pages);
         if (plan_.supply[map] == Supply::kCopy) copied = static_cast<uint16_t>(copied | pages);
+        if (plan_.supply[map] == Supply::kInherit) inherited = static_cast<uint16_t>(inherited | pages);
         if (maps_[map].start >= address_of(block)) begins = static_cast<uint16_t>(begins | (part & -part));
       });
-      if ((written | copied) == 0) continue;
+      if (inherited != 0 && is_there(image_, *held_, i, inherited)) {
+        count(static_cast<uint64_t>(__builtin_popcount(inherited)));
+        inherited = 0;
+      }
+      if ((written | copied | inherited) == 0) continue;
       MutableByteSpan room(buffer.data() + used, store::kBlockSize);
-      if (((written | copied) & block.data_mask) != 0) {
+      if (((written | copied | inherited) & block.data_mask) != 0) {
         CKPT_TRY_ASSIGN(size_t size, image_.read_block(i, room));
         used += size;
+      }
+      if (inherited != 0) {
+        CKPT_TRY_ASSIGN(const uint16_t differing, pages_that_differ(image_, *held_, i, inherited, room));
+        count(static_cast<uint64_t>(__builtin_popcount(inherited & ~differing)));
+        written = static_cast<uint16_t>(written | differing);
       }
       add_pages(block, {written, copied, begins}, room.data());
     }
@@ -140,6 +150,7 @@ class Filler {
   const store::ImageReader& image_;
   const std::vector<MemoryMap>& maps_;
   const MemoryPlan& plan_;
+  const HeldMemory* held_;
   int pid_, userfault_;
   size_t hint_ = 0;
   std::vector<iovec> local_, remote_;
@@ -148,32 +159,11 @@ class Filler {
   FillTotals totals_;
 };
 
-/// The blocks of mappings that are filled now, as ranges of indices.
-std::vector<std::pair<size_t, size_t>> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan) {
-  const auto [begin, end] = image.blocks_of(process.space);
-  const auto& blocks = image.blocks();
-  std::vector<std::pair<size_t, size_t>> out;
-  size_t at = begin;
-  for (size_t i = 0; i < process.maps.size(); ++i) {
-    if (plan.supply[i] != Supply::kWrite && plan.supply[i] != Supply::kCopy) continue;
-    auto first_from = [&](uint64_t address) {
-      auto before = [](const auto& block, uint64_t a) { return address_of(block) < a; };
-      return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at), blocks.begin() + static_cast<ptrdiff_t>(end), address, before) - blocks.begin());
-    };
-    const size_t first = first_from(process.maps[i].start & ~(store::kBlockSize - 1)), last = first_from(process.maps[i].end);
-    if (first == last) continue;
-    if (!out.empty() && out.back().second == first) out.back().second = last;
-    else out.emplace_back(first, last);
-    at = last;
-  }
-  return out;
-}
-
 /// Past the blocks from `first` on that lie in one piece of kJobSize.
-size_t end_of_job(const std::vector<store::ImageReader::ResolvedBlock>& blocks, size_t first, size_t last) {
-  const uint64_t piece = blocks[first].address / kJobSize;
+size_t end_of_job(const store::ImageReader& image, const std::vector<size_t>& blocks, size_t first) {
+  const uint64_t piece = address_of(image.blocks()[blocks[first]]) / kJobSize;
   size_t end = first + 1;
-  while (end < last && blocks[end].address / kJobSize == piece) ++end;
+  while (end < blocks.size() && address_of(image.blocks()[blocks[end]]) / kJobSize == piece) ++end;
   return end;
 }
 
@@ -208,34 +198,45 @@ Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPl
   return {};
 }
 
-Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid,
-                               int userfault, ProgressSink& progress, const Cancel& cancel) {
-  if (!plan.has(Supply::kWrite) && !plan.has(Supply::kCopy)) return FillTotals();
-  const auto ranges = blocks_to_fill(image, process, plan);
+std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan) {
+  const auto [begin, end] = image.blocks_of(process.space);
+  const auto& blocks = image.blocks();
+  std::vector<size_t> out;
+  size_t at = begin;
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] == Supply::kNone || plan.supply[i] == Supply::kOnDemand) continue;
+    auto first_from = [&](uint64_t address) {
+      auto before = [](const auto& block, uint64_t a) { return address_of(block) < a; };
+      return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at), blocks.begin() + static_cast<ptrdiff_t>(end), address, before) - blocks.begin());
+    };
+    const size_t first = first_from(process.maps[i].start & ~(store::kBlockSize - 1)), last = first_from(process.maps[i].end);
+    for (size_t block = first; block < last; ++block) out.push_back(block);
+    at = std::max(at, last);
+  }
+  return out;
+}
+
+Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress, const Cancel& cancel) {
   std::atomic<uint64_t> pages{0}, bytes{0};
-  auto fill = [&](size_t first, size_t last) -> Result<void> {
+  auto fill = [&](std::span<const size_t> blocks) -> Result<void> {
     CKPT_TRY(cancel.check());
-    CKPT_TRY_ASSIGN(FillTotals part, Filler(image, process, plan, pid, userfault).fill(first, last));
+    CKPT_TRY_ASSIGN(FillTotals part, Filler(image, filling).fill(blocks));
     pages += part.pages;
     bytes += part.bytes;
     progress.advance(part.bytes);
     return {};
   };
   constexpr size_t kNotWorthThreads = 64;
-  size_t count = 0;
-  for (const auto& [first, last] : ranges) count += last - first;
-  if (count <= kNotWorthThreads) {
-    for (const auto& [first, last] : ranges) CKPT_TRY(fill(first, last));
+  const std::span<const size_t> all(filling.blocks);
+  if (all.empty()) return FillTotals();
+  if (all.size() <= kNotWorthThreads) {
+    CKPT_TRY(fill(all));
     return FillTotals{pages, bytes};
   }
   WorkerPool pool;
-  bool going_on = true;
-  for (const auto& [begin, end] : ranges) {
-    for (size_t first = begin; going_on && first < end;) {
-      const size_t last = end_of_job(image.blocks(), first, end);
-      going_on = pool.submit([&fill, first, last] { return fill(first, last); });
-      first = last;
-    }
+  for (size_t first = 0, last = 0; first < all.size(); first = last) {
+    last = end_of_job(image, filling.blocks, first);
+    if (!pool.submit([&fill, some = all.subspan(first, last - first)] { return fill(some); })) break;
   }
   CKPT_TRY(pool.finish());
   return FillTotals{pages, bytes};

@@ -21,9 +21,20 @@ Result<Userfault> make_userfault(Child& child, bool events);
 Result<void> watch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault);
 Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPlan& plan, Supply what, int userfault);
 
+/// The memory to fill, of a child that has it laid out. `held`: what it was born with, if it inherits any.
+struct Filling {
+  const store::ProcessImage& process;
+  const MemoryPlan& plan;
+  std::vector<size_t> blocks;  ///< of the image, by address
+  const HeldMemory* held = nullptr;
+  int pid = 0;
+  int userfault = -1;          ///< watches what is supplied by copies
+};
+/// The blocks of mappings that are filled now.
+std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan);
+
 /// Several workers read blocks and put them into the child, but for what is supplied on demand. Call between
-/// `lay_out_memory` and `protect_memory`. `userfault`: watches what is supplied by copies.
-Result<FillTotals> fill_memory(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan, int pid,
-                               int userfault, ProgressSink& progress, const Cancel& cancel);
+/// `lay_out_memory` and `protect_memory`.
+Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::rebuild

@@ -4,6 +4,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
+#include <csignal>
 #include <cstdlib>
 #include <ctime>
 #include <set>
@@ -12,6 +14,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/proc/host.h"
+#include "lib/proc/keeper_signal.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 
@@ -66,19 +69,6 @@ void check_vdso(const store::ProcessImage& image, Reasons& reasons) {
   }
 }
 
-void check_pid_max(const store::TreeImage& tree, Reasons& reasons) {
-  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
-  if (!text) return;
-  int limit = std::atoi(text->c_str());
-  int highest = 0;
-  for (const auto& process : tree.processes) {
-    for (const auto& thread : process.threads) highest = std::max(highest, thread.tid);
-  }
-  if (highest >= limit)
-    reasons.add(Code::kUnsupported,
-                fmt::format("number {} is beyond this host's kernel.pid_max of {}", highest, limit));
-}
-
 /// A leader that has ended keeps its number until its parent asks for its exit code. Init surely will, though some
 /// inits of containers look only every few seconds; another parent may never.
 void await_reaping(int pid) {
@@ -93,26 +83,71 @@ void await_reaping(int pid) {
   }
 }
 
+bool is_taken(int number, bool with_group) {
+  if (::access(fmt::format("/proc/{}", number).c_str(), F_OK) == 0) return true;
+  // A group keeps the number of its leader for as long as it has members.
+  return with_group && (::kill(-number, 0) == 0 || errno == EPERM);
+}
+
+/// The keepers of ckpt's own (lib/capture/keeper.h) go elsewhere when they are asked to; and whoever has begun just now is given a
+/// moment to end, as most do on a busy machine.
+void await_release(const store::TreeImage& tree, int number, bool with_group, Stopwatch& waited) {
+  constexpr uint64_t kPatienceUs = 2'000'000;
+  constexpr double kYoungSeconds = 10;
+  auto stat = proc::read_stat(number);
+  if (!stat || stat->is_zombie()) return;
+  const bool keeper = stat->comm == proc::kKeeperName && proc::runs_this_program(number);
+  double up = 0;
+  if (auto uptime = io::read_file("/proc/uptime", 64)) up = std::atof(uptime->c_str());
+  const double age = up - static_cast<double>(stat->start_time) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  if (!keeper && age > kYoungSeconds) return;
+  if (keeper) {
+    (void)step_over_numbers(tree);
+    ::kill(number, proc::kMoveSignal);
+  }
+  while (is_taken(number, with_group) && waited.elapsed_us() < kPatienceUs) ::usleep(1000);
+}
+
 }  // namespace
 
-void check_host(const store::HostFacts& then, const store::TreeImage& tree, Reasons& reasons) {
-  check_privilege(reasons);
-  check_cpu(then, reasons);
+void check_vdso(const store::TreeImage& tree, Reasons& reasons) {
   const size_t before = reasons.size();
   for (const auto& process : tree.processes) {
     check_vdso(process, reasons);
     if (reasons.size() != before) break;  // the others would say the same
   }
-  check_pid_max(tree, reasons);
+}
+
+void check_pid_max(const store::TreeImage& tree, Reasons& reasons) {
+  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
+  if (!text) return;
+  int limit = std::atoi(text->c_str());
+  int highest = 0;
+  for (const auto& process : tree.processes) {
+    for (const auto& thread : process.threads) highest = std::max(highest, thread.tid);
+  }
+  if (highest >= limit)
+    reasons.add(Code::kUnsupported,
+                fmt::format("number {} is beyond this host's kernel.pid_max of {}", highest, limit));
+}
+
+void check_host(const store::HostFacts& then, const store::TreeImage& tree, Reasons& reasons) {
+  check_privilege(reasons);
+  check_cpu(then, reasons);
+  check_vdso(tree, reasons);
 }
 
 void check_numbers(const store::TreeImage& tree, Reasons& reasons) {
+  Stopwatch waited;
   for (const auto& process : tree.processes) {
     await_reaping(process.pid);
     for (const auto& thread : process.threads) {
-      if (::access(fmt::format("/proc/{}", thread.tid).c_str(), F_OK) != 0) continue;
-      std::string holder = holder_of(thread.tid);
+      const bool with_group = thread.tid == process.pid;
+      if (!is_taken(thread.tid, with_group)) continue;
+      await_release(tree, thread.tid, with_group, waited);
+      std::string holder = is_taken(thread.tid, with_group) ? holder_of(thread.tid) : "";
       if (holder.empty()) continue;  // it ended just now
+      reasons.hint(kNumbersHint);
       reasons.add(Code::kBusy, fmt::format("{} {} is taken by {}", thread.tid == process.pid ? "pid" : "thread id",
                                            thread.tid, holder));
     }

@@ -1,6 +1,7 @@
 #include "lib/rebuild/inherited.h"
 
 #include <fcntl.h>
+#include <fmt/format.h>
 #include <sys/resource.h>
 
 #include <algorithm>
@@ -8,14 +9,36 @@
 
 namespace ckpt::rebuild {
 
+namespace {
+
+constexpr size_t kOwn = 64;  // what ckpt itself needs
+
+/// Above every number that a process of the tree uses.
+int base_of(const store::TreeImage& tree) {
+  int out = 0;
+  for (const auto& descriptor : tree.descriptors) {
+    for (const auto& fd : descriptor.fds) out = std::max(out, fd.fd + 1);
+    // Numbers that epoll sets watch something under, though it has none or another by now, are used for a moment.
+    for (const auto& entry : descriptor.epoll) out = std::max(out, entry.target_fd + 1);
+  }
+  return out;
+}
+
+}  // namespace
+
+void check_descriptor_room(const store::TreeImage& tree, Reasons& reasons) {
+  rlimit limit{};
+  const rlim_t least = static_cast<rlim_t>(base_of(tree)) + kOwn;
+  if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max >= least) return;
+  reasons.add(Code::kNoRoom, fmt::format("restore needs descriptors up to number {}, and the hard limit of open files is {}", least, limit.rlim_max));
+  reasons.hint("raise the hard limit of open files (ulimit -Hn)");
+}
+
 Result<Inherited> Inherited::create(const store::TreeImage& tree) {
   Inherited out;
-  for (const auto& descriptor : tree.descriptors) {
-    for (const auto& fd : descriptor.fds) out.base_ = std::max(out.base_, fd.fd + 1);
-  }
-  // Files may be opened twice: once for a mapping, once for a descriptor. ckpt itself needs a few.
-  constexpr size_t kOwn = 64;
-  rlim_t needed = static_cast<rlim_t>(out.base_) + tree.files.size() * 3 + tree.descriptors.size() +
+  out.base_ = base_of(tree);
+  // Files may be opened twice: once for a mapping, once for a descriptor.
+  rlim_t needed = static_cast<rlim_t>(out.base_) + tree.files.size() * 4 + tree.descriptors.size() +
                   tree.pipes.size() * 2 + tree.shared_memory.size() + kOwn;
   rlimit limit{};
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0) return sys_error("", "cannot read the limit of descriptors");

@@ -7,9 +7,13 @@
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/rebuild/reasons.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::rebuild {
+
+/// Whether the hard limit leaves numbers above all of the tree's.
+void check_descriptor_room(const store::TreeImage& tree, Reasons& reasons);
 
 /// Holds them under numbers that are clear of every number a process of the tree uses, so that in each can be
 /// duplicated to its place without overwriting another.

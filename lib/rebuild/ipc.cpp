@@ -63,19 +63,19 @@ struct Found {
 Found find_segment(const store::SharedSegment& segment) {
   shmid_ds state{};
   if (::shmctl(segment.identity.id, IPC_STAT, &state) != 0) return {};
-  return {true, state.shm_perm.__key == segment.identity.key && state.shm_segsz == segment.size};
+  return {true, state.shm_perm.__key == segment.identity.key && state.shm_segsz == segment.size && state.shm_perm.uid == segment.identity.uid};
 }
 
 Found find_set(const store::SemaphoreSet& set) {
   semid_ds state{};
   if (::semctl(set.identity.id, 0, IPC_STAT, &state) < 0) return {};
-  return {true, state.sem_perm.__key == set.identity.key && state.sem_nsems == set.semaphores.size()};
+  return {true, state.sem_perm.__key == set.identity.key && state.sem_nsems == set.semaphores.size() && state.sem_perm.uid == set.identity.uid};
 }
 
 Found find_queue(const store::IpcQueue& queue) {
   msqid_ds state{};
   if (::msgctl(queue.identity.id, IPC_STAT, &state) != 0) return {};
-  return {true, state.msg_perm.__key == queue.identity.key};
+  return {true, state.msg_perm.__key == queue.identity.key && state.msg_perm.uid == queue.identity.uid};
 }
 
 Result<void> fill_set(const store::SemaphoreSet& set) {
@@ -133,6 +133,27 @@ void remove(size_t kind, int id) {
 }
 
 }  // namespace
+
+namespace {
+
+/// `find(key)` is not asked for IPC_PRIVATE: it would make an object.
+template <class Find>
+Result<void> check_object(size_t kind, const IpcIdentity& identity, Found found, Find find) {
+  if (found.exists) return found.same ? Result<void>() : Result<void>(taken(kind, identity));
+  if (identity.key != IPC_PRIVATE && find(identity.key) >= 0) return fail(Code::kBusy, subject_of(kind, identity), "its key belongs to another object now");
+  return {};
+}
+
+}  // namespace
+
+void check_ipc(const store::SystemVIpc& image, Reasons& reasons) {
+  auto note = [&](Result<void> done) {
+    if (!done) reasons.add(done.error());
+  };
+  for (const auto& segment : image.segments) note(check_object(0, segment.identity, find_segment(segment), [](key_t key) { return ::shmget(key, 0, 0); }));
+  for (const auto& set : image.sets) note(check_object(1, set.identity, find_set(set), [](key_t key) { return ::semget(key, 0, 0); }));
+  for (const auto& queue : image.queues) note(check_object(2, queue.identity, find_queue(queue), [](key_t key) { return ::msgget(key, 0); }));
+}
 
 IpcObjects::~IpcObjects() {
   for (const Made& made : made_) remove(static_cast<size_t>(made.kind), made.id);

@@ -13,6 +13,9 @@
 
 namespace ckpt::rebuild {
 
+/// kBusy, as from IpcObjects::make, without making anything.
+void check_ipc(const store::SystemVIpc& image, Reasons& reasons);
+
 /// The objects of one image. Those that still exist (a dump ends processes, not these) are used again and set back to
 /// what the image says; the others are made, and removed again by the destructor unless `keep` was called.
 class IpcObjects {

@@ -3,11 +3,15 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <sstream>
 
+#include "lib/base/io.h"
 #include "lib/rebuild/child.h"
 
 namespace ckpt::rebuild {
@@ -34,6 +38,29 @@ std::string holder(int fd, const FileLock& lock) {
   return name.empty() ? fmt::format("process {}", range.l_pid) : name;
 }
 
+/// By /proc/locks, which names the file: asking flock itself would take the lock for a moment.
+bool is_flocked(int fd, bool write) {
+  struct stat st{};
+  auto list = io::read_file("/proc/locks", 64 << 20);
+  if (!list || ::fstat(fd, &st) != 0) return false;
+  const std::string file = fmt::format("{:02x}:{:02x}:{}", major(st.st_dev), minor(st.st_dev), st.st_ino);
+  std::istringstream lines(*list);
+  for (std::string line; std::getline(lines, line);) {
+    std::istringstream words(line);
+    std::string number, kind, advisory, mode, pid, where;
+    if (words >> number >> kind >> advisory >> mode >> pid >> where && kind == "FLOCK" && where == file && (write || mode == "WRITE")) return true;
+  }
+  return false;
+}
+
+/// EAGAIN in errno.
+bool is_held(int fd, const FileLock& lock) {
+  errno = EAGAIN;
+  if (lock.kind == LockKind::kFlock) return is_flocked(fd, lock.write);
+  struct flock range = range_of(lock);
+  return ::fcntl(fd, F_OFD_GETLK, &range) != 0 || range.l_type != F_UNLCK;
+}
+
 bool is_taken(int fd, const FileLock& lock) {
   if (lock.kind == LockKind::kFlock) return ::flock(fd, (lock.write ? LOCK_EX : LOCK_SH) | LOCK_NB) != 0;
   struct flock range = range_of(lock);
@@ -44,9 +71,9 @@ bool is_taken(int fd, const FileLock& lock) {
 
 }  // namespace
 
-void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons) {
+void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons, LockTaking how) {
   for (const FileLock& lock : locks) {
-    if (!is_taken(fd, lock)) continue;
+    if (how == LockTaking::kOnlyLook ? !is_held(fd, lock) : !is_taken(fd, lock)) continue;
     if (errno != EAGAIN && errno != EACCES) {
       reasons.add(sys_error(subject, "cannot be locked again"));
       continue;

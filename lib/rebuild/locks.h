@@ -13,7 +13,9 @@ namespace ckpt::rebuild {
 /// In ckpt, on the description that the processes inherit: takes its flock and OFD locks, and asks whether the POSIX
 /// ones could be had. One that somebody else holds by now is kBusy, naming the holder where the kernel does. `subject`:
 /// the file.
-void take_locks(int fd, const std::vector<store::FileLock>& locks, const std::string& subject, Reasons& reasons);
+enum class LockTaking { kTake, kOnlyLook };
+void take_locks(int fd, const std::vector<store::FileLock>& locks, const std::string& subject, Reasons& reasons,
+                LockTaking how = LockTaking::kTake);
 
 /// The POSIX locks of a process on its descriptor `fd`, in the process itself. After its last close of any descriptor
 /// of the file, inherited ones included: closing one gives up the process's locks on the file.

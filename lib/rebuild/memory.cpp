@@ -39,13 +39,28 @@ struct VdsoPart {
   uint64_t own, aside, target, size;
 };
 
-/// Pairs ckpt's own parts of the vdso with the places they had in the image. target 0: the image has none.
-Result<std::vector<VdsoPart>> vdso_parts(const store::ProcessImage& image, uint64_t aside) {
+/// The parts of the vdso that a child has: where its parent had put them, or ckpt's own.
+Result<std::vector<MemoryMap>> born_with(const HeldMemory* held) {
+  std::vector<MemoryMap> out;
+  if (held != nullptr) {
+    std::copy_if(held->layout.maps.begin(), held->layout.maps.end(), std::back_inserter(out), [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
+    return out;
+  }
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(::getpid(), false));
+  for (const proc::Vma& vma : maps) {
+    MemoryMap& map = out.emplace_back();
+    map.start = vma.start, map.end = vma.end, map.name = vma.name;
+  }
+  return out;
+}
+
+/// Pairs the child's parts of the vdso with the places they had in the image. target 0: the image has none.
+Result<std::vector<VdsoPart>> vdso_parts(const store::ProcessImage& image, const HeldMemory* held, uint64_t aside) {
+  CKPT_TRY_ASSIGN(const std::vector<MemoryMap> maps, born_with(held));
   std::vector<VdsoPart> out;
   for (const auto& part : image.maps) {
     if (part.kind != MappingKind::kVdso) continue;
-    auto own = std::find_if(maps.begin(), maps.end(), [&](const proc::Vma& vma) { return vma.name == part.name; });
+    auto own = std::find_if(maps.begin(), maps.end(), [&](const MemoryMap& map) { return map.name == part.name; });
     if (own == maps.end() || own->end - own->start != part.end - part.start) {
       return fail(Code::kUnsupported, part.name, "is not the same on this kernel");
     }
@@ -159,16 +174,19 @@ std::vector<Range> ranges_of(const store::TreeImage& tree) {
 Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
                             const OpenedFiles& files, Child& child) {
   Scratch& scratch = child.scratch();
-  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, scratch.aside()));
+  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, child.held(), scratch.aside()));
   Script script;
   std::vector<Range> keep = {{scratch.address(), scratch.address() + Scratch::kSize}};
   for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] == Supply::kInherit) keep.emplace_back(process.maps[i].start, process.maps[i].end);
+  }
   unmap_all_but(std::move(keep), script);
   // Aside first: a part's own place may be where another mapping of the image goes.
   for (const auto& part : parts) move(script, part.own, part.aside, part.size);
   attach_segments(tree, process, script);
   for (size_t i = 0; i < process.maps.size(); ++i) {
-    if (process.maps[i].kind == MappingKind::kVdso) continue;
+    if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
     if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, script);
     advise(process.maps[i], scratch, script);
   }
@@ -182,13 +200,19 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
   return child.run(script);
 }
 
+Result<void> drop_pages(const std::vector<Range>& pages, Child& child) {
+  Script script;
+  for (const Range& range : pages) script.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
+  return child.run(script);
+}
+
 void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, Script& script) {
   const auto& maps = process.maps;
   constexpr int kGuardInstall = 102, kSysMseal = 462;
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
     if (map.kind == MappingKind::kVdso) continue;
-    if (plan.supply[i] == Supply::kWrite && (map.prot & PROT_WRITE) == 0)
+    if ((plan.supply[i] == Supply::kWrite || plan.supply[i] == Supply::kInherit) && (map.prot & PROT_WRITE) == 0)
       script.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
     for (const auto& guard : map.guards)
       script.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);

@@ -1,5 +1,7 @@
 #include "lib/rebuild/memory_plan.h"
 
+#include <sys/mman.h>
+
 #include "lib/base/io.h"
 
 namespace ckpt::rebuild {
@@ -28,6 +30,19 @@ bool may_come_later(const MemoryMap& map) {
   return map.kind == MappingKind::kAnonymous && !has_flag(map, "dp") && !has_flag(map, "lo") && !has_flag(map, "wf");
 }
 
+namespace {
+
+/// Large anonymous mappings are filled by copies where no huge pages would come of writing.
+void prefer_copies(const std::vector<MemoryMap>& maps, bool huge, MemoryPlan& plan) {
+  for (size_t i = 0; i < maps.size(); ++i) {
+    const MemoryMap& map = maps[i];
+    if (plan.supply[i] != Supply::kWrite || map.kind != MappingKind::kAnonymous || has_flag(map, "dp")) continue;
+    if (map.end - map.start >= kWorthWatching && !may_be_huge(map, huge)) plan.supply[i] = Supply::kCopy;
+  }
+}
+
+}  // namespace
+
 MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImage& process, bool lazy) {
   const auto& maps = process.maps;
   MemoryPlan plan;
@@ -49,11 +64,18 @@ MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImag
       if (pages_to_write(*at, part_of(maps[i], *at), maps[i]) != 0) plan.supply[i] = Supply::kWrite;
     }
   }
-  const bool huge = !lazy && huge_pages_by_default();
-  for (size_t i = 0; i < maps.size(); ++i) {
-    const MemoryMap& map = maps[i];
-    if (plan.supply[i] != Supply::kWrite || map.kind != MappingKind::kAnonymous || has_flag(map, "dp")) continue;
-    if (map.end - map.start >= kWorthWatching && !may_be_huge(map, huge)) plan.supply[i] = Supply::kCopy;
+  prefer_copies(maps, !lazy && huge_pages_by_default(), plan);
+  return plan;
+}
+
+MemoryPlan plan_writable_memory(const store::ProcessImage& process) {
+  MemoryPlan plan;
+  for (const MemoryMap& map : process.maps) plan.supply.push_back(map.kind == MappingKind::kVdso ? Supply::kNone : Supply::kWrite);
+  const MemoryPlan written = plan;
+  prefer_copies(process.maps, huge_pages_by_default(), plan);
+  // A copy leaves the protection as it is.
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if ((process.maps[i].prot & PROT_WRITE) == 0) plan.supply[i] = written.supply[i];
   }
   return plan;
 }

@@ -15,6 +15,7 @@ enum class Supply : uint8_t {
   kWrite,     ///< written from outside, huge pages where the kernel makes them; the mapping must be writable meanwhile
   kCopy,      ///< put in place by userfaultfd: no page is zeroed first
   kOnDemand,  ///< by userfaultfd as well, once the process runs
+  kInherit,   ///< the process has it from its birth (sharing.h), and what differs is written; it can be written to
 };
 
 struct MemoryPlan {
@@ -32,6 +33,8 @@ bool may_come_later(const store::MemoryMap& map);
 
 /// `lazy`: what may come later does. The image's blocks need to be there of the other mappings alone, then.
 MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImage& process, bool lazy);
+/// Of mappings that all have pages, and that are to be writable.
+MemoryPlan plan_writable_memory(const store::ProcessImage& process);
 
 inline bool has_flag(const store::MemoryMap& map, std::string_view flag) {
   return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();

@@ -14,6 +14,7 @@
 #include <new>
 
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
 #include "lib/proc/userfault.h"
 #include "lib/rebuild/pager_guard.h"
 #include "lib/rebuild/pager_service.h"
@@ -58,6 +59,24 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
   service.add(std::move(memory), std::move(hot));
 }
 
+struct Answer {
+  Code code;
+  bool may_run;
+  char text[1000];
+};
+
+void answer(int ready, const Result<void>& may_run) {
+  Answer out{};
+  out.may_run = may_run.has_value();
+  if (!may_run) {
+    out.code = may_run.error().code;
+    const std::string text = may_run.error().text();
+    text.copy(out.text, sizeof out.text - 1);
+  }
+  (void)!::write(ready, &out, sizeof out);
+  ::close(ready);
+}
+
 [[noreturn]] void run_pager(store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
   std::vector<int> keep = image.descriptors();
   for (const PagedMemory& memory : memories) keep.push_back(memory.userfault.get());
@@ -70,13 +89,18 @@ void add_memory(PagerService& service, const store::ImageReader& image, PagedMem
   auto& state = *new (shared) PagerState;
   state.poison = std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
   auto guardian = start_guardian(state, log);
-  if (!guardian) ::_exit(1);
+  if (!guardian) {
+    answer(ready, guardian.error());
+    ::_exit(1);
+  }
   PagerService service(image, log, state);
   for (PagedMemory& memory : memories) add_memory(service, image, memory);
-  service.run(std::move(*guardian), UniqueFd(go), [&] {
-    (void)!::write(ready, "", 1);
-    ::close(ready);
-  });
+  if (auto threads = service.start_threads(); !threads) {
+    answer(ready, threads);
+    state.finished = 1;
+    ::_exit(1);
+  }
+  service.run(std::move(*guardian), UniqueFd(go), [ready](const Result<void>& may_run) { answer(ready, may_run); });
   state.finished = 1;
   ::_exit(0);
 }
@@ -93,20 +117,22 @@ Result<Pager> Pager::start(store::ImageReader& image, std::vector<PagedMemory> m
   UniqueFd go(down[0]);
   out.go_ = UniqueFd(down[1]);
   out.pid_ = ::fork();
-  if (out.pid_ < 0) return sys_error("", "cannot make the pager");
+  if (out.pid_ < 0) return fork_error(errno, "", "cannot make the pager");
   if (out.pid_ == 0) run_pager(image, memories, log, ready.get(), go.get());
   return out;
 }
 
 Result<void> Pager::await() {
+  (void)!::write(go_.get(), "", 1);
   CKPT_TRY_ASSIGN(UniqueFd end, proc::open_pidfd(pid_));
   pollfd polled[] = {{ready_.get(), POLLIN, 0}, {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
   while (::poll(polled, 2, -1) < 0 && errno == EINTR) {
   }
-  char byte = 0;
-  const bool serves = polled[0].revents != 0 && ::read(ready_.get(), &byte, 1) == 1;
+  Answer answer{};
+  const bool answers = polled[0].revents != 0 && ::read(ready_.get(), &answer, sizeof answer) == sizeof answer;
   ready_.reset();
-  if (!serves) return fail(Code::kNoRoom, "the pager", "has ended before it served");
+  if (!answers) return fail(Code::kNoRoom, "the pager", "has ended before it served");
+  if (!answer.may_run) return fail(answer.code, "", answer.text);
   return {};
 }
 

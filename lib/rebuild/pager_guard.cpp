@@ -14,6 +14,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "lib/base/threads.h"
 #include "lib/proc/missing_pages.h"
 #include "lib/proc/userfault.h"
 
@@ -121,7 +122,7 @@ void refuse_all(bool poison) {
 Result<UniqueFd> start_guardian(const PagerState& state, const PagerLog& log) {
   CKPT_TRY_ASSIGN(UniqueFd self, proc::open_pidfd(::getpid()));
   const long pid = ::syscall(SYS_clone, CLONE_FILES, nullptr, nullptr, nullptr, nullptr);
-  if (pid < 0) return sys_error("", "cannot make the pager's guardian");
+  if (pid < 0) return fork_error(errno, "", "cannot make the pager's guardian");
   if (pid == 0) guard(self.get(), state, log);
   (void)self.release();  // it is the guardian's now, in the table of both
   return proc::open_pidfd(static_cast<int>(pid));

@@ -37,6 +37,7 @@ void PagerMemory::take_blocks() {
 std::unique_ptr<PagerMemory> PagerMemory::fork(UniqueFd userfault) const {
   auto out = std::make_unique<PagerMemory>(image_, std::move(userfault), can_poison_, 0, space_);
   out->places_ = places_;
+  out->runs_ = runs_;
   if (!loaded_.load(std::memory_order_acquire)) return out;
   out->take_blocks();
   for (size_t i = 0; i < done_.size(); ++i) out->done_[i].store(done_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -162,7 +163,31 @@ PagerMemory::Outcome PagerMemory::put_nothing(const proc::FaultMessage& fault) {
   return Outcome::kAgain;
 }
 
-/// While the image's pages are not all loaded. What goes wrong is told once they are.
+Result<void> PagerMemory::begin_to_run() {
+  runs_ = true;
+  return too_early_ ? Result<void>(*too_early_) : Result<void>();
+}
+
+/// Its bytes cannot be read, and the image's pages are not loaded: it gets none, or, before it runs, any.
+PagerMemory::Outcome PagerMemory::fail_early(const proc::FaultMessage& fault, Error error) {
+  std::shared_lock lock(mutex_);
+  if (!runs_) {
+    if (!too_early_) too_early_ = std::move(error);
+    if (put_nothing(fault) == Outcome::kAgain) return Outcome::kAgain;
+  } else if (can_poison_) {
+    const Placed placed = proc::poison_missing(userfault_.get(), fault.start, store::kPageSize);
+    if (placed.obstacle == Obstacle::kChanging) return Outcome::kAgain;
+    std::lock_guard note(problems_mutex_);
+    problems_.push_back(error.text());
+  } else {
+    ::kill(pid_ > 0 ? pid_ : fault.thread, SIGKILL);
+    return Outcome::kDone;
+  }
+  proc::wake(userfault_.get(), fault.start, store::kPageSize);
+  return Outcome::kDone;
+}
+
+/// While the image's pages are not all loaded.
 PagerMemory::Outcome PagerMemory::answer_early(const proc::FaultMessage& fault) {
   thread_local std::vector<std::byte> buffer(store::kBlockSize);
   std::optional<uint64_t> source;
@@ -171,7 +196,10 @@ PagerMemory::Outcome PagerMemory::answer_early(const proc::FaultMessage& fault) 
     source = places_.source_of(fault.start);
   }
   store::ImageReader::ResolvedBlock block;
-  if (source && !image_.read_block_at(*source & ~(store::kBlockSize - 1), block, buffer)) return Outcome::kAgain;
+  if (source) {
+    const Result<size_t> read = image_.read_block_at(*source & ~(store::kBlockSize - 1), block, buffer);
+    if (!read) return fail_early(fault, read.error());
+  }
   std::shared_lock lock(mutex_);
   if (places_.source_of(fault.start) != source) return Outcome::kAgain;
   const bool has_bytes = source && (block.data_mask >> (*source % store::kBlockSize / store::kPageSize) & 1) != 0;

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <shared_mutex>
 #include <string>
 #include <vector>
@@ -60,6 +61,9 @@ class PagerMemory {
   Outcome supply(size_t block);
   /// Answers an access. Any thread.
   Outcome answer(const proc::FaultMessage& fault);
+  /// The processes are about to run. Until then whoever waits for a page that cannot be read is ckpt, or a process at its
+  /// behest, in a wait that no signal ends: it is given zeros, and the error, kept, says that nothing of this may ever run.
+  Result<void> begin_to_run();
   /// Reads reports and applies them, until there are none. `fault` and `forked` are called with what is not for us.
   template <class Fault, class Forked>
   void receive(Fault fault, Forked forked);
@@ -95,6 +99,7 @@ class PagerMemory {
   Outcome refuse(size_t block, uint16_t pages);
   Outcome answer_early(const proc::FaultMessage& fault);
   Outcome put_nothing(const proc::FaultMessage& fault);
+  Outcome fail_early(const proc::FaultMessage& fault, Error error);
   void apply(const proc::FaultMessage& message);
 
   const store::ImageReader& image_;
@@ -108,6 +113,8 @@ class PagerMemory {
   PagePlaces places_;
   std::vector<std::atomic<uint16_t>> done_;  ///< by block: pages that need nothing more
   std::atomic<bool> ended_{false}, must_stay_{false};
+  bool runs_ = false;              ///< `begin_to_run` was called; by the thread that answers, as the next
+  std::optional<Error> too_early_; ///< the first page that could not be read before that
   std::atomic<uint64_t> pages_in_{0};
   std::mutex problems_mutex_;
   std::vector<std::string> problems_;

@@ -12,6 +12,7 @@
 #include <csignal>
 
 #include "lib/base/clock.h"
+#include "lib/base/threads.h"
 #include "lib/base/worker_pool.h"
 #include "lib/rebuild/validate.h"
 
@@ -101,6 +102,11 @@ void PagerService::load_pages() {
 }
 
 void PagerService::bring_in() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return going_ || stopping_; });
+    if (!going_) return;
+  }
   // The process has just begun, and what it needs soon is few pages: it gets the processors first.
   constexpr useconds_t kHeadStartUs = 3'000;
   set_niceness(0);
@@ -176,7 +182,7 @@ bool PagerService::wait_for_messages() {
   eventfd_t count = 0;
   if (polled[0].revents != 0) ::eventfd_read(wake_.get(), &count);
   if (polled[1].revents != 0) look_after_guardian();
-  if (polled[2].revents != 0) start_bringing_in();
+  if (polled[2].revents != 0) hear_of_release();
   for (size_t i = 0; i < open.size(); ++i) {
     if (polled[i + others].revents != 0) receive(*open[i]);
     else if (open[i]->memory->must_stay()) open[i]->memory->look_for_end();
@@ -184,19 +190,33 @@ bool PagerService::wait_for_messages() {
   return true;
 }
 
-void PagerService::start_bringing_in() {
-  go_.reset();
-  const unsigned count = WorkerPool::threads_for(0);
-  for (unsigned i = 0; i < count; ++i) threads_.emplace_back([this] { bring_in(); });
+Result<void> PagerService::begin_to_run() {
+  for (Client& client : clients_) CKPT_TRY(client.memory->begin_to_run());
+  return {};
 }
 
-void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void()>& serving) {
+void PagerService::hear_of_release() {
+  char byte = 0;
+  if (::read(go_.get(), &byte, 1) == 1) return may_run_(begin_to_run());
+  go_.reset();
+  std::lock_guard lock(mutex_);
+  going_ = true;
+  changed_.notify_all();
+}
+
+Result<void> PagerService::start_threads() {
+  const unsigned count = WorkerPool::threads_for(0);
+  for (std::thread thread; threads_.size() < count && start_thread(thread, [this] { bring_in(); });) threads_.push_back(std::move(thread));
+  if (threads_.empty()) return no_thread("the pager");
+  return {};
+}
+
+void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(const Result<void>&)>& may_run) {
   Stopwatch watch;
   guardian_ = std::move(guardian);
-  go_ = std::move(go);
+  go_ = std::move(go), may_run_ = may_run;
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   set_niceness(-20);  // whoever waits for an answer stands still
-  serving();
   do {
     answer_waiting();
     let_go_of_finished();

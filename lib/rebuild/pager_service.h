@@ -22,9 +22,12 @@ class PagerService {
 
   /// `hot`: addresses in the image that are likely to be wanted first. Before `run`.
   void add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot);
-  /// Until nothing is missing anywhere. `serving` is called once answers are given; pages that nobody asks for wait for the
-  /// other end of `go` to be closed: whoever builds the processes needs the processors until then.
-  void run(UniqueFd guardian, UniqueFd go, const std::function<void()>& serving);
+  /// Its threads, which wait. kNoRoom: not one could be had.
+  Result<void> start_threads();
+  /// Until nothing is missing anywhere. A byte from `go` says that the processes are about to run, and `may_run` is told whether
+  /// they may. Pages that nobody asks for wait for its other end to be closed: whoever builds the processes needs the
+  /// processors until then.
+  void run(UniqueFd guardian, UniqueFd go, const std::function<void(const Result<void>&)>& may_run);
 
  private:
   struct Client {
@@ -54,7 +57,8 @@ class PagerService {
   void let_go_of_finished();
   void look_after_guardian();
   bool wait_for_messages();
-  void start_bringing_in();
+  void hear_of_release();
+  Result<void> begin_to_run();
   void tell_problems(Client& client);
 
   store::ImageReader& image_;
@@ -62,11 +66,12 @@ class PagerService {
   const PagerLog& log_;
   const PagerState& state_;
   UniqueFd guardian_, wake_, go_;
+  std::function<void(const Result<void>&)> may_run_;
   std::vector<std::thread> threads_;
   std::mutex mutex_;
   std::condition_variable changed_;
   std::deque<Client> clients_;  ///< grows under mutex_; a client stays where it is
-  bool stopping_ = false;
+  bool going_ = false, stopping_ = false;  ///< under mutex_
   std::vector<Waiting> waiting_;
   uint64_t answered_ = 0, problems_ = 0;
 };

@@ -17,7 +17,6 @@
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/packet_filter.h"
 #include "lib/proc/procfs.h"
-#include "lib/proc/seccomp.h"
 #include "lib/rebuild/attributes.h"
 #include "lib/rebuild/cgroups.h"
 #include "lib/rebuild/child.h"
@@ -31,9 +30,11 @@
 #include "lib/rebuild/locks.h"
 #include "lib/rebuild/memory.h"
 #include "lib/rebuild/pager.h"
+#include "lib/rebuild/plan_check.h"
 #include "lib/rebuild/policies.h"
 #include "lib/rebuild/seccomp.h"
 #include "lib/rebuild/shared_memory.h"
+#include "lib/rebuild/sharing.h"
 #include "lib/rebuild/signals.h"
 #include "lib/rebuild/threads.h"
 #include "lib/rebuild/tree.h"
@@ -61,6 +62,8 @@ class ProcessBuilder {
         spare_(spare),
         progress_(progress) {}
 
+  const Child& child() const { return child_; }
+
   /// Before anything is charged to it.
   Result<void> join_groups() {
     join_cgroups(cgroup_mounts_, image_.pid, image_.cgroups, progress_);
@@ -79,6 +82,8 @@ class ProcessBuilder {
   Result<void> map(bool lazy) {
     if (image_.memory_of >= 0) return {};
     plan_ = plan_memory(reader_, image_, lazy);
+    blocks_ = blocks_to_fill(reader_, image_, plan_);
+    if (child_.held() != nullptr) CKPT_TRY(inherit(reader_, image_, blocks_, *child_.held(), plan_));
     const bool on_demand = plan_.has(Supply::kOnDemand);
     if (plan_.needs_userfault()) {
       auto made = make_userfault(child_, on_demand);
@@ -87,6 +92,7 @@ class ProcessBuilder {
       else plan_.write_instead();
     }
     CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
+    if (child_.held() != nullptr) CKPT_TRY(drop_pages(pages_to_drop(reader_, image_, blocks_, *child_.held(), plan_), child_));
     CKPT_TRY(watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
     return watch_mappings(image_, plan_, Supply::kOnDemand, userfault_.fd.get());
   }
@@ -109,7 +115,8 @@ class ProcessBuilder {
 
   Result<FillTotals> fill(const Cancel& cancel) {
     if (image_.memory_of >= 0) return FillTotals();
-    auto filled = fill_memory(reader_, image_, plan_, child_.pid(), userfault_.fd.get(), progress_, cancel);
+    const Filling filling{image_, plan_, std::move(blocks_), child_.held(), child_.pid(), userfault_.fd.get()};
+    auto filled = fill_memory(reader_, filling, progress_, cancel);
     if (plan_.has(Supply::kOnDemand)) CKPT_TRY(unwatch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
     userfault_.fd.reset();
     return filled;
@@ -117,7 +124,9 @@ class ProcessBuilder {
 
   Result<void> set_process_state() {
     Script script;
+    CKPT_TRY(set_login_uid(image_, child_, progress_));
     set_identity(image_, script);
+    if (image_.memory_of < 0) register_barriers(image_, script);
     if (image_.memory_of < 0) protect_memory(image_, plan_, script);
     if (image_.folders_of < 0) set_folders(image_, tree_, files_, child_, script);
     if (image_.memory_of < 0) set_bounds(image_, files_, child_, script);
@@ -185,13 +194,15 @@ class ProcessBuilder {
     if (image_.memory_of < 0) CKPT_TRY(remove_scratch());
     CKPT_TRY(set_final_registers(image_, regs_));
     if (index_ != 0 && (image_.stopped || image_.news != store::News::kNone))
-      return child_.stop_as_by_signal(image_.news == store::News::kContinued);
+      return child_.stop_as_by_signal(image_.stop_signal, image_.news == store::News::kContinued);
     return {};
   }
 
+
   Result<void> release() {
-    // The stopped root goes on being stopped: the signal is there before its first thread could run.
-    if (index_ == 0 && image_.stopped && ::kill(image_.pid, SIGSTOP) != 0)
+    // The stopped root goes on being stopped: the signal is there before its first thread could run. So is one that was waiting.
+    const bool stops = (index_ == 0 && image_.stopped) || has_waiting_stop(image_);
+    if (stops && ::kill(image_.pid, SIGSTOP) != 0)
       return sys_error(fmt::format("process {}", image_.pid), "cannot be stopped");
     return child_.release();
   }
@@ -241,6 +252,7 @@ class ProcessBuilder {
   int base_, spare_;
   ProgressSink& progress_;
   MemoryPlan plan_;
+  std::vector<size_t> blocks_;  ///< that are filled
   Userfault userfault_;
   std::vector<store::Registers> regs_;
 };
@@ -248,21 +260,22 @@ class ProcessBuilder {
 class WholeTree final : public Rebuild {
  public:
   WholeTree(store::ImageReader& image, const Options& options, ProgressSink& progress)
-      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_) {}
+      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_, progress) {}
 
   Result<void> check() {
     CKPT_TRY(validate(image_));
+    if (!options_.lazy) CKPT_TRY(validate_pages(image_, reader_.blocks()));
     CKPT_TRY_ASSIGN(inherited_, Inherited::create(image_));
     Reasons reasons;
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
-    for (const auto& process : image_.processes) check_timers(process, reasons);
-    check_filters(reasons);
-    check_policies(reasons);
-    ipc_.make(image_.ipc, reasons);
-    files_ = open_files(image_, *inherited_, reasons, progress_);
+    check_plan(image_, reasons);
+    if (options_.dry_run) check_places(image_, reasons);
+    if (options_.dry_run) check_ipc(image_.ipc, reasons);
+    else ipc_.make(image_.ipc, reasons);
+    files_ = open_files(image_, {options_.allow_changed, options_.dry_run}, *inherited_, reasons, progress_);
     files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
-    descriptors_ = make_descriptors(reader_, files_, options_.shell_job, *inherited_, reasons);
+    descriptors_ = make_descriptors(reader_, files_, {options_.shell_job, options_.dry_run}, *inherited_, reasons);
     CKPT_TRY(reasons.verdict(reader_.path().string()));
     phase("check");
     totals_.pid = image_.root().pid;
@@ -285,12 +298,14 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
+    CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
+    // Memory that comes in by faults has no pages yet that could be shared.
+    if (!options_.lazy) tree_.before_children([&](size_t process, Child& child) { return share_with_children(process, child, cancel); });
     CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
       builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(), inherited_->end(), progress_);
     }
-    CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
     CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
     CKPT_TRY(each(&ProcessBuilder::place));
@@ -320,16 +335,27 @@ class WholeTree final : public Rebuild {
     return cancel.check();
   }
 
-  Result<void> release() override {
-    if (pager_) CKPT_TRY(pager_->await());
+  Result<void> settle() override {
+    if (std::exchange(settled_, true)) return {};
     CKPT_TRY(ipc_.keep());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
     if (!image_.packet_filter.empty()) {
       CKPT_TRY_ASSIGN(bool there, proc::remove_packet_filter(image_.packet_filter));
       if (!there) progress_.note("the packet filter of the dump is gone: peers may have given up their connections");
     }
-    CKPT_TRY(sockets_.release(progress_));
-    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) CKPT_TRY(builder->release());
+    return sockets_.release(progress_);
+  }
+
+  std::vector<Built> built() const override {
+    std::vector<Built> out;
+    for (const ProcessBuilder& builder : builders_) out.push_back({builder.child().pid(), builder.child().threads()});
+    return out;
+  }
+
+  Result<void> release() override {
+    if (pager_) CKPT_TRY(pager_->await());
+    CKPT_TRY(settle());
+    CKPT_TRY(release_all());
     tree_.released();
     if (pager_) pager_->released();
     inherited_.reset();  // or ckpt would keep the processes' pipes open
@@ -339,26 +365,44 @@ class WholeTree final : public Rebuild {
   const Totals& totals() const override { return totals_; }
 
  private:
-  /// The scripts that set up what is left of a process are calls that its own filters may refuse, or end it for.
-  void check_filters(Reasons& reasons) {
-    if (proc::suspend_seccomp_option() != 0) return;
-    for (const auto& process : image_.processes) {
-      if (!process.seccomp.threads.empty())
-        reasons.add(Error(Code::kPermission, fmt::format("process {}", process.pid), "its seccomp filters need CAP_SYS_ADMIN, and a ckpt without any"));
+  /// All of them, or none is left: those that run already are ended where a later one cannot be let go.
+  Result<void> release_all() {
+    for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) {
+      Result<void> released = builder->release();
+      if (released) continue;
+      for (auto runs = builders_.rbegin(); runs != builder; ++runs) ::kill(runs->child().pid(), SIGKILL);
+      return released;
     }
-  }
-
-  void check_policies(Reasons& reasons) {
-    for (const auto& process : image_.processes) {
-      for (const auto& thread : process.threads) check_policy(thread.policy, fmt::format("thread {}", thread.tid), reasons);
-      for (const auto& mapping : process.policies) check_policy(mapping.policy, fmt::format("process {}, mapping {:x}", process.pid, mapping.start), reasons);
-    }
+    return {};
   }
 
   void phase(const char* name) { totals_.phases_us.emplace_back(name, trace::phase(watch_, name)); }
 
   Result<void> each(Result<void> (ProcessBuilder::*step)()) {
     for (ProcessBuilder& builder : builders_) CKPT_TRY((builder.*step)());
+    return {};
+  }
+
+  /// What the process's children have in common with it or with each other, put into its memory before they are made.
+  Result<void> share_with_children(size_t process, Child& child, const Cancel& cancel) {
+    trace::Span span("share");
+    std::optional<HeldMemory> memory = memory_to_share(reader_, process);
+    if (!memory) return {};
+    const store::ProcessImage& image = image_.processes[process];
+    join_cgroups(cgroup_mounts_, image.pid, image.cgroups, null_progress());  // whoever forks pays for what is shared
+    MemoryPlan plan = plan_writable_memory(memory->layout);
+    if (child.held() != nullptr) CKPT_TRY(inherit(reader_, memory->layout, memory->blocks, *child.held(), plan));
+    Userfault userfault;
+    if (plan.needs_userfault()) {
+      auto made = make_userfault(child, false);
+      if (made) userfault = std::move(*made);
+      else plan.write_instead();
+    }
+    CKPT_TRY(lay_out_memory(image_, memory->layout, plan, files_, child));
+    if (child.held() != nullptr) CKPT_TRY(drop_pages(pages_to_drop(reader_, memory->layout, memory->blocks, *child.held(), plan), child));
+    CKPT_TRY(watch_mappings(memory->layout, plan, Supply::kCopy, userfault.fd.get()));
+    CKPT_TRY(fill_memory(reader_, {memory->layout, plan, memory->blocks, child.held(), child.pid(), userfault.fd.get()}, null_progress(), cancel));
+    child.hold(std::move(*memory));
     return {};
   }
 
@@ -400,10 +444,9 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> load_pages() {
-    if (options_.lazy) {
-      CKPT_TRY(reader_.load_sparsely());
-      CKPT_TRY(reader_.load_pages_of(needed_at_once()));
-    }
+    if (!options_.lazy) return {};  // `check` has seen them
+    CKPT_TRY(reader_.load_sparsely());
+    CKPT_TRY(reader_.load_pages_of(needed_at_once()));
     return validate_pages(image_, reader_.blocks());
   }
 
@@ -461,6 +504,7 @@ class WholeTree final : public Rebuild {
   Tree tree_;  ///< after the scratch: it goes first
   std::deque<ProcessBuilder> builders_;
   std::optional<Pager> pager_;
+  bool settled_ = false;
   Totals totals_;
 };
 

@@ -18,6 +18,8 @@ struct Options {
   bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
   bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
+  std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
+  bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
 };
 
@@ -40,6 +42,15 @@ class Rebuild {
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
+  /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins with
+  /// it; once is enough.
+  virtual Result<void> settle() = 0;
+  /// The processes that were built, zombies left out; each thread stands in a ptrace stop of the calling thread.
+  struct Built {
+    int pid = 0;
+    std::vector<int> threads;  ///< the leader first
+  };
+  virtual std::vector<Built> built() const = 0;
   /// The processes run. The first is a child of ckpt, and no longer bound to it.
   virtual Result<void> release() = 0;
   virtual const Totals& totals() const = 0;

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "lib/base/threads.h"
+
 namespace ckpt::rebuild {
 
 namespace {
@@ -106,9 +108,9 @@ void Script::push(const char* what, Failure failure, long number, std::initializ
 
 Error Script::failure(size_t index) const {
   const Call& call = calls_[index];
-  return sys_error(static_cast<int>(-call.result), "",
-                   fmt::format("cannot {} (system call {} of {:#x}, {:#x}, {:#x}, {:#x})", what_[index], call.number,
-                               call.args[0], call.args[1], call.args[2], call.args[3]));
+  std::string text = fmt::format("cannot {}", what_[index]);
+  const auto err = static_cast<int>(-call.result);
+  return call.number == SYS_clone3 ? fork_error(err, "", std::move(text)) : sys_error(err, "", std::move(text));
 }
 
 }  // namespace ckpt::rebuild

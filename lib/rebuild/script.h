@@ -88,7 +88,7 @@ class Script {
   const std::vector<Call>& calls() const { return calls_; }
   /// Takes over what the child wrote into the table.
   void set_results(const Call* table) { std::memcpy(calls_.data(), table, calls_.size() * sizeof(Call)); }
-  /// Of a call that failed: what was being done, with which arguments, and why.
+  /// Of a call that failed: what was being done, and why not.
   Error failure(size_t index) const;
   const char* what(size_t index) const { return what_[index]; }
 

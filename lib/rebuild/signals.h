@@ -16,6 +16,9 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons);
 /// signal.
 void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& script);
 
+/// A SIGSTOP was waiting for the process, or for a thread of it.
+bool has_waiting_stop(const store::ProcessImage& image);
+
 /// Signals that wait for the process or a thread; all are blocked until the end. Each thread queues its own: the kernel
 /// lets nobody else claim to be the kernel. After `set_actions`.
 void queue_signals(const store::ProcessImage& image, Scratch& scratch, ThreadScripts& scripts);

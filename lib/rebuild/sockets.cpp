@@ -3,12 +3,15 @@
 #include <fmt/format.h>
 #include <linux/filter.h>
 #include <linux/netlink.h>
+#include <linux/sock_diag.h>
 #include <netinet/in.h>
 #include <netpacket/packet.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -54,13 +57,17 @@ Result<void> set_option(int fd, const store::SocketOption& option, const proc::S
   return {};
 }
 
-Result<void> set_owner_and_filter(int fd, const Socket& socket) {
+Result<void> set_owner(int fd, const Socket& socket) {
   struct stat st {};
   if (::fstat(fd, &st) != 0) return sys_error(subject_of(socket), "cannot be described");
   if ((st.st_uid != socket.uid || st.st_gid != socket.gid) && ::fchown(fd, socket.uid, socket.gid) != 0)
     return sys_error(subject_of(socket), "cannot be given its owner");
   if ((st.st_mode & 07777) != socket.mode && ::fchmod(fd, socket.mode) != 0)
     return sys_error(subject_of(socket), "cannot be given its mode");
+  return {};
+}
+
+Result<void> set_filter(int fd, const Socket& socket) {
   if (socket.filter.empty()) return {};
   std::vector<sock_filter> code(socket.filter.size() / sizeof(sock_filter));
   std::memcpy(code.data(), socket.filter.data(), code.size() * sizeof(sock_filter));
@@ -122,20 +129,31 @@ Result<UniqueFd> open_socket(int family, int type, int protocol) {
   return fd;
 }
 
-Result<void> set_options(int fd, const Socket& socket, bool late, ProgressSink& notes) {
-  if (!late) CKPT_TRY(set_owner_and_filter(fd, socket));
+Result<void> set_options(int fd, const Socket& socket, bool late, ProgressSink& notes,
+                         std::span<const std::string_view> without) {
+  if (!late) CKPT_TRY(set_owner(fd, socket));
+  // What it holds may have come before the filter.
+  if (late != socket.messages.empty()) CKPT_TRY(set_filter(fd, socket));
   for (const auto& option : socket.options) {
     const auto* kind = proc::find_socket_option(option.name);
     if (kind == nullptr)
       return Error(Code::kUnsupported, subject_of(socket),
                    "has an option that this ckpt does not know: " + option.name);
-    if (kind->late != late) continue;
+    if (kind->late != late || std::find(without.begin(), without.end(), option.name) != without.end()) continue;
     auto done = set_option(fd, option, *kind, subject_of(socket));
     if (!done && done.error().code != Code::kUnsupported) return done;
     if (!done) notes.note(done.error().text());
   }
   return {};
 }
+
+uint32_t receive_memory(int fd) {
+  std::array<uint32_t, SK_MEMINFO_VARS> info{};
+  socklen_t size = sizeof info;
+  return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &size) == 0 ? info[SK_MEMINFO_RMEM_ALLOC] : 0;
+}
+
+Result<void> set_receive_buffer(int fd, uint64_t size) { return set_buffer(fd, SO_RCVBUF, static_cast<int>(size + size % 2)); }
 
 void widen_buffers(int fd, uint64_t bytes) {
   // Each message costs its own head as well; the sizes that count are set at the end.
@@ -176,6 +194,14 @@ int SocketWork::right(int descriptor) const {
   auto own = by_descriptor.find(descriptor);
   if (own != by_descriptor.end()) return fds[own->second].get();
   return sources.descriptor ? sources.descriptor(descriptor) : -1;
+}
+
+Rights SocketWork::rights_of(uint32_t uid, uint32_t gid) const {
+  std::optional<Rights> known = sources.rights_of_user ? sources.rights_of_user(uid) : std::nullopt;
+  if (!known) return {uid, gid, {}, uid == 0 ? ~uint64_t{0} : 0};
+  known->groups.push_back(known->gid);
+  known->gid = gid;
+  return *known;
 }
 
 std::string check_sockets(const std::vector<Socket>& records) {

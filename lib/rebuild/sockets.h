@@ -4,12 +4,14 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
 #include "lib/rebuild/reasons.h"
+#include "lib/rebuild/run_as.h"
 #include "lib/store/socket_image.h"
 
 namespace ckpt::rebuild {
@@ -19,6 +21,8 @@ struct SocketSources {
   std::function<Result<std::vector<std::byte>>(const store::Socket&)> read_content;
   /// The descriptor in ckpt of an open file description that is no socket, by its index; -1: there is none.
   std::function<int(int index)> descriptor;
+  /// Of a process of the tree that is this user for file systems; empty, and for others: the user alone.
+  std::function<std::optional<Rights>(uint32_t uid)> rights_of_user;
 };
 
 /// The sockets of a tree. TCP connections are in repair mode until `release`: they say nothing to their peers, and

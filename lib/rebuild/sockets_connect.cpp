@@ -60,7 +60,7 @@ Result<void> UnixMaker::make_orphan(size_t index) {
 }
 
 Result<void> UnixMaker::make_pair(const Socket& record, UniqueFd& one, UniqueFd& other) {
-  CKPT_TRY_ASSIGN(SharedPair ends, SharedPair::create());
+  CKPT_TRY_ASSIGN(SharedValues ends, SharedValues::create());
   int* out = ends.values();
   CKPT_TRY_ASSIGN(CallResult result, run_as(record.peer_credentials, [&] {
                     return ::socketpair(AF_UNIX, record.type | SOCK_CLOEXEC, 0, out) == 0 ? 0 : -errno;

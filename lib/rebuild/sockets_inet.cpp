@@ -18,6 +18,15 @@ namespace {
 
 const sockaddr* address(const SocketName& name) { return reinterpret_cast<const sockaddr*>(name.data()); }
 
+uint16_t port_of(const SocketName& name) { return proc::address_of<sockaddr_in>(name).sin_port; }
+
+/// A socket that was never bound has a name, too: all zero.
+bool is_named(const Socket& socket) {
+  bool named = false;
+  for (size_t i = offsetof(sockaddr_in, sin_port); i < socket.name.size(); ++i) named |= socket.name[i] != 0;
+  return named;
+}
+
 Result<void> connect_to_peer(int fd, const Socket& socket) {
   if (socket.peer_name.empty()) return {};
   if (::connect(fd, address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size())) != 0)
@@ -42,11 +51,7 @@ Result<void> join_groups(int fd, const Socket& socket) {
 }  // namespace
 
 Result<void> bind_inet(int fd, const Socket& socket) {
-  // A socket that was never bound has a name, too: all zero.
-  size_t port = offsetof(sockaddr_in, sin_port);
-  bool named = false;
-  for (size_t i = port; i < socket.name.size(); ++i) named |= socket.name[i] != 0;
-  if (!named) return {};
+  if (!is_named(socket)) return {};
   if (::bind(fd, address(socket.name), static_cast<socklen_t>(socket.name.size())) == 0) return {};
   Error error = sys_error(subject_of(socket), "cannot be bound to its address");
   if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
@@ -71,6 +76,65 @@ void InetMaker::run() {
   each(tcp_in(SocketState::kUnconnected), &InetMaker::make_bound);
   each(tcp_in(SocketState::kClosed), &InetMaker::make_closed);
   each(tcp_in(SocketState::kConnected), &InetMaker::make_established);
+  put_back();
+}
+
+/// Another one of the tree has the same port. Connections do not count: they are made in repair mode, which shares any.
+bool InetMaker::shares_port(size_t index) const {
+  const Socket& one = work_.records[index];
+  auto named = [](const Socket& s) {
+    const bool inet = s.family == AF_INET || s.family == AF_INET6;
+    return inet && s.type != SOCK_RAW && port_of(s.name) != 0 && s.state != SocketState::kClosed &&
+           (s.type != SOCK_STREAM || s.state != SocketState::kConnected);
+  };
+  for (size_t i = 0; i < work_.records.size() && named(one); ++i) {
+    const Socket& other = work_.records[i];
+    if (i != index && named(other) && other.type == one.type && other.protocol == one.protocol &&
+        port_of(other.name) == port_of(one.name))
+      return true;
+  }
+  return false;
+}
+
+Result<void> InetMaker::turn_on(size_t index, int level, int option) {
+  int fd = work_.fds[index].get(), before = 0;
+  const int on = 1;
+  socklen_t size = sizeof before;
+  if (::getsockopt(fd, level, option, &before, &size) == 0 && before == on) return {};
+  turned_on_.push_back({index, level, option, before});
+  if (::setsockopt(fd, level, option, &on, sizeof on) != 0)
+    return sys_error(subject_of(work_.records[index]), "cannot set an option for the time of its binding");
+  return {};
+}
+
+/// Options that count where a name is given, and may have been cleared since. They stay on until the last socket has its
+/// name: two that share a port both need them.
+Result<void> InetMaker::turn_on_for_name(size_t index) {
+  const Socket& socket = work_.records[index];
+  const bool six = socket.family == AF_INET6;
+  if (socket.foreign_address) CKPT_TRY(turn_on(index, six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_FREEBIND : IP_FREEBIND));
+  const bool repaired = socket.state == SocketState::kConnected || socket.state == SocketState::kClosed;
+  if (socket.type == SOCK_RAW || (socket.type == SOCK_STREAM && repaired) || !is_named(socket)) return {};
+  // The port of connections that have just ended can be had only so.
+  if (socket.type == SOCK_STREAM) CKPT_TRY(turn_on(index, SOL_SOCKET, SO_REUSEADDR));
+  if (port_of(socket.name) == 0) CKPT_TRY(turn_on(index, IPPROTO_IP, IP_BIND_ADDRESS_NO_PORT));
+  if (!shares_port(index)) return {};
+  CKPT_TRY(turn_on(index, SOL_SOCKET, SO_REUSEADDR));
+  return turn_on(index, SOL_SOCKET, SO_REUSEPORT);
+}
+
+Result<void> InetMaker::bind_as_then(size_t index) {
+  CKPT_TRY(turn_on_for_name(index));
+  return bind_inet(work_.fds[index].get(), work_.records[index]);
+}
+
+void InetMaker::put_back() {
+  for (const TurnedOn& option : turned_on_) {
+    const bool made = work_.is_usable(option.index);
+    if (made && ::setsockopt(work_.fds[option.index].get(), option.level, option.option, &option.before, sizeof option.before) != 0)
+      work_.fail(option.index, sys_error("", "cannot put an option back as it was"));
+  }
+  turned_on_.clear();
 }
 
 Result<void> InetMaker::make_plain(size_t index) {
@@ -78,7 +142,7 @@ Result<void> InetMaker::make_plain(size_t index) {
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work_.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work_.notes));
-  CKPT_TRY(bind_inet(fd, socket));
+  CKPT_TRY(bind_as_then(index));
   CKPT_TRY(join_groups(fd, socket));
   if (!socket.messages.empty()) CKPT_TRY(fill(index));
   CKPT_TRY(connect_to_peer(fd, socket));
@@ -102,44 +166,23 @@ Result<void> InetMaker::fill(size_t index) {
     at += message.size;
     CKPT_TRY_ASSIGN(bool arrived, inject_datagram(fd, socket, message, bytes));
     if (!arrived)
-      work_.note(socket, "a datagram that it had not read yet is lost: a packet filter of this machine dropped it");
+      work_.note(socket, "a datagram that it had not read yet is lost: this machine does not deliver it (a packet filter, no "
+                         "way to its sender)");
   }
   return {};
 }
-
-/// SO_REUSEADDR for the time of bind and listen, which both look at the port: connections that have just ended may still
-/// hold it.
-class ReusedAddress {
- public:
-  explicit ReusedAddress(int fd) : fd_(fd) {
-    socklen_t size = sizeof before_;
-    const int on = 1;
-    ok_ = ::getsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &before_, &size) == 0 &&
-          ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0;
-  }
-  Result<void> end(const Socket& socket) {
-    ok_ = ok_ && ::setsockopt(fd_, SOL_SOCKET, SO_REUSEADDR, &before_, sizeof before_) == 0;
-    return ok_ ? Result<void>() : sys_error(subject_of(socket), "cannot set SO_REUSEADDR");
-  }
-
- private:
-  int fd_, before_ = 0;
-  bool ok_ = false;
-};
 
 Result<void> InetMaker::make_bound(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work_.fds[index].get();
   CKPT_TRY(set_options(fd, socket, false, work_.notes));
-  ReusedAddress reused(fd);
-  CKPT_TRY(bind_inet(fd, socket));
+  CKPT_TRY(bind_as_then(index));
   if (socket.state == SocketState::kListening && ::listen(fd, socket.backlog) != 0) {
     Error error = sys_error(subject_of(socket), "cannot listen");
     if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
     return error;
   }
-  CKPT_TRY(reused.end(socket));
   if (socket.state == SocketState::kUnconnected) return set_options(fd, socket, true, work_.notes);
   return {};
 }
@@ -152,14 +195,22 @@ Result<void> InetMaker::make_listening(size_t index) {
   return set_options(fd, socket, true, work_.notes);
 }
 
-/// Reads as ended, and takes nothing: shutdown marks it although it answers that there is no connection.
+/// Reads as ended, and takes nothing. The addresses of both ends stay with it (getsockname, SO_PEERNAME).
 Result<void> InetMaker::make_closed(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
-  int fd = work_.fds[index].get();
-  CKPT_TRY(set_options(fd, socket, false, work_.notes));
-  if (::shutdown(fd, SHUT_RDWR) != 0 && errno != ENOTCONN) return sys_error(subject_of(socket), "cannot be shut down");
-  return set_options(fd, socket, true, work_.notes);
+  CKPT_TRY(set_options(work_.fds[index].get(), socket, false, work_.notes));
+  Result<void> ended = socket.peer_name.empty() ? Error(Code::kUnsupported, "", "its peer is not known") : end_connection(index);
+  if (!ended) {
+    if (!socket.peer_name.empty())
+      work_.note(socket, "the addresses of the connection that it had are lost: " + ended.error().text());
+    CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
+    int fd = work_.fds[index].get();
+    CKPT_TRY(set_options(fd, socket, false, work_.notes));
+    // Marks it although it answers that there is no connection.
+    if (::shutdown(fd, SHUT_RDWR) != 0 && errno != ENOTCONN) return sys_error(subject_of(socket), "cannot be shut down");
+  }
+  return set_options(work_.fds[index].get(), socket, true, work_.notes);
 }
 
 }  // namespace ckpt::rebuild

@@ -25,6 +25,7 @@ using proc::plain_name;
 namespace {
 
 constexpr size_t kMaxPacket = 65535;
+constexpr uint8_t kHops = 255;  ///< those that have come through a router are not believed by all (IP_MINTTL)
 
 int family_of(const SocketName& name) { return address_of<sockaddr>(name).sa_family; }
 
@@ -63,14 +64,14 @@ Result<void> send_packet(const SocketName& from, const SocketName& to, int proto
   std::vector<std::byte> packet(four ? sizeof(iphdr) : sizeof(ip6_hdr));
   if (four) {
     iphdr head{};  // the kernel fills in length, checksum and id
-    head.version = 4, head.ihl = 5, head.ttl = 64, head.protocol = static_cast<uint8_t>(protocol);
+    head.version = 4, head.ihl = 5, head.ttl = kHops, head.protocol = static_cast<uint8_t>(protocol);
     head.saddr = address_of<sockaddr_in>(from).sin_addr.s_addr,
     head.daddr = address_of<sockaddr_in>(to).sin_addr.s_addr;
     std::memcpy(packet.data(), &head, sizeof head);
   } else {
     ip6_hdr head{};
     head.ip6_flow = htonl(6u << 28), head.ip6_plen = htons(static_cast<uint16_t>(payload.size()));
-    head.ip6_nxt = static_cast<uint8_t>(protocol), head.ip6_hlim = 64;
+    head.ip6_nxt = static_cast<uint8_t>(protocol), head.ip6_hlim = kHops;
     head.ip6_src = address_of<sockaddr_in6>(from).sin6_addr, head.ip6_dst = address_of<sockaddr_in6>(to).sin6_addr;
     std::memcpy(packet.data(), &head, sizeof head);
   }
@@ -86,25 +87,10 @@ Result<void> send_packet(const SocketName& from, const SocketName& to, int proto
   return {};
 }
 
-/// Whether a packet to the address would stay here.
-bool is_local(const SocketName& to) {
-  SocketName name = to;
-  std::memset(name.data() + offsetof(sockaddr_in, sin_port), 0, 2);
-  UniqueFd probe(::socket(family_of(name), SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return probe &&
-         ::bind(probe.get(), reinterpret_cast<sockaddr*>(name.data()), static_cast<socklen_t>(name.size())) == 0;
-}
-
-bool is_wildcard(const SocketName& name) {
-  if (family_of(name) == AF_INET) return address_of<sockaddr_in>(name).sin_addr.s_addr == 0;
-  auto six = address_of<sockaddr_in6>(name).sin6_addr;
-  return IN6_IS_ADDR_UNSPECIFIED(&six);
-}
-
 /// Where to send what came for `message.to`: a group or an address that is gone is replaced by the loopback address.
 SocketName destination(const store::Socket& socket, const store::SocketMessage& message, const SocketName& from) {
   SocketName to = plain_name(message.to.empty() ? socket.name : message.to);
-  if (family_of(to) == family_of(from) && !is_wildcard(to) && is_local(to)) return to;
+  if (family_of(to) == family_of(from) && proc::has_address(to) && proc::is_local_address(to)) return to;
   uint16_t port = family_of(socket.name) == AF_INET ? address_of<sockaddr_in>(socket.name).sin_port
                                                     : address_of<sockaddr_in6>(socket.name).sin6_port;
   sockaddr_in four{};
@@ -116,17 +102,10 @@ SocketName destination(const store::Socket& socket, const store::SocketMessage& 
 
 uint16_t port_of(const SocketName& name) { return address_of<sockaddr_in>(name).sin_port; }
 
-/// Bytes of memory that the receive queue takes.
-uint32_t queue_memory(int fd) {
-  std::array<uint32_t, 9> info{};  // SK_MEMINFO_VARS; the first is that of the receive queue
-  socklen_t size = sizeof info;
-  return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &size) == 0 ? info[0] : 0;
-}
-
 /// The loopback interface hands on at once, but by a softirq that may run elsewhere.
 bool wait_for_more(int fd, uint32_t before) {
   for (int i = 0; i < 100; ++i) {
-    if (queue_memory(fd) != before) return true;
+    if (receive_memory(fd) != before) return true;
     timespec moment{0, 1'000'000};
     ::nanosleep(&moment, nullptr);
   }
@@ -143,14 +122,14 @@ bool shares_port(int fd) {
 
 Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::SocketMessage& message, ByteSpan bytes) {
   SocketName from = plain_name(message.from);
-  if (from.size() < sizeof(sockaddr_in) || bytes.size() > kMaxPacket - sizeof(ip6_hdr) - sizeof(udphdr))
-    return Error(Code::kUnsupported, subject_of(socket), "holds a datagram that cannot be sent again");
+  const size_t heads = sizeof(udphdr) + (family_of(from) == AF_INET ? sizeof(iphdr) : sizeof(ip6_hdr));
+  if (from.size() < sizeof(sockaddr_in) || bytes.size() > kMaxPacket - heads) return false;
   SocketName to = destination(socket, message, from);
   // Sockets that share the port (SO_REUSEPORT) are told apart by whom they are connected to.
   bool shared = shares_port(fd);
   if (shared && ::connect(fd, reinterpret_cast<const sockaddr*>(message.from.data()),
                           static_cast<socklen_t>(message.from.size())) != 0)
-    return sys_error(subject_of(socket), "cannot be connected to the sender of a datagram for a moment");
+    return false;
   std::vector<std::byte> payload(sizeof(udphdr) + bytes.size());
   udphdr head{};
   head.source = port_of(from), head.dest = port_of(to), head.len = htons(static_cast<uint16_t>(payload.size()));
@@ -159,9 +138,8 @@ Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::S
   uint16_t sum = checksum(from, to, IPPROTO_UDP, payload);
   head.check = htons(sum == 0 ? 0xffff : sum);
   std::memcpy(payload.data(), &head, sizeof head);
-  uint32_t before = queue_memory(fd);
-  CKPT_TRY(send_packet(from, to, IPPROTO_UDP, payload));
-  bool arrived = wait_for_more(fd, before);
+  uint32_t before = receive_memory(fd);
+  bool arrived = send_packet(from, to, IPPROTO_UDP, payload) && wait_for_more(fd, before);
   sockaddr none{};
   none.sa_family = AF_UNSPEC;
   if (shared && ::connect(fd, &none, sizeof none) != 0)

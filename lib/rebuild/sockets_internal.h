@@ -5,14 +5,16 @@
 
 #include <map>
 #include <set>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/bytes.h"
 #include "lib/proc/sock_diag.h"
 #include "lib/proc/socket_name.h"
 #include "lib/rebuild/sockets.h"
-#include "lib/rebuild/sockets_run_as.h"
+#include "lib/rebuild/run_as.h"
 
 namespace ckpt::rebuild {
 
@@ -25,9 +27,14 @@ using proc::unix_name;
 std::string subject_of(const store::Socket& socket);
 
 Result<UniqueFd> open_socket(int family, int type, int protocol);
-/// Sets those options that differ from what the socket has, late or early ones, and with the early ones its owner, mode
-/// and filter.
-Result<void> set_options(int fd, const store::Socket& socket, bool late, ProgressSink& notes);
+/// Sets those options that differ from what the socket has, late or early ones, and with the early ones its owner and
+/// mode. Its filter comes early where its queue is empty. `without`: names that are left out.
+Result<void> set_options(int fd, const store::Socket& socket, bool late, ProgressSink& notes,
+                         std::span<const std::string_view> without = {});
+/// Bytes of memory that the receive queue takes.
+uint32_t receive_memory(int fd);
+/// As SO_RCVBUF tells it.
+Result<void> set_receive_buffer(int fd, uint64_t size);
 /// Room for what is about to be queued, whatever the limit of the system.
 void widen_buffers(int fd, uint64_t bytes);
 Result<void> shut_down(int fd, const store::Socket& socket);
@@ -51,6 +58,8 @@ struct SocketWork {
   void note_number(const store::Socket& socket, const CallResult& result, int pid);
   /// A descriptor in ckpt for an open file description, or -1.
   int right(int descriptor) const;
+  /// Of the owner of a socket or of its file.
+  Rights rights_of(uint32_t uid, uint32_t gid) const;
 };
 
 /// Binds unix sockets.
@@ -64,9 +73,11 @@ class UnixNames {
   Result<void> bind_name(int fd, const SocketName& name);
 
  private:
+  struct Place;
   Result<void> bind_file(int fd, const store::Socket& socket);
   /// Nobody's socket file there is removed; anything else is an obstacle.
-  Result<void> clear_place(const std::string& path);
+  Result<void> clear_place(const Place& place);
+  Result<void> settle(int fd, const store::Socket& socket, const Place& place);
   Result<std::string> scratch_folder();
 
   SocketWork& work_;
@@ -78,6 +89,9 @@ class UnixNames {
 Result<UniqueFd> reach_unix(int target, SocketName& name);
 /// Connects to `target` (-1: to whom the name leads) as `who`.
 Result<CallResult> connect_unix(int fd, int target, SocketName name, const store::SocketCredentials& who);
+
+/// To whom the name leads, with these rights. Negative: -errno.
+Result<int> connect_with(const Rights& rights, int fd, const SocketName& name);
 
 /// Sends one message with its credentials and descriptors. `sender` is connected, or sends to `target`, a datagram
 /// socket of the tree (-1: none) with the name `target_name`.
@@ -154,9 +168,21 @@ class InetMaker {
   Result<void> make_listening(size_t index);
   Result<void> make_bound(size_t index);
   Result<void> make_closed(size_t index);
+  Result<void> end_connection(size_t index);
   Result<void> make_established(size_t index);
+  bool shares_port(size_t index) const;
+  Result<void> turn_on(size_t index, int level, int option);
+  Result<void> turn_on_for_name(size_t index);
+  Result<void> bind_as_then(size_t index);
+  void put_back();
+
+  struct TurnedOn {
+    size_t index;
+    int level, option, before;
+  };
   SocketWork& work_;
   Sockets& out_;
+  std::vector<TurnedOn> turned_on_;
 };
 
 }  // namespace ckpt::rebuild

@@ -4,7 +4,9 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
+#include <climits>
 #include <cstring>
 #include <ctime>
 
@@ -23,6 +25,10 @@ namespace {
 // Options of a SYN, as TCP_REPAIR_OPTIONS takes them.
 constexpr uint32_t kOptionMss = 2, kOptionScale = 3, kOptionSack = 4, kOptionTimestamps = 8;
 constexpr int kLastAck = 9, kCloseWait = 8, kClosing = 11;
+
+/// The first two by settle_receive_buffer: by now the kernel may have made them larger. The last is for a connection that is
+/// still to be made.
+constexpr std::array<std::string_view, 3> kNotOfConnections = {"SO_RCVBUF", "TCP_WINDOW_CLAMP", "TCP_FASTOPEN_CONNECT"};
 
 bool received_fin(const TcpConnection& tcp) {
   return tcp.state == kCloseWait || tcp.state == kLastAck || tcp.state == kClosing;
@@ -71,9 +77,12 @@ Result<void> set_window(int fd, const TcpConnection& tcp) {
   window.snd_wl1 = tcp.window_sequence, window.snd_wnd = tcp.send_window,
   window.max_window = std::max(tcp.max_window, tcp.send_window);
   window.rcv_wnd = tcp.receive_window, window.rcv_wup = tcp.receive_window_update;
-  // The FIN that was received counts here, and comes again only on release.
+  // The FIN that was received counts here, and comes again only on release: inside of the window, whose end stays.
   auto after = [](uint32_t a, uint32_t b) { return static_cast<int32_t>(a - b) > 0; };
-  if (after(window.rcv_wup, tcp.receive_sequence)) window.rcv_wup = tcp.receive_sequence;
+  if (after(window.rcv_wup, tcp.receive_sequence)) {
+    window.rcv_wnd += window.rcv_wup - tcp.receive_sequence;
+    window.rcv_wup = tcp.receive_sequence;
+  }
   return set_tcp(fd, TCP_REPAIR_WINDOW, window, "cannot set the windows of the connection");
 }
 
@@ -87,6 +96,38 @@ Result<void> bind_and_connect(int fd, const Socket& socket) {
   return error;
 }
 
+int recorded_option(const Socket& socket, std::string_view name, int otherwise) {
+  for (const auto& option : socket.options) {
+    int value = 0;
+    if (option.name != name || option.value.size() != sizeof value) continue;
+    std::memcpy(&value, option.value.data(), sizeof value);
+    return value;
+  }
+  return otherwise;
+}
+
+/// What the peer may still send into the promised window must find as much room as it would have found, and before the
+/// first packet comes: a window that grew while the buffer was large cannot be taken back. Where a segment finds no room
+/// the kernel closes the window before its promised end (ICSK_ACK_NOMEM). From then on it refuses the segments that are
+/// under way, with the acknowledgements and window updates in them, and believes no update of the peer's that is older
+/// than those: the connection stands still until the receiver reads, for good where it waits to write first.
+Result<void> settle_receive_buffer(int fd, const Socket& socket) {
+  const TcpConnection& tcp = socket.tcp;
+  const uint64_t used = receive_memory(fd), used_then = std::max(tcp.receive_memory, tcp.receive_size);
+  const auto recorded = static_cast<uint64_t>(std::max(recorded_option(socket, "SO_RCVBUF", 0), 0));
+  uint64_t size = recorded + (used > used_then ? used - used_then : 0);
+  const uint32_t promised = tcp.receive_window_update + tcp.receive_window - tcp.receive_sequence;
+  if (tcp.has_window && static_cast<int32_t>(promised) > 0) size = std::max(size, used + promised);
+  if (recorded != 0) CKPT_TRY(set_receive_buffer(fd, std::min<uint64_t>(size, INT_MAX - 1)));
+  // The kernel may make it larger again, where it might before. That of the other queue is still in use.
+  const int locks = recorded_option(socket, "SO_BUF_LOCK", -1);
+  const int both = locks | SOCK_SNDBUF_LOCK;
+  if (locks >= 0 && ::setsockopt(fd, SOL_SOCKET, SO_BUF_LOCK, &both, sizeof both) != 0)
+    return sys_error("", "cannot set SO_BUF_LOCK");
+  const int clamp = recorded_option(socket, "TCP_WINDOW_CLAMP", 0);
+  return clamp > 0 ? set_tcp(fd, TCP_WINDOW_CLAMP, clamp, "cannot set TCP_WINDOW_CLAMP") : Result<void>();
+}
+
 Result<void> restore_reuse(int fd, const Socket& socket) {
   for (const auto& option : socket.options) {
     if (option.name == "SO_REUSEADDR" && ::setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, option.value.data(),
@@ -96,22 +137,49 @@ Result<void> restore_reuse(int fd, const Socket& socket) {
   return {};
 }
 
-bool wait_for_fin(int fd) {
+template <class IsWanted>
+bool wait_for_state(int fd, IsWanted is_wanted) {
   for (int i = 0; i < 500; ++i) {
     tcp_info info{};
     socklen_t size = sizeof info;
     if (::getsockopt(fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return false;
-    TcpConnection now;
-    now.state = info.tcpi_state;
-    constexpr int kTimeWait = 6, kClose = 7;
-    if (received_fin(now) || now.state == kClose || now.state == kTimeWait) return true;
+    if (is_wanted(info.tcpi_state)) return true;
     timespec moment{0, 1'000'000};
     ::nanosleep(&moment, nullptr);
   }
   return false;
 }
 
+bool wait_for_fin(int fd) {
+  return wait_for_state(fd, [](int state) {
+    constexpr int kTimeWait = 6, kClose = 7;
+    TcpConnection now;
+    now.state = state;
+    return received_fin(now) || state == kClose || state == kTimeWait;
+  });
+}
+
 }  // namespace
+
+/// A connection that a reset has ended: nothing else leaves the addresses of both ends behind. In repair mode all of it
+/// stays on this machine.
+Result<void> InetMaker::end_connection(size_t index) {
+  const Socket& socket = work_.records[index];
+  int fd = work_.fds[index].get(), on = TCP_REPAIR_ON, off = TCP_REPAIR_OFF_NO_WP, error = 0;
+  constexpr uint32_t kSequence = 1;
+  CKPT_TRY(set_tcp(fd, TCP_REPAIR, on, "cannot enter repair mode (TCP_REPAIR), which needs CAP_NET_ADMIN"));
+  CKPT_TRY(set_sequence(fd, TCP_SEND_QUEUE, kSequence));
+  CKPT_TRY(set_sequence(fd, TCP_RECV_QUEUE, kSequence));
+  CKPT_TRY(turn_on_for_name(index));
+  CKPT_TRY(bind_and_connect(fd, socket));
+  CKPT_TRY(inject_segment(socket.name, socket.peer_name, {kSequence, kSequence, false, true}));
+  constexpr int kClose = 7;
+  if (!wait_for_state(fd, [](int state) { return state == kClose; })) return Error(Code::kBusy, "", "it cannot be ended again");
+  socklen_t size = sizeof error;
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return sys_error("", "cannot take its error");  // the reset's
+  CKPT_TRY(set_tcp(fd, TCP_REPAIR, off, "cannot leave repair mode"));
+  return restore_reuse(fd, socket);
+}
 
 Result<void> InetMaker::make_established(size_t index) {
   const Socket& socket = work_.records[index];
@@ -129,6 +197,7 @@ Result<void> InetMaker::make_established(size_t index) {
   CKPT_TRY(set_tcp(fd, TCP_REPAIR, on, "cannot enter repair mode (TCP_REPAIR), which needs CAP_NET_ADMIN"));
   CKPT_TRY(set_sequence(fd, TCP_SEND_QUEUE, tcp.send_sequence - static_cast<uint32_t>(tcp.send_size)));
   CKPT_TRY(set_sequence(fd, TCP_RECV_QUEUE, tcp.receive_sequence - static_cast<uint32_t>(tcp.receive_size)));
+  CKPT_TRY(turn_on_for_name(index));
   CKPT_TRY(bind_and_connect(fd, socket));
   CKPT_TRY(agree(fd, tcp));
   ByteSpan all(content);
@@ -136,6 +205,7 @@ Result<void> InetMaker::make_established(size_t index) {
   CKPT_TRY(fill_queue(fd, TCP_SEND_QUEUE, all.subspan(tcp.receive_size, tcp.send_size - tcp.unsent_size)));
   CKPT_TRY(set_tcp(fd, TCP_REPAIR_QUEUE, none, "cannot leave the queues of the connection"));
   CKPT_TRY(set_window(fd, tcp));
+  CKPT_TRY(settle_receive_buffer(fd, socket));
   Sockets::Connection connection;
   connection.index = index, connection.record = &socket;
   ByteSpan unsent = all.last(tcp.unsent_size);
@@ -159,6 +229,8 @@ Result<void> Sockets::release(ProgressSink& notes) {
     const Socket& socket = *connection.record;
     const TcpConnection& tcp = socket.tcp;
     int fd = fds[connection.index].get();
+    const uint32_t no_limit = UINT_MAX;  // in place of the system's, too
+    CKPT_TRY(set_tcp(fd, TCP_NOTSENT_LOWAT, no_limit, "cannot set TCP_NOTSENT_LOWAT"));
     ssize_t sent = ::send(fd, connection.unsent.data(), connection.unsent.size(), MSG_DONTWAIT | MSG_NOSIGNAL);
     if (!connection.unsent.empty() && sent != static_cast<ssize_t>(connection.unsent.size()))
       return sys_error(subject_of(socket), "what it had not sent yet cannot be sent");
@@ -173,7 +245,7 @@ Result<void> Sockets::release(ProgressSink& notes) {
     int fd = fds[connection.index].get();
     if (received_fin(socket.tcp) && !wait_for_fin(fd))
       notes.note(subject_of(socket) + ": the end of what its peer sends (FIN) is still on its way");
-    CKPT_TRY(set_options(fd, socket, true, notes));
+    CKPT_TRY(set_options(fd, socket, true, notes, kNotOfConnections));
   }
   connections_.clear();
   return {};

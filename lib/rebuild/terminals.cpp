@@ -55,6 +55,8 @@ Result<void> allocate_free(std::set<int>& wanted, std::map<int, UniqueFd>& out) 
   return {};
 }
 
+Error in_use(int index) { return Error(Code::kBusy, "", fmt::format("terminal /dev/pts/{} is in use", index)); }
+
 /// Another restore may hold a number for a moment, on its way to a higher one.
 std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
   constexpr int kAttempts = 50;
@@ -66,7 +68,7 @@ std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
       return out;
     }
   }
-  for (int index : wanted) reasons.add(Code::kBusy, fmt::format("terminal /dev/pts/{} is in use", index));
+  for (int index : wanted) reasons.add(in_use(index));
   return out;
 }
 
@@ -159,8 +161,9 @@ class Maker {
 
  private:
   Result<UniqueFd> peer(int flags) {
-    UniqueFd out(::ioctl(master_.get(), TIOCGPTPEER, flags | O_NOCTTY | O_CLOEXEC));
-    if (!out) return sys_error(subject_of(terminal_), "cannot open it");
+    // Not O_CLOEXEC: this call leaves it in the status flags, where a later look would take it for FD_CLOEXEC.
+    UniqueFd out(::ioctl(master_.get(), TIOCGPTPEER, flags | O_NOCTTY));
+    if (!out || ::fcntl(out.get(), F_SETFD, FD_CLOEXEC) != 0) return sys_error(subject_of(terminal_), "cannot open it");
     return out;
   }
 
@@ -207,6 +210,12 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
 }
 
 }  // namespace
+
+void check_terminals(const std::vector<Terminal>& terminals, Reasons& reasons) {
+  for (const Terminal& terminal : terminals) {
+    if (::access(subject_of(terminal).c_str(), F_OK) == 0) reasons.add(in_use(terminal.index));
+  }
+}
 
 std::vector<UniqueFd> make_terminals(const std::vector<Terminal>& terminals, const Ends& ends, Reasons& reasons) {
   std::vector<UniqueFd> out(ends.size());

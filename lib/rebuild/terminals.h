@@ -11,6 +11,9 @@
 
 namespace ckpt::rebuild {
 
+/// kBusy where `make_terminals` would say so, without making one.
+void check_terminals(const std::vector<store::Terminal>& terminals, Reasons& reasons);
+
 /// Makes every terminal in ckpt, with settings and content, and opens each end once with the flags (access mode,
 /// O_NONBLOCK) of its description. The result is parallel to `ends`; one that failed is empty and its reason is in
 /// `reasons`: kBusy where the number is taken. Foreground group and session come later.

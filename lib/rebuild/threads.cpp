@@ -13,7 +13,7 @@
 #include <ctime>
 
 #include "lib/proc/ptrace.h"
-#include "lib/proc/remote_memory.h"
+#include "lib/proc/rseq.h"
 
 namespace ckpt::rebuild {
 
@@ -87,24 +87,10 @@ void set_state(const Thread& thread, Scratch& scratch, Script& script) {
   set_scheduling(thread, scratch, script);
 }
 
-/// struct rseq_cs of linux/rseq.h: a section of code and where to go when it was left in the middle.
-struct CriticalSection {
-  uint32_t version, flags;
-  uint64_t start_ip, post_commit_offset, abort_ip;
-};
-
-/// Registering clears rseq_cs, so the kernel will not do this for us any more.
+/// Of an image whose registers still are within a section: registering clears rseq_cs, so the kernel will not do this.
 Result<void> leave_critical_section(const Thread& thread, int pid, Registers& regs) {
-  if (thread.rseq_address == 0) return {};
-  constexpr uint64_t kSectionOffset = 8;  // struct rseq: cpu_id_start, cpu_id, rseq_cs
-  uint64_t pointer = 0;
-  CKPT_TRY(proc::read_memory(pid, proc::RemoteAddress(thread.rseq_address + kSectionOffset),
-                             std::as_writable_bytes(std::span(&pointer, 1))));
-  if (pointer == 0) return {};
-  CriticalSection section{};
-  CKPT_TRY(proc::read_memory(pid, proc::RemoteAddress(pointer), std::as_writable_bytes(std::span(&section, 1))));
   uint64_t& rip = regs.value[kRip];
-  if (rip - section.start_ip < section.post_commit_offset) rip = section.abort_ip;
+  CKPT_TRY_ASSIGN(rip, proc::resumption_address(pid, thread.rseq_address, rip));
   return {};
 }
 

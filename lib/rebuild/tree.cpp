@@ -6,10 +6,13 @@
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 
+#include "lib/base/io.h"
 #include "lib/rebuild/terminals.h"
 
 namespace ckpt::rebuild {
@@ -56,23 +59,48 @@ int Tree::index_of(int pid) const {
   return -1;
 }
 
+/// The session of a process as it is to be made: one that ckpt is in itself, or whose leader had a terminal in the surroundings, is
+/// that of ckpt. Number 0 is of another pid namespace.
+int Tree::session_to_make(const ProcessImage& p) const {
+  const bool is_ckpts = p.session == ::getsid(0) || p.terminal != 0;
+  return p.session == 0 || (p.outside_session && is_ckpts) ? kOutside : p.session;
+}
+
 /// The session that a process must be born in. Its own comes later; then only its children tell what it was before.
 int Tree::needed_session(size_t process) const {
   const ProcessImage& p = image_.processes[process];
-  auto session_of = [](const ProcessImage& image) { return image.outside_session ? kOutside : image.session; };
-  if (p.session != p.pid) return session_of(p);
+  if (p.session != p.pid) return session_to_make(p);
   for (const ProcessImage& child : image_.processes) {
     const bool born_before = child.parent_pid == p.pid && child.session != p.pid && child.session != child.pid;
-    if (born_before && index_of(child.session) < 0) return session_of(child);
+    if (born_before && index_of(child.session) < 0) return session_to_make(child);
   }
   return kAny;
 }
 
+/// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by a helper that
+/// begins it, as its sibling.
+Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
+  const ProcessImage& root = image_.root();
+  const int needed = needed_session(0);
+  session_[0] = needed > 0 ? needed : kOutside;
+  if (needed <= 0) {
+    CKPT_TRY_ASSIGN(Child made, Child::create(root.pid, scratch, parent));
+    children_[0].emplace(std::move(made));
+    return {};
+  }
+  CKPT_TRY_ASSIGN(Helper* helper, add_helper(needed, -1, [&](int number) { return Child::create(number, scratch, parent); }));
+  Script script;
+  script.add("begin a session", SYS_setsid);
+  CKPT_TRY(helper->child.run(script));
+  CKPT_TRY_ASSIGN(Child made, helper->child.fork(root.pid, CLONE_PARENT, 0));
+  made.take_stand_in(helper->child);
+  children_[0].emplace(std::move(made));
+  return {};
+}
+
 Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
-  CKPT_TRY_ASSIGN(Child root, Child::create(image_.root().pid, scratch, parent_of_root));
-  children_[0].emplace(std::move(root));
-  session_[0] = kOutside;
-  CKPT_TRY(grow(0));
+  CKPT_TRY(make_root(scratch, parent_of_root));
+  CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());
   CKPT_TRY(give_terminals());
@@ -83,6 +111,8 @@ Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
 Result<void> Tree::grow(size_t process) {
   const ProcessImage& p = image_.processes[process];
   const bool leads = p.session == p.pid;
+  const bool has_children = std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& other) { return other.parent_pid == p.pid; });
+  if (has_children && before_children_) CKPT_TRY(before_children_(process, *children_[process]));
   std::vector<size_t> late;
   for (size_t i = process + 1; i < image_.processes.size(); ++i) {
     if (image_.processes[i].parent_pid != p.pid) continue;
@@ -181,28 +211,54 @@ Result<bool> Tree::create_by_another(size_t process) {
   return false;
 }
 
-Result<Tree::Helper*> Tree::add_helper(int number, size_t parent) {
-  CKPT_TRY_ASSIGN(Child child, children_[parent]->fork(number, 0, 0));
-  auto [place, is_new] = helpers_.emplace(number, Helper{std::move(child), static_cast<int>(parent)});
+/// `make` gets the number; where that is taken, one from the upper end that no process of the tree will want.
+Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(int)>& make) {
+  auto made = make(number);
+  if (made || made.error().code != Code::kBusy) return made;
+  const std::string holder = holder_of(number);
+  auto is_wanted = [&](int candidate) {
+    return std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& p) {
+      return p.group == candidate || p.session == candidate ||
+             std::any_of(p.threads.begin(), p.threads.end(), [&](const store::Thread& thread) { return thread.tid == candidate; });
+    });
+  };
+  auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
+  constexpr int kTries = 1000;
+  int other = limit ? std::atoi(limit->c_str()) : 32768;
+  for (int i = 0; i < kTries; ++i) {
+    for (--other; is_wanted(other);) --other;
+    auto again = make(other);
+    if (!again && again.error().code == Code::kBusy) continue;
+    if (again) progress_.note(fmt::format("session or process group {} cannot be made again, for that number is taken by {}: it is {} here", number, holder, other));
+    return again;
+  }
+  return made;
+}
+
+Result<Tree::Helper*> Tree::add_helper(int number, int parent, const std::function<Result<Child>(int)>& make) {
+  CKPT_TRY_ASSIGN(Child child, make_helper(number, make));
+  auto [place, is_new] = helpers_.emplace(number, Helper{std::move(child), parent});
   return &place->second;
 }
 
 /// A stand-in for the dead leader of the session, with its number, as a sibling of the process.
 Result<void> Tree::create_through_helper(size_t process) {
   const ProcessImage& p = image_.processes[process];
-  const int parent = parent_index(process);
+  const int parent = parent_index(process), needed = needed_session(process);
   if (parent < 0 || !children_[static_cast<size_t>(parent)]) return fail(Code::kBug, fmt::format("process {}", p.pid), "has no parent");
-  auto known = helpers_.find(p.session);
+  auto known = helpers_.find(needed);
   Helper* helper = known != helpers_.end() ? &known->second : nullptr;
   if (helper == nullptr) {
-    CKPT_TRY_ASSIGN(helper, add_helper(p.session, static_cast<size_t>(parent)));
+    // CLONE_PARENT below hands its exit signal on; the SIGCHLD of its own end is dropped with those of other helpers.
+    const int exit_signal = p.exit_signal == SIGCHLD ? SIGCHLD : 0;
+    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) { return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal); }));
     Script script;
     script.add("begin a session", SYS_setsid);
     CKPT_TRY(helper->child.run(script));
   }
   CKPT_TRY_ASSIGN(Child child, helper->child.fork(p.pid, CLONE_PARENT, 0));
   children_[process].emplace(std::move(child));
-  session_[process] = p.session;
+  session_[process] = needed;
   return started(process);
 }
 
@@ -231,6 +287,9 @@ Result<void> Tree::reap(Child& parent, int pid) {
   return parent.run(script);
 }
 
+/// In ckpt's own session the groups of the surroundings are left to them, and the process stays in ckpt's.
+bool is_outside_group(const ProcessImage& p, int session) { return p.outside_group && session == kOutside; }
+
 /// A group is begun by its leader, or, where that has ended, by a helper of its number in the same session.
 Result<void> Tree::join_groups() {
   for (size_t i = 0; i < image_.processes.size(); ++i) {
@@ -242,15 +301,16 @@ Result<void> Tree::join_groups() {
   }
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
-    if (p.group == p.pid || p.outside_group) continue;
+    if (p.group == p.pid || p.group == 0 || is_outside_group(p, session_[i])) continue;
     if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
-      CKPT_TRY_ASSIGN(Helper* helper, add_helper(p.group, i));
+      CKPT_TRY_ASSIGN(Helper* helper, add_helper(p.group, static_cast<int>(i), [&](int number) { return children_[i]->fork(number, 0, 0); }));
       Script script;
       script.add("begin a process group", SYS_setpgid, 0, 0);
       CKPT_TRY(helper->child.run(script));
     }
+    auto helper = helpers_.find(p.group);
     Script script;
-    script.add("join a process group", SYS_setpgid, 0, p.group);
+    script.add("join a process group", SYS_setpgid, 0, helper != helpers_.end() ? helper->second.child.pid() : p.group);
     CKPT_TRY(children_[i]->run(script));
   }
   return {};
@@ -277,8 +337,9 @@ Result<void> Tree::give_terminals() {
 
 Result<void> Tree::end_helpers() {
   for (auto& [number, helper] : helpers_) {
+    const int pid = helper.child.pid();
     CKPT_TRY(helper.child.end(SIGKILL));
-    CKPT_TRY(reap(*children_[static_cast<size_t>(helper.parent)], number));
+    if (helper.parent >= 0) CKPT_TRY(reap(*children_[static_cast<size_t>(helper.parent)], pid));
   }
   helpers_.clear();
   return {};

@@ -2,28 +2,34 @@
 // process groups that they were in. They stand still, with nothing else set up.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <vector>
 
+#include "lib/base/progress.h"
 #include "lib/rebuild/child.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::rebuild {
 
 /// A session or group whose leader has ended needs somebody of that number for as long as members join: helpers, which
-/// end before `make` returns. Dropping it at any time ends every process that was made.
+/// end before `make` returns. Where the number is taken (members that are not of the tree may live on) it gets another one, which
+/// is said. Dropping it at any time ends every process that was made.
 class Tree {
  public:
   /// `terminals`: an inherited descriptor of the slave, by session, of those that have a terminal of the tree; filled in
   /// before `make`.
-  Tree(const store::TreeImage& image, const std::map<int, int>& terminals)
-      : image_(image), terminals_(terminals), children_(image.processes.size()) {}
+  Tree(const store::TreeImage& image, const std::map<int, int>& terminals, ProgressSink& progress)
+      : image_(image), terminals_(terminals), progress_(progress), children_(image.processes.size()) {}
   Tree(const Tree&) = delete;
   Tree& operator=(const Tree&) = delete;
   ~Tree();
 
-  /// kBusy: a number is taken; kUnsupported: relations that cannot be made again.
+  /// Called for each process that has children, before it makes the first.
+  void before_children(std::function<Result<void>(size_t process, Child& child)> prepare) { before_children_ = std::move(prepare); }
+
+  /// kBusy: a process's number is taken; kUnsupported: relations that cannot be made again.
   Result<void> make(Scratch& scratch, Child::Parent parent_of_root);
   /// Zombies end now, as they did. Their parents must not have their actions yet.
   Result<void> end_zombies();
@@ -39,6 +45,7 @@ class Tree {
     int parent;  ///< index of the process that must reap it; -1: ckpt
   };
 
+  Result<void> make_root(Scratch& scratch, Child::Parent parent);
   Result<void> grow(size_t process);
   Result<void> create(size_t process, size_t creator, bool as_sibling);
   Result<void> create_deferred();
@@ -46,21 +53,25 @@ class Tree {
   Result<void> create_through_helper(size_t process);
   Result<void> create_through_intermediate(size_t process, size_t creator);
   Result<void> started(size_t process);
-  Result<Helper*> add_helper(int number, size_t parent);
+  Result<Helper*> add_helper(int number, int parent, const std::function<Result<Child>(int)>& make);
+  Result<Child> make_helper(int number, const std::function<Result<Child>(int)>& make);
   Result<void> join_groups();
   Result<void> give_terminals();
   Result<void> end_helpers();
   Result<void> reap(Child& parent, int pid);
+  int session_to_make(const store::ProcessImage& p) const;
   int needed_session(size_t process) const;
   int index_of(int pid) const;
   int parent_index(size_t process) const { return index_of(image_.processes[process].parent_pid); }
 
   const store::TreeImage& image_;
   const std::map<int, int>& terminals_;
+  ProgressSink& progress_;
   std::vector<std::optional<Child>> children_;
-  std::map<int, Helper> helpers_;   ///< by number
+  std::map<int, Helper> helpers_;   ///< by the image's number, which it may not have got
   std::map<size_t, int> session_;   ///< of what exists, as it is now
   std::vector<size_t> deferred_;
+  std::function<Result<void>(size_t, Child&)> before_children_;
   bool released_ = false;
 };
 

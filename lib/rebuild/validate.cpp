@@ -162,6 +162,23 @@ struct Space {
   uint64_t size = 0;
 };
 
+/// By number; each belongs to one thing.
+Result<std::map<int, Space>> spaces_of(const store::TreeImage& tree) {
+  std::map<int, Space> out;
+  auto take = [&](int number, Space space) { return number >= 0 && out.emplace(number, space).second; };
+  for (const auto& process : tree.processes) {
+    bool has_memory = !process.zombie && process.memory_of < 0;
+    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
+  }
+  for (const auto& file : tree.files) {
+    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
+  }
+  return out;
+}
+
 bool has_object(DescriptorKind kind) {
   switch (kind) {
     case DescriptorKind::kSocket:
@@ -257,22 +274,12 @@ Result<void> validate(const store::TreeImage& tree) {
     }
   }
   CKPT_TRY(validate_segments(tree));
+  CKPT_TRY(spaces_of(tree));
   return validate_descriptors(tree);
 }
 
 Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Block>& blocks) {
-  std::map<int, Space> spaces;
-  auto take = [&](int number, Space space) { return number >= 0 && spaces.emplace(number, space).second; };
-  for (const auto& process : tree.processes) {
-    bool has_memory = !process.zombie && process.memory_of < 0;
-    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
-  }
-  for (const auto& memory : tree.shared_memory) {
-    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
-  }
-  for (const auto& file : tree.files) {
-    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
-  }
+  CKPT_TRY_ASSIGN(const auto spaces, spaces_of(tree));
   for (auto first = blocks.begin(); first != blocks.end();) {
     const uint64_t number = first->address >> store::kSpaceShift;
     const auto is_of = [](uint64_t n, const Block& block) { return n < block.address >> store::kSpaceShift; };

@@ -15,25 +15,40 @@
 #include <climits>
 #include <csignal>
 
+#include "lib/rebuild/without_links.h"
+
 namespace ckpt::rebuild {
 
 namespace {
 
 constexpr unsigned long kSetNextWatch = _IOW('I', 0, int32_t);  // INOTIFY_IOC_SETNEXTWD, with CONFIG_CHECKPOINT_RESTORE
 
-Result<void> check_same(const std::string& path, uint64_t device, uint64_t inode) {
+/// What is watched, followed by no link; `proc_link` leads to it and to nothing else.
+struct Watched {
+  UniqueFd fd;
+  std::string proc_link;
+};
+
+Result<Watched> find_watched(const std::string& path) {
+  const int fd = open_without_links(path.c_str(), O_PATH | O_NOFOLLOW);  // a link itself may be watched
+  if (fd == -ELOOP) return fail(Code::kAnswerNo, path, "is watched by the process, and is, or lies behind, a symbolic link now");
+  if (fd < 0) return sys_error(-fd, path, "is watched by the process, and cannot be found");
+  return Watched{UniqueFd(fd), fmt::format("/proc/self/fd/{}", fd)};
+}
+
+Result<Watched> find_same(const std::string& path, uint64_t device, uint64_t inode) {
+  CKPT_TRY_ASSIGN(Watched watched, find_watched(path));
   struct stat st{};
-  if (::stat(path.c_str(), &st) != 0) return sys_error(path, "is watched by the process, and cannot be found");
-  if (st.st_dev != device || st.st_ino != inode)
+  if (::fstat(watched.fd.get(), &st) != 0 || st.st_dev != device || st.st_ino != inode)
     return fail(Code::kAnswerNo, path, "is watched by the process, and has been replaced since");
-  return {};
+  return watched;
 }
 
 Result<void> add_watch(int fd, const store::InotifyWatch& watch) {
-  CKPT_TRY(check_same(watch.path, watch.device, watch.inode));
+  CKPT_TRY_ASSIGN(Watched watched, find_same(watch.path, watch.device, watch.inode));
   if (::ioctl(fd, kSetNextWatch, static_cast<unsigned long>(watch.wd)) != 0)
     return sys_error(watch.path, "cannot choose the number of its watch");
-  int wd = ::inotify_add_watch(fd, watch.path.c_str(), watch.mask);
+  int wd = ::inotify_add_watch(fd, watched.proc_link.c_str(), watch.mask);
   if (wd < 0) return sys_error(watch.path, "cannot be watched");
   if (wd != watch.wd) {
     return fail(Code::kIo, watch.path, fmt::format("its watch got number {} instead of {}", wd, watch.wd));
@@ -89,10 +104,11 @@ unsigned scope_flag(store::FanotifyScope scope) {
 
 Result<void> add_mark(int fd, const store::FanotifyMark& mark) {
   constexpr unsigned kEvictable = 0x200, kIgnore = 0x400;  // since 5.19 and 6.0
-  if (mark.scope == store::FanotifyScope::kInode) CKPT_TRY(check_same(mark.path, mark.device, mark.inode));
+  auto watched = mark.scope == store::FanotifyScope::kInode ? find_same(mark.path, mark.device, mark.inode) : find_watched(mark.path);
+  if (!watched) return std::move(watched).error();
   unsigned flags = FAN_MARK_ADD | scope_flag(mark.scope);
   auto put = [&](unsigned more, uint64_t mask) -> Result<void> {
-    if (mask == 0 || ::fanotify_mark(fd, flags | more, mask, AT_FDCWD, mark.path.c_str()) == 0) return {};
+    if (mask == 0 || ::fanotify_mark(fd, flags | more, mask, AT_FDCWD, watched->proc_link.c_str()) == 0) return {};
     return sys_error(mark.path, "cannot be watched");
   };
   CKPT_TRY(put(mark.flags & kEvictable, mark.mask));

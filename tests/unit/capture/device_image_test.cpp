@@ -3,6 +3,7 @@
 #include "lib/capture/device_manifest.h"
 #include "tests/unit/capture/device_helpers.h"
 #include "tests/unit/store/helpers.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::capture;
@@ -145,7 +146,7 @@ TEST_CASE("device image: chunks with pages of zeros between others; what an imag
 TEST_CASE("device image: a full disk leaves no image, and the process as it was") {
   TempDir temp;
   if (::mount("none", temp.path.c_str(), "tmpfs", 0, "size=1m") != 0) {
-    MESSAGE("skipped: mounting a tmpfs needs root");
+    ckpt::test::skip("mounting a tmpfs needs root");
     return;
   }
   {

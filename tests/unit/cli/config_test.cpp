@@ -1,5 +1,6 @@
 #include "cli/config.h"
 
+#include <CLI/CLI.hpp>
 #include <doctest/doctest.h>
 
 #include <cstdlib>

@@ -42,7 +42,7 @@ Ran run_inspect(const fs::path& dir, bool json) {
   return run([&](Context& c) { return inspect_image(c, dir); }, json);
 }
 Ran run_verify(const fs::path& dir, bool json) {
-  return run([&](Context& c) { return verify_image(c, dir); }, json);
+  return run([&](Context& c) { return verify_image(c, dir, {}); }, json);
 }
 
 constexpr uint64_t kBase = 0x10000;

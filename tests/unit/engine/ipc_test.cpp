@@ -18,6 +18,7 @@
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/ipc.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 
@@ -25,7 +26,7 @@ namespace {
 
 bool may_choose_ids() {
   if (::geteuid() == 0 && ::access("/proc/sys/kernel/shm_next_id", W_OK) == 0) return true;
-  MESSAGE("skipped: needs root and CONFIG_CHECKPOINT_RESTORE");
+  ckpt::test::skip("needs root and CONFIG_CHECKPOINT_RESTORE");
   return false;
 }
 

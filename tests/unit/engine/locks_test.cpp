@@ -13,6 +13,7 @@
 #include "lib/base/io.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/locks.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using store::FileLock;
@@ -80,7 +81,7 @@ TEST_CASE("locks: all three kinds are read, and taken again on another descripti
 }
 
 TEST_CASE("locks: a process takes its own POSIX locks") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
   File file;
   std::vector<FileLock> wanted = {
       {LockKind::kPosix, true, 0, 0}, {LockKind::kPosix, false, 7, -1}, {LockKind::kFlock, true, 0, -1}};

@@ -18,6 +18,7 @@
 #include "lib/rebuild/cgroups.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/policies.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 namespace fs = std::filesystem;
@@ -91,7 +92,7 @@ TEST_CASE("cgroups: a process goes back to its group, which is made again if it 
   std::string root = mounts->folder_of({"", "/"});
   fs::path folder = fs::path(root) / fmt::format("ckpt-test-{}", ::getpid());
   if (root.empty() || ::mkdir(folder.c_str(), 0755) != 0) {
-    MESSAGE("skipped: no control group can be made here");
+    ckpt::test::skip("no control group can be made here");
     return;
   }
   std::vector<store::Cgroup> groups;
@@ -186,7 +187,7 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
   CHECK(mappings == std::vector<store::MappingPolicy>{{kPlace, {MPOL_BIND | MPOL_F_STATIC_NODES, {0}}},
                                                       {kPlace + 2 * kSize, {MPOL_INTERLEAVE, {0}}}});
 
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
   auto scratch = rebuild::Scratch::create({{kPlace, kPlace + kSize}});
   REQUIRE(scratch);
   auto child = rebuild::Child::create(free_pid(), *scratch);

@@ -24,6 +24,7 @@
 #include "lib/proc/seccomp.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/seccomp.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 
@@ -32,7 +33,7 @@ namespace {
 bool may_read_filters() {
   constexpr int kSysAdmin = 21;
   if (proc::has_capability(kSysAdmin)) return true;
-  MESSAGE("skipped: reading filters needs CAP_SYS_ADMIN");
+  ckpt::test::skip("reading filters needs CAP_SYS_ADMIN");
   return false;
 }
 

@@ -17,6 +17,7 @@
 #include "lib/capture/sockets_repair.h"
 #include "lib/proc/host.h"
 #include "lib/rebuild/sockets.h"
+#include "tests/support/skip.h"
 
 namespace ckpt::testing {
 
@@ -30,7 +31,7 @@ class Notes final : public ProgressSink {
 
 inline bool may(int capability) {
   if (proc::has_capability(capability)) return true;
-  MESSAGE("skipped: a capability is missing");
+  ckpt::test::skip("a capability is missing");
   return false;
 }
 inline constexpr int kNetAdmin = 12, kNetRaw = 13, kSysChroot = 18, kCheckpointRestore = 40;

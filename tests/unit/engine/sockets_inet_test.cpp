@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "tests/unit/engine/sockets_helpers.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::testing;
@@ -221,7 +222,7 @@ TEST_CASE("sockets: what is not supported is refused by name") {
   constexpr int kMptcp = 262;
   int multipath = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, kMptcp);
   if (multipath < 0) {
-    MESSAGE("skipped: no MPTCP here");
+    ckpt::test::skip("no MPTCP here");
     return;
   }
   Tree tree({multipath});

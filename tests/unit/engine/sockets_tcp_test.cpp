@@ -5,6 +5,7 @@
 
 #include "lib/proc/packet_filter.h"
 #include "tests/unit/engine/sockets_helpers.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::testing;
@@ -198,7 +199,7 @@ TEST_CASE("sockets: TCP connections that one end or both have shut down") {
 TEST_CASE("sockets: a TCP peer outside is held off between dump and restore, and goes on afterwards") {
   if (!may(kNetAdmin)) return;
   if (auto probe = proc::probe_packet_filter(); !probe) {
-    MESSAGE("skipped: " << probe.error().text());
+    ckpt::test::skip(probe.error().text());
     return;
   }
   for (int family : {AF_INET, AF_INET6}) {

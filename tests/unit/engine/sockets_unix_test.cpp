@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "tests/unit/engine/sockets_helpers.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::testing;
@@ -319,7 +320,7 @@ TEST_CASE("sockets: descriptors in flight arrive with the bytes that they were s
 TEST_CASE("sockets: the urgent byte of a unix stream keeps its place") {
   auto first = pair_of(SOCK_STREAM), middle = pair_of(SOCK_STREAM), last = pair_of(SOCK_STREAM);
   if (::send(first[0], "U", 1, MSG_OOB) != 1) {
-    MESSAGE("skipped: this kernel has no MSG_OOB for unix sockets");
+    ckpt::test::skip("this kernel has no MSG_OOB for unix sockets");
     return;
   }
   REQUIRE(send_text(first[0], "behind"));
@@ -340,7 +341,7 @@ TEST_CASE("sockets: the urgent byte of a unix stream keeps its place") {
 }
 
 TEST_CASE("sockets: peer credentials name the processes that made the connection, also when they are gone") {
-  if (!may(kCheckpointRestore) || ::geteuid() != 0) return;
+  if (!may(kCheckpointRestore) || ::geteuid() != 0) return ckpt::test::skip("needs root");
   Folder folder;
   std::string path = folder.path + "/x";
   int pair[2], listener = unix_socket(SOCK_STREAM, path), client = ::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
@@ -380,7 +381,7 @@ TEST_CASE("sockets: peer credentials name the processes that made the connection
 }
 
 TEST_CASE("sockets: messages keep the credentials of their senders") {
-  if (!may(kCheckpointRestore) || ::geteuid() != 0) return;
+  if (!may(kCheckpointRestore) || ::geteuid() != 0) return ckpt::test::skip("needs root");
   for (int type : {SOCK_STREAM, SOCK_DGRAM, SOCK_SEQPACKET}) {
     CAPTURE(type);
     Tree tree(pair_of(type));

@@ -21,6 +21,7 @@
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/terminals.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using store::TerminalSide;
@@ -266,7 +267,7 @@ TEST_CASE("terminals: a slave whose master is gone is hung up, under its number"
 }
 
 TEST_CASE("terminals: one slave hung up, a later one alive") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
   Pair pair = make_pair();
   UniqueFd old = std::move(pair.slave);
   REQUIRE(::ioctl(old.get(), TIOCVHANGUP) == 0);
@@ -400,7 +401,7 @@ TEST_CASE("terminals: who outside of the tree has a slave open or is controlled 
 }
 
 TEST_CASE("terminals: the leader of a session takes its terminal, and what it makes then has it too") {
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
   Pair pair = make_pair();
   int number = ::fork();
   if (number == 0) ::_exit(0);

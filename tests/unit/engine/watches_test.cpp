@@ -19,6 +19,7 @@
 #include "lib/base/io.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/watches.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 namespace fs = std::filesystem;
@@ -171,7 +172,7 @@ TEST_CASE("fanotify: flags and marks of files, mounts and file systems come back
   Folder folder;
   UniqueFd fd(::fanotify_init(FAN_CLASS_NOTIF | FAN_CLOEXEC | FAN_NONBLOCK, O_RDONLY | O_LARGEFILE));
   if (!fd) {
-    MESSAGE("skipped: fanotify needs CAP_SYS_ADMIN");
+    ckpt::test::skip("fanotify needs CAP_SYS_ADMIN");
     return;
   }
   auto mark = [&](unsigned flags, uint64_t mask, const char* path) {
@@ -214,7 +215,7 @@ TEST_CASE("pidfd: of a living process, placed where it was; of one that is gone"
   CHECK(::syscall(SYS_pidfd_send_signal, dead->get(), 0, nullptr, 0) == -1);
   CHECK(errno == ESRCH);
 
-  if (::geteuid() != 0) return;
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
   auto scratch = rebuild::Scratch::create({});
   REQUIRE(scratch);
   auto child = rebuild::Child::create(free_pid(), *scratch);

@@ -12,6 +12,7 @@
 
 #include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::rebuild;
@@ -21,7 +22,7 @@ namespace {
 bool may_choose_pids() {
   constexpr int kSysAdmin = 21, kCheckpointRestore = 40;
   if (proc::has_capability(kSysAdmin) || proc::has_capability(kCheckpointRestore)) return true;
-  MESSAGE("skipped: choosing a pid needs CAP_CHECKPOINT_RESTORE");
+  ckpt::test::skip("choosing a pid needs CAP_CHECKPOINT_RESTORE");
   return false;
 }
 

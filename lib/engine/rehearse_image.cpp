@@ -1,0 +1,165 @@
+#include "lib/engine/rehearse_image.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <netpacket/packet.h>
+#include <sys/fanotify.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cstring>
+
+namespace ckpt::engine {
+
+using store::Descriptor;
+using store::DescriptorKind;
+
+namespace {
+
+constexpr int kLoopback = 1;  // the index of "lo" in every network namespace
+
+bool is_regular(const store::TreeImage& tree, int file) { return file >= 0 && static_cast<size_t>(file) < tree.files.size() && S_ISREG(tree.files[static_cast<size_t>(file)].mode); }
+
+std::string folder_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
+
+/// Deleted files, and named pipes that are there: their content is not a copy but the pipe itself.
+bool is_made_aside(const store::FileIdentity& file) { return (file.deleted && file.other_name.empty()) || S_ISFIFO(file.mode); }
+
+}  // namespace
+
+SealOptions seal_for(const store::TreeImage& tree) {
+  SealOptions out;
+  std::set<std::string> written, folders;
+  auto write = [&](int file) {
+    if (is_regular(tree, file) && !tree.files[static_cast<size_t>(file)].deleted) written.insert(tree.files[static_cast<size_t>(file)].path);
+  };
+  for (const store::ProcessImage& process : tree.processes) {
+    for (const store::Thread& thread : process.threads) out.highest = std::max(out.highest, thread.tid);
+    out.highest = std::max({out.highest, process.session, process.group});
+    for (const store::MemoryMap& map : process.maps) {
+      if (map.kind == store::MappingKind::kSharedFile) write(map.file);
+    }
+  }
+  for (const Descriptor& descriptor : tree.descriptors) {
+    if ((descriptor.flags & O_ACCMODE) != O_RDONLY) write(descriptor.file);
+  }
+  for (const store::FileIdentity& file : tree.files) {
+    if (is_made_aside(file)) folders.insert(folder_of(file.path));
+    if (file.deleted && !file.other_name.empty()) written.insert(file.other_name);
+  }
+  out.written.assign(written.begin(), written.end());
+  out.folders.assign(folders.begin(), folders.end());
+  return out;
+}
+
+bool names_interface(const store::SocketOption& option) {
+  return option.name == "SO_BINDTODEVICE" || option.name.ends_with("_UNICAST_IF") || option.name.ends_with("_MULTICAST_IF");
+}
+
+Adjustment::Adjustment(store::TreeImage of_image) : tree(std::move(of_image)) {
+  adjust_placement();
+  adjust_files();
+  adjust_descriptors();
+  for (size_t i = 0; i < tree.sockets.size(); ++i) adjust_socket(i);
+}
+
+void Adjustment::adjust_placement() {
+  tree.packet_filter.clear();
+  if (!tree.devices.empty() || !tree.gpu.driver.empty()) leave_out("the state of its GPUs");
+  tree.devices.clear(), tree.gpu = {};
+  bool groups = false, locks = false;
+  for (store::ProcessImage& process : tree.processes) {
+    groups |= !process.cgroups.empty();
+    locks |= !process.locks.empty();
+    process.cgroups.clear(), process.locks.clear();
+    process.gpu_thread = 0;
+    for (store::Thread& thread : process.threads) thread.cgroups.clear();
+  }
+  for (Descriptor& descriptor : tree.descriptors) {
+    locks |= !descriptor.locks.empty();
+    descriptor.locks.clear();
+  }
+  if (groups) leave_out("its control groups");
+  if (locks) leave_out("its file locks");
+  for (store::PosixQueue& queue : tree.posix_queues) {
+    if (queue.deleted) continue;
+    if (queue.waiting != 0) leave_out(fmt::format("what waits in the message queue {}", queue.name));
+    queue.deleted = true, queue.waiting = 0;
+  }
+}
+
+void Adjustment::adjust_files() {
+  for (store::FileIdentity& file : tree.files) {
+    if (is_made_aside(file)) {
+      file.path = kSealedScratch + file.path;
+      file.deleted = true;
+    } else if (file.deleted) {
+      leave_out(fmt::format("the deleted name {} of {}", file.path, file.other_name));
+      file.path = std::exchange(file.other_name, "");
+      file.deleted = false;
+    }
+  }
+}
+
+void Adjustment::adjust_descriptors() {
+  int null = -1;
+  for (Descriptor& descriptor : tree.descriptors) {
+    if (descriptor.kind == DescriptorKind::kExternal) {
+      leave_out(fmt::format("descriptor {}: {}, of the surroundings", descriptor.fds.empty() ? -1 : descriptor.fds[0].fd, descriptor.external));
+      if (null < 0) {
+        null = static_cast<int>(tree.files.size());
+        store::FileIdentity& file = tree.files.emplace_back();
+        file.path = "/dev/null", file.mode = S_IFCHR | 0666;
+      }
+      descriptor.kind = DescriptorKind::kDevice, descriptor.file = null, descriptor.external.clear();
+      descriptor.owner_type = descriptor.owner_pid = descriptor.owner_signal = 0;
+      descriptor.flags &= ~O_ASYNC;
+    }
+    if (descriptor.kind == DescriptorKind::kFanotify) {
+      store::Fanotify& watch = tree.fanotifies[static_cast<size_t>(descriptor.object)];
+      // Who opens such a file waits until the group answers.
+      if ((watch.flags & (FAN_CLASS_CONTENT | FAN_CLASS_PRE_CONTENT)) == 0 || watch.marks.empty()) continue;
+      leave_out("the marks of a fanotify group that is asked for permission");
+      watch.marks.clear();
+    }
+  }
+}
+
+void Adjustment::adjust_socket(size_t index) {
+  store::Socket& socket = tree.sockets[index];
+  if (socket.state == store::SocketState::kExternal) {
+    leave_out(fmt::format("unix socket {}: connected to one outside", socket.inode));
+    strange_sockets.insert(index);
+    socket.state = store::SocketState::kUnconnected;
+    socket.peer_name.clear(), socket.messages.clear();
+    socket.content_size = 0;
+  }
+  if (socket.family == AF_UNIX && !socket.file.path.empty() && !socket.file.deleted) {
+    leave_out(fmt::format("the file of a unix socket, {}", socket.file.path));
+    socket.file = {};
+  }
+  constexpr int kEstablished = 1;
+  if (socket.tcp.state > kEstablished) {
+    leave_out(fmt::format("TCP socket {}: the state of a connection that ends", socket.inode));
+    strange_sockets.insert(index);
+  }
+  for (store::SocketMembership& membership : socket.memberships) {
+    if (membership.interface > kLoopback) leave_out(fmt::format("socket {}: the interface of a group", socket.inode));
+    if (membership.interface != 0) membership.interface = kLoopback;
+  }
+  auto is_set = [](const store::SocketOption& option) { return std::any_of(option.value.begin(), option.value.end(), [](uint8_t byte) { return byte != 0; }); };
+  for (const store::SocketOption& option : socket.options) {
+    if (names_interface(option) && is_set(option)) leave_out(fmt::format("socket {}: {}", socket.inode, option.name));
+  }
+  std::erase_if(socket.options, names_interface);
+  if (socket.family != AF_PACKET || socket.name.size() < offsetof(sockaddr_ll, sll_ifindex) + sizeof(int)) return;
+  int interface = 0;
+  std::memcpy(&interface, socket.name.data() + offsetof(sockaddr_ll, sll_ifindex), sizeof interface);
+  if (interface <= kLoopback) return;
+  leave_out(fmt::format("packet socket {}: its interface", socket.inode));
+  strange_sockets.insert(index);
+  std::memcpy(socket.name.data() + offsetof(sockaddr_ll, sll_ifindex), &kLoopback, sizeof kLoopback);
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,111 @@
+#include "lib/engine/tidier.h"
+
+#include <fcntl.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+
+#include "lib/base/staged_dir.h"
+#include "lib/base/threads.h"
+#include "lib/capture/keeper.h"
+#include "lib/capture/leftovers.h"
+#include "lib/proc/procfs.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+namespace fs = std::filesystem;
+
+/// A snapshot that the kernel has not yet ended.
+bool is_dying_snapshot(const proc::Stat& stat) { return !stat.is_zombie() && stat.exit_signal == 0 && stat.minor_faults == 0; }
+
+/// True: nothing is left in it, and nothing about to be.
+bool tidy_process(int pid) {
+  auto maps = proc::read_maps(pid, false);
+  auto stat = proc::read_stat(pid);
+  if (!maps || !stat || stat->is_zombie()) return true;
+  capture::Leftovers left = capture::find_leftovers(pid, *maps);
+  if (!left.empty()) {
+    // Another ckpt that captures it already looks for them itself.
+    auto lock = capture::CaptureLock::take({pid, stat->start_time});
+    if (lock) (void)capture::clear_leftovers(pid, left);
+    return false;  // once more
+  }
+  auto children = proc::read_children(pid);
+  return !children || std::none_of(children->begin(), children->end(), [](int child) {
+    auto of_child = proc::read_stat(child);
+    return of_child && is_dying_snapshot(*of_child);
+  });
+}
+
+void tidy(int target, const fs::path& staging) {
+  constexpr int kTries = 100;
+  constexpr useconds_t kPause = 20'000;
+  bool clean = false, removed = false;
+  for (int i = 0; i < kTries && !(clean && removed); ++i) {
+    removed = removed || remove_abandoned_staging(staging);
+    clean = true;
+    auto tree = proc::read_tree(target);
+    for (size_t at = 0; tree && at < tree->size(); ++at) {
+      if (!(*tree)[at].zombie && !tidy_process((*tree)[at].pid)) clean = false;
+    }
+    if (!clean || !removed) ::usleep(kPause);
+  }
+}
+
+[[noreturn]] void live(int channel, int target, uint64_t started, const fs::path& staging) {
+  ::prctl(PR_SET_NAME, "ckpt-tidier", 0, 0, 0);
+  ::setsid();
+  for (int sig : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(sig, SIG_IGN);
+  ::signal(SIGCHLD, SIG_DFL);
+  // Nothing of ckpt's stays open here: no pipe that somebody waits to see closed, no lock.
+  ::dup2(channel, 0);
+  ::syscall(SYS_close_range, 1u, ~0u, 0u);
+  const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
+  while (null >= 0 && ::dup(null) < 2) {
+  }
+  if (::chdir("/") != 0) ::_exit(1);
+  char byte = 0;
+  ssize_t got;
+  while ((got = ::read(0, &byte, 1)) < 0 && errno == EINTR) {
+  }
+  auto stat = proc::read_stat(target);
+  const bool is_there = stat && stat->start_time == started;
+  if (got == 0) tidy(is_there ? target : -1, staging);
+  ::_exit(0);
+}
+
+}  // namespace
+
+Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
+  UniqueFd theirs(ends[0]), ours(ends[1]);
+  CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(target));
+  // Twice, so that it is nobody's child here: what ends ckpt's children does not end it.
+  pid_t middle = ::fork();
+  if (middle < 0) return fork_error(errno, "", "cannot make a process");
+  if (middle == 0) {
+    pid_t tidier = ::fork();
+    if (tidier != 0) ::_exit(tidier < 0 ? 1 : 0);
+    ours.reset();
+    live(theirs.get(), target, stat.start_time, staging);
+  }
+  int status = 0;
+  while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
+  }
+  if (status != 0) return fail(Code::kNoRoom, "", "cannot make a process");
+  return Tidier(std::move(ours));
+}
+
+Tidier::~Tidier() {
+  if (channel_) (void)!::write(channel_.get(), "", 1);
+}
+
+}  // namespace ckpt::engine
