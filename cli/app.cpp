@@ -1,5 +1,7 @@
 #include "cli/app.h"
 
+#include <CLI/CLI.hpp>
+
 namespace ckpt::cli {
 
 namespace {
@@ -49,7 +51,39 @@ class HelpFormatter final : public CLI::Formatter {
   }
 };
 
+/// The values of a CLI::IsMember check, which describes itself as "{a,b,c}".
+std::vector<std::string> values_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  const size_t open = type.find('{'), close = type.find('}');
+  if (open == std::string::npos || close == std::string::npos) return {};
+  return CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
+}
+
+std::vector<OptionSummary> describe_options(const CLI::App& app) {
+  std::vector<OptionSummary> out;
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional() && !o->get_group().empty(); })) {  // no group: hidden
+    OptionSummary& summary = out.emplace_back();
+    for (const std::string& name : option->get_snames()) summary.names.push_back("-" + name);
+    for (const std::string& name : option->get_lnames()) summary.names.push_back("--" + name);
+    summary.summary = option->get_description();
+    summary.takes_value = option->get_expected_max() != 0;
+    if (summary.takes_value) summary.values = values_of(*option);
+  }
+  return out;
+}
+
 }  // namespace
+
+CommandLine describe_command_line() {
+  GlobalOptions options;
+  Choice choice;
+  std::unique_ptr<CLI::App> app = make_app(options, choice);
+  CommandLine out{describe_options(*app), {}};
+  for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {
+    out.verbs.push_back({verb->get_name(), verb->get_description(), describe_options(*verb)});
+  }
+  return out;
+}
 
 std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
   auto app = std::make_unique<CLI::App>("ckpt: checkpoints of live processes and of models.\n", "ckpt");
@@ -64,7 +98,8 @@ std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
     CLI::App* verb = app->add_subcommand(command.name, command.summary)->group(heading(command.group));
     verb->fallthrough();  // global options after the verb
     verb->set_help_flag("-h,--help", "Print this help");
-    Command::Run run = command.add_options(*verb);
+    VerbOptions table(*verb);
+    Command::Run run = command.add_options(table);
     verb->callback([run, &command, &choice] { choice = {&command, run}; });
     verb->footer("Options of every verb (--json, --progress, --color, --quiet): ckpt --help");
   }

@@ -2,8 +2,14 @@
 #pragma once
 
 #include <memory>
+#include <string>
+#include <vector>
 
 #include "cli/command.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ckpt::cli {
 
@@ -12,6 +18,26 @@ struct Choice {
   const Command* command = nullptr;
   Command::Run run;
 };
+
+/// What help and completions know of an option.
+struct OptionSummary {
+  std::vector<std::string> names;   ///< with their dashes
+  std::string summary;
+  bool takes_value = false;
+  std::vector<std::string> values;  ///< the closed set, where there is one
+};
+
+struct VerbSummary {
+  std::string name, summary;
+  std::vector<OptionSummary> options;
+};
+
+struct CommandLine {
+  std::vector<OptionSummary> options;  ///< of every verb
+  std::vector<VerbSummary> verbs;
+};
+
+CommandLine describe_command_line();
 
 /// Global options fill `options`; parsing a verb sets `choice`. Both are borrowed for the App's life.
 std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice);

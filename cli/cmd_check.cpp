@@ -47,13 +47,13 @@ void print_table(Console& out, const Flags& flags, const engine::CheckReport& re
 
 }  // namespace
 
-Command::Run add_check(CLI::App& app) {
+Command::Run add_check(VerbOptions& app) {
   auto flags = std::make_shared<Flags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")->check(CLI::PositiveNumber);
+  app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump").positive();
   app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
   add_socket_flags(app, flags->sockets);
   add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
-  return [flags](Context& context) -> Result<void> {
+  auto check = [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions gpu, gpu_options(flags->gpu));
     CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets, gpu));
     if (context.out.json()) print_json(context.out, *flags, report);
@@ -61,6 +61,10 @@ Command::Run add_check(CLI::App& app) {
     const size_t count = report.blockers.size();
     if (count == 0) return {};
     return fail(Code::kAnswerNo, "process " + report.process, fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));
+  };
+  return [flags, check](Context& context) -> Result<void> {
+    if (flags->pid == 0) return check(context);
+    return where_it_is(flags->pid, context, [&] { return check(context); });
   };
 }
 

@@ -7,61 +7,16 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Flag {
-  std::vector<std::string> names;   ///< with their dashes
-  std::string summary;
-  bool takes_value = false;
-  std::vector<std::string> values;  ///< the closed set, where there is one
-};
-
-struct Verb {
-  std::string name, summary;
-  std::vector<Flag> flags;
-};
-
-/// The values of a CLI::IsMember check, which describes itself as "{a,b,c}".
-std::vector<std::string> values_of(const CLI::Option& option) {
-  const std::string type = option.get_type_name();
-  const size_t open = type.find('{'), close = type.find('}');
-  if (open == std::string::npos || close == std::string::npos) return {};
-  return CLI::detail::split(type.substr(open + 1, close - open - 1), ',');
-}
-
-std::vector<Flag> flags_of(const CLI::App& app) {
-  std::vector<Flag> out;
-  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional() && !o->get_group().empty(); })) {  // no group: hidden
-    Flag& flag = out.emplace_back();
-    for (const std::string& name : option->get_snames()) flag.names.push_back("-" + name);
-    for (const std::string& name : option->get_lnames()) flag.names.push_back("--" + name);
-    flag.summary = option->get_description();
-    flag.takes_value = option->get_type_size() != 0;
-    if (flag.takes_value) flag.values = values_of(*option);
-  }
-  return out;
-}
-
-std::vector<Verb> describe(std::vector<Flag>& global) {
-  GlobalOptions options;
-  Choice choice;
-  std::unique_ptr<CLI::App> app = make_app(options, choice);
-  global = flags_of(*app);
-  std::vector<Verb> out;
-  for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {
-    out.push_back({verb->get_name(), verb->get_description(), flags_of(*verb)});
-  }
-  return out;
-}
-
-std::string names_of(const std::vector<Flag>& flags) {
+std::string names_of(const std::vector<OptionSummary>& flags) {
   std::vector<std::string> out;
-  for (const Flag& flag : flags) out.insert(out.end(), flag.names.begin(), flag.names.end());
+  for (const OptionSummary& flag : flags) out.insert(out.end(), flag.names.begin(), flag.names.end());
   return fmt::format("{}", fmt::join(out, " "));
 }
 
 /// The choices of every flag with a closed set, as the arms of a shell `case` over the word before the cursor.
-std::string bash_value_arms(const std::vector<Flag>& flags, const std::string& verb) {
+std::string bash_value_arms(const std::vector<OptionSummary>& flags, const std::string& verb) {
   std::string out;
-  for (const Flag& flag : flags) {
+  for (const OptionSummary& flag : flags) {
     if (!flag.takes_value) continue;
     std::vector<std::string> patterns;
     for (const std::string& name : flag.names) patterns.push_back(verb + ":" + name);
@@ -71,12 +26,12 @@ std::string bash_value_arms(const std::vector<Flag>& flags, const std::string& v
   return out;
 }
 
-std::string bash_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+std::string bash_script(const std::vector<VerbSummary>& verbs, const std::vector<OptionSummary>& global) {
   std::string names, arms = bash_value_arms(global, "*"), words;
-  for (const Verb& verb : verbs) {
+  for (const VerbSummary& verb : verbs) {
     names += (names.empty() ? "" : " ") + verb.name;
-    arms += bash_value_arms(verb.flags, verb.name);
-    words += fmt::format("    {}) words='{} {}' ;;\n", verb.name, names_of(verb.flags), names_of(global));
+    arms += bash_value_arms(verb.options, verb.name);
+    words += fmt::format("    {}) words='{} {}' ;;\n", verb.name, names_of(verb.options), names_of(global));
   }
   return fmt::format(R"(# bash completion for ckpt, made by `ckpt completion bash`
 _ckpt() {{
@@ -112,9 +67,9 @@ std::string zsh_quoted(const std::string& text) {
   return out;
 }
 
-std::string zsh_arguments(const std::vector<Flag>& flags, const std::string& indent) {
+std::string zsh_arguments(const std::vector<OptionSummary>& flags, const std::string& indent) {
   std::string out;
-  for (const Flag& flag : flags) {
+  for (const OptionSummary& flag : flags) {
     std::string value;
     if (flag.takes_value) value = flag.values.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(flag.values, " "));
     for (const std::string& name : flag.names) {
@@ -124,12 +79,12 @@ std::string zsh_arguments(const std::vector<Flag>& flags, const std::string& ind
   return out;
 }
 
-std::string zsh_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+std::string zsh_script(const std::vector<VerbSummary>& verbs, const std::vector<OptionSummary>& global) {
   std::string table, arms;
-  for (const Verb& verb : verbs) {
+  for (const VerbSummary& verb : verbs) {
     table += fmt::format("    '{}:{}'\n", verb.name, zsh_quoted(verb.summary));
     arms += fmt::format("    {})\n      _arguments \\\n{}{}        '*:path:_files' ;;\n", verb.name,
-                        zsh_arguments(verb.flags, "        "), zsh_arguments(global, "        "));
+                        zsh_arguments(verb.options, "        "), zsh_arguments(global, "        "));
   }
   return fmt::format(R"(#compdef ckpt
 # zsh completion for ckpt, made by `ckpt completion zsh`
@@ -158,9 +113,9 @@ std::string fish_quoted(const std::string& text) {
   return "'" + out + "'";
 }
 
-std::string fish_flags(const std::vector<Flag>& flags, const std::string& condition) {
+std::string fish_flags(const std::vector<OptionSummary>& flags, const std::string& condition) {
   std::string out;
-  for (const Flag& flag : flags) {
+  for (const OptionSummary& flag : flags) {
     out += "complete -c ckpt" + condition;
     for (const std::string& name : flag.names) {
       out += name.rfind("--", 0) == 0 ? " -l " + name.substr(2) : " -s " + name.substr(1);
@@ -171,23 +126,22 @@ std::string fish_flags(const std::vector<Flag>& flags, const std::string& condit
   return out;
 }
 
-std::string fish_script(const std::vector<Verb>& verbs, const std::vector<Flag>& global) {
+std::string fish_script(const std::vector<VerbSummary>& verbs, const std::vector<OptionSummary>& global) {
   std::string out = "# fish completion for ckpt, made by `ckpt completion fish`\n" + fish_flags(global, "");
-  for (const Verb& verb : verbs) {
+  for (const VerbSummary& verb : verbs) {
     out += fmt::format("complete -c ckpt -n __fish_use_subcommand -f -a {} -d {}\n", verb.name, fish_quoted(verb.summary));
-    out += fish_flags(verb.flags, fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.name));
+    out += fish_flags(verb.options, fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.name));
   }
   return out;
 }
 
 }  // namespace
 
-Command::Run add_completion(CLI::App& app) {
+Command::Run add_completion(VerbOptions& app) {
   auto shell = std::make_shared<std::string>();
-  app.add_option("shell", *shell, "bash, zsh or fish")->required()->check(CLI::IsMember({"bash", "zsh", "fish"}));
+  app.add_option("shell", *shell, "bash, zsh or fish").required().one_of({"bash", "zsh", "fish"});
   return [shell](Context& context) -> Result<void> {
-    std::vector<Flag> global;
-    const std::vector<Verb> verbs = describe(global);
+    const auto [global, verbs] = describe_command_line();
     if (*shell == "bash") context.out.data(bash_script(verbs, global));
     else if (*shell == "zsh") context.out.data(zsh_script(verbs, global));
     else context.out.data(fish_script(verbs, global));

@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/model_view.h"
 #include "cli/trace_flag.h"
 #include "formats/convert/convert.h"
 #include "formats/convert/rank.h"
@@ -30,6 +31,8 @@ struct ConvertOptions {
 std::string document(const ConvertOptions& options, const formats::ConvertReport& report) {
   nlohmann::json files = nlohmann::json::array();
   for (const auto& [name, size] : report.files) files.push_back({{"name", name}, {"bytes", size}});
+  nlohmann::json skipped = nlohmann::json::array();
+  for (const tensor::Unreadable& entry : report.skipped) skipped.push_back({{"key", entry.key}, {"why", entry.why}});
   const nlohmann::json doc = {{"schema", "ckpt.convert/1"},
                               {"source", options.source},
                               {"destination", options.destination},
@@ -49,6 +52,8 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
                               {"verified", report.verified},
                               {"durable", options.request.durable && !options.request.dry_run},
                               {"files", files},
+                              {"skipped", skipped},
+                              {"siblings", report.siblings},
                               {"notes", report.notes}};
   return doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
@@ -83,6 +88,7 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
   if (context.out.json()) context.out.data(document(options, report));
   else if (options.request.dry_run) show_plan(context.out, report);
   context.out.info(summary(options, report));
+  if (!report.finished) context.exit_status = exit_code(Code::kPartial);
   return {};
 }
 
@@ -122,31 +128,28 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
   return {};
 }
 
-void add_selection(CLI::App& app, ConvertOptions& o) {
+void add_selection(VerbOptions& app, ConvertOptions& o) {
   formats::SelectRequest& select = o.request.select;
-  app.add_option("--include", select.include, "Only keys that match one of these globs")->allow_extra_args(false);
-  app.add_option("--exclude", select.exclude, "No keys that match one of these globs")->allow_extra_args(false);
+  app.add_option("--include", select.include, "Only keys that match one of these globs").one_value_each();
+  app.add_option("--exclude", select.exclude, "No keys that match one of these globs").one_value_each();
+  app.add_flag("--skip-unreadable", select.skip_unreadable, "Leave out what cannot be read, and name it");
   app.add_flag("--tensors-only", select.tensors_only, "Leave out objects and the common state");
   app.add_flag("--no-optimizer", select.no_optimizer, "Leave out optimizer state");
   app.add_flag("--unflatten", select.unflatten, "Refuse optimizer tensors whose original shapes are not known; the others get them anyway");
-  app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group")->allow_extra_args(false);
-  app.add_option("--map", o.map, "A file with a JSON object of old key to new key")->type_name("FILE");
+  app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group").one_value_each();
+  app.add_option("--map", o.map, "A file with a JSON object of old key to new key").type_name("FILE");
   app.add_option("--dtype", o.dtypes, "GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost")
-      ->allow_extra_args(false);
-  app.add_option("--shape", select.shapes, "GLOB=AxB: another shape, _ for a length that stays; wants --allow-shape-mismatch")->allow_extra_args(false);
+      .one_value_each();
+  app.add_option("--shape", select.shapes, "GLOB=AxB: another shape, _ for a length that stays; wants --allow-shape-mismatch").one_value_each();
   app.add_flag("--allow-shape-mismatch", select.allow_shape_mismatch, "Fill what a new shape adds with zeros, cut off what it lacks");
 }
 
-void add_layout(CLI::App& app, formats::ConvertRequest& request, std::vector<std::string>& grid) {
+void add_layout(VerbOptions& app, formats::ConvertRequest& request, std::vector<std::string>& grid) {
   formats::WriteOptions& write = request.write;
-  app.add_option("--shard-size", write.grid.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
-  app.add_option("--shard-grid", grid, "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second")->allow_extra_args(false);
-  app.add_option("--files", write.files, "Data files to spread the tensors over (default: by size)")->check(CLI::Range(1u, 100'000u));
-  app.add_option("--file-size", write.file_size, "The most that a data file is to hold (safetensors: 5 GB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
+  app.add_option("--shard-size", write.grid.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)").as_size().positive();
+  app.add_option("--shard-grid", grid, "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second").one_value_each();
+  app.add_option("--files", write.files, "Data files to spread the tensors over (default: by size)").in_range(1, 100'000);
+  app.add_option("--file-size", write.file_size, "The most that a data file is to hold (safetensors: 5 GB)").as_size().positive();
 }
 
 std::vector<std::string> names_of_writers() {
@@ -155,34 +158,28 @@ std::vector<std::string> names_of_writers() {
   return out;
 }
 
-std::vector<std::string> names_of_formats() {
-  std::vector<std::string> out = {"auto"};
-  for (const formats::Format& format : formats::formats()) out.emplace_back(format.name);
-  return out;
-}
-
 }  // namespace
 
-Command::Run add_convert(CLI::App& app) {
+Command::Run add_convert(VerbOptions& app) {
   auto state = std::make_shared<ConvertOptions>();
   ConvertOptions& o = *state;
-  app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content")->required();
-  app.add_option("DST", o.destination, "What to write: a folder, or a file by its name; it appears complete, or not at all")->required();
-  app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", ")))->required()->check(CLI::IsMember(names_of_writers()));
-  app.add_option("--from", o.request.from, "The format to read (default: auto)")->check(CLI::IsMember(names_of_formats()));
+  app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content").required();
+  app.add_option("DST", o.destination, "What to write: a folder, or a file by its name; it appears complete, or not at all").required();
+  app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", "))).required().one_of(names_of_writers());
+  add_from(app, o.request.from);
   add_selection(app, o);
   add_layout(app, o.request, o.grid);
-  app.add_option("-j,--jobs", o.request.workers, "Workers; the result does not depend on it (default: one per core)")
-      ->check(CLI::Range(1u, 1024u));
-  app.add_option("--max-memory", o.request.write.max_memory, "Memory to stay under (default: 256MiB)")
-      ->transform(CLI::AsSizeValue(false))
-      ->check(CLI::PositiveNumber);
-  app.add_option("--mcore", o.request.write.mcore, "The release of Megatron Core that is to read it (default: any from 0.7)")->type_name("VERSION");
+  app.add_option("-j,--jobs", o.request.workers, "Workers; the result does not depend on it (default: one per core)").in_range(1, 1024);
+  add_max_memory(app, o.request.write.max_memory);
+  app.add_option("--mcore", o.request.write.mcore, "The release of Megatron Core that is to read it (default: auto, rows where the source has rows)").type_name("VERSION");
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
   app.add_flag("--verify", o.request.verify, "Read the result again and compare it with the source before it gets its name");
+  app.add_flag("--allow-damage", o.request.allow_damage, "Go on where a CRC differs or an object lacks parts, and say so");
+  app.add_flag("--trust-pickles", o.request.trust_pickles, "Pass on pickles that run code when they are loaded");
+  app.add_flag("--copy-siblings", o.request.copy_siblings, "Copy the files beside the checkpoint that are no part of it, too");
   app.add_flag("--resume", o.request.resume, "Go on where a conversion that was killed stopped, file by file");
   app.add_option("--part", o.part, "INDEX/COUNT: write this part only, the last one finishes; auto: as srun, mpirun, torchrun say")
-      ->type_name("PART");
+      .type_name("PART");
   app.add_flag("--force", o.request.force, "Replace a destination that is there");
   app.add_flag("--no-sync", o.no_sync, "Do not wait until the result is on disk");
   add_trace_flag(app, o.trace);

@@ -53,20 +53,21 @@ Result<void> check_views(const InspectOptions& options) {
 
 /// Whether the view needs the places of the data, and not the metadata alone.
 Result<tensor::Catalog> open_for(const InspectOptions& options) {
-  if (options.stats || !options.shards.empty() || !options.diff.empty()) return open_data(options.path);
-  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
+  if (options.stats || !options.shards.empty() || !options.diff.empty()) return open_data(options.path, options.from);
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path, options.from));
   const bool placed = std::all_of(catalog.tensors.begin(), catalog.tensors.end(), [](const tensor::Tensor& t) {
     return std::all_of(t.shards.begin(), t.shards.end(), [](const tensor::Shard& s) { return s.where.length + s.item.length != 0; });
   });
-  if ((options.files || !options.html.empty()) && !placed) return open_data(options.path);
+  if ((options.files || !options.html.empty()) && !placed) return open_data(options.path, options.from);
   return catalog;
 }
 
-Result<void> add_stats(Context& context, View& view) {
+Result<void> add_stats(Context& context, View& view, uint64_t max_memory) {
   for (const tensor::Tensor* t : view.tensors) CKPT_TRY(tensor::check_readable(*view.catalog, *t));
   tensor::StatsOptions how;
   how.progress = &context.progress;
   how.cancel = &context.cancel;
+  how.max_memory = max_memory;
   CKPT_TRY_ASSIGN(view.stats, tensor::compute_stats(*view.catalog, view.tensors, how));
   return {};
 }
@@ -81,10 +82,14 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
   CKPT_TRY(check_views(options));
+  if (options.html == "-" && context.out.json()) return fail(Code::kUsage, "", "--html - and --json both write to stdout");
   if (!options.diff.empty() && options.html.empty()) return inspect_diff(context, options);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_for(options));
   for (const std::string& text : catalog.warnings) {
     if (!context.out.json()) context.out.info("warning: " + escape_for_terminal(text));
+  }
+  for (const std::string& text : texts_of(catalog.damage)) {
+    if (!context.out.json()) context.out.info("warning: damaged: " + escape_for_terminal(text));
   }
   if (options.files) return print_files(context.out, catalog);
   std::string common;
@@ -101,8 +106,9 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
   if (options.tree) print_tree(context.out, view, options);
   else if (!options.group_by.empty()) print_groups(context.out, catalog, view);
   if (options.tree || !options.group_by.empty()) return {};
-  if (options.stats) CKPT_TRY(add_stats(context, view));
-  if (!options.html.empty()) return write_html(context, view, options);
+  if (options.stats) CKPT_TRY(add_stats(context, view, options.max_memory));
+  if (!options.html.empty()) CKPT_TRY(write_html(context, view, options));
+  if (!options.html.empty() && !context.out.json()) return {};
   sort_view(view, options);
   if (context.out.json()) print_model_json(context.out, view, common);
   else if (options.common) context.out.data(common + "\n");
@@ -112,23 +118,26 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
 
 }  // namespace
 
-Command::Run add_inspect(CLI::App& app) {
+Command::Run add_inspect(VerbOptions& app) {
   auto options = std::make_shared<InspectOptions>();
-  app.add_option("path", options->path, "A process image or a model checkpoint")->type_name("PATH")->required();
-  app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots")->type_name("GLOB");
+  app.add_option("path", options->path, "A process image or a model checkpoint").type_name("PATH").required();
+  app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots").type_name("GLOB");
+  add_from(app, options->from);
+  add_max_memory(app, options->max_memory);
+  app.add_flag("--skip-unreadable", options->skip_unreadable, "For --diff: what cannot be read counts for nothing");
   app.add_flag("--common", options->common, "The common state instead of the table (with --json: beside it)");
   app.add_flag("--stats", options->stats, "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of saving saved, and how long each phase took");
   app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
-  app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)")->type_name("N");
-  app.add_option("--diff", options->diff, "What is different in another checkpoint, of any format; exit 1 if anything is")->type_name("OTHER");
-  app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count")->type_name("ABS[,REL]");
-  app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes")->type_name("KEY");
+  app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
+  app.add_option("--diff", options->diff, "What is different in another checkpoint, of any format; exit 1 if anything is").type_name("OTHER");
+  app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count").type_name("ABS[,REL]");
+  app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes").type_name("KEY");
   app.add_flag("--files", options->files, "The files: size, tensors, bytes referred to, bytes nothing refers to");
-  app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state")->type_name("WHAT")->check(CLI::IsMember({"param"}));
-  app.add_option("--html", options->html, "Write a page for a browser, with --stats and --diff what they find (- for stdout)")->type_name("FILE");
-  app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)")->type_name("COLUMN");
+  app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state").type_name("WHAT").one_of({"param"});
+  app.add_option("--html", options->html, "Write a page for a browser, with --stats and --diff what they find (- for stdout)").type_name("FILE");
+  app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)").type_name("COLUMN");
   app.add_flag("--reverse", options->reverse, "The other way round");
-  app.add_option("--columns", options->columns, fmt::format("Columns of the table: {}", fmt::join(column_names(), ", ")))->type_name("LIST")->delimiter(',');
+  app.add_option("--columns", options->columns, fmt::format("Columns of the table: {}", fmt::join(column_names(), ", "))).type_name("LIST").delimiter(',');
   return [options](Context& context) { return run_inspect(context, *options); };
 }
 

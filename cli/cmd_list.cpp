@@ -72,9 +72,9 @@ Result<void> list(Context& context, const fs::path& top) {
 
 }  // namespace
 
-Command::Run add_list(CLI::App& app) {
+Command::Run add_list(VerbOptions& app) {
   auto top = std::make_shared<std::string>(".");
-  app.add_option("DIR", *top, "Folder to look below")->capture_default_str();
+  app.add_option("DIR", *top, "Folder to look below").shows_default();
   return [top](Context& context) { return list(context, *top); };
 }
 

@@ -7,6 +7,7 @@
 #include "cli/plan_document.h"
 #include "formats/common_state.h"
 #include "lib/base/json_text.h"
+#include "lib/base/text.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -14,7 +15,7 @@ namespace ckpt::cli {
 namespace {
 
 struct LoadMetadataOptions {
-  std::string path;
+  std::string path, from = "auto";
   std::vector<std::string> globs;
   bool common = false;
   std::string plan;
@@ -49,7 +50,8 @@ class Document {
       text_ += '}';
       flush(1 << 16);
     }
-    strings("unsupported", catalog_.unsupported);
+    strings("unsupported", texts_of(catalog_.unsupported));
+    strings("damage", texts_of(catalog_.damage));
     strings("warnings", catalog_.warnings);
     text_ += "]";
     if (!common.empty()) text_ += ",\n\"common\": " + common;
@@ -134,13 +136,17 @@ Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& opti
     if (options.globs.empty() && !options.common && options.plan.empty()) return load_image_metadata(context, options.path);
     return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
   }
-  if (!options.plan.empty()) return print_plan(context, {options.path, options.plan, options.globs, options.rank});
-  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path));
+  if (!options.plan.empty()) return print_plan(context, {options.path, options.from, options.plan, options.globs, options.rank});
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path, options.from));
+  for (const std::string& text : texts_of(catalog.damage)) context.out.info("warning: damaged: " + escape_for_terminal(text));
   std::string common;
   if (options.common) {
     pickle::RenderOptions render;
     render.indent = false;
-    CKPT_TRY_ASSIGN(common, formats::common_state_json(catalog, render));
+    common = "null";
+    if (catalog.common) {
+      CKPT_TRY_ASSIGN(common, formats::common_state_json(catalog, render));
+    }
   }
   Document(context.out, catalog).print(options.globs, common);
   return {};
@@ -148,13 +154,14 @@ Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& opti
 
 }  // namespace
 
-Command::Run add_load_metadata(CLI::App& app) {
+Command::Run add_load_metadata(VerbOptions& app) {
   auto options = std::make_shared<LoadMetadataOptions>();
-  app.add_option("path", options->path, "A model checkpoint or a process image")->type_name("PATH")->required();
-  app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")->type_name("GLOB");
+  app.add_option("path", options->path, "A model checkpoint or a process image").type_name("PATH").required();
+  add_from(app, options->from);
+  app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated").type_name("GLOB");
   app.add_flag("--common", options->common, "With the common state");
-  app.add_option("--plan", options->plan, "What each rank of another layout would read: a JSON file, as the man page describes it")->type_name("FILE");
-  app.add_option("--rank", options->rank, "Of --plan only this rank")->type_name("N");
+  app.add_option("--plan", options->plan, "What each rank of another layout would read: a JSON file, as the man page describes it").type_name("FILE");
+  app.add_option("--rank", options->rank, "Of --plan only this rank").type_name("N");
   return [options](Context& context) { return run_load_metadata(context, *options); };
 }
 

@@ -3,18 +3,20 @@
 
 namespace ckpt::cli {
 
-Command::Run add_pre_dump(CLI::App& app) {
+Command::Run add_pre_dump(VerbOptions& app) {
   auto flags = std::make_shared<DumpFlags>();
   add_dump_flags(app, *flags);
   app.add_flag("-R,--leave-running,--non-stop", flags->non_stop, "Accepted: the process goes on in any case");
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(finish_dump_flags(*flags));
-    if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
-    auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };
-    CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "pre-dump", context, work));
-    print_dump_report(context, "pre-dump", report);
-    return {};
+    return where_it_is(flags->options.pid, context, [&]() -> Result<void> {
+      if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
+      auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };
+      CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "pre-dump", context, work));
+      print_dump_report(context, "pre-dump", report);
+      return {};
+    });
   };
 }
 

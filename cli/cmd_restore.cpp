@@ -1,6 +1,8 @@
 // restore: options -> engine::restore -> a summary or one JSON line.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <new>
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
@@ -44,17 +46,26 @@ struct RestoreFlags {
   std::string trace;  ///< a file; empty: none
 };
 
+void tell(const engine::RestoreReport& report, bool dry_run, Console& out) {
+  if (out.json()) {
+    out.data(json_line(report, dry_run));
+    std::fflush(stdout);  // the process may write to the same stream from now on
+  } else if (dry_run) {
+    out.data(summary(report, true) + "\n");
+  } else {
+    out.info(summary(report, false));
+  }
+}
+
 Result<void> restore_here(const RestoreFlags& flags, Context& context) {
   const engine::RestoreOptions& options = flags.options;
   auto work = [&] { return engine::restore(options, context.progress, context.cancel); };
   CKPT_TRY_ASSIGN(engine::RestoreReport report, traced(flags.trace, "restore", context, work));
-  if (context.out.json()) {
-    context.out.data(json_line(report, options.dry_run));
-    std::fflush(stdout);  // the process may write to the same stream from now on
-  } else if (options.dry_run) {
-    context.out.data(summary(report, true) + "\n");
-  } else {
-    context.out.info(summary(report, false));
+  try {
+    tell(report, options.dry_run, context.out);
+  } catch (const std::bad_alloc&) {  // the process runs, and an error would say that it does not
+    constexpr std::string_view kText = "ckpt: done; there is no memory for the report\n";
+    (void)!::write(STDERR_FILENO, kText.data(), kText.size());
   }
   if (options.dry_run || options.detach) return {};
   CKPT_TRY_ASSIGN(context.exit_status, engine::supervise(report.pid, context.cancel));
@@ -89,22 +100,26 @@ Result<void> run_restore(const RestoreFlags& flags, Context& context) {
 
 }  // namespace
 
-Command::Run add_restore(CLI::App& app) {
+Command::Run add_restore(VerbOptions& app) {
   auto flags = std::make_shared<RestoreFlags>();
   engine::RestoreOptions* options = &flags->options;
-  app.add_option("-f,--images-dir,-D,--dir", options->image, "The image")->required()->type_name("DIR");
+  app.add_option("-f,--images-dir,-D,--dir", options->image, "The image").required().type_name("DIR");
   app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
-  app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs")->type_name("FILE");
+  app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs").type_name("FILE");
   app.add_flag("-j,--shell-job", options->shell_job,
                "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
-  app.add_flag("--tcp-established")->description("Accepted: the connections of an image go on in any case");
+  app.add_flag("--tcp-established", "Accepted: the connections of an image go on in any case");
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
-  app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there")->type_name("FILE");
+  app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there").type_name("FILE");
+  app.add_option("--allow-changed", options->allow_changed, "Take this file as it is now; a path or a pattern, more than once if need be")
+      .type_name("FILE")
+      .one_value_each();
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
+  app.add_flag("--trust", options->trust, "Also an image that another user owns or may write, with every right it asks for");
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));

@@ -16,7 +16,23 @@ using Json = nlohmann::ordered_json;
 struct RmFlags {
   std::vector<std::string> dirs;
   store::RemoveOptions options;
+  bool staging = false;
 };
+
+Result<void> run_rm_staging(Context& context, const RmFlags& flags) {
+  CKPT_TRY_ASSIGN(auto removed, store::remove_staging({flags.dirs.begin(), flags.dirs.end()}, flags.options.dry_run));
+  Json folders = Json::array();
+  for (const store::RemovedStaging& staging : removed) {
+    folders.push_back({{"path", staging.dir.string()}, {"bytes", staging.bytes}});
+    context.out.info(fmt::format("{} {} ({})", flags.options.dry_run ? "would remove" : "removed", escape_for_terminal(staging.dir.string()),
+                                 human_bytes(staging.bytes)));
+  }
+  if (context.out.json()) {
+    Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", Json::array()}, {"staging", folders}};
+    context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  }
+  return {};
+}
 
 Result<void> run_rm(Context& context, const RmFlags& flags) {
   CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options, context.progress, context.cancel));
@@ -35,13 +51,14 @@ Result<void> run_rm(Context& context, const RmFlags& flags) {
 
 }  // namespace
 
-Command::Run add_rm(CLI::App& app) {
+Command::Run add_rm(VerbOptions& app) {
   auto state = std::make_shared<RmFlags>();
-  app.add_option("DIR", state->dirs, "Images to remove")->required();
+  app.add_option("DIR", state->dirs, "Images to remove").required();
   app.add_flag("--chain", state->options.chain, "The parents of each, too");
   app.add_flag("--force", state->options.force, "Also what another image needs, which cannot be read then");
   app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");
-  return [state](Context& context) { return run_rm(context, *state); };
+  app.add_flag("--staging", state->staging, "The DIRs are folders of images: remove from them what killed runs left unfinished");
+  return [state](Context& context) { return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state); };
 }
 
 }  // namespace ckpt::cli

@@ -71,9 +71,9 @@ Result<void> run_run(const RunFlags& flags) {
 
 }  // namespace
 
-Command::Run add_run(CLI::App& app) {
+Command::Run add_run(VerbOptions& app) {
   auto state = std::make_shared<RunFlags>();
-  app.add_option("COMMAND", state->command, "After --: the program and its arguments")->required();
+  app.add_option("COMMAND", state->command, "After --: the program and its arguments").required();
   return [state](Context&) { return run_run(*state); };
 }
 

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/command.h"
+#include "cli/dump_flags.h"
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/store/squash.h"
@@ -15,9 +15,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 struct SquashFlags {
-  std::string source, destination;
+  std::string source, destination, hash = "xxh3";
   store::SquashOptions options;
-  bool no_compress = false, dry_run = false;
+  bool no_compress = false, dry_run = false, trust = false;
 };
 
 struct Outcome {
@@ -27,7 +27,7 @@ struct Outcome {
 };
 
 Result<Outcome> estimate(const SquashFlags& flags) {
-  CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(flags.source));
+  CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(flags.source, flags.options.trust));
   Outcome out;
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();
@@ -65,16 +65,20 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
 
 }  // namespace
 
-Command::Run add_squash(CLI::App& app) {
+Command::Run add_squash(VerbOptions& app) {
   auto state = std::make_shared<SquashFlags>();
-  app.add_option("SRC", state->source, "The last image of the chain")->required();
-  app.add_option("DST", state->destination, "The folder to write: it appears complete, or not at all")->required();
+  app.add_option("SRC", state->source, "The last image of the chain").required();
+  app.add_option("DST", state->destination, "The folder to write: it appears complete, or not at all").required();
   app.add_flag("--force", state->options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", state->no_compress, "Store pages as they are");
-  app.add_option("-j,--jobs", state->options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
+  add_hash_flag(app, state->hash);
+  app.add_flag("--trust", state->trust, "Also images that another user owns or may write: what they say becomes yours");
+  app.add_option("-j,--jobs", state->options.workers, "Worker threads (default: one a core)").in_range(1, 1024);
   app.add_flag("-n,--dry-run", state->dry_run, "Say what would be written, with sizes");
   return [state](Context& context) {
     state->options.compress = !state->no_compress;
+    state->options.sha256_pages = state->hash == "sha256";
+    if (state->trust) state->options.trust = store::Trust::kAnybody;
     return run_squash(context, *state);
   };
 }

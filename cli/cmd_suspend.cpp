@@ -50,9 +50,9 @@ void print(Console& out, const engine::ResumeReport& report) {
 
 }  // namespace
 
-Command::Run add_suspend(CLI::App& app) {
+Command::Run add_suspend(VerbOptions& app) {
   auto flags = std::make_shared<SuspendFlags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pid, "The process, with all its descendants")->required()->check(CLI::PositiveNumber);
+  app.add_option("-p,--pid,-t,--tree", flags->pid, "The process, with all its descendants").required().positive();
   add_gpu_lock_timeout_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
@@ -62,11 +62,11 @@ Command::Run add_suspend(CLI::App& app) {
   };
 }
 
-Command::Run add_resume(CLI::App& app) {
+Command::Run add_resume(VerbOptions& app) {
   auto flags = std::make_shared<ResumeFlags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pids, "The process, with all its descendants; may be given several times")->required()->check(CLI::PositiveNumber);
-  app.add_option("--after", flags->after, "Wait until this other process has ended")->check(CLI::PositiveNumber)->type_name("PID");
-  app.add_option("--parked", flags->parked, "With --after: the socket by which the other ckpt hands over device memory")->type_name("FD")->group("");
+  app.add_option("-p,--pid,-t,--tree", flags->pids, "The process, with all its descendants; may be given several times").required().positive();
+  app.add_option("--after", flags->after, "Wait until this other process has ended").positive().type_name("PID");
+  app.add_option("--parked", flags->parked, "With --after: the socket by which the other ckpt hands over device memory").type_name("FD").hidden();
   add_gpu_map_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));

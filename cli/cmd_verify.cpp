@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "cli/command.h"
+#include "cli/model_view.h"
 #include "cli/verify_image.h"
 #include "cli/verify_report.h"
 #include "formats/verify/verify.h"
@@ -19,14 +20,14 @@ namespace fs = std::filesystem;
 namespace {
 
 struct VerifyCommand {
-  std::string path;
+  std::string path, from = "auto";
   std::string against, manifest, write_manifest, hash = "xxh3-128";
   std::string part, sample;
-  uint64_t seed = 0;
-  bool strict = false, tensor_hashes = false, globals = false;
+  uint64_t seed = 0, max_memory = uint64_t{256} << 20;
+  bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false, rehearse = false, trust = false;
 
   bool for_models_only() const {
-    return strict || tensor_hashes || globals || !against.empty() || !manifest.empty() || !write_manifest.empty() || !part.empty() || !sample.empty();
+    return strict || optimizer || skip_unreadable || from != "auto" || tensor_hashes || globals || !against.empty() || !manifest.empty() || !write_manifest.empty() || !part.empty() || !sample.empty();
   }
 };
 
@@ -44,7 +45,8 @@ Result<formats::Selection> selection(const VerifyCommand& command) {
   if (!command.part.empty()) {
     const size_t slash = command.part.find('/');
     auto part = whole_number(std::string_view(command.part).substr(0, slash));
-    auto parts = slash == std::string::npos ? std::nullopt : whole_number(std::string_view(command.part).substr(slash + 1));
+    std::optional<uint64_t> parts;
+    if (slash != std::string::npos) parts = whole_number(std::string_view(command.part).substr(slash + 1));
     if (!part || !parts || *part < 1 || *part > *parts) return fail(Code::kUsage, command.part, "--part wants N/T with N from 1 to T");
     out.part = *part, out.parts = *parts;
   }
@@ -90,20 +92,19 @@ Result<std::optional<formats::Manifest>> find_manifest(const VerifyCommand& comm
   return std::move(manifest).error();
 }
 
-Result<tensor::Catalog> open(const std::string& path) {
-  formats::ReadOptions options;
-  options.tolerate_damage = true;
-  return formats::open_checkpoint(path, options);
-}
-
 Result<void> conclude(Context& context, const VerifyCommand& command, const VerifyOutcome& outcome) {
   const auto& findings = outcome.report.findings;
   const auto damage = std::count_if(findings.begin(), findings.end(), [](const auto& f) { return !f.warning; });
-  if (context.out.json()) print_verify_json(context.out, outcome, damage == 0);
+  if (context.out.json()) print_verify_json(context.out, outcome, damage == 0 && (outcome.report.unreadable == 0 || command.skip_unreadable));
   else print_verify_findings(context.out, outcome, command.globals);
+  const uint64_t unreadable = command.skip_unreadable ? 0 : outcome.report.unreadable;
   const bool sound = std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
   if (damage != 0) {
     return fail(Code::kAnswerNo, command.path, fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
+  }
+  if (unreadable != 0) {
+    return Error(Code::kUnsupported, command.path, fmt::format("{} entr{} not checked: nobody can say that it is sound", unreadable, unreadable == 1 ? "y was" : "ies were"))
+        .with_hint("--skip-unreadable leaves out what cannot be read");
   }
   context.out.info(verify_summary(outcome));
   return {};
@@ -132,23 +133,28 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   }
   if (store::ImageReader::looks_like_image(command.path)) {
     if (command.for_models_only()) return fail(Code::kUsage, command.path, "is a process image: its chunks are all checked, no flag changes that");
-    return verify_image(context, command.path);
+    if (command.trust && !command.rehearse) return fail(Code::kUsage, command.path, "--trust goes with --rehearse: reading an image makes nothing of what it says");
+    return verify_image(context, command.path, {.rehearse = command.rehearse, .trust = command.trust});
   }
+  if (command.rehearse || command.trust) return fail(Code::kUsage, command.path, "is no process image: there is nothing to rehearse");
   Stopwatch watch;
   VerifyOutcome outcome;
   outcome.path = command.path;
-  auto catalog = open(command.path);
+  auto catalog = open_data(command.path, command.from);
   if (!catalog) return verify_unopened(context, command, catalog.error(), std::move(outcome));
   outcome.format = catalog->format, outcome.tensors = catalog->tensors.size(), outcome.objects = catalog->objects.size();
   CKPT_TRY_ASSIGN(std::optional<formats::Manifest> manifest, find_manifest(command, catalog->root));
   formats::VerifyOptions options;
   options.strict = command.strict;
+  options.optimizer = command.optimizer;
+  options.skip_unreadable = command.skip_unreadable;
+  options.max_memory = command.max_memory;
   options.selection = chosen;
   options.tensor_hashes = command.tensor_hashes && manifest;
   options.manifest = manifest ? &*manifest : nullptr;
   std::optional<tensor::Catalog> other;
   if (!command.against.empty()) {
-    CKPT_TRY_ASSIGN(other, open(command.against));
+    CKPT_TRY_ASSIGN(other, open_data(command.against));
     options.against = &*other;
   }
   CKPT_TRY_ASSIGN(outcome.report, formats::verify(*catalog, options, context.progress, context.cancel));
@@ -159,20 +165,26 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 
 }  // namespace
 
-Command::Run add_verify(CLI::App& app) {
+Command::Run add_verify(VerbOptions& app) {
   auto command = std::make_shared<VerifyCommand>();
-  app.add_option("path", command->path, "A model checkpoint or a process image")->type_name("PATH")->required();
-  app.add_option("--against", command->against, "Compare every tensor, bit for bit, with another checkpoint of whatever format")->type_name("PATH");
-  app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own")->type_name("FILE");
+  app.add_option("path", command->path, "A model checkpoint or a process image").type_name("PATH").required();
+  add_from(app, command->from);
+  app.add_option("--against", command->against, "Compare every tensor, bit for bit, with another checkpoint of whatever format").type_name("PATH");
+  app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own").type_name("FILE");
   app.add_option("--write-manifest", command->write_manifest, "Write the hashes of a sound checkpoint to FILE; default: into its folder")
-      ->type_name("FILE|default");
-  app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256")->type_name("HASH")->capture_default_str();
+      .type_name("FILE|default");
+  app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256").type_name("HASH").shows_default();
   app.add_flag("--tensor-hashes", command->tensor_hashes, "Hashes of the tensors: written beside the files', or compared instead of them");
-  app.add_option("--part", command->part, "Do part N of T: the reading is split over machines")->type_name("N/T");
-  app.add_option("--sample", command->sample, "Read only a share of the pieces, or so many of them")->type_name("PERCENT%|N");
-  app.add_option("--seed", command->seed, "Draw another sample")->type_name("NUMBER")->capture_default_str();
+  app.add_option("--part", command->part, "Do part N of T: the reading is split over machines").type_name("N/T");
+  app.add_option("--sample", command->sample, "Read only a share of the pieces, or so many of them").type_name("PERCENT%|N");
+  app.add_option("--seed", command->seed, "Draw another sample").type_name("NUMBER").shows_default();
   app.add_flag("--globals", command->globals, "List every name that loading the pickles would import, and its verdict");
-  app.add_flag("--strict", command->strict, "What is odd is damage: CRCs that differ, bytes and files that nothing refers to, unknown names in pickles, parameters without optimizer state");
+  app.add_flag("--rehearse", command->rehearse, "Make the processes of an image again where nobody notices, and compare them with it");
+  app.add_flag("--trust", command->trust, "Rehearse also an image that another user owns or may write, with every right it asks for");
+  app.add_flag("--strict", command->strict, "What is odd is damage: CRCs that were not computed, bytes and files that nothing refers to, unknown names in pickles");
+  app.add_flag("--optimizer", command->optimizer, "Optimizer state that parameters lack, or that lacks its parameter, is damage");
+  app.add_flag("--skip-unreadable", command->skip_unreadable, "Leave out what cannot be read; without it the answer is not that all is sound");
+  add_max_memory(app, command->max_memory);
   return [command](Context& context) { return run_verify(context, *command); };
 }
 

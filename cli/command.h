@@ -1,12 +1,12 @@
 // A verb of the command line, and the table of all of them.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <functional>
 #include <memory>
 #include <span>
 
 #include "cli/console.h"
+#include "cli/verb_options.h"
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
 
@@ -29,7 +29,7 @@ struct Command {
   using Run = std::function<Result<void>(Context&)>;
   const char* name;
   const char* summary;  ///< one line, as in the README's table and the man page's NAME
-  Run (*add_options)(CLI::App& app);
+  Run (*add_options)(VerbOptions& app);
   Group group = Group::kProcess;
   bool guarded = false;  ///< holds a live process: runs in a worker that outlives a killed ckpt (cli/guard.h)
 };

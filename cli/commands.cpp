@@ -6,22 +6,22 @@
 namespace ckpt::cli {
 
 // One declaration a verb, in the table's order.
-Command::Run add_pre_dump(CLI::App& app);
-Command::Run add_dump(CLI::App& app);
-Command::Run add_restore(CLI::App& app);
-Command::Run add_run(CLI::App& app);
-Command::Run add_suspend(CLI::App& app);
-Command::Run add_resume(CLI::App& app);
-Command::Run add_check(CLI::App& app);
-Command::Run add_inspect(CLI::App& app);
-Command::Run add_load_metadata(CLI::App& app);
-Command::Run add_verify(CLI::App& app);
-Command::Run add_convert(CLI::App& app);
-Command::Run add_cat(CLI::App& app);
-Command::Run add_list(CLI::App& app);
-Command::Run add_squash(CLI::App& app);
-Command::Run add_rm(CLI::App& app);
-Command::Run add_completion(CLI::App& app);
+Command::Run add_pre_dump(VerbOptions& app);
+Command::Run add_dump(VerbOptions& app);
+Command::Run add_restore(VerbOptions& app);
+Command::Run add_run(VerbOptions& app);
+Command::Run add_suspend(VerbOptions& app);
+Command::Run add_resume(VerbOptions& app);
+Command::Run add_check(VerbOptions& app);
+Command::Run add_inspect(VerbOptions& app);
+Command::Run add_load_metadata(VerbOptions& app);
+Command::Run add_verify(VerbOptions& app);
+Command::Run add_convert(VerbOptions& app);
+Command::Run add_cat(VerbOptions& app);
+Command::Run add_list(VerbOptions& app);
+Command::Run add_squash(VerbOptions& app);
+Command::Run add_rm(VerbOptions& app);
+Command::Run add_completion(VerbOptions& app);
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {

@@ -1,12 +1,16 @@
 #include "cli/config.h"
 
 #include <fcntl.h>
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
 
 #include <fmt/format.h>
 
 #include <cstdlib>
 
 #include "lib/base/io.h"
+#include "lib/base/text.h"
 
 namespace ckpt::cli {
 
@@ -62,9 +66,20 @@ CLI::App* owner_of(CLI::App& app, const std::string& section) {
   return nullptr;
 }
 
+/// It can name programs to run. HOME may be another user's (su, sudo -E).
+bool belongs_to_us(int fd, const ConfigPath& config) {
+  auto st = io::stat_fd(fd, config.path);
+  return st && (st->st_uid == 0 || st->st_uid == ::geteuid()) && (st->st_mode & (S_IWGRP | S_IWOTH)) == 0;
+}
+
 Result<void> apply_file(CLI::App& app, const ConfigPath& config) {
   // Whoever names a pipe here means it.
   auto file = io::open_file(config.path, O_RDONLY);
+  if (file && !belongs_to_us(file->get(), config)) {
+    if (config.required) return fail(Code::kPermission, config.path, "belongs to another user, or others may write it: it is not read");
+    fmt::print(stderr, "ckpt: {} belongs to another user, or others may write it: it is not read\n", escape_for_terminal(config.path));
+    return {};
+  }
   auto text = file ? io::read_all(file->get(), kMaxConfigBytes, config.path) : Result<std::string>(file.error());
   if (!text) {
     // Nobody asked for the default one: where it cannot be read (HOME is another user's, under su) there is none.

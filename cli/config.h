@@ -1,12 +1,15 @@
 // Settings that are not on the command line. Precedence: flag, then CKPT_* variable, then config file, then what is built in.
 #pragma once
 
-#include <CLI/CLI.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "lib/base/result.h"
+
+namespace CLI {
+class App;
+}
 
 namespace ckpt::cli {
 

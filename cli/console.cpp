@@ -30,7 +30,13 @@ Result<void> Console::finish() {
 void Console::info(std::string_view line) {
   if (options_.quiet) return;
   if (progress_ != nullptr) progress_->hide();
-  fmt::print(stderr, "{}\n", line);
+  if (!options_.json && options_.progress != "jsonl") {
+    fmt::print(stderr, "{}\n", line);
+    return;
+  }
+  // Who reads JSON from one stream or the other reads no prose beside it: the form of Progress::note.
+  const nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", "note"}, {"text", line}};
+  fmt::print(stderr, "{}\n", doc.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
 namespace {

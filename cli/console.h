@@ -31,7 +31,7 @@ class Console {
   void data(std::string_view text);
   /// True once stdout was found closed: a verb that only prints can stop.
   bool closed() const;
-  /// A line of information to stderr (nothing under --quiet).
+  /// A line of information to stderr (nothing under --quiet); with --json and --progress jsonl a JSON line.
   void info(std::string_view line);
   /// Rows of cells, padded to columns; cells are escaped here. `right`: columns that hold numbers.
   void table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,

@@ -9,44 +9,46 @@
 #include "cli/trace_flag.h"
 #include "cli/stats_text.h"
 #include "lib/base/text.h"
+#include "lib/engine/beside.h"
 
 namespace ckpt::cli {
 
-void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets) {
-  auto* established = app.add_flag("--tcp-established", sockets.tcp_established, "TCP connections go with the image; their peers are held off until the restore");
-  app.add_flag("--tcp-close", sockets.tcp_close, "TCP connections come back closed")->excludes(established);
+void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets) {
+  const VerbOption established = app.add_flag("--tcp-established", sockets.tcp_established, "TCP connections go with the image; their peers are held off until the restore");
+  app.add_flag("--tcp-close", sockets.tcp_close, "TCP connections come back closed").excludes(established);
   app.add_flag("--ext-unix-sk", sockets.external_unix, "Unix sockets with a peer outside connect to its address again");
 }
 
-void add_action_flags(CLI::App& app, engine::Actions& actions) {
-  app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times")->type_name("FILE");
-  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done")->type_name("FD");
+void add_hash_flag(VerbOptions& app, std::string& hash) {
+  app.add_option("--hash", hash, "What pages are hashed with: against accidents, or against forgery, too (default xxh3)").one_of({"xxh3", "sha256"});
 }
 
-void add_dump_flags(CLI::App& app, DumpFlags& flags) {
-  app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants")->required();
-  app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")->required();
+void add_action_flags(VerbOptions& app, engine::Actions& actions) {
+  app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times").type_name("FILE");
+  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done").type_name("FD");
+}
+
+void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
+  app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants").required();
+  app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty").required();
   app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
   add_gpu_lock_timeout_flag(app, flags.gpu);
   add_delta_flag(app, flags.gpu);
-  app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)")
-      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
+  app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)").as_size().type_name("SIZE");
   add_action_flags(app, flags.options.actions);
-  app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")->check(CLI::PositiveNumber)->type_name("SECONDS");
-  app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)")->type_name("N|auto");
-  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)")->check(CLI::Range(0, 1000))->type_name("N");
-  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 5)")
-      ->check(CLI::PositiveNumber)->type_name("MS");
-  app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
-      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
-  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt aims to stay within (default 256M)")
-      ->transform(CLI::AsSizeValue(false))->type_name("SIZE");
-  app.add_flag("--force", flags.options.force, "Replace a folder that is not empty");
+  app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)").positive().type_name("SECONDS");
+  app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)").type_name("N|auto");
+  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)").in_range(0, 1000).type_name("N");
+  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 5)").positive().type_name("MS");
+  app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)").as_size().type_name("SIZE");
+  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt aims to stay within (default 256M)").as_size().type_name("SIZE");
+  app.add_flag("--force", flags.options.force, "Replace a folder that is not empty; end what this user could not restore");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
-  app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)")->check(CLI::Range(1, 1024));
+  add_hash_flag(app, flags.hash);
+  app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)").in_range(1, 1024);
   add_trace_flag(app, flags.trace);
 }
 
@@ -67,15 +69,29 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds(flags.rounds));
   CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
-  for (const std::string& dir : {flags.dir, flags.prev}) {
-    if (dir.find("://") != std::string::npos) return fail(Code::kUnsupported, dir, "images on other machines are not supported yet");
-  }
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
   flags.options.prev = flags.prev;
   flags.options.compress = !flags.no_compress;
+  flags.options.sha256_pages = flags.hash == "sha256";
   flags.options.freeze_timeout_us = static_cast<uint64_t>(flags.timeout_s * 1e6);
+  return {};
+}
+
+Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work) {
+  CKPT_TRY_ASSIGN(std::optional<engine::Beside> there, engine::find_beside(pid));
+  if (!there) return work();
+  auto inside = [&]() -> int {
+    pid = there->inside;
+    auto done = work();
+    if (done) return context.exit_status;
+    GlobalOptions global;
+    global.json = context.out.json();
+    report_error(done.error(), global);
+    return exit_code(done.error().code);
+  };
+  CKPT_TRY_ASSIGN(context.exit_status, engine::run_beside(*there, inside));
   return {};
 }
 

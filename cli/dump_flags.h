@@ -1,6 +1,7 @@
 // What pre-dump and dump share at the prompt: flags and the report.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "cli/command.h"
@@ -14,6 +15,7 @@ struct DumpFlags {
   std::string dir, prev;
   std::string trace;  ///< a file; empty: none
   GpuFlags gpu;
+  std::string hash = "xxh3";
   bool no_compress = false;
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;
@@ -21,11 +23,17 @@ struct DumpFlags {
   std::string rounds = "auto";
   double downtime_goal_ms = 5;
 };
-void add_socket_flags(CLI::App& app, capture::SocketOptions& sockets);
-void add_action_flags(CLI::App& app, engine::Actions& actions);
-void add_dump_flags(CLI::App& app, DumpFlags& flags);
+void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets);
+/// --hash: what the pages files are hashed with. "sha256" or "xxh3".
+void add_hash_flag(VerbOptions& app, std::string& hash);
+void add_action_flags(VerbOptions& app, engine::Actions& actions);
+void add_dump_flags(VerbOptions& app, DumpFlags& flags);
 /// Checks values that no parser knows: the pid, folders that are URLs.
 Result<void> finish_dump_flags(DumpFlags& flags);
+
+/// Runs `work` where process `pid` is: here, or, with the number that it has there, in the pid namespace that `restore --new-pidns`
+/// made for it.
+Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work);
 
 /// The result: a short table for people, one JSON line for programs.
 void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report);

@@ -24,22 +24,21 @@ Result<std::unique_ptr<device::Device>> open_cuda_device(const std::string& uuid
 
 }  // namespace
 
-void add_gpu_flag(CLI::App& app, GpuFlags& flags, const std::string& meaning) {
-  app.add_option("--gpu", flags.policy, meaning + " (default auto)")->check(CLI::IsMember({"auto", "off", "only"}))->type_name("auto|off|only");
+void add_gpu_flag(VerbOptions& app, GpuFlags& flags, const std::string& meaning) {
+  app.add_option("--gpu", flags.policy, meaning + " (default auto)").one_of({"auto", "off", "only"}).type_name("auto|off|only");
 }
 
-void add_gpu_lock_timeout_flag(CLI::App& app, GpuFlags& flags) {
-  app.add_option("--gpu-lock-timeout", flags.lock_timeout_s, "Seconds that submitted GPU work may take to end (default 10)")
-      ->check(CLI::PositiveNumber)->type_name("SECONDS");
+void add_gpu_lock_timeout_flag(VerbOptions& app, GpuFlags& flags) {
+  app.add_option("--gpu-lock-timeout", flags.lock_timeout_s, "Seconds that submitted GPU work may take to end (default 10)").positive().type_name("SECONDS");
 }
 
-void add_gpu_map_flag(CLI::App& app, GpuFlags& flags) {
-  app.add_option("--gpu-map", flags.map, "Put the state of one GPU on another, by their UUIDs; may be given several times")->type_name("OLD=NEW");
+void add_gpu_map_flag(VerbOptions& app, GpuFlags& flags) {
+  app.add_option("--gpu-map", flags.map, "Put the state of one GPU on another, by their UUIDs; may be given several times").type_name("OLD=NEW");
 }
 
-void add_delta_flag(CLI::App& app, GpuFlags& flags) {
+void add_delta_flag(VerbOptions& app, GpuFlags& flags) {
   app.add_option("--delta", flags.delta, "Device memory of a program under ckpt run that it wrote while it was copied ahead: copied, or made again by its launches (default copy)")
-      ->check(CLI::IsMember({"auto", "copy", "recompute"}))->type_name("auto|copy|recompute");
+      .one_of({"auto", "copy", "recompute"}).type_name("auto|copy|recompute");
 }
 
 Result<engine::GpuOptions> gpu_options(const GpuFlags& flags) {

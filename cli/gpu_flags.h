@@ -16,10 +16,10 @@ struct GpuFlags {
   std::vector<std::string> map;  ///< OLD=NEW
 };
 /// --gpu; what it means differs from verb to verb.
-void add_gpu_flag(CLI::App& app, GpuFlags& flags, const std::string& meaning);
-void add_gpu_lock_timeout_flag(CLI::App& app, GpuFlags& flags);
-void add_gpu_map_flag(CLI::App& app, GpuFlags& flags);
-void add_delta_flag(CLI::App& app, GpuFlags& flags);
+void add_gpu_flag(VerbOptions& app, GpuFlags& flags, const std::string& meaning);
+void add_gpu_lock_timeout_flag(VerbOptions& app, GpuFlags& flags);
+void add_gpu_map_flag(VerbOptions& app, GpuFlags& flags);
+void add_delta_flag(VerbOptions& app, GpuFlags& flags);
 /// kUsage: a value that is not understood.
 Result<engine::GpuOptions> gpu_options(const GpuFlags& flags);
 

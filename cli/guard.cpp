@@ -16,8 +16,12 @@ namespace {
 
 int end_of(pid_t worker, int status) {
   if (WIFEXITED(status)) return WEXITSTATUS(status);
-  fmt::print(stderr, "ckpt: its worker {} was ended by signal {}; the kernel has let the target go\n", worker, WTERMSIG(status));
-  return exit_code(Code::kBug);
+  const int signal = WTERMSIG(status);
+  fmt::print(stderr, "ckpt: its worker {} was ended by signal {}; the kernel has let the target go\n", worker, signal);
+  if (signal == SIGTERM || signal == SIGINT || signal == SIGHUP) return exit_code(Code::kInterrupted);
+  if (signal != SIGKILL) return exit_code(Code::kBug);
+  fmt::print(stderr, "hint: somebody killed it, or the kernel did, for want of memory (dmesg says so)\n");
+  return exit_code(Code::kNoRoom);
 }
 
 }  // namespace

@@ -51,12 +51,14 @@ void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& opt
     rows.push_back({d.a->key, what, detail, d.different != 0 ? fmt::format("{} of {}", d.different, d.elements) : "",
                     d.different != 0 ? fmt::format("{:.6g}", d.max_abs) : "", first});
   }
+  for (const tensor::Unreadable& entry : diff.unreadable) rows.push_back({entry.key, "cannot be compared", entry.why, "", "", ""});
   if (!rows.empty()) {
     out.table({"TENSOR", "DIFFERS IN", "", "ELEMENTS", "MAX ABS", "FIRST AT"}, rows, {3, 4});
     out.data("\n");
   }
-  out.data(fmt::format("{} tensors in both: {} equal, {} different; {} only in the first, {} only in the second\n", diff.both.size(),
-                       diff.both.size() - count_different(diff), count_different(diff), diff.only_a.size(), diff.only_b.size()));
+  out.data(fmt::format("{} tensors in both: {} equal, {} different; {} only in the first, {} only in the second{}\n", diff.both.size(),
+                       diff.both.size() - count_different(diff), count_different(diff), diff.only_a.size(), diff.only_b.size(),
+                       diff.unreadable.empty() ? "" : fmt::format("; {} cannot be compared", diff.unreadable.size())));
 }
 
 void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b, const CatalogDiff& diff) {
@@ -96,6 +98,10 @@ void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b
     if (!d.unreadable.empty()) text += ", \"unreadable\": " + json_string(d.unreadable);
     text += "}";
   }
+  for (const tensor::Unreadable& entry : diff.unreadable) {
+    text += std::string(separator) + "  {\"key\": " + json_string(entry.key) + ", \"unreadable\": " + json_string(entry.why) + "}";
+    separator = ",\n";
+  }
   out.data(text + "]}\n");
 }
 
@@ -125,15 +131,17 @@ Result<CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const t
   how.wanted = [&](std::string_view key) { return matches_any(options.globs, key); };
   how.progress = &context.progress;
   how.cancel = &context.cancel;
+  how.max_memory = options.max_memory;
+  how.skip_unreadable = options.skip_unreadable;
   return tensor::compare_catalogs(a, b, how);
 }
 
 Result<void> inspect_diff(Context& context, const InspectOptions& options) {
   CKPT_TRY(parse_tolerance(options.tolerance));
-  CKPT_TRY_ASSIGN(tensor::Catalog a, open_data(options.path));
+  CKPT_TRY_ASSIGN(tensor::Catalog a, open_data(options.path, options.from));
   CKPT_TRY_ASSIGN(tensor::Catalog b, open_data(options.diff));
   CKPT_TRY_ASSIGN(CatalogDiff diff, run_diff(context, a, b, options));
-  if (!options.globs.empty() && diff.both.empty() && diff.only_a.empty() && diff.only_b.empty()) {
+  if (!options.globs.empty() && diff.both.empty() && diff.only_a.empty() && diff.only_b.empty() && diff.unreadable.empty()) {
     return fail(Code::kNotFound, options.path, fmt::format("no key matches {}", fmt::join(options.globs, " ")));
   }
   if (context.out.json()) print_json(context.out, a, b, diff);

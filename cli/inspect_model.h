@@ -13,12 +13,14 @@
 namespace ckpt::cli {
 
 struct InspectOptions {
-  std::string path;
+  std::string path, from = "auto";
   std::vector<std::string> globs;
   bool common = false, stats = false, tree = false, files = false, reverse = false;
   unsigned depth = 3;
   std::string diff, tolerance, shards, sort = "key", group_by, html;
   std::vector<std::string> columns;
+  uint64_t max_memory = uint64_t{256} << 20;
+  bool skip_unreadable = false;
 };
 
 /// What the globs have chosen, in the catalog's order until it is sorted.

@@ -185,7 +185,7 @@ void print_table(Console& out, const View& view, const InspectOptions& options) 
     out.table({"OBJECT", "SIZE"}, rows, {1});
   }
   const tensor::Catalog& catalog = *view.catalog;
-  for (const std::string& text : catalog.unsupported) out.data("not readable: " + escape_for_terminal(text) + "\n");
+  for (const std::string& text : texts_of(catalog.unsupported)) out.data("not readable: " + escape_for_terminal(text) + "\n");
   out.data(fmt::format("\n{}: {} tensors, {} elements, {}; {} shards, {} objects, {} files{}\n", catalog.format, view.tensors.size(),
                        view.elements, human_bytes(view.bytes), view.shards, view.objects.size(), catalog.files.size(),
                        catalog.common ? "; common state" : ""));
@@ -230,7 +230,8 @@ void print_model_json(Console& out, const View& view, const std::string& common)
     text += (i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ") + json_string(view.objects[i]->key) +
             fmt::format(", \"bytes\": {}}}", stored_bytes(*view.objects[i]));
   }
-  append_list(text, "unsupported", catalog.unsupported);
+  append_list(text, "unsupported", texts_of(catalog.unsupported));
+  append_list(text, "damage", texts_of(catalog.damage));
   append_list(text, "warnings", catalog.warnings);
   text += fmt::format("],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": {}}}",
                       view.tensors.size(), view.elements, view.bytes, view.shards, view.objects.size(), catalog.files.size());

@@ -2,8 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <CLI/CLI.hpp>
+
 #include <algorithm>
 #include <array>
+#include <cctype>
 #include <cstring>
 
 #include "cli/app.h"
@@ -54,6 +57,31 @@ Error usage_error(CLI::App& app, const CLI::ParseError& e) {
   return Error(Code::kUsage, verb, e.what()).with_hint(hint);
 }
 
+/// `scheme://`, with or without something behind it.
+bool is_url(const std::string& word) {
+  const size_t end = word.find("://");
+  if (end == std::string::npos || end == 0 || std::isalpha(static_cast<unsigned char>(word[0])) == 0) return false;
+  return std::all_of(word.begin(), word.begin() + static_cast<ptrdiff_t>(end),
+                     [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; });
+}
+
+/// Nothing is read from or written to another machine. Every path comes through here, and no path begins like this. What follows
+/// `run --` is the program's own.
+Result<void> refuse_urls(const CLI::App& app) {
+  for (const CLI::App* verb : app.get_subcommands()) {
+    for (const CLI::Option* option : verb->get_options()) {
+      if (option->get_name(true) == "COMMAND") continue;
+      std::vector<std::string> words = option->results();
+      words.push_back(option->get_default_str());
+      for (const std::string& word : words) {
+        if (!is_url(word)) continue;
+        return Error(Code::kUnsupported, word, "is a URL: URLs are not read yet, nor written").with_hint("mount it, or copy it to a folder first");
+      }
+    }
+  }
+  return {};
+}
+
 int end_with(const Error& error, const GlobalOptions& options) {
   report_error(error, options);
   return exit_code(error.code);
@@ -87,6 +115,7 @@ int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel
   } catch (const CLI::ParseError& e) {
     return end_with(usage_error(*app, e), options);
   }
+  if (Result<void> local = refuse_urls(*app); !local) return end_with(local.error(), options);
   auto work = [&] { return run_verb(choice, options, cancel); };
   return choice.command->guarded ? run_guarded(work, cancel) : work();
 }

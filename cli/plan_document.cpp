@@ -15,7 +15,7 @@ constexpr uint64_t kMaxLayout = 16 << 20;
 
 class PlanDocument {
  public:
-  PlanDocument(Context& context, const tensor::Catalog& catalog, const tensor::Layout& layout, const std::vector<std::string>& globs)
+  PlanDocument(Context& context, const tensor::Catalog& catalog, const tensor::RankLayout& layout, const std::vector<std::string>& globs)
       : context_(context), catalog_(catalog), layout_(layout) {
     for (const tensor::Tensor& t : catalog.tensors) {
       if (!matches_any(globs, t.key)) continue;
@@ -114,7 +114,7 @@ class PlanDocument {
 
   Context& context_;
   const tensor::Catalog& catalog_;
-  const tensor::Layout& layout_;
+  const tensor::RankLayout& layout_;
   std::vector<Planned> planned_;
   std::vector<const tensor::Tensor*> unmatched_;
   std::string text_;
@@ -133,7 +133,7 @@ Result<void> print_plan(Context& context, const PlanOptions& options) {
   if (options.rank && *options.rank >= layout->ranks()) {
     return fail(Code::kUsage, options.layout, fmt::format("has ranks 0 to {}", layout->ranks() - 1));
   }
-  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_data(options.path));
+  CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_data(options.path, options.from));
   return PlanDocument(context, catalog, *layout, options.globs).print(options.rank);
 }
 

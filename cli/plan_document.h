@@ -10,8 +10,8 @@
 namespace ckpt::cli {
 
 struct PlanOptions {
-  std::string path;    ///< the checkpoint
-  std::string layout;  ///< the file that describes the layout
+  std::string path, from;  ///< the checkpoint and its format
+  std::string layout;      ///< the file that describes the layout
   std::vector<std::string> globs;
   std::optional<uint64_t> rank;
 };

@@ -11,6 +11,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/base/threads.h"
 
 namespace ckpt::cli {
 
@@ -95,7 +96,7 @@ void Progress::begin(std::string_view phase, uint64_t total_bytes) {
   sigset_t all, old;
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
-  thread_ = std::thread([this] { run(); });
+  (void)start_thread(thread_, [this] { run(); });  // without one no progress is shown
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 

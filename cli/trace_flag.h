@@ -1,6 +1,7 @@
 // --trace FILE: a timeline of one run of a verb.
 #pragma once
 
+#include <new>
 #include <string>
 
 #include "cli/command.h"
@@ -8,7 +9,7 @@
 
 namespace ckpt::cli {
 
-void add_trace_flag(CLI::App& app, std::string& file);
+void add_trace_flag(VerbOptions& app, std::string& file);
 
 /// Runs `work`, which returns a Result, and leaves its timeline in `file`, also when it fails; without a file it only runs it.
 /// A file that cannot be made is refused before `work` begins. One that cannot be written in the end is told and changes
@@ -20,7 +21,11 @@ auto traced(const std::string& file, const char* verb, Context& context, Work wo
   if (!recording) return std::move(recording).error();
   trace::name_thread("main");
   auto result = work();
-  if (auto written = recording->write(); !written) context.progress.note("no timeline: " + written.error().text());
+  try {
+    if (auto written = recording->write(); !written) context.progress.note("no timeline: " + written.error().text());
+  } catch (const std::bad_alloc&) {
+    // no timeline
+  }
   return result;
 }
 

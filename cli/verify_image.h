@@ -7,7 +7,12 @@
 
 namespace ckpt::cli {
 
+struct VerifyImageOptions {
+  bool rehearse = false;  ///< also make its processes in sealed namespaces and compare them (engine/rehearse.h)
+  bool trust = false;     ///< rehearse also an image that another user owns or may write
+};
+
 /// Reads every byte of the image and its parents. Findings go to stdout; any of them is kAnswerNo.
-Result<void> verify_image(Context& context, const std::filesystem::path& dir);
+Result<void> verify_image(Context& context, const std::filesystem::path& dir, const VerifyImageOptions& options);
 
 }  // namespace ckpt::cli

@@ -26,8 +26,8 @@ void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
   std::string text = "{\"schema\": \"ckpt.verify/1\", \"kind\": \"model\", \"path\": " + json_string(outcome.path) +
                      ", \"format\": " + json_string(outcome.format) +
                      fmt::format(", \"ok\": {}, \"tensors\": {}, \"objects\": {}, \"bytes_read\": {}, \"records\": {}, \"hashes\": {}, "
-                                 "\"compared\": {}, \"duration_us\": {},\n\"findings\": [",
-                                 ok, outcome.tensors, outcome.objects, report.bytes_read, report.records, report.hashes, report.compared,
+                                 "\"compared\": {}, \"not_checked\": {}, \"duration_us\": {},\n\"findings\": [",
+                                 ok, outcome.tensors, outcome.objects, report.bytes_read, report.records, report.hashes, report.compared, report.unreadable,
                                  outcome.us);
   const char* separator = "\n  ";
   for (const tensor::Finding& f : report.findings) {
@@ -50,8 +50,9 @@ void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
 std::string verify_summary(const VerifyOutcome& outcome) {
   const formats::VerifyReport& report = outcome.report;
   if (outcome.format == "pickle") return fmt::format("no checkpoint; of the {} names that its pickles import none is dangerous", report.imports.size());
-  std::string out = fmt::format("{} is sound: {} tensors, {} objects, {} read in {}, {} CRCs and {} hashes compared", outcome.format, outcome.tensors,
-                                outcome.objects, human_bytes(report.bytes_read), human_us(outcome.us), report.records, report.hashes);
+  const std::string but = report.unreadable == 0 ? "" : fmt::format(" but for {} not checked", report.unreadable);
+  std::string out = fmt::format("{} is sound{}: {} tensors, {} objects, {} read in {}, {} CRCs and {} hashes compared", outcome.format, but,
+                                outcome.tensors, outcome.objects, human_bytes(report.bytes_read), human_us(outcome.us), report.records, report.hashes);
   if (report.compared != 0) out += fmt::format(", {} tensors equal the other checkpoint's", report.compared);
   return out;
 }

@@ -1,0 +1,92 @@
+#include "cli/verb_options.h"
+
+#include <CLI/CLI.hpp>
+#include <filesystem>
+#include <optional>
+
+namespace ckpt::cli {
+
+VerbOption& VerbOption::required() {
+  option_->required();
+  return *this;
+}
+
+VerbOption& VerbOption::type_name(const std::string& name) {
+  option_->type_name(name);
+  return *this;
+}
+
+VerbOption& VerbOption::one_of(const std::vector<std::string>& values) {
+  option_->check(CLI::IsMember(values));
+  return *this;
+}
+
+VerbOption& VerbOption::in_range(int64_t least, int64_t most) {
+  option_->check(CLI::Range(least, most));
+  return *this;
+}
+
+VerbOption& VerbOption::positive() {
+  auto check = [](const std::string& text) {
+    double value = 0;
+    const bool is_number = CLI::detail::lexical_cast(text, value);
+    return is_number && value > 0 ? std::string() : "'" + text + "' is not a number above zero";
+  };
+  option_->check(CLI::Validator(check, "POSITIVE"));
+  return *this;
+}
+
+VerbOption& VerbOption::as_size() {
+  option_->transform(CLI::AsSizeValue(false));
+  return *this;
+}
+
+VerbOption& VerbOption::excludes(const VerbOption& other) {
+  option_->excludes(other.option_);
+  return *this;
+}
+
+VerbOption& VerbOption::delimiter(char c) {
+  option_->delimiter(c);
+  return *this;
+}
+
+VerbOption& VerbOption::one_value_each() {
+  option_->allow_extra_args(false);
+  return *this;
+}
+
+VerbOption& VerbOption::shows_default() {
+  option_->capture_default_str();
+  return *this;
+}
+
+VerbOption& VerbOption::hidden() {
+  option_->group("");
+  return *this;
+}
+
+template <class T>
+VerbOption VerbOptions::add_option(const std::string& names, T& variable, const std::string& help) {
+  return VerbOption(app_.add_option(names, variable, help));
+}
+
+VerbOption VerbOptions::add_flag(const std::string& names, bool& variable, const std::string& help) {
+  return VerbOption(app_.add_flag(names, variable, help));
+}
+
+VerbOption VerbOptions::add_flag(const std::string& names, const std::string& help) {
+  return VerbOption(app_.add_flag(names)->description(help));
+}
+
+template VerbOption VerbOptions::add_option(const std::string&, std::string&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, std::vector<std::string>&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, std::filesystem::path&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, int&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, std::vector<int>&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, unsigned&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, uint64_t&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, std::optional<uint64_t>&, const std::string&);
+template VerbOption VerbOptions::add_option(const std::string&, double&, const std::string&);
+
+}  // namespace ckpt::cli
