@@ -2,8 +2,8 @@
 #
 #   make            build/ckpt
 #   make demo       both main jobs on real input
-#   make check      the tests; CKPT_INTEROP=1 adds those that need torch, megatron-core and zarr,
-#                   CKPT_APPS=1 those of whole servers, whose packages it installs
+#   make check      the tests; CKPT_INTEROP=1 adds those that need torch, megatron-core and zarr
+#   make check-long the long forms: whole servers under load, whose packages it installs, soaks, kills, bit flips; hours
 #   make install    binary, man pages, shell completions: PREFIX=/usr/local, DESTDIR=
 #   make clean      remove what was built
 #   make deps       the Debian packages: installs them as root, else says which are missing
@@ -21,7 +21,7 @@ PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
 # Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.
 export PATH := /usr/bin:$(PATH)
 
-.PHONY: all configure demo check install clean deps completions
+.PHONY: all configure demo check check-long install clean deps completions
 
 all: configure
 	cmake --build build -j $(JOBS) --target ckpt
@@ -38,6 +38,10 @@ check: configure
 	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
 	then echo "make check: passed"; \
 	else echo "make check: FAILED (above; again with: ctest --test-dir build --rerun-failed --output-on-failure)"; exit 1; fi
+
+check-long: configure
+	cmake --build build -j $(JOBS)
+	CKPT_INTEROP=1 CKPT_APPS=1 CKPT_LONG=1 ctest --test-dir build --output-on-failure -L 'apps|long|interop_env' --timeout 14400
 
 install: all
 	DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)" --strip

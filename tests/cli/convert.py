@@ -128,7 +128,8 @@ class Convert(unittest.TestCase):
     def test_a_legacy_object_is_refused_by_name_unless_it_is_left_out(self):
         source = self.copy()
         for thing in (source / "rng_state").iterdir():
-            thing.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.")
+            thing.write_bytes(b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03."
+                              b"\x80\x02}q\x00.\x80\x02K\x01.\x80\x02]q\x00.")
         done = self.refused(6, ["rng_state", "legacy"], source, self.target, "--to", "torch_dist")
         self.assertNotIn("_extra_state", done.stderr)
         done = self.call(source, self.target, "--to", "torch_dist", "--exclude", "rng_state/**", "--json")

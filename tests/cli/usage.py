@@ -63,6 +63,19 @@ def what_is_required_is_named():
     yield from problems(["convert", "src", "dst"], 2, err="--to is required")
 
 
+def urls_are_no_paths():
+    lines = [[verb, *("s3://bucket/x" if word in ("image", "src") else word for word in right)] for verb, right in RIGHT.items()
+             if verb not in ("run", "completion")]
+    lines += [["convert", "src", "s3://bucket/x", "--to", "torch"], ["list", "https://host/x"], ["dump", "-p", "1", "-f", "image", "--prev", "gs://a"],
+              ["verify", "image", "--against", "hf://a/b"]]
+    for line in lines:
+        yield from problems(line, 6, err="is a URL: URLs are not read yet")
+    # A name with such characters in its middle is a path, and what follows `run --` is the program's.
+    yield from problems(["inspect", "./s3://bucket"], 4, err="s3://bucket")
+    if "URL" in run("run", "--", "/no/such/program", "s3://bucket").stderr:
+        yield "run: a program's argument is taken for a path of ckpt"
+
+
 def values_are_checked():
     for pid in ("abc", "0", "-5", "1.5", "99999999999999999999", ""):
         for verb in ("dump", "pre-dump"):
@@ -116,5 +129,5 @@ def names_are_escaped():
 
 
 main(every_verb_has_help, nothing_or_nonsense_instead_of_a_verb, unknown_options_are_refused_by_name,
-     what_is_required_is_named, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
+     what_is_required_is_named, urls_are_no_paths, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
      errors_are_one_json_line_with_json, names_are_escaped)

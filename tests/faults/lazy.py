@@ -142,7 +142,9 @@ def forge_pagemap(folder, change):
         stream.write(content)
     with open(manifest_path, encoding="utf-8") as stream:
         manifest = stream.read()
-    was = next(file["xxh128"] for file in json.loads(manifest)["files"] if file["name"] == "pagemap")
+    file = next(file for file in json.loads(manifest)["files"] if file["name"] == "pagemap")
+    was = file["xxh128"]
+    manifest = manifest.replace(file["sha256"], hashlib.sha256(bytes(content)).hexdigest())
     digest = library.XXH3_128bits(bytes(content), len(content))
     manifest = manifest.replace(was, f"{digest.high:016x}{digest.low:016x}")
     with open(manifest_path, "w", encoding="utf-8") as stream:
@@ -176,6 +178,40 @@ def image_damaged(place):
         stream.write(bytes([byte[0] ^ 0x10]))
     lazy.go_on()
     return lazy.expect_losses("damaged", 16)
+
+
+def damaged_before_it_runs(place):
+    """A page that ckpt itself needs to build the process, or one that nobody needs yet: refused, or SIGBUS later, never a hang."""
+    target, image = Target("mem_anonymous", place.folder("target")), os.path.join(place.path, "image")
+    ckpt("dump", "-p", target.pid, "-f", image, "--no-compress").expect(0)
+    target.reap()
+    pages = max(glob.glob(os.path.join(image, "pages*")), key=lambda path: os.path.getsize(path) * (not path.endswith("pagemap")))
+    size, refused = os.path.getsize(pages), 0
+    for at in range(100, size, max(4096, size // 40 & ~4095)):
+        flip(pages, at)
+        target.forget_answers()
+        done = ckpt("restore", "-f", image, "-d", "--lazy", "--lazy-log", os.path.join(place.path, "log"), timeout=30)
+        if done.code == 0:
+            target.adopt()
+            target.kill()
+        elif done.code == 1 and "damaged" in done.err:
+            refused += 1
+        else:
+            raise Failure(f"a flipped bit at {at}: exit {done.code}: {done.err}")
+        if os.path.exists(f"/proc/{target.pid}"):
+            raise Failure(f"a flipped bit at {at}: exit {done.code}, and a process is there")
+        flip(pages, at)
+    if refused == 0:
+        raise Failure("no place was one that ckpt needs")
+    return f"{refused} refused"
+
+
+def flip(path, at):
+    with open(path, "r+b") as stream:
+        stream.seek(at)
+        byte = stream.read(1)
+        stream.seek(at)
+        stream.write(bytes([byte[0] ^ 1]))
 
 
 def dump_meanwhile(place):
@@ -220,4 +256,5 @@ def both_at_once(place):
 
 if __name__ == "__main__":
     sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_contradicts_itself, image_damaged,
+                       damaged_before_it_runs,
                        dump_meanwhile, target_killed, both_at_once))

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """Wrong arguments and images or surroundings that do not fit: the right exit code, a message that names what is in the
 way, and nothing made or harmed."""
+import hashlib
+import json
 import os
 import subprocess
 import sys
@@ -96,7 +98,7 @@ def permissions(place):
     own = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, extra_groups=[], stdin=subprocess.DEVNULL,
                            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
-        ckpt("dump", "-p", own.pid, "-f", os.path.join(closed, "image"), **nobody).expect(5, closed)
+        ckpt("dump", "-R", "-p", own.pid, "-f", os.path.join(closed, "image"), **nobody).expect(5, closed)
         if os.listdir(closed) or os.listdir(open_folder):
             raise Failure("something was left behind")
         if own.poll() is not None:
@@ -193,6 +195,79 @@ def image_damaged(place):
     ckpt("verify", image).expect(0)
 
 
+LOST = """
+import os, signal, sys
+child = os.fork()
+if child == 0:
+    signal.pause()
+os.chdir(f"/proc/{child}")
+os.kill(child, signal.SIGKILL)
+os.waitpid(child, 0)
+os.write(1, b"ready")
+os.close(1)
+signal.pause()
+"""
+
+
+def what_restore_would_refuse(place):
+    """A working folder that nothing can make again: the dump says so, and the process goes on."""
+    image = os.path.join(place.path, "image")
+    with subprocess.Popen([sys.executable, "-c", LOST], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as process:
+        try:
+            process.stdout.read()
+            before = fingerprint(process.pid)
+            for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
+                ckpt(*verb, "-p", process.pid, "-f", image).expect(6, "/proc/")
+                found = list(differences(before, fingerprint(process.pid)))
+                if process.poll() is not None or found:
+                    raise Failure(f"{' '.join(verb)} altered it: {found}")
+                if os.path.exists(image):
+                    raise Failure(f"{' '.join(verb)} left an image")
+        finally:
+            process.kill()
+
+
+def rehearsal_names_differences(place):
+    """What would come back otherwise than the image says, or not at all, is named; nothing outside changes by it."""
+    target, image = saved(place, "deleted_file")
+    target.check()
+    target.forget_answers()
+    path = os.path.join(image, "manifest.json")
+    with open(path, encoding="utf-8") as stream:
+        manifest = stream.read()
+    listing = [(folder, sorted(names)) for folder, _, names in os.walk(place.path)]
+
+    def rehearse(edit, code, *words):
+        document = json.loads(manifest)
+        edit(document["tree"])
+        text = json.dumps(document).encode()
+        with open(path, "wb") as stream:
+            stream.write(text)
+        with open(os.path.join(image, "manifest.sha256"), "w", encoding="ascii") as stream:
+            stream.write(f"{hashlib.sha256(text).hexdigest()}  manifest.json\n")
+        result = ckpt("verify", "--rehearse", image)
+        if result.code != code or not all(word in result.out + result.err for word in words):
+            raise Failure(f"expected {code} and {words}, got exit {result.code}\n{result.out}{result.err}")
+        nothing_made(target)
+
+    def name(tree):
+        tree["processes"][0]["threads"][0]["comm"] = "a name that is too long"
+
+    def flag(tree):
+        descriptor = next(d for d in tree["descriptors"] if d["kind"] == "file")
+        descriptor["flags"] ^= 0o100000  # O_LARGEFILE: open sets it in any case
+
+    def folder(tree):
+        tree["files"][tree["processes"][0]["cwd"]]["path"] = "/no/such/folder"
+
+    rehearse(lambda tree: None, 0)
+    rehearse(name, 1, "comm", "a name that is too long")
+    rehearse(flag, 1, "flags")
+    rehearse(folder, 1, "/no/such/folder")
+    if listing != [(folder, sorted(names)) for folder, _, names in os.walk(place.path)]:
+        raise Failure("a rehearsal made files")
+
+
 def parent_missing(place):
     target = Target("mem_anonymous", place.folder("target"))
     first, last = os.path.join(place.path, "first"), os.path.join(place.path, "last")
@@ -212,4 +287,5 @@ def parent_missing(place):
 
 if __name__ == "__main__":
     sys.exit(run_tests(no_such_process, init_and_kernel_threads, command_line, folders, permissions, pid_taken,
-                       mapped_file_missing, mapped_file_changed, read_file_changed, image_damaged, parent_missing))
+                       mapped_file_missing, mapped_file_changed, read_file_changed, image_damaged, parent_missing,
+                       what_restore_would_refuse, rehearsal_names_differences))

@@ -10,25 +10,29 @@ import argparse
 import concurrent.futures
 import os
 import pty
+import shutil
 import signal
+import struct
 import subprocess
 import sys
+import tempfile
 import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (CKPT, SKIPPED, STARTED_BY, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, ckpt_restore,
-                     differences, fingerprint, reap_strays, wait_until)
+from harness import (CKPT, SKIPPED, STARTED_BY, TARGETS, TIMEOUT, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, ckpt_restore,
+                     differences, exists_unreaped, fingerprint, parent_outside, read_text, reap_strays, session_of, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
 INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
 
 # Their processes and threads come and go, so that they look another way at every look.
-RESTLESS = {"tree_churn"}
+RESTLESS = {"tree_churn", "sock_tcp_accepted_later"}
 
 
 # What a dump of them must be told.
-DUMP_FLAGS = {"sock_tcp_pair": ["--tcp-established"]}
+DUMP_FLAGS = {"sock_tcp_pair": ["--tcp-established"], "sock_tcp_accepted_later": ["--tcp-established"],
+              "sock_tcp_many_files": ["--tcp-established"]}
 # Their queues hold empty datagrams, which the kernel shows to nobody a second time: one dump of a live process at most.
 ONE_DUMP = {"sock_pair_records", "sock_shutdown", "sock_udp"}
 # Connections that have just ended keep the port for a minute, and it did not ask to share that (SO_REUSEADDR).
@@ -186,6 +190,29 @@ def flavour_lazy_chain(target):
     restore_and_check(target, "again", 1)
 
 
+def rehearse(target, name):
+    """Exit 0, and nothing that a look at the system could show has changed."""
+    ckpt("verify", "--rehearse", image(target, name)).expect(0)
+
+
+def flavour_rehearse(target):
+    """The image is rehearsed beside the target, once while that runs and once while it stands still, and after its end."""
+    steps = 0
+    if target.program not in ONE_DUMP:
+        before = fingerprint(target.pid)
+        ckpt("dump", "-p", target.pid, "-f", image(target, "running"), "-R", "--rehearse", *flags_of(target)).expect(0)
+        unharmed(target, before)
+        target.step()
+        steps = 1
+    dump(target, "image", "--rehearse")
+    rehearse(target, "image")
+    restore_and_check(target, "image", steps)
+
+
+# What a rehearsal finds in them, rightly: descriptors of terminals that close on exec, children whose end nobody is told.
+NOT_AS_THEY_WERE = {"terminal_pair", "terminal_session", "tree_daemon", "tree_sessions"}
+
+
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
 
 
@@ -233,6 +260,10 @@ def run_flavours(name, flavours, arguments):
 BLOCKED = {  # what to hold: a word that the message must have
     "connection": "--tcp-established", "io_uring": "io_uring", "aio": "aio",
     "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
+    "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
+    "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
+    "unaccepted": "not been accepted yet",
+    "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }
 
 
@@ -247,7 +278,11 @@ def special_blocked(place):
         before = fingerprint(target.pid)
         try:
             for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
-                ckpt(*verb, "-p", target.pid, "-f", image(target, "image")).expect(6, word)
+                # What may pass is waited for.
+                said = ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word).err
+                first = [line for line in said.splitlines() if line.startswith("  ")][0]
+                if thing == "io_uring" and word not in first:  # its mappings are no reason of their own
+                    raise Failure(f"{' '.join(verb)} tells another reason first: {first.strip()}")
                 unharmed(target, before)
                 if os.path.exists(image(target, "image")):
                     raise Failure(f"{' '.join(verb)} left an image")
@@ -460,14 +495,206 @@ def special_status(place):
     target.check(0)
 
 
+def proportional_kib(tree):
+    """What a tree has in memory, each page counted once."""
+    total = 0
+    for pid in tree:
+        with open(f"/proc/{pid}/smaps_rollup") as stream:
+            total += next(int(line.split()[1]) for line in stream if line.startswith("Pss:"))
+    return total
+
+
+def special_sharing(place):
+    """What processes share since a fork is copied and stored once, and shared again by those that are restored."""
+    for children in (1, 6, 64):
+        target = Target("mem_forked", place.folder(f"shared{children}"), str(children))
+        before = proportional_kib(target.tree())
+        tree = target.tree()
+        out = ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "--json")
+        out.expect(0)
+        target.reap(tree)
+        stored = out.document()["bytes_written"] // 1024
+        restore(target, "image")
+        after = proportional_kib(target.tree())
+        if after > before * 1.1:
+            raise Failure(f"{children} children: {before} KiB in memory before, {after} after")
+        if stored > before * 1.5:  # blocks of 64 KiB in which a page differs are stored anew
+            raise Failure(f"{children} children: {before} KiB in memory, {stored} stored")
+        target.check(0)
+
+
+def special_undisturbed(place, captures=200):
+    """Images of a program that runs at full speed, one after the other: it goes on as if nobody had looked. Long form: --captures 1000."""
+    target = Target("undisturbed", place.folder("live"))
+    before = fingerprint(target.pid)
+    for i in range(captures):
+        ckpt("pre-dump", "-p", target.pid, "-f", image(target, "image"), "--force", *(["--rounds", "1"] if i % 4 == 0 else [])).expect(0)
+        if not target.running() or os.path.exists(os.path.join(target.folder, "result")):
+            break
+    unharmed(target, before)
+    target.check(0)
+
+
+class DetachedTarget(Target):
+    """One whose session was begun by a process that has ended, stays as a zombie, or lives on: a job, as a shell or ssh starts it."""
+
+    def __init__(self, program, folder, leader):
+        self.program, self.steps, self.popen = program, 0, None
+        self.folder, self.log = os.path.join(folder, "work"), os.path.join(folder, "log")
+        os.makedirs(self.folder)
+        reader, writer = os.pipe()
+        self.leader = os.fork()
+        if self.leader == 0:
+            os.setsid()
+            pid = os.fork()
+            if pid == 0:
+                null, log = os.open(os.devnull, os.O_RDONLY), os.open(self.log, os.O_WRONLY | os.O_CREAT)
+                for fd, to in ((null, 0), (log, 1), (log, 2)):
+                    os.dup2(fd, to)
+                os.closerange(3, 256)
+                os.execv(os.path.join(TARGETS, f"target_{program}"), [program, self.folder])
+            os.write(writer, str(pid).encode())
+            while leader == "lives":
+                try:
+                    os.wait()
+                except ChildProcessError:
+                    time.sleep(0.05)
+            os._exit(0)
+        self.pid = int(os.read(reader, 16))
+        os.close(reader), os.close(writer)
+        if leader == "ended":
+            os.waitpid(self.leader, 0)
+        self.alive = True
+        wait_until(lambda: self._exists("ready"), "a detached target is ready")
+        self.number = self._read("ready").split()[1]
+
+    def end_leader(self):
+        os.kill(self.leader, signal.SIGKILL)
+        os.waitpid(self.leader, 0)
+
+
+def special_sessions(place):
+    """A job whose session's leader is not of its tree comes back in its session; where that number is not free, in one of its own."""
+    for leader in ("ended", "zombie", "lives", "ends later"):
+        target = DetachedTarget("tree_children", place.folder(leader.replace(" ", "_")), "lives" if leader == "ends later" else leader)
+        dump(target, "image")
+        if leader == "ends later":
+            target.end_leader()
+        ckpt("restore", "-n", "-f", image(target, "image")).expect(0)
+        restored = ckpt_restore("-f", image(target, "image"), "-d").expect(0)
+        target.adopt()
+        session = session_of(target.pid)
+        if leader in ("ended", "ends later"):
+            if session != target.leader or "session or process group" in restored.err:
+                raise Failure(f"leader {leader}: in session {session}, not {target.leader}\n{restored.err}")
+        elif session in (target.leader, os.getsid(0)) or "session or process group" not in restored.err:
+            raise Failure(f"leader {leader}: in session {session}, told: {restored.err}")
+        target.forget_answers()
+        target.check(0)
+        if leader in ("zombie", "lives"):
+            target.end_leader()
+
+
+def special_keeper_moves(place):
+    """A keeper whose number a restore needs goes elsewhere, and still knows what its process wrote."""
+    tracked, other = Target("mem_anonymous", place.folder("tracked")), Target("mem_anonymous", place.folder("other"))
+    dump(other, "image")
+
+    def keepers():
+        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-keeper\n"]
+    known = keepers()
+    pre_dump(tracked, "first")
+    keeper = [pid for pid in keepers() if pid not in known]
+    if len(keeper) != 1:
+        raise Failure(f"keepers {keeper}")
+    for _ in range(100):  # until nobody else took the number in between
+        with open("/proc/sys/kernel/ns_last_pid", "w") as stream:
+            stream.write(str(other.pid - 1))
+        os.kill(keeper[0], signal.SIGUSR1)
+        wait_until(lambda: not exists_unreaped(keeper[0]), "the keeper moves")
+        keeper = [pid for pid in keepers() if pid not in known]
+        if keeper == [other.pid]:
+            break
+    else:
+        raise Skip("the number is always taken by others")
+    restore_and_check(other, "image", 0)
+    report = ckpt("dump", "-p", tracked.pid, "-f", image(tracked, "last"), "--json")
+    report.expect(0)
+    tracked.reap()
+    if not report.document()["parent"]:
+        raise Failure("the tracking is lost")
+    restore_and_check(tracked, "last", 0)
+
+
+def special_pidns_again(place):
+    """What was restored in a pid namespace of its own is looked at and dumped from outside, by its number there."""
+    target = Target("mem_anonymous", place.folder("apart"))
+    dump(target, "image")
+    target.forget_answers()
+    pidfile = image(target, "pid")
+    ckpt("restore", "-f", image(target, "image"), "-d", "--new-pidns", "--pidfile", pidfile).expect(0)
+    outside = int(read_text(pidfile))
+    first = parent_outside(outside)
+    ckpt("check", "-p", outside).expect(0)
+    ckpt("pre-dump", "-p", outside, "-f", "before", cwd=place.path).expect(0)
+    ckpt("dump", "-p", outside, "-f", image(target, "again")).expect(0)
+    wait_until(lambda: not exists_unreaped(first), "its pid namespace ends")
+    restore_and_check(target, "again", 0)
+    if not os.path.exists(os.path.join(place.path, "before", "manifest.json")):
+        raise Failure("the image is not where ckpt was told to make it")
+
+
+def special_init(place):
+    """The init of ckpt's own pid namespace, which nobody inside can end, is refused before anything is touched; an image of it may be taken."""
+    del place
+    folder = tempfile.mkdtemp(prefix="ckpt-init-")
+    # The shell is number 1: a child of it must do the work, for ckpt does not dump who started it.
+    done = subprocess.run(["unshare", "-pfm", "--mount-proc", "sh", "-c",
+                           'cd "$1"; (sh -c \'for verb in check "dump -f a" "dump -s -f a" "dump -R -f b"; do "$0" $verb -p 1; echo "$verb: $?"; done; :\' "$0"; :) & wait', CKPT, folder],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
+    for word in ("check: 1", "dump -f a: 6", "dump -s -f a: 6", "dump -R -f b: 0"):
+        if word not in done.stdout:
+            raise Failure(f"not '{word}': {done.stdout}{done.stderr}")
+
+
+def special_old_code(place):
+    """32-bit code is refused before it is stopped, and check says so."""
+    code = bytes.fromhex("b81d000000cd80ebf7")  # mov $29 (pause), %eax; int $0x80; jmp
+    head = struct.pack("<4sBBBB8x HHIIIIIHHHHHH", b"\x7fELF", 1, 1, 1, 0, 2, 3, 1, 0x8048054, 52, 0, 0, 52, 32, 1, 0, 0, 0)
+    body = struct.pack("<8I", 1, 0, 0x8048000, 0x8048000, 84 + len(code), 84 + len(code), 5, 4096)
+    program = os.path.join(place.folder("old"), "program")
+    with open(program, "wb") as stream:
+        stream.write(head + body + code)
+    os.chmod(program, 0o755)
+    try:
+        process = subprocess.Popen([program], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    except OSError as error:
+        raise Skip(f"no 32-bit programs here: {error}") from error
+    with process:
+        time.sleep(0.1)
+        if process.poll() is not None:
+            raise Skip("no 32-bit programs here")
+        try:
+            ckpt("check", "-p", process.pid).expect(1, "32-bit")
+            ckpt("pre-dump", "-p", process.pid, "-f", program + ".image").expect(6, "32-bit")
+            check_released(process.pid)
+        finally:
+            process.kill()
+
+
 SPECIALS = {name[len("special_"):]: body for name, body in sorted(globals().items()) if name.startswith("special_")}
 
 
-def run_special(name):
+def run_special(name, *more):
     with Workplace(name) as place:
         try:
-            SPECIALS[name](place)
+            SPECIALS[name](place, *more)
             reap_strays()
+        except Skip as lacking:
+            print(f"skipped {name}: {lacking}")
+            reap_strays(0.1)
+            return SKIPPED
         except Failure as failure:
             print(f"FAIL {name}: {failure}", file=sys.stderr)
             try:
@@ -485,13 +712,16 @@ def main():
     parser.add_argument("--flavours")
     parser.add_argument("--special", choices=SPECIALS)
     parser.add_argument("--arguments", nargs="*", default=[])
+    parser.add_argument("--captures", type=int, help="how often the undisturbed target is looked at")
     options = parser.parse_args()
     become_subreaper()
     if options.special:
-        return run_special(options.special)
+        return run_special(options.special, *([options.captures] if options.captures else []))
     flavours = options.flavours.split(",") if options.flavours else list(FLAVOURS)
     if options.name in ONE_DUMP and not options.flavours:
         flavours = [flavour for flavour in flavours if flavour not in ("chain", "incremental", "lazy_chain", "leave_running", "rounds", "twice")]
+    if options.name in NOT_AS_THEY_WERE and not options.flavours:
+        flavours.remove("rehearse")
     if options.name in INTERRUPTED_BY_STOP and not options.flavours:
         flavours.remove("stopped")
     try:

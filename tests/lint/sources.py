@@ -23,7 +23,8 @@ MAY_INCLUDE = {
 }
 # Headers of wrapped libraries: which sources may name them.
 WRAPPED = [
-    (re.compile(r"CLI/"), lambda path: path.startswith("cli/"), "CLI11 stays in cli/"),
+    (re.compile(r"CLI/"), lambda path: path in ("cli/app.cpp", "cli/config.cpp", "cli/options.cpp", "cli/verb_options.cpp"),
+     "CLI11 stays behind cli/verb_options.h"),
     (re.compile(r"(nlohmann/|zstd|curl/)"), lambda path: path.endswith(".cpp"), "JSON, zstd and curl stay in .cpp files"),
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
@@ -77,11 +78,11 @@ def self_test():
     """The rules find what they are for."""
     for path, quote, target in [("lib/base/a.cpp", '"', "lib/proc/b.h"), ("formats/x/a.cpp", '"', "lib/store/image.h"),
                                 ("lib/proc/a.h", '"', "lib/store/image.h"), ("lib/store/a.h", "<", "zstd.h"),
-                                ("lib/engine/a.cpp", "<", "CLI/CLI.hpp"), ("cli/a.h", "<", "nlohmann/json.hpp"),
+                                ("lib/engine/a.cpp", "<", "CLI/CLI.hpp"), ("cli/a.h", "<", "CLI/CLI.hpp"), ("cli/a.h", "<", "nlohmann/json.hpp"),
                                 ("lib/base/a.cpp", '"', "io.h"), ("lib/engine/a.cpp", '"', "cli/console.h")]:
         assert check_include(path, quote, target), (path, target)
     for path, quote, target in [("cli/a.cpp", '"', "lib/engine/dump.h"), ("lib/store/a.cpp", "<", "zstd.h"),
-                                ("cli/a.h", "<", "CLI/CLI.hpp"), ("lib/base/a.cpp", '"', "lib/base/io.h")]:
+                                ("cli/app.cpp", "<", "CLI/CLI.hpp"), ("lib/base/a.cpp", '"', "lib/base/io.h")]:
         assert not check_include(path, quote, target), (path, target)
     assert MACHINE_PATH.search("/".join((" ", "home", "me", "x"))) and not MACHINE_PATH.search("/proc/self")
 

@@ -6,16 +6,25 @@
 
 #include <filesystem>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace ckpt::test {
 
-/// `../shared/fixtures/<name>`, or nothing (and a line that says so).
+extern const char* const kSourceDir;
+
+/// Those that tests have asked for in vain: the program then ends as skipped (doctest_main.cpp).
+inline std::set<std::string>& missing_fixtures() {
+  static std::set<std::string> names;
+  return names;
+}
+
+/// `../shared/fixtures/<name>`, or nothing.
 inline std::optional<std::filesystem::path> fixture(const std::string& name) {
-  std::filesystem::path path = std::filesystem::path(CKPT_SOURCE_DIR) / "../shared/fixtures" / name;
+  std::filesystem::path path = std::filesystem::path(kSourceDir) / "../shared/fixtures" / name;
   std::error_code ec;
   if (std::filesystem::exists(path, ec)) return path;
-  MESSAGE("skipped: the fixture ", name, " is not there");
+  missing_fixtures().insert(name);
   return std::nullopt;
 }
 

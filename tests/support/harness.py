@@ -23,6 +23,7 @@ if os.sep in CKPT:
     CKPT = os.path.abspath(CKPT)
 TARGETS = os.environ.get("CKPT_TARGETS", ".")
 STARTED_BY = os.environ.get("CKPT_STARTED_BY", "").split()  # what a target's command line begins with: "ckpt run --"
+LONG = os.environ.get("CKPT_LONG") == "1"  # many more runs, by hand
 TIMEOUT = float(os.environ.get("CKPT_TEST_TIMEOUT", "60"))
 
 
@@ -449,6 +450,11 @@ def run_tests(*tests):
     """Each test gets a workplace; the exit status is for ctest. A test that raises Skip is named and does not fail."""
     become_subreaper()
     wanted, failures, skipped = sys.argv[1:], 0, 0
+    if "--long" in wanted:
+        if not LONG:
+            print("skip  the long form: CKPT_LONG=1 runs it, as make check-long does")
+            return SKIPPED
+        wanted.remove("--long")
     for test in tests:
         if wanted and test.__name__ not in wanted:
             continue

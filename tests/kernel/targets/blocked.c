@@ -1,12 +1,15 @@
 // Holds one thing that an image does not cover yet, named by argv[2], or all of them. It must be refused by name and
 // find the process as it was. A control for the runner: "nothing" is not refused.
 #include <linux/aio_abi.h>
+#include <linux/if_packet.h>
 #include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
+#include <sched.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -29,6 +32,9 @@ static void hold_io_uring(void) {
   memset(&params, 0, sizeof params);
   int fd = (int)syscall(SYS_io_uring_setup, 4, &params);
   if (fd < 0) target_skip("io_uring: %s", strerror(errno));
+  // As every user of it has them.
+  CHECK(mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) != MAP_FAILED);
+  CHECK(mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQES) != MAP_FAILED);
 }
 static void hold_aio(void) {
   aio_context_t context = 0;
@@ -45,7 +51,82 @@ static void hold_userfaultfd(void) {
   struct uffdio_register range = {.range = {(uintptr_t)map_pages(8192), 8192}, .mode = UFFDIO_REGISTER_MODE_MISSING};
   CHECK_EQUAL(ioctl(fd, UFFDIO_REGISTER, &range), 0);
 }
+static _Atomic int g_thread;
+static _Noreturn void* wait_as_thread(void* unused) {
+  (void)unused;
+  g_thread = (int)syscall(SYS_gettid);
+  for (;;) pause();
+}
+static void hold_thread_pidfd(void) {
+  pthread_t thread;
+  CHECK_EQUAL(pthread_create(&thread, NULL, wait_as_thread, NULL), 0);
+  while (g_thread == 0) usleep(1000);
+  if (syscall(SYS_pidfd_open, g_thread, O_EXCL) < 0) target_skip("pidfd of a thread: %s", strerror(errno));
+}
+/// The working folder of a child is that of a process in /proc, which has ended.
+static void hold_gone_process(void) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0)
+    for (;;) pause();
+  char path[64];
+  snprintf(path, sizeof path, "/proc/%d", child);
+  int there[2];
+  char byte;
+  CHECK_EQUAL(pipe(there), 0);
+  if (fork() == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    if (chdir(path) != 0) _exit(1);
+    close(there[0]), close(there[1]);
+    for (;;) pause();
+  }
+  close(there[1]);
+  CHECK(read(there[0], &byte, 1) == 0 && close(there[0]) == 0);
+  CHECK(kill(child, SIGKILL) == 0 && waitpid(child, NULL, 0) == child);
+}
+static void hold_udp_cork(void) {
+  int fd = socket(AF_INET, SOCK_DGRAM, 0), six = socket(AF_INET6, SOCK_DGRAM, 0);
+  struct sockaddr_in to = {.sin_family = AF_INET, .sin_port = htons(9), .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  struct sockaddr_in6 to_six = {.sin6_family = AF_INET6, .sin6_port = htons(9), .sin6_addr = IN6ADDR_LOOPBACK_INIT};
+  CHECK_EQUAL(sendto(fd, "one", 3, MSG_MORE, (struct sockaddr*)&to, sizeof to), 3);
+  CHECK_EQUAL(sendto(six, "one", 3, MSG_MORE, (struct sockaddr*)&to_six, sizeof to_six), 3);
+}
+static void hold_sock_packet(void) {
+  if (socket(AF_PACKET, SOCK_PACKET, htons(3)) < 0) target_skip("no right to make packet sockets (errno %d)", errno);
+}
+static void hold_packet_ring(void) {
+  struct tpacket_req ring = {.tp_block_size = 4096, .tp_block_nr = 1, .tp_frame_size = 2048, .tp_frame_nr = 2};
+  int fd = socket(AF_PACKET, SOCK_RAW, 0);
+  if (fd < 0) target_skip("no right to make packet sockets (errno %d)", errno);
+  CHECK_EQUAL(setsockopt(fd, SOL_PACKET, PACKET_RX_RING, &ring, sizeof ring), 0);
+}
+static void hold_unaccepted(void) {
+  int fd = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+  struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+  socklen_t size = sizeof address;
+  CHECK_EQUAL(bind(fd, (struct sockaddr*)&address, sizeof address), 0);
+  CHECK_EQUAL(listen(fd, 5), 0);
+  CHECK_EQUAL(getsockname(fd, (struct sockaddr*)&address, &size), 0);
+  CHECK_EQUAL(connect(client, (struct sockaddr*)&address, size), 0);
+}
 static void hold_stranger(void) { CHECK(syscall(SYS_pidfd_open, getppid(), 0) >= 0); }
+static void hold_pid_namespace(void) {
+  if (unshare(CLONE_NEWPID) != 0) target_skip("no pid namespaces: %s", strerror(errno));
+}
+static void hold_time_namespace(void) {
+  if (unshare(0x80 /* CLONE_NEWTIME */) != 0) target_skip("no time namespaces: %s", strerror(errno));
+}
+static volatile int g_entered;
+static void* enter_namespace(void* unused) {
+  if (unshare(CLONE_NEWNET) != 0) target_skip("no network namespaces: %s", strerror(errno));
+  g_entered = 1;
+  for (;;) sleep_ms(1000);
+  return unused;
+}
+static void hold_thread_namespace(void) {
+  start_thread(enter_namespace, NULL);
+  while (!g_entered) sleep_ms(1);
+}
 
 static const struct Thing {
   const char* name;
@@ -54,6 +135,10 @@ static const struct Thing {
     {"nothing", hold_nothing}, {"connection", hold_connection}, {"io_uring", hold_io_uring},
     {"aio", hold_aio},         {"hugetlb", hold_hugetlb},
     {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
+    {"thread_pidfd", hold_thread_pidfd}, {"gone_process", hold_gone_process},
+    {"udp_cork", hold_udp_cork}, {"sock_packet", hold_sock_packet}, {"packet_ring", hold_packet_ring},
+    {"unaccepted", hold_unaccepted},
+    {"pid_namespace", hold_pid_namespace}, {"time_namespace", hold_time_namespace}, {"thread_namespace", hold_thread_namespace},
 };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 
@@ -65,7 +150,8 @@ int main(int argc, char** argv) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
     bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 &&
-                  strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0;
+                  strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0 &&
+                  strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
     kThings[i].hold();
     found = true;

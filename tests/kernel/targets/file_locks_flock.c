@@ -1,4 +1,4 @@
-// flock: one held through an open file that two processes share, shared ones of two holders, given back when they end.
+// flock: who took it, which fdinfo says; one held through an open file that two processes share, shared ones of two holders, given back when they end.
 #include <sys/file.h>
 
 #include "target.h"
@@ -22,6 +22,18 @@ static void expect_locked(const char* name, int how, bool locked) {
   CHECK_EQUAL(close(fd), 0);
 }
 
+/// As fdinfo shows the lock of a descriptor.
+static int owner_of_lock(int fd) {
+  char path[64], line[256];
+  snprintf(path, sizeof path, "/proc/self/fdinfo/%d", fd);
+  FILE* file = fopen(path, "r");
+  CHECK(file != NULL);
+  int owner = -1;
+  while (fgets(line, sizeof line, file) != NULL) sscanf(line, "lock: %*d: FLOCK %*s %*s %d", &owner);
+  CHECK_EQUAL(fclose(file), 0);
+  return owner;
+}
+
 int main(int argc, char** argv) {
   target_init(argc, argv);
   g_shared = open("shared", O_CREAT | O_RDWR, 0600);
@@ -31,8 +43,10 @@ int main(int argc, char** argv) {
   CHECK(flock(g_shared, LOCK_EX) == 0 && flock(g_common, LOCK_SH) == 0);
   CHECK(flock(free_file, LOCK_EX) == 0 && flock(free_file, LOCK_UN) == 0);
   pid_t below = start_child(child, NULL);
+  CHECK_EQUAL(owner_of_lock(g_shared), getpid());
   target_ready();
   target_wait(NULL);
+  CHECK_EQUAL(owner_of_lock(g_shared), getpid());
   expect_locked("shared", LOCK_SH, true);
   expect_locked("common", LOCK_EX, true);
   expect_locked("common", LOCK_SH, false);

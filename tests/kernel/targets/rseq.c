@@ -27,7 +27,9 @@ static bool add_one(struct rseq* area) {
       "3: .long 0, 0\n.quad 1f, 2f-1f, 4f\n.popsection\n"
       "lea 3b(%%rip), %%rax\nmov %%rax, %c[cs](%[area])\n"
       "1: mov %c[cpu](%[area]), %%eax\nshl $6, %%rax\n"
-      "addq $1, (%[base],%%rax)\n"
+      "mov (%[base],%%rax), %%rdx\n"
+      "mov $2000, %%ecx\n5: dec %%ecx\njnz 5b\n"  // so long that a stop is likely to come in the middle
+      "addq $1, %%rdx\nmov %%rdx, (%[base],%%rax)\n"
       "2:\n"
       ".pushsection __rseq_failure, \"ax\"\n"
       ".byte 0x0f, 0xb9, 0x3d\n.long 0x53053053\n"
@@ -35,7 +37,7 @@ static bool add_one(struct rseq* area) {
       :
       : [area] "r"(area), [base] "r"(&g_count[0]), [cs] "i"(offsetof(struct rseq, rseq_cs)),
         [cpu] "i"(offsetof(struct rseq, cpu_id))
-      : "rax", "memory", "cc"
+      : "rax", "rcx", "rdx", "memory", "cc"
       : interrupted);
   return true;
 interrupted:

@@ -20,6 +20,26 @@ static int child(void* unused) {
   return 1;
 }
 
+/// A program in a memfd can be executed as long as nobody has opened it for writing.
+static void expect_program(int fd) {
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    char* none[] = {NULL};
+    syscall(SYS_execveat, fd, "", none, none, AT_EMPTY_PATH);
+    _exit(errno);
+  }
+  expect_exit(child, 0);
+}
+
+static int load_program(void) {
+  static char bytes[1 << 20];
+  int file = open("/bin/true", O_RDONLY), fd = memfd_create("program", MFD_CLOEXEC);
+  ssize_t size = read(file, bytes, sizeof bytes);
+  CHECK(size > 0 && write(fd, bytes, (size_t)size) == size && close(file) == 0);
+  return fd;
+}
+
 static void expect_link(int fd, const char* wanted) {
   char path[64], link[256] = "";
   snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
@@ -32,7 +52,8 @@ int main(int argc, char** argv) {
   g_both = memfd_create("both", MFD_CLOEXEC);
   g_open = memfd_create("a name/with (parts)", 0);
   g_sealed = memfd_create("sealed", MFD_ALLOW_SEALING);
-  int hidden = memfd_create("hidden", 0);
+  int hidden = memfd_create("hidden", 0), program = load_program();
+  expect_program(program);
   CHECK(g_both >= 0 && g_open >= 0 && g_sealed >= 0 && hidden >= 0);
   CHECK_EQUAL(ftruncate(g_both, kBytes), 0);
   g_view = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED, g_both, 0);
@@ -51,6 +72,7 @@ int main(int argc, char** argv) {
   target_ready();
   target_wait(step);
 
+  expect_program(program);
   expect_same_file(g_both, below, g_both, true);
   expect_same_file(g_open, below, g_open, true);
   for (int page = 0; page < kBytes / (int)PAGE_SIZE; ++page)

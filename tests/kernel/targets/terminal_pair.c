@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
   struct winsize size = {.ws_row = 50, .ws_col = 133, .ws_xpixel = 7, .ws_ypixel = 9};
   CHECK_EQUAL(ioctl(cooked, TIOCSWINSZ, &size), 0);
   CHECK_EQUAL(fchmod(cooked_slave, 0620), 0);
-  struct termios settings, seen;
+  struct termios settings = {0}, seen = {0};  // padding is compared, too
   CHECK_EQUAL(tcgetattr(raw_slave, &settings), 0);
   cfmakeraw(&settings);
   settings.c_cc[VMIN] = 3;
@@ -85,6 +85,9 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(poll_now(stopped_slave) & POLLOUT, 0);
   target_ready();
   target_wait(NULL);
+  CHECK_EQUAL(fcntl(cooked_slave, F_GETFD), 0);
+  CHECK_EQUAL(fcntl(raw_slave, F_GETFD), FD_CLOEXEC);
+  CHECK_EQUAL(fcntl(cooked_slave, F_GETFL) & O_CLOEXEC, 0);
 
   int masters[] = {cooked, raw, fresh, closed, -1, stopped};
   for (int i = 0; i < 6; ++i)
