@@ -38,12 +38,7 @@ Result<void> prepare_namespace(int highest) {
   if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
   if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return sys_error("/", "cannot be kept from other mount namespaces");
   if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) return sys_error("/proc", "cannot be mounted");
-  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
-  constexpr int kRoom = 1000, kLow = 10;
-  const int limit = text ? std::atoi(text->c_str()) : 32768;
-  const int last = highest + kRoom < limit ? highest + kRoom / 10 : kLow;
-  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file("/proc/sys/kernel/ns_last_pid", O_WRONLY));
-  return io::write_all(fd.get(), as_bytes(std::to_string(last)), "ns_last_pid");
+  return number_processes_above(highest);
 }
 
 int code_of(int status) { return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status); }
@@ -95,6 +90,15 @@ void let_go_of_streams() {
 }
 
 }  // namespace
+
+Result<void> number_processes_above(int highest) {
+  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
+  constexpr int kRoom = 1000, kLow = 10;
+  const int limit = text ? std::atoi(text->c_str()) : 32768;
+  const int last = highest + kRoom < limit ? highest + kRoom / 10 : kLow;
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file("/proc/sys/kernel/ns_last_pid", O_WRONLY));
+  return io::write_all(fd.get(), as_bytes(std::to_string(last)), "ns_last_pid");
+}
 
 sigset_t block_relayed_signals() {
   const sigset_t watched = watched_signals();

@@ -21,6 +21,10 @@ struct PidNamespaceOptions {
 /// Needs CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
 
+/// The next processes of the caller's pid namespace get numbers above those of an image, or, where too few are left there,
+/// the lowest. Needs CAP_SYS_ADMIN in the namespace, and its /proc.
+Result<void> number_processes_above(int highest);
+
 /// The signals that `relay_signals` passes on, and SIGCHLD; returns the mask of before.
 sigset_t block_relayed_signals();
 /// Waits for a child, and passes on to it what is sent to ckpt. Its exit code, or 128 and the signal that ended it.

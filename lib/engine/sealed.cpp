@@ -16,12 +16,12 @@
 
 #include <cerrno>
 #include <csignal>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
+#include "lib/engine/pid_namespace.h"
 
 namespace ckpt::engine {
 
@@ -112,19 +112,10 @@ Result<void> make_network() {
   return {};
 }
 
-Result<void> choose_numbers(int highest) {
-  auto text = io::read_file("/proc/sys/kernel/pid_max", 64);
-  constexpr int kRoom = 1000, kLow = 10;
-  const int limit = text ? std::atoi(text->c_str()) : 32768;
-  const int last = highest + kRoom < limit ? highest + kRoom / 10 : kLow;
-  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file("/proc/sys/kernel/ns_last_pid", O_WRONLY));
-  return io::write_all(fd.get(), as_bytes(std::to_string(last)), "ns_last_pid");
-}
-
 Result<void> prepare(const SealOptions& options) {
   CKPT_TRY(make_mounts(options));
   CKPT_TRY(make_network());
-  return choose_numbers(options.highest);
+  return number_processes_above(options.highest);
 }
 
 /// Ends with its parent, whatever happens to that.

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -303,13 +304,67 @@ def not_restorable_by_this_user(place):
         done = as_nobody("dump", "-R", "-p", str(process.pid), "-f", image)
         if done.returncode != 0 or process.poll() is not None:
             raise Failure(f"dump -R: exit {done.returncode}: {done.stderr}")
-        ckpt("restore", "-f", image, "-n").expect(5, "another user")
         forced = as_nobody("dump", "--force", "-p", str(process.pid), "-f", image)
         if forced.returncode != 0 or process.wait(10) is None:
             raise Failure(f"dump --force: exit {forced.returncode}: {forced.stderr}")
     finally:
         process.kill()
         process.wait()
+
+
+CAP_CHECKPOINT_RESTORE = 40
+
+
+def image_of_a_user(place):
+    """Root restores it with its owner's rights: no capability, no other user, not root's terminal."""
+    need_root()
+    ctypes.CDLL(None).unshare(0x08000000)  # CLONE_NEWIPC: no System V object of others, which he could not read
+    os.chmod(place.path, 0o755)
+    folder = place.folder("theirs")
+    give(folder)
+    binary, image = os.path.join(place.path, "ckpt"), os.path.join(folder, "image")
+    shutil.copy(CKPT, binary)
+    process = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL,
+                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    pid = process.pid
+    try:
+        done = subprocess.run([binary, "dump", "--force", "-p", str(pid), "-f", image], capture_output=True, text=True, check=False,
+                              stdin=subprocess.DEVNULL, cwd="/", **nobody(folder))
+        if done.returncode != 0:
+            raise Failure(f"dump: exit {done.returncode}: {done.stderr}")
+    finally:
+        process.kill()
+        process.wait()
+    manifest = os.path.join(image, "manifest.json")
+    with open(manifest, encoding="utf-8") as stream:
+        text = stream.read()
+
+    def claim(**members):
+        """The owner of an image can have it say anything."""
+        told = json.loads(text)
+        told["tree"]["processes"][0]["threads"][0].update(members)
+        told = json.dumps(told)
+        for path, content in ((manifest, told), (os.path.join(image, "manifest.sha256"), f"{hashlib.sha256(told.encode()).hexdigest()}  manifest.json\n")):
+            with open(path, "w", encoding="utf-8") as stream:
+                stream.write(content)
+
+    for more in (["--shell-job"], ["--new-pidns"]):
+        ckpt("restore", "-f", image, "-d", *more).expect(5, "another user", more[0])
+    claim(cap_permitted=1 << CAP_CHECKPOINT_RESTORE, cap_effective=1 << CAP_CHECKPOINT_RESTORE)
+    ckpt("restore", "-f", image, "-d").expect(5, "capabilities")
+    claim(uid=[0, 0, 0, 0])
+    if ckpt("restore", "-f", image, "-d").code not in (5, 7) or os.path.exists(f"/proc/{pid}"):
+        raise Failure("an image gave its process another user")
+    claim()
+    ckpt("restore", "-f", image, "-n").expect(0)
+    ckpt("restore", "-f", image, "-d").expect(0, "another user")
+    try:
+        with open(f"/proc/{pid}/status", encoding="ascii") as stream:
+            status = dict(line.rstrip("\n").split(":\t", 1) for line in stream if ":\t" in line)
+        if status["Uid"].split() != [str(NOBODY)] * 4 or int(status["CapPrm"], 16) != 0 or status["Groups"].split() not in ([], [str(NOBODY)]):
+            raise Failure(f"it runs with {status}")
+    finally:
+        os.kill(pid, signal.SIGKILL)
 
 
 def abandoned_staging(place):
@@ -333,4 +388,4 @@ def abandoned_staging(place):
 
 if __name__ == "__main__":
     sys.exit(run_tests(modes, image_of_another_user, parent_of_another_user, parent_replaced, digests, destination_link, pid_file,
-                       settings_of_another_user, locks, run_folder, not_restorable_by_this_user, abandoned_staging))
+                       settings_of_another_user, locks, run_folder, not_restorable_by_this_user, image_of_a_user, abandoned_staging))

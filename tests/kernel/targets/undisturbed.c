@@ -3,21 +3,16 @@
 // mutex, calls that a mere stop breaks off, a child that is stopped and continued all the time, words just below the stack that
 // the first thread is on. The runner takes an image of it again and again; nothing may be lost.
 #include <sched.h>
-#include <stddef.h>
 #include <sys/epoll.h>
-#include <sys/rseq.h>
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <ucontext.h>
 
+#include "rseq_counters.h"
 #include "target.h"
 
-enum { kMaxCpus = 1024, kCounters = 2, kTimerNs = 500000, kWords = 4096, kStack = 64 * 1024 };
-static struct {
-  intptr_t value;
-  char pad[56];
-} g_count[kMaxCpus];
+enum { kCounters = 2, kTimerNs = 500000, kWords = 4096, kStack = 64 * 1024 };
 static intptr_t g_added[kCounters];
 static volatile bool g_stop;
 
@@ -30,39 +25,10 @@ static void nap_us(long us) {
 
 // Counters in restartable sequences.
 
-static struct rseq* own_rseq(void) {
-  char* thread_pointer;
-  __asm__("mov %%fs:0, %0" : "=r"(thread_pointer));
-  return (struct rseq*)(thread_pointer + __rseq_offset);
-}
-
-static bool add_one(struct rseq* area) {
-  __asm__ goto(
-      ".pushsection __rseq_cs, \"aw\"\n.balign 32\n"
-      "3: .long 0, 0\n.quad 1f, 2f-1f, 4f\n.popsection\n"
-      "lea 3b(%%rip), %%rax\nmov %%rax, %c[cs](%[area])\n"
-      "1: mov %c[cpu](%[area]), %%eax\nshl $6, %%rax\n"
-      "mov (%[base],%%rax), %%rdx\n"
-      "mov $20000, %%ecx\n5: dec %%ecx\njnz 5b\n"
-      "addq $1, %%rdx\nmov %%rdx, (%[base],%%rax)\n"
-      "2:\n"
-      ".pushsection __rseq_failure, \"ax\"\n"
-      ".byte 0x0f, 0xb9, 0x3d\n.long 0x53053053\n"
-      "4: jmp %l[interrupted]\n.popsection\n"
-      :
-      : [area] "r"(area), [base] "r"(&g_count[0]), [cs] "i"(offsetof(struct rseq, rseq_cs)),
-        [cpu] "i"(offsetof(struct rseq, cpu_id))
-      : "rax", "rcx", "rdx", "memory", "cc"
-      : interrupted);
-  return true;
-interrupted:
-  return false;
-}
-
 static void* count_in_sequences(void* added) {
   struct rseq* area = own_rseq();
   while (!g_stop) {
-    if (add_one(area)) ++*(intptr_t*)added;
+    if (add_one(area, 20000)) ++*(intptr_t*)added;
   }
   return NULL;
 }

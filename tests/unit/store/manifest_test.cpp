@@ -208,12 +208,12 @@ class Fill {
   }
   void one(ProcessImage& v) {
     auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-           outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, gpu_thread,
+           outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread,
            oom, filter, arguments] = v;
     all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-        outside_session, outside_group, terminal, stopped, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
+        outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
+        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
@@ -221,7 +221,7 @@ class Fill {
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
     one(threads.back());
-    mask = 0777, death = 9, oom = -1000, gpu_thread = 12;
+    mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20;
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
