@@ -112,8 +112,10 @@ TEST_CASE("npy writer: every type and shape comes back, those that numpy lacks t
   CHECK(types["types/bfloat16"] == "bfloat16");
   REQUIRE(io::write_file(source.dir.path / "dst/dtypes.json", R"({"types/bfloat16": "float7"})"));
   CHECK(open_error(source.dir.path / "dst", Code::kAnswerNo).find("names no dtype") != std::string::npos);
-  REQUIRE(write(source.path, source.dir.path / "none", "npy", [](ConvertRequest& r) { r.select.exclude = {"**"}; }));
-  CHECK(open_ok(source.dir.path / "none").tensors.empty());
+  auto none = write(source.path, source.dir.path / "none", "npy", [](ConvertRequest& r) { r.select.exclude = {"**"}; });
+  REQUIRE(!none);
+  CHECK(none.error().code == Code::kUsage);
+  CHECK(!fs::exists(source.dir.path / "none"));
 }
 
 TEST_CASE("array writers: keys that would leave the folder, or cannot be paths, are refused, each one by name") {

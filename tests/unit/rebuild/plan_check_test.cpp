@@ -77,7 +77,7 @@ TEST_CASE("plan: an image that contradicts itself is refused before its target e
   struct stat st{};
   REQUIRE(::stat(path.c_str(), &st) == 0);
   store::FileIdentity file;
-  file.path = path, file.size = 3, file.mode = st.st_mode;
+  file.path = path, file.size = 5, file.mode = st.st_mode;
   file.device = st.st_dev, file.inode = st.st_ino;
   manifest.tree.files.push_back(file);
   store::Descriptor descriptor;

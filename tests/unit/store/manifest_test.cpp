@@ -221,7 +221,7 @@ class Fill {
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
     one(threads.back());
-    mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20;
+    mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20, login_uid &= 0xffffffff;
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
