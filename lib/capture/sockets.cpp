@@ -214,7 +214,8 @@ class SocketReader {
     if (info.has_fanout) all_.block(index_, "a packet socket of a group (PACKET_FANOUT), which is not supported");
     auto* raw = reinterpret_cast<const uint8_t*>(&info.copy_threshold);
     if (info.copy_threshold != 0) set_option("PACKET_COPY_THRESH", {raw, raw + sizeof info.copy_threshold});
-    for (const auto& membership : info.memberships) socket_.options.push_back({"PACKET_ADD_MEMBERSHIP", membership});
+    // The kernel shows the newest first.
+    for (auto it = info.memberships.rbegin(); it != info.memberships.rend(); ++it) socket_.options.push_back({"PACKET_ADD_MEMBERSHIP", *it});
     return {};
   }
 

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
 
@@ -103,6 +104,13 @@ void pass_over_time(store::ProcessImage& process) {
   }
 }
 
+/// A SIGSTOP that waits is sent as the process is let go.
+void pass_over_waiting_stops(store::ProcessImage& process) {
+  auto is_stop = [](const store::QueuedSignal& signal) { return signal.signo == SIGSTOP; };
+  std::erase_if(process.pending, is_stop);
+  for (store::Thread& thread : process.threads) std::erase_if(thread.pending, is_stop);
+}
+
 /// What the kernel adds to whatever is opened by a path, and what says how a file came to be.
 void pass_over_flags(store::Descriptor& descriptor) {
   constexpr int kLargeFile = 0100000, kTemporary = O_TMPFILE & ~O_DIRECTORY;
@@ -129,6 +137,7 @@ void pass_over(TreeImage& tree) {
     for (store::Thread& thread : process.threads) thread.cgroups.clear();
     merge_maps(process.maps);
     pass_over_time(process);
+    pass_over_waiting_stops(process);
   }
   if (!tree.processes.empty()) tree.processes[0].parent_pid = 0;
   for (store::Descriptor& descriptor : tree.descriptors) {
@@ -147,6 +156,7 @@ void pass_over(TreeImage& tree) {
   }
   for (store::Socket& socket : tree.sockets) {
     socket.inode = 0, socket.content_offset = 0, socket.file = {};
+    socket.foreign_address = false;  // the sealed network has every address
     socket.tcp.timestamp = 0;
     socket.tcp.window_sequence = 0, socket.tcp.receive_memory = 0;
     socket.tcp.unsent_size = 0;  // has been sent by then, and waits for an answer
@@ -181,6 +191,17 @@ void pass_over_room(const store::Socket& was, store::Socket& is) {
   }
 }
 
+/// The kernel turns IPV6_V6ONLY on in a socket that bind(2) gives an address of IPv6, not in one that got it by connect(2) or
+/// accept(2). Nothing else differs: no packet of IPv4 reaches such an address.
+void pass_over_binding(const store::Socket& was, store::Socket& is) {
+  sockaddr_in6 name{};
+  std::memcpy(&name, was.name.data(), std::min(was.name.size(), sizeof name));
+  if (name.sin6_family != AF_INET6 || IN6_IS_ADDR_UNSPECIFIED(&name.sin6_addr)) return;
+  auto of = [](const store::Socket& socket) { return std::find_if(socket.options.begin(), socket.options.end(), [](const auto& option) { return option.name == "IPV6_V6ONLY"; }); };
+  const auto before = of(was), after = of(is);
+  if (before != was.options.end() && after != is.options.end()) is.options[static_cast<size_t>(after - is.options.begin())].value = before->value;
+}
+
 /// Where more than one state is right.
 void forgive(const TreeImage& image, TreeImage& made) {
   for (size_t i = 0; i < std::min(image.processes.size(), made.processes.size()); ++i) {
@@ -195,6 +216,7 @@ void forgive(const TreeImage& image, TreeImage& made) {
     }
   }
   for (size_t i = 0; i < std::min(image.sockets.size(), made.sockets.size()); ++i) {
+    pass_over_binding(image.sockets[i], made.sockets[i]);
     const store::TcpConnection& was = image.sockets[i].tcp;
     store::TcpConnection& is = made.sockets[i].tcp;
     if (was.state != 0) pass_over_room(image.sockets[i], made.sockets[i]);

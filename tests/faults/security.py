@@ -350,7 +350,7 @@ def image_of_a_user(place):
 
     for more in (["--shell-job"], ["--new-pidns"]):
         ckpt("restore", "-f", image, "-d", *more).expect(5, "another user", more[0])
-    claim(cap_permitted=1 << CAP_CHECKPOINT_RESTORE, cap_effective=1 << CAP_CHECKPOINT_RESTORE)
+    claim(cap_permitted=f"{1 << CAP_CHECKPOINT_RESTORE:x}", cap_effective=f"{1 << CAP_CHECKPOINT_RESTORE:x}")
     ckpt("restore", "-f", image, "-d").expect(5, "capabilities")
     claim(uid=[0, 0, 0, 0])
     if ckpt("restore", "-f", image, "-d").code not in (5, 7) or os.path.exists(f"/proc/{pid}"):
