@@ -78,7 +78,8 @@ constexpr auto kAlsoSafe = std::to_array<std::pair<std::string_view, std::string
     {"torch.distributed.tensor.placement_types", "_StridedShard"}, {"torch.distributed.tensor.placement_types", "Replicate"},
     {"torch.distributed.tensor.placement_types", "Partial"}, {"torch.distributed.device_mesh", "DeviceMesh"},
     {"torch.distributed._mesh_layout", "_MeshLayout"}, {"torch.distributed._mesh_layout", "_FlatLayout"},
-    {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor"}, {"torch.distributed._shard.sharded_tensor.shard", "Shard"},
+    {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor"},
+    {"torch.distributed._shard.sharded_tensor.api", "ShardedTensor.ProcessGroupState"}, {"torch.distributed._shard.sharded_tensor.shard", "Shard"},
     {"torch.distributed._shard.sharded_tensor.metadata", "ShardedTensorMetadata"}, {"torch.distributed._shard.metadata", "ShardMetadata"},
     {"torch.distributed._shard.sharding_spec.chunk_sharding_spec", "ChunkShardingSpec"}, {"torch.distributed._shard.sharding_spec.api", "EnumerableShardingSpec"},
     {"torch.distributed.remote_device", "_remote_device"},
@@ -102,12 +103,11 @@ const Row* find_row(std::string_view module, std::string_view name) {
 }
 
 bool is_safe(std::string_view module, std::string_view name) {
-  if (name.find('.') != std::string_view::npos) return false;
-  if (meaning_of(module, name) != Meaning::kUnknown || is_tensor_class(module, name)) return true;
   for (const auto& row : kAlsoSafe) {
     if (module == row.first && name == row.second) return true;
   }
-  return false;
+  if (name.find('.') != std::string_view::npos) return false;
+  return meaning_of(module, name) != Meaning::kUnknown || is_tensor_class(module, name);
 }
 
 }  // namespace

@@ -49,15 +49,17 @@ class Scanner {
   }
 
  private:
-  /// getattr is only right to name a member of an enum that checkpoints have.
+  /// getattr is only right to name a member of an enum that checkpoints have, or the class that ShardedTensor has inside.
   static bool abuses_getattr(const Graph& graph) {
     bool right = false;
     for (NodeId id = 0; id < graph.node_count(); ++id) {
       if (graph.call(id) != Meaning::kGetattr) continue;
       auto args = graph.tuple(graph.args(id));
-      const Meaning of = args.size() == 2 ? graph.global_meaning(args[0]) : Meaning::kUnknown;
+      const GlobalName* of = args.size() == 2 ? graph.global(args[0]) : nullptr;
       auto name = args.size() == 2 ? graph.as_str(args[1]) : std::nullopt;
-      if ((of != Meaning::kDcpMemoryFormat && of != Meaning::kOpaque) || !name || name->substr(0, 1) == "_") return true;
+      if (of == nullptr || !name || name->substr(0, 1) == "_") return true;
+      const bool inner = judge_global(of->module, std::string(of->name) + "." + std::string(*name)).verdict == Verdict::kSafe;
+      if (of->meaning != Meaning::kDcpMemoryFormat && of->meaning != Meaning::kOpaque && !inner) return true;
       right = true;
     }
     return !right;

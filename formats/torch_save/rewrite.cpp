@@ -1,5 +1,6 @@
 #include "formats/torch_save/rewrite.h"
 
+#include <algorithm>
 #include <set>
 
 #include "formats/pickle/emit.h"
@@ -151,7 +152,6 @@ struct OpenFile {
     out.name = catalog.files[out.where.file].path;
     CKPT_TRY_ASSIGN(out.fd, catalog.open_file(out.where.file));
     CKPT_TRY_ASSIGN(out.file, read_torch_file(out.bytes()));
-    if (out.file.big_endian) return fail(Code::kUnsupported, out.name, "comes from a big-endian machine");
     out.root = out.file.graph.root();
     if (!catalog.common_wrapped_in_list) return out;
     auto items = out.file.graph.items(out.root);
@@ -160,6 +160,13 @@ struct OpenFile {
     return out;
   }
 };
+
+/// As torch.load does with a storage of another byte order; an untyped one has elements of a byte.
+void swap_elements(std::string& bytes, uint64_t size) {
+  for (size_t at = 0; size > 1 && at + size <= bytes.size(); at += size) {
+    std::reverse(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at + size));
+  }
+}
 
 /// Small torch.save files in memory, of values of one pickle.
 class ValueWriter {
@@ -203,14 +210,15 @@ class ValueWriter {
       return fail(Code::kAnswerNo, "", "its storage " + std::string(storage.key) + " is missing or of another size");
     }
     if (fields.size() > 5 && !graph.is_none(fields[5])) return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
+    const pickle::GlobalName* type = graph.global(fields[1]);
     auto [name, fresh] = names_.try_emplace(std::string(storage.key), storages_.size());
     if (fresh) {
       if (storage.bytes > kMaxValues) return fail(Code::kUnsupported, "", "holds more than 64 MiB of tensors");
       std::string bytes(storage.bytes, '\0');
       CKPT_TRY(source_.bytes().read(found->second.first, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
+      if (source_.file.big_endian) swap_elements(bytes, storage.item / (type->name.find("Complex") == 0 ? 2 : 1));
       storages_.push_back(std::move(bytes));
     }
-    const pickle::GlobalName* type = graph.global(fields[1]);
     write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(name->second), storage.bytes / storage.item,
                      std::string(graph.as_str(fields[3]).value_or("cpu")));
     return {};

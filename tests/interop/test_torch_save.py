@@ -5,6 +5,7 @@ import sys
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from conftest import load_tensors, same
 from megatron_zarr import random_tensor
@@ -173,13 +174,12 @@ def test_what_is_no_state_dict_is_refused_by_name(ckpt, tmp_path):
     assert "preview" in ckpt("inspect", tmp_path / "old.pt", code=6).stderr
 
 
-def test_big_endian_files(ckpt, tmp_path):
-    """torch.save on a big-endian machine: the records say so and hold swapped bytes."""
+def of_a_big_endian_machine(state, folder):
+    """torch.save's file of a big-endian machine: the records say so and hold swapped bytes."""
     import zipfile
 
-    state = {"f": torch.arange(6.0).reshape(2, 3), "c": torch.complex(torch.arange(3.0), -torch.arange(3.0)), "b": torch.arange(5, dtype=torch.uint8)}
-    torch.save(state, tmp_path / "little.pt")
-    with zipfile.ZipFile(tmp_path / "little.pt") as source, zipfile.ZipFile(tmp_path / "big.pt", "w") as target:
+    torch.save(state, folder / "little.pt")
+    with zipfile.ZipFile(folder / "little.pt") as source, zipfile.ZipFile(folder / "big.pt", "w") as target:
         for name in source.namelist():
             data = source.read(name)
             if name.endswith("/byteorder"):
@@ -188,14 +188,72 @@ def test_big_endian_files(ckpt, tmp_path):
                 width = 4 if len(data) != 5 else 1
                 data = b"".join(data[i : i + width][::-1] for i in range(0, len(data), width))
             target.writestr(name, data)
-    expected = torch.load(tmp_path / "big.pt")
-    loaded = convert(ckpt, tmp_path / "big.pt", tmp_path / "out")
-    for key, value in state.items():
-        assert same(expected[key], value) and same(loaded[key], value), key
+    return folder / "big.pt"
 
 
-def test_a_sharded_tensor_of_fsdp1(ckpt, tmp_path, single_process):
+def test_big_endian_files(ckpt, tmp_path):
+    state = {"f": torch.arange(6.0).reshape(2, 3), "c": torch.complex(torch.arange(3.0), -torch.arange(3.0)), "b": torch.arange(5, dtype=torch.uint8)}
+    big = of_a_big_endian_machine(state | {"epoch": 3, "names": ["x", "y"]}, tmp_path)
+    expected = torch.load(big)
+    ckpt("verify", big)
+    for form in ("torch_dist", "dcp"):
+        ckpt("convert", big, tmp_path / form, "--to", form, "--verify")
+        loaded = load_tensors(tmp_path / form)
+        assert loaded.keys() == state.keys()
+        for key, value in state.items():
+            assert same(expected[key], value) and same(loaded[key], value), key
+    assert torch.load(tmp_path / "torch_dist" / "common.pt", weights_only=True) == {"epoch": 3, "names": ["x", "y"]}
+    rest = {"epoch": 0, "names": ["", ""]}
+    dcp.load(rest, checkpoint_id=tmp_path / "dcp", no_dist=True)
+    assert rest == {"epoch": 3, "names": ["x", "y"]}
+
+
+class Pair:
+    """A value that is no tensor and holds some: it is carried, not taken apart."""
+
+    def __init__(self, *tensors):
+        self.tensors = tensors
+
+    def __reduce__(self):
+        return slice, self.tensors
+
+
+def test_values_with_tensors_in_big_endian_files(ckpt, tmp_path):
+    floats, complex_, bytes_ = torch.arange(6.0), torch.complex(torch.arange(3.0), -torch.arange(3.0)), torch.arange(5, dtype=torch.uint8)
+    big = of_a_big_endian_machine({"w": torch.ones(2), "pair": Pair(floats, complex_, bytes_)}, tmp_path)
+    ckpt("convert", big, tmp_path / "out", "--to", "dcp")
+    value = {"pair": None}
+    dcp.load(value, checkpoint_id=tmp_path / "out", no_dist=True)
+    for got, wanted in zip((value["pair"].start, value["pair"].stop, value["pair"].step), (floats, complex_, bytes_)):
+        assert same(got, wanted)
+
+
+@pytest.mark.parametrize("protocol", [2, 4])
+def test_a_sharded_tensor_of_fsdp1(ckpt, tmp_path, single_process, protocol):
     from torch.distributed._shard.sharded_tensor import Shard, init_from_local_shards
+
     whole = torch.arange(64.0).reshape(8, 8)
-    torch.save({"w": init_from_local_shards([Shard.from_tensor_and_offsets(whole, [0, 0], 0)], 8, 8)}, tmp_path / "rank0.pt")
-    assert torch.equal(convert(ckpt, tmp_path / "rank0.pt", tmp_path / "out")["w"], whole)
+    torch.save({"w": init_from_local_shards([Shard.from_tensor_and_offsets(whole, [0, 0], 0)], 8, 8)}, tmp_path / "rank0.pt", pickle_protocol=protocol)
+    ckpt("verify", tmp_path / "rank0.pt", "--strict")
+    loaded = convert(ckpt, tmp_path / "rank0.pt", tmp_path / "out")
+    assert loaded.keys() == {"w"} and same(loaded["w"], whole)
+
+
+class Reaching:
+    """getattr of what a sharded tensor has, beside the one class that its state names."""
+
+    def __init__(self, *arguments):
+        self.arguments = arguments
+
+    def __reduce__(self):
+        return getattr, self.arguments
+
+
+@pytest.mark.parametrize("name", ["__init__", "_prepare_init", "local_shards", "ProcessGroupState.__init__"])
+def test_getattr_of_a_sharded_tensor_is_dangerous(ckpt, tmp_path, name):
+    from torch.distributed._shard.sharded_tensor import ShardedTensor
+
+    torch.save({"w": torch.ones(2), "x": Reaching(ShardedTensor, "ProcessGroupState"), "y": Reaching(ShardedTensor, name)}, tmp_path / "x.pt")
+    assert "getattr, which reaches into any object" in ckpt("verify", tmp_path / "x.pt", code=1).stdout
+    assert "getattr" in ckpt("convert", tmp_path / "x.pt", tmp_path / "out", "--to", "torch_dist", code=1).stderr
+    assert not (tmp_path / "out").exists()
