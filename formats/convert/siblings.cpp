@@ -26,6 +26,7 @@ bool is_metadata(const tensor::Catalog& catalog, const std::string& name) {
                                                     ".zmetadata", ".zarray", "zarr.json", kNpyTypes};
   if (kNames.count(name) != 0 || name == default_manifest_path(catalog.root).filename()) return true;
   if (catalog.format == "safetensors" && ends_with(name, ".safetensors.index.json")) return true;
+  if (catalog.format.substr(0, 4) == "zarr" && ends_with(name, ".sync")) return true;  // the locks that Megatron's writers left
   return name.substr(0, 2) == "__" && ends_with(name, ".metadata");
 }
 

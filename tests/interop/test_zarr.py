@@ -53,6 +53,17 @@ def test_torch_loads_regridded_tensors(ckpt, source, tmp_path, options):
     check(ckpt.convert(source[0], tmp_path / "dst", *options), source[1])
 
 
+def test_files_beside_the_arrays_are_named_and_locks_are_none(ckpt, source, tmp_path):
+    """KEY.sync: what the writer of zarr's arrays locked them with."""
+    assert any(path.name.endswith(".sync") for path in source[0].iterdir())
+    assert ckpt.json("convert", source[0], tmp_path / "dst", "--to", "torch_dist", "-n")["siblings"] == []
+    (source[0] / "meta.yaml").write_text("a: 1")
+    try:
+        assert ckpt.json("convert", source[0], tmp_path / "dst", "--to", "torch_dist", "-n")["siblings"] == ["meta.yaml"]
+    finally:
+        (source[0] / "meta.yaml").unlink()
+
+
 def test_shards_keep_the_source_grid_or_the_size_asked_for(ckpt, converted, source, tmp_path):
     chunks = FileSystemReader(converted).read_metadata().state_dict_metadata["large.weight"].chunks
     assert [tuple(c.sizes) for c in chunks] == [(350, 1024)] * 2
