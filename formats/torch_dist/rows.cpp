@@ -90,10 +90,10 @@ class Rows {
       irregular_.push_back(fmt::format("{}: {} is not cut into equal shards", selection_.tensors[slot].key, model.key));
     }
   }
-  Result<std::vector<RowCounts>> take(const std::string& release) {
+  Result<std::vector<RowCounts>> take(const std::string& release, const std::string& hint = "cut those with --shard-grid") {
     if (irregular_.empty()) return std::move(out_);
     return formats::with_causes(Error(Code::kUsage, "Megatron Core " + release, "wants optimizer tensors as rows, one for each shard of the model tensor")
-                                    .with_hint("cut those with --shard-grid"),
+                                    .with_hint(hint),
                                 std::move(irregular_));
   }
 
@@ -117,7 +117,7 @@ Result<std::vector<RowCounts>> rows_as_source(const Selection& selection, Rows r
     notes.push_back("optimizer tensors are stored in their own shapes, as Megatron Core 0.7, and 0.16 and later, reads them; 0.8 to 0.15 with a "
                     "distributed optimizer: --mcore VERSION");
   }
-  return rows.take("0.8 to 0.15");
+  return rows.take("0.8 to 0.15", "the source has rows: cut those with --shard-grid, or --mcore 0.16 stores them in their own shapes");
 }
 
 }  // namespace

@@ -24,21 +24,74 @@ def sha256(data):
     return hashlib.sha256(data).hexdigest()
 
 
-@pytest.mark.parametrize("options", [[], ["--shard-size", "96"]], ids=["as stored", "regridded"])
-@pytest.mark.parametrize("group,name", checkpoints())
-def test_converted_tensors_have_the_hashes_of_the_manifest(ckpt, tmp_path, group, name, options):
-    source = fixture(group, name or "manifest.json")
-    expected = json.loads((FIXTURES / group / "manifest.json").read_text())["checkpoints"][name]
-    ckpt.convert(source, tmp_path / "dst", *options)
-    loaded = load_tensors(tmp_path / "dst")
-    assert loaded.keys() == expected["tensors"].keys()
-    for key, facts in expected["tensors"].items():
-        facts = facts.get("logical", facts)
+def facts_of(group, name):
+    return json.loads((FIXTURES / group / "manifest.json").read_text())["checkpoints"][name]["tensors"]
+
+
+def check(loaded, expected):
+    assert loaded.keys() == expected.keys()
+    for key, facts in expected.items():
         tensor = loaded[key]
         assert str(tensor.dtype) == "torch." + facts["dtype"], key
         assert list(tensor.shape) == facts["shape"], key
         assert sha256(bits(tensor)) == facts["sha256"], key
+
+
+def logical(expected):
+    """With the rows of Megatron Core 0.8 to 0.15 undone."""
+    return {key: facts.get("logical", facts) for key, facts in expected.items()}
+
+
+@pytest.mark.parametrize("group,name", checkpoints())
+def test_converted_tensors_have_the_hashes_of_the_manifest(ckpt, tmp_path, group, name):
+    """As they are stored: rows stay rows, cut as they were, and ckpt says so."""
+    source = fixture(group, name or "manifest.json")
+    expected = facts_of(group, name)
+    done = ckpt("convert", source, tmp_path / "dst", "--to", "torch_dist")
+    check(load_tensors(tmp_path / "dst"), expected)
+    rows = [key for key, facts in expected.items() if "logical" in facts]
+    assert (f"{len(rows)} optimizer tensors stay rows" in done.stderr) == bool(rows)
     ckpt("verify", tmp_path / "dst")
+
+
+@pytest.mark.parametrize("options", [[], ["--shard-size", "96"]], ids=["shards as stored", "regridded"])
+@pytest.mark.parametrize("group,name", checkpoints())
+def test_tensors_without_rows_have_the_logical_hashes_of_the_manifest(ckpt, tmp_path, group, name, options):
+    source = fixture(group, name or "manifest.json")
+    ckpt.convert(source, tmp_path / "dst", "--mcore", "0.16", *options)
+    check(load_tensors(tmp_path / "dst"), logical(facts_of(group, name)))
+    ckpt("verify", tmp_path / "dst")
+
+
+def without_rows(tensor, shape):
+    """(fragments of each axis, elements of a fragment): what Megatron's reformulation undoes."""
+    counts = tensor.shape[:-1]
+    fragment = [length // count for length, count in zip(shape, counts)]
+    axes = len(shape)
+    order = [axis for i in range(axes) for axis in (i, axes + i)]
+    return tensor.reshape(*counts, *fragment).permute(order).reshape(shape)
+
+
+@pytest.mark.parametrize("group,name", checkpoints())
+def test_tensors_cut_anew_keep_what_the_manifest_hashes(ckpt, tmp_path, group, name):
+    """Without --mcore: rows of the new shards where the source has rows, and a refusal where the shards are not equal."""
+    source = fixture(group, name or "manifest.json")
+    expected = facts_of(group, name)
+    rows = {key for key, facts in expected.items() if "logical" in facts}
+    if not rows:
+        check(load_tensors(ckpt.convert(source, tmp_path / "dst", "--shard-size", "96")), expected)
+        return
+    said = ckpt("convert", source, tmp_path / "dst", "--to", "torch_dist", "--shard-size", "96", code=2).stderr
+    assert "is not cut into equal shards" in said and "--shard-grid" in said and "--mcore 0.16" in said
+    assert any(key + ": " in said for key in rows) and list(tmp_path.iterdir()) == []
+    loaded = load_tensors(ckpt.convert(source, tmp_path / "dst", "--shard-grid", "**.weight=4"))
+    wanted = logical(expected)
+    for key in rows:
+        counts, shape = loaded[key].shape[:-1], wanted[key]["shape"]
+        assert counts[0] == 4 and len(counts) == len(shape), key
+        loaded[key] = without_rows(loaded[key], shape)
+    check(loaded, wanted)
+    ckpt("inspect", "--diff", source, tmp_path / "dst")
 
 
 @pytest.mark.parametrize("group,name", checkpoints())

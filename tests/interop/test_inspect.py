@@ -140,9 +140,9 @@ def test_load_metadata_is_what_megatron_gives(ckpt, tmp_path, checkpoint, single
     from megatron.core import dist_checkpointing as mcore
 
     source = fixture("generated-megatron", checkpoint)
-    # Through convert: with flattened shapes undone, in the form that this release reads.
-    folder = ckpt.convert(source, tmp_path / "x")
-    for path in (source, folder):
+    # Through convert: with flattened shapes undone, in the form that the release reads that is installed.
+    folder = ckpt.convert(source, tmp_path / "x", "--mcore", "0.16")
+    for path in (source, folder, ckpt.convert(source, tmp_path / "as stored")):
         listed = {t["key"]: (t["dtype"], t["shape"]) for t in ckpt.json("load-metadata", path)["tensors"]}
         wanted = {k: (name(t.dtype), list(t.global_shape)) for k, t in mcore.load_tensors_metadata(str(folder)).items()}
         assert listed == wanted
