@@ -182,9 +182,10 @@ class Launchers(unittest.TestCase):
         self.expect_whole()
 
     def test_late_twice_and_with_other_options(self):
-        self.call("0/2")
+        self.assertIn("others are to come", self.call("0/2", code=3))
+        self.assertFalse(self.out.exists())
         self.assertIn("another conversion", self.call("0/3", "--dtype", "**.weight=float32", code=7))
-        self.assertIn("part 0 of 2 is done", self.call("0/2"))
+        self.assertIn("part 0 of 2 is done", self.call("0/2", code=3))
         self.call("1/2")
         self.expect_whole()
         self.assertIn("is there already", self.call("1/2"))

@@ -163,8 +163,24 @@ def test_model_and_optimizer_of_two_processes(ckpt, tmp_path, kind, save):
 
 def test_a_rank_that_is_missing_is_damage(ckpt, tmp_path):
     as_two_processes(train, tmp_path / "store", "fsdp2", tmp_path / "src", save_alone)
-    (tmp_path / "src" / "__1.metadata").unlink()
-    assert "no shard covers" in ckpt("inspect", tmp_path / "src", code=1).stderr
+    source, whole = tmp_path / "src", torch.load(str(tmp_path / "src") + ".expected")
+    (source / "__1.metadata").unlink()
+    halved = {key for key, tensor in whole.items() if tensor.ndim > 0}
+    # What is there is shown, and what is not is told; whether that will do is what verify answers, and what convert asks.
+    said = ckpt("inspect", source).stderr
+    for verb in ("inspect", "load-metadata"):
+        document = ckpt.json(verb, source)
+        assert {t["key"] for t in document["tensors"]} == whole.keys()
+        assert len(document["damage"]) == len(halved)
+        for key in halved:
+            damage, = [text for text in document["damage"] if text.startswith(key + ": no shard covers [")]
+            assert f"warning: damaged: {damage}\n" in said
+    found = [f for f in ckpt.json("verify", source, code=1)["findings"] if "no shard covers" in f["message"]]
+    assert {f["key"] for f in found} == halved
+    assert "no shard covers" in ckpt("inspect", source, "--stats", code=1).stderr
+    assert "no shard covers" in ckpt("convert", source, tmp_path / "dst", "--to", "torch_dist", code=1).stderr
+    assert "no shard covers" in ckpt("convert", source, tmp_path / "dst", "--to", "torch_dist", "--allow-damage", code=1).stderr
+    assert not (tmp_path / "dst").exists()
 
 
 def save_safetensors(rank, folder, options):
