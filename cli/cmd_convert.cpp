@@ -26,6 +26,7 @@ struct ConvertOptions {
   std::vector<std::string> dtypes, grid;
   std::string map, part;
   bool no_sync = false;
+  bool launched = false;  ///< a launcher started all parts: to it a part that is done is done
 };
 
 std::string document(const ConvertOptions& options, const formats::ConvertReport& report) {
@@ -88,7 +89,8 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
   if (context.out.json()) context.out.data(document(options, report));
   else if (options.request.dry_run) show_plan(context.out, report);
   context.out.info(summary(options, report));
-  if (!report.finished) context.exit_status = exit_code(Code::kPartial);
+  // mpirun and torchrun end all other parts when one ends with another status than 0.
+  if (!report.finished && !options.launched) context.exit_status = exit_code(Code::kPartial);
   return {};
 }
 
@@ -119,6 +121,7 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
     request.part = rank.part;
     request.resume = true;
     if (!rank.found_in.empty()) {
+      options.launched = true;
       context.out.info(fmt::format("part {} of {}, by {}", rank.part.index, rank.part.count, rank.found_in));
     }
   }

@@ -25,6 +25,8 @@ bool may_hold_scratches(const proc::Vma& vma) {
   return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % Scratch::kSize == 0 && size <= kMostBytes;
 }
 
+bool is_ours(int pid, uint64_t at) { return proc::is_scratch(pid, proc::RemoteAddress(at)) || proc::is_empty_scratch(pid, proc::RemoteAddress(at)); }
+
 /// A thread that was abandoned in a call heals itself by code and a frame that lie there.
 Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers& left) {
   for (int tid : frozen.threads()) {
@@ -47,7 +49,7 @@ Leftovers find_leftovers(int pid, const std::vector<proc::Vma>& maps) {
   Leftovers out;
   for (const proc::Vma& vma : maps) {
     for (uint64_t at = vma.start; may_hold_scratches(vma) && at < vma.end; at += Scratch::kSize) {
-      if (proc::is_scratch(pid, proc::RemoteAddress(at))) out.scratches.push_back(at);
+      if (is_ours(pid, at)) out.scratches.push_back(at);
     }
   }
   const auto children = proc::read_children(pid);
@@ -63,7 +65,7 @@ Result<void> clear_leftovers(int pid, Leftovers left) {
   Cancel never;
   CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze(pid, kFreezeTimeoutUs, never));
   // What was found while it ran may have gone since, and something else be in its place.
-  std::erase_if(left.scratches, [pid](uint64_t at) { return !proc::is_scratch(pid, proc::RemoteAddress(at)); });
+  std::erase_if(left.scratches, [pid](uint64_t at) { return !is_ours(pid, at); });
   std::erase_if(left.snapshots, [pid](int child) {
     const auto stat = proc::read_stat(child);
     return !stat || stat->parent != pid || !is_dead_snapshot(*stat);

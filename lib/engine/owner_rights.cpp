@@ -56,7 +56,7 @@ Result<void> refuse_capabilities(const store::TreeImage& tree, const std::filesy
   for (const store::ProcessImage& process : tree.processes) {
     for (const store::Thread& thread : process.threads) {
       if ((thread.cap_inheritable | thread.cap_permitted | thread.cap_effective | thread.cap_ambient) == 0) continue;
-      return Error(Code::kPermission, image.string(), fmt::format("thread {} has capabilities, which the owner of the image has none of to give", thread.tid))
+      return Error(Code::kPermission, image.string(), fmt::format("belongs to another user, who has no capabilities to give, and thread {} asks for some", thread.tid))
           .with_hint("--trust gives it every right that it asks for (ckpt-security(7))");
     }
   }

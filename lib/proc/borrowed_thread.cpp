@@ -1,14 +1,17 @@
 #include "lib/proc/borrowed_thread.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
 #include <cstring>
 
+#include "lib/base/io.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/proc/scratch_code.h"
@@ -66,6 +69,14 @@ constexpr std::string_view kSigreturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv
 /// Let go then, it finishes the call later and heals itself.
 constexpr uint64_t kTimeoutUs = 10'000'000;
 
+/// For what must not be left half done in a thread: what failed for the moment is tried again.
+template <class Work>
+auto insist(Work work) {
+  auto done = work();
+  for (int tries = 0; !done && tries < 2; ++tries) done = work();
+  return done;
+}
+
 }  // namespace
 
 bool still_hold(int pid, const Gadgets& gadgets) {
@@ -108,7 +119,7 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
 
 Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
   Scratch out(pid, tid, gadgets);
-  constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;  // scratch_code.h
   CKPT_TRY_ASSIGN(int64_t at, BorrowedThread::lone_call(out, SYS_mmap, {0, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
@@ -119,6 +130,18 @@ Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
 bool is_scratch(int pid, RemoteAddress at) {
   std::byte found[sizeof kCode];
   return read_memory(pid, at, found) && std::memcmp(found, kCode, sizeof kCode) == 0;
+}
+
+bool is_empty_scratch(int pid, RemoteAddress at) {
+  constexpr uint64_t kPage = 4096;
+  std::array<uint64_t, Scratch::kSize / kPage> pages{};
+  auto pagemap = io::open_file("/proc/" + std::to_string(pid) + "/pagemap", O_RDONLY);
+  const auto offset = static_cast<off_t>(raw(at) / kPage * sizeof(uint64_t));
+  if (!pagemap || ::pread(pagemap->get(), pages.data(), sizeof pages, offset) != sizeof pages) return false;
+  constexpr uint64_t kPresentOrSwapped = uint64_t{3} << 62;
+  if (std::any_of(pages.begin(), pages.end(), [](uint64_t page) { return (page & kPresentOrSwapped) != 0; })) return false;
+  auto maps = read_maps(pid, true);
+  return maps && std::any_of(maps->begin(), maps->end(), [&](const Vma& vma) { return vma.start <= raw(at) && raw(at) < vma.end && vma.has_flag("nr"); });
 }
 
 Scratch::Scratch(Scratch&& other) noexcept
@@ -221,19 +244,19 @@ BorrowedThread::~BorrowedThread() { (void)finish(); }
 Result<void> BorrowedThread::finish() {
   if (!std::exchange(active_, false)) return {};
   held_.give_back(scratch_->pid());
-  CKPT_TRY(set_signal_mask(tid_, mask_));
+  auto mask_set = insist([&] { return set_signal_mask(tid_, mask_); });
   // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go of a
   // stopped thread marks it as signalled (__ptrace_unlink).
-  CKPT_TRY(set_registers(tid_, regs_));
+  CKPT_TRY(insist([&] { return set_registers(tid_, regs_); }));
   // Below the red zone nothing is anybody's, a signal handler writes there, too: where this fails nothing is lost, and the call
   // that was made must not be: the mapping it may have made would stay.
   if (raw(net_) != 0) (void)write_memory(scratch_->pid(), net_, below_net_);
-  return {};
+  return mask_set;
 }
 
 Result<void> BorrowedThread::step(Stop& stop) {
   for (;;) {
-    CKPT_TRY(resume(tid_, Resume::kToSyscall));
+    CKPT_TRY(insist([&] { return resume(tid_, Resume::kToSyscall); }));
     CKPT_TRY_ASSIGN(stop, wait_stop(tid_, kTimeoutUs));
     switch (stop.kind) {
       case StopKind::kSyscall:
@@ -267,7 +290,7 @@ Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress sta
     if (child != nullptr) *child = static_cast<int>(message);
     CKPT_TRY(step(stop));
   }
-  CKPT_TRY_ASSIGN(user_regs_struct after, get_registers(tid_));
+  CKPT_TRY_ASSIGN(user_regs_struct after, insist([&] { return get_registers(tid_); }));  // who does not know what was made cannot remove it
   return static_cast<int64_t>(after.rax);
 }
 

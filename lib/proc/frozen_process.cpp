@@ -79,7 +79,10 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
       case StopKind::kGroupStop: stopped_by_ = stop.signal; return settle_stopped_thread(pid_, tid);
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
       // A signal that was being delivered: hand it on; our stop is still pending and comes before the next instruction.
-      case StopKind::kSignal: CKPT_TRY(resume(tid, Resume::kRun, stop.signal)); break;
+      case StopKind::kSignal:
+        CKPT_TRY(settle_before_signal(pid_, tid, stop.signal));
+        CKPT_TRY(resume(tid, Resume::kRun, stop.signal));
+        break;
       case StopKind::kSyscall:
       case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
     }

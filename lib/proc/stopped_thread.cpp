@@ -3,6 +3,7 @@
 #include <sys/syscall.h>
 
 #include <cerrno>
+#include <csignal>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
@@ -25,10 +26,30 @@ bool breaks_off_on_stop(uint64_t number) {
   }
 }
 
+constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
+
+/// Signals that the process ignores, be it by default: nothing of it is woken by them unless it is traced.
+uint64_t ignored_by(const Status& status) {
+  constexpr uint64_t kByDefault = bit(SIGCHLD) | bit(SIGURG) | bit(SIGWINCH) | bit(SIGCONT);
+  return status.ignored | (kByDefault & ~status.caught);
+}
+
+/// Whether a waiting signal will break the call off anyway. Those sent to the whole process go to its first thread unless that
+/// blocks them.
+Result<bool> will_be_interrupted(int pid, int tid) {
+  CKPT_TRY_ASSIGN(const Status status, read_status(pid, tid));
+  const uint64_t passes = ~status.blocked & ~ignored_by(status);
+  if ((status.pending_private & passes) != 0) return true;
+  const uint64_t shared = status.pending_shared & passes;
+  if (tid == pid || shared == 0) return shared != 0;
+  CKPT_TRY_ASSIGN(const Status first, read_status(pid, pid));
+  return (shared & first.blocked) != 0;
+}
+
 Result<bool> mend_broken_call(int pid, int tid, user_regs_struct& regs) {
   if (static_cast<long>(regs.rax) != -EINTR || !breaks_off_on_stop(regs.orig_rax)) return false;
-  CKPT_TRY_ASSIGN(Status status, read_status(pid, tid));
-  if (((status.pending_private | status.pending_shared) & ~status.blocked) != 0) return false;
+  CKPT_TRY_ASSIGN(const bool interrupted, will_be_interrupted(pid, tid));
+  if (interrupted) return false;
   regs.rax = regs.orig_rax;
   regs.rip -= 2;
   regs.orig_rax = ~0ull;
@@ -53,6 +74,11 @@ Result<void> settle_stopped_thread(int pid, int tid) {
   CKPT_TRY_ASSIGN(const bool left, leave_sequence(pid, tid, regs));
   if (!broken && !left) return {};
   return set_registers(tid, regs);
+}
+
+Result<void> settle_before_signal(int pid, int tid, int signal) {
+  CKPT_TRY_ASSIGN(const Status status, read_status(pid, tid));
+  return signal < SIGRTMIN && (ignored_by(status) & bit(signal)) != 0 ? settle_stopped_thread(pid, tid) : Result<void>();
 }
 
 }  // namespace ckpt::proc

@@ -13,4 +13,8 @@ namespace ckpt::proc {
 ///   come back into a sequence that nobody knows of any more.
 Result<void> settle_stopped_thread(int pid, int tid);
 
+/// The same for a thread that stands before the delivery of `signal`, if it would not have been woken for that without a tracer:
+/// the process ignores the signal.
+Result<void> settle_before_signal(int pid, int tid, int signal);
+
 }  // namespace ckpt::proc

@@ -350,8 +350,8 @@ def image_of_a_user(place):
 
     for more in (["--shell-job"], ["--new-pidns"]):
         ckpt("restore", "-f", image, "-d", *more).expect(5, "another user", more[0])
-    claim(cap_permitted=f"{1 << CAP_CHECKPOINT_RESTORE:x}", cap_effective=f"{1 << CAP_CHECKPOINT_RESTORE:x}")
-    ckpt("restore", "-f", image, "-d").expect(5, "capabilities")
+    claim(cap_permitted=hex(1 << CAP_CHECKPOINT_RESTORE), cap_effective=hex(1 << CAP_CHECKPOINT_RESTORE))
+    ckpt("restore", "-f", image, "-d").expect(5, "another user", "capabilities")
     claim(uid=[0, 0, 0, 0])
     if ckpt("restore", "-f", image, "-d").code not in (5, 7) or os.path.exists(f"/proc/{pid}"):
         raise Failure("an image gave its process another user")

@@ -20,7 +20,7 @@ import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (CKPT, SKIPPED, STARTED_BY, TARGETS, TIMEOUT, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, ckpt_restore,
+from harness import (CKPT, LONG, SKIPPED, STARTED_BY, TARGETS, TIMEOUT, Failure, Skip, Target, Workplace, become_subreaper, being_filled, check_released, ckpt, ckpt_restore,
                      differences, exists_unreaped, fingerprint, parent_outside, read_text, reap_strays, session_of, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
@@ -523,12 +523,13 @@ def special_sharing(place):
         target.check(0)
 
 
-def special_undisturbed(place, captures=200):
-    """Images of a program that runs at full speed, one after the other: it goes on as if nobody had looked. Long form: --captures 1000."""
+def special_undisturbed(place, captures=1000 if LONG else 10):
+    """Images of a program that runs at full speed, one after the other: it goes on as if nobody had looked."""
     target = Target("undisturbed", place.folder("live"))
     before = fingerprint(target.pid)
     for i in range(captures):
-        ckpt("pre-dump", "-p", target.pid, "-f", image(target, "image"), "--force", *(["--rounds", "1"] if i % 4 == 0 else [])).expect(0)
+        ckpt("pre-dump", "-p", target.pid, "-f", image(target, "image"), *(["--rounds", "1"] if i % 4 == 0 else [])).expect(0)
+        shutil.rmtree(image(target, "image"))
         if not target.running() or os.path.exists(os.path.join(target.folder, "result")):
             break
     unharmed(target, before)
@@ -648,10 +649,20 @@ def special_init(place):
     """The init of ckpt's own pid namespace, which nobody inside can end, is refused before anything is touched; an image of it may be taken."""
     del place
     folder = tempfile.mkdtemp(prefix="ckpt-init-")
-    # The shell is number 1: a child of it must do the work, for ckpt does not dump who started it.
-    done = subprocess.run(["unshare", "-pfm", "--mount-proc", "sh", "-c",
-                           'cd "$1"; (sh -c \'for verb in check "dump -f a" "dump -s -f a" "dump -R -f b"; do "$0" $verb -p 1; echo "$verb: $?"; done; :\' "$0"; :) & wait', CKPT, folder],
-                          stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    apart = subprocess.Popen(["unshare", "-pfm", "--mount-proc", "--kill-child", "sleep", "60"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL)
+    try:
+        children = f"/proc/{apart.pid}/task/{apart.pid}/children"
+        wait_until(lambda: read_text(children).strip(), "number 1 of the namespace is there")
+        init = read_text(children).strip()
+        wait_until(lambda: read_text(f"/proc/{init}/comm").strip() == "sleep", "it is what it is to be")
+        # As by docker exec: what comes in from outside is no child of number 1.
+        done = subprocess.run(["nsenter", "-t", init, "-p", "-m", "sh", "-c",
+                               'cd "$1"; for verb in check "dump -f a" "dump -s -f a" "dump -R -f b"; do "$0" $verb -p 1; echo "$verb: $?"; done', CKPT, folder],
+                              stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=TIMEOUT, check=False)
+    finally:
+        apart.kill()
+        apart.wait()
     shutil.rmtree(folder, ignore_errors=True)
     for word in ("check: 1", "dump -f a: 6", "dump -s -f a: 6", "dump -R -f b: 0"):
         if word not in done.stdout:
