@@ -7,6 +7,7 @@
 #include <csignal>
 #include <string>
 
+#include "lib/base/signals.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/restore.h"
 
@@ -47,7 +48,9 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     ::sigemptyset(&waited_);
-    for (int signal : kForwarded) ::sigaddset(&waited_, signal);
+    for (int signal : kForwarded) {
+      if (!is_ignored(signal)) ::sigaddset(&waited_, signal);
+    }
     ::sigaddset(&waited_, SIGCHLD);
     sigset_t blocked = waited_;
     ::sigaddset(&blocked, SIGTTOU);
