@@ -107,13 +107,17 @@ int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel
   options.json = std::any_of(argv, argv + argc, [](const char* word) { return std::strcmp(word, "--json") == 0; });
   Choice choice;
   std::unique_ptr<CLI::App> app = make_app(options, choice);
-  if (Result<void> defaults = apply_defaults(*app); !defaults) return end_with(defaults.error(), options);
+  auto origins = apply_defaults(*app);
+  if (!origins) return end_with(origins.error(), options);
   try {
     app->parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
     return app->exit(e);
   } catch (const CLI::ParseError& e) {
     return end_with(usage_error(*app, e), options);
+  }
+  for (const CLI::App* verb : app->get_subcommands()) {
+    if (Result<void> fit = check_exclusions(*verb, *origins); !fit) return end_with(fit.error(), options);
   }
   if (Result<void> local = refuse_urls(*app); !local) return end_with(local.error(), options);
   auto work = [&] { return run_verb(choice, options, cancel); };
