@@ -118,10 +118,12 @@ Command::Run add_restore(VerbOptions& app) {
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
+  add_criu_output_flags(app);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   app.add_flag("--trust", options->trust, "Also an image that another user owns or may write, with every right it asks for");
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(flags->options.actions.check());
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     return run_restore(*flags, context);
   };
