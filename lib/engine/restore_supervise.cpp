@@ -81,7 +81,7 @@ void follow_stop(Terminal& terminal, pid_t group) {
 
 }  // namespace
 
-Result<int> supervise(int pid, const Cancel& cancel) {
+Result<ProcessEnd> supervise(int pid, const Cancel& cancel) {
   BlockedSignals signals;
   pid_t group = ::getpgid(pid);
   bool same_group = group == ::getpgrp() || group < 0;
@@ -92,8 +92,8 @@ Result<int> supervise(int pid, const Cancel& cancel) {
     pid_t got = ::waitpid(-1, &status, WNOHANG | (terminal.shared() ? WUNTRACED : 0));
     if (got > 0 && got != pid) continue;  // the pager of a lazy restore
     if (got < 0 && errno != EINTR) return sys_error("process " + std::to_string(pid), "cannot be waited for");
-    if (got == pid && WIFEXITED(status)) return WEXITSTATUS(status);
-    if (got == pid && WIFSIGNALED(status)) return 128 + WTERMSIG(status);
+    if (got == pid && WIFEXITED(status)) return ProcessEnd{WEXITSTATUS(status), 0};
+    if (got == pid && WIFSIGNALED(status)) return ProcessEnd{0, WTERMSIG(status)};
     if (got == pid && WIFSTOPPED(status)) follow_stop(terminal, group);
     if (got == pid) continue;
     siginfo_t info = signals.next();
