@@ -1,11 +1,15 @@
 // `ckpt check`: can this host, this process do it, and what is missing.
 #include <fmt/format.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/program_file.h"
 #include "lib/base/text.h"
 #include "lib/engine/check.h"
+#include "plugins/cuda/driver.h"
+#include "plugins/cuda/kernel_image.h"
 
 namespace ckpt::cli {
 
@@ -18,11 +22,36 @@ struct Flags {
   GpuFlags gpu;
 };
 
+/// What `run` uses, of which the engine knows nothing.
+void add_features_of_run(std::vector<engine::Feature>& out) {
+  auto library = find_interposer();
+  out.push_back({"run", "libckpt-cuda.so", library.has_value(), true, "what is preloaded into a program", library ? *library : library.error().text()});
+  auto driver = cuda::Driver::open();
+  out.push_back({"run", "CUDA driver", driver.has_value(), false, "programs that use a GPU", driver ? "" : driver.error().text()});
+  auto kernels = cuda::read_kernels();
+  const std::string why = kernels ? "there was no nvcc to build them; CKPT_CUDA_KERNELS can name a file" : kernels.error().text();
+  const bool present = kernels && !kernels->empty();
+  out.push_back({"run", "device kernels", present, false, "finding by hash what a GPU has written", present ? "" : why});
+}
+
+/// The verbs that can do nothing here, with what they lack.
+std::map<std::string, std::string> verbs_that_fail(const std::vector<engine::Feature>& host) {
+  std::map<std::string, std::string> out;
+  for (const engine::Feature& f : host) {
+    if (!f.required || f.present) continue;
+    std::string& lacks = out[f.verb];
+    lacks += (lacks.empty() ? "" : ", ") + f.name;
+  }
+  return out;
+}
+
 void print_json(Console& out, const Flags& flags, const engine::CheckReport& report) {
   nlohmann::ordered_json doc = {{"schema", "ckpt.check/1"}, {"host", nlohmann::ordered_json::array()}};
   for (const engine::Feature& f : report.host) {
-    doc["host"].push_back({{"name", f.name}, {"present", f.present}, {"serves", f.serves}});
+    doc["host"].push_back({{"verb", f.verb}, {"name", f.name}, {"present", f.present}, {"required", f.required}, {"serves", f.serves}, {"detail", f.detail}});
   }
+  const auto fail = verbs_that_fail(report.host);
+  for (const engine::Feature& f : report.host) doc["verbs"][f.verb] = fail.find(f.verb) == fail.end();
   if (flags.pid != 0) {
     doc["pid"] = flags.pid;
     doc["gpu_processes"] = report.gpu_processes;
@@ -35,8 +64,13 @@ void print_json(Console& out, const Flags& flags, const engine::CheckReport& rep
 void print_table(Console& out, const Flags& flags, const engine::CheckReport& report) {
   std::vector<std::vector<std::string>> rows;
   if (flags.pid == 0) {
-    for (const engine::Feature& f : report.host) rows.push_back({f.name, f.present ? "yes" : "no", f.serves});
-    out.table({"FEATURE", "HERE", "FOR"}, rows);
+    std::string verb;
+    for (const engine::Feature& f : report.host) {
+      const std::string detail = f.detail.empty() ? "" : (f.present ? " (" : ": ") + f.detail + (f.present ? ")" : "");
+      rows.push_back({f.verb == verb ? "" : f.verb, f.name, f.present ? "yes" : f.required ? "NO" : "no", f.serves + detail});
+      verb = f.verb;
+    }
+    out.table({"VERB", "FEATURE", "HERE", "FOR"}, rows);
   } else if (report.blockers.empty()) {
     out.data(escape_for_terminal(report.process) + ": nothing stands in the way of a dump\n");
   } else {
@@ -56,8 +90,15 @@ Command::Run add_check(VerbOptions& app) {
   auto check = [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions gpu, gpu_options(flags->gpu));
     CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets, gpu));
+    add_features_of_run(report.host);
     if (context.out.json()) print_json(context.out, *flags, report);
     else print_table(context.out, *flags, report);
+    const auto fail_here = flags->pid == 0 ? verbs_that_fail(report.host) : std::map<std::string, std::string>();
+    if (!fail_here.empty()) {
+      std::vector<std::string> parts;
+      for (const auto& [verb, lacks] : fail_here) parts.push_back(fmt::format("{} (lacks {})", verb, lacks));
+      return fail(Code::kAnswerNo, "this host", fmt::format("cannot do at all: {}", fmt::join(parts, ", ")));
+    }
     const size_t count = report.blockers.size();
     if (count == 0) return {};
     return fail(Code::kAnswerNo, "process " + report.process, fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));

@@ -27,7 +27,7 @@ Command::Run add_dump(VerbOptions& app) {
       if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
       auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };
       CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "dump", context, work));
-      print_dump_report(context, "dump", report);
+      print_dump_report(context, "dump", *flags, report);
       return {};
     });
   };

@@ -14,7 +14,7 @@ Command::Run add_pre_dump(VerbOptions& app) {
       if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
       auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };
       CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "pre-dump", context, work));
-      print_dump_report(context, "pre-dump", report);
+      print_dump_report(context, "pre-dump", *flags, report);
       return {};
     });
   };

@@ -20,12 +20,21 @@ namespace {
 
 std::string json_line(const engine::RestoreReport& report, bool dry_run) {
   nlohmann::ordered_json doc = {
-      {"schema", "ckpt.restore/1"}, {"dry_run", dry_run},          {"pid", report.pid},
+      {"schema", "ckpt.restore/1"}, {"event", dry_run ? "dry-run" : "done"}, {"dry_run", dry_run}, {"pid", report.pid},
       {"pid_outside", report.pid_outside},
       {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
       {"pages", report.pages},      {"bytes", report.bytes},       {"bytes_on_demand", report.bytes_on_demand}, {"phases_us", nlohmann::ordered_json::object()},
       {"total_us", report.total_us}};
   for (const auto& [name, us] : report.phases_us) doc["phases_us"][name] = us;
+  return doc.dump() + "\n";
+}
+
+/// ckpt's own exit status is that of the process, where a 9 of its own could be taken for ckpt's.
+std::string end_line(const engine::RestoreReport& report, const engine::ProcessEnd& end) {
+  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"}, {"event", "ended"}, {"pid", report.pid}, {"pid_outside", report.pid_outside},
+                                {"exit_code", end.code}, {"signal", end.signal}};
+  if (end.signal != 0) doc["exit_code"] = nullptr;
+  else doc["signal"] = nullptr;
   return doc.dump() + "\n";
 }
 
@@ -69,7 +78,9 @@ Result<void> restore_here(const RestoreFlags& flags, Context& context) {
     (void)!::write(STDERR_FILENO, kText.data(), kText.size());
   }
   if (options.dry_run || options.detach) return {};
-  CKPT_TRY_ASSIGN(context.exit_status, engine::supervise(report.pid, context.cancel));
+  CKPT_TRY_ASSIGN(const engine::ProcessEnd end, engine::supervise(report.pid, context.cancel));
+  context.exit_status = end.shell_status();
+  if (context.out.json()) context.out.data(end_line(report, end));
   return {};
 }
 
@@ -135,10 +146,12 @@ Command::Run add_restore(VerbOptions& app) {
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
   add_gpu_map_flag(app, flags->gpu);
   add_action_flags(app, options->actions);
+  add_criu_output_flags(app);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   app.add_flag("--trust", options->trust, "Also an image that another user owns or may write, with every right it asks for");
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(flags->options.actions.check());
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     return run_restore(*flags, context);
   };

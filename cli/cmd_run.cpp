@@ -1,9 +1,7 @@
 // run: a program in our place, the device interposer preloaded.
 #include <unistd.h>
 
-#include <cerrno>
 #include <cstdlib>
-#include <filesystem>
 
 #include "cli/command.h"
 #include "cli/inherited_signals.h"
@@ -13,36 +11,9 @@ namespace ckpt::cli {
 
 namespace {
 
-namespace fs = std::filesystem;
-
-constexpr const char* kLibrary = "libckpt-cuda.so";
-
 struct RunFlags {
   std::vector<std::string> command;
 };
-
-bool is_file(const fs::path& path) {
-  std::error_code error;
-  return fs::is_regular_file(path, error);
-}
-
-/// Beside the binary, as it is built; in ../lib*/ckpt or ../lib/*/ckpt, as it is installed.
-Result<std::string> find_library() {
-  std::error_code error;
-  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
-  if (error) return sys_error(error.value(), "/proc/self/exe", "cannot tell where this program is");
-  if (is_file(folder / kLibrary)) return (folder / kLibrary).string();
-  const fs::path prefix = folder.parent_path();
-  for (fs::directory_iterator outer(prefix, error), end; !error && outer != end; outer.increment(error)) {
-    if (!outer->path().filename().string().starts_with("lib")) continue;
-    if (const fs::path found = outer->path() / "ckpt" / kLibrary; is_file(found)) return found.string();
-    std::error_code inner_error;
-    for (fs::directory_iterator inner(outer->path(), inner_error); !inner_error && inner != end; inner.increment(inner_error)) {
-      if (const fs::path found = inner->path() / "ckpt" / kLibrary; is_file(found)) return found.string();
-    }
-  }
-  return Error(Code::kUnsupported, kLibrary, "is not installed").with_hint("it belongs beside ckpt, or in ../lib/ckpt");
-}
 
 /// In front of what is preloaded already, once.
 Result<void> preload(const std::string& library) {
@@ -59,7 +30,7 @@ Result<void> preload(const std::string& library) {
 Result<void> run_run(const RunFlags& flags) {
   CKPT_TRY_ASSIGN(std::string program, find_program(flags.command.front()));
   CKPT_TRY(check_preloadable(program));
-  CKPT_TRY_ASSIGN(std::string library, find_library());
+  CKPT_TRY_ASSIGN(std::string library, find_interposer());
   CKPT_TRY(preload(library));
   std::vector<char*> words;
   for (const std::string& word : flags.command) words.push_back(const_cast<char*>(word.c_str()));

@@ -48,13 +48,21 @@ ConfigPath config_path() {
   return {};
 }
 
-Result<void> set_default(CLI::Option& option, const std::string& value, const std::string& subject) {
+Result<void> set_default(CLI::Option& option, const std::string& value, const std::string& subject, Origins& origins) {
   try {
     option.run_callback_for_default()->default_val(value);
   } catch (const CLI::Error& e) {
     return fail(Code::kUsage, subject, e.what());
   }
+  option.required(false);
+  origins[&option] = subject;
   return {};
+}
+
+/// A flag that is set to false is as good as none.
+bool is_set(const CLI::Option& option, const Origins& origins) {
+  if (option.count() > 0) return option.get_expected_max() != 0 || option.as<bool>();
+  return origins.count(&option) != 0 && (option.get_expected_max() != 0 || CLI::detail::to_flag_value(option.get_default_str()) > 0);
 }
 
 /// The App that a section's settings belong to; null where no verb has that name.
@@ -72,7 +80,7 @@ bool belongs_to_us(int fd, const ConfigPath& config) {
   return st && (st->st_uid == 0 || st->st_uid == ::geteuid()) && (st->st_mode & (S_IWGRP | S_IWOTH)) == 0;
 }
 
-Result<void> apply_file(CLI::App& app, const ConfigPath& config) {
+Result<void> apply_file(CLI::App& app, const ConfigPath& config, Origins& origins) {
   // Whoever names a pipe here means it.
   auto file = io::open_file(config.path, O_RDONLY);
   if (file && !belongs_to_us(file->get(), config)) {
@@ -96,7 +104,7 @@ Result<void> apply_file(CLI::App& app, const ConfigPath& config) {
     if (option == nullptr || option == owner->get_help_ptr()) {
       return fail(Code::kUsage, subject, fmt::format("no option is called '{}'", setting.key));
     }
-    CKPT_TRY(set_default(*option, setting.value, subject));
+    CKPT_TRY(set_default(*option, setting.value, subject, origins));
   }
   return {};
 }
@@ -107,13 +115,13 @@ std::string variable_of(const std::string& verb, const std::string& option) {
   return out;
 }
 
-Result<void> apply_variables(CLI::App& app, const std::string& verb) {
+Result<void> apply_variables(CLI::App& app, const std::string& verb, Origins& origins) {
   for (CLI::Option* option : app.get_options()) {
     if (option == app.get_help_ptr() || option->get_name() == "--version") continue;
     for (const std::string& name : option->get_lnames()) {
       const std::string variable = variable_of(verb, name);
       const char* value = std::getenv(variable.c_str());
-      if (value != nullptr && *value != 0) CKPT_TRY(set_default(*option, value, variable));
+      if (value != nullptr && *value != 0) CKPT_TRY(set_default(*option, value, variable, origins));
     }
   }
   return {};
@@ -149,11 +157,23 @@ Result<std::vector<Setting>> parse_config(std::string_view text, const std::stri
   return out;
 }
 
-Result<void> apply_defaults(CLI::App& app) {
+Result<Origins> apply_defaults(CLI::App& app) {
+  Origins origins;
   const ConfigPath config = config_path();
-  if (!config.path.empty()) CKPT_TRY(apply_file(app, config));
-  CKPT_TRY(apply_variables(app, ""));
-  for (CLI::App* verb : app.get_subcommands({})) CKPT_TRY(apply_variables(*verb, verb->get_name()));
+  if (!config.path.empty()) CKPT_TRY(apply_file(app, config, origins));
+  CKPT_TRY(apply_variables(app, "", origins));
+  for (CLI::App* verb : app.get_subcommands({})) CKPT_TRY(apply_variables(*verb, verb->get_name(), origins));
+  return origins;
+}
+
+Result<void> check_exclusions(const CLI::App& verb, const Origins& origins) {
+  for (const CLI::Option* option : verb.get_options()) {
+    if (option->count() > 0 || !is_set(*option, origins)) continue;
+    for (const CLI::Option* other : option->get_excludes()) {
+      if (!is_set(*other, origins)) continue;
+      return fail(Code::kUsage, origins.at(option), fmt::format("sets {}, which does not go with {}", option->get_name(), other->get_name()));
+    }
+  }
   return {};
 }
 

@@ -10,6 +10,7 @@
 #include "cli/stats_text.h"
 #include "lib/base/text.h"
 #include "lib/engine/beside.h"
+#include "lib/engine/estimate.h"
 
 namespace ckpt::cli {
 
@@ -25,13 +26,22 @@ void add_hash_flag(VerbOptions& app, std::string& hash) {
 
 void add_action_flags(VerbOptions& app, engine::Actions& actions) {
   app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times").type_name("FILE");
-  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done").type_name("FD");
+  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done").in_range(0, 1 << 30).type_name("FD");
+}
+
+void add_criu_output_flags(VerbOptions& app) {
+  app.add_optional_value("-v,--verbosity", "Accepted: how much criu prints");
+  app.add_ignored_value("-o,--log-file", "Accepted; no log is written, what ckpt says is on standard error").type_name("FILE");
+  app.add_flag("--display-stats", "Accepted; the report has them");
 }
 
 void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants").required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty").required();
-  app.add_option("--prev,--prev-images-dir", flags.prev, "The parent image: only what differs from it is stored");
+  const VerbOption prev = app.add_option("--prev", flags.prev, "The parent image: only what differs from it is stored");
+  VerbOption criu_prev = app.add_option("--prev-images-dir", flags.criu_prev, "The same as criu has it: a path that begins at the folder of the image");
+  criu_prev.excludes(prev).type_name("DIR");
+  app.add_flag("--no-prev", flags.options.no_prev, "A full image: no parent, also where writes are tracked since another one").excludes(prev).excludes(criu_prev);
   app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
@@ -39,6 +49,8 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_delta_flag(app, flags.gpu);
   app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)").as_size().type_name("SIZE");
   add_action_flags(app, flags.options.actions);
+  app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");
+  add_criu_output_flags(app);
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)").positive().type_name("SECONDS");
   app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)").type_name("N|auto");
   app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)").in_range(0, 1000).type_name("N");
@@ -63,16 +75,25 @@ Result<std::optional<unsigned>> parse_rounds(const std::string& text) {
   return fail(Code::kUsage, "--rounds " + text, "is neither auto nor a number up to 1000");
 }
 
+/// criu opens it from the folder of the image, which must exist there. What is found only from the working folder was meant so.
+std::string resolve_criu_prev(const std::string& dir, const std::string& prev) {
+  namespace fs = std::filesystem;
+  std::error_code ec;
+  const fs::path below = fs::is_directory(dir, ec) ? fs::path(dir) / prev : (fs::absolute(dir, ec) / prev).lexically_normal();
+  return fs::exists(below, ec) || !fs::exists(prev, ec) ? below.string() : prev;
+}
+
 }  // namespace
 
 Result<void> finish_dump_flags(DumpFlags& flags) {
+  CKPT_TRY(flags.options.actions.check());
   CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds(flags.rounds));
   CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
-  flags.options.prev = flags.prev;
+  flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;
   flags.options.sha256_pages = flags.hash == "sha256";
   flags.options.freeze_timeout_us = static_cast<uint64_t>(flags.timeout_s * 1e6);
@@ -95,7 +116,18 @@ Result<void> where_it_is(int& pid, Context& context, const std::function<Result<
   return {};
 }
 
-void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report) {
+namespace {
+
+/// The parent image, in words; where nobody named it, why it is one.
+std::string needs_text(const std::string& parent, const DumpFlags& flags) {
+  if (parent.empty()) return "";
+  const char* why = flags.prev.empty() && flags.criu_prev.empty() ? ", the image since which writes are tracked; --no-prev makes a full one" : "";
+  return "  (needs " + parent + why + ")";
+}
+
+}  // namespace
+
+void print_dump_report(Context& context, const char* verb, const DumpFlags& flags, const engine::DumpReport& report) {
   const store::Manifest& manifest = report.manifest;
   const store::CaptureStats& stats = manifest.stats;
   if (context.out.json()) {
@@ -127,7 +159,7 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
   std::vector<std::vector<std::string>> rows = {
       {"process", fmt::format("{} ({})", manifest.tree.root().pid, arguments.empty() ? "?" : arguments[0]) +
                       (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
-      {"image", report.dir.string() + (manifest.parent_path.empty() ? "" : "  (parent " + manifest.parent_path + ")")},
+      {"image", report.dir.string() + needs_text(manifest.parent_path, flags)},
       {"frozen", frozen_text(stats)},
       {"ahead", rounds_text(stats)},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned, pages(stats.pages_copied),
@@ -142,20 +174,22 @@ void print_dump_report(Context& context, const char* verb, const engine::DumpRep
 }
 
 Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags) {
-  CKPT_TRY_ASSIGN(engine::DumpEstimate estimate, engine::estimate_dump(flags.options));
+  const auto look = verb == std::string_view("dump") ? engine::estimate_dump : engine::estimate_pre_dump;
+  CKPT_TRY_ASSIGN(engine::DumpEstimate estimate, look(flags.options, context.progress, context.cancel));
   uint64_t bytes = estimate.pages_to_copy * store::kPageSize;
   if (context.out.json()) {
     nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"}, {"event", "dry-run"},
                                   {"pid", flags.options.pid}, {"image", flags.dir}, {"parent", estimate.parent.string()},
                                   {"pages_scanned", estimate.pages_scanned}, {"pages_to_copy", estimate.pages_to_copy},
-                                  {"pages_unchanged", estimate.pages_unchanged}, {"bytes_at_most", bytes},
+                                  {"pages_unchanged", estimate.pages_unchanged}, {"bytes_at_most", bytes}, {"bytes_expected", estimate.bytes_expected}, {"room_bytes", estimate.room_bytes},
                                   {"processes", estimate.processes}, {"threads", estimate.threads}, {"maps", estimate.maps}, {"descriptors", estimate.descriptors}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return {};
   }
   context.out.table({}, {
       {"process", estimate.process},
-      {"would write", flags.dir + (estimate.parent.empty() ? "" : "  (parent " + estimate.parent.string() + ")")},
+      {"would write", flags.dir + needs_text(estimate.parent.string(), flags)},
+      {"size", fmt::format("about {}, by a sample; {} free there", human_bytes(estimate.bytes_expected), human_bytes(estimate.room_bytes))},
       {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
                             estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},
       {"state", fmt::format("{} process{}, {} threads, {} mappings, {} open files", estimate.processes,

@@ -13,6 +13,7 @@ namespace ckpt::cli {
 struct DumpFlags {
   engine::DumpOptions options;
   std::string dir, prev;
+  std::string criu_prev;  ///< as criu names it, from `dir`
   std::string trace;  ///< a file; empty: none
   GpuFlags gpu;
   std::string hash = "xxh3";
@@ -27,6 +28,8 @@ void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets);
 /// --hash: what the pages files are hashed with. "sha256" or "xxh3".
 void add_hash_flag(VerbOptions& app, std::string& hash);
 void add_action_flags(VerbOptions& app, engine::Actions& actions);
+/// What criu's users say about its output: accepted, and of no effect.
+void add_criu_output_flags(VerbOptions& app);
 void add_dump_flags(VerbOptions& app, DumpFlags& flags);
 /// Checks values that no parser knows: the pid, folders that are URLs.
 Result<void> finish_dump_flags(DumpFlags& flags);
@@ -36,7 +39,7 @@ Result<void> finish_dump_flags(DumpFlags& flags);
 Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work);
 
 /// The result: a short table for people, one JSON line for programs.
-void print_dump_report(Context& context, const char* verb, const engine::DumpReport& report);
+void print_dump_report(Context& context, const char* verb, const DumpFlags& flags, const engine::DumpReport& report);
 Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags);
 
 }  // namespace ckpt::cli

@@ -8,7 +8,9 @@
 #include <csignal>
 #include <cstdio>
 
+#include "cli/inherited_signals.h"
 #include "lib/base/result.h"
+#include "lib/base/signals.h"
 
 namespace ckpt::cli {
 
@@ -32,7 +34,9 @@ int run_guarded(const std::function<int()>& work, const Cancel& cancel) {
   // Blocked, and taken one by one below: none is lost between the fork and the wait.
   sigset_t watched, old;
   sigemptyset(&watched);
-  for (int sig : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) sigaddset(&watched, sig);
+  for (int sig : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGCHLD}) {
+    if (!is_ignored(sig)) sigaddset(&watched, sig);
+  }
   sigprocmask(SIG_BLOCK, &watched, &old);
   pid_t worker = ::fork();
   if (worker < 0) {
@@ -41,6 +45,7 @@ int run_guarded(const std::function<int()>& work, const Cancel& cancel) {
   }
   if (worker == 0) {
     ::setsid();
+    obey_sigterm();
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != front) ::raise(SIGTERM);
     sigprocmask(SIG_SETMASK, &old, nullptr);

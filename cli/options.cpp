@@ -19,21 +19,36 @@ namespace ckpt::cli {
 
 namespace {
 
-/// Options of criu's dump and restore (criu 3.19, crtools.c) that a user may bring along. One of them that ckpt does not
-/// have is refused with these words: leaving it out silently would make another image than the one asked for.
-constexpr std::array kCriuOptions = {
-    "--action-script",  "--auto-dedup",     "--cgroup-props",   "--cgroup-root",      "--cpu-cap",         "--empty-ns",
-    "--enable-fs",      "--evasive-devices", "--ext-mount-map", "--ext-unix-sk",      "--external",        "--file-locks",
-    "--file-validation", "--force-irmap",   "--freeze-cgroup",  "--ghost-limit",      "--inherit-fd",      "--irmap-scan-path",
-    "--join-ns",        "--lazy-pages",     "--link-remap",     "--lsm-mount-context", "--lsm-profile",    "--manage-cgroups",
-    "--mntns-compat-mode", "--network-lock", "--ns-last-pid",   "--page-server",      "--pre-dump-mode",   "--restore-detached",
-    "--restore-sibling", "--root",          "--skip-file-rwx-check", "--skip-in-flight", "--skip-mnt",     "--status-fd",
-    "--stream",         "--tcp-close",      "--tcp-established", "--timeout",         "--tls",             "--track-mem",
-    "--unprivileged",   "--veth-pair",      "--weak-sysctls",   "--work-dir"};
+/// Options of criu's dump, pre-dump and restore (criu 4.1, config.c) that a user may bring along and ckpt does not have: refused by
+/// name, because leaving one out silently would make another image than the one asked for. With what to do instead, where there is
+/// something.
+struct CriuOption {
+  const char* name;
+  const char* hint = "";
+};
+constexpr const char* kIsAlways = "leave it out: ckpt always does that";
+constexpr const char* kPeerFlag = "ckpt's option for it is --ext-unix-sk, without a list";
+constexpr std::array<CriuOption, 73> kCriuOptions = {{
+    {"--action-script"}, {"--allow-uprobes"}, {"--auto-dedup"}, {"--cgroup-dump-controller"}, {"--cgroup-props"}, {"--cgroup-props-file"},
+    {"--cgroup-root"}, {"--cgroup-yard"}, {"--close"}, {"-c"}, {"--compress"}, {"--config"}, {"--cpu-cap"}, {"--deprecated"},
+    {"--empty-ns"}, {"--enable-external-masters"}, {"--enable-external-sharing"}, {"--enable-fs"}, {"--evasive-devices"},
+    {"--exec-cmd"}, {"--ext-mount-map"}, {"-M"}, {"--ext-unix-sk", kPeerFlag}, {"-x", kPeerFlag}, {"--external"},
+    {"--file-locks", kIsAlways}, {"-l", kIsAlways}, {"--file-validation"}, {"--force-irmap"}, {"--freeze-cgroup"}, {"--ghost-fiemap"},
+    {"--ghost-limit"}, {"--img-parent"}, {"--inherit-fd"}, {"--irmap-scan-path"}, {"--join-ns"}, {"-J"},
+    {"--lazy-pages", "ckpt restore --lazy"}, {"--leave-stopped"}, {"-s"}, {"--libdir"}, {"-L"}, {"--link-remap"},
+    {"--lsm-mount-context"}, {"--lsm-profile"}, {"--manage-cgroups"}, {"--mntns-compat-mode"}, {"--network-lock"}, {"--ns-last-pid"},
+    {"--page-server"}, {"--address"}, {"--port"}, {"--pre-dump-mode"}, {"--restore-sibling"}, {"-S"}, {"--root"}, {"-r"},
+    {"--service-address"}, {"--skip-file-rwx-check"}, {"--skip-in-flight"}, {"--skip-mnt"}, {"--status-fd"}, {"--stream"},
+    {"--tcp-close"}, {"--tcp-established"}, {"--timeout"}, {"--tls"}, {"--track-mem"}, {"--unprivileged"}, {"--veth-pair"},
+    {"--weak-sysctls"}, {"-W", "name the folder of the image whole"}, {"--work-dir", "name the folder of the image whole"},
+}};
 
-bool is_criu_option(const std::string& word) {
-  const std::string name = word.substr(0, word.find('='));
-  return std::find(kCriuOptions.begin(), kCriuOptions.end(), name) != kCriuOptions.end();
+/// Null where criu has no such option, or the verb is none of criu's. A short one may have its value behind it (-W/tmp).
+const CriuOption* find_criu_option(const std::string& verb, const std::string& word) {
+  if (verb != "dump" && verb != "pre-dump" && verb != "restore") return nullptr;
+  const std::string name = word.size() > 2 && word[1] != '-' ? word.substr(0, 2) : word.substr(0, word.find('='));
+  auto found = std::find_if(kCriuOptions.begin(), kCriuOptions.end(), [&](const CriuOption& option) { return name == option.name; });
+  return found != kCriuOptions.end() ? found : nullptr;
 }
 
 /// What the parser refused, in the words of this program: unknown words first, since they are the likelier mistake.
@@ -44,8 +59,10 @@ Error usage_error(CLI::App& app, const CLI::ParseError& e) {
   for (const std::string& word : app.remaining(true)) {
     std::string what = fmt::format("'{}' is not a verb", word);
     if (word.size() > 1 && word[0] == '-') {
-      what = is_criu_option(word) ? fmt::format("criu's option '{}' is not supported", word)
-                                  : fmt::format("unknown option '{}'", word);
+      if (const CriuOption* criu = find_criu_option(verb, word)) {
+        return Error(Code::kUsage, verb, fmt::format("criu's option '{}' is not supported", word)).with_hint(*criu->hint != 0 ? criu->hint : hint);
+      }
+      what = fmt::format("unknown option '{}'", word);
     } else if (!verb.empty()) {
       what = fmt::format("'{}' is one argument too many", word);
     }
@@ -107,13 +124,17 @@ int run_command_line(int argc, char** argv, GlobalOptions& options, const Cancel
   options.json = std::any_of(argv, argv + argc, [](const char* word) { return std::strcmp(word, "--json") == 0; });
   Choice choice;
   std::unique_ptr<CLI::App> app = make_app(options, choice);
-  if (Result<void> defaults = apply_defaults(*app); !defaults) return end_with(defaults.error(), options);
+  auto origins = apply_defaults(*app);
+  if (!origins) return end_with(origins.error(), options);
   try {
     app->parse(argc, argv);
   } catch (const CLI::Success& e) {  // --help, --version
     return app->exit(e);
   } catch (const CLI::ParseError& e) {
     return end_with(usage_error(*app, e), options);
+  }
+  for (const CLI::App* verb : app->get_subcommands()) {
+    if (Result<void> fit = check_exclusions(*verb, *origins); !fit) return end_with(fit.error(), options);
   }
   if (Result<void> local = refuse_urls(*app); !local) return end_with(local.error(), options);
   auto work = [&] { return run_verb(choice, options, cancel); };

@@ -8,10 +8,13 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "lib/base/io.h"
 
 namespace ckpt::cli {
+
+namespace fs = std::filesystem;
 
 namespace {
 
@@ -53,7 +56,31 @@ std::string interpreter_of(const std::string& head) {
   return start == std::string::npos || end == start ? "" : head.substr(start, end == std::string::npos ? end : end - start);
 }
 
+constexpr const char* kInterposer = "libckpt-cuda.so";
+
+bool is_file(const fs::path& path) {
+  std::error_code error;
+  return fs::is_regular_file(path, error);
+}
+
 }  // namespace
+
+Result<std::string> find_interposer() {
+  std::error_code error;
+  const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
+  if (error) return sys_error(error.value(), "/proc/self/exe", "cannot tell where this program is");
+  if (is_file(folder / kInterposer)) return (folder / kInterposer).string();
+  const fs::path prefix = folder.parent_path();
+  for (fs::directory_iterator outer(prefix, error), end; !error && outer != end; outer.increment(error)) {
+    if (!outer->path().filename().string().starts_with("lib")) continue;
+    if (const fs::path found = outer->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
+    std::error_code inner_error;
+    for (fs::directory_iterator inner(outer->path(), inner_error); !inner_error && inner != end; inner.increment(inner_error)) {
+      if (const fs::path found = inner->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
+    }
+  }
+  return Error(Code::kUnsupported, kInterposer, "is not installed").with_hint("it belongs beside ckpt, or in ../lib/ckpt");
+}
 
 Result<std::string> find_program(const std::string& name) {
   const char* path = std::getenv("PATH");

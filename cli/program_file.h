@@ -10,6 +10,9 @@ namespace ckpt::cli {
 /// As execvp looks for it: a name without a slash in PATH. kNotFound, kPermission.
 Result<std::string> find_program(const std::string& name);
 
+/// The library that `ckpt run` preloads: beside the binary, as it is built; in ../lib*/ckpt or ../lib/*/ckpt, as it is installed.
+Result<std::string> find_interposer();
+
 /// kUnsupported: nothing can be preloaded into it, and why. A script is judged by its interpreter.
 Result<void> check_preloadable(const std::string& path);
 

@@ -50,8 +50,10 @@ class VerbOptions {
   template <class T>
   VerbOption add_option(const std::string& names, T& variable, const std::string& help);
   VerbOption add_flag(const std::string& names, bool& variable, const std::string& help);
-  /// Accepted, and of no effect.
+  /// Accepted, and of no effect: a flag, an option with a value, and one whose value may be left out.
   VerbOption add_flag(const std::string& names, const std::string& help);
+  VerbOption add_ignored_value(const std::string& names, const std::string& help);
+  VerbOption add_optional_value(const std::string& names, const std::string& help);
 
  private:
   CLI::App& app_;

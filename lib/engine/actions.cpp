@@ -1,5 +1,6 @@
 #include "lib/engine/actions.h"
 
+#include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -52,6 +53,15 @@ Result<void> run_one(const std::string& script, std::vector<std::string>& variab
 }
 
 }  // namespace
+
+Result<void> Actions::check() const {
+  if (status_fd < 0) return {};
+  const std::string subject = "--status-fd " + std::to_string(status_fd);
+  const int flags = ::fcntl(status_fd, F_GETFL);
+  if (flags < 0) return fail(Code::kUsage, subject, "this descriptor is not open: whoever waits for the byte would wait for ever");
+  if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0) return fail(Code::kUsage, subject, "this descriptor is not open for writing");
+  return {};
+}
 
 Result<void> Actions::run(const char* action, int pid, const std::filesystem::path& image, const Cancel& cancel) const {
   if (scripts.empty()) return {};

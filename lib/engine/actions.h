@@ -15,6 +15,8 @@ struct Actions {
   std::vector<std::string> scripts;  ///< programs, run one after the other at each point
   int status_fd = -1;
 
+  /// kUsage: the status descriptor is not open, or not for writing. Before anything is opened, which could take its number.
+  Result<void> check() const;
   /// Runs every script with CKPT_ACTION=`action`, CKPT_PID and CKPT_IMAGE_DIR in its environment (and criu's names of
   /// them), its standard output on ckpt's standard error. kAnswerNo: one of them did not end with 0. A request to end
   /// ends the script.

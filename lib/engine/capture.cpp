@@ -79,6 +79,7 @@ Result<void> Capture::clear_leftovers() {
 
 /// --prev, or the image whose tracking a keeper holds. Tracking that belongs to another image than --prev is of no use.
 Result<void> Capture::choose_parent() {
+  if (options_.no_prev) return {};
   auto tracked = capture::tracked_image(subject(members_[0]).key);
   parent_ = options_.prev;
   if (parent_.empty() && !tracked) return {};
@@ -107,11 +108,16 @@ bool Capture::any_tracked() const {
   return std::any_of(subjects_.begin(), subjects_.end(), [](const auto& entry) { return entry.second.tracked; });
 }
 
-Result<void> Capture::open_image() {
+Result<void> Capture::make_writer() {
   store::ImageWriter::Options options;
   options.force = options_.force, options.compress = options_.compress, options.parent = parent_;
   options.sha256_pages = options_.sha256_pages;
   CKPT_TRY_ASSIGN(writer_, store::ImageWriter::create(options_.dir, options));
+  return {};
+}
+
+Result<void> Capture::open_image() {
+  CKPT_TRY(make_writer());
   if (auto tidier = Tidier::spawn(options_.pid, std::filesystem::absolute(writer_->staging()))) tidier_.emplace(std::move(*tidier));
   return {};
 }

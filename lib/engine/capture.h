@@ -17,6 +17,7 @@
 #include "lib/capture/snapshot.h"
 #include "lib/engine/device_hold.h"
 #include "lib/engine/dump.h"
+#include "lib/engine/estimate.h"
 #include "lib/engine/owned_memory.h"
 #include "lib/engine/tidier.h"
 #include "lib/proc/frozen_tree.h"
@@ -55,6 +56,8 @@ class Capture {
 
  private:
   Result<DumpReport> take_image();
+  /// What ends must be restorable by whoever ends it.
+  Result<void> check_end() const;
 
   // Before anything stands still.
   /// `just_before`: a look of a moment ago, or null.
@@ -66,6 +69,7 @@ class Capture {
   void count_devices();
   Subject& subject(const capture::Member& member);
   Result<void> choose_parent();
+  Result<void> make_writer();
   Result<void> open_image();
   void spawn_keepers();
   void take_over_tracking(bool all);

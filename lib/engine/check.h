@@ -10,10 +10,14 @@
 
 namespace ckpt::engine {
 
+/// Something of the host that a verb uses.
 struct Feature {
+  std::string verb;    ///< "dump" stands for pre-dump, too
   std::string name;
   bool present = false;
-  std::string serves;  ///< what it is for, and what happens without it
+  bool required = false;  ///< without it the verb does nothing at all here
+  std::string serves;     ///< what it is for, and what happens without it
+  std::string detail;     ///< a version, or why it is missing
 };
 
 struct CheckReport {
@@ -25,6 +29,9 @@ struct CheckReport {
 
 /// Whether this process may give processes their numbers back.
 bool may_restore();
+
+/// What dump, restore and suspend use of this host, by verb. Each is tried where that leaves no trace.
+std::vector<Feature> host_features(const GpuOptions& gpu);
 
 /// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu);

@@ -4,11 +4,10 @@
 
 #include "lib/engine/capture.h"
 #include "lib/engine/check.h"
+#include "lib/engine/estimate.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
-
-using capture::ScanFor;
 
 /// GPUs are given back while their processes stand still as well as later: what `devices_` holds says which.
 Result<DumpReport> Capture::run() {
@@ -23,10 +22,7 @@ Result<DumpReport> Capture::take_image() {
   const bool pre_dump = verb_ == Verb::kPreDump;
   runs_on_ = pre_dump || options_.after == DumpOptions::After::kLeaveRunning;
   ends_target_ = !runs_on_ && options_.after == DumpOptions::After::kEnd;
-  if (ends_target_ && !options_.force && !may_restore()) {
-    return Error(Code::kPermission, proc::describe_pid(options_.pid), "this user could not restore it here, so it is not ended")
-        .with_hint("-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to restore");
-  }
+  CKPT_TRY(check_end());
   CKPT_TRY(look_first());
   CKPT_TRY(lock_processes());
   CKPT_TRY(clear_leftovers());
@@ -49,6 +45,13 @@ Result<DumpReport> Capture::take_image() {
   return finish_tree();
 }
 
+Result<void> Capture::check_end() const {
+  const bool ends = verb_ == Verb::kDump && options_.after == DumpOptions::After::kEnd;
+  if (!ends || options_.force || may_restore()) return {};
+  return Error(Code::kPermission, proc::describe_pid(options_.pid), "this user could not restore it here, so it is not ended")
+      .with_hint("-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to restore");
+}
+
 /// What the image is an image of.
 Result<void> Capture::take_moment(OwnedMemory::Copy copy) {
   CKPT_TRY(stop_devices(copy));
@@ -60,30 +63,6 @@ Result<void> Capture::take_moment(OwnedMemory::Copy copy) {
   if (runs_on_) return let_run();
   end_of_frozen_window();
   return {};
-}
-
-Result<DumpEstimate> Capture::estimate() {
-  CKPT_TRY(look_first());
-  CKPT_TRY(choose_parent());
-  DumpEstimate out;
-  for (store::ProcessImage& image : before_.image.processes) {
-    out.threads += static_cast<int>(image.threads.size());
-    out.maps += static_cast<int>(image.maps.size());
-    if (image.maps.empty()) continue;
-    CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(image.pid));
-    const ScanFor what = subjects_[image.pid].tracked && pagemap.can_scan() ? ScanFor::kChanges : ScanFor::kPopulated;
-    CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, what));
-    const capture::PagePlan plan = capture::plan_data(found, what, image.maps);
-    out.pages_to_copy += plan.pages_data;
-    out.pages_scanned += plan.pages_data + plan.pages_zero;
-    if (what == ScanFor::kChanges) out.pages_unchanged += capture::count_unchanged(capture::plan_unchanged(found, image.maps));
-  }
-  out.pages_scanned += out.pages_unchanged;
-  out.process = proc::describe_pid(options_.pid);
-  out.processes = static_cast<int>(before_.image.processes.size());
-  out.parent = parent_;
-  out.descriptors = static_cast<int>(before_.image.descriptors.size());
-  return out;
 }
 
 namespace {
@@ -122,9 +101,12 @@ Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, cons
   return with_target_state(options.pid, [&] { return Capture(Capture::Verb::kDump, options, progress, cancel).run(); }());
 }
 
-Result<DumpEstimate> estimate_dump(const DumpOptions& options) {
-  Cancel cancel;
-  return Capture(Capture::Verb::kDump, options, null_progress(), cancel).estimate();
+Result<DumpEstimate> estimate_pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
+  return with_target_state(options.pid, Capture(Capture::Verb::kPreDump, options, progress, cancel).estimate());
+}
+
+Result<DumpEstimate> estimate_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
+  return with_target_state(options.pid, Capture(Capture::Verb::kDump, options, progress, cancel).estimate());
 }
 
 }  // namespace ckpt::engine

@@ -20,6 +20,7 @@ struct DumpOptions {
   int pid = 0;
   std::filesystem::path dir;
   std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
+  bool no_prev = false;            ///< a full image, whatever is tracked
   bool shell_job = false;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
@@ -56,14 +57,5 @@ Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, 
 /// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless told
 /// otherwise. Every failure leaves it running as it was, and no image.
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
-
-/// What -n says: sizes, without stopping anything.
-struct DumpEstimate {
-  std::string process;  ///< "4711 (python3)"
-  uint64_t pages_scanned = 0, pages_to_copy = 0, pages_unchanged = 0;
-  std::filesystem::path parent;
-  int processes = 0, threads = 0, maps = 0, descriptors = 0;
-};
-Result<DumpEstimate> estimate_dump(const DumpOptions& options);
 
 }  // namespace ckpt::engine

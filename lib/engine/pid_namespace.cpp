@@ -12,6 +12,7 @@
 #include <cstdlib>
 
 #include "lib/base/io.h"
+#include "lib/base/signals.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/proc/userfault.h"
@@ -28,7 +29,9 @@ int g_outer_proc = -1;
 sigset_t watched_signals() {
   sigset_t out;
   sigemptyset(&out);
-  for (int signal : kForwarded) sigaddset(&out, signal);
+  for (int signal : kForwarded) {
+    if (!is_ignored(signal)) sigaddset(&out, signal);
+  }
   sigaddset(&out, SIGCHLD);
   return out;
 }

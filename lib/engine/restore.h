@@ -41,12 +41,19 @@ struct RestoreReport {
   uint64_t total_us = 0;
 };
 
+/// How a process ended.
+struct ProcessEnd {
+  int code = 0;    ///< its exit code
+  int signal = 0;  ///< 0: it was not killed
+  int shell_status() const { return signal != 0 ? 128 + signal : code; }
+};
+
 /// On success the process runs (unless dry_run) as a child of this one. On failure nothing of it is left, and the Error
 /// says what was in the way. The pid file is there, complete, before the process takes its first step.
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel);
 
-/// Stands in for the restored process: passes on signals, follows it into a stop, gives it the terminal where it has a
-/// process group of its own. Returns what a shell would call its exit status: the exit code, or 128 + the signal.
-Result<int> supervise(int pid, const Cancel& cancel);
+/// Stands in for the restored process: passes on signals that are not ignored here, follows it into a stop, gives it the terminal where it has a
+/// process group of its own.
+Result<ProcessEnd> supervise(int pid, const Cancel& cancel);
 
 }  // namespace ckpt::engine

@@ -7,6 +7,7 @@
 #include <csignal>
 #include <string>
 
+#include "lib/base/signals.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/restore.h"
 
@@ -47,7 +48,9 @@ class BlockedSignals {
  public:
   BlockedSignals() {
     ::sigemptyset(&waited_);
-    for (int signal : kForwarded) ::sigaddset(&waited_, signal);
+    for (int signal : kForwarded) {
+      if (!is_ignored(signal)) ::sigaddset(&waited_, signal);
+    }
     ::sigaddset(&waited_, SIGCHLD);
     sigset_t blocked = waited_;
     ::sigaddset(&blocked, SIGTTOU);
@@ -78,7 +81,7 @@ void follow_stop(Terminal& terminal, pid_t group) {
 
 }  // namespace
 
-Result<int> supervise(int pid, const Cancel& cancel) {
+Result<ProcessEnd> supervise(int pid, const Cancel& cancel) {
   BlockedSignals signals;
   pid_t group = ::getpgid(pid);
   bool same_group = group == ::getpgrp() || group < 0;
@@ -89,8 +92,8 @@ Result<int> supervise(int pid, const Cancel& cancel) {
     pid_t got = ::waitpid(-1, &status, WNOHANG | (terminal.shared() ? WUNTRACED : 0));
     if (got > 0 && got != pid) continue;  // the pager of a lazy restore
     if (got < 0 && errno != EINTR) return sys_error("process " + std::to_string(pid), "cannot be waited for");
-    if (got == pid && WIFEXITED(status)) return WEXITSTATUS(status);
-    if (got == pid && WIFSIGNALED(status)) return 128 + WTERMSIG(status);
+    if (got == pid && WIFEXITED(status)) return ProcessEnd{WEXITSTATUS(status), 0};
+    if (got == pid && WIFSIGNALED(status)) return ProcessEnd{0, WTERMSIG(status)};
     if (got == pid && WIFSTOPPED(status)) follow_stop(terminal, group);
     if (got == pid) continue;
     siginfo_t info = signals.next();

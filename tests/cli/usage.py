@@ -51,8 +51,11 @@ def unknown_options_are_refused_by_name():
         yield from problems([verb, *RIGHT.get(verb, []), "--no-such-flag"], 2,
                             err=f"ckpt: {verb}: unknown option '--no-such-flag'" + HINT)
     for verb in ("dump", "restore"):
-        for flag in ("--enable-fs", "--link-remap", "--track-mem"):
-            yield from problems([verb, *RIGHT[verb], flag], 2, err=f"criu's option '{flag}' is not supported" + HINT)
+        for flag in ("--enable-fs", "--link-remap", "-c", "-W", "-W/tmp", "--work-dir=/tmp", "-J", "-S", "-r", "-M", "-L"):
+            yield from problems([verb, *RIGHT[verb], flag], 2, err=f"criu's option '{flag}' is not supported\nhint: ")
+    yield from problems(["dump", *RIGHT["dump"], "-l"], 2, err="criu's option '-l' is not supported\nhint: leave it out")
+    yield from problems(["dump", *RIGHT["dump"], "-x"], 2, err="criu's option '-x' is not supported\nhint: .*--ext-unix-sk")
+    yield from problems(["inspect", "image", "-l"], 2, err="unknown option '-l'")
 
 
 def what_is_required_is_named():
@@ -61,6 +64,11 @@ def what_is_required_is_named():
     yield from problems(["dump", "-p", "1"], 2, err="--images-dir.* is required")
     yield from problems(["dump", "-f", "image"], 2, err="--pid.* is required")
     yield from problems(["convert", "src", "dst"], 2, err="--to is required")
+    # From the environment or the config file it is given as well.
+    yield from problems(["convert", "src", "dst"], 4, err="src", env={"CKPT_CONVERT_TO": "torch"})
+    with open("config", "w", encoding="ascii") as stream:
+        stream.write('[convert]\nto = "torch"\n')
+    yield from problems(["convert", "src", "dst"], 4, err="src", env={"CKPT_CONFIG": "config"})
 
 
 def urls_are_no_paths():

@@ -44,8 +44,9 @@ struct Parsed {
     verb->fallthrough();
     verb->add_option("--workers", workers);
     verb->add_flag("--force", force);
-    result = apply_defaults(app);
-    if (result) app.parse(std::move(words));
+    auto origins = apply_defaults(app);
+    if (origins) app.parse(std::move(words));
+    if (!origins) result = std::move(origins).error();
   }
 };
 
