@@ -26,6 +26,7 @@
 #include "lib/base/io.h"
 #include "lib/base/run_folder.h"
 #include "lib/base/threads.h"
+#include "lib/proc/high_fork.h"
 #include "lib/proc/keeper_signal.h"
 
 namespace ckpt::capture {
@@ -132,7 +133,7 @@ void move_aside() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   UniqueFd ready(ends[0]), end(ends[1]);
-  const pid_t copy = ::fork();
+  const pid_t copy = proc::high_fork();
   if (copy < 0) return;
   if (copy == 0) {
     ::setsid();  // the number of a session is not free while it has members
@@ -232,7 +233,7 @@ Result<Keeper> Keeper::spawn() {
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "keeper", "cannot start it");
   if (middle == 0) {
-    pid_t keeper = ::fork();
+    pid_t keeper = proc::high_fork();
     if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
     ::close(ours.get());
     keep(theirs.get());

@@ -8,6 +8,7 @@ CKPT_BIN is the ckpt to test, CKPT_TARGETS the folder of the built targets.
 """
 import argparse
 import concurrent.futures
+import glob
 import os
 import pty
 import shutil
@@ -17,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import termios
+import threading
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -596,29 +598,57 @@ def special_sessions(place):
             target.end_leader()
 
 
-def special_keeper_moves(place):
-    """A keeper whose number a restore needs goes elsewhere, and still knows what its process wrote."""
-    tracked, other = Target("mem_anonymous", place.folder("tracked")), Target("mem_anonymous", place.folder("other"))
-    dump(other, "image")
+def keepers_of(target):
+    """The keepers that hold its pidfd."""
+    def holds(pid):
+        return any(f"\nPid:\t{target.pid}\n" in read_text(path) for path in glob.glob(f"/proc/{pid}/fdinfo/*"))
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-keeper\n" and holds(pid)]
 
-    def keepers():
-        return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-keeper\n"]
-    known = keepers()
+
+def highest_free_number():
+    number = int(read_text("/proc/sys/kernel/pid_max")) - 1
+    while os.path.exists(f"/proc/{number}"):
+        number -= 1
+    return number
+
+
+def target_on_top(place):
+    """A target with the highest number that is free: the one that the next keeper takes."""
+    last = "/proc/sys/kernel/ns_last_pid"
+    for attempt in range(20):
+        number, before = highest_free_number(), read_text(last)
+        with open(last, "w") as stream:
+            stream.write(str(number - 1))
+        target = Target("mem_anonymous", place.folder(f"other-{attempt}"))
+        with open(last, "w") as stream:  # the others' numbers go on where they were
+            stream.write(before)
+        if target.pid == number:
+            return target
+        target.kill()
+    raise Skip("the number is always taken by others")
+
+
+def special_keeper_moves(place):
+    """A keeper is out of the way of the next processes; where a restore needs its number all the same, it goes elsewhere, and
+    still knows what its process wrote."""
+    tracked, other = Target("mem_anonymous", place.folder("tracked")), target_on_top(place)
+    dump(other, "image")
     pre_dump(tracked, "first")
-    keeper = [pid for pid in keepers() if pid not in known]
-    if len(keeper) != 1:
-        raise Failure(f"keepers {keeper}")
-    for _ in range(100):  # until nobody else took the number in between
-        with open("/proc/sys/kernel/ns_last_pid", "w") as stream:
-            stream.write(str(other.pid - 1))
-        os.kill(keeper[0], signal.SIGUSR1)
-        wait_until(lambda: not exists_unreaped(keeper[0]), "the keeper moves")
-        keeper = [pid for pid in keepers() if pid not in known]
-        if keeper == [other.pid]:
+    for _ in range(100):  # other keepers come and go up there
+        wait_until(lambda: len(keepers_of(tracked)) == 1, "one keeper")
+        keeper, = keepers_of(tracked)
+        if keeper == other.pid:
             break
+        if keeper < other.pid - 1000:
+            raise Failure(f"keeper {keeper} is in the way of processes to come")
+        os.kill(keeper, signal.SIGUSR1)
+        wait_until(lambda: not exists_unreaped(keeper), "the keeper moves")
     else:
         raise Skip("the number is always taken by others")
+    reaper = threading.Thread(target=os.waitpid, args=(other.pid, 0))  # as init does for keepers
+    reaper.start()
     restore_and_check(other, "image", 0)
+    reaper.join()
     report = ckpt("dump", "-p", tracked.pid, "-f", image(tracked, "last"), "--json")
     report.expect(0)
     tracked.reap()

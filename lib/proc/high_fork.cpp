@@ -1,0 +1,44 @@
+#include "lib/proc/high_fork.h"
+
+#include <linux/sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+#include <cstdint>
+#include <cstdlib>
+
+#include "lib/base/io.h"
+
+namespace ckpt::proc {
+
+namespace {
+
+/// -1 and errno: EEXIST where the number is taken, as it is too while it is that of a session or a group with members.
+pid_t fork_as(pid_t number) {
+  clone_args args{};
+  args.exit_signal = SIGCHLD;
+  args.set_tid = reinterpret_cast<uint64_t>(&number), args.set_tid_size = 1;
+  return static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
+}
+
+}  // namespace
+
+pid_t high_fork() {
+  constexpr int kLooked = 4096;  // a number that is taken costs a look; one that is taken meanwhile, a fork that fails
+  constexpr int kTries = 8;
+  auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
+  const pid_t top = limit ? std::atoi(limit->c_str()) - 1 : 0;
+  int tries = 0;
+  for (pid_t number = top; number > 1 && number > top - kLooked && tries < kTries; --number) {
+    if (::kill(number, 0) == 0 || errno != ESRCH) continue;
+    ++tries;
+    const pid_t child = fork_as(number);
+    if (child >= 0) return child;
+    if (errno != EEXIST) break;
+  }
+  return ::fork();
+}
+
+}  // namespace ckpt::proc
