@@ -27,7 +27,7 @@
 #include "lib/base/run_folder.h"
 #include "lib/base/threads.h"
 #include "lib/proc/high_fork.h"
-#include "lib/proc/keeper_signal.h"
+#include "lib/proc/own_helpers.h"
 
 namespace ckpt::capture {
 

@@ -15,7 +15,7 @@
 
 #include "lib/base/unique_fd.h"
 #include "lib/engine/pid_namespace.h"
-#include "lib/proc/keeper_signal.h"
+#include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/userfault.h"
 

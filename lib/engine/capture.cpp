@@ -56,8 +56,10 @@ Result<void> Capture::look_first(const capture::Inventory* just_before) {
 Result<void> Capture::lock_processes() {
   for (auto& [pid, process] : subjects_) {
     if (process.lock) continue;
-    CKPT_TRY_ASSIGN(capture::CaptureLock lock, capture::CaptureLock::take(process.key));
-    process.lock.emplace(std::move(lock));
+    auto lock = capture::CaptureLock::take(process.key);
+    if (!lock && lock.error().code == Code::kNotFound && pid != options_.pid) continue;  // it has ended since
+    if (!lock) return std::move(lock).error();
+    process.lock.emplace(std::move(*lock));
   }
   return {};
 }

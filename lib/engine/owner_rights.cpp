@@ -47,6 +47,8 @@ Result<void> take_user(const passwd& user) {
   data[CAP_TO_INDEX(CAP_CHECKPOINT_RESTORE)].permitted = CAP_TO_MASK(CAP_CHECKPOINT_RESTORE);
   data[CAP_TO_INDEX(CAP_CHECKPOINT_RESTORE)].effective = CAP_TO_MASK(CAP_CHECKPOINT_RESTORE);
   if (::syscall(SYS_capset, &header, data) != 0) return sys_error(user.pw_name, "cannot give up root's capabilities");
+  // As the processes' own secure bits are, which it could not change.
+  if (::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot give up root's capabilities");
   // Its own folder in /proc belongs to it again. The user cannot trace it: it has a capability that he lacks.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot take the rights of this user");
   return {};

@@ -14,6 +14,7 @@
 #include "lib/base/threads.h"
 #include "lib/capture/keeper.h"
 #include "lib/capture/leftovers.h"
+#include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
@@ -30,6 +31,10 @@ bool tidy_process(int pid) {
   auto maps = proc::read_maps(pid, false);
   auto stat = proc::read_stat(pid);
   if (!maps || !stat || stat->is_zombie()) return true;
+  // The kernel closes a dead tracer's files, which is how we know of its end, before it lets go of the tracees; a call that was
+  // begun in one goes on then.
+  auto status = proc::read_status(pid, pid);
+  if (status && status->tracer != 0) return false;
   capture::Leftovers left = capture::find_leftovers(pid, *maps);
   if (!left.empty()) {
     // Another ckpt that captures it already looks for them itself.
@@ -45,22 +50,24 @@ bool tidy_process(int pid) {
 }
 
 void tidy(int target, const fs::path& staging) {
-  constexpr int kTries = 100;
+  constexpr int kTries = 250, kCleanLooks = 2;
   constexpr useconds_t kPause = 20'000;
-  bool clean = false, removed = false;
-  for (int i = 0; i < kTries && !(clean && removed); ++i) {
+  int clean_looks = 0;
+  bool removed = false;
+  for (int i = 0; i < kTries && !(clean_looks >= kCleanLooks && removed); ++i) {
     removed = removed || remove_abandoned_staging(staging);
-    clean = true;
+    bool clean = true;
     auto tree = proc::read_tree(target);
     for (size_t at = 0; tree && at < tree->size(); ++at) {
       if (!(*tree)[at].zombie && !tidy_process((*tree)[at].pid)) clean = false;
     }
-    if (!clean || !removed) ::usleep(kPause);
+    clean_looks = clean ? clean_looks + 1 : 0;
+    ::usleep(kPause);
   }
 }
 
 [[noreturn]] void live(int channel, int target, uint64_t started, const fs::path& staging) {
-  ::prctl(PR_SET_NAME, "ckpt-tidier", 0, 0, 0);
+  ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0, 0);
   ::setsid();
   for (int sig : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(sig, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs_internal.h"
 
 namespace ckpt::proc {
@@ -196,7 +197,8 @@ Result<std::vector<TreeEntry>> read_tree(int root) {
     if (!children) return std::move(children).error();
     for (int child : *children) {
       auto found = read_stat(child);
-      if (!found || found->parent != out[i].pid) continue;
+      // An orphan of ckpt's is the child of a target that is the init of ckpt's pid namespace.
+      if (!found || found->parent != out[i].pid || is_own_helper(child, found->comm)) continue;
       out.push_back({child, static_cast<int>(i), found->is_zombie()});
     }
   }

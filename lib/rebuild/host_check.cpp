@@ -14,7 +14,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/proc/host.h"
-#include "lib/proc/keeper_signal.h"
+#include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 

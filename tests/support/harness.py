@@ -235,7 +235,7 @@ def ckpt_restore(*arguments, **popen):
     """`ckpt restore`, again where another process of the machine has just taken a number that is needed (tests run side by side)."""
     for _ in range(10):
         done = ckpt("restore", *arguments, **popen)
-        if done.code != 7 or "number is taken" not in done.err:
+        if done.code != 7 or "is taken by" not in done.err:
             return done
         time.sleep(1)
     return done
