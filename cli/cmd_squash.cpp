@@ -5,6 +5,7 @@
 
 #include "cli/dump_flags.h"
 #include "lib/base/clock.h"
+#include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
 #include "lib/store/squash.h"
 
@@ -26,8 +27,10 @@ struct Outcome {
   std::string id;
 };
 
+/// Refuses what `write` would; the staging folder goes away again.
 Result<Outcome> estimate(const SquashFlags& flags) {
   CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(flags.source, flags.options.trust));
+  CKPT_TRY_ASSIGN(const StagedDir staged, StagedDir::create(flags.destination, flags.options.force));
   Outcome out;
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();

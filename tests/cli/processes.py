@@ -260,6 +260,9 @@ def reports_go_to_stderr_and_plans_to_stdout():
         if report["event"] != "done" or any(" " in name for name in report["phases_us"]):
             yield f"{report}"
     yield from problems(["-q", "squash", "b", "s", "-n"], 0, out="would write")
+    os.makedirs("full/x")
+    yield from problems(["squash", "b", "full", "-n"], 2, err="full: exists and is not empty")
+    yield from problems(["squash", "b", "full", "-n", "--force"], 0, out="would write")
     yield from problems(["-q", "rm", "b", "-n", "--force"], 0, out=r"^would remove \S+/b \(")
     yield from problems(["-q", "rm", "b", "--force"], 0)
     yield from problems(["-q", "restore", "-f", "a", "-n"], 0, out="would restore")
