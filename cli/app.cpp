@@ -22,13 +22,13 @@ const char* heading(Group group) {
     case Group::kProcess: return "Live processes";
     case Group::kModel: return "Model checkpoints";
     case Group::kBoth: return "Both";
-    case Group::kTool: return "Shell";
+    case Group::kTool: return "Help and shell";
   }
   return "";
 }
 
 constexpr const char* kFooter =
-    R"(Options go before or after the verb. ckpt VERB --help says more; exit codes and configuration: man ckpt
+    R"(Options go before or after the verb. ckpt help VERB says more; exit codes and configuration: man ckpt
 
 Examples:
   ckpt pre-dump -p 4711 -f before; ckpt dump -p 4711 -f now --prev before; ckpt restore -f now -d
@@ -68,8 +68,20 @@ std::vector<OptionSummary> describe_options(const CLI::App& app) {
     summary.summary = option->get_description();
     summary.takes_value = option->get_expected_max() != 0;
     if (summary.takes_value) summary.values = values_of(*option);
+    summary.is_pid = option->check_lname("pid");
   }
   return out;
+}
+
+/// Of `help` all verbs, of the others what its first argument's check allows.
+std::vector<std::string> first_argument(const CLI::App& verb) {
+  if (verb.get_name() == "help") {
+    std::vector<std::string> out;
+    for (const Command& command : commands()) out.emplace_back(command.name);
+    return out;
+  }
+  for (const CLI::Option* option : verb.get_options([](const CLI::Option* o) { return o->get_positional(); })) return values_of(*option);
+  return {};
 }
 
 }  // namespace
@@ -80,15 +92,28 @@ CommandLine describe_command_line() {
   std::unique_ptr<CLI::App> app = make_app(options, choice);
   CommandLine out{describe_options(*app), {}};
   for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {
-    out.verbs.push_back({verb->get_name(), verb->get_description(), describe_options(*verb)});
+    out.verbs.push_back({verb->get_name(), verb->get_description(), describe_options(*verb), first_argument(*verb)});
   }
   return out;
+}
+
+std::string help_text(const std::string& verb) {
+  GlobalOptions options;
+  Choice choice;
+  std::unique_ptr<CLI::App> app = make_app(options, choice);
+  if (verb.empty()) return app->help();
+  for (const CLI::App* found : app->get_subcommands([&](const CLI::App* a) { return a->get_name() == verb; })) return found->help(app->get_name());
+  return "";
 }
 
 std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
   auto app = std::make_unique<CLI::App>("ckpt: checkpoints of live processes and of models.\n", "ckpt");
   app->formatter(std::make_shared<HelpFormatter>());
-  app->set_version_flag("--version", "ckpt " CKPT_VERSION, "Print the version");
+  app->set_version_flag("-V,--version", [&options] {
+    std::string text = version_text(options.json);
+    text.pop_back();  // the parser adds a line end
+    return text;
+  }, "Print the version, and what this build has");
   app->set_help_flag("-h,--help", "Print this help; ckpt VERB --help: that of a verb");
   app->require_subcommand(1);
   app->get_formatter()->label("OPTIONS", "OPTION...");

@@ -25,11 +25,13 @@ struct OptionSummary {
   std::string summary;
   bool takes_value = false;
   std::vector<std::string> values;  ///< the closed set, where there is one
+  bool is_pid = false;
 };
 
 struct VerbSummary {
   std::string name, summary;
   std::vector<OptionSummary> options;
+  std::vector<std::string> values;  ///< of its first argument, where that is one of a closed set
 };
 
 struct CommandLine {
@@ -38,6 +40,11 @@ struct CommandLine {
 };
 
 CommandLine describe_command_line();
+
+/// What `ckpt --help` prints, or `ckpt VERB --help`; empty where there is no such verb.
+std::string help_text(const std::string& verb);
+/// What --version prints: version, commit of the source where it is known, image format, whether the device kernels are built in.
+std::string version_text(bool json);
 
 /// Global options fill `options`; parsing a verb sets `choice`. Both are borrowed for the App's life.
 std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice);

@@ -20,18 +20,20 @@ std::string bash_value_arms(const std::vector<OptionSummary>& flags, const std::
     if (!flag.takes_value) continue;
     std::vector<std::string> patterns;
     for (const std::string& name : flag.names) patterns.push_back(verb + ":" + name);
-    const std::string reply = flag.values.empty() ? "-f" : fmt::format("-W '{}'", fmt::join(flag.values, " "));
+    const std::string pids = "-W \"$(cd /proc && printf '%s ' [0-9]*)\"";
+    const std::string reply = flag.is_pid ? pids : flag.values.empty() ? "-f" : fmt::format("-W '{}'", fmt::join(flag.values, " "));
     out += fmt::format("    {}) COMPREPLY=($(compgen {} -- \"$cur\")); return ;;\n", fmt::join(patterns, "|"), reply);
   }
   return out;
 }
 
 std::string bash_script(const std::vector<VerbSummary>& verbs, const std::vector<OptionSummary>& global) {
-  std::string names, arms = bash_value_arms(global, "*"), words;
+  std::string names, arms = bash_value_arms(global, "*"), words, arguments;
   for (const VerbSummary& verb : verbs) {
     names += (names.empty() ? "" : " ") + verb.name;
     arms += bash_value_arms(verb.options, verb.name);
     words += fmt::format("    {}) words='{} {}' ;;\n", verb.name, names_of(verb.options), names_of(global));
+    if (!verb.values.empty()) arguments += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", verb.name, fmt::join(verb.values, " "));
   }
   return fmt::format(R"(# bash completion for ckpt, made by `ckpt completion bash`
 _ckpt() {{
@@ -40,6 +42,8 @@ _ckpt() {{
     case " {0} " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
+  # bash cuts --option=value in three.
+  if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=${{COMP_WORDS[COMP_CWORD-2]}}; fi
   case "$verb:$prev" in
 {1}  esac
   case "$verb" in
@@ -47,13 +51,15 @@ _ckpt() {{
 {3}  esac
   if [[ $cur == -* || -z $verb ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
-  else
-    COMPREPLY=($(compgen -f -- "$cur"))
+    return
   fi
+  case "$verb" in
+{4}    *) COMPREPLY=($(compgen -f -- "$cur")) ;;
+  esac
 }}
 complete -o filenames -F _ckpt ckpt
 )",
-                     names, arms, names_of(global), words);
+                     names, arms, names_of(global), words, arguments);
 }
 
 /// Inside single quotes, and inside an _arguments specification where brackets and colons mean something.
@@ -71,9 +77,10 @@ std::string zsh_arguments(const std::vector<OptionSummary>& flags, const std::st
   std::string out;
   for (const OptionSummary& flag : flags) {
     std::string value;
-    if (flag.takes_value) value = flag.values.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(flag.values, " "));
+    if (flag.takes_value) value = flag.is_pid ? ":pid:_pids" : flag.values.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(flag.values, " "));
     for (const std::string& name : flag.names) {
-      out += fmt::format("{}'{}[{}]{}' \\\n", indent, name, zsh_quoted(flag.summary), value);
+      const char* equals = flag.takes_value && name.starts_with("--") ? "=" : "";  // --name=value, too
+      out += fmt::format("{}'{}{}[{}]{}' \\\n", indent, name, equals, zsh_quoted(flag.summary), value);
     }
   }
   return out;
@@ -83,8 +90,9 @@ std::string zsh_script(const std::vector<VerbSummary>& verbs, const std::vector<
   std::string table, arms;
   for (const VerbSummary& verb : verbs) {
     table += fmt::format("    '{}:{}'\n", verb.name, zsh_quoted(verb.summary));
-    arms += fmt::format("    {})\n      _arguments \\\n{}{}        '*:path:_files' ;;\n", verb.name,
-                        zsh_arguments(verb.options, "        "), zsh_arguments(global, "        "));
+    const std::string argument = verb.values.empty() ? "*:path:_files" : fmt::format("1:value:({})", fmt::join(verb.values, " "));
+    arms += fmt::format("    {})\n      _arguments \\\n{}{}        '{}' ;;\n", verb.name, zsh_arguments(verb.options, "        "),
+                        zsh_arguments(global, "        "), argument);
   }
   return fmt::format(R"(#compdef ckpt
 # zsh completion for ckpt, made by `ckpt completion zsh`
@@ -120,7 +128,8 @@ std::string fish_flags(const std::vector<OptionSummary>& flags, const std::strin
     for (const std::string& name : flag.names) {
       out += name.rfind("--", 0) == 0 ? " -l " + name.substr(2) : " -s " + name.substr(1);
     }
-    if (flag.takes_value) out += flag.values.empty() ? " -r" : fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
+    if (flag.is_pid) out += " -x -a '(__fish_complete_pids)'";
+    else if (flag.takes_value) out += flag.values.empty() ? " -r" : fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
     out += " -d " + fish_quoted(flag.summary) + "\n";
   }
   return out;
@@ -131,6 +140,7 @@ std::string fish_script(const std::vector<VerbSummary>& verbs, const std::vector
   for (const VerbSummary& verb : verbs) {
     out += fmt::format("complete -c ckpt -n __fish_use_subcommand -f -a {} -d {}\n", verb.name, fish_quoted(verb.summary));
     out += fish_flags(verb.options, fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.name));
+    if (!verb.values.empty()) out += fmt::format("complete -c ckpt -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", verb.name, fmt::join(verb.values, " "));
   }
   return out;
 }

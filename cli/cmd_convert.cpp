@@ -7,6 +7,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
+#include "cli/plural.h"
 #include "cli/model_view.h"
 #include "cli/trace_flag.h"
 #include "formats/convert/convert.h"
@@ -35,6 +36,7 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
   nlohmann::json skipped = nlohmann::json::array();
   for (const tensor::Unreadable& entry : report.skipped) skipped.push_back({{"key", entry.key}, {"why", entry.why}});
   const nlohmann::json doc = {{"schema", "ckpt.convert/1"},
+                              {"event", options.request.dry_run ? "dry-run" : report.finished ? "done" : "part-done"},
                               {"source", options.source},
                               {"destination", options.destination},
                               {"from", report.source_format},
@@ -66,8 +68,8 @@ void show_plan(Console& out, const formats::ConvertReport& report) {
 }
 
 std::string summary(const ConvertOptions& options, const formats::ConvertReport& report) {
-  std::string what = fmt::format("{} tensors in {} shards, {} objects", report.tensors, report.shards, report.objects);
-  if (report.excluded > 0) what += fmt::format(", {} keys left out", report.excluded);
+  std::string what = fmt::format("{} in {}, {}", counted(report.tensors, "tensor"), counted(report.shards, "shard"), counted(report.objects, "object"));
+  if (report.excluded > 0) what += fmt::format(", {} left out", counted(report.excluded, "key"));
   if (options.request.dry_run) {
     return fmt::format("would write {} to {}: {}", human_bytes(report.total_bytes), escape_for_terminal(options.destination), what);
   }
@@ -75,7 +77,7 @@ std::string summary(const ConvertOptions& options, const formats::ConvertReport&
   if (!report.finished) {
     return fmt::format("part {} of {} is done, others are to come", options.request.part.index, options.request.part.count);
   }
-  if (report.kept_files > 0) what += fmt::format(", {} files kept of an earlier run", report.kept_files);
+  if (report.kept_files > 0) what += fmt::format(", {} kept of an earlier run", counted(report.kept_files, "file"));
   if (report.verified) what += ", compared with the source";
   const double seconds = static_cast<double>(std::max<uint64_t>(1, report.duration_us)) / 1e6;
   return fmt::format("wrote {} in {} ({}/s): {}", human_bytes(report.total_bytes), human_us(report.duration_us),

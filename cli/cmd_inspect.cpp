@@ -73,9 +73,14 @@ Result<void> add_stats(Context& context, View& view, uint64_t max_memory) {
 }
 
 Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
-  const bool model = !options.globs.empty() || options.common || options.tree || options.files || !options.diff.empty() ||
-                     !options.shards.empty() || !options.group_by.empty() || !options.html.empty() || !options.columns.empty();
-  if (model) return fail(Code::kUsage, options.path, "is a process image: it has no tensors to choose from");
+  const std::pair<bool, const char*> of_models[] = {
+      {options.common, "--common"}, {options.tree, "--tree"}, {options.files, "--files"}, {!options.diff.empty(), "--diff"},
+      {!options.shards.empty(), "--shards"}, {!options.group_by.empty(), "--group-by"}, {!options.html.empty(), "--html"},
+      {!options.columns.empty(), "--columns"}, {!options.tolerance.empty(), "--tolerance"}};
+  for (const auto& [given, flag] : of_models) {
+    if (given) return fail(Code::kUsage, options.path, fmt::format("is a process image: {} is for model checkpoints", flag));
+  }
+  if (!options.globs.empty()) return fail(Code::kUsage, options.path, "is a process image: it has no keys that a glob could choose");
   return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
 }
 

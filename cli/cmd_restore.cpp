@@ -7,6 +7,7 @@
 
 #include "cli/dump_flags.h"
 #include "cli/gpu_flags.h"
+#include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
 #include "lib/engine/owner_rights.h"
@@ -25,7 +26,7 @@ std::string json_line(const engine::RestoreReport& report, bool dry_run) {
       {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
       {"pages", report.pages},      {"bytes", report.bytes},       {"bytes_on_demand", report.bytes_on_demand}, {"phases_us", nlohmann::ordered_json::object()},
       {"total_us", report.total_us}};
-  for (const auto& [name, us] : report.phases_us) doc["phases_us"][name] = us;
+  for (const auto& [name, us] : report.phases_us) doc["phases_us"][json_key(name)] = us;
   return doc.dump() + "\n";
 }
 

@@ -19,13 +19,18 @@ struct RmFlags {
   bool staging = false;
 };
 
+/// What would be removed was asked for; what has been is a report.
+void tell(Console& out, bool dry_run, const std::string& what) {
+  if (!dry_run) return out.info("removed " + what);
+  if (!out.json()) out.data("would remove " + what + "\n");
+}
+
 Result<void> run_rm_staging(Context& context, const RmFlags& flags) {
   CKPT_TRY_ASSIGN(auto removed, store::remove_staging({flags.dirs.begin(), flags.dirs.end()}, flags.options.dry_run));
   Json folders = Json::array();
   for (const store::RemovedStaging& staging : removed) {
     folders.push_back({{"path", staging.dir.string()}, {"bytes", staging.bytes}});
-    context.out.info(fmt::format("{} {} ({})", flags.options.dry_run ? "would remove" : "removed", escape_for_terminal(staging.dir.string()),
-                                 human_bytes(staging.bytes)));
+    tell(context.out, flags.options.dry_run, fmt::format("{} ({})", escape_for_terminal(staging.dir.string()), human_bytes(staging.bytes)));
   }
   if (context.out.json()) {
     Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", Json::array()}, {"staging", folders}};
@@ -39,8 +44,8 @@ Result<void> run_rm(Context& context, const RmFlags& flags) {
   Json images = Json::array();
   for (const store::RemovedImage& image : removed) {
     images.push_back({{"path", image.dir.string()}, {"id", image.id}, {"bytes", image.bytes}, {"folder_left", image.folder_left}});
-    context.out.info(fmt::format("{} {} ({}){}", flags.options.dry_run ? "would remove" : "removed", escape_for_terminal(image.dir.string()),
-                                 human_bytes(image.bytes), image.folder_left ? "; the folder holds other files and stays" : ""));
+    tell(context.out, flags.options.dry_run, fmt::format("{} ({}){}", escape_for_terminal(image.dir.string()), human_bytes(image.bytes),
+                                                         image.folder_left ? "; the folder holds other files and stays" : ""));
   }
   if (context.out.json()) {
     Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", images}};

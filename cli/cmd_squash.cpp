@@ -5,6 +5,7 @@
 
 #include "cli/dump_flags.h"
 #include "lib/base/clock.h"
+#include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
 #include "lib/store/squash.h"
 
@@ -26,8 +27,10 @@ struct Outcome {
   std::string id;
 };
 
+/// Refuses what `write` would; the staging folder goes away again.
 Result<Outcome> estimate(const SquashFlags& flags) {
   CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(flags.source, flags.options.trust));
+  CKPT_TRY_ASSIGN(const StagedDir staged, StagedDir::create(flags.destination, flags.options.force));
   Outcome out;
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();
@@ -47,7 +50,7 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
   auto done = flags.dry_run ? estimate(flags) : write(context, flags);
   if (!done) return std::move(done).error();
   if (context.out.json()) {
-    Json doc = {{"schema", "ckpt.squash/1"}, {"source", flags.source}, {"destination", flags.destination}, {"dry_run", flags.dry_run},
+    Json doc = {{"schema", "ckpt.squash/1"}, {"event", flags.dry_run ? "dry-run" : "done"}, {"source", flags.source}, {"destination", flags.destination}, {"dry_run", flags.dry_run},
                 {"id", done->id}, {"images", done->images}, {"bytes_before", done->bytes_before}, {"bytes_memory", done->bytes_memory},
                 {"bytes_written", done->bytes_written}, {"duration_us", done->us}};
     context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
@@ -55,7 +58,7 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
   }
   const std::string chain = fmt::format("{} image{} of {}", done->images, done->images == 1 ? "" : "s", human_bytes(done->bytes_before));
   if (flags.dry_run) {
-    context.out.info(fmt::format("would write {} as one to {}: {} of memory before compression", chain,
+    context.out.data(fmt::format("would write {} as one to {}: {} of memory before compression\n", chain,
                                  escape_for_terminal(flags.destination), human_bytes(done->bytes_memory)));
   } else {
     context.out.info(fmt::format("wrote {} as one of {} in {}", chain, human_bytes(done->bytes_written), human_us(done->us)));

@@ -5,6 +5,7 @@
 
 #include "cli/gpu_flags.h"
 #include "lib/base/text.h"
+#include "lib/engine/check.h"
 #include "lib/engine/suspend.h"
 
 namespace ckpt::cli {
@@ -55,6 +56,7 @@ Command::Run add_suspend(VerbOptions& app) {
   app.add_option("-p,--pid,-t,--tree", flags->pid, "The process, with all its descendants").required().positive();
   add_gpu_lock_timeout_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(engine::check_process(flags->pid));
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
     CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(flags->pid, options, context.cancel));
     print(context.out, report);

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "cli/plural.h"
 #include "cli/command.h"
 #include "cli/model_view.h"
 #include "cli/verify_image.h"
@@ -71,8 +72,8 @@ Result<void> make_manifest(Context& context, const VerifyCommand& command, const
   options.tensors = command.tensor_hashes;
   CKPT_TRY_ASSIGN(formats::Manifest manifest, formats::make_manifest(catalog, path, options, context.progress, context.cancel));
   CKPT_TRY(formats::write_manifest(manifest, path));
-  context.out.info(fmt::format("{}: {} of {} files{}", escape_for_terminal(path.string()), command.hash, manifest.files.size(),
-                               options.tensors ? fmt::format(" and {} tensors", manifest.tensors.size()) : ""));
+  context.out.info(fmt::format("{}: {} of {}{}", escape_for_terminal(path.string()), command.hash, counted(manifest.files.size(), "file"),
+                               options.tensors ? " and " + counted(manifest.tensors.size(), "tensor") : ""));
   return {};
 }
 

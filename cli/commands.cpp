@@ -21,6 +21,8 @@ Command::Run add_cat(VerbOptions& app);
 Command::Run add_list(VerbOptions& app);
 Command::Run add_squash(VerbOptions& app);
 Command::Run add_rm(VerbOptions& app);
+Command::Run add_help(VerbOptions& app);
+Command::Run add_version(VerbOptions& app);
 Command::Run add_completion(VerbOptions& app);
 
 std::span<const Command> commands() {
@@ -40,6 +42,8 @@ std::span<const Command> commands() {
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata, Group::kBoth},
+      {"help", "Print the verbs, or the options of one", add_help, Group::kTool},
+      {"version", "Print the version, and what this build has", add_version, Group::kTool},
       {"completion", "Print a shell's completion script", add_completion, Group::kTool},
   };
   return kCommands;

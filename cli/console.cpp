@@ -44,10 +44,8 @@ namespace {
 size_t width(const std::string& s) {
   return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
-}  // namespace
 
-void Console::table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
-                    const std::vector<size_t>& right) {
+std::vector<std::string> lay_out(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right) {
   std::vector<std::vector<std::string>> all;
   if (!header.empty()) all.push_back(header);
   for (const auto& row : rows) {
@@ -59,8 +57,9 @@ void Console::table(const std::vector<std::string>& header, const std::vector<st
     widths.resize(std::max(widths.size(), row.size()));
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
   }
+  std::vector<std::string> lines;
   for (const auto& row : all) {
-    std::string line;
+    std::string& line = lines.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
       bool to_right = std::find(right.begin(), right.end(), i) != right.end();
       std::string pad(widths[i] - width(row[i]), ' ');
@@ -68,8 +67,19 @@ void Console::table(const std::vector<std::string>& header, const std::vector<st
       if (i + 1 < row.size()) line += "  ";
     }
     line.erase(line.find_last_not_of(' ') + 1);
-    data(line + "\n");
   }
+  return lines;
+}
+
+}  // namespace
+
+void Console::table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
+                    const std::vector<size_t>& right) {
+  for (const std::string& line : lay_out(header, rows, right)) data(line + "\n");
+}
+
+void Console::info_table(const std::vector<std::vector<std::string>>& rows) {
+  for (const std::string& line : lay_out({}, rows, {})) info(line);
 }
 
 bool Console::color(std::FILE* stream) const {

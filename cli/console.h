@@ -36,6 +36,8 @@ class Console {
   /// Rows of cells, padded to columns; cells are escaped here. `right`: columns that hold numbers.
   void table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& right = {});
+  /// Such rows as lines of information.
+  void info_table(const std::vector<std::vector<std::string>>& rows);
   bool color(std::FILE* stream) const;
   /// Flushes stdout; the first failure since the start, unless it was a closed pipe.
   Result<void> finish();

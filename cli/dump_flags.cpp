@@ -6,10 +6,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "cli/plural.h"
 #include "cli/trace_flag.h"
 #include "cli/stats_text.h"
 #include "lib/base/text.h"
 #include "lib/engine/beside.h"
+#include "lib/engine/check.h"
 #include "lib/engine/estimate.h"
 
 namespace ckpt::cli {
@@ -101,6 +103,7 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
 }
 
 Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work) {
+  CKPT_TRY(engine::check_process(pid));
   CKPT_TRY_ASSIGN(std::optional<engine::Beside> there, engine::find_beside(pid));
   if (!there) return work();
   auto inside = [&]() -> int {
@@ -132,7 +135,7 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
   const store::CaptureStats& stats = manifest.stats;
   if (context.out.json()) {
     nlohmann::ordered_json phases;
-    for (const auto& [name, us] : stats.phases_us) phases[name] = us;
+    for (const auto& [name, us] : stats.phases_us) phases[json_key(name)] = us;
     nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
     for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
     nlohmann::ordered_json doc = {
@@ -170,7 +173,7 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
       {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
   };
   if (!manifest.tree.gpu.driver.empty()) rows.insert(rows.begin() + 4, {"gpu", gpu_text(stats)});
-  context.out.table({}, rows);
+  context.out.info_table(rows);
 }
 
 Result<void> print_dump_estimate(Context& context, const char* verb, const DumpFlags& flags) {
@@ -192,8 +195,8 @@ Result<void> print_dump_estimate(Context& context, const char* verb, const DumpF
       {"size", fmt::format("about {}, by a sample; {} free there", human_bytes(estimate.bytes_expected), human_bytes(estimate.room_bytes))},
       {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
                             estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},
-      {"state", fmt::format("{} process{}, {} threads, {} mappings, {} open files", estimate.processes,
-                            estimate.processes == 1 ? "" : "es", estimate.threads, estimate.maps, estimate.descriptors)},
+      {"state", fmt::format("{}, {}, {}, {}", counted(static_cast<uint64_t>(estimate.processes), "process", "processes"), counted(static_cast<uint64_t>(estimate.threads), "thread"),
+                            counted(static_cast<uint64_t>(estimate.maps), "mapping"), counted(static_cast<uint64_t>(estimate.descriptors), "open file"))},
   });
   return {};
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 #include <cmath>
 
+#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "lib/base/json_text.h"
@@ -56,7 +57,7 @@ void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& opt
     out.table({"TENSOR", "DIFFERS IN", "", "ELEMENTS", "MAX ABS", "FIRST AT"}, rows, {3, 4});
     out.data("\n");
   }
-  out.data(fmt::format("{} tensors in both: {} equal, {} different; {} only in the first, {} only in the second{}\n", diff.both.size(),
+  out.data(fmt::format("{} in both: {} equal, {} different; {} only in the first, {} only in the second{}\n", counted(diff.both.size(), "tensor"),
                        diff.both.size() - count_different(diff), count_different(diff), diff.only_a.size(), diff.only_b.size(),
                        diff.unreadable.empty() ? "" : fmt::format("; {} cannot be compared", diff.unreadable.size())));
 }

@@ -33,7 +33,8 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
   const std::string staged = options.html + ".ckpt-new";
   uint64_t bytes = 0;
   auto write = [&]() -> Result<void> {
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(staged, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644));
+    UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (!fd) return sys_error(options.html, "cannot be created");
     return formats::write_report(report, [&](std::string_view text) {
       bytes += text.size();
       return io::write_all(fd.get(), as_bytes(text), options.html);

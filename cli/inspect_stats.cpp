@@ -74,7 +74,7 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
 
 Json stats_object(const CaptureStats& stats) {
   Json phases = Json::object(), saved = Json::object();
-  for (const auto& [name, us] : stats.phases_us) phases[name] = phases.value(name, uint64_t{0}) + us;
+  for (const auto& [name, us] : stats.phases_us) phases[json_key(name)] = phases.value(json_key(name), uint64_t{0}) + us;
   for (const Reason& reason : kReasons) saved[reason.name] = stats.saved.*reason.bytes;
   Json rounds = Json::array();
   for (const CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});

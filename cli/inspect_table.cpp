@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 
+#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "lib/base/json_text.h"
@@ -186,8 +187,8 @@ void print_table(Console& out, const View& view, const InspectOptions& options) 
   }
   const tensor::Catalog& catalog = *view.catalog;
   for (const std::string& text : texts_of(catalog.unsupported)) out.data("not readable: " + escape_for_terminal(text) + "\n");
-  out.data(fmt::format("\n{}: {} tensors, {} elements, {}; {} shards, {} objects, {} files{}\n", catalog.format, view.tensors.size(),
-                       view.elements, human_bytes(view.bytes), view.shards, view.objects.size(), catalog.files.size(),
+  out.data(fmt::format("\n{}: {}, {}, {}; {}, {}, {}{}\n", catalog.format, counted(view.tensors.size(), "tensor"), counted(view.elements, "element"),
+                       human_bytes(view.bytes), counted(view.shards, "shard"), counted(view.objects.size(), "object"), counted(catalog.files.size(), "file"),
                        catalog.common ? "; common state" : ""));
 }
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "lib/base/json_text.h"
@@ -85,7 +86,7 @@ void print_tree(Console& out, const View& view, const InspectOptions& options) {
                     std::to_string(node.tensors), dtypes_text(node), node.tensor != nullptr ? shape_text(node.tensor->shape) : ""});
   });
   out.table({"NAME", "SIZE", "SHARE", "TENSORS", "DTYPE", "SHAPE"}, rows, {1, 2, 3});
-  out.data(fmt::format("\n{}: {} tensors, {} elements, {}\n", view.catalog->format, view.tensors.size(), view.elements, human_bytes(view.bytes)));
+  out.data(fmt::format("\n{}: {}, {}, {}\n", view.catalog->format, counted(view.tensors.size(), "tensor"), counted(view.elements, "element"), human_bytes(view.bytes)));
 }
 
 Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
@@ -115,7 +116,7 @@ Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
                     std::to_string(file.objects), human_bytes(file.referred), human_bytes(other(file))});
   }
   out.table({"FILE", "SIZE", "TENSORS", "SHARDS", "OBJECTS", "REFERRED", "OTHER"}, rows, {1, 2, 3, 4, 5, 6});
-  out.data(fmt::format("\n{}: {} files, {}; tensors, objects and the common state are {} ({}) of it\n", catalog.format, files.size(),
+  out.data(fmt::format("\n{}: {}, {}; tensors, objects and the common state are {} ({}) of it\n", catalog.format, counted(files.size(), "file"),
                        human_bytes(size), human_bytes(referred), percent(referred, size)));
   return {};
 }

@@ -8,12 +8,14 @@
 #include <array>
 #include <cctype>
 #include <cstring>
+#include <optional>
 
 #include "cli/app.h"
 #include "cli/command.h"
 #include "cli/config.h"
 #include "cli/guard.h"
 #include "cli/progress.h"
+#include "cli/suggest.h"
 
 namespace ckpt::cli {
 
@@ -51,6 +53,91 @@ const CriuOption* find_criu_option(const std::string& verb, const std::string& w
   return found != kCriuOptions.end() ? found : nullptr;
 }
 
+std::vector<std::string> long_names(const CLI::App& app) {
+  std::vector<std::string> out;
+  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return !o->get_group().empty(); })) {
+    for (const std::string& name : option->get_lnames()) out.push_back("--" + name);
+  }
+  return out;
+}
+
+/// What pos-cli's and criu's users type, whose verbs are options there.
+struct Elsewhere {
+  const char* word;
+  const char* hint;
+};
+constexpr std::array<Elsewhere, 10> kElsewhere = {{
+    {"--clean", "ckpt rm DIR removes an image"},
+    {"--start", "nothing has to be started; ckpt run -- PROGRAM is for programs whose GPU memory is to be saved while they run"},
+    {"--target", "dump has --gpu auto, off or only; single kinds of resources cannot be chosen"},
+    {"--skip-target", "dump has --gpu auto, off or only; single kinds of resources cannot be chosen"},
+    {"--option", "copy-on-write is what pre-dump does; recomputing is dump --delta recompute"},
+    {"--pre-restore", "ckpt restore --lazy runs the process before its memory has been read"},
+    {"--migrate", "dump, copy the folder, and restore there, with --new-pidns where its numbers are taken"},
+    {"--trace-resource", "--trace FILE writes a timeline of ckpt itself"},
+    {"--dip", "dump, copy the folder, and restore there"},
+    {"--preserve", "dump -R leaves the process running"},
+}};
+
+/// What is likely to have been meant by a word that is not known; empty: nobody can say.
+std::string hint_for(CLI::App& app, const CLI::App* verb, const std::string& word) {
+  const bool is_option = word.size() > 1 && word[0] == '-';
+  const std::string name = word.substr(0, word.find('='));
+  std::vector<std::string> verbs;
+  for (const Command& command : commands()) verbs.emplace_back(command.name);
+  if (!is_option) {
+    const std::string near = verb == nullptr ? nearest(word, verbs) : "";
+    return near.empty() ? "" : fmt::format("did you mean {}?", near);
+  }
+  const std::string bare = name.substr(name.find_first_not_of('-') == std::string::npos ? 0 : name.find_first_not_of('-'));
+  if (std::find(verbs.begin(), verbs.end(), bare) != verbs.end()) return fmt::format("a verb has no dashes: ckpt {}", bare);
+  auto other = std::find_if(kElsewhere.begin(), kElsewhere.end(), [&](const Elsewhere& e) { return name == e.word; });
+  if (other != kElsewhere.end()) return other->hint;
+  std::vector<std::string> names = long_names(app);
+  if (verb != nullptr) {
+    for (std::string& own : long_names(*verb)) names.push_back(std::move(own));
+  }
+  // With one dash, which the parser takes for letters: -json.
+  const std::string near = nearest(name.starts_with("--") ? name : "-" + name, names);
+  if (!near.empty() && name.size() > 2) return fmt::format("did you mean {}?", near);
+  if (verb != nullptr) return "";
+  for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
+    const std::vector<std::string> own = long_names(*one);
+    if (std::find(own.begin(), own.end(), name) != own.end()) return fmt::format("it goes with a verb: ckpt {} {}", one->get_name(), name);
+  }
+  return "";
+}
+
+/// The parser's words on a value, in those of this program.
+std::string plain_words(const std::string& text) {
+  auto between = [&](std::string_view first, std::string_view second) -> std::optional<std::pair<std::string, std::string>> {
+    const size_t at = text.find(second, first.size());
+    if (!text.starts_with(first) || at == std::string::npos) return std::nullopt;
+    return std::pair(text.substr(first.size(), at - first.size()), text.substr(at + second.size()));
+  };
+  if (auto number = between("Could not convert: ", " = ")) {
+    const auto& [name, value] = *number;
+    const bool is_whole = !value.empty() && value.find_first_not_of("0123456789", value[0] == '-' ? 1 : 0) == std::string::npos;
+    if (is_whole && value != "-") return fmt::format("{}: {} is beyond what it can be", name, value);
+    const bool is_fraction = !value.empty() && value.find_first_not_of("0123456789.") == std::string::npos;
+    return fmt::format("{} wants a {}number, not '{}'", name, is_fraction ? "whole " : "", value);
+  }
+  if (auto choice = between("", " not in {"); choice && choice->second.ends_with('}')) {
+    const size_t colon = choice->first.find(": ");
+    const std::string name = colon == std::string::npos ? "" : choice->first.substr(0, colon + 2);
+    const std::string value = colon == std::string::npos ? choice->first : choice->first.substr(colon + 2);
+    const std::vector<std::string> values = CLI::detail::split(choice->second.substr(0, choice->second.size() - 1), ',');
+    const std::string near = nearest(value, values);
+    return fmt::format("{}'{}' is none of {}{}", name, value, fmt::join(values, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
+  }
+  if (auto range = between("", ": Value "); range && range->second.find(" not in range ") != std::string::npos) {
+    std::string rest = range->second;
+    return range->first + ": " + rest.replace(rest.find(" not in range "), 14, " is not in the range ");
+  }
+  if (auto missing = between("", ": 1 required "); missing && missing->second.ends_with(" missing")) return missing->first + " wants a value";
+  return text;
+}
+
 /// What the parser refused, in the words of this program: unknown words first, since they are the likelier mistake.
 Error usage_error(CLI::App& app, const CLI::ParseError& e) {
   std::vector<CLI::App*> verbs = app.get_subcommands();
@@ -66,12 +153,13 @@ Error usage_error(CLI::App& app, const CLI::ParseError& e) {
     } else if (!verb.empty()) {
       what = fmt::format("'{}' is one argument too many", word);
     }
-    return Error(Code::kUsage, verb, what).with_hint(hint);
+    const std::string meant = hint_for(app, verbs.empty() ? nullptr : verbs.front(), word);
+    return Error(Code::kUsage, verb, what).with_hint(meant.empty() ? hint : meant + "; " + hint);
   }
   if (verb.empty() && dynamic_cast<const CLI::RequiredError*>(&e) != nullptr) {
     return Error(Code::kUsage, "", "a verb is required").with_hint(hint);
   }
-  return Error(Code::kUsage, verb, e.what()).with_hint(hint);
+  return Error(Code::kUsage, verb, plain_words(e.what())).with_hint(hint);
 }
 
 /// `scheme://`, with or without something behind it.

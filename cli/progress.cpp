@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kTickUs = 100'000;
 constexpr uint64_t kFirstLineUs = 250'000;
+constexpr uint64_t kRateUs = 3'000'000;  // how far back the rate looks
 constexpr uint64_t kPlainUs = 10'000'000;
 constexpr uint64_t kJsonUs = 1'000'000;
 
@@ -32,8 +33,10 @@ size_t columns_of(std::FILE* stream) {
 }
 
 uint64_t bytes_per_second(const PhaseState& state) {
-  if (state.elapsed_us == 0) return 0;
-  return static_cast<uint64_t>(static_cast<double>(state.done) * 1e6 / static_cast<double>(state.elapsed_us));
+  const bool recent = state.recent_us != 0;
+  const uint64_t bytes = recent ? state.recent_bytes : state.done, us = recent ? state.recent_us : state.elapsed_us;
+  if (us == 0) return 0;
+  return static_cast<uint64_t>(static_cast<double>(bytes) * 1e6 / static_cast<double>(us));
 }
 
 std::string json_line(const char* event, const PhaseState& state) {
@@ -44,21 +47,26 @@ std::string json_line(const char* event, const PhaseState& state) {
 
 }  // namespace
 
-std::string progress_text(const PhaseState& state) {
-  std::string out = escape_for_terminal(state.phase);
+std::string progress_text(const PhaseState& state, size_t columns) {
   const bool bounded = state.total >= state.done && state.total > 0;
-  if (state.done > 0 || bounded) out += "  " + human_bytes(state.done);
-  if (bounded) {
-    out += fmt::format(" of {}  {:.0f}%", human_bytes(state.total),
-                       100.0 * static_cast<double>(state.done) / static_cast<double>(state.total));
-  }
   const uint64_t rate = bytes_per_second(state);
-  if (rate > 0) out += fmt::format("  {}/s", human_bytes(rate));
+  std::string done, total, share, speed, left;
+  if (state.done > 0 || bounded) done = "  " + human_bytes(state.done);
+  if (bounded) total = " of " + human_bytes(state.total);
+  if (bounded) share = fmt::format("  {:.0f}%", 100.0 * static_cast<double>(state.done) / static_cast<double>(state.total));
+  if (rate > 0) speed = fmt::format("  {}/s", human_bytes(rate));
   if (rate > 0 && bounded) {
-    const uint64_t left = (state.total - state.done) / rate;
-    out += left < 120 ? fmt::format("  {} s left", left) : fmt::format("  {} min left", left / 60);
+    const uint64_t seconds = (state.total - state.done) / rate;
+    left = seconds < 120 ? fmt::format("  {} s left", seconds) : fmt::format("  {} min left", seconds / 60);
   }
-  return out;
+  const std::string phase = escape_for_terminal(state.phase);
+  std::string line = phase + done + total + share + speed + left;
+  for (std::string* least : {&speed, &total, &done, &left, &share}) {
+    if (line.size() <= columns) break;
+    least->clear();
+    line = phase + done + total + share + speed + left;
+  }
+  return elide(line, columns);
 }
 
 std::string elide(const std::string& text, size_t columns) {
@@ -89,6 +97,7 @@ void Progress::begin(std::string_view phase, uint64_t total_bytes) {
   total_ = total_bytes;
   done_.store(0, std::memory_order_relaxed);
   begun_us_ = monotonic_us();
+  seen_ = {{begun_us_, 0}};
   hidden_ = false;
   if (form_ == Form::kJson) print(json_line("begin", state()));
   if (thread_.joinable()) return;
@@ -137,6 +146,7 @@ void Progress::run() {
 /// With the lock held.
 void Progress::tick() {
   const uint64_t now = monotonic_us();
+  remember();
   if (g_line_requested.exchange(false, std::memory_order_relaxed)) {
     print(form_ == Form::kJson ? json_line("progress", state()) : progress_text(state()));
   }
@@ -146,7 +156,7 @@ void Progress::tick() {
   if (hidden_ && done_.load(std::memory_order_relaxed) == hidden_at_) return;
   hidden_ = false;
   // One column stays free: some terminals wrap when the last one is filled.
-  fmt::print(stream_, "\r{}\033[K", elide(progress_text(state()), columns_of(stream_) - 1));
+  fmt::print(stream_, "\r{}\033[K", progress_text(state(), columns_of(stream_) - 1));
   std::fflush(stream_);
   shown_ = true;
 }
@@ -166,8 +176,22 @@ void Progress::erase() {
   shown_ = false;
 }
 
+/// With the lock held.
+void Progress::remember() {
+  const uint64_t now = monotonic_us();
+  seen_.emplace_back(now, done_.load(std::memory_order_relaxed));
+  while (seen_.size() > 2 && seen_[1].first + kRateUs < now) seen_.pop_front();
+}
+
 PhaseState Progress::state() const {
-  return {phase_, done_.load(std::memory_order_relaxed), total_, monotonic_us() - begun_us_};
+  const uint64_t now = monotonic_us(), done = done_.load(std::memory_order_relaxed);
+  PhaseState out{phase_, done, total_, now - begun_us_, 0, 0};
+  // Of a phase that has just begun the mean says more.
+  if (now - begun_us_ > kRateUs && !seen_.empty() && seen_.front().second <= done) {
+    out.recent_bytes = done - seen_.front().second;
+    out.recent_us = now - seen_.front().first;
+  }
+  return out;
 }
 
 }  // namespace ckpt::cli

@@ -3,10 +3,13 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <cstdint>
 #include <cstdio>
+#include <deque>
 #include <mutex>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lib/base/progress.h"
 
@@ -17,10 +20,12 @@ struct PhaseState {
   std::string phase;
   uint64_t done = 0, total = 0;  ///< bytes; total 0: not known
   uint64_t elapsed_us = 0;       ///< since the phase began
+  uint64_t recent_bytes = 0, recent_us = 0;  ///< done in the last seconds; recent_us 0: not known, the mean since the beginning counts
 };
 
-/// "copy  1.20 GiB of 4.00 GiB  30%  812 MiB/s  4 s left", escaped.
-std::string progress_text(const PhaseState& state);
+/// "copy  1.20 GiB of 4.00 GiB  30%  812 MiB/s  4 s left", escaped. What does not fit into `columns` is left out: the rate, then the
+/// total, the bytes, the time left; a phase that is still too long is cut.
+std::string progress_text(const PhaseState& state, size_t columns = SIZE_MAX);
 /// At most `columns` characters; a cut one ends in "...".
 std::string elide(const std::string& text, size_t columns);
 
@@ -57,6 +62,7 @@ class Progress final : public ProgressSink {
   void print(const std::string& line);
   void erase();
   PhaseState state() const;
+  void remember();
 
   const Form form_;
   const bool notes_;
@@ -72,6 +78,7 @@ class Progress final : public ProgressSink {
   uint64_t first_us_ = 0, begun_us_ = 0, printed_us_ = 0;
   bool shown_ = false;
   bool hidden_ = false;
+  std::deque<std::pair<uint64_t, uint64_t>> seen_;  ///< time and bytes done, of the last seconds of this phase
   uint64_t hidden_at_ = 0;  ///< bytes done when the line was hidden
 };
 

@@ -2,10 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
+
+std::string json_key(std::string name) {
+  std::replace(name.begin(), name.end(), ' ', '_');
+  return name;
+}
 
 std::string frozen_text(const store::CaptureStats& stats) {
   return human_us(stats.frozen_us) + (stats.stops_us == 0 ? "" : ", and " + human_us(stats.stops_us) + " in short stops beside it");

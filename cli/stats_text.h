@@ -7,6 +7,8 @@
 
 namespace ckpt::cli {
 
+/// The name of a phase as a member of a JSON document: "copy ahead" is copy_ahead.
+std::string json_key(std::string name);
 /// "2.1 ms, and 480 us in short stops beside it"
 std::string frozen_text(const store::CaptureStats& stats);
 /// The rounds of copying ahead: "1.00 GiB in 391 ms, 10.2 MiB in 12 ms".

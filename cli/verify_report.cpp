@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "cli/plural.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
 
@@ -49,11 +50,12 @@ void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
 
 std::string verify_summary(const VerifyOutcome& outcome) {
   const formats::VerifyReport& report = outcome.report;
-  if (outcome.format == "pickle") return fmt::format("no checkpoint; of the {} names that its pickles import none is dangerous", report.imports.size());
+  if (outcome.format == "pickle") return fmt::format("no checkpoint; {} that its pickles import, none is dangerous", counted(report.imports.size(), "name"));
   const std::string but = report.unreadable == 0 ? "" : fmt::format(" but for {} not checked", report.unreadable);
-  std::string out = fmt::format("{} is sound{}: {} tensors, {} objects, {} read in {}, {} CRCs and {} hashes compared", outcome.format, but,
-                                outcome.tensors, outcome.objects, human_bytes(report.bytes_read), human_us(outcome.us), report.records, report.hashes);
-  if (report.compared != 0) out += fmt::format(", {} tensors equal the other checkpoint's", report.compared);
+  std::string out = fmt::format("{} is sound{}: {}, {}, {} read in {}, {} and {} compared", outcome.format, but, counted(outcome.tensors, "tensor"),
+                                counted(outcome.objects, "object"), human_bytes(report.bytes_read), human_us(outcome.us), counted(report.records, "CRC"),
+                                counted(report.hashes, "hash", "hashes"));
+  if (report.compared != 0) out += fmt::format(", {} equal to the other checkpoint's", counted(report.compared, "tensor"));
   return out;
 }
 

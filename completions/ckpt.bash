@@ -2,13 +2,15 @@
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
+  # bash cuts --option=value in three.
+  if [[ $cur == = ]]; then cur=; elif [[ $prev == = ]]; then prev=${COMP_WORDS[COMP_CWORD-2]}; fi
   case "$verb:$prev" in
     *:--progress) COMPREPLY=($(compgen -W 'auto tty plain jsonl none' -- "$cur")); return ;;
     *:--color) COMPREPLY=($(compgen -W 'auto always never' -- "$cur")); return ;;
-    pre-dump:-p|pre-dump:-t|pre-dump:--pid|pre-dump:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:-p|pre-dump:-t|pre-dump:--pid|pre-dump:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
     pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -29,7 +31,7 @@ _ckpt() {
     pre-dump:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    dump:-p|dump:-t|dump:--pid|dump:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:-p|dump:-t|dump:--pid|dump:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
     dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -61,12 +63,12 @@ _ckpt() {
     restore:-v|restore:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-o|restore:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    resume:-p|resume:-t|resume:--pid|resume:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    resume:-p|resume:-t|resume:--pid|resume:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
     resume:--after) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     squash:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     squash:-j|squash:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -115,28 +117,34 @@ _ckpt() {
     load-metadata:--rank) COMPREPLY=($(compgen -f -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata completion --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace --version -h --help --json --progress --color -q --quiet' ;;
-    run) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
-    suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout --version -h --help --json --progress --color -q --quiet' ;;
-    resume) words='-h --help -p -t --pid --tree --after --gpu-map --version -h --help --json --progress --color -q --quiet' ;;
-    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --version -h --help --json --progress --color -q --quiet' ;;
-    list) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
-    squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run --version -h --help --json --progress --color -q --quiet' ;;
-    rm) words='-h --help --chain --force -n --dry-run --staging --version -h --help --json --progress --color -q --quiet' ;;
-    convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace --version -h --help --json --progress --color -q --quiet' ;;
-    cat) words='-h --help --from --max-memory --slice --npy --force --version -h --help --json --progress --color -q --quiet' ;;
-    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns --version -h --help --json --progress --color -q --quiet' ;;
-    verify) words='-h --help --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory --version -h --help --json --progress --color -q --quiet' ;;
-    load-metadata) words='-h --help --from --key --common --plan --rank --version -h --help --json --progress --color -q --quiet' ;;
-    completion) words='-h --help --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
+    resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
+    list) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    rm) words='-h --help --chain --force -n --dry-run --staging -V --version -h --help --json --progress --color -q --quiet' ;;
+    convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
+    inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
+    verify) words='-h --help --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
+    load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
+    help) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    version) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    completion) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
   esac
   if [[ $cur == -* || -z $verb ]]; then
     COMPREPLY=($(compgen -W "$words" -- "$cur"))
-  else
-    COMPREPLY=($(compgen -f -- "$cur"))
+    return
   fi
+  case "$verb" in
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion' -- "$cur")) ;;
+    completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
+    *) COMPREPLY=($(compgen -f -- "$cur")) ;;
+  esac
 }
 complete -o filenames -F _ckpt ckpt

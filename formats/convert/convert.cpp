@@ -49,13 +49,14 @@ Result<void> check_places(const fs::path& source, const fs::path& destination) {
   return {};
 }
 
-Result<void> check_room(const fs::path& folder, uint64_t bytes) {
+/// `name`: the destination as the user called it.
+Result<void> check_room(const fs::path& folder, const fs::path& name, uint64_t bytes) {
   struct statvfs st{};
-  if (::statvfs(folder.c_str(), &st) != 0) return sys_error(folder.string(), "cannot tell the free space");
+  if (::statvfs(folder.c_str(), &st) != 0) return sys_error(name.string(), "cannot tell the free space");
   const uint64_t room = static_cast<uint64_t>(st.f_bavail) * st.f_frsize;
   if (room >= bytes) return {};
-  return fail(Code::kNoRoom, folder.string(),
-              fmt::format("has {} free, the checkpoint needs {}", human_bytes(room), human_bytes(bytes)));
+  return fail(Code::kNoRoom, name.string(),
+              fmt::format("{} are free there, the checkpoint needs {}", human_bytes(room), human_bytes(bytes)));
 }
 
 /// mkdtemp's 0700 becomes what mkdir would have given: checkpoints are shared as other files are.
@@ -227,7 +228,7 @@ class Conversion {
   /// Creating the staging folder says whether the destination may be used: a dry run gives the same answers.
   Result<void> rehearse() {
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
-    return check_room(staged.path(), report_.total_bytes);
+    return check_room(staged.path(), request_.destination, report_.total_bytes);
   }
 
   Result<void> write_generated(const fs::path& folder) {
@@ -256,7 +257,7 @@ class Conversion {
 
   Result<void> write_all() {
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
-    CKPT_TRY(check_room(staged.path(), report_.total_bytes));
+    CKPT_TRY(check_room(staged.path(), request_.destination, report_.total_bytes));
     CKPT_TRY(apply_umask(staged.path()));
     CKPT_TRY(write_data(staged.path(), files_of_part(*layout_, {})));
     CKPT_TRY(write_generated(staged.path()));
@@ -282,7 +283,7 @@ class Conversion {
       missing.push_back(index);
       bytes += layout_->files[index].size;
     }
-    CKPT_TRY(check_room(workspace.files(), bytes));
+    CKPT_TRY(check_room(workspace.files(), request_.destination, bytes));
     report_.kept_files = own.size() - missing.size();
     CKPT_TRY(write_data(workspace.files(), missing));
     for (const tensor::OutputFile& file : layout_->files) {

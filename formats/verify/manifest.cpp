@@ -273,9 +273,10 @@ Result<Manifest> make_manifest(const tensor::Catalog& catalog, const fs::path& e
 
 Result<void> write_manifest(const Manifest& manifest, const fs::path& path) {
   const fs::path staged = path.string() + ".tmp";
-  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(staged, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0644));
-  auto written = io::write_all(fd.get(), as_bytes(to_json(manifest)), staged.string());
-  if (written) written = io::sync_fd(fd.get(), staged.string());
+  UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!fd) return sys_error(path.string(), "cannot be created");
+  auto written = io::write_all(fd.get(), as_bytes(to_json(manifest)), path.string());
+  if (written) written = io::sync_fd(fd.get(), path.string());
   if (written && std::rename(staged.c_str(), path.c_str()) != 0) written = sys_error(path.string(), "cannot replace");
   if (!written) std::remove(staged.c_str());
   CKPT_TRY(written);

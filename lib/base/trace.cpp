@@ -255,7 +255,8 @@ Result<void> Recording::write() {
   internal::g_on = false;
   fs::path staged = path_.parent_path() / fmt::format(".{}.{}", path_.filename().string(), ::getpid());
   auto written = [&]() -> Result<void> {
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(staged, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600));
+    UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd) return sys_error(path_.string(), "cannot be created");
     Output out(fd.get(), path_.string());
     CKPT_TRY(write_events(out, process_name_, begin_ns_));
     if (::rename(staged.c_str(), path_.c_str()) != 0) return sys_error(path_.string(), "cannot be created");

@@ -1,7 +1,11 @@
 #include "lib/engine/check.h"
 
 #include <linux/capability.h>
+#include <pwd.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+#include <cerrno>
 
 #include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
@@ -9,6 +13,28 @@
 namespace ckpt::engine {
 
 bool may_restore() { return proc::has_capability(CAP_CHECKPOINT_RESTORE) || proc::has_capability(CAP_SYS_ADMIN); }
+
+namespace {
+
+std::string name_of_user(uid_t uid) {
+  passwd entry{}, *found = nullptr;
+  std::vector<char> room(16384);
+  const bool known = ::getpwuid_r(uid, &entry, room.data(), room.size(), &found) == 0 && found != nullptr;
+  return known ? entry.pw_name : "user " + std::to_string(uid);
+}
+
+}  // namespace
+
+Result<void> check_process(int pid) {
+  const std::string folder = "/proc/" + std::to_string(pid);
+  struct stat st{};
+  if (::stat(folder.c_str(), &st) != 0) {
+    if (errno != ENOENT) return sys_error(folder, "cannot look at it");
+    return fail(Code::kNotFound, "", "no process " + std::to_string(pid));
+  }
+  if (st.st_uid == ::geteuid() || proc::has_capability(CAP_SYS_PTRACE)) return {};
+  return Error(Code::kPermission, "process " + std::to_string(pid), "belongs to " + name_of_user(st.st_uid)).with_hint("run ckpt as root");
+}
 
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu) {
   CheckReport report;

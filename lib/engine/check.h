@@ -33,6 +33,9 @@ bool may_restore();
 /// What dump, restore and suspend use of this host, by verb. Each is tried where that leaves no trace.
 std::vector<Feature> host_features(const GpuOptions& gpu);
 
+/// kNotFound: no such process; kPermission: it belongs to another user, and this one may not look into it.
+Result<void> check_process(int pid);
+
 /// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu);
 

@@ -10,6 +10,9 @@
 
 namespace ckpt::store {
 
+/// The format that is written, and the only one that is read.
+inline constexpr int kImageFormat = 3;
+
 struct Manifest;
 
 /// Names for `Manifest::features`, in the order of the table.

@@ -24,6 +24,7 @@ constexpr JsonReader::Limits kLimits = {.depth = 16, .values = 12'000'000};
 constexpr size_t kMaxMembers = 10'000;
 constexpr size_t kWidth = 120;
 constexpr const char* kSchema = "ckpt.image/3";
+static_assert(kImageFormat == 3);
 
 void append_hex(std::string& out, std::string_view bytes) {
   static const char* kDigits = "0123456789abcdef";

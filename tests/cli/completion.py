@@ -27,6 +27,12 @@ def bash_completes_verbs_flags_values_and_files():
                             (("ckpt", "dump", "--leave-"), {"--leave-running", "--leave-stopped"}),
                             (("ckpt", "--color", "nev"), {"never"}),
                             (("ckpt", "convert", "--to", "torch_d"), {"torch_dist"}),
+                            (("ckpt", "--json", "insp"), {"inspect"}),
+                            (("ckpt", "dump", "--gpu", "=", "o"), {"off", "only"}),
+                            (("ckpt", "dump", "--gpu", "="), {"auto", "off", "only"}),
+                            (("ckpt", "dump", "-p", str(os.getpid())), {str(os.getpid())}),
+                            (("ckpt", "completion", ""), {"bash", "zsh", "fish"}),
+                            (("ckpt", "help", "dum"), {"dump"}),
                             (("ckpt", "dump", "-f", "some"), {"some-folder"}),
                             (("ckpt", "inspect", "some"), {"some-folder"})):
         offered = bash_offers(*words)

@@ -198,10 +198,10 @@ def criu_lines_work():
         output = ["-v4", "-o", "criu.log", "--display-stats"]
         os.makedirs("images/1")
         os.makedirs("images/2")
-        yield from problems(["pre-dump", "-t", pid, "-D", "images/1", "--track-mem", "-R", *output], 0, out="images/1")
-        yield from problems(["dump", "-t", pid, "-D", "images/2", "--prev-images-dir", "../1", "--track-mem", "-R", *output, "-v"], 0, out=r"needs \.\./1\)")
-        yield from problems(["dump", "-t", pid, "-D", "images/3", "--prev-images-dir", "../2", "-R"], 0, out=r"needs \.\./2\)")
-        yield from problems(["dump", "-t", pid, "-D", "4", "--prev-images-dir", "images/2", "-R"], 0, out=r"needs \.\./images/2\)", err="no write tracking since images/2")
+        yield from problems(["pre-dump", "-t", pid, "-D", "images/1", "--track-mem", "-R", *output], 0, err="images/1")
+        yield from problems(["dump", "-t", pid, "-D", "images/2", "--prev-images-dir", "../1", "--track-mem", "-R", *output, "-v"], 0, err=r"needs \.\./1\)")
+        yield from problems(["dump", "-t", pid, "-D", "images/3", "--prev-images-dir", "../2", "-R"], 0, err=r"needs \.\./2\)")
+        yield from problems(["dump", "-t", pid, "-D", "4", "--prev-images-dir", "images/2", "-R"], 0, err=r"no write tracking since images/2.*needs \.\./images/2\)")
         yield from problems(["dump", "-t", pid, "-D", "5", "--prev-images-dir", "none", "-R"], 4, err="none")
         yield from problems(["dump", "-t", pid, "-D", "5", "--prev-images-dir", "../1", "--prev", "4", "-R"], 2, err="--prev")
     yield from problems(["restore", "-D", "images/2", "-d", "-n", *output], 0, out="would restore")
@@ -236,18 +236,57 @@ def restore_in_the_foreground_says_how_the_process_ended():
 def a_parent_that_nobody_named_is_told():
     with process() as target:
         line = ["pre-dump", "-p", str(target.pid), "-f"]
-        yield from problems([*line, "a"], 0, out=r"image +a\n")
+        yield from problems([*line, "a"], 0, err=r"image +a\n")
         yield from problems([*line, "b", "-n"], 0, out=r"would write +b +\(needs \S*a, the image since which writes are tracked; --no-prev makes a full one\)")
-        yield from problems([*line, "b"], 0, out=r"image +b +\(needs \.\./a, the image since which writes are tracked; --no-prev makes a full one\)")
-        yield from problems([*line, "c", "--prev", "b"], 0, out=r"image +c +\(needs \.\./b\)\n")
-        yield from problems([*line, "d", "--no-prev"], 0, out=r"image +d\n")
+        yield from problems([*line, "b"], 0, err=r"image +b +\(needs \.\./a, the image since which writes are tracked; --no-prev makes a full one\)")
+        yield from problems([*line, "c", "--prev", "b"], 0, err=r"image +c +\(needs \.\./b\)\n")
+        yield from problems([*line, "d", "--no-prev"], 0, err=r"image +d\n")
         yield from problems([*line, "e", "--no-prev", "--prev", "d"], 2, err="--prev")
         # What is tracked from now on is what was written since the full image.
-        yield from problems([*line, "e"], 0, out=r"image +e +\(needs \.\./d,")
+        yield from problems([*line, "e"], 0, err=r"image +e +\(needs \.\./d,")
     shutil.rmtree("a")
     for image in ("b", "c"):
         yield from problems(["verify", image], 4, err="has it as its parent")
     yield from problems(["verify", "e"], 0, err=".")
+
+
+def reports_go_to_stderr_and_plans_to_stdout():
+    with process() as target:
+        line = ["pre-dump", "-p", str(target.pid), "-f"]
+        yield from problems([*line, "a"], 0, err="^process .*\nimage +a\n.*\ntarget +running")
+        yield from problems([*line, "b", "-q"], 0)
+        yield from problems([*line, "c", "-q", "-n"], 0, out="would write +c")
+        report = json.loads(run(*line, "d", "--json").stdout)
+        if report["event"] != "done" or any(" " in name for name in report["phases_us"]):
+            yield f"{report}"
+    yield from problems(["-q", "squash", "b", "s", "-n"], 0, out="would write")
+    os.makedirs("full/x")
+    yield from problems(["squash", "b", "full", "-n"], 2, err="full: exists and is not empty")
+    yield from problems(["squash", "b", "full", "-n", "--force"], 0, out="would write")
+    yield from problems(["-q", "rm", "b", "-n", "--force"], 0, out=r"^would remove \S+/b \(")
+    yield from problems(["-q", "rm", "b", "--force"], 0)
+    yield from problems(["-q", "restore", "-f", "a", "-n"], 0, out="would restore")
+
+
+def who_is_not_there_is_told():
+    gone = subprocess.Popen(["true"])
+    gone.wait()
+    for line in (["dump", "-f", "x"], ["pre-dump", "-f", "x"], ["check"], ["suspend"]):
+        yield from problems([*line, "-p", str(gone.pid)], 4, err=rf"^ckpt: no process {gone.pid}\n")
+    os.chmod(".", 0o755)
+    with process() as target:
+        null = subprocess.DEVNULL
+        result = subprocess.run([CKPT, "dump", "-p", str(target.pid), "-f", "x"], text=True, stdin=null, capture_output=True, user=65534, group=65534, check=False)
+        if result.returncode != 5 or not result.stderr.startswith(f"ckpt: process {target.pid}: belongs to root\n") or "hint: run ckpt as root" not in result.stderr:
+            yield f"exit {result.returncode}: {result.stderr}"
+
+
+def options_for_models_are_refused_for_images():
+    with process() as target:
+        run("dump", "-p", str(target.pid), "-f", "image", "-R")
+    for option in (["--tree"], ["--html", "x"], ["--diff", "image"], ["--files"], ["--common"]):
+        yield from problems(["inspect", "image", *option], 2, err=f"image: is a process image: {option[0]} is for model checkpoints")
+    yield from problems(["inspect", "image", "*.weight"], 2, err="image: is a process image: it has no keys")
 
 
 def list_knows_whose_parent_is_gone():
@@ -273,4 +312,4 @@ if os.geteuid() != 0 or ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) != 0:  # PR_SET_
 main(ignored_signals_stay_ignored_in_convert, ignored_signals_stay_ignored_in_dump, ignored_signals_are_not_passed_on_by_restore,
      the_status_descriptor_must_be_open, a_dry_run_refuses_what_the_run_refuses, a_dry_run_says_what_does_not_fit, criu_lines_work,
      required_options_come_from_the_environment, restore_in_the_foreground_says_how_the_process_ended, a_parent_that_nobody_named_is_told,
-     list_knows_whose_parent_is_gone)
+     reports_go_to_stderr_and_plans_to_stdout, who_is_not_there_is_told, options_for_models_are_refused_for_images, list_knows_whose_parent_is_gone)

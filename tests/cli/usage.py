@@ -3,8 +3,11 @@
 import json
 import os
 import re
+import sys
 
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
 from prompt import main, problems, run
+from small_checkpoints import floats, safetensors
 
 HINT = r"\nhint: ckpt (\S+ )?--help"
 
@@ -43,7 +46,34 @@ def nothing_or_nonsense_instead_of_a_verb():
     yield from problems([], 2, err="a verb is required" + HINT)
     yield from problems(["frobnicate"], 2, err="'frobnicate' is not a verb" + HINT)
     yield from problems(["--frobnicate"], 2, err="unknown option '--frobnicate'" + HINT)
-    yield from problems(["--version"], 0, r"^ckpt \d+\.\d+\.\d+\n$")
+    for line in (["--version"], ["-V"], ["version"]):
+        yield from problems(line, 0, r"^ckpt \d+\.\d+\.\d+ \(([0-9a-f]+, )?image format \d+, CUDA kernels: (yes|no)\)\n$")
+        document = json.loads(run(*line, "--json").stdout)
+        if document["schema"] != "ckpt.version/1" or document["image_format"] < 3:
+            yield f"{line}: {document}"
+    for line, same in ((["help"], ["--help"]), (["help", "dump"], ["dump", "--help"])):
+        yield from problems(line, 0, re.escape(run(*same).stdout))
+    yield from problems(["help", "dmup"], 2, err="'dmup' is not a verb\nhint: did you mean dump?")
+
+
+def what_is_almost_right_is_told():
+    for line, meant in ((["predump"], "pre-dump"), (["inpsect", "x"], "inspect"), (["--jsn"], "--json"), (["-json"], "--json"),
+                        (["inspect", "x", "--josn"], "--json"), (["dump", "-p", "1", "-f", "x", "--leave-runing"], "--leave-running"),
+                        (["convert", "a", "b", "--too=torch"], "--to")):
+        yield from problems(line, 2, err=rf"\nhint: did you mean {meant}\?; ckpt (\S+ )?--help")
+    yield from problems(["convert", "a", "b", "--to", "torch_dst"], 2, err=r"--to: 'torch_dst' is none of torch_dist, .*; did you mean torch_dist\?\n")
+    # The verbs of pos-cli are options, and some of its options have other names here.
+    yield from problems(["--dump", "--dir", "d", "--pid", "1"], 2, err="unknown option '--dump'\nhint: a verb has no dashes: ckpt dump")
+    yield from problems(["--clean", "--dir", "d"], 2, err="hint: ckpt rm DIR")
+    yield from problems(["dump", "-p", "1", "-f", "x", "--target", "cuda_memory"], 2, err="hint: dump has --gpu")
+    yield from problems(["--leave-running"], 2, err="hint: it goes with a verb: ckpt pre-dump --leave-running")
+
+
+def values_that_are_not_are_told_in_words():
+    for line, words in ((["-p", "abc"], "--pid wants a number, not 'abc'"), (["-p", "1.5"], "--pid wants a whole number, not '1.5'"),
+                        (["-p", "99999999999"], "--pid: 99999999999 is beyond what it can be"), (["-p"], "--pid wants a value"),
+                        (["-p", "1", "--jobs", "0"], "--jobs: 0 is not in the range 1 to 1024"), (["-p", "1", "--timeout", "0"], "--timeout: '0' is not a number above zero")):
+        yield from problems(["dump", "-f", "x", *line], 2, err=re.escape(f"ckpt: dump: {words}\n"))
 
 
 def unknown_options_are_refused_by_name():
@@ -132,10 +162,21 @@ def errors_are_one_json_line_with_json():
             yield f"{arguments}: {document}"
 
 
+def only_names_that_the_user_gave_are_told():
+    safetensors("m.safetensors", {"a": ("F32", [4], floats(4))})
+    os.mkdir("name.html")
+    for line, name in ((["inspect", "m.safetensors", "--html", "none/x.html"], "none/x.html"),
+                       (["verify", "m.safetensors", "--write-manifest", "none/x.json"], "none/x.json"),
+                       (["inspect", "m.safetensors", "--html", "name.html"], "name.html")):
+        result = run(*line)
+        if result.returncode == 0 or f"ckpt: {name}: " not in result.stderr:
+            yield f"{line}: exit {result.returncode}: {result.stderr}"
+
+
 def names_are_escaped():
     yield from problems(["inspect", "a\x1b[31mb"], 4, err=r"a\\x1b\[31mb")
 
 
 main(every_verb_has_help, nothing_or_nonsense_instead_of_a_verb, unknown_options_are_refused_by_name,
-     what_is_required_is_named, urls_are_no_paths, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
-     errors_are_one_json_line_with_json, names_are_escaped)
+     what_is_almost_right_is_told, values_that_are_not_are_told_in_words, what_is_required_is_named, urls_are_no_paths, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
+     errors_are_one_json_line_with_json, only_names_that_the_user_gave_are_told, names_are_escaped)

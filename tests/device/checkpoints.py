@@ -66,7 +66,7 @@ def runs(target, steps=None):
 def test_an_image_says_what_it_took(place):
     target = train(place, "image", 8)
     report = json.loads(ckpt("dump", "-p", target.pid, "-f", image(target), "-R", "--json").expect(0).out)
-    expect({"gpu checkpoint", "gpu restore"} <= report["phases_us"].keys(), f"phases {report['phases_us']}")
+    expect({"gpu_checkpoint", "gpu_restore"} <= report["phases_us"].keys(), f"phases {report['phases_us']}")
     with open(os.path.join(image(target), "manifest.json")) as stream:
         tree = json.load(stream)["tree"]
     expect("CUDA 13.0" in tree["gpu"]["driver"], tree["gpu"])

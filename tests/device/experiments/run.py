@@ -144,7 +144,7 @@ class Runner:
                 self.failures.append(f"{experiment} {name}: ckpt {verb[0]}: exit {done.returncode}: {done.stderr.strip()[-500:]}")
                 return False
             self.note(experiment, f"{name}: {verb[0]}", f"{time.monotonic() - began:.3f}", "s")
-            for line in done.stdout.splitlines():
+            for line in done.stderr.splitlines():
                 if line.startswith("frozen"):
                     self.note(experiment, f"{name}: frozen by {verb[0]}", line.split(None, 1)[1], "")
                 if line.startswith("phases"):  # the gate is closed from the delta on: it counts as standing still, too

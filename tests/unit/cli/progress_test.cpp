@@ -40,6 +40,22 @@ TEST_CASE("progress text: bytes, total, share, rate and time left, as far as the
   CHECK(progress_text({"a\x1b[2Jb", 0, 0, 0}) == "a\\x1b[2Jb");
 }
 
+TEST_CASE("progress text: the rate is that of the last seconds, and a stall has none") {
+  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 64 << 20, 1'000'000}) == "copy  1.00 GiB of 4.00 GiB  25%  64.0 MiB/s  48 s left");
+  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 0, 3'000'000}) == "copy  1.00 GiB of 4.00 GiB  25%");
+}
+
+TEST_CASE("progress text: on a narrow terminal whole fields are left out, the least telling first") {
+  const PhaseState state{"copy", 1 << 30, uint64_t{4} << 30, 2'000'000};
+  CHECK(progress_text(state, 80) == "copy  1.00 GiB of 4.00 GiB  25%  512 MiB/s  6 s left");
+  CHECK(progress_text(state, 45) == "copy  1.00 GiB of 4.00 GiB  25%  6 s left");
+  CHECK(progress_text(state, 40) == "copy  1.00 GiB  25%  6 s left");
+  CHECK(progress_text(state, 20) == "copy  25%  6 s left");
+  CHECK(progress_text(state, 10) == "copy  25%");
+  CHECK(progress_text(state, 6) == "copy");
+  CHECK(progress_text(state, 3) == "...");
+}
+
 TEST_CASE("elide: never wider than asked, and a character is never cut in two") {
   CHECK(elide("abcdef", 6) == "abcdef");
   CHECK(elide("abcdefg", 6) == "abc...");
