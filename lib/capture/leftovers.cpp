@@ -42,7 +42,8 @@ Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers
 }  // namespace
 
 bool is_dead_snapshot(const proc::Stat& stat) {
-  return stat.is_zombie() && stat.exit_signal == 0 && stat.exit_status == SIGKILL && stat.minor_faults == 0;
+  const bool held = stat.exit_status == SIGKILL && stat.minor_faults == 0;
+  return stat.is_zombie() && stat.exit_signal == 0 && (held || stat.exit_status == proc::kUnheldSnapshotExit << 8);
 }
 
 Leftovers find_leftovers(int pid, const std::vector<proc::Vma>& maps) {

@@ -16,7 +16,7 @@ struct Leftovers {
   bool empty() const { return snapshots.empty() && scratches.empty(); }
 };
 
-/// A child that sends no signal, was killed, and never ran: nobody but ckpt makes such.
+/// A child that sends no signal and was killed before it ever ran, or ended by ckpt's own code: nobody but ckpt makes such.
 bool is_dead_snapshot(const proc::Stat& stat);
 /// Of process `pid`; `maps` may be a moment old. While it holds the capture lock of the process, or what it finds may be in use.
 Leftovers find_leftovers(int pid, const std::vector<proc::Vma>& maps);

@@ -1,9 +1,15 @@
 // How a scratch mapping (borrowed_thread.h) is known in a process that ckpt did not leave in order.
 #pragma once
 
+#include <cstdint>
+
 #include "lib/proc/ptrace.h"
 
 namespace ckpt::proc {
+
+/// What a snapshot exits with that ckpt was killed before it held it: it runs, and its first instructions end it. Only its parent
+/// sees that.
+inline constexpr uint8_t kUnheldSnapshotExit = 158;
 
 /// Whether ckpt's code lies at `at`.
 bool is_scratch(int pid, RemoteAddress at);

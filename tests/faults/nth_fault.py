@@ -8,6 +8,7 @@ import errno
 import os
 import random
 import shutil
+import signal
 import struct
 import sys
 import time
@@ -136,8 +137,12 @@ class RestoreScene(Scene):
             raise Failure(f"left behind: {left}")
         if done.code == 0:
             self.target.forget_answers()
-            self.target.adopt()
-            self.target.kill()
+            try:
+                self.target.adopt()
+                self.target.kill()
+            except Failure as failure:  # a page that could not be read later, which --lazy cannot tell beforehand
+                if "--lazy" not in self.arguments or f"signal {signal.SIGBUS.value}" not in str(failure):
+                    raise
         elif os.path.exists(f"/proc/{self.target.pid}") and read_text(f"/proc/{self.target.pid}/cmdline").startswith("/"):
             wait_until(lambda: not os.path.exists(f"/proc/{self.target.pid}/exe"), f"exit {done.code}, and the process is there", 2)
         reap_strays()
