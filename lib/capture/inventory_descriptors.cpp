@@ -39,7 +39,7 @@ DescriptorInventory::DescriptorInventory(Walk& walk)
     : walk_(walk), out_(walk.out), sockets_(socket_options(walk.options), [this](UniqueFd fd) { return take_right(std::move(fd)); }) {}
 
 Result<void> DescriptorInventory::run() {
-  CKPT_TRY(list());
+  list();
   find_shared();
   for (size_t at = 0, count = places_.size(); at < count; ++at) CKPT_TRY(add(at));
   CKPT_TRY(take_sockets());
@@ -49,16 +49,13 @@ Result<void> DescriptorInventory::run() {
   return {};
 }
 
-Result<void> DescriptorInventory::list() {
+void DescriptorInventory::list() {
   for (size_t i = 0; i < walk_.members.size(); ++i) {
     const Member& member = walk_.members[i];
-    if (member.entry.zombie || out_.image.processes[i].descriptors_of >= 0) continue;
-    CKPT_TRY_ASSIGN(auto fds, proc::read_fds_with_info(member.entry.pid));
-    for (proc::OpenFd& open : fds) {
+    for (proc::OpenFd& open : walk_.seen[i].fds) {
       places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link), std::move(open.info), places_.size(), {}});
     }
   }
-  return {};
 }
 
 /// Fills Place::first. kcmp gives an order, so the same ones are found by sorting; and that has been done before for most

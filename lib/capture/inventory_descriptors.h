@@ -43,7 +43,7 @@ class DescriptorInventory {
     out_.block(place.process, "descriptor " + std::to_string(place.fd), std::move(what), std::move(flag));
   }
 
-  Result<void> list();
+  void list();
   void find_shared();
   std::vector<bool> sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const;
   void join_group(size_t at);
