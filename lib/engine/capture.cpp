@@ -54,10 +54,16 @@ Result<void> Capture::look_first(const capture::Inventory* just_before) {
 
 /// Rounds protect pages while the processes run: two captures at a time would each make the other one miss what was written.
 Result<void> Capture::lock_processes() {
-  for (auto& [pid, process] : subjects_) {
-    if (process.lock) continue;
-    CKPT_TRY_ASSIGN(capture::CaptureLock lock, capture::CaptureLock::take(process.key));
-    process.lock.emplace(std::move(lock));
+  for (auto at = subjects_.begin(); at != subjects_.end();) {
+    auto& [pid, process] = *at;
+    auto lock = process.lock ? Result<capture::CaptureLock>(std::move(*process.lock)) : capture::CaptureLock::take(process.key);
+    if (!lock && lock.error().code == Code::kNotFound && pid != options_.pid) {  // it has ended since the look
+      at = subjects_.erase(at);
+      continue;
+    }
+    if (!lock) return std::move(lock).error();
+    process.lock.emplace(std::move(*lock));
+    ++at;
   }
   return {};
 }
