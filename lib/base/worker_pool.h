@@ -2,10 +2,12 @@
 #pragma once
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -46,5 +48,41 @@ class WorkerPool {
   Error error_;
   std::vector<std::thread> workers_;
 };
+
+/// A pool for `side_by_side`: with the thread that calls it there are as many as asked for. Empty where that is one.
+inline void make_helpers(unsigned asked, std::optional<WorkerPool>& out) {
+  if (const unsigned threads = WorkerPool::threads_for(asked); threads > 1) out.emplace(threads - 1);
+}
+
+/// Calls `take(i)`, which returns Result<void>, for each i below `count`: by this thread and all of the pool's, each of which
+/// takes the next i by itself: handed out, small jobs would cost as much as they do. The error of the lowest i that has one wins,
+/// whoever came to it first; `take` has been called for all below it. `pool` null: this thread alone. Nobody else uses the pool
+/// meanwhile.
+template <class Take>
+Result<void> side_by_side(WorkerPool* pool, size_t count, Take take) {
+  const size_t others = pool == nullptr || count < 2 ? 0 : std::min(count - 1, size_t{pool->threads()});
+  std::atomic<size_t> next{0}, failed{count};
+  std::vector<Result<void>> results(count);
+  auto work = [&]() -> Result<void> {
+    for (size_t i = next++; i < failed; i = next++) {
+      results[i] = take(i);
+      if (results[i]) continue;
+      for (size_t lowest = failed; i < lowest && !failed.compare_exchange_weak(lowest, i);) {
+      }
+    }
+    return {};
+  };
+  struct Wait {  // also where `take` throws: the others look at what is here
+    WorkerPool* pool;
+    ~Wait() {
+      if (pool != nullptr) (void)pool->finish();
+    }
+  } wait{others == 0 ? nullptr : pool};
+  for (size_t i = 0; i < others; ++i) (void)pool->submit(work);
+  (void)work();
+  Result<void> thrown = others == 0 ? Result<void>() : pool->finish();
+  if (failed < count) return results[failed];
+  return thrown;
+}
 
 }  // namespace ckpt

@@ -98,23 +98,36 @@ Result<void> add_batch(const Batch& batch, ByteSpan data, Add add) {
 
 constexpr size_t kAlone = 1 << 20;  ///< up to here waking other threads costs more than the work
 
-/// Runs `job(batch, offset of its data)` for every batch, with `workers` threads where there is much to do.
-template <class Job>
-Result<void> for_batches(const std::vector<Part>& parts, const CopyOptions& options, Job job) {
-  std::optional<WorkerPool> pool;
-  size_t blocks = 0, offset = 0;
-  for (const Part& part : parts) blocks += part.blocks.size();
-  if (blocks * kBlockSize > kAlone) pool.emplace(options.workers);
+struct PlacedBatch {
+  Batch batch;
+  size_t offset;  ///< of its data among that of all batches
+};
+
+std::vector<PlacedBatch> batches_of(const std::vector<Part>& parts) {
+  std::vector<PlacedBatch> out;
+  size_t offset = 0;
   for (const Part& part : parts) {
     for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
-      if (options.cancel != nullptr) CKPT_TRY(options.cancel->check());
       Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
-      if (!pool) CKPT_TRY(job(batch, offset));
-      else if (!pool->submit([=, &job]() -> Result<void> { return job(batch, offset); })) return pool->finish();
+      out.push_back({batch, offset});
       offset += batch.bytes();
     }
   }
-  return pool ? pool->finish() : Result<void>();
+  return out;
+}
+
+/// Runs `job(batch, offset of its data)` for every batch, with `workers` threads where there is much to do.
+template <class Job>
+Result<void> for_batches(const std::vector<Part>& parts, const CopyOptions& options, Job job) {
+  const std::vector<PlacedBatch> batches = batches_of(parts);
+  size_t blocks = 0;
+  for (const Part& part : parts) blocks += part.blocks.size();
+  std::optional<WorkerPool> pool;
+  if (blocks * kBlockSize > kAlone) make_helpers(options.workers, pool);
+  return side_by_side(pool ? &*pool : nullptr, batches.size(), [&](size_t i) -> Result<void> {
+    if (options.cancel != nullptr) CKPT_TRY(options.cancel->check());
+    return job(batches[i].batch, batches[i].offset);
+  });
 }
 
 auto adder(store::ImageWriter& writer) {
@@ -210,34 +223,12 @@ bool Staging::fits(const std::vector<Part>& parts) const { return total_bytes(pa
 
 Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
   CKPT_ASSERT(fits(parts));
-  struct Placed {
-    Batch batch;
-    size_t offset;
-  };
-  std::vector<Placed> batches;
-  size_t total = 0;
-  for (const Part& part : parts) {
-    for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
-      Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
-      const size_t bytes = batch.bytes();
-      if (bytes != 0) batches.push_back({batch, total});
-      total += bytes;
-    }
-  }
-  // Nobody hands the batches out: a worker that waits for its next one would cost as much as a batch.
-  std::atomic<size_t> next{0};
-  auto work = [&]() -> Result<void> {
-    for (size_t i = next++; i < batches.size(); i = next++) {
-      const auto& [batch, offset] = batches[i];
-      CKPT_TRY(read_batch(batch, MutableByteSpan(buffer_.data() + offset, batch.bytes())));
-    }
-    return {};
-  };
-  if (pool == nullptr || total <= kAlone) return work();
-  for (unsigned i = 1; i < pool->threads(); ++i) (void)pool->submit(work);
-  Result<void> own = work();
-  Result<void> others = pool->finish();
-  return own ? others : own;
+  const std::vector<PlacedBatch> batches = batches_of(parts);
+  return side_by_side(total_bytes(parts) > kAlone ? pool : nullptr, batches.size(), [&](size_t i) -> Result<void> {
+    const auto& [batch, offset] = batches[i];
+    const size_t bytes = batch.bytes();
+    return bytes == 0 ? Result<void>() : read_batch(batch, MutableByteSpan(buffer_.data() + offset, bytes));
+  });
 }
 
 Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const {

@@ -58,11 +58,18 @@ int Inventory::find(int pid) const {
   return -1;
 }
 
-void Inventory::block(size_t process, const std::string& subject, std::string what, std::string flag) {
+Blocker Inventory::blocker(size_t process, const std::string& subject, std::string what, std::string flag) const {
   const store::ProcessImage& p = image.processes[process];
   std::string where = process == 0 ? "" : "process " + proc::describe_pid(p.pid) + (subject.empty() ? "" : ", ");
   if (process == 0 && subject.empty()) where = "process " + proc::describe_pid(p.pid);
-  blockers.push_back({where + subject, std::move(what), std::move(flag)});
+  return {where + subject, std::move(what), std::move(flag)};
+}
+
+void Walk::collect_blockers() {
+  for (Seen& one : seen) {
+    std::move(one.blockers.begin(), one.blockers.end(), std::back_inserter(out.blockers));
+    one.blockers.clear();
+  }
 }
 
 Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& entries, std::vector<Member> known) {
@@ -93,20 +100,28 @@ Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& ent
 
 namespace {
 
-Result<int> add_link(int pid, const char* name, FileTable& files) {
-  CKPT_TRY_ASSIGN(std::string path, proc::read_link(pid, name));
+std::string link_path(int pid, const char* name) { return "/proc/" + std::to_string(pid) + "/" + name; }
+
+bool belongs_to_process(const std::string& path) {
   constexpr std::string_view kProcesses = "/proc/";
-  if (path.rfind(kProcesses, 0) == 0 && path.size() > kProcesses.size() && std::isdigit(static_cast<unsigned char>(path[kProcesses.size()])))
-    return fail(Code::kAnswerNo, path, "belongs to a process, which a restore makes only later");
-  struct stat st{};
-  std::string link = "/proc/" + std::to_string(pid) + "/" + name;
-  if (::stat(link.c_str(), &st) != 0) return sys_error(link, "cannot stat");
-  return files.add(path, st, link);
+  return path.rfind(kProcesses, 0) == 0 && path.size() > kProcesses.size() && std::isdigit(static_cast<unsigned char>(path[kProcesses.size()]));
 }
 
-/// A link that cannot be carried is a blocker; one that cannot be read is an error.
-Result<void> take_link(Walk& walk, size_t process, const char* name, const char* subject, int store::ProcessImage::*to) {
-  auto index = add_link(walk.members[process].entry.pid, name, walk.files);
+Result<void> look_at_link(int pid, const char* name, Seen::Link& out) {
+  CKPT_TRY_ASSIGN(out.path, proc::read_link(pid, name));
+  const std::string link = link_path(pid, name);
+  if (!belongs_to_process(out.path) && ::stat(link.c_str(), &out.st) != 0) return sys_error(link, "cannot stat");
+  return {};
+}
+
+Result<int> add_link(const Seen::Link& seen, const std::string& link, FileTable& files) {
+  if (belongs_to_process(seen.path)) return fail(Code::kAnswerNo, seen.path, "belongs to a process, which a restore makes only later");
+  return files.add(seen.path, seen.st, link);
+}
+
+/// A link that cannot be carried is a blocker.
+Result<void> take_link(Walk& walk, size_t process, const Seen::Link& seen, const char* name, const char* subject, int store::ProcessImage::*to) {
+  auto index = add_link(seen, link_path(walk.members[process].entry.pid, name), walk.files);
   if (index) {
     walk.out.image.processes[process].*to = *index;
   } else if (index.error().code == Code::kAnswerNo) {
@@ -211,35 +226,58 @@ Result<bool> runs_64_bit_code(int pid) {
 Result<void> block_process(Walk& walk, size_t process) {
   const int pid = walk.out.image.processes[process].pid;
   const proc::Status& status = walk.out.statuses[process][0];
-  if (status.tracer != 0 && status.tracer != ::getpid()) walk.out.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
+  if (status.tracer != 0 && status.tracer != ::getpid()) walk.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
   constexpr int kInit = 1;
   if (pid == kInit && walk.options.ends) {
-    walk.out.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop", "--leave-running");
+    walk.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop", "--leave-running");
   }
   if (walk.options.frozen) return {};  // it has been looked at
   CKPT_TRY_ASSIGN(const bool is_wide, runs_64_bit_code(pid));
-  if (!is_wide) walk.out.block(process, "", "is a 32-bit task, which is not supported");
+  if (!is_wide) walk.block(process, "", "is a 32-bit task, which is not supported");
   return {};
 }
 
-Result<void> take_process(Walk& walk, size_t process) {
+/// All of a process but its mappings, as far as it does not depend on others.
+Result<void> look_at_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY(block_process(walk, process));
   CKPT_TRY(inventory_threads(walk, process));
-  if (image.memory_of < 0) {
-    // Each of the two reads all page tables, of a tree that runs: at the same time, then.
-    Result<bool> placed = false;
-    std::optional<WorkerPool> beside;
-    auto look = [&] { placed = has_placed_mappings(image.pid, walk.options.mappings()); };
-    if (walk.options.mappings() == nullptr) beside.emplace(1).submit([&] { return look(), Result<void>(); });
-    CKPT_TRY(inventory_maps(walk, process));
-    if (beside) CKPT_TRY(beside->finish());
-    else look();
-    CKPT_TRY_ASSIGN(walk.out.placed[process], std::move(placed));
-  }
-  CKPT_TRY(take_link(walk, process, "exe", "its executable", &store::ProcessImage::exe));
-  CKPT_TRY(take_link(walk, process, "cwd", "its working directory", &store::ProcessImage::cwd));
-  return take_link(walk, process, "root", "its root directory", &store::ProcessImage::root);
+  Seen& seen = walk.seen[process];
+  CKPT_TRY(look_at_link(image.pid, "exe", seen.exe));
+  CKPT_TRY(look_at_link(image.pid, "cwd", seen.cwd));
+  CKPT_TRY(look_at_link(image.pid, "root", seen.root));
+  if (image.descriptors_of >= 0) return {};
+  CKPT_TRY_ASSIGN(seen.fds, proc::read_fds_with_info(image.pid));
+  return {};
+}
+
+/// Of a tree that runs both the mappings with their advice and their NUMA policies make the kernel read all page tables: these
+/// two go side by side, too.
+Result<void> look_at_processes(Walk& walk) {
+  constexpr size_t kLooks = 3;
+  const size_t count = walk.members.size();
+  std::vector<char> placed(count);  // not vector<bool>, whose elements are no objects of their own
+  CKPT_TRY(side_by_side(walk.pool, kLooks * count, [&](size_t look) -> Result<void> {
+    const size_t i = look / kLooks;
+    if (walk.is_zombie(i)) return {};
+    if (look % kLooks == 2) return look_at_process(walk, i);
+    if (walk.out.image.processes[i].memory_of >= 0) return {};
+    if (look % kLooks == 0) return look_at_maps(walk, i);
+    CKPT_TRY_ASSIGN(placed[i], has_placed_mappings(walk.members[i].entry.pid, walk.options.mappings()));
+    return {};
+  }));
+  walk.out.placed.assign(placed.begin(), placed.end());
+  walk.collect_blockers();
+  return {};
+}
+
+/// The files that a process maps and stands in, which others may have too.
+Result<void> take_process(Walk& walk, size_t process) {
+  if (walk.out.image.processes[process].memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
+  const Seen& seen = walk.seen[process];
+  CKPT_TRY(take_link(walk, process, seen.exe, "exe", "its executable", &store::ProcessImage::exe));
+  CKPT_TRY(take_link(walk, process, seen.cwd, "cwd", "its working directory", &store::ProcessImage::cwd));
+  return take_link(walk, process, seen.root, "root", "its root directory", &store::ProcessImage::root);
 }
 
 Result<void> refuse_strange(const std::vector<Member>& members) {
@@ -301,15 +339,23 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   out.placed.resize(members.size());
   FileTable files(out, options.ghost_limit);
   SharedMemoryTable shared_memory(out);
-  Walk walk{members, options, files, shared_memory, out};
-  for (size_t i = 0; i < members.size(); ++i) CKPT_TRY(take_process_facts(walk, i));
-  CKPT_TRY(inventory_namespaces(walk));
+  std::optional<WorkerPool> own;
+  if (options.pool == nullptr && !options.frozen) make_helpers(0, own);
+  Walk walk{members, options, files, shared_memory, out, own ? &*own : options.pool, std::vector<Seen>(members.size())};
+  const Namespaces ours;
+  CKPT_TRY(side_by_side(walk.pool, members.size(), [&](size_t i) -> Result<void> {
+    CKPT_TRY(take_process_facts(walk, i));
+    if (!walk.is_zombie(i)) ours.compare(walk, i);
+    return {};
+  }));
+  walk.collect_blockers();
   // Of what is in another namespace nothing else can be told rightly: names lead elsewhere, numbers are others.
   if (!out.blockers.empty()) return out;
   inventory_sharing(walk);
   inventory_leaders(walk);
+  CKPT_TRY(look_at_processes(walk));
   for (size_t i = 0; i < members.size(); ++i) {
-    if (!members[i].entry.zombie) CKPT_TRY(take_process(walk, i));
+    if (!walk.is_zombie(i)) CKPT_TRY(take_process(walk, i));
   }
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));

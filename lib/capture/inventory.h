@@ -8,6 +8,7 @@
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
 #include "lib/store/process_image.h"
 
@@ -50,6 +51,8 @@ struct InventoryOptions {
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
   /// A look of a moment ago: what the kernel walks all page tables for (advice, NUMA policies) is as it was then where the mappings are.
   const Inventory* just_before = nullptr;
+  /// Threads that look at the processes of a tree side by side; of a tree that runs they are made where there are none.
+  WorkerPool* pool = nullptr;
 
   const Inventory* mappings() const { return earlier != nullptr ? earlier : just_before; }
 };
@@ -81,7 +84,10 @@ struct Inventory {
 
   /// Index of the process in image.processes, -1: not there.
   int find(int pid) const;
-  void block(size_t process, const std::string& subject, std::string what, std::string flag = "");
+  Blocker blocker(size_t process, const std::string& subject, std::string what, std::string flag = "") const;
+  void block(size_t process, const std::string& subject, std::string what, std::string flag = "") {
+    blockers.push_back(blocker(process, subject, std::move(what), std::move(flag)));
+  }
 };
 
 /// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads.

@@ -39,7 +39,7 @@ DescriptorInventory::DescriptorInventory(Walk& walk)
     : walk_(walk), out_(walk.out), sockets_(socket_options(walk.options), [this](UniqueFd fd) { return take_right(std::move(fd)); }) {}
 
 Result<void> DescriptorInventory::run() {
-  CKPT_TRY(list());
+  list();
   find_shared();
   for (size_t at = 0, count = places_.size(); at < count; ++at) CKPT_TRY(add(at));
   CKPT_TRY(take_sockets());
@@ -49,16 +49,13 @@ Result<void> DescriptorInventory::run() {
   return {};
 }
 
-Result<void> DescriptorInventory::list() {
+void DescriptorInventory::list() {
   for (size_t i = 0; i < walk_.members.size(); ++i) {
     const Member& member = walk_.members[i];
-    if (member.entry.zombie || out_.image.processes[i].descriptors_of >= 0) continue;
-    CKPT_TRY_ASSIGN(auto fds, proc::read_fds_with_info(member.entry.pid));
-    for (proc::OpenFd& open : fds) {
+    for (proc::OpenFd& open : walk_.seen[i].fds) {
       places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link), std::move(open.info), places_.size(), {}});
     }
   }
-  return {};
 }
 
 /// Fills Place::first. kcmp gives an order, so the same ones are found by sorting; and that has been done before for most
@@ -139,6 +136,29 @@ Result<void> DescriptorInventory::add(size_t at) {
   return {};
 }
 
+namespace {
+
+/// False: nobody is ever told about what happens to one of these; their file operations have no fasync.
+bool has_owner(const Descriptor& d) {
+  if ((d.flags & O_ASYNC) != 0) return true;
+  switch (d.kind) {
+    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kMemfd: case DescriptorKind::kEventfd:
+    case DescriptorKind::kEpoll: case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kPidfd:
+      return false;
+    default: return (d.flags & O_PATH) == 0;
+  }
+}
+
+/// F_SETOWN and F_SETSIG.
+void take_owner(int theirs, Descriptor& d) {
+  f_owner_ex owner{};
+  if (::fcntl(theirs, F_GETOWN_EX, &owner) == 0) d.owner_type = owner.type, d.owner_pid = owner.pid;
+  int signal = ::fcntl(theirs, F_GETSIG);
+  d.owner_signal = signal > 0 ? signal : 0;
+}
+
+}  // namespace
+
 /// The index of the open file description behind a descriptor, -1: it cannot be carried.
 Result<int> DescriptorInventory::find_or_describe(size_t at) {
   const Place& place = places_[at];
@@ -151,10 +171,15 @@ Result<int> DescriptorInventory::find_or_describe(size_t at) {
   const int index = supported ? static_cast<int>(out_.image.descriptors.size()) : -1;
   known = index;
   if (!supported) return index;
-  CKPT_TRY(take_owner(place, descriptor));
   const DescriptorKind kind = descriptor.kind;
+  const bool takes_owner = walk_.options.frozen && has_owner(descriptor);
+  UniqueFd theirs;
+  if (takes_owner || kind == DescriptorKind::kSocket) {
+    CKPT_TRY_ASSIGN(theirs, proc::get_remote_fd(place.pidfd, place.fd));
+  }
+  if (takes_owner) take_owner(theirs.get(), descriptor);
   out_.image.descriptors.push_back(std::move(descriptor));
-  if (kind == DescriptorKind::kSocket) CKPT_TRY(add_socket(place, index));
+  if (kind == DescriptorKind::kSocket) add_socket(place, std::move(theirs), index);
   if (kind == DescriptorKind::kTerminal) CKPT_TRY(add_terminal(place, index));
   return index;
 }
@@ -202,31 +227,6 @@ Result<bool> DescriptorInventory::classify(const Place& place, Descriptor& d) {
   }
   if (S_ISBLK(st.st_mode)) return block(place, "a block device (" + link + "), which is not supported"), false;
   return take_file(place, st, d);
-}
-
-namespace {
-
-/// Nobody is ever told about what happens to one of these: their file operations have no fasync.
-bool tells_nobody(const Descriptor& d) {
-  switch (d.kind) {
-    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kMemfd: case DescriptorKind::kEventfd:
-    case DescriptorKind::kEpoll: case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kPidfd:
-      return true;
-    default: return (d.flags & O_PATH) != 0;
-  }
-}
-
-}  // namespace
-
-/// F_SETOWN and F_SETSIG.
-Result<void> DescriptorInventory::take_owner(const Place& place, Descriptor& d) {
-  if (tells_nobody(d) && (d.flags & O_ASYNC) == 0) return {};
-  CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
-  f_owner_ex owner{};
-  if (::fcntl(theirs.get(), F_GETOWN_EX, &owner) == 0) d.owner_type = owner.type, d.owner_pid = owner.pid;
-  int signal = ::fcntl(theirs.get(), F_GETSIG);
-  d.owner_signal = signal > 0 ? signal : 0;
-  return {};
 }
 
 Result<void> inventory_descriptors(Walk& walk) { return DescriptorInventory(walk).run(); }

@@ -43,14 +43,13 @@ class DescriptorInventory {
     out_.block(place.process, "descriptor " + std::to_string(place.fd), std::move(what), std::move(flag));
   }
 
-  Result<void> list();
+  void list();
   void find_shared();
   std::vector<bool> sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const;
   void join_group(size_t at);
   Result<void> add(size_t at);
   Result<int> find_or_describe(size_t at);
   Result<void> take_locks(const Place& place, int index);
-  Result<void> take_owner(const Place& place, Descriptor& d);
   /// Fills kind and state. False: a blocker was noted instead. So do the `take_` below that say bool.
   Result<bool> classify(const Place& place, Descriptor& d);
 
@@ -81,7 +80,7 @@ class DescriptorInventory {
 
   Result<void> add_terminal(const Place& place, int index);
   Result<void> take_terminals();
-  Result<void> add_socket(const Place& place, int index);
+  void add_socket(const Place& place, UniqueFd theirs, int index);
   Result<int> take_right(UniqueFd fd);
   Result<void> take_sockets();
   /// While the tree runs its queues are not looked into: what waits in one may be a descriptor.

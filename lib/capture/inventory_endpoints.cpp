@@ -49,8 +49,8 @@ Result<void> DescriptorInventory::take_terminals() {
   return {};
 }
 
-Result<void> DescriptorInventory::add_socket(const Place& place, int index) {
-  CKPT_TRY_ASSIGN(UniqueFd theirs, proc::get_remote_fd(place.pidfd, place.fd));
+/// `theirs`: a duplicate.
+void DescriptorInventory::add_socket(const Place& place, UniqueFd theirs, int index) {
   int waiting = 0;
   sockets_hold_data_ = sockets_hold_data_ || (::ioctl(theirs.get(), FIONREAD, &waiting) == 0 && waiting > 0);
   const bool in_flight = place.pid == ::getpid();
@@ -60,7 +60,6 @@ Result<void> DescriptorInventory::add_socket(const Place& place, int index) {
   const int holder = in_flight ? walk_.members[0].entry.pid : place.pid;
   sockets_.add({std::move(theirs), index, holder, std::move(subject)});
   out_.image.descriptors[static_cast<size_t>(index)].object = static_cast<int>(sockets_added_++);
-  return {};
 }
 
 /// A descriptor found in a socket's queue: it leads to a description that is known, or to one that is nowhere else.

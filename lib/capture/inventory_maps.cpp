@@ -164,9 +164,16 @@ Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
 
 }  // namespace
 
+Result<void> look_at_maps(Walk& walk, size_t process) {
+  CKPT_TRY_ASSIGN(walk.seen[process].vmas, read_with_flags(walk.members[process].entry.pid, walk.options.mappings()));
+  return {};
+}
+
 Result<void> inventory_maps(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
-  CKPT_TRY_ASSIGN(std::vector<Vma> vmas, read_with_flags(pid, walk.options.mappings()));
+  std::vector<Vma>& vmas = walk.seen[process].vmas;
+  walk.out.image.processes[process].maps.reserve(vmas.size());
+  walk.out.vmas[process].reserve(vmas.size());
   for (Vma& vma : vmas) {
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) continue;

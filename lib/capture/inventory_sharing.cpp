@@ -38,7 +38,12 @@ void inventory_sharing(Walk& walk) {
 
 void inventory_leaders(Walk& walk) {
   // Number 0: the leader is outside of ckpt's pid namespace.
-  auto is_outside = [&](int number) { return number == 0 || (walk.out.find(number) < 0 && proc::read_stat(number).has_value()); };
+  std::map<int, bool> known = {{0, true}};
+  auto is_outside = [&](int number) {
+    auto [entry, is_new] = known.emplace(number, false);
+    if (is_new) entry->second = walk.out.find(number) < 0 && proc::read_stat(number).has_value();
+    return entry->second;
+  };
   for (store::ProcessImage& process : walk.out.image.processes) {
     process.outside_session = is_outside(process.session);
     process.outside_group = is_outside(process.group);
@@ -56,7 +61,7 @@ void block_namespaces_for_children(Walk& walk, size_t process) {
     // Without a first child yet the link to a new pid namespace leads nowhere.
     if (own && next.has_value() != own.has_value() && next.error().code != Code::kNotFound) continue;
     if (own && (!next || *next != *own)) {
-      walk.out.block(process, name + "_for_children", std::string("the process has made a ") + ns + " namespace for its children (unshare), which is not supported");
+      walk.block(process, name + "_for_children", std::string("the process has made a ") + ns + " namespace for its children (unshare), which is not supported");
     }
   }
 }
@@ -71,29 +76,27 @@ void block_namespaces_of_threads(Walk& walk, size_t process) {
     for (int tid : *tids) {
       auto theirs = proc::read_link(pid, "task/" + std::to_string(tid) + "/ns/" + ns);
       if (!own || !theirs || *theirs == *own) continue;
-      walk.out.block(process, "thread " + std::to_string(tid) + ", namespace " + *theirs, "another one than its process's, which is not supported");
+      walk.block(process, "thread " + std::to_string(tid) + ", namespace " + *theirs, "another one than its process's, which is not supported");
     }
   }
 }
 
 }  // namespace
 
-Result<void> inventory_namespaces(Walk& walk) {
+Namespaces::Namespaces() {
   for (const char* ns : {"pid", "mnt", "net", "ipc", "uts", "user", "cgroup", "time"}) {
     const std::string name = std::string("ns/") + ns;
-    auto ours = proc::read_link(::getpid(), name);
-    for (size_t i = 0; i < walk.members.size(); ++i) {
-      if (walk.members[i].entry.zombie) continue;
-      auto theirs = proc::read_link(walk.members[i].entry.pid, name);
-      if (theirs && ours && *theirs != *ours) walk.out.block(i, "namespace " + *theirs, kOtherNamespace);
-    }
+    if (auto link = proc::read_link(::getpid(), name)) links_.emplace_back(name, std::move(*link));
   }
-  for (size_t i = 0; i < walk.members.size(); ++i) {
-    if (walk.members[i].entry.zombie) continue;
-    block_namespaces_for_children(walk, i);
-    if (!walk.options.frozen) block_namespaces_of_threads(walk, i);
+}
+
+void Namespaces::compare(Walk& walk, size_t process) const {
+  for (const auto& [name, ours] : links_) {
+    auto theirs = proc::read_link(walk.members[process].entry.pid, name);
+    if (theirs && *theirs != ours) walk.block(process, "namespace " + *theirs, kOtherNamespace);
   }
-  return {};
+  block_namespaces_for_children(walk, process);
+  if (!walk.options.frozen) block_namespaces_of_threads(walk, process);
 }
 
 }  // namespace ckpt::capture

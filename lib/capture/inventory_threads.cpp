@@ -85,7 +85,7 @@ Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* 
   thread.comm = current.comm;
   take_scheduling(tid, thread);
   take_credentials(current, thread);
-  if (current.state == 'Z') walk.out.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
+  if (current.state == 'Z') walk.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   return {};
 }
 

@@ -144,11 +144,7 @@ Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const
   };
   auto is_large = [](const Piece& piece) { return piece.end - piece.start > kScanPiece / 2; };
   const bool shared = pool != nullptr && std::count_if(pieces.begin(), pieces.end(), is_large) > 1;
-  for (size_t i = 0; i < pieces.size(); ++i) {
-    if (!shared) CKPT_TRY(scan(i));
-    else if (!pool->submit([&scan, i] { return scan(i); })) break;
-  }
-  if (shared) CKPT_TRY(pool->finish());
+  CKPT_TRY(side_by_side(shared ? pool : nullptr, pieces.size(), scan));
   std::vector<PageRegion> out;
   for (const std::vector<PageRegion>& some : found) out.insert(out.end(), some.begin(), some.end());
   if (what != ScanFor::kChanges) return out;

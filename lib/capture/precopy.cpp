@@ -1,6 +1,8 @@
 #include "lib/capture/precopy.h"
 
 #include <algorithm>
+#include <map>
+#include <optional>
 
 #include "lib/base/clock.h"
 #include "lib/base/trace.h"
@@ -64,44 +66,64 @@ void Precopy::drop_left_out() {
 
 Result<Precopy::Dirty> Precopy::dirty() {
   trace::Span span("scan");
-  Dirty out;
-  const uint64_t begin = monotonic_us();
-  for (Process& process : processes_) {
-    const ScanFor what = process.protected_once ? ScanFor::kChanges : ScanFor::kPopulated;
-    auto found = scan_private(process.pagemap, process.maps, what);
-    process.left_out = !found && proc::has_ended(process.pid);
-    if (process.left_out) continue;
-    if (!found) return std::move(found).error();
-    std::vector<MemoryMap> maps = process.maps;
-    out.bytes += plan_data(*found, what, maps).pages_data * store::kPageSize;
-  }
+  std::vector<Dirty> found(processes_.size());
+  CKPT_TRY(each_process([&](size_t i) { return scan_dirty(processes_[i], found[i]); }));
   drop_left_out();
-  out.scan_us = monotonic_us() - begin;
+  Dirty out;
+  for (const Dirty& one : found) out.bytes += one.bytes, out.scan_us += one.scan_us;
   return out;
 }
 
+Result<void> Precopy::scan_dirty(Process& process, Dirty& out) {
+  const uint64_t begin = monotonic_us();
+  const ScanFor what = process.protected_once ? ScanFor::kChanges : ScanFor::kPopulated;
+  auto found = scan_private(process.pagemap, process.maps, what);
+  process.left_out = !found && proc::has_ended(process.pid);
+  if (process.left_out) return {};
+  if (!found) return std::move(found).error();
+  std::vector<MemoryMap> maps = process.maps;
+  out.bytes = plan_data(*found, what, maps).pages_data * store::kPageSize;
+  out.scan_us = monotonic_us() - begin;
+  return {};
+}
+
+template <class Look>
+Result<void> Precopy::each_process(Look look) {
+  constexpr size_t kWorthThreads = 4;
+  std::optional<WorkerPool> pool;
+  if (processes_.size() >= kWorthThreads) make_helpers(options_.workers, pool);
+  return side_by_side(pool ? &*pool : nullptr, processes_.size(), look);
+}
+
 /// What a round copies of a process, protected again; its new mappings are tracked from here on.
-Result<std::vector<proc::PageRegion>> Precopy::scan_next(Process& process) {
-  CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid));
-  track_mappings(process.userfault, process.maps);
-  return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
+Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks) {
+  auto scanned = [&]() -> Result<std::vector<proc::PageRegion>> {
+    CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid));
+    track_mappings(process.userfault, process.maps);
+    return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
+  };
+  auto found = scanned();
+  // Pins are looked for after the protection: those that came before it and are gone by now have written all they will.
+  process.left_out = found ? has_pinned_pages(process.pid) : proc::has_ended(process.pid);
+  if (process.left_out) return {};
+  if (!found) return std::move(found).error();
+  blocks = plan_data(*found, ScanFor::kWritten, process.maps).snapshot;
+  process.protected_once = true;
+  return {};
 }
 
 Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& barrier) {
   trace::Span span("round");
   const uint64_t begin = monotonic_us();
+  std::vector<std::vector<BlockPlan>> blocks(processes_.size());
+  CKPT_TRY(each_process([&](size_t i) { return scan_next(processes_[i], blocks[i]); }));
   std::vector<Part> parts;
   std::map<int, Process*> by_space;
-  for (Process& process : processes_) {
-    auto found = scan_next(process);
-    // Pins are looked for after the protection: those that came before it and are gone by now have written all they will.
-    process.left_out = found ? has_pinned_pages(process.pid) : proc::has_ended(process.pid);
+  for (size_t i = 0; i < processes_.size(); ++i) {
+    Process& process = processes_[i];
     if (process.left_out) continue;
-    if (!found) return std::move(found).error();
-    PagePlan plan = plan_data(*found, ScanFor::kWritten, process.maps);
-    process.protected_once = true;
     by_space[process.space] = &process;
-    parts.push_back({process.space, process.pid, -1, 0, std::move(plan.snapshot)});
+    parts.push_back({process.space, process.pid, -1, 0, std::move(blocks[i])});
   }
   CKPT_TRY(barrier());
   CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));

@@ -31,7 +31,7 @@ class Precopy {
 
   struct Dirty {
     uint64_t bytes = 0;
-    uint64_t scan_us = 0;
+    uint64_t scan_us = 0;  ///< of all threads
   };
   /// What a stop right now would have to copy of these processes.
   Result<Dirty> dirty();
@@ -52,7 +52,11 @@ class Precopy {
     std::vector<store::MemoryMap> maps;  ///< its private mappings, as far as scans need to know
     std::vector<proc::PageRegion> missed;
   };
-  Result<std::vector<proc::PageRegion>> scan_next(Process& process);
+  /// Side by side.
+  template <class Look>
+  Result<void> each_process(Look look);
+  Result<void> scan_dirty(Process& process, Dirty& out);
+  Result<void> scan_next(Process& process, std::vector<BlockPlan>& blocks);
   void drop_left_out();
   const Process* find(int pid) const;
 

@@ -66,8 +66,17 @@ std::string unsupported_kind(const Socket& s) {
   return known ? "" : fmt::format("a socket of type {} and protocol {}, which is not supported", s.type, s.protocol);
 }
 
-/// True when the socket belongs to another network namespace than ckpt. Without the right to ask: false.
-bool is_of_other_namespace(int fd) {
+/// Of its network namespace (SO_NETNS_COOKIE); 0: the kernel does not say (before 5.14).
+uint64_t namespace_cookie(int fd) {
+  constexpr int kCookie = 71;
+  uint64_t cookie = 0;
+  socklen_t size = sizeof cookie;
+  return ::getsockopt(fd, SOL_SOCKET, kCookie, &cookie, &size) == 0 ? cookie : 0;
+}
+
+/// True when the socket belongs to another network namespace than ckpt, whose cookie is `ours`. Without the right to ask: false.
+bool is_of_other_namespace(int fd, uint64_t ours) {
+  if (ours != 0) return namespace_cookie(fd) != ours;
   UniqueFd theirs(::ioctl(fd, kOtherNamespace));
   struct stat a {
   }, b{};
@@ -86,10 +95,10 @@ class SocketReader {
   Result<void> run() {
     CKPT_TRY(take_common());
     std::string unsupported = unsupported_kind(socket_);
-    if (unsupported.empty() && is_of_other_namespace(fd_))
+    if (unsupported.empty() && is_of_other_namespace(fd_, all_.namespace_cookie_))
       unsupported = "a socket of another network namespace: run ckpt inside it (nsenter -n)";
     if (!unsupported.empty()) return all_.block(index_, unsupported), Result<void>();
-    CKPT_TRY_ASSIGN(auto obstacles, take_socket_options(fd_, socket_));
+    CKPT_TRY_ASSIGN(auto obstacles, take_socket_options(fd_, all_.options_.contents, socket_));
     for (auto& obstacle : obstacles) all_.block(index_, std::move(obstacle));
     if (socket_.family == AF_UNIX) return take_unix();
     if (socket_.family == AF_NETLINK) return take_netlink();
@@ -314,6 +323,7 @@ class SocketReader {
 };
 
 Result<void> SocketCapture::run() {
+  namespace_cookie_ = namespace_cookie(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)).get());
   bool has_unix = false;
   for (const OpenSocket& open : open_)
     has_unix |= int_option(open.fd.get(), SOL_SOCKET, SO_DOMAIN).value_or(0) == AF_UNIX;

@@ -75,6 +75,7 @@ class SocketCapture {
   TakeRight take_right_;
   std::vector<OpenSocket> open_;
   std::optional<OptionGuard> guard_;
+  uint64_t namespace_cookie_ = 0;  ///< of ckpt's network namespace, where the kernel tells
   /// Of the network namespace, by inode; the last two are asked for when the first such socket is met.
   std::map<uint64_t, proc::UnixSocketInfo> unix_;
   std::map<std::pair<int, int>, std::map<uint64_t, int>> shutdowns_;  ///< by family and protocol

@@ -45,8 +45,8 @@ SocketMemory socket_memory(int fd);
 /// poll's revents, nothing waited for.
 int poll_socket(int fd);
 
-/// Options and filters. A line for each that cannot be carried over.
-Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket);
+/// Filters, and with `values` options, of which there are some fifty. A line for each that cannot be carried over.
+Result<std::vector<std::string>> take_socket_options(int fd, bool values, store::Socket& socket);
 
 /// The groups that the machine has joined, of /proc/net/igmp and /proc/net/igmp6.
 std::vector<store::SocketMembership> parse_igmp(const std::string& text);

@@ -52,6 +52,15 @@ void find_unsupported(int fd, const store::Socket& socket, std::vector<std::stri
     out.push_back("a UDP socket that unpacks a tunnel (UDP_ENCAP), which is not supported");
 }
 
+void take_values(int fd, store::Socket& socket) {
+  for (const auto& kind : proc::socket_options(socket.family, socket.type, socket.protocol)) {
+    std::array<uint8_t, 256> value{};
+    auto size = static_cast<socklen_t>(value.size());
+    if (::getsockopt(fd, kind.level, kind.option, value.data(), &size) != 0) continue;
+    socket.options.push_back({kind.name, {value.begin(), value.begin() + size}});
+  }
+}
+
 }  // namespace
 
 std::optional<int> int_option(int fd, int level, int option) {
@@ -94,14 +103,8 @@ int poll_socket(int fd) {
   return ::poll(&poll, 1, 0) == 1 ? poll.revents : 0;
 }
 
-Result<std::vector<std::string>> take_socket_options(int fd, store::Socket& socket) {
-  for (const auto& kind : proc::socket_options(socket.family, socket.type, socket.protocol)) {
-    std::vector<uint8_t> value(256);
-    auto size = static_cast<socklen_t>(value.size());
-    if (::getsockopt(fd, kind.level, kind.option, value.data(), &size) != 0) continue;
-    value.resize(size);
-    socket.options.push_back({kind.name, std::move(value)});
-  }
+Result<std::vector<std::string>> take_socket_options(int fd, bool values, store::Socket& socket) {
+  if (values) take_values(fd, socket);
   std::vector<std::string> obstacles;
   CKPT_TRY_ASSIGN(bool readable, take_filter(fd, socket.filter));
   if (!readable) obstacles.push_back("a socket with an eBPF filter (SO_ATTACH_BPF), which cannot be read");

@@ -54,12 +54,18 @@ Result<void> Capture::look_first(const capture::Inventory* just_before) {
 
 /// Rounds protect pages while the processes run: two captures at a time would each make the other one miss what was written.
 Result<void> Capture::lock_processes() {
-  for (auto& [pid, process] : subjects_) {
-    if (process.lock) continue;
-    auto lock = capture::CaptureLock::take(process.key);
-    if (!lock && lock.error().code == Code::kNotFound && pid != options_.pid) continue;  // it has ended since
-    if (!lock) return std::move(lock).error();
-    process.lock.emplace(std::move(*lock));
+  for (auto at = subjects_.begin(); at != subjects_.end();) {
+    Subject& process = at->second;
+    if (!process.lock) {
+      auto lock = capture::CaptureLock::take(process.key);
+      if (!lock && lock.error().code == Code::kNotFound && at->first != options_.pid) {  // it has ended since the look
+        at = subjects_.erase(at);
+        continue;
+      }
+      if (!lock) return std::move(lock).error();
+      process.lock.emplace(std::move(*lock));
+    }
+    ++at;
   }
   return {};
 }
@@ -273,14 +279,22 @@ Result<void> Capture::make_snapshot(Subject& process, proc::BorrowedThread& thre
   return {};
 }
 
+/// Processes side by side; but the pages of one that has very many are shared out among all threads.
 Result<void> Capture::scan() {
-  CKPT_TRY(each_memory([this](store::ProcessImage& image, Subject& process) { return scan_process(image, process); }));
+  constexpr uint64_t kVeryMany = (uint64_t{512} << 20) / store::kPageSize;
+  std::vector<std::pair<store::ProcessImage*, Subject*>> others;
+  CKPT_TRY(each_memory([&](store::ProcessImage& image, Subject& process) -> Result<void> {
+    if (process.private_pages >= kVeryMany) return scan_process(image, process, pool());
+    others.emplace_back(&image, &process);
+    return {};
+  }));
+  CKPT_TRY(side_by_side(pool(), others.size(), [&](size_t i) { return scan_process(*others[i].first, *others[i].second, nullptr); }));
   CKPT_TRY(scan_contents());
   phase("scan");
   return {};
 }
 
-Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process) {
+Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process, WorkerPool* pool) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(image.pid));
   if (!pagemap.can_scan()) {
     if (image.pid == options_.pid) progress_.note("this kernel cannot tell which pages were written (PAGEMAP_SCAN, 6.7): copying everything");
@@ -291,7 +305,6 @@ Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process)
   if (process.pinned) process.userfault.reset();
   process.tracked = process.tracked && process.userfault;
   process.armed = keeps_tracking_ && process.keeper && process.userfault;
-  WorkerPool* pool = pool_ ? &*pool_ : nullptr;
   // A snapshot is looked at later, but for what a fork leaves out; and the rounds have protected the process already.
   const bool arm = process.armed && !(process.snapshot && process.tracked && !manifest_.stats.rounds.empty());
   if (process.snapshot) {

@@ -31,6 +31,7 @@ struct Subject {
   capture::ProcessKey key;
   proc::Gadgets gadgets;
   bool has_gadgets = false;
+  uint64_t private_pages = 0;  ///< held shortly before the frozen window
   bool pinned = false;   ///< Status::has_pinned_pages, when it was looked at last
   bool tracked = false;  ///< what it wrote since the parent image, or since the last round, is known
   bool armed = false;    ///< what it writes from this image on will be known
@@ -103,7 +104,7 @@ class Capture {
   Result<void> make_tracker(size_t process, Subject& subject, proc::BorrowedThread& thread);
   Result<void> make_snapshot(Subject& subject, proc::BorrowedThread& thread);
   Result<void> scan();
-  Result<void> scan_process(store::ProcessImage& image, Subject& subject);
+  Result<void> scan_process(store::ProcessImage& image, Subject& subject, WorkerPool* pool);
   Result<void> add_missed(const proc::Pagemap& pagemap, Subject& subject);
   Result<void> scan_contents();
   std::vector<capture::Part> frozen_parts() const;
@@ -138,10 +139,11 @@ class Capture {
     return {};
   }
   capture::CopyOptions copy_options() const { return {options_.workers, &progress_, &cancel_}; }
-  capture::InventoryOptions inventory_options(const capture::Inventory* earlier) const {
+  WorkerPool* pool() { return pool_ ? &*pool_ : nullptr; }
+  capture::InventoryOptions inventory_options(const capture::Inventory* earlier) {
     const bool ends = verb_ == Verb::kDump && options_.after != DumpOptions::After::kLeaveRunning;
     return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
-            ends, earlier != nullptr, earlier, nullptr};
+            ends, earlier != nullptr, earlier, nullptr, earlier != nullptr ? pool() : nullptr};
   }
 
   const Verb verb_;

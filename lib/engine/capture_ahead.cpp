@@ -168,10 +168,11 @@ Result<void> Capture::catch_up() {
 /// A snapshot or a copy, whichever keeps the tree still for less; and room for what will be copied, faulted in beforehand.
 Result<void> Capture::prepare_window() {
   uint64_t bytes = dirty_.bytes;
-  for (const auto& [pid, process] : subjects_) {
+  for (auto& [pid, process] : subjects_) {
     const int index = before_.find(pid);
     if (index < 0 || before_.image.processes[static_cast<size_t>(index)].memory_of >= 0) continue;
-    if (!ahead_ || !ahead_->has(pid)) bytes += proc::read_private_pages(pid) * store::kPageSize;
+    process.private_pages = proc::read_private_pages(pid);
+    if (!ahead_ || !ahead_->has(pid)) bytes += process.private_pages * store::kPageSize;
   }
   const uint64_t limit = options_.max_memory > 64 * kMib ? options_.max_memory - 64 * kMib : 0;
   const uint64_t fork_us = kForkUs + private_bytes() / kMib * kForkUsPerMib;
@@ -180,7 +181,8 @@ Result<void> Capture::prepare_window() {
   wants_snapshot_ = runs_on_ && fork_us < copy_us;
   const uint64_t stage = (wants_snapshot_ ? 0 : bytes + bytes / 4) + contents_bytes();
   if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
-  if (private_bytes() > 8 * kMib) pool_.emplace(options_.workers);
+  constexpr size_t kWorthThreads = 4;
+  if (members_.size() >= kWorthThreads || private_bytes() > 8 * kMib) make_helpers(options_.workers, pool_);
   return {};
 }
 

@@ -97,14 +97,9 @@ template <class Take>
 Result<void> spread(size_t count, Take take) {
   constexpr size_t kWorthAThread = 128, kMost = 8;
   const size_t threads = std::min({size_t{std::thread::hardware_concurrency()}, count / kWorthAThread, kMost});
-  auto take_some = [&take](size_t begin, size_t end) -> Result<void> {
-    for (size_t i = begin; i < end; ++i) CKPT_TRY(take(i));
-    return {};
-  };
-  if (threads < 2) return take_some(0, count);
-  WorkerPool pool(static_cast<unsigned>(threads));
-  for (size_t i = 0; i < threads; ++i) pool.submit([=] { return take_some(count * i / threads, count * (i + 1) / threads); });
-  return pool.finish();
+  if (threads < 2) return side_by_side(nullptr, count, take);
+  WorkerPool others(static_cast<unsigned>(threads) - 1);
+  return side_by_side(&others, count, take);
 }
 
 }  // namespace ckpt::proc

@@ -1,12 +1,15 @@
 // The process that is dumped: it measures itself, by a clock that ckpt does not know of.
-//   bench_target CONTROL MIB CONTENT [THREADS MAPS FILES]     CONTENT: random, weights, zero, read
+//   bench_target CONTROL MIB CONTENT [THREADS MAPS FILES MIXED PROCESSES]     CONTENT: random, weights, zero, read
+// FILES: descriptors of one file; MIXED: as many of files of their own, pipes and sockets; PROCESSES: it and its children.
 // It holds MIB MiB (weights: bfloat16 normals; zero: written with zeros; read: only ever read) and what else is asked for,
 // and talks through CONTROL, a file that it maps: the page `struct control`, then the end times of what its writer wrote.
 // Its main thread wakes every 200 us and keeps the longest pause between two wakings; it carries out commands in between.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <math.h>
+#include <signal.h>
 #include <sys/prctl.h>
+#include <sys/socket.h>
 #include <sys/wait.h>
 
 #include "bench.h"
@@ -173,6 +176,31 @@ static void add_files(int count, const char* path) {
   }
 }
 
+// Files beside the control file.
+static void add_mixed(int count, const char* path) {
+  for (int i = 0; i < count; i += 6) {
+    char name[4096];
+    int ends[2];
+    for (int k = 0; k < 2; ++k) {
+      snprintf(name, sizeof name, "%s-%d", path, i + k);
+      if (open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600) < 0) fail(name);
+    }
+    if (pipe2(ends, O_CLOEXEC) != 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("descriptors");
+  }
+}
+
+// Children with a MiB each, which end with their parent.
+static void add_processes(int count) {
+  for (int i = 1; i < count; ++i) {
+    const pid_t child = fork();
+    if (child < 0) fail("fork");
+    if (child != 0) continue;
+    prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0);
+    memset(map_bytes(kMiB), 1, kMiB);
+    for (;;) pause();
+  }
+}
+
 static void map_control(const char* path) {
   const size_t size = kPage + kSlices * 8;
   int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
@@ -185,7 +213,7 @@ static void map_control(const char* path) {
 }
 
 int main(int argc, char** argv) {
-  if (argc != 4 && argc != 7) return 2;
+  if (argc != 4 && argc != 9) return 2;
   prctl(PR_SET_TIMERSLACK, 1, 0, 0, 0);
   map_control(argv[1]);
   g_bytes = (size_t)atol(argv[2]) * kMiB;
@@ -195,10 +223,12 @@ int main(int argc, char** argv) {
     pthread_t thread;
     pthread_create(&thread, NULL, writer, NULL);
   }
-  if (argc == 7) {
+  if (argc == 9) {
+    add_processes(atoi(argv[8]));
     add_threads(atoi(argv[4]));
     add_mappings(atoi(argv[5]));
     add_files(atoi(argv[6]), argv[0]);
+    add_mixed(atoi(argv[7]), argv[1]);
   }
   g_control->pid = (uint64_t)getpid();
   g_control->address = (uintptr_t)g_memory;

@@ -31,12 +31,12 @@ def available_mib():
 class Target:
     """A bench_target, and after a restore its successor with the same pid and the same control file."""
 
-    def __init__(self, folder, mib=0, content="random", threads=0, maps=0, files=0):
+    def __init__(self, folder, mib=0, content="random", threads=0, maps=0, files=0, mixed=0, processes=1):
         self.mib, self.content = mib, content
         path = os.path.join(folder, "control")
         if os.path.exists(path):
             os.unlink(path)
-        process = subprocess.Popen([TARGET, path, str(mib), content, str(threads), str(maps), str(files)],
+        process = subprocess.Popen([TARGET, path, str(mib), content, *map(str, (threads, maps, files, mixed, processes))],
                                    stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
                                    start_new_session=True)
         wait_until(lambda: os.path.exists(path) and os.path.getsize(path) > RING, "the control file")

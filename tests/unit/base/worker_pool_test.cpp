@@ -3,11 +3,14 @@
 #include <doctest/doctest.h>
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <csignal>
 #include <new>
 #include <stdexcept>
+#include <thread>
+#include <vector>
 
 using namespace ckpt;
 
@@ -109,4 +112,55 @@ TEST_CASE("worker pool: destroyed without finish it drops the queue and joins") 
     }
   }
   CHECK(ran < 100);
+}
+
+TEST_CASE("side by side: each is taken once, with and without helpers") {
+  std::optional<WorkerPool> helpers;
+  make_helpers(4, helpers);
+  REQUIRE(helpers);
+  CHECK(helpers->threads() == 3);
+  for (WorkerPool* pool : {&*helpers, static_cast<WorkerPool*>(nullptr)}) {
+    for (size_t count : {0, 1, 2, 1000}) {
+      std::vector<std::atomic<int>> taken(count);
+      REQUIRE(side_by_side(pool, count, [&](size_t i) -> Result<void> {
+        taken[i].fetch_add(1);
+        return {};
+      }));
+      CHECK(std::all_of(taken.begin(), taken.end(), [](const auto& times) { return times == 1; }));
+    }
+  }
+  std::optional<WorkerPool> none;
+  make_helpers(1, none);
+  CHECK_FALSE(none);
+}
+
+TEST_CASE("side by side: the first one's error wins, whoever fails first") {
+  std::optional<WorkerPool> helpers;
+  make_helpers(4, helpers);
+  for (int round = 0; round < 20; ++round) {
+    std::vector<std::atomic<int>> taken(500);
+    auto done = side_by_side(&*helpers, taken.size(), [&](size_t i) -> Result<void> {
+      taken[i].fetch_add(1);
+      if (i == 3) std::this_thread::sleep_for(std::chrono::milliseconds(1));  // others have failed by then
+      if (i >= 3) return fail(Code::kIo, std::to_string(i), "broke");
+      return {};
+    });
+    REQUIRE_FALSE(done);
+    CHECK(done.error().subject == "3");
+    CHECK(std::all_of(taken.begin(), taken.begin() + 4, [](const auto& times) { return times == 1; }));
+    CHECK(taken.back() == 0);
+  }
+  REQUIRE(side_by_side(&*helpers, 10, [](size_t) { return Result<void>(); }));
+}
+
+TEST_CASE("side by side: what throws is waited for") {
+  std::optional<WorkerPool> helpers;
+  make_helpers(2, helpers);
+  const std::thread::id here = std::this_thread::get_id();
+  auto takes = [&](size_t) -> Result<void> {
+    if (std::this_thread::get_id() == here) throw std::runtime_error("broke");
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    return {};
+  };
+  CHECK_THROWS_AS((void)side_by_side(&*helpers, 100, takes), std::runtime_error);
 }
