@@ -50,7 +50,7 @@ bool tidy_process(int pid) {
 }
 
 void tidy(int target, const fs::path& staging) {
-  constexpr int kTries = 250, kCleanLooks = 2;
+  constexpr int kTries = 250, kCleanLooks = 15;  // a thread that is on its way out of a call may have to wait for a processor
   constexpr useconds_t kPause = 20'000;
   int clean_looks = 0;
   bool removed = false;

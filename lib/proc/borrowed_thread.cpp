@@ -71,14 +71,6 @@ constexpr std::string_view kSigreturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv
 /// Let go then, it finishes the call later and heals itself.
 constexpr uint64_t kTimeoutUs = 10'000'000;
 
-/// For what must not be left half done in a thread: what failed for the moment is tried again.
-template <class Work>
-auto insist(Work work) {
-  auto done = work();
-  for (int tries = 0; !done && tries < 2; ++tries) done = work();
-  return done;
-}
-
 }  // namespace
 
 bool still_hold(int pid, const Gadgets& gadgets) {
@@ -194,7 +186,7 @@ Scratch::~Scratch() { (void)unmap(); }
 Result<void> Scratch::unmap() {
   RemoteAddress start = std::exchange(start_, RemoteAddress(0));
   if (raw(start) == 0) return {};
-  CKPT_TRY_ASSIGN(int64_t result, BorrowedThread::lone_call(*this, SYS_munmap, {raw(start), kSize}));
+  CKPT_TRY_ASSIGN(int64_t result, insist([&] { return BorrowedThread::lone_call(*this, SYS_munmap, {raw(start), kSize}); }));
   if (result < 0) return sys_error(static_cast<int>(-result), describe_pid(pid_), "cannot remove the scratch mapping");
   return {};
 }
@@ -323,12 +315,12 @@ Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress sta
   regs.rip = raw(instruction), regs.rsp = raw(stack);
   regs.rax = static_cast<uint64_t>(number), regs.orig_rax = ~0ull;
   regs.rdi = a[0], regs.rsi = a[1], regs.rdx = a[2], regs.r10 = a[3], regs.r8 = a[4], regs.r9 = a[5];
-  CKPT_TRY(set_registers(tid_, regs));
+  CKPT_TRY(insist([&] { return set_registers(tid_, regs); }));
   Stop stop;
   CKPT_TRY(step(stop));  // entry
   CKPT_TRY(step(stop));  // exit, or the clone event before it
   if (stop.kind == StopKind::kEvent) {
-    CKPT_TRY_ASSIGN(unsigned long message, event_message(tid_));
+    CKPT_TRY_ASSIGN(unsigned long message, insist([&] { return event_message(tid_); }));
     if (child != nullptr) *child = static_cast<int>(message);
     CKPT_TRY(step(stop));
   }

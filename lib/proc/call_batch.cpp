@@ -171,8 +171,12 @@ Result<void> CallBatch::await(Slot& slot) {
           slot.state = Slot::kThrough;
           return fail(Code::kTargetAltered, describe_pid(tid), "got signal " + std::to_string(stop->signal) + " while it was borrowed");
         }
-        auto regs = get_registers(tid);
-        if (regs && regs->rip == raw(scratch_.start() + Scratch::kAfterCallAt) && regs->rbx == last_row) {
+        auto regs = insist([&] { return get_registers(tid); });
+        if (!regs) {
+          slot.state = Slot::kThrough;
+          return std::move(regs).error();
+        }
+        if (regs->rip == raw(scratch_.start() + Scratch::kAfterCallAt) && regs->rbx == last_row) {
           slot.state = Slot::kThrough;
           return {};
         }
@@ -181,7 +185,7 @@ Result<void> CallBatch::await(Slot& slot) {
       }
       default: break;  // a stop request of somebody else: it stays in force once we let go
     }
-    if (auto resumed = resume(tid, Resume::kRun); !resumed) {
+    if (auto resumed = insist([&] { return resume(tid, Resume::kRun); }); !resumed) {
       slot.state = Slot::kGone;
       return std::move(resumed).error();
     }
@@ -191,8 +195,8 @@ Result<void> CallBatch::await(Slot& slot) {
 /// The mask first: as long as the registers are ours the thread heals itself.
 Result<void> CallBatch::restore(Slot& slot) {
   slot.state = Slot::kGone;
-  CKPT_TRY(set_signal_mask(slot.thread->tid, slot.thread->mask));
-  return set_registers(slot.thread->tid, slot.thread->regs);
+  CKPT_TRY(insist([&] { return set_signal_mask(slot.thread->tid, slot.thread->mask); }));
+  return insist([&] { return set_registers(slot.thread->tid, slot.thread->regs); });
 }
 
 Result<void> CallBatch::run_one_by_one(BatchedThread& thread) {

@@ -29,6 +29,7 @@ FrozenProcess FrozenProcess::adopt(int pid, std::vector<int> threads, int stoppe
 
 void FrozenProcess::release() {
   if (adopted_) return threads_.clear();
+  std::stable_partition(threads_.begin(), threads_.end(), [this](int tid) { return tid == pid_; });
   for (int tid : threads_) (void)detach(tid);
   threads_.clear();
 }
@@ -51,6 +52,9 @@ Result<void> FrozenProcess::kill() {
 
 Result<bool> FrozenProcess::seize_new_threads() {
   CKPT_TRY_ASSIGN(std::vector<int> tids, read_threads(pid_));
+  // The first thread last, and let go first: while it is traced a signal that the process ignores is not dropped as it is sent,
+  // and wakes a thread that we do not hold yet, or no longer, from a call that then fails with EINTR.
+  std::stable_partition(tids.begin(), tids.end(), [this](int tid) { return tid != pid_; });
   std::set<int> known(threads_.begin(), threads_.end());
   bool found = false;
   for (int tid : tids) {

@@ -66,4 +66,12 @@ Result<void> set_options(int tid, unsigned long options);
 /// PTRACE_GETEVENTMSG: the pid of a clone event's child.
 Result<unsigned long> event_message(int tid);
 
+/// For what must not be left half done in a thread: what failed for the moment is tried again.
+template <class Work>
+auto insist(Work work) {
+  auto done = work();
+  for (int tries = 0; !done && tries < 2; ++tries) done = work();
+  return done;
+}
+
 }  // namespace ckpt::proc

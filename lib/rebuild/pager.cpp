@@ -123,7 +123,8 @@ Result<Pager> Pager::start(store::ImageReader& image, std::vector<PagedMemory> m
 }
 
 Result<void> Pager::await() {
-  if (::write(go_.get(), "", 1) != 1) return sys_error("the pager", "cannot be told to begin");
+  // One that has ended has left its answer.
+  if (::write(go_.get(), "", 1) != 1 && errno != EPIPE) return sys_error("the pager", "cannot be told to begin");
   CKPT_TRY_ASSIGN(UniqueFd end, proc::open_pidfd(pid_));
   pollfd polled[] = {{ready_.get(), POLLIN, 0}, {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
   while (::poll(polled, 2, -1) < 0 && errno == EINTR) {
