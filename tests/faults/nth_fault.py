@@ -26,7 +26,7 @@ FUNCTIONS = {
     "pwrite": errno.ENOSPC, "copy_file_range": errno.EIO, "fsync": errno.EIO, "ftruncate": errno.ENOSPC, "fallocate": errno.ENOSPC,
     "rename": errno.EIO, "mkdir": errno.ENOSPC, "mmap": errno.ENOMEM, "fork": errno.EAGAIN, "pthread_create": errno.EAGAIN,
     "socket": errno.EMFILE, "pipe2": errno.EMFILE, "memfd_create": errno.ENOMEM, "process_vm_readv": errno.ENOMEM,
-    "process_vm_writev": errno.ENOMEM, "ioctl": errno.ENOMEM, "ptrace": errno.EIO, "syscall": errno.EAGAIN}
+    "process_vm_writev": errno.ENOMEM, "ioctl": errno.ENOMEM, "ptrace": errno.EBUSY, "syscall": errno.EAGAIN}
 # Said by a program about its surroundings; 0 where ckpt did without what failed. Never a bug (70), never a signal.
 SAID = {0, 1, 4, 5, 6, 7, 8, 9}
 
