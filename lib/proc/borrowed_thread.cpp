@@ -1,10 +1,8 @@
 #include "lib/proc/borrowed_thread.h"
 
-#include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
@@ -13,7 +11,6 @@
 #include <cstring>
 #include <map>
 
-#include "lib/base/io.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/proc/scratch_code.h"
@@ -167,13 +164,8 @@ bool is_scratch(int pid, RemoteAddress at) {
 }
 
 bool is_empty_scratch(int pid, RemoteAddress at) {
-  constexpr uint64_t kPage = 4096;
-  std::array<uint64_t, Scratch::kSize / kPage> pages{};
-  auto pagemap = io::open_file("/proc/" + std::to_string(pid) + "/pagemap", O_RDONLY);
-  const auto offset = static_cast<off_t>(raw(at) / kPage * sizeof(uint64_t));
-  if (!pagemap || ::pread(pagemap->get(), pages.data(), sizeof pages, offset) != sizeof pages) return false;
-  constexpr uint64_t kPresentOrSwapped = uint64_t{3} << 62;
-  if (std::any_of(pages.begin(), pages.end(), [](uint64_t page) { return (page & kPresentOrSwapped) != 0; })) return false;
+  std::vector<std::byte> found(Scratch::kSize);
+  if (!read_memory(pid, at, found) || std::any_of(found.begin(), found.end(), [](std::byte byte) { return byte != std::byte{0}; })) return false;
   auto maps = read_maps(pid, true);
   return maps && std::any_of(maps->begin(), maps->end(), [&](const Vma& vma) { return vma.start <= raw(at) && raw(at) < vma.end && vma.has_flag("nr"); });
 }

@@ -525,7 +525,7 @@ def special_sharing(place):
         target.check(0)
 
 
-def special_undisturbed(place, captures=1000 if LONG else 10):
+def special_undisturbed(place, captures=1000 if LONG else 6):
     """Images of a program that runs at full speed, one after the other: it goes on as if nobody had looked."""
     target = Target("undisturbed", place.folder("live"))
     for i in range(captures):
