@@ -25,7 +25,8 @@ bool may_hold_scratches(const proc::Vma& vma) {
   return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % Scratch::kSize == 0 && size <= kMostBytes;
 }
 
-bool is_ours(int pid, uint64_t at) { return proc::is_scratch(pid, proc::RemoteAddress(at)) || proc::is_empty_scratch(pid, proc::RemoteAddress(at)); }
+/// Within a mapping that may hold scratches.
+bool is_ours(int pid, uint64_t at) { return at == proc::kScratchAddress || proc::is_scratch(pid, proc::RemoteAddress(at)); }
 
 /// A thread that was abandoned in a call heals itself by code and a frame that lie there.
 Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers& left) {

@@ -64,10 +64,6 @@ using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
 constexpr std::string_view kSigreturn = "\x48\xc7\xc0\x0f\x00\x00\x00\x0f\x05"sv;
 
-/// More than any call takes; a thread that needs longer was frozen by somebody else (a cgroup's freezer), or cannot get memory.
-/// Let go then, it finishes the call later and heals itself.
-constexpr uint64_t kTimeoutUs = 10'000'000;
-
 }  // namespace
 
 bool still_hold(int pid, const Gadgets& gadgets) {
@@ -150,8 +146,8 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
 
 Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
   Scratch out(pid, tid, gadgets);
-  constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;  // scratch_code.h
-  CKPT_TRY_ASSIGN(int64_t at, BorrowedThread::lone_call(out, SYS_mmap, {0, kSize, kProtection, kFlags, ~0ull, 0}));
+  constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
+  CKPT_TRY_ASSIGN(int64_t at, BorrowedThread::lone_call(out, SYS_mmap, {kScratchAddress, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
   CKPT_TRY(write_memory(pid, out.start_, ByteSpan(reinterpret_cast<const std::byte*>(kCode), sizeof kCode)));
@@ -161,13 +157,6 @@ Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
 bool is_scratch(int pid, RemoteAddress at) {
   std::byte found[sizeof kCode];
   return read_memory(pid, at, found) && std::memcmp(found, kCode, sizeof kCode) == 0;
-}
-
-bool is_empty_scratch(int pid, RemoteAddress at) {
-  std::vector<std::byte> found(Scratch::kSize);
-  if (!read_memory(pid, at, found) || std::any_of(found.begin(), found.end(), [](std::byte byte) { return byte != std::byte{0}; })) return false;
-  auto maps = read_maps(pid, true);
-  return maps && std::any_of(maps->begin(), maps->end(), [&](const Vma& vma) { return vma.start <= raw(at) && raw(at) < vma.end && vma.has_flag("nr"); });
 }
 
 Scratch::Scratch(Scratch&& other) noexcept
@@ -283,7 +272,7 @@ Result<void> BorrowedThread::finish() {
 Result<void> BorrowedThread::step(Stop& stop) {
   for (;;) {
     CKPT_TRY(insist([&] { return resume(tid_, Resume::kToSyscall); }));
-    CKPT_TRY_ASSIGN(stop, wait_stop(tid_, kTimeoutUs));
+    CKPT_TRY_ASSIGN(stop, wait_stop(tid_, kCallTimeoutUs));
     switch (stop.kind) {
       case StopKind::kSyscall:
       case StopKind::kEvent: return {};
@@ -347,7 +336,7 @@ Result<int> BorrowedThread::fork_frozen() {
   if (!result) return std::move(result).error();
   if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");
   CKPT_ASSERT(child == *result || child != 0);
-  CKPT_TRY_ASSIGN(Stop stop, wait_stop(child, kTimeoutUs));
+  CKPT_TRY_ASSIGN(Stop stop, wait_stop(child, kCallTimeoutUs));
   if (stop.kind == StopKind::kEnded) return fail(Code::kIo, describe_pid(tid_), "its snapshot ended at once");
   CKPT_TRY(set_options(child, PTRACE_O_EXITKILL));
   return child;

@@ -22,8 +22,6 @@ struct Row {
 static_assert(sizeof(Row) == Scratch::kRowSize);
 
 constexpr uint64_t bit(int signal) { return uint64_t{1} << (signal - 1); }
-/// More than any of these calls takes; a thread that needs longer has not been given a processor.
-constexpr uint64_t kTimeoutUs = 10'000'000;
 
 }  // namespace
 
@@ -153,7 +151,7 @@ Result<void> CallBatch::await(Slot& slot) {
   const int tid = slot.thread->tid;
   const uint64_t last_row = raw(scratch_.start() + slot.rooms) - sizeof(Row);
   for (;;) {
-    auto stop = wait_stop(tid, kTimeoutUs);
+    auto stop = wait_stop(tid, kCallTimeoutUs);
     if (!stop) {
       slot.state = Slot::kGone;
       return std::move(stop).error();

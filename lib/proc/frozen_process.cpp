@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <map>
 #include <set>
 
 #include "lib/base/clock.h"
@@ -29,8 +30,16 @@ FrozenProcess FrozenProcess::adopt(int pid, std::vector<int> threads, int stoppe
 
 void FrozenProcess::release() {
   if (adopted_) return threads_.clear();
+  // Of a freeze that failed: these were told to stop, and only a stopped thread can be let go. In one stop a signal may have come first.
+  std::map<int, int> signals;
+  const uint64_t until = monotonic_us() + 1'000'000;
+  for (size_t i = stopped_; i < threads_.size(); ++i) {
+    const uint64_t now = monotonic_us();
+    auto stop = wait_stop(threads_[i], now < until ? until - now : 1);
+    if (stop && stop->kind == StopKind::kSignal) signals[threads_[i]] = stop->signal;
+  }
   std::stable_partition(threads_.begin(), threads_.end(), [this](int tid) { return tid == pid_; });
-  for (int tid : threads_) (void)detach(tid);
+  for (int tid : threads_) (void)detach(tid, signals[tid]);
   threads_.clear();
 }
 

@@ -44,6 +44,10 @@ struct Stop {
 /// is over.
 Result<Stop> wait_stop(int tid, uint64_t timeout_us = 0);
 
+/// More than any call takes that a thread makes for ckpt. One that needs longer has no processor, was frozen by somebody else (a
+/// cgroup's freezer), or cannot get memory: it is let go, finishes the call later and heals itself.
+inline constexpr uint64_t kCallTimeoutUs = 10'000'000;
+
 enum class Resume { kRun, kToSyscall };
 Result<void> resume(int tid, Resume how, int signal = 0);
 

@@ -11,11 +11,10 @@ namespace ckpt::proc {
 /// sees that.
 inline constexpr uint8_t kUnheldSnapshotExit = 158;
 
+/// Where a scratch mapping is asked for ("ckpt" in letters): far from where the kernel places any, so that one is known even when ckpt
+/// was killed before its code was there. The kernel chooses another place where this one is taken.
+inline constexpr uint64_t kScratchAddress = 0x636b'7074'0000;
+
 /// Whether ckpt's code lies at `at`.
 bool is_scratch(int pid, RemoteAddress at);
-/// Whether, within a private anonymous mapping that may be read, written and run, there is nothing but zeros in the scratch
-/// mapping's size from `at` on: ckpt was killed between the call that made it and the writing of its code. What tells it from a
-/// program's own is MAP_NORESERVE, which has no use for so few pages.
-bool is_empty_scratch(int pid, RemoteAddress at);
-
 }  // namespace ckpt::proc
