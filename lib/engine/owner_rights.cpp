@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 #include <grp.h>
 #include <linux/capability.h>
+#include <linux/keyctl.h>
 #include <pwd.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -51,11 +52,18 @@ Result<void> take_user(const passwd& user) {
   if (::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot give up root's capabilities");
   // Its own folder in /proc belongs to it again. The user cannot trace it: it has a capability that he lacks.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot take the rights of this user");
+  // Root's keys are at the hand of whatever has its session keyring. Where there are no keyrings, or no leave to join one, the processes have none.
+  (void)::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
   return {};
 }
 
-Result<void> refuse_capabilities(const store::TreeImage& tree, const std::filesystem::path& image) {
+/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal (rebuild::Tree).
+Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image) {
   for (const store::ProcessImage& process : tree.processes) {
+    if (process.session == 0 || (process.outside_session && (process.terminal != 0 || process.session == ::getsid(0)))) {
+      return Error(Code::kPermission, image.string(), fmt::format("belongs to another user, and process {} would be of root's session and terminal", process.pid))
+          .with_hint("--trust gives it every right that it asks for (ckpt-security(7))");
+    }
     for (const store::Thread& thread : process.threads) {
       if ((thread.cap_inheritable | thread.cap_permitted | thread.cap_effective | thread.cap_ambient) == 0) continue;
       return Error(Code::kPermission, image.string(), fmt::format("belongs to another user, who has no capabilities to give, and thread {} asks for some", thread.tid))
@@ -77,7 +85,7 @@ Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::p
         .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
   }
   CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(image));
-  CKPT_TRY(refuse_capabilities(manifest.tree, image));
+  CKPT_TRY(refuse_what_is_roots(manifest.tree, image));
   CKPT_TRY(take_groups(*user, manifest.tree.root().threads[0]));
   CKPT_TRY(take_user(*user));
   return std::optional<std::string>(user->pw_name);

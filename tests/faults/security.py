@@ -279,8 +279,8 @@ def run_folder(place):
     wait_until(lambda: not any(f"-{target.pid}-" in name for name in os.listdir("/run/ckpt")), "the keeper's socket goes with the process", 5)
 
 
-def not_restorable_by_this_user(place):
-    """He is told before his process ends."""
+def with_another_user(place):
+    """A folder of nobody's, a process of his, and how he calls ckpt."""
     need_root()
     ctypes.CDLL(None).unshare(0x08000000)  # CLONE_NEWIPC: no System V object of others, which he could not read
     os.chmod(place.path, 0o755)
@@ -293,6 +293,12 @@ def not_restorable_by_this_user(place):
 
     def as_nobody(*words):
         return subprocess.run([binary, *words], capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd="/", **nobody(folder))
+    return folder, process, as_nobody
+
+
+def not_restorable_by_this_user(place):
+    """He is told before his process ends."""
+    folder, process, as_nobody = with_another_user(place)
     try:
         image = os.path.join(folder, "image")
         checked = as_nobody("check", "-p", str(process.pid))
@@ -317,19 +323,10 @@ CAP_CHECKPOINT_RESTORE = 40
 
 def image_of_a_user(place):
     """Root restores it with its owner's rights: no capability, no other user, not root's terminal."""
-    need_root()
-    ctypes.CDLL(None).unshare(0x08000000)  # CLONE_NEWIPC: no System V object of others, which he could not read
-    os.chmod(place.path, 0o755)
-    folder = place.folder("theirs")
-    give(folder)
-    binary, image = os.path.join(place.path, "ckpt"), os.path.join(folder, "image")
-    shutil.copy(CKPT, binary)
-    process = subprocess.Popen(["sleep", "60"], user=NOBODY, group=NOBODY, extra_groups=[], cwd="/", stdin=subprocess.DEVNULL,
-                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
-    pid = process.pid
+    folder, process, as_nobody = with_another_user(place)
+    image, pid = os.path.join(folder, "image"), process.pid
     try:
-        done = subprocess.run([binary, "dump", "--force", "-p", str(pid), "-f", image], capture_output=True, text=True, check=False,
-                              stdin=subprocess.DEVNULL, cwd="/", **nobody(folder))
+        done = as_nobody("dump", "--force", "-p", str(pid), "-f", image)
         if done.returncode != 0:
             raise Failure(f"dump: exit {done.returncode}: {done.stderr}")
     finally:
@@ -339,9 +336,10 @@ def image_of_a_user(place):
     with open(manifest, encoding="utf-8") as stream:
         text = stream.read()
 
-    def claim(**members):
+    def claim(of_process=None, **members):
         """The owner of an image can have it say anything."""
         told = json.loads(text)
+        told["tree"]["processes"][0].update(of_process or {})
         told["tree"]["processes"][0]["threads"][0].update(members)
         told = json.dumps(told)
         for path, content in ((manifest, told), (os.path.join(image, "manifest.sha256"), f"{hashlib.sha256(told.encode()).hexdigest()}  manifest.json\n")):
@@ -352,6 +350,9 @@ def image_of_a_user(place):
         ckpt("restore", "-f", image, "-d", *more).expect(5, "another user", more[0])
     claim(cap_permitted=hex(1 << CAP_CHECKPOINT_RESTORE), cap_effective=hex(1 << CAP_CHECKPOINT_RESTORE))
     ckpt("restore", "-f", image, "-d").expect(5, "another user", "capabilities")
+    for of_process in ({"session": 1 << 20, "outside_session": True, "terminal": 34816}, {"session": os.getsid(0), "outside_session": True}):
+        claim(of_process)
+        ckpt("restore", "-f", image, "-d").expect(5, "session and terminal")
     claim(uid=[0, 0, 0, 0])
     if ckpt("restore", "-f", image, "-d").code not in (5, 7) or os.path.exists(f"/proc/{pid}"):
         raise Failure("an image gave its process another user")
