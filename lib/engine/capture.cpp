@@ -85,6 +85,18 @@ Result<void> Capture::clear_leftovers() {
   return lock_processes();
 }
 
+namespace {
+
+/// Whether --force replaces an image that `parent` is, or reads from.
+bool replaces(const std::filesystem::path& dir, const store::ImageReader& parent) {
+  const auto there = store::read_manifest(dir);
+  if (!there) return false;
+  const auto chain = parent.chain();
+  return std::any_of(chain.begin(), chain.end(), [&](const store::Manifest* image) { return image->id == there->id; });
+}
+
+}  // namespace
+
 /// --prev, or the image whose tracking a keeper holds. Tracking that belongs to another image than --prev is of no use.
 Result<void> Capture::choose_parent() {
   if (options_.no_prev) return {};
@@ -99,6 +111,11 @@ Result<void> Capture::choose_parent() {
     return {};
   }
   if (!image) return std::move(image).error();
+  if (options_.prev.empty() && options_.force && replaces(options_.dir, **image)) {
+    progress_.note("the image of the last pre-dump (" + parent_.string() + ") is replaced, or has one below it that is: copying everything");
+    parent_.clear();
+    return {};
+  }
   parent_manifest_ = (*image)->manifest();
   const int root = parent_manifest_->tree.root().pid;
   if (root != options_.pid) {

@@ -11,7 +11,6 @@
 #include "lib/engine/rehearse.h"
 #include "lib/proc/host.h"
 #include "lib/rebuild/plan_check.h"
-#include "lib/store/remove.h"
 
 namespace ckpt::engine {
 
@@ -158,20 +157,17 @@ Result<void> Capture::commit() {
   // Not later: with the image's name the last thing is gone that would be undone.
   CKPT_TRY(rebuild::check_before_end(manifest_, !runs_on_));
   phase("write");
-  return writer_->commit(manifest_);
+  return writer_->commit(manifest_, [this](const std::filesystem::path& dir) { return options_.rehearse ? rehearse_image(dir) : Result<void>(); });
 }
 
 /// With a difference there is no image, and the tree goes on.
-Result<void> Capture::rehearse_image() {
-  if (!options_.rehearse) return {};
-  auto found = rehearse(options_.dir, store::Trust::kOwn, cancel_);
+Result<void> Capture::rehearse_image(const std::filesystem::path& dir) {
+  auto found = rehearse(dir, store::Trust::kOwn, cancel_);
   phase("rehearse");
   for (const std::string& text : found ? found->left_out : std::vector<std::string>()) progress_.note("not rehearsed: " + text);
   if (found && found->differences.empty()) return {};
   Error error = found ? Error(Code::kUnsupported, options_.dir.string(), "would not be restored as the process is: the image is not kept") : std::move(found).error();
   if (found) error.causes = std::move(found->differences);
-  Cancel whole;  // an image that is half gone would be worse
-  if (auto removed = store::remove_images({options_.dir}, {}, null_progress(), whole); !removed) error.causes.push_back(removed.error().text());
   return error;
 }
 

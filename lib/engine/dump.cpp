@@ -41,7 +41,6 @@ Result<DumpReport> Capture::take_image() {
   if (pre_dump) CKPT_TRY(copy_devices_behind());
   CKPT_TRY(copy_rest());
   CKPT_TRY(commit());
-  CKPT_TRY(rehearse_image());
   return finish_tree();
 }
 

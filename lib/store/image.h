@@ -11,6 +11,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -99,9 +100,11 @@ class ImageWriter {
   virtual Totals totals() const = 0;
   /// The folder that becomes the image.
   virtual const std::filesystem::path& staging() const = 0;
+  using Check = std::function<Result<void>(const std::filesystem::path& dir)>;
   /// Makes all durable and gives the image its name. id, created, parent_* are filled in here. `manifest.stats` gets
-  /// the final bytes_written, what was saved, and a "durable" phase.
-  virtual Result<void> commit(Manifest& manifest) = 0;
+  /// the final bytes_written, what was saved, and a "durable" phase. `check` is called with the folder in which all of the image
+  /// is, before it has its name: where it fails nothing is left of the image, and one that it was to replace is still there.
+  virtual Result<void> commit(Manifest& manifest, const Check& check = {}) = 0;
 };
 
 /// [first, last), multiples of the page size, with the number of the memory space in the upper bits.

@@ -58,7 +58,7 @@ class Writer final : public ImageWriter {
   Result<uint64_t> append_pipe(ByteSpan data) override { return append(pipes_, data); }
   Totals totals() const override;
   const fs::path& staging() const override { return staged_.path(); }
-  Result<void> commit(Manifest& manifest) override;
+  Result<void> commit(Manifest& manifest, const Check& check) override;
 
  private:
   Result<void> check(const Block& block) const;
@@ -353,7 +353,9 @@ Result<void> Writer::fill_in(Manifest& manifest) const {
   const LoadedImage& parent = parent_->images.front();
   std::error_code ec;
   fs::path here = fs::weakly_canonical(staged_.destination(), ec);
-  fs::path relative = ec ? fs::path() : parent.dir.lexically_relative(here);
+  // In a destination that is a mount point the staging folder lies one level deeper, and is read there, too.
+  const bool deeper = staged_.path().parent_path() == staged_.destination();
+  fs::path relative = ec || deeper ? fs::path() : parent.dir.lexically_relative(here);
   manifest.parent_path = (relative.empty() ? parent.dir : relative).string();
   manifest.parent_id = parent.manifest.id;
   manifest.parent_sha256 = parent.manifest_sha256;
@@ -370,11 +372,12 @@ Result<void> Writer::write_manifest(const Manifest& manifest) const {
   return io::write_file(staged_.path() / kManifestName, json);
 }
 
-Result<void> Writer::commit(Manifest& manifest) {
+Result<void> Writer::commit(Manifest& manifest, const Check& check) {
   if (failed_.exchange(true)) return first_failure();
   CKPT_TRY(make_durable(manifest));
   CKPT_TRY(fill_in(manifest));
   CKPT_TRY(write_manifest(manifest));
+  if (check) CKPT_TRY(check(staged_.path()));
   const fs::path link = leave_link(manifest);
   Result<void> done = staged_.commit(kManifestName);
   if (!done && !link.empty()) ::unlink(link.c_str());

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 """Wrong arguments and images or surroundings that do not fit: the right exit code, a message that names what is in the
 way, and nothing made or harmed."""
+import ctypes
 import hashlib
 import json
 import os
@@ -268,6 +269,37 @@ def rehearsal_names_differences(place):
         raise Failure("a rehearsal made files")
 
 
+def replaced_image_stays(place):
+    """--force replaces an image by one that was rehearsed, or not at all."""
+    target, image = Target("mem_anonymous", place.folder("target")), os.path.join(place.path, "image")
+    if os.geteuid() != 0:
+        raise Skip("needs root")
+    ckpt("dump", "-R", "-p", target.pid, "-f", image).expect(0)
+    before = fingerprint(target.pid)
+    with open(os.path.join(image, "manifest.sha256"), encoding="ascii") as stream:
+        digest = stream.read()
+
+    def without_namespaces():
+        if ctypes.CDLL(None).prctl(24, 21, 0, 0, 0) != 0:  # PR_CAPBSET_DROP, CAP_SYS_ADMIN
+            raise OSError("cannot drop a capability")
+    failed = ckpt("dump", "--force", "--rehearse", "-p", target.pid, "-f", image, preexec_fn=without_namespaces)
+    if failed.code == 0 or "namespaces" not in failed.err:
+        raise Failure(f"rehearsed without namespaces: exit {failed.code}\n{failed.out}{failed.err}")
+    changed = list(differences(before, fingerprint(target.pid)))
+    if changed:
+        raise Failure(f"the target changed: {changed}")
+    with open(os.path.join(image, "manifest.sha256"), encoding="ascii") as stream:
+        if stream.read() != digest:
+            raise Failure("the image was replaced by one that could not be rehearsed")
+    if sorted(os.listdir(place.path)) != ["image", "target"]:
+        raise Failure(f"left behind: {os.listdir(place.path)}")
+    ckpt("dump", "--force", "--rehearse", "-p", target.pid, "-f", image).expect(0)
+    target.reap()
+    ckpt("restore", "-d", "-f", image).expect(0)
+    target.adopt()
+    target.check()
+
+
 def parent_missing(place):
     target = Target("mem_anonymous", place.folder("target"))
     first, last = os.path.join(place.path, "first"), os.path.join(place.path, "last")
@@ -288,4 +320,4 @@ def parent_missing(place):
 if __name__ == "__main__":
     sys.exit(run_tests(no_such_process, init_and_kernel_threads, command_line, folders, permissions, pid_taken,
                        mapped_file_missing, mapped_file_changed, read_file_changed, image_damaged, parent_missing,
-                       what_restore_would_refuse, rehearsal_names_differences))
+                       what_restore_would_refuse, rehearsal_names_differences, replaced_image_stays))
