@@ -26,8 +26,13 @@ bool may_be_huge(const MemoryMap& map, bool by_default) {
 
 }  // namespace
 
-bool may_come_later(const MemoryMap& map) {
-  return map.kind == MappingKind::kAnonymous && !has_flag(map, "dp") && !has_flag(map, "lo") && !has_flag(map, "wf");
+bool may_come_later(const store::ProcessImage& process, const MemoryMap& map) {
+  if (map.kind != MappingKind::kAnonymous || has_flag(map, "dp") || has_flag(map, "lo") || has_flag(map, "wf")) return false;
+  constexpr uint64_t kUsualStack = 8 << 20;
+  auto has = [&](uint64_t first, uint64_t last) { return map.start < last && first < map.end; };
+  const store::MemoryBounds& bounds = process.bounds;
+  const bool is_shown = has(bounds.arg_start, bounds.arg_end) || has(bounds.env_start, bounds.env_end);
+  return !is_shown || map.end - map.start > kUsualStack;
 }
 
 namespace {
@@ -54,7 +59,7 @@ MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImag
   auto block = blocks.begin() + static_cast<ptrdiff_t>(first);
   const auto end = blocks.begin() + static_cast<ptrdiff_t>(last);
   for (size_t i = 0; i < maps.size(); ++i) {
-    if (lazy && may_come_later(maps[i])) {
+    if (lazy && may_come_later(process, maps[i])) {
       const uint64_t base = store::space_base(process.space);
       if (image.may_have_data(base + maps[i].start, base + maps[i].end)) plan.supply[i] = Supply::kOnDemand;
       continue;

@@ -28,8 +28,9 @@ struct MemoryPlan {
 };
 
 /// On demand, where that is safe. It is not for what is locked into memory, what a fork's child gets wiped and what
-/// the kernel may drop at will, nor for files and what is shared, which are written by others, too.
-bool may_come_later(const store::MemoryMap& map);
+/// the kernel may drop at will, nor for files and what is shared, which are written by others, too. Nor is it for the stack, where
+/// arguments and environment are: /proc/PID/cmdline does not wait for a missing page, it is empty.
+bool may_come_later(const store::ProcessImage& process, const store::MemoryMap& map);
 
 /// `lazy`: what may come later does. The image's blocks need to be there of the other mappings alone, then.
 MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImage& process, bool lazy);

@@ -430,7 +430,7 @@ class WholeTree final : public Rebuild {
     for (const store::ProcessImage& process : image_.processes) {
       if (process.zombie || process.memory_of >= 0) continue;
       for (const store::MemoryMap& map : process.maps) {
-        if (!may_come_later(map)) add(process.space, map.start, map.end);
+        if (!may_come_later(process, map)) add(process.space, map.start, map.end);
       }
     }
     for (const store::SharedMemory& memory : image_.shared_memory) {

@@ -182,7 +182,7 @@ def image_damaged(place):
 
 def damaged_before_it_runs(place):
     """A page that ckpt itself needs to build the process, or one that nobody needs yet: refused, or SIGBUS later, never a hang."""
-    target, image = Target("mem_anonymous", place.folder("target")), os.path.join(place.path, "image")
+    target, image = Target("clear_child_tid", place.folder("target")), os.path.join(place.path, "image")
     ckpt("dump", "-p", target.pid, "-f", image, "--no-compress").expect(0)
     target.reap()
     pages = max(glob.glob(os.path.join(image, "pages*")), key=lambda path: os.path.getsize(path) * (not path.endswith("pagemap")))
@@ -192,8 +192,11 @@ def damaged_before_it_runs(place):
         target.forget_answers()
         done = ckpt("restore", "-f", image, "-d", "--lazy", "--lazy-log", os.path.join(place.path, "log"), timeout=30)
         if done.code == 0:
-            target.adopt()
-            target.kill()
+            target.alive, target.ending = True, ""
+            if target.running():
+                target.kill()
+            elif target.ending != "signal 7":
+                raise Failure(f"a flipped bit at {at}: the process has ended: {target.ending}")
         elif done.code == 1 and "damaged" in done.err:
             refused += 1
         else:
