@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 
@@ -16,16 +15,16 @@ namespace ckpt::proc {
 namespace {
 
 /// -1 and errno: EEXIST where the number is taken, as it is too while it is that of a session or a group with members.
-pid_t fork_as(pid_t number) {
-  clone_args args{};
-  args.exit_signal = SIGCHLD;
+pid_t fork_as(pid_t number, clone_args args) {
   args.set_tid = reinterpret_cast<uint64_t>(&number), args.set_tid_size = 1;
   return static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
 }
 
 }  // namespace
 
-pid_t high_fork() {
+pid_t high_fork(uint64_t flags, int exit_signal) {
+  clone_args args{};
+  args.flags = flags, args.exit_signal = static_cast<uint64_t>(exit_signal);
   constexpr int kLooked = 4096;  // a number that is taken costs a look; one that is taken meanwhile, a fork that fails
   constexpr int kTries = 8;
   auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
@@ -34,11 +33,11 @@ pid_t high_fork() {
   for (pid_t number = top; number > 1 && number > top - kLooked && tries < kTries; --number) {
     if (::kill(number, 0) == 0 || errno != ESRCH) continue;
     ++tries;
-    const pid_t child = fork_as(number);
+    const pid_t child = fork_as(number, args);
     if (child >= 0) return child;
     if (errno != EEXIST) break;
   }
-  return ::fork();
+  return flags == 0 ? ::fork() : static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
 }
 
 }  // namespace ckpt::proc

@@ -15,6 +15,7 @@
 #include <cstring>
 
 #include "lib/base/threads.h"
+#include "lib/proc/high_fork.h"
 #include "lib/proc/missing_pages.h"
 #include "lib/proc/userfault.h"
 
@@ -121,11 +122,11 @@ void refuse_all(bool poison) {
 
 Result<UniqueFd> start_guardian(const PagerState& state, const PagerLog& log) {
   CKPT_TRY_ASSIGN(UniqueFd self, proc::open_pidfd(::getpid()));
-  const long pid = ::syscall(SYS_clone, CLONE_FILES, nullptr, nullptr, nullptr, nullptr);
+  const pid_t pid = proc::high_fork(CLONE_FILES, 0);
   if (pid < 0) return fork_error(errno, "", "cannot make the pager's guardian");
   if (pid == 0) guard(self.get(), state, log);
   (void)self.release();  // it is the guardian's now, in the table of both
-  return proc::open_pidfd(static_cast<int>(pid));
+  return proc::open_pidfd(pid);
 }
 
 }  // namespace ckpt::rebuild
