@@ -15,7 +15,7 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Flags {
+struct CheckFlags {
   int pid = 0;
   bool shell_job = false;
   capture::SocketOptions sockets;
@@ -45,7 +45,7 @@ std::map<std::string, std::string> verbs_that_fail(const std::vector<engine::Fea
   return out;
 }
 
-void print_json(Console& out, const Flags& flags, const engine::CheckReport& report) {
+void print_json(Console& out, const CheckFlags& flags, const engine::CheckReport& report) {
   nlohmann::ordered_json doc = {{"schema", "ckpt.check/1"}, {"host", nlohmann::ordered_json::array()}};
   for (const engine::Feature& f : report.host) {
     doc["host"].push_back({{"verb", f.verb}, {"name", f.name}, {"present", f.present}, {"required", f.required}, {"serves", f.serves}, {"detail", f.detail}});
@@ -61,7 +61,7 @@ void print_json(Console& out, const Flags& flags, const engine::CheckReport& rep
   out.data(doc.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
 
-void print_table(Console& out, const Flags& flags, const engine::CheckReport& report) {
+void print_table(Console& out, const CheckFlags& flags, const engine::CheckReport& report) {
   std::vector<std::vector<std::string>> rows;
   if (flags.pid == 0) {
     std::string verb;
@@ -82,7 +82,7 @@ void print_table(Console& out, const Flags& flags, const engine::CheckReport& re
 }  // namespace
 
 Command::Run add_check(VerbOptions& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<CheckFlags>();
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump").positive();
   app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
   add_socket_flags(app, flags->sockets);

@@ -5,14 +5,14 @@ namespace ckpt::cli {
 
 namespace {
 
-struct Flags : DumpFlags {
+struct DumpVerbFlags : DumpFlags {
   bool leave_running = false, leave_stopped = false;
 };
 
 }  // namespace
 
 Command::Run add_dump(VerbOptions& app) {
-  auto flags = std::make_shared<Flags>();
+  auto flags = std::make_shared<DumpVerbFlags>();
   add_dump_flags(app, *flags);
   VerbOption running = app.add_flag("-R,--leave-running,--non-stop", flags->leave_running, "The process goes on afterwards");
   const VerbOption stopped = app.add_flag("-s,--leave-stopped", flags->leave_stopped, "The process stays, stopped as by SIGSTOP");

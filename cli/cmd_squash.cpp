@@ -21,28 +21,28 @@ struct SquashFlags {
   bool no_compress = false, dry_run = false, trust = false;
 };
 
-struct Outcome {
+struct SquashOutcome {
   size_t images = 0;
   uint64_t bytes_before = 0, bytes_memory = 0, bytes_written = 0, us = 0;
   std::string id;
 };
 
 /// Refuses what `write` would; the staging folder goes away again.
-Result<Outcome> estimate(const SquashFlags& flags) {
+Result<SquashOutcome> estimate(const SquashFlags& flags) {
   CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(flags.source, flags.options.trust));
   CKPT_TRY_ASSIGN(const StagedDir staged, StagedDir::create(flags.destination, flags.options.force));
-  Outcome out;
+  SquashOutcome out;
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();
   for (const auto& block : reader->blocks()) out.bytes_memory += static_cast<uint64_t>(__builtin_popcount(block.data_mask)) * store::kPageSize;
   return out;
 }
 
-Result<Outcome> write(Context& context, const SquashFlags& flags) {
+Result<SquashOutcome> write(Context& context, const SquashFlags& flags) {
   Stopwatch watch;
   CKPT_TRY_ASSIGN(store::SquashReport report,
                   store::squash(flags.source, flags.destination, flags.options, context.progress, context.cancel));
-  return Outcome{report.images, report.bytes_before, report.totals.pages_data * store::kPageSize, report.manifest.stats.bytes_written,
+  return SquashOutcome{report.images, report.bytes_before, report.totals.pages_data * store::kPageSize, report.manifest.stats.bytes_written,
                  watch.elapsed_us(), report.manifest.id};
 }
 

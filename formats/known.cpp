@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr int kMaxEntries = 10'000;
+constexpr int kMaxLooked = 10'000;
 
 /// The names in a folder, as many as are looked at.
 class Folder {
@@ -24,7 +24,7 @@ class Folder {
   explicit Folder(const fs::path& path) : path_(path) {
     std::error_code ec;
     fs::directory_iterator it(path, ec), end;
-    for (int seen = 0; !ec && it != end && seen < kMaxEntries; it.increment(ec), ++seen) {
+    for (int seen = 0; !ec && it != end && seen < kMaxLooked; it.increment(ec), ++seen) {
       std::error_code ignored;
       (it->is_directory(ignored) ? folders_ : files_).push_back(it->path().filename().string());
     }

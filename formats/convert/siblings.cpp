@@ -16,7 +16,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kMaxEntries = 100'000;
-constexpr uint64_t kBlock = 1 << 20;
+constexpr uint64_t kCompared = 1 << 20;
 
 bool ends_with(std::string_view text, std::string_view tail) { return text.size() >= tail.size() && text.substr(text.size() - tail.size()) == tail; }
 
@@ -39,7 +39,7 @@ bool is_array(const fs::path& folder) {
 Result<void> copy_file(const fs::path& path, const tensor::OutputFile::Sink& sink) {
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY | O_NONBLOCK));
   CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
-  std::vector<std::byte> block(kBlock);
+  std::vector<std::byte> block(kCompared);
   for (uint64_t at = 0, size = static_cast<uint64_t>(st.st_size); at < size;) {
     MutableByteSpan part(block.data(), std::min<uint64_t>(block.size(), size - at));
     CKPT_TRY(io::pread_exact(fd.get(), part, at, path.string()));

@@ -8,7 +8,7 @@ namespace ckpt::pickle {
 
 namespace {
 
-struct Row {
+struct Risk {
   std::string_view module;  ///< itself and what lies below it
   std::string_view name;    ///< empty: everything of the module
   std::string_view why;
@@ -18,7 +18,7 @@ constexpr std::string_view kCommand = "runs commands", kCode = "runs code", kFil
                            kReach = "reaches into any object", kLoads = "loads another pickle or library", kImports = "imports modules",
                            kState = "changes the interpreter", kCalls = "calls what it is given";
 
-constexpr auto kRows = std::to_array<Row>({
+constexpr auto kRisks = std::to_array<Risk>({
     {"os", "", kCommand}, {"posix", "", kCommand}, {"nt", "", kCommand}, {"subprocess", "", kCommand}, {"_posixsubprocess", "", kCommand},
     {"pty", "", kCommand}, {"commands", "", kCommand}, {"popen2", "", kCommand}, {"platform", "popen", kCommand}, {"posixpath", "", kFiles},
     {"ntpath", "", kFiles}, {"genericpath", "", kFiles}, {"distutils", "", kCommand}, {"setuptools", "", kCommand}, {"pip", "", kCommand},
@@ -95,8 +95,8 @@ bool at_or_below(std::string_view module, std::string_view parent) {
   return module.substr(0, parent.size()) == parent && (module.size() == parent.size() || module[parent.size()] == '.');
 }
 
-const Row* find_row(std::string_view module, std::string_view name) {
-  for (const Row& row : kRows) {
+const Risk* find_row(std::string_view module, std::string_view name) {
+  for (const Risk& row : kRisks) {
     if (at_or_below(module, row.module) && (row.name.empty() || name == row.name || at_or_below(name, row.name))) return &row;
   }
   return nullptr;
@@ -117,13 +117,13 @@ Judgement judge_global(std::string_view module, std::string_view name) {
   if (module == "__builtin__") module = "builtins";
   if (module == "copy_reg") module = "copyreg";
   if (is_safe(module, name)) return {Verdict::kSafe, ""};
-  if (const Row* row = find_row(module, name)) return {Verdict::kDangerous, row->why};
+  if (const Risk* row = find_row(module, name)) return {Verdict::kDangerous, row->why};
   // What a dotted name leads to: `torch` has `serialization.os.system`.
   std::string_view rest = name;
   for (size_t dot = rest.find('.'); dot != std::string_view::npos; dot = rest.find('.')) {
     const std::string_view first = rest.substr(0, dot);
     rest.remove_prefix(dot + 1);
-    for (const Row& row : kRows) {
+    for (const Risk& row : kRisks) {
       if (row.module == first && (row.name.empty() || at_or_below(rest, row.name))) return {Verdict::kDangerous, row.why};
     }
   }

@@ -16,7 +16,7 @@ enum : unsigned char {
   kAppends = 'e', kBinPut = 'q', kLongBinPut = 'r', kMemoize = 0x94, kBinGet = 'h', kLongBinGet = 'j',
 };
 
-struct Op {
+struct Operation {
   unsigned char code = 0;
   uint32_t memo = 0;       ///< argument of the memo opcodes
   std::string_view bytes;  ///< opcode and argument
@@ -68,7 +68,7 @@ Result<unsigned char> walk(std::string_view pickle, Each each) {
     if (!size || !in.take(*size)) {
       return fail(Code::kAnswerNo, "", "the pickle has a bad opcode at byte " + std::to_string(start));
     }
-    Op op;
+    Operation op;
     op.code = *code;
     op.bytes = pickle.substr(start, in.position() - start);
     if (*size == 1) op.memo = static_cast<unsigned char>(op.bytes[1]);
@@ -87,15 +87,15 @@ std::string header(unsigned char protocol) { return {static_cast<char>(kProto), 
 Result<std::string> wrap_in_list(std::string_view pickle) {
   std::string body;
   body.reserve(pickle.size() + 2);
-  CKPT_TRY_ASSIGN(unsigned char protocol, walk(pickle, [&](const Op& op) {
+  CKPT_TRY_ASSIGN(unsigned char protocol, walk(pickle, [&](const Operation& op) {
     if (op.code != kStop) body += op.bytes;
   }));
   return header(protocol) + static_cast<char>(kEmptyList) + body + static_cast<char>(kAppend) + static_cast<char>(kStop);
 }
 
 Result<std::string> unwrap_list(std::string_view pickle) {
-  std::vector<Op> ops;
-  CKPT_TRY_ASSIGN(unsigned char protocol, walk(pickle, [&](const Op& op) { ops.push_back(op); }));
+  std::vector<Operation> ops;
+  CKPT_TRY_ASSIGN(unsigned char protocol, walk(pickle, [&](const Operation& op) { ops.push_back(op); }));
   auto unsupported = [] { return fail(Code::kUnsupported, "", "is not a plain list of one element"); };
   // What the pickle builds, in its own words; the edit below keeps every opcode of the one element.
   CKPT_TRY_ASSIGN(Graph before, parse(as_bytes(pickle)));
@@ -110,7 +110,7 @@ Result<std::string> unwrap_list(std::string_view pickle) {
   }
   std::string body;
   for (size_t i = begin; i + 2 < ops.size(); ++i) {
-    const Op& op = ops[i];
+    const Operation& op = ops[i];
     const bool get = op.code == kBinGet || op.code == kLongBinGet;
     if (op.code == kMemoize || op.code == 'g' || (get && list && op.memo == *list)) return unsupported();
     body += op.bytes;

@@ -13,6 +13,8 @@ namespace ckpt::formats {
 
 /// The largest metadata document of one array that is read.
 inline constexpr uint64_t kMaxZarrDocument = 1 << 20;
+inline constexpr size_t kMaxZarrRank = 64;
+inline constexpr size_t kMaxZarrNesting = 64;  ///< of JSON values in one another
 
 /// A level of v3's sharding_indexed: a stored chunk that holds a grid of smaller ones, and an index of where they lie.
 struct ZarrSharding {

@@ -12,6 +12,8 @@
 
 namespace ckpt::formats {
 
+inline Unexpected unsupported_in_zarr(std::string what) { return fail(Code::kUnsupported, "", std::move(what)); }
+
 /// One step on the way back. Plain data: which members count depends on the kind.
 struct ZarrCodec {
   enum class Kind : uint8_t {

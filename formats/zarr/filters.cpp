@@ -16,8 +16,6 @@ using Kind = ZarrCodec::Kind;
 
 namespace {
 
-Unexpected unsupported(std::string message) { return fail(Code::kUnsupported, "", std::move(message)); }
-
 bool is_integer(DType dtype) { return dtype >= DType::kUint8 && dtype <= DType::kInt64; }
 bool is_signed(DType dtype) {
   return dtype == DType::kInt8 || dtype == DType::kInt16 || dtype == DType::kInt32 || dtype == DType::kInt64;
@@ -117,11 +115,11 @@ Result<void> parse_number_pair(const std::string& id, const json& config, ZarrCo
   std::string stored = text_of(config, "astype");
   if (stored.empty()) stored = decoded;
   auto a = parse_numpy_type(stored), b = parse_numpy_type(decoded);
-  if (!a || !b) return unsupported("filter " + id + " from " + stored + " to " + decoded + " is not read");
+  if (!a || !b) return unsupported_in_zarr("filter " + id + " from " + stored + " to " + decoded + " is not read");
   out.stored = *a, out.decoded = *b;
   const bool readable = (is_integer(a->dtype) || is_float(a->dtype)) &&
                         (is_float(b->dtype) || (id == "delta" && is_integer(a->dtype) && is_integer(b->dtype)));
-  if (!readable) return unsupported("filter " + id + " from " + stored + " to " + decoded + " is not read");
+  if (!readable) return unsupported_in_zarr("filter " + id + " from " + stored + " to " + decoded + " is not read");
   return {};
 }
 
@@ -151,7 +149,7 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
   }
   if (id == "shuffle") {
     auto unit = config.find("elementsize");
-    if (unit != config.end() && (!unit->is_number_unsigned() || *unit < 1 || *unit > 256)) return unsupported("filter shuffle of elements of this size is not read");
+    if (unit != config.end() && (!unit->is_number_unsigned() || *unit < 1 || *unit > 256)) return unsupported_in_zarr("filter shuffle of elements of this size is not read");
     out.kind = Kind::kShuffle;
     out.unit = unit == config.end() ? 4 : unit->get<uint32_t>();
     return std::optional(out);
@@ -174,7 +172,7 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
   if (id == "bitround" || (id == "quantize" && (text_of(config, "astype").empty() || text_of(config, "astype") == text_of(config, "dtype")))) {
     return std::optional<ZarrCodec>();
   }
-  return unsupported("codec " + id + " is not read");
+  return unsupported_in_zarr("codec " + id + " is not read");
 }
 
 Result<ByteSpan> check_and_strip(const ZarrCodec& codec, ByteSpan encoded) {

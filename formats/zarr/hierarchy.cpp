@@ -2,13 +2,12 @@
 
 #include <nlohmann/json.hpp>
 
+#include "formats/zarr/array.h"
 #include "lib/base/json_reader.h"
 
 namespace ckpt::formats {
 
 namespace {
-
-constexpr size_t kMaxDepth = 64;
 
 /// The text of the value that comes next, which is passed by.
 std::string_view take_value(JsonReader& reader, std::string_view text) {
@@ -21,7 +20,7 @@ std::string_view take_value(JsonReader& reader, std::string_view text) {
 /// Calls `each(name, value)` for the members of an object.
 template <class Each>
 Result<void> for_each_member(std::string_view text, Each each) {
-  JsonReader reader(text, {kMaxDepth, text.size() + 1});
+  JsonReader reader(text, {kMaxZarrNesting, text.size() + 1});
   if (reader.peek() != '{') return fail(Code::kAnswerNo, "", "malformed metadata: no JSON object");
   reader.enter();
   for (bool first = true; reader.next('{', first); first = false) {
@@ -78,7 +77,7 @@ std::string node_type(std::string_view text) {
 std::string_view attributes_of(std::string_view text) { return member(text, "attributes"); }
 
 bool same_array(std::string_view a, std::string_view b) {
-  if (!json_nests_at_most(a, kMaxDepth) || !json_nests_at_most(b, kMaxDepth)) return false;
+  if (!json_nests_at_most(a, kMaxZarrNesting) || !json_nests_at_most(b, kMaxZarrNesting)) return false;
   nlohmann::json left = nlohmann::json::parse(a, nullptr, false), right = nlohmann::json::parse(b, nullptr, false);
   if (!left.is_object() || !right.is_object()) return false;
   for (nlohmann::json* side : {&left, &right}) side->erase("attributes");

@@ -14,13 +14,10 @@ using tensor::Shape;
 
 namespace {
 
-constexpr size_t kMaxRank = 64;
-constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxCodecs = 16;
 constexpr size_t kMaxSharding = 4;  ///< levels of shards in shards
 
 Unexpected malformed(std::string message) { return fail(Code::kAnswerNo, "", "malformed zarr.json: " + std::move(message)); }
-Unexpected unsupported(std::string message) { return fail(Code::kUnsupported, "", std::move(message)); }
 
 /// A named thing of v3: {"name": ..., "configuration": {...}}, or its name alone.
 struct Named {
@@ -51,7 +48,7 @@ Result<Named> member_named(const json& doc, const char* name) {
 
 Result<Shape> parse_sizes(const json& doc, const char* name) {
   auto it = doc.find(name);
-  if (it == doc.end() || !it->is_array() || it->size() > kMaxRank) return malformed(std::string(name) + " is not a list of sizes");
+  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank) return malformed(std::string(name) + " is not a list of sizes");
   Shape out;
   for (const json& n : *it) {
     if (!n.is_number_unsigned()) return malformed(std::string(name) + " holds something else than sizes");
@@ -70,7 +67,7 @@ Result<DType> parse_data_type(const json& doc) {
     if (name == alias.first) name = alias.second;
   }
   auto dtype = tensor::dtype_from_name(name);
-  if (!dtype || !type.configuration.empty()) return unsupported("data type " + type.name + " is not a number that tensors hold");
+  if (!dtype || !type.configuration.empty()) return unsupported_in_zarr("data type " + type.name + " is not a number that tensors hold");
   return *dtype;
 }
 
@@ -84,7 +81,7 @@ struct Chain {
 
 Result<void> parse_transpose(const Named& codec, Chain& chain) {
   const size_t rank = chain.axes.size();
-  if (!chain.filters.empty()) return unsupported("codec transpose behind a filter is not read");
+  if (!chain.filters.empty()) return unsupported_in_zarr("codec transpose behind a filter is not read");
   auto order = codec.configuration.find("order");
   AxisOrder permutation;
   if (order != codec.configuration.end() && (*order == "C" || *order == "F")) {  // a draft of v3
@@ -108,7 +105,7 @@ Result<void> parse_transpose(const Named& codec, Chain& chain) {
 /// A codec of numcodecs under its v3 name; nothing: not one, or one that changes nothing.
 Result<std::optional<ZarrCodec>> parse_extension(const Named& codec) {
   constexpr std::string_view kPrefix = "numcodecs.";
-  if (codec.name.rfind(kPrefix, 0) != 0) return unsupported("codec " + codec.name + " is not read");
+  if (codec.name.rfind(kPrefix, 0) != 0) return unsupported_in_zarr("codec " + codec.name + " is not read");
   return parse_numcodec(codec.name.substr(kPrefix.size()), codec.configuration.dump());
 }
 
@@ -173,10 +170,10 @@ Result<std::vector<ZarrCodec>> parse_bytes_codecs(const std::vector<Named>& code
 /// The index: 64-bit numbers through `bytes` and codecs whose sizes do not depend on the content.
 Result<std::vector<ZarrCodec>> parse_index_codecs(const json& configuration) {
   CKPT_TRY_ASSIGN(auto codecs, parse_codec_list(configuration, "index_codecs"));
-  if (codecs.empty() || codecs[0].name != "bytes") return unsupported("a shard index that does not begin with codec bytes is not read");
+  if (codecs.empty() || codecs[0].name != "bytes") return unsupported_in_zarr("a shard index that does not begin with codec bytes is not read");
   CKPT_TRY_ASSIGN(auto out, parse_bytes_codecs(codecs, 1));
   for (const ZarrCodec& codec : out) {
-    if (!stored_bytes(codec, 0)) return unsupported("a compressed shard index is not read");
+    if (!stored_bytes(codec, 0)) return unsupported_in_zarr("a compressed shard index is not read");
   }
   CKPT_TRY_ASSIGN(auto swap, parse_bytes(codecs[0], 8));
   if (swap) out.push_back(*swap);
@@ -186,8 +183,8 @@ Result<std::vector<ZarrCodec>> parse_index_codecs(const json& configuration) {
 Result<void> parse_chain(const json& doc, const char* name, Chain chain, ZarrArray& out);
 
 Result<void> parse_sharding(const Named& codec, Chain chain, ZarrArray& out) {
-  if (out.sharding.size() >= kMaxSharding) return unsupported("shards nested this deep are not read");
-  if (!chain.filters.empty()) return unsupported("a filter around codec sharding_indexed is not read");
+  if (out.sharding.size() >= kMaxSharding) return unsupported_in_zarr("shards nested this deep are not read");
+  if (!chain.filters.empty()) return unsupported_in_zarr("a filter around codec sharding_indexed is not read");
   ZarrSharding level;
   CKPT_TRY_ASSIGN(Shape inner, parse_sizes(codec.configuration, "chunk_shape"));
   if (inner.size() != chain.axes.size()) return malformed("inner chunks of another rank");
@@ -214,10 +211,10 @@ Result<void> parse_chain(const json& doc, const char* name, Chain chain, ZarrArr
   const Named& serializer = codecs[at];
   CKPT_TRY_ASSIGN(auto behind, parse_bytes_codecs(codecs, at + 1));
   if (serializer.name == "sharding_indexed") {
-    if (!behind.empty()) return unsupported("a codec behind sharding_indexed is not read");
+    if (!behind.empty()) return unsupported_in_zarr("a codec behind sharding_indexed is not read");
     return parse_sharding(serializer, std::move(chain), out);
   }
-  if (serializer.name != "bytes" && serializer.name != "endian") return unsupported("codec " + serializer.name + " is not read");
+  if (serializer.name != "bytes" && serializer.name != "endian") return unsupported_in_zarr("codec " + serializer.name + " is not read");
   out.codecs = std::move(behind);
   CKPT_TRY_ASSIGN(auto swap, parse_bytes(serializer, chain.unit));
   if (swap) out.codecs.push_back(*swap);
@@ -229,7 +226,7 @@ Result<void> parse_chain(const json& doc, const char* name, Chain chain, ZarrArr
 Result<void> parse_chunk_names(const json& doc, ZarrArray& out) {
   CKPT_TRY_ASSIGN(Named encoding, member_named(doc, "chunk_key_encoding"));
   const bool v2 = encoding.name == "v2";
-  if (!v2 && encoding.name != "default") return unsupported("chunk key encoding " + encoding.name + " is not read");
+  if (!v2 && encoding.name != "default") return unsupported_in_zarr("chunk key encoding " + encoding.name + " is not read");
   out.separator = v2 ? '.' : '/';
   if (auto it = encoding.configuration.find("separator"); it != encoding.configuration.end()) {
     if (*it != "." && *it != "/") return malformed("separator is neither . nor /");
@@ -247,28 +244,28 @@ Result<void> check_members(const json& doc) {
     if (std::find(std::begin(kKnown), std::end(kKnown), item.key()) != std::end(kKnown)) continue;
     const json& value = item.value();
     if (value.is_object() && value.contains("must_understand") && value["must_understand"] == false) continue;
-    return unsupported("the extension " + item.key() + " is not known");
+    return unsupported_in_zarr("the extension " + item.key() + " is not known");
   }
   auto transformers = doc.find("storage_transformers");
-  if (transformers != doc.end() && !transformers->empty()) return unsupported("storage transformers are not read");
+  if (transformers != doc.end() && !transformers->empty()) return unsupported_in_zarr("storage transformers are not read");
   return {};
 }
 
 }  // namespace
 
 Result<ZarrArray> parse_zarr_json(std::string_view text) {
-  if (!json_nests_at_most(text, kMaxDepth)) return malformed("no JSON, or nested too deep");
+  if (!json_nests_at_most(text, kMaxZarrNesting)) return malformed("no JSON, or nested too deep");
   json doc = json::parse(text, nullptr, false);
   if (!doc.is_object()) return malformed("not a JSON object");
   auto version = doc.find("zarr_format");
   if (version == doc.end() || !version->is_number_integer()) return malformed("zarr_format is missing");
-  if (*version != 3) return unsupported("zarr format " + version->dump() + " in a zarr.json is not read, only 3 is");
+  if (*version != 3) return unsupported_in_zarr("zarr format " + version->dump() + " in a zarr.json is not read, only 3 is");
   if (!doc.contains("node_type") || doc["node_type"] != "array") return malformed("node_type is not array");
   CKPT_TRY(check_members(doc));
   ZarrArray out;
   CKPT_TRY_ASSIGN(out.shape, parse_sizes(doc, "shape"));
   CKPT_TRY_ASSIGN(Named grid, member_named(doc, "chunk_grid"));
-  if (grid.name != "regular") return unsupported("chunk grid " + grid.name + " is not read");
+  if (grid.name != "regular") return unsupported_in_zarr("chunk grid " + grid.name + " is not read");
   CKPT_TRY_ASSIGN(out.chunks, parse_sizes(grid.configuration, "chunk_shape"));
   if (out.shape.size() != out.chunks.size()) return malformed("shape and chunks differ in rank");
   CKPT_TRY_ASSIGN(out.dtype, parse_data_type(doc));

@@ -11,19 +11,16 @@ using tensor::DType;
 
 namespace {
 
-constexpr size_t kMaxRank = 64;
-constexpr size_t kMaxDepth = 64;
 constexpr size_t kMaxFilters = 16;
 
-Unexpected malformed(std::string message) { return fail(Code::kAnswerNo, "", "malformed .zarray: " + std::move(message)); }
-Unexpected unsupported(std::string message) { return fail(Code::kUnsupported, "", std::move(message)); }
+Unexpected malformed_zarray(std::string message) { return fail(Code::kAnswerNo, "", "malformed .zarray: " + std::move(message)); }
 
 Result<tensor::Shape> parse_shape(const json& doc, const char* name) {
   auto it = doc.find(name);
-  if (it == doc.end() || !it->is_array() || it->size() > kMaxRank) return malformed(std::string(name) + " is not a list of sizes");
+  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank) return malformed_zarray(std::string(name) + " is not a list of sizes");
   tensor::Shape out;
   for (const json& n : *it) {
-    if (!n.is_number_unsigned()) return malformed(std::string(name) + " holds something else than sizes");
+    if (!n.is_number_unsigned()) return malformed_zarray(std::string(name) + " holds something else than sizes");
     out.push_back(n.get<uint64_t>());
   }
   return out;
@@ -32,13 +29,13 @@ Result<tensor::Shape> parse_shape(const json& doc, const char* name) {
 /// Also the step that puts the bytes into order, if there has to be one.
 Result<std::optional<ZarrCodec>> parse_dtype(const json& doc, bool megatron, ZarrArray& out) {
   auto it = doc.find("dtype");
-  if (it != doc.end() && it->is_array()) return unsupported("structured dtypes are not read");
-  if (it == doc.end() || !it->is_string()) return malformed("dtype is not a string");
+  if (it != doc.end() && it->is_array()) return unsupported_in_zarr("structured dtypes are not read");
+  if (it == doc.end() || !it->is_string()) return malformed_zarray("dtype is not a string");
   const std::string name = it->get<std::string>();
   // TensorStore's own names, without an order sign.
   if (name == "bfloat16" || name.rfind("float8_", 0) == 0) {
     auto dtype = tensor::dtype_from_name(name);
-    if (!dtype) return unsupported("dtype " + name + " is not known");
+    if (!dtype) return unsupported_in_zarr("dtype " + name + " is not known");
     out.dtype = *dtype;
     return std::optional<ZarrCodec>();
   }
@@ -47,11 +44,11 @@ Result<std::optional<ZarrCodec>> parse_dtype(const json& doc, bool megatron, Zar
     out.void_bfloat16 = true;
     return std::optional<ZarrCodec>();
   }
-  if (name == "|O") return unsupported("dtype |O (Python objects) is not read");
-  if (name.size() < 3 || (name[0] != '<' && name[0] != '>' && name[0] != '|')) return malformed("dtype \"" + name + "\"");
+  if (name == "|O") return unsupported_in_zarr("dtype |O (Python objects) is not read");
+  if (name.size() < 3 || (name[0] != '<' && name[0] != '>' && name[0] != '|')) return malformed_zarray("dtype \"" + name + "\"");
   auto number = parse_numpy_type(name);
-  if (!number && name[0] == '|' && parse_numpy_type("<" + name.substr(1))) return malformed("dtype \"" + name + "\" has no byte order");
-  if (!number) return unsupported("dtype " + name + " is not a number that tensors hold");
+  if (!number && name[0] == '|' && parse_numpy_type("<" + name.substr(1))) return malformed_zarray("dtype \"" + name + "\" has no byte order");
+  if (!number) return unsupported_in_zarr("dtype " + name + " is not a number that tensors hold");
   out.dtype = number->dtype;
   if (!number->big_endian) return std::optional<ZarrCodec>();
   ZarrCodec swap;
@@ -61,7 +58,7 @@ Result<std::optional<ZarrCodec>> parse_dtype(const json& doc, bool megatron, Zar
 }
 
 Result<void> add_codec(const json& config, ZarrArray& out) {
-  if (!config.is_object() || !config.contains("id") || !config["id"].is_string()) return malformed("a codec has no id");
+  if (!config.is_object() || !config.contains("id") || !config["id"].is_string()) return malformed_zarray("a codec has no id");
   const std::string id = config["id"].get<std::string>();
   CKPT_TRY_ASSIGN(auto codec, parse_numcodec(id, config.dump()));
   if (codec) out.codecs.push_back(*codec);
@@ -74,18 +71,18 @@ Result<void> parse_codecs(const json& doc, ZarrArray& out) {
   if (compressor != doc.end() && !compressor->is_null()) CKPT_TRY(add_codec(*compressor, out));
   auto filters = doc.find("filters");
   if (filters == doc.end() || filters->is_null()) return {};
-  if (!filters->is_array() || filters->size() > kMaxFilters) return malformed("filters is not a list");
+  if (!filters->is_array() || filters->size() > kMaxFilters) return malformed_zarray("filters is not a list");
   for (size_t i = filters->size(); i-- > 0;) CKPT_TRY(add_codec((*filters)[i], out));
   return {};
 }
 
 Result<void> parse_order(const json& doc, ZarrArray& out) {
   auto order = doc.find("order");
-  if (order != doc.end() && *order != "C" && *order != "F") return malformed("order is neither C nor F");
+  if (order != doc.end() && *order != "C" && *order != "F") return malformed_zarray("order is neither C nor F");
   for (size_t i = out.shape.size(); order != doc.end() && *order == "F" && i-- > 0;) out.axes.push_back(static_cast<uint32_t>(i));
   auto separator = doc.find("dimension_separator");
   if (separator == doc.end() || separator->is_null()) return {};
-  if (*separator != "." && *separator != "/") return malformed("dimension_separator is neither . nor /");
+  if (*separator != "." && *separator != "/") return malformed_zarray("dimension_separator is neither . nor /");
   out.separator = *separator == "/" ? '/' : '.';
   return {};
 }
@@ -93,12 +90,12 @@ Result<void> parse_order(const json& doc, ZarrArray& out) {
 }  // namespace
 
 Result<ZarrArray> parse_zarray(std::string_view text, bool megatron) {
-  if (!json_nests_at_most(text, kMaxDepth)) return malformed("no JSON, or nested too deep");
+  if (!json_nests_at_most(text, kMaxZarrNesting)) return malformed_zarray("no JSON, or nested too deep");
   json doc = json::parse(text, nullptr, false);
-  if (!doc.is_object()) return malformed("not a JSON object");
+  if (!doc.is_object()) return malformed_zarray("not a JSON object");
   auto version = doc.find("zarr_format");
-  if (version == doc.end() || !version->is_number_integer()) return malformed("zarr_format is missing");
-  if (*version != 2) return unsupported("zarr format " + version->dump() + " in a .zarray is not read, only 2 is");
+  if (version == doc.end() || !version->is_number_integer()) return malformed_zarray("zarr_format is missing");
+  if (*version != 2) return unsupported_in_zarr("zarr format " + version->dump() + " in a .zarray is not read, only 2 is");
   ZarrArray out;
   CKPT_TRY_ASSIGN(out.shape, parse_shape(doc, "shape"));
   CKPT_TRY_ASSIGN(out.chunks, parse_shape(doc, "chunks"));

@@ -1,24 +1,16 @@
 // What an archive holds besides what its directory says: found by laying the records side by side (formats.md 3.1, 3.8).
 #include <algorithm>
 
+#include "formats/zip/records.h"
 #include "formats/zip/zip.h"
 
 namespace ckpt::zip {
 
 namespace {
 
-constexpr uint64_t kLocalSize = 30;
 constexpr uint16_t kHasDescriptor = 8;     ///< flag bit 3: sizes and CRC follow the data
-constexpr uint32_t kDescriptorSignature = 0x08074b50, kEnd64Signature = 0x06064b50;
-constexpr uint64_t kEnd64AndLocator = 76;
+constexpr uint64_t kEnd64AndLocator = kEnd64Size + kLocator64Size;
 constexpr size_t kMaxOddities = 100;
-
-template <class T>
-T at(ByteSpan data, size_t offset) {
-  T out;
-  std::memcpy(&out, data.data() + offset, sizeof out);
-  return out;
-}
 
 class Finder {
  public:

@@ -3,16 +3,14 @@
 #include <algorithm>
 #include <cstring>
 
+#include "formats/zip/records.h"
 #include "lib/base/checked.h"
 
 namespace ckpt::zip {
 
 namespace {
 
-// APPNOTE.TXT 6.3.10, sections 4.3.7 (local header), 4.3.12 (directory), 4.3.14 to 4.3.16 (ends), 4.5.3 (Zip64 field).
-constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kEndSignature = 0x06054b50;
-constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
-constexpr uint64_t kLocalSize = 30, kCentralSize = 46;
+// APPNOTE.TXT 6.3.10, section 4.5.3 (Zip64 field).
 constexpr uint64_t kLocalCrc = 14, kCentralCrc = 16;
 constexpr uint32_t kSaturated32 = 0xffffffff;
 constexpr uint16_t kSaturated16 = 0xffff;

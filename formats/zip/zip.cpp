@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "formats/zip/records.h"
 #include "lib/base/checked.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
@@ -11,9 +12,6 @@ namespace ckpt::zip {
 
 namespace {
 
-constexpr uint32_t kLocalSignature = 0x04034b50, kCentralSignature = 0x02014b50, kEndSignature = 0x06054b50;
-constexpr uint32_t kEnd64Signature = 0x06064b50, kLocator64Signature = 0x07064b50;
-constexpr uint64_t kEndSize = 22, kLocator64Size = 20, kEnd64Size = 56, kCentralSize = 46, kLocalSize = 30;
 constexpr uint16_t kDeflate = 8;
 constexpr uint64_t kMaxComment = 65535;
 constexpr uint64_t kMaxDirectory = 256 << 20;
@@ -23,13 +21,6 @@ Unexpected damaged(const ByteSource& source, std::string why) {
   return fail(Code::kAnswerNo, source.subject(), "damaged zip: " + std::move(why));
 }
 Unexpected unsupported(const ByteSource& source, std::string why) { return fail(Code::kUnsupported, source.subject(), std::move(why)); }
-
-template <class T>
-T at(ByteSpan data, size_t offset) {
-  T out;
-  std::memcpy(&out, data.data() + offset, sizeof out);
-  return out;
-}
 
 struct Directory {
   uint64_t entries = 0, offset = 0, size = 0;

@@ -44,8 +44,6 @@ bool has_flag(const MemoryMap& map, const char* flag) {
 /// fork leaves out MADV_DONTFORK ("dc") and empties MADV_WIPEONFORK ("wf").
 bool fork_copies(const MemoryMap& map) { return !has_flag(map, "dc") && !has_flag(map, "wf"); }
 
-bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
-
 /// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped.
 struct Piece {
   uint64_t start, end;

@@ -16,8 +16,6 @@ namespace {
 using store::MappingKind;
 using store::MemoryMap;
 
-bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
-
 /// The private mappings of a process that runs. What of them cannot be carried the last look at it will tell.
 Result<std::vector<MemoryMap>> read_private_maps(int pid) {
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> vmas, proc::read_maps(pid, false));

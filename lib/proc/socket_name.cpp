@@ -45,6 +45,8 @@ std::string name_text(const SocketName& name) {
   }
 }
 
+uint16_t port_of(const SocketName& name) { return address_of<sockaddr_in>(name).sin_port; }
+
 SocketName plain_name(const SocketName& name) {
   if (address_of<sockaddr>(name).sa_family != AF_INET6) return name;
   auto six = address_of<sockaddr_in6>(name);

@@ -1,6 +1,8 @@
 // Addresses of sockets as the kernel gives them: a struct sockaddr_* of its exact length.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <cstring>
 #include <string>
@@ -24,6 +26,11 @@ SocketName plain_name(const SocketName& name);
 bool has_address(const SocketName& name);
 /// Whether this machine has the address: a socket can be bound to it. The port does not matter.
 bool is_local_address(const SocketName& name);
+
+/// As bind and connect take it.
+inline const sockaddr* raw_address(const SocketName& name) { return reinterpret_cast<const sockaddr*>(name.data()); }
+/// Of a name of the internet, in network order: it lies at the same place in both families.
+uint16_t port_of(const SocketName& name);
 
 /// The struct, what is missing filled with zeros.
 template <class Address>

@@ -16,10 +16,6 @@ using store::SocketState;
 
 namespace {
 
-const sockaddr* address(const SocketName& name) { return reinterpret_cast<const sockaddr*>(name.data()); }
-
-uint16_t port_of(const SocketName& name) { return proc::address_of<sockaddr_in>(name).sin_port; }
-
 /// A socket that was never bound has a name, too: all zero.
 bool is_named(const Socket& socket) {
   bool named = false;
@@ -29,7 +25,7 @@ bool is_named(const Socket& socket) {
 
 Result<void> connect_to_peer(int fd, const Socket& socket) {
   if (socket.peer_name.empty()) return {};
-  if (::connect(fd, address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size())) != 0)
+  if (::connect(fd, raw_address(socket.peer_name), static_cast<socklen_t>(socket.peer_name.size())) != 0)
     return sys_error(subject_of(socket), "cannot be connected again to " + name_text(socket.peer_name));
   return {};
 }
@@ -52,7 +48,7 @@ Result<void> join_groups(int fd, const Socket& socket) {
 
 Result<void> bind_inet(int fd, const Socket& socket) {
   if (!is_named(socket)) return {};
-  if (::bind(fd, address(socket.name), static_cast<socklen_t>(socket.name.size())) == 0) return {};
+  if (::bind(fd, raw_address(socket.name), static_cast<socklen_t>(socket.name.size())) == 0) return {};
   Error error = sys_error(subject_of(socket), "cannot be bound to its address");
   if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
   if (error.sys_errno == EADDRNOTAVAIL) error.hint = "this machine does not have the address";

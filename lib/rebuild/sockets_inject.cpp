@@ -100,8 +100,6 @@ SocketName destination(const store::Socket& socket, const store::SocketMessage& 
   return family_of(from) == AF_INET ? name_of(four) : name_of(six);
 }
 
-uint16_t port_of(const SocketName& name) { return address_of<sockaddr_in>(name).sin_port; }
-
 /// The loopback interface hands on at once, but by a softirq that may run elsewhere.
 bool wait_for_more(int fd, uint32_t before) {
   for (int i = 0; i < 100; ++i) {

@@ -20,6 +20,8 @@ namespace ckpt::rebuild {
 
 using proc::is_abstract;
 using proc::name_text;
+using proc::port_of;
+using proc::raw_address;
 using proc::SocketName;
 using proc::unix_name;
 

@@ -19,10 +19,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-const sockaddr* address(const SocketName& name) { return reinterpret_cast<const sockaddr*>(name.data()); }
-
 Result<void> bind_here(int fd, const SocketName& name) {
-  if (::bind(fd, address(name), static_cast<socklen_t>(name.size())) == 0) return {};
+  if (::bind(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0) return {};
   Error error = sys_error(name_text(name), "cannot bind a socket to this name");
   if (error.sys_errno == EADDRINUSE) error.code = Code::kBusy;
   return error;
@@ -86,7 +84,7 @@ Result<void> UnixNames::bind_name(int fd, const SocketName& name) {
   CKPT_TRY_ASSIGN(CallResult result, run_as({}, [&] {
                     if (::chroot(folder.c_str()) != 0 || ::chdir("/") != 0) return -errno;
                     make_parents(path);
-                    return ::bind(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno;
+                    return ::bind(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno;
                   }));
   if (result.value < 0) return sys_error(-result.value, path, "cannot bind a socket to this name, whose file is gone");
   return {};
@@ -151,7 +149,7 @@ Result<void> UnixNames::bind_file(int fd, const store::Socket& socket) {
   CKPT_TRY_ASSIGN(int result, place.run([&] {
                     ::umask(0);
                     if (::chdir(moved ? "/" : folder.c_str()) != 0) return -errno;
-                    if (::bind(fd, address(socket.name), static_cast<socklen_t>(socket.name.size())) != 0)
+                    if (::bind(fd, raw_address(socket.name), static_cast<socklen_t>(socket.name.size())) != 0)
                       return -errno;
                     return moved && ::renameat(AT_FDCWD, name.c_str(), place.folder.get(), place.leaf) != 0 ? -errno : 0;
                   }));
@@ -193,7 +191,7 @@ Result<CallResult> connect_unix(int fd, int target, SocketName name, const store
   int flags = ::fcntl(fd, F_GETFL);
   (void)::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
   auto result =
-      run_as(who, [&] { return ::connect(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
+      run_as(who, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
   (void)::fcntl(fd, F_SETFL, flags);
   return result;
 }
@@ -201,7 +199,7 @@ Result<CallResult> connect_unix(int fd, int target, SocketName name, const store
 Result<int> connect_with(const Rights& rights, int fd, const SocketName& name) {
   int flags = ::fcntl(fd, F_GETFL);
   (void)::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-  auto result = run_with(rights, [&] { return ::connect(fd, address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
+  auto result = run_with(rights, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
   (void)::fcntl(fd, F_SETFL, flags);
   return result;
 }

@@ -136,6 +136,7 @@ struct MemoryMap {
   std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
   bool operator==(const MemoryMap&) const = default;
 };
+inline bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
 
 /// A file that the process maps, executes, or has open, with what tells whether it is still the same.
 struct FileIdentity {

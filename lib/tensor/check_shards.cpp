@@ -23,7 +23,7 @@ std::string box_text(const Shape& offset, const Shape& shape) {
 }
 
 /// A set of shards and the box that they have to tile.
-struct Part {
+struct ShardPart {
   Shape lo, hi;
   std::vector<uint32_t> shards;
 };
@@ -33,10 +33,10 @@ class Tiling {
   Tiling(const Tensor& tensor, std::vector<std::string>& findings) : tensor_(tensor), findings_(findings) {}
 
   void check(std::vector<uint32_t> shards) {
-    std::vector<Part> parts;
+    std::vector<ShardPart> parts;
     parts.push_back({Shape(tensor_.shape.size(), 0), tensor_.shape, std::move(shards)});
     while (!parts.empty() && findings_.size() < kMaxFindings) {
-      Part part = std::move(parts.back());
+      ShardPart part = std::move(parts.back());
       parts.pop_back();
       if (work_ > kMaxWork) {
         findings_.push_back(tensor_.key + ": the shards are too irregular to be checked");
@@ -56,7 +56,7 @@ class Tiling {
     findings_.push_back(tensor_.key + ": no shard covers " + box_text(from, extent));
   }
 
-  bool finished(const Part& part) {
+  bool finished(const ShardPart& part) {
     if (part.shards.empty()) report_gap(part.lo, part.hi);
     if (part.shards.size() != 1) return part.shards.empty();
     const Shard& shard = tensor_.shards[part.shards[0]];
@@ -81,7 +81,7 @@ class Tiling {
   }
 
   /// Cuts `part` along the first axis on which some plane passes between shards.
-  bool split(Part& part, std::vector<Part>& parts) {
+  bool split(ShardPart& part, std::vector<ShardPart>& parts) {
     for (size_t axis = 0; axis < part.lo.size(); ++axis) {
       std::sort(part.shards.begin(), part.shards.end(), [&](uint32_t a, uint32_t b) { return lo(a, axis) < lo(b, axis); });
       work_ += part.shards.size() * 8;
@@ -98,8 +98,8 @@ class Tiling {
     return false;
   }
 
-  void cut(const Part& part, size_t axis, std::vector<Part>& parts) {
-    Part piece{part.lo, part.hi, {}};
+  void cut(const ShardPart& part, size_t axis, std::vector<ShardPart>& parts) {
+    ShardPart piece{part.lo, part.hi, {}};
     uint64_t reach = part.lo[axis];
     for (uint32_t shard : part.shards) {
       if (lo(shard, axis) >= reach && !piece.shards.empty()) {
@@ -116,7 +116,7 @@ class Tiling {
   }
 
   /// Shards that no plane separates: two of them overlap, or they wind around each other like a pinwheel.
-  void compare_pairs(const Part& part) {
+  void compare_pairs(const ShardPart& part) {
     uint64_t covered = 0;
     for (size_t i = 0; i < part.shards.size(); ++i) {
       const Shard& a = tensor_.shards[part.shards[i]];

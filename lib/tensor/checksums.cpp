@@ -9,7 +9,7 @@ namespace ckpt::tensor {
 
 namespace {
 constexpr uint64_t kBlock = 256 << 10;
-constexpr size_t kMaxFindings = 1000;
+constexpr size_t kMaxMismatches = 1000;
 }  // namespace
 
 /// The first record that ends behind the range's beginning.
@@ -90,7 +90,7 @@ void ChecksumLedger::conclude(uint32_t record, uint32_t crc) {
   if (crc == sum.crc) return;
   if (sum.crc == 0) {
     ++not_computed_;
-  } else if (findings_.size() < kMaxFindings) {
+  } else if (findings_.size() < kMaxMismatches) {
     findings_.push_back({entries_[record].key, catalog_.files[sum.where.file].path, sum.where.offset, sum.differs()});
   }
 }

@@ -58,9 +58,9 @@ std::vector<uint64_t> covered(std::vector<Range> ranges, size_t files) {
   return out;
 }
 
-class Counter {
+class UsageCounter {
  public:
-  explicit Counter(const Catalog& catalog) : catalog_(catalog), out_(catalog.files.size()), last_(catalog.files.size(), nullptr) {}
+  explicit UsageCounter(const Catalog& catalog) : catalog_(catalog), out_(catalog.files.size()), last_(catalog.files.size(), nullptr) {}
 
   std::vector<FileUsage> count() {
     for (size_t i = 0; i < out_.size(); ++i) {
@@ -100,7 +100,7 @@ class Counter {
 }  // namespace
 
 Result<std::vector<FileUsage>> file_usage(const Catalog& catalog) {
-  std::vector<FileUsage> out = Counter(catalog).count();
+  std::vector<FileUsage> out = UsageCounter(catalog).count();
   std::error_code ec;
   if (!fs::is_directory(catalog.root, ec)) {
     for (FileUsage& file : out) file.size = fs::file_size(catalog.root, ec);

@@ -59,7 +59,7 @@ struct Split {
 };
 
 /// What one worker does in one go: pieces [first, last) of a file, or one stretch of a piece.
-struct Unit {
+struct WriteUnit {
   Open* open = nullptr;
   size_t first = 0, last = 0;
   Split* split = nullptr;
@@ -127,14 +127,14 @@ class FilesWriter {
 
   Result<void> run() {
     WorkerPool pool(state_.workers);
-    for (const Unit& unit : units_) {
+    for (const WriteUnit& unit : units_) {
       if (!pool.submit([this, &unit] { return write(unit); })) break;
     }
     return pool.finish();
   }
 
  private:
-  void add(Unit unit) {
+  void add(WriteUnit unit) {
     ++unit.open->units_left;
     units_.push_back(unit);
   }
@@ -148,7 +148,7 @@ class FilesWriter {
     return open.fd.get();
   }
 
-  Result<void> write(const Unit& unit) {
+  Result<void> write(const WriteUnit& unit) {
     CKPT_TRY_ASSIGN(const int fd, open(*unit.open));
     PieceWriter writer(state_, fd, unit.open->file->name);
     std::vector<LateCrc> late;
@@ -161,7 +161,7 @@ class FilesWriter {
     return close(*unit.open, late, writer.records());
   }
 
-  Result<void> write_stretch(const Unit& unit, PieceWriter& writer, std::vector<LateCrc>& late) {
+  Result<void> write_stretch(const WriteUnit& unit, PieceWriter& writer, std::vector<LateCrc>& late) {
     Split& split = *unit.split;
     CKPT_TRY_ASSIGN(split.crcs[unit.stretch], writer.write_stretch(split.piece, split.stretches[unit.stretch]));
     {
@@ -198,7 +198,7 @@ class FilesWriter {
   const fs::path& folder_;
   std::deque<Open> open_;
   std::deque<Split> splits_;
-  std::vector<Unit> units_;
+  std::vector<WriteUnit> units_;
 };
 
 }  // namespace

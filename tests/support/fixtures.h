@@ -2,12 +2,13 @@
 #pragma once
 
 #include <doctest/doctest.h>
-#include <stdlib.h>
 
 #include <filesystem>
 #include <optional>
 #include <set>
 #include <string>
+
+#include "tests/support/temp_dir.h"
 
 namespace ckpt::test {
 
@@ -27,20 +28,5 @@ inline std::optional<std::filesystem::path> fixture(const std::string& name) {
   missing_fixtures().insert(name);
   return std::nullopt;
 }
-
-struct TempDir {
-  std::filesystem::path path;
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "ckpt-test-XXXXXX").string();
-    if (::mkdtemp(name.data()) == nullptr) std::abort();
-    path = name;
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() {
-    std::error_code ec;
-    std::filesystem::remove_all(path, ec);
-  }
-};
 
 }  // namespace ckpt::test

@@ -11,8 +11,10 @@
 #include "lib/base/copy.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
+#include "tests/support/temp_dir.h"
 
 using namespace ckpt;
+using ckpt::test::TempDir;
 
 namespace {
 std::vector<std::byte> random_bytes(size_t n, unsigned seed) {
@@ -24,15 +26,6 @@ std::vector<std::byte> random_bytes(size_t n, unsigned seed) {
 uint32_t zlib_crc(uint32_t crc, ByteSpan data) {
   return static_cast<uint32_t>(::crc32_z(crc, reinterpret_cast<const Bytef*>(data.data()), data.size()));
 }
-struct TempDir {
-  std::filesystem::path path;
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "ckpt-copy-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempDir() { std::filesystem::remove_all(path); }
-};
 }  // namespace
 
 TEST_CASE("crc32: known answers") {

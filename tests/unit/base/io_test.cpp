@@ -1,26 +1,16 @@
 #include "lib/base/io.h"
+#include "tests/support/temp_dir.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/stat.h>
 
 using namespace ckpt;
+using ckpt::test::TempDir;
 namespace fs = std::filesystem;
 
-namespace {
-struct Scratch {
-  fs::path path;
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "ckpt-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Scratch() { fs::remove_all(path); }
-};
-}  // namespace
-
 TEST_CASE("read: a file at the limit is read, one byte more is refused, whether or not its size is known beforehand") {
-  Scratch scratch;
+  TempDir scratch;
   const fs::path file = scratch.path / "f";
   REQUIRE(io::write_file(file, std::string(1000, 'x')));
   REQUIRE(io::read_file(file, 1000));
@@ -46,7 +36,7 @@ TEST_CASE("read: files of /proc, whose size reads as 0, come whole") {
 }
 
 TEST_CASE("read: a missing file is not found, a folder is no file") {
-  Scratch scratch;
+  TempDir scratch;
   auto missing = io::read_file(scratch.path / "none", 10);
   REQUIRE_FALSE(missing);
   CHECK(missing.error().code == Code::kNotFound);
@@ -55,7 +45,7 @@ TEST_CASE("read: a missing file is not found, a folder is no file") {
 }
 
 TEST_CASE("exact reads: a file that ends too early is called truncated, with the byte at which it ends") {
-  Scratch scratch;
+  TempDir scratch;
   REQUIRE(io::write_file(scratch.path / "f", "0123456789"));
   auto fd = io::open_file(scratch.path / "f", O_RDONLY);
   REQUIRE(fd);
@@ -69,7 +59,7 @@ TEST_CASE("exact reads: a file that ends too early is called truncated, with the
 }
 
 TEST_CASE("open_regular: links, folders and fifos are refused, and a fifo does not hang") {
-  Scratch scratch;
+  TempDir scratch;
   REQUIRE(io::write_file(scratch.path / "f", "x"));
   fs::create_symlink("f", scratch.path / "link");
   fs::create_directory(scratch.path / "dir");
@@ -85,7 +75,7 @@ TEST_CASE("open_regular: links, folders and fifos are refused, and a fifo does n
 }
 
 TEST_CASE("written files are private and their descriptors are not inherited") {
-  Scratch scratch;
+  TempDir scratch;
   REQUIRE(io::write_file(scratch.path / "f", "x"));
   struct stat st{};
   REQUIRE(::stat((scratch.path / "f").c_str(), &st) == 0);
@@ -96,7 +86,7 @@ TEST_CASE("written files are private and their descriptors are not inherited") {
 }
 
 TEST_CASE("sync_tree: walks folders and reports one that is not there") {
-  Scratch scratch;
+  TempDir scratch;
   fs::create_directories(scratch.path / "a/b");
   REQUIRE(io::write_file(scratch.path / "a/b/f", "x"));
   CHECK(io::sync_tree(scratch.path));
@@ -106,7 +96,7 @@ TEST_CASE("sync_tree: walks folders and reports one that is not there") {
 }
 
 TEST_CASE("read: a pipe and a device are refused at once") {
-  Scratch scratch;
+  TempDir scratch;
   REQUIRE(::mkfifo((scratch.path / "fifo").c_str(), 0600) == 0);
   for (const fs::path& path : {scratch.path / "fifo", fs::path("/dev/zero")}) {
     auto refused = io::read_file(path, 1 << 20);

@@ -11,22 +11,15 @@
 
 #include "lib/base/io.h"
 #include "tests/support/skip.h"
+#include "tests/support/temp_dir.h"
 
 using namespace ckpt;
+using ckpt::test::TempDir;
 namespace fs = std::filesystem;
 
 namespace {
 
-/// A folder of its own, gone with the test.
-struct Scratch {
-  fs::path path;
-  Scratch() {
-    std::string name = (fs::temp_directory_path() / "ckpt-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~Scratch() { fs::remove_all(path); }
-
+struct Scratch : TempDir {
   /// Names of the entries, sorted.
   std::vector<std::string> entries(const fs::path& below = {}) const {
     std::vector<std::string> out;

@@ -1,3 +1,4 @@
+#include "tests/support/why.h"
 #include "tests/unit/capture/device_helpers.h"
 
 using namespace ckpt;
@@ -5,12 +6,6 @@ using namespace ckpt::capture;
 using namespace ckpt::capture::test;
 
 namespace {
-
-std::string why(const Error& error) { return error.text(); }
-template <class T>
-std::string why(const Result<T>& result) {
-  return result ? "no error" : why(result.error());
-}
 
 /// Two processes on two devices, each with memory on both.
 std::vector<std::vector<Allocation>> populate(World& world, uint64_t seed) {

@@ -8,10 +8,9 @@
 using namespace ckpt;
 using namespace ckpt::capture;
 using namespace ckpt::capture::test;
+using ckpt::test::TempDir;
 using store::ImageReader;
 using store::ImageWriter;
-using store::test::TempDir;
-using store::test::why;
 
 namespace {
 

@@ -1,6 +1,7 @@
 #include "lib/capture/device_replay.h"
 
 #include "lib/capture/device_fill.h"
+#include "tests/support/why.h"
 #include "tests/unit/capture/device_helpers.h"
 
 using namespace ckpt;
@@ -8,16 +9,6 @@ using namespace ckpt::capture;
 using namespace ckpt::capture::test;
 
 namespace {
-
-std::string why(const Error& error) {
-  std::string out = error.text();
-  for (const std::string& cause : error.causes) out += "; " + cause;
-  return out;
-}
-template <class T>
-std::string why(const Result<T>& result) {
-  return result ? "no error" : why(result.error());
-}
 
 /// Chunk number n of a memory that starts at one gigabyte.
 Range chunk(uint64_t n, uint64_t count = 1) { return {{(uint64_t{1} << 30) + n * kDeviceChunk}, count * kDeviceChunk}; }

@@ -18,6 +18,7 @@
 #include "lib/proc/procfs.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/ipc.h"
+#include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -69,13 +70,6 @@ store::SystemVIpc describe() {
   auto found = capture::describe_ipc({::getpid()}, {});
   REQUIRE_MESSAGE(found, found.error().text());
   return *found;
-}
-
-int free_pid() {
-  pid_t pid = ::fork();
-  if (pid == 0) ::_exit(0);
-  ::waitpid(pid, nullptr, 0);
-  return pid;
 }
 
 key_t some_key(int salt) { return static_cast<key_t>(0x43500000 + (::getpid() & 0xffff) * 8 + salt); }

@@ -13,6 +13,7 @@
 #include "lib/base/io.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/locks.h"
+#include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -45,13 +46,6 @@ int lock(int fd, int command, short type, off_t start, off_t length) {
   struct flock range {};
   range.l_type = type, range.l_whence = SEEK_SET, range.l_start = start, range.l_len = length;
   return ::fcntl(fd, command, &range);
-}
-
-int free_pid() {
-  pid_t pid = ::fork();
-  if (pid == 0) ::_exit(0);
-  ::waitpid(pid, nullptr, 0);
-  return pid;
 }
 
 }  // namespace

@@ -18,6 +18,7 @@
 #include "lib/rebuild/cgroups.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/policies.h"
+#include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -48,13 +49,6 @@ struct Sleeper {
   }
   pid_t pid;
 };
-
-int free_pid() {
-  pid_t pid = ::fork();
-  if (pid == 0) ::_exit(0);
-  ::waitpid(pid, nullptr, 0);
-  return pid;
-}
 
 constexpr uint64_t kPlace = 0x510000000000;
 constexpr size_t kSize = 1 << 20;

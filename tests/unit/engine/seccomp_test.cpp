@@ -24,6 +24,7 @@
 #include "lib/proc/seccomp.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/seccomp.h"
+#include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -62,13 +63,6 @@ void refuse(long number, int error, unsigned flags) {
   refuse(SYS_times, 42, 0);
   ready.fetch_add(1);
   for (;;) ::pause();
-}
-
-int free_pid() {
-  pid_t pid = ::fork();
-  if (pid == 0) ::_exit(0);
-  ::waitpid(pid, nullptr, 0);
-  return pid;
 }
 
 }  // namespace

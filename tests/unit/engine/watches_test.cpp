@@ -19,6 +19,7 @@
 #include "lib/base/io.h"
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/watches.h"
+#include "tests/support/free_pid.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -72,13 +73,6 @@ std::vector<Event> events(int fd) {
     }
   }
   return out;
-}
-
-int free_pid() {
-  pid_t pid = ::fork();
-  if (pid == 0) ::_exit(0);
-  ::waitpid(pid, nullptr, 0);
-  return pid;
 }
 
 }  // namespace

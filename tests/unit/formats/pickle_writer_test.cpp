@@ -95,7 +95,7 @@ using namespace ckpt::pickle;
 std::pair<std::string, std::string> twice(const std::string& data) {
   auto graph = parse(as_bytes(data));
   REQUIRE(graph);
-  Writer out;
+  pickle::Writer out;
   Emitter emitter(out, *graph, [](NodeId) { return Result<void>(); });
   auto done = emitter.emit(graph->root());
   if (!done) return {"refused", done.error().message};

@@ -19,23 +19,15 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/tensor/write_files.h"
+#include "tests/support/temp_dir.h"
 
 using namespace ckpt;
 using namespace ckpt::tensor;
+using ckpt::test::TempDir;
 
 namespace fs = std::filesystem;
 
 namespace {
-
-struct TempDir {
-  fs::path path;
-  TempDir() {
-    std::string name = (fs::temp_directory_path() / "ckpt-writer-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempDir() { fs::remove_all(path); }
-};
 
 /// A source folder and its catalog, built chunk by chunk.
 class Source {

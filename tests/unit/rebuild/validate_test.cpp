@@ -12,7 +12,7 @@ using Blocks = std::vector<store::ImageReader::ResolvedBlock>;
 
 namespace {
 
-store::TreeImage sound_tree() {
+store::TreeImage valid_tree() {
   store::TreeImage tree;
   store::ProcessImage& image = tree.processes.emplace_back();
   image.pid = 100;
@@ -50,7 +50,7 @@ Blocks sound_blocks() { return {{0x10000, 0x00ff, 0xff00}, {0x20000, 1, 0}}; }
 
 }  // namespace
 
-TEST_CASE("validate: a sound image passes") { CHECK(validate_all(sound_tree(), sound_blocks())); }
+TEST_CASE("validate: a sound image passes") { CHECK(validate_all(valid_tree(), sound_blocks())); }
 
 TEST_CASE("validate: every contradiction is found, and is an answer of no") {
   using Change = std::function<void(store::TreeImage&, Blocks&)>;
@@ -100,7 +100,7 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
   };
   for (const auto& entry : changes) {
     CAPTURE(entry.first);
-    store::TreeImage image = sound_tree();
+    store::TreeImage image = valid_tree();
     Blocks blocks = sound_blocks();
     entry.second(image, blocks);
     auto result = validate_all(image, blocks);

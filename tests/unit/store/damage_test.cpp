@@ -12,7 +12,7 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x400000;
+constexpr uint64_t kDamageBase = 0x400000;
 
 /// An image that has everything: raw and compressed chunks with padding between them, a repeat, zero pages, a
 /// parent, chunks of it at other addresses.
@@ -22,17 +22,17 @@ struct Sample {
   Sample() {
     Pages pages;
     for (uint64_t i = 0; i < 8; ++i) {
-      pages[kBase + i * kBlockSize] = {Page::kData, i % 2 == 0 ? text_page(1000 * i) : random_page(i)};
-      pages[kBase + i * kBlockSize + kPageSize] = {Page::kZero, {}};
+      pages[kDamageBase + i * kBlockSize] = {Page::kData, i % 2 == 0 ? text_page(1000 * i) : random_page(i)};
+      pages[kDamageBase + i * kBlockSize + kPageSize] = {Page::kZero, {}};
     }
-    pages[kBase + 8 * kBlockSize] = {Page::kData, random_page(1)};
+    pages[kDamageBase + 8 * kBlockSize] = {Page::kData, random_page(1)};
     REQUIRE(write_image(temp.path / "a", pages));
-    pages[kBase + 9 * kBlockSize] = {Page::kData, random_page(3)};
-    pages[kBase + 10 * kBlockSize] = {Page::kData, text_page(2000)};
-    for (uint64_t i = 0; i < 4; ++i) pages[kBase + i * kBlockSize] = {Page::kParent, {}};
-    pages[kBase + 5 * kBlockSize].data = text_page(77);
-    pages[kBase + 6 * kBlockSize].data = text_page(78);
-    pages[kBase + 7 * kBlockSize].data = random_page(79);
+    pages[kDamageBase + 9 * kBlockSize] = {Page::kData, random_page(3)};
+    pages[kDamageBase + 10 * kBlockSize] = {Page::kData, text_page(2000)};
+    for (uint64_t i = 0; i < 4; ++i) pages[kDamageBase + i * kBlockSize] = {Page::kParent, {}};
+    pages[kDamageBase + 5 * kBlockSize].data = text_page(77);
+    pages[kDamageBase + 6 * kBlockSize].data = text_page(78);
+    pages[kDamageBase + 7 * kBlockSize].data = random_page(79);
 
     ImageWriter::Options options;
     options.parent = temp.path / "a";
@@ -172,7 +172,7 @@ Result<std::vector<PagemapRecord>> parse(const std::vector<PagemapRecord>& recor
 }  // namespace
 
 TEST_CASE("page map: sound records come back however the bytes are cut") {
-  std::vector<PagemapRecord> records = {raw_record(kBase, 1, 0), raw_record(kBase, 6, 4096), raw_record(kBase + kBlockSize, 0xffff, 65536)};
+  std::vector<PagemapRecord> records = {raw_record(kDamageBase, 1, 0), raw_record(kDamageBase, 6, 4096), raw_record(kDamageBase + kBlockSize, 0xffff, 65536)};
   records[0].parent_mask = 6;
   for (size_t step : {size_t{1}, size_t{7}, size_t{48}, size_t{1000}}) {
     auto again = parse(records, 3, step);
@@ -183,7 +183,7 @@ TEST_CASE("page map: sound records come back however the bytes are cut") {
 }
 
 TEST_CASE("page map: records that lie are refused") {
-  const PagemapRecord good = raw_record(kBase, 3, 0);
+  const PagemapRecord good = raw_record(kDamageBase, 3, 0);
   auto refused = [&](const std::function<void(PagemapRecord&)>& lie, const std::string& because) {
     PagemapRecord record = good;
     lie(record);
@@ -210,12 +210,12 @@ TEST_CASE("page map: records that lie are refused") {
           "no page that has them");
   refused([](PagemapRecord& r) { r.ancestor = 1, r.offset = 1; }, "not aligned");
   CHECK(why(parse({good, good}, 2)).find("hidden") != std::string::npos);
-  PagemapRecord over = raw_record(kBase, 1, 0), under = raw_record(kBase, 2, 0);
+  PagemapRecord over = raw_record(kDamageBase, 1, 0), under = raw_record(kDamageBase, 2, 0);
   over.parent_mask = 2, under.parent_mask = 4;
   CHECK(why(parse({over, under}, 2)).find("reaches below") != std::string::npos);
   under.parent_mask = 0;
   CHECK(parse({over, under}, 2));
-  CHECK(why(parse({raw_record(kBase + kBlockSize, 2, 0), good}, 2)).find("out of order") != std::string::npos);
+  CHECK(why(parse({raw_record(kDamageBase + kBlockSize, 2, 0), good}, 2)).find("out of order") != std::string::npos);
   CHECK(why(parse({good}, 2)).find("truncated") != std::string::npos);
   CHECK(why(parse({good}, 0)).find("follows the last") != std::string::npos);
   CHECK(why(parse({}, ~uint64_t{0})).find("too many") != std::string::npos);

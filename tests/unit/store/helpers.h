@@ -12,28 +12,13 @@
 #include <vector>
 
 #include "lib/store/image.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/why.h"
 
 namespace ckpt::store::test {
 
 namespace fs = std::filesystem;
-
-/// A folder in memory where there is one: hundreds of commits, each with its fsyncs, take minutes on a busy disk.
-struct TempDir {
-  fs::path path;
-  TempDir() {
-    std::error_code ec;
-    fs::path where = fs::is_directory("/dev/shm", ec) ? fs::path("/dev/shm") : fs::temp_directory_path();
-    std::string name = (where / "ckpt-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  TempDir(const TempDir&) = delete;
-  TempDir& operator=(const TempDir&) = delete;
-  ~TempDir() {
-    std::error_code ec;
-    fs::remove_all(path, ec);
-  }
-};
+using ckpt::test::TempDir;
 
 using Rng = std::mt19937_64;
 using Bytes = std::vector<std::byte>;
@@ -145,16 +130,6 @@ inline Result<Memory> read_memory(const ImageReader& reader) {
     add_to(out, reader.blocks()[i], ByteSpan(data).first(size));
   }
   return out;
-}
-
-inline std::string why(const Error& error) {
-  std::string out = error.text();
-  for (const std::string& cause : error.causes) out += "; " + cause;
-  return out;
-}
-template <class T>
-std::string why(const Result<T>& result) {
-  return result ? "no error" : why(result.error());
 }
 
 inline std::string slurp(const fs::path& path) {

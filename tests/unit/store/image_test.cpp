@@ -12,7 +12,7 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x7f0000000000;
+constexpr uint64_t kImageBase = 0x7f0000000000;
 
 /// Pages of up to 40 blocks in random states. `older`: what the parent resolves to, some of it written again as it is.
 Pages random_pages(Rng& rng, const Memory* older) {
@@ -21,7 +21,7 @@ Pages random_pages(Rng& rng, const Memory* older) {
     if (rng() % 4 == 0) continue;
     uint64_t style = rng() % 4;
     for (uint64_t i = 0; i < kBlockPages; ++i) {
-      uint64_t address = kBase + block * kBlockSize + i * kPageSize;
+      uint64_t address = kImageBase + block * kBlockSize + i * kPageSize;
       uint64_t roll = rng() % 8;
       if (older != nullptr && style == 0) {
         if (auto it = older->find(address); it != older->end()) out[address] = {Page::kData, it->second};
@@ -51,7 +51,7 @@ void check_sparse(const fs::path& dir, const Memory& expected, Rng& rng) {
   Memory seen;
   Bytes bytes(kBlockSize);
   for (uint64_t block = 0; block < 41; ++block) {
-    const uint64_t address = kBase + block * kBlockSize;
+    const uint64_t address = kImageBase + block * kBlockSize;
     ImageReader::ResolvedBlock masks;
     auto size = reader.read_block_at(address, masks, bytes);
     REQUIRE_MESSAGE(size, why(size));
@@ -60,16 +60,16 @@ void check_sparse(const fs::path& dir, const Memory& expected, Rng& rng) {
     if (masks.data_mask != 0) CHECK(reader.may_have_data(address + kBlockSize - kPageSize, address + kBlockSize));
   }
   CHECK(seen == expected);
-  CHECK_FALSE(reader.may_have_data(kBase + 41 * kBlockSize, kBase + 99 * kBlockSize));
-  CHECK_FALSE(reader.may_have_data(0, kBase));
-  const uint64_t middle = kBase + rng() % 40 * kBlockSize + kPageSize, end = middle + rng() % 5 * kBlockSize;
-  const AddressRange ranges[] = {{0, kBase + kPageSize}, {middle, end}};
+  CHECK_FALSE(reader.may_have_data(kImageBase + 41 * kBlockSize, kImageBase + 99 * kBlockSize));
+  CHECK_FALSE(reader.may_have_data(0, kImageBase));
+  const uint64_t middle = kImageBase + rng() % 40 * kBlockSize + kPageSize, end = middle + rng() % 5 * kBlockSize;
+  const AddressRange ranges[] = {{0, kImageBase + kPageSize}, {middle, end}};
   REQUIRE(reader.load_pages_of(ranges));
   auto some = read_memory(reader);
   REQUIRE_MESSAGE(some, why(some));
   for (const auto& [address, page] : *some) CHECK(expected.at(address) == page);
   for (const auto& [address, page] : expected) {
-    if (address < kBase + kPageSize || (address >= middle && address < end)) CHECK(some->count(address) == 1);
+    if (address < kImageBase + kPageSize || (address >= middle && address < end)) CHECK(some->count(address) == 1);
   }
   CHECK(reader.blocks().size() <= 6 + 1);
   REQUIRE(reader.load_pages());
@@ -119,11 +119,11 @@ TEST_CASE("image: a chain of three reads back as the memory that its pages descr
 
 TEST_CASE("image: a page that the child refers to a parent that lacks it is absent, and nothing shows through unasked") {
   TempDir temp;
-  REQUIRE(write_image(temp.path / "a", {{kBase, {Page::kData, random_page(1)}}, {kBase + kPageSize, {Page::kData, random_page(2)}}}));
-  REQUIRE(write_image(temp.path / "b", {{kBase, {Page::kParent, {}}}, {kBase + 5 * kPageSize, {Page::kParent, {}}}}, temp.path / "a"));
+  REQUIRE(write_image(temp.path / "a", {{kImageBase, {Page::kData, random_page(1)}}, {kImageBase + kPageSize, {Page::kData, random_page(2)}}}));
+  REQUIRE(write_image(temp.path / "b", {{kImageBase, {Page::kParent, {}}}, {kImageBase + 5 * kPageSize, {Page::kParent, {}}}}, temp.path / "a"));
   auto reader = ImageReader::open(temp.path / "b");
   REQUIRE(reader);
-  CHECK(*read_memory(**reader) == Memory{{kBase, random_page(1)}});
+  CHECK(*read_memory(**reader) == Memory{{kImageBase, random_page(1)}});
 }
 
 TEST_CASE("image: equal chunks are stored once, zero pages not at all, and the totals say so") {
@@ -131,10 +131,10 @@ TEST_CASE("image: equal chunks are stored once, zero pages not at all, and the t
   auto writer = ImageWriter::create(temp.path / "a", {});
   REQUIRE(writer);
   Pages pages;
-  for (uint64_t i = 0; i < 100; ++i) pages[kBase + i * kBlockSize] = {Page::kData, random_page(7)};
-  for (uint64_t i = 100; i < 110; ++i) pages[kBase + i * kBlockSize + kPageSize] = {Page::kData, random_page(7)};
-  for (uint64_t i = 0; i < 50; ++i) pages[kBase + i * kBlockSize + 3 * kPageSize] = {Page::kData, zero_page()};
-  for (uint64_t i = 50; i < 60; ++i) pages[kBase + i * kBlockSize + 3 * kPageSize] = {Page::kZero, {}};
+  for (uint64_t i = 0; i < 100; ++i) pages[kImageBase + i * kBlockSize] = {Page::kData, random_page(7)};
+  for (uint64_t i = 100; i < 110; ++i) pages[kImageBase + i * kBlockSize + kPageSize] = {Page::kData, random_page(7)};
+  for (uint64_t i = 0; i < 50; ++i) pages[kImageBase + i * kBlockSize + 3 * kPageSize] = {Page::kData, zero_page()};
+  for (uint64_t i = 50; i < 60; ++i) pages[kImageBase + i * kBlockSize + 3 * kPageSize] = {Page::kZero, {}};
   REQUIRE(add_pages(**writer, pages));
   ImageWriter::Totals totals = (*writer)->totals();
   CHECK(totals.pages_data == 110);
@@ -162,13 +162,13 @@ TEST_CASE("image: equal chunks are stored once, zero pages not at all, and the t
 TEST_CASE("image: a block that the parent has with the same content becomes a reference") {
   TempDir temp;
   Pages pages;
-  for (uint64_t i = 0; i < 32; ++i) pages[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 32; ++i) pages[kImageBase + i * kPageSize] = {Page::kData, random_page(i)};
   REQUIRE(write_image(temp.path / "a", pages));
   ImageWriter::Options options;
   options.parent = temp.path / "a";
   auto writer = ImageWriter::create(temp.path / "b", options);
   REQUIRE(writer);
-  pages[kBase + 20 * kPageSize].data = random_page(1000);
+  pages[kImageBase + 20 * kPageSize].data = random_page(1000);
   REQUIRE(add_pages(**writer, pages));
   CHECK((*writer)->totals().pages_parent == 16);
   CHECK((*writer)->totals().pages_data == 16);
@@ -184,8 +184,8 @@ TEST_CASE("image: text is compressed, random bytes are kept as they are and lie 
   TempDir temp;
   Pages text, noise;
   for (uint64_t i = 0; i < 64; ++i) {
-    text[kBase + i * kPageSize] = {Page::kData, text_page(100 * i)};
-    noise[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+    text[kImageBase + i * kPageSize] = {Page::kData, text_page(100 * i)};
+    noise[kImageBase + i * kPageSize] = {Page::kData, random_page(i)};
   }
   REQUIRE(write_image(temp.path / "text", text));
   REQUIRE(write_image(temp.path / "noise", noise));
@@ -200,7 +200,7 @@ TEST_CASE("image: blocks added by four threads at a time read back") {
   for (uint64_t i = 0; i < kBlocks; ++i) {
     for (uint64_t page = 0; page < 3; ++page) {
       uint64_t seed = i % 5 == 0 ? page : 3 * i + page;  // every fifth block is the same
-      parts[i % kThreads][kBase + i * kBlockSize + page * kPageSize] = {Page::kData, i % 2 == 0 ? random_page(seed) : text_page(seed)};
+      parts[i % kThreads][kImageBase + i * kBlockSize + page * kPageSize] = {Page::kData, i % 2 == 0 ? random_page(seed) : text_page(seed)};
     }
   }
   auto writer = ImageWriter::create(temp.path / "a", {});
@@ -244,7 +244,7 @@ TEST_CASE("image: what was appended to xstate and pipes is there, and nothing be
 
 TEST_CASE("image: folders are 0700, files 0600, and sha256sum's form guards the manifest") {
   TempDir temp;
-  REQUIRE(write_image(temp.path / "a", {{kBase, {Page::kData, random_page(1)}}}));
+  REQUIRE(write_image(temp.path / "a", {{kImageBase, {Page::kData, random_page(1)}}}));
   struct stat st{};
   REQUIRE(::stat((temp.path / "a").c_str(), &st) == 0);
   CHECK((st.st_mode & 0777) == 0700);
@@ -261,7 +261,7 @@ TEST_CASE("image: a writer that is dropped without a commit leaves nothing") {
   {
     auto writer = ImageWriter::create(temp.path / "a", {});
     REQUIRE(writer);
-    REQUIRE(add_pages(**writer, {{kBase, {Page::kData, random_page(1)}}}));
+    REQUIRE(add_pages(**writer, {{kImageBase, {Page::kData, random_page(1)}}}));
     REQUIRE(!fs::is_empty(temp.path));
   }
   CHECK(fs::is_empty(temp.path));
@@ -277,14 +277,14 @@ TEST_CASE("image: blocks that do not fit together are refused, and nothing is co
     Manifest manifest = small_manifest();
     CHECK_FALSE((*writer)->commit(manifest));
   };
-  refused({kBase + kPageSize, 1, 0, 0, page});
-  refused({kBase, 1, 1, 0, page});
-  refused({kBase, 3, 0, 0, page});
-  refused({kBase, 1, 0, 2, page});
+  refused({kImageBase + kPageSize, 1, 0, 0, page});
+  refused({kImageBase, 1, 1, 0, page});
+  refused({kImageBase, 3, 0, 0, page});
+  refused({kImageBase, 1, 0, 2, page});
   auto writer = ImageWriter::create(temp.path / "a", {});
   REQUIRE(writer);
-  REQUIRE((*writer)->add_block({kBase, 1, 0, 0, page}));
-  REQUIRE((*writer)->add_block({kBase, 0, 1, 0, {}}));
+  REQUIRE((*writer)->add_block({kImageBase, 1, 0, 0, page}));
+  REQUIRE((*writer)->add_block({kImageBase, 0, 1, 0, {}}));
   Manifest manifest = small_manifest();
   CHECK((*writer)->commit(manifest).error().code == Code::kBug);
   writer->reset();

@@ -11,9 +11,9 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x10000;
-Pages one_page(uint64_t seed) { return {{kBase, {Page::kData, random_page(seed)}}}; }
-const Pages kFromParent = {{kBase, {Page::kParent, {}}}};
+constexpr uint64_t kParentsBase = 0x10000;
+Pages one_page(uint64_t seed) { return {{kParentsBase, {Page::kData, random_page(seed)}}}; }
+const Pages kFromParent = {{kParentsBase, {Page::kParent, {}}}};
 
 /// Rewrites an image's manifest, digest included, as somebody would who wants to mislead.
 void forge(const fs::path& dir, const std::function<void(Manifest&)>& change) {
@@ -61,7 +61,7 @@ TEST_CASE("parents: images that move together still find each other") {
   fs::create_directory_symlink(temp.path / "y" / "b", temp.path / "link");
   auto reader = ImageReader::open(temp.path / "link");
   REQUIRE_MESSAGE(reader, why(reader));
-  CHECK(*read_memory(**reader) == Memory{{kBase, random_page(1)}});
+  CHECK(*read_memory(**reader) == Memory{{kParentsBase, random_page(1)}});
 }
 
 TEST_CASE("parents: a missing one and one that was replaced are refused by name") {
@@ -121,7 +121,7 @@ TEST_CASE("parents: a chain of thirty resolves, more than the limit is refused")
   auto reader = ImageReader::open(temp.path / "29");
   REQUIRE(reader);
   CHECK((*reader)->chain().size() == 30);
-  CHECK(*read_memory(**reader) == Memory{{kBase, random_page(1)}});
+  CHECK(*read_memory(**reader) == Memory{{kParentsBase, random_page(1)}});
 
   // The rest of the chain is copies that differ in their ids.
   auto id = [](size_t n) { return std::string(24, '0') + std::to_string(10'000'000 + n); };
@@ -151,7 +151,7 @@ TEST_CASE("parents: an image does not replace one that it refers to") {
   CHECK(ImageWriter::create(temp.path / "b", options).error().code == Code::kUsage);
   auto reader = ImageReader::open(temp.path / "b");
   REQUIRE(reader);
-  CHECK(*read_memory(**reader) == Memory{{kBase, random_page(1)}});
+  CHECK(*read_memory(**reader) == Memory{{kParentsBase, random_page(1)}});
 }
 
 TEST_CASE("parents: references in an image that has no parent are damage") {
@@ -166,18 +166,18 @@ TEST_CASE("parents: references in an image that has no parent are damage") {
 
 TEST_CASE("parents: what is anywhere in the chain is not stored again, whatever its address and its process") {
   TempDir temp;
-  const uint64_t other_process = space_base(1) + kBase;
+  const uint64_t other_process = space_base(1) + kParentsBase;
   Pages old, young;
-  for (uint64_t i = 0; i < 16; ++i) old[kBase + i * kPageSize] = {Page::kData, random_page(i)};
-  for (uint64_t i = 0; i < 16; ++i) old[kBase + kBlockSize + i * kPageSize] = {Page::kData, text_page(100 * i)};
+  for (uint64_t i = 0; i < 16; ++i) old[kParentsBase + i * kPageSize] = {Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 16; ++i) old[kParentsBase + kBlockSize + i * kPageSize] = {Page::kData, text_page(100 * i)};
   REQUIRE(write_image(temp.path / "a", old));
-  REQUIRE(write_image(temp.path / "b", {{kBase, {Page::kData, random_page(99)}}}, temp.path / "a"));
+  REQUIRE(write_image(temp.path / "b", {{kParentsBase, {Page::kData, random_page(99)}}}, temp.path / "a"));
   for (uint64_t i = 0; i < 16; ++i) {
-    young[kBase + 7 * kBlockSize + i * kPageSize] = {Page::kData, random_page(i)};
+    young[kParentsBase + 7 * kBlockSize + i * kPageSize] = {Page::kData, random_page(i)};
     young[other_process + i * kPageSize] = {Page::kData, text_page(100 * i)};
   }
-  young[kBase] = {Page::kData, random_page(99)};
-  young[kBase + 8 * kBlockSize + kPageSize] = {Page::kData, random_page(99)};
+  young[kParentsBase] = {Page::kData, random_page(99)};
+  young[kParentsBase + 8 * kBlockSize + kPageSize] = {Page::kData, random_page(99)};
   auto manifest = write_image(temp.path / "c", young, temp.path / "b");
   REQUIRE(manifest);
   CHECK(fs::file_size(temp.path / "c" / "pages") == 0);
@@ -191,7 +191,7 @@ TEST_CASE("parents: what is anywhere in the chain is not stored again, whatever 
   // Seen through one more image that says "as in the parent", and with the content given once more.
   Pages youngest;
   for (const auto& [address, page] : young) youngest[address] = {Page::kParent, {}};
-  youngest[kBase + 9 * kBlockSize] = {Page::kData, random_page(99)};
+  youngest[kParentsBase + 9 * kBlockSize] = {Page::kData, random_page(99)};
   REQUIRE(write_image(temp.path / "d", youngest, temp.path / "c"));
   auto last = ImageReader::open(temp.path / "d");
   REQUIRE_MESSAGE(last, why(last));
@@ -202,7 +202,7 @@ TEST_CASE("parents: what is anywhere in the chain is not stored again, whatever 
 TEST_CASE("parents: a chunk that the chain does not have is refused, one that it has otherwise is found by verify") {
   TempDir temp;
   Pages pages;
-  for (uint64_t i = 0; i < 16; ++i) pages[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 16; ++i) pages[kParentsBase + i * kPageSize] = {Page::kData, random_page(i)};
   REQUIRE(write_image(temp.path / "a", pages));
   Pages moved;
   for (const auto& [address, page] : pages) moved[address + 5 * kBlockSize] = page;
@@ -243,7 +243,7 @@ TEST_CASE("parents: a page map that lies gives a sparse look a refusal or a bloc
   TempDir temp;
   Rng rng(5);
   Pages pages;
-  for (uint64_t i = 0; i < 640; ++i) pages[kBase + i * kPageSize] = {Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 640; ++i) pages[kParentsBase + i * kPageSize] = {Page::kData, random_page(i)};
   REQUIRE(write_image(temp.path / "a", pages));
   Bytes bytes(kBlockSize);
   for (int round = 0; round < 200; ++round) {
@@ -262,8 +262,8 @@ TEST_CASE("parents: a page map that lies gives a sparse look a refusal or a bloc
     REQUIRE((*reader)->load_sparsely());
     for (uint64_t block = 0; block < 42; ++block) {
       ImageReader::ResolvedBlock masks;
-      auto size = (*reader)->read_block_at(kBase + block * kBlockSize, masks, bytes);
-      if (size) CHECK(masks.address == kBase + block * kBlockSize);
+      auto size = (*reader)->read_block_at(kParentsBase + block * kBlockSize, masks, bytes);
+      if (size) CHECK(masks.address == kParentsBase + block * kBlockSize);
       else CHECK(size.error().code == Code::kAnswerNo);
     }
     (void)(*reader)->may_have_data(rng(), rng());

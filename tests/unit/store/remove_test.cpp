@@ -10,15 +10,15 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x10000;
+constexpr uint64_t kRemoveBase = 0x10000;
 
 /// below/a <- below/b <- below/c, and elsewhere/d that has below/a as its parent, too.
 struct Family {
   TempDir temp;
   fs::path a = temp.path / "below" / "a", b = temp.path / "below" / "b", c = temp.path / "below" / "c", d = temp.path / "elsewhere" / "d";
   Family() {
-    const Pages from_parent = {{kBase, {Page::kParent, {}}}};
-    REQUIRE(write_image(a, {{kBase, {Page::kData, random_page(1)}}}));
+    const Pages from_parent = {{kRemoveBase, {Page::kParent, {}}}};
+    REQUIRE(write_image(a, {{kRemoveBase, {Page::kData, random_page(1)}}}));
     REQUIRE(write_image(b, from_parent, a));
     REQUIRE(write_image(c, from_parent, b));
     REQUIRE(write_image(d, from_parent, a));
@@ -34,7 +34,7 @@ struct Family {
   }
   bool whole(const fs::path& dir) {
     auto reader = ImageReader::open(dir);
-    return reader && *read_memory(**reader) == Memory{{kBase, random_page(1)}};
+    return reader && *read_memory(**reader) == Memory{{kRemoveBase, random_page(1)}};
   }
 };
 

@@ -8,7 +8,7 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x10000;
+constexpr uint64_t kRoundsBase = 0x10000;
 
 Pages random_pages(Rng& rng, unsigned blocks, bool with_parent) {
   Pages out;
@@ -19,7 +19,7 @@ Pages random_pages(Rng& rng, unsigned blocks, bool with_parent) {
     else if (dice == 3) what = {Page::kZero, {}};
     else if (dice < 7 && with_parent) what = {Page::kParent, {}};
     else continue;
-    out[kBase + page * kPageSize] = what;
+    out[kRoundsBase + page * kPageSize] = what;
   }
   return out;
 }
@@ -77,7 +77,7 @@ TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
 
 TEST_CASE("rounds: an equal page of the parent does not show an older round instead") {
   TempDir temp;
-  const Pages first = {{kBase, {Page::kData, random_page(1)}}}, other = {{kBase, {Page::kData, random_page(2)}}};
+  const Pages first = {{kRoundsBase, {Page::kData, random_page(1)}}}, other = {{kRoundsBase, {Page::kData, random_page(2)}}};
   REQUIRE(write_image(temp.path / "parent", first));
   ImageWriter::Options options;
   options.parent = temp.path / "parent";
@@ -89,5 +89,5 @@ TEST_CASE("rounds: an equal page of the parent does not show an older round inst
   REQUIRE((*writer)->commit(manifest));
   auto reader = ImageReader::open(temp.path / "image");
   REQUIRE_MESSAGE(reader, why(reader));
-  CHECK(*read_memory(**reader) == Memory{{kBase, random_page(1)}});
+  CHECK(*read_memory(**reader) == Memory{{kRoundsBase, random_page(1)}});
 }

@@ -12,7 +12,7 @@ using namespace ckpt::store::test;
 
 namespace {
 
-constexpr uint64_t kBase = 0x400000;
+constexpr uint64_t kSquashBase = 0x400000;
 
 /// Three images whose last has pages of all kinds from all of them, and contents of its own.
 struct Chain {
@@ -30,7 +30,7 @@ struct Chain {
         Page page = rng() % 8 == 0 ? Page{Page::kZero, {}} : Page{Page::kData, i / kBlockPages % 2 == 0 ? random_page(seed) : text_page(seed)};
         // Whole blocks as in the parent, and single pages.
         if (!parent.empty() && (i / kBlockPages % 4 == 0 || rng() % 4 == 0)) page = {Page::kParent, {}};
-        pages[kBase + i * kPageSize] = page;
+        pages[kSquashBase + i * kPageSize] = page;
       }
       ImageWriter::Options options;
       options.parent = parent;

@@ -7,24 +7,13 @@
 #include <numeric>
 
 #include "lib/base/io.h"
+#include "tests/support/temp_dir.h"
 
 using namespace ckpt;
 using namespace ckpt::tensor;
+using ckpt::test::TempDir;
 
 namespace {
-
-struct TempDir {
-  std::filesystem::path path;
-  TempDir() {
-    std::string name = (std::filesystem::temp_directory_path() / "ckpt-test-XXXXXX").string();
-    REQUIRE(::mkdtemp(name.data()) != nullptr);
-    path = name;
-  }
-  ~TempDir() {
-    std::error_code ec;
-    std::filesystem::remove_all(path, ec);
-  }
-};
 
 /// An 6x5 uint8 tensor 0..29 in four boxes, the last one stored larger than it counts, and one of fill.
 struct Sample {
