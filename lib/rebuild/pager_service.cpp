@@ -120,15 +120,18 @@ void PagerService::bring_in() {
 }
 
 void PagerService::receive(Client& client) {
-  client.memory->receive(
-      [&](const proc::FaultMessage& fault) { waiting_.push_back({&client, fault}); },
-      [&](std::unique_ptr<PagerMemory> child) {
-        std::lock_guard lock(mutex_);
-        Client& added = clients_.emplace_back();
-        added.memory = std::move(child);
-        added.hot = client.hot;
-        changed_.notify_all();
-      });
+  std::vector<std::unique_ptr<PagerMemory>> children;
+  client.memory->receive([&](const proc::FaultMessage& fault) { waiting_.push_back({&client, fault}); },
+                         [&](std::unique_ptr<PagerMemory> child) { children.push_back(std::move(child)); });
+  if (children.empty()) return;
+  // Not while `receive` holds the memory's lock: make_orders takes both the other way round.
+  std::lock_guard lock(mutex_);
+  for (std::unique_ptr<PagerMemory>& child : children) {
+    Client& added = clients_.emplace_back();
+    added.memory = std::move(child);
+    added.hot = client.hot;
+  }
+  changed_.notify_all();
 }
 
 void PagerService::answer_waiting() {

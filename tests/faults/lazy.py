@@ -11,7 +11,7 @@ import subprocess
 import sys
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import (CKPT, Failure, Target, being_filled, children_of, ckpt, read_text, run_tests,
+from harness import (CKPT, LONG, Failure, Target, being_filled, children_of, ckpt, read_text, run_tests,
                      state_of, wait_until)
 
 
@@ -172,7 +172,7 @@ def image_damaged(place):
     lazy = Lazy(place, "lossy").restore()
     largest = max((p for p in glob.glob(os.path.join(lazy.image, "pages*"))), key=os.path.getsize)
     with open(largest, "r+b") as stream:
-        stream.seek(os.path.getsize(largest) - 100_000)
+        stream.seek(os.path.getsize(largest) // 2)  # not at its end: the stack is read at once
         byte = stream.read(1)
         stream.seek(-1, os.SEEK_CUR)
         stream.write(bytes([byte[0] ^ 0x10]))
@@ -232,6 +232,18 @@ def dump_meanwhile(place):
     lazy.expect_all()
 
 
+def forks_at_once(place):
+    """Processes that fork while the pager has just begun: what it learns of the child and what it hands out meet."""
+    target, image = Target("file_locks", place.folder("target")), os.path.join(place.path, "image")
+    ckpt("dump", "-p", target.pid, "-f", image).expect(0)
+    target.reap()
+    for _ in range(100 if LONG else 15):
+        target.forget_answers()
+        ckpt("restore", "-f", image, "-d", "--lazy").expect(0)
+        target.adopt()
+        target.check()
+
+
 def target_killed(place):
     """Pager and guardian end with it."""
     lazy = Lazy(place).restore()
@@ -260,4 +272,4 @@ def both_at_once(place):
 if __name__ == "__main__":
     sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_contradicts_itself, image_damaged,
                        damaged_before_it_runs,
-                       dump_meanwhile, target_killed, both_at_once))
+                       dump_meanwhile, forks_at_once, target_killed, both_at_once))
