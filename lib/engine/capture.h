@@ -86,6 +86,7 @@ class Capture {
   Result<void> barrier();
   uint64_t private_bytes() const;
   uint64_t contents_bytes() const;
+  uint64_t fork_us() const;
   uint64_t copying_us(uint64_t bytes) const;
   bool rounds_are_done(uint64_t bytes, uint64_t scan_us) const;
   Result<void> prepare_window();

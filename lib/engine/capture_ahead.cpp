@@ -20,6 +20,7 @@ namespace {
 constexpr uint64_t kReadRate = 1500;         ///< bytes a microsecond that one worker reads, of pages here and there
 constexpr uint64_t kForkUsPerMib = 28;       ///< copying page tables, and the protection of both copies
 constexpr uint64_t kForkUs = 400;            ///< with the stop that ends it
+constexpr uint64_t kForkNsPerMap = 2500;     ///< a VMA and its place in the tree of them
 constexpr uint64_t kProcessUs = 1000, kThreadUs = 40, kMapUs = 1, kDescriptorUs = 15;  ///< describing them
 constexpr uint64_t kMib = uint64_t{1} << 20;
 
@@ -32,6 +33,12 @@ uint64_t Capture::private_bytes() const {
     if (!image.zombie && image.memory_of < 0) pages += proc::read_private_pages(image.pid);
   }
   return pages * store::kPageSize;
+}
+
+uint64_t Capture::fork_us() const {
+  uint64_t maps = 0;
+  for (const store::ProcessImage& image : before_.image.processes) maps += image.maps.size();
+  return kForkUs + private_bytes() / kMib * kForkUsPerMib + maps * kForkNsPerMap / 1000;
 }
 
 uint64_t Capture::contents_bytes() const {
@@ -175,10 +182,9 @@ Result<void> Capture::prepare_window() {
     if (!ahead_ || !ahead_->has(pid)) bytes += process.private_pages * store::kPageSize;
   }
   const uint64_t limit = options_.max_memory > 64 * kMib ? options_.max_memory - 64 * kMib : 0;
-  const uint64_t fork_us = kForkUs + private_bytes() / kMib * kForkUsPerMib;
   // Past the limit the copy goes through to the image while the tree stands still.
   const uint64_t copy_us = copying_us(bytes) * (bytes > limit ? 4 : 1);
-  wants_snapshot_ = runs_on_ && fork_us < copy_us;
+  wants_snapshot_ = runs_on_ && fork_us() < copy_us;
   const uint64_t stage = (wants_snapshot_ ? 0 : bytes + bytes / 4) + contents_bytes();
   if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
   constexpr size_t kWorthThreads = 4;
