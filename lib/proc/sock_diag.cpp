@@ -6,6 +6,7 @@
 #include <linux/rtnetlink.h>
 #include <linux/sock_diag.h>
 #include <linux/unix_diag.h>
+#include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/sysmacros.h>
 
@@ -80,9 +81,9 @@ Result<bool> take_messages(ByteSpan buffer, const TakeMessage& take) {
   return false;
 }
 
-/// Every socket that the request is about, a message each.
+/// Every socket that the request is about, a message each. `flags`: NLM_F_DUMP, or 0 where the request names one socket.
 template <class Request>
-Result<void> list_sockets(const Request& request, const TakeMessage& take) {
+Result<void> list_sockets(const Request& request, const TakeMessage& take, uint16_t flags = NLM_F_DUMP) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
   if (!fd) return sys_error("", "cannot ask for the state of sockets (NETLINK_SOCK_DIAG)");
   struct {
@@ -90,7 +91,7 @@ Result<void> list_sockets(const Request& request, const TakeMessage& take) {
     Request request;
   } ask{};
   ask.head.nlmsg_len = sizeof ask, ask.head.nlmsg_type = SOCK_DIAG_BY_FAMILY;
-  ask.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  ask.head.nlmsg_flags = static_cast<uint16_t>(NLM_F_REQUEST | flags);
   ask.request = request;
   if (::send(fd.get(), &ask, sizeof ask, 0) != sizeof ask) return sys_error("", "cannot ask for the state of sockets");
   std::vector<std::byte> buffer(kBufferSize);
@@ -99,7 +100,7 @@ Result<void> list_sockets(const Request& request, const TakeMessage& take) {
     if (got < 0 && errno == EINTR) continue;
     if (got < 0) return sys_error("", "cannot read the state of sockets");
     CKPT_TRY_ASSIGN(bool last, take_messages(ByteSpan(buffer).first(static_cast<size_t>(got)), take));
-    if (last) return {};
+    if (last || flags == 0) return {};
   }
 }
 
@@ -172,6 +173,38 @@ Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol) {
       if (type == INET_DIAG_SHUTDOWN) out[inode] = value_of<uint8_t>(data);
     });
   }));
+  return out;
+}
+
+namespace {
+
+/// Port and address of a struct sockaddr_in or _in6, as inet_diag has them.
+void put_end(const SocketName& name, __be16& port, __be32 (&address)[4]) {
+  port = port_of(name);
+  if (address_of<sockaddr>(name).sa_family == AF_INET6) {
+    const auto six = address_of<sockaddr_in6>(name);
+    std::memcpy(address, &six.sin6_addr, sizeof six.sin6_addr);
+  } else {
+    address[0] = address_of<sockaddr_in>(name).sin_addr.s_addr;
+  }
+}
+
+}  // namespace
+
+Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName& peer) {
+  inet_diag_req_v2 request{};
+  request.sdiag_family = static_cast<uint8_t>(address_of<sockaddr>(name).sa_family), request.sdiag_protocol = IPPROTO_TCP;
+  request.idiag_states = ~0u, request.idiag_ext = 1 << (INET_DIAG_INFO - 1);  // the keys come with it
+  put_end(name, request.id.idiag_sport, request.id.idiag_src);
+  put_end(peer, request.id.idiag_dport, request.id.idiag_dst);
+  socklen_t size = sizeof request.id.idiag_cookie;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, request.id.idiag_cookie, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  bool out = false;
+  auto asked = list_sockets(request, [&](ByteSpan message) {
+    each_attribute(message, sizeof(inet_diag_msg), [&](int type, ByteSpan) { out = out || type == INET_DIAG_MD5SIG; });
+  }, 0);
+  // One that is not there any more, or neither listens nor is connected.
+  if (!asked && asked.error().sys_errno != EOPNOTSUPP && asked.error().sys_errno != ESTALE) return std::move(asked).error();
   return out;
 }
 

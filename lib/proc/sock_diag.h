@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/proc/socket_name.h"
 
 namespace ckpt::proc {
 
@@ -29,6 +30,10 @@ Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets();
 
 /// Of the UDP sockets of this network namespace, by inode: 1: receiving has ended, 2: sending. kUnsupported: no udp_diag.
 Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol);
+
+/// Whether a TCP socket of this network namespace signs its segments (TCP_MD5SIG). It has to listen or to be connected: the kernel finds no
+/// other by its names. Without CAP_NET_ADMIN the kernel does not say: false.
+Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName& peer);
 
 struct PacketSocketInfo {
   uint32_t copy_threshold = 0;

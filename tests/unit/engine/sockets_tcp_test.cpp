@@ -3,6 +3,8 @@
 #include <poll.h>
 #include <sys/ioctl.h>
 
+#include <cstring>
+
 #include "lib/proc/packet_filter.h"
 #include "tests/unit/engine/sockets_helpers.h"
 #include "tests/support/skip.h"
@@ -279,4 +281,33 @@ TEST_CASE("sockets: connections that wait to be accepted by a TCP socket") {
   REQUIRE(tree.blockers.size() == 1);
   CHECK(tree.blockers[0].flag == "--tcp-close");
   ::close(waiting);
+}
+
+TEST_CASE("sockets: a TCP socket that signs its segments is an obstacle, wherever it is in its life") {
+  if (!may(kNetAdmin)) return;
+  auto sign = [](int fd, const sockaddr_in6& peer) {
+    tcp_md5sig key{};
+    std::memcpy(&key.tcpm_addr, &peer, sizeof(sockaddr_in));
+    key.tcpm_keylen = 3;
+    std::memcpy(key.tcpm_key, "key", 3);
+    return ::setsockopt(fd, IPPROTO_TCP, TCP_MD5SIG, &key, sizeof key) == 0;
+  };
+  auto obstacles = [](int fd) {
+    Tree tree({fd});
+    tree.options.tcp_established = true, tree.options.contents = false;
+    tree.capture();
+    tree.fds.clear();
+    return tree.blockers.size() == 1 && tree.blockers[0].what.find("TCP_MD5SIG") != std::string::npos;
+  };
+  Connection plain = connect_tcp(AF_INET);
+  CHECK_FALSE(obstacles(plain.listener));
+  CHECK_FALSE(obstacles(plain.client));
+  if (!sign(plain.listener, name_of(plain.listener))) {
+    ckpt::test::skip("the kernel has no TCP signatures");
+  } else {
+    CHECK(obstacles(plain.listener));
+    CHECK(sign(plain.client, name_of(plain.listener)));
+    CHECK(obstacles(plain.client));
+  }
+  ::close(plain.client), ::close(plain.server), ::close(plain.listener);
 }
