@@ -60,6 +60,11 @@ Result<UniqueFd> open_named(const store::PosixQueue& queue) {
     return sys_error(queue.name, "the message queue cannot be opened");
   if (attributes.mq_maxmsg != queue.max_messages || attributes.mq_msgsize != queue.message_size)
     return fail(Code::kAnswerNo, queue.name, "the message queue is another one now: its limits differ");
+  struct stat st{};
+  if (::fstat(fd.get(), &st) != 0) return sys_error(queue.name, "the message queue cannot be described");
+  // Anybody may take a name that was free meanwhile.
+  if (st.st_uid != queue.uid || st.st_gid != queue.gid || (st.st_mode & 07777) != queue.mode)
+    return fail(Code::kAnswerNo, queue.name, "the message queue is another one now: its owner or its mode differs");
   return fd;
 }
 
