@@ -145,8 +145,10 @@ bool has_owner(const Descriptor& d) {
     case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kMemfd: case DescriptorKind::kEventfd:
     case DescriptorKind::kEpoll: case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kPidfd:
       return false;
-    default: return (d.flags & O_PATH) == 0;
+    case DescriptorKind::kPipe: case DescriptorKind::kExternal: case DescriptorKind::kFifo: case DescriptorKind::kProcFile: case DescriptorKind::kSocket:
+    case DescriptorKind::kTerminal: case DescriptorKind::kInotify: case DescriptorKind::kFanotify: case DescriptorKind::kPosixQueue: break;
   }
+  return (d.flags & O_PATH) == 0;
 }
 
 /// F_SETOWN and F_SETSIG.

@@ -41,8 +41,11 @@ bool is_made_later(DescriptorKind kind) {
     case DescriptorKind::kInotify:
     case DescriptorKind::kFanotify:
     case DescriptorKind::kProcFile: return true;
-    default: return false;
+    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kPipe: case DescriptorKind::kEventfd: case DescriptorKind::kEpoll:
+    case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kExternal: case DescriptorKind::kMemfd:
+    case DescriptorKind::kFifo: case DescriptorKind::kTerminal: case DescriptorKind::kPidfd: return false;
   }
+  return false;
 }
 
 /// From here on every descriptor of the description is placed.
@@ -79,9 +82,11 @@ Result<UniqueFd> make_plain(const Descriptor& descriptor) {
       return owned(static_cast<int>(::syscall(SYS_signalfd4, -1, &mask, sizeof mask, SFD_CLOEXEC)), descriptor,
                    "cannot make a signalfd");
     }
-    default:
-      return fail(Code::kBug, subject_of(descriptor), "is not of a kind that is made here");
+    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kPipe: case DescriptorKind::kExternal: case DescriptorKind::kMemfd:
+    case DescriptorKind::kFifo: case DescriptorKind::kProcFile: case DescriptorKind::kSocket: case DescriptorKind::kTerminal:
+    case DescriptorKind::kInotify: case DescriptorKind::kFanotify: case DescriptorKind::kPidfd: case DescriptorKind::kPosixQueue: break;
   }
+  return fail(Code::kBug, subject_of(descriptor), "is not of a kind that is made here");
 }
 
 Result<void> set_flags(int fd, const Descriptor& descriptor) {

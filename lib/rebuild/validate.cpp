@@ -187,8 +187,11 @@ bool has_object(DescriptorKind kind) {
     case DescriptorKind::kFanotify:
     case DescriptorKind::kPidfd:
     case DescriptorKind::kPosixQueue: return true;
-    default: return false;
+    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kPipe: case DescriptorKind::kEventfd: case DescriptorKind::kEpoll:
+    case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kExternal: case DescriptorKind::kMemfd:
+    case DescriptorKind::kFifo: case DescriptorKind::kProcFile: return false;
   }
+  return false;
 }
 
 /// Descriptions that are on their way in a socket's queue.

@@ -69,8 +69,11 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kFanotify: return tree.fanotifies.size();
     case DescriptorKind::kPidfd: return tree.process_handles.size();
     case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
-    default: return 0;
+    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kPipe: case DescriptorKind::kEventfd: case DescriptorKind::kEpoll:
+    case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kExternal: case DescriptorKind::kMemfd:
+    case DescriptorKind::kFifo: case DescriptorKind::kProcFile: break;
   }
+  return 0;
 }
 
 /// Runs of chunks lie inside the allocation, in order.
