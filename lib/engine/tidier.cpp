@@ -9,6 +9,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <csignal>
+#include <map>
+#include <utility>
 
 #include "lib/base/staged_dir.h"
 #include "lib/base/threads.h"
@@ -16,6 +18,7 @@
 #include "lib/capture/leftovers.h"
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
+#include "lib/proc/usage.h"
 
 namespace ckpt::engine {
 
@@ -26,8 +29,35 @@ namespace fs = std::filesystem;
 /// A snapshot that the kernel has not yet ended.
 bool is_dying_snapshot(const proc::Stat& stat) { return !stat.is_zombie() && stat.exit_signal == 0 && stat.minor_faults == 0; }
 
+/// Threads that were ready to run when ckpt had let go of them, and have not run since, on a busy machine for long: one of them may have
+/// a call of ckpt's before it.
+class NotRunYet {
+ public:
+  bool empty(int pid) {
+    if (!std::exchange(begun_, true)) begin(pid);
+    std::erase_if(threads_, [&](const auto& thread) {
+      const auto now = proc::read_time_on_processor(pid, thread.first);
+      return !now || *now != thread.second;
+    });
+    return threads_.empty();
+  }
+
+ private:
+  void begin(int pid) {
+    auto tids = proc::read_threads(pid);
+    for (int tid : tids ? *tids : std::vector<int>()) {
+      auto stat = proc::read_thread_stat(pid, tid);
+      if (!stat || (stat->state != 'R' && stat->state != 't')) continue;  // 't': let go in a moment
+      if (const auto ran = proc::read_time_on_processor(pid, tid)) threads_.emplace(tid, *ran);
+    }
+  }
+
+  bool begun_ = false;
+  std::map<int, uint64_t> threads_;  ///< tid -> nanoseconds that it had run by then
+};
+
 /// True: nothing is left in it, and nothing about to be.
-bool tidy_process(int pid) {
+bool tidy_process(int pid, NotRunYet& threads) {
   auto maps = proc::read_maps(pid, false);
   auto stat = proc::read_stat(pid);
   if (!maps || !stat || stat->is_zombie()) return true;
@@ -35,6 +65,7 @@ bool tidy_process(int pid) {
   // begun in one goes on then.
   auto status = proc::read_status(pid, pid);
   if (status && status->tracer != 0) return false;
+  if (!threads.empty(pid)) return false;
   capture::Leftovers left = capture::find_leftovers(pid, *maps);
   if (!left.empty()) {
     // Another ckpt that captures it already looks for them itself.
@@ -53,13 +84,14 @@ void tidy(int target, const fs::path& staging) {
   constexpr int kTries = 250, kCleanLooks = 15;  // a thread that is on its way out of a call may have to wait for a processor
   constexpr useconds_t kPause = 20'000;
   int clean_looks = 0;
+  std::map<int, NotRunYet> threads;
   bool removed = false;
   for (int i = 0; i < kTries && !(clean_looks >= kCleanLooks && removed); ++i) {
     removed = removed || remove_abandoned_staging(staging);
     bool clean = true;
     auto tree = proc::read_tree(target);
     for (size_t at = 0; tree && at < tree->size(); ++at) {
-      if (!(*tree)[at].zombie && !tidy_process((*tree)[at].pid)) clean = false;
+      if (!(*tree)[at].zombie && !tidy_process((*tree)[at].pid, threads[(*tree)[at].pid])) clean = false;
     }
     clean_looks = clean ? clean_looks + 1 : 0;
     ::usleep(kPause);

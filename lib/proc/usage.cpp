@@ -16,6 +16,12 @@ uint64_t read_private_pages(int pid) {
   return resident > shared ? resident - shared : 0;
 }
 
+std::optional<uint64_t> read_time_on_processor(int pid, int tid) {
+  auto schedstat = read_small(pid, "task/" + std::to_string(tid) + "/schedstat");
+  if (!schedstat) return std::nullopt;
+  return std::strtoull(schedstat->c_str(), nullptr, 10);
+}
+
 Usage read_usage(int pid) {
   constexpr size_t kMostThreads = 256;
   Usage out;
