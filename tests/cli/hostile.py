@@ -17,6 +17,7 @@ sys.path.insert(0, str(HERE.parent / "support"))
 import hostile_files
 
 CKPT = os.path.abspath(sys.argv[1])
+LONG = os.environ.get("CKPT_LONG") == "1"
 CASES = set(sys.argv[2:])
 MEMORY = 1536 << 20   # address space: the program, its threads' stacks, 256 MiB for convert, and one pickle
 FILE = 512 << 20      # no case stands for more output than that
@@ -36,11 +37,12 @@ def listing(folder):
     return sorted(str(path.relative_to(folder)) for path in folder.rglob("*"))
 
 
-def commands(path, target):
+def commands(path, target, turn):
+    """The formats to write take turns over the files; with CKPT_LONG=1 each file becomes all of them."""
     yield "inspect", ["inspect", path]
     yield "load-metadata", ["load-metadata", "--common", path]
     yield "verify --json", ["verify", "--json", "--strict", path]
-    for form in TARGETS:
+    for form in TARGETS if LONG else (TARGETS[turn % len(TARGETS)], TARGETS[(turn + 2) % len(TARGETS)]):
         yield f"convert --to {form}", ["convert", path, target, "--to", form]
 
 
@@ -51,11 +53,11 @@ def main():
         sources, work = base / "sources", base / "work"
         sources.mkdir()
         work.mkdir()
-        for name, path in hostile_files.write_all(sources):
+        for turn, (name, path) in enumerate(hostile_files.write_all(sources)):
             if CASES and name not in CASES:
                 continue
             before = listing(sources)
-            for label, command in commands(path, work / "out"):
+            for label, command in commands(path, work / "out", turn):
                 runs += 1
                 try:
                     done = subprocess.run([CKPT, *map(str, command)], stdin=subprocess.DEVNULL, capture_output=True, timeout=6 * SECONDS,

@@ -540,7 +540,7 @@ def under_run():
 def kill_at_any_moment(target, verbs):
     for verb in verbs:
         took = 0.02
-        for attempt in range(12):
+        for attempt in range(12 if harness.LONG else 6):
             path = image(target, f"{verb[0]}{verb[-1]}{attempt}")
             arguments = [CKPT, *verb, "-p", str(target.pid), *([] if verb == ["suspend"] else ["-f", path])]
             started = time.monotonic()
@@ -573,7 +573,7 @@ def test_ckpt_killed_while_it_holds_device_memory(place):
 
 def test_a_target_that_dies_meanwhile(place):
     for verb in (["dump", "-R"], ["dump"], ["pre-dump"], ["suspend"]):
-        for attempt in range(4):
+        for attempt in range(4 if harness.LONG else 2):
             target = train(place, f"dies-{'-'.join(verb)}-{attempt}", 16)
             arguments = [CKPT, *verb, "-p", str(target.pid), *([] if verb == ["suspend"] else ["-f", image(target)])]
             process = subprocess.Popen(arguments, close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
