@@ -91,13 +91,18 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
       case StopKind::kTrap: return settle_stopped_thread(pid_, tid);
       case StopKind::kGroupStop: stopped_by_ = stop.signal; return settle_stopped_thread(pid_, tid);
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
-      // A signal that was being delivered: hand it on; our stop is still pending and comes before the next instruction.
+      // A signal that was being delivered: hand it on. Any stop takes the request for ours away (ptrace_stop in kernel/signal.c), so it
+      // is made again; the thread then stops before its next instruction.
       case StopKind::kSignal:
         CKPT_TRY(settle_before_signal(pid_, tid, stop.signal));
+        CKPT_TRY(interrupt(tid));
         CKPT_TRY(resume(tid, Resume::kRun, stop.signal));
         break;
       case StopKind::kSyscall:
-      case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
+      case StopKind::kEvent:
+        CKPT_TRY(interrupt(tid));
+        CKPT_TRY(resume(tid, Resume::kRun));
+        break;
     }
   }
 }

@@ -11,25 +11,29 @@ namespace ckpt::proc {
 
 namespace {
 
-/// The next stop that is not a mere passage, within `timeout_us` (0: however long it takes).
-Result<void> await_trap(int tid, uint64_t timeout_us) {
+enum class Stopping { kAsked, kNot };
+
+/// The next stop that is not a mere passage, within `timeout_us` (0: however long it takes). Any stop takes a request for one away.
+Result<void> await_trap(int tid, uint64_t timeout_us, Stopping stopping) {
   for (;;) {
     CKPT_TRY_ASSIGN(Stop stop, wait_stop(tid, timeout_us));
     switch (stop.kind) {
       case StopKind::kTrap:
       case StopKind::kGroupStop: return {};
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
-      case StopKind::kSignal: CKPT_TRY(resume(tid, Resume::kRun, stop.signal)); break;
+      case StopKind::kSignal:
       case StopKind::kSyscall:
-      case StopKind::kEvent: CKPT_TRY(resume(tid, Resume::kRun)); break;
+      case StopKind::kEvent: break;
     }
+    if (stopping == Stopping::kAsked) CKPT_TRY(interrupt(tid));
+    CKPT_TRY(resume(tid, Resume::kRun, stop.kind == StopKind::kSignal ? stop.signal : 0));
   }
 }
 
 /// A group-stop that comes while the thread shall run is passed over: the process is to stand still anyway.
 Result<void> run_until(int tid, std::future<Result<void>>& done) {
   while (done.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout) {
-    auto stopped = await_trap(tid, 1);
+    auto stopped = await_trap(tid, 1, Stopping::kNot);
     if (stopped) CKPT_TRY(resume(tid, Resume::kRun));
     else if (stopped.error().code != Code::kBusy) return stopped;
   }
@@ -50,7 +54,7 @@ Result<void> run_alone(int pid, int tid, const std::function<Result<void>()>& wo
   Result<void> worked = started ? done.get() : Result<void>(no_thread(std::to_string(pid)));  // a target that has ended makes the work fail, too
   CKPT_TRY(ran);
   CKPT_TRY(interrupt(tid));
-  CKPT_TRY(await_trap(tid, 0));
+  CKPT_TRY(await_trap(tid, 0, Stopping::kAsked));
   CKPT_TRY(set_options(tid, suspend_seccomp_option()));
   CKPT_TRY(set_signal_mask(tid, mask));
   CKPT_TRY(settle_stopped_thread(pid, tid));
