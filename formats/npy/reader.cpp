@@ -12,6 +12,7 @@
 #include "formats/npy/deflate.h"
 #include "formats/npy/header.h"
 #include "formats/zip/zip.h"
+#include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 #include "lib/tensor/permute.h"
@@ -142,6 +143,25 @@ class Arrays {
     return {};
   }
 
+  /// Whether a record is as its CRC says; a large one is taken for it.
+  static Result<bool> is_whole(const zip::ByteSource& source, const zip::Record& record) {
+    constexpr uint64_t kMostChecked = 64 << 20;
+    if (record.size > kMostChecked || record.stored > kMostChecked) return true;
+    std::vector<std::byte> stored(record.stored), content(record.deflated ? record.size : 0);
+    CKPT_TRY(source.read(record.offset, stored));
+    if (!record.deflated) return crc32(0, stored) == record.crc;
+    auto crc = inflate_all(stored, {}, content);
+    return crc && *crc == record.crc;
+  }
+
+  /// A header that says something unknown may be a damaged one.
+  static Error judge(Error error, const zip::ByteSource& source, const zip::Record& record) {
+    if (error.code != Code::kUnsupported) return error;
+    auto whole = is_whole(source, record);
+    if (!whole) return std::move(whole).error();
+    return *whole ? error : Error(Code::kAnswerNo, error.subject, "the CRC of " + record.name + " differs");
+  }
+
   /// An array that cannot be read. `whole`: the .npy file in `source`.
   Result<void> leave_out(const std::string& key, const Error& error, const zip::ByteSource& source, tensor::FileRange whole) {
     CKPT_TRY(note(key, source.subject(), error));
@@ -197,8 +217,10 @@ class Arrays {
     }
     const std::string key = stem(record.name);
     auto header = record.deflated ? read_deflated_header(source, record) : read_header(source, record.offset, record.size);
-    if (!header && record.deflated) return leave_out_deflated(key, header.error(), source, record);
-    if (!header) return leave_out(key, header.error(), source, {0, record.offset, record.size});
+    if (!header) {
+      const Error error = judge(std::move(header).error(), source, record);
+      return record.deflated ? leave_out_deflated(key, error, source, record) : leave_out(key, error, source, {0, record.offset, record.size});
+    }
     if (record.size < header->data || record.size - header->data < header->data_bytes()) {
       damage_.add(key, source.subject(), record.offset, "the array is cut off");
       return {};

@@ -88,7 +88,9 @@ def flip_one(form, source, sums, chance, shards):
     verified = call("verify", bad)
     shutil.rmtree("out", ignore_errors=True)
     converted = call("convert", bad, "out", "--to", "dcp", "--tensors-only")
-    if sums and of_tensor and (verified != 1 or converted == 0):
+    # Several deflate streams have one content: what a CRC covers is that, and below it is compared.
+    same = form == "npz, deflated" and verified == 0 and converted == 0
+    if sums and of_tensor and not same and (verified != 1 or converted == 0):
         problems.append(f"{where}, of a tensor: verify {verified}, convert {converted}")
     # Records and archives are whole under checksums; metadata files (.metadata, .json) and bare bytes are not.
     in_archive = sums and not file.endswith((".metadata", ".json"))

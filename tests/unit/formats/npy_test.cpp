@@ -186,6 +186,25 @@ TEST_CASE("npz: members are read where they are stored and through zlib where th
   CHECK(open_ok(path).unsupported.size() == 1);
 }
 
+TEST_CASE("npz: a type that nobody knows is unsupported where the CRC is right, and damage where it is not") {
+  TempDir dir;
+  const fs::path path = dir.path / "x.npz";
+  const std::string known = header(dictionary("'<f4'", "(2,)")) + std::string(8, 'x');
+  std::string unknown = known;
+  unknown.replace(unknown.find("<f4"), 3, "<f6");
+  const std::string before = archive("w.npy", known, false);
+  for (bool compress : {false, true}) {
+    std::string file = archive("w.npy", unknown, compress);
+    REQUIRE(io::write_file(path, file));
+    CHECK(open_ok(path).unsupported.size() == 1);
+    const size_t central = file.size() - 22 - 51;
+    file.replace(14, 4, before, 14, 4);  // the CRC of what it was, in both headers
+    file.replace(central + 16, 4, before, 14, 4);
+    REQUIRE(io::write_file(path, file));
+    CHECK(open_error(path, Code::kAnswerNo).find("CRC of w.npy differs") != std::string::npos);
+  }
+}
+
 TEST_CASE("npz: a stream that holds more than its directory says is refused, not inflated") {
   TempDir dir;
   const std::string array = header(dictionary("'|u1'", "(10,)")) + std::string(10, 'x');
