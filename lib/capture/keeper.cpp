@@ -147,7 +147,6 @@ void move_aside() {
 
 /// The keeper's whole life. Never returns.
 [[noreturn]] void keep(int channel) {
-  ::prctl(PR_SET_NAME, proc::kKeeperName);
   ::signal(proc::kMoveSignal, [](int) { g_shall_move = 1; });
   ::setsid();
   // Nothing of ckpt's surroundings stays open here: no terminal, no pipe that somebody waits to see closed.
@@ -233,6 +232,9 @@ Result<Keeper> Keeper::spawn() {
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "keeper", "cannot start it");
   if (middle == 0) {
+    // From its first moment on it is told from the processes of a tree whose init it is handed to. It cannot move yet.
+    ::signal(proc::kMoveSignal, SIG_IGN);
+    ::prctl(PR_SET_NAME, proc::kKeeperName);
     pid_t keeper = proc::high_fork();
     if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
     ::close(ours.get());

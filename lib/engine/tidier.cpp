@@ -99,7 +99,6 @@ void tidy(int target, const fs::path& staging) {
 }
 
 [[noreturn]] void live(int channel, int target, uint64_t started, const fs::path& staging) {
-  ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0, 0);
   ::setsid();
   for (int sig : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(sig, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
@@ -131,6 +130,7 @@ Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");
   if (middle == 0) {
+    ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0, 0);  // from its first moment on it is told from the processes of a tree whose init it is handed to
     pid_t tidier = ::fork();
     if (tidier != 0) ::_exit(tidier < 0 ? 1 : 0);
     ours.reset();

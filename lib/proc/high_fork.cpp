@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
 #include <cstdlib>
@@ -20,6 +21,17 @@ pid_t fork_as(pid_t number, clone_args args) {
   return static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
 }
 
+constexpr pid_t kReserved = 300;  ///< the kernel's RESERVED_PIDS: not given out again once numbers begin anew
+
+/// 0: not known.
+pid_t far_from_last() {
+  auto limit = io::read_file("/proc/sys/kernel/pid_max", 64), load = io::read_file("/proc/loadavg", 256);
+  if (!limit || !load) return 0;
+  const pid_t most = std::atoi(limit->c_str()), last = std::atoi(load->c_str() + load->rfind(' ') + 1);
+  const pid_t range = most - kReserved;
+  return range <= 0 || last <= 0 ? 0 : kReserved + (std::max(last - kReserved, 0) + range / 2) % range;
+}
+
 }  // namespace
 
 pid_t high_fork(uint64_t flags, int exit_signal) {
@@ -27,10 +39,9 @@ pid_t high_fork(uint64_t flags, int exit_signal) {
   args.flags = flags, args.exit_signal = static_cast<uint64_t>(exit_signal);
   constexpr int kLooked = 4096;  // a number that is taken costs a look; one that is taken meanwhile, a fork that fails
   constexpr int kTries = 8;
-  auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
-  const pid_t top = limit ? std::atoi(limit->c_str()) - 1 : 0;
   int tries = 0;
-  for (pid_t number = top; number > 1 && number > top - kLooked && tries < kTries; --number) {
+  const pid_t start = far_from_last();
+  for (pid_t number = start; number > kReserved && number > start - kLooked && tries < kTries; --number) {
     if (::kill(number, 0) == 0 || errno != ESRCH) continue;
     ++tries;
     const pid_t child = fork_as(number, args);

@@ -8,8 +8,8 @@
 
 namespace ckpt::proc {
 
-/// As fork(2), with a free number from the top of the pid range, downwards: the kernel gives out the next one upwards, which may
-/// be that of a process that was dumped and has ended. Choosing needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN; without them, and
+/// As fork(2), with a free number half the pid range away from the last one that the kernel gave out: numbers near that one, which the
+/// kernel would give out next, may be those of processes that were dumped and have ended. Choosing needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN; without them, and
 /// where nothing is free up there, the kernel chooses. The number is that in the own pid namespace. For callers with one thread:
 /// locks of the C library that another one holds would stay held in the child. `flags` as clone3(2) takes them.
 pid_t high_fork(uint64_t flags = 0, int exit_signal = SIGCHLD);

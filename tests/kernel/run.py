@@ -8,6 +8,7 @@ CKPT_BIN is the ckpt to test, CKPT_TARGETS the folder of the built targets.
 """
 import argparse
 import concurrent.futures
+import contextlib
 import glob
 import os
 import pty
@@ -604,23 +605,34 @@ def keepers_of(target):
     return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-keeper\n" and holds(pid)]
 
 
-def highest_free_number():
-    number = int(read_text("/proc/sys/kernel/pid_max")) - 1
-    while os.path.exists(f"/proc/{number}"):
-        number -= 1
-    return number
+LAST_PID = "/proc/sys/kernel/ns_last_pid"
+RESERVED_PIDS = 300
 
 
-def target_on_top(place):
-    """A target with the highest number that is free: the one that the next keeper takes."""
-    last = "/proc/sys/kernel/ns_last_pid"
-    for attempt in range(20):
-        number, before = highest_free_number(), read_text(last)
-        with open(last, "w") as stream:
-            stream.write(str(number - 1))
-        target = Target("mem_anonymous", place.folder(f"other-{attempt}"))
-        with open(last, "w") as stream:  # the others' numbers go on where they were
+def far_from(last):
+    """The number that a helper which stays takes (lib/proc/high_fork.cpp), where it is free."""
+    numbers = int(read_text("/proc/sys/kernel/pid_max")) - RESERVED_PIDS
+    return RESERVED_PIDS + (last - RESERVED_PIDS + numbers // 2) % numbers
+
+
+@contextlib.contextmanager
+def last_pid(number):
+    """The numbers of others go on where they were."""
+    before = read_text(LAST_PID)
+    with open(LAST_PID, "w") as stream:
+        stream.write(str(number))
+    try:
+        yield
+    finally:
+        with open(LAST_PID, "w") as stream:
             stream.write(before)
+
+
+def target_far_away(place):
+    for attempt in range(20):
+        number = far_from(int(read_text(LAST_PID)))
+        with last_pid(number - 1):
+            target = Target("mem_anonymous", place.folder(f"other-{attempt}"))
         if target.pid == number:
             return target
         target.kill()
@@ -630,18 +642,19 @@ def target_on_top(place):
 def special_keeper_moves(place):
     """A keeper is out of the way of the next processes; where a restore needs its number all the same, it goes elsewhere, and
     still knows what its process wrote."""
-    tracked, other = Target("mem_anonymous", place.folder("tracked")), target_on_top(place)
+    tracked, other = Target("mem_anonymous", place.folder("tracked")), target_far_away(place)
     dump(other, "image")
     pre_dump(tracked, "first")
-    for _ in range(100):  # other keepers come and go up there
+    for _ in range(100):  # the keepers of others come and go there, too
         wait_until(lambda: len(keepers_of(tracked)) == 1, "one keeper")
         keeper, = keepers_of(tracked)
         if keeper == other.pid:
             break
-        if keeper < other.pid - 1000:
+        if abs(keeper - int(read_text(LAST_PID))) < 1000:
             raise Failure(f"keeper {keeper} is in the way of processes to come")
-        os.kill(keeper, signal.SIGUSR1)
-        wait_until(lambda: not exists_unreaped(keeper), "the keeper moves")
+        with last_pid(far_from(other.pid)):  # half the range away twice is where it was, or next to it
+            os.kill(keeper, signal.SIGUSR1)
+            wait_until(lambda: not exists_unreaped(keeper), "the keeper moves")
     else:
         raise Skip("the number is always taken by others")
     reaper = threading.Thread(target=os.waitpid, args=(other.pid, 0))  # as init does for keepers
