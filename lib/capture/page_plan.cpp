@@ -44,20 +44,21 @@ bool has_flag(const MemoryMap& map, const char* flag) {
 /// fork leaves out MADV_DONTFORK ("dc") and empties MADV_WIPEONFORK ("wf").
 bool fork_copies(const MemoryMap& map) { return !has_flag(map, "dc") && !has_flag(map, "wf"); }
 
-/// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped.
+/// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped, and costs PAGEMAP_SCAN
+/// nothing. To read it page by page takes minutes.
 struct Piece {
   uint64_t start, end;
   bool of_files;
 };
 
-std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps) {
+std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps, bool may_join) {
   std::vector<Piece> out;
   bool joined = false;
   for (const MemoryMap& map : maps) {
     const bool of_files = map.kind == MappingKind::kPrivateFile;
     if (!is_private(map)) {
       joined = false;
-    } else if (joined && out.back().of_files == of_files) {
+    } else if (may_join && joined && out.back().of_files == of_files) {
       out.back().end = map.end;
     } else {
       out.push_back({map.start, map.end, of_files});
@@ -131,7 +132,7 @@ Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const
                                              WorkerPool* pool) {
   std::vector<Piece> pieces;
   std::vector<PageRegion> holes;
-  for (const Piece& range : ranges_of(maps)) {
+  for (const Piece& range : ranges_of(maps, pagemap.can_scan())) {
     if (range.end - range.start <= kScanPiece) pieces.push_back(range);
     else CKPT_TRY(cut(pagemap, range, pieces, holes));
   }

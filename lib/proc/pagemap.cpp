@@ -35,14 +35,19 @@ void append(std::vector<PageRegion>& out, PageRegion region) {
   }
 }
 
-bool scan_accepts(int fd, uint64_t mask) {
+/// False: this kernel does not know the call, or not all of `mask`.
+Result<bool> scan_accepts(int fd, uint64_t mask) {
   PageRegion region;
   PmScanArg arg{};
   arg.size = sizeof arg;
   arg.vec = reinterpret_cast<uint64_t>(&region), arg.vec_len = 1;
   arg.start = 0, arg.end = kPage;
   arg.category_anyof_mask = mask, arg.return_mask = mask;
-  return ::ioctl(fd, kPagemapScan, &arg) >= 0;
+  while (::ioctl(fd, kPagemapScan, &arg) < 0) {
+    if (errno == ENOTTY || errno == EINVAL || errno == EOPNOTSUPP) return false;
+    if (errno != EINTR) return sys_error("pagemap", "cannot scan pages");
+  }
+  return true;
 }
 
 }  // namespace
@@ -53,8 +58,10 @@ Result<Pagemap> Pagemap::open(int pid, bool legacy) {
   CKPT_TRY_ASSIGN(out.fd_, io::open_file("/proc/" + std::to_string(pid) + "/pagemap", O_RDONLY));
   out.known_ = page::kWritten | page::kFile | page::kPresent | page::kSwapped | page::kZero;
   if (legacy) return out;
-  out.can_scan_ = scan_accepts(out.fd_.get(), out.known_);
-  if (out.can_scan_ && scan_accepts(out.fd_.get(), out.known_ | page::kGuard)) out.known_ |= page::kGuard;
+  CKPT_TRY_ASSIGN(out.can_scan_, scan_accepts(out.fd_.get(), out.known_));
+  if (!out.can_scan_) return out;
+  CKPT_TRY_ASSIGN(const bool knows_guards, scan_accepts(out.fd_.get(), out.known_ | page::kGuard));
+  if (knows_guards) out.known_ |= page::kGuard;
   return out;
 }
 

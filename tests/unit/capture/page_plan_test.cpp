@@ -157,3 +157,26 @@ TEST_CASE("page plan: address space that is reserved and never touched takes no 
   }
   ::munmap(at, size);
 }
+
+TEST_CASE("page plan: without PAGEMAP_SCAN (before Linux 6.7) the holes between mappings are not read") {
+  const auto pagemap = proc::Pagemap::open(::getpid(), true);
+  REQUIRE(pagemap);
+  REQUIRE_FALSE(pagemap->can_scan());
+  // As a heap and what mmap places: tens of terabytes apart, and next to each other in the list.
+  void* const low = ::mmap(reinterpret_cast<void*>(uint64_t{1} << 40), 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  void* const high = ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE((low != MAP_FAILED && high != MAP_FAILED && low < high));
+  std::vector<MemoryMap> maps(2);
+  std::vector<PageRegion> expected;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    auto* at = static_cast<char*>(i == 0 ? low : high) + kPage;
+    *at = 1;
+    maps[i].start = reinterpret_cast<uint64_t>(at) - kPage, maps[i].end = maps[i].start + 2 * kPage;
+    expected.push_back({maps[i].start + kPage, maps[i].end, 0});
+  }
+  auto found = scan_private(*pagemap, maps, ScanFor::kPopulated, nullptr);
+  REQUIRE(found);
+  REQUIRE(found->size() == expected.size());
+  for (size_t i = 0; i < expected.size(); ++i) CHECK(((*found)[i].start == expected[i].start && (*found)[i].end == expected[i].end));
+  ::munmap(low, 2 * kPage), ::munmap(high, 2 * kPage);
+}
