@@ -26,7 +26,7 @@
 #include "lib/base/io.h"
 #include "lib/base/run_folder.h"
 #include "lib/base/threads.h"
-#include "lib/proc/high_fork.h"
+#include "lib/proc/fork_far_away.h"
 #include "lib/proc/own_helpers.h"
 
 namespace ckpt::capture {
@@ -133,7 +133,7 @@ void move_aside() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   UniqueFd ready(ends[0]), end(ends[1]);
-  const pid_t copy = proc::high_fork();
+  const pid_t copy = proc::fork_far_away();
   if (copy < 0) return;
   if (copy == 0) {
     ::setsid();  // the number of a session is not free while it has members
@@ -235,7 +235,7 @@ Result<Keeper> Keeper::spawn() {
     // From its first moment on it is told from the processes of a tree whose init it is handed to. It cannot move yet.
     ::signal(proc::kMoveSignal, SIG_IGN);
     ::prctl(PR_SET_NAME, proc::kKeeperName);
-    pid_t keeper = proc::high_fork();
+    pid_t keeper = proc::fork_far_away();
     if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
     ::close(ours.get());
     keep(theirs.get());

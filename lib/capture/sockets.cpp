@@ -275,8 +275,9 @@ class SocketReader {
     const auto& options = all_.options_;
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
     if (!options.contents) {
-      CKPT_TRY_ASSIGN(const bool is_signed, proc::has_tcp_signatures(fd_, socket_.name, socket_.peer_name));
-      if (is_signed) return all_.block(index_, "a TCP socket with signatures (TCP_MD5SIG), whose keys the kernel shows nobody"), Result<void>();
+      auto is_signed = proc::has_tcp_signatures(fd_, socket_.name, socket_.peer_name);
+      if (!is_signed) all_.note(index_, "whether it has signatures (TCP_MD5SIG), which are not carried over, cannot be asked here: " + is_signed.error().text());
+      if (is_signed && *is_signed) return all_.block(index_, "a TCP socket with signatures (TCP_MD5SIG), whose keys the kernel shows nobody"), Result<void>();
     }
     // Of a connection the first is what both ends have come to, and the second counts no more, nor can it be set.
     const bool unconnected = socket_.state == SocketState::kUnconnected || socket_.state == SocketState::kListening;

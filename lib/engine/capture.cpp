@@ -112,7 +112,7 @@ Result<void> Capture::choose_parent() {
   }
   if (!image) return std::move(image).error();
   if (options_.prev.empty() && options_.force && replaces(options_.dir, **image)) {
-    progress_.note("the image of the last pre-dump (" + parent_.string() + ") is replaced, or has one below it that is: copying everything");
+    progress_.note("the image of the last pre-dump (" + parent_.string() + ") reads from the one that --force replaces: copying everything");
     parent_.clear();
     return {};
   }

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <csignal>
-#include <map>
 #include <set>
 
 #include "lib/base/clock.h"
@@ -30,16 +29,16 @@ FrozenProcess FrozenProcess::adopt(int pid, std::vector<int> threads, int stoppe
 
 void FrozenProcess::release() {
   if (adopted_) return threads_.clear();
-  // Of a freeze that failed: these were told to stop, and only a stopped thread can be let go. In one stop a signal may have come first.
-  std::map<int, int> signals;
+  const auto not_stopped = threads_.begin() + static_cast<ptrdiff_t>(std::min(stopped_, threads_.size()));
+  std::stable_partition(threads_.begin(), not_stopped, [this](int tid) { return tid == pid_; });
+  for (auto it = threads_.begin(); it != not_stopped; ++it) (void)detach(*it);
+  // Of a freeze that failed: these were told to stop, and only a stopped thread can be let go. A signal may have come first.
   const uint64_t until = monotonic_us() + 1'000'000;
-  for (size_t i = stopped_; i < threads_.size(); ++i) {
+  for (auto it = not_stopped; it != threads_.end(); ++it) {
     const uint64_t now = monotonic_us();
-    auto stop = wait_stop(threads_[i], now < until ? until - now : 1);
-    if (stop && stop->kind == StopKind::kSignal) signals[threads_[i]] = stop->signal;
+    auto stop = wait_stop(*it, now < until ? until - now : 1);
+    (void)detach(*it, stop && stop->kind == StopKind::kSignal ? stop->signal : 0);
   }
-  std::stable_partition(threads_.begin(), threads_.end(), [this](int tid) { return tid == pid_; });
-  for (int tid : threads_) (void)detach(tid, signals[tid]);
   threads_.clear();
 }
 

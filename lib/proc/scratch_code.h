@@ -11,7 +11,7 @@ namespace ckpt::proc {
 /// sees that.
 inline constexpr uint8_t kUnheldSnapshotExit = 158;
 
-/// Where a scratch mapping is asked for ("ckpt" in letters): far from where the kernel places any, so that one is known even when ckpt
+/// Where a scratch mapping is asked for ("ckpt" in letters): where the kernel hardly places any of a program's, so that one is known even when ckpt
 /// was killed before its code was there. The kernel chooses another place where this one is taken.
 inline constexpr uint64_t kScratchAddress = 0x636b'7074'0000;
 

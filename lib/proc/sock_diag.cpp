@@ -197,8 +197,10 @@ Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName
   request.idiag_states = ~0u, request.idiag_ext = 1 << (INET_DIAG_INFO - 1);  // the keys come with it
   put_end(name, request.id.idiag_sport, request.id.idiag_src);
   put_end(peer, request.id.idiag_dport, request.id.idiag_dst);
-  socklen_t size = sizeof request.id.idiag_cookie;
-  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, request.id.idiag_cookie, &size) != 0) return sys_error("TCP socket", "cannot be described");
+  socklen_t size = sizeof request.id.idiag_cookie, interface_size = sizeof request.id.idiag_if;
+  if (::getsockopt(fd, SOL_SOCKET, SO_COOKIE, request.id.idiag_cookie, &size) != 0 ||
+      ::getsockopt(fd, SOL_SOCKET, SO_BINDTOIFINDEX, &request.id.idiag_if, &interface_size) != 0)
+    return sys_error("TCP socket", "cannot be described");
   bool out = false;
   auto asked = list_sockets(request, [&](ByteSpan message) {
     each_attribute(message, sizeof(inet_diag_msg), [&](int type, ByteSpan) { out = out || type == INET_DIAG_MD5SIG; });

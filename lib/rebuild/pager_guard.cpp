@@ -15,7 +15,7 @@
 #include <cstring>
 
 #include "lib/base/threads.h"
-#include "lib/proc/high_fork.h"
+#include "lib/proc/fork_far_away.h"
 #include "lib/proc/missing_pages.h"
 #include "lib/proc/userfault.h"
 
@@ -122,7 +122,7 @@ void refuse_all(bool poison) {
 
 Result<UniqueFd> start_guardian(const PagerState& state, const PagerLog& log) {
   CKPT_TRY_ASSIGN(UniqueFd self, proc::open_pidfd(::getpid()));
-  const pid_t pid = proc::high_fork(CLONE_FILES, 0);
+  const pid_t pid = proc::fork_far_away(CLONE_FILES, 0);
   if (pid < 0) return fork_error(errno, "", "cannot make the pager's guardian");
   if (pid == 0) guard(self.get(), state, log);
   (void)self.release();  // it is the guardian's now, in the table of both

@@ -610,7 +610,7 @@ RESERVED_PIDS = 300
 
 
 def far_from(last):
-    """The number that a helper which stays takes (lib/proc/high_fork.cpp), where it is free."""
+    """The number that a helper which stays takes (lib/proc/fork_far_away.cpp), where it is free."""
     numbers = int(read_text("/proc/sys/kernel/pid_max")) - RESERVED_PIDS
     return RESERVED_PIDS + (last - RESERVED_PIDS + numbers // 2) % numbers
 

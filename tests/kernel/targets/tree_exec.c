@@ -1,6 +1,8 @@
 // Children that run other programs: one that sleeps, one in the middle of reading a pipe.
+#include <ctype.h>
 #include <spawn.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 
 #include "target.h"
@@ -28,6 +30,22 @@ static void wait_size(const char* path, off_t size) {
   target_fail("%s does not reach %ld bytes", path, (long)size);
 }
 
+/// Until it has loaded what it needs and sleeps.
+static void wait_asleep(pid_t pid) {
+  char path[64], call[64];
+  snprintf(path, sizeof path, "/proc/%d/syscall", pid);
+  for (int i = 0; i < 5000; ++i) {
+    FILE* file = fopen(path, "re");
+    if (file != NULL && fgets(call, sizeof call, file) != NULL && strtol(call, NULL, 10) == SYS_clock_nanosleep && isdigit(call[0])) {
+      fclose(file);
+      return;
+    }
+    if (file != NULL) fclose(file);
+    sleep_ms(1);
+  }
+  target_fail("%d does not sleep", pid);
+}
+
 int main(int argc, char** argv) {
   target_init(argc, argv);
   int feed[2], null = open("/dev/null", O_RDWR | O_CLOEXEC), out = open("copy", O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0600);
@@ -39,6 +57,7 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(close(feed[0]), 0);
   CHECK_EQUAL(write(feed[1], "one ", 4), 4);
   wait_size("copy", 4);
+  wait_asleep(sleeper);
   target_ready();
   target_wait(NULL);
   CHECK_EQUAL(ftruncate(out, 4), 0);  // an earlier instant of this test may have been restored before

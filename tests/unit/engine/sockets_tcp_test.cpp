@@ -308,6 +308,10 @@ TEST_CASE("sockets: a TCP socket that signs its segments is an obstacle, whereve
     CHECK(obstacles(plain.listener));
     CHECK(sign(plain.client, name_of(plain.listener)));
     CHECK(obstacles(plain.client));
+    for (int fd : {plain.listener, plain.client}) {  // bound to a network device
+      CHECK(::setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "lo", 3) == 0);
+      CHECK(obstacles(fd));
+    }
   }
   ::close(plain.client), ::close(plain.server), ::close(plain.listener);
 }

@@ -1,4 +1,4 @@
-#include "lib/proc/high_fork.h"
+#include "lib/proc/fork_far_away.h"
 
 #include <doctest/doctest.h>
 #include <linux/capability.h>
@@ -22,7 +22,7 @@ int pid_max() { return std::atoi(io::read_file("/proc/sys/kernel/pid_max", 64).v
 
 /// The number of a child that knows it itself, ends as it should, and is reaped.
 pid_t forked() {
-  const pid_t child = proc::high_fork();
+  const pid_t child = proc::fork_far_away();
   if (child == 0) ::_exit(::getpid() == ::syscall(SYS_gettid) ? kRuns : 1);
   int status = 0;
   REQUIRE(::waitpid(child, &status, 0) == child);
@@ -49,7 +49,7 @@ TEST_CASE("without the right to choose its number it has some number") {
     __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
     __user_cap_data_struct none[2]{};
     if (::syscall(SYS_capset, &header, none) != 0) ::_exit(2);
-    const pid_t child = proc::high_fork();
+    const pid_t child = proc::fork_far_away();
     if (child == 0) ::_exit(kRuns);
     int status = 0;
     ::_exit(child > 0 && ::waitpid(child, &status, 0) == child ? WEXITSTATUS(status) : 3);
