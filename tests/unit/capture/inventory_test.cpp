@@ -8,6 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "tests/support/sanitized.h"
+
 using namespace ckpt;
 using namespace ckpt::capture;
 
@@ -25,7 +27,7 @@ TEST_CASE("inventory: descriptors that become others all the time do not spoil a
   }
   int failed = 0;
   std::string why;
-  for (int i = 0; i < 400; ++i) {
+  for (int i = 0; i < (ckpt::test::kSanitized ? 80 : 400); ++i) {
     std::vector<Member> members;
     InventoryOptions options;
     options.shell_job = true;
