@@ -166,6 +166,13 @@ Result<void> Capture::rehearse_image(const std::filesystem::path& dir) {
   phase("rehearse");
   for (const std::string& text : found ? found->left_out : std::vector<std::string>()) progress_.note("not rehearsed: " + text);
   if (found && found->differences.empty()) return {};
+  if (!found) {  // the image has not got its name yet
+    auto renamed = [&](std::string& text) {
+      if (const size_t at = text.find(dir.string()); at != std::string::npos) text.replace(at, dir.string().size(), options_.dir.string());
+    };
+    renamed(found.error().subject), renamed(found.error().message);
+    std::for_each(found.error().causes.begin(), found.error().causes.end(), renamed);
+  }
   Error error = found ? Error(Code::kUnsupported, options_.dir.string(), "would not be restored as the process is: the image is not kept") : std::move(found).error();
   if (found) error.causes = std::move(found->differences);
   return error;

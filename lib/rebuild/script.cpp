@@ -56,7 +56,12 @@ uint64_t free_place(uint64_t start, const std::vector<Range>& avoid) {
 }  // namespace
 
 Result<Scratch> Scratch::create(const std::vector<Range>& avoid) {
-  constexpr uint64_t kFirst = 1ull << 40, kLast = 0x7fff00000000, kStep = 1ull << 32;
+#ifdef __SANITIZE_THREAD__
+  constexpr uint64_t kFirst = 0x7e80'0000'0000;  // lower it keeps its own memory
+#else
+  constexpr uint64_t kFirst = 1ull << 40;
+#endif
+  constexpr uint64_t kLast = 0x7fff00000000, kStep = 1ull << 32;
   for (uint64_t start = kFirst; start < kLast; start += kStep) {
     uint64_t place = free_place(start, avoid);
     if (place + kSize > kLast) break;

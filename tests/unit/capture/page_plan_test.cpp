@@ -10,6 +10,8 @@
 
 #include "lib/capture/page_plan.h"
 #include "lib/store/image.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::capture;
@@ -128,6 +130,7 @@ TEST_CASE("page plan: regions that were missed are added once") {
 }
 
 TEST_CASE("page plan: address space that is reserved and never touched takes no time to scan") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has most addresses for itself");
   uint64_t size = uint64_t{64} << 40;
   void* at = MAP_FAILED;
   for (; size > uint64_t{1} << 40 && at == MAP_FAILED; size /= 2) at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
@@ -159,6 +162,7 @@ TEST_CASE("page plan: address space that is reserved and never touched takes no 
 }
 
 TEST_CASE("page plan: without PAGEMAP_SCAN (before Linux 6.7) the holes between mappings are not read") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has most addresses for itself");
   const auto pagemap = proc::Pagemap::open(::getpid(), true);
   REQUIRE(pagemap);
   REQUIRE_FALSE(pagemap->can_scan());

@@ -113,13 +113,14 @@ TEST_CASE("emulated device: memory freed with work on it is noticed") {
 TEST_CASE("emulated target: nothing passes a closed gate, and what was submitted drains") {
   Machine machine;
   auto target = machine.target();
-  auto a = target.allocate(4 * kMinChunk);
+  auto a = target.allocate(4 * kMinChunk), b = target.allocate(4 * kMinChunk);  // one for each queue
   REQUIRE(a);
+  REQUIRE(b);
   std::atomic<uint64_t> launched{0};
   std::atomic<bool> stop{false};
   std::thread program([&] {
     for (uint64_t i = 1; !stop; ++i) {
-      if (!target.launch(static_cast<int>(i % 2), fill(*a, i))) return;
+      if (!target.launch(static_cast<int>(i % 2), fill(i % 2 == 0 ? *a : *b, i))) return;
       if (i % 16 == 0) (void)target.synchronize();
       launched = i;
     }
@@ -127,9 +128,9 @@ TEST_CASE("emulated target: nothing passes a closed gate, and what was submitted
   for (int round = 0; round < 10; ++round) {
     REQUIRE(target.close_gate(kSecond));
     REQUIRE(target.drain(60 * kSecond));
-    const auto first = target.peek(a->range());
+    const auto first = target.peek(a->range()), second = target.peek(b->range());
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
-    CHECK(target.peek(a->range()) == first);
+    CHECK((target.peek(a->range()) == first && target.peek(b->range()) == second));
     REQUIRE(target.open_gate());
     std::this_thread::yield();
   }
@@ -169,7 +170,9 @@ TEST_CASE("emulated target: what launches may write is set aside once, within th
   REQUIRE(target.begin_cow(4 * kMinChunk, {a->range(), b->range()}));
   REQUIRE(target.open_gate());
   REQUIRE(target.launch(0, fill(*c, 2)));  // nobody wants what it was
-  for (uint64_t i = 2; i < 10; ++i) REQUIRE(target.launch(static_cast<int>(i % 2), fill(*a, i)));
+  const uint64_t half = a->size / 2;  // each queue writes its own
+  for (uint64_t i = 2; i < 10; ++i)
+    REQUIRE(target.launch(static_cast<int>(i % 2), {"fill", {a->address.value + i % 2 * half, half / 8, i}, {}, {a->range()}, true}));
   REQUIRE(target.launch(0, fill(*b, 2)));
   auto table = target.saved(60 * kSecond);
   REQUIRE(table);

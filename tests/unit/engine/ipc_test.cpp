@@ -19,6 +19,7 @@
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/ipc.h"
 #include "tests/support/free_pid.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -158,6 +159,7 @@ TEST_CASE("ipc: what survived is set back to the image; another object with the 
 }
 
 TEST_CASE("ipc: the content of a segment is read through a mapping without a trace, and written back") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   if (!may_choose_ids()) return;
   Ids ids;
   ids.segment = ::shmget(IPC_PRIVATE, 10000, 0600);

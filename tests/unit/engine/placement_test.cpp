@@ -19,6 +19,7 @@
 #include "lib/rebuild/child.h"
 #include "lib/rebuild/policies.h"
 #include "tests/support/free_pid.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/skip.h"
 
 using namespace ckpt;
@@ -138,6 +139,7 @@ TEST_CASE("numa: every form of a policy is read") {
 }
 
 TEST_CASE("numa: policies of a thread and of a mapping come back") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Sleeper target([] {
     ::mmap(reinterpret_cast<void*>(kPlace), kSize, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

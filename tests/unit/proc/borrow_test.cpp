@@ -16,6 +16,8 @@
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::proc;
@@ -70,6 +72,7 @@ std::string maps_of(int pid) {
 }  // namespace
 
 TEST_CASE("freeze: all threads stand still, and go on after the release") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Target target;
   Cancel cancel;
   {

@@ -13,6 +13,8 @@
 #include "lib/proc/call_batch.h"
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/procfs.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::proc;
@@ -155,6 +157,7 @@ TEST_CASE("call batch: the signal that ends it may come from somebody else, too"
 }
 
 TEST_CASE("call batch: threads that are abandoned in the middle heal themselves") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Crowd crowd;
   for (int round = 0; round < 3; ++round) {
     int tracer = ::fork();

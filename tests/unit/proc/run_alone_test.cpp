@@ -18,6 +18,8 @@
 #include "lib/proc/frozen_process.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/run_alone.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/skip.h"
 
 using namespace ckpt;
 using namespace ckpt::proc;
@@ -157,6 +159,7 @@ TEST_CASE("run_alone: the thread's filters are in force while it runs, and no si
 }
 
 TEST_CASE("run_alone: threads that it brought forth are stopped by stop_new_threads") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Target target;
   Cancel cancel;
   auto frozen = FrozenProcess::freeze(target.pid(), 5'000'000, cancel);
@@ -175,6 +178,7 @@ TEST_CASE("run_alone: threads that it brought forth are stopped by stop_new_thre
 }
 
 TEST_CASE("run_alone: a thread, or a process, that ends meanwhile is a result") {
+  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Cancel cancel;
   for (const bool whole : {false, true}) {
     CAPTURE(whole);
