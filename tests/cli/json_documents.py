@@ -1,0 +1,160 @@
+#!/usr/bin/env python3
+"""What --json prints is what man/ckpt-json.schema.json says, no member more or less, and the manual page names each document."""
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jsonschema
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from prompt import CKPT, main, run
+from small_checkpoints import floats, safetensors, zarr_array
+
+MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man")
+ELSEWHERE = {"suspend", "resume"}  # they need a GPU
+with open(os.path.join(MAN, "ckpt-json.schema.json"), encoding="utf-8") as stream:
+    SCHEMA = json.load(stream)
+DOCUMENTS = [entry["$ref"].rsplit("/", 1)[1] for entry in SCHEMA["anyOf"]]
+seen = set()
+
+
+def strict(schema):
+    """The same, with no members but those that are named."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    out = {key: strict(part) for key, part in schema.items()}
+    if isinstance(schema.get("properties"), dict) and "required" in schema:
+        out["additionalProperties"] = False
+    return out
+
+
+DEFINITIONS = strict(SCHEMA["$defs"])
+
+
+def wrong(name, document):
+    """Sentences on what is not as the schema says."""
+    seen.add(name)
+    checker = jsonschema.Draft202012Validator({"$ref": f"#/$defs/{name}", "$defs": DEFINITIONS})
+    for error in list(checker.iter_errors(document))[:5]:
+        yield f"{name}: {'/'.join(map(str, error.absolute_path))}: {error.message[:300]}"
+
+
+def printed(name, *arguments, code=0):
+    """Checks the document on standard output, none where `name` is None, and the lines on standard error."""
+    result = run(*arguments, "--json")
+    if result.returncode != code:
+        yield f"ckpt {' '.join(arguments)}: exit {result.returncode}: {result.stderr}"
+    if name is not None and result.stdout != "":
+        yield from wrong(name, json.loads(result.stdout))
+    elif (name is None) != (result.stdout == ""):
+        yield f"ckpt {' '.join(arguments)}: {result.stdout[:200]}"
+    for line in result.stderr.splitlines():
+        document = json.loads(line)
+        kind = "error" if document["schema"] == "ckpt.error/1" else "note" if document["event"] == "note" else "progress"
+        yield from wrong(kind, document)
+
+
+def models():
+    safetensors("a.safetensors", {"model.w": ("F32", [4, 2], floats(8)), "model.b": ("F32", [2], floats(2)),
+                                  "optimizer.state.exp_avg.model.w": ("F32", [4, 2], floats(8))})
+    safetensors("b.safetensors", {"model.w": ("F32", [4, 2], floats(8, 1.0)), "model.c": ("F32", [2], floats(2))})
+    zarr_array("z/w", [4, 2], [2, 2], {"0.0": floats(4), "1.0": floats(4)})
+    os.mkdir("empty")
+
+
+def documents_of_models():
+    models()
+    yield from printed("inspect", "inspect", "a.safetensors")
+    yield from printed("inspect", "inspect", "a.safetensors", "--stats")
+    yield from printed("inspect-tree", "inspect", "a.safetensors", "--tree", "--depth", "1")
+    yield from printed("inspect-files", "inspect", "z", "--files")
+    yield from printed("inspect-groups", "inspect", "a.safetensors", "--group-by", "param")
+    yield from printed("inspect-shards", "inspect", "z", "--shards", "w")
+    yield from printed("inspect-diff", "inspect", "a.safetensors", "--diff", "b.safetensors", code=1)
+    yield from printed("load-metadata", "load-metadata", "z")
+    yield from printed("verify", "verify", "a.safetensors")
+    yield from printed("verify", "verify", "a.safetensors", "--against", "b.safetensors", code=1)
+    yield from printed("convert", "convert", "a.safetensors", "planned", "--to", "torch_dist", "--dry-run")
+    yield from printed("convert", "convert", "a.safetensors", "written", "--to", "torch_dist")
+    yield from printed("convert", "--progress", "jsonl", "convert", "z", "told", "--to", "safetensors")
+    yield from printed("load-metadata", "load-metadata", "written")
+    yield from printed("verify", "verify", "written")
+    with open("layout.json", "w", encoding="ascii") as layout:
+        json.dump({"world": {"tp": 2}, "tensors": {"**": [[0, "tp"]]}}, layout)
+    yield from printed("load-metadata-plan", "load-metadata", "z", "--plan", "layout.json")
+    yield from printed(None, "verify", "missing", code=4)
+    yield from printed(None, "verify", "empty", code=6)
+    yield from printed("version", "--version")
+    yield from printed("check", "check")
+
+
+def documents_of_processes():
+    null = subprocess.DEVNULL
+    with subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
+        try:
+            time.sleep(0.2)
+            pid = str(process.pid)
+            yield from printed("check", "check", "-p", pid)
+            yield from printed("pre-dump-dry-run", "pre-dump", "-p", pid, "-f", "before", "--dry-run")
+            yield from printed("dump-dry-run", "dump", "-p", pid, "-f", "before", "--dry-run")
+            yield from printed("pre-dump", "pre-dump", "-p", pid, "-f", "before")
+            yield from printed("dump", "dump", "-p", pid, "-f", "image")
+        finally:
+            process.kill()
+    yield from printed("inspect-image", "inspect", "image")
+    yield from printed("inspect-image-stats", "inspect", "image", "--stats")
+    yield from printed("load-metadata-image", "load-metadata", "image")
+    yield from printed("verify-image", "verify", "image")
+    if os.geteuid() == 0:
+        yield from printed("verify-image", "verify", "image", "--rehearse")
+    yield from printed("list", "list", ".")
+    yield from printed("squash", "squash", "image", "whole", "--dry-run")
+    yield from printed("squash", "squash", "image", "whole")
+    yield from printed("restore", "restore", "-f", "whole", "--dry-run")
+    yield from restored(pid)
+    shutil.copytree("whole", "copy")
+    with open("copy/pagemap", "r+b") as pagemap:
+        pagemap.write(b"damage")
+    yield from printed("verify-image", "verify", "copy", code=1)
+    yield from printed("rm", "rm", "before", "image", "--dry-run")
+    yield from printed("rm", "rm", "--staging", ".")
+
+
+def restored(pid):
+    """In the foreground: a line when it runs, one when it has ended."""
+    with open("out", "w+", encoding="utf-8") as out, open("err", "w+", encoding="utf-8") as err:
+        with subprocess.Popen([CKPT, "restore", "-f", "whole", "--json"], stdin=subprocess.DEVNULL, stdout=out, stderr=err) as front:
+            for _ in range(1000):
+                out.seek(0)
+                if out.read().count("\n") == 1:
+                    break
+                time.sleep(0.01)
+            os.kill(int(pid), signal.SIGTERM)
+            front.wait(30)
+        out.seek(0)
+        lines = out.read().splitlines()
+        if len(lines) != 2:
+            yield f"restore: {lines}"
+            return
+        yield from wrong("restore", json.loads(lines[0]))
+        yield from wrong("restore-ended", json.loads(lines[1]))
+
+
+def every_document_was_seen_and_is_in_the_manual():
+    for name in set(DOCUMENTS) - seen - ELSEWHERE:
+        yield f"no test printed {name}"
+    with open(os.path.join(MAN, "ckpt-json.5"), encoding="ascii") as page:
+        listed = re.findall(r"^\.It Cm (.*)", page.read(), re.M)
+    named = {word for line in listed for word in line.replace(",", " ").split()}
+    for name in set(DOCUMENTS) ^ named:
+        yield f"ckpt-json(5) and the schema disagree on {name}"
+
+
+main(documents_of_models, documents_of_processes, every_document_was_seen_and_is_in_the_manual)
