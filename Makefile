@@ -15,7 +15,7 @@ BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohma
                  libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev
 # Loaded when a TCP connection is held off by a packet filter.
 RUN_PACKAGES = libnftables1
-TEST_PACKAGES = python3 python3-jsonschema python3-numpy python3-venv mandoc
+TEST_PACKAGES = python3 python3-jsonschema python3-numpy python3-venv python3-yaml mandoc
 PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
 
 # Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.

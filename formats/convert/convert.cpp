@@ -44,8 +44,9 @@ Result<void> check_places(const fs::path& source, const fs::path& destination) {
   if (ec) return sys_error(ec.value(), destination.string(), "cannot resolve");
   if (is_within(to, from)) return fail(Code::kUsage, destination.string(), "lies inside the source");
   if (is_within(from, to)) return fail(Code::kUsage, destination.string(), "holds the source");
-  const fs::path parent = to.parent_path();
-  if (!fs::is_directory(parent, ec)) return fail(Code::kNotFound, parent.string(), "no such folder to write into");
+  fs::path above = to.parent_path();  // missing ones are made, as for process images
+  while (above != above.parent_path() && !fs::exists(above, ec)) above = above.parent_path();
+  if (!fs::is_directory(above, ec)) return fail(Code::kUsage, above.string(), "is not a folder: nothing can be written below it");
   return {};
 }
 

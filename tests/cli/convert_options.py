@@ -76,6 +76,15 @@ class Options(unittest.TestCase):
         self.call("--force", "--include", "layer.**")
         self.assertEqual(len(read_safetensors(self.target)[0]), 3)
 
+    def test_missing_folders_above_are_made_and_not_left_where_it_fails(self):
+        self.call("--dry-run", target=self.work / "a" / "b" / "planned.safetensors")
+        self.call("--include", "no.such.key", code=4, target=self.work / "a" / "b" / "none.safetensors")
+        self.assertFalse((self.work / "a").exists())
+        self.call(target=self.work / "a" / "b" / "whole.safetensors")
+        self.call("--resume", target=self.work / "c" / "d" / "resumed.safetensors")
+        self.assertEqual((self.work / "a" / "b" / "whole.safetensors").read_bytes(), (self.work / "c" / "d" / "resumed.safetensors").read_bytes())
+        self.call(code=2, target=self.source / "below" / "out.safetensors")
+
     def test_names_are_chosen_mapped_and_renamed(self):
         mapping = self.work / "map.json"
         mapping.write_text(json.dumps({"layer.1.count": "counter"}))

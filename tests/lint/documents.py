@@ -9,6 +9,8 @@ import shutil
 import subprocess
 import sys
 
+import yaml
+
 ROOT, CKPT = sys.argv[1:3]
 COMPLETIONS = {"bash": "ckpt.bash", "zsh": "_ckpt", "fish": "ckpt.fish"}
 
@@ -107,11 +109,33 @@ def check_mandoc():
         yield from result.stdout.splitlines()
 
 
+def check_recipes():
+    """What the README says to put into files can be read by what reads them."""
+    found = re.findall(r"^```(yaml|bash)\n(.*?)^```", read("README.md"), re.M | re.S)
+    if not found:
+        yield "README.md: the recipes are gone"
+    for kind, text in found:
+        if kind == "yaml":
+            try:
+                yaml.safe_load(text)
+            except yaml.YAMLError as error:
+                yield f"README.md: {error}"
+        else:
+            result = subprocess.run(["bash", "-n"], input=text, text=True, stderr=subprocess.PIPE)
+            yield from (f"README.md: {line}" for line in result.stderr.splitlines())
+        # Options that a recipe gives to ckpt exist.
+        for verb, line in re.findall(r"\bckpt ([a-z-]+)( [^|>&;]*)", text):
+            known = flags_of(run(verb, "--help")) | flags_of(run("--help"))
+            for flag in re.findall(r" (--?[a-z][a-z-]*)", line):
+                if flag not in known:
+                    yield f"README.md: ckpt {verb} has no {flag}"
+
+
 def main():
     top = run("--help")
     verbs = verbs_of(top)
     helps = {verb: run(verb, "--help") for verb in verbs}
-    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc()]
+    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc(), *check_recipes()]
     print("\n".join(findings))
     print(f"{len(verbs)} verbs, {len(findings)} findings")
     return 1 if findings or not verbs else 0
