@@ -78,7 +78,7 @@ class Options(unittest.TestCase):
 
     def test_missing_folders_above_are_made_and_not_left_where_it_fails(self):
         self.call("--dry-run", target=self.work / "a" / "b" / "planned.safetensors")
-        self.call("--include", "no.such.key", code=4, target=self.work / "a" / "b" / "none.safetensors")
+        self.call("--include", "no.such.key", code=2, target=self.work / "a" / "b" / "none.safetensors")
         self.assertFalse((self.work / "a").exists())
         self.call(target=self.work / "a" / "b" / "whole.safetensors")
         self.call("--resume", target=self.work / "c" / "d" / "resumed.safetensors")
