@@ -14,6 +14,7 @@
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/proc/scratch_code.h"
+#include "lib/proc/userfault.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
 
@@ -38,8 +39,15 @@ constexpr uint8_t kCode[] = {
     0x0f, 0x05,                    // syscall
     0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
     0x0f, 0x05,                    // syscall
-    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
-    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
+    0xcc, 0xcc, 0xcc,
+    // 0x2c: a call that makes a descriptor, which is closed where nobody takes it
+    0x0f, 0x05,                    // syscall
+    0x89, 0xc7,                    // mov  %eax, %edi
+    0xb8, 0x03, 0x00, 0x00, 0x00,  // mov  $3, %eax
+    0x0f, 0x05,                    // syscall
+    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
+    0x0f, 0x05,                    // syscall
+    0xcc, 0xcc,
     // 0x40: a table of calls (call_batch.h). rbx: its next row, r12: how many are left
     0x48, 0x8b, 0x03,              // mov  (%rbx), %rax
     0x48, 0x8b, 0x7b, 0x08,        // mov  8(%rbx), %rdi
@@ -57,8 +65,8 @@ constexpr uint8_t kCode[] = {
     0x0f, 0x05,                    // syscall
     0xcc,
 };
-constexpr uint64_t kForkAt = 0x10;
-static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
+constexpr uint64_t kForkAt = 0x10, kOpenAt = 0x2c;
+static_assert(kCode[kOpenAt] == 0x0f && kCode[kOpenAt + 2] == 0x89 && kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
 
 using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
@@ -317,6 +325,14 @@ Result<uint64_t> BorrowedThread::call_ok(const char* what, long number, const Ar
   CKPT_TRY_ASSIGN(int64_t result, call(number, arguments));
   if (result < 0 && result > -4096) return sys_error(static_cast<int>(-result), describe_pid(tid_), std::string("cannot ") + what);
   return static_cast<uint64_t>(result);
+}
+
+Result<UniqueFd> BorrowedThread::take_new_fd(const char* what, int pidfd, long number, const Arguments& arguments) {
+  CKPT_TRY_ASSIGN(int64_t remote, run(scratch_->start() + kOpenAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number, arguments, nullptr));
+  if (remote < 0) return sys_error(static_cast<int>(-remote), describe_pid(tid_), std::string("cannot ") + what);
+  auto fd = get_remote_fd(pidfd, static_cast<int>(remote));
+  CKPT_TRY(call_ok("close what was taken out of it", SYS_close, {static_cast<uint64_t>(remote)}));
+  return fd;
 }
 
 Result<RemoteAddress> BorrowedThread::put(ByteSpan data) {

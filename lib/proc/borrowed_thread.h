@@ -20,6 +20,7 @@
 
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
 
@@ -95,6 +96,8 @@ class BorrowedThread {
   Result<int64_t> call(long number, const Arguments& arguments = {});
   /// As `call`, and a negative result is an Error named after `what`.
   Result<uint64_t> call_ok(const char* what, long number, const Arguments& arguments = {});
+  /// Moves the descriptor that the call makes to ckpt: the process keeps none, also where ckpt is killed meanwhile.
+  Result<UniqueFd> take_new_fd(const char* what, int pidfd, long number, const Arguments& arguments);
   /// Writes `data` at the start of the buffer and returns its address.
   Result<RemoteAddress> put(ByteSpan data);
   Result<void> get(MutableByteSpan out);

@@ -16,14 +16,11 @@ constexpr uint64_t kFeatureWpAsync = uint64_t{1} << 15;  // UFFD_FEATURE_WP_ASYN
 }  // namespace
 
 Result<UniqueFd> make_write_tracker(BorrowedThread& thread, int pidfd) {
-  CKPT_TRY_ASSIGN(uint64_t remote, thread.call_ok("make a userfaultfd", SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly}));
-  auto fd = get_remote_fd(pidfd, static_cast<int>(remote));
-  CKPT_TRY(thread.call_ok("close the userfaultfd", SYS_close, {remote}));
-  if (!fd) return fd;
+  CKPT_TRY_ASSIGN(UniqueFd fd, thread.take_new_fd("make a userfaultfd", pidfd, SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly}));
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = kFeatureWpAsync;
-  if (::ioctl(fd->get(), UFFDIO_API, &api) != 0) {
+  if (::ioctl(fd.get(), UFFDIO_API, &api) != 0) {
     return fail(Code::kUnsupported, "userfaultfd", "this kernel cannot track writes asynchronously (6.7 can)");
   }
   return fd;

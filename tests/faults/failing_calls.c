@@ -1,10 +1,12 @@
 // Preloaded into ckpt: the FAULT_NTH-th call of FAULT_FUNCTION, counted over all of its processes and threads, fails with
-// FAULT_ERRNO. The file FAULT_COUNTER (two 64-bit numbers) counts the calls and says whether one failed. FAULT_NTH=0 only counts.
+// FAULT_ERRNO; 0 kills the process there, and the one that the user started. The file FAULT_COUNTER (two 64-bit numbers) counts
+// the calls and says whether one failed. FAULT_NTH=0 only counts.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdatomic.h>
 #include <stdlib.h>
@@ -21,6 +23,7 @@ static struct Counter {
 static const char* function;
 static long nth;
 static int error_number;
+static pid_t front;
 
 __attribute__((constructor)) static void set_up(void) {
   const char* file = getenv("FAULT_COUNTER");
@@ -31,6 +34,7 @@ __attribute__((constructor)) static void set_up(void) {
   syscall(SYS_close, fd);
   if (shared == MAP_FAILED) _exit(99);
   counter = shared;
+  front = getpid();  // those that it forks have it from there
   nth = atol(getenv("FAULT_NTH"));
   error_number = atoi(getenv("FAULT_ERRNO"));
   function = getenv("FAULT_FUNCTION");
@@ -40,6 +44,10 @@ static int fails(const char* name) {
   if (function == NULL || strcmp(name, function) != 0) return 0;
   if (atomic_fetch_add(&counter->calls, 1) + 1 != nth) return 0;
   atomic_store(&counter->failed, 1);
+  if (error_number == 0) {
+    kill(front, SIGKILL);
+    kill(getpid(), SIGKILL);
+  }
   errno = error_number;
   return 1;
 }

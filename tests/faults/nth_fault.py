@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 """The Nth call of a function fails, for pre-dump, dump, restore, restore --lazy, squash and convert: an exit code with a sentence,
-the target as it was, an image or a checkpoint whole or absent, nothing left behind.
+the target as it was, an image or a checkpoint whole or absent, nothing left behind. And all of ckpt is killed in front of its Nth ptrace call.
 
 A sample of the N for every function: CKPT_FAULT_SAMPLE (2) of them, all with CKPT_LONG=1. CKPT_KILL_SEED repeats a run.
 CKPT_FAILING_CALLS is the library that is preloaded (failing_calls.c)."""
@@ -10,11 +10,12 @@ import random
 import shutil
 import signal
 import struct
+import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import LONG, Failure, Target, check_released, ckpt, differences, exists_unreaped, fingerprint, read_text, reap_strays, run_tests, wait_until
+from harness import CKPT, LONG, Failure, Target, check_released, ckpt, differences, exists_unreaped, fingerprint, read_text, reap_strays, run_tests, wait_until
 
 LIBRARY = os.environ["CKPT_FAILING_CALLS"]
 EVERY = LONG
@@ -37,12 +38,14 @@ class Faults:
     def __init__(self, place):
         self.file = os.path.join(place.path, "counter")
 
-    def run(self, function, nth, *arguments):
+    def environment(self, function, nth, error):
         with open(self.file, "wb") as stream:
             stream.write(bytes(4096))
         os.chmod(self.file, 0o666)
-        done = ckpt(*arguments, env={**os.environ, "LD_PRELOAD": LIBRARY, "FAULT_COUNTER": self.file, "FAULT_FUNCTION": function,
-                                     "FAULT_NTH": str(nth), "FAULT_ERRNO": str(FUNCTIONS[function])})
+        return {**os.environ, "LD_PRELOAD": LIBRARY, "FAULT_COUNTER": self.file, "FAULT_FUNCTION": function, "FAULT_NTH": str(nth), "FAULT_ERRNO": str(error)}
+
+    def run(self, function, nth, *arguments):
+        done = ckpt(*arguments, env=self.environment(function, nth, FUNCTIONS[function]))
         with open(self.file, "rb") as stream:
             self.calls, self.failed = struct.unpack("qq", stream.read(16))
         return done
@@ -213,6 +216,45 @@ def sweep(place, scene):
     return f"{hits} of {runs} faults hit; exit codes {dict(sorted(ends.items()))}; seed {SEED}"
 
 
+def tidiers(image):
+    """Those of runs that were to write the image."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if read_text(f"/proc/{pid}/comm") == "ckpt-tidier\n" and image in read_text(f"/proc/{pid}/cmdline"):
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
+def killed_in_front_of_ptrace_calls(place):
+    """Front and worker at once: the thread that works for them finishes by itself, and the tidier takes away what they had made."""
+    faults, source, runs = Faults(place), random.Random(SEED), 0
+    target = Target("mem_writer", place.folder("target"))
+    image = os.path.join(place.folder("images"), "image")
+    arguments = ["dump", "-R", "-p", target.pid, "-f", image]
+    faults.run("ptrace", 0, *arguments).expect(0)
+    numbers = range(1, faults.calls + 1) if EVERY else sorted(source.sample(range(1, faults.calls + 1), min(16, faults.calls)))
+    for nth in numbers:
+        remove(image)
+        before = fingerprint(target.pid)
+        with subprocess.Popen([CKPT, *map(str, arguments)], env=faults.environment("ptrace", nth, 0), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                              stderr=subprocess.DEVNULL) as process:
+            process.wait(60)
+        runs += process.returncode == -signal.SIGKILL
+        # A thread of the target may have a call before it yet.
+        wait_until(lambda: not tidiers(image), f"seed {SEED}, call {nth}: the tidier goes on and on", 20, 0.02)
+        wait_until(lambda: not list(differences(before, fingerprint(target.pid))), f"seed {SEED}, call {nth}: the target is as it was: "
+                   f"{list(differences(before, fingerprint(target.pid)))}", 20)
+        check_released(target.pid, before)
+        target.step()
+    if runs == 0:
+        raise Failure("no run was killed")
+    target.check()
+    return f"{runs} of {len(numbers)} runs killed, of {faults.calls} calls; seed {SEED}"
+
+
 def pre_dump(place):
     return sweep(place, LiveScene(place, "pre-dump"))
 
@@ -238,4 +280,4 @@ def convert(place):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests(pre_dump, dump, restore, restore_lazy, squash, convert))
+    sys.exit(run_tests(pre_dump, dump, restore, restore_lazy, squash, convert, killed_in_front_of_ptrace_calls))
