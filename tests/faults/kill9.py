@@ -11,7 +11,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, LONG, Failure, Target, check_released, children_of, ckpt, ckpt_restore, differences, fingerprint, run_tests, wait_until
+from harness import CKPT, LONG, Failure, Target, check_released, children_of, ckpt, ckpt_restore, differences, fingerprint, run_tests, tidiers, wait_until
 
 COUNT = int(os.environ.get("CKPT_KILL_COUNT", "1000" if LONG else "200"))
 SEED = int(os.environ.get("CKPT_KILL_SEED", str(time.time_ns() % 1000000)))
@@ -78,6 +78,7 @@ class Attack:
             # With front and worker gone at once it is the tidier that takes scratch pages and snapshots out of the target,
             # and it is nobody's child.
             wait_until(lambda: not list(differences(before, fingerprint(self.target.pid))), f"the target is as it was: {found}", 20)
+            wait_until(lambda: tidied or not tidiers(self.image), "the tidier ends", 20, 0.02)
             self.target.step()
         elif verb != ["dump"]:
             raise Failure(f"the target has ended: {self.target.ending}")

@@ -15,7 +15,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, LONG, Failure, Target, check_released, ckpt, differences, exists_unreaped, fingerprint, read_text, reap_strays, run_tests, wait_until
+from harness import CKPT, LONG, Failure, Target, check_released, ckpt, differences, exists_unreaped, fingerprint, read_text, reap_strays, run_tests, tidiers, wait_until
 
 LIBRARY = os.environ["CKPT_FAILING_CALLS"]
 EVERY = LONG
@@ -216,18 +216,6 @@ def sweep(place, scene):
     return f"{hits} of {runs} faults hit; exit codes {dict(sorted(ends.items()))}; seed {SEED}"
 
 
-def tidiers(image):
-    """Those of runs that were to write the image."""
-    found = []
-    for pid in filter(str.isdigit, os.listdir("/proc")):
-        try:
-            if read_text(f"/proc/{pid}/comm") == "ckpt-tidier\n" and image in read_text(f"/proc/{pid}/cmdline"):
-                found.append(pid)
-        except OSError:
-            pass
-    return found
-
-
 def killed_in_front_of_ptrace_calls(place):
     """Front and worker at once: the thread that works for them finishes by itself, and the tidier takes away what they had made."""
     faults, source, runs = Faults(place), random.Random(SEED), 0
@@ -243,7 +231,6 @@ def killed_in_front_of_ptrace_calls(place):
                               stderr=subprocess.DEVNULL) as process:
             process.wait(60)
         runs += process.returncode == -signal.SIGKILL
-        # A thread of the target may have a call before it yet.
         wait_until(lambda: not tidiers(image), f"seed {SEED}, call {nth}: the tidier goes on and on", 20, 0.02)
         wait_until(lambda: not list(differences(before, fingerprint(target.pid))), f"seed {SEED}, call {nth}: the target is as it was: "
                    f"{list(differences(before, fingerprint(target.pid)))}", 20)

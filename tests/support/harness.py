@@ -182,6 +182,19 @@ def differences(before, after):
             yield f"{key}: gone {sorted(old - new)}, new {sorted(new - old)}"
 
 
+def tidiers(image):
+    """The ckpt-tidiers that runs have left which were to write the image. Until they have gone, a thread may have a call of a killed run
+    before it yet."""
+    found = []
+    for pid in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if read_text(f"/proc/{pid}/comm") == "ckpt-tidier\n" and image in read_text(f"/proc/{pid}/cmdline"):
+                found.append(pid)
+        except OSError:
+            pass
+    return found
+
+
 def check_released(pid, before=None):
     """No tracer, and no thread in a stop that it was not in before. A thread may be on its way out of a stop for a moment."""
     def free():
