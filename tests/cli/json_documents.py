@@ -95,12 +95,18 @@ def documents_of_models():
     yield from printed("check", "check")
 
 
+def read_text(path):
+    with open(path, encoding="utf-8", errors="replace") as stream:
+        return stream.read()
+
+
 def documents_of_processes():
     null = subprocess.DEVNULL
     with subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
         try:
-            time.sleep(0.2)
             pid = str(process.pid)
+            while not read_text(f"/proc/{pid}/cmdline").startswith("sleep"):  # not yet executed
+                time.sleep(0.001)
             yield from printed("check", "check", "-p", pid)
             yield from printed("pre-dump-dry-run", "pre-dump", "-p", pid, "-f", "before", "--dry-run")
             yield from printed("dump-dry-run", "dump", "-p", pid, "-f", "before", "--dry-run")
