@@ -14,9 +14,9 @@
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
 #include "lib/proc/scratch_code.h"
-#include "lib/proc/userfault.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
+#include "lib/proc/userfault.h"
 
 namespace ckpt::proc {
 
@@ -66,7 +66,8 @@ constexpr uint8_t kCode[] = {
     0xcc,
 };
 constexpr uint64_t kForkAt = 0x10, kOpenAt = 0x2c;
-static_assert(kCode[kOpenAt] == 0x0f && kCode[kOpenAt + 2] == 0x89 && kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
+static_assert(kCode[kOpenAt] == 0x0f && kCode[kOpenAt + 2] == 0x89);
+static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
 
 using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
