@@ -8,10 +8,10 @@
 #include "formats/npy/header.h"
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
+#include "lib/model/slice.h"
 #include "lib/store/image.h"
 #include "lib/tensor/read.h"
 #include "lib/tensor/selection.h"
-#include "lib/tensor/slice.h"
 
 namespace ckpt::cli {
 
@@ -39,7 +39,7 @@ uint64_t block_bytes(const tensor::Tensor& t, uint64_t max_memory) {
 }
 
 Result<void> cat_tensor(Context& context, const tensor::Catalog& catalog, const tensor::Tensor& t, const CatOptions& options) {
-  CKPT_TRY_ASSIGN(tensor::Slice slice, tensor::parse_slice(options.slice, t.shape));
+  CKPT_TRY_ASSIGN(model::Slice slice, model::parse_slice(options.slice, t.shape));
   CKPT_TRY(tensor::check_readable(catalog, t));
   CKPT_TRY(tensor::DecodeLimit(options.max_memory).add(t));
   if (options.npy) context.out.data(formats::npy_header(t.dtype, slice.shape));

@@ -7,11 +7,11 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 
-#include "cli/plural.h"
 #include "cli/model_view.h"
+#include "cli/plural.h"
 #include "cli/trace_flag.h"
-#include "formats/convert/convert.h"
-#include "formats/convert/rank.h"
+#include "lib/model/convert/convert.h"
+#include "lib/model/convert/rank.h"
 #include "formats/format.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -21,7 +21,7 @@ namespace ckpt::cli {
 namespace {
 
 struct ConvertOptions {
-  formats::ConvertRequest request;
+  model::ConvertRequest request;
   std::string source, destination;
   std::string trace;  ///< a file; empty: none
   std::vector<std::string> dtypes, grid;
@@ -30,7 +30,7 @@ struct ConvertOptions {
   bool launched = false;  ///< a launcher started all parts: to it a part that is done is done
 };
 
-std::string document(const ConvertOptions& options, const formats::ConvertReport& report) {
+std::string document(const ConvertOptions& options, const model::ConvertReport& report) {
   nlohmann::json files = nlohmann::json::array();
   for (const auto& [name, size] : report.files) files.push_back({{"name", name}, {"bytes", size}});
   nlohmann::json skipped = nlohmann::json::array();
@@ -61,13 +61,13 @@ std::string document(const ConvertOptions& options, const formats::ConvertReport
   return doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n";
 }
 
-void show_plan(Console& out, const formats::ConvertReport& report) {
+void show_plan(Console& out, const model::ConvertReport& report) {
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, size] : report.files) rows.push_back({name, human_bytes(size)});
   out.table({"file", "size"}, rows, {1});
 }
 
-std::string summary(const ConvertOptions& options, const formats::ConvertReport& report) {
+std::string summary(const ConvertOptions& options, const model::ConvertReport& report) {
   std::string what = fmt::format("{} in {}, {}", counted(report.tensors, "tensor"), counted(report.shards, "shard"), counted(report.objects, "object"));
   if (report.excluded > 0) what += fmt::format(", {} left out", counted(report.excluded, "key"));
   if (options.request.dry_run) {
@@ -85,8 +85,8 @@ std::string summary(const ConvertOptions& options, const formats::ConvertReport&
 }
 
 Result<void> run_convert(const ConvertOptions& options, Context& context) {
-  auto work = [&] { return formats::convert(options.request, context.progress, context.cancel); };
-  CKPT_TRY_ASSIGN(formats::ConvertReport report, traced(options.trace, "convert", context, work));
+  auto work = [&] { return model::convert(options.request, context.progress, context.cancel); };
+  CKPT_TRY_ASSIGN(model::ConvertReport report, traced(options.trace, "convert", context, work));
   for (const std::string& note : report.notes) context.out.info("note: " + escape_for_terminal(note));
   if (context.out.json()) context.out.data(document(options, report));
   else if (options.request.dry_run) show_plan(context.out, report);
@@ -98,12 +98,12 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
 
 /// Texts of flags to what they mean.
 Result<void> prepare(ConvertOptions& options, Context& context) {
-  formats::ConvertRequest& request = options.request;
+  model::ConvertRequest& request = options.request;
   request.source = options.source;
   request.destination = options.destination;
   request.durable = !options.no_sync;
   for (const std::string& text : options.dtypes) {
-    CKPT_TRY_ASSIGN(auto rule, formats::parse_dtype_rule(text));
+    CKPT_TRY_ASSIGN(auto rule, model::parse_dtype_rule(text));
     request.select.dtypes.push_back(std::move(rule));
   }
   for (const std::string& text : options.grid) {
@@ -119,7 +119,7 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
       const char* value = std::getenv(name);
       return value != nullptr ? std::optional<std::string>(value) : std::nullopt;
     };
-    CKPT_TRY_ASSIGN(const formats::Rank rank, formats::find_rank(options.part, environment));
+    CKPT_TRY_ASSIGN(const model::Rank rank, model::find_rank(options.part, environment));
     request.part = rank.part;
     request.resume = true;
     if (!rank.found_in.empty()) {
@@ -134,7 +134,7 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
 }
 
 void add_selection(VerbOptions& app, ConvertOptions& o) {
-  formats::SelectRequest& select = o.request.select;
+  model::SelectRequest& select = o.request.select;
   app.add_option("--include", select.include, "Only keys that match one of these globs").one_value_each();
   app.add_option("--exclude", select.exclude, "No keys that match one of these globs").one_value_each();
   app.add_flag("--skip-unreadable", select.skip_unreadable, "Leave out what cannot be read, and name it");
@@ -149,7 +149,7 @@ void add_selection(VerbOptions& app, ConvertOptions& o) {
   app.add_flag("--allow-shape-mismatch", select.allow_shape_mismatch, "Fill what a new shape adds with zeros, cut off what it lacks");
 }
 
-void add_layout(VerbOptions& app, formats::ConvertRequest& request, std::vector<std::string>& grid) {
+void add_layout(VerbOptions& app, model::ConvertRequest& request, std::vector<std::string>& grid) {
   formats::WriteOptions& write = request.write;
   app.add_option("--shard-size", write.grid.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)").as_size().positive();
   app.add_option("--shard-grid", grid, "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second").one_value_each();

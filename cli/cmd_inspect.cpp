@@ -64,11 +64,11 @@ Result<tensor::Catalog> open_for(const InspectOptions& options) {
 
 Result<void> add_stats(Context& context, View& view, uint64_t max_memory) {
   for (const tensor::Tensor* t : view.tensors) CKPT_TRY(tensor::check_readable(*view.catalog, *t));
-  tensor::StatsOptions how;
+  model::StatsOptions how;
   how.progress = &context.progress;
   how.cancel = &context.cancel;
   how.max_memory = max_memory;
-  CKPT_TRY_ASSIGN(view.stats, tensor::compute_stats(*view.catalog, view.tensors, how));
+  CKPT_TRY_ASSIGN(view.stats, model::compute_stats(*view.catalog, view.tensors, how));
   return {};
 }
 

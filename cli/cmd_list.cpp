@@ -6,10 +6,10 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "lib/base/json_layout.h"
 #include "lib/base/text.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image.h"
-#include "lib/base/json_layout.h"
 
 namespace ckpt::cli {
 

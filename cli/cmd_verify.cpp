@@ -4,12 +4,12 @@
 #include <algorithm>
 #include <charconv>
 
-#include "cli/plural.h"
 #include "cli/command.h"
 #include "cli/model_view.h"
+#include "cli/plural.h"
 #include "cli/verify_image.h"
 #include "cli/verify_report.h"
-#include "formats/verify/verify.h"
+#include "lib/model/verify/verify.h"
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
@@ -40,8 +40,8 @@ std::optional<uint64_t> whole_number(std::string_view text) {
 }
 
 /// `--part 2/8`, `--sample 5%` or `--sample 1000`.
-Result<formats::Selection> selection(const VerifyCommand& command) {
-  formats::Selection out;
+Result<model::Selection> selection(const VerifyCommand& command) {
+  model::Selection out;
   out.seed = command.seed;
   if (!command.part.empty()) {
     const size_t slash = command.part.find('/');
@@ -66,29 +66,29 @@ Result<formats::Selection> selection(const VerifyCommand& command) {
 
 /// Hashes are written of what is there: a checkpoint that is not sound gets no manifest.
 Result<void> make_manifest(Context& context, const VerifyCommand& command, const tensor::Catalog& catalog) {
-  const fs::path path = command.write_manifest == "default" ? formats::default_manifest_path(catalog.root) : fs::path(command.write_manifest);
-  formats::ManifestOptions options;
-  options.hash = *formats::hash_from_name(command.hash);
+  const fs::path path = command.write_manifest == "default" ? model::default_manifest_path(catalog.root) : fs::path(command.write_manifest);
+  model::ManifestOptions options;
+  options.hash = *model::hash_from_name(command.hash);
   options.tensors = command.tensor_hashes;
-  CKPT_TRY_ASSIGN(formats::Manifest manifest, formats::make_manifest(catalog, path, options, context.progress, context.cancel));
-  CKPT_TRY(formats::write_manifest(manifest, path));
+  CKPT_TRY_ASSIGN(model::Manifest manifest, model::make_manifest(catalog, path, options, context.progress, context.cancel));
+  CKPT_TRY(model::write_manifest(manifest, path));
   context.out.info(fmt::format("{}: {} of {}{}", escape_for_terminal(path.string()), command.hash, counted(manifest.files.size(), "file"),
                                options.tensors ? " and " + counted(manifest.tensors.size(), "tensor") : ""));
   return {};
 }
 
 /// The manifest to compare with: the one that is named, or the checkpoint's own. Nothing: there is none.
-Result<std::optional<formats::Manifest>> find_manifest(const VerifyCommand& command, const fs::path& root) {
-  if (!command.write_manifest.empty()) return std::optional<formats::Manifest>();
+Result<std::optional<model::Manifest>> find_manifest(const VerifyCommand& command, const fs::path& root) {
+  if (!command.write_manifest.empty()) return std::optional<model::Manifest>();
   const bool named = !command.manifest.empty();
-  auto manifest = formats::read_manifest(named && command.manifest != "default" ? fs::path(command.manifest) : formats::default_manifest_path(root));
+  auto manifest = model::read_manifest(named && command.manifest != "default" ? fs::path(command.manifest) : model::default_manifest_path(root));
   if (manifest) {
     if (command.tensor_hashes && manifest->tensors.empty()) return fail(Code::kUsage, manifest->name, "has no hashes of tensors: --write-manifest --tensor-hashes makes them");
     return std::optional(std::move(*manifest));
   }
   if (!named && manifest.error().code == Code::kNotFound) {
     if (command.tensor_hashes) return fail(Code::kUsage, command.path, "--tensor-hashes wants a manifest to compare with, or to be written");
-    return std::optional<formats::Manifest>();
+    return std::optional<model::Manifest>();
   }
   return std::move(manifest).error();
 }
@@ -115,7 +115,7 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
 Result<void> verify_unopened(Context& context, const VerifyCommand& command, const Error& error, VerifyOutcome outcome) {
   std::error_code ec;
   const bool judged = error.code == Code::kAnswerNo || error.code == Code::kUnsupported;
-  auto scanned = judged && fs::is_regular_file(command.path, ec) ? formats::scan_file(command.path, command.strict) : std::nullopt;
+  auto scanned = judged && fs::is_regular_file(command.path, ec) ? model::scan_file(command.path, command.strict) : std::nullopt;
   if (!scanned && error.code != Code::kAnswerNo) return error;
   if (scanned) {
     outcome.report = std::move(*scanned);
@@ -127,8 +127,8 @@ Result<void> verify_unopened(Context& context, const VerifyCommand& command, con
 }
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
-  CKPT_TRY_ASSIGN(formats::Selection chosen, selection(command));
-  if (!formats::hash_from_name(command.hash)) return fail(Code::kUsage, command.hash, "--hash is xxh3-128 or sha256");
+  CKPT_TRY_ASSIGN(model::Selection chosen, selection(command));
+  if (!model::hash_from_name(command.hash)) return fail(Code::kUsage, command.hash, "--hash is xxh3-128 or sha256");
   if (!command.write_manifest.empty() && (!command.part.empty() || !command.sample.empty())) {
     return fail(Code::kUsage, command.write_manifest, "a manifest is written of the whole: --part and --sample do not go with it");
   }
@@ -144,8 +144,8 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   auto catalog = open_data(command.path, command.from);
   if (!catalog) return verify_unopened(context, command, catalog.error(), std::move(outcome));
   outcome.format = catalog->format, outcome.tensors = catalog->tensors.size(), outcome.objects = catalog->objects.size();
-  CKPT_TRY_ASSIGN(std::optional<formats::Manifest> manifest, find_manifest(command, catalog->root));
-  formats::VerifyOptions options;
+  CKPT_TRY_ASSIGN(std::optional<model::Manifest> manifest, find_manifest(command, catalog->root));
+  model::VerifyOptions options;
   options.strict = command.strict;
   options.optimizer = command.optimizer;
   options.skip_unreadable = command.skip_unreadable;
@@ -158,7 +158,7 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
     CKPT_TRY_ASSIGN(other, open_data(command.against));
     options.against = &*other;
   }
-  CKPT_TRY_ASSIGN(outcome.report, formats::verify(*catalog, options, context.progress, context.cancel));
+  CKPT_TRY_ASSIGN(outcome.report, model::verify(*catalog, options, context.progress, context.cancel));
   outcome.us = watch.elapsed_us();
   CKPT_TRY(conclude(context, command, outcome));
   return command.write_manifest.empty() ? Result<void>() : make_manifest(context, command, *catalog);

@@ -7,8 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/plural.h"
-#include "cli/trace_flag.h"
 #include "cli/stats_text.h"
+#include "cli/trace_flag.h"
 #include "lib/base/text.h"
 #include "lib/engine/beside.h"
 #include "lib/engine/check.h"

@@ -5,9 +5,9 @@
 #include <charconv>
 #include <cmath>
 
-#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
+#include "cli/plural.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
 
@@ -15,8 +15,8 @@ namespace ckpt::cli {
 
 namespace {
 
-using tensor::CatalogDiff;
-using tensor::TensorDiff;
+using model::CatalogDiff;
+using model::TensorDiff;
 
 std::string what_text(const tensor::Tensor& t) { return std::string(tensor::dtype_name(t.dtype)) + " " + shape_text(t.shape); }
 
@@ -113,9 +113,9 @@ bool parse_number(std::string_view text, double& value) {
 
 }  // namespace
 
-Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text) {
-  if (text.empty()) return std::optional<tensor::Tolerance>();
-  tensor::Tolerance out;
+Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text) {
+  if (text.empty()) return std::optional<model::Tolerance>();
+  model::Tolerance out;
   const std::string_view view = text;
   const size_t comma = view.find(',');
   if (!parse_number(view.substr(0, comma), out.absolute) ||
@@ -127,14 +127,14 @@ Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text
 
 Result<CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options) {
   CKPT_TRY_ASSIGN(auto tolerance, parse_tolerance(options.tolerance));
-  tensor::DiffOptions how;
+  model::DiffOptions how;
   how.tolerance = tolerance;
   how.wanted = [&](std::string_view key) { return matches_any(options.globs, key); };
   how.progress = &context.progress;
   how.cancel = &context.cancel;
   how.max_memory = options.max_memory;
   how.skip_unreadable = options.skip_unreadable;
-  return tensor::compare_catalogs(a, b, how);
+  return model::compare_catalogs(a, b, how);
 }
 
 Result<void> inspect_diff(Context& context, const InspectOptions& options) {

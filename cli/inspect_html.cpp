@@ -3,21 +3,21 @@
 
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
-#include "formats/report/report.h"
+#include "lib/model/report/report.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
 
 Result<void> write_html(Context& context, const View& view, const InspectOptions& options) {
-  CKPT_TRY_ASSIGN(std::vector<tensor::FileUsage> files, tensor::file_usage(*view.catalog));
-  formats::Report report;
+  CKPT_TRY_ASSIGN(std::vector<model::FileUsage> files, model::file_usage(*view.catalog));
+  model::Report report;
   report.catalog = view.catalog;
   report.tensors = view.tensors;
   report.stats = view.stats;
   report.files = files;
   tensor::Catalog other;
-  tensor::CatalogDiff diff;
+  model::CatalogDiff diff;
   if (!options.diff.empty()) {
     CKPT_TRY_ASSIGN(other, open_data(options.diff));
     CKPT_TRY_ASSIGN(diff, run_diff(context, *view.catalog, other, options));
@@ -25,7 +25,7 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
     report.other = options.diff;
   }
   if (options.html == "-") {
-    return formats::write_report(report, [&](std::string_view text) -> Result<void> {
+    return model::write_report(report, [&](std::string_view text) -> Result<void> {
       context.out.data(text);
       return {};
     });
@@ -35,7 +35,7 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
   auto write = [&]() -> Result<void> {
     UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
     if (!fd) return sys_error(options.html, "cannot be created");
-    return formats::write_report(report, [&](std::string_view text) {
+    return model::write_report(report, [&](std::string_view text) {
       bytes += text.size();
       return io::write_all(fd.get(), as_bytes(text), options.html);
     });

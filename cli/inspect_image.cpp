@@ -1,7 +1,6 @@
 #include "cli/inspect_image.h"
 
 #include <fmt/format.h>
-#include <sys/socket.h>
 
 #include <algorithm>
 #include <array>
@@ -10,6 +9,8 @@
 #include "cli/stats_text.h"
 #include "lib/base/json_layout.h"
 #include "lib/base/text.h"
+#include "lib/state/descriptors/show.h"
+#include "lib/state/files/show.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -56,76 +57,12 @@ const char* mapping_kind(MappingKind kind) {
   return "";
 }
 
-const char* descriptor_kind(DescriptorKind kind) {
-  switch (kind) {
-    case DescriptorKind::kFile: return "file";
-    case DescriptorKind::kDevice: return "device";
-    case DescriptorKind::kPipe: return "pipe";
-    case DescriptorKind::kEventfd: return "eventfd";
-    case DescriptorKind::kEpoll: return "epoll";
-    case DescriptorKind::kTimerfd: return "timerfd";
-    case DescriptorKind::kSignalfd: return "signalfd";
-    case DescriptorKind::kExternal: return "external";
-    case DescriptorKind::kMemfd: return "memfd";
-    case DescriptorKind::kFifo: return "fifo";
-    case DescriptorKind::kProcFile: return "proc file";
-    case DescriptorKind::kSocket: return "socket";
-    case DescriptorKind::kTerminal: return "terminal";
-    case DescriptorKind::kInotify: return "inotify";
-    case DescriptorKind::kFanotify: return "fanotify";
-    case DescriptorKind::kPidfd: return "pidfd";
-    case DescriptorKind::kPosixQueue: return "message queue";
-  }
-  return "";
-}
-
 std::string protection(int prot) {
   return std::string(1, (prot & 1) != 0 ? 'r' : '-') + ((prot & 2) != 0 ? 'w' : '-') + ((prot & 4) != 0 ? 'x' : '-');
 }
 
 std::string file_path(const TreeImage& tree, int index) {
-  if (index < 0) return "";
-  const FileIdentity& file = tree.files[static_cast<size_t>(index)];
-  return file.path + (file.deleted ? " (deleted)" : "");
-}
-
-std::string describe_socket(const Socket& socket) {
-  static constexpr std::array<const char*, 7> kStates = {"unconnected", "listening", "connected", "pending", "peer gone", "external", "closed"};
-  std::string family = socket.family == AF_UNIX ? "unix" : socket.family == AF_INET ? "ipv4" : socket.family == AF_INET6 ? "ipv6" : fmt::format("family {}", socket.family);
-  std::string type = socket.type == SOCK_STREAM ? "stream" : socket.type == SOCK_DGRAM ? "dgram" : socket.type == SOCK_SEQPACKET ? "seqpacket" : "raw";
-  std::string waiting = socket.content_size == 0 ? "" : ", " + human_bytes(socket.content_size) + " in its queues";
-  return fmt::format("{} {}, {}{}", family, type, kStates[static_cast<size_t>(socket.state)], waiting);
-}
-
-/// What a descriptor leads to.
-std::string destination(const TreeImage& process, const Descriptor& d) {
-  switch (d.kind) {
-    case DescriptorKind::kFile:
-    case DescriptorKind::kDevice: return file_path(process, d.file);
-    case DescriptorKind::kPipe:
-      return d.pipe < 0 ? ""
-                        : fmt::format("pipe {}, {} in it", d.pipe, human_bytes(process.pipes[static_cast<size_t>(d.pipe)].content_size));
-    case DescriptorKind::kEventfd: return fmt::format("count {}", d.eventfd_count);
-    case DescriptorKind::kEpoll: return fmt::format("{} watched", d.epoll.size());
-    case DescriptorKind::kTimerfd: return fmt::format("{} left", human_us(d.timerfd_value_ns / 1000));
-    case DescriptorKind::kSignalfd: return fmt::format("signals {:#x}", d.signalfd_mask);
-    case DescriptorKind::kProcFile:
-    case DescriptorKind::kExternal: return d.external;
-    case DescriptorKind::kFifo: return file_path(process, d.file);
-    case DescriptorKind::kMemfd: return d.shared_memory < 0 ? "" : process.shared_memory[static_cast<size_t>(d.shared_memory)].name;
-    case DescriptorKind::kSocket: return d.object < 0 ? "" : describe_socket(process.sockets[static_cast<size_t>(d.object)]);
-    case DescriptorKind::kTerminal: {
-      if (d.object < 0) return "";
-      const TerminalEnd& end = process.terminal_ends[static_cast<size_t>(d.object)];
-      const char* side = end.side == TerminalSide::kMaster ? "master of " : "";
-      return end.terminal < 0 ? "" : fmt::format("{}/dev/pts/{}", side, process.terminals[static_cast<size_t>(end.terminal)].index);
-    }
-    case DescriptorKind::kInotify: return d.object < 0 ? "" : fmt::format("{} watched", process.inotifies[static_cast<size_t>(d.object)].watches.size());
-    case DescriptorKind::kFanotify: return d.object < 0 ? "" : fmt::format("{} marks", process.fanotifies[static_cast<size_t>(d.object)].marks.size());
-    case DescriptorKind::kPidfd: return d.object < 0 ? "" : fmt::format("process {}", process.process_handles[static_cast<size_t>(d.object)].pid);
-    case DescriptorKind::kPosixQueue: return d.object < 0 ? "" : process.posix_queues[static_cast<size_t>(d.object)].name;
-  }
-  return "";
+  return index < 0 ? "" : state::show(tree.files[static_cast<size_t>(index)]);
 }
 
 /// In the table of one process.
@@ -251,7 +188,7 @@ void print_process(Console& out, const ImageReader& reader, size_t index) {
     std::string numbers;
     for (int fd : numbers_in(d, static_cast<int>(index))) numbers += (numbers.empty() ? "" : " ") + std::to_string(fd);
     if (numbers.empty()) continue;
-    rows.push_back({numbers, descriptor_kind(d.kind), access_mode(d.flags), std::to_string(d.offset), destination(tree, d)});
+    rows.push_back({numbers, facts_of(d.kind).label, access_mode(d.flags), std::to_string(d.offset), state::show(tree, d)});
   }
   out.data("\n");
   out.table({"FD", "KIND", "MODE", "OFFSET", "WHAT"}, rows, {3});
@@ -285,8 +222,8 @@ Json process_json(const ImageReader& reader, size_t index) {
   for (const Descriptor& d : tree.descriptors) {
     std::vector<int> fds = numbers_in(d, static_cast<int>(index));
     if (fds.empty()) continue;
-    descriptors.push_back({{"fds", fds}, {"kind", descriptor_kind(d.kind)}, {"flags", d.flags}, {"offset", d.offset},
-                           {"what", destination(tree, d)}});
+    descriptors.push_back({{"fds", fds}, {"kind", facts_of(d.kind).label}, {"flags", d.flags}, {"offset", d.offset},
+                           {"what", state::show(tree, d)}});
   }
   for (const Thread& t : p.threads) {
     threads.push_back({{"tid", t.tid}, {"name", t.comm}, {"rip", fmt::format("{:#x}", t.regs.value[kRip])}, {"nice", t.nice},

@@ -6,9 +6,9 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "lib/model/diff.h"
+#include "lib/model/stats.h"
 #include "lib/tensor/catalog.h"
-#include "lib/tensor/diff.h"
-#include "lib/tensor/stats.h"
 
 namespace ckpt::cli {
 
@@ -28,7 +28,7 @@ struct View {
   const tensor::Catalog* catalog = nullptr;
   std::vector<const tensor::Tensor*> tensors;
   std::vector<const tensor::Object*> objects;
-  std::vector<tensor::Stats> stats;  ///< of `tensors`; empty without --stats
+  std::vector<model::Stats> stats;  ///< of `tensors`; empty without --stats
   uint64_t bytes = 0, elements = 0, shards = 0;
 };
 
@@ -48,15 +48,15 @@ Result<void> print_shards(Console& out, const View& view);
 /// kAnswerNo: they differ (what was found has been printed).
 Result<void> inspect_diff(Context& context, const InspectOptions& options);
 /// "1e-6" or "1e-6,1e-3": absolute and relative.
-Result<std::optional<tensor::Tolerance>> parse_tolerance(const std::string& text);
+Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text);
 /// What --diff compares, with its values.
-Result<tensor::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options);
+Result<model::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options);
 
 /// --html, with the statistics of the view and with --diff what differs; differences are no failure here.
 Result<void> write_html(Context& context, const View& view, const InspectOptions& options);
 
 /// JSON of a tensor's statistics; what has no number is null.
-std::string stats_json(tensor::DType dtype, const tensor::Stats& stats);
+std::string stats_json(tensor::DType dtype, const model::Stats& stats);
 /// The beginning of every document: `{"schema": ..., "kind": "model", "format": ..., "path": ...`.
 std::string document_head(const tensor::Catalog& catalog);
 

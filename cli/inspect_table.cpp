@@ -5,20 +5,20 @@
 #include <cmath>
 #include <numeric>
 
-#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
+#include "cli/plural.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
-#include "lib/tensor/name_tree.h"
-#include "lib/tensor/usage.h"
+#include "lib/model/name_tree.h"
+#include "lib/model/usage.h"
 #include "lib/tensor/values.h"
 
 namespace ckpt::cli {
 
 namespace {
 
-using tensor::Stats;
+using model::Stats;
 using tensor::Tensor;
 
 std::string number_text(tensor::DType dtype, long double value) {
@@ -27,7 +27,7 @@ std::string number_text(tensor::DType dtype, long double value) {
 
 std::string grid_text(const Tensor& t) {
   if (t.shards.size() < 2) return "-";
-  auto grid = tensor::shard_grid(t);
+  auto grid = model::shard_grid(t);
   return grid ? shape_text(*grid) : "irregular";
 }
 
@@ -140,7 +140,7 @@ Result<void> check_columns(const InspectOptions& options) {
 }
 
 void sort_view(View& view, const InspectOptions& options) {
-  auto by_name = [](const auto* a, const auto* b) { return tensor::natural_less(a->key, b->key); };
+  auto by_name = [](const auto* a, const auto* b) { return model::natural_less(a->key, b->key); };
   std::stable_sort(view.objects.begin(), view.objects.end(), by_name);
   const Column& column = *find_column(options.sort);
   auto row = [&](size_t i) { return Row{*view.catalog, *view.tensors[i], view.stats.empty() ? nullptr : &view.stats[i]}; };
@@ -153,7 +153,7 @@ void sort_view(View& view, const InspectOptions& options) {
   } else {
     std::vector<std::string> texts;
     for (size_t i : order) texts.push_back(column.text(row(i)));
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return tensor::natural_less(texts[a], texts[b]); });
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return model::natural_less(texts[a], texts[b]); });
   }
   if (options.reverse) std::reverse(order.begin(), order.end());
   View sorted = view;

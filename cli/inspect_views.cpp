@@ -3,20 +3,20 @@
 
 #include <algorithm>
 
-#include "cli/plural.h"
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
+#include "cli/plural.h"
 #include "lib/base/json_text.h"
 #include "lib/base/text.h"
-#include "lib/tensor/name_tree.h"
-#include "lib/tensor/param_groups.h"
-#include "lib/tensor/usage.h"
+#include "lib/model/name_tree.h"
+#include "lib/model/param_groups.h"
+#include "lib/model/usage.h"
 
 namespace ckpt::cli {
 
 namespace {
 
-using tensor::NameNode;
+using model::NameNode;
 
 std::string percent(uint64_t part, uint64_t whole) {
   return whole == 0 ? "-" : fmt::format("{:.1f}%", 100.0 * static_cast<double>(part) / static_cast<double>(whole));
@@ -71,14 +71,14 @@ void tree_json(Console& out, const View& view, const std::vector<NameNode>& node
 
 /// Below a column's header: "4 of 12", or a list that is not too long.
 std::string dtypes_text(const NameNode& node) {
-  std::string out = tensor::dtype_list(node.dtypes);
+  std::string out = model::dtype_list(node.dtypes);
   return out.size() > 40 ? out.substr(0, 37) + "..." : out;
 }
 
 }  // namespace
 
 void print_tree(Console& out, const View& view, const InspectOptions& options) {
-  const std::vector<NameNode> nodes = tensor::name_tree(view.tensors);
+  const std::vector<NameNode> nodes = model::name_tree(view.tensors);
   if (out.json()) return tree_json(out, view, nodes, options);
   std::vector<std::vector<std::string>> rows;
   walk(nodes, options, [&](const NameNode& node, bool cut) {
@@ -90,17 +90,17 @@ void print_tree(Console& out, const View& view, const InspectOptions& options) {
 }
 
 Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
-  CKPT_TRY_ASSIGN(std::vector<tensor::FileUsage> files, tensor::file_usage(catalog));
+  CKPT_TRY_ASSIGN(std::vector<model::FileUsage> files, model::file_usage(catalog));
   uint64_t size = 0, referred = 0;
-  for (const tensor::FileUsage& file : files) {
+  for (const model::FileUsage& file : files) {
     size += file.size;
     referred += file.referred;
   }
-  auto other = [](const tensor::FileUsage& file) { return file.size - std::min(file.size, file.referred); };
+  auto other = [](const model::FileUsage& file) { return file.size - std::min(file.size, file.referred); };
   if (out.json()) {
     std::string text = document_head(catalog) + fmt::format(", \"bytes\": {}, \"referred\": {},\n\"files\": [", size, referred);
     const char* separator = "\n";
-    for (const tensor::FileUsage& file : files) {
+    for (const model::FileUsage& file : files) {
       text += fmt::format("{}  {{\"file\": {}, \"bytes\": {}, \"tensors\": {}, \"shards\": {}, \"objects\": {}, \"referred\": {}, \"other\": {}, "
                           "\"listed\": {}, \"missing\": {}}}",
                           separator, json_string(file.path), file.size, file.tensors, file.shards, file.objects, file.referred, other(file),
@@ -111,7 +111,7 @@ Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
     return {};
   }
   std::vector<std::vector<std::string>> rows;
-  for (const tensor::FileUsage& file : files) {
+  for (const model::FileUsage& file : files) {
     rows.push_back({file.path, file.missing ? "missing" : human_bytes(file.size), std::to_string(file.tensors), std::to_string(file.shards),
                     std::to_string(file.objects), human_bytes(file.referred), human_bytes(other(file))});
   }
@@ -123,10 +123,10 @@ Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
 
 namespace {
 
-void groups_json(Console& out, const tensor::Catalog& catalog, const tensor::ParamGroups& groups, const std::vector<const tensor::ParamGroup*>& chosen) {
+void groups_json(Console& out, const tensor::Catalog& catalog, const model::ParamGroups& groups, const std::vector<const model::ParamGroup*>& chosen) {
   std::string text = document_head(catalog) + fmt::format(", \"states\": {}, \"by_bucket\": {},\n\"groups\": [", groups.states, groups.by_bucket);
   const char* separator = "\n";
-  for (const tensor::ParamGroup* g : chosen) {
+  for (const model::ParamGroup* g : chosen) {
     text += fmt::format("{}  {{\"name\": {}, \"param\": {}, \"bytes\": {}, \"states\": {{", separator, json_string(g->name),
                         g->param != nullptr ? json_string(g->param->key) : "null", g->bytes());
     separator = ",\n";
@@ -143,7 +143,7 @@ void groups_json(Console& out, const tensor::Catalog& catalog, const tensor::Par
   }
   text += "],\n\"findings\": [";
   separator = "\n";
-  for (const tensor::Finding& finding : tensor::check_params(groups)) {
+  for (const tensor::Finding& finding : model::check_params(groups)) {
     text += separator + fmt::format("  {{\"key\": {}, \"message\": {}}}", json_string(finding.key), json_string(finding.message));
     separator = ",\n";
   }
@@ -153,20 +153,20 @@ void groups_json(Console& out, const tensor::Catalog& catalog, const tensor::Par
 }  // namespace
 
 void print_groups(Console& out, const tensor::Catalog& catalog, const View& view) {
-  const tensor::ParamGroups groups = tensor::group_params(catalog);
+  const model::ParamGroups groups = model::group_params(catalog);
   std::vector<const tensor::Tensor*> wanted = view.tensors;
   std::sort(wanted.begin(), wanted.end());
   auto is_wanted = [&](const tensor::Tensor* t) { return t != nullptr && std::binary_search(wanted.begin(), wanted.end(), t); };
-  std::vector<const tensor::ParamGroup*> chosen;
-  for (const tensor::ParamGroup& g : groups.groups) {
+  std::vector<const model::ParamGroup*> chosen;
+  for (const model::ParamGroup& g : groups.groups) {
     if (is_wanted(g.param) || std::any_of(g.states.begin(), g.states.end(), [&](const auto& s) { return is_wanted(s.tensor); })) chosen.push_back(&g);
   }
-  std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return tensor::natural_less(a->name, b->name); });
+  std::stable_sort(chosen.begin(), chosen.end(), [](const auto* a, const auto* b) { return model::natural_less(a->name, b->name); });
   if (out.json()) return groups_json(out, catalog, groups, chosen);
   std::vector<std::vector<std::string>> rows;
-  for (const tensor::ParamGroup* g : chosen) {
+  for (const model::ParamGroup* g : chosen) {
     std::string states;
-    for (const tensor::OptimizerState& state : g->states) states += (states.empty() ? "" : " ") + state.slot;
+    for (const model::OptimizerState& state : g->states) states += (states.empty() ? "" : " ") + state.slot;
     std::string missing;
     for (const std::string& slot : g->missing) missing += (missing.empty() ? "lacks " : " ") + slot;
     if (g->param == nullptr) missing = "no such parameter";
@@ -176,7 +176,7 @@ void print_groups(Console& out, const tensor::Catalog& catalog, const View& view
   }
   out.table({"PARAMETER", "SHAPE", "SIZE", "STATE", "KEPT", ""}, rows, {2, 3});
   out.data("\n");
-  for (const tensor::Finding& finding : tensor::check_params(groups)) out.data("warning: " + escape_for_terminal(finding.text()) + "\n");
+  for (const tensor::Finding& finding : model::check_params(groups)) out.data("warning: " + escape_for_terminal(finding.text()) + "\n");
   out.data(fmt::format("{}: {} parameters and orphans, {} optimizer states, {} others{}\n", catalog.format, groups.groups.size(), groups.states,
                        groups.others.size() - groups.by_bucket,
                        groups.by_bucket != 0 ? fmt::format(", {} buckets that name no parameter", groups.by_bucket) : ""));
@@ -187,7 +187,7 @@ Result<void> print_shards(Console& out, const View& view) {
   std::string text = document_head(catalog) + ",\n\"tensors\": [";
   for (size_t i = 0; i < view.tensors.size(); ++i) {
     const tensor::Tensor& t = *view.tensors[i];
-    auto grid = tensor::shard_grid(t);
+    auto grid = model::shard_grid(t);
     std::vector<const tensor::Shard*> shards;
     for (const tensor::Shard& shard : t.shards) shards.push_back(&shard);
     std::stable_sort(shards.begin(), shards.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });

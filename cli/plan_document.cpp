@@ -5,7 +5,7 @@
 #include "cli/model_view.h"
 #include "lib/base/io.h"
 #include "lib/base/json_text.h"
-#include "lib/tensor/rank_plan.h"
+#include "lib/model/rank_plan.h"
 
 namespace ckpt::cli {
 
@@ -15,11 +15,11 @@ constexpr uint64_t kMaxLayout = 16 << 20;
 
 class PlanDocument {
  public:
-  PlanDocument(Context& context, const tensor::Catalog& catalog, const tensor::RankLayout& layout, const std::vector<std::string>& globs)
+  PlanDocument(Context& context, const tensor::Catalog& catalog, const model::RankLayout& layout, const std::vector<std::string>& globs)
       : context_(context), catalog_(catalog), layout_(layout) {
     for (const tensor::Tensor& t : catalog.tensors) {
       if (!matches_any(globs, t.key)) continue;
-      const tensor::LayoutRule* rule = layout.rule(t.key);
+      const model::LayoutRule* rule = layout.rule(t.key);
       if (rule == nullptr) unmatched_.push_back(&t);
       else planned_.push_back({&t, rule});
     }
@@ -29,7 +29,7 @@ class PlanDocument {
     // A layout that does not fit is refused before anything is printed. Coordinates do not matter for that.
     for (const Planned& p : planned_) {
       CKPT_TRY(tensor::check_readable(catalog_, *p.tensor));
-      auto boxes = tensor::boxes_of_rank(layout_, *p.rule, 0, *p.tensor);
+      auto boxes = model::boxes_of_rank(layout_, *p.rule, 0, *p.tensor);
       if (!boxes) return std::move(boxes).error();
     }
     text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"plan\", \"format\": " + json_string(catalog_.format) + ", \"path\": " +
@@ -54,7 +54,7 @@ class PlanDocument {
  private:
   struct Planned {
     const tensor::Tensor* tensor;
-    const tensor::LayoutRule* rule;
+    const model::LayoutRule* rule;
   };
 
   Result<void> print_rank(uint64_t rank) {
@@ -66,7 +66,7 @@ class PlanDocument {
     const char* separator = "\n";
     uint64_t needed = 0, read = 0;
     for (const Planned& p : planned_) {
-      CKPT_TRY_ASSIGN(auto boxes, tensor::boxes_of_rank(layout_, *p.rule, rank, *p.tensor));
+      CKPT_TRY_ASSIGN(auto boxes, model::boxes_of_rank(layout_, *p.rule, rank, *p.tensor));
       if (boxes.empty()) continue;
       text_ += separator;
       separator = ",\n";
@@ -80,7 +80,7 @@ class PlanDocument {
         append_json_numbers(text_, boxes[i].shape);
         text_ += ", \"reads\": [";
         needed += tensor::element_count(boxes[i].shape).value_or(0) * tensor::item_size(p.tensor->dtype);
-        read += print_reads(tensor::reads_of(*p.tensor, boxes[i]));
+        read += print_reads(model::reads_of(*p.tensor, boxes[i]));
         text_ += "]}";
       }
       text_ += "]}";
@@ -93,9 +93,9 @@ class PlanDocument {
     return {};
   }
 
-  uint64_t print_reads(const std::vector<tensor::StridedRead>& reads) {
+  uint64_t print_reads(const std::vector<model::StridedRead>& reads) {
     uint64_t bytes = 0;
-    for (const tensor::StridedRead& read : reads) {
+    for (const model::StridedRead& read : reads) {
       if (&read != &reads.front()) text_ += ", ";
       text_ += "{\"file\": ";
       append_json_string(text_, catalog_.files[read.range.file].path);
@@ -114,7 +114,7 @@ class PlanDocument {
 
   Context& context_;
   const tensor::Catalog& catalog_;
-  const tensor::RankLayout& layout_;
+  const model::RankLayout& layout_;
   std::vector<Planned> planned_;
   std::vector<const tensor::Tensor*> unmatched_;
   std::string text_;
@@ -124,7 +124,7 @@ class PlanDocument {
 
 Result<void> print_plan(Context& context, const PlanOptions& options) {
   CKPT_TRY_ASSIGN(std::string text, io::read_file(options.layout, kMaxLayout));
-  auto layout = tensor::parse_layout(text);
+  auto layout = model::parse_layout(text);
   if (!layout) {
     layout.error().message = layout.error().subject + (layout.error().subject.empty() ? "" : ": ") + layout.error().message;
     layout.error().subject = options.layout;

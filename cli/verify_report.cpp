@@ -23,7 +23,7 @@ void print_verify_findings(Console& out, const VerifyOutcome& outcome, bool glob
 }
 
 void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
-  const formats::VerifyReport& report = outcome.report;
+  const model::VerifyReport& report = outcome.report;
   std::string text = "{\"schema\": \"ckpt.verify/1\", \"kind\": \"model\", \"path\": " + json_string(outcome.path) +
                      ", \"format\": " + json_string(outcome.format) +
                      fmt::format(", \"ok\": {}, \"tensors\": {}, \"objects\": {}, \"bytes_read\": {}, \"records\": {}, \"hashes\": {}, "
@@ -49,7 +49,7 @@ void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
 }
 
 std::string verify_summary(const VerifyOutcome& outcome) {
-  const formats::VerifyReport& report = outcome.report;
+  const model::VerifyReport& report = outcome.report;
   if (outcome.format == "pickle") return fmt::format("no checkpoint; {} that its pickles import, none is dangerous", counted(report.imports.size(), "name"));
   const std::string but = report.unreadable == 0 ? "" : fmt::format(" but for {} not checked", report.unreadable);
   std::string out = fmt::format("{} is sound{}: {}, {}, {} read in {}, {} and {} compared", outcome.format, but, counted(outcome.tensors, "tensor"),

@@ -2,14 +2,14 @@
 #pragma once
 
 #include "cli/console.h"
-#include "formats/verify/verify.h"
+#include "lib/model/verify/verify.h"
 
 namespace ckpt::cli {
 
 struct VerifyOutcome {
   std::string path, format;
   size_t tensors = 0, objects = 0;
-  formats::VerifyReport report;
+  model::VerifyReport report;
   uint64_t us = 0;
 };
 

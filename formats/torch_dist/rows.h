@@ -3,8 +3,8 @@
 
 #include <vector>
 
-#include "lib/base/result.h"
 #include "formats/writers.h"
+#include "lib/base/result.h"
 
 namespace ckpt::torch_dist {
 

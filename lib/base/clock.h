@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <ctime>
 #include <string>
 
 namespace ckpt {
@@ -10,6 +11,10 @@ namespace ckpt {
 uint64_t monotonic_us();
 /// "2026-01-31T12:00:00.123456Z"
 std::string rfc3339_now();
+
+inline timespec timespec_of(uint64_t ns) {
+  return {static_cast<time_t>(ns / 1'000'000'000), static_cast<long>(ns % 1'000'000'000)};
+}
 
 class Stopwatch {
  public:

@@ -7,11 +7,11 @@
 
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
-#include "lib/capture/inside.h"
-#include "lib/capture/leftovers.h"
-#include "lib/capture/spaces.h"
+#include "lib/memory/leftovers.h"
+#include "lib/memory/spaces.h"
 #include "lib/proc/host.h"
 #include "lib/proc/userfault.h"
+#include "lib/state/inside.h"
 
 namespace ckpt::engine {
 

@@ -8,20 +8,20 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/worker_pool.h"
-#include "lib/capture/connections.h"
-#include "lib/capture/copy.h"
-#include "lib/capture/inventory.h"
-#include "lib/capture/keeper.h"
-#include "lib/capture/page_plan.h"
-#include "lib/capture/precopy.h"
-#include "lib/capture/snapshot.h"
 #include "lib/engine/device_hold.h"
 #include "lib/engine/dump.h"
 #include "lib/engine/estimate.h"
 #include "lib/engine/owned_memory.h"
 #include "lib/engine/tidier.h"
+#include "lib/memory/copy.h"
+#include "lib/memory/keeper.h"
+#include "lib/memory/page_plan.h"
+#include "lib/memory/precopy.h"
+#include "lib/memory/snapshot.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/usage.h"
+#include "lib/state/inventory.h"
+#include "lib/state/sockets/connections.h"
 
 namespace ckpt::engine {
 

@@ -6,9 +6,9 @@
 
 #include "lib/base/text.h"
 #include "lib/base/trace.h"
-#include "lib/capture/brief_stop.h"
-#include "lib/capture/spaces.h"
 #include "lib/engine/capture.h"
+#include "lib/memory/spaces.h"
+#include "lib/proc/brief_stop.h"
 #include "lib/proc/host.h"
 #include "lib/proc/userfault.h"
 
@@ -110,7 +110,7 @@ Result<void> Capture::start_tracking(bool all) {
 }
 
 Result<void> Capture::make_running_tracker(const capture::Member& member, Subject& process) {
-  auto stood = capture::stop_briefly(process.pid, process.gadgets, "frozen to begin tracking", [&](proc::BorrowedThread& thread) -> Result<void> {
+  auto stood = proc::stop_briefly(process.pid, process.gadgets, "frozen to begin tracking", [&](proc::BorrowedThread& thread) -> Result<void> {
     auto made = proc::make_write_tracker(thread, member.pidfd.get());
     if (made) process.userfault = std::move(*made);
     else if (made.error().code == Code::kNotFound) return std::move(made).error();

@@ -1,6 +1,6 @@
 // The devices' part of a capture: memory of processes that `ckpt run` started, and the driver's checkpoints of all that have a GPU.
-#include "lib/capture/spaces.h"
 #include "lib/engine/capture.h"
+#include "lib/memory/spaces.h"
 
 namespace ckpt::engine {
 

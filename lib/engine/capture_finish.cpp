@@ -10,7 +10,7 @@
 #include "lib/engine/capture.h"
 #include "lib/engine/rehearse.h"
 #include "lib/proc/host.h"
-#include "lib/rebuild/plan_check.h"
+#include "lib/state/plan_check.h"
 
 namespace ckpt::engine {
 
@@ -155,7 +155,7 @@ Result<void> Capture::commit() {
   count_usage();
   count_devices();
   // Not later: with the image's name the last thing is gone that would be undone.
-  CKPT_TRY(rebuild::check_before_end(manifest_, !runs_on_));
+  CKPT_TRY(restore::check_before_end(manifest_, !runs_on_));
   phase("write");
   return writer_->commit(manifest_, [this](const std::filesystem::path& dir) { return options_.rehearse ? rehearse_image(dir) : Result<void>(); });
 }

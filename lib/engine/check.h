@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "lib/base/result.h"
-#include "lib/capture/inventory.h"
 #include "lib/engine/device_hold.h"
+#include "lib/state/inventory.h"
 
 namespace ckpt::engine {
 

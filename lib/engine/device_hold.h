@@ -10,14 +10,14 @@
 #include <vector>
 
 #include "lib/base/result.h"
-#include "lib/capture/device_replay.h"
-#include "lib/capture/inventory.h"
 #include "lib/device/device.h"
 #include "lib/device/process_control.h"
 #include "lib/device/target.h"
 #include "lib/engine/resume_guard.h"
+#include "lib/memory/device/replay.h"
 #include "lib/proc/frozen_tree.h"
-#include "lib/store/gpu_image.h"
+#include "lib/state/gpu/record.h"
+#include "lib/state/inventory.h"
 
 namespace ckpt::engine {
 

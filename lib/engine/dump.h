@@ -9,9 +9,9 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
-#include "lib/capture/inventory.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
+#include "lib/state/inventory.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {

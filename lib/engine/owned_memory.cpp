@@ -10,7 +10,7 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
-#include "lib/capture/device_manifest.h"
+#include "lib/memory/device/manifest.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {

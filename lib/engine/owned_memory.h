@@ -18,11 +18,11 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
-#include "lib/capture/device_capture.h"
-#include "lib/capture/device_fill.h"
-#include "lib/capture/device_park.h"
-#include "lib/capture/device_replay.h"
 #include "lib/engine/device_hold.h"
+#include "lib/memory/device/capture.h"
+#include "lib/memory/device/fill.h"
+#include "lib/memory/device/park.h"
+#include "lib/memory/device/replay.h"
 
 namespace ckpt::engine {
 

@@ -57,7 +57,7 @@ Result<void> take_user(const passwd& user) {
   return {};
 }
 
-/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal (rebuild::Tree).
+/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal (restore::Tree).
 Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image) {
   for (const store::ProcessImage& process : tree.processes) {
     if (process.session == 0 || (process.outside_session && (process.terminal != 0 || process.session == ::getsid(0)))) {

@@ -14,13 +14,13 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/progress.h"
-#include "lib/capture/inside.h"
 #include "lib/engine/rehearse_compare.h"
 #include "lib/engine/rehearse_image.h"
 #include "lib/engine/rehearse_pages.h"
+#include "lib/engine/restore_tree.h"
 #include "lib/engine/sealed.h"
 #include "lib/proc/packet_filter.h"
-#include "lib/rebuild/rebuild.h"
+#include "lib/state/inside.h"
 #include "lib/store/description.h"
 
 namespace ckpt::engine {
@@ -71,9 +71,9 @@ class Stage {
   const store::TreeImage& tree() const { return image_.manifest().tree; }
 
   Result<void> make() {
-    rebuild::Options how;
+    restore::Options how;
     how.parent_stays = true;
-    CKPT_TRY_ASSIGN(rebuild_, rebuild::Rebuild::prepare(image_, how, notes_));
+    CKPT_TRY_ASSIGN(rebuild_, restore::Rebuild::prepare(image_, how, notes_));
     CKPT_TRY(hold_connections());
     CKPT_TRY(rebuild_->build(cancel_));
     return rebuild_->settle();
@@ -107,7 +107,7 @@ class Stage {
     xstates_.resize(made_.processes.size());
     std::map<int, proc::FrozenProcess> frozen;
     std::map<int, proc::Scratch> scratches;
-    for (rebuild::Rebuild::Built& process : rebuild_->built()) {
+    for (restore::Rebuild::Built& process : rebuild_->built()) {
       const int index = index_of(process.pid);
       if (index < 0) return fail(Code::kBug, fmt::format("process {}", process.pid), "is not there");
       const store::ProcessImage& image = tree().processes[std::min<size_t>(static_cast<size_t>(index), tree().processes.size() - 1)];
@@ -208,7 +208,7 @@ class Stage {
   const Cancel& cancel_;
   Notes notes_;
   std::optional<proc::PacketFilter> filter_;
-  std::unique_ptr<rebuild::Rebuild> rebuild_;
+  std::unique_ptr<restore::Rebuild> rebuild_;
   std::vector<capture::Member> members_;
   capture::Inventory found_;
   store::TreeImage made_;

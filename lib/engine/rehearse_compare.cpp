@@ -141,7 +141,7 @@ void pass_over(TreeImage& tree) {
   }
   if (!tree.processes.empty()) tree.processes[0].parent_pid = 0;
   for (store::Descriptor& descriptor : tree.descriptors) {
-    descriptor.timerfd_value_ns = 0, descriptor.timerfd_ticks = 0;
+    descriptor.timerfd.value_ns = 0, descriptor.timerfd.ticks = 0;
     descriptor.locks.clear();
     pass_over_flags(descriptor);
     auto key = [](const store::EpollEntry& entry) { return std::tuple(entry.process, entry.target_fd, entry.descriptor, entry.data); };

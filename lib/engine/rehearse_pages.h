@@ -8,8 +8,8 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/worker_pool.h"
-#include "lib/capture/inventory.h"
-#include "lib/capture/page_plan.h"
+#include "lib/memory/page_plan.h"
+#include "lib/state/inventory.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {

@@ -12,7 +12,7 @@
 #include "lib/base/trace.h"
 #include "lib/engine/device_restore.h"
 #include "lib/engine/pid_namespace.h"
-#include "lib/rebuild/rebuild.h"
+#include "lib/engine/restore_tree.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -57,7 +57,7 @@ void count_memory(const store::ImageReader& image, RestoreReport& report) {
 }
 
 /// Before the release: afterwards the processes run, and what could still fail must not make them seem not to.
-RestoreReport describe(const store::ImageReader& image, const rebuild::Totals& totals) {
+RestoreReport describe(const store::ImageReader& image, const restore::Totals& totals) {
   RestoreReport report;
   report.pid = totals.pid;
   report.comm = image.manifest().tree.root().threads[0].comm;
@@ -87,14 +87,14 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   // Device memory is filled from here, not by the pager.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
-  rebuild::Options how;
+  restore::Options how;
   how.shell_job = options.shell_job;
   how.parent_stays = !options.detach;
   how.lazy = lazily;
   how.lazy_log = options.lazy_log;
   how.allow_changed = options.allow_changed;
   how.dry_run = options.dry_run;
-  CKPT_TRY_ASSIGN(std::unique_ptr<rebuild::Rebuild> rebuild, rebuild::Rebuild::prepare(*image, how, progress));
+  CKPT_TRY_ASSIGN(std::unique_ptr<restore::Rebuild> rebuild, restore::Rebuild::prepare(*image, how, progress));
   CKPT_TRY_ASSIGN(DeviceRestore devices, DeviceRestore::prepare(image->manifest().tree, options.gpu));
   RestoreReport report = describe(*image, rebuild->totals());
   auto add_phases = [&] {

@@ -14,8 +14,8 @@
 
 #include "lib/base/staged_dir.h"
 #include "lib/base/threads.h"
-#include "lib/capture/keeper.h"
-#include "lib/capture/leftovers.h"
+#include "lib/memory/keeper.h"
+#include "lib/memory/leftovers.h"
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/usage.h"

@@ -20,6 +20,9 @@
 
 namespace ckpt::proc {
 
+/// Which arguments of a call are offsets into its room.
+inline constexpr unsigned kFirst = 1, kSecond = 2, kThird = 4;
+
 /// The calls that one thread is to make, and what they answered.
 class CallList {
  public:

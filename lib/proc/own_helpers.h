@@ -1,4 +1,4 @@
-// How ckpt's own helpers are told from other processes: keepers (lib/capture/keeper.h), which may be asked to leave their number to
+// How ckpt's own helpers are told from other processes: keepers (lib/memory/keeper.h), which may be asked to leave their number to
 // a process that needs it, and tidiers (lib/engine/tidier.h).
 #pragma once
 

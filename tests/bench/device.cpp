@@ -11,9 +11,9 @@
 #include <vector>
 
 #include "lib/base/clock.h"
-#include "lib/capture/device_capture.h"
-#include "lib/capture/device_fill.h"
 #include "lib/device/emulated_target.h"
+#include "lib/memory/device/capture.h"
+#include "lib/memory/device/fill.h"
 
 using namespace ckpt;
 using namespace ckpt::capture;

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <map>
 
-#include "lib/capture/device_capture.h"
-#include "lib/capture/device_fill.h"
-#include "lib/capture/device_manifest.h"
-#include "lib/capture/device_park.h"
+#include "lib/memory/device/capture.h"
+#include "lib/memory/device/fill.h"
+#include "lib/memory/device/manifest.h"
+#include "lib/memory/device/park.h"
 #include "plugins/cuda/agent_client.h"
 #include "plugins/cuda/cuda_device.h"
 #include "plugins/cuda/kernel_image.h"

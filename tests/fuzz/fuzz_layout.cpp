@@ -1,10 +1,11 @@
 // Layouts of --plan and slices of cat; the first byte is how much of the input is the slice.
 #include <cstdlib>
 
-#include "lib/tensor/rank_plan.h"
-#include "lib/tensor/slice.h"
+#include "lib/model/rank_plan.h"
+#include "lib/model/slice.h"
 
 using namespace ckpt::tensor;
+using namespace ckpt::model;
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (size == 0) return 0;

@@ -1,8 +1,8 @@
 #include <doctest/doctest.h>
 #include <sys/mount.h>
 
-#include "tests/unit/store/helpers.h"
 #include "tests/support/skip.h"
+#include "tests/unit/store/helpers.h"
 
 using namespace ckpt;
 using namespace ckpt::store;

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/json_layout.h"
-#include "lib/store/terminal_fields.h"
+#include "lib/state/terminals/record.h"
 #include "tests/unit/store/helpers.h"
 
 using namespace ckpt;
@@ -185,11 +185,23 @@ class Fill {
     all(process, fd, close_on_exec);
     process = 0, fd &= std::numeric_limits<int>::max();
   }
+  void one(Eventfd& v) {
+    auto& [count, semaphore] = v;
+    all(count, semaphore);
+  }
+  void one(Timerfd& v) {
+    auto& [clock, settime, ticks, interval, value] = v;
+    all(clock, settime, ticks, interval, value);
+  }
+  void one(Signalfd& v) {
+    auto& [mask] = v;
+    all(mask);
+  }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
-           mask, owner_type, owner_pid, owner_signal, locks] = v;
-    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, count, semaphore, epoll, clock, settime, ticks, interval, value,
-        mask, owner_type, owner_pid, owner_signal, locks);
+    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd, owner_type, owner_pid,
+           owner_signal, locks] = v;
+    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd, owner_type, owner_pid,
+        owner_signal, locks);
     object = -1;
     file = index(), pipe = index(), shared = index();
   }

@@ -1,12 +1,12 @@
 #include <doctest/doctest.h>
 
-#include "lib/store/device_fields.h"
-#include "lib/store/ipc_fields.h"
-#include "lib/store/lock_fields.h"
-#include "lib/store/placement_fields.h"
-#include "lib/store/seccomp_fields.h"
-#include "lib/store/terminal_fields.h"
-#include "lib/store/watch_fields.h"
+#include "lib/state/gpu/record.h"
+#include "lib/state/locks/record.h"
+#include "lib/state/memory_policies/record.h"
+#include "lib/state/seccomp/record.h"
+#include "lib/state/system_v_ipc/record.h"
+#include "lib/state/terminals/record.h"
+#include "lib/state/watches/record.h"
 #include "tests/unit/store/record_archive.h"
 
 using namespace ckpt::store;
@@ -52,11 +52,10 @@ TEST_CASE("records: no member of seccomp is lost") {
                          {{2, false, {0, 1, 0}}, {1, true, {}}}}));
 }
 
-TEST_CASE("records: no member of a control group, a NUMA policy or a protection key is lost") {
+TEST_CASE("records: no member of a control group or a NUMA policy is lost") {
   CHECK(survives(Cgroup{"cpu,cpuacct", "/a"}));
   CHECK(survives(MemoryPolicy{0x8002, {0, 3}}));
   CHECK(survives(MappingPolicy{0x1000, {3, {1}}}));
-  CHECK(survives(ProtectionKeys{6, {{0x2000, 2}}}));
 }
 
 TEST_CASE("records: no member of device memory is lost") {

@@ -1,4 +1,4 @@
-#include "lib/store/socket_fields.h"
+#include "lib/state/sockets/record.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,59 @@
+// Processes made from an image: a whole tree, with all threads.
+#pragma once
+
+#include <filesystem>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/base/result.h"
+#include "lib/store/image.h"
+
+namespace ckpt::restore {
+
+struct Options {
+  bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
+  bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
+  bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
+  std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
+  bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
+  std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
+};
+
+struct Totals {
+  int pid = 0;
+  uint64_t processes = 0, threads = 0, mappings = 0, descriptors = 0, pages = 0, bytes = 0;
+  uint64_t bytes_on_demand = 0;  ///< of mappings that are supplied later
+  std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: check, create, map, fill, state
+};
+
+/// A rebuild in two steps: `prepare` does all that can refuse and creates nothing but descriptors of ckpt's own;
+/// `build` makes the processes, which stand still until `release`. Use it from one thread. Dropping it at any time
+/// before leaves nothing.
+class Rebuild {
+ public:
+  virtual ~Rebuild() = default;
+  /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and leaves the rest to the pager. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
+  /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
+  /// kUsage (needs shell_job).
+  static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
+                                                  ProgressSink& progress);
+  virtual Result<void> build(const Cancel& cancel) = 0;
+  /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins with
+  /// it; once is enough.
+  virtual Result<void> settle() = 0;
+  /// The processes that were built, zombies left out; each thread stands in a ptrace stop of the calling thread.
+  struct Built {
+    int pid = 0;
+    std::vector<int> threads;  ///< the leader first
+  };
+  virtual std::vector<Built> built() const = 0;
+  /// The processes run. The first is a child of ckpt, and no longer bound to it.
+  virtual Result<void> release() = 0;
+  virtual const Totals& totals() const = 0;
+};
+
+}  // namespace ckpt::restore

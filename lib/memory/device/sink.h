@@ -1,0 +1,54 @@
+// Where captured chunks of device memory go, and where restored ones come from: an image, or a test's own memory.
+#pragma once
+
+#include "lib/memory/device/chunks.h"
+#include "lib/store/image.h"
+
+namespace ckpt::capture {
+
+/// Any thread. After a failure the image never comes to be.
+class DeviceSink {
+ public:
+  virtual ~DeviceSink() = default;
+  /// Bytes of a chunk that may change again; each chunk once in a round.
+  virtual Result<void> ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) = 0;
+  virtual Result<void> zero_ahead(int space, device::Address chunk, unsigned round) = 0;
+  /// The last word about a chunk, after all that came ahead: these bytes, zeros, or what came last (else: what the parent has).
+  virtual Result<void> last(int space, device::Address chunk, ByteSpan bytes) = 0;
+  virtual Result<void> zero(int space, device::Address chunk) = 0;
+  virtual Result<void> keep(int space, device::Address chunk) = 0;
+};
+
+/// Into an image, where chunks meet those of host memory, of other processes and of the parents.
+class ImageSink final : public DeviceSink {
+ public:
+  explicit ImageSink(store::ImageWriter& writer) : writer_(writer) {}
+  Result<void> ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) override;
+  Result<void> zero_ahead(int space, device::Address chunk, unsigned round) override;
+  Result<void> last(int space, device::Address chunk, ByteSpan bytes) override;
+  Result<void> zero(int space, device::Address chunk) override;
+  Result<void> keep(int space, device::Address chunk) override;
+
+ private:
+  store::ImageWriter& writer_;
+};
+
+/// Any thread.
+class DeviceContent {
+ public:
+  virtual ~DeviceContent() = default;
+  virtual Result<void> read(int space, device::Address chunk, MutableByteSpan out) = 0;
+};
+
+class ImageContent final : public DeviceContent {
+ public:
+  /// Its pages are loaded.
+  explicit ImageContent(const store::ImageReader& reader) : reader_(reader) {}
+  /// kAnswerNo: the image has not all of the chunk.
+  Result<void> read(int space, device::Address chunk, MutableByteSpan out) override;
+
+ private:
+  const store::ImageReader& reader_;
+};
+
+}  // namespace ckpt::capture

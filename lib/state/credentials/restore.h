@@ -1,0 +1,14 @@
+// Users, groups and capabilities, thread by thread.
+#pragma once
+
+#include "lib/state/threads/restore.h"
+#include "lib/state/tree/script.h"
+#include "lib/store/process_image.h"
+
+namespace ckpt::restore {
+
+/// Adds what makes ckpt's own credentials those of the thread; nothing where they are the same already. Capabilities
+/// are kept across the change of user and dropped last. The final script of a thread that needs any privilege.
+Result<void> set_credentials(const store::ProcessImage& image, Scratch& scratch, ThreadScripts& scripts);
+
+}  // namespace ckpt::restore

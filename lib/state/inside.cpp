@@ -1,0 +1,83 @@
+#include "lib/state/inside.h"
+
+#include <algorithm>
+#include <csignal>
+
+#include "lib/proc/call_batch.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/seccomp.h"
+#include "lib/state/attributes/capture.h"
+#include "lib/state/memory_policies/capture.h"
+#include "lib/state/seccomp/capture.h"
+#include "lib/state/signals/capture.h"
+#include "lib/state/threads/stopped.h"
+#include "lib/state/timers/capture.h"
+#include "lib/state/tree/children.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using proc::BorrowedThread;
+
+/// 0 where threads must be led by the hand: where a filter may refuse the call that stops them.
+int signal_for_batch(const std::vector<proc::Status>& threads) {
+  uint64_t pending = threads[0].pending_shared;
+  bool filtered = false;
+  for (const proc::Status& status : threads) {
+    pending |= status.pending_private;
+    filtered |= status.seccomp != 0;
+  }
+  if (filtered && proc::suspend_seccomp_option() == 0) return 0;
+  return proc::CallBatch::choose_signal(threads[0].caught, threads[0].ignored, pending);
+}
+
+}  // namespace
+
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, const Inventory& found,
+                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates) {
+  store::ProcessImage& image = tree.processes[index];
+  const std::vector<proc::Status>& statuses = found.statuses[index];
+  image.stopped = frozen.stopped_by() != 0;
+  if (image.stopped) image.stop_signal = frozen.stopped_by();
+  xstates.resize(image.threads.size());
+  std::vector<proc::BatchedThread> threads(image.threads.size());
+  std::vector<ThreadQuestions> asked;
+  for (size_t i = 0; i < threads.size(); ++i) {
+    CKPT_TRY(take_registers(image.pid, statuses[i].pending_private != 0, threads[i], image.threads[i], xstates[i]));
+    asked.emplace_back(threads[i].calls);
+  }
+  proc::CallList& calls = threads[0].calls;
+  const ActionQuestions actions(calls, statuses[0]);
+  const IntervalTimerQuestions timers(calls);
+  const AttributeQuestions attributes(calls);
+  const ChildQuestions children(calls, tree, image.pid);
+  proc::CallBatch batch(scratch, signal_for_batch(statuses));
+  CKPT_TRY(batch.run(threads));
+  for (size_t i = 0; i < threads.size(); ++i) CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
+  CKPT_TRY_ASSIGN(image.actions, actions.take(calls));
+  CKPT_TRY_ASSIGN(image.interval_timers, timers.take(calls));
+  CKPT_TRY(attributes.take(calls, image));
+  children.take(calls, tree);
+  CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image.pid));
+  if (image.memory_of < 0 && found.placed[index]) {
+    CKPT_TRY_ASSIGN(BorrowedThread leader, BorrowedThread::begin(scratch, image.pid));
+    CKPT_TRY_ASSIGN(image.policies, read_mapping_policies(leader, image.pid));
+    CKPT_TRY(leader.finish());
+  }
+  if (std::any_of(statuses.begin(), statuses.end(), [](const proc::Status& status) { return status.seccomp != 0; })) {
+    std::vector<int> tids;
+    for (const store::Thread& thread : image.threads) tids.push_back(thread.tid);
+    CKPT_TRY_ASSIGN(image.seccomp, describe_seccomp(image.pid, tids));
+  }
+  CKPT_TRY_ASSIGN(auto queue, proc::peek_signals(image.pid, true));
+  image.pending = queued_signals(queue);
+  // One that has come since the stop ended it: the kernel drops waiting SIGCONTs when a process is stopped.
+  if (has_signal(image.pending, SIGCONT)) image.stopped = false;
+  for (const store::Thread& thread : image.threads) {
+    if (has_signal(thread.pending, SIGCONT)) image.stopped = false;
+  }
+  return {};
+}
+
+}  // namespace ckpt::capture

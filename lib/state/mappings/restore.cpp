@@ -1,0 +1,228 @@
+#include "lib/state/mappings/restore.h"
+
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <string_view>
+
+#include "lib/base/trace.h"
+#include "lib/proc/procfs.h"
+#include "lib/state/memory_policies/restore.h"
+#include "lib/state/system_v_ipc/restore.h"
+
+namespace ckpt::restore {
+
+namespace {
+
+using store::MappingKind;
+using store::MemoryMap;
+
+constexpr uint64_t kUserEnd = 0x7ffffffff000;
+
+/// munmap of everything between the ranges to keep. The child still has ckpt's address space.
+void unmap_all_but(std::vector<Range> keep, Script& script) {
+  std::sort(keep.begin(), keep.end());
+  keep.emplace_back(kUserEnd, kUserEnd);
+  uint64_t at = 0;
+  for (const auto& range : keep) {
+    if (range.first > at) script.add("empty the address space", SYS_munmap, at, range.first - at);
+    at = range.second;
+  }
+}
+
+struct VdsoPart {
+  uint64_t own, aside, target, size;
+};
+
+/// The parts of the vdso that a child has: where its parent had put them, or ckpt's own.
+Result<std::vector<MemoryMap>> born_with(const HeldMemory* held) {
+  std::vector<MemoryMap> out;
+  if (held != nullptr) {
+    std::copy_if(held->layout.maps.begin(), held->layout.maps.end(), std::back_inserter(out), [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
+    return out;
+  }
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(::getpid(), false));
+  for (const proc::Vma& vma : maps) {
+    MemoryMap& map = out.emplace_back();
+    map.start = vma.start, map.end = vma.end, map.name = vma.name;
+  }
+  return out;
+}
+
+/// Pairs the child's parts of the vdso with the places they had in the image. target 0: the image has none.
+Result<std::vector<VdsoPart>> vdso_parts(const store::ProcessImage& image, const HeldMemory* held, uint64_t aside) {
+  CKPT_TRY_ASSIGN(const std::vector<MemoryMap> maps, born_with(held));
+  std::vector<VdsoPart> out;
+  for (const auto& part : image.maps) {
+    if (part.kind != MappingKind::kVdso) continue;
+    auto own = std::find_if(maps.begin(), maps.end(), [&](const MemoryMap& map) { return map.name == part.name; });
+    if (own == maps.end() || own->end - own->start != part.end - part.start) {
+      return fail(Code::kUnsupported, part.name, "is not the same on this kernel");
+    }
+    out.push_back({own->start, aside, part.start, part.end - part.start});
+    aside += part.end - part.start;
+  }
+  return out;
+}
+
+void move(Script& script, uint64_t from, uint64_t to, uint64_t size) {
+  script.add("move the vdso (sealed on this kernel?)", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+}
+
+void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Script& script) {
+  int prot = map.prot | (written ? PROT_WRITE : 0);
+  int flags = MAP_FIXED_NOREPLACE;
+  int fd = -1;
+  constexpr int kDroppable = 0x08;
+  bool shared = map.kind == MappingKind::kSharedFile || map.kind == MappingKind::kSharedMemory;
+  flags |= shared ? MAP_SHARED : has_flag(map, "dp") ? kDroppable : MAP_PRIVATE;
+  if (map.shared_memory >= 0) {
+    const SharedMemoryFds& fds = files.shared_memory[static_cast<size_t>(map.shared_memory)];
+    fd = !shared || maps_for_writing(map) ? fds.writable : fds.read_only;
+  } else if (map.file >= 0) {
+    fd = files.mapped.at({map.file, maps_for_writing(map)});
+  } else {
+    flags |= MAP_ANONYMOUS;
+  }
+  if (has_flag(map, "nr")) flags |= MAP_NORESERVE;
+  if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
+  script.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
+             flags, fd, fd < 0 ? 0 : map.file_offset);
+}
+
+struct Advice {
+  std::string_view flag;
+  int advice;
+  bool must_work;
+};
+// VmFlags of smaps and the madvise that sets them. What is only advice may be refused by a kernel built without it.
+constexpr Advice kAdvice[] = {
+    {"dc", 10, true},   // MADV_DONTFORK
+    {"wf", 18, true},   // MADV_WIPEONFORK
+    {"dd", 16, false},  // MADV_DONTDUMP
+    {"hg", 14, false},  // MADV_HUGEPAGE
+    {"nh", 15, false},  // MADV_NOHUGEPAGE
+    {"mg", 12, false},  // MADV_MERGEABLE
+    {"rr", 1, false},   // MADV_RANDOM
+    {"sr", 2, false},   // MADV_SEQUENTIAL
+};
+
+void advise(const MemoryMap& map, Scratch& scratch, Script& script) {
+  for (const Advice& advice : kAdvice) {
+    if (!has_flag(map, advice.flag)) continue;
+    uint64_t size = map.end - map.start;
+    advice.must_work ? script.add("set a property of memory", SYS_madvise, map.start, size, advice.advice)
+                     : script.try_add("advise on memory", SYS_madvise, map.start, size, advice.advice);
+  }
+  for (std::string_view prefix : {"[anon:", "[anon_shmem:"}) {
+    if (map.name.compare(0, prefix.size(), prefix) != 0 || map.name.back() != ']') continue;
+    constexpr int kSetVma = 0x53564d41, kName = 0;
+    std::string name = map.name.substr(prefix.size(), map.name.size() - prefix.size() - 1);
+    script.try_add("name memory", SYS_prctl, kSetVma, kName, map.start, map.end - map.start, scratch.put_string(name));
+  }
+}
+
+bool is_segment(const store::TreeImage& tree, const MemoryMap& map) {
+  return map.shared_memory >= 0 &&
+         tree.shared_memory[static_cast<size_t>(map.shared_memory)].kind == store::SharedMemory::Kind::kSystemV;
+}
+
+/// A System V segment is attached as a whole, then what the process had unmapped of it is taken away again. Before the
+/// other mappings, some of which may lie in such a gap.
+void attach_segments(const store::TreeImage& tree, const store::ProcessImage& process, Script& script) {
+  const auto& maps = process.maps;
+  for (const MemoryMap& first : maps) {
+    if (!is_segment(tree, first) || first.file_offset != 0) continue;
+    const int id = tree.shared_memory[static_cast<size_t>(first.shared_memory)].id;
+    const auto& segments = tree.ipc.segments;
+    auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& s) { return s.identity.id == id; });
+    const uint64_t end = first.start + (segment->size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
+    const bool read_only = !maps_for_writing(first);
+    attach_segment(*segment, first.start, read_only, script);
+    uint64_t at = first.start;
+    for (const MemoryMap& part : maps) {
+      if (part.shared_memory != first.shared_memory || part.start - part.file_offset != first.start) continue;
+      if (part.start > at) script.add("unmap a part of a segment", SYS_munmap, at, part.start - at);
+      if (part.prot != (read_only ? PROT_READ : PROT_READ | PROT_WRITE))
+        script.add("protect a segment", SYS_mprotect, part.start, part.end - part.start, part.prot);
+      at = part.end;
+    }
+    if (end > at) script.add("unmap a part of a segment", SYS_munmap, at, end - at);
+  }
+}
+
+}  // namespace
+
+std::vector<Range> ranges_of(const store::TreeImage& tree) {
+  std::vector<Range> all, out;
+  for (const auto& process : tree.processes) {
+    for (const auto& map : process.maps) all.emplace_back(map.start, map.end);
+  }
+  std::sort(all.begin(), all.end());
+  for (const Range& range : all) {
+    if (!out.empty() && range.first <= out.back().second) out.back().second = std::max(out.back().second, range.second);
+    else out.push_back(range);
+  }
+  return out;
+}
+
+Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
+                            const OpenedFiles& files, Child& child) {
+  Scratch& scratch = child.scratch();
+  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, child.held(), scratch.aside()));
+  Script script;
+  std::vector<Range> keep = {{scratch.address(), scratch.address() + Scratch::kSize}};
+  for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (plan.supply[i] == Supply::kInherit) keep.emplace_back(process.maps[i].start, process.maps[i].end);
+  }
+  unmap_all_but(std::move(keep), script);
+  // Aside first: a part's own place may be where another mapping of the image goes.
+  for (const auto& part : parts) move(script, part.own, part.aside, part.size);
+  attach_segments(tree, process, script);
+  for (size_t i = 0; i < process.maps.size(); ++i) {
+    if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
+    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, script);
+    advise(process.maps[i], scratch, script);
+  }
+  for (const store::MappingPolicy& policy : process.policies) {
+    auto is_it = [&](const MemoryMap& map) { return map.start == policy.start; };
+    auto map = std::find_if(process.maps.begin(), process.maps.end(), is_it);
+    if (map == process.maps.end()) return fail(Code::kAnswerNo, "", fmt::format("the image contradicts itself: a NUMA policy for {:x}, where no mapping begins", policy.start));
+    set_mapping_policy(policy.policy, map->start, map->end, scratch, script);
+  }
+  for (const auto& part : parts) move(script, part.aside, part.target, part.size);
+  return child.run(script);
+}
+
+Result<void> drop_pages(const std::vector<Range>& pages, Child& child) {
+  Script script;
+  for (const Range& range : pages) script.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
+  return child.run(script);
+}
+
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, Script& script) {
+  const auto& maps = process.maps;
+  constexpr int kGuardInstall = 102, kSysMseal = 462;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    const MemoryMap& map = maps[i];
+    if (map.kind == MappingKind::kVdso) continue;
+    if ((plan.supply[i] == Supply::kWrite || plan.supply[i] == Supply::kInherit) && (map.prot & PROT_WRITE) == 0)
+      script.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
+    for (const auto& guard : map.guards)
+      script.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);
+    // A lock populates what it covers, and fails for pages that the process may not touch itself: it holds all the
+    // same.
+    constexpr int kOnFault = 1;
+    if (has_flag(map, "lo"))
+      script.try_add("lock memory", SYS_mlock2, map.start, map.end - map.start, has_flag(map, "lf") ? kOnFault : 0);
+    if (has_flag(map, "sl")) script.try_add("seal memory", kSysMseal, map.start, map.end - map.start, 0);
+  }
+}
+
+}  // namespace ckpt::restore

@@ -1,0 +1,119 @@
+#include "lib/state/run_as.h"
+
+#include <fmt/format.h>
+#include <linux/capability.h>
+#include <linux/sched.h>
+#include <linux/securebits.h>
+#include <sys/mman.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+namespace ckpt::restore {
+
+namespace {
+
+/// In the child. The ids are set with raw calls: those of the C library speak to threads that are not there.
+bool take_identity(const store::SocketCredentials& who) {
+  if (who.pid == 0) return true;
+  bool same = ::geteuid() == who.uid && ::getegid() == who.gid;
+  // A change of ids would take the capabilities away that bind, connect and sendmsg may need.
+  if (!same && ::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) return false;
+  // Groups are part of SO_PEERGROUPS. Without the right to set them they stay.
+  if (::syscall(SYS_setgroups, who.groups.size(), who.groups.data()) != 0 && errno != EPERM) return false;
+  if (same) return true;
+  return ::syscall(SYS_setresgid, -1, who.gid, -1) == 0 && ::syscall(SYS_setresuid, -1, who.uid, -1) == 0;
+}
+
+/// A child that shares the descriptor table; 0 in the child. -1 and errno.
+pid_t fork_sharing_files(int number) {
+  pid_t wanted = number;
+  clone_args args{};
+  args.flags = CLONE_FILES;
+  if (number != 0) args.set_tid = reinterpret_cast<uint64_t>(&wanted), args.set_tid_size = 1;
+  return static_cast<pid_t>(::syscall(SYS_clone3, &args, sizeof args));
+}
+
+}  // namespace
+
+Result<SharedValues> SharedValues::create() {
+  void* page = ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (page == MAP_FAILED) return sys_error("", "cannot share a page with a child");
+  return SharedValues(static_cast<int*>(page));
+}
+
+SharedValues::~SharedValues() {
+  if (values_ != nullptr) ::munmap(values_, 4096);
+}
+
+namespace {
+
+/// Under this number where it can be had.
+Result<CallResult> run_in_child(int number, const std::function<bool()>& become, const std::function<int()>& call,
+                                const char* why_not) {
+  CKPT_TRY_ASSIGN(SharedValues shared, SharedValues::create());
+  int* out = shared.values();
+  enum { kNoIdentity = 1, kDone = 2 };
+  CallResult result;
+  pid_t child = fork_sharing_files(number);
+  if (child < 0 && number != 0 && (errno == EEXIST || errno == EPERM || errno == EINVAL)) {
+    result.had_number = false;
+    child = fork_sharing_files(0);
+  }
+  if (child < 0) return sys_error("", "cannot make a child to call as another process");
+  if (child == 0) {
+    out[1] = kNoIdentity;
+    if (become()) {
+      out[0] = call();
+      out[1] = kDone;
+    } else {
+      out[0] = -errno;
+    }
+    ::syscall(SYS_exit_group, 0);
+  }
+  int status = 0;
+  while (::waitpid(child, &status, __WALL) < 0 && errno == EINTR) {
+  }
+  if (out[1] == kNoIdentity) return sys_error(-out[0], "", why_not);
+  if (out[1] != kDone) return Error(Code::kIo, "", "the child that calls as another process died");
+  result.value = out[0];
+  return result;
+}
+
+/// In the child. Raw calls, as above.
+bool take_rights(const Rights& rights) {
+  if (::syscall(SYS_setgroups, rights.groups.size(), rights.groups.data()) != 0 && errno != EPERM) return false;
+  (void)::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
+  if (::getegid() != rights.gid && ::syscall(SYS_setresgid, rights.gid, rights.gid, rights.gid) != 0) return false;
+  if (::geteuid() != rights.uid && ::syscall(SYS_setresuid, rights.uid, rights.uid, rights.uid) != 0) return false;
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2];
+  if (::syscall(SYS_capget, &header, sets) != 0) return false;
+  for (int half : {0, 1}) {
+    sets[half].permitted &= static_cast<uint32_t>(rights.capabilities >> (32 * half));
+    sets[half].effective = sets[half].permitted, sets[half].inheritable = 0;
+  }
+  return ::syscall(SYS_capset, &header, sets) == 0;
+}
+
+}  // namespace
+
+Result<CallResult> run_as(const store::SocketCredentials& who, const std::function<int()>& call) {
+  const std::string why_not = fmt::format("cannot take the ids {}:{}", who.uid, who.gid);
+  return run_in_child(who.pid, [&] { return take_identity(who); }, call, why_not.c_str());
+}
+
+Rights rights_of(const store::Thread& thread) {
+  return {thread.uid[3], thread.gid[3], thread.groups, thread.cap_effective};
+}
+
+Result<int> run_with(const Rights& rights, const std::function<int()>& call) {
+  const std::string why_not = fmt::format("cannot take the rights of user {}, group {}", rights.uid, rights.gid);
+  CKPT_TRY_ASSIGN(CallResult result, run_in_child(0, [&] { return take_rights(rights); }, call, why_not.c_str()));
+  return result.value;
+}
+
+}  // namespace ckpt::restore

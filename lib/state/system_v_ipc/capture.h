@@ -1,0 +1,31 @@
+// System V shared memory, semaphores and message queues of a tree, in the IPC namespace of ckpt.
+#pragma once
+
+#include <set>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/state/system_v_ipc/record.h"
+
+namespace ckpt::capture {
+
+/// The objects of the processes `pids` (sorted). A segment belongs to the tree when it is attached there (`attached`:
+/// the inode numbers of its mappings "/SYSV........", which are ids) or was made there; a semaphore set when one of the
+/// processes was the last to use one of its semaphores; a queue when one was the last to send or receive. Nothing else
+/// connects an object and a process: what nobody of the tree has touched is left as it is, and stays where it is when
+/// the tree ends. Nothing is changed; messages are copied in place. While the tree is frozen.
+Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::set<int>& attached);
+
+/// Whether the process may have semaphore adjustments (SEM_UNDO), which nobody can read: it has a list of them, and
+/// there are semaphores. A reason against a dump: at its end the kernel would apply them.
+Result<bool> may_have_undo(int pid);
+
+/// The bytes of an attached segment, to be read with pread: through /proc/PID/map_files, so that neither the time nor
+/// the process of its last attachment changes. [start, end) is the mapping as /proc/PID/maps has it.
+Result<UniqueFd> open_segment(int pid, uint64_t start, uint64_t end);
+
+/// For a segment that nobody has attached, read-only. It notes time and process of that.
+Result<UniqueFd> copy_segment(const store::SharedSegment& segment);
+
+}  // namespace ckpt::capture

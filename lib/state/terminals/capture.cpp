@@ -1,0 +1,280 @@
+#include "lib/state/terminals/capture.h"
+
+#include <asm/termbits.h>  // struct termios2, which <termios.h> does not have and does not go together with
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <filesystem>
+#include <map>
+
+#include "lib/base/unique_fd.h"
+#include "lib/proc/procfs.h"
+#include "lib/proc/terminal_queue.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using store::Terminal;
+using store::TerminalEnd;
+using store::TerminalSide;
+
+constexpr unsigned kConsole = 4, kAux = 5, kAuxTty = 0, kAuxPtmx = 2, kSlaveFirst = 136, kSlaveLast = 143;
+
+std::string subject_of(int index) { return fmt::format("/dev/pts/{}", index); }
+
+int slave_index(uint64_t device) {
+  unsigned first = major(device);
+  return first < kSlaveFirst || first > kSlaveLast ? -1 : static_cast<int>((first - kSlaveFirst) * 256 + minor(device));
+}
+
+template <class T>
+std::vector<uint8_t> bytes_of(const T& value) {
+  auto* at = reinterpret_cast<const uint8_t*>(&value);
+  return {at, at + sizeof value};
+}
+
+short poll_now(int fd) {
+  pollfd poll{fd, POLLIN, 0};
+  return ::poll(&poll, 1, 0) == 1 ? poll.revents : short{0};
+}
+
+Result<void> read_settings(int master, Terminal& terminal) {
+  std::string subject = subject_of(terminal.index);
+  termios2 settings{};
+  termios locked{};
+  winsize size{};
+  if (::ioctl(master, TCGETS2, &settings) != 0) return sys_error(subject, "cannot read its settings");
+  if (::ioctl(master, TIOCGLCKTRMIOS, &locked) != 0) return sys_error(subject, "cannot read its locked settings");
+  if (::ioctl(master, TIOCGWINSZ, &size) != 0) return sys_error(subject, "cannot read its size");
+  terminal.settings = bytes_of(settings), terminal.locked_settings = bytes_of(locked);
+  terminal.rows = size.ws_row, terminal.columns = size.ws_col;
+  terminal.width = size.ws_xpixel, terminal.height = size.ws_ypixel;
+  return {};
+}
+
+Result<bool> read_flag(int fd, unsigned long request, int index) {
+  int value = 0;
+  if (::ioctl(fd, request, &value) != 0) return sys_error(subject_of(index), "cannot read its state");
+  return value != 0;
+}
+
+/// All that the master alone tells.
+Result<Terminal> describe_pair(int index, int master) {
+  Terminal terminal;
+  terminal.index = index;
+  CKPT_TRY(read_settings(master, terminal));
+  CKPT_TRY_ASSIGN(terminal.locked, read_flag(master, TIOCGPTLCK, index));
+  CKPT_TRY_ASSIGN(terminal.packet, read_flag(master, TIOCGPKT, index));
+  CKPT_TRY_ASSIGN(terminal.master_exclusive, read_flag(master, TIOCGEXCL, index));
+  terminal.slave_closed = (poll_now(master) & POLLHUP) != 0;
+  int number = 0;
+  if (::ioctl(master, TIOCGSID, &number) == 0 && number > 0) terminal.session = number;
+  if (::ioctl(master, TIOCGPGRP, &number) == 0 && number > 0) terminal.foreground = number;
+  struct stat st{};
+  if (::stat(subject_of(index).c_str(), &st) != 0) return sys_error(subject_of(index), "cannot stat");
+  if (slave_index(st.st_rdev) != index) return fail(Code::kUnsupported, subject_of(index), "belongs to another devpts");
+  terminal.uid = st.st_uid, terminal.gid = st.st_gid, terminal.mode = st.st_mode & 07777;
+  return terminal;
+}
+
+class Finder {
+ public:
+  Finder(const std::vector<int>& fds, bool frozen) : fds_(fds), frozen_(frozen) {}
+
+  Result<TerminalsFound> run() {
+    out_.ends.resize(fds_.size());
+    for (int fd : fds_) {
+      CKPT_TRY_ASSIGN(auto file, identify_terminal(fd));
+      files_.push_back(file.value_or(TerminalFile{}));
+    }
+    CKPT_TRY(add_masters());
+    for (size_t i = 0; i < fds_.size(); ++i) {
+      if (files_[i].side != TerminalSide::kMaster) CKPT_TRY(add_slave(i));
+    }
+    if (frozen_) {
+      for (Terminal& terminal : out_.terminals) CKPT_TRY(copy_queues(terminal));
+    }
+    return std::move(out_);
+  }
+
+ private:
+  Result<void> add_masters() {
+    for (size_t i = 0; i < fds_.size(); ++i) {
+      const TerminalFile& file = files_[i];
+      if (file.side != TerminalSide::kMaster) continue;
+      out_.ends[i].side = TerminalSide::kMaster;
+      int discipline = 0;
+      if (file.hung_up) {
+        out_.refused.emplace_back(i, "the master of a terminal, hung up, which is not supported");
+      } else if (::ioctl(fds_[i], TIOCGETD, &discipline) == 0 && discipline != N_TTY) {
+        out_.refused.emplace_back(
+            i, fmt::format("a terminal with line discipline {}, which is not supported", discipline));
+      } else {
+        CKPT_TRY_ASSIGN(Terminal terminal, describe_pair(file.index, fds_[i]));
+        out_.ends[i].terminal = static_cast<int>(out_.terminals.size());
+        known_[file.index] = out_.terminals.size();
+        masters_[file.index] = i;
+        out_.terminals.push_back(std::move(terminal));
+      }
+    }
+    return {};
+  }
+
+  Result<void> add_slave(size_t i) {
+    const TerminalFile& file = files_[i];
+    TerminalEnd& end = out_.ends[i];
+    end.side = file.side, end.hung_up = file.hung_up;
+    auto known = known_.find(file.index);
+    if (known == known_.end()) {
+      if (!file.hung_up) return {};
+      if (file.index < 0) {
+        out_.refused.emplace_back(i, "a terminal that has hung up, opened as /dev/tty, which is not supported");
+        return {};
+      }
+      CKPT_TRY(add_orphan(file.index, fds_[i]));
+      known = known_.find(file.index);
+    }
+    Terminal& terminal = out_.terminals[known->second];
+    end.terminal = static_cast<int>(known->second);
+    if (file.hung_up) return {};
+    int discipline = 0;
+    if (::ioctl(fds_[i], TIOCGETD, &discipline) == 0 && discipline != N_TTY)
+      out_.refused.emplace_back(i,
+                                fmt::format("a terminal with line discipline {}, which is not supported", discipline));
+    CKPT_TRY_ASSIGN(bool exclusive, read_flag(fds_[i], TIOCGEXCL, file.index));
+    terminal.slave_exclusive |= exclusive;
+    return {};
+  }
+
+  /// Slaves whose master is gone: the number stays taken until the last of them is closed.
+  Result<void> add_orphan(int index, int fd) {
+    struct stat st{};
+    if (::fstat(fd, &st) != 0) return sys_error(subject_of(index), "cannot stat");
+    Terminal terminal;
+    terminal.index = index, terminal.master_open = false;
+    terminal.uid = st.st_uid, terminal.gid = st.st_gid, terminal.mode = st.st_mode & 07777;
+    known_[index] = out_.terminals.size();
+    out_.terminals.push_back(std::move(terminal));
+    return {};
+  }
+
+  /// A description of ckpt's own: opening a slave that has never been open would leave a trace. Trying to open one that is
+  /// locked would break it: pty_open sets TTY_IO_ERROR before it looks at the lock, and every later call fails with EIO.
+  UniqueFd open_slave(const Terminal& terminal, int master, const std::vector<int>& users) const {
+    int locked = 1;
+    if (::ioctl(master, TIOCGPTLCK, &locked) != 0 || locked != 0) return {};
+    if (users.size() < 2 && !terminal.slave_closed) return {};
+    return UniqueFd(::ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
+  }
+
+  Result<void> copy_queues(Terminal& terminal) {
+    auto found = masters_.find(terminal.index);
+    if (found == masters_.end()) return {};
+    int master = fds_[found->second];
+    std::vector<int> users{master};
+    int slave = -1;
+    for (size_t i = 0; i < fds_.size(); ++i) {
+      if (files_[i].index != terminal.index || files_[i].hung_up || files_[i].side == TerminalSide::kMaster) continue;
+      users.push_back(fds_[i]);
+      if ((::fcntl(fds_[i], F_GETFL) & O_ACCMODE) == O_RDWR) slave = fds_[i];
+    }
+    UniqueFd own = open_slave(terminal, master, users);
+    if (own) slave = own.get();
+    if (slave < 0 && users.size() + terminal.slave_closed > 1) {
+      out_.notes.push_back(fmt::format("{}: it is locked, so what was typed and not read yet is not in the image",
+                                       subject_of(terminal.index)));
+    }
+    CKPT_TRY_ASSIGN(auto queues, proc::copy_terminal_queues(master, slave, users, subject_of(terminal.index)));
+    for (auto& line : queues.lines) terminal.lines.push_back({std::move(line.bytes), line.marked});
+    terminal.typed = std::move(queues.typed), terminal.output = std::move(queues.output);
+    terminal.stop = static_cast<store::OutputStop>(queues.stop);
+    return {};
+  }
+
+  const std::vector<int>& fds_;
+  bool frozen_;
+  std::vector<TerminalFile> files_;
+  std::map<int, size_t> known_;    ///< index -> place in terminals
+  std::map<int, size_t> masters_;  ///< index -> place in fds_
+  TerminalsFound out_;
+};
+
+/// Numbers of the slaves that a process has open or is controlled by.
+std::vector<int> terminals_of(int pid) {
+  constexpr std::string_view kFolder = "/dev/pts/";
+  std::vector<int> out;
+  if (auto fds = proc::read_fds(pid)) {
+    for (const proc::OpenFd& open : *fds) {
+      if (open.link.compare(0, kFolder.size(), kFolder) != 0) continue;
+      int index = -1;
+      const char* end = open.link.data() + open.link.size();
+      if (std::from_chars(open.link.data() + kFolder.size(), end, index).ptr == end) out.push_back(index);
+    }
+  }
+  auto stat = proc::read_stat(pid);
+  if (stat && stat->terminal != 0) out.push_back(slave_index(static_cast<unsigned>(stat->terminal)));
+  return out;
+}
+
+}  // namespace
+
+Result<std::optional<TerminalFile>> identify_terminal(int fd) {
+  struct stat st{};
+  if (::fstat(fd, &st) != 0) return sys_error("terminal", "cannot stat");
+  if (!S_ISCHR(st.st_mode)) return std::optional<TerminalFile>();
+  unsigned first = major(st.st_rdev), second = minor(st.st_rdev);
+  TerminalFile out;
+  if (first == kAux && second == kAuxPtmx) {
+    out.side = TerminalSide::kMaster;
+    unsigned index = 0;
+    if (::ioctl(fd, TIOCGPTN, &index) == 0)
+      out.index = static_cast<int>(index);
+    else
+      out.hung_up = true;
+    return std::optional(out);
+  }
+  bool controlling = first == kAux && second == kAuxTty;
+  out.index = slave_index(st.st_rdev);
+  if (out.index < 0 && first != kConsole && first != kAux) return std::optional<TerminalFile>();
+  unsigned device = 0;
+  if (::ioctl(fd, TIOCGDEV, &device) != 0)
+    out.hung_up = errno == EIO;
+  else if (controlling)
+    out.index = slave_index(device);
+  if (controlling) out.side = TerminalSide::kControlling;
+  return std::optional(out);
+}
+
+Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen) {
+  return Finder(fds, frozen).run();
+}
+
+std::vector<std::pair<int, std::string>> outside_users_of_terminals(const std::vector<Terminal>& terminals,
+                                                                    const std::vector<int>& tree) {
+  std::vector<std::pair<int, std::string>> out;
+  if (terminals.empty()) return out;
+  std::error_code ignored;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc", ignored)) {
+    int pid = 0;
+    std::string name = entry.path().filename().string();
+    auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
+    if (error != std::errc() || end != name.data() + name.size()) continue;
+    if (pid == ::getpid() || std::binary_search(tree.begin(), tree.end(), pid)) continue;
+    std::vector<int> used = terminals_of(pid);
+    for (const Terminal& terminal : terminals) {
+      if (terminal.master_open && std::find(used.begin(), used.end(), terminal.index) != used.end())
+        out.emplace_back(terminal.index, proc::describe_pid(pid));
+    }
+  }
+  return out;
+}
+
+}  // namespace ckpt::capture

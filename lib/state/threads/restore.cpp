@@ -1,0 +1,192 @@
+#include "lib/state/threads/restore.h"
+
+#include <fmt/format.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/user.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+
+#include "lib/proc/ptrace.h"
+#include "lib/proc/rseq.h"
+
+namespace ckpt::restore {
+
+namespace {
+
+using store::Registers;
+using store::RestartKind;
+using store::Thread;
+
+static_assert(sizeof(Registers) == sizeof(user_regs_struct));
+
+// Places in Registers::value (user_regs_struct).
+enum Place { kR10 = 7, kRax = 10, kRdx = 12, kRsi = 13, kRdi = 14, kOrigRax = 15, kRip = 16, kRsp = 19, kFsBase = 21 };
+
+user_regs_struct raw(const Registers& regs) {
+  user_regs_struct out;
+  std::memcpy(&out, &regs, sizeof out);
+  return out;
+}
+
+/// struct sched_attr of 48 bytes; the utilisation clamps behind it stay at their defaults.
+void set_scheduling(const Thread& thread, Scratch& scratch, Script& script) {
+  struct {
+    uint32_t size, policy;
+    uint64_t flags;
+    int32_t nice;
+    uint32_t priority;
+    uint64_t runtime, deadline, period;
+  } attr{48,
+         thread.sched_policy,
+         thread.sched_flags,
+         thread.nice,
+         thread.sched_priority,
+         thread.sched_runtime,
+         thread.sched_deadline,
+         thread.sched_period};
+  static_assert(sizeof attr == 48);
+  script.add("set a thread's scheduling", SYS_sched_setattr, 0, scratch.put(attr), 0);
+  if (!thread.affinity.empty()) {
+    ByteSpan mask(reinterpret_cast<const std::byte*>(thread.affinity.data()), thread.affinity.size());
+    // The processors it was bound to may not be there: then it runs on all.
+    script.try_add("bind a thread to processors", SYS_sched_setaffinity, 0, mask.size(), scratch.put_bytes(mask));
+  }
+  constexpr int kProcess = 1;  // IOPRIO_WHO_PROCESS: here, the calling thread
+  if (thread.ioprio != 0) script.try_add("set a thread's I/O priority", SYS_ioprio_set, kProcess, 0, thread.ioprio);
+  if (thread.timer_slack_ns != 0)
+    script.add("set a thread's timer slack", SYS_prctl, PR_SET_TIMERSLACK, thread.timer_slack_ns, 0, 0, 0);
+}
+
+void set_alternate_stack(const Thread& thread, Scratch& scratch, Script& script) {
+  constexpr int kDisable = 2, kAutoDisarm = INT32_MIN;
+  struct {
+    uint64_t base;
+    int32_t flags, pad;
+    uint64_t size;
+  } stack{thread.alt_stack_base, thread.alt_stack_flags & (kDisable | kAutoDisarm), 0, thread.alt_stack_size};
+  if (thread.alt_stack_size == 0) stack.flags = kDisable;
+  script.add("set a thread's alternate stack", SYS_sigaltstack, scratch.put(stack), 0);
+}
+
+void set_state(const Thread& thread, Scratch& scratch, Script& script) {
+  script.add("set a thread's tid address", SYS_set_tid_address, thread.clear_child_tid);
+  if (thread.robust_list_size != 0)
+    script.add("set a thread's robust list", SYS_set_robust_list, thread.robust_list, thread.robust_list_size);
+  set_alternate_stack(thread, scratch, script);
+  if (thread.rseq_address != 0) {
+    script.add("register a thread's rseq area", SYS_rseq, thread.rseq_address, thread.rseq_size, 0,
+               thread.rseq_signature);
+  }
+  script.add("name a thread", SYS_prctl, PR_SET_NAME, scratch.put_string(thread.comm), 0, 0, 0);
+  set_scheduling(thread, scratch, script);
+}
+
+/// Of an image whose registers still are within a section: registering clears rseq_cs, so the kernel will not do this.
+Result<void> leave_critical_section(const Thread& thread, int pid, Registers& regs) {
+  uint64_t& rip = regs.value[kRip];
+  CKPT_TRY_ASSIGN(rip, proc::resumption_address(pid, thread.rseq_address, rip));
+  return {};
+}
+
+}  // namespace
+
+void add_hot_addresses(const store::ProcessImage& image, std::vector<uint64_t>& out) {
+  for (const Thread& thread : image.threads) {
+    for (int place : {kRsp, kRip, kFsBase}) out.push_back(thread.regs.value[static_cast<size_t>(place)]);
+    if (thread.rseq_address != 0) out.push_back(thread.rseq_address);
+  }
+}
+
+Result<void> create_threads(const store::ProcessImage& image, Child& child) {
+  Script script;
+  std::vector<int> tids;
+  for (size_t i = 1; i < image.threads.size(); ++i) {
+    child.add_thread(script, image.threads[i].tid);
+    tids.push_back(image.threads[i].tid);
+  }
+  Result<void> made = child.run(script);
+  if (made) return child.await_threads(tids);
+  for (size_t i = 0; i < script.size(); ++i) {
+    if (script.calls()[i].result != -EEXIST) continue;
+    return fail(Code::kBusy, fmt::format("thread id {}", tids[i]), "is taken by " + holder_of(tids[i]));
+  }
+  return made;
+}
+
+Result<void> run_in_threads(const store::ProcessImage& image, ThreadScripts& scripts, Child& child) {
+  std::vector<Child::Task> tasks;
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    if (!scripts[i].empty()) tasks.push_back({image.threads[i].tid, &scripts[i]});
+  }
+  return child.run_all(tasks);
+}
+
+Result<void> set_thread_state(const store::ProcessImage& image, Child& child, std::vector<Registers>& regs,
+                              ProgressSink& progress) {
+  ThreadScripts scripts(image.threads.size());
+  regs.clear();
+  for (size_t i = 0; i < image.threads.size(); ++i) {
+    regs.push_back(image.threads[i].regs);
+    CKPT_TRY(leave_critical_section(image.threads[i], image.pid, regs.back()));
+    set_state(image.threads[i], child.scratch(), scripts[i]);
+  }
+  CKPT_TRY(run_in_threads(image, scripts, child));
+  for (size_t i = 0; i < scripts.size(); ++i) {
+    for (const Call& call : scripts[i].calls()) {
+      if (call.result >= 0) continue;
+      progress.note(fmt::format("thread {}: {}", image.threads[i].tid,
+                                scripts[i].failure(static_cast<size_t>(&call - scripts[i].calls().data())).text()));
+    }
+  }
+  return {};
+}
+
+Result<void> resume_sleeps(const store::ProcessImage& image, Child& child, std::vector<Registers>& regs) {
+  for (size_t i = 0; i < image.threads.size(); ++i) {
+    const Thread& thread = image.threads[i];
+    auto& value = regs[i].value;
+    if (thread.restart == RestartKind::kRepeat) {
+      value[kRax] = value[kOrigRax];
+      value[kRip] -= 2;  // back on the `syscall` instruction
+      value[kOrigRax] = ~0ull;
+    }
+    if (thread.restart != RestartKind::kSleepLeft) continue;
+    timespec left{static_cast<time_t>(thread.sleep_left_ns / 1'000'000'000),
+                  static_cast<long>(thread.sleep_left_ns % 1'000'000'000)};
+    Call sleep;
+    sleep.number = static_cast<uint32_t>(value[kOrigRax]);
+    uint64_t request = child.scratch().put(left);
+    if (value[kOrigRax] == SYS_nanosleep) {
+      sleep.args[0] = request, sleep.args[1] = value[kRsi];
+    } else if (value[kOrigRax] == SYS_clock_nanosleep) {
+      sleep.args[0] = value[kRdi], sleep.args[1] = 0, sleep.args[2] = request, sleep.args[3] = value[kR10];
+    } else {
+      return fail(Code::kAnswerNo, fmt::format("thread {}", thread.tid),
+                  fmt::format("the image contradicts itself: it slept in system call {}", value[kOrigRax]));
+    }
+    CKPT_TRY_ASSIGN(int64_t result, child.call_once(thread.tid, child.scratch().syscall_instruction(), sleep));
+    constexpr int64_t kRestartBlock = -516;
+    value[kRax] = static_cast<uint64_t>(result);
+    if (result != 0 && result != kRestartBlock) {
+      return sys_error(static_cast<int>(-result), fmt::format("thread {}", thread.tid), "cannot go back to sleep");
+    }
+    if (result == 0) value[kOrigRax] = ~0ull;
+  }
+  return {};
+}
+
+Result<void> set_final_registers(const store::ProcessImage& image, const std::vector<Registers>& regs) {
+  for (size_t i = 0; i < image.threads.size(); ++i) {
+    CKPT_TRY(proc::set_registers(image.threads[i].tid, raw(regs[i])));
+    CKPT_TRY(proc::set_signal_mask(image.threads[i].tid, image.threads[i].signal_mask));
+  }
+  return {};
+}
+
+}  // namespace ckpt::restore

@@ -1,0 +1,130 @@
+#include "lib/state/threads/stopped.h"
+
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <csignal>
+#include <cstring>
+#include <ctime>
+#include <optional>
+
+#include "lib/proc/procfs.h"
+#include "lib/proc/remote_memory.h"
+#include "lib/state/memory_policies/capture.h"
+#include "lib/state/signals/capture.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using proc::CallList;
+using proc::RemoteAddress;
+using proc::kSecond;
+
+constexpr long kErestartRestartblock = -516;
+
+store::Registers to_image(const user_regs_struct& regs) {
+  store::Registers out;
+  static_assert(sizeof regs == sizeof out.value);
+  std::memcpy(out.value.data(), &regs, sizeof regs);
+  return out;
+}
+
+/// The last `mov $n, %reg` in the code before `end` (`opcode`: 0xb8 eax, 0xbf edi) whose n is a call that restarts.
+std::optional<uint64_t> number_moved_before(ByteSpan code, uint8_t opcode) {
+  for (size_t at = code.size() - 5 + 1; at-- > 0;) {
+    if (code[at] != std::byte{opcode}) continue;
+    uint32_t number = 0;
+    std::memcpy(&number, &code[at + 1], sizeof number);
+    for (uint32_t known : {SYS_nanosleep, SYS_clock_nanosleep, SYS_poll, SYS_futex}) {
+      if (number == known) return number;
+    }
+  }
+  return std::nullopt;
+}
+
+/// The number of the call that a thread is in. A call that was stopped before runs as restart_syscall (219): then the
+/// number is the immediate of the `mov $n, %eax` in front of its `syscall` instruction; or, where that is libc's
+/// syscall(), which begins with `mov %rdi, %rax`, of the `mov $n, %edi` in front of the call of it. 219: not found.
+uint64_t blocked_call(int pid, const user_regs_struct& regs) {
+  if (regs.orig_rax != SYS_restart_syscall) return regs.orig_rax;
+  std::array<std::byte, 32> code{};
+  if (!proc::read_memory(pid, RemoteAddress(regs.rip - 2 - code.size()), code)) return regs.orig_rax;
+  if (auto number = number_moved_before(code, 0xb8)) return *number;
+  constexpr std::array<std::byte, 3> kMovRdiRax = {std::byte{0x48}, std::byte{0x89}, std::byte{0xf8}};
+  if (std::search(code.begin(), code.end(), kMovRdiRax.begin(), kMovRdiRax.end()) == code.end()) return regs.orig_rax;
+  uint64_t caller = 0;
+  std::array<std::byte, 64> call{};
+  if (!proc::read_memory(pid, RemoteAddress(regs.rsp), MutableByteSpan(reinterpret_cast<std::byte*>(&caller), sizeof caller)) ||
+      !proc::read_memory(pid, RemoteAddress(caller - call.size()), call)) {
+    return regs.orig_rax;
+  }
+  return number_moved_before(call, 0xbf).value_or(regs.orig_rax);
+}
+
+/// A call interrupted with -ERESTART_RESTARTBLOCK: what `rebuild` must do, since the time left is in the kernel's task.
+Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& thread) {
+  if (static_cast<long>(regs.rax) != kErestartRestartblock || static_cast<long>(regs.orig_rax) < 0) return {};
+  uint64_t number = blocked_call(pid, regs);
+  constexpr size_t kOrigRax = 15, kRax = 10;
+  if (number == SYS_restart_syscall) {  // unknown: all that is left is to say that it was interrupted
+    thread.regs.value[kRax] = static_cast<uint64_t>(-EINTR);
+    thread.regs.value[kOrigRax] = ~0ull;
+    return {};
+  }
+  thread.regs.value[kOrigRax] = number;
+  thread.restart = store::RestartKind::kRepeat;
+  uint64_t remainder = number == SYS_nanosleep ? regs.rsi : number == SYS_clock_nanosleep ? regs.r10 : 0;
+  if (remainder == 0) return {};
+  // do_nanosleep writes the time left before it asks to be restarted.
+  timespec left{};
+  CKPT_TRY(proc::read_memory(pid, RemoteAddress(remainder), MutableByteSpan(reinterpret_cast<std::byte*>(&left), sizeof left)));
+  thread.restart = store::RestartKind::kSleepLeft;
+  thread.sleep_left_ns = static_cast<uint64_t>(left.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(left.tv_nsec);
+  return {};
+}
+
+}  // namespace
+
+Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batched, store::Thread& thread, std::vector<std::byte>& xstate) {
+  batched.tid = thread.tid, batched.xstate = &xstate;
+  CKPT_TRY_ASSIGN(batched.regs, proc::get_registers(thread.tid));
+  if (batched.regs.cs == 0x23) return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
+  thread.regs = to_image(batched.regs);
+  CKPT_TRY(plan_restart(pid, batched.regs, thread));
+  CKPT_TRY_ASSIGN(xstate, proc::get_xstate(thread.tid));
+  thread.xstate_size = xstate.size();
+  CKPT_TRY_ASSIGN(batched.mask, proc::get_signal_mask(thread.tid));
+  thread.signal_mask = batched.mask;
+  if (has_pending) {
+    CKPT_TRY_ASSIGN(auto queue, proc::peek_signals(thread.tid, false));
+    thread.pending = queued_signals(queue);
+  }
+  CKPT_TRY_ASSIGN(proc::RseqConfiguration rseq, proc::get_rseq(thread.tid));
+  thread.rseq_address = rseq.address, thread.rseq_size = rseq.size, thread.rseq_signature = rseq.signature;
+  uint64_t head = 0, length = 0;
+  if (::syscall(SYS_get_robust_list, thread.tid, &head, &length) == 0) thread.robust_list = head, thread.robust_list_size = length;
+  return {};
+}
+
+ThreadQuestions::ThreadQuestions(CallList& calls)
+    : stack_(calls.add("read its alternate stack", SYS_sigaltstack, {0, 0}, sizeof(stack_t), kSecond)),
+      clear_tid_(calls.add("read its clear_child_tid address", SYS_prctl, {PR_GET_TID_ADDRESS, 0}, sizeof(uint64_t), kSecond)),
+      slack_(calls.add("read its timer slack", SYS_prctl, {PR_GET_TIMERSLACK})),
+      policy_(ask_thread_policy(calls)) {}
+
+Result<void> ThreadQuestions::take(const CallList& calls, store::Thread& thread) const {
+  CKPT_TRY_ASSIGN(stack_t stack, calls.answer<stack_t>(stack_));
+  thread.alt_stack_base = reinterpret_cast<uint64_t>(stack.ss_sp), thread.alt_stack_size = stack.ss_size;
+  // SS_ONSTACK (1) says where the thread is, not how the stack was set.
+  thread.alt_stack_flags = stack.ss_flags & ~SS_ONSTACK;
+  CKPT_TRY_ASSIGN(thread.clear_child_tid, calls.answer<uint64_t>(clear_tid_));
+  thread.timer_slack_ns = static_cast<uint64_t>(calls.result(slack_));
+  CKPT_TRY_ASSIGN(thread.policy, thread_policy(calls, policy_));
+  return {};
+}
+
+}  // namespace ckpt::capture

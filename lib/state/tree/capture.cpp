@@ -1,0 +1,102 @@
+// What the processes of a tree share with one another, and with ckpt.
+#include <linux/kcmp.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <map>
+
+#include "lib/state/walk.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+/// kcmp(2) gives an order, so the processes with one thing in common are found without comparing each with each.
+struct KernelOrder {
+  int type;
+  bool operator()(int a, int b) const { return a != b && ::syscall(SYS_kcmp, a, b, type, 0, 0) == 1; }
+};
+
+void find_owners(Walk& walk, int type, int store::ProcessImage::*owner) {
+  std::map<int, size_t, KernelOrder> owners(KernelOrder{type});
+  for (size_t i = 0; i < walk.members.size(); ++i) {
+    if (walk.members[i].entry.zombie) continue;
+    auto [first, is_new] = owners.emplace(walk.members[i].entry.pid, i);
+    if (!is_new) walk.out.image.processes[i].*owner = static_cast<int>(first->second);
+  }
+}
+
+}  // namespace
+
+void inventory_sharing(Walk& walk) {
+  if (walk.members.size() == 1) return;
+  find_owners(walk, KCMP_VM, &store::ProcessImage::memory_of);
+  find_owners(walk, KCMP_FILES, &store::ProcessImage::descriptors_of);
+  find_owners(walk, KCMP_FS, &store::ProcessImage::folders_of);
+  find_owners(walk, KCMP_SIGHAND, &store::ProcessImage::handlers_of);
+}
+
+void inventory_leaders(Walk& walk) {
+  // Number 0: the leader is outside of ckpt's pid namespace.
+  std::map<int, bool> known = {{0, true}};
+  auto is_outside = [&](int number) {
+    auto [entry, is_new] = known.emplace(number, false);
+    if (is_new) entry->second = walk.out.find(number) < 0 && proc::read_stat(number).has_value();
+    return entry->second;
+  };
+  for (store::ProcessImage& process : walk.out.image.processes) {
+    process.outside_session = is_outside(process.session);
+    process.outside_group = is_outside(process.group);
+  }
+}
+
+namespace {
+
+/// Namespaces that the next child will be born in, and the process is not in itself.
+void block_namespaces_for_children(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  for (const char* ns : {"pid", "time"}) {
+    const std::string name = std::string("ns/") + ns;
+    auto own = proc::read_link(pid, name), next = proc::read_link(pid, name + "_for_children");
+    // Without a first child yet the link to a new pid namespace leads nowhere.
+    if (own && next.has_value() != own.has_value() && next.error().code != Code::kNotFound) continue;
+    if (own && (!next || *next != *own)) {
+      walk.block(process, name + "_for_children", std::string("the process has made a ") + ns + " namespace for its children (unshare), which is not supported");
+    }
+  }
+}
+
+/// Each thread may have entered namespaces by itself (setns). Looked at while the tree runs: it costs some ten microseconds a thread.
+void block_namespaces_of_threads(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  auto tids = proc::read_threads(pid);
+  if (!tids || tids->size() == 1) return;
+  for (const char* ns : {"mnt", "net", "ipc", "uts", "cgroup", "pid_for_children"}) {
+    auto own = proc::read_link(pid, std::string("ns/") + ns);
+    for (int tid : *tids) {
+      auto theirs = proc::read_link(pid, "task/" + std::to_string(tid) + "/ns/" + ns);
+      if (!own || !theirs || *theirs == *own) continue;
+      walk.block(process, "thread " + std::to_string(tid) + ", namespace " + *theirs, "another one than its process's, which is not supported");
+    }
+  }
+}
+
+}  // namespace
+
+Namespaces::Namespaces() {
+  for (const char* ns : {"pid", "mnt", "net", "ipc", "uts", "user", "cgroup", "time"}) {
+    const std::string name = std::string("ns/") + ns;
+    if (auto link = proc::read_link(::getpid(), name)) links_.emplace_back(name, std::move(*link));
+  }
+}
+
+void Namespaces::compare(Walk& walk, size_t process) const {
+  for (const auto& [name, ours] : links_) {
+    auto theirs = proc::read_link(walk.members[process].entry.pid, name);
+    if (theirs && *theirs != ours) walk.block(process, "namespace " + *theirs, kOtherNamespace);
+  }
+  block_namespaces_for_children(walk, process);
+  if (!walk.options.frozen) block_namespaces_of_threads(walk, process);
+}
+
+}  // namespace ckpt::capture

@@ -1,0 +1,28 @@
+#include "lib/state/tree/children.h"
+
+#include <sys/syscall.h>
+#include <sys/wait.h>
+
+namespace ckpt::capture {
+
+ChildQuestions::ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, int parent) {
+  constexpr uint64_t kOptions = WSTOPPED | WCONTINUED | WNOHANG | WNOWAIT | __WALL;
+  for (const store::ProcessImage& process : tree.processes) {
+    if (process.parent_pid != parent || process.zombie) continue;
+    children_.push_back(process.pid);
+    calls_.push_back(calls.add("ask for its children", SYS_waitid, {P_PID, static_cast<uint64_t>(process.pid), 0, kOptions, 0},
+                               sizeof(siginfo_t), proc::kThird));
+  }
+}
+
+void ChildQuestions::take(const proc::CallList& calls, store::TreeImage& tree) const {
+  for (size_t i = 0; i < children_.size(); ++i) {
+    const auto info = calls.written<siginfo_t>(calls_[i]);
+    if (calls.result(calls_[i]) != 0 || info.si_pid == 0) continue;
+    for (store::ProcessImage& child : tree.processes) {
+      if (child.pid == children_[i]) child.news = info.si_code == CLD_CONTINUED ? store::News::kContinued : store::News::kStopped;
+    }
+  }
+}
+
+}  // namespace ckpt::capture

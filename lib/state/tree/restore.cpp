@@ -1,0 +1,364 @@
+#include "lib/state/tree/restore.h"
+
+#include <fmt/format.h>
+#include <linux/sched.h>
+#include <sched.h>
+#include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstdlib>
+
+#include "lib/base/io.h"
+#include "lib/state/terminals/restore.h"
+
+namespace ckpt::restore {
+
+namespace {
+
+using store::ProcessImage;
+
+constexpr int kOutside = 0;  ///< a session that ckpt is in, and that the tree did not make
+constexpr int kAny = -1;
+
+struct Sharing {
+  int ProcessImage::*owner;
+  uint64_t flag;
+};
+constexpr Sharing kSharing[] = {
+    {&ProcessImage::memory_of, CLONE_VM},
+    {&ProcessImage::descriptors_of, CLONE_FILES},
+    {&ProcessImage::folders_of, CLONE_FS},
+    {&ProcessImage::handlers_of, CLONE_SIGHAND},
+};
+
+int owner_of(const ProcessImage& image, size_t index, int ProcessImage::*owner) {
+  return image.*owner < 0 ? static_cast<int>(index) : image.*owner;
+}
+
+}  // namespace
+
+/// What is half built ends, children before their parents; ckpt adopts their zombies, so that no number stays taken. After
+/// a release there is nothing left to end.
+Tree::~Tree() {
+  if (released_) return;
+  ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+  helpers_.clear();
+  while (!children_.empty()) children_.pop_back();
+  for (const ProcessImage& process : image_.processes) ::waitpid(process.pid, nullptr, WNOHANG | __WALL);
+  ::prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0);
+}
+
+int Tree::index_of(int pid) const {
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    if (image_.processes[i].pid == pid) return static_cast<int>(i);
+  }
+  return -1;
+}
+
+/// The session of a process as it is to be made: one that ckpt is in itself, or whose leader had a terminal in the surroundings, is
+/// that of ckpt. Number 0 is of another pid namespace.
+int Tree::session_to_make(const ProcessImage& p) const {
+  const bool is_ckpts = p.session == ::getsid(0) || p.terminal != 0;
+  return p.session == 0 || (p.outside_session && is_ckpts) ? kOutside : p.session;
+}
+
+/// The session that a process must be born in. Its own comes later; then only its children tell what it was before.
+int Tree::needed_session(size_t process) const {
+  const ProcessImage& p = image_.processes[process];
+  if (p.session != p.pid) return session_to_make(p);
+  for (const ProcessImage& child : image_.processes) {
+    const bool born_before = child.parent_pid == p.pid && child.session != p.pid && child.session != child.pid;
+    if (born_before && index_of(child.session) < 0) return session_to_make(child);
+  }
+  return kAny;
+}
+
+/// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by a helper that
+/// begins it, as its sibling.
+Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
+  const ProcessImage& root = image_.root();
+  const int needed = needed_session(0);
+  session_[0] = needed > 0 ? needed : kOutside;
+  if (needed <= 0) {
+    CKPT_TRY_ASSIGN(Child made, Child::create(root.pid, scratch, parent));
+    children_[0].emplace(std::move(made));
+    return {};
+  }
+  CKPT_TRY_ASSIGN(Helper* helper, add_helper(needed, -1, [&](int number) { return Child::create(number, scratch, parent); }));
+  Script script;
+  script.add("begin a session", SYS_setsid);
+  CKPT_TRY(helper->child.run(script));
+  CKPT_TRY_ASSIGN(Child made, helper->child.fork(root.pid, CLONE_PARENT, 0));
+  made.take_stand_in(helper->child);
+  children_[0].emplace(std::move(made));
+  return {};
+}
+
+Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
+  CKPT_TRY(make_root(scratch, parent_of_root));
+  CKPT_TRY(started(0));
+  CKPT_TRY(create_deferred());
+  CKPT_TRY(join_groups());
+  CKPT_TRY(give_terminals());
+  return end_helpers();
+}
+
+/// The children that can be made by their parent: those of its old session, then, once it leads one, those of its own.
+Result<void> Tree::grow(size_t process) {
+  const ProcessImage& p = image_.processes[process];
+  const bool leads = p.session == p.pid;
+  const bool has_children = std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& other) { return other.parent_pid == p.pid; });
+  if (has_children && before_children_) CKPT_TRY(before_children_(process, *children_[process]));
+  std::vector<size_t> late;
+  for (size_t i = process + 1; i < image_.processes.size(); ++i) {
+    if (image_.processes[i].parent_pid != p.pid) continue;
+    const int needed = needed_session(i);
+    if (needed == session_[process] || (needed == kAny && !leads)) CKPT_TRY(create(i, process, false));
+    else late.push_back(i);
+  }
+  if (leads) {
+    Script script;
+    script.add("begin a session", SYS_setsid);
+    if (auto terminal = terminals_.find(p.pid); terminal != terminals_.end()) take_controlling_terminal(terminal->second, script);
+    CKPT_TRY(children_[process]->run(script));
+    session_[process] = p.pid;
+  }
+  for (size_t i : late) {
+    const int needed = needed_session(i);
+    if (needed == session_[process] || needed == kAny) CKPT_TRY(create(i, process, false));
+    else deferred_.push_back(i);
+  }
+  return {};
+}
+
+/// `as_sibling`: the creator is not the parent, but has the same one.
+Result<void> Tree::create(size_t process, size_t creator, bool as_sibling) {
+  const ProcessImage& p = image_.processes[process];
+  uint64_t flags = 0;
+  for (const Sharing& sharing : kSharing) {
+    const int owner = p.*sharing.owner;
+    if (owner < 0) continue;
+    flags |= sharing.flag;
+    if (owner_of(image_.processes[creator], creator, sharing.owner) == owner) continue;
+    const auto sibling = static_cast<size_t>(owner);
+    if (as_sibling || !children_[sibling] || image_.processes[sibling].parent_pid != p.parent_pid) {
+      return fail(Code::kUnsupported, fmt::format("process {}", p.pid),
+                  fmt::format("shares memory, descriptors, folders or handlers with process {}, which is neither its "
+                              "parent nor its sibling",
+                              image_.processes[sibling].pid));
+    }
+    return create(process, sibling, true);
+  }
+  if (as_sibling) flags |= CLONE_PARENT;
+  CKPT_TRY_ASSIGN(Child child, children_[creator]->fork(p.pid, flags, as_sibling ? 0 : p.exit_signal));
+  children_[process].emplace(std::move(child));
+  session_[process] = session_[creator];
+  return started(process);
+}
+
+Result<void> Tree::started(size_t process) {
+  const ProcessImage& p = image_.processes[process];
+  if (p.child_subreaper) {  // now, since orphans may be needed below it
+    Script script;
+    script.add("adopt orphans", SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    CKPT_TRY(children_[process]->run(script));
+  }
+  return grow(process);
+}
+
+/// What was born in a session that its parent never was in: an orphan that the parent adopted.
+Result<void> Tree::create_deferred() {
+  while (!deferred_.empty()) {
+    std::vector<size_t> pending;
+    pending.swap(deferred_);
+    bool moved = false;
+    for (size_t process : pending) {
+      CKPT_TRY_ASSIGN(bool made, create_by_another(process));
+      if (made) moved = true;
+      else deferred_.push_back(process);
+    }
+    if (moved || deferred_.empty()) continue;
+    // Nobody of that session is left but those that wait: its leader has ended.
+    const size_t process = deferred_.front();
+    deferred_.erase(deferred_.begin());
+    CKPT_TRY(create_through_helper(process));
+  }
+  return {};
+}
+
+Result<bool> Tree::create_by_another(size_t process) {
+  const ProcessImage& p = image_.processes[process];
+  const int needed = needed_session(process);
+  auto in_session = [&](size_t i) { return children_[i] && session_[i] == needed; };
+  for (size_t i = 1; i < image_.processes.size(); ++i) {
+    if (!in_session(i) || image_.processes[i].parent_pid != p.parent_pid) continue;
+    CKPT_TRY(create(process, i, true));
+    return true;
+  }
+  if (auto helper = helpers_.find(needed); helper != helpers_.end() && helper->second.parent == parent_index(process)) {
+    CKPT_TRY(create_through_helper(process));
+    return true;
+  }
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    if (!in_session(i)) continue;
+    CKPT_TRY(create_through_intermediate(process, i));
+    return true;
+  }
+  return false;
+}
+
+/// `make` gets the number; where that is taken, one from the upper end that no process of the tree will want.
+Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(int)>& make) {
+  auto made = make(number);
+  if (made || made.error().code != Code::kBusy) return made;
+  const std::string holder = holder_of(number);
+  auto is_wanted = [&](int candidate) {
+    return std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& p) {
+      return p.group == candidate || p.session == candidate ||
+             std::any_of(p.threads.begin(), p.threads.end(), [&](const store::Thread& thread) { return thread.tid == candidate; });
+    });
+  };
+  auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
+  constexpr int kTries = 1000;
+  int other = limit ? std::atoi(limit->c_str()) : 32768;
+  for (int i = 0; i < kTries; ++i) {
+    for (--other; is_wanted(other);) --other;
+    auto again = make(other);
+    if (!again && again.error().code == Code::kBusy) continue;
+    if (again) progress_.note(fmt::format("session or process group {} cannot be made again, for that number is taken by {}: it is {} here", number, holder, other));
+    return again;
+  }
+  return made;
+}
+
+Result<Tree::Helper*> Tree::add_helper(int number, int parent, const std::function<Result<Child>(int)>& make) {
+  CKPT_TRY_ASSIGN(Child child, make_helper(number, make));
+  auto [place, is_new] = helpers_.emplace(number, Helper{std::move(child), parent});
+  return &place->second;
+}
+
+/// A stand-in for the dead leader of the session, with its number, as a sibling of the process.
+Result<void> Tree::create_through_helper(size_t process) {
+  const ProcessImage& p = image_.processes[process];
+  const int parent = parent_index(process), needed = needed_session(process);
+  if (parent < 0 || !children_[static_cast<size_t>(parent)]) return fail(Code::kBug, fmt::format("process {}", p.pid), "has no parent");
+  auto known = helpers_.find(needed);
+  Helper* helper = known != helpers_.end() ? &known->second : nullptr;
+  if (helper == nullptr) {
+    // CLONE_PARENT below hands its exit signal on; the SIGCHLD of its own end is dropped with those of other helpers.
+    const int exit_signal = p.exit_signal == SIGCHLD ? SIGCHLD : 0;
+    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) { return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal); }));
+    Script script;
+    script.add("begin a session", SYS_setsid);
+    CKPT_TRY(helper->child.run(script));
+  }
+  CKPT_TRY_ASSIGN(Child child, helper->child.fork(p.pid, CLONE_PARENT, 0));
+  children_[process].emplace(std::move(child));
+  session_[process] = needed;
+  return started(process);
+}
+
+/// The session's other processes are elsewhere in the tree: one of them makes the process through a child that ends, and
+/// the next adopter above takes it, as it once did.
+Result<void> Tree::create_through_intermediate(size_t process, size_t creator) {
+  const ProcessImage& p = image_.processes[process];
+  CKPT_TRY_ASSIGN(Child between, children_[creator]->fork(0, 0, 0));
+  CKPT_TRY_ASSIGN(Child child, between.fork(p.pid, 0, p.exit_signal));
+  children_[process].emplace(std::move(child));
+  session_[process] = session_[creator];
+  const int gone = between.pid();
+  CKPT_TRY(between.end(SIGKILL));
+  CKPT_TRY(reap(*children_[creator], gone));
+  CKPT_TRY_ASSIGN(int parent, children_[process]->parent());
+  if (parent != p.parent_pid) {
+    return fail(Code::kUnsupported, fmt::format("process {}", p.pid),
+                fmt::format("became a child of {} and not of {}, its parent", parent, p.parent_pid));
+  }
+  return started(process);
+}
+
+Result<void> Tree::reap(Child& parent, int pid) {
+  Script script;
+  script.add("reap a helper", SYS_wait4, pid, 0, __WALL, 0);
+  return parent.run(script);
+}
+
+/// In ckpt's own session the groups of the surroundings are left to them, and the process stays in ckpt's.
+bool is_outside_group(const ProcessImage& p, int session) { return p.outside_group && session == kOutside; }
+
+/// A group is begun by its leader, or, where that has ended, by a helper of its number in the same session.
+Result<void> Tree::join_groups() {
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    const ProcessImage& p = image_.processes[i];
+    if (p.group != p.pid || p.session == p.pid) continue;
+    Script script;
+    script.add("begin a process group", SYS_setpgid, 0, 0);
+    CKPT_TRY(children_[i]->run(script));
+  }
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    const ProcessImage& p = image_.processes[i];
+    if (p.group == p.pid || p.group == 0 || is_outside_group(p, session_[i])) continue;
+    if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
+      CKPT_TRY_ASSIGN(Helper* helper, add_helper(p.group, static_cast<int>(i), [&](int number) { return children_[i]->fork(number, 0, 0); }));
+      Script script;
+      script.add("begin a process group", SYS_setpgid, 0, 0);
+      CKPT_TRY(helper->child.run(script));
+    }
+    auto helper = helpers_.find(p.group);
+    Script script;
+    script.add("join a process group", SYS_setpgid, 0, helper != helpers_.end() ? helper->second.child.pid() : p.group);
+    CKPT_TRY(children_[i]->run(script));
+  }
+  return {};
+}
+
+/// Who of a session has left its terminal, and which group is in the foreground.
+Result<void> Tree::give_terminals() {
+  for (const auto& [session, slave] : terminals_) {
+    for (size_t i = 0; i < image_.processes.size(); ++i) {
+      const ProcessImage& p = image_.processes[i];
+      if (session_[i] != session) continue;
+      Script script;
+      if (p.terminal == 0 && p.pid != session && !p.zombie) give_up_controlling_terminal(slave, script);
+      if (p.pid == session) {
+        for (const store::Terminal& terminal : image_.terminals) {
+          if (terminal.session == session) set_foreground_group(terminal, slave, children_[i]->scratch(), script);
+        }
+      }
+      CKPT_TRY(children_[i]->run(script));
+    }
+  }
+  return {};
+}
+
+Result<void> Tree::end_helpers() {
+  for (auto& [number, helper] : helpers_) {
+    const int pid = helper.child.pid();
+    CKPT_TRY(helper.child.end(SIGKILL));
+    if (helper.parent >= 0) CKPT_TRY(reap(*children_[static_cast<size_t>(helper.parent)], pid));
+  }
+  helpers_.clear();
+  return {};
+}
+
+Result<void> Tree::end_zombies() {
+  for (size_t i = 0; i < image_.processes.size(); ++i) {
+    const ProcessImage& p = image_.processes[i];
+    if (!p.zombie) continue;
+    Child& child = *children_[i];
+    Script script;
+    script.add("name a process", SYS_prctl, PR_SET_NAME, child.scratch().put_string(p.threads[0].comm), 0, 0, 0);
+    script.try_add("set the group ids", SYS_setresgid, p.threads[0].gid[0], p.threads[0].gid[1], p.threads[0].gid[2]);
+    script.try_add("set the user ids", SYS_setresuid, p.threads[0].uid[0], p.threads[0].uid[1], p.threads[0].uid[2]);
+    CKPT_TRY(child.run(script));
+    CKPT_TRY(child.end(p.exit_status));
+    children_[i].reset();
+  }
+  return {};
+}
+
+}  // namespace ckpt::restore

@@ -1,0 +1,283 @@
+#include "lib/state/validate.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <set>
+#include <utility>
+
+#include "lib/state/seccomp/restore.h"
+#include "lib/state/sockets/restore.h"
+
+namespace ckpt::restore {
+
+namespace {
+
+using store::MappingKind;
+
+constexpr uint64_t kUserEnd = 0x7ffffffff000;  // TASK_SIZE_MAX with four levels of page tables
+constexpr int kMaxNumber = 1 << 22;            // PID_MAX_LIMIT
+constexpr int kMaxDescriptor = 1 << 20;
+constexpr size_t kMaxQueued = 1 << 16, kMaxThreads = 1 << 20, kMaxGroups = 65536, kMaxAffinity = 8192;
+
+Unexpected damaged(std::string what) {
+  return fail(Code::kAnswerNo, "", "the image contradicts itself: " + std::move(what));
+}
+
+bool is_index(int value, size_t size, bool required) {
+  return value < 0 ? !required : static_cast<size_t>(value) < size;
+}
+
+Result<void> validate_signals(const std::vector<store::QueuedSignal>& queued) {
+  if (queued.size() > kMaxQueued) return damaged("too many queued signals");
+  for (const auto& signal : queued) {
+    if (signal.signo < 1 || signal.signo > 64 || signal.siginfo.size() != 128) return damaged("a queued signal");
+  }
+  return {};
+}
+
+Result<void> validate_threads(const store::ProcessImage& image, std::set<int>& seen) {
+  if (image.threads.empty() || image.threads.size() > kMaxThreads) return damaged("no thread, or too many");
+  if (image.pid < 1 || image.threads[0].tid != image.pid) return damaged("the first thread is not the leader");
+  for (const auto& thread : image.threads) {
+    std::string name = fmt::format("thread {}", thread.tid);
+    if (thread.tid < 1 || thread.tid > kMaxNumber || !seen.insert(thread.tid).second)
+      return damaged(name + " has an impossible number or appears twice");
+    if (image.zombie) continue;
+    if (thread.xstate_size < 576 || thread.xstate_size > 64 * 1024)
+      return damaged(name + " has a register area of an impossible size");
+    if (thread.groups.size() > kMaxGroups || thread.affinity.size() > kMaxAffinity || thread.comm.size() > 64)
+      return damaged(name + " has too long a list");
+    CKPT_TRY(validate_signals(thread.pending));
+  }
+  CKPT_TRY(validate_signals(image.pending));
+  for (const auto& action : image.actions) {
+    if (action.signo < 1 || action.signo > 64) return damaged("a signal action");
+  }
+  std::set<int> timers;
+  for (const auto& timer : image.posix_timers) {
+    if (timer.id < 0 || !timers.insert(timer.id).second)
+      return damaged("a timer has an impossible number or appears twice");
+  }
+  for (const auto& timer : image.interval_timers) {
+    if (timer.which < 0 || timer.which > 2) return damaged("an interval timer");
+  }
+  for (const auto& limit : image.limits) {
+    if (limit.resource < 0 || limit.resource > 15) return damaged("a resource limit");
+  }
+  return {};
+}
+
+/// A view of a System V segment is within the segment, which is attached as a whole.
+Result<void> validate_view(const store::SharedMemory& memory, const store::MemoryMap& map) {
+  if (memory.kind != store::SharedMemory::Kind::kSystemV) return {};
+  const uint64_t pages = memory.size / store::kPageSize + (memory.size % store::kPageSize != 0);
+  const uint64_t first = map.file_offset / store::kPageSize, count = (map.end - map.start) / store::kPageSize;
+  if (map.kind == MappingKind::kSharedMemory && map.file_offset <= map.start && first <= pages && count <= pages - first) return {};
+  return damaged(fmt::format("mapping {:x}-{:x} is no part of its segment", map.start, map.end));
+}
+
+/// Each shared memory of that kind is the content of one segment.
+Result<void> validate_segments(const store::TreeImage& tree) {
+  std::map<int, uint64_t> sizes;
+  for (const auto& segment : tree.ipc.segments) {
+    if (segment.size > uint64_t{1} << 46 || !sizes.emplace(segment.identity.id, segment.size).second)
+      return damaged(fmt::format("shared memory segment {} is impossible or appears twice", segment.identity.id));
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (memory.kind != store::SharedMemory::Kind::kSystemV) continue;
+    auto segment = sizes.find(memory.id);
+    if (segment == sizes.end() || segment->second != memory.size) return damaged(fmt::format("shared memory {} has no segment", memory.inode));
+  }
+  for (const auto& descriptor : tree.descriptors) {
+    if (descriptor.shared_memory >= 0 && static_cast<size_t>(descriptor.shared_memory) < tree.shared_memory.size() &&
+        tree.shared_memory[static_cast<size_t>(descriptor.shared_memory)].kind == store::SharedMemory::Kind::kSystemV)
+      return damaged("a descriptor of a shared memory segment");
+  }
+  return {};
+}
+
+Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessImage& image) {
+  uint64_t previous_end = 0;
+  for (const auto& map : image.maps) {
+    std::string name = fmt::format("mapping {:x}-{:x}", map.start, map.end);
+    if (map.start % store::kPageSize != 0 || map.end % store::kPageSize != 0 || map.start >= map.end ||
+        map.end > kUserEnd)
+      return damaged(name + " is no range of pages");
+    if (map.start < previous_end) return damaged(name + " overlaps the one before it");
+    previous_end = map.end;
+    bool private_memfd = map.kind == MappingKind::kPrivateFile && map.shared_memory >= 0;
+    bool of_file = (map.kind == MappingKind::kPrivateFile && !private_memfd) || map.kind == MappingKind::kSharedFile;
+    if (!is_index(map.file, tree.files.size(), of_file)) return damaged(name + " has no file");
+    if (!is_index(map.shared_memory, tree.shared_memory.size(), map.kind == MappingKind::kSharedMemory))
+      return damaged(name + " has no shared memory");
+    if (map.shared_memory >= 0) CKPT_TRY(validate_view(tree.shared_memory[static_cast<size_t>(map.shared_memory)], map));
+    if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
+      return damaged(name + " has an impossible offset or protection");
+    for (const auto& guard : map.guards) {
+      if (guard.first < map.start || guard.second > map.end || guard.first >= guard.second ||
+          (guard.first | guard.second) % store::kPageSize != 0) {
+        return damaged(name + " has an impossible guard");
+      }
+    }
+  }
+  return {};
+}
+
+using Block = store::ImageReader::ResolvedBlock;
+constexpr uint64_t kAddressMask = store::space_base(1) - 1;
+
+/// The blocks of one process, the first of which is `first`. Both lists are sorted.
+Result<void> validate_process_pages(const store::ProcessImage& image, std::vector<Block>::const_iterator first, std::vector<Block>::const_iterator last) {
+  const auto ends_by = [](const Block& block, uint64_t address) { return (block.address & kAddressMask) + store::kBlockSize <= address; };
+  auto map = image.maps.begin();
+  for (auto block = first; block != last; ++block) {
+    const uint64_t start = block->address & kAddressMask;
+    while (map != image.maps.end() && map->end <= start) ++map;
+    // Nearly all lie in the middle of a mapping, and there are as many as the process has memory.
+    if (map != image.maps.end() && map->kind == MappingKind::kAnonymous && map->start <= start && start + store::kBlockSize <= map->end) {
+      block = std::prev(std::lower_bound(block, last, map->end, ends_by));
+      continue;
+    }
+    auto holder = map;
+    for (uint64_t page = 0; page < store::kBlockPages; ++page) {
+      if (((block->data_mask | block->zero_mask) >> page & 1) == 0) continue;
+      const uint64_t address = start + page * store::kPageSize;
+      while (holder != image.maps.end() && holder->end <= address) ++holder;
+      if (holder == image.maps.end() || holder->start > address || holder->kind == MappingKind::kVdso ||
+          holder->kind == MappingKind::kSharedFile || holder->kind == MappingKind::kSharedMemory) {
+        return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
+      }
+    }
+  }
+  return {};
+}
+
+/// What a memory space belongs to: a process, or something of so many bytes.
+struct Space {
+  const store::ProcessImage* process = nullptr;
+  uint64_t size = 0;
+};
+
+/// By number; each belongs to one thing.
+Result<std::map<int, Space>> spaces_of(const store::TreeImage& tree) {
+  std::map<int, Space> out;
+  auto take = [&](int number, Space space) { return number >= 0 && out.emplace(number, space).second; };
+  for (const auto& process : tree.processes) {
+    bool has_memory = !process.zombie && process.memory_of < 0;
+    if (has_memory && !take(process.space, {&process, 0})) return damaged("two things have one memory space");
+  }
+  for (const auto& memory : tree.shared_memory) {
+    if (!take(memory.space, {nullptr, memory.size})) return damaged("two things have one memory space");
+  }
+  for (const auto& file : tree.files) {
+    if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
+  }
+  return out;
+}
+
+/// Descriptions that are on their way in a socket's queue.
+std::set<int> descriptions_in_flight(const store::TreeImage& tree) {
+  std::set<int> out;
+  for (const auto& socket : tree.sockets) {
+    for (const auto& message : socket.messages) out.insert(message.rights.begin(), message.rights.end());
+    // One that waits to be accepted is in its listener's queue.
+    if (socket.state == store::SocketState::kPending) out.insert(socket.descriptor);
+  }
+  return out;
+}
+
+Result<void> validate_objects(const store::TreeImage& tree) {
+  if (std::string fault = check_sockets(tree.sockets); !fault.empty()) return damaged(fault);
+  for (const auto& end : tree.terminal_ends) {
+    if (!is_index(end.terminal, tree.terminals.size(), true)) return damaged("an end of no terminal");
+  }
+  return {};
+}
+
+Result<void> validate_descriptors(const store::TreeImage& tree) {
+  CKPT_TRY(validate_objects(tree));
+  const std::set<int> in_flight = descriptions_in_flight(tree);
+  std::set<std::pair<int, int>> seen;
+  for (const auto& descriptor : tree.descriptors) {
+    for (const auto& slot : descriptor.fds) {
+      const auto& process = tree.processes[static_cast<size_t>(slot.process)];
+      if (slot.fd < 0 || slot.fd > kMaxDescriptor || process.descriptors_of >= 0 || process.zombie || !seen.insert({slot.process, slot.fd}).second)
+        return damaged(fmt::format("descriptor {} is impossible or appears twice", slot.fd));
+    }
+    const int index = static_cast<int>(&descriptor - tree.descriptors.data());
+    if (descriptor.fds.empty() && in_flight.count(index) == 0) return damaged("an open file without a number");
+    const unsigned refers = store::facts_of(descriptor.kind).refers;
+    using Facts = store::DescriptorKindFacts;
+    if (((refers & Facts::kToObject) != 0 && descriptor.object < 0) ||
+        !is_index(descriptor.file, tree.files.size(), (refers & Facts::kToFile) != 0) ||
+        !is_index(descriptor.pipe, tree.pipes.size(), (refers & Facts::kToPipe) != 0) ||
+        !is_index(descriptor.shared_memory, tree.shared_memory.size(), (refers & Facts::kToSharedMemory) != 0)) {
+      return damaged(fmt::format("open file {} refers to nothing", index));
+    }
+  }
+  for (const auto& descriptor : tree.descriptors) {
+    for (const auto& entry : descriptor.epoll) {
+      if (entry.descriptor < 0 && seen.count({entry.process, entry.target_fd}) == 0)
+        return damaged(fmt::format("an epoll set watches descriptor {}, which is not open", entry.target_fd));
+    }
+  }
+  for (const auto& pipe : tree.pipes) {
+    if (pipe.capacity > (1u << 30) || pipe.content_size > pipe.capacity)
+      return damaged("a pipe holds more than it can");
+  }
+  return {};
+}
+
+/// Every process but the first has its parent above it, and what it shares belongs to one that can share it.
+Result<void> validate_relations(const store::TreeImage& tree) {
+  std::set<int> above;
+  for (const auto& process : tree.processes) {
+    if (!above.empty() && above.count(process.parent_pid) == 0) return damaged(fmt::format("process {} comes before its parent", process.pid));
+    if (!process.zombie) above.insert(process.pid);
+    for (int owner : {process.memory_of, process.descriptors_of, process.folders_of, process.handlers_of}) {
+      if (owner >= 0 && tree.processes[static_cast<size_t>(owner)].zombie) return damaged("a process shares something with a zombie");
+    }
+    if (process.zombie && (process.exit_status & ~0xffff) != 0) return damaged("a zombie has an impossible status");
+  }
+  if (tree.root().zombie) return damaged("its first process has ended");
+  return {};
+}
+
+}  // namespace
+
+Result<void> validate(const store::TreeImage& tree) {
+  std::set<int> numbers;
+  if (tree.processes.empty()) return damaged("no process");
+  CKPT_TRY(validate_relations(tree));
+  for (const auto& process : tree.processes) {
+    CKPT_TRY(validate_threads(process, numbers));
+    CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));
+    CKPT_TRY(validate_maps(tree, process));
+    for (int file : {process.exe, process.cwd, process.root}) {
+      if (!is_index(file, tree.files.size(), file == process.exe && !process.zombie))
+        return damaged("the executable or a folder refers to nothing");
+    }
+  }
+  CKPT_TRY(validate_segments(tree));
+  CKPT_TRY(spaces_of(tree));
+  return validate_descriptors(tree);
+}
+
+Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Block>& blocks) {
+  CKPT_TRY_ASSIGN(const auto spaces, spaces_of(tree));
+  for (auto first = blocks.begin(); first != blocks.end();) {
+    const uint64_t number = first->address >> store::kSpaceShift;
+    const auto is_of = [](uint64_t n, const Block& block) { return n < block.address >> store::kSpaceShift; };
+    const auto last = std::upper_bound(first, blocks.end(), number, is_of);
+    // A chain keeps the pages of what has ended since an older image: nothing refers to them.
+    const auto space = spaces.find(static_cast<int>(number));
+    if (space != spaces.end() && space->second.process != nullptr) CKPT_TRY(validate_process_pages(*space->second.process, first, last));
+    first = last;
+  }
+  return {};
+}
+
+}  // namespace ckpt::restore

@@ -1,0 +1,110 @@
+#include "lib/state/validate.h"
+
+#include <doctest/doctest.h>
+
+#include <functional>
+
+using namespace ckpt;
+using namespace ckpt::restore;
+using store::DescriptorKind;
+using store::MappingKind;
+using Blocks = std::vector<store::ImageReader::ResolvedBlock>;
+
+namespace {
+
+store::TreeImage valid_tree() {
+  store::TreeImage tree;
+  store::ProcessImage& image = tree.processes.emplace_back();
+  image.pid = 100;
+  store::Thread thread;
+  thread.tid = 100;
+  thread.xstate_size = 2696;
+  image.threads = {thread};
+  store::MemoryMap map;
+  map.start = 0x10000, map.end = 0x30000, map.prot = 3;
+  image.maps = {map};
+  image.space = 0;
+  tree.files.resize(1);
+  image.exe = image.cwd = image.root = 0;
+  store::Descriptor descriptor;
+  descriptor.fds = {{0, 3, false}};
+  descriptor.file = 0;
+  tree.descriptors = {descriptor};
+  return tree;
+}
+
+store::ProcessImage& add_child(store::TreeImage& tree) {
+  store::ProcessImage child = tree.processes[0];
+  child.parent_pid = tree.processes[0].pid;
+  child.pid = child.threads[0].tid = 100 + static_cast<int>(tree.processes.size());
+  child.space = static_cast<int>(tree.processes.size());
+  return tree.processes.emplace_back(child);
+}
+
+Result<void> validate_all(const store::TreeImage& tree, const Blocks& blocks) {
+  CKPT_TRY(validate(tree));
+  return validate_pages(tree, blocks);
+}
+
+Blocks sound_blocks() { return {{0x10000, 0x00ff, 0xff00}, {0x20000, 1, 0}}; }
+
+}  // namespace
+
+TEST_CASE("validate: a sound image passes") { CHECK(validate_all(valid_tree(), sound_blocks())); }
+
+TEST_CASE("validate: every contradiction is found, and is an answer of no") {
+  using Change = std::function<void(store::TreeImage&, Blocks&)>;
+  const std::vector<std::pair<const char*, Change>> changes = {
+      {"no thread", [](auto& i, auto&) { i.processes[0].threads.clear(); }},
+      {"another leader", [](auto& i, auto&) { i.processes[0].threads[0].tid = 101; }},
+      {"a tid twice", [](auto& i, auto&) { i.processes[0].threads.push_back(i.processes[0].threads[0]); }},
+      {"a tid of zero", [](auto& i, auto&) { i.processes[0].pid = i.processes[0].threads[0].tid = 0; }},
+      {"no registers", [](auto& i, auto&) { i.processes[0].threads[0].xstate_size = 0; }},
+      {"huge registers", [](auto& i, auto&) { i.processes[0].threads[0].xstate_size = 1 << 20; }},
+      {"a short siginfo", [](auto& i, auto&) { i.processes[0].pending = {{10, std::vector<uint8_t>(64)}}; }},
+      {"signal 65", [](auto& i, auto&) { i.processes[0].threads[0].pending = {{65, std::vector<uint8_t>(128)}}; }},
+      {"an action for signal 0", [](auto& i, auto&) { i.processes[0].actions.resize(1); }},
+      {"a timer twice", [](auto& i, auto&) { i.processes[0].posix_timers.resize(2); }},
+      {"interval timer 3", [](auto& i, auto&) { i.processes[0].interval_timers = {{3, 0, 0}}; }},
+      {"limit 99", [](auto& i, auto&) { i.processes[0].limits = {{99, 0, 0}}; }},
+      {"an unaligned mapping", [](auto& i, auto&) { i.processes[0].maps[0].start = 0x10001; }},
+      {"an empty mapping", [](auto& i, auto&) { i.processes[0].maps[0].end = i.processes[0].maps[0].start; }},
+      {"a mapping of the kernel's", [](auto& i, auto&) { i.processes[0].maps[0].end = 0x800000000000; }},
+      {"overlapping mappings", [](auto& i, auto&) { i.processes[0].maps.push_back(i.processes[0].maps[0]); }},
+      {"a file mapping without a file", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kPrivateFile; }},
+      {"a file that is not there", [](auto& i, auto&) { i.processes[0].maps[0].file = 1; }},
+      {"protection bits of no meaning", [](auto& i, auto&) { i.processes[0].maps[0].prot = 8; }},
+      {"a guard outside", [](auto& i, auto&) { i.processes[0].maps[0].guards = {{0x30000, 0x31000}}; }},
+      {"a page of no mapping", [](auto&, auto& b) { b.push_back({0x30000, 1, 0}); }},
+      {"a zero page of no mapping", [](auto&, auto& b) { b.push_back({0x40000, 0, 1}); }},
+      {"a page in the vdso", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kVdso; }},
+      {"a descriptor without a number", [](auto& i, auto&) { i.descriptors[0].fds.clear(); }},
+      {"a descriptor below zero", [](auto& i, auto&) { i.descriptors[0].fds[0].fd = -1; }},
+      {"an enormous descriptor", [](auto& i, auto&) { i.descriptors[0].fds[0].fd = 1 << 30; }},
+      {"a descriptor twice", [](auto& i, auto&) { i.descriptors.push_back(i.descriptors[0]); }},
+      {"a file descriptor without a file", [](auto& i, auto&) { i.descriptors[0].file = -1; }},
+      {"a pipe that is not there", [](auto& i, auto&) { i.descriptors[0].kind = DescriptorKind::kPipe; }},
+      {"an epoll set of what is closed", [](auto& i, auto&) { i.descriptors[0].epoll = {{0, 9, -1, 1, 0}}; }},
+      {"a pipe that holds too much", [](auto& i, auto&) { i.pipes = {{4096, 0, 8192}}; }},
+      {"no process", [](auto& i, auto&) { i.processes.clear(); }},
+      {"a child before its parent", [](auto& i, auto&) { add_child(i).parent_pid = 7; }},
+      {"a number that two processes have", [](auto& i, auto&) { add_child(i), i.processes[1].threads[0].tid = i.processes[1].pid = 100; }},
+      {"two processes in one memory space", [](auto& i, auto&) { add_child(i).space = 0; }},
+      {"a root that has ended", [](auto& i, auto&) { i.processes[0].zombie = true; }},
+      {"an open file of a zombie", [](auto& i, auto&) { add_child(i).zombie = true, i.descriptors[0].fds[0].process = 1; }},
+      {"a child that shares with a zombie", [](auto& i, auto&) { add_child(i).zombie = true, add_child(i).memory_of = 1; }},
+      {"a memory in a process's space", [](auto& i, auto&) { i.shared_memory.resize(1), i.shared_memory[0].space = 0; }},
+      {"shared memory that is not there", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kSharedMemory; }},
+      {"no executable", [](auto& i, auto&) { i.processes[0].exe = -1; }},
+      {"a working folder that is not there", [](auto& i, auto&) { i.processes[0].cwd = 7; }},
+  };
+  for (const auto& entry : changes) {
+    CAPTURE(entry.first);
+    store::TreeImage image = valid_tree();
+    Blocks blocks = sound_blocks();
+    entry.second(image, blocks);
+    auto result = validate_all(image, blocks);
+    REQUIRE_FALSE(result);
+    CHECK(result.error().code == Code::kAnswerNo);
+  }
+}
