@@ -3,10 +3,10 @@
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <sys/statvfs.h>
+#include <unistd.h>
 
 #include <cerrno>
 #include <algorithm>
-#include <charconv>
 
 #include "lib/model/convert/compare.h"
 #include "lib/model/convert/siblings.h"
@@ -14,7 +14,6 @@
 #include "formats/format.h"
 #include "lib/model/verify/verify.h"
 #include "lib/base/clock.h"
-#include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
 #include "lib/base/worker_pool.h"
@@ -60,14 +59,15 @@ Result<void> check_room(const fs::path& folder, const fs::path& name, uint64_t b
               fmt::format("{} are free there, the checkpoint needs {}", human_bytes(room), human_bytes(bytes)));
 }
 
-/// mkdtemp's 0700 becomes what mkdir would have given: checkpoints are shared as other files are.
+/// mkdtemp's 0700 becomes what mkdir gives: checkpoints are shared as other files are. The folder is new and empty. A folder in it
+/// tells: asking umask(2) would change it for all threads, and /proc is not everywhere.
 Result<void> apply_umask(const fs::path& folder) {
-  unsigned mask = 0022;
-  CKPT_TRY_ASSIGN(std::string status, io::read_file("/proc/self/status", 1 << 20));
-  if (size_t at = status.find("\nUmask:\t"); at != std::string::npos) {
-    std::from_chars(status.data() + at + 8, status.data() + status.size(), mask, 8);
+  const fs::path probe = folder / ".umask";
+  struct stat st{};
+  if (::mkdir(probe.c_str(), 0777) != 0 || ::stat(probe.c_str(), &st) != 0 || ::rmdir(probe.c_str()) != 0 ||
+      ::chmod(folder.c_str(), st.st_mode & 0777) != 0) {
+    return sys_error(folder.string(), "cannot set its mode");
   }
-  if (::chmod(folder.c_str(), 0777 & ~mask) != 0) return sys_error(folder.string(), "cannot set its mode");
   return {};
 }
 
