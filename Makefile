@@ -4,6 +4,7 @@
 #   make demo       both main jobs on real input
 #   make check      the tests; CKPT_INTEROP=1 adds those that need torch, megatron-core and zarr
 #   make check-long the long forms: whole servers under load, whose packages it installs, soaks, kills, bit flips; hours
+#   make package    a Debian package, and a tarball whose binary starts on any x86-64 Linux: build/packages
 #   make install    binary, man pages, shell completions: PREFIX=/usr/local, DESTDIR=
 #   make clean      remove what was built
 #   make deps       the Debian packages: installs them as root, else says which are missing
@@ -12,16 +13,18 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
 BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
-                 libcurl4-openssl-dev libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev
+                 libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev
 # Loaded when a TCP connection is held off by a packet filter.
 RUN_PACKAGES = libnftables1
 TEST_PACKAGES = python3 python3-jsonschema python3-numpy python3-venv python3-yaml mandoc
-PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES)
+# lintian brings a hundred packages along: make deps LINT_PACKAGES=lintian
+LINT_PACKAGES =
+PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES) $(LINT_PACKAGES)
 
 # Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.
 export PATH := /usr/bin:$(PATH)
 
-.PHONY: all configure demo check check-long install clean deps completions
+.PHONY: all configure demo check check-long package install clean deps completions
 
 all: configure
 	cmake --build build -j $(JOBS) --target ckpt
@@ -42,6 +45,9 @@ check: configure
 check-long: configure
 	cmake --build build -j $(JOBS)
 	CKPT_INTEROP=1 CKPT_APPS=1 CKPT_LONG=1 ctest --test-dir build --output-on-failure -L 'apps|long|interop_env' --timeout 14400
+
+package: configure
+	cmake --build build -j $(JOBS) --target packages
 
 # Installs no packages and configures nothing: it may run as root on what somebody else has built.
 install:

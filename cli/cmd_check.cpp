@@ -6,6 +6,7 @@
 
 #include "cli/dump_flags.h"
 #include "cli/program_file.h"
+#include "lib/base/linkage.h"
 #include "lib/base/text.h"
 #include "lib/engine/check.h"
 #include "plugins/cuda/driver.h"
@@ -29,6 +30,7 @@ void add_features_of_run(std::vector<engine::Feature>& out) {
   auto driver = cuda::Driver::open();
   out.push_back({"run", "CUDA driver", driver.has_value(), false, "programs that use a GPU", driver ? "" : driver.error().text()});
   auto kernels = cuda::read_kernels();
+  if (auto driver_loads = check_loads_libraries("the CUDA driver"); !driver_loads) kernels = driver_loads.error();
   const std::string why = kernels ? "there was no nvcc to build them; CKPT_CUDA_KERNELS can name a file" : kernels.error().text();
   const bool present = kernels && !kernels->empty();
   out.push_back({"run", "device kernels", present, false, "finding by hash what a GPU has written", present ? "" : why});

@@ -8,6 +8,7 @@
 #include "cli/command.h"
 #include "cli/inherited_signals.h"
 #include "cli/options.h"
+#include "lib/base/linkage.h"
 
 namespace {
 
@@ -27,6 +28,7 @@ int main(int argc, char** argv) {
   ckpt::cli::GlobalOptions options;
   try {
     keep_standard_descriptors();
+    ckpt::keep_look_ups_to_files();
     ckpt::cli::take_signals(g_cancel);
     return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
   } catch (const std::bad_alloc&) {

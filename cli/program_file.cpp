@@ -11,6 +11,7 @@
 #include <filesystem>
 
 #include "lib/base/io.h"
+#include "lib/base/linkage.h"
 
 namespace ckpt::cli {
 
@@ -66,6 +67,7 @@ bool is_file(const fs::path& path) {
 }  // namespace
 
 Result<std::string> find_interposer() {
+  CKPT_TRY(check_loads_libraries(kInterposer));  // without the driver nothing could be done with it
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   if (error) return sys_error(error.value(), "/proc/self/exe", "cannot tell where this program is");

@@ -11,6 +11,7 @@ namespace ckpt::cli {
 Result<std::string> find_program(const std::string& name);
 
 /// The library that `ckpt run` preloads: beside the binary, as it is built; in ../lib*/ckpt or ../lib/*/ckpt, as it is installed.
+/// kUnsupported: there is none, or this ckpt could not load the driver.
 Result<std::string> find_interposer();
 
 /// kUnsupported: nothing can be preloaded into it, and why. A script is judged by its interpreter.

@@ -11,6 +11,7 @@
 
 #include <csignal>
 
+#include "lib/base/linkage.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/check.h"
@@ -71,6 +72,7 @@ Result<void> try_userfaultfd(int flags, uint64_t features) {
 }
 
 Result<void> try_nftables() {
+  CKPT_TRY(check_loads_libraries("libnftables.so.1"));
   void* library = ::dlopen("libnftables.so.1", RTLD_LAZY | RTLD_LOCAL);
   if (library == nullptr) return fail(Code::kUnsupported, "libnftables.so.1", "cannot be loaded; the Debian package is libnftables1");
   ::dlclose(library);

@@ -14,6 +14,7 @@
 #include <iterator>
 #include <vector>
 
+#include "lib/base/linkage.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -81,7 +82,8 @@ Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::p
   if (::geteuid() != 0 || ::stat(image.c_str(), &st) != 0 || st.st_uid == 0) return std::optional<std::string>();
   const passwd* user = ::getpwuid(st.st_uid);
   if (user == nullptr) {
-    return Error(Code::kUnsupported, image.string(), fmt::format("belongs to user {}, whose groups this system does not know", st.st_uid))
+    const char* where = linked_statically() ? "/etc/passwd, which a statically linked ckpt keeps to," : "this system";
+    return Error(Code::kUnsupported, image.string(), fmt::format("belongs to user {}, whose groups {} does not know", st.st_uid, where))
         .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
   }
   CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(image));

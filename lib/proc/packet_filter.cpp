@@ -12,6 +12,7 @@
 #include <cctype>
 #include <optional>
 
+#include "lib/base/linkage.h"
 #include "lib/base/worker_pool.h"
 
 namespace ckpt::proc {
@@ -22,6 +23,7 @@ namespace ckpt::proc {
 class PacketFilter::Nftables {
  public:
   static Result<std::unique_ptr<Nftables>> open() {
+    CKPT_TRY(check_loads_libraries("libnftables.so.1"));
     auto out = std::make_unique<Nftables>();
     out->alone_.submit([&] { return load(out.get()); });
     CKPT_TRY(out->alone_.finish());

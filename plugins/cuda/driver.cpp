@@ -8,6 +8,7 @@
 #include <mutex>
 
 #include "lib/base/io.h"
+#include "lib/base/linkage.h"
 
 namespace ckpt::cuda {
 
@@ -56,6 +57,7 @@ Result<std::shared_ptr<Driver>> Driver::open() {
   static std::shared_ptr<Driver> opened;
   std::lock_guard lock(mutex);
   if (opened) return opened;
+  CKPT_TRY(check_loads_libraries("the CUDA driver"));
   void* library = ::dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
   if (library == nullptr) return fail(Code::kUnsupported, "the CUDA driver", std::string("cannot be loaded: ") + ::dlerror());
   std::shared_ptr<Driver> out(new Driver);

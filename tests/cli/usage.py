@@ -47,9 +47,11 @@ def nothing_or_nonsense_instead_of_a_verb():
     yield from problems(["frobnicate"], 2, err="'frobnicate' is not a verb" + HINT)
     yield from problems(["--frobnicate"], 2, err="unknown option '--frobnicate'" + HINT)
     for line in (["--version"], ["-V"], ["version"]):
-        yield from problems(line, 0, r"^ckpt \d+\.\d+\.\d+ \(([0-9a-f]+, )?image format \d+, CUDA kernels: (yes|no)\)\n$")
+        yield from problems(line, 0, r"^ckpt \d+\.\d+\.\d+ \(([0-9a-f]+, )?image format \d+, CUDA kernels: (yes|no)\)\n"
+                            r"linked dynamically; [^\n]+\ncodecs: blosc, [a-z0-9, ]+\n$")
         document = json.loads(run(*line, "--json").stdout)
-        if document["schema"] != "ckpt.version/1" or document["image_format"] < 3:
+        if document["schema"] != "ckpt.version/1" or document["image_format"] < 3 or document["linked"] != "dynamically" \
+                or not document["gpus"] or not document["nftables"] or "zstd" not in document["codecs"]:
             yield f"{line}: {document}"
     for line, same in ((["help"], ["--help"]), (["help", "dump"], ["dump", "--help"])):
         yield from problems(line, 0, re.escape(run(*same).stdout))
