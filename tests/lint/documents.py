@@ -3,6 +3,7 @@
 
 usage: documents.py SOURCE_ROOT CKPT_BINARY. Prints every finding; exit 1 if there is one.
 """
+import json
 import os
 import re
 import shutil
@@ -123,19 +124,31 @@ def check_recipes():
         else:
             result = subprocess.run(["bash", "-n"], input=text, text=True, stderr=subprocess.PIPE)
             yield from (f"README.md: {line}" for line in result.stderr.splitlines())
-        # Options that a recipe gives to ckpt exist.
-        for verb, line in re.findall(r"\bckpt ([a-z-]+)( [^|>&;]*)", text):
+        # Options that a recipe gives to ckpt exist; a command ends with its line.
+        for verb, line in re.findall(r"\bckpt ([a-z-]+)( [^|>&;\n]*)", text.replace("\\\n", " ")):
             known = flags_of(run(verb, "--help")) | flags_of(run("--help"))
             for flag in re.findall(r" (--?[a-z][a-z-]*)", line):
                 if flag not in known:
                     yield f"README.md: ckpt {verb} has no {flag}"
 
 
+def check_version():
+    """Where this version is named, it is this one."""
+    version = json.loads(run("version", "--json"))["version"]
+    for path, pattern in (("README.md", r"\bckpt[_-](\d+\.\d+\.\d+)"), ("cli/package/changelog", r"\Ackpt \((\S+)-")):
+        named = sorted(set(re.findall(pattern, read(path))))
+        if named != [version]:
+            yield f"{path}: names {', '.join(named) or 'no version'}; ckpt is {version}"
+    if f"\n## {version}\n" not in read("CHANGELOG.md"):
+        yield f"CHANGELOG.md: has no heading '## {version}'"
+
+
 def main():
     top = run("--help")
     verbs = verbs_of(top)
     helps = {verb: run(verb, "--help") for verb in verbs}
-    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc(), *check_recipes()]
+    findings = [*check_man(top, helps), *check_readme(verbs), *check_completions(), *check_mandoc(), *check_recipes(),
+                *check_version()]
     print("\n".join(findings))
     print(f"{len(verbs)} verbs, {len(findings)} findings")
     return 1 if findings or not verbs else 0
