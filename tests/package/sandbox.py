@@ -18,6 +18,8 @@ def enter(*programs):
     missing = [program for program in ("unshare", "mount", *programs) if not shutil.which(program)]
     if os.geteuid() != 0:
         missing.append("root (for chroot and mounts)")
+    elif not missing and subprocess.run(["unshare", "--mount", "true"], stderr=subprocess.DEVNULL, check=False).returncode:
+        missing.append("the right to make a mount namespace")
     if missing:
         print("skipped: " + os.path.basename(sys.argv[0]) + ": needs " + ", ".join(missing))
         sys.exit(SKIPPED)
