@@ -91,6 +91,8 @@ make_tarball() {
 }
 
 mkdir -p "$out"
-make_deb
+make_deb &
+deb=$!
 make_tarball
+wait $deb
 (cd "$out" && ls -sh --block-size=KiB "ckpt_${debian_version}_amd64.deb" "ckpt-$version-linux-x86_64.tar.gz")

@@ -7,7 +7,7 @@
 add_executable(ckpt-static EXCLUDE_FROM_ALL cli/main.cpp cli/large_new.cpp)
 set_target_properties(ckpt-static PROPERTIES OUTPUT_NAME ckpt RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/static)
 target_link_libraries(ckpt-static PRIVATE ckpt_cli)
-target_link_options(ckpt-static PRIVATE -static-pie -Wl,--gc-sections -Wl,-z,now -Wl,--no-warnings)
+target_link_options(ckpt-static PRIVATE -static-pie -Wl,--gc-sections -Wl,-z,now -Wl,--no-warnings -s)
 
 add_custom_target(packages
   COMMAND ${CMAKE_CURRENT_LIST_DIR}/make_packages.sh ${PROJECT_BINARY_DIR} ${PROJECT_VERSION}
