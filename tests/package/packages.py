@@ -200,6 +200,10 @@ def users_are_those_of_the_files(work):
         stream.write("root:x:0:0::/:/bin/sh\n")
 
     holds(run("/ckpt", "dump", "-p", "1", "-f", "/x", root=root, uid=4711, status=5), "belongs to root")
+    for path in ("now", *[os.path.join("now", name) for name in tree(f"{root}/now")]):
+        os.chown(f"{root}/{path}", 4711, 4711)
+    holds(run("/ckpt", "restore", "-f", "/now", "-d", root=root, status=6),
+          "belongs to user 4711, whose groups /etc/passwd, which a statically linked ckpt keeps to, does not know")
 
 
 enter("dpkg", "dpkg-deb", "readelf", "strip", "chroot")
