@@ -122,6 +122,7 @@ class Capture {
   Result<void> finish_snapshots();
   void count_usage();
   Result<void> commit();
+  Result<void> check_advice();
   Result<void> rehearse_image(const std::filesystem::path& dir);
   void keep_tracking();
   Result<void> act(const char* action);

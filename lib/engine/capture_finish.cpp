@@ -133,8 +133,6 @@ void Capture::count_usage() {
 
 Result<void> Capture::commit() {
   CKPT_TRY(cancel_.check());
-  CKPT_TRY(advice_watch_->finish());
-  if (advice_ && !*advice_) return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
   for (store::ProcessImage& image : manifest_.tree.processes) {
     if (image.zombie) continue;
     const Subject& process = subjects_[image.pid];
@@ -157,7 +155,17 @@ Result<void> Capture::commit() {
   // Not later: with the image's name the last thing is gone that would be undone.
   CKPT_TRY(restore::check_before_end(manifest_, !runs_on_));
   phase("write");
-  return writer_->commit(manifest_, [this](const std::filesystem::path& dir) { return options_.rehearse ? rehearse_image(dir) : Result<void>(); });
+  return writer_->commit(manifest_, [this](const std::filesystem::path& dir) -> Result<void> {
+    CKPT_TRY(check_advice());
+    return options_.rehearse ? rehearse_image(dir) : Result<void>();
+  });
+}
+
+/// The last thing before the image gets its name: until then the kernel shows the mappings beside the writing.
+Result<void> Capture::check_advice() {
+  CKPT_TRY(advice_watch_->finish());
+  if (!advice_ || *advice_) return {};
+  return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
 }
 
 /// With a difference there is no image, and the tree goes on.
