@@ -8,7 +8,10 @@ namespace ckpt::engine {
 Result<void> Capture::find_devices() {
   std::vector<int> pids;
   for (const auto& [pid, process] : subjects_) pids.push_back(pid);
-  CKPT_TRY(devices_.find(pids));
+  CKPT_TRY(devices_.find(pids, [this](int pid) {
+    const int seen = before_.find(pid);
+    return seen < 0 ? may_use_gpu(pid) : before_.gpus[static_cast<size_t>(seen)];
+  }));
   if (!devices_.hazards().empty()) return capture::blocked_error(options_.pid, blockers_of(devices_));
   for (int pid : devices_.pids()) subjects_[pid].pinned = true;
   return {};

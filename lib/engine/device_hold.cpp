@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "lib/base/text.h"
 #include "lib/engine/gpu_hazards.h"
@@ -13,10 +12,6 @@
 namespace ckpt::engine {
 
 namespace {
-
-bool is_driver_library(const std::string& path) {
-  return std::filesystem::path(path).filename().string().rfind("libcuda.so", 0) == 0;
-}
 
 bool is_gpu(const std::string& path) { return path.rfind("/dev/nvidia", 0) == 0; }
 
@@ -45,7 +40,7 @@ std::vector<store::GpuUse> freed(const std::vector<device::Gpu>& before, const s
 }  // namespace
 
 bool may_use_gpu(int pid) {
-  return maps_any(pid, [](const std::string& name) { return is_gpu(name) || is_driver_library(name); });
+  return maps_any(pid, capture::is_of_gpu);
 }
 
 DeviceHold::~DeviceHold() { (void)give_back(nullptr); }
@@ -65,11 +60,11 @@ std::vector<int> DeviceHold::pids() const {
   return out;
 }
 
-Result<void> DeviceHold::find(const std::vector<int>& pids) {
+Result<void> DeviceHold::find(const std::vector<int>& pids, const std::function<bool(int)>& may_use) {
   held_.clear(), hazards_.clear();
   if (options_.policy == GpuOptions::Policy::kOff) return {};
   for (int pid : pids) {
-    if (may_use_gpu(pid)) CKPT_TRY(add(pid));
+    if (may_use(pid)) CKPT_TRY(add(pid));
   }
   if (held_.empty() && hazards_.empty() && options_.policy == GpuOptions::Policy::kOnly)
     return fail(Code::kUsage, pids.empty() ? "" : proc::describe_pid(pids[0]), "has no GPU state, and --gpu=only asks for some");

@@ -54,7 +54,8 @@ class DeviceHold {
 
   /// Which of the processes have device state, and what stands in the way of its checkpoint. kUnsupported: no driver that can
   /// checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else.
-  Result<void> find(const std::vector<int>& pids);
+  /// `may_use` asks a look of a moment ago instead of the process.
+  Result<void> find(const std::vector<int>& pids, const std::function<bool(int)>& may_use = may_use_gpu);
   bool empty() const { return held_.empty(); }
   struct Hazard {
     int pid = 0;

@@ -273,7 +273,9 @@ Result<void> look_at_processes(Walk& walk) {
 
 /// The files that a process maps and stands in, which others may have too.
 Result<void> take_process(Walk& walk, size_t process) {
-  if (walk.out.image.processes[process].memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
+  const int memory_of = walk.out.image.processes[process].memory_of;
+  if (memory_of < 0) CKPT_TRY(inventory_maps(walk, process));
+  else walk.out.gpus[process] = walk.out.gpus[static_cast<size_t>(memory_of)];
   const Seen& seen = walk.seen[process];
   CKPT_TRY(take_link(walk, process, seen.exe, "exe", "its executable", &store::ProcessImage::exe));
   CKPT_TRY(take_link(walk, process, seen.cwd, "cwd", "its working directory", &store::ProcessImage::cwd));
@@ -337,6 +339,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   out.statuses.resize(members.size());
   out.vmas.resize(members.size());
   out.placed.resize(members.size());
+  out.gpus.resize(members.size());
   FileTable files(out, options.ghost_limit);
   SharedMemoryTable shared_memory(out);
   std::optional<WorkerPool> own;

@@ -4,6 +4,7 @@
 
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "lib/base/result.h"
@@ -74,6 +75,7 @@ struct Inventory {
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
   std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets
   std::vector<bool> placed;  ///< of each process: whether mappings have NUMA policies of their own
+  std::vector<bool> gpus;    ///< of each process: whether a mapping is_of_gpu
   std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
@@ -89,6 +91,9 @@ struct Inventory {
     blockers.push_back(blocker(process, subject, std::move(what), std::move(flag)));
   }
 };
+
+/// Whether a mapping of this name is a GPU's, or of the library of its driver.
+bool is_of_gpu(std::string_view mapping);
 
 /// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads.
 Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options);

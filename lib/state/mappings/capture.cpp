@@ -164,6 +164,10 @@ Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
 
 }  // namespace
 
+bool is_of_gpu(std::string_view mapping) {
+  return mapping.rfind("/dev/nvidia", 0) == 0 || mapping.substr(mapping.rfind('/') + 1).rfind("libcuda.so", 0) == 0;
+}
+
 Result<void> look_at_maps(Walk& walk, size_t process) {
   CKPT_TRY_ASSIGN(walk.seen[process].vmas, read_with_flags(walk.members[process].entry.pid, walk.options.mappings()));
   return {};
@@ -175,6 +179,7 @@ Result<void> inventory_maps(Walk& walk, size_t process) {
   walk.out.image.processes[process].maps.reserve(vmas.size());
   walk.out.vmas[process].reserve(vmas.size());
   for (Vma& vma : vmas) {
+    if (is_of_gpu(vma.name)) walk.out.gpus[process] = true;
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
     if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) continue;
     store::MemoryMap map;
