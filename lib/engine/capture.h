@@ -85,6 +85,7 @@ class Capture {
   Result<void> run_round();
   Result<void> barrier();
   uint64_t private_bytes() const;
+  uint64_t bytes_ahead() const;
   uint64_t contents_bytes() const;
   uint64_t fork_us() const;
   uint64_t copying_us(uint64_t bytes) const;

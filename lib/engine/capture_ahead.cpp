@@ -35,6 +35,15 @@ uint64_t Capture::private_bytes() const {
   return pages * store::kPageSize;
 }
 
+/// The part of it that rounds would copy.
+uint64_t Capture::bytes_ahead() const {
+  uint64_t pages = 0;
+  for (const auto& [pid, process] : subjects_) {
+    if (ahead_->has(pid)) pages += proc::read_private_pages(pid);
+  }
+  return pages * store::kPageSize;
+}
+
 uint64_t Capture::fork_us() const {
   uint64_t maps = 0;
   for (const store::ProcessImage& image : before_.image.processes) maps += image.maps.size();
@@ -99,7 +108,7 @@ Result<void> Capture::start_tracking(bool all) {
     const bool tracked = process.tracked && process.userfault;
     if (all && !process.userfault) CKPT_TRY(make_running_tracker(member, process));
     if (!process.userfault) continue;
-    auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked);
+    auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked, image.maps);
     const bool gone = !added && added.error().code == Code::kNotFound && process.pid != options_.pid;
     if (!added && !gone && added.error().code != Code::kUnsupported) return added;
     if (!added) process.userfault.reset();
@@ -140,7 +149,11 @@ Result<void> Capture::run_rounds() {
   uint64_t last = 0;
   for (;;) {
     CKPT_TRY(cancel_.check());
-    CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
+    if (rounds.empty() && !any_tracked()) {
+      dirty_ = {bytes_ahead(), 0};  // all of it, which no scan has to find out
+    } else {
+      CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
+    }
     if (rounds.size() >= most) return {};
     if (!options_.rounds) {
       if (rounds_are_done(dirty_.bytes, dirty_.scan_us)) return {};

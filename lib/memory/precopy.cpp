@@ -17,15 +17,23 @@ using store::MappingKind;
 using store::MemoryMap;
 
 /// The private mappings of a process that runs. What of them cannot be carried the last look at it will tell.
-Result<std::vector<MemoryMap>> read_private_maps(int pid) {
-  CKPT_TRY_ASSIGN(std::vector<proc::Vma> vmas, proc::read_maps(pid, false));
+Result<std::vector<MemoryMap>> read_private_maps(int pid, size_t expected) {
+  CKPT_TRY_ASSIGN(std::vector<proc::Vma> vmas, proc::read_maps(pid, false, expected));
   std::vector<MemoryMap> out;
+  out.reserve(vmas.size());
   for (const proc::Vma& vma : vmas) {
     const bool kernels = vma.name.rfind("[v", 0) == 0;  // [vdso], [vvar], [vvar_vclock], [vsyscall]
     MemoryMap& map = out.emplace_back();
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot;
     map.kind = vma.shared || kernels ? MappingKind::kVdso : vma.inode == 0 ? MappingKind::kAnonymous : MappingKind::kPrivateFile;
   }
+  return out;
+}
+
+/// What scans need to know.
+std::vector<MemoryMap> without_names(const std::vector<MemoryMap>& maps) {
+  std::vector<MemoryMap> out(maps.size());
+  for (size_t i = 0; i < maps.size(); ++i) out[i].start = maps[i].start, out[i].end = maps[i].end, out[i].prot = maps[i].prot, out[i].kind = maps[i].kind;
   return out;
 }
 
@@ -50,11 +58,10 @@ void track_mappings(int userfault, const std::vector<MemoryMap>& maps) {
   }
 }
 
-Result<void> Precopy::add(int pid, int space, int userfault, bool tracked) {
+Result<void> Precopy::add(int pid, int space, int userfault, bool tracked, const std::vector<MemoryMap>& maps) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(pid));
   if (!pagemap.can_scan()) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
-  CKPT_TRY_ASSIGN(std::vector<MemoryMap> maps, read_private_maps(pid));
-  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), std::move(maps), {}});
+  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), without_names(maps), {}});
   return {};
 }
 
@@ -79,8 +86,7 @@ Result<void> Precopy::scan_dirty(Process& process, Dirty& out) {
   process.left_out = !found && proc::has_ended(process.pid);
   if (process.left_out) return {};
   if (!found) return std::move(found).error();
-  std::vector<MemoryMap> maps = process.maps;
-  out.bytes = plan_data(*found, what, maps).pages_data * store::kPageSize;
+  out.bytes = plan_data(*found, what, process.maps).pages_data * store::kPageSize;
   out.scan_us = monotonic_us() - begin;
   return {};
 }
@@ -96,7 +102,7 @@ Result<void> Precopy::each_process(Look look) {
 /// What a round copies of a process, protected again; its new mappings are tracked from here on.
 Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks) {
   auto scanned = [&]() -> Result<std::vector<proc::PageRegion>> {
-    CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid));
+    CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid, process.maps.size()));
     track_mappings(process.userfault, process.maps);
     return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
   };

@@ -24,8 +24,8 @@ class Precopy {
   Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
 
   /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are since the
-  /// parent image, so that the first round copies no more than was written since.
-  Result<void> add(int pid, int space, int userfault, bool tracked);
+  /// parent image, so that the first round copies no more than was written since. `maps`: as a look of a moment ago has them.
+  Result<void> add(int pid, int space, int userfault, bool tracked, const std::vector<store::MemoryMap>& maps);
   bool empty() const { return processes_.empty(); }
   bool has(int pid) const { return find(pid) != nullptr; }
 

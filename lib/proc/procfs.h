@@ -74,8 +74,9 @@ struct Vma {
   bool has_flag(std::string_view flag) const;
 };
 Result<std::vector<Vma>> parse_maps(std::string_view text);
-/// Reads maps; with_flags reads smaps, which walks every page table and so costs about a millisecond a GiB.
-Result<std::vector<Vma>> read_maps(int pid, bool with_flags);
+/// Reads maps; with_flags reads smaps, which walks every page table and so costs about a millisecond a GiB. `expected`: about
+/// how many there are, for memory: to grow into it is dear where there are thousands.
+Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected = 0);
 
 /// /proc/PID/fdinfo/N.
 struct FdInfo {

@@ -22,28 +22,43 @@ bool Vma::has_flag(std::string_view flag) const {
 
 namespace {
 
-/// "start-end rwxp offset major:minor inode   name"
-bool parse_map_line(std::string_view line, Vma& out) {
-  std::string_view range = next_word(line), perms = next_word(line), offset = next_word(line), device = next_word(line),
-                   inode = next_word(line);
-  size_t dash = range.find('-'), colon = device.find(':');
-  if (dash == std::string_view::npos || colon == std::string_view::npos || perms.size() != 4) return false;
-  unsigned major_number = 0, minor_number = 0;
-  bool ok = parse_number(range.substr(0, dash), out.start, 16) && parse_number(range.substr(dash + 1), out.end, 16) &&
-            parse_number(offset, out.offset, 16) && parse_number(inode, out.inode) &&
-            parse_number(device.substr(0, colon), major_number, 16) &&
-            parse_number(device.substr(colon + 1), minor_number, 16);
-  if (!ok) return false;
-  out.prot = (perms[0] == 'r' ? PROT_READ : 0) | (perms[1] == 'w' ? PROT_WRITE : 0) | (perms[2] == 'x' ? PROT_EXEC : 0);
-  out.shared = perms[3] == 's';
-  out.device = makedev(major_number, minor_number);
-  size_t begin = line.find_first_not_of(' ');
-  if (begin == std::string_view::npos) return true;
-  out.name = line.substr(begin);
-  for (size_t at = 0; (at = out.name.find("\\012", at)) != std::string::npos; ++at) out.name.replace(at, 4, "\n");
+/// Cuts a number and the character behind it off `line`.
+template <class T>
+bool take_number(std::string_view& line, T& out, int base, char behind) {
+  const auto [end, ec] = std::from_chars(line.data(), line.data() + line.size(), out, base);
+  const auto length = static_cast<size_t>(end - line.data());
+  if (ec != std::errc() || length == line.size() || *end != behind) return false;
+  line.remove_prefix(length + 1);
   return true;
 }
 
+bool take_permissions(std::string_view& line, Vma& out) {
+  constexpr size_t kLength = 4;
+  if (line.size() <= kLength || line[kLength] != ' ') return false;
+  out.prot = (line[0] == 'r' ? PROT_READ : 0) | (line[1] == 'w' ? PROT_WRITE : 0) | (line[2] == 'x' ? PROT_EXEC : 0);
+  out.shared = line[3] == 's';
+  line.remove_prefix(kLength + 1);
+  return true;
+}
+
+void set_name(std::string_view name, Vma& out) {
+  out.name = name;
+  for (size_t at = 0; (at = out.name.find("\\012", at)) != std::string::npos; ++at) out.name.replace(at, 4, "\n");
+}
+
+/// "start-end rwxp offset major:minor inode   name"
+bool parse_map_line(std::string_view line, Vma& out) {
+  unsigned major_number = 0, minor_number = 0;
+  const bool ok = take_number(line, out.start, 16, '-') && take_number(line, out.end, 16, ' ') && take_permissions(line, out) &&
+                  take_number(line, out.offset, 16, ' ') && take_number(line, major_number, 16, ':') && take_number(line, minor_number, 16, ' ');
+  if (!ok) return false;
+  out.device = makedev(major_number, minor_number);
+  const auto [end, ec] = std::from_chars(line.data(), line.data() + line.size(), out.inode);
+  line.remove_prefix(static_cast<size_t>(end - line.data()));
+  if (ec != std::errc() || (!line.empty() && line[0] != ' ')) return false;
+  if (const size_t begin = line.find_first_not_of(' '); begin != std::string_view::npos) set_name(line.substr(begin), out);
+  return true;
+}
 
 /// One line of maps or smaps; false: it is malformed.
 bool take_maps_line(std::string_view line, std::vector<Vma>& out) {
@@ -75,11 +90,24 @@ Result<std::vector<Vma>> parse_maps(std::string_view text) {
   return out;
 }
 
-Result<std::vector<Vma>> read_maps(int pid, bool with_flags) {
+namespace {
+
+/// Up to the newline of the first line; npos: it has none. Almost all lines of smaps are of one length, and need no search.
+size_t length_of_line(std::string_view text) {
+  constexpr std::string_view kEnd = " kB\n";
+  constexpr size_t kLength = 27;  // "Shared_Clean:" and the like in 16 columns, a number in 8, " kB"
+  const bool is_amount = text.size() > kLength && text[0] >= 'A' && text[0] <= 'Z' && text.substr(kLength + 1 - kEnd.size(), kEnd.size()) == kEnd;
+  return is_amount ? kLength : text.find('\n');
+}
+
+}  // namespace
+
+Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected) {
   // Line by line: smaps of 10,000 mappings has 7 MB, which would be fresh memory.
   const std::string path = proc_path(pid, with_flags ? "smaps" : "maps");
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY));
   std::vector<Vma> out;
+  out.reserve(expected + expected / 64);
   std::vector<char> room(64 * 1024);
   for (size_t used = 0;;) {
     if (used == room.size()) room.resize(2 * room.size());
@@ -89,7 +117,7 @@ Result<std::vector<Vma>> read_maps(int pid, bool with_flags) {
     if (n == 0 && used != 0) return malformed("maps");
     if (n == 0) return out;
     std::string_view text(room.data(), used + static_cast<size_t>(n));
-    for (size_t end; (end = text.find('\n')) != std::string_view::npos; text.remove_prefix(end + 1)) {
+    for (size_t end; (end = length_of_line(text)) != std::string_view::npos; text.remove_prefix(end + 1)) {
       if (!take_maps_line(text.substr(0, end), out)) return malformed("maps");
     }
     used = text.size();

@@ -324,7 +324,7 @@ bool same_advice(const std::vector<proc::Vma>& then, const std::vector<proc::Vma
 Result<bool> advice_unchanged(const Inventory& earlier) {
   for (size_t i = 0; i < earlier.image.processes.size(); ++i) {
     if (earlier.vmas[i].empty()) continue;
-    auto now = proc::read_maps(earlier.image.processes[i].pid, true);
+    auto now = proc::read_maps(earlier.image.processes[i].pid, true, earlier.vmas[i].size());
     if (!now && now.error().code == Code::kNotFound) continue;
     if (!now) return std::move(now).error();
     if (!same_advice(earlier.vmas[i], *now)) return false;

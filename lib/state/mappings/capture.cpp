@@ -156,8 +156,9 @@ bool take_flags_over(const std::vector<Vma>& then, std::vector<Vma>& now) {
 Result<std::vector<Vma>> read_with_flags(int pid, const Inventory* earlier) {
   const int then = earlier != nullptr ? earlier->find(pid) : -1;
   if (then >= 0) {
-    CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, false));
-    if (take_flags_over(earlier->vmas[static_cast<size_t>(then)], vmas)) return vmas;
+    const std::vector<Vma>& known = earlier->vmas[static_cast<size_t>(then)];
+    CKPT_TRY_ASSIGN(std::vector<Vma> vmas, proc::read_maps(pid, false, known.size()));
+    if (take_flags_over(known, vmas)) return vmas;
   }
   return proc::read_maps(pid, true);
 }
