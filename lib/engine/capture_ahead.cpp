@@ -83,7 +83,8 @@ Result<void> Capture::copy_ahead() {
   // The tree has gone on meanwhile.
   constexpr uint64_t kMomentUs = 200'000;
   const bool just_now = monotonic_us() - looked_at_us_ < kMomentUs;
-  const capture::Inventory then = std::move(before_);
+  capture::Inventory then = std::move(before_);
+  for (store::ProcessImage& process : then.image.processes) process.maps = {};  // the next look asks `then.vmas`
   numbered_ = then.image;
   CKPT_TRY(look_first(just_now ? &then : nullptr));
   return lock_processes();

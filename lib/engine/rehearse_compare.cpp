@@ -61,8 +61,12 @@ void order_files(TreeImage& tree) {
 void merge_maps(std::vector<store::MemoryMap>& maps) {
   std::vector<store::MemoryMap> out;
   for (store::MemoryMap& map : maps) {
-    std::sort(map.flags.begin(), map.flags.end());
-    std::erase(map.flags, "ac");  // how the kernel accounts for it, which depends on the order of mmap and mprotect
+    std::vector<std::string> flags = map.flags.names();
+    std::sort(flags.begin(), flags.end());
+    map.flags = {};
+    for (const std::string& flag : flags) {
+      if (flag != "ac") map.flags.add(flag);  // how the kernel accounts for it, which depends on the order of mmap and mprotect
+    }
     if (out.empty() || out.back().end != map.start) {
       out.push_back(std::move(map));
       continue;
@@ -267,6 +271,7 @@ class NodeOut {
   template <class C>
   void numbers(const char* name, const C& values) { leaf(name, fmt::format("{}", joined(values, [](auto v) { return std::to_string(v); }))); }
   void hexes(const char* name, const std::vector<uint64_t>& values) { leaf(name, joined(values, [](uint64_t v) { return fmt::format("{:#x}", v); })); }
+  void texts(const char* name, const store::VmFlags& flags) { texts(name, flags.names()); }
   void texts(const char* name, const std::vector<std::string>& values) { leaf(name, joined(values, [](const std::string& v) { return v; })); }
   template <class E, size_t N>
   void choice(const char* name, E value, const std::array<const char*, N>& names) {

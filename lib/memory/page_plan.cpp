@@ -37,12 +37,8 @@ void mark(std::vector<BlockPlan>& blocks, uint64_t start, uint64_t end, uint16_t
   }
 }
 
-bool has_flag(const MemoryMap& map, const char* flag) {
-  return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();
-}
-
 /// fork leaves out MADV_DONTFORK ("dc") and empties MADV_WIPEONFORK ("wf").
-bool fork_copies(const MemoryMap& map) { return !has_flag(map, "dc") && !has_flag(map, "wf"); }
+bool fork_copies(const MemoryMap& map) { return !map.flags.has("dc") && !map.flags.has("wf"); }
 
 /// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped, and costs PAGEMAP_SCAN
 /// nothing. To read it page by page takes minutes.

@@ -69,7 +69,7 @@ struct Vma {
   uint64_t device = 0;             ///< as st_dev
   uint64_t inode = 0;
   std::string name;                ///< path, [heap], ... with the kernel's \012 undone
-  std::string flags;               ///< "rd wr mr ", two letters and a blank each; empty when read without smaps
+  std::string flags;               ///< "rdwrmr", two letters each; empty when read without smaps
   int protection_key = 0;          ///< pkeys(7); 0 when read without smaps
   bool has_flag(std::string_view flag) const;
 };

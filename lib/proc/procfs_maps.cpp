@@ -12,10 +12,11 @@
 
 namespace ckpt::proc {
 
+constexpr size_t kFlagLetters = 2;
+
 bool Vma::has_flag(std::string_view flag) const {
-  constexpr size_t kStep = 3;
-  for (size_t at = 0; at + 2 <= flags.size(); at += kStep) {
-    if (std::string_view(flags).substr(at, 2) == flag) return true;
+  for (size_t at = 0; at < flags.size(); at += kFlagLetters) {
+    if (std::string_view(flags).substr(at, kFlagLetters) == flag) return true;
   }
   return false;
 }
@@ -60,6 +61,18 @@ bool parse_map_line(std::string_view line, Vma& out) {
   return true;
 }
 
+/// "rd wr mr "
+bool take_flags(std::string_view line, std::string& out) {
+  for (size_t at = 0; at < line.size(); ++at) {
+    if (line[at] == ' ') continue;
+    const size_t end = at + kFlagLetters;
+    if (end > line.size() || (end < line.size() && line[end] != ' ')) return false;
+    out.append(line, at, kFlagLetters);
+    at = end - 1;
+  }
+  return true;
+}
+
 /// One line of maps or smaps; false: it is malformed.
 bool take_maps_line(std::string_view line, std::vector<Vma>& out) {
   if (line.empty()) return true;
@@ -72,10 +85,7 @@ bool take_maps_line(std::string_view line, std::vector<Vma>& out) {
     std::string_view rest = line.substr(kKey.size()), word = next_word(rest);
     std::from_chars(word.data(), word.data() + word.size(), out.back().protection_key);
   } else if (line[0] == 'V' && line.substr(0, kFlags.size()) == kFlags) {
-    std::string& flags = out.back().flags;
-    line.remove_prefix(std::min(line.find_first_not_of(' ', kFlags.size()), line.size()));
-    flags = line;
-    if (!flags.empty() && flags.back() != ' ') flags += ' ';
+    return take_flags(line.substr(kFlags.size()), out.back().flags);
   }
   return true;
 }

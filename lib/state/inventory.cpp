@@ -296,13 +296,12 @@ Result<void> refuse_strange(const std::vector<Member>& members) {
 
 }  // namespace
 
-std::vector<std::string> lasting_flags(const proc::Vma& vma) {
-  constexpr size_t kStep = 3;
-  std::vector<std::string> out;
-  out.reserve(vma.flags.size() / kStep);
-  for (size_t at = 0; at + 2 <= vma.flags.size(); at += kStep) {
-    std::string_view flag = std::string_view(vma.flags).substr(at, 2);
-    if (flag != "uw" && flag != "sd") out.emplace_back(flag);
+store::VmFlags lasting_flags(const proc::Vma& vma) {
+  store::VmFlags out;
+  constexpr size_t kLetters = store::VmFlags::kLetters;
+  for (size_t at = 0; at < vma.flags.size(); at += kLetters) {
+    const std::string_view flag = std::string_view(vma.flags).substr(at, kLetters);
+    if (flag != "uw" && flag != "sd") out.add(flag);
   }
   return out;
 }

@@ -20,7 +20,7 @@ inline constexpr const char* kBeingFilled = "memory that a lazy restore is still
 inline constexpr const char* kIoUring = "[io_uring]";
 
 /// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
-std::vector<std::string> lasting_flags(const proc::Vma& vma);
+store::VmFlags lasting_flags(const proc::Vma& vma);
 
 /// What /proc says of one process, whatever the others are: read by any thread, and put together afterwards by one.
 struct Seen {

@@ -89,6 +89,12 @@ class JsonOut {
   void texts(const char* name, const std::vector<std::string>& values) {
     each(name, values, [&](const std::string& value) { write_text(value); });
   }
+  void texts(const char* name, const VmFlags& flags) {
+    json_.key(name);
+    json_.open('[');
+    for (size_t i = 0; i < flags.size(); ++i) write_text(flags[i]);
+    json_.close();
+  }
   template <class E, size_t N>
   void choice(const char* name, E value, const std::array<const char*, N>& names) {
     auto index = static_cast<size_t>(value);
@@ -231,6 +237,20 @@ class JsonIn {
   }
   void texts(const char* name, std::vector<std::string>& values) {
     each(name, values, [&](std::string& v) { read_text(v); });
+  }
+  void texts(const char* name, VmFlags& flags) {
+    with(name, [&] {
+      if (json_.peek() != '[') return reading_.fail("is not an array");
+      flags = {};
+      Place here{reading_.place};
+      reading_.place = &here;
+      json_.enter();
+      for (; !reading_.failed() && json_.next('[', here.index == 0); ++here.index) {
+        if (json_.peek() != '"') reading_.fail("is not a string");
+        else if (!flags.add(json_.string())) reading_.fail("does not have two letters");
+      }
+      reading_.place = here.outer;
+    });
   }
   template <class E, size_t N>
   void choice(const char* name, E& value, const std::array<const char*, N>& names) {

@@ -282,7 +282,7 @@ bool is_ghost(const FileIdentity& file) { return file.deleted && file.other_name
 bool maps_for_writing(const store::MemoryMap& map) {
   if (map.kind != MappingKind::kSharedFile && map.kind != MappingKind::kSharedMemory) return false;
   constexpr int kWrite = 2;
-  return (map.prot & kWrite) != 0 || std::find(map.flags.begin(), map.flags.end(), "mw") != map.flags.end();
+  return (map.prot & kWrite) != 0 || map.flags.has("mw");
 }
 
 namespace {

@@ -38,7 +38,7 @@ MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImag
 MemoryPlan plan_writable_memory(const store::ProcessImage& process);
 
 inline bool has_flag(const store::MemoryMap& map, std::string_view flag) {
-  return std::find(map.flags.begin(), map.flags.end(), flag) != map.flags.end();
+  return map.flags.has(flag);
 }
 
 /// In the process's address space.

@@ -3,7 +3,9 @@
 
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,43 @@ enum class MappingKind {
   kVdso,             ///< [vdso], [vvar], [vvar_vclock]: the new kernel's own, moved to the old place
 };
 
+/// VmFlags of smaps as they are, in the kernel's order: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
+/// Two letters each, in one text that needs no memory of its own for seven of them: a process may have 100,000 mappings.
+class VmFlags {
+ public:
+  static constexpr size_t kLetters = 2;
+
+  VmFlags() = default;
+  /// Names of two letters.
+  VmFlags(std::initializer_list<const char*> names) {
+    for (const char* name : names) add(name);
+  }
+
+  /// False, and nothing is added: it does not have two letters.
+  bool add(std::string_view name) {
+    if (name.size() != kLetters) return false;
+    letters_ += name;
+    return true;
+  }
+  size_t size() const { return letters_.size() / kLetters; }
+  std::string_view operator[](size_t i) const { return std::string_view(letters_).substr(kLetters * i, kLetters); }
+  bool has(std::string_view name) const {
+    for (size_t i = 0; i < size(); ++i) {
+      if ((*this)[i] == name) return true;
+    }
+    return false;
+  }
+  std::vector<std::string> names() const {
+    std::vector<std::string> out;
+    for (size_t i = 0; i < size(); ++i) out.emplace_back((*this)[i]);
+    return out;
+  }
+  bool operator==(const VmFlags&) const = default;
+
+ private:
+  std::string letters_;
+};
+
 /// One VMA. Two neighbours that the kernel would merge may appear as one or as two.
 struct MemoryMap {
   uint64_t start = 0, end = 0;
@@ -26,7 +65,7 @@ struct MemoryMap {
   int file = -1;             ///< index into TreeImage::files, -1: none
   int shared_memory = -1;    ///< kSharedMemory, and kPrivateFile of a memfd: index into TreeImage::shared_memory
   uint64_t file_offset = 0;  ///< in the file or the shared memory
-  std::vector<std::string> flags;  ///< VmFlags of smaps as they are: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
+  VmFlags flags;
   std::vector<std::pair<uint64_t, uint64_t>> guards;  ///< [start, end) made by MADV_GUARD_INSTALL
   bool operator==(const MemoryMap&) const = default;
 };

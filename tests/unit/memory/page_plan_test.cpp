@@ -24,7 +24,7 @@ namespace {
 
 constexpr uint64_t kPage = store::kPageSize, kBase = 0x10000000;
 
-MemoryMap mapping(uint64_t first, uint64_t pages, MappingKind kind = MappingKind::kAnonymous, std::vector<std::string> flags = {}) {
+MemoryMap mapping(uint64_t first, uint64_t pages, MappingKind kind = MappingKind::kAnonymous, store::VmFlags flags = {}) {
   MemoryMap out;
   out.start = kBase + first * kPage, out.end = out.start + pages * kPage;
   out.kind = kind, out.flags = std::move(flags);
