@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/mman.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
 #include "lib/proc/pagemap.h"
@@ -41,8 +42,39 @@ TEST_CASE("maps: names with blanks, a newline in a name, flags of smaps") {
   CHECK_FALSE((*maps)[0].has_flag("wf"));
   CHECK((*maps)[1].shared);
   CHECK((*maps)[1].name.empty());
+  CHECK((*maps)[0].flags == "rdwrmrdc");
+  CHECK((*maps)[0].device == makedev(0xfe, 1));
+  CHECK((*maps)[0].inode == 77);
   CHECK_FALSE(parse_maps("7f00 rw-p 0 0:0 0\n"));
+  CHECK_FALSE(parse_maps("7f00-8f00 rw-p 0 0:0\n"));
+  CHECK_FALSE(parse_maps("7f00-8f00 rw-p 0 0:0 7x\n"));
+  CHECK_FALSE(parse_maps("7f00-8f00 rw-\n"));
+  CHECK_FALSE(parse_maps("7f00-8f00 rw-p 0 0:0 0\nVmFlags: rd wrm \n"));
+  CHECK_FALSE(parse_maps("7f00-8f00 rw-p 0 0:0 0\nVmFlags: rd w\n"));
   CHECK_FALSE(parse_maps("7f00-zz00 rw-p 0 0:0 0\n"));
+}
+
+TEST_CASE("smaps: flags as maps has the mappings, whatever the lengths of the lines between them") {
+  constexpr size_t kPage = 4096, kHuge = size_t{1} << 47;
+  void* large = ::mmap(nullptr, kHuge / 4, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // its size has more digits than columns
+  void* small = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  REQUIRE(small != MAP_FAILED);
+  REQUIRE(::madvise(small, kPage, MADV_DONTDUMP) == 0);
+  auto plain = read_maps(::getpid(), false), with_flags = read_maps(::getpid(), true, plain ? plain->size() : 0);
+  REQUIRE(plain);
+  REQUIRE(with_flags);
+  REQUIRE(plain->size() == with_flags->size());
+  for (size_t i = 0; i < plain->size(); ++i) {
+    const Vma &a = (*plain)[i], &b = (*with_flags)[i];
+    CHECK(a.start == b.start);
+    CHECK(a.end == b.end);
+    CHECK(a.name == b.name);
+    CHECK(a.has_flag("rd") == false);
+    if (a.name != "[vsyscall]") CHECK(b.has_flag("rd") == ((b.prot & PROT_READ) != 0));
+    if (b.start == reinterpret_cast<uint64_t>(small)) CHECK(b.has_flag("dd"));
+  }
+  if (large != MAP_FAILED) ::munmap(large, kHuge / 4);
+  ::munmap(small, kPage);
 }
 
 TEST_CASE("fdinfo: an epoll set's targets, a timerfd's times") {

@@ -87,6 +87,10 @@ class Fill {
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
   }
+  void one(VmFlags& v) {
+    static const std::vector<std::string> kFlags = {"rd", "wr", "mr", "mw", "me", "gd", "ac", "dc", "wf", "??"};
+    for (size_t i = 0, count = rng_() % 10; i < count; ++i) v.add(kFlags[rng_() % kFlags.size()]);
+  }
   void one(MemoryMap& v) {
     auto& [start, end, prot, kind, name, file, shared, file_offset, flags, guards] = v;
     all(start, end, prot, kind, name, file, shared, file_offset, flags, guards);
@@ -377,6 +381,13 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused(changed("\"tid\": 4711", "\"tid\": 4294967297"), "tree.processes[0].threads[0].tid: is out of range");
   refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"), "tree.processes[0].threads[0].tid: is not an integer");
   refused(changed("\"tid\": 4711", "\"dit\": 4711"), "tree.processes[0].threads[0].tid: is missing");
+  const std::string map = "\"maps\": [{\"start\": \"0x1000\", \"end\": \"0x2000\", \"prot\": \"r--\", \"kind\": \"anonymous\", \"name\": \"\", "
+                          "\"file\": -1, \"shared_memory\": -1, \"file_offset\": \"0x0\", \"flags\": ";
+  CHECK(parse_manifest(changed("\"maps\": []", map + "[\"rd\", \"mr\"], \"guards\": []}]")));
+  for (const char* flags : {"[\"rd\", \"rdw\"]", "[\"rd\", \"\"]"})
+    refused(changed("\"maps\": []", map + flags + ", \"guards\": []}]"), "tree.processes[0].maps[0].flags[1]: does not have two letters");
+  refused(changed("\"maps\": []", map + "[\"rd\", 7], \"guards\": []}]"), "tree.processes[0].maps[0].flags[1]: is not a string");
+  refused(changed("\"maps\": []", map + "\"rd\", \"guards\": []}]"), "tree.processes[0].maps[0].flags: is not an array");
   refused(changed("\"nice\": 0", "\"nice\": 20"), "tree.processes[0].threads[0].nice: is out of range");
   refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"), "tree.processes[0].threads[0].xstate_size: is out of range");
   refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""), "tree.processes[0].threads[0].regs.rip: is not 0x and hex digits");
