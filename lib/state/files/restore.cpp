@@ -88,7 +88,7 @@ class Wishes {
 
   void take(const store::Descriptor& descriptor, int index, int fd) {
     out_.descriptors[index] = fd;
-    if (descriptor.kind == DescriptorKind::kDevice || (descriptor.flags & O_PATH) != 0) return;
+    if (descriptor.kind == DescriptorKind::kDevice || (descriptor.flags & O_PATH) != 0 || descriptor.offset == 0) return;
     if (::lseek(fd, static_cast<off_t>(descriptor.offset), SEEK_SET) < 0)
       reasons_.add(sys_error(tree_.files[static_cast<size_t>(descriptor.file)].path, "cannot go back to its offset"));
   }
@@ -242,8 +242,9 @@ class Opener {
 
   /// The very file that `handle` is open on.
   Result<UniqueFd> open_behind(int handle, const FileIdentity& file, int flags) {
-    auto fd = io::open_file(fmt::format("/proc/self/fd/{}", handle), opening_flags(file, flags) & ~O_NOFOLLOW);
-    if (!fd) return sys_error(fd.error().sys_errno, path_of(file), "cannot be opened again");
+    if (!own_fds_) own_fds_ = UniqueFd(::open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    UniqueFd fd(::openat(own_fds_.get(), std::to_string(handle).c_str(), (opening_flags(file, flags) & ~O_NOFOLLOW) | O_CLOEXEC));
+    if (!fd) return sys_error(path_of(file), "cannot be opened again");
     return fd;
   }
 
@@ -272,6 +273,7 @@ class Opener {
   Reasons& reasons_;
   ProgressSink& progress_;
   std::vector<Wanted> others_;
+  UniqueFd own_fds_;  ///< /proc/self/fd: the way there is longer than the rest of opening a file again
 };
 
 /// A file that there is no name for any more.
