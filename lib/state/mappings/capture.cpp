@@ -21,9 +21,25 @@ using proc::Vma;
 
 bool is_kernel_mapping(const Vma& vma) { return vma.name == "[vdso]" || vma.name.rfind("[vvar", 0) == 0; }
 
+constexpr const char* kUprobes = "instrumented by uprobes, which is not supported";
+
+constexpr unsigned code_of(std::string_view flag) { return static_cast<unsigned char>(flag[0]) << 8 | static_cast<unsigned char>(flag[1]); }
+
+/// Whether there is any but those that most mappings have: looked through once, for tens of thousands of mappings.
+bool has_notable_flag(std::string_view flags) {
+  for (; flags.size() >= 2; flags.remove_prefix(2)) {
+    switch (code_of(flags)) {
+      case code_of("rd"): case code_of("wr"): case code_of("ex"): case code_of("mr"): case code_of("mw"): case code_of("me"): case code_of("ac"): break;
+      default: return true;
+    }
+  }
+  return false;
+}
+
 /// Why a mapping cannot be carried, by its VmFlags; empty: it can.
 std::string refused_flag(const Vma& vma) {
   if (is_kernel_mapping(vma)) return "";
+  if (!has_notable_flag(vma.flags) && vma.protection_key == 0) return vma.name == "[uprobes]" ? kUprobes : "";
   if (vma.has_flag("io") || vma.has_flag("pf")) return "a device's memory, which is not supported yet";
   if (vma.has_flag("ht")) return "huge pages of hugetlbfs, which are not supported yet";
   if (vma.has_flag("ss")) return "a shadow stack, which is not supported yet";
@@ -32,7 +48,7 @@ std::string refused_flag(const Vma& vma) {
   if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
   // A key on memory that may only be executed is the kernel's own, and comes back with the protection.
   if (vma.protection_key != 0 && vma.prot != PROT_EXEC) return "under a protection key (pkeys), which is not supported yet";
-  if (vma.name == "[uprobes]") return "instrumented by uprobes, which is not supported";
+  if (vma.name == "[uprobes]") return kUprobes;
   return "";
 }
 
