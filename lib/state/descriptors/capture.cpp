@@ -8,8 +8,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <list>
 #include <map>
+#include <set>
 
 #include "lib/proc/userfault.h"
 #include "lib/state/epoll/capture.h"
@@ -113,10 +115,26 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
   if (sorted_before && ordered()) return same;
   // The answers of a running tree may contradict each other: std::sort and std::stable_sort run past the end then, the merges of a
   // list do not.
-  std::list<size_t> sorted(group.begin(), group.end());
-  sorted.sort([this](size_t a, size_t b) { return compare(places_[a], places_[b]) == 1; });
-  group.assign(sorted.begin(), sorted.end());
-  (void)ordered();
+  constexpr size_t kWorthAThread = 128;  // a call takes a microsecond or more
+  using Pairs = std::set<std::pair<size_t, size_t>>;
+  std::array<Pairs, 2> equal;
+  auto less = [this, &equal](size_t half) {
+    return [this, &pairs = equal[half]](size_t a, size_t b) {
+      const long order = compare(places_[a], places_[b]);
+      if (order == 0) pairs.insert(std::minmax(a, b));
+      return order == 1;
+    };
+  };
+  const auto middle = group.begin() + static_cast<ptrdiff_t>(group.size() / 2);
+  std::array<std::list<size_t>, 2> halves{{{group.begin(), middle}, {middle, group.end()}}};
+  (void)side_by_side(group.size() >= kWorthAThread ? context_.walk.pool : nullptr, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); });
+  halves[0].merge(halves[1], less(0));
+  group.assign(halves[0].begin(), halves[0].end());
+  // Neighbours have been compared with each other when the merges brought them together.
+  for (size_t i = 1; i < group.size(); ++i) {
+    const std::pair<size_t, size_t> pair = std::minmax(group[i - 1], group[i]);
+    same[i] = equal[0].count(pair) != 0 || equal[1].count(pair) != 0;
+  }
   return same;
 }
 

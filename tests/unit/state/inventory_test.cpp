@@ -8,6 +8,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <map>
+
 #include "tests/support/sanitized.h"
 
 using namespace ckpt;
@@ -37,4 +40,70 @@ TEST_CASE("inventory: descriptors that become others all the time do not spoil a
   ::kill(child, SIGKILL);
   ::waitpid(child, nullptr, 0);
   CHECK_MESSAGE(failed == 0, why);
+}
+
+namespace {
+
+constexpr int kDescriptions = 300, kFirst = 100, kSecond = kFirst + kDescriptions;
+
+/// The number of the second descriptor of the i-th description: every third has one.
+int second_of(int i) { return i % 3 == 0 ? kSecond + i * 7 % kDescriptions : -1; }
+
+/// Descriptions of one folder, which only the kernel can tell apart.
+void open_many() {
+  for (int i = 0; i < kDescriptions; ++i) {
+    const int fresh = ::open("/", O_RDONLY);
+    ::dup2(fresh, kFirst + i);
+    if (second_of(i) >= 0) ::dup2(fresh, second_of(i));
+    ::close(fresh);
+  }
+}
+
+/// Which descriptors share a description, each with the lowest number of its own.
+std::map<int, int> shared_with(const Inventory& found) {
+  std::map<int, int> out;
+  for (const store::Descriptor& descriptor : found.image.descriptors) {
+    int lowest = kSecond * 2;
+    for (const store::FdSlot& slot : descriptor.fds) lowest = std::min(lowest, slot.fd);
+    for (const store::FdSlot& slot : descriptor.fds) out[slot.fd] = lowest;
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("inventory: many descriptions of one file are told apart, those with two descriptors too") {
+  int ready[2];
+  REQUIRE(::pipe2(ready, O_CLOEXEC) == 0);
+  const pid_t child = ::fork();
+  REQUIRE(child >= 0);
+  if (child == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+    open_many();
+    ::close(ready[0]);
+    ::close(ready[1]);
+    for (;;) ::pause();
+  }
+  ::close(ready[1]);
+  char none = 0;
+  CHECK(::read(ready[0], &none, 1) == 0);
+  ::close(ready[0]);
+  std::vector<Member> members;
+  InventoryOptions options;
+  options.shell_job = true;
+  auto running = look_at_running(child, members, options);
+  REQUIRE(running);
+  options.frozen = true, options.earlier = &*running;
+  auto again = take_inventory(members, options);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  REQUIRE(again);
+  for (const Inventory* found : {&*running, &*again}) {
+    const std::map<int, int> shared = shared_with(*found);
+    for (int i = 0; i < kDescriptions; ++i) {
+      REQUIRE(shared.count(kFirst + i) == 1);
+      CHECK(shared.at(kFirst + i) == kFirst + i);
+      if (second_of(i) >= 0) CHECK(shared.at(second_of(i)) == kFirst + i);
+    }
+  }
 }
