@@ -411,7 +411,7 @@ void Capture::end_of_frozen_window() {
   manifest_.stats.frozen_us = end - begin;
   trace::interval(trace::Row::kTarget, "frozen", begin, end);
   // The kernel walks all page tables for the answer: while the image is written.
-  advice_watch_.emplace(1).submit([this] { return advice_ = capture::advice_unchanged(before_), Result<void>(); });
+  advice_watch_->submit([this] { return advice_ = capture::advice_unchanged(before_), Result<void>(); });
 }
 
 Result<void> Capture::let_run() {

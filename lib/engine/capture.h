@@ -91,6 +91,7 @@ class Capture {
   uint64_t copying_us(uint64_t bytes) const;
   bool rounds_are_done(uint64_t bytes, uint64_t scan_us) const;
   Result<void> prepare_window();
+  uint64_t written_since_scan() const;
   Result<void> catch_up();
 
   // The frozen window, and what stops GPUs around it.
@@ -171,6 +172,7 @@ class Capture {
   std::optional<Tidier> tidier_;   ///< before what it is there for: let go last
   std::optional<capture::Precopy> ahead_;
   capture::Precopy::Dirty dirty_;  ///< what was left after the last round
+  uint64_t last_round_us_ = 0, scanned_at_us_ = 0;  ///< when the last round began; when dirty_ was found
   std::optional<WorkerPool> pool_;  ///< for the frozen window: its threads are there before it
   std::optional<capture::Staging> staging_;
   bool staged_ = false;

@@ -109,7 +109,7 @@ Result<void> Capture::start_tracking(bool all) {
     const bool tracked = process.tracked && process.userfault;
     if (all && !process.userfault) CKPT_TRY(make_running_tracker(member, process));
     if (!process.userfault) continue;
-    auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked, image.maps);
+    auto added = ahead.add(process.pid, image.space, process.userfault.get(), tracked, {image.maps, looked_at_us_});
     const bool gone = !added && added.error().code == Code::kNotFound && process.pid != options_.pid;
     if (!added && !gone && added.error().code != Code::kUnsupported) return added;
     if (!added) process.userfault.reset();
@@ -154,6 +154,7 @@ Result<void> Capture::run_rounds() {
       dirty_ = {bytes_ahead(), 0};  // all of it, which no scan has to find out
     } else {
       CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
+      scanned_at_us_ = monotonic_us();
     }
     if (rounds.size() >= most) return {};
     if (!options_.rounds) {
@@ -167,16 +168,27 @@ Result<void> Capture::run_rounds() {
 
 Result<void> Capture::run_round() {
   progress_.begin("copy ahead", dirty_.bytes);
+  last_round_us_ = monotonic_us();
   CKPT_TRY_ASSIGN(store::CaptureRound round, ahead_->round([this] { return barrier(); }));
   manifest_.stats.rounds.push_back(round);
   for (auto& [pid, process] : subjects_) process.tracked = ahead_->has(pid);
   return {};
 }
 
+/// Twice what is expected: they go on writing as they did from the begin of the last round to the scan after it.
+uint64_t Capture::written_since_scan() const {
+  if (scanned_at_us_ == 0) return 0;
+  const auto wrote_us = static_cast<double>(std::max<uint64_t>(scanned_at_us_ - last_round_us_, 1));
+  const auto since_us = static_cast<double>(monotonic_us() - scanned_at_us_);
+  constexpr double kMost = 1e18;
+  return static_cast<uint64_t>(std::min(2 * static_cast<double>(dirty_.bytes) * since_us / wrote_us, kMost));
+}
+
 /// Preparing the stop takes time too, on a busy machine much of it: what the processes wrote meanwhile is copied ahead once more
 /// where it has become much.
 Result<void> Capture::catch_up() {
   if (!ahead_ || ahead_->empty() || options_.rounds || manifest_.stats.rounds.size() >= options_.max_rounds) return {};
+  if (rounds_are_done(dirty_.bytes + written_since_scan(), dirty_.scan_us)) return {};
   const uint64_t expected = dirty_.bytes;
   CKPT_TRY_ASSIGN(dirty_, ahead_->dirty());
   if (dirty_.bytes <= expected + expected / 4 || rounds_are_done(dirty_.bytes, dirty_.scan_us)) return {};
@@ -201,6 +213,7 @@ Result<void> Capture::prepare_window() {
   wants_snapshot_ = runs_on_ && fork_us() < copy_us;
   const uint64_t stage = (wants_snapshot_ ? 0 : bytes + bytes / 4) + contents_bytes();
   if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
+  advice_watch_.emplace(1);  // its thread is there before the frozen window ends
   constexpr size_t kWorthThreads = 4;
   if (members_.size() >= kWorthThreads || private_bytes() > 8 * kMib) make_helpers(options_.workers, pool_);
   return {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <map>
 #include <optional>
+#include <utility>
 
 #include "lib/base/clock.h"
 #include "lib/base/trace.h"
@@ -58,10 +59,10 @@ void track_mappings(int userfault, const std::vector<MemoryMap>& maps) {
   }
 }
 
-Result<void> Precopy::add(int pid, int space, int userfault, bool tracked, const std::vector<MemoryMap>& maps) {
+Result<void> Precopy::add(int pid, int space, int userfault, bool tracked, const Seen& seen) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(pid));
   if (!pagemap.can_scan()) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
-  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), without_names(maps), {}});
+  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), without_names(seen.maps), seen.at_us, {}});
   return {};
 }
 
@@ -102,7 +103,11 @@ Result<void> Precopy::each_process(Look look) {
 /// What a round copies of a process, protected again; its new mappings are tracked from here on.
 Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks) {
   auto scanned = [&]() -> Result<std::vector<proc::PageRegion>> {
-    CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid, process.maps.size()));
+    // A mapping that has come since is not tracked: it reads as written, and the next round or the stop copies it.
+    constexpr uint64_t kMomentUs = 200'000;
+    if (monotonic_us() - std::exchange(process.maps_at_us, 0) > kMomentUs) {
+      CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid, process.maps.size()));
+    }
     track_mappings(process.userfault, process.maps);
     return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
   };

@@ -24,8 +24,12 @@ class Precopy {
   Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
 
   /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are since the
-  /// parent image, so that the first round copies no more than was written since. `maps`: as a look of a moment ago has them.
-  Result<void> add(int pid, int space, int userfault, bool tracked, const std::vector<store::MemoryMap>& maps);
+  /// parent image, so that the first round copies no more than was written since.
+  struct Seen {
+    const std::vector<store::MemoryMap>& maps;
+    uint64_t at_us;  ///< when a look found these mappings
+  };
+  Result<void> add(int pid, int space, int userfault, bool tracked, const Seen& seen);
   bool empty() const { return processes_.empty(); }
   bool has(int pid) const { return find(pid) != nullptr; }
 
@@ -37,7 +41,7 @@ class Precopy {
   Result<Dirty> dirty();
 
   /// Copies what was written since the last round (in the first: everything, or what was written since the parent image).
-  /// Mappings that are new since are tracked from here on. A process that has ended or has pinned pages is none of these any more.
+  /// Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended or has pinned pages is none of these any more.
   Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
 
   /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.
@@ -50,6 +54,7 @@ class Precopy {
     bool protected_once;  ///< something is known of what it wrote
     proc::Pagemap pagemap;
     std::vector<store::MemoryMap> maps;  ///< its private mappings, as far as scans need to know
+    uint64_t maps_at_us;  ///< since when no round has used them; 0: one has
     std::vector<proc::PageRegion> missed;
   };
   /// Side by side.
