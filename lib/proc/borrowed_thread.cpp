@@ -10,6 +10,7 @@
 #include <csignal>
 #include <cstring>
 #include <map>
+#include <optional>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
@@ -91,6 +92,15 @@ namespace {
 struct GadgetOffsets {
   static constexpr size_t kNowhere = std::string_view::npos;
   size_t syscall = kNowhere, returning = kNowhere, sigreturn = kNowhere;
+
+  bool all() const { return syscall != kNowhere && returning != kNowhere && sigreturn != kNowhere; }
+  /// `text` lies at `at`.
+  void look_into(std::string_view text, size_t at) {
+    auto look_for = [&](std::string_view piece, size_t& to) {
+      if (const size_t found = to == kNowhere ? text.find(piece) : kNowhere; found != kNowhere) to = at + found;
+    };
+    look_for(kSyscall, syscall), look_for(kReturning, returning), look_for(kSigreturn, sigreturn);
+  }
 };
 
 /// Fills what is still missing of `out`.
@@ -115,16 +125,27 @@ class GadgetSearch {
       add_gadgets(known->second, vma, told);
       if (still_hold(pid_, told)) return void(out = told);
     }
-    constexpr uint64_t kMost = 4 << 20;
-    code_.resize(std::min(vma.end - vma.start, kMost));
-    if (!read_memory(pid_, RemoteAddress(vma.start), code_)) return;
-    const std::string_view text = as_text(code_);
-    const GadgetOffsets found{text.find(kSyscall), text.find(kReturning), text.find(kSigreturn)};
-    add_gadgets(found, vma, out);
-    if (vma.inode != 0) cache_.insert_or_assign(key, found);
+    const std::optional<GadgetOffsets> found = search(vma);
+    if (!found) return;
+    add_gadgets(*found, vma, out);
+    if (vma.inode != 0) cache_.insert_or_assign(key, *found);
   }
 
  private:
+  /// Piece by piece up to the last that is missing: a libc has it in its first 256 KiB, and 1.4 MiB would be fresh memory.
+  std::optional<GadgetOffsets> search(const Vma& vma) {
+    constexpr uint64_t kMost = 4 << 20, kPiece = 64 << 10;
+    constexpr uint64_t kOverlap = kSigreturn.size() - 1;  // the longest may lie across a border
+    const uint64_t size = std::min(vma.end - vma.start, kMost);
+    GadgetOffsets found;
+    for (uint64_t at = 0; at < size && !found.all(); at += kPiece) {
+      code_.resize(std::min(size - at, kPiece + kOverlap));
+      if (!read_memory(pid_, RemoteAddress(vma.start + at), code_)) return std::nullopt;
+      found.look_into(as_text(code_), at);
+    }
+    return found;
+  }
+
   using Key = std::array<uint64_t, 4>;
   static inline thread_local std::map<Key, GadgetOffsets> cache_;
   int pid_;

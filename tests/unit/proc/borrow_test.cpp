@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <cstring>
 #include <ctime>
 #include <thread>
 
@@ -70,6 +71,33 @@ std::string maps_of(int pid) {
 }
 
 }  // namespace
+
+TEST_CASE("gadgets: instructions that lie across the borders at which code is read are found, the first ones of each") {
+  constexpr size_t kPiece = 64 << 10, kSize = 4 * kPiece;
+  auto* code = static_cast<char*>(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  REQUIRE(code != MAP_FAILED);
+  const char call[] = {0x0f, 0x05}, returning[] = {0x0f, 0x05, static_cast<char>(0xc3)};
+  const char sigreturn[] = {0x48, static_cast<char>(0xc7), static_cast<char>(0xc0), 0x0f, 0, 0, 0, 0x0f, 0x05};
+  char* const calls = code + kPiece - 1;
+  char* const returns = code + 2 * kPiece - 2;
+  char* const sigreturns = code + 3 * kPiece - 8;
+  std::memcpy(calls, call, sizeof call);
+  std::memcpy(returns, returning, sizeof returning);
+  std::memcpy(sigreturns, sigreturn, sizeof sigreturn);
+  std::memcpy(code + 3 * kPiece + 100, returning, sizeof returning);
+  Vma vma;
+  vma.start = reinterpret_cast<uint64_t>(code), vma.end = vma.start + kSize, vma.prot = PROT_READ | PROT_EXEC;
+  auto gadgets = find_gadgets(::getpid(), {vma});
+  REQUIRE(gadgets);
+  CHECK(raw(gadgets->syscall) == reinterpret_cast<uint64_t>(calls));
+  CHECK(raw(gadgets->returning) == reinterpret_cast<uint64_t>(returns));
+  CHECK(raw(gadgets->sigreturn) == reinterpret_cast<uint64_t>(sigreturns));
+  std::memset(sigreturns, 0, sizeof sigreturn);
+  gadgets = find_gadgets(::getpid(), {vma});
+  REQUIRE(gadgets);
+  CHECK(raw(gadgets->sigreturn) == 0);
+  ::munmap(code, kSize);
+}
 
 TEST_CASE("freeze: all threads stand still, and go on after the release") {
   if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
