@@ -39,10 +39,12 @@ Bars that are missed, and where the time goes:
   the processes run and have had a head start of 3 ms (0.4 ms a GiB); until then the few pages that are asked for are found by binary search. What remains is
   the same at any size: 2 ms for ckpt's start, 4 for building the process.
   a tiny process: 3 ms of a dump's 9 to 11 are the starts of ckpt and of its worker, 3 the first look at the process.
-  10,000 mappings, dump: smaps, which alone tells the advice on a mapping, takes the kernel 45 to 50 ms, and is read twice (the
-  second time beside the writing). Copying ahead (45 ms) and preparing the stop (25) make that 13 ms instead of 25.
-  1,000 descriptors: four system calls each, in two looks; and where all are of one file, as here, ten comparisons each (kcmp). A
-  socket has some fifty options more, which are read in the stop only.
+  10,000 mappings, dump: smaps, which alone tells the advice on a mapping, takes the kernel 27 to 30 ms, and is read twice (the
+  second time beside the writing); that such a process ends takes it 17. Copying ahead (22 ms) and preparing the stop (8) make
+  that 12 ms instead of 25.
+  1,000 descriptors: four system calls each, in two looks; and where all are of one file, as here, nine comparisons each (kcmp, more than
+  a microsecond on a virtual machine, and two threads of ckpt hinder each other in it). A socket has some fifty options more,
+  which are read in the stop only.
   trees: processes are looked at and scanned by all processors at once, but stopped and asked by one thread, to which ptrace
   belongs: 0.1 ms each for the stop, 0.1 for the calls that they make for ckpt, 0.05 for taking its scratch mapping away.
 
