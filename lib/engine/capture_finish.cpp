@@ -165,7 +165,8 @@ Result<void> Capture::commit() {
 Result<void> Capture::check_advice() {
   CKPT_TRY(advice_watch_->finish());
   if (!advice_ || *advice_) return {};
-  return fail(Code::kBusy, proc::describe_pid(options_.pid), "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
+  return fail(Code::kBusy, proc::describe_pid(options_.pid),
+              "changed the advice on its mappings (madvise, mlock) meanwhile: try again");
 }
 
 /// With a difference there is no image, and the tree goes on.

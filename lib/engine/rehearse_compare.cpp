@@ -65,7 +65,8 @@ void merge_maps(std::vector<store::MemoryMap>& maps) {
     std::sort(flags.begin(), flags.end());
     map.flags = {};
     for (const std::string& flag : flags) {
-      if (flag != "ac") map.flags.add(flag);  // how the kernel accounts for it, which depends on the order of mmap and mprotect
+      // "ac" is how the kernel accounts for it, which depends on the order of mmap and mprotect.
+      if (flag != "ac") map.flags.add(flag);
     }
     if (out.empty() || out.back().end != map.start) {
       out.push_back(std::move(map));

@@ -34,7 +34,10 @@ Result<std::vector<MemoryMap>> read_private_maps(int pid, size_t expected) {
 /// What scans need to know.
 std::vector<MemoryMap> without_names(const std::vector<MemoryMap>& maps) {
   std::vector<MemoryMap> out(maps.size());
-  for (size_t i = 0; i < maps.size(); ++i) out[i].start = maps[i].start, out[i].end = maps[i].end, out[i].prot = maps[i].prot, out[i].kind = maps[i].kind;
+  for (size_t i = 0; i < maps.size(); ++i) {
+    out[i].start = maps[i].start, out[i].end = maps[i].end;
+    out[i].prot = maps[i].prot, out[i].kind = maps[i].kind;
+  }
   return out;
 }
 
@@ -62,7 +65,8 @@ void track_mappings(int userfault, const std::vector<MemoryMap>& maps) {
 Result<void> Precopy::add(int pid, int space, int userfault, bool tracked, const Seen& seen) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(pid));
   if (!pagemap.can_scan()) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
-  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), without_names(seen.maps), seen.at_us, {}});
+  std::vector<MemoryMap> maps = without_names(seen.maps);
+  processes_.push_back({false, pid, space, userfault, tracked, std::move(pagemap), std::move(maps), seen.at_us, {}});
   return {};
 }
 

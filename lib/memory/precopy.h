@@ -41,7 +41,8 @@ class Precopy {
   Result<Dirty> dirty();
 
   /// Copies what was written since the last round (in the first: everything, or what was written since the parent image).
-  /// Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended or has pinned pages is none of these any more.
+  /// Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended or has
+  /// pinned pages is none of these any more.
   Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
 
   /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.

@@ -132,7 +132,8 @@ class GadgetSearch {
   }
 
  private:
-  /// Piece by piece up to the last that is missing: a libc has it in its first 256 KiB, and 1.4 MiB would be fresh memory.
+  /// Piece by piece up to the last that is missing: a libc has it in its first 256 KiB, and 1.4 MiB would be fresh
+  /// memory.
   std::optional<GadgetOffsets> search(const Vma& vma) {
     constexpr uint64_t kMost = 4 << 20, kPiece = 64 << 10;
     constexpr uint64_t kOverlap = kSigreturn.size() - 1;  // the longest may lie across a border

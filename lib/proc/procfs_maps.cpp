@@ -50,14 +50,16 @@ void set_name(std::string_view name, Vma& out) {
 /// "start-end rwxp offset major:minor inode   name"
 bool parse_map_line(std::string_view line, Vma& out) {
   unsigned major_number = 0, minor_number = 0;
-  const bool ok = take_number(line, out.start, 16, '-') && take_number(line, out.end, 16, ' ') && take_permissions(line, out) &&
-                  take_number(line, out.offset, 16, ' ') && take_number(line, major_number, 16, ':') && take_number(line, minor_number, 16, ' ');
+  const bool ok = take_number(line, out.start, 16, '-') && take_number(line, out.end, 16, ' ') &&
+                  take_permissions(line, out) && take_number(line, out.offset, 16, ' ') &&
+                  take_number(line, major_number, 16, ':') && take_number(line, minor_number, 16, ' ');
   if (!ok) return false;
   out.device = makedev(major_number, minor_number);
   const auto [end, ec] = std::from_chars(line.data(), line.data() + line.size(), out.inode);
   line.remove_prefix(static_cast<size_t>(end - line.data()));
   if (ec != std::errc() || (!line.empty() && line[0] != ' ')) return false;
-  if (const size_t begin = line.find_first_not_of(' '); begin != std::string_view::npos) set_name(line.substr(begin), out);
+  const size_t begin = line.find_first_not_of(' ');
+  if (begin != std::string_view::npos) set_name(line.substr(begin), out);
   return true;
 }
 
@@ -102,11 +104,13 @@ Result<std::vector<Vma>> parse_maps(std::string_view text) {
 
 namespace {
 
-/// Up to the newline of the first line; npos: it has none. Almost all lines of smaps are of one length, and need no search.
+/// Up to the newline of the first line; npos: it has none. Almost all lines of smaps are of one length, and need no
+/// search.
 size_t length_of_line(std::string_view text) {
   constexpr std::string_view kEnd = " kB\n";
   constexpr size_t kLength = 27;  // "Shared_Clean:" and the like in 16 columns, a number in 8, " kB"
-  const bool is_amount = text.size() > kLength && text[0] >= 'A' && text[0] <= 'Z' && text.substr(kLength + 1 - kEnd.size(), kEnd.size()) == kEnd;
+  const bool is_amount = text.size() > kLength && text[0] >= 'A' && text[0] <= 'Z' &&
+                         text.substr(kLength + 1 - kEnd.size(), kEnd.size()) == kEnd;
   return is_amount ? kLength : text.find('\n');
 }
 

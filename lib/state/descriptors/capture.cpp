@@ -127,7 +127,8 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
   };
   const auto middle = group.begin() + static_cast<ptrdiff_t>(group.size() / 2);
   std::array<std::list<size_t>, 2> halves{{{group.begin(), middle}, {middle, group.end()}}};
-  (void)side_by_side(group.size() >= kWorthAThread ? context_.walk.pool : nullptr, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); });
+  WorkerPool* const pool = group.size() >= kWorthAThread ? context_.walk.pool : nullptr;
+  (void)side_by_side(pool, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); });
   halves[0].merge(halves[1], less(0));
   group.assign(halves[0].begin(), halves[0].end());
   // Neighbours have been compared with each other when the merges brought them together.

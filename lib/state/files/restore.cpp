@@ -88,7 +88,8 @@ class Wishes {
 
   void take(const store::Descriptor& descriptor, int index, int fd) {
     out_.descriptors[index] = fd;
-    if (descriptor.kind == DescriptorKind::kDevice || (descriptor.flags & O_PATH) != 0 || descriptor.offset == 0) return;
+    if (descriptor.kind == DescriptorKind::kDevice || (descriptor.flags & O_PATH) != 0) return;
+    if (descriptor.offset == 0) return;  // it is there
     if (::lseek(fd, static_cast<off_t>(descriptor.offset), SEEK_SET) < 0)
       reasons_.add(sys_error(tree_.files[static_cast<size_t>(descriptor.file)].path, "cannot go back to its offset"));
   }
@@ -243,7 +244,8 @@ class Opener {
   /// The very file that `handle` is open on.
   Result<UniqueFd> open_behind(int handle, const FileIdentity& file, int flags) {
     if (!own_fds_) own_fds_ = UniqueFd(::open("/proc/self/fd", O_PATH | O_DIRECTORY | O_CLOEXEC));
-    UniqueFd fd(::openat(own_fds_.get(), std::to_string(handle).c_str(), (opening_flags(file, flags) & ~O_NOFOLLOW) | O_CLOEXEC));
+    const int how = (opening_flags(file, flags) & ~O_NOFOLLOW) | O_CLOEXEC;
+    UniqueFd fd(::openat(own_fds_.get(), std::to_string(handle).c_str(), how));
     if (!fd) return sys_error(path_of(file), "cannot be opened again");
     return fd;
   }

@@ -23,13 +23,16 @@ bool is_kernel_mapping(const Vma& vma) { return vma.name == "[vdso]" || vma.name
 
 constexpr const char* kUprobes = "instrumented by uprobes, which is not supported";
 
-constexpr unsigned code_of(std::string_view flag) { return static_cast<unsigned char>(flag[0]) << 8 | static_cast<unsigned char>(flag[1]); }
+constexpr unsigned code_of(std::string_view flag) {
+  return static_cast<unsigned char>(flag[0]) << 8 | static_cast<unsigned char>(flag[1]);
+}
 
 /// Whether there is any but those that most mappings have: looked through once, for tens of thousands of mappings.
 bool has_notable_flag(std::string_view flags) {
   for (; flags.size() >= 2; flags.remove_prefix(2)) {
     switch (code_of(flags)) {
-      case code_of("rd"): case code_of("wr"): case code_of("ex"): case code_of("mr"): case code_of("mw"): case code_of("me"): case code_of("ac"): break;
+      case code_of("rd"): case code_of("wr"): case code_of("ex"): case code_of("ac"): break;
+      case code_of("mr"): case code_of("mw"): case code_of("me"): break;
       default: return true;
     }
   }

@@ -56,7 +56,8 @@ TEST_CASE("maps: names with blanks, a newline in a name, flags of smaps") {
 
 TEST_CASE("smaps: flags as maps has the mappings, whatever the lengths of the lines between them") {
   constexpr size_t kPage = 4096, kHuge = size_t{1} << 47;
-  void* large = ::mmap(nullptr, kHuge / 4, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);  // its size has more digits than columns
+  // Its size has more digits than columns.
+  void* large = ::mmap(nullptr, kHuge / 4, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   void* small = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(small != MAP_FAILED);
   REQUIRE(::madvise(small, kPage, MADV_DONTDUMP) == 0);
