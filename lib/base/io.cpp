@@ -139,4 +139,15 @@ Result<void> sync_tree(const std::filesystem::path& dir) {
   return sync_dir(dir);
 }
 
+Result<void> make_folders(const std::filesystem::path& folder, std::vector<std::filesystem::path>& made) {
+  std::vector<std::filesystem::path> missing;
+  std::error_code ec;
+  for (auto dir = folder; !dir.empty() && !std::filesystem::exists(dir, ec) && !ec; dir = dir.parent_path()) missing.push_back(dir);
+  for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
+    if (::mkdir(dir->c_str(), 0777) != 0 && errno != EEXIST) return sys_error(dir->string(), "cannot create the folder");
+    made.push_back(*dir);
+  }
+  return {};
+}
+
 }  // namespace ckpt::io

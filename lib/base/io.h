@@ -37,4 +37,7 @@ Result<void> sync_dir(const std::filesystem::path& dir);
 /// fsync on every regular file and folder below `dir`, then `dir` itself.
 Result<void> sync_tree(const std::filesystem::path& dir);
 
+/// The folder and those above it, where they are missing; `made`: those that were, from the top, also after a failure.
+Result<void> make_folders(const std::filesystem::path& folder, std::vector<std::filesystem::path>& made);
+
 }  // namespace ckpt::io

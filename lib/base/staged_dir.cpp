@@ -133,7 +133,8 @@ Result<StagedDir> StagedDir::create(const fs::path& destination, bool force, Kin
   fs::path where = out.inside_ ? out.destination_ : out.destination_.parent_path();
   std::string prefix = kMarker + (out.inside_ ? std::string() : out.destination_.filename().string() + "-");
   remove_abandoned(where, prefix);
-  CKPT_TRY(out.make_parents(where));
+  out.active_ = true;  // what was made is taken away again, however this ends
+  CKPT_TRY(io::make_folders(where, out.parents_));
   CKPT_TRY(out.make_staging(where, prefix));
   return out;
 }
@@ -145,18 +146,6 @@ Result<StagedDir> StagedDir::adopt(const fs::path& staging, const fs::path& dest
   out.adopted_ = true;
   out.active_ = true;
   return out;
-}
-
-Result<void> StagedDir::make_parents(const fs::path& where) {
-  active_ = true;  // what was made is taken away again, however this ends
-  std::vector<fs::path> missing;
-  std::error_code ec;
-  for (fs::path dir = where; !dir.empty() && !fs::exists(dir, ec) && !ec; dir = dir.parent_path()) missing.push_back(dir);
-  for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
-    if (::mkdir(dir->c_str(), 0777) != 0 && errno != EEXIST) return sys_error(dir->string(), "cannot create the folder");
-    parents_.push_back(*dir);
-  }
-  return {};
 }
 
 Result<void> StagedDir::make_staging(const fs::path& where, const std::string& prefix) {

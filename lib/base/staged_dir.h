@@ -51,7 +51,6 @@ class StagedDir {
   using Parents = std::vector<std::pair<UniqueFd, std::string>>;
   Result<Parents> open_parents() const;
   static Result<void> sync(const Parents& parents);
-  Result<void> make_parents(const std::filesystem::path& where);
   Result<void> make_staging(const std::filesystem::path& where, const std::string& prefix);
   Result<void> commit_inside(const std::string& last, bool durable);
   Result<void> commit_file(const std::string& last, bool durable);

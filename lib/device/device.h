@@ -1,6 +1,6 @@
 // The seam between the capture pipeline and accelerators: one device with memory, streams and hashing, as ckpt itself uses
 // it. The process whose memory is captured is a `Target` (target.h). Implemented by plugins/cuda over the driver, and by
-// emulated.h over host memory.
+// tests/support/emulated over host memory.
 //
 // Work on a stream is asynchronous and in order; what it refers to (buffers, host memory, hash arrays) must live until an
 // event behind it, or the stream itself, has been waited for. An error of the work comes out there.

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "lib/base/clock.h"
-#include "lib/device/emulated_target.h"
+#include "tests/support/emulated/target.h"
 #include "lib/memory/device/capture.h"
 #include "lib/memory/device/fill.h"
 

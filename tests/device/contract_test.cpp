@@ -8,7 +8,7 @@
 #include <cstring>
 #include <thread>
 
-#include "lib/device/emulated.h"
+#include "tests/support/emulated/device.h"
 #include "plugins/cuda/cuda_device.h"
 #include "plugins/cuda/kernel_image.h"
 #include "tests/support/fixtures.h"

@@ -24,16 +24,6 @@ Result<void> make_folder(const fs::path& path) {
   return sys_error(path.string(), "cannot create the folder");
 }
 
-/// Those above the destination that are missing, each durable in the one above it.
-Result<void> make_parents(const fs::path& folder) {
-  std::error_code ec;
-  if (fs::exists(folder, ec)) return {};
-  CKPT_TRY(make_parents(folder.parent_path()));
-  CKPT_TRY(make_folder(folder));
-  CKPT_TRY_ASSIGN(UniqueFd above, io::open_file(folder.parent_path(), O_RDONLY | O_DIRECTORY));
-  return io::sync_fd(above.get(), folder.string());
-}
-
 Result<UniqueFd> lock_file(const fs::path& path, bool& taken) {
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDWR | O_CREAT, 0666));
   taken = ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
@@ -63,7 +53,9 @@ Result<Workspace> Workspace::open(const fs::path& destination, const std::string
   Workspace out;
   out.root_ = place.parent_path() / own;
   out.files_ = out.root_ / "files";
-  CKPT_TRY(make_parents(place.parent_path()));
+  std::vector<fs::path> made;
+  CKPT_TRY(io::make_folders(place.parent_path(), made));
+  for (const fs::path& folder : made) CKPT_TRY(io::sync_dir(folder.parent_path()));
   CKPT_TRY(make_folder(out.root_));
   CKPT_TRY(make_folder(out.files_));
   bool taken = false;

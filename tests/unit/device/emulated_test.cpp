@@ -4,7 +4,7 @@
 #include <csignal>
 #include <cstring>
 
-#include "lib/device/emulated_target.h"
+#include "tests/support/emulated/target.h"
 
 using namespace ckpt;
 using namespace ckpt::device;

@@ -8,7 +8,7 @@
 #include <random>
 #include <thread>
 
-#include "lib/device/emulated_target.h"
+#include "tests/support/emulated/target.h"
 #include "lib/memory/device/capture.h"
 
 namespace ckpt::capture::test {

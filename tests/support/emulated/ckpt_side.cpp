@@ -6,7 +6,7 @@
 #include <cstring>
 
 #include "lib/base/checked.h"
-#include "lib/device/emulated.h"
+#include "tests/support/emulated/device.h"
 
 namespace ckpt::device {
 

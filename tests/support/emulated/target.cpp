@@ -1,4 +1,4 @@
-#include "lib/device/emulated_target.h"
+#include "tests/support/emulated/target.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

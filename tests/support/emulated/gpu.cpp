@@ -1,4 +1,4 @@
-#include "lib/device/emulated.h"
+#include "tests/support/emulated/device.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>

@@ -5,8 +5,8 @@
 #include <memory>
 #include <set>
 
-#include "lib/device/emulated.h"
 #include "lib/device/target.h"
+#include "tests/support/emulated/device.h"
 
 namespace ckpt::device {
 
