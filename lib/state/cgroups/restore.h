@@ -7,7 +7,7 @@
 
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
-#include "lib/state/memory_policies/record.h"
+#include "lib/state/cgroups/record.h"
 
 namespace ckpt::restore {
 

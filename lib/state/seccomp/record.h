@@ -1,6 +1,7 @@
 // seccomp filters: what the manifest says of them.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
