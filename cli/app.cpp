@@ -61,7 +61,8 @@ std::vector<std::string> values_of(const CLI::Option& option) {
 
 std::vector<OptionSummary> describe_options(const CLI::App& app) {
   std::vector<OptionSummary> out;
-  for (const CLI::Option* option : app.get_options([](const CLI::Option* o) { return o->nonpositional() && !o->get_group().empty(); })) {  // no group: hidden
+  for (const CLI::Option* option : app.get_options(
+           [](const CLI::Option* o) { return o->nonpositional() && !o->get_group().empty(); })) {  // no group: hidden
     OptionSummary& summary = out.emplace_back();
     for (const std::string& name : option->get_snames()) summary.names.push_back("-" + name);
     for (const std::string& name : option->get_lnames()) summary.names.push_back("--" + name);
@@ -80,7 +81,8 @@ std::vector<std::string> first_argument(const CLI::App& verb) {
     for (const Command& command : commands()) out.emplace_back(command.name);
     return out;
   }
-  for (const CLI::Option* option : verb.get_options([](const CLI::Option* o) { return o->get_positional(); })) return values_of(*option);
+  for (const CLI::Option* option : verb.get_options([](const CLI::Option* o) { return o->get_positional(); }))
+    return values_of(*option);
   return {};
 }
 
@@ -102,7 +104,8 @@ std::string help_text(const std::string& verb) {
   Choice choice;
   std::unique_ptr<CLI::App> app = make_app(options, choice);
   if (verb.empty()) return app->help();
-  for (const CLI::App* found : app->get_subcommands([&](const CLI::App* a) { return a->get_name() == verb; })) return found->help(app->get_name());
+  for (const CLI::App* found : app->get_subcommands([&](const CLI::App* a) { return a->get_name() == verb; }))
+    return found->help(app->get_name());
   return "";
 }
 

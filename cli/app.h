@@ -43,7 +43,8 @@ CommandLine describe_command_line();
 
 /// What `ckpt --help` prints, or `ckpt VERB --help`; empty where there is no such verb.
 std::string help_text(const std::string& verb);
-/// What --version prints: version, commit of the source where it is known, image format, and what sets this build apart from others.
+/// What --version prints: version, commit of the source where it is known, image format, and what sets this build apart
+/// from others.
 std::string version_text(bool json);
 
 /// Global options fill `options`; parsing a verb sets `choice`. Both are borrowed for the App's life.

@@ -26,7 +26,8 @@ struct CatOptions {
   bool force = false;
 };
 
-/// Bytes to read at once. An encoded shard is decoded as a whole: blocks as high as shards do that once and not once a row.
+/// Bytes to read at once. An encoded shard is decoded as a whole: blocks as high as shards do that once and not once a
+/// row.
 uint64_t block_bytes(const tensor::Tensor& t, uint64_t max_memory) {
   uint64_t rows = 0;
   for (const tensor::Shard& shard : t.shards) {
@@ -38,7 +39,8 @@ uint64_t block_bytes(const tensor::Tensor& t, uint64_t max_memory) {
   return std::clamp(checked_mul(t.bytes() / t.shape[0], rows).value_or(most), kBlock, most);
 }
 
-Result<void> cat_tensor(Context& context, const tensor::Catalog& catalog, const tensor::Tensor& t, const CatOptions& options) {
+Result<void> cat_tensor(Context& context, const tensor::Catalog& catalog, const tensor::Tensor& t,
+                        const CatOptions& options) {
   CKPT_TRY_ASSIGN(model::Slice slice, model::parse_slice(options.slice, t.shape));
   CKPT_TRY(tensor::check_readable(catalog, t));
   CKPT_TRY(tensor::DecodeLimit(options.max_memory).add(t));
@@ -63,8 +65,10 @@ Result<void> cat_tensor(Context& context, const tensor::Catalog& catalog, const 
   return {};
 }
 
-Result<void> cat_object(Context& context, const tensor::Catalog& catalog, const tensor::Object& object, const CatOptions& options) {
-  if (options.npy || !options.slice.empty()) return fail(Code::kUsage, object.key, "is an object: it has neither axes nor a dtype");
+Result<void> cat_object(Context& context, const tensor::Catalog& catalog, const tensor::Object& object,
+                        const CatOptions& options) {
+  if (options.npy || !options.slice.empty())
+    return fail(Code::kUsage, object.key, "is an object: it has neither axes nor a dtype");
   if (!object.inline_bytes.empty()) {
     context.out.data(as_text(object.inline_bytes));
     return {};
@@ -84,7 +88,8 @@ Result<void> cat_object(Context& context, const tensor::Catalog& catalog, const 
 
 template <class Entry>
 const Entry* find(const std::vector<Entry>& sorted, const std::string& key) {
-  auto at = std::lower_bound(sorted.begin(), sorted.end(), key, [](const Entry& e, const std::string& k) { return e.key < k; });
+  auto at = std::lower_bound(sorted.begin(), sorted.end(), key,
+                             [](const Entry& e, const std::string& k) { return e.key < k; });
   return at != sorted.end() && at->key == key ? &*at : nullptr;
 }
 
@@ -96,14 +101,16 @@ Result<void> run_cat(Context& context, const CatOptions& options) {
   const tensor::Tensor* t = find(catalog.tensors, options.key);
   const tensor::Object* object = t != nullptr ? nullptr : find(catalog.objects, options.key);
   for (const tensor::Unreadable& entry : catalog.unsupported) {
-    if (t == nullptr && object == nullptr && entry.key == options.key) return fail(Code::kUnsupported, entry.key, "cannot be read: " + entry.why);
+    if (t == nullptr && object == nullptr && entry.key == options.key)
+      return fail(Code::kUnsupported, entry.key, "cannot be read: " + entry.why);
   }
   if (t == nullptr && object == nullptr) {
     return Error(Code::kNotFound, options.path, "holds nothing of the name " + options.key)
         .with_hint("ckpt inspect lists the names");
   }
   if (!options.force && ::isatty(STDOUT_FILENO) != 0) {
-    return Error(Code::kUsage, options.key, "its bytes would go to a terminal").with_hint("redirect them, or say --force");
+    return Error(Code::kUsage, options.key, "its bytes would go to a terminal")
+        .with_hint("redirect them, or say --force");
   }
   return t != nullptr ? cat_tensor(context, catalog, *t, options) : cat_object(context, catalog, *object, options);
 }

@@ -26,14 +26,18 @@ struct CheckFlags {
 /// What `run` uses, of which the engine knows nothing.
 void add_features_of_run(std::vector<engine::Feature>& out) {
   auto library = find_interposer();
-  out.push_back({"run", "libckpt-cuda.so", library.has_value(), true, "what is preloaded into a program", library ? *library : library.error().text()});
+  out.push_back({"run", "libckpt-cuda.so", library.has_value(), true, "what is preloaded into a program",
+                 library ? *library : library.error().text()});
   auto driver = cuda::Driver::open();
-  out.push_back({"run", "CUDA driver", driver.has_value(), false, "programs that use a GPU", driver ? "" : driver.error().text()});
+  out.push_back({"run", "CUDA driver", driver.has_value(), false, "programs that use a GPU",
+                 driver ? "" : driver.error().text()});
   auto kernels = cuda::read_kernels();
   if (auto driver_loads = check_loads_libraries("the CUDA driver"); !driver_loads) kernels = driver_loads.error();
-  const std::string why = kernels ? "there was no nvcc to build them; CKPT_CUDA_KERNELS can name a file" : kernels.error().text();
+  const std::string why =
+      kernels ? "there was no nvcc to build them; CKPT_CUDA_KERNELS can name a file" : kernels.error().text();
   const bool present = kernels && !kernels->empty();
-  out.push_back({"run", "device kernels", present, false, "finding by hash what a GPU has written", present ? "" : why});
+  out.push_back(
+      {"run", "device kernels", present, false, "finding by hash what a GPU has written", present ? "" : why});
 }
 
 /// The verbs that can do nothing here, with what they lack.
@@ -50,7 +54,12 @@ std::map<std::string, std::string> verbs_that_fail(const std::vector<engine::Fea
 void print_json(Console& out, const CheckFlags& flags, const engine::CheckReport& report) {
   nlohmann::ordered_json doc = {{"schema", "ckpt.check/1"}, {"host", nlohmann::ordered_json::array()}};
   for (const engine::Feature& f : report.host) {
-    doc["host"].push_back({{"verb", f.verb}, {"name", f.name}, {"present", f.present}, {"required", f.required}, {"serves", f.serves}, {"detail", f.detail}});
+    doc["host"].push_back({{"verb", f.verb},
+                           {"name", f.name},
+                           {"present", f.present},
+                           {"required", f.required},
+                           {"serves", f.serves},
+                           {"detail", f.detail}});
   }
   const auto fail = verbs_that_fail(report.host);
   for (const engine::Feature& f : report.host) doc["verbs"][f.verb] = fail.find(f.verb) == fail.end();
@@ -58,7 +67,8 @@ void print_json(Console& out, const CheckFlags& flags, const engine::CheckReport
     doc["pid"] = flags.pid;
     doc["gpu_processes"] = report.gpu_processes;
     doc["blockers"] = nlohmann::ordered_json::array();
-    for (const auto& b : report.blockers) doc["blockers"].push_back({{"subject", b.subject}, {"what", b.what}, {"flag", b.flag}});
+    for (const auto& b : report.blockers)
+      doc["blockers"].push_back({{"subject", b.subject}, {"what", b.what}, {"flag", b.flag}});
   }
   out.data(doc.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -69,7 +79,11 @@ void print_table(Console& out, const CheckFlags& flags, const engine::CheckRepor
     std::string verb;
     for (const engine::Feature& f : report.host) {
       const std::string detail = f.detail.empty() ? "" : (f.present ? " (" : ": ") + f.detail + (f.present ? ")" : "");
-      rows.push_back({f.verb == verb ? "" : f.verb, f.name, f.present ? "yes" : f.required ? "NO" : "no", f.serves + detail});
+      rows.push_back({f.verb == verb ? "" : f.verb, f.name,
+                      f.present    ? "yes"
+                      : f.required ? "NO"
+                                   : "no",
+                      f.serves + detail});
       verb = f.verb;
     }
     out.table({"VERB", "FEATURE", "HERE", "FOR"}, rows);
@@ -85,8 +99,10 @@ void print_table(Console& out, const CheckFlags& flags, const engine::CheckRepor
 
 Command::Run add_check(VerbOptions& app) {
   auto flags = std::make_shared<CheckFlags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump").positive();
-  app.add_flag("-j,--shell-job", flags->shell_job, "As for dump: terminals and pipes of the surroundings are no obstacle");
+  app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")
+      .positive();
+  app.add_flag("-j,--shell-job", flags->shell_job,
+               "As for dump: terminals and pipes of the surroundings are no obstacle");
   add_socket_flags(app, flags->sockets);
   add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
   auto check = [flags](Context& context) -> Result<void> {
@@ -103,7 +119,8 @@ Command::Run add_check(VerbOptions& app) {
     }
     const size_t count = report.blockers.size();
     if (count == 0) return {};
-    return fail(Code::kAnswerNo, "process " + report.process, fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));
+    return fail(Code::kAnswerNo, "process " + report.process,
+                fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));
   };
   return [flags, check](Context& context) -> Result<void> {
     if (flags->pid == 0) return check(context);

@@ -21,7 +21,9 @@ std::string bash_value_arms(const std::vector<OptionSummary>& flags, const std::
     std::vector<std::string> patterns;
     for (const std::string& name : flag.names) patterns.push_back(verb + ":" + name);
     const std::string pids = "-W \"$(cd /proc && printf '%s ' [0-9]*)\"";
-    const std::string reply = flag.is_pid ? pids : flag.values.empty() ? "-f" : fmt::format("-W '{}'", fmt::join(flag.values, " "));
+    const std::string reply = flag.is_pid           ? pids
+                              : flag.values.empty() ? "-f"
+                                                    : fmt::format("-W '{}'", fmt::join(flag.values, " "));
     out += fmt::format("    {}) COMPREPLY=($(compgen {} -- \"$cur\")); return ;;\n", fmt::join(patterns, "|"), reply);
   }
   return out;
@@ -33,7 +35,9 @@ std::string bash_script(const std::vector<VerbSummary>& verbs, const std::vector
     names += (names.empty() ? "" : " ") + verb.name;
     arms += bash_value_arms(verb.options, verb.name);
     words += fmt::format("    {}) words='{} {}' ;;\n", verb.name, names_of(verb.options), names_of(global));
-    if (!verb.values.empty()) arguments += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", verb.name, fmt::join(verb.values, " "));
+    if (!verb.values.empty())
+      arguments += fmt::format("    {}) COMPREPLY=($(compgen -W '{}' -- \"$cur\")) ;;\n", verb.name,
+                               fmt::join(verb.values, " "));
   }
   return fmt::format(R"(# bash completion for ckpt, made by `ckpt completion bash`
 _ckpt() {{
@@ -77,7 +81,10 @@ std::string zsh_arguments(const std::vector<OptionSummary>& flags, const std::st
   std::string out;
   for (const OptionSummary& flag : flags) {
     std::string value;
-    if (flag.takes_value) value = flag.is_pid ? ":pid:_pids" : flag.values.empty() ? ":value:_files" : fmt::format(":value:({})", fmt::join(flag.values, " "));
+    if (flag.takes_value)
+      value = flag.is_pid           ? ":pid:_pids"
+              : flag.values.empty() ? ":value:_files"
+                                    : fmt::format(":value:({})", fmt::join(flag.values, " "));
     for (const std::string& name : flag.names) {
       const char* equals = flag.takes_value && name.starts_with("--") ? "=" : "";  // --name=value, too
       out += fmt::format("{}'{}{}[{}]{}' \\\n", indent, name, equals, zsh_quoted(flag.summary), value);
@@ -90,9 +97,10 @@ std::string zsh_script(const std::vector<VerbSummary>& verbs, const std::vector<
   std::string table, arms;
   for (const VerbSummary& verb : verbs) {
     table += fmt::format("    '{}:{}'\n", verb.name, zsh_quoted(verb.summary));
-    const std::string argument = verb.values.empty() ? "*:path:_files" : fmt::format("1:value:({})", fmt::join(verb.values, " "));
-    arms += fmt::format("    {})\n      _arguments \\\n{}{}        '{}' ;;\n", verb.name, zsh_arguments(verb.options, "        "),
-                        zsh_arguments(global, "        "), argument);
+    const std::string argument =
+        verb.values.empty() ? "*:path:_files" : fmt::format("1:value:({})", fmt::join(verb.values, " "));
+    arms += fmt::format("    {})\n      _arguments \\\n{}{}        '{}' ;;\n", verb.name,
+                        zsh_arguments(verb.options, "        "), zsh_arguments(global, "        "), argument);
   }
   return fmt::format(R"(#compdef ckpt
 # zsh completion for ckpt, made by `ckpt completion zsh`
@@ -129,7 +137,8 @@ std::string fish_flags(const std::vector<OptionSummary>& flags, const std::strin
       out += name.rfind("--", 0) == 0 ? " -l " + name.substr(2) : " -s " + name.substr(1);
     }
     if (flag.is_pid) out += " -x -a '(__fish_complete_pids)'";
-    else if (flag.takes_value) out += flag.values.empty() ? " -r" : fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
+    else if (flag.takes_value)
+      out += flag.values.empty() ? " -r" : fmt::format(" -x -a '{}'", fmt::join(flag.values, " "));
     out += " -d " + fish_quoted(flag.summary) + "\n";
   }
   return out;
@@ -138,9 +147,12 @@ std::string fish_flags(const std::vector<OptionSummary>& flags, const std::strin
 std::string fish_script(const std::vector<VerbSummary>& verbs, const std::vector<OptionSummary>& global) {
   std::string out = "# fish completion for ckpt, made by `ckpt completion fish`\n" + fish_flags(global, "");
   for (const VerbSummary& verb : verbs) {
-    out += fmt::format("complete -c ckpt -n __fish_use_subcommand -f -a {} -d {}\n", verb.name, fish_quoted(verb.summary));
+    out +=
+        fmt::format("complete -c ckpt -n __fish_use_subcommand -f -a {} -d {}\n", verb.name, fish_quoted(verb.summary));
     out += fish_flags(verb.options, fmt::format(" -n '__fish_seen_subcommand_from {}'", verb.name));
-    if (!verb.values.empty()) out += fmt::format("complete -c ckpt -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", verb.name, fmt::join(verb.values, " "));
+    if (!verb.values.empty())
+      out += fmt::format("complete -c ckpt -n '__fish_seen_subcommand_from {}' -f -a '{}'\n", verb.name,
+                         fmt::join(verb.values, " "));
   }
   return out;
 }

@@ -68,14 +68,18 @@ void show_plan(Console& out, const model::ConvertReport& report) {
 }
 
 std::string summary(const ConvertOptions& options, const model::ConvertReport& report) {
-  std::string what = fmt::format("{} in {}, {}", counted(report.tensors, "tensor"), counted(report.shards, "shard"), counted(report.objects, "object"));
+  std::string what = fmt::format("{} in {}, {}", counted(report.tensors, "tensor"), counted(report.shards, "shard"),
+                                 counted(report.objects, "object"));
   if (report.excluded > 0) what += fmt::format(", {} left out", counted(report.excluded, "key"));
   if (options.request.dry_run) {
-    return fmt::format("would write {} to {}: {}", human_bytes(report.total_bytes), escape_for_terminal(options.destination), what);
+    return fmt::format("would write {} to {}: {}", human_bytes(report.total_bytes),
+                       escape_for_terminal(options.destination), what);
   }
-  if (report.was_there) return escape_for_terminal(options.destination) + " is there already, with the files and sizes that this gives";
+  if (report.was_there)
+    return escape_for_terminal(options.destination) + " is there already, with the files and sizes that this gives";
   if (!report.finished) {
-    return fmt::format("part {} of {} is done, others are to come", options.request.part.index, options.request.part.count);
+    return fmt::format("part {} of {} is done, others are to come", options.request.part.index,
+                       options.request.part.count);
   }
   if (report.kept_files > 0) what += fmt::format(", {} kept of an earlier run", counted(report.kept_files, "file"));
   if (report.verified) what += ", compared with the source";
@@ -128,7 +132,8 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
     }
   }
   if (options.no_sync && (request.resume || !options.part.empty())) {
-    return fail(Code::kUsage, "--no-sync", "does not go with --resume and --part: what they go on from must be on disk");
+    return fail(Code::kUsage, "--no-sync",
+                "does not go with --resume and --part: what they go on from must be on disk");
   }
   return {};
 }
@@ -140,21 +145,35 @@ void add_selection(VerbOptions& app, ConvertOptions& o) {
   app.add_flag("--skip-unreadable", select.skip_unreadable, "Leave out what cannot be read, and name it");
   app.add_flag("--tensors-only", select.tensors_only, "Leave out objects and the common state");
   app.add_flag("--no-optimizer", select.no_optimizer, "Leave out optimizer state");
-  app.add_flag("--unflatten", select.unflatten, "Refuse optimizer tensors whose original shapes are not known; the others get them anyway");
-  app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group").one_value_each();
-  app.add_option("--map", o.map, "A file with a JSON object of old key to new key").type_name("FILE");
-  app.add_option("--dtype", o.dtypes, "GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost")
+  app.add_flag("--unflatten", select.unflatten,
+               "Refuse optimizer tensors whose original shapes are not known; the others get them anyway");
+  app.add_option("--rename", select.renames, "REGEX=REPLACEMENT, for every key; \\1 stands for a group")
       .one_value_each();
-  app.add_option("--shape", select.shapes, "GLOB=AxB: another shape, _ for a length that stays; wants --allow-shape-mismatch").one_value_each();
-  app.add_flag("--allow-shape-mismatch", select.allow_shape_mismatch, "Fill what a new shape adds with zeros, cut off what it lacks");
+  app.add_option("--map", o.map, "A file with a JSON object of old key to new key").type_name("FILE");
+  app.add_option("--dtype", o.dtypes,
+                 "GLOB=TYPE: convert elements, rounding to the nearest; refused where values would be lost")
+      .one_value_each();
+  app.add_option("--shape", select.shapes,
+                 "GLOB=AxB: another shape, _ for a length that stays; wants --allow-shape-mismatch")
+      .one_value_each();
+  app.add_flag("--allow-shape-mismatch", select.allow_shape_mismatch,
+               "Fill what a new shape adds with zeros, cut off what it lacks");
 }
 
 void add_layout(VerbOptions& app, model::ConvertRequest& request, std::vector<std::string>& grid) {
   formats::WriteOptions& write = request.write;
-  app.add_option("--shard-size", write.grid.shard_size, "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)").as_size().positive();
-  app.add_option("--shard-grid", grid, "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second").one_value_each();
-  app.add_option("--files", write.files, "Data files to spread the tensors over (default: by size)").in_range(1, 100'000);
-  app.add_option("--file-size", write.file_size, "The most that a data file is to hold (safetensors: 5 GB)").as_size().positive();
+  app.add_option("--shard-size", write.grid.shard_size,
+                 "Cut tensors anew, along the leading axes, into shards of at most this size (64MiB)")
+      .as_size()
+      .positive();
+  app.add_option("--shard-grid", grid,
+                 "GLOB=AxB: cut tensors anew, into A parts along the first axis, B along the second")
+      .one_value_each();
+  app.add_option("--files", write.files, "Data files to spread the tensors over (default: by size)")
+      .in_range(1, 100'000);
+  app.add_option("--file-size", write.file_size, "The most that a data file is to hold (safetensors: 5 GB)")
+      .as_size()
+      .positive();
 }
 
 std::vector<std::string> names_of_writers() {
@@ -169,21 +188,32 @@ Command::Run add_convert(VerbOptions& app) {
   auto state = std::make_shared<ConvertOptions>();
   ConvertOptions& o = *state;
   app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content").required();
-  app.add_option("DST", o.destination, "What to write: a folder, or a file by its name; it appears complete, or not at all").required();
-  app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", "))).required().one_of(names_of_writers());
+  app.add_option("DST", o.destination,
+                 "What to write: a folder, or a file by its name; it appears complete, or not at all")
+      .required();
+  app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", ")))
+      .required()
+      .one_of(names_of_writers());
   add_from(app, o.request.from);
   add_selection(app, o);
   add_layout(app, o.request, o.grid);
-  app.add_option("-j,--jobs", o.request.workers, "Workers; the result does not depend on it (default: one per core)").in_range(1, 1024);
+  app.add_option("-j,--jobs", o.request.workers, "Workers; the result does not depend on it (default: one per core)")
+      .in_range(1, 1024);
   add_max_memory(app, o.request.write.max_memory);
-  app.add_option("--mcore", o.request.write.mcore, "The release of Megatron Core that is to read it (default: auto, rows where the source has rows)").type_name("VERSION");
+  app.add_option("--mcore", o.request.write.mcore,
+                 "The release of Megatron Core that is to read it (default: auto, rows where the source has rows)")
+      .type_name("VERSION");
   app.add_flag("-n,--dry-run", o.request.dry_run, "Say what would be written, with sizes");
-  app.add_flag("--verify", o.request.verify, "Read the result again and compare it with the source before it gets its name");
-  app.add_flag("--allow-damage", o.request.allow_damage, "Go on where a CRC differs or an object lacks parts, and say so");
+  app.add_flag("--verify", o.request.verify,
+               "Read the result again and compare it with the source before it gets its name");
+  app.add_flag("--allow-damage", o.request.allow_damage,
+               "Go on where a CRC differs or an object lacks parts, and say so");
   app.add_flag("--trust-pickles", o.request.trust_pickles, "Pass on pickles that run code when they are loaded");
-  app.add_flag("--copy-siblings", o.request.copy_siblings, "Copy the files beside the checkpoint that are no part of it, too");
+  app.add_flag("--copy-siblings", o.request.copy_siblings,
+               "Copy the files beside the checkpoint that are no part of it, too");
   app.add_flag("--resume", o.request.resume, "Go on where a conversion that was killed stopped, file by file");
-  app.add_option("--part", o.part, "INDEX/COUNT: write this part only, the last one finishes; auto: as srun, mpirun, torchrun say")
+  app.add_option("--part", o.part,
+                 "INDEX/COUNT: write this part only, the last one finishes; auto: as srun, mpirun, torchrun say")
       .type_name("PART");
   app.add_flag("--force", o.request.force, "Replace a destination that is there");
   app.add_flag("--no-sync", o.no_sync, "Do not wait until the result is on disk");

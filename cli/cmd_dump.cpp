@@ -14,15 +14,20 @@ struct DumpVerbFlags : DumpFlags {
 Command::Run add_dump(VerbOptions& app) {
   auto flags = std::make_shared<DumpVerbFlags>();
   add_dump_flags(app, *flags);
-  VerbOption running = app.add_flag("-R,--leave-running,--non-stop", flags->leave_running, "The process goes on afterwards");
-  const VerbOption stopped = app.add_flag("-s,--leave-stopped", flags->leave_stopped, "The process stays, stopped as by SIGSTOP");
+  VerbOption running =
+      app.add_flag("-R,--leave-running,--non-stop", flags->leave_running, "The process goes on afterwards");
+  const VerbOption stopped =
+      app.add_flag("-s,--leave-stopped", flags->leave_stopped, "The process stays, stopped as by SIGSTOP");
   running.excludes(stopped);
-  app.add_flag("--rehearse", flags->options.rehearse, "Make the processes again where nobody notices first, and let them be where they would not be the same");
+  app.add_flag("--rehearse", flags->options.rehearse,
+               "Make the processes again where nobody notices first, and let them be where they would not be the same");
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
     using After = engine::DumpOptions::After;
     CKPT_TRY(finish_dump_flags(*flags));
-    flags->options.after = flags->leave_running ? After::kLeaveRunning : flags->leave_stopped ? After::kLeaveStopped : After::kEnd;
+    flags->options.after = flags->leave_running   ? After::kLeaveRunning
+                           : flags->leave_stopped ? After::kLeaveStopped
+                                                  : After::kEnd;
     return where_it_is(flags->options.pid, context, [&]() -> Result<void> {
       if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
       auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };

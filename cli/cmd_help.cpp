@@ -15,7 +15,8 @@ Command::Run add_help(VerbOptions& app) {
       std::vector<std::string> names;
       for (const Command& command : commands()) names.emplace_back(command.name);
       const std::string near = nearest(*verb, names);
-      return Error(Code::kUsage, "help", fmt::format("'{}' is not a verb", *verb)).with_hint(near.empty() ? "ckpt help lists the verbs" : "did you mean " + near + "?");
+      return Error(Code::kUsage, "help", fmt::format("'{}' is not a verb", *verb))
+          .with_hint(near.empty() ? "ckpt help lists the verbs" : "did you mean " + near + "?");
     }
     context.out.data(text);
     return {};

@@ -45,8 +45,10 @@ Result<void> check_views(const InspectOptions& options) {
   add(!options.group_by.empty(), "--group-by");
   add(!options.diff.empty() && options.html.empty(), "--diff");
   add(!options.html.empty(), "--html");
-  if (views.size() > 1) return fail(Code::kUsage, "", fmt::format("{} cannot be asked for at once", fmt::join(views, " and ")));
-  if (options.stats && !views.empty() && views[0] != "--html") return fail(Code::kUsage, "", "--stats goes with the table and with --html");
+  if (views.size() > 1)
+    return fail(Code::kUsage, "", fmt::format("{} cannot be asked for at once", fmt::join(views, " and ")));
+  if (options.stats && !views.empty() && views[0] != "--html")
+    return fail(Code::kUsage, "", "--stats goes with the table and with --html");
   if (!options.tolerance.empty() && options.diff.empty()) return fail(Code::kUsage, "", "--tolerance is for --diff");
   return check_columns(options);
 }
@@ -56,7 +58,8 @@ Result<tensor::Catalog> open_for(const InspectOptions& options) {
   if (options.stats || !options.shards.empty() || !options.diff.empty()) return open_data(options.path, options.from);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path, options.from));
   const bool placed = std::all_of(catalog.tensors.begin(), catalog.tensors.end(), [](const tensor::Tensor& t) {
-    return std::all_of(t.shards.begin(), t.shards.end(), [](const tensor::Shard& s) { return s.where.length + s.item.length != 0; });
+    return std::all_of(t.shards.begin(), t.shards.end(),
+                       [](const tensor::Shard& s) { return s.where.length + s.item.length != 0; });
   });
   if ((options.files || !options.html.empty()) && !placed) return open_data(options.path, options.from);
   return catalog;
@@ -73,21 +76,29 @@ Result<void> add_stats(Context& context, View& view, uint64_t max_memory) {
 }
 
 Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
-  const std::pair<bool, const char*> of_models[] = {
-      {options.common, "--common"}, {options.tree, "--tree"}, {options.files, "--files"}, {!options.diff.empty(), "--diff"},
-      {!options.shards.empty(), "--shards"}, {!options.group_by.empty(), "--group-by"}, {!options.html.empty(), "--html"},
-      {!options.columns.empty(), "--columns"}, {!options.tolerance.empty(), "--tolerance"}};
+  const std::pair<bool, const char*> of_models[] = {{options.common, "--common"},
+                                                    {options.tree, "--tree"},
+                                                    {options.files, "--files"},
+                                                    {!options.diff.empty(), "--diff"},
+                                                    {!options.shards.empty(), "--shards"},
+                                                    {!options.group_by.empty(), "--group-by"},
+                                                    {!options.html.empty(), "--html"},
+                                                    {!options.columns.empty(), "--columns"},
+                                                    {!options.tolerance.empty(), "--tolerance"}};
   for (const auto& [given, flag] : of_models) {
-    if (given) return fail(Code::kUsage, options.path, fmt::format("is a process image: {} is for model checkpoints", flag));
+    if (given)
+      return fail(Code::kUsage, options.path, fmt::format("is a process image: {} is for model checkpoints", flag));
   }
-  if (!options.globs.empty()) return fail(Code::kUsage, options.path, "is a process image: it has no keys that a glob could choose");
+  if (!options.globs.empty())
+    return fail(Code::kUsage, options.path, "is a process image: it has no keys that a glob could choose");
   return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
 }
 
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
   CKPT_TRY(check_views(options));
-  if (options.html == "-" && context.out.json()) return fail(Code::kUsage, "", "--html - and --json both write to stdout");
+  if (options.html == "-" && context.out.json())
+    return fail(Code::kUsage, "", "--html - and --json both write to stdout");
   if (!options.diff.empty() && options.html.empty()) return inspect_diff(context, options);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_for(options));
   for (const std::string& text : catalog.warnings) {
@@ -131,18 +142,31 @@ Command::Run add_inspect(VerbOptions& app) {
   add_max_memory(app, options->max_memory);
   app.add_flag("--skip-unreadable", options->skip_unreadable, "For --diff: what cannot be read counts for nothing");
   app.add_flag("--common", options->common, "The common state instead of the table (with --json: beside it)");
-  app.add_flag("--stats", options->stats, "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of saving saved, and how long each phase took");
+  app.add_flag("--stats", options->stats,
+               "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of "
+               "saving saved, and how long each phase took");
   app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
   app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
-  app.add_option("--diff", options->diff, "What is different in another checkpoint, of any format; exit 1 if anything is").type_name("OTHER");
-  app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count").type_name("ABS[,REL]");
-  app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes").type_name("KEY");
+  app.add_option("--diff", options->diff,
+                 "What is different in another checkpoint, of any format; exit 1 if anything is")
+      .type_name("OTHER");
+  app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count")
+      .type_name("ABS[,REL]");
+  app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes")
+      .type_name("KEY");
   app.add_flag("--files", options->files, "The files: size, tensors, bytes referred to, bytes nothing refers to");
-  app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state").type_name("WHAT").one_of({"param"});
-  app.add_option("--html", options->html, "Write a page for a browser, with --stats and --diff what they find (- for stdout)").type_name("FILE");
+  app.add_option("--group-by", options->group_by, "param: each parameter with its optimizer state")
+      .type_name("WHAT")
+      .one_of({"param"});
+  app.add_option("--html", options->html,
+                 "Write a page for a browser, with --stats and --diff what they find (- for stdout)")
+      .type_name("FILE");
   app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)").type_name("COLUMN");
   app.add_flag("--reverse", options->reverse, "The other way round");
-  app.add_option("--columns", options->columns, fmt::format("Columns of the table: {}", fmt::join(column_names(), ", "))).type_name("LIST").delimiter(',');
+  app.add_option("--columns", options->columns,
+                 fmt::format("Columns of the table: {}", fmt::join(column_names(), ", ")))
+      .type_name("LIST")
+      .delimiter(',');
   return [options](Context& context) { return run_inspect(context, *options); };
 }
 

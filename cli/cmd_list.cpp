@@ -51,8 +51,13 @@ std::vector<std::string> entry_row(const Entry& entry) {
   std::string command;
   for (const std::string& word : m.tree.root().arguments) command += (command.empty() ? "" : " ") + word;
   if (!entry.chain) command = entry.chain.error().text();
-  return {entry.path.string(), entry.chain ? m.kind : "no parent", m.created, std::to_string(m.tree.root().pid), human_bytes(entry.bytes()),
-          m.parent_path.empty() ? "-" : m.parent_path, command};
+  return {entry.path.string(),
+          entry.chain ? m.kind : "no parent",
+          m.created,
+          std::to_string(m.tree.root().pid),
+          human_bytes(entry.bytes()),
+          m.parent_path.empty() ? "-" : m.parent_path,
+          command};
 }
 
 /// Whether all that an image needs is there, by the manifests alone. What was found out about a folder is kept.
@@ -68,9 +73,11 @@ class Parents {
       const fs::path named = (dir / at.parent_path).lexically_normal();
       std::error_code ec;
       const fs::path parent = fs::canonical(named, ec);
-      auto next = ec ? Result<store::Manifest>(Error(Code::kNotFound, named.string(), "is not there")) : store::read_manifest(parent);
+      auto next = ec ? Result<store::Manifest>(Error(Code::kNotFound, named.string(), "is not there"))
+                     : store::read_manifest(parent);
       if (!next || next->id != at.parent_id) {
-        found = fail(Code::kNotFound, "parent " + named.string(), next ? "is another image than it was" : next.error().message);
+        found = fail(Code::kNotFound, "parent " + named.string(),
+                     next ? "is another image than it was" : next.error().message);
         break;
       }
       if (auto before = known_.find(parent.string()); before != known_.end()) {

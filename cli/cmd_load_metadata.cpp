@@ -1,4 +1,5 @@
-// `ckpt load-metadata PATH`: JSON, and no tensor byte is read. Written as it is made: a checkpoint may have a million shards.
+// `ckpt load-metadata PATH`: JSON, and no tensor byte is read. Written as it is made: a checkpoint may have a million
+// shards.
 #include <fmt/format.h>
 
 #include "cli/command.h"
@@ -29,7 +30,8 @@ class Document {
   void print(const std::vector<std::string>& globs, const std::string& common) {
     text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"model\", \"format\": " + json_string(catalog_.format) +
             ", \"path\": " + json_string(catalog_.root.string()) +
-            ",\n\"metadata\": " + (catalog_.metadata_json.empty() ? "{}" : catalog_.metadata_json) + ",\n\"tensors\": [";
+            ",\n\"metadata\": " + (catalog_.metadata_json.empty() ? "{}" : catalog_.metadata_json) +
+            ",\n\"tensors\": [";
     const char* separator = "\n";
     for (const tensor::Tensor& t : catalog_.tensors) {
       if (!matches_any(globs, t.key)) continue;
@@ -116,7 +118,8 @@ class Document {
       text_ += ", \"stored_shape\": ";
       numbers(s.stored_shape);
     }
-    if (s.encoding != tensor::Encoding::kRaw) text_ += s.encoding == tensor::Encoding::kFill ? ", \"encoding\": \"fill\"" : ", \"encoding\": \"encoded\"";
+    if (s.encoding != tensor::Encoding::kRaw)
+      text_ += s.encoding == tensor::Encoding::kFill ? ", \"encoding\": \"fill\"" : ", \"encoding\": \"encoded\"";
     text_ += '}';
   }
   void strings(const char* name, const std::vector<std::string>& lines) {
@@ -131,14 +134,19 @@ class Document {
 
 Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {
   if (options.rank && options.plan.empty()) return fail(Code::kUsage, "", "--rank is for --plan");
-  if (options.common && !options.plan.empty()) return fail(Code::kUsage, "", "--common and --plan cannot be asked for at once");
+  if (options.common && !options.plan.empty())
+    return fail(Code::kUsage, "", "--common and --plan cannot be asked for at once");
   if (store::ImageReader::looks_like_image(options.path)) {
-    if (options.globs.empty() && !options.common && options.plan.empty()) return load_image_metadata(context, options.path);
-    return fail(Code::kUsage, options.path, "is a process image: it has neither keys to choose from nor a common state");
+    if (options.globs.empty() && !options.common && options.plan.empty())
+      return load_image_metadata(context, options.path);
+    return fail(Code::kUsage, options.path,
+                "is a process image: it has neither keys to choose from nor a common state");
   }
-  if (!options.plan.empty()) return print_plan(context, {options.path, options.from, options.plan, options.globs, options.rank});
+  if (!options.plan.empty())
+    return print_plan(context, {options.path, options.from, options.plan, options.globs, options.rank});
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, open_metadata(options.path, options.from));
-  for (const std::string& text : texts_of(catalog.damage)) context.out.info("warning: damaged: " + escape_for_terminal(text));
+  for (const std::string& text : texts_of(catalog.damage))
+    context.out.info("warning: damaged: " + escape_for_terminal(text));
   std::string common;
   if (options.common) {
     pickle::RenderOptions render;
@@ -158,9 +166,12 @@ Command::Run add_load_metadata(VerbOptions& app) {
   auto options = std::make_shared<LoadMetadataOptions>();
   app.add_option("path", options->path, "A model checkpoint or a process image").type_name("PATH").required();
   add_from(app, options->from);
-  app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated").type_name("GLOB");
+  app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")
+      .type_name("GLOB");
   app.add_flag("--common", options->common, "With the common state");
-  app.add_option("--plan", options->plan, "What each rank of another layout would read: a JSON file, as the man page describes it").type_name("FILE");
+  app.add_option("--plan", options->plan,
+                 "What each rank of another layout would read: a JSON file, as the man page describes it")
+      .type_name("FILE");
   app.add_option("--rank", options->rank, "Of --plan only this rank").type_name("N");
   return [options](Context& context) { return run_load_metadata(context, *options); };
 }

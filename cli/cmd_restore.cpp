@@ -20,20 +20,28 @@ namespace ckpt::cli {
 namespace {
 
 std::string json_line(const engine::RestoreReport& report, bool dry_run) {
-  nlohmann::ordered_json doc = {
-      {"schema", "ckpt.restore/1"}, {"event", dry_run ? "dry-run" : "done"}, {"dry_run", dry_run}, {"pid", report.pid},
-      {"pid_outside", report.pid_outside},
-      {"processes", report.processes}, {"threads", report.threads},  {"mappings", report.mappings}, {"descriptors", report.descriptors},
-      {"pages", report.pages},      {"bytes", report.bytes},       {"bytes_on_demand", report.bytes_on_demand}, {"phases_us", nlohmann::ordered_json::object()},
-      {"total_us", report.total_us}};
+  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"},
+                                {"event", dry_run ? "dry-run" : "done"},
+                                {"dry_run", dry_run},
+                                {"pid", report.pid},
+                                {"pid_outside", report.pid_outside},
+                                {"processes", report.processes},
+                                {"threads", report.threads},
+                                {"mappings", report.mappings},
+                                {"descriptors", report.descriptors},
+                                {"pages", report.pages},
+                                {"bytes", report.bytes},
+                                {"bytes_on_demand", report.bytes_on_demand},
+                                {"phases_us", nlohmann::ordered_json::object()},
+                                {"total_us", report.total_us}};
   for (const auto& [name, us] : report.phases_us) doc["phases_us"][json_key(name)] = us;
   return doc.dump() + "\n";
 }
 
 /// ckpt's own exit status is that of the process, where a 9 of its own could be taken for ckpt's.
 std::string end_line(const engine::RestoreReport& report, const engine::ProcessEnd& end) {
-  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"}, {"event", "ended"}, {"pid", report.pid}, {"pid_outside", report.pid_outside},
-                                {"exit_code", end.code}, {"signal", end.signal}};
+  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"},        {"event", "ended"},      {"pid", report.pid},
+                                {"pid_outside", report.pid_outside}, {"exit_code", end.code}, {"signal", end.signal}};
   if (end.signal != 0) doc["exit_code"] = nullptr;
   else doc["signal"] = nullptr;
   return doc.dump() + "\n";
@@ -43,12 +51,13 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
   std::string phases;
   for (const auto& [name, us] : report.phases_us)
     phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
-  return fmt::format("{} process {} ({}){}: {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
-                     dry_run ? "would restore" : "restored", report.pid, escape_for_terminal(report.comm),
-                     report.processes > 1 ? fmt::format(" and {} descendant{}", report.processes - 1, report.processes == 2 ? "" : "s") : "",
-                     report.threads, report.threads == 1 ? "" : "s", report.mappings, report.descriptors,
-                     human_bytes(report.bytes), report.pages,
-                     dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
+  return fmt::format(
+      "{} process {} ({}){}: {} thread{}, {} mappings, {} descriptors, {} in {} pages{}",
+      dry_run ? "would restore" : "restored", report.pid, escape_for_terminal(report.comm),
+      report.processes > 1 ? fmt::format(" and {} descendant{}", report.processes - 1, report.processes == 2 ? "" : "s")
+                           : "",
+      report.threads, report.threads == 1 ? "" : "s", report.mappings, report.descriptors, human_bytes(report.bytes),
+      report.pages, dry_run ? "" : fmt::format("; {} ({})", human_us(report.total_us), phases));
 }
 
 struct RestoreFlags {
@@ -112,12 +121,18 @@ Result<void> take_rights(const engine::RestoreOptions& options, Console& out) {
   CKPT_TRY_ASSIGN(std::optional<std::string> owner, engine::take_rights_of_owner(options.image));
   if (!owner) return {};
   const std::string image = options.image.string();
-  const std::string_view wants_root = options.shell_job ? "--shell-job" : options.new_pid_namespace ? "--new-pidns" : "";
+  const std::string_view wants_root = options.shell_job           ? "--shell-job"
+                                      : options.new_pid_namespace ? "--new-pidns"
+                                                                  : "";
   if (!wants_root.empty()) {
-    return Error(Code::kPermission, image, fmt::format("belongs to another user, {}, to whose processes {} would give what is root's", *owner, wants_root))
+    return Error(Code::kPermission, image,
+                 fmt::format("belongs to another user, {}, to whose processes {} would give what is root's", *owner,
+                             wants_root))
         .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
   }
-  out.info(fmt::format("{} belongs to another user: restored with the rights of {} only (--trust: with every right it asks for)", escape_for_terminal(image), *owner));
+  out.info(fmt::format(
+      "{} belongs to another user: restored with the rights of {} only (--trust: with every right it asks for)",
+      escape_for_terminal(image), *owner));
   return {};
 }
 
@@ -141,7 +156,8 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there").type_name("FILE");
-  app.add_option("--allow-changed", options->allow_changed, "Take this file as it is now; a path or a pattern, more than once if need be")
+  app.add_option("--allow-changed", options->allow_changed,
+                 "Take this file as it is now; a path or a pattern, more than once if need be")
       .type_name("FILE")
       .one_value_each();
   add_gpu_flag(app, flags->gpu, "GPU state: put back, or left in memory until ckpt resume");
@@ -149,7 +165,8 @@ Command::Run add_restore(VerbOptions& app) {
   add_action_flags(app, options->actions);
   add_criu_output_flags(app);
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
-  app.add_flag("--trust", options->trust, "Also an image that another user owns or may write, with every right it asks for");
+  app.add_flag("--trust", options->trust,
+               "Also an image that another user owns or may write, with every right it asks for");
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(flags->options.actions.check());

@@ -30,22 +30,27 @@ Result<void> run_rm_staging(Context& context, const RmFlags& flags) {
   Json folders = Json::array();
   for (const store::RemovedStaging& staging : removed) {
     folders.push_back({{"path", staging.dir.string()}, {"bytes", staging.bytes}});
-    tell(context.out, flags.options.dry_run, fmt::format("{} ({})", escape_for_terminal(staging.dir.string()), human_bytes(staging.bytes)));
+    tell(context.out, flags.options.dry_run,
+         fmt::format("{} ({})", escape_for_terminal(staging.dir.string()), human_bytes(staging.bytes)));
   }
   if (context.out.json()) {
-    Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", Json::array()}, {"staging", folders}};
+    Json doc = {
+        {"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", Json::array()}, {"staging", folders}};
     context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
   }
   return {};
 }
 
 Result<void> run_rm(Context& context, const RmFlags& flags) {
-  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options, context.progress, context.cancel));
+  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options,
+                                                     context.progress, context.cancel));
   Json images = Json::array();
   for (const store::RemovedImage& image : removed) {
-    images.push_back({{"path", image.dir.string()}, {"id", image.id}, {"bytes", image.bytes}, {"folder_left", image.folder_left}});
-    tell(context.out, flags.options.dry_run, fmt::format("{} ({}){}", escape_for_terminal(image.dir.string()), human_bytes(image.bytes),
-                                                         image.folder_left ? "; the folder holds other files and stays" : ""));
+    images.push_back(
+        {{"path", image.dir.string()}, {"id", image.id}, {"bytes", image.bytes}, {"folder_left", image.folder_left}});
+    tell(context.out, flags.options.dry_run,
+         fmt::format("{} ({}){}", escape_for_terminal(image.dir.string()), human_bytes(image.bytes),
+                     image.folder_left ? "; the folder holds other files and stays" : ""));
   }
   if (context.out.json()) {
     Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", images}};
@@ -62,8 +67,10 @@ Command::Run add_rm(VerbOptions& app) {
   app.add_flag("--chain", state->options.chain, "The parents of each, too");
   app.add_flag("--force", state->options.force, "Also what another image needs, which cannot be read then");
   app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");
-  app.add_flag("--staging", state->staging, "The DIRs are folders of images: remove from them what killed runs left unfinished");
-  return [state](Context& context) { return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state); };
+  app.add_flag("--staging", state->staging,
+               "The DIRs are folders of images: remove from them what killed runs left unfinished");
+  return
+      [state](Context& context) { return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state); };
 }
 
 }  // namespace ckpt::cli

@@ -34,7 +34,8 @@ Result<SquashOutcome> estimate(const SquashFlags& flags) {
   SquashOutcome out;
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();
-  for (const auto& block : reader->blocks()) out.bytes_memory += static_cast<uint64_t>(__builtin_popcount(block.data_mask)) * store::kPageSize;
+  for (const auto& block : reader->blocks())
+    out.bytes_memory += static_cast<uint64_t>(__builtin_popcount(block.data_mask)) * store::kPageSize;
   return out;
 }
 
@@ -42,26 +43,40 @@ Result<SquashOutcome> write(Context& context, const SquashFlags& flags) {
   Stopwatch watch;
   CKPT_TRY_ASSIGN(store::SquashReport report,
                   store::squash(flags.source, flags.destination, flags.options, context.progress, context.cancel));
-  return SquashOutcome{report.images, report.bytes_before, report.totals.pages_data * store::kPageSize, report.manifest.stats.bytes_written,
-                 watch.elapsed_us(), report.manifest.id};
+  return SquashOutcome{report.images,
+                       report.bytes_before,
+                       report.totals.pages_data * store::kPageSize,
+                       report.manifest.stats.bytes_written,
+                       watch.elapsed_us(),
+                       report.manifest.id};
 }
 
 Result<void> run_squash(Context& context, const SquashFlags& flags) {
   auto done = flags.dry_run ? estimate(flags) : write(context, flags);
   if (!done) return std::move(done).error();
   if (context.out.json()) {
-    Json doc = {{"schema", "ckpt.squash/1"}, {"event", flags.dry_run ? "dry-run" : "done"}, {"source", flags.source}, {"destination", flags.destination}, {"dry_run", flags.dry_run},
-                {"id", done->id}, {"images", done->images}, {"bytes_before", done->bytes_before}, {"bytes_memory", done->bytes_memory},
-                {"bytes_written", done->bytes_written}, {"duration_us", done->us}};
+    Json doc = {{"schema", "ckpt.squash/1"},
+                {"event", flags.dry_run ? "dry-run" : "done"},
+                {"source", flags.source},
+                {"destination", flags.destination},
+                {"dry_run", flags.dry_run},
+                {"id", done->id},
+                {"images", done->images},
+                {"bytes_before", done->bytes_before},
+                {"bytes_memory", done->bytes_memory},
+                {"bytes_written", done->bytes_written},
+                {"duration_us", done->us}};
     context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
     return {};
   }
-  const std::string chain = fmt::format("{} image{} of {}", done->images, done->images == 1 ? "" : "s", human_bytes(done->bytes_before));
+  const std::string chain =
+      fmt::format("{} image{} of {}", done->images, done->images == 1 ? "" : "s", human_bytes(done->bytes_before));
   if (flags.dry_run) {
     context.out.data(fmt::format("would write {} as one to {}: {} of memory before compression\n", chain,
                                  escape_for_terminal(flags.destination), human_bytes(done->bytes_memory)));
   } else {
-    context.out.info(fmt::format("wrote {} as one of {} in {}", chain, human_bytes(done->bytes_written), human_us(done->us)));
+    context.out.info(
+        fmt::format("wrote {} as one of {} in {}", chain, human_bytes(done->bytes_written), human_us(done->us)));
   }
   return {};
 }

@@ -25,10 +25,12 @@ struct VerifyCommand {
   std::string against, manifest, write_manifest, hash = "xxh3-128";
   std::string part, sample;
   uint64_t seed = 0, max_memory = uint64_t{256} << 20;
-  bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false, rehearse = false, trust = false;
+  bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false,
+       rehearse = false, trust = false;
 
   bool for_models_only() const {
-    return strict || optimizer || skip_unreadable || from != "auto" || tensor_hashes || globals || !against.empty() || !manifest.empty() || !write_manifest.empty() || !part.empty() || !sample.empty();
+    return strict || optimizer || skip_unreadable || from != "auto" || tensor_hashes || globals || !against.empty() ||
+           !manifest.empty() || !write_manifest.empty() || !part.empty() || !sample.empty();
   }
 };
 
@@ -48,7 +50,8 @@ Result<model::Selection> selection(const VerifyCommand& command) {
     auto part = whole_number(std::string_view(command.part).substr(0, slash));
     std::optional<uint64_t> parts;
     if (slash != std::string::npos) parts = whole_number(std::string_view(command.part).substr(slash + 1));
-    if (!part || !parts || *part < 1 || *part > *parts) return fail(Code::kUsage, command.part, "--part wants N/T with N from 1 to T");
+    if (!part || !parts || *part < 1 || *part > *parts)
+      return fail(Code::kUsage, command.part, "--part wants N/T with N from 1 to T");
     out.part = *part, out.parts = *parts;
   }
   if (command.sample.empty()) return out;
@@ -60,19 +63,23 @@ Result<model::Selection> selection(const VerifyCommand& command) {
   } else {
     out.count = whole_number(command.sample);
   }
-  if (!out.percent && (!out.count || *out.count == 0)) return fail(Code::kUsage, command.sample, "--sample wants a share such as 5%, or a number of pieces");
+  if (!out.percent && (!out.count || *out.count == 0))
+    return fail(Code::kUsage, command.sample, "--sample wants a share such as 5%, or a number of pieces");
   return out;
 }
 
 /// Hashes are written of what is there: a checkpoint that is not sound gets no manifest.
 Result<void> make_manifest(Context& context, const VerifyCommand& command, const tensor::Catalog& catalog) {
-  const fs::path path = command.write_manifest == "default" ? model::default_manifest_path(catalog.root) : fs::path(command.write_manifest);
+  const fs::path path = command.write_manifest == "default" ? model::default_manifest_path(catalog.root)
+                                                            : fs::path(command.write_manifest);
   model::ManifestOptions options;
   options.hash = *model::hash_from_name(command.hash);
   options.tensors = command.tensor_hashes;
-  CKPT_TRY_ASSIGN(model::Manifest manifest, model::make_manifest(catalog, path, options, context.progress, context.cancel));
+  CKPT_TRY_ASSIGN(model::Manifest manifest,
+                  model::make_manifest(catalog, path, options, context.progress, context.cancel));
   CKPT_TRY(model::write_manifest(manifest, path));
-  context.out.info(fmt::format("{}: {} of {}{}", escape_for_terminal(path.string()), command.hash, counted(manifest.files.size(), "file"),
+  context.out.info(fmt::format("{}: {} of {}{}", escape_for_terminal(path.string()), command.hash,
+                               counted(manifest.files.size(), "file"),
                                options.tensors ? " and " + counted(manifest.tensors.size(), "tensor") : ""));
   return {};
 }
@@ -81,13 +88,17 @@ Result<void> make_manifest(Context& context, const VerifyCommand& command, const
 Result<std::optional<model::Manifest>> find_manifest(const VerifyCommand& command, const fs::path& root) {
   if (!command.write_manifest.empty()) return std::optional<model::Manifest>();
   const bool named = !command.manifest.empty();
-  auto manifest = model::read_manifest(named && command.manifest != "default" ? fs::path(command.manifest) : model::default_manifest_path(root));
+  auto manifest = model::read_manifest(named && command.manifest != "default" ? fs::path(command.manifest)
+                                                                              : model::default_manifest_path(root));
   if (manifest) {
-    if (command.tensor_hashes && manifest->tensors.empty()) return fail(Code::kUsage, manifest->name, "has no hashes of tensors: --write-manifest --tensor-hashes makes them");
+    if (command.tensor_hashes && manifest->tensors.empty())
+      return fail(Code::kUsage, manifest->name,
+                  "has no hashes of tensors: --write-manifest --tensor-hashes makes them");
     return std::optional(std::move(*manifest));
   }
   if (!named && manifest.error().code == Code::kNotFound) {
-    if (command.tensor_hashes) return fail(Code::kUsage, command.path, "--tensor-hashes wants a manifest to compare with, or to be written");
+    if (command.tensor_hashes)
+      return fail(Code::kUsage, command.path, "--tensor-hashes wants a manifest to compare with, or to be written");
     return std::optional<model::Manifest>();
   }
   return std::move(manifest).error();
@@ -96,15 +107,20 @@ Result<std::optional<model::Manifest>> find_manifest(const VerifyCommand& comman
 Result<void> conclude(Context& context, const VerifyCommand& command, const VerifyOutcome& outcome) {
   const auto& findings = outcome.report.findings;
   const auto damage = std::count_if(findings.begin(), findings.end(), [](const auto& f) { return !f.warning; });
-  if (context.out.json()) print_verify_json(context.out, outcome, damage == 0 && (outcome.report.unreadable == 0 || command.skip_unreadable));
+  if (context.out.json())
+    print_verify_json(context.out, outcome, damage == 0 && (outcome.report.unreadable == 0 || command.skip_unreadable));
   else print_verify_findings(context.out, outcome, command.globals);
   const uint64_t unreadable = command.skip_unreadable ? 0 : outcome.report.unreadable;
-  const bool sound = std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
+  const bool sound =
+      std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
   if (damage != 0) {
-    return fail(Code::kAnswerNo, command.path, fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
+    return fail(Code::kAnswerNo, command.path,
+                fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
   }
   if (unreadable != 0) {
-    return Error(Code::kUnsupported, command.path, fmt::format("{} entr{} not checked: nobody can say that it is sound", unreadable, unreadable == 1 ? "y was" : "ies were"))
+    return Error(Code::kUnsupported, command.path,
+                 fmt::format("{} entr{} not checked: nobody can say that it is sound", unreadable,
+                             unreadable == 1 ? "y was" : "ies were"))
         .with_hint("--skip-unreadable leaves out what cannot be read");
   }
   context.out.info(verify_summary(outcome));
@@ -112,16 +128,19 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
 }
 
 /// What cannot be opened as a checkpoint: damaged, or a file whose pickles can be judged all the same.
-Result<void> verify_unopened(Context& context, const VerifyCommand& command, const Error& error, VerifyOutcome outcome) {
+Result<void> verify_unopened(Context& context, const VerifyCommand& command, const Error& error,
+                             VerifyOutcome outcome) {
   std::error_code ec;
   const bool judged = error.code == Code::kAnswerNo || error.code == Code::kUnsupported;
-  auto scanned = judged && fs::is_regular_file(command.path, ec) ? model::scan_file(command.path, command.strict) : std::nullopt;
+  auto scanned =
+      judged && fs::is_regular_file(command.path, ec) ? model::scan_file(command.path, command.strict) : std::nullopt;
   if (!scanned && error.code != Code::kAnswerNo) return error;
   if (scanned) {
     outcome.report = std::move(*scanned);
     outcome.format = "pickle";
   }
-  if (error.code == Code::kAnswerNo) outcome.report.findings.push_back({"", error.subject, std::nullopt, error.message, false});
+  if (error.code == Code::kAnswerNo)
+    outcome.report.findings.push_back({"", error.subject, std::nullopt, error.message, false});
   for (const std::string& cause : error.causes) outcome.report.findings.push_back({"", "", std::nullopt, cause, false});
   return conclude(context, command, outcome);
 }
@@ -130,20 +149,26 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   CKPT_TRY_ASSIGN(model::Selection chosen, selection(command));
   if (!model::hash_from_name(command.hash)) return fail(Code::kUsage, command.hash, "--hash is xxh3-128 or sha256");
   if (!command.write_manifest.empty() && (!command.part.empty() || !command.sample.empty())) {
-    return fail(Code::kUsage, command.write_manifest, "a manifest is written of the whole: --part and --sample do not go with it");
+    return fail(Code::kUsage, command.write_manifest,
+                "a manifest is written of the whole: --part and --sample do not go with it");
   }
   if (store::ImageReader::looks_like_image(command.path)) {
-    if (command.for_models_only()) return fail(Code::kUsage, command.path, "is a process image: its chunks are all checked, no flag changes that");
-    if (command.trust && !command.rehearse) return fail(Code::kUsage, command.path, "--trust goes with --rehearse: reading an image makes nothing of what it says");
+    if (command.for_models_only())
+      return fail(Code::kUsage, command.path, "is a process image: its chunks are all checked, no flag changes that");
+    if (command.trust && !command.rehearse)
+      return fail(Code::kUsage, command.path,
+                  "--trust goes with --rehearse: reading an image makes nothing of what it says");
     return verify_image(context, command.path, {.rehearse = command.rehearse, .trust = command.trust});
   }
-  if (command.rehearse || command.trust) return fail(Code::kUsage, command.path, "is no process image: there is nothing to rehearse");
+  if (command.rehearse || command.trust)
+    return fail(Code::kUsage, command.path, "is no process image: there is nothing to rehearse");
   Stopwatch watch;
   VerifyOutcome outcome;
   outcome.path = command.path;
   auto catalog = open_data(command.path, command.from);
   if (!catalog) return verify_unopened(context, command, catalog.error(), std::move(outcome));
-  outcome.format = catalog->format, outcome.tensors = catalog->tensors.size(), outcome.objects = catalog->objects.size();
+  outcome.format = catalog->format, outcome.tensors = catalog->tensors.size(),
+  outcome.objects = catalog->objects.size();
   CKPT_TRY_ASSIGN(std::optional<model::Manifest> manifest, find_manifest(command, catalog->root));
   model::VerifyOptions options;
   options.strict = command.strict;
@@ -170,21 +195,35 @@ Command::Run add_verify(VerbOptions& app) {
   auto command = std::make_shared<VerifyCommand>();
   app.add_option("path", command->path, "A model checkpoint or a process image").type_name("PATH").required();
   add_from(app, command->from);
-  app.add_option("--against", command->against, "Compare every tensor, bit for bit, with another checkpoint of whatever format").type_name("PATH");
-  app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own").type_name("FILE");
-  app.add_option("--write-manifest", command->write_manifest, "Write the hashes of a sound checkpoint to FILE; default: into its folder")
+  app.add_option("--against", command->against,
+                 "Compare every tensor, bit for bit, with another checkpoint of whatever format")
+      .type_name("PATH");
+  app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own")
+      .type_name("FILE");
+  app.add_option("--write-manifest", command->write_manifest,
+                 "Write the hashes of a sound checkpoint to FILE; default: into its folder")
       .type_name("FILE|default");
-  app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256").type_name("HASH").shows_default();
-  app.add_flag("--tensor-hashes", command->tensor_hashes, "Hashes of the tensors: written beside the files', or compared instead of them");
+  app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256")
+      .type_name("HASH")
+      .shows_default();
+  app.add_flag("--tensor-hashes", command->tensor_hashes,
+               "Hashes of the tensors: written beside the files', or compared instead of them");
   app.add_option("--part", command->part, "Do part N of T: the reading is split over machines").type_name("N/T");
-  app.add_option("--sample", command->sample, "Read only a share of the pieces, or so many of them").type_name("PERCENT%|N");
+  app.add_option("--sample", command->sample, "Read only a share of the pieces, or so many of them")
+      .type_name("PERCENT%|N");
   app.add_option("--seed", command->seed, "Draw another sample").type_name("NUMBER").shows_default();
   app.add_flag("--globals", command->globals, "List every name that loading the pickles would import, and its verdict");
-  app.add_flag("--rehearse", command->rehearse, "Make the processes of an image again where nobody notices, and compare them with it");
-  app.add_flag("--trust", command->trust, "Rehearse also an image that another user owns or may write, with every right it asks for");
-  app.add_flag("--strict", command->strict, "What is odd is damage: CRCs that were not computed, bytes and files that nothing refers to, unknown names in pickles");
-  app.add_flag("--optimizer", command->optimizer, "Optimizer state that parameters lack, or that lacks its parameter, is damage");
-  app.add_flag("--skip-unreadable", command->skip_unreadable, "Leave out what cannot be read; without it the answer is not that all is sound");
+  app.add_flag("--rehearse", command->rehearse,
+               "Make the processes of an image again where nobody notices, and compare them with it");
+  app.add_flag("--trust", command->trust,
+               "Rehearse also an image that another user owns or may write, with every right it asks for");
+  app.add_flag("--strict", command->strict,
+               "What is odd is damage: CRCs that were not computed, bytes and files that nothing refers to, unknown "
+               "names in pickles");
+  app.add_flag("--optimizer", command->optimizer,
+               "Optimizer state that parameters lack, or that lacks its parameter, is damage");
+  app.add_flag("--skip-unreadable", command->skip_unreadable,
+               "Leave out what cannot be read; without it the answer is not that all is sound");
   add_max_memory(app, command->max_memory);
   return [command](Context& context) { return run_verify(context, *command); };
 }

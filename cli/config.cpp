@@ -62,7 +62,8 @@ Result<void> set_default(CLI::Option& option, const std::string& value, const st
 /// A flag that is set to false is as good as none.
 bool is_set(const CLI::Option& option, const Origins& origins) {
   if (option.count() > 0) return option.get_expected_max() != 0 || option.as<bool>();
-  return origins.count(&option) != 0 && (option.get_expected_max() != 0 || CLI::detail::to_flag_value(option.get_default_str()) > 0);
+  return origins.count(&option) != 0 &&
+         (option.get_expected_max() != 0 || CLI::detail::to_flag_value(option.get_default_str()) > 0);
 }
 
 /// The App that a section's settings belong to; null where no verb has that name.
@@ -84,8 +85,10 @@ Result<void> apply_file(CLI::App& app, const ConfigPath& config, Origins& origin
   // Whoever names a pipe here means it.
   auto file = io::open_file(config.path, O_RDONLY);
   if (file && !belongs_to_us(file->get(), config)) {
-    if (config.required) return fail(Code::kPermission, config.path, "belongs to another user, or others may write it: it is not read");
-    fmt::print(stderr, "ckpt: {} belongs to another user, or others may write it: it is not read\n", escape_for_terminal(config.path));
+    if (config.required)
+      return fail(Code::kPermission, config.path, "belongs to another user, or others may write it: it is not read");
+    fmt::print(stderr, "ckpt: {} belongs to another user, or others may write it: it is not read\n",
+               escape_for_terminal(config.path));
     return {};
   }
   auto text = file ? io::read_all(file->get(), kMaxConfigBytes, config.path) : Result<std::string>(file.error());
@@ -171,7 +174,8 @@ Result<void> check_exclusions(const CLI::App& verb, const Origins& origins) {
     if (option->count() > 0 || !is_set(*option, origins)) continue;
     for (const CLI::Option* other : option->get_excludes()) {
       if (!is_set(*other, origins)) continue;
-      return fail(Code::kUsage, origins.at(option), fmt::format("sets {}, which does not go with {}", option->get_name(), other->get_name()));
+      return fail(Code::kUsage, origins.at(option),
+                  fmt::format("sets {}, which does not go with {}", option->get_name(), other->get_name()));
     }
   }
   return {};

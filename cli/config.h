@@ -1,4 +1,5 @@
-// Settings that are not on the command line. Precedence: flag, then CKPT_* variable, then config file, then what is built in.
+// Settings that are not on the command line. Precedence: flag, then CKPT_* variable, then config file, then what is
+// built in.
 #pragma once
 
 #include <map>

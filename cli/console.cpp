@@ -45,7 +45,8 @@ size_t width(const std::string& s) {
   return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xc0) != 0x80; }));
 }
 
-std::vector<std::string> lay_out(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right) {
+std::vector<std::string> lay_out(const std::vector<std::string>& header,
+                                 const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right) {
   std::vector<std::vector<std::string>> all;
   if (!header.empty()) all.push_back(header);
   for (const auto& row : rows) {
@@ -102,7 +103,8 @@ void report_error(const Error& error, const GlobalOptions& options) {
     return;
   }
   bool color = Console(options).color(stderr);
-  fmt::print(stderr, "{}ckpt:{} {}\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "", escape_for_terminal(error.text()));
+  fmt::print(stderr, "{}ckpt:{} {}\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "",
+             escape_for_terminal(error.text()));
   for (const std::string& cause : error.causes) fmt::print(stderr, "  {}\n", escape_for_terminal(cause));
   if (!error.target_state.empty()) fmt::print(stderr, "target: {}\n", escape_for_terminal(error.target_state));
   if (!error.hint.empty()) fmt::print(stderr, "hint: {}\n", escape_for_terminal(error.hint));

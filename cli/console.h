@@ -23,7 +23,8 @@ struct GlobalOptions {
 class Console {
  public:
   /// `progress`, where there is one, makes way for what is printed.
-  explicit Console(const GlobalOptions& options, Progress* progress = nullptr) : options_(options), progress_(progress) {}
+  explicit Console(const GlobalOptions& options, Progress* progress = nullptr)
+      : options_(options), progress_(progress) {}
 
   bool json() const { return options_.json; }
   /// Data to stdout, as it is. Once nobody reads it (a closed pipe) it is dropped, and the verb ends as it would have;

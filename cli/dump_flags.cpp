@@ -17,49 +17,81 @@
 namespace ckpt::cli {
 
 void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets) {
-  const VerbOption established = app.add_flag("--tcp-established", sockets.tcp_established, "TCP connections go with the image; their peers are held off until the restore");
+  const VerbOption established =
+      app.add_flag("--tcp-established", sockets.tcp_established,
+                   "TCP connections go with the image; their peers are held off until the restore");
   app.add_flag("--tcp-close", sockets.tcp_close, "TCP connections come back closed").excludes(established);
   app.add_flag("--ext-unix-sk", sockets.external_unix, "Unix sockets with a peer outside connect to its address again");
 }
 
 void add_hash_flag(VerbOptions& app, std::string& hash) {
-  app.add_option("--hash", hash, "What pages are hashed with: against accidents, or against forgery, too (default xxh3)").one_of({"xxh3", "sha256"});
+  app.add_option("--hash", hash,
+                 "What pages are hashed with: against accidents, or against forgery, too (default xxh3)")
+      .one_of({"xxh3", "sha256"});
 }
 
 void add_action_flags(VerbOptions& app, engine::Actions& actions) {
-  app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times").type_name("FILE");
-  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done").in_range(0, 1 << 30).type_name("FD");
+  app.add_option("--action-script", actions.scripts, "A program to run at certain points; may be given several times")
+      .type_name("FILE");
+  app.add_option("--status-fd", actions.status_fd, "Write a zero byte to this descriptor and close it once done")
+      .in_range(0, 1 << 30)
+      .type_name("FD");
 }
 
 void add_criu_output_flags(VerbOptions& app) {
   app.add_optional_value("-v,--verbosity", "Accepted: how much criu prints");
-  app.add_ignored_value("-o,--log-file", "Accepted; no log is written, what ckpt says is on standard error").type_name("FILE");
+  app.add_ignored_value("-o,--log-file", "Accepted; no log is written, what ckpt says is on standard error")
+      .type_name("FILE");
   app.add_flag("--display-stats", "Accepted; the report has them");
 }
 
 void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants").required();
-  app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty").required();
+  app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")
+      .required();
   const VerbOption prev = app.add_option("--prev", flags.prev, "The parent image: only what differs from it is stored");
-  VerbOption criu_prev = app.add_option("--prev-images-dir", flags.criu_prev, "The same as criu has it: a path that begins at the folder of the image");
+  VerbOption criu_prev = app.add_option("--prev-images-dir", flags.criu_prev,
+                                        "The same as criu has it: a path that begins at the folder of the image");
   criu_prev.excludes(prev).type_name("DIR");
-  app.add_flag("--no-prev", flags.options.no_prev, "A full image: no parent, also where writes are tracked since another one").excludes(prev).excludes(criu_prev);
-  app.add_flag("-j,--shell-job", flags.options.shell_job, "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+  app.add_flag("--no-prev", flags.options.no_prev,
+               "A full image: no parent, also where writes are tracked since another one")
+      .excludes(prev)
+      .excludes(criu_prev);
+  app.add_flag("-j,--shell-job", flags.options.shell_job,
+               "Allow terminals and pipes of the surroundings: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
   add_gpu_lock_timeout_flag(app, flags.gpu);
   add_delta_flag(app, flags.gpu);
-  app.add_option("--ghost-limit", flags.options.ghost_limit, "Largest deleted file whose content goes with the image (default 1G)").as_size().type_name("SIZE");
+  app.add_option("--ghost-limit", flags.options.ghost_limit,
+                 "Largest deleted file whose content goes with the image (default 1G)")
+      .as_size()
+      .type_name("SIZE");
   add_action_flags(app, flags.options.actions);
   app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");
   add_criu_output_flags(app);
-  app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)").positive().type_name("SECONDS");
-  app.add_option("--rounds", flags.rounds, "Rounds of copying while the processes run: a number, or as many as pay (default auto)").type_name("N|auto");
-  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)").in_range(0, 1000).type_name("N");
-  app.add_option("--downtime-goal", flags.downtime_goal_ms, "No more rounds once the stop is predicted to last so many milliseconds (default 5)").positive().type_name("MS");
-  app.add_option("--max-cow", flags.options.max_cow, "Memory that copy-on-write may cost before the processes are stopped (default: no limit)").as_size().type_name("SIZE");
-  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt aims to stay within (default 256M)").as_size().type_name("SIZE");
-  app.add_flag("--force", flags.options.force, "Replace a folder that is not empty; end what this user could not restore");
+  app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")
+      .positive()
+      .type_name("SECONDS");
+  app.add_option("--rounds", flags.rounds,
+                 "Rounds of copying while the processes run: a number, or as many as pay (default auto)")
+      .type_name("N|auto");
+  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)")
+      .in_range(0, 1000)
+      .type_name("N");
+  app.add_option("--downtime-goal", flags.downtime_goal_ms,
+                 "No more rounds once the stop is predicted to last so many milliseconds (default 5)")
+      .positive()
+      .type_name("MS");
+  app.add_option("--max-cow", flags.options.max_cow,
+                 "Memory that copy-on-write may cost before the processes are stopped (default: no limit)")
+      .as_size()
+      .type_name("SIZE");
+  app.add_option("--max-memory", flags.options.max_memory, "Memory that ckpt aims to stay within (default 256M)")
+      .as_size()
+      .type_name("SIZE");
+  app.add_flag("--force", flags.options.force,
+               "Replace a folder that is not empty; end what this user could not restore");
   app.add_flag("--no-compress", flags.no_compress, "Store pages as they are");
   add_hash_flag(app, flags.hash);
   app.add_option("--jobs", flags.options.workers, "Worker threads (default: one a core)").in_range(1, 1024);
@@ -73,15 +105,18 @@ Result<std::optional<unsigned>> parse_rounds(const std::string& text) {
   unsigned rounds = 0;
   if (text == "auto") return std::optional<unsigned>();
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rounds);
-  if (error == std::errc() && end == text.data() + text.size() && rounds <= kMost) return std::optional<unsigned>(rounds);
+  if (error == std::errc() && end == text.data() + text.size() && rounds <= kMost)
+    return std::optional<unsigned>(rounds);
   return fail(Code::kUsage, "--rounds " + text, "is neither auto nor a number up to 1000");
 }
 
-/// criu opens it from the folder of the image, which must exist there. What is found only from the working folder was meant so.
+/// criu opens it from the folder of the image, which must exist there. What is found only from the working folder was
+/// meant so.
 std::string resolve_criu_prev(const std::string& dir, const std::string& prev) {
   namespace fs = std::filesystem;
   std::error_code ec;
-  const fs::path below = fs::is_directory(dir, ec) ? fs::path(dir) / prev : (fs::absolute(dir, ec) / prev).lexically_normal();
+  const fs::path below =
+      fs::is_directory(dir, ec) ? fs::path(dir) / prev : (fs::absolute(dir, ec) / prev).lexically_normal();
   return fs::exists(below, ec) || !fs::exists(prev, ec) ? below.string() : prev;
 }
 
@@ -124,7 +159,9 @@ namespace {
 /// The parent image, in words; where nobody named it, why it is one.
 std::string needs_text(const std::string& parent, const DumpFlags& flags) {
   if (parent.empty()) return "";
-  const char* why = flags.prev.empty() && flags.criu_prev.empty() ? ", the image since which writes are tracked; --no-prev makes a full one" : "";
+  const char* why = flags.prev.empty() && flags.criu_prev.empty()
+                        ? ", the image since which writes are tracked; --no-prev makes a full one"
+                        : "";
   return "  (needs " + parent + why + ")";
 }
 
@@ -138,24 +175,40 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
     for (const auto& [name, us] : stats.phases_us) phases[json_key(name)] = us;
     nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
     for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
-    nlohmann::ordered_json doc = {
-        {"schema", std::string("ckpt.") + verb + "/1"}, {"event", "done"}, {"pid", manifest.tree.root().pid},
-        {"processes", manifest.tree.processes.size()},
-        {"image", report.dir.string()}, {"id", manifest.id}, {"parent", manifest.parent_path},
-        {"frozen_us", stats.frozen_us}, {"stops_us", stats.stops_us}, {"rounds", rounds},
-        {"target_faults", stats.target_faults}, {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
-        {"pages_scanned", stats.pages_scanned}, {"pages_copied", stats.pages_copied},
-        {"pages_zero", stats.pages_zero}, {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
-        {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes},
-        {"gpu_bytes_ahead", stats.gpu_bytes_ahead}, {"gpu_bytes_last", stats.gpu_bytes_last},
-        {"gpu_bytes_behind", stats.gpu_bytes_behind},
-        {"bytes_written", stats.bytes_written}, {"phases_us", phases}, {"tracked", report.tracked},
-        {"tracking_armed", report.armed}, {"target_state", report.target_state}};
+    nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"},
+                                  {"event", "done"},
+                                  {"pid", manifest.tree.root().pid},
+                                  {"processes", manifest.tree.processes.size()},
+                                  {"image", report.dir.string()},
+                                  {"id", manifest.id},
+                                  {"parent", manifest.parent_path},
+                                  {"frozen_us", stats.frozen_us},
+                                  {"stops_us", stats.stops_us},
+                                  {"rounds", rounds},
+                                  {"target_faults", stats.target_faults},
+                                  {"target_ran_us", stats.target_ran_us},
+                                  {"target_waited_us", stats.target_waited_us},
+                                  {"pages_scanned", stats.pages_scanned},
+                                  {"pages_copied", stats.pages_copied},
+                                  {"pages_zero", stats.pages_zero},
+                                  {"pages_unchanged", stats.pages_unchanged},
+                                  {"bytes_memory", stats.bytes_memory},
+                                  {"gpu_held_us", stats.gpu_held_us},
+                                  {"gpu_bytes", stats.gpu_bytes},
+                                  {"gpu_bytes_ahead", stats.gpu_bytes_ahead},
+                                  {"gpu_bytes_last", stats.gpu_bytes_last},
+                                  {"gpu_bytes_behind", stats.gpu_bytes_behind},
+                                  {"bytes_written", stats.bytes_written},
+                                  {"phases_us", phases},
+                                  {"tracked", report.tracked},
+                                  {"tracking_armed", report.armed},
+                                  {"target_state", report.target_state}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return;
   }
   std::string phases;
-  for (const auto& [name, us] : stats.phases_us) phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
+  for (const auto& [name, us] : stats.phases_us)
+    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
   auto pages = [](uint64_t n) { return fmt::format("{} ({})", n, human_bytes(n * store::kPageSize)); };
   const size_t others = manifest.tree.processes.size() - 1;
   const auto& arguments = manifest.tree.root().arguments;
@@ -165,8 +218,8 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
       {"image", report.dir.string() + needs_text(manifest.parent_path, flags)},
       {"frozen", frozen_text(stats)},
       {"ahead", rounds_text(stats)},
-      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned, pages(stats.pages_copied),
-                            stats.pages_zero, stats.pages_unchanged)},
+      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned,
+                            pages(stats.pages_copied), stats.pages_zero, stats.pages_unchanged)},
       {"written", human_bytes(stats.bytes_written)},
       {"phases", phases},
       {"meanwhile", load_text(stats)},
@@ -181,23 +234,39 @@ Result<void> print_dump_estimate(Context& context, const char* verb, const DumpF
   CKPT_TRY_ASSIGN(engine::DumpEstimate estimate, look(flags.options, context.progress, context.cancel));
   uint64_t bytes = estimate.pages_to_copy * store::kPageSize;
   if (context.out.json()) {
-    nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"}, {"event", "dry-run"},
-                                  {"pid", flags.options.pid}, {"image", flags.dir}, {"parent", estimate.parent.string()},
-                                  {"pages_scanned", estimate.pages_scanned}, {"pages_to_copy", estimate.pages_to_copy},
-                                  {"pages_unchanged", estimate.pages_unchanged}, {"bytes_at_most", bytes}, {"bytes_expected", estimate.bytes_expected}, {"room_bytes", estimate.room_bytes},
-                                  {"processes", estimate.processes}, {"threads", estimate.threads}, {"maps", estimate.maps}, {"descriptors", estimate.descriptors}};
+    nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"},
+                                  {"event", "dry-run"},
+                                  {"pid", flags.options.pid},
+                                  {"image", flags.dir},
+                                  {"parent", estimate.parent.string()},
+                                  {"pages_scanned", estimate.pages_scanned},
+                                  {"pages_to_copy", estimate.pages_to_copy},
+                                  {"pages_unchanged", estimate.pages_unchanged},
+                                  {"bytes_at_most", bytes},
+                                  {"bytes_expected", estimate.bytes_expected},
+                                  {"room_bytes", estimate.room_bytes},
+                                  {"processes", estimate.processes},
+                                  {"threads", estimate.threads},
+                                  {"maps", estimate.maps},
+                                  {"descriptors", estimate.descriptors}};
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return {};
   }
-  context.out.table({}, {
-      {"process", estimate.process},
-      {"would write", flags.dir + needs_text(estimate.parent.string(), flags)},
-      {"size", fmt::format("about {}, by a sample; {} free there", human_bytes(estimate.bytes_expected), human_bytes(estimate.room_bytes))},
-      {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged", estimate.pages_scanned,
-                            estimate.pages_to_copy, human_bytes(bytes), estimate.pages_unchanged)},
-      {"state", fmt::format("{}, {}, {}, {}", counted(static_cast<uint64_t>(estimate.processes), "process", "processes"), counted(static_cast<uint64_t>(estimate.threads), "thread"),
-                            counted(static_cast<uint64_t>(estimate.maps), "mapping"), counted(static_cast<uint64_t>(estimate.descriptors), "open file"))},
-  });
+  context.out.table(
+      {}, {
+              {"process", estimate.process},
+              {"would write", flags.dir + needs_text(estimate.parent.string(), flags)},
+              {"size", fmt::format("about {}, by a sample; {} free there", human_bytes(estimate.bytes_expected),
+                                   human_bytes(estimate.room_bytes))},
+              {"pages", fmt::format("{} populated, {} to copy (at most {} before compression), {} unchanged",
+                                    estimate.pages_scanned, estimate.pages_to_copy, human_bytes(bytes),
+                                    estimate.pages_unchanged)},
+              {"state",
+               fmt::format("{}, {}, {}, {}", counted(static_cast<uint64_t>(estimate.processes), "process", "processes"),
+                           counted(static_cast<uint64_t>(estimate.threads), "thread"),
+                           counted(static_cast<uint64_t>(estimate.maps), "mapping"),
+                           counted(static_cast<uint64_t>(estimate.descriptors), "open file"))},
+          });
   return {};
 }
 

@@ -25,20 +25,30 @@ Result<std::unique_ptr<device::Device>> open_cuda_device(const std::string& uuid
 }  // namespace
 
 void add_gpu_flag(VerbOptions& app, GpuFlags& flags, const std::string& meaning) {
-  app.add_option("--gpu", flags.policy, meaning + " (default auto)").one_of({"auto", "off", "only"}).type_name("auto|off|only");
+  app.add_option("--gpu", flags.policy, meaning + " (default auto)")
+      .one_of({"auto", "off", "only"})
+      .type_name("auto|off|only");
 }
 
 void add_gpu_lock_timeout_flag(VerbOptions& app, GpuFlags& flags) {
-  app.add_option("--gpu-lock-timeout", flags.lock_timeout_s, "Seconds that submitted GPU work may take to end (default 10)").positive().type_name("SECONDS");
+  app.add_option("--gpu-lock-timeout", flags.lock_timeout_s,
+                 "Seconds that submitted GPU work may take to end (default 10)")
+      .positive()
+      .type_name("SECONDS");
 }
 
 void add_gpu_map_flag(VerbOptions& app, GpuFlags& flags) {
-  app.add_option("--gpu-map", flags.map, "Put the state of one GPU on another, by their UUIDs; may be given several times").type_name("OLD=NEW");
+  app.add_option("--gpu-map", flags.map,
+                 "Put the state of one GPU on another, by their UUIDs; may be given several times")
+      .type_name("OLD=NEW");
 }
 
 void add_delta_flag(VerbOptions& app, GpuFlags& flags) {
-  app.add_option("--delta", flags.delta, "Device memory of a program under ckpt run that it wrote while it was copied ahead: copied, or made again by its launches (default copy)")
-      .one_of({"auto", "copy", "recompute"}).type_name("auto|copy|recompute");
+  app.add_option("--delta", flags.delta,
+                 "Device memory of a program under ckpt run that it wrote while it was copied ahead: copied, or made "
+                 "again by its launches (default copy)")
+      .one_of({"auto", "copy", "recompute"})
+      .type_name("auto|copy|recompute");
 }
 
 Result<engine::GpuOptions> gpu_options(const GpuFlags& flags) {
@@ -50,7 +60,8 @@ Result<engine::GpuOptions> gpu_options(const GpuFlags& flags) {
   out.lock_timeout_us = static_cast<uint64_t>(flags.lock_timeout_s * 1e6);
   for (const std::string& pair : flags.map) {
     const size_t equals = pair.find('=');
-    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size()) return fail(Code::kUsage, "--gpu-map " + pair, "is not OLD=NEW");
+    if (equals == std::string::npos || equals == 0 || equals + 1 == pair.size())
+      return fail(Code::kUsage, "--gpu-map " + pair, "is not OLD=NEW");
     out.map.emplace_back(pair.substr(0, equals), pair.substr(equals + 1));
   }
   out.open = cuda::open_process_control;

@@ -1,6 +1,6 @@
-// The guard of verbs that hold a live process in their hands: the work is done by a child of the ckpt that was started, in
-// a session of its own. A ckpt that is killed, kill -9 included, takes nothing down with it: the worker is told by its
-// parent-death signal, lets the target go, removes what it staged, and ends.
+// The guard of verbs that hold a live process in their hands: the work is done by a child of the ckpt that was started,
+// in a session of its own. A ckpt that is killed, kill -9 included, takes nothing down with it: the worker is told by
+// its parent-death signal, lets the target go, removes what it staged, and ends.
 #pragma once
 
 #include <functional>

@@ -18,7 +18,9 @@ namespace {
 using model::CatalogDiff;
 using model::TensorDiff;
 
-std::string what_text(const tensor::Tensor& t) { return std::string(tensor::dtype_name(t.dtype)) + " " + shape_text(t.shape); }
+std::string what_text(const tensor::Tensor& t) {
+  return std::string(tensor::dtype_name(t.dtype)) + " " + shape_text(t.shape);
+}
 
 /// A row-major index as one per axis.
 std::vector<uint64_t> place_of(const tensor::Shape& shape, uint64_t index) {
@@ -31,13 +33,16 @@ std::vector<uint64_t> place_of(const tensor::Shape& shape, uint64_t index) {
 }
 
 size_t count_different(const CatalogDiff& diff) {
-  return static_cast<size_t>(std::count_if(diff.both.begin(), diff.both.end(), [](const TensorDiff& d) { return !d.equal(); }));
+  return static_cast<size_t>(
+      std::count_if(diff.both.begin(), diff.both.end(), [](const TensorDiff& d) { return !d.equal(); }));
 }
 
 void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& options) {
   std::vector<std::vector<std::string>> rows;
-  for (const tensor::Tensor* t : diff.only_a) rows.push_back({t->key, "only in " + options.path, what_text(*t), "", "", ""});
-  for (const tensor::Tensor* t : diff.only_b) rows.push_back({t->key, "only in " + options.diff, what_text(*t), "", "", ""});
+  for (const tensor::Tensor* t : diff.only_a)
+    rows.push_back({t->key, "only in " + options.path, what_text(*t), "", "", ""});
+  for (const tensor::Tensor* t : diff.only_b)
+    rows.push_back({t->key, "only in " + options.diff, what_text(*t), "", "", ""});
   for (const TensorDiff& d : diff.both) {
     if (d.equal()) continue;
     std::string what, detail;
@@ -52,19 +57,23 @@ void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& opt
     rows.push_back({d.a->key, what, detail, d.different != 0 ? fmt::format("{} of {}", d.different, d.elements) : "",
                     d.different != 0 ? fmt::format("{:.6g}", d.max_abs) : "", first});
   }
-  for (const tensor::Unreadable& entry : diff.unreadable) rows.push_back({entry.key, "cannot be compared", entry.why, "", "", ""});
+  for (const tensor::Unreadable& entry : diff.unreadable)
+    rows.push_back({entry.key, "cannot be compared", entry.why, "", "", ""});
   if (!rows.empty()) {
     out.table({"TENSOR", "DIFFERS IN", "", "ELEMENTS", "MAX ABS", "FIRST AT"}, rows, {3, 4});
     out.data("\n");
   }
-  out.data(fmt::format("{} in both: {} equal, {} different; {} only in the first, {} only in the second{}\n", counted(diff.both.size(), "tensor"),
-                       diff.both.size() - count_different(diff), count_different(diff), diff.only_a.size(), diff.only_b.size(),
+  out.data(fmt::format("{} in both: {} equal, {} different; {} only in the first, {} only in the second{}\n",
+                       counted(diff.both.size(), "tensor"), diff.both.size() - count_different(diff),
+                       count_different(diff), diff.only_a.size(), diff.only_b.size(),
                        diff.unreadable.empty() ? "" : fmt::format("; {} cannot be compared", diff.unreadable.size())));
 }
 
 void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b, const CatalogDiff& diff) {
-  std::string text = document_head(a) + ",\n\"other\": {\"format\": " + json_string(b.format) + ", \"path\": " + json_string(b.root.string()) +
-                     fmt::format("}},\n\"equal\": {}, \"compared\": {}, \"different\": {},\n\"diff\": [", diff.equal(), diff.both.size(), count_different(diff));
+  std::string text = document_head(a) + ",\n\"other\": {\"format\": " + json_string(b.format) +
+                     ", \"path\": " + json_string(b.root.string()) +
+                     fmt::format("}},\n\"equal\": {}, \"compared\": {}, \"different\": {},\n\"diff\": [", diff.equal(),
+                                 diff.both.size(), count_different(diff));
   const char* separator = "\n";
   auto describe = [&](const char* name, const tensor::Tensor& t) {
     text += fmt::format(", \"{}\": {{\"dtype\": \"{}\", \"shape\": ", name, tensor::dtype_name(t.dtype));
@@ -100,7 +109,8 @@ void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b
     text += "}";
   }
   for (const tensor::Unreadable& entry : diff.unreadable) {
-    text += std::string(separator) + "  {\"key\": " + json_string(entry.key) + ", \"unreadable\": " + json_string(entry.why) + "}";
+    text += std::string(separator) + "  {\"key\": " + json_string(entry.key) +
+            ", \"unreadable\": " + json_string(entry.why) + "}";
     separator = ",\n";
   }
   out.data(text + "]}\n");
@@ -125,7 +135,8 @@ Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text)
   return std::optional(out);
 }
 
-Result<CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options) {
+Result<CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b,
+                             const InspectOptions& options) {
   CKPT_TRY_ASSIGN(auto tolerance, parse_tolerance(options.tolerance));
   model::DiffOptions how;
   how.tolerance = tolerance;
@@ -142,7 +153,8 @@ Result<void> inspect_diff(Context& context, const InspectOptions& options) {
   CKPT_TRY_ASSIGN(tensor::Catalog a, open_data(options.path, options.from));
   CKPT_TRY_ASSIGN(tensor::Catalog b, open_data(options.diff));
   CKPT_TRY_ASSIGN(CatalogDiff diff, run_diff(context, a, b, options));
-  if (!options.globs.empty() && diff.both.empty() && diff.only_a.empty() && diff.only_b.empty() && diff.unreadable.empty()) {
+  if (!options.globs.empty() && diff.both.empty() && diff.only_a.empty() && diff.only_b.empty() &&
+      diff.unreadable.empty()) {
     return fail(Code::kNotFound, options.path, fmt::format("no key matches {}", fmt::join(options.globs, " ")));
   }
   if (context.out.json()) print_json(context.out, a, b, diff);

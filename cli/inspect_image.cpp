@@ -29,7 +29,8 @@ struct PageCounts {
 /// Pages that the image has in [start, end).
 PageCounts count_pages(const std::vector<ImageReader::ResolvedBlock>& blocks, uint64_t start, uint64_t end) {
   PageCounts out;
-  auto it = std::partition_point(blocks.begin(), blocks.end(), [&](const auto& b) { return b.address + kBlockSize <= start; });
+  auto it = std::partition_point(blocks.begin(), blocks.end(),
+                                 [&](const auto& b) { return b.address + kBlockSize <= start; });
   for (; it != blocks.end() && it->address < end; ++it) {
     unsigned inside = 0xffff;
     if (it->address < start) inside &= 0xffffu << ((start - it->address) / kPageSize);
@@ -84,21 +85,27 @@ constexpr size_t kRip = 16;
 /// "driver 580.95.05, CUDA 13.0; 2.0 MiB of GPU-8a0c...; 32 GiB in 2 allocations copied by ckpt"
 std::string gpu_state(const TreeImage& tree) {
   std::string out = tree.gpu.driver;
-  for (const GpuUse& use : tree.gpu.used) out += fmt::format("; {} of {} ({})", human_bytes(use.bytes), use.uuid, use.name);
+  for (const GpuUse& use : tree.gpu.used)
+    out += fmt::format("; {} of {} ({})", human_bytes(use.bytes), use.uuid, use.name);
   uint64_t count = 0, bytes = 0;
   for (const DeviceMemory& memory : tree.devices) {
     for (const DeviceAllocation& allocation : memory.allocations) ++count, bytes += allocation.size;
   }
-  return count == 0 ? out : out + fmt::format("; {} in {} allocation{} copied by ckpt", human_bytes(bytes), count, count == 1 ? "" : "s");
+  return count == 0 ? out
+                    : out + fmt::format("; {} in {} allocation{} copied by ckpt", human_bytes(bytes), count,
+                                        count == 1 ? "" : "s");
 }
 
 Json gpu_json(const TreeImage& tree) {
   Json used = Json::array(), memory = Json::array();
-  for (const GpuUse& use : tree.gpu.used) used.push_back({{"uuid", use.uuid}, {"name", use.name}, {"bytes", use.bytes}});
+  for (const GpuUse& use : tree.gpu.used)
+    used.push_back({{"uuid", use.uuid}, {"name", use.name}, {"bytes", use.bytes}});
   for (const DeviceMemory& of : tree.devices) {
     for (const DeviceAllocation& allocation : of.allocations) {
-      memory.push_back({{"pid", tree.processes[static_cast<size_t>(of.process)].pid}, {"address", fmt::format("{:#x}", allocation.address)},
-                        {"bytes", allocation.size}, {"uuid", allocation.uuid}});
+      memory.push_back({{"pid", tree.processes[static_cast<size_t>(of.process)].pid},
+                        {"address", fmt::format("{:#x}", allocation.address)},
+                        {"bytes", allocation.size},
+                        {"uuid", allocation.uuid}});
     }
   }
   return {{"driver", tree.gpu.driver}, {"used", used}, {"memory", memory}};
@@ -128,13 +135,14 @@ void print_summary(Console& out, const ImageReader& reader) {
       {"processes", fmt::format("{}, with {} thread{}", m.tree.processes.size(), threads, threads == 1 ? "" : "s")},
       {"host", fmt::format("{}, {} {}, {}", m.host.hostname, m.host.kernel, m.host.machine, m.host.cpu_model)},
       {"parent", parent},
-      {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize), maps, pages.data, pages.zero)},
+      {"memory", fmt::format("{} in {} mappings; {} pages with content, {} zero", human_bytes(pages.data * kPageSize),
+                             maps, pages.data, pages.zero)},
       {"on disk", on_disk},
       {"frozen", frozen_text(m.stats)},
       {"ahead", rounds_text(m.stats)},
       {"phases", phase_text},
-      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied, m.stats.pages_zero,
-                            m.stats.pages_unchanged)}};
+      {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
+                            m.stats.pages_zero, m.stats.pages_unchanged)}};
   if (!m.tree.gpu.driver.empty()) rows.insert(rows.end() - 3, {{"gpu", gpu_state(m.tree)}, {"", gpu_text(m.stats)}});
   out.table({}, rows);
 }
@@ -150,7 +158,8 @@ std::string shared_with(const TreeImage& tree, const ProcessImage& p) {
   auto note = [&](int owner, const char* what) {
     if (owner >= 0) out.push_back(fmt::format("{} of {}", what, tree.processes[static_cast<size_t>(owner)].pid));
   };
-  note(p.memory_of, "memory"), note(p.descriptors_of, "descriptors"), note(p.folders_of, "folders"), note(p.handlers_of, "handlers");
+  note(p.memory_of, "memory"), note(p.descriptors_of, "descriptors"), note(p.folders_of, "folders"),
+      note(p.handlers_of, "handlers");
   std::string text;
   for (const std::string& part : out) text += (text.empty() ? "" : ", ") + part;
   return text;
@@ -165,8 +174,9 @@ void print_tree(Console& out, const TreeImage& tree) {
   std::vector<std::vector<std::string>> rows;
   for (const ProcessImage& p : tree.processes) {
     std::string state = state_of(p), shares = shared_with(tree, p);
-    rows.push_back({std::to_string(p.pid), std::to_string(p.parent_pid), std::to_string(p.group), std::to_string(p.session),
-                    std::to_string(p.threads.size()), p.threads[0].comm, state + (state.empty() || shares.empty() ? "" : ", ") + shares});
+    rows.push_back({std::to_string(p.pid), std::to_string(p.parent_pid), std::to_string(p.group),
+                    std::to_string(p.session), std::to_string(p.threads.size()), p.threads[0].comm,
+                    state + (state.empty() || shares.empty() ? "" : ", ") + shares});
   }
   out.data("\n");
   out.table({"PID", "PARENT", "GROUP", "SESSION", "THREADS", "NAME", "STATE"}, rows, {0, 1, 2, 3, 4});
@@ -178,17 +188,21 @@ void print_process(Console& out, const ImageReader& reader, size_t index) {
   std::vector<std::vector<std::string>> rows;
   for (const MemoryMap& map : p.maps) {
     PageCounts pages = pages_of(reader, p, map);
-    rows.push_back({fmt::format("{:x}-{:x}", map.start, map.end), human_bytes(map.end - map.start), protection(map.prot),
-                    mapping_kind(map.kind), std::to_string(pages.data), std::to_string(pages.zero), map.name});
+    rows.push_back({fmt::format("{:x}-{:x}", map.start, map.end), human_bytes(map.end - map.start),
+                    protection(map.prot), mapping_kind(map.kind), std::to_string(pages.data),
+                    std::to_string(pages.zero), map.name});
   }
-  out.data(tree.processes.size() == 1 ? "\n" : fmt::format("\nprocess {} ({})\n\n", p.pid, escape_for_terminal(p.threads[0].comm)));
+  out.data(tree.processes.size() == 1
+               ? "\n"
+               : fmt::format("\nprocess {} ({})\n\n", p.pid, escape_for_terminal(p.threads[0].comm)));
   out.table({"MAPPING", "SIZE", "PROT", "KIND", "PAGES", "ZERO", "NAME"}, rows, {1, 4, 5});
   rows.clear();
   for (const Descriptor& d : tree.descriptors) {
     std::string numbers;
     for (int fd : numbers_in(d, static_cast<int>(index))) numbers += (numbers.empty() ? "" : " ") + std::to_string(fd);
     if (numbers.empty()) continue;
-    rows.push_back({numbers, facts_of(d.kind).label, access_mode(d.flags), std::to_string(d.offset), state::show(tree, d)});
+    rows.push_back(
+        {numbers, facts_of(d.kind).label, access_mode(d.flags), std::to_string(d.offset), state::show(tree, d)});
   }
   out.data("\n");
   out.table({"FD", "KIND", "MODE", "OFFSET", "WHAT"}, rows, {3});
@@ -226,7 +240,10 @@ Json process_json(const ImageReader& reader, size_t index) {
                            {"what", state::show(tree, d)}});
   }
   for (const Thread& t : p.threads) {
-    threads.push_back({{"tid", t.tid}, {"name", t.comm}, {"rip", fmt::format("{:#x}", t.regs.value[kRip])}, {"nice", t.nice},
+    threads.push_back({{"tid", t.tid},
+                       {"name", t.comm},
+                       {"rip", fmt::format("{:#x}", t.regs.value[kRip])},
+                       {"nice", t.nice},
                        {"pending_signals", t.pending.size()}});
   }
   return {{"pid", p.pid},   {"parent_pid", p.parent_pid}, {"group", p.group}, {"session", p.session},
@@ -257,7 +274,11 @@ Json inspect_json(const ImageReader& reader) {
           {"id", m.id},
           {"image_kind", m.kind},
           {"created", m.created},
-          {"host", {{"hostname", m.host.hostname}, {"kernel", m.host.kernel}, {"machine", m.host.machine}, {"cpu", m.host.cpu_model}}},
+          {"host",
+           {{"hostname", m.host.hostname},
+            {"kernel", m.host.kernel},
+            {"machine", m.host.machine},
+            {"cpu", m.host.cpu_model}}},
           {"chain", chain},
           {"stored_bytes", reader.stored_bytes()},
           {"chain_bytes", reader.chain_bytes()},

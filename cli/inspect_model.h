@@ -50,7 +50,8 @@ Result<void> inspect_diff(Context& context, const InspectOptions& options);
 /// "1e-6" or "1e-6,1e-3": absolute and relative.
 Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text);
 /// What --diff compares, with its values.
-Result<model::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b, const InspectOptions& options);
+Result<model::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b,
+                                    const InspectOptions& options);
 
 /// --html, with the statistics of the view and with --diff what differs; differences are no failure here.
 Result<void> write_html(Context& context, const View& view, const InspectOptions& options);

@@ -50,7 +50,9 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
   const uint64_t all = memory_bytes(m);
   std::vector<std::vector<std::string>> rows;
   auto row = [&](const char* what, uint64_t bytes) {
-    rows.push_back({what, human_bytes(bytes), all == 0 ? "" : fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(all))});
+    rows.push_back(
+        {what, human_bytes(bytes),
+         all == 0 ? "" : fmt::format("{:.1f}%", 100.0 * static_cast<double>(bytes) / static_cast<double>(all))});
   };
   row("memory", all);
   for (const Reason& reason : kReasons) row(reason.text, m.stats.saved.*reason.bytes);
@@ -60,8 +62,8 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
                  {"frozen", frozen_text(m.stats)},
                  {"ahead", rounds_text(m.stats)},
                  {"meanwhile", load_text(m.stats)},
-                 {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
-                                       m.stats.pages_zero, m.stats.pages_unchanged)},
+                 {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned,
+                                       m.stats.pages_copied, m.stats.pages_zero, m.stats.pages_unchanged)},
                  {"read", human_bytes(m.stats.bytes_memory)},
                  {"written", human_bytes(m.stats.bytes_written)}});
   out.data("\n");
@@ -74,7 +76,8 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
 
 Json stats_object(const CaptureStats& stats) {
   Json phases = Json::object(), saved = Json::object();
-  for (const auto& [name, us] : stats.phases_us) phases[json_key(name)] = phases.value(json_key(name), uint64_t{0}) + us;
+  for (const auto& [name, us] : stats.phases_us)
+    phases[json_key(name)] = phases.value(json_key(name), uint64_t{0}) + us;
   for (const Reason& reason : kReasons) saved[reason.name] = stats.saved.*reason.bytes;
   Json rounds = Json::array();
   for (const CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
@@ -100,9 +103,16 @@ Result<void> inspect_image_stats(Context& context, const std::filesystem::path& 
     print(context.out, dir, m);
     return {};
   }
-  Json doc = {{"schema", "ckpt.inspect/1"}, {"kind", "process"}, {"path", dir.string()}, {"id", m.id},
-              {"image_kind", m.kind}, {"created", m.created}, {"parent_path", m.parent_path},
-              {"memory_bytes", memory_bytes(m)}, {"stored_bytes", pages_files_bytes(m)}, {"stats", stats_object(m.stats)}};
+  Json doc = {{"schema", "ckpt.inspect/1"},
+              {"kind", "process"},
+              {"path", dir.string()},
+              {"id", m.id},
+              {"image_kind", m.kind},
+              {"created", m.created},
+              {"parent_path", m.parent_path},
+              {"memory_bytes", memory_bytes(m)},
+              {"stored_bytes", pages_files_bytes(m)},
+              {"stats", stats_object(m.stats)}};
   context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
   return {};
 }

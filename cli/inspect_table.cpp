@@ -64,7 +64,8 @@ long double no_value(const Row&) { return 0; }
 
 constexpr Column kColumns[] = {
     {"key", "TENSOR", false, false, false, [](const Row& r) { return r.t.key; }, no_value},
-    {"dtype", "DTYPE", false, false, false, [](const Row& r) { return std::string(tensor::dtype_name(r.t.dtype)); }, no_value},
+    {"dtype", "DTYPE", false, false, false, [](const Row& r) { return std::string(tensor::dtype_name(r.t.dtype)); },
+     no_value},
     {"shape", "SHAPE", false, false, false, [](const Row& r) { return shape_text(r.t.shape); }, no_value},
     {"size", "SIZE", true, true, false, [](const Row& r) { return human_bytes(r.t.bytes()); },
      [](const Row& r) -> long double { return r.t.bytes(); }},
@@ -72,17 +73,22 @@ constexpr Column kColumns[] = {
      [](const Row& r) -> long double { return r.t.shards.size(); }},
     {"bytes", "BYTES", true, true, false, [](const Row& r) { return std::to_string(r.t.bytes()); },
      [](const Row& r) -> long double { return r.t.bytes(); }},
-    {"elements", "ELEMENTS", true, true, false, [](const Row& r) { return std::to_string(tensor::element_count(r.t.shape).value_or(0)); },
+    {"elements", "ELEMENTS", true, true, false,
+     [](const Row& r) { return std::to_string(tensor::element_count(r.t.shape).value_or(0)); },
      [](const Row& r) -> long double { return tensor::element_count(r.t.shape).value_or(0); }},
     {"grid", "GRID", false, false, false, [](const Row& r) { return grid_text(r.t); }, no_value},
     {"file", "FILE", false, false, false, [](const Row& r) { return file_text(r.catalog, r.t); }, no_value},
-    {"min", "MIN", true, true, true, [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->min) : "-"; },
+    {"min", "MIN", true, true, true,
+     [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->min) : "-"; },
      [](const Row& r) { return r.stats->min; }},
-    {"max", "MAX", true, true, true, [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->max) : "-"; },
+    {"max", "MAX", true, true, true,
+     [](const Row& r) { return r.stats->finite() ? number_text(r.t.dtype, r.stats->max) : "-"; },
      [](const Row& r) { return r.stats->max; }},
-    {"mean", "MEAN", true, true, true, [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->mean) : "-"; },
+    {"mean", "MEAN", true, true, true,
+     [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->mean) : "-"; },
      [](const Row& r) -> long double { return r.stats->mean; }},
-    {"std", "STD", true, true, true, [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->deviation()) : "-"; },
+    {"std", "STD", true, true, true,
+     [](const Row& r) { return r.stats->finite() ? fmt::format("{:.6g}", r.stats->deviation()) : "-"; },
      [](const Row& r) -> long double { return r.stats->deviation(); }},
     {"nan", "NAN", true, true, true, [](const Row& r) { return std::to_string(r.stats->nans); },
      [](const Row& r) -> long double { return r.stats->nans; }},
@@ -133,7 +139,8 @@ Result<void> check_columns(const InspectOptions& options) {
   names.push_back(options.sort);
   for (const std::string& name : names) {
     const Column* column = find_column(name);
-    if (column == nullptr) return fail(Code::kUsage, name, fmt::format("is no column: there are {}", fmt::join(column_names(), ", ")));
+    if (column == nullptr)
+      return fail(Code::kUsage, name, fmt::format("is no column: there are {}", fmt::join(column_names(), ", ")));
     if (column->stats && !options.stats) return fail(Code::kUsage, name, "needs --stats");
   }
   return {};
@@ -143,7 +150,9 @@ void sort_view(View& view, const InspectOptions& options) {
   auto by_name = [](const auto* a, const auto* b) { return model::natural_less(a->key, b->key); };
   std::stable_sort(view.objects.begin(), view.objects.end(), by_name);
   const Column& column = *find_column(options.sort);
-  auto row = [&](size_t i) { return Row{*view.catalog, *view.tensors[i], view.stats.empty() ? nullptr : &view.stats[i]}; };
+  auto row = [&](size_t i) {
+    return Row{*view.catalog, *view.tensors[i], view.stats.empty() ? nullptr : &view.stats[i]};
+  };
   std::vector<size_t> order(view.tensors.size());
   std::iota(order.begin(), order.end(), size_t{0});
   if (column.by_value) {
@@ -153,7 +162,8 @@ void sort_view(View& view, const InspectOptions& options) {
   } else {
     std::vector<std::string> texts;
     for (size_t i : order) texts.push_back(column.text(row(i)));
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return model::natural_less(texts[a], texts[b]); });
+    std::stable_sort(order.begin(), order.end(),
+                     [&](size_t a, size_t b) { return model::natural_less(texts[a], texts[b]); });
   }
   if (options.reverse) std::reverse(order.begin(), order.end());
   View sorted = view;
@@ -186,25 +196,29 @@ void print_table(Console& out, const View& view, const InspectOptions& options) 
     out.table({"OBJECT", "SIZE"}, rows, {1});
   }
   const tensor::Catalog& catalog = *view.catalog;
-  for (const std::string& text : texts_of(catalog.unsupported)) out.data("not readable: " + escape_for_terminal(text) + "\n");
-  out.data(fmt::format("\n{}: {}, {}, {}; {}, {}, {}{}\n", catalog.format, counted(view.tensors.size(), "tensor"), counted(view.elements, "element"),
-                       human_bytes(view.bytes), counted(view.shards, "shard"), counted(view.objects.size(), "object"), counted(catalog.files.size(), "file"),
+  for (const std::string& text : texts_of(catalog.unsupported))
+    out.data("not readable: " + escape_for_terminal(text) + "\n");
+  out.data(fmt::format("\n{}: {}, {}, {}; {}, {}, {}{}\n", catalog.format, counted(view.tensors.size(), "tensor"),
+                       counted(view.elements, "element"), human_bytes(view.bytes), counted(view.shards, "shard"),
+                       counted(view.objects.size(), "object"), counted(catalog.files.size(), "file"),
                        catalog.common ? "; common state" : ""));
 }
 
 std::string stats_json(tensor::DType dtype, const Stats& stats) {
   std::string range = "\"min\": null, \"max\": null, \"mean\": null, \"std\": null";
   if (stats.finite() != 0) {
-    auto exact = [&](long double x) { return tensor::is_floating(dtype) ? json_number(static_cast<double>(x)) : fmt::format("{:.0f}", x); };
-    range = fmt::format("\"min\": {}, \"max\": {}, \"mean\": {}, \"std\": {}", exact(stats.min), exact(stats.max), json_number(stats.mean),
-                        json_number(stats.deviation()));
+    auto exact = [&](long double x) {
+      return tensor::is_floating(dtype) ? json_number(static_cast<double>(x)) : fmt::format("{:.0f}", x);
+    };
+    range = fmt::format("\"min\": {}, \"max\": {}, \"mean\": {}, \"std\": {}", exact(stats.min), exact(stats.max),
+                        json_number(stats.mean), json_number(stats.deviation()));
   }
   return fmt::format("{{{}, \"nan\": {}, \"inf\": {}, \"zeros\": {}}}", range, stats.nans, stats.infs, stats.zeros);
 }
 
 std::string document_head(const tensor::Catalog& catalog) {
-  return "{\"schema\": \"ckpt.inspect/1\", \"kind\": \"model\", \"format\": " + json_string(catalog.format) + ", \"path\": " +
-         json_string(catalog.root.string());
+  return "{\"schema\": \"ckpt.inspect/1\", \"kind\": \"model\", \"format\": " + json_string(catalog.format) +
+         ", \"path\": " + json_string(catalog.root.string());
 }
 
 void print_model_json(Console& out, const View& view, const std::string& common) {
@@ -234,8 +248,10 @@ void print_model_json(Console& out, const View& view, const std::string& common)
   append_list(text, "unsupported", texts_of(catalog.unsupported));
   append_list(text, "damage", texts_of(catalog.damage));
   append_list(text, "warnings", catalog.warnings);
-  text += fmt::format("],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": {}}}",
-                      view.tensors.size(), view.elements, view.bytes, view.shards, view.objects.size(), catalog.files.size());
+  text += fmt::format(
+      "],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": "
+      "{}}}",
+      view.tensors.size(), view.elements, view.bytes, view.shards, view.objects.size(), catalog.files.size());
   if (!common.empty()) text += ",\n\"common\": " + common;
   out.data(text + "}\n");
 }

@@ -1,6 +1,6 @@
-// Large pieces of memory come in huge pages where the kernel gives them on request (madvise): page maps of a large image,
-// buffers. A first touch costs 1 to 10 us a page on a virtual machine, and the processes of a lazy restore wait for it: the
-// page map of 4 GiB is there after 3.0 to 3.5 ms, with small pages after 4.2 to 4.6.
+// Large pieces of memory come in huge pages where the kernel gives them on request (madvise): page maps of a large
+// image, buffers. A first touch costs 1 to 10 us a page on a virtual machine, and the processes of a lazy restore wait
+// for it: the page map of 4 GiB is there after 3.0 to 3.5 ms, with small pages after 4.2 to 4.6.
 #include <sys/mman.h>
 
 #include <cstdint>

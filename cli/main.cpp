@@ -14,8 +14,8 @@ namespace {
 
 ckpt::Cancel g_cancel;
 
-/// Descriptors 0 to 2 stay what they are for: a file opened under a missing number would receive what is printed. A missing
-/// stdout becomes one that cannot be written, so that lost data is an error.
+/// Descriptors 0 to 2 stay what they are for: a file opened under a missing number would receive what is printed. A
+/// missing stdout becomes one that cannot be written, so that lost data is an error.
 void keep_standard_descriptors() {
   for (int fd = 0; fd < 3; ++fd) {
     if (::fcntl(fd, F_GETFD) < 0) (void)!::open("/dev/null", fd == 2 ? O_WRONLY : O_RDONLY);

@@ -28,7 +28,10 @@ void add_from(VerbOptions& app, std::string& from) {
 }
 
 void add_max_memory(VerbOptions& app, uint64_t& bytes) {
-  app.add_option("--max-memory", bytes, "Memory to stay under (default: 256MiB)").type_name("SIZE").as_size().positive();
+  app.add_option("--max-memory", bytes, "Memory to stay under (default: 256MiB)")
+      .type_name("SIZE")
+      .as_size()
+      .positive();
 }
 
 std::vector<std::string> texts_of(const std::vector<tensor::Unreadable>& entries) {
@@ -51,7 +54,8 @@ std::string shape_text(const tensor::Shape& shape) {
 }
 
 bool matches_any(const std::vector<std::string>& globs, std::string_view key) {
-  return globs.empty() || std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
+  return globs.empty() ||
+         std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
 }
 
 void append_json_numbers(std::string& out, const tensor::Shape& numbers) {

@@ -10,8 +10,8 @@
 
 namespace ckpt::cli {
 
-/// Opens the metadata only: data files may be missing or unreadable, and what is damaged is in Catalog::damage. `from`: a
-/// format's name, or auto.
+/// Opens the metadata only: data files may be missing or unreadable, and what is damaged is in Catalog::damage. `from`:
+/// a format's name, or auto.
 Result<tensor::Catalog> open_metadata(const std::filesystem::path& path, const std::string& from = "auto");
 /// With the places of all data. Damage of one tensor does not keep the others from being read: tensor::check_readable.
 Result<tensor::Catalog> open_data(const std::filesystem::path& path, const std::string& from = "auto");

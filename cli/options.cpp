@@ -21,9 +21,9 @@ namespace ckpt::cli {
 
 namespace {
 
-/// Options of criu's dump, pre-dump and restore (criu 4.1, config.c) that a user may bring along and ckpt does not have: refused by
-/// name, because leaving one out silently would make another image than the one asked for. With what to do instead, where there is
-/// something.
+/// Options of criu's dump, pre-dump and restore (criu 4.1, config.c) that a user may bring along and ckpt does not
+/// have: refused by name, because leaving one out silently would make another image than the one asked for. With what
+/// to do instead, where there is something.
 struct CriuOption {
   const char* name;
   const char* hint = "";
@@ -31,25 +31,88 @@ struct CriuOption {
 constexpr const char* kIsAlways = "leave it out: ckpt always does that";
 constexpr const char* kPeerFlag = "ckpt's option for it is --ext-unix-sk, without a list";
 constexpr std::array<CriuOption, 73> kCriuOptions = {{
-    {"--action-script"}, {"--allow-uprobes"}, {"--auto-dedup"}, {"--cgroup-dump-controller"}, {"--cgroup-props"}, {"--cgroup-props-file"},
-    {"--cgroup-root"}, {"--cgroup-yard"}, {"--close"}, {"-c"}, {"--compress"}, {"--config"}, {"--cpu-cap"}, {"--deprecated"},
-    {"--empty-ns"}, {"--enable-external-masters"}, {"--enable-external-sharing"}, {"--enable-fs"}, {"--evasive-devices"},
-    {"--exec-cmd"}, {"--ext-mount-map"}, {"-M"}, {"--ext-unix-sk", kPeerFlag}, {"-x", kPeerFlag}, {"--external"},
-    {"--file-locks", kIsAlways}, {"-l", kIsAlways}, {"--file-validation"}, {"--force-irmap"}, {"--freeze-cgroup"}, {"--ghost-fiemap"},
-    {"--ghost-limit"}, {"--img-parent"}, {"--inherit-fd"}, {"--irmap-scan-path"}, {"--join-ns"}, {"-J"},
-    {"--lazy-pages", "ckpt restore --lazy"}, {"--leave-stopped"}, {"-s"}, {"--libdir"}, {"-L"}, {"--link-remap"},
-    {"--lsm-mount-context"}, {"--lsm-profile"}, {"--manage-cgroups"}, {"--mntns-compat-mode"}, {"--network-lock"}, {"--ns-last-pid"},
-    {"--page-server"}, {"--address"}, {"--port"}, {"--pre-dump-mode"}, {"--restore-sibling"}, {"-S"}, {"--root"}, {"-r"},
-    {"--service-address"}, {"--skip-file-rwx-check"}, {"--skip-in-flight"}, {"--skip-mnt"}, {"--status-fd"}, {"--stream"},
-    {"--tcp-close"}, {"--tcp-established"}, {"--timeout"}, {"--tls"}, {"--track-mem"}, {"--unprivileged"}, {"--veth-pair"},
-    {"--weak-sysctls"}, {"-W", "name the folder of the image whole"}, {"--work-dir", "name the folder of the image whole"},
+    {"--action-script"},
+    {"--allow-uprobes"},
+    {"--auto-dedup"},
+    {"--cgroup-dump-controller"},
+    {"--cgroup-props"},
+    {"--cgroup-props-file"},
+    {"--cgroup-root"},
+    {"--cgroup-yard"},
+    {"--close"},
+    {"-c"},
+    {"--compress"},
+    {"--config"},
+    {"--cpu-cap"},
+    {"--deprecated"},
+    {"--empty-ns"},
+    {"--enable-external-masters"},
+    {"--enable-external-sharing"},
+    {"--enable-fs"},
+    {"--evasive-devices"},
+    {"--exec-cmd"},
+    {"--ext-mount-map"},
+    {"-M"},
+    {"--ext-unix-sk", kPeerFlag},
+    {"-x", kPeerFlag},
+    {"--external"},
+    {"--file-locks", kIsAlways},
+    {"-l", kIsAlways},
+    {"--file-validation"},
+    {"--force-irmap"},
+    {"--freeze-cgroup"},
+    {"--ghost-fiemap"},
+    {"--ghost-limit"},
+    {"--img-parent"},
+    {"--inherit-fd"},
+    {"--irmap-scan-path"},
+    {"--join-ns"},
+    {"-J"},
+    {"--lazy-pages", "ckpt restore --lazy"},
+    {"--leave-stopped"},
+    {"-s"},
+    {"--libdir"},
+    {"-L"},
+    {"--link-remap"},
+    {"--lsm-mount-context"},
+    {"--lsm-profile"},
+    {"--manage-cgroups"},
+    {"--mntns-compat-mode"},
+    {"--network-lock"},
+    {"--ns-last-pid"},
+    {"--page-server"},
+    {"--address"},
+    {"--port"},
+    {"--pre-dump-mode"},
+    {"--restore-sibling"},
+    {"-S"},
+    {"--root"},
+    {"-r"},
+    {"--service-address"},
+    {"--skip-file-rwx-check"},
+    {"--skip-in-flight"},
+    {"--skip-mnt"},
+    {"--status-fd"},
+    {"--stream"},
+    {"--tcp-close"},
+    {"--tcp-established"},
+    {"--timeout"},
+    {"--tls"},
+    {"--track-mem"},
+    {"--unprivileged"},
+    {"--veth-pair"},
+    {"--weak-sysctls"},
+    {"-W", "name the folder of the image whole"},
+    {"--work-dir", "name the folder of the image whole"},
 }};
 
-/// Null where criu has no such option, or the verb is none of criu's. A short one may have its value behind it (-W/tmp).
+/// Null where criu has no such option, or the verb is none of criu's. A short one may have its value behind it
+/// (-W/tmp).
 const CriuOption* find_criu_option(const std::string& verb, const std::string& word) {
   if (verb != "dump" && verb != "pre-dump" && verb != "restore") return nullptr;
   const std::string name = word.size() > 2 && word[1] != '-' ? word.substr(0, 2) : word.substr(0, word.find('='));
-  auto found = std::find_if(kCriuOptions.begin(), kCriuOptions.end(), [&](const CriuOption& option) { return name == option.name; });
+  auto found = std::find_if(kCriuOptions.begin(), kCriuOptions.end(),
+                            [&](const CriuOption& option) { return name == option.name; });
   return found != kCriuOptions.end() ? found : nullptr;
 }
 
@@ -68,7 +131,8 @@ struct Elsewhere {
 };
 constexpr std::array<Elsewhere, 10> kElsewhere = {{
     {"--clean", "ckpt rm DIR removes an image"},
-    {"--start", "nothing has to be started; ckpt run -- PROGRAM is for programs whose GPU memory is to be saved while they run"},
+    {"--start",
+     "nothing has to be started; ckpt run -- PROGRAM is for programs whose GPU memory is to be saved while they run"},
     {"--target", "dump has --gpu auto, off or only; single kinds of resources cannot be chosen"},
     {"--skip-target", "dump has --gpu auto, off or only; single kinds of resources cannot be chosen"},
     {"--option", "copy-on-write is what pre-dump does; recomputing is dump --delta recompute"},
@@ -89,8 +153,10 @@ std::string hint_for(CLI::App& app, const CLI::App* verb, const std::string& wor
     const std::string near = verb == nullptr ? nearest(word, verbs) : "";
     return near.empty() ? "" : fmt::format("did you mean {}?", near);
   }
-  const std::string bare = name.substr(name.find_first_not_of('-') == std::string::npos ? 0 : name.find_first_not_of('-'));
-  if (std::find(verbs.begin(), verbs.end(), bare) != verbs.end()) return fmt::format("a verb has no dashes: ckpt {}", bare);
+  const std::string bare =
+      name.substr(name.find_first_not_of('-') == std::string::npos ? 0 : name.find_first_not_of('-'));
+  if (std::find(verbs.begin(), verbs.end(), bare) != verbs.end())
+    return fmt::format("a verb has no dashes: ckpt {}", bare);
   auto other = std::find_if(kElsewhere.begin(), kElsewhere.end(), [&](const Elsewhere& e) { return name == e.word; });
   if (other != kElsewhere.end()) return other->hint;
   std::vector<std::string> names = long_names(app);
@@ -103,21 +169,24 @@ std::string hint_for(CLI::App& app, const CLI::App* verb, const std::string& wor
   if (verb != nullptr) return "";
   for (const CLI::App* one : app.get_subcommands([](const CLI::App*) { return true; })) {
     const std::vector<std::string> own = long_names(*one);
-    if (std::find(own.begin(), own.end(), name) != own.end()) return fmt::format("it goes with a verb: ckpt {} {}", one->get_name(), name);
+    if (std::find(own.begin(), own.end(), name) != own.end())
+      return fmt::format("it goes with a verb: ckpt {} {}", one->get_name(), name);
   }
   return "";
 }
 
 /// The parser's words on a value, in those of this program.
 std::string plain_words(const std::string& text) {
-  auto between = [&](std::string_view first, std::string_view second) -> std::optional<std::pair<std::string, std::string>> {
+  auto between = [&](std::string_view first,
+                     std::string_view second) -> std::optional<std::pair<std::string, std::string>> {
     const size_t at = text.find(second, first.size());
     if (!text.starts_with(first) || at == std::string::npos) return std::nullopt;
     return std::pair(text.substr(first.size(), at - first.size()), text.substr(at + second.size()));
   };
   if (auto number = between("Could not convert: ", " = ")) {
     const auto& [name, value] = *number;
-    const bool is_whole = !value.empty() && value.find_first_not_of("0123456789", value[0] == '-' ? 1 : 0) == std::string::npos;
+    const bool is_whole =
+        !value.empty() && value.find_first_not_of("0123456789", value[0] == '-' ? 1 : 0) == std::string::npos;
     if (is_whole && value != "-") return fmt::format("{}: {} is beyond what it can be", name, value);
     const bool is_fraction = !value.empty() && value.find_first_not_of("0123456789.") == std::string::npos;
     return fmt::format("{} wants a {}number, not '{}'", name, is_fraction ? "whole " : "", value);
@@ -126,15 +195,18 @@ std::string plain_words(const std::string& text) {
     const size_t colon = choice->first.find(": ");
     const std::string name = colon == std::string::npos ? "" : choice->first.substr(0, colon + 2);
     const std::string value = colon == std::string::npos ? choice->first : choice->first.substr(colon + 2);
-    const std::vector<std::string> values = CLI::detail::split(choice->second.substr(0, choice->second.size() - 1), ',');
+    const std::vector<std::string> values =
+        CLI::detail::split(choice->second.substr(0, choice->second.size() - 1), ',');
     const std::string near = nearest(value, values);
-    return fmt::format("{}'{}' is none of {}{}", name, value, fmt::join(values, ", "), near.empty() ? "" : fmt::format("; did you mean {}?", near));
+    return fmt::format("{}'{}' is none of {}{}", name, value, fmt::join(values, ", "),
+                       near.empty() ? "" : fmt::format("; did you mean {}?", near));
   }
   if (auto range = between("", ": Value "); range && range->second.find(" not in range ") != std::string::npos) {
     std::string rest = range->second;
     return range->first + ": " + rest.replace(rest.find(" not in range "), 14, " is not in the range ");
   }
-  if (auto missing = between("", ": 1 required "); missing && missing->second.ends_with(" missing")) return missing->first + " wants a value";
+  if (auto missing = between("", ": 1 required "); missing && missing->second.ends_with(" missing"))
+    return missing->first + " wants a value";
   return text;
 }
 
@@ -142,12 +214,14 @@ std::string plain_words(const std::string& text) {
 Error usage_error(CLI::App& app, const CLI::ParseError& e) {
   std::vector<CLI::App*> verbs = app.get_subcommands();
   const std::string verb = verbs.empty() ? "" : verbs.front()->get_name();
-  const std::string hint = verb.empty() ? "ckpt --help lists the verbs" : fmt::format("ckpt {} --help lists what it takes", verb);
+  const std::string hint =
+      verb.empty() ? "ckpt --help lists the verbs" : fmt::format("ckpt {} --help lists what it takes", verb);
   for (const std::string& word : app.remaining(true)) {
     std::string what = fmt::format("'{}' is not a verb", word);
     if (word.size() > 1 && word[0] == '-') {
       if (const CriuOption* criu = find_criu_option(verb, word)) {
-        return Error(Code::kUsage, verb, fmt::format("criu's option '{}' is not supported", word)).with_hint(*criu->hint != 0 ? criu->hint : hint);
+        return Error(Code::kUsage, verb, fmt::format("criu's option '{}' is not supported", word))
+            .with_hint(*criu->hint != 0 ? criu->hint : hint);
       }
       what = fmt::format("unknown option '{}'", word);
     } else if (!verb.empty()) {
@@ -170,8 +244,8 @@ bool is_url(const std::string& word) {
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; });
 }
 
-/// Nothing is read from or written to another machine. Every path comes through here, and no path begins like this. What follows
-/// `run --` is the program's own.
+/// Nothing is read from or written to another machine. Every path comes through here, and no path begins like this.
+/// What follows `run --` is the program's own.
 Result<void> refuse_urls(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) {
@@ -180,7 +254,8 @@ Result<void> refuse_urls(const CLI::App& app) {
       words.push_back(option->get_default_str());
       for (const std::string& word : words) {
         if (!is_url(word)) continue;
-        return Error(Code::kUnsupported, word, "is a URL: URLs are not read yet, nor written").with_hint("mount it, or copy it to a folder first");
+        return Error(Code::kUnsupported, word, "is a URL: URLs are not read yet, nor written")
+            .with_hint("mount it, or copy it to a folder first");
       }
     }
   }
@@ -194,8 +269,8 @@ int end_with(const Error& error, const GlobalOptions& options) {
 
 /// The program's exit code; an error has been reported.
 int run_verb(const Choice& choice, const GlobalOptions& options, const Cancel& cancel) {
-  Progress progress(options.quiet ? Progress::Form::kSilent : Progress::form_of(options.progress, stderr), !options.quiet,
-                    stderr);
+  Progress progress(options.quiet ? Progress::Form::kSilent : Progress::form_of(options.progress, stderr),
+                    !options.quiet, stderr);
   Console console(options, &progress);
   Context context{console, progress, cancel};
   Result<void> result = choice.run(context);

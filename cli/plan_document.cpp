@@ -15,7 +15,8 @@ constexpr uint64_t kMaxLayout = 16 << 20;
 
 class PlanDocument {
  public:
-  PlanDocument(Context& context, const tensor::Catalog& catalog, const model::RankLayout& layout, const std::vector<std::string>& globs)
+  PlanDocument(Context& context, const tensor::Catalog& catalog, const model::RankLayout& layout,
+               const std::vector<std::string>& globs)
       : context_(context), catalog_(catalog), layout_(layout) {
     for (const tensor::Tensor& t : catalog.tensors) {
       if (!matches_any(globs, t.key)) continue;
@@ -32,8 +33,8 @@ class PlanDocument {
       auto boxes = model::boxes_of_rank(layout_, *p.rule, 0, *p.tensor);
       if (!boxes) return std::move(boxes).error();
     }
-    text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"plan\", \"format\": " + json_string(catalog_.format) + ", \"path\": " +
-            json_string(catalog_.root.string()) + ",\n\"world\": {";
+    text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"plan\", \"format\": " + json_string(catalog_.format) +
+            ", \"path\": " + json_string(catalog_.root.string()) + ",\n\"world\": {";
     for (size_t i = 0; i < layout_.world.size(); ++i) {
       text_ += (i == 0 ? "" : ", ") + json_string(layout_.world[i].name) + fmt::format(": {}", layout_.world[i].size);
     }
@@ -60,7 +61,8 @@ class PlanDocument {
   Result<void> print_rank(uint64_t rank) {
     text_ += fmt::format("{{\"rank\": {}, \"at\": {{", rank);
     for (size_t i = 0; i < layout_.world.size(); ++i) {
-      text_ += (i == 0 ? "" : ", ") + json_string(layout_.world[i].name) + fmt::format(": {}", layout_.coordinate(rank, i));
+      text_ +=
+          (i == 0 ? "" : ", ") + json_string(layout_.world[i].name) + fmt::format(": {}", layout_.coordinate(rank, i));
     }
     text_ += "}, \"tensors\": [";
     const char* separator = "\n";
@@ -102,7 +104,8 @@ class PlanDocument {
       text_ += fmt::format(", \"offset\": {}, \"length\": {}", read.range.offset, read.range.length);
       if (!read.repeat.empty()) {
         text_ += ", \"repeat\": [";
-        for (const auto& r : read.repeat) text_ += fmt::format("{}[{}, {}]", &r == &read.repeat.front() ? "" : ", ", r.count, r.stride);
+        for (const auto& r : read.repeat)
+          text_ += fmt::format("{}[{}, {}]", &r == &read.repeat.front() ? "" : ", ", r.count, r.stride);
         text_ += ']';
       }
       if (read.whole) text_ += ", \"encoded\": true";
@@ -126,7 +129,8 @@ Result<void> print_plan(Context& context, const PlanOptions& options) {
   CKPT_TRY_ASSIGN(std::string text, io::read_file(options.layout, kMaxLayout));
   auto layout = model::parse_layout(text);
   if (!layout) {
-    layout.error().message = layout.error().subject + (layout.error().subject.empty() ? "" : ": ") + layout.error().message;
+    layout.error().message =
+        layout.error().subject + (layout.error().subject.empty() ? "" : ": ") + layout.error().message;
     layout.error().subject = options.layout;
     return std::move(layout).error();
   }

@@ -27,10 +27,12 @@ Error unsupported(const std::string& path, std::string why) { return Error(Code:
 Result<void> check_privileges(int fd, const std::string& path) {
   CKPT_TRY_ASSIGN(struct stat about, io::stat_fd(fd, path));
   const bool other_user = (about.st_mode & S_ISUID) != 0 && about.st_uid != geteuid();
-  const bool other_group = (about.st_mode & S_ISGID) != 0 && (about.st_mode & S_IXGRP) != 0 && about.st_gid != getegid();
+  const bool other_group =
+      (about.st_mode & S_ISGID) != 0 && (about.st_mode & S_IXGRP) != 0 && about.st_gid != getegid();
   const bool capabilities = geteuid() != 0 && ::fgetxattr(fd, "security.capability", nullptr, 0) > 0;
   if (other_user || other_group || capabilities) {
-    return unsupported(path, "changes its user, group or capabilities when it starts: the loader ignores preloaded libraries there");
+    return unsupported(
+        path, "changes its user, group or capabilities when it starts: the loader ignores preloaded libraries there");
   }
   return {};
 }
@@ -39,8 +41,10 @@ Result<void> check_elf(int fd, const std::string& head, const std::string& path)
   Elf64_Ehdr elf;
   if (head.size() < sizeof elf) return unsupported(path, "is not a program");
   std::memcpy(&elf, head.data(), sizeof elf);
-  if (elf.e_ident[EI_CLASS] != ELFCLASS64 || elf.e_machine != EM_X86_64) return unsupported(path, "is a program for another architecture");
-  if (elf.e_phentsize != sizeof(Elf64_Phdr) || elf.e_phnum > kMaxSegments) return unsupported(path, "has a damaged header");
+  if (elf.e_ident[EI_CLASS] != ELFCLASS64 || elf.e_machine != EM_X86_64)
+    return unsupported(path, "is a program for another architecture");
+  if (elf.e_phentsize != sizeof(Elf64_Phdr) || elf.e_phnum > kMaxSegments)
+    return unsupported(path, "has a damaged header");
   for (size_t i = 0; i < elf.e_phnum; ++i) {
     Elf64_Phdr segment;
     const off_t at = static_cast<off_t>(elf.e_phoff + i * sizeof segment);
@@ -54,7 +58,8 @@ Result<void> check_elf(int fd, const std::string& head, const std::string& path)
 std::string interpreter_of(const std::string& head) {
   const size_t start = head.find_first_not_of(" \t", 2);
   const size_t end = head.find_first_of(" \t\n", start);
-  return start == std::string::npos || end == start ? "" : head.substr(start, end == std::string::npos ? end : end - start);
+  return start == std::string::npos || end == start ? ""
+                                                    : head.substr(start, end == std::string::npos ? end : end - start);
 }
 
 constexpr const char* kInterposer = "libckpt-cuda.so";
@@ -77,11 +82,13 @@ Result<std::string> find_interposer() {
     if (!outer->path().filename().string().starts_with("lib")) continue;
     if (const fs::path found = outer->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
     std::error_code inner_error;
-    for (fs::directory_iterator inner(outer->path(), inner_error); !inner_error && inner != end; inner.increment(inner_error)) {
+    for (fs::directory_iterator inner(outer->path(), inner_error); !inner_error && inner != end;
+         inner.increment(inner_error)) {
       if (const fs::path found = inner->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
     }
   }
-  return Error(Code::kUnsupported, kInterposer, "is not installed").with_hint("it belongs beside ckpt, or in ../lib/ckpt");
+  return Error(Code::kUnsupported, kInterposer, "is not installed")
+      .with_hint("it belongs beside ckpt, or in ../lib/ckpt");
 }
 
 Result<std::string> find_program(const std::string& name) {
@@ -110,7 +117,9 @@ Result<void> check_preloadable(const std::string& path) {
   std::string at = path;
   for (int depth = 0; depth < kMaxScripts; ++depth) {
     UniqueFd fd(::open(at.c_str(), O_RDONLY | O_CLOEXEC));
-    if (!fd) return errno == EACCES ? Result<void>{} : sys_error(at, "cannot open the program");  // executable, not readable: let it try
+    if (!fd)
+      return errno == EACCES ? Result<void>{}
+                             : sys_error(at, "cannot open the program");  // executable, not readable: let it try
     std::string head(kMaxHead, 0);
     const ssize_t got = ::pread(fd.get(), head.data(), head.size(), 0);
     if (got < 0) return sys_error(at, "cannot read the program");

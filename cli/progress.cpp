@@ -40,8 +40,9 @@ uint64_t bytes_per_second(const PhaseState& state) {
 }
 
 std::string json_line(const char* event, const PhaseState& state) {
-  nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", event},      {"phase", state.phase},
-                                {"bytes", state.done},         {"total", state.total}, {"elapsed_us", state.elapsed_us}};
+  nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", event},
+                                {"phase", state.phase},        {"bytes", state.done},
+                                {"total", state.total},        {"elapsed_us", state.elapsed_us}};
   return doc.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
@@ -53,7 +54,8 @@ std::string progress_text(const PhaseState& state, size_t columns) {
   std::string done, total, share, speed, left;
   if (state.done > 0 || bounded) done = "  " + human_bytes(state.done);
   if (bounded) total = " of " + human_bytes(state.total);
-  if (bounded) share = fmt::format("  {:.0f}%", 100.0 * static_cast<double>(state.done) / static_cast<double>(state.total));
+  if (bounded)
+    share = fmt::format("  {:.0f}%", 100.0 * static_cast<double>(state.done) / static_cast<double>(state.total));
   if (rate > 0) speed = fmt::format("  {}/s", human_bytes(rate));
   if (rate > 0 && bounded) {
     const uint64_t seconds = (state.total - state.done) / rate;

@@ -20,11 +20,12 @@ struct PhaseState {
   std::string phase;
   uint64_t done = 0, total = 0;  ///< bytes; total 0: not known
   uint64_t elapsed_us = 0;       ///< since the phase began
-  uint64_t recent_bytes = 0, recent_us = 0;  ///< done in the last seconds; recent_us 0: not known, the mean since the beginning counts
+  uint64_t recent_bytes = 0,
+           recent_us = 0;  ///< done in the last seconds; recent_us 0: not known, the mean since the beginning counts
 };
 
-/// "copy  1.20 GiB of 4.00 GiB  30%  812 MiB/s  4 s left", escaped. What does not fit into `columns` is left out: the rate, then the
-/// total, the bytes, the time left; a phase that is still too long is cut.
+/// "copy  1.20 GiB of 4.00 GiB  30%  812 MiB/s  4 s left", escaped. What does not fit into `columns` is left out: the
+/// rate, then the total, the bytes, the time left; a phase that is still too long is cut.
 std::string progress_text(const PhaseState& state, size_t columns = SIZE_MAX);
 /// At most `columns` characters; a cut one ends in "...".
 std::string elide(const std::string& text, size_t columns);

@@ -15,28 +15,32 @@ std::string json_key(std::string name) {
 }
 
 std::string frozen_text(const store::CaptureStats& stats) {
-  return human_us(stats.frozen_us) + (stats.stops_us == 0 ? "" : ", and " + human_us(stats.stops_us) + " in short stops beside it");
+  return human_us(stats.frozen_us) +
+         (stats.stops_us == 0 ? "" : ", and " + human_us(stats.stops_us) + " in short stops beside it");
 }
 
 std::string rounds_text(const store::CaptureStats& stats) {
   std::string out;
   for (const store::CaptureRound& round : stats.rounds)
-    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(round.pages * store::kPageSize), human_us(round.us));
+    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(round.pages * store::kPageSize),
+                       human_us(round.us));
   return out.empty() ? "nothing" : out;
 }
 
 std::string gpu_text(const store::CaptureStats& stats) {
   std::string out = stats.gpu_held_us == 0 ? "ended" : "work held for " + human_us(stats.gpu_held_us);
   if (stats.gpu_bytes == 0) return out;
-  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop, {} behind it", human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
+  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop, {} behind it",
+                           human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
                            human_bytes(stats.gpu_bytes_last), human_bytes(stats.gpu_bytes_behind));
 }
 
 std::string load_text(const store::CaptureStats& stats) {
   const uint64_t ready = stats.target_ran_us + stats.target_waited_us;
-  const double waited = ready == 0 ? 0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready);
-  return fmt::format("{} page faults; {} on a processor, {} waiting for one ({:.0f} %)", stats.target_faults, human_us(stats.target_ran_us),
-                     human_us(stats.target_waited_us), waited);
+  const double waited =
+      ready == 0 ? 0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready);
+  return fmt::format("{} page faults; {} on a processor, {} waiting for one ({:.0f} %)", stats.target_faults,
+                     human_us(stats.target_ran_us), human_us(stats.target_waited_us), waited);
 }
 
 }  // namespace ckpt::cli

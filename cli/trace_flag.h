@@ -11,9 +11,9 @@ namespace ckpt::cli {
 
 void add_trace_flag(VerbOptions& app, std::string& file);
 
-/// Runs `work`, which returns a Result, and leaves its timeline in `file`, also when it fails; without a file it only runs it.
-/// A file that cannot be made is refused before `work` begins. One that cannot be written in the end is told and changes
-/// nothing: what `work` did is done.
+/// Runs `work`, which returns a Result, and leaves its timeline in `file`, also when it fails; without a file it only
+/// runs it. A file that cannot be made is refused before `work` begins. One that cannot be written in the end is told
+/// and changes nothing: what `work` did is done.
 template <class Work>
 auto traced(const std::string& file, const char* verb, Context& context, Work work) -> decltype(work()) {
   if (file.empty()) return work();

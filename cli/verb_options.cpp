@@ -84,7 +84,11 @@ VerbOption VerbOptions::add_ignored_value(const std::string& names, const std::s
 }
 
 VerbOption VerbOptions::add_optional_value(const std::string& names, const std::string& help) {
-  return VerbOption(app_.add_option(names, [](const CLI::results_t&) { return true; }, help)->expected(0, 1)->take_last()->type_name("[N]"));
+  return VerbOption(app_.add_option(
+                            names, [](const CLI::results_t&) { return true; }, help)
+                        ->expected(0, 1)
+                        ->take_last()
+                        ->type_name("[N]"));
 }
 
 template VerbOption VerbOptions::add_option(const std::string&, std::string&, const std::string&);

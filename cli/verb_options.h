@@ -1,6 +1,6 @@
 // How a verb declares its options: bound to variables, checked while they are parsed. CLI11 does the work behind it, in
-// verb_options.cpp and where the whole command line is put together; its templates cost 13 s of compiling in every file that
-// sees them.
+// verb_options.cpp and where the whole command line is put together; its templates cost 13 s of compiling in every file
+// that sees them.
 #pragma once
 
 #include <cstdint>

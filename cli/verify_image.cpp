@@ -46,12 +46,16 @@ void print_json(Console& out, const std::filesystem::path& dir, const Outcome& o
     findings.push_back({{"severity", "damage"}, {"file", f.file}, {"offset", f.offset}, {"message", f.what}});
   }
   if (outcome.rehearsal) {
-    for (const std::string& text : outcome.rehearsal->differences) findings.push_back({{"severity", "difference"}, {"message", text}});
+    for (const std::string& text : outcome.rehearsal->differences)
+      findings.push_back({{"severity", "difference"}, {"message", text}});
   }
   nlohmann::ordered_json doc = {{"schema", "ckpt.verify/1"},       {"kind", "process"},          {"path", dir.string()},
                                 {"ok", outcome.ok()},  {"images", outcome.images},   {"bytes_read", outcome.bytes},
                                 {"duration_us", us},               {"findings", findings}};
-  if (outcome.rehearsal) doc["rehearsal"] = {{"processes", outcome.rehearsal->processes}, {"threads", outcome.rehearsal->threads}, {"pages", outcome.rehearsal->pages}, {"duration_us", outcome.rehearsal->us}, {"left_out", outcome.rehearsal->left_out}, {"notes", outcome.rehearsal->notes}};
+  if (outcome.rehearsal)
+    doc["rehearsal"] = {{"processes", outcome.rehearsal->processes}, {"threads", outcome.rehearsal->threads},
+                        {"pages", outcome.rehearsal->pages},         {"duration_us", outcome.rehearsal->us},
+                        {"left_out", outcome.rehearsal->left_out},   {"notes", outcome.rehearsal->notes}};
   out.data(lay_out_json(doc.dump(-1, ' ', true, nlohmann::ordered_json::error_handler_t::replace)));
 }
 
@@ -60,9 +64,11 @@ void print_findings(Console& out, const Outcome& outcome) {
     out.data(fmt::format("damaged: {}: {}\n", escape_for_terminal(f.file), escape_for_terminal(f.what)));
   }
   if (!outcome.rehearsal) return;
-  for (const std::string& text : outcome.rehearsal->differences) out.data(fmt::format("different: {}\n", escape_for_terminal(text)));
+  for (const std::string& text : outcome.rehearsal->differences)
+    out.data(fmt::format("different: {}\n", escape_for_terminal(text)));
   for (const std::string& text : outcome.rehearsal->notes) out.info(fmt::format("note: {}", escape_for_terminal(text)));
-  for (const std::string& text : outcome.rehearsal->left_out) out.info(fmt::format("not rehearsed: {}", escape_for_terminal(text)));
+  for (const std::string& text : outcome.rehearsal->left_out)
+    out.info(fmt::format("not rehearsed: {}", escape_for_terminal(text)));
 }
 
 }  // namespace
@@ -81,14 +87,16 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
     return fail(Code::kAnswerNo, dir.string(), fmt::format("damaged: {} finding{}", n, n == 1 ? "" : "s"));
   }
   if (size_t n = outcome.rehearsal ? outcome.rehearsal->differences.size() : 0; n != 0) {
-    return fail(Code::kAnswerNo, dir.string(), fmt::format("would not be restored as it was: {} difference{}", n, n == 1 ? "" : "s"));
+    return fail(Code::kAnswerNo, dir.string(),
+                fmt::format("would not be restored as it was: {} difference{}", n, n == 1 ? "" : "s"));
   }
   context.out.info(fmt::format("the process image is sound: {} image{} in the chain, {} read in {}", outcome.images,
                                outcome.images == 1 ? "" : "s", human_bytes(outcome.bytes), human_us(us)));
   if (outcome.rehearsal) {
-    context.out.info(fmt::format("it would be restored as it was: {} process{}, {} thread{} and {} pages made again and compared in {}", outcome.rehearsal->processes,
-                                 outcome.rehearsal->processes == 1 ? "" : "es", outcome.rehearsal->threads, outcome.rehearsal->threads == 1 ? "" : "s",
-                                 outcome.rehearsal->pages, human_us(outcome.rehearsal->us)));
+    context.out.info(fmt::format(
+        "it would be restored as it was: {} process{}, {} thread{} and {} pages made again and compared in {}",
+        outcome.rehearsal->processes, outcome.rehearsal->processes == 1 ? "" : "es", outcome.rehearsal->threads,
+        outcome.rehearsal->threads == 1 ? "" : "s", outcome.rehearsal->pages, human_us(outcome.rehearsal->us)));
   }
   return {};
 }

@@ -15,7 +15,8 @@ struct CommonState {
 
 Result<CommonState> read_common(const tensor::Catalog& catalog) {
   CKPT_TRY_ASSIGN(UniqueFd fd, catalog.open_file(catalog.common->file));
-  zip::ByteSource source(fd.get(), catalog.common->offset, catalog.common->length, catalog.files[catalog.common->file].path);
+  zip::ByteSource source(fd.get(), catalog.common->offset, catalog.common->length,
+                         catalog.files[catalog.common->file].path);
   CommonState out;
   CKPT_TRY_ASSIGN(out.file, read_torch_file(source));
   out.root = out.file.graph.root();

@@ -41,12 +41,15 @@ void sort_by_key(std::vector<Entry>& entries) {
   if (std::is_sorted(entries.begin(), entries.end(), by_key)) return;
   size_t prefix = entries[0].key.size();
   for (const Entry& entry : entries) {
-    auto differ = std::mismatch(entry.key.begin(), entry.key.begin() + static_cast<ptrdiff_t>(std::min(prefix, entry.key.size())), entries[0].key.begin());
+    auto differ =
+        std::mismatch(entry.key.begin(), entry.key.begin() + static_cast<ptrdiff_t>(std::min(prefix, entry.key.size())),
+                      entries[0].key.begin());
     prefix = static_cast<size_t>(differ.first - entry.key.begin());
   }
   std::vector<std::pair<uint64_t, uint32_t>> order;
   order.reserve(entries.size());
-  for (const Entry& entry : entries) order.emplace_back(key_head(entry.key, prefix), static_cast<uint32_t>(order.size()));
+  for (const Entry& entry : entries)
+    order.emplace_back(key_head(entry.key, prefix), static_cast<uint32_t>(order.size()));
   std::sort(order.begin(), order.end(), [&](const auto& a, const auto& b) {
     return a.first != b.first ? a.first < b.first : entries[a.second].key < entries[b.second].key;
   });
@@ -71,12 +74,16 @@ void sort_and_refuse_twins(std::vector<Entry>& entries, const char* what, Damage
 Result<tensor::Catalog> finish_catalog(tensor::Catalog catalog, DamageLog damage, const ReadOptions& options) {
   sort_and_refuse_twins(catalog.tensors, "tensors", damage);
   sort_and_refuse_twins(catalog.objects, "objects", damage);
-  std::sort(catalog.checksums.begin(), catalog.checksums.end(), [](const tensor::Checksum& a, const tensor::Checksum& b) {
-    return std::pair(a.where.file, a.where.offset) < std::pair(b.where.file, b.where.offset);
-  });
+  std::sort(catalog.checksums.begin(), catalog.checksums.end(),
+            [](const tensor::Checksum& a, const tensor::Checksum& b) {
+              return std::pair(a.where.file, a.where.offset) < std::pair(b.where.file, b.where.offset);
+            });
   // Several shards may lie in one record.
-  auto same = [](const tensor::Checksum& a, const tensor::Checksum& b) { return a.where.file == b.where.file && a.where.offset == b.where.offset; };
-  catalog.checksums.erase(std::unique(catalog.checksums.begin(), catalog.checksums.end(), same), catalog.checksums.end());
+  auto same = [](const tensor::Checksum& a, const tensor::Checksum& b) {
+    return a.where.file == b.where.file && a.where.offset == b.where.offset;
+  };
+  catalog.checksums.erase(std::unique(catalog.checksums.begin(), catalog.checksums.end(), same),
+                          catalog.checksums.end());
   for (const tensor::Tensor& t : catalog.tensors) {
     for (const std::string& text : tensor::check_shards(t)) {
       damage.add(t.key, "", std::nullopt, text.substr(std::min(text.size(), t.key.size() + 2)));

@@ -5,7 +5,8 @@
 
 namespace ckpt::formats {
 
-/// Notes damage, up to a number that a person can still use; the rest is counted in one last finding by `finish_catalog`.
+/// Notes damage, up to a number that a person can still use; the rest is counted in one last finding by
+/// `finish_catalog`.
 class DamageLog {
  public:
   void add(std::string key, std::string file, std::optional<uint64_t> offset, std::string message);
@@ -21,8 +22,8 @@ class DamageLog {
   uint64_t more_ = 0;
 };
 
-/// Sorts tensors and objects, refuses two of one name, checks that the shards of every tensor tile it. Damage: kAnswerNo,
-/// or Catalog::damage with `tolerate_damage`.
+/// Sorts tensors and objects, refuses two of one name, checks that the shards of every tensor tile it. Damage:
+/// kAnswerNo, or Catalog::damage with `tolerate_damage`.
 Result<tensor::Catalog> finish_catalog(tensor::Catalog catalog, DamageLog damage, const ReadOptions& options);
 
 }  // namespace ckpt::formats

@@ -30,7 +30,8 @@ Result<std::vector<fs::directory_entry>> list_folder(const fs::path& dir) {
 Result<std::string> read_document(const fs::path& path, uint64_t limit) {
   std::error_code ec;
   const fs::file_status status = fs::status(path, ec);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return fail(Code::kAnswerNo, path.string(), "is not a regular file");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    return fail(Code::kAnswerNo, path.string(), "is not a regular file");
   return io::read_file(path, limit);
 }
 

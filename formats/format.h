@@ -13,11 +13,11 @@ namespace ckpt::formats {
 
 struct ReadOptions {
   uint64_t max_metadata_bytes = uint64_t{1} << 30;
-  /// Also look at the data files' record directories (zip items) so that every shard has its exact byte range. Without it
-  /// only metadata is opened: `load-metadata` and `inspect` must work with data files that cannot be read.
+  /// Also look at the data files' record directories (zip items) so that every shard has its exact byte range. Without
+  /// it only metadata is opened: `load-metadata` and `inspect` must work with data files that cannot be read.
   bool locate_data = true;
-  /// Damage of the data (a missing file, a bad zip item) goes to Catalog::damage and reading goes on. Without it the first
-  /// one is the error. Metadata that cannot be read is an error either way.
+  /// Damage of the data (a missing file, a bad zip item) goes to Catalog::damage and reading goes on. Without it the
+  /// first one is the error. Metadata that cannot be read is an error either way.
   bool tolerate_damage = false;
   /// A name of `formats()`, where a folder holds two; "auto": told by content.
   std::string from = "auto";
@@ -34,8 +34,8 @@ struct Format {
 /// In the order in which they are asked.
 std::span<const Format> formats();
 
-/// Opens a checkpoint of the format that `options` name. kUsage: no such format. kNotFound: no such path. kUnsupported: nothing recognises it, or a known but
-/// unhandled kind (named). kAnswerNo: damaged or hostile.
+/// Opens a checkpoint of the format that `options` name. kUsage: no such format. kNotFound: no such path. kUnsupported:
+/// nothing recognises it, or a known but unhandled kind (named). kAnswerNo: damaged or hostile.
 Result<tensor::Catalog> open_checkpoint(const std::filesystem::path& path, const ReadOptions& options);
 
 }  // namespace ckpt::formats

@@ -19,8 +19,10 @@ namespace fs = std::filesystem;
 
 std::span<const Format> formats() {
   static constexpr std::array kFormats = {
-      Format{"zarr", "Megatron-Core distributed checkpoint, zarr backend", recognises_megatron_zarr, read_megatron_zarr},
-      Format{"torch_dist", "Megatron-Core distributed checkpoint, torch_dist backend", recognises_torch_dist, read_torch_dist},
+      Format{"zarr", "Megatron-Core distributed checkpoint, zarr backend", recognises_megatron_zarr,
+             read_megatron_zarr},
+      Format{"torch_dist", "Megatron-Core distributed checkpoint, torch_dist backend", recognises_torch_dist,
+             read_torch_dist},
       Format{"dcp", "PyTorch distributed checkpoint", recognises_dcp, read_torch_dist},
       Format{"npz", "numpy archive of arrays (.npz)", recognises_npz, read_npz},
       Format{"torch_save", "torch.save file", recognises_torch_save, read_torch_save},
@@ -42,8 +44,8 @@ const Format* find_format(const fs::path& path) {
   return nullptr;
 }
 
-/// The one torch.save file of a folder, as `--to torch` writes it and hubs hold it. Nothing: there is none, or several, or others
-/// that say that it is a part: of a save by ranks, or of one that did not finish.
+/// The one torch.save file of a folder, as `--to torch` writes it and hubs hold it. Nothing: there is none, or several,
+/// or others that say that it is a part: of a save by ranks, or of one that did not finish.
 std::optional<fs::path> only_torch_file(const fs::path& path) {
   std::optional<fs::path> out;
   std::error_code ec;
@@ -51,12 +53,16 @@ std::optional<fs::path> only_torch_file(const fs::path& path) {
   fs::directory_iterator it(path, ec), end;
   for (int seen = 0; !ec && it != end && seen < 10'000; it.increment(ec), ++seen) {
     const std::string name = it->path().filename().string();
-    const bool of_ranks = name.find("_rank_") != std::string::npos || name.find("rank_") == 0 || name.find("ckpt_") == 0;
-    const bool of_parts = name.find("-of-") != std::string::npos || name.find("consolidated.") == 0 || name.find(".index.json") != std::string::npos;
+    const bool of_ranks =
+        name.find("_rank_") != std::string::npos || name.find("rank_") == 0 || name.find("ckpt_") == 0;
+    const bool of_parts = name.find("-of-") != std::string::npos || name.find("consolidated.") == 0 ||
+                          name.find(".index.json") != std::string::npos;
     if (of_ranks || of_parts || it->path().extension() == ".distcp") return std::nullopt;
     std::error_code ignored;
     // What is stored beside a model by trainers is no model.
-    if (name == "training_args.bin" || name == "optimizer.pt" || name == "scheduler.pt" || name.rfind("rng_state", 0) == 0) continue;
+    if (name == "training_args.bin" || name == "optimizer.pt" || name == "scheduler.pt" ||
+        name.rfind("rng_state", 0) == 0)
+      continue;
     const std::string extension = it->path().extension().string();
     const bool torch = extension == ".pt" || extension == ".pth" || extension == ".bin" || extension == ".ckpt";
     if (!torch || !it->is_regular_file(ignored)) continue;
@@ -105,11 +111,13 @@ Error explain(const fs::path& path) {
         std::error_code ignored;
         return entry.path().filename().string().starts_with("mp_rank_") && entry.is_directory(ignored);
       })) {
-    return Error(Code::kUnsupported, subject, "is a Megatron checkpoint of the old torch format (mp_rank_XX), which is not read")
+    return Error(Code::kUnsupported, subject,
+                 "is a Megatron checkpoint of the old torch format (mp_rank_XX), which is not read")
         .with_hint("each mp_rank_XX/model_optim_rng.pt can be inspected by itself");
   }
   if (any_entry(path, [](const fs::directory_entry& entry) { return entry.path().extension() == ".distcp"; })) {
-    return Error(Code::kAnswerNo, subject, "holds .distcp files but no .metadata: the save did not finish, or files were lost");
+    return Error(Code::kAnswerNo, subject,
+                 "holds .distcp files but no .metadata: the save did not finish, or files were lost");
   }
   if (fs::exists(path / "common.pt", ec)) {
     return Error(Code::kAnswerNo, subject, "holds common.pt but no metadata.json: the save did not finish");
@@ -133,7 +141,8 @@ Result<void> check_access(const fs::path& path) {
 Result<tensor::Catalog> open_as(const fs::path& path, const ReadOptions& options) {
   for (const Format& format : formats()) {
     if (format.name != options.from) continue;
-    if (!format.recognises(path)) return fail(Code::kUnsupported, path.string(), "is no " + options.from + " checkpoint");
+    if (!format.recognises(path))
+      return fail(Code::kUnsupported, path.string(), "is no " + options.from + " checkpoint");
     return format.read(path, options);
   }
   return fail(Code::kUsage, options.from, "is no format that ckpt reads");
@@ -153,7 +162,9 @@ Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions&
   std::error_code ec;
   auto inner = fs::is_directory(path, ec) ? inner_checkpoint(path) : std::nullopt;
   if (!inner) return explain(path);
-  if (!fs::exists(*inner, ec)) return fail(Code::kAnswerNo, path.string(), "names " + inner->filename().string() + " as its latest checkpoint, which is missing");
+  if (!fs::exists(*inner, ec))
+    return fail(Code::kAnswerNo, path.string(),
+                "names " + inner->filename().string() + " as its latest checkpoint, which is missing");
   CKPT_TRY(check_access(*inner));
   const Format* format = find_format(*inner);
   if (format == nullptr) return explain(*inner);

@@ -35,7 +35,8 @@ class Folder {
   bool file(std::string_view head, std::string_view tail = "") const { return !first(files_, head, tail).empty(); }
   bool folder(std::string_view head) const { return !first(folders_, head, "").empty(); }
   bool has(const std::string& name) const {
-    return std::binary_search(files_.begin(), files_.end(), name) || std::binary_search(folders_.begin(), folders_.end(), name);
+    return std::binary_search(files_.begin(), files_.end(), name) ||
+           std::binary_search(folders_.begin(), folders_.end(), name);
   }
   /// The first file of such a name; empty: none.
   std::string first_file(std::string_view head, std::string_view tail = "") const { return first(files_, head, tail); }
@@ -48,7 +49,8 @@ class Folder {
     return "";
   }
   size_t count(std::string_view head, std::string_view tail) const {
-    return static_cast<size_t>(std::count_if(files_.begin(), files_.end(), [&](const std::string& name) { return fits(name, head, tail); }));
+    return static_cast<size_t>(
+        std::count_if(files_.begin(), files_.end(), [&](const std::string& name) { return fits(name, head, tail); }));
   }
 
  private:
@@ -56,7 +58,8 @@ class Folder {
     return name.size() >= head.size() + tail.size() && name.starts_with(head) && name.ends_with(tail);
   }
   static std::string first(const std::vector<std::string>& names, std::string_view head, std::string_view tail) {
-    auto found = std::find_if(names.begin(), names.end(), [&](const std::string& name) { return fits(name, head, tail); });
+    auto found =
+        std::find_if(names.begin(), names.end(), [&](const std::string& name) { return fits(name, head, tail); });
     return found == names.end() ? "" : *found;
   }
 
@@ -117,21 +120,31 @@ const std::vector<Known>& folders() {
        "each zero/PARAMETER/fp32.pt in it is a torch.save file that is read by itself"},
       {deepspeed, "a DeepSpeed checkpoint (ZeRO's partitions of each rank)",
        "% is read by itself; DeepSpeed's zero_to_fp32.py, which lies in the root, makes one file of the weights"},
-      {[](const Folder& f) { return f.first_file("model_world_size_"); }, "a folder of FSDP shards, one file for each rank (veRL)",
+      {[](const Folder& f) { return f.first_file("model_world_size_"); },
+       "a folder of FSDP shards, one file for each rank (veRL)",
        "% is read by itself; verl's model_merger makes a Hugging Face model of all ranks"},
-      {dlrover, "a DLRover checkpoint, one file for each rank", "% is read by itself: with DDP and Megatron rank 0 has the whole"},
-      {[](const Folder& f) { return f.first_file("ckpt_", ".pt"); }, "a folder of files for each rank (ckpt_{rank}.pt)", "% is read by itself"},
-      {[](const Folder& f) { return f.count("pytorch_model", ".bin") + f.count("pytorch_model", ".bin.index.json") > 0 ? f.first_file("pytorch_model", ".bin") : ""; },
+      {dlrover, "a DLRover checkpoint, one file for each rank",
+       "% is read by itself: with DDP and Megatron rank 0 has the whole"},
+      {[](const Folder& f) { return f.first_file("ckpt_", ".pt"); }, "a folder of files for each rank (ckpt_{rank}.pt)",
+       "% is read by itself"},
+      {[](const Folder& f) {
+         return f.count("pytorch_model", ".bin") + f.count("pytorch_model", ".bin.index.json") > 0
+                    ? f.first_file("pytorch_model", ".bin")
+                    : "";
+       },
        "a Hugging Face model in torch.save files (pytorch_model*.bin)",
        "% is read by itself; save_pretrained of transformers, with safe_serialization, makes safetensors of all"},
-      {[](const Folder& f) { return f.first_file("consolidated.", ".pth"); }, "a Llama checkpoint, one consolidated.NN.pth for each model-parallel rank",
+      {[](const Folder& f) { return f.first_file("consolidated.", ".pth"); },
+       "a Llama checkpoint, one consolidated.NN.pth for each model-parallel rank",
        "% is read by itself; convert_llama_weights_to_hf.py of transformers joins the ranks"},
-      {ocdbt, "an Orbax checkpoint in OCDBT, TensorStore's database", "written with use_ocdbt=False it is a group of Zarr arrays, which is read"},
+      {ocdbt, "an Orbax checkpoint in OCDBT, TensorStore's database",
+       "written with use_ocdbt=False it is a group of Zarr arrays, which is read"},
       {component, "a diffusers pipeline, a folder for each component", "each component is read by itself: %"},
-      {snapshot, "a repository in the cache of the Hugging Face hub", "give the folder of one revision below snapshots"},
+      {snapshot, "a repository in the cache of the Hugging Face hub",
+       "give the folder of one revision below snapshots"},
       {bundle, "a TensorFlow checkpoint", "save the weights as safetensors or npz"},
-      {[](const Folder& f) { return f.has("checkpoint_metadata.json") && f.folder("model") ? "model" : ""; }, "a Nanotron checkpoint",
-       "each .safetensors file in it is read by itself"},
+      {[](const Folder& f) { return f.has("checkpoint_metadata.json") && f.folder("model") ? "model" : ""; },
+       "a Nanotron checkpoint", "each .safetensors file in it is read by itself"},
       {several, "a folder of torch.save files, and nothing says how they belong together", "give one of them: %"},
   };
   return kFolders;
@@ -145,11 +158,13 @@ struct Magic {
 
 constexpr auto kFiles = std::to_array<Magic>({
     {"", ".nemo", "a NeMo package", "unpack it with tar"},
-    {"", ".bin.index.json", "the index of a Hugging Face model in torch.save files", "each pytorch_model*.bin is read by itself"},
+    {"", ".bin.index.json", "the index of a Hugging Face model in torch.save files",
+     "each pytorch_model*.bin is read by itself"},
     {"\x89HDF\r\n\x1a\n", ".h5", "an HDF5 file", "copy its arrays with h5py into an npz"},
     {"", ".keras", "a Keras archive", "save its weights as npz"},
     {"", ".onnx", "an ONNX model", "its initializers can be written as npz or safetensors by the onnx package"},
-    {"", ".msgpack", "a msgpack file of flax", "flax.serialization reads it; safetensors.flax writes what is read here"},
+    {"", ".msgpack", "a msgpack file of flax",
+     "flax.serialization reads it; safetensors.flax writes what is read here"},
     {"", ".pdparams", "a Paddle checkpoint", "paddle.load reads it; save numpy arrays as npz"},
     {"\x1f\x8b", ".gz", "compressed with gzip", "unpack it with gunzip"},
     {"\x28\xb5\x2f\xfd", ".zst", "compressed with zstd", "unpack it with unzstd"},
@@ -164,7 +179,8 @@ std::optional<Error> name_file(const fs::path& path) {
   for (const Magic& magic : kFiles) {
     const bool starts = read && !magic.start.empty() && as_text(first).starts_with(magic.start);
     if (starts || (!magic.suffix.empty() && name.ends_with(magic.suffix))) {
-      return Error(Code::kUnsupported, path.string(), std::string("is ") + magic.what + ", which is not read").with_hint(magic.hint);
+      return Error(Code::kUnsupported, path.string(), std::string("is ") + magic.what + ", which is not read")
+          .with_hint(magic.hint);
     }
   }
   return std::nullopt;
@@ -181,7 +197,8 @@ std::optional<Error> name_unread_format(const fs::path& path) {
     if (found.empty()) continue;
     std::string hint = known.hint;
     if (const size_t at = hint.find('%'); at != std::string::npos) hint.replace(at, 1, found);
-    return Error(Code::kUnsupported, path.string(), std::string("is ") + known.what + ", which is not read").with_hint(hint);
+    return Error(Code::kUnsupported, path.string(), std::string("is ") + known.what + ", which is not read")
+        .with_hint(hint);
   }
   return std::nullopt;
 }

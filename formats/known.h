@@ -8,7 +8,8 @@
 
 namespace ckpt::formats {
 
-/// kUnsupported, with a hint which part can be read by itself or which tool makes something readable of it. Nothing: not known.
+/// kUnsupported, with a hint which part can be read by itself or which tool makes something readable of it. Nothing:
+/// not known.
 std::optional<Error> name_unread_format(const std::filesystem::path& path);
 
 }  // namespace ckpt::formats

@@ -16,9 +16,9 @@ struct PathRules {
   std::string_view reserved_name;  ///< ... or be this
 };
 
-/// kUsage where keys cannot be paths below a folder, each one listed: empty parts (as an absolute path has), "." and "..",
-/// control characters, parts that are too long, no UTF-8, a file where another key needs a folder. A key's parts stand between
-/// slashes. Returns a note where keys differ only in case, else nothing.
+/// kUsage where keys cannot be paths below a folder, each one listed: empty parts (as an absolute path has), "." and
+/// "..", control characters, parts that are too long, no UTF-8, a file where another key needs a folder. A key's parts
+/// stand between slashes. Returns a note where keys differ only in case, else nothing.
 Result<std::string> check_path_keys(const tensor::Selection& selection, const PathRules& rules);
 
 }  // namespace ckpt::formats

@@ -20,7 +20,11 @@ std::span<const Writer> writers() {
   static constexpr std::array<std::string_view, 1> kSafetensors = {".safetensors"};
   static constexpr std::array<std::string_view, 4> kTorch = {".pt", ".pth", ".bin", ".ckpt"};
   static constexpr std::array kWriters = {
-      Writer{"torch_dist", "Megatron's torch_dist; of a plain torch checkpoint the same without Megatron's files", {}, true, true,
+      Writer{"torch_dist",
+             "Megatron's torch_dist; of a plain torch checkpoint the same without Megatron's files",
+             {},
+             true,
+             true,
              torch_dist::plan_torch_dist},
       Writer{"dcp", "a plain torch distributed checkpoint, of any source", {}, true, true, torch_dist::plan_dcp},
       Writer{"safetensors", "one file, or shards with an index", kSafetensors, false, true, plan_safetensors},
@@ -63,7 +67,8 @@ Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::s
                      std::move(left));
 }
 
-Result<void> copy_to(const tensor::Catalog& source, const tensor::FileRange& range, const tensor::OutputFile::Sink& sink) {
+Result<void> copy_to(const tensor::Catalog& source, const tensor::FileRange& range,
+                     const tensor::OutputFile::Sink& sink) {
   constexpr uint64_t kBlock = 256 << 10;
   CKPT_TRY_ASSIGN(UniqueFd file, source.open_file(range.file));
   std::string block;

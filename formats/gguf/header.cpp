@@ -73,7 +73,8 @@ class Parser {
     out_.version = number<uint32_t>();
     if (short_) return {};
     if (out_.version > 0xffff) return fail(Code::kUnsupported, "", "is a big-endian GGUF file");
-    if (out_.version < 1 || out_.version > 3) return fail(Code::kUnsupported, "", "is a GGUF file of version " + std::to_string(out_.version));
+    if (out_.version < 1 || out_.version > 3)
+      return fail(Code::kUnsupported, "", "is a GGUF file of version " + std::to_string(out_.version));
     const uint64_t tensors = size(), pairs = size();
     for (uint64_t i = 0; i < pairs && !short_; ++i) CKPT_TRY(parse_pair());
     for (uint64_t i = 0; i < tensors && !short_; ++i) CKPT_TRY(parse_tensor());
@@ -96,7 +97,8 @@ class Parser {
     out_.pairs += ": ";
     CKPT_TRY_ASSIGN(std::optional<uint64_t> value, parse_value(type, out_.pairs, 0));
     if (key == "general.alignment") {
-      if (!value || !std::has_single_bit(*value) || *value > kMaxAlignment) return malformed("an alignment that is no power of two");
+      if (!value || !std::has_single_bit(*value) || *value > kMaxAlignment)
+        return malformed("an alignment that is no power of two");
       out_.alignment = *value;
     }
     if (key == "split.count" && value) out_.parts = *value;
@@ -139,7 +141,8 @@ class Parser {
 
   void parse_text(std::string& json) {
     const std::string_view value = text();
-    append_json_string(json, value.size() <= kShownText ? std::string(value) : std::string(value.substr(0, kShownText)) + "...");
+    append_json_string(
+        json, value.size() <= kShownText ? std::string(value) : std::string(value.substr(0, kShownText)) + "...");
   }
 
   Result<void> parse_array(std::string& json, int nesting) {
@@ -194,7 +197,8 @@ class Parser {
   static Result<void> set_length(GgufTensor& t) {
     const GgmlType& type = *t.type;
     if (type.block > 1) {
-      if (t.shape.empty() || t.shape.back() % type.block != 0) return malformed(t.name + " has rows that are no whole number of blocks");
+      if (t.shape.empty() || t.shape.back() % type.block != 0)
+        return malformed(t.name + " has rows that are no whole number of blocks");
       auto row = checked_mul<uint64_t>(t.shape.back() / type.block, type.bytes);
       if (!row) return malformed(t.name + " has more elements than can be counted");
       t.shape.back() = *row;

@@ -48,8 +48,8 @@ struct GgufHeader {
   std::vector<GgufTensor> tensors;
 };
 
-/// Nothing: `beginning` ends before the header does. kAnswerNo: malformed. kUnsupported: version or byte order. Empty subject.
-/// Memory: in proportion to `beginning`.
+/// Nothing: `beginning` ends before the header does. kAnswerNo: malformed. kUnsupported: version or byte order. Empty
+/// subject. Memory: in proportion to `beginning`.
 Result<std::optional<GgufHeader>> parse_gguf_header(ByteSpan beginning);
 
 }  // namespace ckpt::formats

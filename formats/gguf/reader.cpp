@@ -35,7 +35,8 @@ std::vector<std::string> gguf_files(const fs::path& dir) {
 
 class Reader {
  public:
-  Reader(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options) : catalog_(catalog), damage_(damage), options_(options) {}
+  Reader(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options)
+      : catalog_(catalog), damage_(damage), options_(options) {}
 
   /// Returns the number of files that the model is cut into, as this one says.
   Result<uint64_t> add_file(const std::string& name) {
@@ -48,17 +49,18 @@ class Reader {
     check_overlaps(header, name);
     for (GgufTensor& t : header.tensors) add_tensor(index, std::move(t));
     if (json_.empty()) {
-      json_ = "{\"version\": " + std::to_string(header.version) + ", \"alignment\": " + std::to_string(header.alignment) +
-              ", \"metadata\": {" + header.pairs + "}";
+      json_ = "{\"version\": " + std::to_string(header.version) +
+              ", \"alignment\": " + std::to_string(header.alignment) + ", \"metadata\": {" + header.pairs + "}";
     }
     return header.parts;
   }
 
   void finish() {
     for (const auto& use : quantised_) {
-      catalog_.warnings.push_back(std::to_string(use.second.count) + (use.second.count == 1 ? " tensor of type " : " tensors of type ") +
-                                  std::string(use.second.type->name) + " given as rows of bytes: " + std::to_string(use.second.type->block) +
-                                  " elements in " + std::to_string(use.second.type->bytes) + " bytes");
+      catalog_.warnings.push_back(
+          std::to_string(use.second.count) + (use.second.count == 1 ? " tensor of type " : " tensors of type ") +
+          std::string(use.second.type->name) + " given as rows of bytes: " + std::to_string(use.second.type->block) +
+          " elements in " + std::to_string(use.second.type->bytes) + " bytes");
     }
     catalog_.metadata_json = json_ + ", \"quantised\": {" + quantised_json_ + "}}";
   }
@@ -81,7 +83,9 @@ class Reader {
         return std::move(header).error();
       }
       if (*header) return std::move(**header);
-      if (bytes.size() == most) return fail(Code::kAnswerNo, file.path, most == file.size ? "the header is cut off" : "the header is larger than the limit");
+      if (bytes.size() == most)
+        return fail(Code::kAnswerNo, file.path,
+                    most == file.size ? "the header is cut off" : "the header is larger than the limit");
     }
   }
 
@@ -90,7 +94,8 @@ class Reader {
     for (const GgufTensor& t : header.tensors) {
       if (t.length > 0) order.push_back(&t);
     }
-    std::sort(order.begin(), order.end(), [](const GgufTensor* a, const GgufTensor* b) { return a->offset < b->offset; });
+    std::sort(order.begin(), order.end(),
+              [](const GgufTensor* a, const GgufTensor* b) { return a->offset < b->offset; });
     for (size_t i = 1; i < order.size(); ++i) {
       if (order[i]->offset - order[i - 1]->offset < order[i - 1]->length) {
         damage_.add(order[i]->name, file, order[i]->offset, "overlaps " + order[i - 1]->name);
@@ -138,8 +143,10 @@ Result<void> read_folder(const fs::path& path, Reader& reader, DamageLog& damage
   for (const std::string& file : files) {
     CKPT_TRY_ASSIGN(uint64_t parts, reader.add_file(file));
     if (parts == files.size()) continue;
-    if (parts <= 1 || parts < files.size()) return fail(Code::kUnsupported, path.string(), "holds several GGUF models: give one file");
-    damage.add("", file, std::nullopt, "is one of " + std::to_string(parts) + " parts, of which " + std::to_string(files.size()) + " are here");
+    if (parts <= 1 || parts < files.size())
+      return fail(Code::kUnsupported, path.string(), "holds several GGUF models: give one file");
+    damage.add("", file, std::nullopt,
+               "is one of " + std::to_string(parts) + " parts, of which " + std::to_string(files.size()) + " are here");
     break;
   }
   return {};
@@ -154,7 +161,8 @@ bool recognises_gguf(const fs::path& path) {
   if (is_gguf_name(path.filename().string())) return true;
   auto fd = io::open_file(path, O_RDONLY | O_NONBLOCK);
   char magic[4] = {};
-  return fd && io::pread_exact(fd->get(), std::as_writable_bytes(std::span(magic)), 0, "") && std::string_view(magic, 4) == "GGUF";
+  return fd && io::pread_exact(fd->get(), std::as_writable_bytes(std::span(magic)), 0, "") &&
+         std::string_view(magic, 4) == "GGUF";
 }
 
 Result<tensor::Catalog> read_gguf(const fs::path& path, const ReadOptions& options) {
@@ -168,7 +176,8 @@ Result<tensor::Catalog> read_gguf(const fs::path& path, const ReadOptions& optio
     CKPT_TRY(read_folder(path, reader, damage));
   } else {
     CKPT_TRY_ASSIGN(uint64_t parts, reader.add_file(path.filename().string()));
-    if (parts > 1) catalog.warnings.push_back("one of " + std::to_string(parts) + " parts: give the folder to read all");
+    if (parts > 1)
+      catalog.warnings.push_back("one of " + std::to_string(parts) + " parts: give the folder to read all");
   }
   reader.finish();
   return finish_catalog(std::move(catalog), std::move(damage), options);

@@ -41,7 +41,8 @@ Result<std::optional<MegatronMetadata>> read_megatron_metadata(const std::filesy
     if (text.error().code == Code::kNotFound) return std::optional<MegatronMetadata>();
     return std::move(text).error();
   }
-  if (!json_nests_at_most(*text, kMaxJsonDepth)) return fail(Code::kAnswerNo, path.string(), "is not a JSON object, or nests too deep");
+  if (!json_nests_at_most(*text, kMaxJsonDepth))
+    return fail(Code::kAnswerNo, path.string(), "is not a JSON object, or nests too deep");
   auto json = nlohmann::json::parse(*text, nullptr, false);
   if (!json.is_object()) return fail(Code::kAnswerNo, path.string(), "is not a JSON object");
   if (!json.contains("sharded_backend")) return std::optional<MegatronMetadata>();

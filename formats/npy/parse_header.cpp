@@ -143,7 +143,8 @@ Result<uint64_t> npy_header_bytes(ByteSpan first) {
   if (*major == 1) length = reader.read<uint16_t>();
   else length = reader.read<uint32_t>();
   if (!length) return malformed("cut off");
-  if (*length > kMaxNpyHeader - kNpyPrefix) return unsupported("a .npy header of " + std::to_string(*length) + " bytes is not read");
+  if (*length > kMaxNpyHeader - kNpyPrefix)
+    return unsupported("a .npy header of " + std::to_string(*length) + " bytes is not read");
   return reader.position() + *length;
 }
 

@@ -33,7 +33,8 @@ constexpr uint64_t kSlab = 16 << 20;
 bool has_extension(std::string_view name) { return name.size() > kExtension.size() && name.ends_with(kExtension); }
 std::string stem(const std::string& name) { return name.substr(0, name.size() - kExtension.size()); }
 
-/// Bytes before the pickle of an array of Python objects, which `beginning` is the beginning of; 0: it is no such array.
+/// Bytes before the pickle of an array of Python objects, which `beginning` is the beginning of; 0: it is no such
+/// array.
 uint64_t header_of_objects(ByteSpan beginning) {
   auto length = npy_header_bytes(beginning.first(std::min<size_t>(kNpyPrefix, beginning.size())));
   if (!length || *length > beginning.size()) return 0;
@@ -55,7 +56,8 @@ class NpyDecoder : public tensor::Decoder {
   void add(uint32_t file, uint64_t offset, Encoded array) { arrays_[{file, offset}] = std::move(array); }
   bool empty() const { return arrays_.empty(); }
 
-  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded, MutableByteSpan out) const override {
+  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded,
+                      MutableByteSpan out) const override {
     auto found = arrays_.upper_bound({shard.where.file, shard.where.offset});
     if (found == arrays_.begin()) return fail(Code::kBug, t.key, "no decoder");
     const Encoded& array = std::prev(found)->second;
@@ -163,7 +165,8 @@ class Arrays {
   }
 
   /// An array that cannot be read. `whole`: the .npy file in `source`.
-  Result<void> leave_out(const std::string& key, const Error& error, const zip::ByteSource& source, tensor::FileRange whole) {
+  Result<void> leave_out(const std::string& key, const Error& error, const zip::ByteSource& source,
+                         tensor::FileRange whole) {
     CKPT_TRY(note(key, source.subject(), error));
     if (error.code != Code::kUnsupported) return {};
     std::vector<std::byte> beginning(std::min(whole.length, kMaxNpyHeader));
@@ -173,7 +176,8 @@ class Arrays {
     }
     return {};
   }
-  Result<void> leave_out_deflated(const std::string& key, const Error& error, const zip::ByteSource& source, const zip::Record& record) {
+  Result<void> leave_out_deflated(const std::string& key, const Error& error, const zip::ByteSource& source,
+                                  const zip::Record& record) {
     CKPT_TRY(note(key, source.subject(), error));
     if (error.code != Code::kUnsupported) return {};
     CKPT_TRY_ASSIGN(const auto beginning, read_deflated(source, record));
@@ -189,7 +193,8 @@ class Arrays {
     return found == types_.end() ? std::nullopt : std::optional(found->second);
   }
 
-  static Result<NpyHeader> read_header(const zip::ByteSource& source, uint64_t begin, uint64_t room, std::optional<tensor::DType> as = {}) {
+  static Result<NpyHeader> read_header(const zip::ByteSource& source, uint64_t begin, uint64_t room,
+                                       std::optional<tensor::DType> as = {}) {
     std::vector<std::byte> bytes(std::min(kNpyPrefix, room));
     CKPT_TRY(source.read(begin, bytes));
     CKPT_TRY_ASSIGN(uint64_t length, npy_header_bytes(bytes));
@@ -199,7 +204,8 @@ class Arrays {
   }
   /// The beginning of a deflated record's content.
   static Result<std::vector<std::byte>> read_deflated(const zip::ByteSource& source, const zip::Record& record) {
-    std::vector<std::byte> stored(std::min(record.stored, kMaxNpyHeader + 1024)), bytes(std::min(record.size, kMaxNpyHeader));
+    std::vector<std::byte> stored(std::min(record.stored, kMaxNpyHeader + 1024)),
+        bytes(std::min(record.size, kMaxNpyHeader));
     CKPT_TRY(source.read(record.offset, stored));
     CKPT_TRY_ASSIGN(size_t got, inflate_beginning(stored, bytes));
     bytes.resize(got);
@@ -216,10 +222,12 @@ class Arrays {
       return {};
     }
     const std::string key = stem(record.name);
-    auto header = record.deflated ? read_deflated_header(source, record) : read_header(source, record.offset, record.size);
+    auto header =
+        record.deflated ? read_deflated_header(source, record) : read_header(source, record.offset, record.size);
     if (!header) {
       const Error error = judge(std::move(header).error(), source, record);
-      return record.deflated ? leave_out_deflated(key, error, source, record) : leave_out(key, error, source, {0, record.offset, record.size});
+      return record.deflated ? leave_out_deflated(key, error, source, record)
+                             : leave_out(key, error, source, {0, record.offset, record.size});
     }
     if (record.size < header->data || record.size - header->data < header->data_bytes()) {
       damage_.add(key, source.subject(), record.offset, "the array is cut off");
@@ -271,8 +279,9 @@ class Arrays {
   void add(const std::string& key, const NpyHeader& header, tensor::FileRange where) {
     const std::string& file = catalog_.files[where.file].path;
     if (where.length < header.data_bytes()) {
-      damage_.add(key, file, where.offset + where.length,
-                  "the array has " + std::to_string(where.length) + " bytes instead of " + std::to_string(header.data_bytes()));
+      damage_.add(
+          key, file, where.offset + where.length,
+          "the array has " + std::to_string(where.length) + " bytes instead of " + std::to_string(header.data_bytes()));
       return;
     }
     if (where.length > header.data_bytes()) catalog_.warnings.push_back(key + ": bytes follow the array");
@@ -339,7 +348,8 @@ std::string first_bytes(const fs::path& path, size_t count) {
   if (!fs::is_regular_file(path, ec)) return "";
   auto fd = io::open_file(path, O_RDONLY | O_NONBLOCK);
   std::string out(std::min<uint64_t>(count, fs::file_size(path, ec)), '\0');
-  if (!fd || ec || !io::pread_exact(fd->get(), {reinterpret_cast<std::byte*>(out.data()), out.size()}, 0, "")) return "";
+  if (!fd || ec || !io::pread_exact(fd->get(), {reinterpret_cast<std::byte*>(out.data()), out.size()}, 0, ""))
+    return "";
   return out;
 }
 
@@ -352,7 +362,8 @@ bool holds_arrays(const fs::path& path, int depth, int& budget) {
     if (it->is_regular_file(ec) && has_extension(it->path().filename().string())) return true;
     if (fs::is_directory(status) && depth > 0) folders.push_back(it->path());
   }
-  return std::any_of(folders.begin(), folders.end(), [&](const fs::path& folder) { return holds_arrays(folder, depth - 1, budget); });
+  return std::any_of(folders.begin(), folders.end(),
+                     [&](const fs::path& folder) { return holds_arrays(folder, depth - 1, budget); });
 }
 
 Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
@@ -369,7 +380,8 @@ Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
       if (fs::is_directory(status) && depth < kMaxDepth) folders.emplace_back(name, depth + 1);
       const bool link = fs::is_symlink(status), linked_folder = link && entry.is_directory(ec);
       if (linked_folder) catalog.warnings.push_back(name + ": a link to a folder, not followed");
-      if ((link || fs::is_regular_file(status)) && !linked_folder && has_extension(name)) CKPT_TRY(arrays.add_file(name, stem(name)));
+      if ((link || fs::is_regular_file(status)) && !linked_folder && has_extension(name))
+        CKPT_TRY(arrays.add_file(name, stem(name)));
     }
   }
   return {};
@@ -404,7 +416,8 @@ Result<tensor::Catalog> read_npy(const fs::path& path, const ReadOptions& option
 }
 
 Result<tensor::Catalog> read_npz(const fs::path& path, const ReadOptions& options) {
-  return read_with(path, "npz", options, [&](Arrays& arrays, tensor::Catalog&) { return arrays.add_archive(path.filename().string()); });
+  return read_with(path, "npz", options,
+                   [&](Arrays& arrays, tensor::Catalog&) { return arrays.add_archive(path.filename().string()); });
 }
 
 }  // namespace ckpt::formats

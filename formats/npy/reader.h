@@ -5,8 +5,8 @@
 
 namespace ckpt::formats {
 
-/// One array, whose key is the file's name without `.npy`; or a folder with .npy files in it or its subfolders, whose keys are
-/// their paths below it, with `/`, without `.npy`.
+/// One array, whose key is the file's name without `.npy`; or a folder with .npy files in it or its subfolders, whose
+/// keys are their paths below it, with `/`, without `.npy`.
 bool recognises_npy(const std::filesystem::path& path);
 Result<tensor::Catalog> read_npy(const std::filesystem::path& path, const ReadOptions& options);
 

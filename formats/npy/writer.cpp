@@ -13,7 +13,8 @@ using tensor::Part;
 using tensor::Piece;
 using tensor::Target;
 
-constexpr uint64_t kLarge = 1 << 20;             ///< from this size on the elements begin at a page, so that file systems can share blocks
+constexpr uint64_t kLarge =
+    1 << 20;  ///< from this size on the elements begin at a page, so that file systems can share blocks
 constexpr size_t kAlignment = 64, kLargeAlignment = 4096;
 
 class NpyLayout : public tensor::Layout {
@@ -37,7 +38,9 @@ class NpyLayout : public tensor::Layout {
       types.generate = [this](const OutputFile::Sink& sink) { return write_types(sink); };
       files.push_back(std::move(types));
     }
-    if (foreign_ > 0) notes.push_back(std::to_string(foreign_) + " of " + std::to_string(shards) + " tensors have types that numpy lacks: they are void there, dtypes.json names them");
+    if (foreign_ > 0)
+      notes.push_back(std::to_string(foreign_) + " of " + std::to_string(shards) +
+                      " tensors have types that numpy lacks: they are void there, dtypes.json names them");
     last_file = files.back().name;
     return {};
   }

@@ -1,7 +1,8 @@
 // A folder of .npy files out of any checkpoint.
 //
 //   KEY.npy        one tensor; a `/` in the key makes a folder
-//   dtypes.json    {"KEY": "bfloat16", ...} for those whose type numpy lacks: they are written as void types of their size
+//   dtypes.json    {"KEY": "bfloat16", ...} for those whose type numpy lacks: they are written as void types of their
+//   size
 #pragma once
 
 #include "formats/writers.h"

@@ -9,7 +9,8 @@ namespace {
 constexpr size_t kMaxDepth = 500;
 constexpr size_t kMaxLong = 255;
 
-/// Bytes as the text of the same code points, in UTF-8: what `_codecs.encode(text, "latin1")` undoes. Protocol 2 has no bytes.
+/// Bytes as the text of the same code points, in UTF-8: what `_codecs.encode(text, "latin1")` undoes. Protocol 2 has no
+/// bytes.
 std::string latin1(ByteSpan data) {
   std::string out;
   out.reserve(data.size() * 3 / 2);
@@ -46,13 +47,15 @@ Result<void> Emitter::emit(NodeId id) {
     out_.get(known->second);
     return {};
   }
-  if (depth_ == 0 && uses_[id] < 2) ++uses_[id];  // the caller's own, so that a list that only holds itself is known again
+  if (depth_ == 0 && uses_[id] < 2)
+    ++uses_[id];  // the caller's own, so that a list that only holds itself is known again
   if (changes_ != nullptr) {
     CKPT_TRY_ASSIGN(const bool done, changes_->replace(id));
     if (done) remember(id);
     if (done) return {};
   }
-  if (depth_ >= kMaxDepth) return fail(Code::kUnsupported, "", "is nested more than " + std::to_string(kMaxDepth) + " deep");
+  if (depth_ >= kMaxDepth)
+    return fail(Code::kUnsupported, "", "is nested more than " + std::to_string(kMaxDepth) + " deep");
   if (!open_.insert(id).second) return fail(Code::kUnsupported, "", "holds itself");
   ++depth_;
   auto done = emit_new(id);
@@ -69,7 +72,8 @@ Result<void> Emitter::emit_new(NodeId id) {
     case Kind::kFloat: out_.real(*graph_.as_float(id)); return {};
     case Kind::kBigInt: {
       const ByteSpan digits = *graph_.as_big_int(id);
-      if (digits.size() > kMaxLong) return fail(Code::kUnsupported, "", "holds an integer of " + std::to_string(digits.size()) + " bytes");
+      if (digits.size() > kMaxLong)
+        return fail(Code::kUnsupported, "", "holds an integer of " + std::to_string(digits.size()) + " bytes");
       out_.long_integer(as_text(digits));
       return {};
     }
@@ -91,7 +95,8 @@ Result<void> Emitter::emit_new(NodeId id) {
     case Kind::kGlobal: {
       const std::string module(graph_.global(id)->module), name(graph_.global(id)->name);
       // The opcode ends them by newlines: what follows one would be a program of the source's.
-      if ((module + name).find('\n') != std::string::npos) return fail(Code::kUnsupported, module + "." + name, "is a name with a newline");
+      if ((module + name).find('\n') != std::string::npos)
+        return fail(Code::kUnsupported, module + "." + name, "is a name with a newline");
       out_.global(module, name);
       return {};
     }

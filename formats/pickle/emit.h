@@ -1,5 +1,5 @@
-// A graph, or a part of one, as a pickle again: protocol 2, from the opcodes that torch's restricted loader knows. Nothing is
-// understood and nothing is run: what was a call of a name becomes a call of that name.
+// A graph, or a part of one, as a pickle again: protocol 2, from the opcodes that torch's restricted loader knows.
+// Nothing is understood and nothing is run: what was a call of a name becomes a call of that name.
 #pragma once
 
 #include <functional>
@@ -23,7 +23,8 @@ class Changes {
   virtual Result<bool> replace(NodeId node) = 0;
 };
 
-/// Writes values of one graph. What occurs more than once is written once, also across calls of `emit`. Both must outlive it.
+/// Writes values of one graph. What occurs more than once is written once, also across calls of `emit`. Both must
+/// outlive it.
 class Emitter {
  public:
   /// Writes what stands for a persistent id (a storage): leaves one value on the stack.

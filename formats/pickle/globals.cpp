@@ -141,7 +141,8 @@ Meaning meaning_of(std::string_view module, std::string_view name) {
   if (found != table().end()) return found->second;
   if (module == "torch" || module == "torch.cuda") {
     if (ends_with(name, "Storage")) return Meaning::kTorchStorage;
-    if (module == "torch" && ((torch_dtype_from_name(name) || name.substr(0, 4) == "per_"))) return Meaning::kTorchDType;
+    if (module == "torch" && ((torch_dtype_from_name(name) || name.substr(0, 4) == "per_")))
+      return Meaning::kTorchDType;
   }
   if (module == "torch._utils" && name.substr(0, 9) == "_rebuild_") return Meaning::kRebuildOther;
   return Meaning::kUnknown;

@@ -15,15 +15,73 @@ namespace {
 
 /// Opcodes by their byte. Named as in CPython's pickle.py.
 enum Op : uint8_t {
-  MARK = '(', STOP = '.', POP = '0', POP_MARK = '1', DUP = '2', FLOAT = 'F', INT = 'I', BININT = 'J', BININT1 = 'K',
-  LONG = 'L', BININT2 = 'M', NONE = 'N', PERSID = 'P', BINPERSID = 'Q', REDUCE = 'R', STRING = 'S', BINSTRING = 'T',
-  SHORT_BINSTRING = 'U', UNICODE = 'V', BINUNICODE = 'X', APPEND = 'a', BUILD = 'b', GLOBAL = 'c', DICT = 'd',
-  EMPTY_DICT = '}', APPENDS = 'e', GET = 'g', BINGET = 'h', INST = 'i', LONG_BINGET = 'j', LIST = 'l', EMPTY_LIST = ']',
-  OBJ = 'o', PUT = 'p', BINPUT = 'q', LONG_BINPUT = 'r', SETITEM = 's', TUPLE = 't', EMPTY_TUPLE = ')', SETITEMS = 'u',
-  BINFLOAT = 'G', BINBYTES = 'B', SHORT_BINBYTES = 'C', PROTO = 0x80, NEWOBJ = 0x81, EXT1 = 0x82, EXT2 = 0x83, EXT4 = 0x84,
-  TUPLE1 = 0x85, TUPLE2 = 0x86, TUPLE3 = 0x87, NEWTRUE = 0x88, NEWFALSE = 0x89, LONG1 = 0x8a, LONG4 = 0x8b,
-  SHORT_BINUNICODE = 0x8c, BINUNICODE8 = 0x8d, BINBYTES8 = 0x8e, EMPTY_SET = 0x8f, ADDITEMS = 0x90, FROZENSET = 0x91,
-  NEWOBJ_EX = 0x92, STACK_GLOBAL = 0x93, MEMOIZE = 0x94, FRAME = 0x95, BYTEARRAY8 = 0x96, NEXT_BUFFER = 0x97,
+  MARK = '(',
+  STOP = '.',
+  POP = '0',
+  POP_MARK = '1',
+  DUP = '2',
+  FLOAT = 'F',
+  INT = 'I',
+  BININT = 'J',
+  BININT1 = 'K',
+  LONG = 'L',
+  BININT2 = 'M',
+  NONE = 'N',
+  PERSID = 'P',
+  BINPERSID = 'Q',
+  REDUCE = 'R',
+  STRING = 'S',
+  BINSTRING = 'T',
+  SHORT_BINSTRING = 'U',
+  UNICODE = 'V',
+  BINUNICODE = 'X',
+  APPEND = 'a',
+  BUILD = 'b',
+  GLOBAL = 'c',
+  DICT = 'd',
+  EMPTY_DICT = '}',
+  APPENDS = 'e',
+  GET = 'g',
+  BINGET = 'h',
+  INST = 'i',
+  LONG_BINGET = 'j',
+  LIST = 'l',
+  EMPTY_LIST = ']',
+  OBJ = 'o',
+  PUT = 'p',
+  BINPUT = 'q',
+  LONG_BINPUT = 'r',
+  SETITEM = 's',
+  TUPLE = 't',
+  EMPTY_TUPLE = ')',
+  SETITEMS = 'u',
+  BINFLOAT = 'G',
+  BINBYTES = 'B',
+  SHORT_BINBYTES = 'C',
+  PROTO = 0x80,
+  NEWOBJ = 0x81,
+  EXT1 = 0x82,
+  EXT2 = 0x83,
+  EXT4 = 0x84,
+  TUPLE1 = 0x85,
+  TUPLE2 = 0x86,
+  TUPLE3 = 0x87,
+  NEWTRUE = 0x88,
+  NEWFALSE = 0x89,
+  LONG1 = 0x8a,
+  LONG4 = 0x8b,
+  SHORT_BINUNICODE = 0x8c,
+  BINUNICODE8 = 0x8d,
+  BINBYTES8 = 0x8e,
+  EMPTY_SET = 0x8f,
+  ADDITEMS = 0x90,
+  FROZENSET = 0x91,
+  NEWOBJ_EX = 0x92,
+  STACK_GLOBAL = 0x93,
+  MEMOIZE = 0x94,
+  FRAME = 0x95,
+  BYTEARRAY8 = 0x96,
+  NEXT_BUFFER = 0x97,
   READONLY_BUFFER = 0x98,
 };
 
@@ -35,8 +93,8 @@ constexpr struct { std::string_view module = "?", name = "<computed>"; } kComput
 
 }  // namespace
 
-/// Runs one pickle. Every operation returns false after it set `why_`; nothing it is fed can make it read outside the pickle
-/// or use more memory than a fixed multiple of the pickle's size.
+/// Runs one pickle. Every operation returns false after it set `why_`; nothing it is fed can make it read outside the
+/// pickle or use more memory than a fixed multiple of the pickle's size.
 class Machine {
  public:
   /// `loose`: as a Python that runs anything would take it, see parse_loosely.
@@ -79,7 +137,8 @@ class Machine {
         return fail(Code::kAnswerNo, "", "the pickle has more operations than the limit");
       }
       if (!step(*op)) {
-        return fail(unsupported_ ? Code::kUnsupported : Code::kAnswerNo, "", why_ + " at byte " + std::to_string(at) + " of the pickle");
+        return fail(unsupported_ ? Code::kUnsupported : Code::kAnswerNo, "",
+                    why_ + " at byte " + std::to_string(at) + " of the pickle");
       }
     }
     graph_.consumed_ = reader_.position();
@@ -97,7 +156,8 @@ class Machine {
   }
   bool truncated() { return bad("truncated"); }
 
-  // --- the stack -------------------------------------------------------------------------------------------------------
+  // --- the stack
+  // -------------------------------------------------------------------------------------------------------
   size_t fence() const { return marks_.empty() ? 0 : marks_.back(); }
   bool has(size_t n) { return stack_.size() - fence() >= n || bad("the stack is too short"); }
   NodeId pop() {
@@ -235,7 +295,8 @@ class Machine {
     return pop_mark(n) && add_items(kind, n);
   }
 
-  // --- memo ------------------------------------------------------------------------------------------------------------
+  // --- memo
+  // ------------------------------------------------------------------------------------------------------------
   bool put(uint64_t index) {
     if (!has(1)) return false;
     if (loose_) {
@@ -261,7 +322,8 @@ class Machine {
     return push(memo_[index]);
   }
 
-  // --- names and calls -------------------------------------------------------------------------------------------------
+  // --- names and calls
+  // -------------------------------------------------------------------------------------------------
   bool push_global(std::string_view module, std::string_view name) {
     if (module.size() > kMaxName || name.size() > kMaxName) {
       if (!loose_) return bad("a global with an overlong name");
@@ -316,7 +378,8 @@ class Machine {
     if (graph_.kind(target) == Kind::kGlobal && changed_.size() < kMaxChanged) changed_.push_back({target, at_});
   }
 
-  // --- what only a loose reading takes -----------------------------------------------------------------------------------
+  // --- what only a loose reading takes
+  // -----------------------------------------------------------------------------------
   bool loose_op(uint8_t op) {
     switch (op) {
       case EXT1: case EXT2: case EXT4:
@@ -363,7 +426,8 @@ class Machine {
     return push_node(node);
   }
 
-  // --- numbers ---------------------------------------------------------------------------------------------------------
+  // --- numbers
+  // ---------------------------------------------------------------------------------------------------------
   bool push_long(std::optional<uint64_t> length) {
     if (!length) return truncated();
     if (*length > limits_.long_bytes) return bad("an integer is longer than the limit");
@@ -381,7 +445,8 @@ class Machine {
     if (is_long && !text.empty() && text.back() == 'L') text.remove_suffix(1);
     int64_t value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return loose_ ? push_int(0) : bad("an integer that is not one");
+    if (error != std::errc() || end != text.data() + text.size())
+      return loose_ ? push_int(0) : bad("an integer that is not one");
     return push_int(value);
   }
   bool push_binfloat() {
@@ -395,7 +460,8 @@ class Machine {
   bool push_float_text(std::string_view text) {
     double value = 0;
     auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-    if (error != std::errc() || end != text.data() + text.size()) return loose_ ? push_float(0) : bad("a number that is not one");
+    if (error != std::errc() || end != text.data() + text.size())
+      return loose_ ? push_float(0) : bad("a number that is not one");
     return push_float(value);
   }
 
@@ -463,7 +529,8 @@ class Machine {
         return length ? loose_ || *length <= reader_.remaining() || bad("a frame past the end") : truncated();
       }
       case STOP:
-        if (stack_.empty() || (!loose_ && (stack_.size() != 1 || !marks_.empty()))) return bad("STOP with a stack of other than one value");
+        if (stack_.empty() || (!loose_ && (stack_.size() != 1 || !marks_.empty())))
+          return bad("STOP with a stack of other than one value");
         graph_.root_ = stack_.back();
         stopped_ = true;
         return true;
@@ -539,7 +606,8 @@ class Machine {
     if (escapes && !loose_) return refuse("STRING or UNICODE with escapes");
     size_t begin = 0, length = line->size();
     if (op == STRING) {
-      if (length < 2 || line->front() != line->back() || (line->front() != '\'' && line->front() != '"')) return bad("a string without quotes");
+      if (length < 2 || line->front() != line->back() || (line->front() != '\'' && line->front() != '"'))
+        return bad("a string without quotes");
       begin = 1, length -= 2;
     }
     if (escapes) return push_unescaped(line->substr(begin, length), op == UNICODE);

@@ -1,5 +1,6 @@
-// A pickle is a program for a stack machine. Here it runs without importing or calling anything: names stay names, calls
-// become nodes that hold what would have been called. What the nodes mean is decided by code of ours (formats.md 3.4).
+// A pickle is a program for a stack machine. Here it runs without importing or calling anything: names stay names,
+// calls become nodes that hold what would have been called. What the nodes mean is decided by code of ours
+// (formats.md 3.4).
 #pragma once
 
 #include <deque>
@@ -28,10 +29,19 @@ using NodeId = uint32_t;
 inline constexpr NodeId kNoNode = UINT32_MAX;
 
 enum class Kind : uint8_t {
-  kNone, kBool, kInt, kBigInt, kFloat, kStr, kBytes,
-  kTuple, kList, kDict, kSet,
-  kGlobal,      ///< a name: module and attribute
-  kObject,      ///< what a call would have made: callee, arguments, perhaps a state (BUILD) and items (SETITEMS, APPENDS)
+  kNone,
+  kBool,
+  kInt,
+  kBigInt,
+  kFloat,
+  kStr,
+  kBytes,
+  kTuple,
+  kList,
+  kDict,
+  kSet,
+  kGlobal,  ///< a name: module and attribute
+  kObject,  ///< what a call would have made: callee, arguments, perhaps a state (BUILD) and items (SETITEMS, APPENDS)
   kPersistent,  ///< BINPERSID: torch's storages
 };
 
@@ -39,13 +49,57 @@ enum class Kind : uint8_t {
 enum class Meaning : uint8_t {
   kUnknown,
   kOpaque,  ///< harmless by name (Megatron's own records, plans): shown, not interpreted
-  kOrderedDict, kDefaultDict, kCounter, kSetType, kFrozenSetType, kByteArray, kBytesType, kComplex, kListType, kDictType,
-  kTupleType, kSlice, kRange, kGetattr, kCodecsEncode, kPath, kNamespace, kBytesIo,
-  kNumpyReconstruct, kNumpyArray, kNumpyDType, kNumpyScalar,
-  kTorchSize, kTorchDevice, kTorchDType, kTorchStorage, kUntypedStorage, kGetLayout, kTensorClass, kParameterClass,
-  kRebuildTensor, kRebuildTensorV2, kRebuildTensorV3, kRebuildQuantised, kRebuildParameter, kRebuildMeta, kRebuildFromType,
-  kRebuildSparse, kRebuildNested, kRebuildWrapper, kRebuildFromCpu, kRebuildOther,
-  kDcpMetadata, kDcpTensor, kDcpChunk, kDcpBytes, kDcpIndex, kDcpProperties, kDcpMemoryFormat, kDcpStorageInfo, kDcpStorageMeta,
+  kOrderedDict,
+  kDefaultDict,
+  kCounter,
+  kSetType,
+  kFrozenSetType,
+  kByteArray,
+  kBytesType,
+  kComplex,
+  kListType,
+  kDictType,
+  kTupleType,
+  kSlice,
+  kRange,
+  kGetattr,
+  kCodecsEncode,
+  kPath,
+  kNamespace,
+  kBytesIo,
+  kNumpyReconstruct,
+  kNumpyArray,
+  kNumpyDType,
+  kNumpyScalar,
+  kTorchSize,
+  kTorchDevice,
+  kTorchDType,
+  kTorchStorage,
+  kUntypedStorage,
+  kGetLayout,
+  kTensorClass,
+  kParameterClass,
+  kRebuildTensor,
+  kRebuildTensorV2,
+  kRebuildTensorV3,
+  kRebuildQuantised,
+  kRebuildParameter,
+  kRebuildMeta,
+  kRebuildFromType,
+  kRebuildSparse,
+  kRebuildNested,
+  kRebuildWrapper,
+  kRebuildFromCpu,
+  kRebuildOther,
+  kDcpMetadata,
+  kDcpTensor,
+  kDcpChunk,
+  kDcpBytes,
+  kDcpIndex,
+  kDcpProperties,
+  kDcpMemoryFormat,
+  kDcpStorageInfo,
+  kDcpStorageMeta,
 };
 Meaning meaning_of(std::string_view module, std::string_view name);
 
@@ -56,11 +110,13 @@ struct GlobalName {
   std::string text() const { return std::string(module) + "." + std::string(name); }
 };
 
-/// How an object came about: a function's call, a class's __new__ without or with keywords. A set: frozen. Bytes: a bytearray.
+/// How an object came about: a function's call, a class's __new__ without or with keywords. A set: frozen. Bytes: a
+/// bytearray.
 enum class CallForm : uint8_t { kCall, kNew, kNewKeywords, kFrozen, kByteArray };
 
 /// The result of one pickle: an arena of nodes that point into the pickle's own bytes, which must stay where they are.
-/// A graph may hold itself (lists, dicts, memo): whoever walks it needs a budget. Ids come from the graph and are valid.
+/// A graph may hold itself (lists, dicts, memo): whoever walks it needs a budget. Ids come from the graph and are
+/// valid.
 class Graph {
  public:
   NodeId root() const { return root_; }
@@ -82,7 +138,9 @@ class Graph {
   std::span<const NodeId> items(NodeId id) const;
   /// An object's items: came by SETITEMS, so that keys and values are in turn.
   bool items_are_pairs(NodeId id) const;
-  std::span<const NodeId> tuple(NodeId id) const { return kind(id) == Kind::kTuple ? items(id) : std::span<const NodeId>(); }
+  std::span<const NodeId> tuple(NodeId id) const {
+    return kind(id) == Kind::kTuple ? items(id) : std::span<const NodeId>();
+  }
   const GlobalName* global(NodeId id) const;
   /// kObject: what was called; kNoNode otherwise.
   NodeId callee(NodeId id) const;
@@ -205,12 +263,12 @@ inline Meaning Graph::global_meaning(NodeId id) const {
 
 inline Meaning Graph::call(NodeId id) const { return global_meaning(callee(id)); }
 
-/// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no checkpoint
-/// uses (extension registry, out-of-band buffers, protocol 0 instances).
+/// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no
+/// checkpoint uses (extension registry, out-of-band buffers, protocol 0 instances).
 Result<Graph> parse(ByteSpan data, const Limits& limits = {});
 
-/// What a pickle does, read as Python would read it and as far as it goes: opcodes that `parse` refuses are taken, too, and
-/// what was named before a mistake stays. For judging only (formats/pickle/scan.h): such a graph is no data.
+/// What a pickle does, read as Python would read it and as far as it goes: opcodes that `parse` refuses are taken, too,
+/// and what was named before a mistake stays. For judging only (formats/pickle/scan.h): such a graph is no data.
 struct LooseGraph {
   struct Change {
     NodeId global;

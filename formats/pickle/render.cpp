@@ -84,7 +84,8 @@ class Renderer {
   void cut(const char* why) { out_ += std::string("{\"__cut__\": \"") + why + "\"}"; }
   std::string quoted(std::string_view text) const {
     if (text.size() <= options_.max_string) return json_string(text);
-    return json_string(std::string(text.substr(0, options_.max_string)) + "... (" + std::to_string(text.size()) + " bytes)");
+    return json_string(std::string(text.substr(0, options_.max_string)) + "... (" + std::to_string(text.size()) +
+                       " bytes)");
   }
 
   void value(NodeId id) {
@@ -153,7 +154,9 @@ class Renderer {
   }
 
   /// No more entries than the budget can still print: the rest would be cut one by one.
-  size_t room(size_t n) const { return std::min<size_t>(n, options_.max_nodes - std::min(printed_, options_.max_nodes) + 1); }
+  size_t room(size_t n) const {
+    return std::min<size_t>(n, options_.max_nodes - std::min(printed_, options_.max_nodes) + 1);
+  }
 
   void list(NodeId node, NodeId source) {
     auto items = graph_.items(source);
@@ -217,7 +220,8 @@ class Renderer {
 
   void tensor(const TorchTensor& t) {
     out_ += "{\"__tensor__\": " + json_string(t.torch_dtype.name) + ", \"shape\": [";
-    for (size_t i = 0; i < t.logical_shape.size(); ++i) out_ += (i == 0 ? "" : ", ") + std::to_string(t.logical_shape[i]);
+    for (size_t i = 0; i < t.logical_shape.size(); ++i)
+      out_ += (i == 0 ? "" : ", ") + std::to_string(t.logical_shape[i]);
     out_ += "]}";
   }
 
@@ -241,6 +245,8 @@ class Renderer {
 
 }  // namespace
 
-std::string to_json(const Graph& graph, NodeId id, const RenderOptions& options) { return Renderer(graph, options).run(id); }
+std::string to_json(const Graph& graph, NodeId id, const RenderOptions& options) {
+  return Renderer(graph, options).run(id);
+}
 
 }  // namespace ckpt::pickle

@@ -12,10 +12,10 @@ struct RenderOptions {
   bool indent = true;
 };
 
-/// A valid JSON value. dict with text keys -> object; with others -> {"__dict__": [[key, value], ...]}; tuple, list -> array;
-/// bytes -> {"__bytes__": length, "hex": first ones}; torch.Size -> array; dtype -> "torch.float32"; a tensor ->
-/// {"__tensor__": dtype, "shape": ...}; another object -> {"__class__": name, "args": ..., "state": ..., "items": ...}; what
-/// lies in itself -> {"__cycle__": true}; what the budget cuts -> {"__cut__": why}.
+/// A valid JSON value. dict with text keys -> object; with others -> {"__dict__": [[key, value], ...]}; tuple, list ->
+/// array; bytes -> {"__bytes__": length, "hex": first ones}; torch.Size -> array; dtype -> "torch.float32"; a tensor ->
+/// {"__tensor__": dtype, "shape": ...}; another object -> {"__class__": name, "args": ..., "state": ..., "items": ...};
+/// what lies in itself -> {"__cycle__": true}; what the budget cuts -> {"__cut__": why}.
 std::string to_json(const Graph& graph, NodeId id, const RenderOptions& options = {});
 
 }  // namespace ckpt::pickle

@@ -12,8 +12,21 @@ namespace ckpt::pickle {
 namespace {
 
 enum : unsigned char {
-  kProto = 0x80, kFrame = 0x95, kStop = '.', kMark = '(', kPop = '0', kPopMark = '1', kDup = '2', kEmptyList = ']', kAppend = 'a',
-  kAppends = 'e', kBinPut = 'q', kLongBinPut = 'r', kMemoize = 0x94, kBinGet = 'h', kLongBinGet = 'j',
+  kProto = 0x80,
+  kFrame = 0x95,
+  kStop = '.',
+  kMark = '(',
+  kPop = '0',
+  kPopMark = '1',
+  kDup = '2',
+  kEmptyList = ']',
+  kAppend = 'a',
+  kAppends = 'e',
+  kBinPut = 'q',
+  kLongBinPut = 'r',
+  kMemoize = 0x94,
+  kBinGet = 'h',
+  kLongBinGet = 'j',
 };
 
 struct Operation {
@@ -37,8 +50,30 @@ std::optional<uint64_t> argument_size(unsigned char code, ByteReader rest) {
     return rest.position() - start;
   };
   switch (code) {
-    case '.': case '(': case '0': case '1': case '2': case 'N': case 0x88: case 0x89: case ')': case 't': case 0x85: case 0x86:
-    case 0x87: case ']': case 'l': case 'a': case 'e': case '}': case 'd': case 's': case 'u': case 0x8F: case 0x90: case 0x91:
+    case '.':
+    case '(':
+    case '0':
+    case '1':
+    case '2':
+    case 'N':
+    case 0x88:
+    case 0x89:
+    case ')':
+    case 't':
+    case 0x85:
+    case 0x86:
+    case 0x87:
+    case ']':
+    case 'l':
+    case 'a':
+    case 'e':
+    case '}':
+    case 'd':
+    case 's':
+    case 'u':
+    case 0x8F:
+    case 0x90:
+    case 0x91:
     case 0x94: case 0x93: case 'R': case 'b': case 0x81: case 0x92: case 'Q':
       return 0;
     case kProto: case 'K': case 'h': case 'q': return 1;
@@ -59,7 +94,8 @@ template <class Each>
 Result<unsigned char> walk(std::string_view pickle, Each each) {
   ByteReader in(as_bytes(pickle));
   auto first = in.read<uint8_t>(), protocol = in.read<uint8_t>();
-  if (!first || *first != kProto || !protocol) return fail(Code::kUnsupported, "", "is not a pickle of protocol 2 or later");
+  if (!first || *first != kProto || !protocol)
+    return fail(Code::kUnsupported, "", "is not a pickle of protocol 2 or later");
   for (;;) {
     const size_t start = in.position();
     auto code = in.read<uint8_t>();
@@ -90,7 +126,8 @@ Result<std::string> wrap_in_list(std::string_view pickle) {
   CKPT_TRY_ASSIGN(unsigned char protocol, walk(pickle, [&](const Operation& op) {
     if (op.code != kStop) body += op.bytes;
   }));
-  return header(protocol) + static_cast<char>(kEmptyList) + body + static_cast<char>(kAppend) + static_cast<char>(kStop);
+  return header(protocol) + static_cast<char>(kEmptyList) + body + static_cast<char>(kAppend) +
+         static_cast<char>(kStop);
 }
 
 Result<std::string> unwrap_list(std::string_view pickle) {

@@ -15,7 +15,8 @@ std::vector<std::byte> from_latin1(std::string_view text) {
   std::vector<std::byte> out;
   for (size_t i = 0; i < text.size(); ++i) {
     auto c = static_cast<unsigned char>(text[i]);
-    if (c >= 0xc0 && i + 1 < text.size()) c = static_cast<unsigned char>(c << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f));
+    if (c >= 0xc0 && i + 1 < text.size())
+      c = static_cast<unsigned char>(c << 6 | (static_cast<unsigned char>(text[++i]) & 0x3f));
     out.push_back(static_cast<std::byte>(c));
   }
   return out;
@@ -25,7 +26,8 @@ class Scanner {
  public:
   Scanner(Scan& out, const Limits& limits) : out_(out), limits_(limits) {}
 
-  /// `shift`: what to add to offsets in `pickle`; `fixed`: every import lies at `shift` (the bytes were made from text).
+  /// `shift`: what to add to offsets in `pickle`; `fixed`: every import lies at `shift` (the bytes were made from
+  /// text).
   void run(ByteSpan pickle, uint64_t shift, bool fixed, int depth) {
     const LooseGraph loose = parse_loosely(pickle, limits_);
     const Graph& graph = loose.graph;
@@ -38,7 +40,8 @@ class Scanner {
     const bool getattr_abused = abuses_getattr(graph);
     for (const GlobalName& global : graph.globals()) {
       Judgement judgement = judge_global(global.module, global.name);
-      if (global.meaning == Meaning::kGetattr && getattr_abused) judgement = {Verdict::kDangerous, "reaches into any object"};
+      if (global.meaning == Meaning::kGetattr && getattr_abused)
+        judgement = {Verdict::kDangerous, "reaches into any object"};
       out_.imports.push_back({global.text(), place(global.offset), judgement, depth > 0});
     }
     for (const LooseGraph::Change& change : loose.changed) {
@@ -49,7 +52,8 @@ class Scanner {
   }
 
  private:
-  /// getattr is only right to name a member of an enum that checkpoints have, or the class that ShardedTensor has inside.
+  /// getattr is only right to name a member of an enum that checkpoints have, or the class that ShardedTensor has
+  /// inside.
   static bool abuses_getattr(const Graph& graph) {
     bool right = false;
     for (NodeId id = 0; id < graph.node_count(); ++id) {
@@ -58,7 +62,8 @@ class Scanner {
       const GlobalName* of = args.size() == 2 ? graph.global(args[0]) : nullptr;
       auto name = args.size() == 2 ? graph.as_str(args[1]) : std::nullopt;
       if (of == nullptr || !name || name->substr(0, 1) == "_") return true;
-      const bool inner = judge_global(of->module, std::string(of->name) + "." + std::string(*name)).verdict == Verdict::kSafe;
+      const bool inner =
+          judge_global(of->module, std::string(of->name) + "." + std::string(*name)).verdict == Verdict::kSafe;
       if (of->meaning != Meaning::kDcpMemoryFormat && of->meaning != Meaning::kOpaque && !inner) return true;
       right = true;
     }
@@ -76,7 +81,8 @@ class Scanner {
         // 0x80 as UTF-8 is C2 80.
         if (!text || text->substr(0, 2) != "\xc2\x80" || text->size() > limits_.string_bytes) continue;
         const std::vector<std::byte> bytes = from_latin1(*text);
-        const bool inside = text->data() >= as_text(pickle).data() && text->data() < as_text(pickle).data() + pickle.size();
+        const bool inside =
+            text->data() >= as_text(pickle).data() && text->data() < as_text(pickle).data() + pickle.size();
         const uint64_t at = inside ? static_cast<uint64_t>(text->data() - as_text(pickle).data()) : 0;
         if (looks_like_pickle(bytes)) nest(bytes, fixed ? shift : shift + at, true, depth);
       }
@@ -101,7 +107,8 @@ bool looks_like_pickle(ByteSpan bytes) {
 Scan scan(ByteSpan pickle, const Limits& limits) {
   Scan out;
   Scanner(out, limits).run(pickle, 0, false, 0);
-  std::stable_sort(out.imports.begin(), out.imports.end(), [](const Import& a, const Import& b) { return a.offset < b.offset; });
+  std::stable_sort(out.imports.begin(), out.imports.end(),
+                   [](const Import& a, const Import& b) { return a.offset < b.offset; });
   return out;
 }
 

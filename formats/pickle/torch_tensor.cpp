@@ -16,20 +16,33 @@ struct StorageClass {
   std::string_view name, dtype;
 };
 constexpr StorageClass kStorages[] = {
-    {"FloatStorage", "float32"},   {"BFloat16Storage", "bfloat16"}, {"HalfStorage", "float16"},     {"DoubleStorage", "float64"},
-    {"LongStorage", "int64"},      {"IntStorage", "int32"},         {"ShortStorage", "int16"},      {"CharStorage", "int8"},
-    {"ByteStorage", "uint8"},      {"BoolStorage", "bool"},         {"ComplexFloatStorage", "complex64"},
-    {"ComplexDoubleStorage", "complex128"}, {"QInt8Storage", "qint8"}, {"QUInt8Storage", "quint8"}, {"QInt32Storage", "qint32"},
-    {"QUInt4x2Storage", "quint4x2"}, {"QUInt2x4Storage", "quint2x4"},
+    {"FloatStorage", "float32"},
+    {"BFloat16Storage", "bfloat16"},
+    {"HalfStorage", "float16"},
+    {"DoubleStorage", "float64"},
+    {"LongStorage", "int64"},
+    {"IntStorage", "int32"},
+    {"ShortStorage", "int16"},
+    {"CharStorage", "int8"},
+    {"ByteStorage", "uint8"},
+    {"BoolStorage", "bool"},
+    {"ComplexFloatStorage", "complex64"},
+    {"ComplexDoubleStorage", "complex128"},
+    {"QInt8Storage", "qint8"},
+    {"QUInt8Storage", "quint8"},
+    {"QInt32Storage", "qint32"},
+    {"QUInt4x2Storage", "quint4x2"},
+    {"QUInt2x4Storage", "quint2x4"},
 };
 
-/// dtypes of torch that no DType of ours is, and what carries their bytes. Those of less than a byte (uint4, int3) are not
-/// here: torch.save refuses them.
+/// dtypes of torch that no DType of ours is, and what carries their bytes. Those of less than a byte (uint4, int3) are
+/// not here: torch.save refuses them.
 constexpr TorchDType kCarried[] = {
-    {DType::kInt8, "qint8", true, false},    {DType::kUint8, "quint8", true, false},  {DType::kInt32, "qint32", true, false},
-    {DType::kUint8, "quint4x2", true, true}, {DType::kUint8, "quint2x4", true, true}, {DType::kUint8, "bits8", true, false},
-    {DType::kUint16, "bits16", true, false}, {DType::kUint8, "bits1x8", true, false}, {DType::kUint8, "bits2x4", true, false},
-    {DType::kUint8, "bits4x2", true, false},
+    {DType::kInt8, "qint8", true, false},    {DType::kUint8, "quint8", true, false},
+    {DType::kInt32, "qint32", true, false},  {DType::kUint8, "quint4x2", true, true},
+    {DType::kUint8, "quint2x4", true, true}, {DType::kUint8, "bits8", true, false},
+    {DType::kUint16, "bits16", true, false}, {DType::kUint8, "bits1x8", true, false},
+    {DType::kUint8, "bits2x4", true, false}, {DType::kUint8, "bits4x2", true, false},
 };
 
 Unexpected malformed(const char* what) { return fail(Code::kAnswerNo, "", std::string("malformed tensor: ") + what); }
@@ -50,8 +63,14 @@ NodeId unwrap(const Graph& graph, NodeId id) {
 bool is_rebuild(Meaning meaning) {
   switch (meaning) {
     case Meaning::kRebuildTensor: case Meaning::kRebuildTensorV2: case Meaning::kRebuildTensorV3:
-    case Meaning::kRebuildQuantised: case Meaning::kRebuildParameter: case Meaning::kRebuildMeta: case Meaning::kRebuildFromType:
-    case Meaning::kRebuildSparse: case Meaning::kRebuildNested: case Meaning::kRebuildWrapper: case Meaning::kRebuildFromCpu:
+    case Meaning::kRebuildQuantised:
+    case Meaning::kRebuildParameter:
+    case Meaning::kRebuildMeta:
+    case Meaning::kRebuildFromType:
+    case Meaning::kRebuildSparse:
+    case Meaning::kRebuildNested:
+    case Meaning::kRebuildWrapper:
+    case Meaning::kRebuildFromCpu:
     case Meaning::kRebuildOther:
       return true;
     default: return false;
@@ -72,10 +91,12 @@ Result<void> read_storage(const Graph& graph, NodeId id, std::optional<TorchDTyp
   auto key = graph.as_str(fields[2]);
   auto count = as_size(graph, fields[4]);
   const GlobalName* type = graph.global(fields[1]);
-  if (graph.as_str(fields[0]) != "storage" || !key || !count || type == nullptr) return malformed("its storage has wrong types");
+  if (graph.as_str(fields[0]) != "storage" || !key || !count || type == nullptr)
+    return malformed("its storage has wrong types");
   out.storage_key = *key;
   if (dtype) {
-    if (type->meaning != Meaning::kUntypedStorage && type->meaning != Meaning::kTorchStorage) return malformed("an unknown storage class");
+    if (type->meaning != Meaning::kUntypedStorage && type->meaning != Meaning::kTorchStorage)
+      return malformed("an unknown storage class");
     out.torch_dtype = *dtype;
     out.storage_bytes = *count;
   } else {
@@ -182,7 +203,8 @@ RebuildCall rebuild_call(const Graph& graph, NodeId id) {
   out.args = graph.tuple(graph.args(id));
   NodeId function = graph.callee(id);
   // Before 1.12 there was `_rebuild_from_type(function, type, arguments, attributes)`.
-  for (int i = 0; i < kMaxWrappers && graph.global_meaning(function) == Meaning::kRebuildFromType && out.args.size() == 4; ++i) {
+  for (int i = 0;
+       i < kMaxWrappers && graph.global_meaning(function) == Meaning::kRebuildFromType && out.args.size() == 4; ++i) {
     out.type = out.args[1];
     out.state = out.args[3];
     function = out.args[0];
@@ -235,7 +257,8 @@ Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id) {
   CKPT_TRY(read_storage(graph, args[0], dtype, out));
   auto offset = as_size(graph, args[1]);
   auto shape = read_sizes(graph, args[2]), stride = read_sizes(graph, args[3]);
-  if (!offset || !shape || !stride || shape->size() != stride->size()) return malformed("its offset, sizes or strides have wrong types");
+  if (!offset || !shape || !stride || shape->size() != stride->size())
+    return malformed("its offset, sizes or strides have wrong types");
   auto start = checked_add(out.storage_offset, *offset);
   if (!start) return malformed("it reaches beyond its storage");
   out.storage_offset = *start;

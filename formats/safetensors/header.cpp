@@ -18,16 +18,33 @@ struct Type {
   std::optional<DType> dtype;
 };
 constexpr Type kTypes[] = {
-    {"BOOL", 8, DType::kBool},   {"U8", 8, DType::kUint8},    {"I8", 8, DType::kInt8},     {"I16", 16, DType::kInt16},
-    {"U16", 16, DType::kUint16}, {"F16", 16, DType::kFloat16}, {"BF16", 16, DType::kBfloat16}, {"I32", 32, DType::kInt32},
-    {"U32", 32, DType::kUint32}, {"F32", 32, DType::kFloat32}, {"I64", 64, DType::kInt64},  {"U64", 64, DType::kUint64},
-    {"F64", 64, DType::kFloat64}, {"C64", 64, DType::kComplex64},
-    {"F8_E4M3", 8, DType::kFloat8E4m3fn}, {"F8_E5M2", 8, DType::kFloat8E5m2}, {"F8_E8M0", 8, DType::kFloat8E8m0fnu},
-    {"F8_E4M3FNUZ", 8, DType::kFloat8E4m3fnuz}, {"F8_E5M2FNUZ", 8, DType::kFloat8E5m2fnuz},
-    {"F4", 4, std::nullopt},     {"F6_E2M3", 6, std::nullopt}, {"F6_E3M2", 6, std::nullopt},
+    {"BOOL", 8, DType::kBool},
+    {"U8", 8, DType::kUint8},
+    {"I8", 8, DType::kInt8},
+    {"I16", 16, DType::kInt16},
+    {"U16", 16, DType::kUint16},
+    {"F16", 16, DType::kFloat16},
+    {"BF16", 16, DType::kBfloat16},
+    {"I32", 32, DType::kInt32},
+    {"U32", 32, DType::kUint32},
+    {"F32", 32, DType::kFloat32},
+    {"I64", 64, DType::kInt64},
+    {"U64", 64, DType::kUint64},
+    {"F64", 64, DType::kFloat64},
+    {"C64", 64, DType::kComplex64},
+    {"F8_E4M3", 8, DType::kFloat8E4m3fn},
+    {"F8_E5M2", 8, DType::kFloat8E5m2},
+    {"F8_E8M0", 8, DType::kFloat8E8m0fnu},
+    {"F8_E4M3FNUZ", 8, DType::kFloat8E4m3fnuz},
+    {"F8_E5M2FNUZ", 8, DType::kFloat8E5m2fnuz},
+    {"F4", 4, std::nullopt},
+    {"F6_E2M3", 6, std::nullopt},
+    {"F6_E3M2", 6, std::nullopt},
 };
 
-Unexpected malformed(std::string why) { return fail(Code::kAnswerNo, "", "malformed safetensors header: " + std::move(why)); }
+Unexpected malformed(std::string why) {
+  return fail(Code::kAnswerNo, "", "malformed safetensors header: " + std::move(why));
+}
 
 /// The header as events, since a tree of a header of 100 MB would take many times that. Every event returns whether the
 /// header is still as it should be.
@@ -38,7 +55,9 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
 
   bool null() override { return stop("a null"); }
   bool boolean(bool) override { return stop("a truth value"); }
-  bool number_float(number_float_t, const string_t&) override { return stop("a number with a fraction or out of range"); }
+  bool number_float(number_float_t, const string_t&) override {
+    return stop("a number with a fraction or out of range");
+  }
   bool number_integer(number_integer_t) override { return stop("a negative number"); }
   bool binary(binary_t&) override { return stop("binary data"); }
 
@@ -49,7 +68,8 @@ class HeaderEvents final : public nlohmann::json_sax<nlohmann::json> {
     return true;
   }
   bool string(string_t& value) override {
-    if (depth_ == kInMetadata) return header.metadata.emplace(key_, value).second || stop("a name in __metadata__ given twice");
+    if (depth_ == kInMetadata)
+      return header.metadata.emplace(key_, value).second || stop("a name in __metadata__ given twice");
     if (depth_ != kInEntry || key_ != "dtype") return stop("a text where none belongs");
     entry_.dtype = value;
     return true;
@@ -123,12 +143,14 @@ Result<void> check_size(SafetensorsEntry& entry) {
   for (const Type& known : kTypes) {
     if (known.name == entry.dtype) type = &known;
   }
-  if (type == nullptr) return fail(Code::kUnsupported, "", entry.name + " has the dtype " + entry.dtype + ", which is not known");
+  if (type == nullptr)
+    return fail(Code::kUnsupported, "", entry.name + " has the dtype " + entry.dtype + ", which is not known");
   entry.known = type->dtype;
   auto count = tensor::element_count(entry.shape);
   auto bits = count ? checked_mul<uint64_t>(*count, type->bits) : std::nullopt;
   if (!bits || *bits % 8 != 0) return malformed(entry.name + " has a size that cannot be counted");
-  if (entry.end < entry.begin || entry.end - entry.begin != *bits / 8) return malformed(entry.name + " has data_offsets that do not fit its shape");
+  if (entry.end < entry.begin || entry.end - entry.begin != *bits / 8)
+    return malformed(entry.name + " has data_offsets that do not fit its shape");
   return {};
 }
 
@@ -137,7 +159,8 @@ Result<void> check_size(SafetensorsEntry& entry) {
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t buffer_bytes) {
   if (json.empty() || json[0] != '{') return malformed("it does not start with {");
   HeaderEvents events;
-  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events) || !events.why.empty()) return malformed(events.why);
+  if (!nlohmann::json::sax_parse(json.begin(), json.end(), &events) || !events.why.empty())
+    return malformed(events.why);
   SafetensorsHeader out = std::move(events.header);
   std::unordered_set<std::string_view> names;
   for (SafetensorsEntry& entry : out.entries) {
@@ -149,11 +172,13 @@ Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64
             [](const auto& a, const auto& b) { return std::pair(a.begin, a.end) < std::pair(b.begin, b.end); });
   uint64_t at = 0;
   for (const SafetensorsEntry& entry : out.entries) {
-    if (entry.begin != at) return malformed(entry.name + (entry.begin > at ? " follows a gap" : " overlaps another tensor"));
+    if (entry.begin != at)
+      return malformed(entry.name + (entry.begin > at ? " follows a gap" : " overlaps another tensor"));
     at = entry.end;
   }
   if (at != buffer_bytes) {
-    return malformed("the tensors end at byte " + std::to_string(at) + " of a buffer of " + std::to_string(buffer_bytes));
+    return malformed("the tensors end at byte " + std::to_string(at) + " of a buffer of " +
+                     std::to_string(buffer_bytes));
   }
   return out;
 }

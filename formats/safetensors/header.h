@@ -27,8 +27,8 @@ struct SafetensorsHeader {
 
 inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-/// `json`: the N bytes. `buffer_bytes`: what the file holds behind them. kAnswerNo where the reference reader refuses, and for
-/// a name or member given twice; kUnsupported: a dtype that is not known, named.
+/// `json`: the N bytes. `buffer_bytes`: what the file holds behind them. kAnswerNo where the reference reader refuses,
+/// and for a name or member given twice; kUnsupported: a dtype that is not known, named.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t buffer_bytes);
 
 /// "BF16"; nothing for a type that the format lacks.

@@ -32,7 +32,9 @@ bool ends_with(const std::string& text, std::string_view tail) {
 bool is_tensor_file(const std::string& name) { return ends_with(name, ".safetensors"); }
 
 /// `model.safetensors.index.json`, and that of a variant: `model.safetensors.index.fp16.json`.
-bool is_index(const std::string& name) { return ends_with(name, ".json") && name.find(".safetensors.index.") != std::string::npos; }
+bool is_index(const std::string& name) {
+  return ends_with(name, ".json") && name.find(".safetensors.index.") != std::string::npos;
+}
 
 /// Regular files of a folder with such names, sorted.
 std::vector<std::string> files_with(const fs::path& dir, bool (*wanted)(const std::string& name)) {
@@ -49,7 +51,8 @@ std::vector<std::string> files_with(const fs::path& dir, bool (*wanted)(const st
 Result<SafetensorsHeader> read_header(int fd, uint64_t size, const std::string& name) {
   uint64_t length = 0;
   CKPT_TRY(io::pread_exact(fd, {reinterpret_cast<std::byte*>(&length), kPrefix}, 0, name));
-  if (length > kMaxSafetensorsHeader || length > size - kPrefix) return fail(Code::kAnswerNo, name, "the header is longer than the file or the limit");
+  if (length > kMaxSafetensorsHeader || length > size - kPrefix)
+    return fail(Code::kAnswerNo, name, "the header is longer than the file or the limit");
   std::vector<std::byte> text(length);
   CKPT_TRY(io::pread_exact(fd, text, kPrefix, name));
   auto header = parse_safetensors_header(as_text(text), size - kPrefix - length);
@@ -89,7 +92,9 @@ class Reader {
     if (found == by_name_.end()) return "";
     return catalog_.files[catalog_.tensors[found->second].shards[0].where.file].path;
   }
-  bool has_sub_byte(const std::string& key) const { return std::find(sub_byte_.begin(), sub_byte_.end(), key) != sub_byte_.end(); }
+  bool has_sub_byte(const std::string& key) const {
+    return std::find(sub_byte_.begin(), sub_byte_.end(), key) != sub_byte_.end();
+  }
   const json& metadata() const { return metadata_; }
 
  private:
@@ -103,7 +108,8 @@ class Reader {
     json doc = !json_nests_at_most(found->second, kMaxJsonDepth) ? json() : json::parse(found->second, nullptr, false);
     if (!doc.is_object()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO is no JSON object");
     for (const auto& item : doc.items()) {
-      const json& offsets = item.value().is_object() && item.value().contains("saved_offsets") ? item.value()["saved_offsets"] : json();
+      const json& offsets =
+          item.value().is_object() && item.value().contains("saved_offsets") ? item.value()["saved_offsets"] : json();
       if (!offsets.is_array()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has no saved_offsets");
       for (const json& n : offsets) {
         if (!n.is_number_unsigned()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has malformed offsets");
@@ -124,7 +130,8 @@ class Reader {
     shard.offset.assign(entry.shape.size(), 0);
     auto place = offsets.find(entry.name);
     if (place != offsets.end()) {
-      if (place->second.size() != entry.shape.size()) return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has saved_offsets of another rank");
+      if (place->second.size() != entry.shape.size())
+        return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has saved_offsets of another rank");
       shard.offset = place->second;
     }
     shard.shape = entry.shape;
@@ -139,7 +146,8 @@ class Reader {
     tensor::Tensor& t = catalog_.tensors[it->second];
     if (!added && !indexed_ && place == offsets.end()) return two_models(entry.name, t, file);
     if (t.shape.size() != entry.shape.size() || t.dtype != *entry.known) {
-      return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has another rank or dtype in another file");
+      return fail(Code::kAnswerNo, catalog_.files[file].path,
+                  entry.name + " has another rank or dtype in another file");
     }
     for (size_t i = 0; i < t.shape.size() && sharded_; ++i) {
       auto end = checked_add(shard.offset[i], shard.shape[i]);
@@ -153,7 +161,8 @@ class Reader {
   /// `model.safetensors` beside `model.fp16.safetensors`: a folder of variants, and nothing says which is meant.
   Error two_models(const std::string& key, const tensor::Tensor& first, uint32_t second) const {
     const std::string& one = catalog_.files[first.shards[0].where.file].path;
-    return Error(Code::kUnsupported, catalog_.root.string(), "holds more than one model: both " + one + " and " + catalog_.files[second].path + " have " + key)
+    return Error(Code::kUnsupported, catalog_.root.string(),
+                 "holds more than one model: both " + one + " and " + catalog_.files[second].path + " have " + key)
         .with_hint("give the file, or the index (.safetensors.index.json), of the one that is wanted");
   }
 
@@ -174,16 +183,19 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   }
   std::map<std::string, std::string> out;
   for (const auto& item : doc["weight_map"].items()) {
-    if (!item.value().is_string()) return fail(Code::kAnswerNo, path.string(), "its weight_map has an entry that is no file name");
+    if (!item.value().is_string())
+      return fail(Code::kAnswerNo, path.string(), "its weight_map has an entry that is no file name");
     std::string file = item.value().get<std::string>();
-    if (!is_safe_relative_path(file)) return fail(Code::kAnswerNo, path.string(), "the path \"" + file + "\" leads out of the checkpoint");
+    if (!is_safe_relative_path(file))
+      return fail(Code::kAnswerNo, path.string(), "the path \"" + file + "\" leads out of the checkpoint");
     out[item.key()] = std::move(file);
   }
   return out;
 }
 
 /// `index`: its name in the folder; empty: the folder has none, and all of its files are one checkpoint.
-Result<void> read_folder(const fs::path& path, const std::string& index, Reader& reader, tensor::Catalog& catalog, DamageLog& damage) {
+Result<void> read_folder(const fs::path& path, const std::string& index, Reader& reader, tensor::Catalog& catalog,
+                         DamageLog& damage) {
   std::map<std::string, std::string> weights;
   std::vector<std::string> files;
   if (index.empty()) {
@@ -203,11 +215,14 @@ Result<void> read_folder(const fs::path& path, const std::string& index, Reader&
   for (const auto& weight : weights) {
     std::string there = reader.file_of(weight.first);
     if (there != weight.second && !reader.has_sub_byte(weight.first)) {
-      damage.add(weight.first, weight.second, std::nullopt, there.empty() ? "the index names it, the file lacks it" : "lies in another file than the index says: " + there);
+      damage.add(weight.first, weight.second, std::nullopt,
+                 there.empty() ? "the index names it, the file lacks it"
+                               : "lies in another file than the index says: " + there);
     }
   }
   for (const tensor::Tensor& t : catalog.tensors) {
-    if (!weights.empty() && weights.count(t.key) == 0) catalog.warnings.push_back(t.key + ": in a file, but not in the index");
+    if (!weights.empty() && weights.count(t.key) == 0)
+      catalog.warnings.push_back(t.key + ": in a file, but not in the index");
   }
   return {};
 }
@@ -216,7 +231,8 @@ Result<void> read_folder(const fs::path& path, const std::string& index, Reader&
 
 bool recognises_safetensors(const fs::path& path) {
   std::error_code ec;
-  if (fs::is_directory(path, ec)) return !files_with(path, is_tensor_file).empty() || !files_with(path, is_index).empty();
+  if (fs::is_directory(path, ec))
+    return !files_with(path, is_tensor_file).empty() || !files_with(path, is_index).empty();
   if (!fs::is_regular_file(path, ec)) return false;
   if (is_tensor_file(path.string()) || is_index(path.filename().string())) return true;
   // Eight bytes of a length that is not absurd, then the header's first brace.
@@ -238,12 +254,14 @@ Result<tensor::Catalog> read_safetensors(const fs::path& path, const ReadOptions
   if (folder) indexes = files_with(path, is_index);
   if (by_index) indexes = {path.filename().string()};
   if (indexes.size() > 1) {
-    return Error(Code::kUnsupported, path.string(), "holds several safetensors indexes: " + indexes[0] + ", " + indexes[1])
+    return Error(Code::kUnsupported, path.string(),
+                 "holds several safetensors indexes: " + indexes[0] + ", " + indexes[1])
         .with_hint("give the index of the one that is wanted, or one file");
   }
   DamageLog damage;
   Reader reader(catalog, !indexes.empty());
-  if (folder || by_index) CKPT_TRY(read_folder(catalog.root, indexes.empty() ? "" : indexes[0], reader, catalog, damage));
+  if (folder || by_index)
+    CKPT_TRY(read_folder(catalog.root, indexes.empty() ? "" : indexes[0], reader, catalog, damage));
   else CKPT_TRY(reader.add_file(path.filename().string()));
   catalog.metadata_json = json({{"__metadata__", reader.metadata()}}).dump(-1, ' ', true);
   return finish_catalog(std::move(catalog), std::move(damage), options);

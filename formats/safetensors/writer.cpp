@@ -22,7 +22,8 @@ using tensor::Target;
 
 constexpr uint64_t kFileSize = 5'000'000'000;   ///< what the hub and transformers take for a shard
 constexpr uint64_t kAlignment = 8;              ///< of the buffer, as the reference writer does
-constexpr uint64_t kLargeAlignment = 4096;      ///< of a large buffer, so that file systems can share blocks and readers map them
+constexpr uint64_t kLargeAlignment =
+    4096;  ///< of a large buffer, so that file systems can share blocks and readers map them
 constexpr uint64_t kLarge = 1 << 20;
 
 class SafetensorsLayout : public tensor::Layout {
@@ -64,9 +65,11 @@ class SafetensorsLayout : public tensor::Layout {
   static constexpr uint32_t kHeader = UINT32_MAX;
   bool is_header(size_t piece) const { return subject_[piece] == kHeader; }
   const std::string& header_of(size_t piece) const {
-    return headers_[static_cast<size_t>(std::upper_bound(files.begin(), files.begin() + static_cast<ptrdiff_t>(headers_.size()), piece,
-                                                         [](size_t at, const OutputFile& file) { return at < file.first; }) -
-                                        files.begin()) - 1];
+    return headers_[static_cast<size_t>(
+                        std::upper_bound(files.begin(), files.begin() + static_cast<ptrdiff_t>(headers_.size()), piece,
+                                         [](size_t at, const OutputFile& file) { return at < file.first; }) -
+                        files.begin()) -
+                    1];
   }
 
   Result<void> check(const WriteOptions& options) {
@@ -79,9 +82,11 @@ class SafetensorsLayout : public tensor::Layout {
       if (target.key == "__metadata__") bad.push_back("__metadata__: means something else in the format");
     }
     if (bad.empty()) return {};
-    return with_causes(Error(Code::kUnsupported, selection_.source->root.string(), "holds tensors that safetensors cannot hold")
-                           .with_hint("give them another type with --dtype, another name with --rename, or leave them out with --exclude"),
-                       std::move(bad));
+    return with_causes(
+        Error(Code::kUnsupported, selection_.source->root.string(), "holds tensors that safetensors cannot hold")
+            .with_hint(
+                "give them another type with --dtype, another name with --rename, or leave them out with --exclude"),
+        std::move(bad));
   }
 
   Result<void> make_files(const WriteOptions& options) {
@@ -101,7 +106,8 @@ class SafetensorsLayout : public tensor::Layout {
     }
     ranges.emplace_back(first, order_.size());
     for (size_t i = 0; i < ranges.size(); ++i) {
-      std::string name = ranges.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, ranges.size());
+      std::string name = ranges.size() == 1 ? "model.safetensors"
+                                            : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, ranges.size());
       CKPT_TRY(add_file(std::move(name), ranges[i].first, ranges[i].second));
     }
     return {};
@@ -117,13 +123,14 @@ class SafetensorsLayout : public tensor::Layout {
       end += target.bytes();
       header += ',';
       if (!try_append_ascii_json_string(header, target.key)) return fail(Code::kBug, target.key, "is not UTF-8");
-      header += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})", *safetensors_dtype(target.dtype),
-                            fmt::join(target.shape, ","), begins.back(), end);
+      header += fmt::format(R"(:{{"dtype":"{}","shape":[{}],"data_offsets":[{},{}]}})",
+                            *safetensors_dtype(target.dtype), fmt::join(target.shape, ","), begins.back(), end);
     }
     header += '}';
     const uint64_t length = align_up<uint64_t>(8 + header.size(), end >= kLarge ? kLargeAlignment : kAlignment) - 8;
     if (length > kMaxSafetensorsHeader) {
-      return Error(Code::kUsage, name, "would have a header of more than 100 MB, which readers refuse").with_hint("write more files: --file-size");
+      return Error(Code::kUsage, name, "would have a header of more than 100 MB, which readers refuse")
+          .with_hint("write more files: --file-size");
     }
     header.resize(length, ' ');
     std::string prefix(8, 0);
@@ -154,7 +161,8 @@ class SafetensorsLayout : public tensor::Layout {
       }
     }
     std::sort(weights.begin(), weights.end());
-    std::string text = fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", payload_bytes);
+    std::string text =
+        fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", payload_bytes);
     for (size_t i = 0; i < weights.size(); ++i) {
       text += i == 0 ? "\n    " : ",\n    ";
       (void)try_append_ascii_json_string(text, weights[i].first);

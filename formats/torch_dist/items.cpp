@@ -42,7 +42,8 @@ Result<std::vector<std::byte>> decompress(ByteSpan encoded, uint64_t limit) {
   ZSTD_outBuffer made{out.data(), out.size(), 0};
   for (;;) {
     size_t state = ZSTD_decompressStream(stream.get(), &made, &in);
-    if (ZSTD_isError(state) != 0) return fail(Code::kAnswerNo, "", std::string("damaged zstd data: ") + ZSTD_getErrorName(state));
+    if (ZSTD_isError(state) != 0)
+      return fail(Code::kAnswerNo, "", std::string("damaged zstd data: ") + ZSTD_getErrorName(state));
     if (state == 0 && in.pos == in.size) break;
     if (made.pos == made.size) {
       if (made.size >= limit) return fail(Code::kAnswerNo, "", "the zstd data is larger than the item may be");
@@ -59,7 +60,9 @@ Result<std::vector<std::byte>> decompress(ByteSpan encoded, uint64_t limit) {
 /// The item says what the chunk says.
 Result<void> compare(const TensorItem& item, const tensor::Tensor& t, const tensor::Shard& shard) {
   if (item.shape != shard.shape) {
-    return fail(Code::kAnswerNo, "", "the item holds a tensor of shape " + shape_text(item.shape) + " instead of " + shape_text(shard.shape));
+    return fail(
+        Code::kAnswerNo, "",
+        "the item holds a tensor of shape " + shape_text(item.shape) + " instead of " + shape_text(shard.shape));
   }
   if (item.dtype.dtype != t.dtype) {
     return fail(Code::kAnswerNo, "", "the item holds " + std::string(item.dtype.name) + " instead of " +
@@ -71,7 +74,8 @@ Result<void> compare(const TensorItem& item, const tensor::Tensor& t, const tens
 /// Items that are zstd streams, or tensors that are not row-major: `encoded` is the whole item.
 class ItemDecoder : public tensor::Decoder {
  public:
-  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded, MutableByteSpan out) const override {
+  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded,
+                      MutableByteSpan out) const override {
     std::vector<std::byte> plain;
     if (as_text(encoded).substr(0, 2) != "PK") {
       CKPT_TRY_ASSIGN(plain, decompress(encoded, out.size() + kZipRoom));
@@ -80,7 +84,8 @@ class ItemDecoder : public tensor::Decoder {
     CKPT_TRY_ASSIGN(TensorItem item, read_tensor_item(zip::ByteSource(encoded, "")));
     CKPT_TRY(compare(item, t, shard));
     const ByteSpan storage = encoded.subspan(item.storage.where.offset, item.storage.where.length);
-    if (item.storage.crc != 0 && crc32(0, storage) != item.storage.crc) return fail(Code::kAnswerNo, "", item.storage.differs());
+    if (item.storage.crc != 0 && crc32(0, storage) != item.storage.crc)
+      return fail(Code::kAnswerNo, "", item.storage.differs());
     if (item.layout) return lay_out(*item.layout, t.dtype, shard.shape, encoded.subspan(item.offset, item.length), out);
     std::memcpy(out.data(), encoded.data() + item.offset, out.size());
     return {};
@@ -90,7 +95,8 @@ class ItemDecoder : public tensor::Decoder {
 /// One worker's share of the tensors.
 class Locator {
  public:
-  Locator(tensor::FileCache& files, SafetensorsItems& safetensors, tensor::Catalog& catalog, DamageLog& damage, std::mutex& mutex)
+  Locator(tensor::FileCache& files, SafetensorsItems& safetensors, tensor::Catalog& catalog, DamageLog& damage,
+          std::mutex& mutex)
       : files_(files), safetensors_(safetensors), catalog_(catalog), damage_(damage), mutex_(mutex) {}
   ~Locator() {
     std::lock_guard lock(mutex_);
@@ -102,7 +108,8 @@ class Locator {
   Result<void> locate(tensor::Tensor& t) {
     for (tensor::Shard& shard : t.shards) {
       // What ends past its file was noted by check_item_ranges.
-      if (shard.item.length == 0 || shard.item.offset + shard.item.length > catalog_.files[shard.item.file].size) continue;
+      if (shard.item.length == 0 || shard.item.offset + shard.item.length > catalog_.files[shard.item.file].size)
+        continue;
       if (shard.encoding == tensor::Encoding::kEncoded) {
         shard.where = shard.item;
         continue;
@@ -119,7 +126,8 @@ class Locator {
         note(t.key, shard.item, same.error());
         continue;
       }
-      for (const tensor::Checksum& sum : item->wrong) note(t.key, shard.item, Error(Code::kAnswerNo, "", sum.differs()));
+      for (const tensor::Checksum& sum : item->wrong)
+        note(t.key, shard.item, Error(Code::kAnswerNo, "", sum.differs()));
       if (!item->layout) {
         shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
         keep(std::move(item->storage), shard.item);
@@ -132,7 +140,8 @@ class Locator {
   }
 
   Result<void> decode(tensor::Object& object) {
-    if (object.where.length > kMaxObject) return fail(Code::kUnsupported, object.key, "is larger than an encoded object may be");
+    if (object.where.length > kMaxObject)
+      return fail(Code::kUnsupported, object.key, "is larger than an encoded object may be");
     CKPT_TRY_ASSIGN(auto file, files_.open(object.where.file));
     std::vector<std::byte> encoded(object.where.length);
     auto read = io::pread_exact(file->get(), encoded, object.where.offset, path(object.where));
@@ -162,7 +171,8 @@ class Locator {
   Result<TensorItem> read(const tensor::FileRange& range) {
     constexpr uint64_t kSmall = 32 << 10;
     CKPT_TRY_ASSIGN(auto file, files_.open(range.file));
-    if (range.length > kSmall) return read_tensor_item(zip::ByteSource(file->get(), range.offset, range.length, path(range)));
+    if (range.length > kSmall)
+      return read_tensor_item(zip::ByteSource(file->get(), range.offset, range.length, path(range)));
     buffer_.resize(range.length);
     CKPT_TRY(io::pread_exact(file->get(), buffer_, range.offset, path(range)));
     return read_tensor_item(zip::ByteSource(buffer_, path(range)));
@@ -213,12 +223,14 @@ void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, Da
     const uint64_t size = catalog.files[range.file].size;
     if (there[range.file] && range.offset + range.length > size) {
       damage.add(*items[i].key, metadata.paths[range.file], range.offset,
-                 "the item ends at byte " + std::to_string(range.offset + range.length) + " of a file of " + std::to_string(size));
+                 "the item ends at byte " + std::to_string(range.offset + range.length) + " of a file of " +
+                     std::to_string(size));
     }
     if (i > 0 && items[i - 1].range.file == range.file && range.length != 0 &&
         items[i - 1].range.offset + items[i - 1].range.length > range.offset &&
         !(items[i - 1].range.offset == range.offset && safetensors.begins_at(range))) {
-      damage.add(*items[i].key, metadata.paths[range.file], range.offset, "the item overlaps that of " + *items[i - 1].key);
+      damage.add(*items[i].key, metadata.paths[range.file], range.offset,
+                 "the item overlaps that of " + *items[i - 1].key);
     }
   }
 }

@@ -7,11 +7,12 @@
 
 namespace ckpt::formats {
 
-/// Sizes of the data files; one that is missing or no regular file is damage. Then every item's range, and that no two items
-/// of a file overlap.
+/// Sizes of the data files; one that is missing or no regular file is damage. Then every item's range, and that no two
+/// items of a file overlap.
 void check_item_ranges(const DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage);
 
-/// Opens the items and sets Shard::where and the catalog's checksums; decodes what is encoded of the objects. Several threads.
+/// Opens the items and sets Shard::where and the catalog's checksums; decodes what is encoded of the objects. Several
+/// threads.
 Result<void> locate_items(DcpMetadata& metadata, tensor::Catalog& catalog, DamageLog& damage);
 
 /// For items that torch's zstd extension wrote, and tensors that were saved with strides: `where` is the whole item.

@@ -32,7 +32,8 @@ struct Entry {
   bool foreign_transform = false;
 };
 
-/// Entries by hash, in open addressing: one per chunk of a checkpoint, and nodes of their own would take most of the time.
+/// Entries by hash, in open addressing: one per chunk of a checkpoint, and nodes of their own would take most of the
+/// time.
 class EntryIndex {
  public:
   /// Before the first `add`; at most so many follow.
@@ -53,7 +54,8 @@ class EntryIndex {
     constexpr int kMaxTries = 1000;
     uint32_t found = kNoEntry;
     size_t at = hash & (slots_.size() - 1);
-    for (int tries = 0; slots_[at].entry != kNoEntry && tries < kMaxTries; at = (at + 1) & (slots_.size() - 1), ++tries) {
+    for (int tries = 0; slots_[at].entry != kNoEntry && tries < kMaxTries;
+         at = (at + 1) & (slots_.size() - 1), ++tries) {
       if (slots_[at].hash == static_cast<uint32_t>(hash >> 32) && wanted(slots_[at].entry)) found = slots_[at].entry;
     }
     return found;
@@ -95,7 +97,8 @@ class Reader {
   }
 
  private:
-  // --- storage_data ----------------------------------------------------------------------------------------------------
+  // --- storage_data
+  // ----------------------------------------------------------------------------------------------------
   Result<void> read_storage(NodeId dict) {
     auto pairs = graph_.items(dict);
     entries_.reserve(pairs.size() / 2);
@@ -118,13 +121,16 @@ class Reader {
   }
 
   Result<void> read_storage_info(NodeId info, Entry& entry) {
-    NodeId path = graph_.get(info, "relative_path"), offset = graph_.get(info, "offset"), length = graph_.get(info, "length");
-    if (path == kNoNode || offset == kNoNode || length == kNoNode) return malformed("an entry of storage_data is incomplete");
+    NodeId path = graph_.get(info, "relative_path"), offset = graph_.get(info, "offset"),
+           length = graph_.get(info, "length");
+    if (path == kNoNode || offset == kNoNode || length == kNoNode)
+      return malformed("an entry of storage_data is incomplete");
     auto text = graph_.as_str(path);
     auto from = graph_.as_int(offset), size = graph_.as_int(length);
     if (!text || !from || !size || *from < 0 || *size < 0) return malformed("an entry of storage_data has wrong types");
     if (!checked_add(*from, *size)) return malformed("an item ends past what can be counted");
-    if (!is_safe_relative_path(*text)) return malformed("the path \"" + std::string(*text) + "\" leads out of the checkpoint");
+    if (!is_safe_relative_path(*text))
+      return malformed("the path \"" + std::string(*text) + "\" leads out of the checkpoint");
     auto [it, added] = paths_.try_emplace(*text, static_cast<uint32_t>(out_.paths.size()));
     if (added) out_.paths.emplace_back(*text);
     entry.item = {it->second, static_cast<uint64_t>(*from), static_cast<uint64_t>(*size)};
@@ -142,7 +148,8 @@ class Reader {
       auto args = graph_.tuple(graph_.args(id));
       if (args.size() == 1) id = args[0];
     }
-    if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList) return malformed("an offset is no torch.Size");
+    if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList)
+      return malformed("an offset is no torch.Size");
     return graph_.items(id);
   }
 
@@ -173,7 +180,8 @@ class Reader {
     });
   }
 
-  // --- mcore_data ------------------------------------------------------------------------------------------------------
+  // --- mcore_data
+  // ------------------------------------------------------------------------------------------------------
   void read_mcore(NodeId dict) {
     out_.has_mcore_data = true;
     auto pairs = graph_.items(dict);
@@ -185,7 +193,8 @@ class Reader {
     }
   }
 
-  // --- planner_data ----------------------------------------------------------------------------------------------------
+  // --- planner_data
+  // ----------------------------------------------------------------------------------------------------
   /// {flat key: (name, name, index, ...)}; Megatron has lists of other records there.
   void index_planner_data(NodeId dict) {
     if (dict == kNoNode || graph_.kind(dict) != Kind::kDict) return;
@@ -194,7 +203,8 @@ class Reader {
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
       auto key = graph_.as_str(pairs[i]);
       const auto steps = graph_.tuple(pairs[i + 1]);
-      if (key && (steps.size() > 1 || (steps.size() == 1 && graph_.as_str(steps[0]) != key))) key_paths_[*key] = pairs[i + 1];
+      if (key && (steps.size() > 1 || (steps.size() == 1 && graph_.as_str(steps[0]) != key)))
+        key_paths_[*key] = pairs[i + 1];
     }
   }
 
@@ -214,7 +224,8 @@ class Reader {
     return out;
   }
 
-  // --- state_dict_metadata ---------------------------------------------------------------------------------------------
+  // --- state_dict_metadata
+  // ---------------------------------------------------------------------------------------------
   Result<void> read_value(std::string_view key, NodeId value) {
     if (graph_.call(value) == Meaning::kDcpBytes) return read_object(key);
     if (graph_.call(value) == Meaning::kDcpTensor) return read_tensor(key, value);
@@ -226,7 +237,9 @@ class Reader {
   Result<void> read_object(std::string_view key) {
     uint32_t found = find(key, tensor::Shape());
     if (found == kNoEntry) {
-      if (out_.damage.size() < kMaxDamage) out_.damage.push_back({std::string(key), ".metadata", std::nullopt, "the object has no entry in storage_data", false});
+      if (out_.damage.size() < kMaxDamage)
+        out_.damage.push_back(
+            {std::string(key), ".metadata", std::nullopt, "the object has no entry in storage_data", false});
       return {};
     }
     const Entry& entry = entries_[found];
@@ -243,7 +256,8 @@ class Reader {
     return {};
   }
 
-  /// TensorProperties pickles as a tuple (dtype, layout, requires_grad, memory format, pin_memory); attributes are taken, too.
+  /// TensorProperties pickles as a tuple (dtype, layout, requires_grad, memory format, pin_memory); attributes are
+  /// taken, too.
   NodeId dtype_node(NodeId properties) const {
     if (properties == kNoNode) return kNoNode;
     NodeId state = graph_.state(properties);
@@ -272,13 +286,15 @@ class Reader {
       return {};
     }
     if (dtype->carried) {
-      out_.warnings.push_back(std::string(key) + ": torch." + std::string(dtype->name) + " is handed out as " + std::string(dtype_name(dtype->dtype)));
+      out_.warnings.push_back(std::string(key) + ": torch." + std::string(dtype->name) + " is handed out as " +
+                              std::string(dtype_name(dtype->dtype)));
     }
     out.tensor.shape = std::move(*shape);
     out.tensor.path = key_path(key);
     auto original = originals_.find(key);
     if (original != originals_.end()) out.original = original->second;
-    // Every chunk is a record of its own: a list that many tensors share would stand for more of them than there are nodes.
+    // Every chunk is a record of its own: a list that many tensors share would stand for more of them than there are
+    // nodes.
     chunks_ += graph_.items(chunks).size();
     if (chunks_ > graph_.node_count()) return malformed("it has more chunks than records");
     out.tensor.shards.reserve(graph_.items(chunks).size());
@@ -306,7 +322,8 @@ class Reader {
     const bool empty = tensor::element_count(shard.shape) == uint64_t{0};
     uint32_t found = find(t.key, shard.offset);
     if (found == kNoEntry && !empty) {
-      if (out_.damage.size() < kMaxDamage) out_.damage.push_back({t.key, ".metadata", std::nullopt, "a chunk has no entry in storage_data", false});
+      if (out_.damage.size() < kMaxDamage)
+        out_.damage.push_back({t.key, ".metadata", std::nullopt, "a chunk has no entry in storage_data", false});
     } else if (found != kNoEntry && empty) {
       out_.empty_items.push_back(entries_[found].item);
     } else if (found != kNoEntry) {

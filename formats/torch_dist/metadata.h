@@ -1,4 +1,5 @@
-// `.metadata` of torch's distributed checkpoints, in every form that torch and Megatron have written (formats.md 2.2, 2.3).
+// `.metadata` of torch's distributed checkpoints, in every form that torch and Megatron have written
+// (formats.md 2.2, 2.3).
 #pragma once
 
 #include <unordered_map>
@@ -8,7 +9,8 @@
 namespace ckpt::formats {
 
 struct DcpTensor {
-  tensor::Tensor tensor;     ///< shards as stored; `item` is set, `where` is not: only the item itself says where its bytes are
+  tensor::Tensor
+      tensor;  ///< shards as stored; `item` is set, `where` is not: only the item itself says where its bytes are
   tensor::Shape original;    ///< Megatron's nd_reformulated_orig_global_shape; empty: not recorded
 };
 
@@ -17,7 +19,7 @@ struct DcpMetadata {
   std::vector<tensor::Object> objects;
   std::vector<tensor::FileRange> empty_items;  ///< of chunks without elements
   std::vector<std::string> encoded_objects;  ///< keys of objects whose items are zstd streams
-  std::vector<std::string> paths;            ///< FileRange::file is an index into them; all checked to lie below the folder
+  std::vector<std::string> paths;  ///< FileRange::file is an index into them; all checked to lie below the folder
   std::vector<tensor::Unreadable> unsupported;
   std::vector<std::string> warnings;
   std::vector<tensor::Finding> damage;       ///< missing entries
@@ -33,8 +35,9 @@ enum class KeyPaths : uint8_t {
 /// Pure. kAnswerNo: not such a pickle, or hostile.
 Result<DcpMetadata> parse_dcp_metadata(ByteSpan pickle, uint64_t max_bytes, KeyPaths paths = KeyPaths::kRead);
 
-/// `__<rank>.metadata` of ranks that saved without talking to each other: what `next` has joins `all`. A chunk or object that
-/// both have is that of `all`, with a warning. kAnswerNo: they contradict each other about a tensor's dtype or shape.
+/// `__<rank>.metadata` of ranks that saved without talking to each other: what `next` has joins `all`. A chunk or
+/// object that both have is that of `all`, with a warning. kAnswerNo: they contradict each other about a tensor's dtype
+/// or shape.
 class RankMetadata {
  public:
   Result<void> add(DcpMetadata next);

@@ -4,7 +4,8 @@ namespace ckpt::torch_dist {
 
 namespace {
 
-// The class paths of torch 2.0 to 2.2: later releases still load them, earlier ones know no others (formats.md 2.2, 2.5).
+// The class paths of torch 2.0 to 2.2: later releases still load them, earlier ones know no others
+// (formats.md 2.2, 2.5).
 constexpr const char* kMetadataModule = "torch.distributed.checkpoint.metadata";
 constexpr const char* kStorageModule = "torch.distributed.checkpoint.filesystem";
 constexpr const char* kPropertiesModule = "torch.distributed._shard.sharded_tensor.metadata";
@@ -50,8 +51,8 @@ void MetadataWriter::size(const tensor::Shape& shape) {
   out_.reduce();
 }
 
-Result<void> MetadataWriter::tensor(const std::string& key, tensor::DType dtype, const tensor::Shape& shape, size_t pieces,
-                                    const std::function<tensor::Region(size_t)>& piece) {
+Result<void> MetadataWriter::tensor(const std::string& key, tensor::DType dtype, const tensor::Shape& shape,
+                                    size_t pieces, const std::function<tensor::Region(size_t)>& piece) {
   begin_entry();
   out_.text(key);
   begin_record(kMetadataModule, "TensorStorageMetadata");
@@ -104,7 +105,8 @@ Result<void> MetadataWriter::object(const std::string& key) {
   return end_entry();
 }
 
-Result<void> MetadataWriter::begin_places(const std::vector<std::pair<std::string_view, const tensor::KeyPath*>>& nested) {
+Result<void> MetadataWriter::begin_places(
+    const std::vector<std::pair<std::string_view, const tensor::KeyPath*>>& nested) {
   end_dict();
   out_.text("planner_data");
   if (nested.empty()) out_.none();
@@ -140,7 +142,8 @@ void MetadataWriter::place(const Place& place) {
   out_.build();
 }
 
-Result<void> MetadataWriter::tensor_place(const std::string& key, const tensor::Shape& offset, size_t index, const Place& at) {
+Result<void> MetadataWriter::tensor_place(const std::string& key, const tensor::Shape& offset, size_t index,
+                                          const Place& at) {
   begin_entry();
   begin_record(kMetadataModule, "MetadataIndex");
   out_.text("fqn");

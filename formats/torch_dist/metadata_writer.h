@@ -1,4 +1,5 @@
-// The .metadata file in the portable profile of formats.md 2.5: read by torch 2.0 to current and by every Megatron release.
+// The .metadata file in the portable profile of formats.md 2.5: read by torch 2.0 to current and by every Megatron
+// release.
 #pragma once
 
 #include <functional>
@@ -29,8 +30,8 @@ class MetadataWriter {
   Result<void> tensor(const std::string& key, tensor::DType dtype, const tensor::Shape& shape, size_t pieces,
                       const std::function<tensor::Region(size_t)>& piece);
   Result<void> object(const std::string& key);
-  /// After the last tensor and object, before the first place. `nested`: where each key lay in the nested state dict, which
-  /// torch's whole-checkpoint export makes again; none: keys stay as they are.
+  /// After the last tensor and object, before the first place. `nested`: where each key lay in the nested state dict,
+  /// which torch's whole-checkpoint export makes again; none: keys stay as they are.
   Result<void> begin_places(const std::vector<std::pair<std::string_view, const tensor::KeyPath*>>& nested = {});
   Result<void> tensor_place(const std::string& key, const tensor::Shape& offset, size_t index, const Place& place);
   Result<void> object_place(const std::string& key, const Place& place);

@@ -20,7 +20,8 @@ constexpr uint64_t kMaxCommon = 64 << 20;
 /// An object's bytes, wherever they are.
 class ObjectBytes {
  public:
-  static Result<ObjectBytes> open(const tensor::Catalog& source, const tensor::FileRange& where, ByteSpan inline_bytes) {
+  static Result<ObjectBytes> open(const tensor::Catalog& source, const tensor::FileRange& where,
+                                  ByteSpan inline_bytes) {
     ObjectBytes out;
     out.where_ = where;
     out.inline_ = inline_bytes;
@@ -31,7 +32,8 @@ class ObjectBytes {
     return out;
   }
   zip::ByteSource bytes() const {
-    return inline_.empty() ? zip::ByteSource(fd_.get(), where_.offset, where_.length, subject_) : zip::ByteSource(inline_, "object");
+    return inline_.empty() ? zip::ByteSource(fd_.get(), where_.offset, where_.length, subject_)
+                           : zip::ByteSource(inline_, "object");
   }
   /// Part of it, to be written later.
   Part part(uint64_t offset, uint64_t size) const {
@@ -58,10 +60,13 @@ std::string name_below_top(const zip::Archive& archive, const zip::Record& recor
 }
 
 /// A torch.save archive's records with the pickle edited. .data/serialization_id is a hash of what was there before.
-Result<EditedArchive> edit(const zip::Archive& archive, const zip::ByteSource& bytes, Result<std::string> (*change)(std::string_view)) {
+Result<EditedArchive> edit(const zip::Archive& archive, const zip::ByteSource& bytes,
+                           Result<std::string> (*change)(std::string_view)) {
   const zip::Record* pickle = archive.find("data.pkl");
-  if (pickle == nullptr) return fail(Code::kUnsupported, bytes.subject(), "is not a torch.save archive: it has no data.pkl");
-  if (archive.find("constants.pkl") != nullptr) return fail(Code::kUnsupported, bytes.subject(), "is a TorchScript archive");
+  if (pickle == nullptr)
+    return fail(Code::kUnsupported, bytes.subject(), "is not a torch.save archive: it has no data.pkl");
+  if (archive.find("constants.pkl") != nullptr)
+    return fail(Code::kUnsupported, bytes.subject(), "is a TorchScript archive");
   CKPT_TRY_ASSIGN(std::vector<std::byte> old, zip::read_record(bytes, *pickle, kMaxPickle));
   EditedArchive out;
   CKPT_TRY_ASSIGN(out.pickle, change(as_text(old)));
@@ -75,7 +80,8 @@ Result<EditedArchive> edit(const zip::Archive& archive, const zip::ByteSource& b
 }
 
 /// The archive written anew below `top`: parts in order, with the bytes of the other records left where they are.
-Result<ObjectRecord> rebuild(const EditedArchive& edited, const ObjectBytes& object, const std::string& top, Detail detail) {
+Result<ObjectRecord> rebuild(const EditedArchive& edited, const ObjectBytes& object, const std::string& top,
+                             Detail detail) {
   zip::Layout layout;
   std::vector<uint32_t> crcs;
   for (size_t i = 0; i < edited.names.size(); ++i) {
@@ -105,7 +111,8 @@ Result<ObjectRecord> wrapped(const tensor::Catalog& source, const tensor::Object
   std::array<std::byte, 2> magic{};
   CKPT_TRY(bytes.bytes().read(0, magic));
   if (as_text(magic) != "PK") {
-    return fail(Code::kUnsupported, bytes.bytes().subject(), "is no zip archive (a legacy torch.save file?) and cannot be put into a list");
+    return fail(Code::kUnsupported, bytes.bytes().subject(),
+                "is no zip archive (a legacy torch.save file?) and cannot be put into a list");
   }
   CKPT_TRY_ASSIGN(zip::Archive archive, zip::read_archive(bytes.bytes()));
   CKPT_TRY_ASSIGN(EditedArchive edited, edit(archive, bytes.bytes(), pickle::wrap_in_list));
@@ -114,7 +121,8 @@ Result<ObjectRecord> wrapped(const tensor::Catalog& source, const tensor::Object
 
 }  // namespace
 
-Result<ObjectRecord> object_record(const tensor::Catalog& source, const tensor::Object& object, bool wrap, Detail detail) {
+Result<ObjectRecord> object_record(const tensor::Catalog& source, const tensor::Object& object, bool wrap,
+                                   Detail detail) {
   if (wrap && !object.wrapped_in_list) {
     auto out = wrapped(source, object, detail);
     if (!out) out.error().causes.push_back("while wrapping object " + object.key);
@@ -129,7 +137,8 @@ Result<ObjectRecord> object_record(const tensor::Catalog& source, const tensor::
 
 Result<std::string> unwrapped_common(const tensor::Catalog& source) {
   CKPT_TRY_ASSIGN(ObjectBytes bytes, ObjectBytes::open(source, *source.common, {}));
-  if (source.common->length > kMaxCommon) return fail(Code::kUnsupported, bytes.bytes().subject(), "the common state is larger than 64 MiB");
+  if (source.common->length > kMaxCommon)
+    return fail(Code::kUnsupported, bytes.bytes().subject(), "the common state is larger than 64 MiB");
   CKPT_TRY_ASSIGN(zip::Archive archive, zip::read_archive(bytes.bytes()));
   CKPT_TRY_ASSIGN(EditedArchive edited, edit(archive, bytes.bytes(), pickle::unwrap_list));
   CKPT_TRY_ASSIGN(ObjectRecord record, rebuild(edited, bytes, "common", Detail::kContent));

@@ -13,7 +13,8 @@ namespace {
 uint64_t drop_copies(std::vector<tensor::Shard>& shards) {
   auto box = [](const tensor::Shard& shard) { return std::tie(shard.offset, shard.shape); };
   std::stable_sort(shards.begin(), shards.end(), [&](const auto& a, const auto& b) { return box(a) < box(b); });
-  const auto end = std::unique(shards.begin(), shards.end(), [&](const auto& a, const auto& b) { return box(a) == box(b); });
+  const auto end =
+      std::unique(shards.begin(), shards.end(), [&](const auto& a, const auto& b) { return box(a) == box(b); });
   const auto dropped = static_cast<uint64_t>(shards.end() - end);
   shards.erase(end, shards.end());
   return dropped;
@@ -63,7 +64,9 @@ Result<void> RankMetadata::add(DcpMetadata next) {
 DcpMetadata RankMetadata::take() {
   uint64_t copies = 0;
   for (DcpTensor& t : all_.tensors) copies += drop_copies(t.tensor.shards);
-  if (copies > 0) all_.warnings.push_back(std::to_string(copies) + " chunks were saved by several ranks: that of the lowest rank counts");
+  if (copies > 0)
+    all_.warnings.push_back(std::to_string(copies) +
+                            " chunks were saved by several ranks: that of the lowest rank counts");
   if (object_copies_ > 0) {
     all_.warnings.push_back(std::to_string(object_copies_) + " objects were saved by several ranks (" + example_ +
                             " and so on): that of the lowest rank counts");
@@ -75,7 +78,9 @@ DcpMetadata RankMetadata::take() {
   auto place = [](const tensor::Unreadable& entry) { return std::tie(entry.key, entry.why); };
   auto& left_out = all_.unsupported;
   std::sort(left_out.begin(), left_out.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
-  left_out.erase(std::unique(left_out.begin(), left_out.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }), left_out.end());
+  left_out.erase(
+      std::unique(left_out.begin(), left_out.end(), [&](const auto& a, const auto& b) { return place(a) == place(b); }),
+      left_out.end());
   return std::move(all_);
 }
 

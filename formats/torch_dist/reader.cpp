@@ -47,7 +47,8 @@ std::vector<std::string> rank_files(const fs::path& dir) {
 
 Result<DcpMetadata> read_file(const fs::path& path, const ReadOptions& options) {
   CKPT_TRY_ASSIGN(std::string pickle, io::read_file(path, options.max_metadata_bytes));
-  auto metadata = parse_dcp_metadata(as_bytes(pickle), options.max_metadata_bytes, options.locate_data ? KeyPaths::kRead : KeyPaths::kSkip);
+  auto metadata = parse_dcp_metadata(as_bytes(pickle), options.max_metadata_bytes,
+                                     options.locate_data ? KeyPaths::kRead : KeyPaths::kSkip);
   if (!metadata) metadata.error().subject = path.string();
   return metadata;
 }
@@ -70,8 +71,8 @@ Result<DcpMetadata> read_metadata(const fs::path& dir, const ReadOptions& option
   return fail(Code::kAnswerNo, dir.string(), "its .metadata is missing: the save did not finish, or files were lost");
 }
 
-/// Puts reformulated tensors back into their original shape: by what is recorded, else (only where Megatron's record was lost)
-/// by the model tensor of the same name.
+/// Puts reformulated tensors back into their original shape: by what is recorded, else (only where Megatron's record
+/// was lost) by the model tensor of the same name.
 void restore_shapes(DcpMetadata& metadata, bool megatron, tensor::Catalog& catalog) {
   std::unordered_map<std::string_view, const tensor::Shape*> shapes;
   if (megatron && !metadata.has_mcore_data) {
@@ -93,7 +94,8 @@ void restore_shapes(DcpMetadata& metadata, bool megatron, tensor::Catalog& catal
     }
   }
   if (guessed > 0) {
-    catalog.warnings.push_back(".metadata has lost the original shapes of " + std::to_string(guessed) + " optimizer tensors (" + example +
+    catalog.warnings.push_back(".metadata has lost the original shapes of " + std::to_string(guessed) +
+                               " optimizer tensors (" + example +
                                " and so on); they were found through the model tensors of the same names");
   }
   for (size_t i = 0; i < originals.size(); ++i) {
@@ -103,7 +105,8 @@ void restore_shapes(DcpMetadata& metadata, bool megatron, tensor::Catalog& catal
     if (undo_reformulation(t, *originals[i])) {
       t.rows = std::move(rows);
     } else {
-      catalog.warnings.push_back(t.key + ": its recorded original shape does not fit what is stored; it is left as it is stored");
+      catalog.warnings.push_back(
+          t.key + ": its recorded original shape does not fit what is stored; it is left as it is stored");
     }
   }
 }
@@ -112,9 +115,11 @@ void restore_shapes(DcpMetadata& metadata, bool megatron, tensor::Catalog& catal
 void find_common(tensor::Catalog& catalog, DamageLog& damage) {
   struct stat st{};
   const fs::path path = catalog.root / "common.pt";
-  auto object = std::find_if(catalog.objects.begin(), catalog.objects.end(), [](const tensor::Object& o) { return o.key == kCommonObject; });
+  auto object = std::find_if(catalog.objects.begin(), catalog.objects.end(),
+                             [](const tensor::Object& o) { return o.key == kCommonObject; });
   if (::stat(path.c_str(), &st) == 0 && S_ISREG(st.st_mode)) {
-    catalog.common = tensor::FileRange{static_cast<uint32_t>(catalog.files.size()), 0, static_cast<uint64_t>(st.st_size)};
+    catalog.common =
+        tensor::FileRange{static_cast<uint32_t>(catalog.files.size()), 0, static_cast<uint64_t>(st.st_size)};
     catalog.files.push_back({"common.pt", static_cast<uint64_t>(st.st_size)});
   } else if (object != catalog.objects.end() && object->inline_bytes.empty()) {
     catalog.common = object->where;
@@ -148,7 +153,8 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
   for (const std::string& file : metadata->paths) catalog.files.push_back({file, 0});
 
   DamageLog damage;
-  for (const tensor::Finding& finding : metadata->damage) damage.add(finding.key, finding.file, finding.offset, finding.message);
+  for (const tensor::Finding& finding : metadata->damage)
+    damage.add(finding.key, finding.file, finding.offset, finding.message);
   catalog.unsupported = std::move(metadata->unsupported);
   catalog.warnings = std::move(metadata->warnings);
   DamageLog places;
@@ -164,7 +170,8 @@ Result<tensor::Catalog> read_torch_dist(const fs::path& path, const ReadOptions&
   catalog.empty_items = std::move(metadata->empty_items);
   bool encoded = false;
   for (DcpTensor& t : metadata->tensors) {
-    for (const tensor::Shard& shard : t.tensor.shards) encoded = encoded || shard.encoding == tensor::Encoding::kEncoded;
+    for (const tensor::Shard& shard : t.tensor.shards)
+      encoded = encoded || shard.encoding == tensor::Encoding::kEncoded;
     catalog.tensors.push_back(std::move(t.tensor));
   }
   if (encoded) catalog.decoder = item_decoder();

@@ -8,8 +8,8 @@ using tensor::Shape;
 
 namespace {
 
-/// Elements [begin, end) of the row-major flattening of `local`, as boxes: at most two for each axis and one. `each` gets the
-/// box's offset and shape within `local`; boxes come in the order of the elements.
+/// Elements [begin, end) of the row-major flattening of `local`, as boxes: at most two for each axis and one. `each`
+/// gets the box's offset and shape within `local`; boxes come in the order of the elements.
 template <class Each>
 void range_to_boxes(const Shape& local, uint64_t begin, uint64_t end, Each each) {
   const size_t rank = local.size();
@@ -59,11 +59,13 @@ bool undo_reformulation(tensor::Tensor& tensor, const Shape& original) {
   Shape local(rank);
   for (size_t i = 0; i < rank; ++i) local[i] = original[i] / tensor.shape[i];
   for (const tensor::Shard& shard : tensor.shards) {
-    if (shard.encoding != tensor::Encoding::kRaw || shard.shape.size() != rank + 1 || shard.offset.size() != rank + 1) return false;
+    if (shard.encoding != tensor::Encoding::kRaw || shard.shape.size() != rank + 1 || shard.offset.size() != rank + 1)
+      return false;
     for (size_t i = 0; i < rank; ++i) {
       if (shard.shape[i] > 1 || shard.offset[i] >= tensor.shape[i]) return false;
     }
-    if (shard.offset[rank] > tensor.shape[rank] || shard.shape[rank] > tensor.shape[rank] - shard.offset[rank]) return false;
+    if (shard.offset[rank] > tensor.shape[rank] || shard.shape[rank] > tensor.shape[rank] - shard.offset[rank])
+      return false;
   }
   std::vector<tensor::Shard> boxes;
   for (const tensor::Shard& shard : tensor.shards) {

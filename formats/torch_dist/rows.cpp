@@ -52,14 +52,16 @@ std::optional<Shape> regular_counts(const Selection& selection, const Target& ta
 /// The optimizer tensors of a selection: those of the shape of a model tensor that is selected too.
 class Rows {
  public:
-  Rows(const Selection& selection, const std::vector<Grid>& grids) : selection_(selection), grids_(grids), out_(selection.tensors.size()) {
+  Rows(const Selection& selection, const std::vector<Grid>& grids)
+      : selection_(selection), grids_(grids), out_(selection.tensors.size()) {
     std::unordered_map<std::string_view, size_t> by_key;
     for (size_t i = 0; i < selection.tensors.size(); ++i) by_key.emplace(selection.tensors[i].key, i);
     for (size_t i = 0; i < out_.size(); ++i) {
       const Target& target = selection.tensors[i];
       const auto key = formats::model_key_of(target.key);
       const auto model = key ? by_key.find(*key) : by_key.end();
-      const bool fits = model != by_key.end() && selection.tensors[model->second].shape == target.shape && !target.shape.empty();
+      const bool fits =
+          model != by_key.end() && selection.tensors[model->second].shape == target.shape && !target.shape.empty();
       models_.push_back(fits ? std::optional(model->second) : std::nullopt);
       states_ += fits ? 1 : 0;
     }
@@ -90,9 +92,11 @@ class Rows {
       irregular_.push_back(fmt::format("{}: {} is not cut into equal shards", selection_.tensors[slot].key, model.key));
     }
   }
-  Result<std::vector<RowCounts>> take(const std::string& release, const std::string& hint = "cut those with --shard-grid") {
+  Result<std::vector<RowCounts>> take(const std::string& release,
+                                      const std::string& hint = "cut those with --shard-grid") {
     if (irregular_.empty()) return std::move(out_);
-    return formats::with_causes(Error(Code::kUsage, "Megatron Core " + release, "wants optimizer tensors as rows, one for each shard of the model tensor")
+    return formats::with_causes(Error(Code::kUsage, "Megatron Core " + release,
+                                      "wants optimizer tensors as rows, one for each shard of the model tensor")
                                     .with_hint(hint),
                                 std::move(irregular_));
   }
@@ -106,41 +110,55 @@ class Rows {
   size_t states_ = 0, rows_ = 0, made_ = 0;
 };
 
-Result<std::vector<RowCounts>> rows_as_source(const Selection& selection, Rows rows, bool recut, std::vector<std::string>& notes) {
+Result<std::vector<RowCounts>> rows_as_source(const Selection& selection, Rows rows, bool recut,
+                                              std::vector<std::string>& notes) {
   for (size_t i = 0; i < selection.tensors.size(); ++i) {
     if (recut && rows.had_rows(i)) rows.make(i);
     else rows.keep(i);
   }
   if (rows.rows() > 0) {
-    notes.push_back(fmt::format("{} optimizer tensors stay rows, as Megatron Core 0.8 to 0.15 reads them; 0.16 and later: --mcore 0.16", rows.rows()));
+    notes.push_back(fmt::format(
+        "{} optimizer tensors stay rows, as Megatron Core 0.8 to 0.15 reads them; 0.16 and later: --mcore 0.16",
+        rows.rows()));
   } else if (rows.states() > 0 && selection.source->format != "torch_dist") {
-    notes.push_back("optimizer tensors are stored in their own shapes, as Megatron Core 0.7, and 0.16 and later, reads them; 0.8 to 0.15 with a "
-                    "distributed optimizer: --mcore VERSION");
+    notes.push_back(
+        "optimizer tensors are stored in their own shapes, as Megatron Core 0.7, and 0.16 and later, reads them; 0.8 "
+        "to 0.15 with a "
+        "distributed optimizer: --mcore VERSION");
   }
-  return rows.take("0.8 to 0.15", "the source has rows: cut those with --shard-grid, or --mcore 0.16 stores them in their own shapes");
+  return rows.take("0.8 to 0.15",
+                   "the source has rows: cut those with --shard-grid, or --mcore 0.16 stores them in their own shapes");
 }
 
 }  // namespace
 
-Result<std::vector<RowCounts>> plan_rows(const Selection& selection, const std::vector<Grid>& grids, const formats::WriteOptions& options,
-                                         std::vector<std::string>& notes) {
+Result<std::vector<RowCounts>> plan_rows(const Selection& selection, const std::vector<Grid>& grids,
+                                         const formats::WriteOptions& options, std::vector<std::string>& notes) {
   const std::string& release = options.mcore;
   Rows rows(selection, grids);
   if (release.empty() || release == "auto") {
-    return rows_as_source(selection, std::move(rows), options.grid.shard_size > 0 || !options.grid.rules.empty(), notes);
+    return rows_as_source(selection, std::move(rows), options.grid.shard_size > 0 || !options.grid.rules.empty(),
+                          notes);
   }
   CKPT_TRY_ASSIGN(const unsigned minor, parse_release(release));
   for (size_t i = 0; i < selection.tensors.size(); ++i) {
     const size_t axes = selection.tensors[i].shape.size();
-    if (minor >= kFirstWithRows && minor <= kLastWithRows && (axes != 1 || minor >= kFirstWithRowsOfVectors)) rows.make(i);
+    if (minor >= kFirstWithRows && minor <= kLastWithRows && (axes != 1 || minor >= kFirstWithRowsOfVectors))
+      rows.make(i);
   }
   if (rows.states() > 0 && minor < kFirstWithRows) {
-    notes.push_back(fmt::format("Megatron Core {}'s distributed optimizer takes tensors of more than one axis from zarr alone: model tensors load, optimizer state "
-                                "loads without that optimizer", release));
+    notes.push_back(
+        fmt::format("Megatron Core {}'s distributed optimizer takes tensors of more than one axis from zarr alone: "
+                    "model tensors load, optimizer state "
+                    "loads without that optimizer",
+                    release));
   }
   if (rows.made() > 0 && selection.source->format == "torch_dist") {
-    notes.push_back(fmt::format("{} optimizer tensors that the source has in their own shapes became rows: a job without a distributed optimizer, which "
-                                "wrote them so, loads them only without --mcore", rows.made()));
+    notes.push_back(
+        fmt::format("{} optimizer tensors that the source has in their own shapes became rows: a job without a "
+                    "distributed optimizer, which "
+                    "wrote them so, loads them only without --mcore",
+                    rows.made()));
   }
   return rows.take(release);
 }
@@ -155,7 +173,8 @@ Shape row_shape(const Target& target, const RowCounts& counts) {
 
 tensor::Region row_of(const Target& target, const RowCounts& counts, const tensor::Region& piece) {
   tensor::Region out{{}, Shape(counts.size(), 1)};
-  for (size_t axis = 0; axis < counts.size(); ++axis) out.offset.push_back(piece.offset[axis] / (target.shape[axis] / counts[axis]));
+  for (size_t axis = 0; axis < counts.size(); ++axis)
+    out.offset.push_back(piece.offset[axis] / (target.shape[axis] / counts[axis]));
   out.offset.push_back(0);
   out.shape.push_back(row_shape(target, counts).back());
   return out;

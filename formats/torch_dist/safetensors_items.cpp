@@ -41,17 +41,21 @@ Result<void> SafetensorsItems::read(const tensor::FileRange& item, File& out) {
   uint64_t length = 0;
   CKPT_TRY(io::pread_exact(file->get(), {reinterpret_cast<std::byte*>(&length), kLength}, item.offset, source.path));
   const uint64_t rest = source.size - item.offset - kLength;  // the item lies inside the file
-  if (length > kMaxSafetensorsHeader || length > rest) return damaged("its safetensors header is longer than the file or the limit");
+  if (length > kMaxSafetensorsHeader || length > rest)
+    return damaged("its safetensors header is longer than the file or the limit");
   std::vector<std::byte> text(length);
   CKPT_TRY(io::pread_exact(file->get(), text, item.offset + kLength, source.path));
   CKPT_TRY_ASSIGN(out.header, parse_safetensors_header(as_text(text), rest - length));
   out.header.buffer = item.offset + kLength + length;
-  std::sort(out.header.entries.begin(), out.header.entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
+  std::sort(out.header.entries.begin(), out.header.entries.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
   auto info = out.header.metadata.find("DCP_SHARDING_INFO");
   json doc = info == out.header.metadata.end() ? json::object() : json::parse(info->second, nullptr, false);
   if (!doc.is_object()) return damaged("its DCP_SHARDING_INFO is no JSON object");
   for (const auto& entry : doc.items()) {
-    if (!entry.value().is_object() || !entry.value().contains("saved_offsets") || !entry.value()["saved_offsets"].is_array()) continue;
+    if (!entry.value().is_object() || !entry.value().contains("saved_offsets") ||
+        !entry.value()["saved_offsets"].is_array())
+      continue;
     tensor::Shape& offset = out.offsets[entry.key()];
     for (const json& n : entry.value()["saved_offsets"]) {
       if (!n.is_number_unsigned()) return damaged("its DCP_SHARDING_INFO has malformed offsets");
@@ -77,7 +81,8 @@ Result<tensor::FileRange> SafetensorsItems::find(const tensor::Tensor& tensor, c
   }
   if (!file->good) return file->error;
   const auto& entries = file->header.entries;
-  auto entry = std::lower_bound(entries.begin(), entries.end(), tensor.key, [](const auto& e, const std::string& key) { return e.name < key; });
+  auto entry = std::lower_bound(entries.begin(), entries.end(), tensor.key,
+                                [](const auto& e, const std::string& key) { return e.name < key; });
   if (entry == entries.end() || entry->name != tensor.key) return damaged("the safetensors data does not have it");
   auto offset = file->offsets.find(tensor.key);
   if (entry->shape != shard.shape || (offset != file->offsets.end() && offset->second != shard.offset)) {

@@ -1,5 +1,5 @@
-// torch's FileSystemWriter with serialization_format=SAFETENSORS: a `.distcp` file holds its objects and then one safetensors
-// file with all of the rank's tensors, and `.metadata` gives each of them the safetensors file's own start.
+// torch's FileSystemWriter with serialization_format=SAFETENSORS: a `.distcp` file holds its objects and then one
+// safetensors file with all of the rank's tensors, and `.metadata` gives each of them the safetensors file's own start.
 #pragma once
 
 #include <map>

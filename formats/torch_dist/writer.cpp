@@ -30,11 +30,13 @@ using tensor::Shape;
 using tensor::Target;
 
 constexpr uint64_t kMaxItems = 20'000'000;
-constexpr uint64_t kBytesPerFile = uint64_t{256} << 20;  ///< one file per so many, so that workers have files of their own
+constexpr uint64_t kBytesPerFile = uint64_t{256}
+                                   << 20;  ///< one file per so many, so that workers have files of their own
 constexpr unsigned kMaxFiles = 64;
 /// Of formats.md 1.2, the form that every release accepts.
 constexpr const char* kMetadataJson =
-    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch", "common_backend_version": 1})";
+    R"({"sharded_backend": "torch_dist", "sharded_backend_version": 1, "common_backend": "torch",)"
+    R"( "common_backend_version": 1})";
 
 /// One .distcp item: a piece of a tensor, an object, or a value of a state dict that becomes an object.
 struct Item {
@@ -65,9 +67,10 @@ Result<void> check_names(const Selection& selection, const std::vector<formats::
   for (const ObjectTarget& object : selection.objects) check(object.key, true);
   for (const formats::StoredValue& value : values) check(value.key, true);
   if (bad.empty()) return {};
-  return formats::with_causes(Error(Code::kUsage, selection.source->root.string(), "holds keys that torch_dist cannot name")
-                                  .with_hint("leave them out with --exclude"),
-                              std::move(bad));
+  return formats::with_causes(
+      Error(Code::kUsage, selection.source->root.string(), "holds keys that torch_dist cannot name")
+          .with_hint("leave them out with --exclude"),
+      std::move(bad));
 }
 
 class DistLayout : public tensor::Layout {
@@ -102,8 +105,10 @@ class DistLayout : public tensor::Layout {
       return out;
     }
     if (item.kind == Item::Kind::kObject) {
-      CKPT_TRY_ASSIGN(ObjectRecord record, object_record(*selection_.source, object(item), megatron_, Detail::kContent));
-      if (record.size != item.length) return fail(Code::kAnswerNo, object_target(item).key, "changed while it was read");
+      CKPT_TRY_ASSIGN(ObjectRecord record,
+                      object_record(*selection_.source, object(item), megatron_, Detail::kContent));
+      if (record.size != item.length)
+        return fail(Code::kAnswerNo, object_target(item).key, "changed while it was read");
       out.parts = std::move(record.parts);
       return out;
     }
@@ -202,11 +207,13 @@ class DistLayout : public tensor::Layout {
     for (uint64_t file = 0; file < count; ++file) {
       OutputFile out{fmt::format("__0_{}.distcp", file), next, next, 0, {}};
       // Every file gets an item, and every later one is left one.
-      const auto goal = static_cast<uint64_t>(static_cast<double>(total) * static_cast<double>(file + 1) / static_cast<double>(count));
+      const auto goal = static_cast<uint64_t>(static_cast<double>(total) * static_cast<double>(file + 1) /
+                                              static_cast<double>(count));
       while (next < items_.size() - (count - file - 1)) {
         Item& item = items_[next];
         if (next > out.first && file + 1 < count && done + item.length / 2 > goal) break;
-        item.offset = align_up<uint64_t>(out.size, item.kind != Item::Kind::kTensor ? zip::kTorchAlignment : record_alignment(item.length));
+        item.offset = align_up<uint64_t>(
+            out.size, item.kind != Item::Kind::kTensor ? zip::kTorchAlignment : record_alignment(item.length));
         out.size = item.offset + item.length;
         done += item.length;
         ++next;
@@ -238,7 +245,9 @@ class DistLayout : public tensor::Layout {
       add_text("common.pt", std::move(text));
     } else {
       OutputFile file{"common.pt", 0, 0, source.common->length, {}};
-      file.generate = [&source](const OutputFile::Sink& sink) { return formats::copy_to(source, *source.common, sink); };
+      file.generate = [&source](const OutputFile::Sink& sink) {
+        return formats::copy_to(source, *source.common, sink);
+      };
       files.push_back(std::move(file));
     }
     return {};
@@ -273,13 +282,15 @@ class DistLayout : public tensor::Layout {
     MetadataWriter out(sink);
     for (size_t i = 0; i < selection_.tensors.size(); ++i) {
       const Target& target = selection_.tensors[i];
-      CKPT_TRY(out.tensor(target.key, target.dtype, stored_shape(i), grids_[i].size(), [&](size_t k) { return stored_piece(i, k); }));
+      CKPT_TRY(out.tensor(target.key, target.dtype, stored_shape(i), grids_[i].size(),
+                          [&](size_t k) { return stored_piece(i, k); }));
     }
     for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
     for (const formats::StoredValue& value : values_) CKPT_TRY(out.object(value.key));
     CKPT_TRY(out.begin_places(nested_keys()));
     for (size_t file = 0; file < data_files_; ++file) {
-      for (size_t i = files[file].first; i < files[file].last; ++i) CKPT_TRY(write_place(out, items_[i], files[file].name));
+      for (size_t i = files[file].first; i < files[file].last; ++i)
+        CKPT_TRY(write_place(out, items_[i], files[file].name));
     }
     std::vector<std::pair<std::string, Shape>> originals;
     for (size_t i = 0; i < rows_.size(); ++i) {
@@ -301,7 +312,8 @@ class DistLayout : public tensor::Layout {
   bool megatron_;
   std::vector<Grid> grids_;       ///< one per tensor
   std::vector<RowCounts> rows_;   ///< one per tensor
-  std::vector<formats::StoredValue> values_;  ///< of a plain torch checkpoint: what has no keys of its own in the source
+  std::vector<formats::StoredValue>
+      values_;                    ///< of a plain torch checkpoint: what has no keys of its own in the source
   std::vector<Item> items_;       ///< tensors in order, then objects, then values
   size_t data_files_ = 0;
 };

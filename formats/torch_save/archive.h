@@ -14,10 +14,11 @@ struct TorchArchive {
   std::vector<std::byte> pickle;  ///< the graph points into it
   pickle::Graph graph;
   bool big_endian = false;        ///< its storages
-  std::vector<tensor::Checksum> wrong;  ///< of the records read so far (the pickle, version, byte order): CRCs that differ
+  std::vector<tensor::Checksum>
+      wrong;  ///< of the records read so far (the pickle, version, byte order): CRCs that differ
 
-  /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has another
-  /// size than the pickle says.
+  /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has
+  /// another size than the pickle says.
   Result<const zip::Record*> storage(const pickle::TorchTensor& tensor, const std::string& subject) const;
 };
 
@@ -38,8 +39,8 @@ struct TorchFile {
 /// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`.
 Result<TorchFile> read_torch_file(const zip::ByteSource& source);
 
-/// An item of a `.distcp` file: one tensor with a storage of its own. torch saves it with the strides that it has: those of
-/// a transposed one are not row-major.
+/// An item of a `.distcp` file: one tensor with a storage of its own. torch saves it with the strides that it has:
+/// those of a transposed one are not row-major.
 struct TensorItem {
   pickle::TorchDType dtype;
   tensor::Shape shape;

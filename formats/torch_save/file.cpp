@@ -1,4 +1,5 @@
-// torch.save files of either kind. Before 1.6: five pickles in a row, then the storages one after another (formats.md 3.5).
+// torch.save files of either kind. Before 1.6: five pickles in a row, then the storages one after another
+// (formats.md 3.5).
 #include <algorithm>
 
 #include "formats/torch_save/archive.h"
@@ -13,7 +14,9 @@ constexpr unsigned char kLegacyMagic[kLegacyMagicLength] = {0x80, 0x02, 0x8a, 0x
 constexpr unsigned char kMagicNumber[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
 constexpr int64_t kProtocol = 1001;
 
-Unexpected damaged(const zip::ByteSource& source, std::string why) { return fail(Code::kAnswerNo, source.subject(), std::move(why)); }
+Unexpected damaged(const zip::ByteSource& source, std::string why) {
+  return fail(Code::kAnswerNo, source.subject(), std::move(why));
+}
 
 /// The five pickles in `prefix`. The graphs of the fourth and fifth point into it.
 struct LegacyPickles {
@@ -33,7 +36,8 @@ Result<LegacyPickles> parse_pickles(const zip::ByteSource& source, ByteSpan pref
     out.end += graph->consumed();
     if (i == 0) {
       auto number = graph->as_big_int(graph->root());
-      if (!number || as_text(*number) != as_text(std::as_bytes(std::span(kMagicNumber)))) return damaged(source, "no torch.save file");
+      if (!number || as_text(*number) != as_text(std::as_bytes(std::span(kMagicNumber))))
+        return damaged(source, "no torch.save file");
     } else if (i == 1 && graph->as_int(graph->root()) != kProtocol) {
       return fail(Code::kUnsupported, source.subject(), "is a torch.save file of an unknown protocol");
     } else if (i == 2) {
@@ -59,7 +63,9 @@ Result<void> place_storages(const zip::ByteSource& source, const LegacyPickles& 
   for (pickle::NodeId id : pickles.keys.items(pickles.keys.root())) {
     auto key = pickles.keys.as_str(id);
     auto size = key ? sizes.find(*key) : sizes.end();
-    if (size == sizes.end()) return damaged(source, "its list of storages names one that its object does not have, or of a kind that is not read");
+    if (size == sizes.end())
+      return damaged(source,
+                     "its list of storages names one that its object does not have, or of a kind that is not read");
     if (at > source.size() || source.size() - at < 8 || source.size() - at - 8 < size->second.bytes) {
       return damaged(source, "truncated: storage " + std::string(*key) + " ends past the end");
     }
@@ -67,7 +73,8 @@ Result<void> place_storages(const zip::ByteSource& source, const LegacyPickles& 
     CKPT_TRY(source.read(at, {reinterpret_cast<std::byte*>(&count), sizeof count}));
     if (pickles.big_endian) count = __builtin_bswap64(count);
     if (count != size->second.bytes / size->second.item) {
-      return damaged(source, "storage " + std::string(*key) + " has " + std::to_string(count) + " elements, its object says " +
+      return damaged(source, "storage " + std::string(*key) + " has " + std::to_string(count) +
+                                 " elements, its object says " +
                                  std::to_string(size->second.bytes / size->second.item));
     }
     at += sizeof count;
@@ -122,8 +129,10 @@ Result<TorchFile> read_torch_file(const zip::ByteSource& source) {
       text.substr(0, kLegacyMagicLength) == as_text(std::as_bytes(std::span(kLegacyMagic)))) {
     return read_legacy(source);
   }
-  if (text.substr(0, 8) == "PYTORCH1") return fail(Code::kUnsupported, source.subject(), "is a file of torch 1.0's preview");
-  if (text.size() >= 262 && text.substr(257, 5) == "ustar") return fail(Code::kUnsupported, source.subject(), "is a tar file");
+  if (text.substr(0, 8) == "PYTORCH1")
+    return fail(Code::kUnsupported, source.subject(), "is a file of torch 1.0's preview");
+  if (text.size() >= 262 && text.substr(257, 5) == "ustar")
+    return fail(Code::kUnsupported, source.subject(), "is a tar file");
   return damaged(source, "no torch.save file");
 }
 

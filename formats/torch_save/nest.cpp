@@ -6,7 +6,8 @@ using tensor::PathStep;
 
 bool Nest::add(const tensor::KeyPath& path, size_t leaf) {
   auto key = [](const PathStep& step) {
-    return step.kind == PathStep::Kind::kName ? std::tuple(false, int64_t{0}, step.name) : std::tuple(true, step.number, std::string());
+    return step.kind == PathStep::Kind::kName ? std::tuple(false, int64_t{0}, step.name)
+                                              : std::tuple(true, step.number, std::string());
   };
   if (path.empty()) return false;
   // First whether it fits, then the change.

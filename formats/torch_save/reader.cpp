@@ -23,8 +23,8 @@ namespace {
 
 /// An expanded tensor repeats its storage: written out it may be this much larger than what is stored.
 constexpr uint64_t kMaxExpansion = 16, kFreeExpansion = 64 << 20;
-/// A view that is larger than this is handed out in slabs along the axis of its longest stride: each needs its stored bytes and
-/// its own in memory.
+/// A view that is larger than this is handed out in slabs along the axis of its longest stride: each needs its stored
+/// bytes and its own in memory.
 constexpr uint64_t kMaxSlab = 64 << 20;
 
 /// Shard::layout is an index.
@@ -35,7 +35,8 @@ class ViewDecoder : public tensor::Decoder {
     return static_cast<uint32_t>(layouts_.size() - 1);
   }
   bool empty() const { return layouts_.empty(); }
-  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded, MutableByteSpan out) const override {
+  Result<void> decode(const tensor::Tensor& t, const tensor::Shard& shard, ByteSpan encoded,
+                      MutableByteSpan out) const override {
     if (shard.layout >= layouts_.size()) return fail(Code::kBug, t.key, "no decoder");
     return lay_out(layouts_[shard.layout], t.dtype, shard.shape, encoded, out);
   }
@@ -48,7 +49,8 @@ std::string numbers(const tensor::Shape& shape) { return fmt::format("[{}]", fmt
 
 class Reader {
  public:
-  Reader(const TorchFile& file, tensor::Catalog& catalog, DamageLog& damage) : file_(file), catalog_(catalog), damage_(damage) {}
+  Reader(const TorchFile& file, tensor::Catalog& catalog, DamageLog& damage)
+      : file_(file), catalog_(catalog), damage_(damage) {}
 
   Result<void> run() {
     auto walk = walk_state(file_.graph);
@@ -72,7 +74,8 @@ class Reader {
     auto t = pickle::read_torch_tensor(file_.graph, found.node);
     auto layout = t ? stored_layout(*t, file_.big_endian) : Result<std::optional<StoredLayout>>(t.error());
     if (!layout) {
-      if (layout.error().code == Code::kUnsupported) catalog_.unsupported.push_back({found.key, layout.error().message});
+      if (layout.error().code == Code::kUnsupported)
+        catalog_.unsupported.push_back({found.key, layout.error().message});
       else damage_.add(found.key, "", std::nullopt, layout.error().message);
       return;
     }
@@ -82,8 +85,9 @@ class Reader {
       return damage_.add(found.key, name, std::nullopt, "its storage " + std::string(t->storage_key) + " is missing");
     }
     if (storage->second.second != t->storage_bytes) {
-      return damage_.add(found.key, name, storage->second.first, "its storage has " + std::to_string(storage->second.second) +
-                                                                     " bytes instead of " + std::to_string(t->storage_bytes));
+      return damage_.add(found.key, name, storage->second.first,
+                         "its storage has " + std::to_string(storage->second.second) + " bytes instead of " +
+                             std::to_string(t->storage_bytes));
     }
     if (t->torch_dtype.carried) note_carried(found.key, *t);
     place(found, *t, std::move(*layout), storage->second.first);
@@ -102,7 +106,8 @@ class Reader {
     const uint64_t extent = layout ? stored_extent(*layout, t.dtype, t.shape) : bytes;
     if (bytes != 0) whole.where = {0, storage + t.storage_offset * item, extent};
     if (layout && bytes > kFreeExpansion && bytes / kMaxExpansion > extent) {
-      catalog_.unsupported.push_back({out.key, fmt::format("an expanded tensor of {} bytes over {} stored ones", bytes, extent)});
+      catalog_.unsupported.push_back(
+          {out.key, fmt::format("an expanded tensor of {} bytes over {} stored ones", bytes, extent)});
       return;
     }
     if (bytes != 0) ranges_.push_back({whole.where.offset, extent, catalog_.tensors.size()});
@@ -152,7 +157,8 @@ class Reader {
       options.max_nodes = 1000;
       options.indent = false;
       fact["quantiser"] = nlohmann::json::parse(pickle::to_json(file_.graph, t.quantiser, options), nullptr, false);
-      text += "; its quantiser is not: " + fact["quantiser"].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+      text +=
+          "; its quantiser is not: " + fact["quantiser"].dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
     }
     catalog_.warnings.push_back(std::move(text));
   }

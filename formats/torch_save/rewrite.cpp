@@ -25,8 +25,10 @@ constexpr uint64_t kMaxValues = 64 << 20;  ///< held in memory while they are wr
 /// Decides what becomes of each value; gives up where two ways to one node want different things.
 class RewritePlan {
  public:
-  RewritePlan(const TorchFile& file, const tensor::Selection& selection) : file_(file), graph_(file.graph), selection_(selection) {
-    for (uint32_t i = 0; i < selection.tensors.size(); ++i) targets_.emplace(selection.tensor(selection.tensors[i]).key, i);
+  RewritePlan(const TorchFile& file, const tensor::Selection& selection)
+      : file_(file), graph_(file.graph), selection_(selection) {
+    for (uint32_t i = 0; i < selection.tensors.size(); ++i)
+      targets_.emplace(selection.tensor(selection.tensors[i]).key, i);
   }
 
   std::optional<Rewrite> run(const Walk& walk) {
@@ -104,7 +106,8 @@ class RewritePlan {
   static std::string last_step(KeyPath path, const std::string& key) {
     path.pop_back();
     const std::string parent = path.empty() ? "" : tensor::join_path(path, false) + ".";
-    return key.compare(0, parent.size(), parent) == 0 && key.size() > parent.size() ? ":" + key.substr(parent.size()) : "";
+    return key.compare(0, parent.size(), parent) == 0 && key.size() > parent.size() ? ":" + key.substr(parent.size())
+                                                                                    : "";
   }
 
   /// No dict gets a key twice: of a pickle's two the last would count.
@@ -119,7 +122,8 @@ class RewritePlan {
       for (size_t i = 0; i + 1 < items.size(); i += 2) {
         auto change = out_.pairs.find({holder, i / 2});
         if (change != out_.pairs.end() && !change->second) continue;
-        const std::string_view key = change != out_.pairs.end() ? *change->second : graph_.as_str(items[i]).value_or("");
+        const std::string_view key =
+            change != out_.pairs.end() ? *change->second : graph_.as_str(items[i]).value_or("");
         if (!key.empty() && !seen.insert(key).second) return false;
       }
     }
@@ -155,7 +159,8 @@ struct OpenFile {
     out.root = out.file.graph.root();
     if (!catalog.common_wrapped_in_list) return out;
     auto items = out.file.graph.items(out.root);
-    if (out.file.graph.kind(out.root) != Kind::kList || items.size() != 1) return fail(Code::kAnswerNo, out.name, "is not a list of one element");
+    if (out.file.graph.kind(out.root) != Kind::kList || items.size() != 1)
+      return fail(Code::kAnswerNo, out.name, "is not a list of one element");
     out.root = items[0];
     return out;
   }
@@ -209,7 +214,8 @@ class ValueWriter {
     if (found == source_.file.storages.end() || found->second.second != storage.bytes) {
       return fail(Code::kAnswerNo, "", "its storage " + std::string(storage.key) + " is missing or of another size");
     }
-    if (fields.size() > 5 && !graph.is_none(fields[5])) return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
+    if (fields.size() > 5 && !graph.is_none(fields[5]))
+      return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
     const pickle::GlobalName* type = graph.global(fields[1]);
     auto [name, fresh] = names_.try_emplace(std::string(storage.key), storages_.size());
     if (fresh) {
@@ -219,8 +225,8 @@ class ValueWriter {
       if (source_.file.big_endian) swap_elements(bytes, storage.item / (type->name.find("Complex") == 0 ? 2 : 1));
       storages_.push_back(std::move(bytes));
     }
-    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(name->second), storage.bytes / storage.item,
-                     std::string(graph.as_str(fields[3]).value_or("cpu")));
+    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(name->second),
+                     storage.bytes / storage.item, std::string(graph.as_str(fields[3]).value_or("cpu")));
     return {};
   }
 
@@ -234,7 +240,8 @@ class ValueWriter {
 /// Which nodes are nothing but tensors: they go, with the dicts and lists around them.
 class WithoutTensors : public pickle::Changes {
  public:
-  WithoutTensors(const Graph& graph, NodeId root) : graph_(graph), root_(root), holds_(find_holders(graph)), state_(graph.node_count(), kUnseen) {}
+  WithoutTensors(const Graph& graph, NodeId root)
+      : graph_(graph), root_(root), holds_(find_holders(graph)), state_(graph.node_count(), kUnseen) {}
   bool leaves_out(NodeId holder, size_t item) const override { return gone(graph_.items(holder)[2 * item + 1], 0); }
   const std::string* new_key(NodeId, size_t) const override { return nullptr; }
   Result<bool> replace(NodeId node) override {
@@ -289,17 +296,21 @@ Result<std::vector<StoredValue>> stored_values(const tensor::Catalog& catalog) {
   uint64_t bytes = 0;
   for (Found& found : walk.leaves) {
     auto file = writer.write(found.node);
-    if (!file && file.error().code != Code::kUnsupported && file.error().code != Code::kAnswerNo) return std::move(file).error();
+    if (!file && file.error().code != Code::kUnsupported && file.error().code != Code::kAnswerNo)
+      return std::move(file).error();
     if (!file) {
       bad.push_back(found.key + ": " + file.error().text());
       continue;
     }
     bytes += file->size();
-    if (bytes > kMaxValues) return fail(Code::kUnsupported, source.name, "holds more than 64 MiB of values that are no tensors");
+    if (bytes > kMaxValues)
+      return fail(Code::kUnsupported, source.name, "holds more than 64 MiB of values that are no tensors");
     out.push_back({std::move(found.key), std::move(found.path), std::move(*file)});
   }
   if (bad.empty()) return out;
-  return with_causes(Error(Code::kUnsupported, source.name, "holds values that cannot be written again").with_hint("leave them out with --tensors-only"), std::move(bad));
+  return with_causes(Error(Code::kUnsupported, source.name, "holds values that cannot be written again")
+                         .with_hint("leave them out with --tensors-only"),
+                     std::move(bad));
 }
 
 Result<std::string> file_without_tensors(const tensor::Catalog& catalog) {
@@ -308,7 +319,8 @@ Result<std::string> file_without_tensors(const tensor::Catalog& catalog) {
   if (!is_dict(graph, source.root)) {
     CKPT_TRY_ASSIGN(const Walk walk, walk_state(graph, source.root));
     if (walk.leaves.empty()) return std::string();
-    return Error(Code::kUnsupported, source.name, "holds values in no dict, which Megatron's common state is").with_hint("leave them out with --tensors-only");
+    return Error(Code::kUnsupported, source.name, "holds values in no dict, which Megatron's common state is")
+        .with_hint("leave them out with --tensors-only");
   }
   WithoutTensors changes(graph, source.root);
   ValueWriter writer(source, &changes);

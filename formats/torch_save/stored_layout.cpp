@@ -9,10 +9,13 @@ using tensor::DType;
 
 namespace {
 
-bool is_complex(DType dtype) { return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128; }
+bool is_complex(DType dtype) {
+  return dtype == DType::kComplex32 || dtype == DType::kComplex64 || dtype == DType::kComplex128;
+}
 
 bool is_float(DType dtype) {
-  return is_complex(dtype) || dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat32 || dtype == DType::kFloat64;
+  return is_complex(dtype) || dtype == DType::kFloat16 || dtype == DType::kBfloat16 || dtype == DType::kFloat32 ||
+         dtype == DType::kFloat64;
 }
 
 /// Bytes of what has a byte order and a sign of its own: half of a complex number.
@@ -61,7 +64,8 @@ void negate_integers(MutableByteSpan data, size_t size) {
 
 Result<std::optional<StoredLayout>> stored_layout(const pickle::TorchTensor& t, bool big_endian) {
   big_endian = big_endian && component_size(t.dtype) > 1;
-  const bool integer = t.dtype == DType::kInt8 || t.dtype == DType::kInt16 || t.dtype == DType::kInt32 || t.dtype == DType::kInt64;
+  const bool integer =
+      t.dtype == DType::kInt8 || t.dtype == DType::kInt16 || t.dtype == DType::kInt32 || t.dtype == DType::kInt64;
   if ((t.conjugated && !is_complex(t.dtype)) || (t.negated && !is_float(t.dtype) && !integer)) {
     return fail(Code::kUnsupported, "", "a negated tensor of " + std::string(dtype_name(t.dtype)));
   }
@@ -78,8 +82,10 @@ uint64_t stored_extent(const StoredLayout& layout, DType dtype, const tensor::Sh
   return (last + 1) * item_size(dtype);
 }
 
-Result<void> lay_out(const StoredLayout& layout, DType dtype, const tensor::Shape& shape, ByteSpan stored, MutableByteSpan out) {
-  if (stored_extent(layout, dtype, shape) > stored.size()) return fail(Code::kAnswerNo, "", "reaches beyond its storage");
+Result<void> lay_out(const StoredLayout& layout, DType dtype, const tensor::Shape& shape, ByteSpan stored,
+                     MutableByteSpan out) {
+  if (stored_extent(layout, dtype, shape) > stored.size())
+    return fail(Code::kAnswerNo, "", "reaches beyond its storage");
   switch (item_size(dtype)) {
     case 1: gather<1>(layout, shape, stored.data(), out); break;
     case 2: gather<2>(layout, shape, stored.data(), out); break;

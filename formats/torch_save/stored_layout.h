@@ -1,5 +1,5 @@
-// Tensors whose bytes are not row-major and little endian where they are stored: views with strides (transposed, sliced,
-// expanded), lazily conjugated or negated ones, files of big-endian machines.
+// Tensors whose bytes are not row-major and little endian where they are stored: views with strides (transposed,
+// sliced, expanded), lazily conjugated or negated ones, files of big-endian machines.
 #pragma once
 
 #include <vector>
@@ -21,7 +21,9 @@ Result<std::optional<StoredLayout>> stored_layout(const pickle::TorchTensor& ten
 /// Bytes from a box's first element to its last; 0 for one without elements. The product must be countable.
 uint64_t stored_extent(const StoredLayout& layout, tensor::DType dtype, const tensor::Shape& shape);
 
-/// Row-major little-endian bytes of a box whose first element is at the start of `stored`. kAnswerNo: an element lies outside.
-Result<void> lay_out(const StoredLayout& layout, tensor::DType dtype, const tensor::Shape& shape, ByteSpan stored, MutableByteSpan out);
+/// Row-major little-endian bytes of a box whose first element is at the start of `stored`. kAnswerNo: an element lies
+/// outside.
+Result<void> lay_out(const StoredLayout& layout, tensor::DType dtype, const tensor::Shape& shape, ByteSpan stored,
+                     MutableByteSpan out);
 
 }  // namespace ckpt::formats

@@ -48,8 +48,8 @@ Shape row_major_strides(const Shape& shape) {
 
 uint32_t storage_alignment(uint64_t bytes) { return bytes >= kLarge ? kLargeAlignment : zip::kTorchAlignment; }
 
-void write_storage_id(pickle::Writer& out, const std::string& module, const std::string& type, const std::string& key, uint64_t count,
-                      const std::string& location) {
+void write_storage_id(pickle::Writer& out, const std::string& module, const std::string& type, const std::string& key,
+                      uint64_t count, const std::string& location) {
   out.mark();
   out.text("storage");
   out.global(module, type);

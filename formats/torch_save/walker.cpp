@@ -41,7 +41,8 @@ std::string key_text(const Graph& graph, NodeId id, size_t depth = 0) {
 
 bool is_dict(const Graph& graph, NodeId id) {
   const Meaning call = graph.call(id);
-  return graph.kind(id) == Kind::kDict || call == Meaning::kOrderedDict || call == Meaning::kDefaultDict || call == Meaning::kCounter;
+  return graph.kind(id) == Kind::kDict || call == Meaning::kOrderedDict || call == Meaning::kDefaultDict ||
+         call == Meaning::kCounter;
 }
 
 namespace {
@@ -54,8 +55,16 @@ bool is_sequence(const Graph& graph, NodeId id) {
 /// Objects that hold no tensors, whatever they are made of.
 bool is_plain_value(const Graph& graph, NodeId id) {
   switch (graph.call(id)) {
-    case Meaning::kTorchSize: case Meaning::kTorchDevice: case Meaning::kTorchDType: case Meaning::kGetLayout: case Meaning::kPath:
-    case Meaning::kComplex: case Meaning::kRange: case Meaning::kSlice: case Meaning::kBytesType: case Meaning::kByteArray:
+    case Meaning::kTorchSize:
+    case Meaning::kTorchDevice:
+    case Meaning::kTorchDType:
+    case Meaning::kGetLayout:
+    case Meaning::kPath:
+    case Meaning::kComplex:
+    case Meaning::kRange:
+    case Meaning::kSlice:
+    case Meaning::kBytesType:
+    case Meaning::kByteArray:
     case Meaning::kCodecsEncode: case Meaning::kBytesIo: case Meaning::kNumpyReconstruct: case Meaning::kNumpyArray:
     case Meaning::kNumpyDType: case Meaning::kNumpyScalar: case Meaning::kGetattr:
       return true;
@@ -63,8 +72,8 @@ bool is_plain_value(const Graph& graph, NodeId id) {
   }
 }
 
-/// Which nodes `begins` is true of, and which lead to one of them. One pass over the arena is not enough, for lists and dicts may
-/// hold what came after them: it is repeated until nothing changes, a fixed number of times.
+/// Which nodes `begins` is true of, and which lead to one of them. One pass over the arena is not enough, for lists and
+/// dicts may hold what came after them: it is repeated until nothing changes, a fixed number of times.
 template <class Begins, class Ends>
 std::vector<bool> spread(const Graph& graph, Begins begins, Ends ends) {
   std::vector<bool> holds(graph.node_count(), false);
@@ -112,7 +121,8 @@ NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
 
 class Walker {
  public:
-  explicit Walker(const Graph& graph) : graph_(graph), holds_(find_holders(graph)), stores_(holders_of_bare_storages(graph)) {}
+  explicit Walker(const Graph& graph)
+      : graph_(graph), holds_(find_holders(graph)), stores_(holders_of_bare_storages(graph)) {}
 
   Result<Walk> run(NodeId root) {
     frames_.push_back({Found{"", {}, root}, 0, false});
@@ -124,13 +134,15 @@ class Walker {
         continue;
       }
       // A graph that shares its parts has far more paths than nodes: an honest state dict does not.
-      if (++visited_ > 4 * graph_.node_count() + 1000) return fail(Code::kAnswerNo, "", "its object repeats itself without end");
+      if (++visited_ > 4 * graph_.node_count() + 1000)
+        return fail(Code::kAnswerNo, "", "its object repeats itself without end");
       visit(frame);
     }
     tell_apart();
     out_.objects_opened = !classes_.empty();
     for (const std::string& name : classes_) {
-      out_.warnings.push_back("tensors inside objects of class " + name + " are taken out of them; the objects themselves are not kept");
+      out_.warnings.push_back("tensors inside objects of class " + name +
+                              " are taken out of them; the objects themselves are not kept");
     }
     return std::move(out_);
   }
@@ -191,7 +203,8 @@ class Walker {
 
   /// Data of tensors that no tensor is made of: it must not look like a value among others.
   void left_out(const Frame& frame) {
-    const auto* callee = graph_.kind(frame.at.node) == Kind::kObject ? graph_.global(graph_.callee(frame.at.node)) : nullptr;
+    const auto* callee =
+        graph_.kind(frame.at.node) == Kind::kObject ? graph_.global(graph_.callee(frame.at.node)) : nullptr;
     std::string why = "holds a storage that belongs to no tensor";
     if (callee != nullptr) why = "is made by " + callee->text() + ", which is not known, of a storage";
     out_.unsupported.push_back({frame.at.key.empty() ? "tensor" : frame.at.key, why});
@@ -210,19 +223,23 @@ class Walker {
     at.path.push_back(std::move(step));
     frames_.push_back({std::move(at), frame.depth + 1, false});
   }
-  void named(const Frame& frame, std::string_view name, NodeId node) { child(frame, {PathStep::Kind::kName, std::string(name), 0}, node); }
+  void named(const Frame& frame, std::string_view name, NodeId node) {
+    child(frame, {PathStep::Kind::kName, std::string(name), 0}, node);
+  }
 
   void pairs(const Frame& frame, std::span<const NodeId> items) {
     for (size_t i = 0; i + 1 < items.size(); i += 2) {
       auto number = graph_.as_int(items[i]);
-      if (number && graph_.kind(items[i]) == Kind::kInt) child(frame, {PathStep::Kind::kNumber, "", *number}, items[i + 1]);
+      if (number && graph_.kind(items[i]) == Kind::kInt)
+        child(frame, {PathStep::Kind::kNumber, "", *number}, items[i + 1]);
       else named(frame, key_text(graph_, items[i]), items[i + 1]);
       frames_.back().at.holder = frame.at.node;
       frames_.back().at.item = static_cast<uint32_t>(i / 2);
     }
   }
   void sequence_items(const Frame& frame, std::span<const NodeId> items) {
-    for (size_t i = 0; i < items.size(); ++i) child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, items[i]);
+    for (size_t i = 0; i < items.size(); ++i)
+      child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, items[i]);
   }
 
   /// Only what leads to tensors: the rest of an object means nothing without its class.
@@ -259,7 +276,8 @@ class Walker {
     else sequence_items(frame, graph_.items(id));
   }
 
-  // --- tensors -----------------------------------------------------------------------------------------------------------
+  // --- tensors
+  // -----------------------------------------------------------------------------------------------------------
   void tensor(Frame& frame) {
     const NodeId id = frame.at.node;
     if (frame.at.path.empty()) {
@@ -282,7 +300,8 @@ class Walker {
         frames_.push_back({std::move(frame.at), frame.depth + 1, false});
         return;
       case Meaning::kRebuildSparse: return sparse(frame, call);
-      case Meaning::kRebuildNested: return parts(frame, call.args, {"values", "sizes", "strides", "offsets"}, "a nested tensor");
+      case Meaning::kRebuildNested:
+        return parts(frame, call.args, {"values", "sizes", "strides", "offsets"}, "a nested tensor");
       case Meaning::kRebuildWrapper: return wrapper(frame, call);
       case Meaning::kRebuildQuantised:
         // Scales and zero points of each channel are tensors of their own.
@@ -298,7 +317,8 @@ class Walker {
     out_.tensors.push_back(std::move(frame.at));
   }
 
-  void parts(const Frame& frame, std::span<const NodeId> nodes, std::initializer_list<std::string_view> names, const std::string& what) {
+  void parts(const Frame& frame, std::span<const NodeId> nodes, std::initializer_list<std::string_view> names,
+             const std::string& what) {
     if (nodes.size() < names.size()) {
       out_.unsupported.push_back({frame.at.key, what + " with parts missing"});
       return;
@@ -315,8 +335,9 @@ class Walker {
   /// (layout, (indices, values, size[, coalesced])), or with two kinds of indices where a layout is compressed.
   void sparse(const Frame& frame, const pickle::RebuildCall& call) {
     auto data = call.args.size() == 2 ? graph_.tuple(call.args[1]) : std::span<const NodeId>();
-    auto layout = call.args.size() == 2 && graph_.call(call.args[0]) == Meaning::kGetLayout ? graph_.tuple(graph_.args(call.args[0]))
-                                                                                              : std::span<const NodeId>();
+    auto layout = call.args.size() == 2 && graph_.call(call.args[0]) == Meaning::kGetLayout
+                      ? graph_.tuple(graph_.args(call.args[0]))
+                      : std::span<const NodeId>();
     const std::string name = layout.empty() ? "" : std::string(graph_.as_str(layout[0]).value_or(""));
     auto size_of = [&](size_t at) {
       auto size = at < data.size() ? pickle::read_sizes(graph_, data[at]) : std::nullopt;
@@ -325,25 +346,28 @@ class Walker {
     if (name == "torch.sparse_coo") return parts(frame, data, {"indices", "values"}, size_of(2));
     const bool rows = name == "torch.sparse_csr" || name == "torch.sparse_bsr";
     if (rows) return parts(frame, data, {"crow_indices", "col_indices", "values"}, size_of(3));
-    if (name == "torch.sparse_csc" || name == "torch.sparse_bsc") return parts(frame, data, {"ccol_indices", "row_indices", "values"}, size_of(3));
+    if (name == "torch.sparse_csc" || name == "torch.sparse_bsc")
+      return parts(frame, data, {"ccol_indices", "row_indices", "values"}, size_of(3));
     out_.unsupported.push_back({frame.at.key, "a sparse tensor of an unknown layout"});
   }
 
   /// A subclass without a storage of its own: what it wraps are attributes (DTensor: `_local_tensor`).
   void wrapper(const Frame& frame, const pickle::RebuildCall& call) {
     const auto* type = call.type == kNoNode ? nullptr : graph_.global(call.type);
-    if (type != nullptr && type->text() == "torch.distributed._shard.sharded_tensor.api.ShardedTensor") return sharded(frame, call.state);
+    if (type != nullptr && type->text() == "torch.distributed._shard.sharded_tensor.api.ShardedTensor")
+      return sharded(frame, call.state);
     const std::string what = "a wrapped tensor" + (type == nullptr ? std::string() : " of class " + type->text());
     const size_t before = frames_.size();
     holders_of(frame, call.state);
     std::string told;
-    for (size_t i = before; i < frames_.size(); ++i) told += (told.empty() ? "" : ", ") + frames_[i].at.path.back().text();
+    for (size_t i = before; i < frames_.size(); ++i)
+      told += (told.empty() ? "" : ", ") + frames_[i].at.path.back().text();
     if (told.empty()) out_.unsupported.push_back({frame.at.key, what + " without a tensor in it"});
     else out_.warnings.push_back(frame.at.key + ": " + what + ", taken apart: " + told);
   }
 
-  /// One rank's view of a tensor that lies on many (FSDP1): a list of Shard(tensor, metadata), the ShardedTensorMetadata of the
-  /// whole, and what only its process group understands.
+  /// One rank's view of a tensor that lies on many (FSDP1): a list of Shard(tensor, metadata), the
+  /// ShardedTensorMetadata of the whole, and what only its process group understands.
   void sharded(const Frame& frame, NodeId state) {
     auto fields = state == kNoNode ? std::span<const NodeId>() : graph_.tuple(state);
     auto size = fields.size() < 2 ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, fields[1], "size"));
@@ -353,9 +377,12 @@ class Walker {
     }
     std::string told;
     for (size_t i = 0; i < graph_.items(fields[0]).size(); ++i) {
-      const NodeId shard = graph_.items(fields[0])[i], tensor = attribute(graph_, shard, "tensor"), place = attribute(graph_, shard, "metadata");
-      auto offset = place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_offsets"));
-      auto shape = place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_sizes"));
+      const NodeId shard = graph_.items(fields[0])[i], tensor = attribute(graph_, shard, "tensor"),
+                   place = attribute(graph_, shard, "metadata");
+      auto offset =
+          place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_offsets"));
+      auto shape =
+          place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_sizes"));
       const std::string name = "_local_shards." + std::to_string(i);
       if (tensor == kNoNode || !offset || !shape) {
         out_.unsupported.push_back({frame.at.key + "." + name, "a shard without a tensor or a place"});
@@ -371,7 +398,8 @@ class Walker {
       child(list, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, tensor);
       told += fmt::format("{}{} at [{}]", told.empty() ? "" : ", ", name, fmt::join(*offset, ", "));
     }
-    out_.warnings.push_back(fmt::format("{}: one rank's shards of a tensor of shape [{}], taken apart: {}", frame.at.key, fmt::join(*size, ", "),
+    out_.warnings.push_back(fmt::format("{}: one rank's shards of a tensor of shape [{}], taken apart: {}",
+                                        frame.at.key, fmt::join(*size, ", "),
                                         told.empty() ? "this file has none of them" : told));
   }
 
@@ -391,7 +419,8 @@ Result<Walk> walk_state(const Graph& graph, NodeId root) { return Walker(graph).
 Result<std::vector<std::string>> names_of_other_values(const tensor::Catalog& catalog) {
   const tensor::FileRange& where = *catalog.common;
   CKPT_TRY_ASSIGN(UniqueFd fd, catalog.open_file(where.file));
-  CKPT_TRY_ASSIGN(const TorchFile file, read_torch_file(zip::ByteSource(fd.get(), where.offset, where.length, catalog.files[where.file].path)));
+  CKPT_TRY_ASSIGN(const TorchFile file, read_torch_file(zip::ByteSource(fd.get(), where.offset, where.length,
+                                                                        catalog.files[where.file].path)));
   CKPT_TRY_ASSIGN(const auto walk, walk_state(file.graph));
   std::vector<std::string> out;
   for (const Found& found : walk.leaves) out.push_back(found.key);

@@ -26,7 +26,8 @@ using tensor::Selection;
 using tensor::Target;
 
 constexpr size_t kMaxNesting = 64;
-constexpr uint64_t kMaxObject = 64 << 20;  ///< storages in objects and common states: held in memory while the plan is made
+constexpr uint64_t kMaxObject =
+    64 << 20;  ///< storages in objects and common states: held in memory while the plan is made
 
 /// A source pickle that values are taken from, and the bytes around it.
 struct Source {
@@ -36,7 +37,8 @@ struct Source {
   TorchFile file;
   std::unique_ptr<pickle::Emitter> emitter;
   zip::ByteSource bytes(const tensor::FileRange& where) const {
-    return inline_bytes.empty() ? zip::ByteSource(fd.get(), where.offset, where.length, name) : zip::ByteSource(inline_bytes, name);
+    return inline_bytes.empty() ? zip::ByteSource(fd.get(), where.offset, where.length, name)
+                                : zip::ByteSource(inline_bytes, name);
   }
 };
 
@@ -117,7 +119,8 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     for (uint64_t slot : zip_.crc_slots(record)) out.crc_slots.push_back(slot);
   }
 
-  // --- the source's own object, where it is one of torch.save -------------------------------------------------------------
+  // --- the source's own object, where it is one of torch.save
+  // -------------------------------------------------------------
   /// False: it cannot be kept, and nothing was written.
   Result<bool> write_as_source() {
     const tensor::Catalog& catalog = *selection_.source;
@@ -129,7 +132,8 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     }
     CKPT_TRY_ASSIGN(const Walk walk, walk_state(source->file.graph));
     rewrite_ = plan_rewrite(source->file, walk, selection_);
-    auto done = rewrite_ ? source->emitter->emit(source->file.graph.root()) : Result<void>(Error(Code::kUnsupported, "", ""));
+    auto done =
+        rewrite_ ? source->emitter->emit(source->file.graph.root()) : Result<void>(Error(Code::kUnsupported, "", ""));
     if (done) {
       finish_pickle();
       return true;
@@ -180,7 +184,8 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
   }
   uint64_t end_of(size_t piece) const { return piece <= storages_.size() ? offset_of(piece + 1) : zip_.size(); }
 
-  // --- what goes in ------------------------------------------------------------------------------------------------------
+  // --- what goes in
+  // ------------------------------------------------------------------------------------------------------
   /// Opens a pickle of the source; null where it cannot be read, which is noted.
   Source* open(const std::string& name, const tensor::FileRange& where, const std::vector<std::byte>& inline_bytes,
                pickle::Changes* changes = nullptr) {
@@ -251,9 +256,10 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
 
   Result<void> refused() {
     if (bad_.empty()) return {};
-    return with_causes(Error(Code::kUnsupported, selection_.source->root.string(), "holds what torch.save files cannot carry")
-                           .with_hint("leave it out with --exclude or --tensors-only, or give it another name with --rename"),
-                       std::move(bad_));
+    return with_causes(
+        Error(Code::kUnsupported, selection_.source->root.string(), "holds what torch.save files cannot carry")
+            .with_hint("leave it out with --exclude or --tensors-only, or give it another name with --rename"),
+        std::move(bad_));
   }
 
   /// Every leaf to its place; one whose nested place is taken goes to the top under its key.
@@ -266,10 +272,12 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
       if (nest_.add(flat(leaf.key), i)) ++flattened;
       else bad_.push_back(leaf.key + ": the name is taken");
     }
-    if (flattened > 0) notes.push_back(fmt::format("{} keys could not be nested and lie at the top of the dict", flattened));
+    if (flattened > 0)
+      notes.push_back(fmt::format("{} keys could not be nested and lie at the top of the dict", flattened));
   }
 
-  // --- the pickle --------------------------------------------------------------------------------------------------------
+  // --- the pickle
+  // --------------------------------------------------------------------------------------------------------
   Result<void> write_pickle() {
     CKPT_TRY(write_node(Nest::kRoot));
     CKPT_TRY(refused());
@@ -317,7 +325,9 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     size_t storage = storages_.size();
     if (t.shards.size() == 1 && t.shards[0].encoding == tensor::Encoding::kRaw && t.shards[0].where.length > 0) {
       const tensor::FileRange& where = t.shards[0].where;
-      storage = same_bytes_.try_emplace({where.file, where.offset, t.dtype, t.shape, target.dtype, target.shape}, storage).first->second;
+      storage =
+          same_bytes_.try_emplace({where.file, where.offset, t.dtype, t.shape, target.dtype, target.shape}, storage)
+              .first->second;
     }
     write_tensor(out_, target.dtype, target.shape, std::to_string(storage));
     if (storage == storages_.size()) storages_.push_back({index, {}, {}});
@@ -332,7 +342,8 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     if (found == source.file.storages.end() || found->second.second != storage.bytes) {
       return fail(Code::kAnswerNo, "", "its storage " + std::string(storage.key) + " is missing or of another size");
     }
-    if (fields.size() > 5 && !graph.is_none(fields[5])) return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
+    if (fields.size() > 5 && !graph.is_none(fields[5]))
+      return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
     auto [it, added] = storage_names_.try_emplace({&source, std::string(storage.key)}, storages_.size());
     if (added && source.inline_bytes.empty()) {
       storages_.push_back({UINT32_MAX, {where.file, where.offset + found->second.first, storage.bytes}, {}});
@@ -342,16 +353,18 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
       }
       object_bytes_ += storage.bytes;
       std::string bytes(storage.bytes, 0);
-      CKPT_TRY(source.bytes(where).read(found->second.first, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
+      CKPT_TRY(
+          source.bytes(where).read(found->second.first, {reinterpret_cast<std::byte*>(bytes.data()), bytes.size()}));
       storages_.push_back({UINT32_MAX, {}, std::move(bytes)});
     }
     const pickle::GlobalName* type = graph.global(fields[1]);
-    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(it->second), storage.bytes / storage.item,
-                     std::string(graph.as_str(fields[3]).value_or("cpu")));
+    write_storage_id(out_, std::string(type->module), std::string(type->name), std::to_string(it->second),
+                     storage.bytes / storage.item, std::string(graph.as_str(fields[3]).value_or("cpu")));
     return {};
   }
 
-  // --- the archive -------------------------------------------------------------------------------------------------------
+  // --- the archive
+  // -------------------------------------------------------------------------------------------------------
   void lay_out_records() {
     zip_.add("archive/data.pkl", pickle_.size());
     zip_.add("archive/byteorder", std::string_view(kLittle).size());
@@ -367,8 +380,10 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
 
   /// Those of tensors come from their slots.
   std::vector<uint32_t> crcs() const {
-    std::vector<uint32_t> out = {crc32(0, as_bytes(pickle_)), crc32(0, as_bytes(std::string_view(kLittle))), crc32(0, as_bytes(std::string_view(kThree)))};
-    for (const Storage& s : storages_) out.push_back(s.size(selection_) == s.bytes.size() ? crc32(0, as_bytes(s.bytes)) : 0);
+    std::vector<uint32_t> out = {crc32(0, as_bytes(pickle_)), crc32(0, as_bytes(std::string_view(kLittle))),
+                                 crc32(0, as_bytes(std::string_view(kThree)))};
+    for (const Storage& s : storages_)
+      out.push_back(s.size(selection_) == s.bytes.size() ? crc32(0, as_bytes(s.bytes)) : 0);
     return out;
   }
 
@@ -381,7 +396,8 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
   std::string pickle_;
   std::vector<Storage> storages_;
   std::map<std::pair<const Source*, std::string>, size_t> storage_names_;
-  std::map<std::tuple<uint32_t, uint64_t, tensor::DType, tensor::Shape, tensor::DType, tensor::Shape>, size_t> same_bytes_;
+  std::map<std::tuple<uint32_t, uint64_t, tensor::DType, tensor::Shape, tensor::DType, tensor::Shape>, size_t>
+      same_bytes_;
   std::optional<Rewrite> rewrite_;
   uint64_t object_bytes_ = 0;
   zip::Layout zip_;

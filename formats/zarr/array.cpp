@@ -4,7 +4,9 @@
 
 namespace ckpt::formats {
 
-uint64_t ZarrArray::chunk_bytes() const { return tensor::element_count(stored_chunk()).value_or(0) * tensor::item_size(dtype); }
+uint64_t ZarrArray::chunk_bytes() const {
+  return tensor::element_count(stored_chunk()).value_or(0) * tensor::item_size(dtype);
+}
 
 std::optional<uint64_t> ZarrArray::stored_chunk_bytes() const {
   std::optional<uint64_t> out = chunk_bytes();
@@ -36,7 +38,8 @@ bool countable(const tensor::Shape& shape, tensor::DType dtype) {
   return count && checked_mul<uint64_t>(*count, uint64_t{tensor::item_size(dtype)} * 32);
 }
 
-/// Decoding goes by sizes that are known from the inside; past a compressor only those that tell their size can be undone.
+/// Decoding goes by sizes that are known from the inside; past a compressor only those that tell their size can be
+/// undone.
 Result<void> check_order(std::span<const ZarrCodec> codecs) {
   bool known = true;
   for (size_t i = codecs.size(); i-- > 0;) {
@@ -44,7 +47,8 @@ Result<void> check_order(std::span<const ZarrCodec> codecs) {
     const Kind kind = codecs[i].kind;
     const bool tells = kind == Kind::kBlosc || kind == Kind::kZstd || kind == Kind::kLz4 || kind == Kind::kCrc32 ||
                        kind == Kind::kCrc32c || kind == Kind::kAdler32;
-    if (!known && !tells) return fail(Code::kUnsupported, "", "a codec around a compressor that hides its size is not read");
+    if (!known && !tells)
+      return fail(Code::kUnsupported, "", "a codec around a compressor that hides its size is not read");
     known = known && stored_bytes(codecs[i], 0).has_value();
   }
   return {};
@@ -67,7 +71,8 @@ Result<void> check_array(ZarrArray& array, const std::string& what) {
   for (const ZarrSharding& level : array.sharding) {
     if (level.chunk.size() != array.shape.size()) return malformed("inner chunks of another rank");
     for (size_t i = 0; i < level.chunk.size(); ++i) {
-      if (level.chunk[i] == 0 || (*around)[i] % level.chunk[i] != 0) return malformed("inner chunks that do not divide their shard");
+      if (level.chunk[i] == 0 || (*around)[i] % level.chunk[i] != 0)
+        return malformed("inner chunks that do not divide their shard");
     }
     around = &level.chunk;
   }

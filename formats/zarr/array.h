@@ -48,12 +48,13 @@ struct ZarrArray {
   std::string chunk_name(const tensor::Shape& index) const;
 };
 
-/// kAnswerNo: shape and chunks do not fit each other, or hold more elements than can be counted. kUnsupported: codecs in an
-/// order that cannot be undone. `what`: the name of the document, for the message. Makes `axes` empty where they change nothing.
+/// kAnswerNo: shape and chunks do not fit each other, or hold more elements than can be counted. kUnsupported: codecs
+/// in an order that cannot be undone. `what`: the name of the document, for the message. Makes `axes` empty where they
+/// change nothing.
 Result<void> check_array(ZarrArray& array, const std::string& what);
 
-/// One element from `fill_value`, a JSON value: number, truth value, "NaN", "Infinity", "-Infinity", "0x" and the bits in hex,
-/// a pair of these for complex numbers. kUnsupported: no value of this type.
+/// One element from `fill_value`, a JSON value: number, truth value, "NaN", "Infinity", "-Infinity", "0x" and the bits
+/// in hex, a pair of these for complex numbers. kUnsupported: no value of this type.
 Result<std::vector<std::byte>> parse_fill_value(std::string_view json, tensor::DType dtype);
 
 }  // namespace ckpt::formats

@@ -79,7 +79,8 @@ struct ZarrArrays::Chunk {
 
 Result<void> ZarrDecoder::decode(const tensor::Tensor& tensor, const tensor::Shard& shard, ByteSpan encoded,
                                  MutableByteSpan out) const {
-  auto after = std::upper_bound(arrays_.begin(), arrays_.end(), shard.where.file, [](uint32_t file, const auto& entry) { return file < entry.first; });
+  auto after = std::upper_bound(arrays_.begin(), arrays_.end(), shard.where.file,
+                                [](uint32_t file, const auto& entry) { return file < entry.first; });
   if (after == arrays_.begin()) return fail(Code::kBug, tensor.key, "no decoder");
   const ZarrArray& array = std::prev(after)->second;
   if (array.axes.empty()) return decode_steps(array.codecs, encoded, out);
@@ -92,7 +93,8 @@ Result<void> ZarrDecoder::decode(const tensor::Tensor& tensor, const tensor::Sha
 ZarrArrays::ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options)
     : catalog_(catalog), damage_(damage), options_(options), inner_left_(kMaxInner) {}
 
-Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta, const std::string& key, Result<ZarrArray> array) {
+Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta, const std::string& key,
+                             Result<ZarrArray> array) {
   if (!array && array.error().code == Code::kUnsupported) {
     catalog_.unsupported.push_back({key, array.error().message});
     return {};
@@ -102,7 +104,8 @@ Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta,
     damage_.add(key, meta, std::nullopt, array.error());
     return {};
   }
-  if (array->void_bfloat16) catalog_.warnings.push_back(key + ": dtype V2 is taken as bfloat16: the save may not have finished");
+  if (array->void_bfloat16)
+    catalog_.warnings.push_back(key + ": dtype V2 is taken as bfloat16: the save may not have finished");
   tensor::Tensor tensor;
   tensor.key = key;
   tensor.dtype = array->dtype;

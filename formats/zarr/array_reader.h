@@ -1,5 +1,5 @@
-// One Zarr array as a tensor: its chunk grid compared with the files that are there. Of the files only the indexes of shards
-// are read.
+// One Zarr array as a tensor: its chunk grid compared with the files that are there. Of the files only the indexes of
+// shards are read.
 #pragma once
 
 #include "formats/finish.h"
@@ -24,8 +24,8 @@ class ZarrArrays {
  public:
   ZarrArrays(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options);
 
-  /// `folder`: relative to the catalog's root, empty for the root itself. `array`: what its metadata, in the file `meta`, gave.
-  /// Damage and unsupported arrays are noted; an Error is only what stops everything (no permission).
+  /// `folder`: relative to the catalog's root, empty for the root itself. `array`: what its metadata, in the file
+  /// `meta`, gave. Damage and unsupported arrays are noted; an Error is only what stops everything (no permission).
   Result<void> add(const std::string& folder, const std::string& meta, const std::string& key, Result<ZarrArray> array);
   /// Gives the catalog its decoder where one is needed.
   void finish();

@@ -130,7 +130,8 @@ Result<void> decompress(Kind kind, ByteSpan encoded, MutableByteSpan out) {
   }
 }
 
-/// What a compressor in front of another one holds: only the stream itself knows. Tried with room that doubles, up to `limit`.
+/// What a compressor in front of another one holds: only the stream itself knows. Tried with room that doubles, up to
+/// `limit`.
 Result<std::vector<std::byte>> decompress_unknown(Kind kind, ByteSpan encoded, uint64_t limit) {
   size_t size = 0;
   if (kind == Kind::kBlosc && encoded.size() >= BLOSC_MIN_HEADER_LENGTH) {
@@ -141,7 +142,8 @@ Result<std::vector<std::byte>> decompress_unknown(Kind kind, ByteSpan encoded, u
     size = n;
   } else if (kind == Kind::kZstd) {
     auto n = ZSTD_getFrameContentSize(encoded.data(), encoded.size());
-    if (n == ZSTD_CONTENTSIZE_UNKNOWN || n == ZSTD_CONTENTSIZE_ERROR) return fail(Code::kUnsupported, "", "zstd data of unknown size in front of another codec");
+    if (n == ZSTD_CONTENTSIZE_UNKNOWN || n == ZSTD_CONTENTSIZE_ERROR)
+      return fail(Code::kUnsupported, "", "zstd data of unknown size in front of another codec");
     size = n;
   } else {
     return fail(Code::kUnsupported, "", "zlib, gzip or bz2 in front of another compressor is not read");

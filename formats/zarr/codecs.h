@@ -31,15 +31,15 @@ struct ZarrCodec {
   double offset = 0, scale = 1;
 };
 
-/// A codec of numcodecs by its id and configuration (a JSON object), as .zarray has it and v3 under "numcodecs.ID". Nothing:
-/// it changes nothing on the way back (quantize, bitround). kUnsupported: not read, named.
+/// A codec of numcodecs by its id and configuration (a JSON object), as .zarray has it and v3 under "numcodecs.ID".
+/// Nothing: it changes nothing on the way back (quantize, bitround). kUnsupported: not read, named.
 Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::string_view config);
 
 /// Bytes that a step starts from to give `decoded` bytes; nothing for compressors.
 std::optional<uint64_t> stored_bytes(const ZarrCodec& codec, uint64_t decoded);
 
-/// Undoes the steps, the first one first: exactly `out.size()` bytes or kAnswerNo; a stream that holds less or more is damage.
-/// Memory: for several compressors in a row, or filters, two buffers of about the size of `out`.
+/// Undoes the steps, the first one first: exactly `out.size()` bytes or kAnswerNo; a stream that holds less or more is
+/// damage. Memory: for several compressors in a row, or filters, two buffers of about the size of `out`.
 Result<void> decode_steps(std::span<const ZarrCodec> steps, ByteSpan encoded, MutableByteSpan out);
 
 /// One filter or checksum. `in` and `out` have the sizes that `stored_bytes` gives.

@@ -28,7 +28,8 @@ uint16_t to_half(double value) {
   const uint16_t sign = std::signbit(value) ? 0x8000 : 0;
   double magnitude = std::fabs(value);
   if (magnitude >= 65520.0) return static_cast<uint16_t>(sign | 0x7c00);
-  if (magnitude < 0x1p-14) return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24)));
+  if (magnitude < 0x1p-14)
+    return static_cast<uint16_t>(sign | static_cast<uint16_t>(std::nearbyint(magnitude * 0x1p24)));
   int exponent = 0;
   double fraction = std::frexp(magnitude, &exponent);  // in [0.5, 1)
   auto mantissa = static_cast<uint32_t>(std::nearbyint(fraction * 0x1p11));
@@ -46,7 +47,8 @@ std::optional<Bytes> to_float8(DType dtype, double value) {
   const tensor::ByteTable& values = tensor::byte_table(dtype);
   for (size_t bits = 0; bits < values.size(); ++bits) {
     const double known = values[bits];
-    const bool same = std::isnan(value) ? std::isnan(known) : known == value && std::signbit(known) == std::signbit(value);
+    const bool same =
+        std::isnan(value) ? std::isnan(known) : known == value && std::signbit(known) == std::signbit(value);
     if (same) return Bytes{static_cast<std::byte>(bits)};
   }
   return std::nullopt;
@@ -90,7 +92,10 @@ std::optional<Bytes> integer_fill(const json& fill, size_t bytes, bool is_signed
     magnitude = static_cast<uint64_t>(std::fabs(*number));
   }
   const unsigned bits = static_cast<unsigned>(bytes) * 8;
-  const uint64_t largest = (is_signed ? uint64_t{1} << (bits - 1) : bits == 64 ? 0 : uint64_t{1} << bits) - (negative ? 0 : 1);
+  const uint64_t largest = (is_signed    ? uint64_t{1} << (bits - 1)
+                            : bits == 64 ? 0
+                                         : uint64_t{1} << bits) -
+                           (negative ? 0 : 1);
   if ((negative && !is_signed) || magnitude > largest) return std::nullopt;
   auto out = bytes_of(negative ? 0 - magnitude : magnitude);
   out.resize(bytes);
@@ -121,7 +126,9 @@ std::optional<Bytes> fill_bytes(const json& fill, DType dtype) {
       return integer_fill(fill, tensor::item_size(dtype), true);
     case DType::kComplex32: case DType::kComplex64: case DType::kComplex128: {
       // zarr-python writes [real, imaginary] or, for zero, one number.
-      const DType part = dtype == DType::kComplex32 ? DType::kFloat16 : dtype == DType::kComplex64 ? DType::kFloat32 : DType::kFloat64;
+      const DType part = dtype == DType::kComplex32   ? DType::kFloat16
+                         : dtype == DType::kComplex64 ? DType::kFloat32
+                                                      : DType::kFloat64;
       const bool pair = fill.is_array() && fill.size() == 2;
       auto real = real_fill(pair ? fill[0] : fill, part);
       auto imaginary = real_fill(pair ? fill[1] : json(0.0), part);
@@ -139,7 +146,8 @@ Result<Bytes> parse_fill_value(std::string_view text, DType dtype) {
   const json fill = json::parse(text, nullptr, false);
   auto bytes = fill_bytes(fill, dtype);
   if (bytes) return std::move(*bytes);
-  return fail(Code::kUnsupported, "", "fill_value " + std::string(text) + " is not a value of dtype " + std::string(tensor::dtype_name(dtype)));
+  return fail(Code::kUnsupported, "",
+              "fill_value " + std::string(text) + " is not a value of dtype " + std::string(tensor::dtype_name(dtype)));
 }
 
 }  // namespace ckpt::formats

@@ -125,8 +125,9 @@ Result<void> parse_number_pair(const std::string& id, const json& config, ZarrCo
 
 std::optional<Kind> plain_kind(const std::string& id) {
   constexpr std::pair<std::string_view, Kind> kKinds[] = {
-      {"blosc", Kind::kBlosc}, {"zstd", Kind::kZstd}, {"zlib", Kind::kZlib},     {"gzip", Kind::kGzip},       {"lz4", Kind::kLz4},
-      {"bz2", Kind::kBz2},     {"crc32", Kind::kCrc32}, {"crc32c", Kind::kCrc32c}, {"adler32", Kind::kAdler32},
+      {"blosc", Kind::kBlosc}, {"zstd", Kind::kZstd},     {"zlib", Kind::kZlib},
+      {"gzip", Kind::kGzip},   {"lz4", Kind::kLz4},       {"bz2", Kind::kBz2},
+      {"crc32", Kind::kCrc32}, {"crc32c", Kind::kCrc32c}, {"adler32", Kind::kAdler32},
   };
   for (const auto& row : kKinds) {
     if (row.first == id) return row.second;
@@ -149,7 +150,8 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
   }
   if (id == "shuffle") {
     auto unit = config.find("elementsize");
-    if (unit != config.end() && (!unit->is_number_unsigned() || *unit < 1 || *unit > 256)) return unsupported_in_zarr("filter shuffle of elements of this size is not read");
+    if (unit != config.end() && (!unit->is_number_unsigned() || *unit < 1 || *unit > 256))
+      return unsupported_in_zarr("filter shuffle of elements of this size is not read");
     out.kind = Kind::kShuffle;
     out.unit = unit == config.end() ? 4 : unit->get<uint32_t>();
     return std::optional(out);
@@ -164,12 +166,14 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
     CKPT_TRY(parse_number_pair(id, config, out));
     for (auto [name, value] : {std::pair{"offset", &out.offset}, std::pair{"scale", &out.scale}}) {
       auto it = config.find(name);
-      if (it == config.end() || !it->is_number()) return fail(Code::kAnswerNo, "", "filter fixedscaleoffset has no number called " + std::string(name));
+      if (it == config.end() || !it->is_number())
+        return fail(Code::kAnswerNo, "", "filter fixedscaleoffset has no number called " + std::string(name));
       *value = it->get<double>();
     }
     return std::optional(out);
   }
-  if (id == "bitround" || (id == "quantize" && (text_of(config, "astype").empty() || text_of(config, "astype") == text_of(config, "dtype")))) {
+  if (id == "bitround" || (id == "quantize" && (text_of(config, "astype").empty() ||
+                                                text_of(config, "astype") == text_of(config, "dtype")))) {
     return std::optional<ZarrCodec>();
   }
   return unsupported_in_zarr("codec " + id + " is not read");
@@ -194,12 +198,14 @@ Result<void> undo_filter(const ZarrCodec& codec, ByteSpan in, MutableByteSpan ou
       tensor::swap_bytes(out, codec.unit);
       return {};
     case Kind::kShuffle:
-      if (out.size() % codec.unit != 0) return fail(Code::kAnswerNo, "", "shuffled data that is no whole number of elements");
+      if (out.size() % codec.unit != 0)
+        return fail(Code::kAnswerNo, "", "shuffled data that is no whole number of elements");
       undo_shuffle(codec.unit, in, out);
       return {};
     case Kind::kDelta:
     case Kind::kScaleOffset:
-      if (out.size() % tensor::item_size(codec.decoded.dtype) != 0) return fail(Code::kAnswerNo, "", "filtered data that is no whole number of elements");
+      if (out.size() % tensor::item_size(codec.decoded.dtype) != 0)
+        return fail(Code::kAnswerNo, "", "filtered data that is no whole number of elements");
       if (codec.kind == Kind::kDelta) undo_delta(codec, in, out);
       else if (codec.stored.dtype == DType::kFloat32) undo_scale<float>(codec, in, out);
       else undo_scale<double>(codec, in, out);

@@ -1,5 +1,5 @@
-// Zarr hierarchies of other programs, version 2 and 3: every array below a folder. Its own document counts; consolidated
-// metadata adds what has none, and a word where the two differ.
+// Zarr hierarchies of other programs, version 2 and 3: every array below a folder. Its own document counts;
+// consolidated metadata adds what has none, and a word where the two differ.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <unordered_map>
@@ -25,7 +25,12 @@ constexpr uint64_t kMaxConsolidated = 512 << 20;
 class Hierarchy {
  public:
   Hierarchy(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options, int version)
-      : catalog_(catalog), options_(options), version_(version), document_(version == 2 ? ".zarray" : "zarr.json"), arrays_(catalog, damage, options), damage_(damage) {}
+      : catalog_(catalog),
+        options_(options),
+        version_(version),
+        document_(version == 2 ? ".zarray" : "zarr.json"),
+        arrays_(catalog, damage, options),
+        damage_(damage) {}
 
   Result<void> read() {
     CKPT_TRY_ASSIGN(bool is_array, visit("", root_key()));
@@ -44,15 +49,21 @@ class Hierarchy {
     if (!name.has_filename()) name = name.parent_path();
     return name.extension() == ".zarr" ? name.stem().string() : name.filename().string();
   }
-  std::string document_of(const std::string& folder) const { return folder.empty() ? document_ : folder + "/" + document_; }
-  Result<ZarrArray> parse(std::string_view text) const { return version_ == 2 ? parse_zarray(text, false) : parse_zarr_json(text); }
+  std::string document_of(const std::string& folder) const {
+    return folder.empty() ? document_ : folder + "/" + document_;
+  }
+  Result<ZarrArray> parse(std::string_view text) const {
+    return version_ == 2 ? parse_zarray(text, false) : parse_zarr_json(text);
+  }
 
   /// Takes the folder if it is an array, which is then not looked into.
   Result<bool> visit(const std::string& folder, const std::string& key) {
     const std::string meta = document_of(folder);
     if (!has_entry(catalog_.root / meta)) return false;
     // A group's document holds those of all arrays below it where they are consolidated.
-    auto text = read_document(catalog_.root / meta, version_ == 3 ? std::min(options_.max_metadata_bytes, kMaxConsolidated) : kMaxZarrDocument);
+    auto text =
+        read_document(catalog_.root / meta,
+                      version_ == 3 ? std::min(options_.max_metadata_bytes, kMaxConsolidated) : kMaxZarrDocument);
     if (text && version_ == 3 && node_type(*text) == "group") {
       if (folder.empty()) group_ = std::move(*text);
       return false;
@@ -73,7 +84,8 @@ class Hierarchy {
         std::error_code ec;
         const auto status = entry.symlink_status(ec);
         const std::string below = (folder.empty() ? "" : folder + "/") + entry.path().filename().string();
-        if (fs::is_symlink(status) && entry.is_directory(ec)) catalog_.warnings.push_back(below + ": a link to a folder, not followed");
+        if (fs::is_symlink(status) && entry.is_directory(ec))
+          catalog_.warnings.push_back(below + ": a link to a folder, not followed");
         if (!fs::is_directory(status)) continue;
         CKPT_TRY_ASSIGN(bool taken, visit(below, below));
         if (!taken && depth < kMaxDepth) folders.emplace_back(below, depth + 1);
@@ -85,7 +97,8 @@ class Hierarchy {
   Result<void> read_consolidated() {
     if (version_ == 2) {
       if (!has_entry(catalog_.root / ".zmetadata")) return {};
-      CKPT_TRY_ASSIGN(group_, read_document(catalog_.root / ".zmetadata", std::min(options_.max_metadata_bytes, kMaxConsolidated)));
+      CKPT_TRY_ASSIGN(
+          group_, read_document(catalog_.root / ".zmetadata", std::min(options_.max_metadata_bytes, kMaxConsolidated)));
     }
     if (group_.empty()) return {};
     auto nodes = version_ == 2 ? consolidated_v2(group_) : consolidated_v3(group_);
@@ -118,7 +131,8 @@ class Hierarchy {
       else CKPT_TRY(arrays_.add(path, meta, path, parse(consolidated_.at(path))));
     }
     if (missing_ > 0) warn(missing_, first_missing_, "not in the consolidated metadata");
-    if (differing_ > 0) warn(differing_, first_differing_, "described otherwise by the consolidated metadata, which does not count");
+    if (differing_ > 0)
+      warn(differing_, first_differing_, "described otherwise by the consolidated metadata, which does not count");
     return {};
   }
 
@@ -140,9 +154,11 @@ class Hierarchy {
 
 /// The attributes of the root, for `inspect`.
 std::string attributes_json(const fs::path& root, int version) {
-  auto text = read_document(root / (version == 2 ? ".zattrs" : "zarr.json"), version == 2 ? kMaxZarrDocument : kMaxConsolidated);
+  auto text = read_document(root / (version == 2 ? ".zattrs" : "zarr.json"),
+                            version == 2 ? kMaxZarrDocument : kMaxConsolidated);
   if (!text || !json_nests_at_most(*text, 64)) return "";
-  const auto attributes = nlohmann::json::parse(version == 2 ? std::string_view(*text) : attributes_of(*text), nullptr, false);
+  const auto attributes =
+      nlohmann::json::parse(version == 2 ? std::string_view(*text) : attributes_of(*text), nullptr, false);
   if (!attributes.is_object() || attributes.empty()) return "";
   return nlohmann::json({{"attributes", attributes}}).dump(-1, ' ', true);
 }
@@ -169,11 +185,18 @@ bool holds_document(const fs::path& path, const char* document) {
 }  // namespace
 
 bool recognises_zarr2(const fs::path& path) {
-  return has_entry(path / ".zarray") || has_entry(path / ".zgroup") || has_entry(path / ".zmetadata") || holds_document(path, ".zarray");
+  return has_entry(path / ".zarray") || has_entry(path / ".zgroup") || has_entry(path / ".zmetadata") ||
+         holds_document(path, ".zarray");
 }
-bool recognises_zarr3(const fs::path& path) { return has_entry(path / "zarr.json") || holds_document(path, "zarr.json"); }
+bool recognises_zarr3(const fs::path& path) {
+  return has_entry(path / "zarr.json") || holds_document(path, "zarr.json");
+}
 
-Result<tensor::Catalog> read_zarr2(const fs::path& path, const ReadOptions& options) { return read_hierarchy(path, options, 2); }
-Result<tensor::Catalog> read_zarr3(const fs::path& path, const ReadOptions& options) { return read_hierarchy(path, options, 3); }
+Result<tensor::Catalog> read_zarr2(const fs::path& path, const ReadOptions& options) {
+  return read_hierarchy(path, options, 2);
+}
+Result<tensor::Catalog> read_zarr3(const fs::path& path, const ReadOptions& options) {
+  return read_hierarchy(path, options, 3);
+}
 
 }  // namespace ckpt::formats

@@ -52,7 +52,8 @@ Result<std::vector<ZarrNode>> consolidated_v2(std::string_view text) {
   CKPT_TRY(for_each_member(metadata, [&](const std::string& key, std::string_view value) {
     constexpr std::string_view kTail = "/.zarray";
     if (key == ".zarray") out.push_back({"", value});
-    else if (key.size() > kTail.size() && key.ends_with(kTail)) out.push_back({key.substr(0, key.size() - kTail.size()), value});
+    else if (key.size() > kTail.size() && key.ends_with(kTail))
+      out.push_back({key.substr(0, key.size() - kTail.size()), value});
   }));
   return out;
 }

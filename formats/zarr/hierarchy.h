@@ -15,7 +15,8 @@ struct ZarrNode {
   std::string_view json;
 };
 
-/// The arrays in `.zmetadata` of version 2: {"metadata": {"path/.zarray": {...}, ...}}. kAnswerNo: malformed; empty subject.
+/// The arrays in `.zmetadata` of version 2: {"metadata": {"path/.zarray": {...}, ...}}. kAnswerNo: malformed; empty
+/// subject.
 Result<std::vector<ZarrNode>> consolidated_v2(std::string_view text);
 
 /// The arrays in a group's `zarr.json`; none if it has no consolidated metadata.

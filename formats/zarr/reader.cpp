@@ -24,8 +24,8 @@ struct ObjectFile {
   ObjectPlace place;
 };
 
-/// Before 0.8 Megatron cut the last number of a shape of several axes off the file name (formats.md 1.6). It is one more
-/// than the largest last offset of the group.
+/// Before 0.8 Megatron cut the last number of a shape of several axes off the file name (formats.md 1.6). It is one
+/// more than the largest last offset of the group.
 void restore_cut_shapes(std::vector<ObjectFile>& group) {
   uint64_t length = 0;
   for (const ObjectFile& object : group) length = std::max(length, object.place.offset.back() + 1);
@@ -88,7 +88,8 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
   tensor::Catalog catalog;
   catalog.format = "zarr";
   catalog.root = path;
-  catalog.metadata_json = nlohmann::json({{"metadata_json", nlohmann::json::parse(metadata->json, nullptr, false)}}).dump();
+  catalog.metadata_json =
+      nlohmann::json({{"metadata_json", nlohmann::json::parse(metadata->json, nullptr, false)}}).dump();
   DamageLog damage;
   ZarrArrays arrays(catalog, damage, options);
   CKPT_TRY_ASSIGN(auto entries, list_folder(path));
@@ -96,12 +97,14 @@ Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptio
     std::error_code ec;
     std::string name = entry.path().filename().string();
     auto status = entry.symlink_status(ec);
-    if (fs::is_symlink(status) && entry.is_directory(ec)) catalog.warnings.push_back(name + ": a link to a folder, not followed");
+    if (fs::is_symlink(status) && entry.is_directory(ec))
+      catalog.warnings.push_back(name + ": a link to a folder, not followed");
     if (!fs::is_directory(status) || ends_with(name, ".sync")) continue;
     if (has_entry(entry.path() / ".zarray")) {
       const std::string meta = name + "/.zarray";
       auto text = read_document(path / meta, kMaxZarrDocument);
-      CKPT_TRY(arrays.add(name, meta, name, text ? parse_zarray(*text, true) : Result<ZarrArray>(std::move(text).error())));
+      CKPT_TRY(
+          arrays.add(name, meta, name, text ? parse_zarray(*text, true) : Result<ZarrArray>(std::move(text).error())));
       continue;
     }
     CKPT_TRY_ASSIGN(bool objects, add_objects(entry.path(), catalog, damage));

@@ -11,7 +11,8 @@ namespace {
 
 constexpr uint64_t kEntry = 16;
 
-Result<void> check_entries(const std::vector<ShardEntry>& entries, uint64_t index_begin, uint64_t index_end, uint64_t shard_bytes) {
+Result<void> check_entries(const std::vector<ShardEntry>& entries, uint64_t index_begin, uint64_t index_end,
+                           uint64_t shard_bytes) {
   std::vector<std::pair<uint64_t, uint64_t>> ranges = {{index_begin, index_end}};
   for (const ShardEntry& entry : entries) {
     if (entry.absent) continue;
@@ -23,7 +24,8 @@ Result<void> check_entries(const std::vector<ShardEntry>& entries, uint64_t inde
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].first < ranges[i - 1].second) {
-      return fail(Code::kAnswerNo, "", "what the shard's index names overlaps at byte " + std::to_string(ranges[i].first));
+      return fail(Code::kAnswerNo, "",
+                  "what the shard's index names overlaps at byte " + std::to_string(ranges[i].first));
     }
   }
   return {};
@@ -38,7 +40,8 @@ std::optional<uint64_t> shard_index_bytes(const ZarrSharding& level, uint64_t ch
   return bytes;
 }
 
-Result<std::vector<ShardEntry>> parse_shard_index(const ZarrSharding& level, ByteSpan stored, uint64_t chunks, uint64_t shard_bytes) {
+Result<std::vector<ShardEntry>> parse_shard_index(const ZarrSharding& level, ByteSpan stored, uint64_t chunks,
+                                                  uint64_t shard_bytes) {
   if (stored.size() != shard_index_bytes(level, chunks) || stored.size() > shard_bytes) {
     return fail(Code::kAnswerNo, "", "the shard is too short for its index");
   }

@@ -46,7 +46,9 @@ std::optional<Shape> regular_chunk(const tensor::Selection& selection, const Tar
   for (size_t i = 0; i < grid.size(); ++i) {
     const Region piece = grid.piece(selection, target, i);
     for (size_t axis = 0; axis < chunk.size(); ++axis) {
-      if (piece.offset[axis] % chunk[axis] != 0 || piece.shape[axis] != std::min(chunk[axis], target.shape[axis] - piece.offset[axis])) return std::nullopt;
+      if (piece.offset[axis] % chunk[axis] != 0 ||
+          piece.shape[axis] != std::min(chunk[axis], target.shape[axis] - piece.offset[axis]))
+        return std::nullopt;
     }
   }
   return chunk;
@@ -59,9 +61,10 @@ Result<void> refuse_unknown_types(const tensor::Selection& selection) {
     if (target.dtype == DType::kComplex32) bad.push_back(target.key + ": complex32");
   }
   if (bad.empty()) return {};
-  return with_causes(Error(Code::kUnsupported, selection.source->root.string(), "holds types that readers of zarr3 lack")
-                         .with_hint("leave them out with --exclude"),
-                     std::move(bad));
+  return with_causes(
+      Error(Code::kUnsupported, selection.source->root.string(), "holds types that readers of zarr3 lack")
+          .with_hint("leave them out with --exclude"),
+      std::move(bad));
 }
 
 std::string_view zero_of(DType dtype) {
@@ -93,10 +96,15 @@ class ZarrLayout : public tensor::Layout {
     root.generate = [this](const OutputFile::Sink& sink) { return write_root(sink); };
     files.push_back(std::move(root));
     last_file = files.back().name;
-    if (recut_ > 0) notes.push_back(fmt::format("the pieces of {} of {} tensors are no grid of equal chunks: cut into chunks of 64 MiB", recut_, arrays_.size()));
+    if (recut_ > 0)
+      notes.push_back(
+          fmt::format("the pieces of {} of {} tensors are no grid of equal chunks: cut into chunks of 64 MiB", recut_,
+                      arrays_.size()));
     if (extensions_ > 0) {
-      notes.push_back(fmt::format("{} of {} tensors have types that zarr-python lacks (bfloat16, float8): TensorStore and zarrs read "
-                                  "them. The metadata is not consolidated, so that zarr-python opens the others", extensions_, arrays_.size()));
+      notes.push_back(fmt::format(
+          "{} of {} tensors have types that zarr-python lacks (bfloat16, float8): TensorStore and zarrs read "
+          "them. The metadata is not consolidated, so that zarr-python opens the others",
+          extensions_, arrays_.size()));
     }
     return {};
   }
@@ -104,7 +112,8 @@ class ZarrLayout : public tensor::Layout {
   uint64_t piece_size(size_t index) const override { return files[index].size; }
 
   Result<Piece> piece(size_t index) const override {
-    const Array& array = *std::prev(std::upper_bound(arrays_.begin(), arrays_.end(), index, [](size_t at, const Array& a) { return at < a.first; }));
+    const Array& array = *std::prev(std::upper_bound(arrays_.begin(), arrays_.end(), index,
+                                                     [](size_t at, const Array& a) { return at < a.first; }));
     const Target& target = selection_.tensors[static_cast<size_t>(&array - arrays_.data())];
     Piece out;
     if (index == array.first) {
@@ -130,13 +139,16 @@ class ZarrLayout : public tensor::Layout {
     if (!chunk) return fail(Code::kBug, target.key, "slabs that are no grid");
     Array array{std::move(grid), std::move(*chunk), files.size()};
     const uint64_t chunks = target.bytes() == 0 ? 0 : array.grid.size();
-    if (files.size() + chunks >= kMaxChunks) return Error(Code::kUsage, target.key, "would make more than 20 million chunks").with_hint("ask for larger pieces: --shard-size");
+    if (files.size() + chunks >= kMaxChunks)
+      return Error(Code::kUsage, target.key, "would make more than 20 million chunks")
+          .with_hint("ask for larger pieces: --shard-size");
     add_data_file(target.key + "/" + std::string(kDocument), document_of(target, array).size());
     const uint64_t bytes = *tensor::element_count(array.chunk) * item_size(target.dtype);
     for (uint64_t i = 0; i < chunks; ++i) {
       const Region piece = array.grid.piece(selection_, target, i);
       std::string name = target.key + "/c";
-      for (size_t axis = 0; axis < piece.offset.size(); ++axis) name += '.' + std::to_string(piece.offset[axis] / array.chunk[axis]);
+      for (size_t axis = 0; axis < piece.offset.size(); ++axis)
+        name += '.' + std::to_string(piece.offset[axis] / array.chunk[axis]);
       add_data_file(std::move(name), bytes);
     }
     arrays_.push_back(std::move(array));
@@ -162,11 +174,13 @@ class ZarrLayout : public tensor::Layout {
   }
 
   static std::string document_of(const Target& target, const Array& array) {
-    return fmt::format(R"({{"zarr_format": 3, "node_type": "array", "shape": [{}], "data_type": "{}", )"
-                       R"("chunk_grid": {{"name": "regular", "configuration": {{"chunk_shape": [{}]}}}}, )"
-                       R"("chunk_key_encoding": {{"name": "default", "configuration": {{"separator": "."}}}}, "fill_value": {}, )"
-                       R"("codecs": [{{"name": "bytes", "configuration": {{"endian": "little"}}}}], "attributes": {{}}, "storage_transformers": []}})",
-                       fmt::join(target.shape, ", "), dtype_name(target.dtype), fmt::join(array.chunk, ", "), zero_of(target.dtype));
+    return fmt::format(
+        R"({{"zarr_format": 3, "node_type": "array", "shape": [{}], "data_type": "{}", )"
+        R"("chunk_grid": {{"name": "regular", "configuration": {{"chunk_shape": [{}]}}}}, )"
+        R"("chunk_key_encoding": {{"name": "default", "configuration": {{"separator": "."}}}}, "fill_value": {}, )"
+        R"("codecs": [{{"name": "bytes", "configuration": {{"endian": "little"}}}}],)"
+        R"( "attributes": {{}}, "storage_transformers": []}})",
+        fmt::join(target.shape, ", "), dtype_name(target.dtype), fmt::join(array.chunk, ", "), zero_of(target.dtype));
   }
 
   Result<void> write_root(const OutputFile::Sink& sink) const {
@@ -185,7 +199,8 @@ class ZarrLayout : public tensor::Layout {
       return {};
     };
     for (const std::string& group : groups_) CKPT_TRY(add(group, std::string(kGroup) + "}"));
-    for (size_t i = 0; i < arrays_.size(); ++i) CKPT_TRY(add(selection_.tensors[i].key, document_of(selection_.tensors[i], arrays_[i])));
+    for (size_t i = 0; i < arrays_.size(); ++i)
+      CKPT_TRY(add(selection_.tensors[i].key, document_of(selection_.tensors[i], arrays_[i])));
     return sink(text + "}}}\n");
   }
 

@@ -1,4 +1,5 @@
-// A Zarr v3 group out of any checkpoint, uncompressed: chunks whose bytes are the tensors', so that they can be copied as they are.
+// A Zarr v3 group out of any checkpoint, uncompressed: chunks whose bytes are the tensors', so that they can be copied
+// as they are.
 //
 //   zarr.json              the group, with the metadata of all nodes consolidated; written last
 //   KEY/zarr.json          an array; a `/` in the key makes groups around it, with a zarr.json each

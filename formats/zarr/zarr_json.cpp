@@ -17,7 +17,9 @@ namespace {
 constexpr size_t kMaxCodecs = 16;
 constexpr size_t kMaxSharding = 4;  ///< levels of shards in shards
 
-Unexpected malformed(std::string message) { return fail(Code::kAnswerNo, "", "malformed zarr.json: " + std::move(message)); }
+Unexpected malformed(std::string message) {
+  return fail(Code::kAnswerNo, "", "malformed zarr.json: " + std::move(message));
+}
 
 /// A named thing of v3: {"name": ..., "configuration": {...}}, or its name alone.
 struct Named {
@@ -31,7 +33,8 @@ Result<Named> parse_named(const json& value, const std::string& what) {
     out.name = value.get<std::string>();
     return out;
   }
-  if (!value.is_object() || !value.contains("name") || !value["name"].is_string()) return malformed(what + " has no name");
+  if (!value.is_object() || !value.contains("name") || !value["name"].is_string())
+    return malformed(what + " has no name");
   out.name = value["name"].get<std::string>();
   if (auto it = value.find("configuration"); it != value.end()) {
     if (!it->is_object()) return malformed("the configuration of " + what + " is no object");
@@ -48,7 +51,8 @@ Result<Named> member_named(const json& doc, const char* name) {
 
 Result<Shape> parse_sizes(const json& doc, const char* name) {
   auto it = doc.find(name);
-  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank) return malformed(std::string(name) + " is not a list of sizes");
+  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank)
+    return malformed(std::string(name) + " is not a list of sizes");
   Shape out;
   for (const json& n : *it) {
     if (!n.is_number_unsigned()) return malformed(std::string(name) + " holds something else than sizes");
@@ -67,7 +71,8 @@ Result<DType> parse_data_type(const json& doc) {
     if (name == alias.first) name = alias.second;
   }
   auto dtype = tensor::dtype_from_name(name);
-  if (!dtype || !type.configuration.empty()) return unsupported_in_zarr("data type " + type.name + " is not a number that tensors hold");
+  if (!dtype || !type.configuration.empty())
+    return unsupported_in_zarr("data type " + type.name + " is not a number that tensors hold");
   return *dtype;
 }
 
@@ -115,7 +120,8 @@ Result<bool> parse_array_codec(const Named& codec, Chain& chain) {
     CKPT_TRY(parse_transpose(codec, chain));
     return true;
   }
-  constexpr std::string_view kFilters[] = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.bitround", "numcodecs.quantize"};
+  constexpr std::string_view kFilters[] = {"numcodecs.delta", "numcodecs.fixedscaleoffset", "numcodecs.bitround",
+                                           "numcodecs.quantize"};
   if (std::find(std::begin(kFilters), std::end(kFilters), codec.name) == std::end(kFilters)) return false;
   CKPT_TRY_ASSIGN(auto filter, parse_extension(codec));
   if (!filter) return true;
@@ -170,7 +176,8 @@ Result<std::vector<ZarrCodec>> parse_bytes_codecs(const std::vector<Named>& code
 /// The index: 64-bit numbers through `bytes` and codecs whose sizes do not depend on the content.
 Result<std::vector<ZarrCodec>> parse_index_codecs(const json& configuration) {
   CKPT_TRY_ASSIGN(auto codecs, parse_codec_list(configuration, "index_codecs"));
-  if (codecs.empty() || codecs[0].name != "bytes") return unsupported_in_zarr("a shard index that does not begin with codec bytes is not read");
+  if (codecs.empty() || codecs[0].name != "bytes")
+    return unsupported_in_zarr("a shard index that does not begin with codec bytes is not read");
   CKPT_TRY_ASSIGN(auto out, parse_bytes_codecs(codecs, 1));
   for (const ZarrCodec& codec : out) {
     if (!stored_bytes(codec, 0)) return unsupported_in_zarr("a compressed shard index is not read");
@@ -193,7 +200,8 @@ Result<void> parse_sharding(const Named& codec, Chain chain, ZarrArray& out) {
   level.axes = chain.axes;
   CKPT_TRY_ASSIGN(level.index_codecs, parse_index_codecs(codec.configuration));
   auto location = codec.configuration.find("index_location");
-  if (location != codec.configuration.end() && *location != "start" && *location != "end") return malformed("index_location is neither start nor end");
+  if (location != codec.configuration.end() && *location != "start" && *location != "end")
+    return malformed("index_location is neither start nor end");
   level.index_at_start = location != codec.configuration.end() && *location == "start";
   chain.chunk = level.chunk;
   out.sharding.push_back(std::move(level));
@@ -214,7 +222,8 @@ Result<void> parse_chain(const json& doc, const char* name, Chain chain, ZarrArr
     if (!behind.empty()) return unsupported_in_zarr("a codec behind sharding_indexed is not read");
     return parse_sharding(serializer, std::move(chain), out);
   }
-  if (serializer.name != "bytes" && serializer.name != "endian") return unsupported_in_zarr("codec " + serializer.name + " is not read");
+  if (serializer.name != "bytes" && serializer.name != "endian")
+    return unsupported_in_zarr("codec " + serializer.name + " is not read");
   out.codecs = std::move(behind);
   CKPT_TRY_ASSIGN(auto swap, parse_bytes(serializer, chain.unit));
   if (swap) out.codecs.push_back(*swap);
@@ -226,7 +235,8 @@ Result<void> parse_chain(const json& doc, const char* name, Chain chain, ZarrArr
 Result<void> parse_chunk_names(const json& doc, ZarrArray& out) {
   CKPT_TRY_ASSIGN(Named encoding, member_named(doc, "chunk_key_encoding"));
   const bool v2 = encoding.name == "v2";
-  if (!v2 && encoding.name != "default") return unsupported_in_zarr("chunk key encoding " + encoding.name + " is not read");
+  if (!v2 && encoding.name != "default")
+    return unsupported_in_zarr("chunk key encoding " + encoding.name + " is not read");
   out.separator = v2 ? '.' : '/';
   if (auto it = encoding.configuration.find("separator"); it != encoding.configuration.end()) {
     if (*it != "." && *it != "/") return malformed("separator is neither . nor /");
@@ -238,8 +248,12 @@ Result<void> parse_chunk_names(const json& doc, ZarrArray& out) {
 }
 
 Result<void> check_members(const json& doc) {
-  constexpr std::string_view kKnown[] = {"zarr_format", "node_type",  "shape",           "data_type",            "chunk_grid", "chunk_key_encoding",
-                                         "fill_value",  "codecs",     "dimension_names", "storage_transformers", "attributes", "consolidated_metadata"};
+  constexpr std::string_view kKnown[] = {"zarr_format",     "node_type",
+                                         "shape",           "data_type",
+                                         "chunk_grid",      "chunk_key_encoding",
+                                         "fill_value",      "codecs",
+                                         "dimension_names", "storage_transformers",
+                                         "attributes",      "consolidated_metadata"};
   for (const auto& item : doc.items()) {
     if (std::find(std::begin(kKnown), std::end(kKnown), item.key()) != std::end(kKnown)) continue;
     const json& value = item.value();
@@ -247,7 +261,8 @@ Result<void> check_members(const json& doc) {
     return unsupported_in_zarr("the extension " + item.key() + " is not known");
   }
   auto transformers = doc.find("storage_transformers");
-  if (transformers != doc.end() && !transformers->empty()) return unsupported_in_zarr("storage transformers are not read");
+  if (transformers != doc.end() && !transformers->empty())
+    return unsupported_in_zarr("storage transformers are not read");
   return {};
 }
 
@@ -259,7 +274,8 @@ Result<ZarrArray> parse_zarr_json(std::string_view text) {
   if (!doc.is_object()) return malformed("not a JSON object");
   auto version = doc.find("zarr_format");
   if (version == doc.end() || !version->is_number_integer()) return malformed("zarr_format is missing");
-  if (*version != 3) return unsupported_in_zarr("zarr format " + version->dump() + " in a zarr.json is not read, only 3 is");
+  if (*version != 3)
+    return unsupported_in_zarr("zarr format " + version->dump() + " in a zarr.json is not read, only 3 is");
   if (!doc.contains("node_type") || doc["node_type"] != "array") return malformed("node_type is not array");
   CKPT_TRY(check_members(doc));
   ZarrArray out;

@@ -13,11 +13,14 @@ namespace {
 
 constexpr size_t kMaxFilters = 16;
 
-Unexpected malformed_zarray(std::string message) { return fail(Code::kAnswerNo, "", "malformed .zarray: " + std::move(message)); }
+Unexpected malformed_zarray(std::string message) {
+  return fail(Code::kAnswerNo, "", "malformed .zarray: " + std::move(message));
+}
 
 Result<tensor::Shape> parse_shape(const json& doc, const char* name) {
   auto it = doc.find(name);
-  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank) return malformed_zarray(std::string(name) + " is not a list of sizes");
+  if (it == doc.end() || !it->is_array() || it->size() > kMaxZarrRank)
+    return malformed_zarray(std::string(name) + " is not a list of sizes");
   tensor::Shape out;
   for (const json& n : *it) {
     if (!n.is_number_unsigned()) return malformed_zarray(std::string(name) + " holds something else than sizes");
@@ -45,9 +48,11 @@ Result<std::optional<ZarrCodec>> parse_dtype(const json& doc, bool megatron, Zar
     return std::optional<ZarrCodec>();
   }
   if (name == "|O") return unsupported_in_zarr("dtype |O (Python objects) is not read");
-  if (name.size() < 3 || (name[0] != '<' && name[0] != '>' && name[0] != '|')) return malformed_zarray("dtype \"" + name + "\"");
+  if (name.size() < 3 || (name[0] != '<' && name[0] != '>' && name[0] != '|'))
+    return malformed_zarray("dtype \"" + name + "\"");
   auto number = parse_numpy_type(name);
-  if (!number && name[0] == '|' && parse_numpy_type("<" + name.substr(1))) return malformed_zarray("dtype \"" + name + "\" has no byte order");
+  if (!number && name[0] == '|' && parse_numpy_type("<" + name.substr(1)))
+    return malformed_zarray("dtype \"" + name + "\" has no byte order");
   if (!number) return unsupported_in_zarr("dtype " + name + " is not a number that tensors hold");
   out.dtype = number->dtype;
   if (!number->big_endian) return std::optional<ZarrCodec>();
@@ -58,7 +63,8 @@ Result<std::optional<ZarrCodec>> parse_dtype(const json& doc, bool megatron, Zar
 }
 
 Result<void> add_codec(const json& config, ZarrArray& out) {
-  if (!config.is_object() || !config.contains("id") || !config["id"].is_string()) return malformed_zarray("a codec has no id");
+  if (!config.is_object() || !config.contains("id") || !config["id"].is_string())
+    return malformed_zarray("a codec has no id");
   const std::string id = config["id"].get<std::string>();
   CKPT_TRY_ASSIGN(auto codec, parse_numcodec(id, config.dump()));
   if (codec) out.codecs.push_back(*codec);
@@ -79,7 +85,8 @@ Result<void> parse_codecs(const json& doc, ZarrArray& out) {
 Result<void> parse_order(const json& doc, ZarrArray& out) {
   auto order = doc.find("order");
   if (order != doc.end() && *order != "C" && *order != "F") return malformed_zarray("order is neither C nor F");
-  for (size_t i = out.shape.size(); order != doc.end() && *order == "F" && i-- > 0;) out.axes.push_back(static_cast<uint32_t>(i));
+  for (size_t i = out.shape.size(); order != doc.end() && *order == "F" && i-- > 0;)
+    out.axes.push_back(static_cast<uint32_t>(i));
   auto separator = doc.find("dimension_separator");
   if (separator == doc.end() || separator->is_null()) return {};
   if (*separator != "." && *separator != "/") return malformed_zarray("dimension_separator is neither . nor /");
@@ -95,7 +102,8 @@ Result<ZarrArray> parse_zarray(std::string_view text, bool megatron) {
   if (!doc.is_object()) return malformed_zarray("not a JSON object");
   auto version = doc.find("zarr_format");
   if (version == doc.end() || !version->is_number_integer()) return malformed_zarray("zarr_format is missing");
-  if (*version != 2) return unsupported_in_zarr("zarr format " + version->dump() + " in a .zarray is not read, only 2 is");
+  if (*version != 2)
+    return unsupported_in_zarr("zarr format " + version->dump() + " in a .zarray is not read, only 2 is");
   ZarrArray out;
   CKPT_TRY_ASSIGN(out.shape, parse_shape(doc, "shape"));
   CKPT_TRY_ASSIGN(out.chunks, parse_shape(doc, "chunks"));

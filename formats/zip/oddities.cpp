@@ -1,4 +1,5 @@
-// What an archive holds besides what its directory says: found by laying the records side by side (formats.md 3.1, 3.8).
+// What an archive holds besides what its directory says: found by laying the records side by side
+// (formats.md 3.1, 3.8).
 #include <algorithm>
 
 #include "formats/zip/records.h"
@@ -81,7 +82,8 @@ class Finder {
       if (at<uint32_t>(signature, 0) == kEnd64Signature) from = archive_.tail;
     }
     gap(from, archive_.tail);
-    if (archive_.end < source_.size()) note(archive_.end, std::to_string(source_.size() - archive_.end) + " bytes follow the archive");
+    if (archive_.end < source_.size())
+      note(archive_.end, std::to_string(source_.size() - archive_.end) + " bytes follow the archive");
     return {};
   }
 
@@ -92,6 +94,8 @@ class Finder {
 
 }  // namespace
 
-Result<std::vector<Oddity>> find_oddities(const ByteSource& source, const Archive& archive) { return Finder(source, archive).run(); }
+Result<std::vector<Oddity>> find_oddities(const ByteSource& source, const Archive& archive) {
+  return Finder(source, archive).run();
+}
 
 }  // namespace ckpt::zip

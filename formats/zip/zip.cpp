@@ -20,7 +20,9 @@ constexpr uint64_t kFirstTail = 4096;  ///< holds the directory's end for all bu
 Unexpected damaged(const ByteSource& source, std::string why) {
   return fail(Code::kAnswerNo, source.subject(), "damaged zip: " + std::move(why));
 }
-Unexpected unsupported(const ByteSource& source, std::string why) { return fail(Code::kUnsupported, source.subject(), std::move(why)); }
+Unexpected unsupported(const ByteSource& source, std::string why) {
+  return fail(Code::kUnsupported, source.subject(), std::move(why));
+}
 
 struct Directory {
   uint64_t entries = 0, offset = 0, size = 0;
@@ -41,7 +43,8 @@ std::string method_name(uint16_t method) {
   }
 }
 
-/// The end record lies within the last 65,557 bytes; what follows it may be longer than its comment (torch takes such files).
+/// The end record lies within the last 65,557 bytes; what follows it may be longer than its comment (torch takes such
+/// files).
 Result<uint64_t> find_end(const ByteSource& source, std::vector<std::byte>& tail) {
   for (uint64_t want : {kFirstTail, kMaxComment + kEndSize}) {
     uint64_t size = std::min(want, source.size());
@@ -75,10 +78,12 @@ Result<Directory> read_end(const ByteSource& source) {
     if (at<uint32_t>(locator, 0) == kLocator64Signature) {
       uint64_t where = at<uint64_t>(locator, 8);
       if (at<uint32_t>(locator, 16) > 1) return unsupported(source, "a zip archive of several disks");
-      if (where > end - kLocator64Size || end - kLocator64Size - where < kEnd64Size) return damaged(source, "the Zip64 end record lies outside");
+      if (where > end - kLocator64Size || end - kLocator64Size - where < kEnd64Size)
+        return damaged(source, "the Zip64 end record lies outside");
       CKPT_TRY(source.read(where, end64));
       if (at<uint32_t>(end64, 0) != kEnd64Signature) return damaged(source, "the Zip64 end record is missing");
-      if (at<uint32_t>(end64, 16) != 0 || at<uint32_t>(end64, 20) != 0 || at<uint64_t>(end64, 24) != at<uint64_t>(end64, 32)) {
+      if (at<uint32_t>(end64, 16) != 0 || at<uint32_t>(end64, 20) != 0 ||
+          at<uint64_t>(end64, 24) != at<uint64_t>(end64, 32)) {
         return unsupported(source, "a zip archive of several disks");
       }
       out.entries = at<uint64_t>(end64, 32), out.size = at<uint64_t>(end64, 40), out.offset = at<uint64_t>(end64, 48);
@@ -128,15 +133,21 @@ Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const D
   if ((flags & 0x2041) != 0) return unsupported(source, "record " + out.name + " is encrypted");
   out.deflated = method == kDeflate && deflate;
   // The only thing that torch compresses.
-  if (method != 0 && !out.deflated && out.name.find("/code/__torch__") != std::string::npos) return unsupported(source, "is a TorchScript archive");
-  if (method != 0 && !out.deflated) return unsupported(source, "record " + out.name + " is compressed (" + method_name(method) + "), checkpoints are not");
-  if (at<uint16_t>(*fixed, 34) != 0 && at<uint16_t>(*fixed, 34) != UINT16_MAX) return unsupported(source, "a zip archive of several disks");
+  if (method != 0 && !out.deflated && out.name.find("/code/__torch__") != std::string::npos)
+    return unsupported(source, "is a TorchScript archive");
+  if (method != 0 && !out.deflated)
+    return unsupported(source,
+                       "record " + out.name + " is compressed (" + method_name(method) + "), checkpoints are not");
+  if (at<uint16_t>(*fixed, 34) != 0 && at<uint16_t>(*fixed, 34) != UINT16_MAX)
+    return unsupported(source, "a zip archive of several disks");
   out.crc = at<uint32_t>(*fixed, 16);
   out.stored = at<uint32_t>(*fixed, 20);
   out.size = at<uint32_t>(*fixed, 24);
   out.header = at<uint32_t>(*fixed, 42);
-  if (!take_zip64(*extra, out.size, out.stored, out.header)) return damaged(source, "record " + out.name + " has no 64-bit sizes");
-  if (out.stored != out.size && !out.deflated) return damaged(source, "record " + out.name + " has two different sizes");
+  if (!take_zip64(*extra, out.size, out.stored, out.header))
+    return damaged(source, "record " + out.name + " has no 64-bit sizes");
+  if (out.stored != out.size && !out.deflated)
+    return damaged(source, "record " + out.name + " has two different sizes");
   if (out.header > directory.offset || directory.offset - out.header < kLocalSize) {
     return damaged(source, "record " + out.name + " lies outside");
   }
@@ -146,13 +157,16 @@ Result<Record> parse_entry(const ByteSource& source, ByteReader& reader, const D
 Result<void> check_local_header(const ByteSource& source, const Directory& directory, Record& record) {
   std::vector<std::byte> header(std::min(kLocalSize + record.name.size(), directory.offset - record.header));
   CKPT_TRY(source.read(record.header, header));
-  if (at<uint32_t>(header, 0) != kLocalSignature) return damaged(source, "record " + record.name + " has no local header");
+  if (at<uint32_t>(header, 0) != kLocalSignature)
+    return damaged(source, "record " + record.name + " has no local header");
   const uint16_t flags = at<uint16_t>(header, 6), method = at<uint16_t>(header, 8);
   const uint64_t name = at<uint16_t>(header, 26), extra = at<uint16_t>(header, 28);
-  if (name != record.name.size() || header.size() != kLocalSize + name || as_text(ByteSpan(header).subspan(kLocalSize)) != record.name) {
+  if (name != record.name.size() || header.size() != kLocalSize + name ||
+      as_text(ByteSpan(header).subspan(kLocalSize)) != record.name) {
     return damaged(source, "record " + record.name + " has another name in its local header");
   }
-  if ((flags & 0x2041) != 0 || method != (record.deflated ? kDeflate : 0)) return damaged(source, "record " + record.name + " is encrypted or compressed otherwise by its local header");
+  if ((flags & 0x2041) != 0 || method != (record.deflated ? kDeflate : 0))
+    return damaged(source, "record " + record.name + " is encrypted or compressed otherwise by its local header");
   record.offset = record.header + kLocalSize + name + extra;
   if (record.offset > directory.offset || record.stored > directory.offset - record.offset) {
     return damaged(source, "record " + record.name + " lies outside");
@@ -179,7 +193,8 @@ Result<void> refuse_overlaps_and_twins(const ByteSource& source, const std::vect
 }  // namespace
 
 Result<void> ByteSource::read(uint64_t offset, MutableByteSpan out) const {
-  if (offset > size_ || out.size() > size_ - offset) return fail(Code::kAnswerNo, subject_, "truncated: it ends at byte " + std::to_string(size_));
+  if (offset > size_ || out.size() > size_ - offset)
+    return fail(Code::kAnswerNo, subject_, "truncated: it ends at byte " + std::to_string(size_));
   if (out.empty()) return {};
   if (fd_ >= 0) return io::pread_exact(fd_, out, offset_ + offset, subject_);
   std::memcpy(out.data(), memory_.data() + offset, out.size());
@@ -217,7 +232,8 @@ Result<Archive> read_archive(const ByteSource& source, bool deflate) {
 }
 
 Result<std::vector<std::byte>> read_record(const ByteSource& source, const Record& record, uint64_t limit) {
-  if (record.size > limit) return fail(Code::kAnswerNo, source.subject(), "record " + record.name + " is larger than the limit");
+  if (record.size > limit)
+    return fail(Code::kAnswerNo, source.subject(), "record " + record.name + " is larger than the limit");
   std::vector<std::byte> out(record.size);
   CKPT_TRY(source.read(record.offset, out));
   return out;

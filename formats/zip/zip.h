@@ -1,5 +1,6 @@
-// Stored zip archives inside a file or a part of one: `.pt` files and the items of `.distcp` files (formats.md 3.1, 3.8).
-// The central directory is what counts; local headers are read for the length of their names only, and must agree.
+// Stored zip archives inside a file or a part of one: `.pt` files and the items of `.distcp` files
+// (formats.md 3.1, 3.8). The central directory is what counts; local headers are read for the length of their names
+// only, and must agree.
 #pragma once
 
 #include <functional>
@@ -16,7 +17,8 @@ class ByteSource {
  public:
   ByteSource(int fd, uint64_t offset, uint64_t size, std::string subject)
       : fd_(fd), offset_(offset), size_(size), subject_(std::move(subject)) {}
-  ByteSource(ByteSpan memory, std::string subject) : memory_(memory), size_(memory.size()), subject_(std::move(subject)) {}
+  ByteSource(ByteSpan memory, std::string subject)
+      : memory_(memory), size_(memory.size()), subject_(std::move(subject)) {}
 
   uint64_t size() const { return size_; }
   const std::string& subject() const { return subject_; }

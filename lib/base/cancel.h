@@ -1,4 +1,5 @@
-// The stop flag. Signals are turned into it at the edge; long work asks it between blocks and unwinds in the ordinary way.
+// The stop flag. Signals are turned into it at the edge; long work asks it between blocks and unwinds in the ordinary
+// way.
 #pragma once
 
 #include <atomic>

@@ -12,7 +12,8 @@
 
 namespace ckpt::io {
 
-Result<void> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, uint64_t length, const std::string& subject) {
+Result<void> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, uint64_t length,
+                        const std::string& subject) {
   while (length > 0) {
     auto in = static_cast<off64_t>(from_offset), out = static_cast<off64_t>(to_offset);
     ssize_t n = ::copy_file_range(from, &in, to, &out, length, 0);

@@ -1,6 +1,6 @@
 // CRC-32 at memory speed: carry-less multiplication where the processor has it (12 GB/s a core against zlib's 1), after
-// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; constants of its section 5 for
-// the bit-reflected polynomial.
+// "Fast CRC Computation for Generic Polynomials Using PCLMULQDQ Instruction", Intel 2009; constants of its section 5
+// for the bit-reflected polynomial.
 #include <immintrin.h>
 #include <zlib.h>
 

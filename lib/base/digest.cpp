@@ -1,7 +1,7 @@
 #include "lib/base/digest.h"
 
-// The plain functions, which OpenSSL 3 calls deprecated: those of EVP load providers and bring most of libcrypto along, whose
-// tables take every start of ckpt half a millisecond.
+// The plain functions, which OpenSSL 3 calls deprecated: those of EVP load providers and bring most of libcrypto along,
+// whose tables take every start of ckpt half a millisecond.
 #define OPENSSL_API_COMPAT 10101
 #include <openssl/sha.h>
 #include <xxhash.h>

@@ -37,7 +37,8 @@ ssize_t receive_with_fds(int socket, MutableByteSpan data, std::vector<UniqueFd>
   ssize_t got;
   do got = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC);
   while (got < 0 && errno == EINTR);
-  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header != nullptr; header = CMSG_NXTHDR(&message, header)) {
+  for (cmsghdr* header = got < 0 ? nullptr : CMSG_FIRSTHDR(&message); header != nullptr;
+       header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
     for (size_t at = 0; at < header->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
       int fd;

@@ -22,7 +22,8 @@ uint64_t page_size() {
   return kSize;
 }
 
-/// False also where the kernel does not say. Linux 6.5 counts by folios: mincore, which goes page by page, takes a tenth of the time that hashing warm pages takes.
+/// False also where the kernel does not say. Linux 6.5 counts by folios: mincore, which goes page by page, takes a
+/// tenth of the time that hashing warm pages takes.
 bool all_resident(int fd, uint64_t begin, uint64_t end) {
   constexpr long kCachestat = 451;  // __NR_cachestat, on every architecture
   struct { uint64_t offset, length; } range{begin, end - begin};
@@ -45,7 +46,8 @@ void drop_what_was_not(int fd, uint64_t begin, const std::vector<unsigned char>&
     size_t end = i;
     while (end < resident.size() && (resident[end] & 1) == 0) ++end;
     if (end - i >= kRun / page_size()) {
-      ::posix_fadvise(fd, static_cast<off_t>(begin + i * page_size()), static_cast<off_t>((end - i) * page_size()), POSIX_FADV_DONTNEED);
+      ::posix_fadvise(fd, static_cast<off_t>(begin + i * page_size()), static_cast<off_t>((end - i) * page_size()),
+                      POSIX_FADV_DONTNEED);
     }
     i = end + 1;
   }
@@ -59,8 +61,10 @@ Result<void> FileStream::read(int fd, uint64_t offset, uint64_t length, const st
   for (uint64_t span = 0; span < length; span += kSpan) {
     const uint64_t from = offset + span, to = from + std::min(kSpan, length - span);
     const uint64_t begin = (from + page_size() - 1) / page_size() * page_size(), end = to / page_size() * page_size();
-    const bool told = begin + kWorthIt <= end && !all_resident(fd, begin, end) && ask_residency(fd, begin, end, resident_);
-    const bool cold = told && std::any_of(resident_.begin(), resident_.end(), [](unsigned char page) { return (page & 1) == 0; });
+    const bool told =
+        begin + kWorthIt <= end && !all_resident(fd, begin, end) && ask_residency(fd, begin, end, resident_);
+    const bool cold =
+        told && std::any_of(resident_.begin(), resident_.end(), [](unsigned char page) { return (page & 1) == 0; });
     if (cold) ::posix_fadvise(fd, static_cast<off_t>(from), static_cast<off_t>(to - from), POSIX_FADV_SEQUENTIAL);
     for (uint64_t at = from; at < to;) {
       auto part = MutableByteSpan(block_).first(std::min<uint64_t>(kBlock, to - at));

@@ -1,5 +1,6 @@
-// libfmt's own code, which its headers bring along: Debian has no archive of it, and loading the shared library (and with it
-// libstdc++'s) takes every start of ckpt 0.6 ms. Of another version than these are for, the shared library is linked.
+// libfmt's own code, which its headers bring along: Debian has no archive of it, and loading the shared library (and
+// with it libstdc++'s) takes every start of ckpt 0.6 ms. Of another version than these are for, the shared library is
+// linked.
 #include <fmt/format-inl.h>
 
 #if FMT_VERSION / 10000 == 9
@@ -14,7 +15,8 @@ template FMT_API auto locale_ref::get<std::locale>() const -> std::locale;
 template FMT_API auto thousands_sep_impl(locale_ref) -> thousands_sep_result<char>;
 template FMT_API auto decimal_point_impl(locale_ref) -> char;
 template FMT_API void buffer<char>::append(const char*, const char*);
-template FMT_API void vformat_to(buffer<char>&, string_view, basic_format_args<FMT_BUFFER_CONTEXT(type_identity_t<char>)>, locale_ref);
+template FMT_API void vformat_to(buffer<char>&, string_view,
+                                 basic_format_args<FMT_BUFFER_CONTEXT(type_identity_t<char>)>, locale_ref);
 
 }  // namespace detail
 FMT_END_NAMESPACE

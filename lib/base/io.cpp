@@ -64,7 +64,8 @@ Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit)
   // A pipe would block until somebody writes, a device has no end.
   CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_RDONLY | O_NONBLOCK));
   CKPT_TRY_ASSIGN(struct stat st, stat_fd(fd.get(), path.string()));
-  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return fail(Code::kAnswerNo, path.string(), "is not a regular file");
+  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
+    return fail(Code::kAnswerNo, path.string(), "is not a regular file");
   return read_all(fd.get(), limit, path.string());
 }
 
@@ -142,9 +143,11 @@ Result<void> sync_tree(const std::filesystem::path& dir) {
 Result<void> make_folders(const std::filesystem::path& folder, std::vector<std::filesystem::path>& made) {
   std::vector<std::filesystem::path> missing;
   std::error_code ec;
-  for (auto dir = folder; !dir.empty() && !std::filesystem::exists(dir, ec) && !ec; dir = dir.parent_path()) missing.push_back(dir);
+  for (auto dir = folder; !dir.empty() && !std::filesystem::exists(dir, ec) && !ec; dir = dir.parent_path())
+    missing.push_back(dir);
   for (auto dir = missing.rbegin(); dir != missing.rend(); ++dir) {
-    if (::mkdir(dir->c_str(), 0777) != 0 && errno != EEXIST) return sys_error(dir->string(), "cannot create the folder");
+    if (::mkdir(dir->c_str(), 0777) != 0 && errno != EEXIST)
+      return sys_error(dir->string(), "cannot create the folder");
     made.push_back(*dir);
   }
   return {};

@@ -15,11 +15,13 @@
 namespace ckpt::io {
 
 Result<UniqueFd> open_file(const std::filesystem::path& path, int flags, unsigned mode = 0600);
-/// Opens `name` below `dir` (AT_FDCWD is fine); O_NOFOLLOW | O_CLOEXEC added. Refuses what is not a regular file (kAnswerNo).
+/// Opens `name` below `dir` (AT_FDCWD is fine); O_NOFOLLOW | O_CLOEXEC added. Refuses what is not a regular file
+/// (kAnswerNo).
 Result<UniqueFd> open_regular(int dir, const std::string& name);
 
 Result<struct stat> stat_fd(int fd, const std::string& subject);
-/// The whole file, refused (kAnswerNo) when it is a pipe, a socket or a device, or larger than `limit` bytes. Works for /proc files, whose size reads as 0.
+/// The whole file, refused (kAnswerNo) when it is a pipe, a socket or a device, or larger than `limit` bytes. Works for
+/// /proc files, whose size reads as 0.
 Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit);
 Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject);
 

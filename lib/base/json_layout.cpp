@@ -91,8 +91,8 @@ void JsonWriter::check_width() {
   while (on_one_line() && column() + (frames_.size() - broken_) + 1 > width_) break_line();
 }
 
-/// Gives each element of the outermost object or array on this line a line: it is written once more, and each of those in
-/// it is tried on one line again.
+/// Gives each element of the outermost object or array on this line a line: it is written once more, and each of those
+/// in it is tried on one line again.
 void JsonWriter::break_line() {
   const Frame outermost = frames_[broken_];
   const std::string line = out_.substr(outermost.start);

@@ -9,8 +9,8 @@
 
 namespace ckpt {
 
-/// Writes one JSON value piece by piece, laid out: an object or array that fits into `width` columns takes one line, long
-/// arrays of scalars are filled line by line. The caller keeps to JSON's grammar.
+/// Writes one JSON value piece by piece, laid out: an object or array that fits into `width` columns takes one line,
+/// long arrays of scalars are filled line by line. The caller keeps to JSON's grammar.
 class JsonWriter {
  public:
   /// `expected`: bytes of text, for memory; more and less will do.

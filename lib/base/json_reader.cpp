@@ -104,7 +104,8 @@ bool JsonReader::try_key(std::string_view name) {
   if (failed()) return false;
   skip_space();
   const std::string_view rest = text_.substr(at_);
-  if (rest.size() < name.size() + 2 || rest[0] != '"' || rest[name.size() + 1] != '"' || rest.substr(1, name.size()) != name) {
+  if (rest.size() < name.size() + 2 || rest[0] != '"' || rest[name.size() + 1] != '"' ||
+      rest.substr(1, name.size()) != name) {
     return false;
   }
   at_ += name.size() + 2;
@@ -139,7 +140,8 @@ std::string_view JsonReader::string() {
   return decode(end - begin);
 }
 
-/// A string with escapes or characters beyond ASCII; `at_` is behind the opening quote, `plain` bytes are known to be none.
+/// A string with escapes or characters beyond ASCII; `at_` is behind the opening quote, `plain` bytes are known to be
+/// none.
 std::string_view JsonReader::decode(size_t plain) {
   scratch_.assign(text_, at_, plain);
   at_ += plain;

@@ -1,5 +1,5 @@
-// JSON of a stranger, read piece by piece with no tree in between: the text goes straight into what it describes, in time
-// and memory that its length and the limits bound.
+// JSON of a stranger, read piece by piece with no tree in between: the text goes straight into what it describes, in
+// time and memory that its length and the limits bound.
 #pragma once
 
 #include <cstdint>
@@ -25,8 +25,8 @@ class JsonReader {
 
   /// Into the object or array that `peek` has shown.
   void enter();
-  /// To the next element or member of what `bracket` opened, true; or out behind its end, false. `first`: nothing of it has
-  /// been read yet.
+  /// To the next element or member of what `bracket` opened, true; or out behind its end, false. `first`: nothing of it
+  /// has been read yet.
   bool next(char bracket, bool first);
   /// The name of a member, after `next`. Valid until the next call.
   std::string_view key();

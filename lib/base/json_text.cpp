@@ -18,7 +18,10 @@ bool is_surrogate(unsigned code) { return code >= 0xd800 && code < 0xe000; }
 size_t sequence(std::string_view text, size_t at, unsigned& code) {
   auto byte = [&](size_t i) { return static_cast<unsigned char>(text[i]); };
   const unsigned first = byte(at);
-  const size_t length = first >= 0xf0 && first < 0xf5 ? 4 : first >= 0xe0 && first < 0xf0 ? 3 : first >= 0xc2 && first < 0xe0 ? 2 : 0;
+  const size_t length = first >= 0xf0 && first < 0xf5   ? 4
+                        : first >= 0xe0 && first < 0xf0 ? 3
+                        : first >= 0xc2 && first < 0xe0 ? 2
+                                                        : 0;
   if (length == 0 || at + length > text.size()) return 0;
   code = first & (0xff >> (length + 1));
   for (size_t i = 1; i < length; ++i) {

@@ -52,7 +52,8 @@ Result<UniqueFd> open_run_folder() {
     UniqueFd folder(::openat(parent.get(), place.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (folder && is_ours_alone(folder.get())) return folder;
   }
-  return Error(Code::kPermission, "", "there is no folder for sockets that only this user may write").with_hint("set XDG_RUNTIME_DIR");
+  return Error(Code::kPermission, "", "there is no folder for sockets that only this user may write")
+      .with_hint("set XDG_RUNTIME_DIR");
 }
 
 }  // namespace ckpt

@@ -6,8 +6,8 @@
 
 namespace ckpt {
 
-/// root: /run/ckpt; others: ckpt in $XDG_RUNTIME_DIR or /run/user/UID; where there is none, /tmp/ckpt-UID, whose name somebody
-/// else may have taken. Made 0700 if need be, opened O_PATH. kPermission: there is none that is ours alone.
+/// root: /run/ckpt; others: ckpt in $XDG_RUNTIME_DIR or /run/user/UID; where there is none, /tmp/ckpt-UID, whose name
+/// somebody else may have taken. Made 0700 if need be, opened O_PATH. kPermission: there is none that is ours alone.
 Result<UniqueFd> open_run_folder();
 
 }  // namespace ckpt

@@ -69,8 +69,8 @@ std::vector<fs::path> find_abandoned_staging(const fs::path& where) {
 
 namespace {
 
-/// In a folder where everybody may make entries, a link of somebody else's leads where he wants. The kernel refuses to follow it
-/// only where fs.protected_symlinks is set, and names resolved by us are not its affair.
+/// In a folder where everybody may make entries, a link of somebody else's leads where he wants. The kernel refuses to
+/// follow it only where fs.protected_symlinks is set, and names resolved by us are not its affair.
 Result<void> check_links(const fs::path& path) {
   fs::path so_far;
   for (const fs::path& part : path) {
@@ -80,7 +80,8 @@ Result<void> check_links(const fs::path& path) {
     if (!known || ::lstat(so_far.c_str(), &link) != 0 || !S_ISLNK(link.st_mode)) continue;
     const bool open = (folder.st_mode & (S_IWOTH | S_IWGRP)) != 0 && link.st_uid != folder.st_uid;
     if (open && link.st_uid != ::geteuid() && link.st_uid != 0) {
-      return Error(Code::kPermission, so_far.string(), "is another user's symbolic link in a folder that others may write: it is not followed")
+      return Error(Code::kPermission, so_far.string(),
+                   "is another user's symbolic link in a folder that others may write: it is not followed")
           .with_hint("name the folder that it leads to, if that is meant");
     }
   }
@@ -121,9 +122,11 @@ Result<void> StagedDir::examine(const fs::path& destination, bool force, Kind ki
     empty = false;
   }
   if (!empty && !force) {
-    return Error(Code::kUsage, subject, "exists and is not empty").with_hint("choose another folder, or give --force to replace it");
+    return Error(Code::kUsage, subject, "exists and is not empty")
+        .with_hint("choose another folder, or give --force to replace it");
   }
-  if (!empty && inside_) return fail(Code::kUsage, subject, "is a mount point that is not empty: it cannot be replaced as a whole");
+  if (!empty && inside_)
+    return fail(Code::kUsage, subject, "is a mount point that is not empty: it cannot be replaced as a whole");
   return {};
 }
 
@@ -273,7 +276,8 @@ Result<void> StagedDir::commit(const std::string& last, bool durable) {
   const bool was_there = ::stat(to.c_str(), &replaced) == 0;
   if (::rename(from.c_str(), to.c_str()) != 0) {
     // A non-empty destination (--force): swap the two names in one step, then drop the old content.
-    if (!force_ || (errno != ENOTEMPTY && errno != EEXIST)) return sys_error(to, "cannot move the finished folder into place");
+    if (!force_ || (errno != ENOTEMPTY && errno != EEXIST))
+      return sys_error(to, "cannot move the finished folder into place");
     if (::syscall(SYS_renameat2, AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) != 0) {
       return sys_error(to, "cannot replace the existing folder");
     }

@@ -15,24 +15,26 @@ bool remove_abandoned_staging(const std::filesystem::path& dir);
 /// The staging folders in `where` that killed ones have left.
 std::vector<std::filesystem::path> find_abandoned_staging(const std::filesystem::path& where);
 
-/// Files are written below `path()`, a hidden folder (0700) beside the destination; `commit` makes everything durable and
-/// gives it its name. The destructor without a commit removes what was staged: that is the rollback.
+/// Files are written below `path()`, a hidden folder (0700) beside the destination; `commit` makes everything durable
+/// and gives it its name. The destructor without a commit removes what was staged: that is the rollback.
 ///
 /// Where the destination is itself a mount point no rename can replace it: then the staging folder lies inside it, and
 /// `commit` moves the entries up, the one named `last` (the commit point: a manifest) after all others.
 ///
-/// A staging folder is flock-ed by its owner, so that one left behind by a killed ckpt is known as such: `create` removes
-/// abandoned ones of the same destination.
+/// A staging folder is flock-ed by its owner, so that one left behind by a killed ckpt is known as such: `create`
+/// removes abandoned ones of the same destination.
 class StagedDir {
  public:
-  /// What the destination is to be. kFile: one file, that which `commit` is given; it is staged in a folder all the same.
+  /// What the destination is to be. kFile: one file, that which `commit` is given; it is staged in a folder all the
+  /// same.
   enum class Kind { kFolder, kFile };
 
   /// Makes the folders above the destination that are missing; a rollback removes them again.
   /// Refuses (kUsage) a destination that exists and is not an empty folder, unless `force`: then commit replaces it.
   static Result<StagedDir> create(const std::filesystem::path& destination, bool force, Kind kind = Kind::kFolder);
   /// A staging folder that somebody else made and filled, on the destination's file system; without a commit it stays.
-  static Result<StagedDir> adopt(const std::filesystem::path& staging, const std::filesystem::path& destination, bool force, Kind kind);
+  static Result<StagedDir> adopt(const std::filesystem::path& staging, const std::filesystem::path& destination,
+                                 bool force, Kind kind);
   StagedDir(StagedDir&&) noexcept;
   StagedDir& operator=(StagedDir&&) noexcept;
   ~StagedDir();
@@ -40,9 +42,9 @@ class StagedDir {
   const std::filesystem::path& path() const { return staging_; }
   const std::filesystem::path& destination() const { return destination_; }
 
-  /// fsync of every file and folder, rename, fsync of the parent; where that fails the name is taken back. `last`: the entry that
-  /// makes the whole complete.
-  /// Without `durable` nothing is synced: complete under its name, but a crash of the machine may still lose it.
+  /// fsync of every file and folder, rename, fsync of the parent; where that fails the name is taken back. `last`: the
+  /// entry that makes the whole complete. Without `durable` nothing is synced: complete under its name, but a crash of
+  /// the machine may still lose it.
   Result<void> commit(const std::string& last, bool durable = true);
 
  private:

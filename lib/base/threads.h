@@ -1,5 +1,5 @@
-// Threads and processes where their number may be limited (RLIMIT_NPROC, pids.max): what std::thread throws there ends a
-// program whose other threads run, a borrowed target with it.
+// Threads and processes where their number may be limited (RLIMIT_NPROC, pids.max): what std::thread throws there ends
+// a program whose other threads run, a borrowed target with it.
 #pragma once
 
 #include <cerrno>
@@ -33,7 +33,9 @@ auto in_background(Work work) -> std::future<decltype(work())> {
   }
 }
 
-inline Error no_thread(std::string subject) { return Error(Code::kNoRoom, std::move(subject), "cannot make a thread: the limit on their number is reached"); }
+inline Error no_thread(std::string subject) {
+  return Error(Code::kNoRoom, std::move(subject), "cannot make a thread: the limit on their number is reached");
+}
 
 /// After a fork or clone that failed: fork(2) says EAGAIN for a limit on the number of processes.
 inline Error fork_error(int err, std::string subject, std::string message) {

@@ -150,12 +150,15 @@ Result<void> describe_row(Output& out, int pid, int row, const std::string& name
 }
 
 /// Microseconds with three decimals, from the recording's begin; what began before it has a negative time.
-std::string us(uint64_t ns, uint64_t begin_ns) { return fmt::format("{:.3f}", static_cast<double>(static_cast<int64_t>(ns - begin_ns)) / 1e3); }
+std::string us(uint64_t ns, uint64_t begin_ns) {
+  return fmt::format("{:.3f}", static_cast<double>(static_cast<int64_t>(ns - begin_ns)) / 1e3);
+}
 
 std::string text_of(const Event& event, int pid, int row, uint64_t begin_ns) {
-  std::string args = event.label == nullptr ? "" : fmt::format(R"(,"args":{{{}:{}}})", json_string(event.label), event.value);
-  std::string out = fmt::format(R"("name":{},"pid":{},"tid":{},"ts":{}{}}})", json_string(event.name), pid, row_of(event.row, row),
-                                us(event.begin_ns, begin_ns), args);
+  std::string args =
+      event.label == nullptr ? "" : fmt::format(R"(,"args":{{{}:{}}})", json_string(event.label), event.value);
+  std::string out = fmt::format(R"("name":{},"pid":{},"tid":{},"ts":{}{}}})", json_string(event.name), pid,
+                                row_of(event.row, row), us(event.begin_ns, begin_ns), args);
   switch (event.kind) {
     case Kind::kSpan: return fmt::format(R"({{"ph":"X","dur":{},)", us(event.duration_ns, 0)) + out;
     case Kind::kInstant: return R"({"ph":"i","s":"t",)" + out;
@@ -173,10 +176,12 @@ Result<void> write_events(Output& out, const std::string& process_name, uint64_t
   std::lock_guard lock(all.mutex);
   int row = kFirstThreadRow;
   for (const Track& track : all.tracks) {
-    const size_t used = track.used.load(std::memory_order_acquire), dropped = track.dropped.load(std::memory_order_relaxed);
+    const size_t used = track.used.load(std::memory_order_acquire),
+                 dropped = track.dropped.load(std::memory_order_relaxed);
     if (used == 0 && dropped == 0) continue;
-    CKPT_TRY(describe_row(out, pid, row, fmt::format("{} {}{}", track.name, track.number,
-                                                     dropped == 0 ? "" : fmt::format(" ({} events left out)", dropped))));
+    CKPT_TRY(describe_row(out, pid, row,
+                          fmt::format("{} {}{}", track.name, track.number,
+                                      dropped == 0 ? "" : fmt::format(" ({} events left out)", dropped))));
     for (size_t i = 0; i < used; ++i) CKPT_TRY(out.add(text_of(track.events[i], pid, row, begin_ns)));
     ++row;
   }
@@ -224,7 +229,8 @@ void prepare_thread() {
   if (on() && t_mine.track == nullptr) t_mine.track = take_track(t_mine.name);
 }
 
-Recording::Recording(fs::path path, std::string process_name) : path_(std::move(path)), process_name_(std::move(process_name)) {
+Recording::Recording(fs::path path, std::string process_name)
+    : path_(std::move(path)), process_name_(std::move(process_name)) {
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   for (Track& track : all.tracks) track.used = 0, track.dropped = 0;
@@ -245,7 +251,8 @@ Result<Recording> Recording::start(const fs::path& path, std::string process_nam
   fs::path whole = fs::absolute(path, ec).lexically_normal();
   // A rename would put a file in the place of a device or a pipe.
   const fs::file_status status = fs::symlink_status(whole, ec);
-  if (fs::exists(status) && !fs::is_regular_file(status)) return fail(Code::kUsage, path.string(), "exists and is not a regular file");
+  if (fs::exists(status) && !fs::is_regular_file(status))
+    return fail(Code::kUsage, path.string(), "exists and is not a regular file");
   if (!whole.has_filename()) return fail(Code::kUsage, path.string(), "is not the name of a file");
   if (::access(whole.parent_path().c_str(), W_OK | X_OK) != 0) return sys_error(path.string(), "cannot be created");
   return Recording(std::move(whole), std::move(process_name));

@@ -19,13 +19,14 @@ uint64_t now_ns();
 /// Whether a timeline is recorded. While it is not, everything below costs one relaxed load.
 inline bool on() { return internal::g_on.load(std::memory_order_relaxed); }
 
-// Names and labels are kept as pointers: string literals. Recording takes no lock and no memory but for a thread's first
-// event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
+// Names and labels are kept as pointers: string literals. Recording takes no lock and no memory but for a thread's
+// first event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
 
 /// From here to the end of the scope, on the row of the calling thread.
 class Span {
  public:
-  explicit Span(const char* name) : name_(on() ? name : nullptr), begin_ns_(name_ != nullptr ? internal::now_ns() : 0) {}
+  explicit Span(const char* name)
+      : name_(on() ? name : nullptr), begin_ns_(name_ != nullptr ? internal::now_ns() : 0) {}
   Span(const Span&) = delete;
   Span& operator=(const Span&) = delete;
   ~Span() { end(); }
@@ -62,10 +63,12 @@ void name_thread(const char* name);
 /// Gives the calling thread its buffer now, so that it need not be made where time matters.
 void prepare_thread();
 
-/// From `start` to `write` everything is recorded. One at a time in a process, started and ended while no other thread records.
+/// From `start` to `write` everything is recorded. One at a time in a process, started and ended while no other thread
+/// records.
 class Recording {
  public:
-  /// Refuses (kUsage, kNotFound, kPermission) a path that could not be written to later, or is there and is no regular file.
+  /// Refuses (kUsage, kNotFound, kPermission) a path that could not be written to later, or is there and is no regular
+  /// file.
   static Result<Recording> start(const std::filesystem::path& path, std::string process_name);
   Recording(Recording&& other) noexcept;
   Recording& operator=(Recording&&) = delete;

@@ -34,7 +34,8 @@ class Mapping {
  public:
   Mapping() = default;
   Mapping(void* data, size_t size) : data_(data), size_(size) {}
-  Mapping(Mapping&& other) noexcept : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  Mapping(Mapping&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
   Mapping& operator=(Mapping&& other) noexcept {
     reset();
     data_ = std::exchange(other.data_, nullptr);

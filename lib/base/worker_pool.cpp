@@ -32,7 +32,8 @@ WorkerPool::WorkerPool(unsigned threads, size_t queue_limit) {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &old);
   workers_.reserve(threads);
-  for (std::thread thread; workers_.size() < threads && start_thread(thread, [this] { work(); });) workers_.push_back(std::move(thread));
+  for (std::thread thread; workers_.size() < threads && start_thread(thread, [this] { work(); });)
+    workers_.push_back(std::move(thread));
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 

@@ -15,9 +15,9 @@
 
 namespace ckpt {
 
-/// Jobs return Result<void>; the first error wins, later jobs are dropped. `finish` waits for all and returns that error.
-/// A job that throws has failed (kNoRoom, kBug). The destructor drops what has not started and joins. Signals are blocked
-/// in the workers.
+/// Jobs return Result<void>; the first error wins, later jobs are dropped. `finish` waits for all and returns that
+/// error. A job that throws has failed (kNoRoom, kBug). The destructor drops what has not started and joins. Signals
+/// are blocked in the workers.
 class WorkerPool {
  public:
   using Job = std::function<Result<void>()>;
@@ -32,7 +32,9 @@ class WorkerPool {
   bool submit(Job job);
   Result<void> finish();
   /// How many threads a pool asked for so many has.
-  static unsigned threads_for(unsigned asked) { return asked != 0 ? asked : std::max(1u, std::thread::hardware_concurrency()); }
+  static unsigned threads_for(unsigned asked) {
+    return asked != 0 ? asked : std::max(1u, std::thread::hardware_concurrency());
+  }
   unsigned threads() const { return static_cast<unsigned>(workers_.size()); }
 
  private:
@@ -54,10 +56,10 @@ inline void make_helpers(unsigned asked, std::optional<WorkerPool>& out) {
   if (const unsigned threads = WorkerPool::threads_for(asked); threads > 1) out.emplace(threads - 1);
 }
 
-/// Calls `take(i)`, which returns Result<void>, for each i below `count`: by this thread and all of the pool's, each of which
-/// takes the next i by itself: handed out, small jobs would cost as much as they do. The error of the lowest i that has one wins,
-/// whoever came to it first; `take` has been called for all below it. `pool` null: this thread alone. Nobody else uses the pool
-/// meanwhile.
+/// Calls `take(i)`, which returns Result<void>, for each i below `count`: by this thread and all of the pool's, each of
+/// which takes the next i by itself: handed out, small jobs would cost as much as they do. The error of the lowest i
+/// that has one wins, whoever came to it first; `take` has been called for all below it. `pool` null: this thread
+/// alone. Nobody else uses the pool meanwhile.
 template <class Take>
 Result<void> side_by_side(WorkerPool* pool, size_t count, Take take) {
   const size_t others = pool == nullptr || count < 2 ? 0 : std::min(count - 1, size_t{pool->threads()});

@@ -11,6 +11,8 @@ void xxh3_128_wide(const void* data, size_t size, uint64_t& low, uint64_t& high)
   low = h.low64, high = h.high64;
 }
 
-void xxh3_update_wide(void* state, const void* data, size_t size) { XXH3_128bits_update(static_cast<XXH3_state_t*>(state), data, size); }
+void xxh3_update_wide(void* state, const void* data, size_t size) {
+  XXH3_128bits_update(static_cast<XXH3_state_t*>(state), data, size);
+}
 
 }  // namespace ckpt

@@ -1,5 +1,6 @@
-// XXH3-128 with AVX-512: 1.4 times the speed of libxxhash, whose static library is built for SSE2. Only where the processor has it.
-// Plain types only: what the standard library would have compiled into xxh3_wide.cpp, the linker could take for the whole program.
+// XXH3-128 with AVX-512: 1.4 times the speed of libxxhash, whose static library is built for SSE2. Only where the
+// processor has it. Plain types only: what the standard library would have compiled into xxh3_wide.cpp, the linker
+// could take for the whole program.
 #pragma once
 
 #include <cstddef>

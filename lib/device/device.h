@@ -1,11 +1,11 @@
-// The seam between the capture pipeline and accelerators: one device with memory, streams and hashing, as ckpt itself uses
-// it. The process whose memory is captured is a `Target` (target.h). Implemented by plugins/cuda over the driver, and by
-// tests/support/emulated over host memory.
+// The seam between the capture pipeline and accelerators: one device with memory, streams and hashing, as ckpt itself
+// uses it. The process whose memory is captured is a `Target` (target.h). Implemented by plugins/cuda over the driver,
+// and by tests/support/emulated over host memory.
 //
-// Work on a stream is asynchronous and in order; what it refers to (buffers, host memory, hash arrays) must live until an
-// event behind it, or the stream itself, has been waited for. An error of the work comes out there.
-// Errors: kNoRoom (out of device or pinned memory), kBusy (not within the time), kIo (the device is lost: nothing of it
-// works again), kUnsupported. Objects may be used by any thread, one at a time; a Device by several at once.
+// Work on a stream is asynchronous and in order; what it refers to (buffers, host memory, hash arrays) must live until
+// an event behind it, or the stream itself, has been waited for. An error of the work comes out there. Errors: kNoRoom
+// (out of device or pinned memory), kBusy (not within the time), kIo (the device is lost: nothing of it works again),
+// kUnsupported. Objects may be used by any thread, one at a time; a Device by several at once.
 #pragma once
 
 #include <cstdint>
@@ -33,8 +33,8 @@ struct MemoryInfo {
   uint64_t free_bytes = 0, total_bytes = 0;
 };
 
-/// Device memory of ckpt's own: allocated, or imported from a target. Freeing it with work on it that has not been waited
-/// for is a bug of the caller (the driver's unmap does not wait).
+/// Device memory of ckpt's own: allocated, or imported from a target. Freeing it with work on it that has not been
+/// waited for is a bug of the caller (the driver's unmap does not wait).
 class Buffer {
  public:
   virtual ~Buffer() = default;
@@ -76,7 +76,8 @@ class Stream {
   /// Gathers: the chunks at `from`, of `chunk` bytes each, into one run at `to` (device memory, or a HostBuffer as the
   /// device addresses it), and the hash of EXACTLY the bytes that arrive: each byte is read once, whatever writes it.
   /// `from` is taken over by the call.
-  virtual Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to, std::span<ChunkHash> out) = 0;
+  virtual Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to,
+                                     std::span<ChunkHash> out) = 0;
 
   virtual Result<std::unique_ptr<Event>> record() = 0;
   /// What follows on this stream starts after the event, of whichever stream of the device.
@@ -92,7 +93,8 @@ class Device {
   virtual Result<MemoryInfo> memory_info() = 0;
   /// Rounded up to the granularity. Not zeroed.
   virtual Result<std::unique_ptr<Buffer>> allocate(uint64_t bytes) = 0;
-  /// Memory that a target or another process exported, mapped here for reading and writing; `fd` may be closed afterwards.
+  /// Memory that a target or another process exported, mapped here for reading and writing; `fd` may be closed
+  /// afterwards.
   virtual Result<std::unique_ptr<Buffer>> import(int fd, uint64_t bytes) = 0;
   virtual Result<std::unique_ptr<HostBuffer>> allocate_pinned(uint64_t bytes) = 0;
   /// One that runs beside the target's work, not before it.

@@ -45,8 +45,8 @@ CKPT_INLINE ChunkHash finish(Lanes& lanes, size_t bytes) {
   return hash_finish(lanes.a[0], lanes.b[0], bytes);
 }
 
-/// `to` null: hash alone. What is hashed is the copy, since `from` may change under the reader; it is made in pieces that stay
-/// in a cache (whole rows one by one take twice as long).
+/// `to` null: hash alone. What is hashed is the copy, since `from` may change under the reader; it is made in pieces
+/// that stay in a cache (whole rows one by one take twice as long).
 constexpr size_t kPiece = 8 * kHashRow;
 
 CKPT_INLINE ChunkHash run(std::byte* to, const std::byte* from, size_t bytes) {
@@ -61,7 +61,8 @@ CKPT_INLINE ChunkHash run(std::byte* to, const std::byte* from, size_t bytes) {
       asm volatile("" ::: "memory");  // what follows reads the copy, not once more the source
     }
     for (size_t at = 0; at < size; at += kHashRow) {
-      // A row is a page, where the processor's own prefetching begins anew: a row ahead is asked for (18 GB/s instead of 10).
+      // A row is a page, where the processor's own prefetching begins anew: a row ahead is asked for (18 GB/s instead
+      // of 10).
       if (to == nullptr) prefetch_row(rows + at + kHashRow);
       take_row(lanes, rows + at);
     }
@@ -74,13 +75,16 @@ ChunkHash run_plain(std::byte* to, const std::byte* from, size_t bytes) { return
 
 #if defined(__x86_64__)
 #define CKPT_AVX512 "avx512f,avx512dq,avx512vl,prefer-vector-width=512"
-__attribute__((target("avx2"))) ChunkHash run_avx2(std::byte* to, const std::byte* from, size_t bytes) { return run(to, from, bytes); }
+__attribute__((target("avx2"))) ChunkHash run_avx2(std::byte* to, const std::byte* from, size_t bytes) {
+  return run(to, from, bytes);
+}
 __attribute__((target(CKPT_AVX512))) ChunkHash run_avx512(std::byte* to, const std::byte* from, size_t bytes) {
   return run(to, from, bytes);
 }
 
 Run choose() {
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) return run_avx512;
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+    return run_avx512;
   return __builtin_cpu_supports("avx2") ? run_avx2 : run_plain;
 }
 #else

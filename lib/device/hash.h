@@ -1,8 +1,10 @@
 // The hash of a chunk of device memory: 128 bits, one definition for the GPU kernels and the CPU. It finds changes and
-// repeats; it is no defence against someone who looks for collisions, so what is stored is checked by the store's own hash.
+// repeats; it is no defence against someone who looks for collisions, so what is stored is checked by the store's own
+// hash.
 //
-// A chunk is a multiple of 4 KiB, a row of 512 little-endian words. Lane i of 256 takes words i and i+256 of each row, in
-// order: on a GPU 128 threads with two neighbouring lanes each load 16 bytes at a time, on a CPU the lanes are vectors.
+// A chunk is a multiple of 4 KiB, a row of 512 little-endian words. Lane i of 256 takes words i and i+256 of each row,
+// in order: on a GPU 128 threads with two neighbouring lanes each load 16 bytes at a time, on a CPU the lanes are
+// vectors.
 //
 //   lane i:    (a, b) = hash_seed(i);  for each row r: hash_step(a, b, word[512 r + i], word[512 r + 256 + i])
 //   the lanes: for s = 128, 64, .. 1: for i < s: hash_step(a[i], b[i], a[i + s], b[i + s])
@@ -51,8 +53,8 @@ CKPT_HD void hash_seed(uint32_t lane, uint64_t& a, uint64_t& b) {
 /// The product of a word's halves, which are 32 bits each.
 CKPT_HD uint64_t hash_product(uint64_t v) { return (v & 0xffffffff) * (v >> 32); }
 
-/// Multiplying by a constant keeps a difference in the top bit one in the top bit, so that the signs of a few neighbouring
-/// floats could cancel each other: what the products of the halves add depends on the words themselves.
+/// Multiplying by a constant keeps a difference in the top bit one in the top bit, so that the signs of a few
+/// neighbouring floats could cancel each other: what the products of the halves add depends on the words themselves.
 CKPT_HD void hash_step(uint64_t& a, uint64_t& b, uint64_t x, uint64_t y) {
   x += hash_product(y ^ kHashP3);
   y += hash_product(x ^ kHashP1);
@@ -76,7 +78,8 @@ CKPT_HD ChunkHash hash_finish(uint64_t a, uint64_t b, uint64_t bytes) {
   return ChunkHash{lo, hash_avalanche(b ^ lo * kHashP1)};
 }
 
-/// On the CPU. `bytes`: a multiple of kHashRow, not 0. Any alignment. 64 KiB that are cached take 1.1 us, from memory 3.5.
+/// On the CPU. `bytes`: a multiple of kHashRow, not 0. Any alignment. 64 KiB that are cached take 1.1 us, from
+/// memory 3.5.
 ChunkHash hash_chunk(const void* data, size_t bytes);
 /// The same, and `to` gets exactly the bytes that were hashed, each read once, while somebody writes `from`.
 ChunkHash copy_and_hash_chunk(void* to, const void* from, size_t bytes);

@@ -9,7 +9,8 @@
 
 namespace ckpt::device {
 
-/// An address in a device's address space, of whichever process. Two processes that map the same memory have two of them.
+/// An address in a device's address space, of whichever process. Two processes that map the same memory have two of
+/// them.
 struct Address {
   uint64_t value = 0;
   auto operator<=>(const Address&) const = default;
@@ -48,8 +49,8 @@ struct Allocation {
 
 /// One launch, copy or fill of memory that a target recorded.
 struct Launch {
-  uint64_t sequence = 0;            ///< order of submission in the target; launches of several streams that depend on each
-                                    ///< other are ordered by it, too
+  uint64_t sequence = 0;  ///< order of submission in the target; launches of several streams that depend on each
+                          ///< other are ordered by it, too
   std::vector<Range> reads, writes; ///< as its arguments say: `writes` may be written, not must be; a lie is possible
   bool replayable = false;          ///< the target can run it again: no host callback, no argument in host memory
   std::string record;               ///< what `Target::replay` needs; opaque, may be stored in an image

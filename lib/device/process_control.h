@@ -3,8 +3,8 @@
 //
 //   running --lock--> locked --checkpoint--> checkpointed --restore--> locked --unlock--> running
 //
-// Implemented by plugins/cuda over cuCheckpointProcess* (CUDA 12.8 and later). Calls block; `checkpoint` and `restore` need
-// the target's restore thread to run, whatever else of it stands still.
+// Implemented by plugins/cuda over cuCheckpointProcess* (CUDA 12.8 and later). Calls block; `checkpoint` and `restore`
+// need the target's restore thread to run, whatever else of it stands still.
 #pragma once
 
 #include <cstdint>
@@ -38,7 +38,8 @@ class ProcessControl {
   virtual Result<ProcessState> state(int pid) = 0;
   /// The thread that works for `checkpoint` and `restore` in the target.
   virtual Result<int> restore_thread(int pid) = 0;
-  /// Holds the process's calls and waits until its submitted work is done. kBusy: not within the time; it runs on as before.
+  /// Holds the process's calls and waits until its submitted work is done. kBusy: not within the time; it runs on as
+  /// before.
   virtual Result<void> lock(int pid, uint64_t timeout_us) = 0;
   virtual Result<void> checkpoint(int pid) = 0;
   /// To the same devices, or to those that `gpus` names: then every device that the process had must be named.

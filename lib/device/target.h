@@ -1,5 +1,6 @@
 // A process whose device memory is captured, as seen from ckpt: what the agent inside it (plugins/interposer) does on
-// request. Calls block. kNotFound: the target has ended. kBusy: not within the time; it is as before the call, unless said.
+// request. Calls block. kNotFound: the target has ended. kBusy: not within the time; it is as before the call, unless
+// said.
 //
 // The gate stands in front of everything that changes device memory or what there is of it: launches, copies, fills,
 // allocations and their end. Beside it the target runs on.
@@ -50,9 +51,10 @@ class Target {
   /// Does nothing where it is open.
   virtual Result<void> open_gate() = 0;
 
-  /// Gate closed and drained. Until `end_cow` what of `wanted` (whole chunks) a launch, copy or fill may write, as far as its
-  /// arguments tell, is copied aside on the device first, once; no more than `budget` bytes of new memory. The copy goes
-  /// ahead of the launch on its stream, and launches of other streams that may write the same wait for it, too.
+  /// Gate closed and drained. Until `end_cow` what of `wanted` (whole chunks) a launch, copy or fill may write, as far
+  /// as its arguments tell, is copied aside on the device first, once; no more than `budget` bytes of new memory. The
+  /// copy goes ahead of the launch on its stream, and launches of other streams that may write the same wait for it,
+  /// too.
   virtual Result<void> begin_cow(uint64_t budget, const std::vector<Range>& wanted) = 0;
   virtual Result<SavedTable> saved(uint64_t timeout_us) = 0;
   virtual Result<UniqueFd> export_saved(uint64_t buffer) = 0;
@@ -63,20 +65,23 @@ class Target {
   virtual Result<void> release(uint64_t id) = 0;
   /// Gate closed. Memory for a released allocation at its old address: that of `fd`, or fresh (-1; not zeroed).
   virtual Result<void> attach(uint64_t id, int fd) = 0;
-  /// Gate closed and drained. Memory that came by `attach` from a descriptor is replaced by memory of the target's own, with the
-  /// same content: the driver's own checkpoint cannot carry what another process made. kNoRoom: it is as it was.
+  /// Gate closed and drained. Memory that came by `attach` from a descriptor is replaced by memory of the target's own,
+  /// with the same content: the driver's own checkpoint cannot carry what another process made. kNoRoom: it is as it
+  /// was.
   virtual Result<void> renew(uint64_t id) = 0;
 
-  /// Gate closed. Released memory is the caller's alone from here on, and this conversation ends with the gate closed: nothing
-  /// of it is left in the target, which can be frozen and dumped. It can be spoken to again after `wake`, or, by another object,
-  /// when it finds itself made again or has run for `lease_us`; then the gate opens by itself only if no memory is missing.
+  /// Gate closed. Released memory is the caller's alone from here on, and this conversation ends with the gate closed:
+  /// nothing of it is left in the target, which can be frozen and dumped. It can be spoken to again after `wake`, or,
+  /// by another object, when it finds itself made again or has run for `lease_us`; then the gate opens by itself only
+  /// if no memory is missing.
   virtual Result<void> hold(uint64_t lease_us) = 0;
   /// After `hold`, once the target runs again: the conversation goes on. kNotFound: not yet, or it has ended.
   virtual Result<void> wake() = 0;
 
-  /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until `filled`
-  /// was called for it. Whatever cannot tell what it touches waits for all of them. A copy from host memory touches what
-  /// its words are addresses of: kernels will find them there. (Addresses in device memory the filling side follows.)
+  /// Gate closed. From now on a launch, copy or fill that may touch one of these waits in front of the gate until
+  /// `filled` was called for it. Whatever cannot tell what it touches waits for all of them. A copy from host memory
+  /// touches what its words are addresses of: kernels will find them there. (Addresses in device memory the filling
+  /// side follows.)
   virtual Result<void> begin_fill(const std::vector<uint64_t>& ids) = 0;
   /// The allocations that a waiting call needs, not yet filled; nothing: none waited within the time.
   virtual Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) = 0;

@@ -41,10 +41,15 @@ Result<void> run_one(const std::string& script, std::vector<std::string>& variab
     int status = 0;
     pid_t got = ::waitpid(child, &status, WNOHANG);
     if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
-    if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 127) return fail(Code::kAnswerNo, script, "the action script cannot be run");
+    if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 127)
+      return fail(Code::kAnswerNo, script, "the action script cannot be run");
     if (got == child) {
       CKPT_TRY(cancel.check());
-      return fail(Code::kAnswerNo, script, "the action script failed (" + (WIFEXITED(status) ? "exit " + std::to_string(WEXITSTATUS(status)) : "signal " + std::to_string(WTERMSIG(status))) + ")");
+      return fail(Code::kAnswerNo, script,
+                  "the action script failed (" +
+                      (WIFEXITED(status) ? "exit " + std::to_string(WEXITSTATUS(status))
+                                         : "signal " + std::to_string(WTERMSIG(status))) +
+                      ")");
     }
     if (cancel.requested() && !std::exchange(asked, true)) ::kill(child, SIGTERM);
     timespec nap{0, 2'000'000};
@@ -58,15 +63,18 @@ Result<void> Actions::check() const {
   if (status_fd < 0) return {};
   const std::string subject = "--status-fd " + std::to_string(status_fd);
   const int flags = ::fcntl(status_fd, F_GETFL);
-  if (flags < 0) return fail(Code::kUsage, subject, "this descriptor is not open: whoever waits for the byte would wait for ever");
-  if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0) return fail(Code::kUsage, subject, "this descriptor is not open for writing");
+  if (flags < 0)
+    return fail(Code::kUsage, subject, "this descriptor is not open: whoever waits for the byte would wait for ever");
+  if ((flags & O_ACCMODE) == O_RDONLY || (flags & O_PATH) != 0)
+    return fail(Code::kUsage, subject, "this descriptor is not open for writing");
   return {};
 }
 
 Result<void> Actions::run(const char* action, int pid, const std::filesystem::path& image, const Cancel& cancel) const {
   if (scripts.empty()) return {};
   std::vector<std::string> variables;
-  for (const char* prefix : {"CKPT_ACTION=", "CRTOOLS_SCRIPT_ACTION="}) variables.push_back(std::string(prefix) + action);
+  for (const char* prefix : {"CKPT_ACTION=", "CRTOOLS_SCRIPT_ACTION="})
+    variables.push_back(std::string(prefix) + action);
   for (const char* prefix : {"CKPT_PID=", "CRTOOLS_INIT_PID="}) variables.push_back(prefix + std::to_string(pid));
   for (const char* prefix : {"CKPT_IMAGE_DIR=", "CRTOOLS_IMAGE_DIR="}) variables.push_back(prefix + image.string());
   for (const std::string& script : scripts) CKPT_TRY(run_one(script, variables, cancel));

@@ -1,5 +1,5 @@
-// Scripts of the user's that are run at certain points of a dump or a restore (--action-script), and the byte that tells a
-// waiting program how far ckpt is (--status-fd).
+// Scripts of the user's that are run at certain points of a dump or a restore (--action-script), and the byte that
+// tells a waiting program how far ckpt is (--status-fd).
 #pragma once
 
 #include <filesystem>
@@ -15,7 +15,8 @@ struct Actions {
   std::vector<std::string> scripts;  ///< programs, run one after the other at each point
   int status_fd = -1;
 
-  /// kUsage: the status descriptor is not open, or not for writing. Before anything is opened, which could take its number.
+  /// kUsage: the status descriptor is not open, or not for writing. Before anything is opened, which could take its
+  /// number.
   Result<void> check() const;
   /// Runs every script with CKPT_ACTION=`action`, CKPT_PID and CKPT_IMAGE_DIR in its environment (and criu's names of
   /// them), its standard output on ckpt's standard error. kAnswerNo: one of them did not end with 0. A request to end

@@ -24,7 +24,8 @@ namespace ckpt::engine {
 namespace {
 
 bool same_namespace(int pid, const char* ns) {
-  auto ours = proc::read_link(::getpid(), std::string("ns/") + ns), theirs = proc::read_link(pid, std::string("ns/") + ns);
+  auto ours = proc::read_link(::getpid(), std::string("ns/") + ns),
+       theirs = proc::read_link(pid, std::string("ns/") + ns);
   return ours && theirs && *ours == *theirs;
 }
 
@@ -63,10 +64,14 @@ UniqueFd stay_alive() {
 Result<void> enter(int pidfd) {
   char folder[PATH_MAX];
   struct stat before{}, after{};
-  if (::getcwd(folder, sizeof folder) == nullptr || ::stat(".", &before) != 0) return sys_error("the working folder", "cannot be named");
-  if (::setns(pidfd, CLONE_NEWPID | CLONE_NEWNS) != 0) return sys_error("the process's namespaces", "cannot be entered");
-  if (::chdir(folder) != 0 || ::stat(".", &after) != 0) return sys_error(folder, "cannot be entered beside the process");
-  if (before.st_dev != after.st_dev || before.st_ino != after.st_ino) return fail(Code::kUnsupported, folder, "is another folder where the process is");
+  if (::getcwd(folder, sizeof folder) == nullptr || ::stat(".", &before) != 0)
+    return sys_error("the working folder", "cannot be named");
+  if (::setns(pidfd, CLONE_NEWPID | CLONE_NEWNS) != 0)
+    return sys_error("the process's namespaces", "cannot be entered");
+  if (::chdir(folder) != 0 || ::stat(".", &after) != 0)
+    return sys_error(folder, "cannot be entered beside the process");
+  if (before.st_dev != after.st_dev || before.st_ino != after.st_ino)
+    return fail(Code::kUnsupported, folder, "is another folder where the process is");
   return {};
 }
 
@@ -95,7 +100,8 @@ Result<std::optional<Beside>> find_beside(int pid) {
     if (!same_namespace(pid, ns)) return std::optional<Beside>();
   }
   const int init = find_init(pid);
-  // Namespaces of the same user namespace were made by somebody with root's rights; who else runs ckpt as their init is no stranger.
+  // Namespaces of the same user namespace were made by somebody with root's rights; who else runs ckpt as their init is
+  // no stranger.
   if (init == 0 || !proc::runs_this_program(init)) return std::optional<Beside>();
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
   return std::optional<Beside>(Beside{init, status.ns_pids.back()});

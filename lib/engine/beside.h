@@ -1,4 +1,5 @@
-// ckpt's work on a process that ckpt itself restored into a pid namespace of its own (restore --new-pidns), asked for from outside.
+// ckpt's work on a process that ckpt itself restored into a pid namespace of its own (restore --new-pidns), asked for
+// from outside.
 #pragma once
 
 #include <functional>
@@ -16,9 +17,9 @@ struct Beside {
 /// Nothing: the process is where ckpt is, or in namespaces that ckpt did not make (those of a container).
 Result<std::optional<Beside>> find_beside(int pid);
 
-/// Runs `work` in a child that lives in the process's pid namespace and sees its /proc; files are where they are here. Returns what
-/// `work` returned. The namespace stays for as long as `work` takes, also when its last process ends. Call it from a process
-/// without other threads.
+/// Runs `work` in a child that lives in the process's pid namespace and sees its /proc; files are where they are here.
+/// Returns what `work` returned. The namespace stays for as long as `work` takes, also when its last process ends. Call
+/// it from a process without other threads.
 Result<int> run_beside(const Beside& there, const std::function<int()>& work);
 
 }  // namespace ckpt::engine

@@ -35,7 +35,8 @@ Result<void> Capture::look_first(const capture::Inventory* just_before) {
     looked_at_us_ = monotonic_us();
     CKPT_TRY_ASSIGN(before_, capture::look_at_running(options_.pid, members_, how));
     if (before_.blockers.empty()) break;
-    if (!capture::all_pass(before_.blockers) || monotonic_us() > deadline) return capture::blocked_error(options_.pid, before_.blockers);
+    if (!capture::all_pass(before_.blockers) || monotonic_us() > deadline)
+      return capture::blocked_error(options_.pid, before_.blockers);
     CKPT_TRY(cancel_.check());
     ::usleep(kPauseUs);
   }
@@ -52,7 +53,8 @@ Result<void> Capture::look_first(const capture::Inventory* just_before) {
   return find_devices();
 }
 
-/// Rounds protect pages while the processes run: two captures at a time would each make the other one miss what was written.
+/// Rounds protect pages while the processes run: two captures at a time would each make the other one miss what was
+/// written.
 Result<void> Capture::lock_processes() {
   for (auto at = subjects_.begin(); at != subjects_.end();) {
     Subject& process = at->second;
@@ -106,26 +108,30 @@ Result<void> Capture::choose_parent() {
   if (parent_.empty()) parent_ = tracked->path;
   auto image = store::ImageReader::open(parent_);
   if (!image && options_.prev.empty()) {
-    progress_.note("the image of the last pre-dump (" + parent_.string() + ") cannot be used: " + image.error().text() + "; copying everything");
+    progress_.note("the image of the last pre-dump (" + parent_.string() + ") cannot be used: " + image.error().text() +
+                   "; copying everything");
     parent_.clear();
     return {};
   }
   if (!image) return std::move(image).error();
   if (options_.prev.empty() && options_.force && replaces(options_.dir, **image)) {
-    progress_.note("the image of the last pre-dump (" + parent_.string() + ") reads from the one that --force replaces: copying everything");
+    progress_.note("the image of the last pre-dump (" + parent_.string() +
+                   ") reads from the one that --force replaces: copying everything");
     parent_.clear();
     return {};
   }
   parent_manifest_ = (*image)->manifest();
   const int root = parent_manifest_->tree.root().pid;
   if (root != options_.pid) {
-    return fail(Code::kUsage, parent_.string(), "is an image of process " + std::to_string(root) + ", not of " + std::to_string(options_.pid));
+    return fail(Code::kUsage, parent_.string(),
+                "is an image of process " + std::to_string(root) + ", not of " + std::to_string(options_.pid));
   }
   for (auto& [pid, process] : subjects_) {
     auto image_of = capture::tracked_image(process.key);
     process.tracked = image_of && image_of->id == parent_manifest_->id;
   }
-  if (!any_tracked()) progress_.note("no write tracking since " + parent_.string() + ": every page is read and compared");
+  if (!any_tracked())
+    progress_.note("no write tracking since " + parent_.string() + ": every page is read and compared");
   return {};
 }
 
@@ -143,7 +149,8 @@ Result<void> Capture::make_writer() {
 
 Result<void> Capture::open_image() {
   CKPT_TRY(make_writer());
-  if (auto tidier = Tidier::spawn(options_.pid, std::filesystem::absolute(writer_->staging()))) tidier_.emplace(std::move(*tidier));
+  if (auto tidier = Tidier::spawn(options_.pid, std::filesystem::absolute(writer_->staging())))
+    tidier_.emplace(std::move(*tidier));
   return {};
 }
 
@@ -155,8 +162,8 @@ void Capture::spawn_keepers() {
   }
 }
 
-/// From here on the old tracking is ours alone: protecting again makes the keeper's word about its image void. What belongs to
-/// another image is left with its keeper unless new tracking is about to replace it.
+/// From here on the old tracking is ours alone: protecting again makes the keeper's word about its image void. What
+/// belongs to another image is left with its keeper unless new tracking is about to replace it.
 void Capture::take_over_tracking(bool all) {
   for (auto& [pid, process] : subjects_) {
     if (process.userfault || (!process.tracked && !all)) continue;
@@ -172,7 +179,8 @@ Result<void> Capture::freeze() {
   frozen_.emplace(std::move(frozen));
   const uint64_t root_started = members_[0].start_time;
   CKPT_TRY_ASSIGN(members_, capture::open_members(frozen_->entries(), std::move(members_)));
-  if (members_[0].start_time != root_started) return fail(Code::kNotFound, "process " + std::to_string(options_.pid), "has ended");
+  if (members_[0].start_time != root_started)
+    return fail(Code::kNotFound, "process " + std::to_string(options_.pid), "has ended");
   phase("freeze");
   if (!devices_.empty()) {
     CKPT_TRY(devices_.checkpoint(&*frozen_));
@@ -193,8 +201,8 @@ Result<void> Capture::take_final_inventory(bool hold_connections) {
   return {};
 }
 
-/// What stands in the way for a moment only (a connection that nobody has accepted yet) passes while the tree goes on: it is
-/// let go, and stopped anew a little later.
+/// What stands in the way for a moment only (a connection that nobody has accepted yet) passes while the tree goes on:
+/// it is let go, and stopped anew a little later.
 Result<void> Capture::stop_at_a_good_moment() {
   constexpr uint64_t kLongestPauseUs = 50'000;
   const uint64_t deadline = monotonic_us() + options_.freeze_timeout_us;
@@ -203,7 +211,8 @@ Result<void> Capture::stop_at_a_good_moment() {
     CKPT_TRY(freeze());
     CKPT_TRY(take_final_inventory(holds));
     if (now_.blockers.empty()) break;
-    if (!capture::all_pass(now_.blockers) || !devices_.empty() || monotonic_us() > deadline) return capture::blocked_error(options_.pid, now_.blockers);
+    if (!capture::all_pass(now_.blockers) || !devices_.empty() || monotonic_us() > deadline)
+      return capture::blocked_error(options_.pid, now_.blockers);
     CKPT_TRY(cancel_.check());
     frozen_->release();
     const uint64_t begin = frozen_->frozen_at_us(), end = monotonic_us();
@@ -291,8 +300,8 @@ Result<void> Capture::make_snapshot(Subject& process, proc::BorrowedThread& thre
     return {};
   }
   if (snapshot.error().code == Code::kNotFound) return std::move(snapshot).error();
-  progress_.note("no copy-on-write snapshot of process " + std::to_string(process.pid) + " (" + snapshot.error().text() +
-                 "): the tree stands still while it is copied");
+  progress_.note("no copy-on-write snapshot of process " + std::to_string(process.pid) + " (" +
+                 snapshot.error().text() + "): the tree stands still while it is copied");
   return {};
 }
 
@@ -305,7 +314,8 @@ Result<void> Capture::scan() {
     others.emplace_back(&image, &process);
     return {};
   }));
-  CKPT_TRY(side_by_side(pool(), others.size(), [&](size_t i) { return scan_process(*others[i].first, *others[i].second, nullptr); }));
+  CKPT_TRY(side_by_side(pool(), others.size(),
+                        [&](size_t i) { return scan_process(*others[i].first, *others[i].second, nullptr); }));
   CKPT_TRY(scan_contents());
   phase("scan");
   return {};
@@ -314,11 +324,13 @@ Result<void> Capture::scan() {
 Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process, WorkerPool* pool) {
   CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(image.pid));
   if (!pagemap.can_scan()) {
-    if (image.pid == options_.pid) progress_.note("this kernel cannot tell which pages were written (PAGEMAP_SCAN, 6.7): copying everything");
+    if (image.pid == options_.pid)
+      progress_.note("this kernel cannot tell which pages were written (PAGEMAP_SCAN, 6.7): copying everything");
     process.userfault.reset();
   }
   // What is written to pinned pages from here on goes unseen, also once they are no longer pinned.
-  process.pinned = devices_.holds(process.pid) || now_.statuses[static_cast<size_t>(&image - manifest_.tree.processes.data())][0].has_pinned_pages;
+  process.pinned = devices_.holds(process.pid) ||
+                   now_.statuses[static_cast<size_t>(&image - manifest_.tree.processes.data())][0].has_pinned_pages;
   if (process.pinned) process.userfault.reset();
   process.tracked = process.tracked && process.userfault;
   process.armed = keeps_tracking_ && process.keeper && process.userfault;
@@ -338,7 +350,8 @@ Result<void> Capture::scan_process(store::ProcessImage& image, Subject& process,
   const ScanFor what = !arm ? ScanFor::kPopulated : process.tracked ? ScanFor::kWritten : ScanFor::kProtected;
   CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, what, pool));
   if (process.snapshot && process.tracked) capture::unite(process.changes, found);
-  else if (!process.snapshot && !process.tracked) process.plan = capture::plan_data(found, ScanFor::kPopulated, image.maps);
+  else if (!process.snapshot && !process.tracked)
+    process.plan = capture::plan_data(found, ScanFor::kPopulated, image.maps);
   return {};
 }
 
@@ -361,7 +374,8 @@ Result<void> Capture::scan_contents() {
   };
   const store::TreeImage& tree = manifest_.tree;
   for (size_t i = 0; i < tree.shared_memory.size(); ++i) {
-    if (tree.shared_memory[i].size != 0) CKPT_TRY(add(tree.shared_memory[i].space, tree.shared_memory[i].size, now_.shared_memory[i]));
+    if (tree.shared_memory[i].size != 0)
+      CKPT_TRY(add(tree.shared_memory[i].space, tree.shared_memory[i].size, now_.shared_memory[i]));
   }
   for (size_t i = 0; i < tree.files.size(); ++i) {
     if (tree.files[i].space >= 0) CKPT_TRY(add(tree.files[i].space, tree.files[i].size, now_.ghosts[i]));

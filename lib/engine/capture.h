@@ -1,6 +1,6 @@
-// One pre-dump or dump, from the first look at the tree to the commit of its image: the steps, and what they hand to each
-// other. Which steps, in which order, is in dump.cpp; the rounds of copying ahead are in
-// capture_ahead.cpp, what is done once the tree runs again in capture_finish.cpp.
+// One pre-dump or dump, from the first look at the tree to the commit of its image: the steps, and what they hand to
+// each other. Which steps, in which order, is in dump.cpp; the rounds of copying ahead are in capture_ahead.cpp, what
+// is done once the tree runs again in capture_finish.cpp.
 #pragma once
 
 #include <map>
@@ -50,7 +50,12 @@ class Capture {
  public:
   enum class Verb { kPreDump, kDump };
   Capture(Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : verb_(verb), options_(options), progress_(progress), cancel_(cancel), owned_(options.gpu, progress, cancel), devices_(options.gpu) {}
+      : verb_(verb),
+        options_(options),
+        progress_(progress),
+        cancel_(cancel),
+        owned_(options.gpu, progress, cancel),
+        devices_(options.gpu) {}
 
   Result<DumpReport> run();
   Result<DumpEstimate> estimate();
@@ -146,8 +151,15 @@ class Capture {
   WorkerPool* pool() { return pool_ ? &*pool_ : nullptr; }
   capture::InventoryOptions inventory_options(const capture::Inventory* earlier) {
     const bool ends = verb_ == Verb::kDump && options_.after != DumpOptions::After::kLeaveRunning;
-    return {options_.shell_job, options_.ghost_limit, options_.sockets, earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
-            ends, earlier != nullptr, earlier, nullptr, earlier != nullptr ? pool() : nullptr};
+    return {options_.shell_job,
+            options_.ghost_limit,
+            options_.sockets,
+            earlier == nullptr && options_.gpu.policy != GpuOptions::Policy::kOff,
+            ends,
+            earlier != nullptr,
+            earlier,
+            nullptr,
+            earlier != nullptr ? pool() : nullptr};
   }
 
   const Verb verb_;
@@ -181,7 +193,7 @@ class Capture {
   capture::HeldConnections connections_;
   std::vector<capture::Part> contents_;  ///< shared memory and deleted files
   std::vector<capture::Part> copied_;    ///< what the frozen window copied
-  std::map<int, Subject> subjects_;      ///< by pid. Before frozen_: a snapshot's end stops the released target once more
+  std::map<int, Subject> subjects_;  ///< by pid. Before frozen_: a snapshot's end stops the released target once more
   std::optional<proc::FrozenTree> frozen_;
   std::map<int, proc::Scratch> scratches_;  ///< by pid; after frozen_: they are removed while the processes stand still
   OwnedMemory owned_;   ///< likewise

@@ -1,5 +1,5 @@
-// What a capture does before anything stands still: rounds of copying ahead while they pay, and the choice of how the rest is
-// copied. Predictions are rough; a wrong one costs time, never correctness.
+// What a capture does before anything stands still: rounds of copying ahead while they pay, and the choice of how the
+// rest is copied. Predictions are rough; a wrong one costs time, never correctness.
 #include <sys/stat.h>
 
 #include <algorithm>
@@ -59,11 +59,15 @@ uint64_t Capture::contents_bytes() const {
   return out;
 }
 
-uint64_t Capture::copying_us(uint64_t bytes) const { return bytes / kReadRate / WorkerPool::threads_for(options_.workers); }
+uint64_t Capture::copying_us(uint64_t bytes) const {
+  return bytes / kReadRate / WorkerPool::threads_for(options_.workers);
+}
 
-/// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not much.
+/// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not
+/// much.
 bool Capture::rounds_are_done(uint64_t bytes, uint64_t scan_us) const {
-  uint64_t others = scan_us / WorkerPool::threads_for(options_.workers) + copying_us(contents_bytes()) + before_.image.descriptors.size() * kDescriptorUs;
+  uint64_t others = scan_us / WorkerPool::threads_for(options_.workers) + copying_us(contents_bytes()) +
+                    before_.image.descriptors.size() * kDescriptorUs;
   for (const store::ProcessImage& image : before_.image.processes)
     others += kProcessUs + image.threads.size() * kThreadUs + image.maps.size() * kMapUs;
   const uint64_t copying = copying_us(bytes);
@@ -120,16 +124,20 @@ Result<void> Capture::start_tracking(bool all) {
 }
 
 Result<void> Capture::make_running_tracker(const capture::Member& member, Subject& process) {
-  auto stood = proc::stop_briefly(process.pid, process.gadgets, "frozen to begin tracking", [&](proc::BorrowedThread& thread) -> Result<void> {
-    auto made = proc::make_write_tracker(thread, member.pidfd.get());
-    if (made) process.userfault = std::move(*made);
-    else if (made.error().code == Code::kNotFound) return std::move(made).error();
-    return {};
-  });
+  auto stood = proc::stop_briefly(process.pid, process.gadgets, "frozen to begin tracking",
+                                  [&](proc::BorrowedThread& thread) -> Result<void> {
+                                    auto made = proc::make_write_tracker(thread, member.pidfd.get());
+                                    if (made)
+                                      process.userfault = std::move(*made);
+                                    else if (made.error().code == Code::kNotFound)
+                                      return std::move(made).error();
+                                    return {};
+                                  });
   if (!stood && process.pid != options_.pid && proc::has_ended(process.pid)) return {};
   CKPT_TRY_ASSIGN(uint64_t us, std::move(stood));
   manifest_.stats.stops_us += us;
-  if (!process.userfault && process.pid == options_.pid) progress_.note("writes cannot be tracked on this kernel: nothing is copied ahead");
+  if (!process.userfault && process.pid == options_.pid)
+    progress_.note("writes cannot be tracked on this kernel: nothing is copied ahead");
   return {};
 }
 
@@ -184,8 +192,8 @@ uint64_t Capture::written_since_scan() const {
   return static_cast<uint64_t>(std::min(2 * static_cast<double>(dirty_.bytes) * since_us / wrote_us, kMost));
 }
 
-/// Preparing the stop takes time too, on a busy machine much of it: what the processes wrote meanwhile is copied ahead once more
-/// where it has become much.
+/// Preparing the stop takes time too, on a busy machine much of it: what the processes wrote meanwhile is copied ahead
+/// once more where it has become much.
 Result<void> Capture::catch_up() {
   if (!ahead_ || ahead_->empty() || options_.rounds || manifest_.stats.rounds.size() >= options_.max_rounds) return {};
   if (rounds_are_done(dirty_.bytes + written_since_scan(), dirty_.scan_us)) return {};
@@ -198,7 +206,8 @@ Result<void> Capture::catch_up() {
   return {};
 }
 
-/// A snapshot or a copy, whichever keeps the tree still for less; and room for what will be copied, faulted in beforehand.
+/// A snapshot or a copy, whichever keeps the tree still for less; and room for what will be copied, faulted in
+/// beforehand.
 Result<void> Capture::prepare_window() {
   uint64_t bytes = dirty_.bytes;
   for (auto& [pid, process] : subjects_) {
@@ -212,7 +221,9 @@ Result<void> Capture::prepare_window() {
   const uint64_t copy_us = copying_us(bytes) * (bytes > limit ? 4 : 1);
   wants_snapshot_ = runs_on_ && fork_us() < copy_us;
   const uint64_t stage = (wants_snapshot_ ? 0 : bytes + bytes / 4) + contents_bytes();
-  if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
+  if (stage <= limit)
+    staging_ =
+        capture::Staging::make(std::min(stage + kMib, limit), limit);  // else it would not fit, and is dear to make
   advice_watch_.emplace(1);  // its thread is there before the frozen window ends
   constexpr size_t kWorthThreads = 4;
   if (members_.size() >= kWorthThreads || private_bytes() > 8 * kMib) make_helpers(options_.workers, pool_);

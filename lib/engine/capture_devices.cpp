@@ -1,4 +1,5 @@
-// The devices' part of a capture: memory of processes that `ckpt run` started, and the driver's checkpoints of all that have a GPU.
+// The devices' part of a capture: memory of processes that `ckpt run` started, and the driver's checkpoints of all that
+// have a GPU.
 #include "lib/engine/capture.h"
 #include "lib/memory/spaces.h"
 
@@ -42,8 +43,8 @@ Result<void> Capture::stop_devices(OwnedMemory::Copy copy) {
   return devices_.lock();
 }
 
-/// Device memory, while it is written. Where it could not be kept as it was, the tree is taken once more, all of it: of another
-/// moment, for which little is left to copy.
+/// Device memory, while it is written. Where it could not be kept as it was, the tree is taken once more, all of it: of
+/// another moment, for which little is left to copy.
 Result<void> Capture::copy_devices_behind() {
   CKPT_TRY_ASSIGN(const bool kept, owned_.copy_behind());
   if (!owned_.empty()) phase("gpu copy behind");
@@ -76,8 +77,8 @@ void Capture::count_devices() {
   stats.gpu_bytes_behind = bytes(owned_.copied_behind());
 }
 
-/// Also where a capture has failed, at whatever step: the driver's part while the processes stand still, then the memory,
-/// for which they must run.
+/// Also where a capture has failed, at whatever step: the driver's part while the processes stand still, then the
+/// memory, for which they must run.
 Result<void> Capture::give_devices_back() {
   CKPT_TRY(devices_.give_back(frozen_ ? &*frozen_ : nullptr));
   if (frozen_) {

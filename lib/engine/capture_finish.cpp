@@ -32,7 +32,8 @@ Result<void> Capture::plan_snapshot(store::ProcessImage& image, Subject& process
   return {};
 }
 
-/// What was found in the frozen window is written, then what needs no hurry: the snapshots, and which pages are as they were.
+/// What was found in the frozen window is written, then what needs no hurry: the snapshots, and which pages are as they
+/// were.
 Result<void> Capture::copy_rest() {
   CKPT_TRY(owned_.finish(manifest_.tree, *writer_));
   if (staged_) CKPT_TRY(staging_->write(copied_, *writer_, copy_options()));
@@ -89,8 +90,8 @@ Result<void> Capture::halt(std::vector<proc::FrozenProcess>& halted) {
   return {};
 }
 
-/// Copies the snapshots while the tree runs. Every page that it writes meanwhile costs a copy: where that grows past --max-cow
-/// the tree stands still until the rest is copied.
+/// Copies the snapshots while the tree runs. Every page that it writes meanwhile costs a copy: where that grows past
+/// --max-cow the tree stands still until the rest is copied.
 Result<void> Capture::copy_within_bounds(const std::vector<capture::Part>& parts) {
   auto copying = in_background([&] { return capture::copy_blocks(parts, *writer_, copy_options()); });
   const uint64_t faults_before = faults(), most = options_.max_cow / store::kPageSize;
@@ -105,7 +106,8 @@ Result<void> Capture::copy_within_bounds(const std::vector<capture::Part>& parts
     const uint64_t stood = monotonic_us() - halted[0].frozen_at_us();
     halted.clear();
     manifest_.stats.stops_us += stood;
-    progress_.note("copy-on-write passed --max-cow (" + human_bytes(options_.max_cow) + "): the tree stood still for " + human_us(stood) + " more");
+    progress_.note("copy-on-write passed --max-cow (" + human_bytes(options_.max_cow) + "): the tree stood still for " +
+                   human_us(stood) + " more");
   }
   CKPT_TRY(copied);
   return stopped;
@@ -147,7 +149,8 @@ Result<void> Capture::commit() {
     CKPT_TRY_ASSIGN(manifest_.tree.sockets[i].content_offset, writer_->append_pipe(now_.socket_contents[i]));
   }
   CKPT_TRY_ASSIGN(proc::Host host, proc::read_host());
-  manifest_.host = {host.hostname, host.kernel, host.machine, host.boot_id, host.cpu_model, host.cpu_flags, host.xcr0, store::kPageSize};
+  manifest_.host = {host.hostname,  host.kernel,    host.machine, host.boot_id,
+                    host.cpu_model, host.cpu_flags, host.xcr0,    store::kPageSize};
   manifest_.kind = verb_ == Verb::kPreDump ? "pre-dump" : "dump";
   manifest_.stats.pages_zero += writer_->totals().pages_zero;
   count_usage();
@@ -173,16 +176,20 @@ Result<void> Capture::check_advice() {
 Result<void> Capture::rehearse_image(const std::filesystem::path& dir) {
   auto found = rehearse(dir, store::Trust::kOwn, cancel_);
   phase("rehearse");
-  for (const std::string& text : found ? found->left_out : std::vector<std::string>()) progress_.note("not rehearsed: " + text);
+  for (const std::string& text : found ? found->left_out : std::vector<std::string>())
+    progress_.note("not rehearsed: " + text);
   if (found && found->differences.empty()) return {};
   if (!found) {  // the image has not got its name yet
     auto renamed = [&](std::string& text) {
-      if (const size_t at = text.find(dir.string()); at != std::string::npos) text.replace(at, dir.string().size(), options_.dir.string());
+      if (const size_t at = text.find(dir.string()); at != std::string::npos)
+        text.replace(at, dir.string().size(), options_.dir.string());
     };
     renamed(found.error().subject), renamed(found.error().message);
     std::for_each(found.error().causes.begin(), found.error().causes.end(), renamed);
   }
-  Error error = found ? Error(Code::kUnsupported, options_.dir.string(), "would not be restored as the process is: the image is not kept") : std::move(found).error();
+  Error error = found ? Error(Code::kUnsupported, options_.dir.string(),
+                              "would not be restored as the process is: the image is not kept")
+                      : std::move(found).error();
   if (found) error.causes = std::move(found->differences);
   return error;
 }
@@ -226,7 +233,8 @@ Result<void> Capture::end_target() {
   connections_.keep();
   if (ended) owned_.forget(), devices_.forget();
   if (ended || ended.error().code == Code::kNotFound) return {};
-  return Error(std::move(ended).error()).with_target("running: the image is complete, but the process could not be ended");
+  return Error(std::move(ended).error())
+      .with_target("running: the image is complete, but the process could not be ended");
 }
 
 DumpReport Capture::report(std::string target_state) {

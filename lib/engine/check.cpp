@@ -33,7 +33,8 @@ Result<void> check_process(int pid) {
     return fail(Code::kNotFound, "", "no process " + std::to_string(pid));
   }
   if (st.st_uid == ::geteuid() || proc::has_capability(CAP_SYS_PTRACE)) return {};
-  return Error(Code::kPermission, "process " + std::to_string(pid), "belongs to " + name_of_user(st.st_uid)).with_hint("run ckpt as root");
+  return Error(Code::kPermission, "process " + std::to_string(pid), "belongs to " + name_of_user(st.st_uid))
+      .with_hint("run ckpt as root");
 }
 
 Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu) {
@@ -49,14 +50,17 @@ Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions&
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
   if (!may_restore()) {
-    report.blockers.push_back({report.process, "this user could not restore it here (CAP_CHECKPOINT_RESTORE): dump does not end it", "-R, -s, --force"});
+    report.blockers.push_back({report.process,
+                               "this user could not restore it here (CAP_CHECKPOINT_RESTORE): dump does not end it",
+                               "-R, -s, --force"});
   }
   std::vector<int> pids;
   for (const capture::Member& member : members) {
     if (!member.entry.zombie) pids.push_back(member.entry.pid);
   }
   DeviceHold devices(gpu);
-  if (auto found = devices.find(pids); !found) report.blockers.push_back({found.error().subject, found.error().message, ""});
+  if (auto found = devices.find(pids); !found)
+    report.blockers.push_back({found.error().subject, found.error().message, ""});
   for (capture::Blocker& blocker : blockers_of(devices)) report.blockers.push_back(std::move(blocker));
   report.gpu_processes = devices.pids();
   return report;

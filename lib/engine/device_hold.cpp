@@ -31,8 +31,10 @@ std::string commands_for(const std::vector<int>& pids) {
 std::vector<store::GpuUse> freed(const std::vector<device::Gpu>& before, const std::vector<device::Gpu>& after) {
   std::vector<store::GpuUse> out;
   for (const device::Gpu& gpu : after) {
-    auto same = std::find_if(before.begin(), before.end(), [&](const device::Gpu& other) { return other.uuid == gpu.uuid; });
-    if (same != before.end() && gpu.free_bytes > same->free_bytes) out.push_back({gpu.uuid, gpu.name, gpu.free_bytes - same->free_bytes});
+    auto same =
+        std::find_if(before.begin(), before.end(), [&](const device::Gpu& other) { return other.uuid == gpu.uuid; });
+    if (same != before.end() && gpu.free_bytes > same->free_bytes)
+      out.push_back({gpu.uuid, gpu.name, gpu.free_bytes - same->free_bytes});
   }
   return out;
 }
@@ -67,7 +69,8 @@ Result<void> DeviceHold::find(const std::vector<int>& pids, const std::function<
     if (may_use(pid)) CKPT_TRY(add(pid));
   }
   if (held_.empty() && hazards_.empty() && options_.policy == GpuOptions::Policy::kOnly)
-    return fail(Code::kUsage, pids.empty() ? "" : proc::describe_pid(pids[0]), "has no GPU state, and --gpu=only asks for some");
+    return fail(Code::kUsage, pids.empty() ? "" : proc::describe_pid(pids[0]),
+                "has no GPU state, and --gpu=only asks for some");
   return {};
 }
 
@@ -76,7 +79,10 @@ Result<void> DeviceHold::add(int pid) {
     auto opened = options_.open ? options_.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
     // The library alone does not mean that there is a GPU: PyTorch's CUDA build runs on machines without one.
     if (!opened && !maps_any(pid, is_gpu)) return {};
-    if (!opened) return Error(std::move(opened).error()).with_cause(proc::describe_pid(pid) + " uses a GPU").with_hint("--gpu=off says what else stands in the way");
+    if (!opened)
+      return Error(std::move(opened).error())
+          .with_cause(proc::describe_pid(pid) + " uses a GPU")
+          .with_hint("--gpu=off says what else stands in the way");
     control_ = std::move(*opened);
   }
   const std::vector<std::string> hazards = gpu_hazards(pid, options_);
@@ -87,11 +93,14 @@ Result<void> DeviceHold::add(int pid) {
   CKPT_TRY_ASSIGN(const device::ProcessState state, control_->state(pid));
   switch (state) {
     case device::ProcessState::kNone:
-    case device::ProcessState::kCheckpointed: return {};  // suspended: its device state is in its memory already, and stays there
+    case device::ProcessState::kCheckpointed:
+      return {};  // suspended: its device state is in its memory already, and stays there
     case device::ProcessState::kLocked:
-      return Error(Code::kBusy, proc::describe_pid(pid), "its GPU calls are locked already, by another program").with_hint(commands_for({pid}) + " unlocks them");
+      return Error(Code::kBusy, proc::describe_pid(pid), "its GPU calls are locked already, by another program")
+          .with_hint(commands_for({pid}) + " unlocks them");
     case device::ProcessState::kFailed:
-      return fail(Code::kUnsupported, proc::describe_pid(pid), "its GPU state has failed in an earlier checkpoint and cannot be saved any more");
+      return fail(Code::kUnsupported, proc::describe_pid(pid),
+                  "its GPU state has failed in an earlier checkpoint and cannot be saved any more");
     case device::ProcessState::kRunning: break;
   }
   CKPT_TRY_ASSIGN(const int thread, control_->restore_thread(pid));
@@ -99,7 +108,9 @@ Result<void> DeviceHold::add(int pid) {
   return {};
 }
 
-Result<void> DeviceHold::start_guard() { return held_.empty() ? Result<void>() : guard_.start(options_.resume_command, pids()); }
+Result<void> DeviceHold::start_guard() {
+  return held_.empty() ? Result<void>() : guard_.start(options_.resume_command, pids());
+}
 
 Result<void> DeviceHold::in(const Held& held, proc::FrozenTree* tree, const std::function<Result<void>()>& work) {
   if (tree == nullptr) return work();
@@ -162,8 +173,12 @@ Result<void> DeviceHold::give_back(proc::FrozenTree* tree) {
     held.step = Step::kFound;
   }
   if (stuck.empty()) return {};
-  Error out(Code::kTargetAltered, proc::describe_pid(stuck[0]), "its GPU state could not be put back: its GPU calls wait");
-  return std::move(out).with_cause(why).with_target("running, without its GPU").with_hint(commands_for(stuck) + " tries again, once there is room on the GPU");
+  Error out(Code::kTargetAltered, proc::describe_pid(stuck[0]),
+            "its GPU state could not be put back: its GPU calls wait");
+  return std::move(out)
+      .with_cause(why)
+      .with_target("running, without its GPU")
+      .with_hint(commands_for(stuck) + " tries again, once there is room on the GPU");
 }
 
 void DeviceHold::forget() {
@@ -173,11 +188,13 @@ void DeviceHold::forget() {
 
 std::vector<capture::Blocker> blockers_of(const DeviceHold& devices) {
   std::vector<capture::Blocker> out;
-  for (const DeviceHold::Hazard& hazard : devices.hazards()) out.push_back({proc::describe_pid(hazard.pid), hazard.what, ""});
+  for (const DeviceHold::Hazard& hazard : devices.hazards())
+    out.push_back({proc::describe_pid(hazard.pid), hazard.what, ""});
   return out;
 }
 
-Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state, const device::GpuMap& map) {
+Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state,
+                                  const device::GpuMap& map) {
   CKPT_TRY_ASSIGN(const std::vector<device::Gpu> here, control.gpus());
   auto mapped = [&](const std::string& uuid) {
     auto pair = std::find_if(map.begin(), map.end(), [&](const auto& p) { return p.first == uuid; });
@@ -192,10 +209,12 @@ Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::
     const std::string uuid = mapped(use.uuid);
     auto gpu = std::find_if(here.begin(), here.end(), [&](const device::Gpu& g) { return g.uuid == uuid; });
     if (gpu == here.end()) {
-      return Error(Code::kNotFound, uuid, "is not a GPU of this machine").with_hint("--gpu-map " + use.uuid + "=UUID puts its state on another one of the same kind");
+      return Error(Code::kNotFound, uuid, "is not a GPU of this machine")
+          .with_hint("--gpu-map " + use.uuid + "=UUID puts its state on another one of the same kind");
     }
     if (gpu->free_bytes < use.bytes) {
-      return fail(Code::kNoRoom, uuid, fmt::format("has {} free, and {} are needed", human_bytes(gpu->free_bytes), human_bytes(use.bytes)));
+      return fail(Code::kNoRoom, uuid,
+                  fmt::format("has {} free, and {} are needed", human_bytes(gpu->free_bytes), human_bytes(use.bytes)));
     }
     if (!map.empty()) out.emplace_back(use.uuid, uuid);
   }

@@ -1,6 +1,6 @@
-// The GPUs' part of a capture, of a suspension, of a restore: which processes have device state, and the driver's calls for
-// them in the order that keeps it consistent. All processes are locked before the first is checkpointed, and all are
-// restored before the first is unlocked: they may wait for each other's work.
+// The GPUs' part of a capture, of a suspension, of a restore: which processes have device state, and the driver's calls
+// for them in the order that keeps it consistent. All processes are locked before the first is checkpointed, and all
+// are restored before the first is unlocked: they may wait for each other's work.
 #pragma once
 
 #include <functional>
@@ -33,7 +33,8 @@ struct GpuOptions {
   capture::DeltaMode delta = capture::DeltaMode::kCopy;  ///< of memory that an agent owns
   /// Called when the first process with a GPU is met; empty: there is no such driver.
   std::function<Result<std::unique_ptr<device::ProcessControl>>()> open;
-  /// The agent in a process that `ckpt run` started, within `timeout_us`; kNotFound: there is none. Empty: not asked for.
+  /// The agent in a process that `ckpt run` started, within `timeout_us`; kNotFound: there is none. Empty: not asked
+  /// for.
   std::function<Result<std::unique_ptr<device::Target>>(int pid, uint64_t timeout_us)> connect;
   /// A device for ckpt's own work. kUnsupported: its kernels do not run there.
   std::function<Result<std::unique_ptr<device::Device>>(const std::string& uuid)> open_device;
@@ -52,9 +53,9 @@ class DeviceHold {
   /// Gives back what is still held, by `give_back(nullptr)`.
   ~DeviceHold();
 
-  /// Which of the processes have device state, and what stands in the way of its checkpoint. kUnsupported: no driver that can
-  /// checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else.
-  /// `may_use` asks a look of a moment ago instead of the process.
+  /// Which of the processes have device state, and what stands in the way of its checkpoint. kUnsupported: no driver
+  /// that can checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else. `may_use` asks a
+  /// look of a moment ago instead of the process.
   Result<void> find(const std::vector<int>& pids, const std::function<bool(int)>& may_use = may_use_gpu);
   bool empty() const { return held_.empty(); }
   struct Hazard {
@@ -78,8 +79,8 @@ class DeviceHold {
   Result<void> checkpoint(proc::FrozenTree* tree);
   /// What became free at the checkpoint.
   const store::GpuState& state() const { return state_; }
-  /// Restores what was checkpointed and unlocks what was locked. kTargetAltered: the driver refused; the message says what
-  /// state they are in and what frees them. Idempotent. The guard goes on.
+  /// Restores what was checkpointed and unlocks what was locked. kTargetAltered: the driver refused; the message says
+  /// what state they are in and what frees them. Idempotent. The guard goes on.
   Result<void> give_back(proc::FrozenTree* tree);
   /// They have ended, or are to stay as they are.
   void forget();
@@ -105,8 +106,9 @@ class DeviceHold {
 /// Its hazards, as check and dump tell of obstacles.
 std::vector<capture::Blocker> blockers_of(const DeviceHold& devices);
 
-/// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage (--gpu-map),
-/// kUnsupported. Returns the pairs for ProcessControl::restore: none, or one for each GPU that was used.
-Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state, const device::GpuMap& map);
+/// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage
+/// (--gpu-map), kUnsupported. Returns the pairs for ProcessControl::restore: none, or one for each GPU that was used.
+Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state,
+                                  const device::GpuMap& map);
 
 }  // namespace ckpt::engine

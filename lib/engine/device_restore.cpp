@@ -24,7 +24,8 @@ Result<DeviceRestore> DeviceRestore::prepare(const store::TreeImage& tree, const
   DeviceRestore out(tree, options);
   if (tree.gpu.driver.empty() || options.policy == GpuOptions::Policy::kOff) return out;
   auto opened = options.open ? options.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
-  if (!opened) return Error(std::move(opened).error()).with_cause("the image holds GPU state, taken by " + tree.gpu.driver);
+  if (!opened)
+    return Error(std::move(opened).error()).with_cause("the image holds GPU state, taken by " + tree.gpu.driver);
   out.control_ = std::move(*opened);
   CKPT_TRY_ASSIGN(out.map_, check_gpus(*out.control_, with_owned_memory(tree), options.map));
   return out;
@@ -44,7 +45,8 @@ void DeviceRestore::let_go(const Run& run) {
 Result<void> DeviceRestore::run() {
   const Run alone = [this](size_t i, const auto& work) { return proc::run_alone(pids_[i], threads_[i], work); };
   Result<void> result;
-  for (size_t i = 0; i < pids_.size() && result; ++i) result = alone(i, [&] { return control_->restore(pids_[i], map_); });
+  for (size_t i = 0; i < pids_.size() && result; ++i)
+    result = alone(i, [&] { return control_->restore(pids_[i], map_); });
   for (size_t i = 0; i < pids_.size() && result; ++i) result = alone(i, [&] { return control_->unlock(pids_[i]); });
   if (!result) let_go(alone);
   return result;

@@ -1,5 +1,5 @@
-// The GPUs' part of a restore: state that the driver puts back while the processes stand still, then the memory of programs under
-// `ckpt run`, once they run.
+// The GPUs' part of a restore: state that the driver puts back while the processes stand still, then the memory of
+// programs under `ckpt run`, once they run.
 #pragma once
 
 #include <functional>
@@ -18,8 +18,8 @@ class DeviceRestore {
   /// The image has no GPU state, or it is to stay where it is.
   bool empty() const { return control_ == nullptr; }
 
-  /// The processes stand still; of each only the thread that serves the driver runs, and it stands still again afterwards. On a
-  /// failure they have let go of their devices again.
+  /// The processes stand still; of each only the thread that serves the driver runs, and it stands still again
+  /// afterwards. On a failure they have let go of their devices again.
   Result<void> run();
   /// The processes run. On a failure they have been ended: without their memory they would wait for ever.
   Result<void> fill(const store::ImageReader& image, bool lazy, const Cancel& cancel);

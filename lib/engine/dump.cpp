@@ -47,8 +47,11 @@ Result<DumpReport> Capture::take_image() {
 Result<void> Capture::check_end() const {
   const bool ends = verb_ == Verb::kDump && options_.after == DumpOptions::After::kEnd;
   if (!ends || options_.force || may_restore()) return {};
-  return Error(Code::kPermission, proc::describe_pid(options_.pid), "this user could not restore it here, so it is not ended")
-      .with_hint("-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to restore");
+  return Error(Code::kPermission, proc::describe_pid(options_.pid),
+               "this user could not restore it here, so it is not ended")
+      .with_hint(
+          "-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to "
+          "restore");
 }
 
 /// What the image is an image of.
@@ -93,11 +96,13 @@ Result<T> with_target_state(int pid, Result<T> result) {
 }  // namespace
 
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid, [&] { return Capture(Capture::Verb::kPreDump, options, progress, cancel).run(); }());
+  return with_target_state(options.pid,
+                           [&] { return Capture(Capture::Verb::kPreDump, options, progress, cancel).run(); }());
 }
 
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid, [&] { return Capture(Capture::Verb::kDump, options, progress, cancel).run(); }());
+  return with_target_state(options.pid,
+                           [&] { return Capture(Capture::Verb::kDump, options, progress, cancel).run(); }());
 }
 
 Result<DumpEstimate> estimate_pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {

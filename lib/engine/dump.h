@@ -25,15 +25,18 @@ struct DumpOptions {
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
   GpuOptions gpu;
-  Actions actions;                 ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
+  Actions
+      actions;  ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
   std::optional<unsigned> rounds;  ///< of copying ahead; nothing: as many as pay
   unsigned max_rounds = 8;         ///< where they are as many as pay
   uint64_t downtime_goal_us = 5'000;  ///< no more rounds once the stop is predicted to be that short
   uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
-  uint64_t max_memory = uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
+  uint64_t max_memory =
+      uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
   bool force = false;              ///< replace a non-empty destination; end what this user could not restore here
   bool compress = true;
-  bool rehearse = false;           ///< dump only: the image is kept, and the target ended, only if a rehearsal finds no difference
+  bool rehearse =
+      false;  ///< dump only: the image is kept, and the target ended, only if a rehearsal finds no difference
   bool sha256_pages = false;       ///< SHA-256 of the pages files, too
   unsigned workers = 0;            ///< 0: one a core
   uint64_t freeze_timeout_us = 10'000'000;
@@ -50,12 +53,12 @@ struct DumpReport {
   std::string target_state;        ///< "running", "stopped", "ended"
 };
 
-/// A complete image of one instant of a process and all its descendants while they go on. Every failure leaves them running
-/// as they were, and no image.
+/// A complete image of one instant of a process and all its descendants while they go on. Every failure leaves them
+/// running as they were, and no image.
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 
-/// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless told
-/// otherwise. Every failure leaves it running as it was, and no image.
+/// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless
+/// told otherwise. Every failure leaves it running as it was, and no image.
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::engine

@@ -86,8 +86,10 @@ Result<DumpEstimate> Capture::estimate() {
     const capture::PagePlan plan = capture::plan_data(found, what, image.maps);
     out.pages_to_copy += plan.pages_data;
     out.pages_scanned += plan.pages_data + plan.pages_zero;
-    if (what == ScanFor::kChanges) out.pages_unchanged += capture::count_unchanged(capture::plan_unchanged(found, image.maps));
-    const uint64_t bytes = expected_bytes(image.pid, plan.snapshot, options_.compress) + expected_bytes(image.pid, plan.live, options_.compress);
+    if (what == ScanFor::kChanges)
+      out.pages_unchanged += capture::count_unchanged(capture::plan_unchanged(found, image.maps));
+    const uint64_t bytes = expected_bytes(image.pid, plan.snapshot, options_.compress) +
+                           expected_bytes(image.pid, plan.live, options_.compress);
     out.bytes_expected += bytes;
     largest = std::max(largest, bytes);
   }
@@ -96,10 +98,13 @@ Result<DumpEstimate> Capture::estimate() {
   out.processes = static_cast<int>(before_.image.processes.size());
   out.parent = parent_;
   out.descriptors = static_cast<int>(before_.image.descriptors.size());
-  // What several processes share is stored once, and what is as in the parent not at all: these may take less than was counted.
+  // What several processes share is stored once, and what is as in the parent not at all: these may take less than was
+  // counted.
   const bool compared = !parent_.empty() && !any_tracked();
   if (!compared && largest > out.room_bytes) {
-    return Error(Code::kNoRoom, options_.dir.string(), "is expected to take " + human_bytes(largest) + ", and " + human_bytes(out.room_bytes) + " are free there");
+    return Error(
+        Code::kNoRoom, options_.dir.string(),
+        "is expected to take " + human_bytes(largest) + ", and " + human_bytes(out.room_bytes) + " are free there");
   }
   return out;
 }

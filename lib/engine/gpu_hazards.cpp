@@ -12,8 +12,9 @@ namespace ckpt::engine {
 
 namespace {
 
-/// NCCL names the threads that serve a communicator ("NCCL Service 0", "NCCL Progress 1"); the library alone, which PyTorch
-/// always loads, is no hazard. GetState itself hangs for such processes (NVIDIA/cuda-checkpoint issues 30 and 45).
+/// NCCL names the threads that serve a communicator ("NCCL Service 0", "NCCL Progress 1"); the library alone, which
+/// PyTorch always loads, is no hazard. GetState itself hangs for such processes (NVIDIA/cuda-checkpoint issues 30 and
+/// 45).
 std::string nccl_thread(int pid) {
   auto tids = proc::read_threads(pid);
   for (int tid : tids.value_or({})) {
@@ -31,7 +32,8 @@ std::string variable(int pid, std::string_view name) {
   for (size_t at = 0; at < text->size();) {
     const size_t end = std::min(text->find('\0', at), text->size());
     const std::string_view entry = std::string_view(*text).substr(at, end - at);
-    if (entry.size() > name.size() && entry.substr(0, name.size()) == name && entry[name.size()] == '=') return std::string(entry.substr(name.size() + 1));
+    if (entry.size() > name.size() && entry.substr(0, name.size()) == name && entry[name.size()] == '=')
+      return std::string(entry.substr(name.size() + 1));
     at = end + 1;
   }
   return "";
@@ -50,9 +52,11 @@ bool uses_mig(int pid) {
     if (variable(pid, name).find("MIG-") != std::string::npos) return true;
   }
   std::error_code ec;
-  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/fd", pid), ec), end; !ec && at != end; at.increment(ec)) {
+  for (std::filesystem::directory_iterator at(fmt::format("/proc/{}/fd", pid), ec), end; !ec && at != end;
+       at.increment(ec)) {
     std::error_code gone;
-    if (std::filesystem::read_symlink(at->path(), gone).string().rfind("/dev/nvidia-caps/nvidia-cap", 0) == 0) return true;
+    if (std::filesystem::read_symlink(at->path(), gone).string().rfind("/dev/nvidia-caps/nvidia-cap", 0) == 0)
+      return true;
   }
   return false;
 }
@@ -62,7 +66,10 @@ bool uses_mig(int pid) {
 std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options) {
   std::vector<std::string> out;
   if (const std::string thread = nccl_thread(pid); !thread.empty())
-    out.push_back(fmt::format("an NCCL communicator (thread {}), on which the driver's checkpoints hang: end it before (destroy_process_group)", thread));
+    out.push_back(
+        fmt::format("an NCCL communicator (thread {}), on which the driver's checkpoints hang: end it before "
+                    "(destroy_process_group)",
+                    thread));
   if (uses_mps(pid)) out.push_back("a client of MPS (the Multi-Process Service), which the driver cannot checkpoint");
   if (uses_mig(pid)) out.push_back("a MIG instance (a part of a GPU), which the driver cannot checkpoint");
   if (!options.connect) return out;

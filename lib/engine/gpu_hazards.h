@@ -8,8 +8,8 @@
 
 namespace ckpt::engine {
 
-/// One sentence each: "an NCCL communicator (thread NCCL Service 0), ...". Nothing is asked of the driver. What an agent knows of
-/// its process (`ckpt run`) is known here; of others managed memory and IPC cannot be seen from outside.
+/// One sentence each: "an NCCL communicator (thread NCCL Service 0), ...". Nothing is asked of the driver. What an
+/// agent knows of its process (`ckpt run`) is known here; of others managed memory and IPC cannot be seen from outside.
 std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options);
 
 }  // namespace ckpt::engine

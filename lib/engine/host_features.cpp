@@ -74,7 +74,8 @@ Result<void> try_userfaultfd(int flags, uint64_t features) {
 Result<void> try_nftables() {
   CKPT_TRY(check_loads_libraries("libnftables.so.1"));
   void* library = ::dlopen("libnftables.so.1", RTLD_LAZY | RTLD_LOCAL);
-  if (library == nullptr) return fail(Code::kUnsupported, "libnftables.so.1", "cannot be loaded; the Debian package is libnftables1");
+  if (library == nullptr)
+    return fail(Code::kUnsupported, "libnftables.so.1", "cannot be loaded; the Debian package is libnftables1");
   ::dlclose(library);
   return {};
 }
@@ -84,11 +85,14 @@ std::vector<Feature> features_of_dump() {
   constexpr uint64_t kFeatureWpAsync = uint64_t{1} << 15;  // UFFD_FEATURE_WP_ASYNC
   return {
       required(feature("dump", "ptrace", try_ptrace(), "any process")),
-      feature("dump", "PAGEMAP_SCAN", try_pagemap_scan(), "copying only what was written; without it every dump is a full copy"),
-      feature("dump", "userfaultfd", try_userfaultfd(kUserModeOnly, kFeatureWpAsync), "tracking writes; without it every dump is a full copy"),
+      feature("dump", "PAGEMAP_SCAN", try_pagemap_scan(),
+              "copying only what was written; without it every dump is a full copy"),
+      feature("dump", "userfaultfd", try_userfaultfd(kUserModeOnly, kFeatureWpAsync),
+              "tracking writes; without it every dump is a full copy"),
       capability("dump", "CAP_SYS_PTRACE", CAP_SYS_PTRACE, "processes of other users"),
       capability("dump", "CAP_SYS_ADMIN", CAP_SYS_ADMIN, "processes with seccomp filters; processes of --new-pidns"),
-      capability("dump", "CAP_NET_ADMIN", CAP_NET_ADMIN, "TCP connections (--tcp-established), unix sockets whose name has gone"),
+      capability("dump", "CAP_NET_ADMIN", CAP_NET_ADMIN,
+                 "TCP connections (--tcp-established), unix sockets whose name has gone"),
       feature("dump", "nftables", try_nftables(), "holding off the peers of TCP connections"),
   };
 }
@@ -99,10 +103,12 @@ std::vector<Feature> features_of_restore() {
   return {
       required({"restore", "CAP_CHECKPOINT_RESTORE", may_restore(), false, "the old pid, the old memory bounds", ""}),
       capability("restore", "CAP_SYS_ADMIN", CAP_SYS_ADMIN, "seccomp filters, --new-pidns, verify --rehearse"),
-      capability("restore", "CAP_SYS_RESOURCE", CAP_SYS_RESOURCE, "raising hard limits; without it they stay as they are"),
+      capability("restore", "CAP_SYS_RESOURCE", CAP_SYS_RESOURCE,
+                 "raising hard limits; without it they stay as they are"),
       capability("restore", "CAP_NET_ADMIN", CAP_NET_ADMIN, "TCP connections, large socket buffers"),
       feature("restore", "nftables", try_nftables(), "letting the peers of TCP connections in again"),
-      feature("restore", "userfaultfd", try_userfaultfd(0, UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP), "--lazy"),
+      feature("restore", "userfaultfd", try_userfaultfd(0, UFFD_FEATURE_EVENT_FORK | UFFD_FEATURE_EVENT_REMAP),
+              "--lazy"),
       {"restore", "AMX tiles", tiles, false, "processes that hold them", ""},
   };
 }
@@ -111,7 +117,11 @@ std::vector<Feature> features_of_restore() {
 Feature feature_of_suspend(const GpuOptions& gpu) {
   auto control = gpu.open ? gpu.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
   const bool has_driver = ::access("/dev/nvidiactl", F_OK) == 0;
-  return {"suspend", "CUDA checkpoints", control.has_value(), has_driver, "processes with a GPU: suspend, resume, dump, restore",
+  return {"suspend",
+          "CUDA checkpoints",
+          control.has_value(),
+          has_driver,
+          "processes with a GPU: suspend, resume, dump, restore",
           control ? (*control)->version() : control.error().text()};
 }
 

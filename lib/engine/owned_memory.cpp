@@ -18,7 +18,8 @@ namespace ckpt::engine {
 namespace {
 
 constexpr uint64_t kConnectUs = 10'000'000;  ///< for an agent that is about to listen
-constexpr uint64_t kLeaseUs = 2'000'000;     ///< from the hold to the freeze; should ckpt be killed, the agents listen again that much later
+constexpr uint64_t kLeaseUs =
+    2'000'000;  ///< from the hold to the freeze; should ckpt be killed, the agents listen again that much later
 
 const store::DeviceMemory* find_memory(const store::TreeImage& tree, int pid) {
   for (const store::DeviceMemory& memory : tree.devices) {
@@ -28,7 +29,8 @@ const store::DeviceMemory* find_memory(const store::TreeImage& tree, int pid) {
 }
 
 /// Opens the devices by UUID, each once.
-Result<device::Device*> open_once(std::vector<std::unique_ptr<device::Device>>& devices, const std::string& uuid, const GpuOptions& options) {
+Result<device::Device*> open_once(std::vector<std::unique_ptr<device::Device>>& devices, const std::string& uuid,
+                                  const GpuOptions& options) {
   for (const auto& device : devices) {
     if (device->properties().uuid == uuid) return device.get();
   }
@@ -43,7 +45,8 @@ auto call_until_heard(int pid, Call call) {
   const Stopwatch watch;
   for (;;) {
     auto heard = call();
-    if (heard || heard.error().code != Code::kNotFound || watch.elapsed_us() > kConnectUs || proc::has_ended(pid)) return heard;
+    if (heard || heard.error().code != Code::kNotFound || watch.elapsed_us() > kConnectUs || proc::has_ended(pid))
+      return heard;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
 }
@@ -89,7 +92,8 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
     if (!target && target.error().code == Code::kNotFound) continue;
     if (!target) return std::move(target).error();
     CKPT_TRY_ASSIGN(const auto allocations, (*target)->allocations());
-    const bool owns = std::any_of(allocations.begin(), allocations.end(), [](const auto& a) { return a.kind == device::MemoryKind::kOwned; });
+    const bool owns = std::any_of(allocations.begin(), allocations.end(),
+                                  [](const auto& a) { return a.kind == device::MemoryKind::kOwned; });
     if (owns) targets_.push_back(std::move(*target));
   }
   auto opened = open_devices();
@@ -126,8 +130,8 @@ void OwnedMemory::add_spaces(store::TreeImage& tree) const {
   }
 }
 
-Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers,
-                                uint64_t max_cow) {
+Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter& writer,
+                                const std::filesystem::path& parent, unsigned workers, uint64_t max_cow) {
   if (empty()) return {};
   std::vector<capture::DeviceSource> sources;
   for (const auto& target : targets_) {
@@ -144,7 +148,8 @@ Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter
   capture_ = std::make_unique<capture::DeviceCapture>(std::move(sources), devices(), *sink_, how_);
   if (parent.empty()) return {};
   CKPT_TRY_ASSIGN(parent_, store::ImageReader::open_description(parent));
-  for (const store::DeviceMemory& memory : parent_->manifest().tree.devices) CKPT_TRY(capture::expect_parent(capture_->map(), *parent_, memory));
+  for (const store::DeviceMemory& memory : parent_->manifest().tree.devices)
+    CKPT_TRY(capture::expect_parent(capture_->map(), *parent_, memory));
   return {};
 }
 
@@ -155,7 +160,8 @@ Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
     ahead_.copied += pass.copied, ahead_.zero += pass.zero, ahead_.chunks = pass.chunks;
   }
   constexpr uint64_t kMostLaunches = 100'000;
-  return empty() || options_.delta == capture::DeltaMode::kCopy ? Result<void>() : capture_->begin_recording(kMostLaunches);
+  return empty() || options_.delta == capture::DeltaMode::kCopy ? Result<void>()
+                                                                : capture_->begin_recording(kMostLaunches);
 }
 
 /// On the device that has least.
@@ -179,7 +185,8 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
     if (replayed.error().code != Code::kTargetAltered) return replayed;
     for (const auto& target : targets_) ::kill(target->pid(), SIGSTOP);
     stop.keep();
-    return Error(std::move(replayed).error()).with_target("stopped: its device memory is wrong, and it can only be ended");
+    return Error(std::move(replayed).error())
+        .with_target("stopped: its device memory is wrong, and it can only be ended");
   }
   CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
   park_.emplace(std::move(park));
@@ -194,10 +201,10 @@ Result<void> OwnedMemory::replay_delta() {
   last_ = replay_->pass;
   for (size_t i = 0; i < targets_.size(); ++i) {
     const capture::ReplayDelta::Source& source = replay_->sources[i];
-    const std::string what = source.why_not.empty()
-                                 ? fmt::format("{} of {} launches make {} of device memory again", source.launches.size(), source.recorded,
-                                               human_bytes(source.chunks.size() * capture::kDeviceChunk))
-                                 : "device memory is copied, not computed again: " + source.why_not;
+    const std::string what =
+        source.why_not.empty() ? fmt::format("{} of {} launches make {} of device memory again", source.launches.size(),
+                                             source.recorded, human_bytes(source.chunks.size() * capture::kDeviceChunk))
+                               : "device memory is copied, not computed again: " + source.why_not;
     progress_.note(proc::describe_pid(targets_[i]->pid()) + ": " + what);
   }
   return {};
@@ -266,7 +273,8 @@ Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& o
     CKPT_TRY(target->close_gate(options.lock_timeout_us));
     CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, target->allocations());
     for (const ParkedMemory& memory : parked) {
-      auto same = std::find_if(allocations.begin(), allocations.end(), [&](const auto& a) { return a.id == memory.id && a.released; });
+      auto same = std::find_if(allocations.begin(), allocations.end(),
+                               [&](const auto& a) { return a.id == memory.id && a.released; });
       if (memory.pid == pid && same != allocations.end()) CKPT_TRY(target->attach(memory.id, memory.fd.get()));
     }
     return target->open_gate();
@@ -286,7 +294,8 @@ Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& option
     CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin({target->get()}, options.lock_timeout_us));
     CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, (*target)->allocations());
     for (const device::Allocation& allocation : allocations) {
-      if (allocation.kind == device::MemoryKind::kOwned && !allocation.released) CKPT_TRY((*target)->renew(allocation.id));
+      if (allocation.kind == device::MemoryKind::kOwned && !allocation.released)
+        CKPT_TRY((*target)->renew(allocation.id));
     }
     CKPT_TRY(stop.end());
   }
@@ -297,7 +306,8 @@ store::GpuState with_owned_memory(const store::TreeImage& tree) {
   store::GpuState out = tree.gpu;
   for (const store::DeviceMemory& memory : tree.devices) {
     for (const store::DeviceAllocation& allocation : memory.allocations) {
-      auto use = std::find_if(out.used.begin(), out.used.end(), [&](const store::GpuUse& u) { return u.uuid == allocation.uuid; });
+      auto use = std::find_if(out.used.begin(), out.used.end(),
+                              [&](const store::GpuUse& u) { return u.uuid == allocation.uuid; });
       if (use == out.used.end()) out.used.push_back({allocation.uuid, "", allocation.size});
       else use->bytes += allocation.size;
     }
@@ -305,14 +315,16 @@ store::GpuState with_owned_memory(const store::TreeImage& tree) {
   return out;
 }
 
-Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions& options, bool lazy, const Cancel& cancel) {
+Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions& options, bool lazy,
+                               const Cancel& cancel) {
   uint64_t bytes = 0;
   capture::ImageContent content(image);
   std::vector<std::unique_ptr<device::Device>> opened;
   const store::TreeImage& tree = image.manifest().tree;
   for (store::DeviceMemory memory : tree.devices) {
     for (store::DeviceAllocation& allocation : memory.allocations) {
-      auto pair = std::find_if(options.map.begin(), options.map.end(), [&](const auto& p) { return p.first == allocation.uuid; });
+      auto pair = std::find_if(options.map.begin(), options.map.end(),
+                               [&](const auto& p) { return p.first == allocation.uuid; });
       if (pair != options.map.end()) allocation.uuid = pair->second;
     }
     const int pid = tree.processes[static_cast<size_t>(memory.process)].pid;

@@ -1,11 +1,12 @@
-// Device memory of processes that `ckpt run` started. An agent in each (device::Target) owns the large allocations, so that
-// they are copied ahead while kernels run, and at a stop only what differs by hash; then ckpt keeps the memory while the
-// process lets go of it, and the driver's own checkpoint has next to nothing to move.
+// Device memory of processes that `ckpt run` started. An agent in each (device::Target) owns the large allocations, so
+// that they are copied ahead while kernels run, and at a stop only what differs by hash; then ckpt keeps the memory
+// while the process lets go of it, and the driver's own checkpoint has next to nothing to move.
 //
 //   copy_ahead   kernels run
-//   stop         GPU work is held; what memory is like at this moment is known by hash, and in the image, unless the target is to
-//                set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process. From here on
-//                `give_back` or `forget` must follow
+//   stop         GPU work is held; what memory is like at this moment is known by hash, and in the image, unless the
+//   target is to
+//                set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process. From
+//                here on `give_back` or `forget` must follow
 //   give_back    the memory is where it was, and the GPU work goes on; the processes run
 //   copy_behind  what was set aside is copied
 //   finish       what needs no stop
@@ -28,12 +29,13 @@ namespace ckpt::engine {
 
 class OwnedMemory {
  public:
-  OwnedMemory(const GpuOptions& options, ProgressSink& progress, const Cancel& cancel) : options_(options), progress_(progress), cancel_(cancel) {}
+  OwnedMemory(const GpuOptions& options, ProgressSink& progress, const Cancel& cancel)
+      : options_(options), progress_(progress), cancel_(cancel) {}
   OwnedMemory(const OwnedMemory&) = delete;
   OwnedMemory& operator=(const OwnedMemory&) = delete;
 
-  /// Those of the processes that have an agent and memory of its own. Where their devices cannot hash (a build without nvcc) the
-  /// driver takes all of it, and a note says so. kBusy: another ckpt is talking to an agent.
+  /// Those of the processes that have an agent and memory of its own. Where their devices cannot hash (a build without
+  /// nvcc) the driver takes all of it, and a note says so. kBusy: another ckpt is talking to an agent.
   Result<void> connect(const std::vector<int>& pids);
   bool empty() const { return targets_.empty(); }
   std::vector<int> pids() const;
@@ -42,7 +44,8 @@ class OwnedMemory {
   void add_spaces(store::TreeImage& tree) const;
   /// The spaces are numbered in `tree`; what `parent` has of the same memory is not copied again.
   /// `max_cow`: bytes of device memory that may be set aside; 0: a quarter of what is free.
-  Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent, unsigned workers, uint64_t max_cow);
+  Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent,
+                     unsigned workers, uint64_t max_cow);
   Result<void> copy_ahead(unsigned rounds);
   enum class Copy {
     kNow,     ///< while GPU work is held
@@ -93,15 +96,16 @@ class OwnedMemory {
 /// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.
 Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options);
 
-/// Before the driver's checkpoint of whole processes, where nothing is parked: their agents make all memory the processes' own
-/// again. kBusy: GPU work was not done in time.
+/// Before the driver's checkpoint of whole processes, where nothing is parked: their agents make all memory the
+/// processes' own again. kBusy: GPU work was not done in time.
 Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options);
 
 /// What a tree's image needs of GPUs altogether.
 store::GpuState with_owned_memory(const store::TreeImage& tree);
 
-/// After a restore: the processes run, their GPU work waits. Fresh memory at the old addresses, filled from the image; `lazy`: a launch
-/// waits for what it needs, and the rest comes meanwhile. Returns the bytes filled, once all is there.
-Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions& options, bool lazy, const Cancel& cancel);
+/// After a restore: the processes run, their GPU work waits. Fresh memory at the old addresses, filled from the image;
+/// `lazy`: a launch waits for what it needs, and the rest comes meanwhile. Returns the bytes filled, once all is there.
+Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions& options, bool lazy,
+                               const Cancel& cancel);
 
 }  // namespace ckpt::engine

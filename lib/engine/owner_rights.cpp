@@ -36,7 +36,8 @@ Result<void> take_groups(const passwd& user, const store::Thread& thread) {
   auto has = [&](gid_t group) { return std::find(all.begin(), all.end(), group) != all.end(); };
   std::copy_if(thread.groups.begin(), thread.groups.end(), std::back_inserter(some), has);
   const gid_t group = has(thread.gid[0]) ? thread.gid[0] : user.pw_gid;
-  if (::setgroups(some.size(), some.data()) != 0 || ::setresgid(group, group, group) != 0) return sys_error(user.pw_name, "cannot take the groups of this user");
+  if (::setgroups(some.size(), some.data()) != 0 || ::setresgid(group, group, group) != 0)
+    return sys_error(user.pw_name, "cannot take the groups of this user");
   return {};
 }
 
@@ -53,21 +54,28 @@ Result<void> take_user(const passwd& user) {
   if (::prctl(PR_SET_KEEPCAPS, 0, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot give up root's capabilities");
   // Its own folder in /proc belongs to it again. The user cannot trace it: it has a capability that he lacks.
   if (::prctl(PR_SET_DUMPABLE, 1, 0, 0, 0) != 0) return sys_error(user.pw_name, "cannot take the rights of this user");
-  // Root's keys are at the hand of whatever has its session keyring. Where there are no keyrings, or no leave to join one, the processes have none.
+  // Root's keys are at the hand of whatever has its session keyring. Where there are no keyrings, or no leave to join
+  // one, the processes have none.
   (void)::syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, nullptr);
   return {};
 }
 
-/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal (restore::Tree).
+/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal
+/// (restore::Tree).
 Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image) {
   for (const store::ProcessImage& process : tree.processes) {
-    if (process.session == 0 || (process.outside_session && (process.terminal != 0 || process.session == ::getsid(0)))) {
-      return Error(Code::kPermission, image.string(), fmt::format("belongs to another user, and process {} would be of root's session and terminal", process.pid))
+    if (process.session == 0 ||
+        (process.outside_session && (process.terminal != 0 || process.session == ::getsid(0)))) {
+      return Error(Code::kPermission, image.string(),
+                   fmt::format("belongs to another user, and process {} would be of root's session and terminal",
+                               process.pid))
           .with_hint("--trust gives it every right that it asks for (ckpt-security(7))");
     }
     for (const store::Thread& thread : process.threads) {
       if ((thread.cap_inheritable | thread.cap_permitted | thread.cap_effective | thread.cap_ambient) == 0) continue;
-      return Error(Code::kPermission, image.string(), fmt::format("belongs to another user, who has no capabilities to give, and thread {} asks for some", thread.tid))
+      return Error(Code::kPermission, image.string(),
+                   fmt::format("belongs to another user, who has no capabilities to give, and thread {} asks for some",
+                               thread.tid))
           .with_hint("--trust gives it every right that it asks for (ckpt-security(7))");
     }
   }
@@ -83,7 +91,8 @@ Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::p
   const passwd* user = ::getpwuid(st.st_uid);
   if (user == nullptr) {
     const char* where = linked_statically() ? "/etc/passwd, which a statically linked ckpt keeps to," : "this system";
-    return Error(Code::kUnsupported, image.string(), fmt::format("belongs to user {}, whose groups {} does not know", st.st_uid, where))
+    return Error(Code::kUnsupported, image.string(),
+                 fmt::format("belongs to user {}, whose groups {} does not know", st.st_uid, where))
         .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
   }
   CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(image));

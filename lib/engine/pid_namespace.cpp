@@ -39,8 +39,10 @@ sigset_t watched_signals() {
 /// In number 1: a /proc of the namespace, and the numbers of what follows above those of the image.
 Result<void> prepare_namespace(int highest) {
   if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return sys_error("/", "cannot be kept from other mount namespaces");
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) return sys_error("/proc", "cannot be mounted");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    return sys_error("/proc", "cannot be mounted");
   return number_processes_above(highest);
 }
 
@@ -74,7 +76,8 @@ void let_go_of_streams() {
   }
 }
 
-[[noreturn]] void run_init(const PidNamespaceOptions& options, const std::function<int()>& work, const sigset_t& old, int report) {
+[[noreturn]] void run_init(const PidNamespaceOptions& options, const std::function<int()>& work, const sigset_t& old,
+                           int report) {
   auto prepared = prepare_namespace(options.highest);
   if (!prepared) {
     fmt::print(stderr, "ckpt: {}\n", prepared.error().text());

@@ -16,13 +16,13 @@ struct PidNamespaceOptions {
 };
 
 /// Runs `work` in a child that lives in a new pid namespace, and in a mount namespace whose /proc shows it; what `work`
-/// starts lives there too. A small process of ckpt's is number 1: it reaps, and passes signals on to `work`. Returns what
-/// `work` returned. When that is not 0 nothing is left; a detached namespace ends with its last process.
-/// Needs CAP_SYS_ADMIN. Call it from a process without other threads.
+/// starts lives there too. A small process of ckpt's is number 1: it reaps, and passes signals on to `work`. Returns
+/// what `work` returned. When that is not 0 nothing is left; a detached namespace ends with its last process. Needs
+/// CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
 
-/// The next processes of the caller's pid namespace get numbers above those of an image, or, where too few are left there,
-/// the lowest. Needs CAP_SYS_ADMIN in the namespace, and its /proc.
+/// The next processes of the caller's pid namespace get numbers above those of an image, or, where too few are left
+/// there, the lowest. Needs CAP_SYS_ADMIN in the namespace, and its /proc.
 Result<void> number_processes_above(int highest);
 
 /// The signals that `relay_signals` passes on, and SIGCHLD; returns the mask of before.
@@ -30,8 +30,8 @@ sigset_t block_relayed_signals();
 /// Waits for a child, and passes on to it what is sent to ckpt. Its exit code, or 128 and the signal that ended it.
 int relay_signals(pid_t child);
 
-/// The number outside of a process of the namespace that `run_in_pid_namespace` made for the caller; the same number for
-/// any other caller.
+/// The number outside of a process of the namespace that `run_in_pid_namespace` made for the caller; the same number
+/// for any other caller.
 int number_outside(int pid);
 
 }  // namespace ckpt::engine

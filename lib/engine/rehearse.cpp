@@ -27,10 +27,12 @@ namespace ckpt::engine {
 
 namespace {
 
-/// Which parts of an XSAVE area are in their initial state, that is, in use or not: a part that is used holds the same then.
+/// Which parts of an XSAVE area are in their initial state, that is, in use or not: a part that is used holds the same
+/// then.
 void pass_over_unused(std::vector<std::byte>& area) {
   constexpr size_t kFeatures = 512;  // XSTATE_BV
-  if (area.size() >= kFeatures + sizeof(uint64_t)) std::fill_n(area.begin() + kFeatures, sizeof(uint64_t), std::byte{0});
+  if (area.size() >= kFeatures + sizeof(uint64_t))
+    std::fill_n(area.begin() + kFeatures, sizeof(uint64_t), std::byte{0});
 }
 
 class Notes final : public ProgressSink {
@@ -45,7 +47,9 @@ class Notes final : public ProgressSink {
 };
 
 /// What says nothing about the image.
-bool is_of_this_run(Code code) { return code == Code::kNoRoom || code == Code::kPermission || code == Code::kInterrupted; }
+bool is_of_this_run(Code code) {
+  return code == Code::kNoRoom || code == Code::kPermission || code == Code::kInterrupted;
+}
 
 /// One rehearsal, in the sealed place, of an image that was adjusted to it.
 class Stage {
@@ -79,13 +83,14 @@ class Stage {
     return rebuild_->settle();
   }
 
-  /// No answer comes from peers that are not there, and what is in the queues of others stays where it is. Only connections
-  /// that end need to hear of each other.
+  /// No answer comes from peers that are not there, and what is in the queues of others stays where it is. Only
+  /// connections that end need to hear of each other.
   Result<void> hold_connections() {
     constexpr int kEstablished = 1;
     std::vector<proc::FilteredConnection> connections;
     for (const store::Socket& socket : tree().sockets) {
-      if (socket.tcp.state == kEstablished && socket.state == store::SocketState::kConnected) connections.push_back({socket.name, socket.peer_name});
+      if (socket.tcp.state == kEstablished && socket.state == store::SocketState::kConnected)
+        connections.push_back({socket.name, socket.peer_name});
     }
     if (connections.empty()) return {};
     CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create("rehearsal", connections));
@@ -102,7 +107,8 @@ class Stage {
     how.ghost_limit = ~uint64_t{0};
     how.sockets.tcp_established = how.sockets.external_unix = true;
     CKPT_TRY_ASSIGN(found_, capture::take_inventory(members_, how));
-    for (const capture::Blocker& blocker : found_.blockers) out_.differences.push_back("after the restore: " + blocker.text());
+    for (const capture::Blocker& blocker : found_.blockers)
+      out_.differences.push_back("after the restore: " + blocker.text());
     made_ = std::move(found_.image);
     xstates_.resize(made_.processes.size());
     std::map<int, proc::FrozenProcess> frozen;
@@ -110,7 +116,8 @@ class Stage {
     for (restore::Rebuild::Built& process : rebuild_->built()) {
       const int index = index_of(process.pid);
       if (index < 0) return fail(Code::kBug, fmt::format("process {}", process.pid), "is not there");
-      const store::ProcessImage& image = tree().processes[std::min<size_t>(static_cast<size_t>(index), tree().processes.size() - 1)];
+      const store::ProcessImage& image =
+          tree().processes[std::min<size_t>(static_cast<size_t>(index), tree().processes.size() - 1)];
       const int stopped_by = image.stopped ? image.stop_signal : 0;
       frozen.emplace(process.pid, proc::FrozenProcess::adopt(process.pid, std::move(process.threads), stopped_by));
     }
@@ -155,14 +162,17 @@ class Stage {
       const store::ProcessImage& was = tree().processes[i];
       out_.processes += 1, out_.threads += was.threads.size();
       for (size_t t = 0; t < std::min(was.threads.size(), xstates_[i].size()); ++t) {
-        CKPT_TRY_ASSIGN(std::vector<std::byte> area, image_.read_xstate(was.threads[t].xstate_offset, was.threads[t].xstate_size));
+        CKPT_TRY_ASSIGN(std::vector<std::byte> area,
+                        image_.read_xstate(was.threads[t].xstate_offset, was.threads[t].xstate_size));
         std::vector<std::byte>& now = xstates_[i][t];
         const size_t size = std::min(area.size(), now.size());
         pass_over_unused(area), pass_over_unused(now);
-        const auto at = std::mismatch(area.begin(), area.begin() + static_cast<ptrdiff_t>(size), now.begin()).first - area.begin();
+        const auto at =
+            std::mismatch(area.begin(), area.begin() + static_cast<ptrdiff_t>(size), now.begin()).first - area.begin();
         if (static_cast<size_t>(at) != size) {
-          out_.differences.push_back(fmt::format("{}: thread {}: its extended registers (XSAVE area, from byte {} on) are others after the restore",
-                                                 name_of(was), was.threads[t].tid, at));
+          out_.differences.push_back(fmt::format(
+              "{}: thread {}: its extended registers (XSAVE area, from byte {} on) are others after the restore",
+              name_of(was), was.threads[t].tid, at));
         }
       }
     }
@@ -170,17 +180,21 @@ class Stage {
   }
 
   Result<void> compare_contents() {
-    auto compare = [&](uint64_t offset, uint64_t size, const std::vector<std::byte>& now, std::string name) -> Result<void> {
+    auto compare = [&](uint64_t offset, uint64_t size, const std::vector<std::byte>& now,
+                       std::string name) -> Result<void> {
       if (size != now.size()) return {};  // told already
-      CKPT_TRY_ASSIGN(std::vector<std::byte> then, size == 0 ? std::vector<std::byte>() : image_.read_pipe(offset, size));
+      CKPT_TRY_ASSIGN(std::vector<std::byte> then,
+                      size == 0 ? std::vector<std::byte>() : image_.read_pipe(offset, size));
       if (then != now) out_.differences.push_back(name + ": its content is another after the restore");
       return {};
     };
     for (size_t i = 0; i < std::min(tree().pipes.size(), found_.pipe_contents.size()); ++i)
-      CKPT_TRY(compare(tree().pipes[i].content_offset, tree().pipes[i].content_size, found_.pipe_contents[i], fmt::format("pipes[{}]", i)));
+      CKPT_TRY(compare(tree().pipes[i].content_offset, tree().pipes[i].content_size, found_.pipe_contents[i],
+                       fmt::format("pipes[{}]", i)));
     for (size_t i = 0; i < std::min(tree().sockets.size(), found_.socket_contents.size()); ++i) {
       if (strange_sockets_.count(i) == 0)
-        CKPT_TRY(compare(tree().sockets[i].content_offset, tree().sockets[i].content_size, found_.socket_contents[i], fmt::format("sockets[{}]", i)));
+        CKPT_TRY(compare(tree().sockets[i].content_offset, tree().sockets[i].content_size, found_.socket_contents[i],
+                         fmt::format("sockets[{}]", i)));
     }
     return {};
   }
@@ -192,10 +206,12 @@ class Stage {
       if (!was.zombie && was.memory_of < 0) CKPT_TRY(pages.process(tree(), i, name_of(was), populated[i]));
     }
     for (size_t i = 0; i < std::min(tree().shared_memory.size(), found_.shared_memory.size()); ++i)
-      CKPT_TRY(pages.content(tree().shared_memory[i].space, tree().shared_memory[i].size, found_.shared_memory[i], fmt::format("shared_memory[{}]", i)));
+      CKPT_TRY(pages.content(tree().shared_memory[i].space, tree().shared_memory[i].size, found_.shared_memory[i],
+                             fmt::format("shared_memory[{}]", i)));
     for (const store::FileIdentity& file : tree().files) {
       for (size_t j = 0; j < made_.files.size(); ++j) {
-        if (file.space >= 0 && made_.files[j].deleted && made_.files[j].path == file.path) CKPT_TRY(pages.content(file.space, file.size, found_.ghosts[j], "file " + file.path));
+        if (file.space >= 0 && made_.files[j].deleted && made_.files[j].path == file.path)
+          CKPT_TRY(pages.content(file.space, file.size, found_.ghosts[j], "file " + file.path));
       }
     }
     out_.pages = pages.pages();
@@ -232,7 +248,11 @@ std::string to_report(const Result<void>& done, const Rehearsal& found) {
                         {"processes", found.processes}, {"threads", found.threads}, {"pages", found.pages}};
   if (!done) {
     const Error& e = done.error();
-    doc["error"] = {{"code", static_cast<int>(e.code)}, {"subject", e.subject}, {"message", e.text()}, {"hint", e.hint}, {"causes", e.causes}};
+    doc["error"] = {{"code", static_cast<int>(e.code)},
+                    {"subject", e.subject},
+                    {"message", e.text()},
+                    {"hint", e.hint},
+                    {"causes", e.causes}};
   }
   return doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
@@ -250,7 +270,8 @@ Result<Rehearsal> from_report(const std::string& text) {
   out.differences = doc["differences"].get<std::vector<std::string>>();
   out.left_out = doc["left_out"].get<std::vector<std::string>>();
   out.notes = doc["notes"].get<std::vector<std::string>>();
-  out.processes = doc["processes"].get<uint64_t>(), out.threads = doc["threads"].get<uint64_t>(), out.pages = doc["pages"].get<uint64_t>();
+  out.processes = doc["processes"].get<uint64_t>(), out.threads = doc["threads"].get<uint64_t>(),
+  out.pages = doc["pages"].get<uint64_t>();
   return out;
 }
 
@@ -258,7 +279,8 @@ Result<Rehearsal> from_report(const std::string& text) {
 void name_files_as_they_were(std::vector<std::string>& lines) {
   const std::string prefix = kSealedScratch;
   for (std::string& line : lines) {
-    for (size_t at = line.find(prefix + "/"); at != std::string::npos; at = line.find(prefix + "/", at)) line.erase(at, prefix.size());
+    for (size_t at = line.find(prefix + "/"); at != std::string::npos; at = line.find(prefix + "/", at))
+      line.erase(at, prefix.size());
   }
 }
 
@@ -276,14 +298,17 @@ Result<Rehearsal> rehearse(const std::filesystem::path& image, store::Trust trus
   auto work = [&](Result<void> sealed) {
     Rehearsal found;
     if (sealed) sealed = perform(dir, trust, found);
-    else if (sealed.error().code == Code::kPermission) sealed = std::move(sealed).error().with_hint("a rehearsal needs root");
+    else if (sealed.error().code == Code::kPermission)
+      sealed = std::move(sealed).error().with_hint("a rehearsal needs root");
     return io::write_all(report.get(), as_bytes(to_report(sealed, found)), "report") ? 0 : 1;
   };
   CKPT_TRY_ASSIGN(int code, run_sealed(seal, work, cancel));
   constexpr uint64_t kLimit = uint64_t{1} << 30;
   if (::lseek(report.get(), 0, SEEK_SET) != 0) return sys_error("", "the rehearsal's report cannot be read");
   CKPT_TRY_ASSIGN(std::string text, io::read_all(report.get(), kLimit, "report"));
-  if (text.empty()) return fail(Code::kIo, dir.string(), fmt::format("the rehearsal ended with status {} before it could say anything", code));
+  if (text.empty())
+    return fail(Code::kIo, dir.string(),
+                fmt::format("the rehearsal ended with status {} before it could say anything", code));
   CKPT_TRY_ASSIGN(Rehearsal out, from_report(text));
   name_files_as_they_were(out.differences);
   out.us = watch.elapsed_us();

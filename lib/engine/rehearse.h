@@ -1,4 +1,5 @@
-// verify --rehearse, dump --rehearse: whether an image would be restored as it was, found out by doing it where nobody notices.
+// verify --rehearse, dump --rehearse: whether an image would be restored as it was, found out by doing it where nobody
+// notices.
 #pragma once
 
 #include <cstdint>
@@ -20,10 +21,11 @@ struct Rehearsal {
   uint64_t us = 0;
 };
 
-/// Makes the processes of the image in namespaces of their own (sealed.h), reads their state back as a dump does, compares
-/// all of it and every page with the image, and takes them away; none of them runs a step. It needs the memory that the
-/// processes need. That they cannot be made is a difference. The Error is of what says nothing about the image:
-/// kPermission, kNoRoom, kInterrupted, or an image that cannot be opened. `trust`: whose images it takes, as restore does.
+/// Makes the processes of the image in namespaces of their own (sealed.h), reads their state back as a dump does,
+/// compares all of it and every page with the image, and takes them away; none of them runs a step. It needs the memory
+/// that the processes need. That they cannot be made is a difference. The Error is of what says nothing about the
+/// image: kPermission, kNoRoom, kInterrupted, or an image that cannot be opened. `trust`: whose images it takes, as
+/// restore does.
 Result<Rehearsal> rehearse(const std::filesystem::path& image, store::Trust trust, const Cancel& cancel);
 
 }  // namespace ckpt::engine

@@ -34,9 +34,11 @@ void order_files(TreeImage& tree) {
     // Others may write to it meanwhile; restore has its own rule for how far it may have changed.
     if (!file.deleted) file.size = 0, file.mtime_ns = 0;
     else file.device = file.inode = 0;
-    if (!S_ISREG(file.mode) || file.path.starts_with("/proc/")) file.mtime_ns = 0, file.size = 0, file.device = 0, file.inode = 0;
+    if (!S_ISREG(file.mode) || file.path.starts_with("/proc/"))
+      file.mtime_ns = 0, file.size = 0, file.device = 0, file.inode = 0;
     file.space = -1, file.build_id.clear();
-    where.push_back(places.try_emplace(file.path + (file.deleted ? " (deleted)" : ""), static_cast<int>(places.size())).first->second);
+    where.push_back(places.try_emplace(file.path + (file.deleted ? " (deleted)" : ""), static_cast<int>(places.size()))
+                        .first->second);
     if (static_cast<size_t>(where.back()) == files.size()) files.push_back(std::move(file));
   }
   std::vector<int> order(files.size());
@@ -75,7 +77,8 @@ void merge_maps(std::vector<store::MemoryMap>& maps) {
     store::MemoryMap next = map, &last = out.back();
     const bool of_object = map.file >= 0 || map.shared_memory >= 0;
     next.start = last.start, next.end = last.end, next.guards = last.guards;
-    next.file_offset = of_object && map.file_offset != last.file_offset + (last.end - last.start) ? map.file_offset : last.file_offset;
+    next.file_offset =
+        of_object && map.file_offset != last.file_offset + (last.end - last.start) ? map.file_offset : last.file_offset;
     if (next == last) last.end = map.end, last.guards.insert(last.guards.end(), map.guards.begin(), map.guards.end());
     else out.push_back(std::move(map));
   }
@@ -99,7 +102,8 @@ void pass_over_time(store::ProcessImage& process) {
   auto of_timer = [](const store::QueuedSignal& signal) {
     int code = 0;
     std::memcpy(&code, signal.siginfo.data() + offsetof(siginfo_t, si_code), sizeof code);
-    return code == SI_TIMER || (code == SI_KERNEL && (signal.signo == SIGALRM || signal.signo == SIGVTALRM || signal.signo == SIGPROF));
+    return code == SI_TIMER ||
+           (code == SI_KERNEL && (signal.signo == SIGALRM || signal.signo == SIGVTALRM || signal.signo == SIGPROF));
   };
   if (any) std::erase_if(process.pending, of_timer);
   std::erase_if(process.interval_timers, [](const auto& timer) { return timer.interval_us == 0; });
@@ -125,7 +129,10 @@ void pass_over_flags(store::Descriptor& descriptor) {
 
 /// The kernel notes every process that used a queue last; ckpt itself is such a one.
 void pass_over_users(TreeImage& tree) {
-  auto is_inside = [&](int pid) { return std::any_of(tree.processes.begin(), tree.processes.end(), [&](const auto& process) { return process.pid == pid; }); };
+  auto is_inside = [&](int pid) {
+    return std::any_of(tree.processes.begin(), tree.processes.end(),
+                       [&](const auto& process) { return process.pid == pid; });
+  };
   for (store::IpcQueue& queue : tree.ipc.queues) {
     for (int* pid : {&queue.sender, &queue.receiver}) {
       if (!is_inside(*pid)) *pid = 0;
@@ -149,10 +156,13 @@ void pass_over(TreeImage& tree) {
     descriptor.timerfd.value_ns = 0, descriptor.timerfd.ticks = 0;
     descriptor.locks.clear();
     pass_over_flags(descriptor);
-    auto key = [](const store::EpollEntry& entry) { return std::tuple(entry.process, entry.target_fd, entry.descriptor, entry.data); };
+    auto key = [](const store::EpollEntry& entry) {
+      return std::tuple(entry.process, entry.target_fd, entry.descriptor, entry.data);
+    };
     // One that was told once and is not armed is armed for errors by being added.
     for (store::EpollEntry& entry : descriptor.epoll) entry.events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
-    std::sort(descriptor.epoll.begin(), descriptor.epoll.end(), [&](const auto& a, const auto& b) { return key(a) < key(b); });
+    std::sort(descriptor.epoll.begin(), descriptor.epoll.end(),
+              [&](const auto& a, const auto& b) { return key(a) < key(b); });
   }
   for (store::Pipe& pipe : tree.pipes) pipe.content_offset = 0;
   for (store::SharedMemory& memory : tree.shared_memory) {
@@ -191,20 +201,25 @@ void pass_over_room(const store::Socket& was, store::Socket& is) {
   };
   for (const store::SocketOption& option : was.options) {
     for (store::SocketOption& other : is.options) {
-      if (option.name == "SO_RCVBUF" && other.name == option.name && size_of(other) > size_of(option)) other.value = option.value;
+      if (option.name == "SO_RCVBUF" && other.name == option.name && size_of(other) > size_of(option))
+        other.value = option.value;
     }
   }
 }
 
-/// The kernel turns IPV6_V6ONLY on in a socket that bind(2) gives an address of IPv6, not in one that got it by connect(2) or
-/// accept(2). Nothing else differs: no packet of IPv4 reaches such an address.
+/// The kernel turns IPV6_V6ONLY on in a socket that bind(2) gives an address of IPv6, not in one that got it by
+/// connect(2) or accept(2). Nothing else differs: no packet of IPv4 reaches such an address.
 void pass_over_binding(const store::Socket& was, store::Socket& is) {
   sockaddr_in6 name{};
   std::memcpy(&name, was.name.data(), std::min(was.name.size(), sizeof name));
   if (name.sin6_family != AF_INET6 || IN6_IS_ADDR_UNSPECIFIED(&name.sin6_addr)) return;
-  auto of = [](const store::Socket& socket) { return std::find_if(socket.options.begin(), socket.options.end(), [](const auto& option) { return option.name == "IPV6_V6ONLY"; }); };
+  auto of = [](const store::Socket& socket) {
+    return std::find_if(socket.options.begin(), socket.options.end(),
+                        [](const auto& option) { return option.name == "IPV6_V6ONLY"; });
+  };
   const auto before = of(was), after = of(is);
-  if (before != was.options.end() && after != is.options.end()) is.options[static_cast<size_t>(after - is.options.begin())].value = before->value;
+  if (before != was.options.end() && after != is.options.end())
+    is.options[static_cast<size_t>(after - is.options.begin())].value = before->value;
 }
 
 /// Where more than one state is right.
@@ -215,7 +230,9 @@ void forgive(const TreeImage& image, TreeImage& made) {
       store::Thread& is = made.processes[i].threads[t];
       constexpr size_t kRax = 10, kOrigRax = 15;
       // A sleep that had nothing left is over.
-      if (was.restart != store::RestartKind::kSleepLeft || is.restart != store::RestartKind::kNone || is.regs.value[kRax] != 0) continue;
+      if (was.restart != store::RestartKind::kSleepLeft || is.restart != store::RestartKind::kNone ||
+          is.regs.value[kRax] != 0)
+        continue;
       is.restart = was.restart;
       for (size_t at : {kRax, kOrigRax}) is.regs.value[at] = was.regs.value[at];
     }
@@ -226,7 +243,8 @@ void forgive(const TreeImage& image, TreeImage& made) {
     store::TcpConnection& is = made.sockets[i].tcp;
     if (was.state != 0) pass_over_room(image.sockets[i], made.sockets[i]);
     // What may be sent ends no earlier: more is no harm.
-    const auto further = static_cast<int32_t>(is.receive_window_update + is.receive_window - (was.receive_window_update + was.receive_window));
+    const auto further = static_cast<int32_t>(is.receive_window_update + is.receive_window -
+                                              (was.receive_window_update + was.receive_window));
     if (further >= 0) is.receive_window_update = was.receive_window_update, is.receive_window = was.receive_window;
   }
 }
@@ -241,7 +259,8 @@ void pass_over_outside(const TreeImage& image, TreeImage& left, TreeImage& right
       process->outside_session = process->outside_group = false;
     }
   }
-  if (!left.processes.empty() && !right.processes.empty()) right.processes[0].stopped = left.processes[0].stopped;  // it stops as it is let go
+  if (!left.processes.empty() && !right.processes.empty())
+    right.processes[0].stopped = left.processes[0].stopped;  // it stops as it is let go
 }
 
 // The records as trees of names and values.
@@ -270,10 +289,16 @@ class NodeOut {
     leaf(name, std::move(text));
   }
   template <class C>
-  void numbers(const char* name, const C& values) { leaf(name, fmt::format("{}", joined(values, [](auto v) { return std::to_string(v); }))); }
-  void hexes(const char* name, const std::vector<uint64_t>& values) { leaf(name, joined(values, [](uint64_t v) { return fmt::format("{:#x}", v); })); }
+  void numbers(const char* name, const C& values) {
+    leaf(name, fmt::format("{}", joined(values, [](auto v) { return std::to_string(v); })));
+  }
+  void hexes(const char* name, const std::vector<uint64_t>& values) {
+    leaf(name, joined(values, [](uint64_t v) { return fmt::format("{:#x}", v); }));
+  }
   void texts(const char* name, const store::VmFlags& flags) { texts(name, flags.names()); }
-  void texts(const char* name, const std::vector<std::string>& values) { leaf(name, joined(values, [](const std::string& v) { return v; })); }
+  void texts(const char* name, const std::vector<std::string>& values) {
+    leaf(name, joined(values, [](const std::string& v) { return v; }));
+  }
   template <class E, size_t N>
   void choice(const char* name, E value, const std::array<const char*, N>& names) {
     const auto index = static_cast<size_t>(value);
@@ -309,13 +334,25 @@ class NodeOut {
   }
   template <class T>
   static std::string label(const char* name, const T&, size_t index) { return fmt::format("{}[{}]", name, index); }
-  static std::string label(const char*, const store::ProcessImage& process, size_t) { return fmt::format("process {}", process.pid); }
-  static std::string label(const char*, const store::Thread& thread, size_t) { return fmt::format("thread {}", thread.tid); }
-  static std::string label(const char*, const store::MemoryMap& map, size_t) { return fmt::format("mapping {:x}", map.start); }
+  static std::string label(const char*, const store::ProcessImage& process, size_t) {
+    return fmt::format("process {}", process.pid);
+  }
+  static std::string label(const char*, const store::Thread& thread, size_t) {
+    return fmt::format("thread {}", thread.tid);
+  }
+  static std::string label(const char*, const store::MemoryMap& map, size_t) {
+    return fmt::format("mapping {:x}", map.start);
+  }
   static std::string label(const char*, const store::FileIdentity& file, size_t) { return "file " + file.path; }
-  static std::string label(const char*, const store::SignalAction& action, size_t) { return fmt::format("action of signal {}", action.signo); }
-  static std::string label(const char*, const store::PosixTimer& timer, size_t) { return fmt::format("timer {}", timer.id); }
-  static std::string label(const char*, const store::ResourceLimit& limit, size_t) { return fmt::format("resource limit {}", limit.resource); }
+  static std::string label(const char*, const store::SignalAction& action, size_t) {
+    return fmt::format("action of signal {}", action.signo);
+  }
+  static std::string label(const char*, const store::PosixTimer& timer, size_t) {
+    return fmt::format("timer {}", timer.id);
+  }
+  static std::string label(const char*, const store::ResourceLimit& limit, size_t) {
+    return fmt::format("resource limit {}", limit.resource);
+  }
   static std::string label(const char*, const store::SocketOption& option, size_t) { return option.name; }
   static std::string label(const char* name, const store::Descriptor& descriptor, size_t index) {
     if (descriptor.fds.empty()) return fmt::format("{}[{}]", name, index);
@@ -328,9 +365,12 @@ class NodeOut {
 
 constexpr size_t kMostShown = 200;
 
-std::string shown(const std::string& value) { return value.size() <= kMostShown ? value : value.substr(0, kMostShown) + ".."; }
+std::string shown(const std::string& value) {
+  return value.size() <= kMostShown ? value : value.substr(0, kMostShown) + "..";
+}
 
-void compare(const std::vector<Node>& image, const std::vector<Node>& made, const std::string& where, std::vector<std::string>& out) {
+void compare(const std::vector<Node>& image, const std::vector<Node>& made, const std::string& where,
+             std::vector<std::string>& out) {
   std::multimap<std::string, const Node*> left;
   for (const Node& node : made) left.emplace(node.name, &node);
   for (const Node& node : image) {
@@ -340,11 +380,14 @@ void compare(const std::vector<Node>& image, const std::vector<Node>& made, cons
       out.push_back(name + ": not there after the restore");
       continue;
     }
-    if (node.value != other->second->value) out.push_back(fmt::format("{}: {} in the image, {} after the restore", name, shown(node.value), shown(other->second->value)));
+    if (node.value != other->second->value)
+      out.push_back(fmt::format("{}: {} in the image, {} after the restore", name, shown(node.value),
+                                shown(other->second->value)));
     compare(node.children, other->second->children, name, out);
     left.erase(other);
   }
-  for (const auto& [name, node] : left) out.push_back((where.empty() ? name : where + ": " + name) + ": not in the image, but there after the restore");
+  for (const auto& [name, node] : left)
+    out.push_back((where.empty() ? name : where + ": " + name) + ": not in the image, but there after the restore");
 }
 
 /// Processes may have tens of thousands of mappings: only those that differ become nodes.
@@ -373,7 +416,8 @@ std::vector<std::string> compare_trees(TreeImage image, TreeImage made, const st
   pass_over(made);
   forgive(image, made);
   pass_over_outside(before, image, made);
-  for (size_t i = 0; i < std::min(image.processes.size(), made.processes.size()); ++i) drop_equal(image.processes[i].maps, made.processes[i].maps);
+  for (size_t i = 0; i < std::min(image.processes.size(), made.processes.size()); ++i)
+    drop_equal(image.processes[i].maps, made.processes[i].maps);
   for (size_t i : strange) {
     if (i < image.sockets.size() && i < made.sockets.size()) made.sockets[i] = image.sockets[i];
   }

@@ -19,12 +19,17 @@ namespace {
 
 constexpr int kLoopback = 1;  // the index of "lo" in every network namespace
 
-bool is_regular(const store::TreeImage& tree, int file) { return file >= 0 && static_cast<size_t>(file) < tree.files.size() && S_ISREG(tree.files[static_cast<size_t>(file)].mode); }
+bool is_regular(const store::TreeImage& tree, int file) {
+  return file >= 0 && static_cast<size_t>(file) < tree.files.size() &&
+         S_ISREG(tree.files[static_cast<size_t>(file)].mode);
+}
 
 std::string folder_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
 /// Deleted files, and named pipes that are there: their content is not a copy but the pipe itself.
-bool is_made_aside(const store::FileIdentity& file) { return (file.deleted && file.other_name.empty()) || S_ISFIFO(file.mode); }
+bool is_made_aside(const store::FileIdentity& file) {
+  return (file.deleted && file.other_name.empty()) || S_ISFIFO(file.mode);
+}
 
 }  // namespace
 
@@ -32,7 +37,8 @@ SealOptions seal_for(const store::TreeImage& tree) {
   SealOptions out;
   std::set<std::string> written, folders;
   auto write = [&](int file) {
-    if (is_regular(tree, file) && !tree.files[static_cast<size_t>(file)].deleted) written.insert(tree.files[static_cast<size_t>(file)].path);
+    if (is_regular(tree, file) && !tree.files[static_cast<size_t>(file)].deleted)
+      written.insert(tree.files[static_cast<size_t>(file)].path);
   };
   for (const store::ProcessImage& process : tree.processes) {
     for (const store::Thread& thread : process.threads) out.highest = std::max(out.highest, thread.tid);
@@ -54,7 +60,8 @@ SealOptions seal_for(const store::TreeImage& tree) {
 }
 
 bool names_interface(const store::SocketOption& option) {
-  return option.name == "SO_BINDTODEVICE" || option.name.ends_with("_UNICAST_IF") || option.name.ends_with("_MULTICAST_IF");
+  return option.name == "SO_BINDTODEVICE" || option.name.ends_with("_UNICAST_IF") ||
+         option.name.ends_with("_MULTICAST_IF");
 }
 
 Adjustment::Adjustment(store::TreeImage of_image) : tree(std::move(of_image)) {
@@ -106,7 +113,8 @@ void Adjustment::adjust_descriptors() {
   int null = -1;
   for (Descriptor& descriptor : tree.descriptors) {
     if (descriptor.kind == DescriptorKind::kExternal) {
-      leave_out(fmt::format("descriptor {}: {}, of the surroundings", descriptor.fds.empty() ? -1 : descriptor.fds[0].fd, descriptor.external));
+      leave_out(fmt::format("descriptor {}: {}, of the surroundings",
+                            descriptor.fds.empty() ? -1 : descriptor.fds[0].fd, descriptor.external));
       if (null < 0) {
         null = static_cast<int>(tree.files.size());
         store::FileIdentity& file = tree.files.emplace_back();
@@ -148,7 +156,9 @@ void Adjustment::adjust_socket(size_t index) {
     if (membership.interface > kLoopback) leave_out(fmt::format("socket {}: the interface of a group", socket.inode));
     if (membership.interface != 0) membership.interface = kLoopback;
   }
-  auto is_set = [](const store::SocketOption& option) { return std::any_of(option.value.begin(), option.value.end(), [](uint8_t byte) { return byte != 0; }); };
+  auto is_set = [](const store::SocketOption& option) {
+    return std::any_of(option.value.begin(), option.value.end(), [](uint8_t byte) { return byte != 0; });
+  };
   for (const store::SocketOption& option : socket.options) {
     if (names_interface(option) && is_set(option)) leave_out(fmt::format("socket {}: {}", socket.inode, option.name));
   }

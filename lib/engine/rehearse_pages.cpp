@@ -20,13 +20,15 @@ using Block = store::ImageReader::ResolvedBlock;
 
 /// One page; false where it cannot be read. What lies beyond the end of a file is zero.
 bool read_page(int pid, int fd, uint64_t address, std::byte* out) {
-  if (fd < 0) return proc::read_memory(pid, proc::RemoteAddress(address), MutableByteSpan(out, store::kPageSize)).has_value();
+  if (fd < 0)
+    return proc::read_memory(pid, proc::RemoteAddress(address), MutableByteSpan(out, store::kPageSize)).has_value();
   std::memset(out, 0, store::kPageSize);
   return ::pread(fd, out, store::kPageSize, static_cast<off_t>(address)) >= 0;
 }
 
 /// What the kernel writes while threads are put back: the number of the processor, the time that a sleep has left.
-std::vector<std::pair<uint64_t, uint64_t>> written_by_kernel(const store::TreeImage& tree, const store::ProcessImage& owner) {
+std::vector<std::pair<uint64_t, uint64_t>> written_by_kernel(const store::TreeImage& tree,
+                                                             const store::ProcessImage& owner) {
   constexpr uint64_t kLeastRseq = 32, kTimespec = 16;
   constexpr size_t kR10 = 7, kRsi = 13, kOrigRax = 15;
   const int index = static_cast<int>(&owner - tree.processes.data());
@@ -34,7 +36,8 @@ std::vector<std::pair<uint64_t, uint64_t>> written_by_kernel(const store::TreeIm
   for (const store::ProcessImage& process : tree.processes) {
     if (&process != &owner && process.memory_of != index) continue;
     for (const store::Thread& thread : process.threads) {
-      if (thread.rseq_address != 0) out.emplace_back(thread.rseq_address, thread.rseq_address + std::max<uint64_t>(thread.rseq_size, kLeastRseq));
+      if (thread.rseq_address != 0)
+        out.emplace_back(thread.rseq_address, thread.rseq_address + std::max<uint64_t>(thread.rseq_size, kLeastRseq));
       if (thread.restart != store::RestartKind::kSleepLeft) continue;
       const uint64_t rest = thread.regs.value[thread.regs.value[kOrigRax] == SYS_nanosleep ? kRsi : kR10];
       out.emplace_back(rest, rest + kTimespec);
@@ -43,7 +46,8 @@ std::vector<std::pair<uint64_t, uint64_t>> written_by_kernel(const store::TreeIm
   return out;
 }
 
-void pass_over(const std::vector<std::pair<uint64_t, uint64_t>>& ranges, uint64_t address, const std::byte* wanted, std::byte* found) {
+void pass_over(const std::vector<std::pair<uint64_t, uint64_t>>& ranges, uint64_t address, const std::byte* wanted,
+               std::byte* found) {
   for (const auto& [start, end] : ranges) {
     const uint64_t first = std::max(start, address), last = std::min(end, address + store::kPageSize);
     if (first < last) std::memcpy(found + (first - address), wanted + (first - address), last - first);
@@ -58,7 +62,8 @@ std::string ranges_text(std::vector<uint64_t>& pages) {
   for (size_t i = 0; i < pages.size();) {
     size_t end = i + 1;
     while (end < pages.size() && pages[end] == pages[end - 1] + store::kPageSize) ++end;
-    if (++ranges <= kMost) out += fmt::format("{}{:x}-{:x}", out.empty() ? "" : ", ", pages[i], pages[end - 1] + store::kPageSize);
+    if (++ranges <= kMost)
+      out += fmt::format("{}{:x}-{:x}", out.empty() ? "" : ", ", pages[i], pages[end - 1] + store::kPageSize);
     i = end;
   }
   return ranges <= kMost ? out : out + fmt::format(" and {} more ranges", ranges - kMost);
@@ -66,10 +71,12 @@ std::string ranges_text(std::vector<uint64_t>& pages) {
 
 }  // namespace
 
-Result<void> PageComparison::process(const store::TreeImage& tree, size_t index, const std::string& name, const capture::PagePlan& populated) {
+Result<void> PageComparison::process(const store::TreeImage& tree, size_t index, const std::string& name,
+                                     const capture::PagePlan& populated) {
   const store::ProcessImage& image = tree.processes[index];
   auto is_anonymous = [&](uint64_t address) {
-    auto map = std::upper_bound(image.maps.begin(), image.maps.end(), address, [](uint64_t a, const store::MemoryMap& m) { return a < m.end; });
+    auto map = std::upper_bound(image.maps.begin(), image.maps.end(), address,
+                                [](uint64_t a, const store::MemoryMap& m) { return a < m.end; });
     return map != image.maps.end() && map->start <= address && map->kind == store::MappingKind::kAnonymous;
   };
   std::vector<Piece> pieces;
@@ -78,12 +85,15 @@ Result<void> PageComparison::process(const store::TreeImage& tree, size_t index,
   const size_t of_image = pieces.size();
   for (const auto* blocks : {&populated.snapshot, &populated.live}) {
     for (const capture::BlockPlan& block : *blocks) {
-      auto known = std::lower_bound(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(of_image), block.address, [](const Piece& p, uint64_t a) { return p.address < a; });
+      auto known = std::lower_bound(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(of_image), block.address,
+                                    [](const Piece& p, uint64_t a) { return p.address < a; });
       const bool there = known != pieces.begin() + static_cast<ptrdiff_t>(of_image) && known->address == block.address;
-      const uint16_t told = there ? image_.blocks()[known->index].data_mask | image_.blocks()[known->index].zero_mask : 0;
+      const uint16_t told =
+          there ? image_.blocks()[known->index].data_mask | image_.blocks()[known->index].zero_mask : 0;
       uint16_t more = 0;
       for (unsigned page = 0; page < store::kBlockPages; ++page) {
-        if ((block.data_mask & ~told) >> page & 1 && is_anonymous(block.address + page * store::kPageSize)) more |= static_cast<uint16_t>(1u << page);
+        if ((block.data_mask & ~told) >> page & 1 && is_anonymous(block.address + page * store::kPageSize))
+          more |= static_cast<uint16_t>(1u << page);
       }
       if (more == 0) continue;
       if (there) known->more |= more;
@@ -93,7 +103,8 @@ Result<void> PageComparison::process(const store::TreeImage& tree, size_t index,
   return run({image.pid, -1, 0, written_by_kernel(tree, image)}, pieces, name);
 }
 
-Result<void> PageComparison::content(int space, uint64_t size, const capture::ContentSource& source, const std::string& name) {
+Result<void> PageComparison::content(int space, uint64_t size, const capture::ContentSource& source,
+                                     const std::string& name) {
   if (space < 0 || size == 0 || (!source.fd && source.pid == 0)) return {};
   std::vector<Piece> pieces;
   const auto [first, last] = image_.blocks_of(space);
@@ -158,7 +169,9 @@ Result<void> PageComparison::compare(const Memory& memory, const Piece& piece) {
 
 void PageComparison::tell(const std::string& name) {
   auto add = [&](std::vector<uint64_t>& pages, const char* what) {
-    if (!pages.empty()) differences_.push_back(fmt::format("{}: {} page{} {}: {}", name, pages.size(), pages.size() == 1 ? "" : "s", what, ranges_text(pages)));
+    if (!pages.empty())
+      differences_.push_back(fmt::format("{}: {} page{} {}: {}", name, pages.size(), pages.size() == 1 ? "" : "s", what,
+                                         ranges_text(pages)));
   };
   add(different_, "with other bytes than in the image");
   add(unreadable_, "of the image not there after the restore");

@@ -14,15 +14,16 @@
 
 namespace ckpt::engine {
 
-/// Pages that the image has must be those bytes, all others of anonymous and shared memory zero. By all processors, with a
-/// bounded number of blocks in memory at a time.
+/// Pages that the image has must be those bytes, all others of anonymous and shared memory zero. By all processors,
+/// with a bounded number of blocks in memory at a time.
 class PageComparison {
  public:
   PageComparison(const store::ImageReader& image, std::vector<std::string>& differences, const Cancel& cancel)
       : image_(image), differences_(differences), cancel_(cancel) {}
 
   /// A process of `tree` that stands still. `populated`: the pages that it has of its own.
-  Result<void> process(const store::TreeImage& tree, size_t index, const std::string& name, const capture::PagePlan& populated);
+  Result<void> process(const store::TreeImage& tree, size_t index, const std::string& name,
+                       const capture::PagePlan& populated);
   /// A shared memory or a deleted file.
   Result<void> content(int space, uint64_t size, const capture::ContentSource& source, const std::string& name);
 

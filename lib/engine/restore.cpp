@@ -25,7 +25,8 @@ class PidFile {
   static Result<PidFile> write(const std::filesystem::path& path, int pid) {
     PidFile out;
     if (path.empty()) return out;
-    // A name that nobody could have taken first, and where somebody has, it is refused (mkstemp: O_EXCL, no link is followed).
+    // A name that nobody could have taken first, and where somebody has, it is refused (mkstemp: O_EXCL, no link is
+    // followed).
     std::string staged = path.string() + ".XXXXXX";
     UniqueFd file(::mkostemp(staged.data(), O_CLOEXEC));
     if (!file) return sys_error(path.string(), "cannot be created");
@@ -82,7 +83,9 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   ::signal(SIGCHLD, SIG_DFL);  // inherited as ignored, it would let the kernel reap the child before we ask for it
   Stopwatch watch, total;
   const bool lazily = options.lazy && !options.dry_run;
-  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image, store::ImageReader::open_description(options.image, lazily, options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
+  CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image,
+                  store::ImageReader::open_description(options.image, lazily,
+                                                       options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the pager.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());

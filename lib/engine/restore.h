@@ -25,7 +25,8 @@ struct RestoreOptions {
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
   std::filesystem::path lazy_log; ///< what the pager has to say; empty: stderr while ckpt is there, else the system log
   GpuOptions gpu;
-  Actions actions;       ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
+  Actions
+      actions;  ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
   bool trust = false;    ///< also an image that another user owns or may write, with every right that it asks for
   bool dry_run = false;  ///< only find out whether it could be done
 };
@@ -52,8 +53,8 @@ struct ProcessEnd {
 /// says what was in the way. The pid file is there, complete, before the process takes its first step.
 Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progress, const Cancel& cancel);
 
-/// Stands in for the restored process: passes on signals that are not ignored here, follows it into a stop, gives it the terminal where it has a
-/// process group of its own.
+/// Stands in for the restored process: passes on signals that are not ignored here, follows it into a stop, gives it
+/// the terminal where it has a process group of its own.
 Result<ProcessEnd> supervise(int pid, const Cancel& cancel);
 
 }  // namespace ckpt::engine

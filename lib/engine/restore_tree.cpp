@@ -52,7 +52,8 @@ namespace {
 class ProcessBuilder {
  public:
   ProcessBuilder(const store::ImageReader& image, size_t index, Child& child, const OpenedFiles& files,
-                 const DescriptorPlan& descriptors, const CgroupMounts& cgroup_mounts, int base, int spare, ProgressSink& progress)
+                 const DescriptorPlan& descriptors, const CgroupMounts& cgroup_mounts, int base, int spare,
+                 ProgressSink& progress)
       : reader_(image),
         tree_(image.manifest().tree),
         image_(tree_.processes[index]),
@@ -95,7 +96,8 @@ class ProcessBuilder {
       else plan_.write_instead();
     }
     CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
-    if (child_.held() != nullptr) CKPT_TRY(drop_pages(pages_to_drop(reader_, image_, blocks_, *child_.held(), plan_), child_));
+    if (child_.held() != nullptr)
+      CKPT_TRY(drop_pages(pages_to_drop(reader_, image_, blocks_, *child_.held(), plan_), child_));
     CKPT_TRY(watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
     return watch_mappings(image_, plan_, Supply::kOnDemand, userfault_.fd.get());
   }
@@ -165,7 +167,8 @@ class ProcessBuilder {
     CKPT_TRY(hear_of_children());
     CKPT_TRY(create_threads(image_, child_));
     for (const store::Thread& thread : image_.threads) {
-      if (!thread.cgroups.empty()) join_cgroups_alone(cgroup_mounts_, image_.pid, thread.tid, thread.cgroups, progress_);
+      if (!thread.cgroups.empty())
+        join_cgroups_alone(cgroup_mounts_, image_.pid, thread.tid, thread.cgroups, progress_);
     }
     CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
     Script leader;
@@ -203,7 +206,8 @@ class ProcessBuilder {
 
 
   Result<void> release() {
-    // The stopped root goes on being stopped: the signal is there before its first thread could run. So is one that was waiting.
+    // The stopped root goes on being stopped: the signal is there before its first thread could run. So is one that was
+    // waiting.
     const bool stops = (index_ == 0 && image_.stopped) || has_waiting_stop(image_);
     if (stops && ::kill(image_.pid, SIGSTOP) != 0)
       return sys_error(fmt::format("process {}", image_.pid), "cannot be stopped");
@@ -263,7 +267,11 @@ class ProcessBuilder {
 class WholeTree final : public Rebuild {
  public:
   WholeTree(store::ImageReader& image, const Options& options, ProgressSink& progress)
-      : reader_(image), image_(image.manifest().tree), options_(options), progress_(progress), tree_(image_, session_terminals_, progress) {}
+      : reader_(image),
+        image_(image.manifest().tree),
+        options_(options),
+        progress_(progress),
+        tree_(image_, session_terminals_, progress) {}
 
   Result<void> check() {
     CKPT_TRY(validate(image_));
@@ -303,11 +311,13 @@ class WholeTree final : public Rebuild {
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
     CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
     // Memory that comes in by faults has no pages yet that could be shared.
-    if (!options_.lazy) tree_.before_children([&](size_t process, Child& child) { return share_with_children(process, child, cancel); });
+    if (!options_.lazy)
+      tree_.before_children([&](size_t process, Child& child) { return share_with_children(process, child, cancel); });
     CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
-      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(), inherited_->end(), progress_);
+      builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(),
+                             inherited_->end(), progress_);
     }
     CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
@@ -333,7 +343,8 @@ class WholeTree final : public Rebuild {
       CKPT_TRY(builder->finish());
     }
     if (scratch_->overflowed())
-      return fail(Code::kNoRoom, fmt::format("process {}", image_.root().pid), "its description is too large to rebuild");
+      return fail(Code::kNoRoom, fmt::format("process {}", image_.root().pid),
+                  "its description is too large to rebuild");
     phase("state");
     return cancel.check();
   }
@@ -402,9 +413,11 @@ class WholeTree final : public Rebuild {
       else plan.write_instead();
     }
     CKPT_TRY(lay_out_memory(image_, memory->layout, plan, files_, child));
-    if (child.held() != nullptr) CKPT_TRY(drop_pages(pages_to_drop(reader_, memory->layout, memory->blocks, *child.held(), plan), child));
+    if (child.held() != nullptr)
+      CKPT_TRY(drop_pages(pages_to_drop(reader_, memory->layout, memory->blocks, *child.held(), plan), child));
     CKPT_TRY(watch_mappings(memory->layout, plan, Supply::kCopy, userfault.fd.get()));
-    CKPT_TRY(fill_memory(reader_, {memory->layout, plan, memory->blocks, child.held(), child.pid(), userfault.fd.get()}, null_progress(), cancel));
+    CKPT_TRY(fill_memory(reader_, {memory->layout, plan, memory->blocks, child.held(), child.pid(), userfault.fd.get()},
+                         null_progress(), cancel));
     child.hold(std::move(*memory));
     return {};
   }
@@ -429,7 +442,9 @@ class WholeTree final : public Rebuild {
   /// What no process can do without for a moment; the pager loads the rest once they run.
   std::vector<store::AddressRange> needed_at_once() const {
     std::vector<store::AddressRange> out;
-    auto add = [&](int space, uint64_t first, uint64_t last) { out.push_back({store::space_base(space) + first, store::space_base(space) + last}); };
+    auto add = [&](int space, uint64_t first, uint64_t last) {
+      out.push_back({store::space_base(space) + first, store::space_base(space) + last});
+    };
     for (const store::ProcessImage& process : image_.processes) {
       if (process.zombie || process.memory_of >= 0) continue;
       for (const store::MemoryMap& map : process.maps) {

@@ -36,14 +36,15 @@ struct Totals {
 class Rebuild {
  public:
   virtual ~Rebuild() = default;
-  /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and leaves the rest to the pager. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
+  /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and
+  /// leaves the rest to the pager. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
   /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
   /// kUsage (needs shell_job).
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
-  /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins with
-  /// it; once is enough.
+  /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins
+  /// with it; once is enough.
   virtual Result<void> settle() = 0;
   /// The processes that were built, zombies left out; each thread stands in a ptrace stop of the calling thread.
   struct Built {

@@ -27,7 +27,8 @@ constexpr int kGuardFd = 3;
 Result<void> ResumeGuard::start(const std::vector<std::string>& command, const std::vector<int>& pids) {
   if (command.empty() || pid_ != 0) return {};
   int pair[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0) return sys_error("", "cannot make a socket for a guard");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0)
+    return sys_error("", "cannot make a socket for a guard");
   UniqueFd ours(pair[0]), theirs(pair[1]);
   std::vector<std::string> arguments = command;
   arguments.insert(arguments.end(), {"--after", std::to_string(::getpid()), "--parked", std::to_string(kGuardFd)});
@@ -58,7 +59,8 @@ Result<void> ResumeGuard::start(const std::vector<std::string>& command, const s
 Result<void> ResumeGuard::hold(int pid, uint64_t id, int fd) {
   if (pid_ == 0) return {};
   const Message message{pid, id};
-  if (send_with_fds(socket_.get(), std::as_bytes(std::span(&message, 1)), std::span(&fd, 1)) < 0) return sys_error("", "the guard of the GPU memory has ended");
+  if (send_with_fds(socket_.get(), std::as_bytes(std::span(&message, 1)), std::span(&fd, 1)) < 0)
+    return sys_error("", "the guard of the GPU memory has ended");
   return {};
 }
 
@@ -77,7 +79,8 @@ Result<bool> receive_parked(int socket, std::vector<ParkedMemory>& out) {
   const ssize_t got = receive_with_fds(socket, std::as_writable_bytes(std::span(&message, 1)), fds);
   if (got == 0 || (got < 0 && errno == ECONNRESET)) return false;
   if (got < 0) return sys_error("", "cannot read what ckpt has parked");
-  if (got != sizeof message || fds.size() != 1) return fail(Code::kBug, "", "what ckpt has parked came without its descriptor");
+  if (got != sizeof message || fds.size() != 1)
+    return fail(Code::kBug, "", "what ckpt has parked came without its descriptor");
   out.push_back({static_cast<int>(message.pid), message.id, std::move(fds.front())});
   return true;
 }

@@ -20,7 +20,8 @@ class ResumeGuard {
 
   /// `command` takes `--after PID --parked FD -p PID...`; empty: no guard. Does nothing where one runs already.
   Result<void> start(const std::vector<std::string>& command, const std::vector<int>& pids);
-  /// Device memory that ckpt holds for allocation `id` of process `pid`: the guard holds it, too, and could attach it again.
+  /// Device memory that ckpt holds for allocation `id` of process `pid`: the guard holds it, too, and could attach it
+  /// again.
   Result<void> hold(int pid, uint64_t id, int fd);
   /// Everything is as it was, or meant to stay as it is.
   void end();

@@ -36,10 +36,12 @@ constexpr uint64_t kReadOnly = 1;
 constexpr unsigned kRecursive = 0x8000;
 
 Result<void> make_read_only() {
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0) return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+    return sys_error("/", "cannot be kept from other mount namespaces");
   MountAttributes attributes;
   attributes.set = kReadOnly;
-  if (::syscall(kMountSetattr, AT_FDCWD, "/", kRecursive, &attributes, sizeof attributes) != 0) return sys_error("/", "cannot be made read-only (mount_setattr, Linux 5.12)");
+  if (::syscall(kMountSetattr, AT_FDCWD, "/", kRecursive, &attributes, sizeof attributes) != 0)
+    return sys_error("/", "cannot be made read-only (mount_setattr, Linux 5.12)");
   return {};
 }
 
@@ -54,12 +56,17 @@ void let_write(const std::string& path) {
 Result<void> make_mounts(const SealOptions& options) {
   CKPT_TRY(make_read_only());
   for (const std::string& path : options.written) let_write(path);
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0) return sys_error("/proc", "cannot be mounted");
-  if (::mount("tmpfs", kSealedScratch, "tmpfs", MS_NOSUID, "mode=0755") != 0) return sys_error(kSealedScratch, "no file system in memory can be mounted");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    return sys_error("/proc", "cannot be mounted");
+  if (::mount("tmpfs", kSealedScratch, "tmpfs", MS_NOSUID, "mode=0755") != 0)
+    return sys_error(kSealedScratch, "no file system in memory can be mounted");
   // Terminals are allocated in it: of the real one the numbers would be seen to be taken.
-  if (::mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") != 0 && errno != ENOENT) return sys_error("/dev/pts", "cannot be mounted");
+  if (::mount("devpts", "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "newinstance,ptmxmode=0666,mode=0620") != 0 &&
+      errno != ENOENT)
+    return sys_error("/dev/pts", "cannot be mounted");
   const std::string temporary = std::string(kSealedScratch) + "/tmp";
-  if (::mkdir(temporary.c_str(), 0700) != 0 || ::chmod(temporary.c_str(), 01777) != 0) return sys_error(temporary, "cannot be made");
+  if (::mkdir(temporary.c_str(), 0700) != 0 || ::chmod(temporary.c_str(), 01777) != 0)
+    return sys_error(temporary, "cannot be made");
   ::setenv("TMPDIR", temporary.c_str(), 1);
   const mode_t mask = ::umask(0);  // whoever had a deleted file open makes it again himself
   for (const std::string& folder : options.folders) {
@@ -100,7 +107,9 @@ Result<void> own_every_address(uint8_t family) {
     nlmsghdr header;
     nlmsgerr error;
   } answer{};
-  if (!fd || ::send(fd.get(), &request, sizeof request, 0) < 0 || ::recv(fd.get(), &answer, sizeof answer, MSG_TRUNC) < 0) return sys_error("lo", "cannot be given every address");
+  if (!fd || ::send(fd.get(), &request, sizeof request, 0) < 0 ||
+      ::recv(fd.get(), &answer, sizeof answer, MSG_TRUNC) < 0)
+    return sys_error("lo", "cannot be given every address");
   if (answer.error.error != 0) return sys_error(-answer.error.error, "lo", "cannot be given every address");
   return {};
 }
@@ -108,7 +117,8 @@ Result<void> own_every_address(uint8_t family) {
 Result<void> make_network() {
   CKPT_TRY(bring_up_loopback());
   CKPT_TRY(own_every_address(AF_INET));
-  if (own_every_address(AF_INET6)) (void)io::write_file("/proc/sys/net/ipv6/ip_nonlocal_bind", "1");  // fails where there is no IPv6
+  if (own_every_address(AF_INET6))
+    (void)io::write_file("/proc/sys/net/ipv6/ip_nonlocal_bind", "1");  // fails where there is no IPv6
   return {};
 }
 
@@ -149,7 +159,8 @@ using Work = std::function<int(Result<void>)>;
 
 [[noreturn]] void be_outer(pid_t ckpt, const SealOptions& options, const Work& work) {
   end_with(ckpt);
-  if (::unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC) != 0) ::_exit(work(sys_error("namespaces", "cannot be made")));
+  if (::unshare(CLONE_NEWPID | CLONE_NEWNS | CLONE_NEWNET | CLONE_NEWIPC) != 0)
+    ::_exit(work(sys_error("namespaces", "cannot be made")));
   const pid_t init = ::fork();
   if (init < 0) ::_exit(work(sys_error("", "cannot make a process")));
   if (init == 0) be_init(options, work);

@@ -25,8 +25,8 @@ namespace ckpt::engine {
 
 namespace {
 
-/// What a suspended process will need is written down, for the driver does not tell: a restore that fails for want of memory
-/// leaves the process stuck for good with some drivers (580.95, NVIDIA/cuda-checkpoint issue 44).
+/// What a suspended process will need is written down, for the driver does not tell: a restore that fails for want of
+/// memory leaves the process stuck for good with some drivers (580.95, NVIDIA/cuda-checkpoint issue 44).
 class Notes {
  public:
   static void write(int pid, const std::vector<store::GpuUse>& used) {
@@ -43,7 +43,9 @@ class Notes {
     const nlohmann::json doc = text ? nlohmann::json::parse(*text, nullptr, false) : nlohmann::json();
     if (!doc.is_array()) return out;
     for (const auto& use : doc) {
-      if (!use.is_object() || !use.contains("uuid") || !use["uuid"].is_string() || !use.contains("bytes") || !use["bytes"].is_number_unsigned()) continue;
+      if (!use.is_object() || !use.contains("uuid") || !use["uuid"].is_string() || !use.contains("bytes") ||
+          !use["bytes"].is_number_unsigned())
+        continue;
       out.push_back({use["uuid"], "", use["bytes"]});
     }
     return out;
@@ -53,7 +55,8 @@ class Notes {
  private:
   static std::filesystem::path folder() {
     const char* of_user = std::getenv("XDG_RUNTIME_DIR");
-    return ::geteuid() == 0 || of_user == nullptr ? "/run/ckpt/suspended" : std::filesystem::path(of_user) / "ckpt" / "suspended";
+    return ::geteuid() == 0 || of_user == nullptr ? "/run/ckpt/suspended"
+                                                  : std::filesystem::path(of_user) / "ckpt" / "suspended";
   }
   static std::filesystem::path path(int pid) {
     auto stat = proc::read_stat(pid);
@@ -84,8 +87,10 @@ Result<std::vector<Suspended>> find_suspended(device::ProcessControl& control, c
       if (!may_use_gpu(pid)) continue;
       CKPT_TRY_ASSIGN(const device::ProcessState state, control.state(pid));
       if (state == device::ProcessState::kFailed)
-        return fail(Code::kUnsupported, proc::describe_pid(pid), "its GPU state has failed and cannot be brought back: it can only be ended");
-      if (state == device::ProcessState::kCheckpointed || state == device::ProcessState::kLocked) out.push_back({pid, state});
+        return fail(Code::kUnsupported, proc::describe_pid(pid),
+                    "its GPU state has failed and cannot be brought back: it can only be ended");
+      if (state == device::ProcessState::kCheckpointed || state == device::ProcessState::kLocked)
+        out.push_back({pid, state});
     }
   }
   return out;
@@ -96,7 +101,8 @@ store::GpuState needed(const std::vector<Suspended>& processes) {
   store::GpuState out;
   for (const Suspended& process : processes) {
     for (const store::GpuUse& use : Notes::read(process.pid)) {
-      auto same = std::find_if(out.used.begin(), out.used.end(), [&](const store::GpuUse& other) { return other.uuid == use.uuid; });
+      auto same = std::find_if(out.used.begin(), out.used.end(),
+                               [&](const store::GpuUse& other) { return other.uuid == use.uuid; });
       if (same == out.used.end()) out.used.push_back(use);
       else same->bytes += use.bytes;
     }
@@ -136,7 +142,8 @@ Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& 
   DeviceHold devices(options);
   CKPT_TRY(devices.find(members));
   if (!devices.hazards().empty()) return Error(capture::blocked_error(pid, blockers_of(devices)));
-  if (devices.empty()) return fail(Code::kNotFound, proc::describe_pid(pid), "has no GPU state that could be suspended");
+  if (devices.empty())
+    return fail(Code::kNotFound, proc::describe_pid(pid), "has no GPU state that could be suspended");
   CKPT_TRY(cancel.check());
   SuspendReport out;
   Stopwatch watch;
@@ -152,8 +159,10 @@ Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& 
   out.checkpoint_us = watch.lap_us();
   out.pids = devices.pids();
   out.state = devices.state();
-  // All that became free counts for the first: each is resumed alone or with the others, and then the sum is what matters.
-  for (size_t i = 0; i < out.pids.size(); ++i) Notes::write(out.pids[i], i == 0 ? out.state.used : std::vector<store::GpuUse>());
+  // All that became free counts for the first: each is resumed alone or with the others, and then the sum is what
+  // matters.
+  for (size_t i = 0; i < out.pids.size(); ++i)
+    Notes::write(out.pids[i], i == 0 ? out.state.used : std::vector<store::GpuUse>());
   devices.forget();
   return out;
 }
@@ -177,7 +186,8 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
   for (const Suspended& process : found) {
     if (process.state != device::ProcessState::kCheckpointed) continue;
     auto restored = control->restore(process.pid, map);
-    if (!restored && is_still(*control, process.pid, device::ProcessState::kCheckpointed)) return stays_suspended(std::move(restored).error(), process.pid);
+    if (!restored && is_still(*control, process.pid, device::ProcessState::kCheckpointed))
+      return stays_suspended(std::move(restored).error(), process.pid);
   }
   for (const Suspended& process : found) {
     CKPT_TRY(unlock(*control, process.pid));
@@ -190,7 +200,8 @@ Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& opti
 
 namespace {
 
-/// A call for a process that its caller did not live to see answered is over once the next one is: the driver takes them in turn.
+/// A call for a process that its caller did not live to see answered is over once the next one is: the driver takes
+/// them in turn.
 void settle(const std::vector<int>& pids, const GpuOptions& options) {
   auto control = options.open();
   for (int root : pids) {
@@ -203,7 +214,8 @@ void settle(const std::vector<int>& pids, const GpuOptions& options) {
 
 }  // namespace
 
-Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
+Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>& pids, const GpuOptions& options,
+                                  const Cancel& cancel) {
   constexpr int kQuietLooks = 2, kLooks = 600;
   constexpr auto kPause = std::chrono::milliseconds(200);
   std::vector<ParkedMemory> parked;

@@ -27,10 +27,12 @@ namespace {
 namespace fs = std::filesystem;
 
 /// A snapshot that the kernel has not yet ended.
-bool is_dying_snapshot(const proc::Stat& stat) { return !stat.is_zombie() && stat.exit_signal == 0 && stat.minor_faults == 0; }
+bool is_dying_snapshot(const proc::Stat& stat) {
+  return !stat.is_zombie() && stat.exit_signal == 0 && stat.minor_faults == 0;
+}
 
-/// Threads that were ready to run when ckpt had let go of them, and have not run since, on a busy machine for long: one of them may have
-/// a call of ckpt's before it.
+/// Threads that were ready to run when ckpt had let go of them, and have not run since, on a busy machine for long: one
+/// of them may have a call of ckpt's before it.
 class NotRunYet {
  public:
   bool empty(int pid) {
@@ -61,8 +63,8 @@ bool tidy_process(int pid, NotRunYet& threads) {
   auto maps = proc::read_maps(pid, false);
   auto stat = proc::read_stat(pid);
   if (!maps || !stat || stat->is_zombie()) return true;
-  // The kernel closes a dead tracer's files, which is how we know of its end, before it lets go of the tracees; a call that was
-  // begun in one goes on then.
+  // The kernel closes a dead tracer's files, which is how we know of its end, before it lets go of the tracees; a call
+  // that was begun in one goes on then.
   auto status = proc::read_status(pid, pid);
   if (status && status->tracer != 0) return false;
   if (!threads.empty(pid)) return false;
@@ -81,7 +83,8 @@ bool tidy_process(int pid, NotRunYet& threads) {
 }
 
 void tidy(int target, const fs::path& staging) {
-  constexpr int kTries = 250, kCleanLooks = 15;  // a thread that is on its way out of a call may have to wait for a processor
+  constexpr int kTries = 250,
+                kCleanLooks = 15;  // a thread that is on its way out of a call may have to wait for a processor
   constexpr useconds_t kPause = 20'000;
   int clean_looks = 0;
   std::map<int, NotRunYet> threads;
@@ -130,7 +133,8 @@ Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");
   if (middle == 0) {
-    ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0, 0);  // from its first moment on it is told from the processes of a tree whose init it is handed to
+    ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0,
+            0);  // from its first moment on it is told from the processes of a tree whose init it is handed to
     pid_t tidier = ::fork();
     if (tidier != 0) ::_exit(tidier < 0 ? 1 : 0);
     ours.reset();

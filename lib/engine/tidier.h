@@ -8,9 +8,10 @@
 
 namespace ckpt::engine {
 
-/// While it is there, the end of this process without a word lets the tidier remove the staging folder, reap the snapshots and
-/// unmap the scratch mappings in the target and its descendants. It is nobody's child here, in a session of its own. What kills
-/// it as well (a cgroup's end) leaves that to the next capture of the target, and to the next image of that name.
+/// While it is there, the end of this process without a word lets the tidier remove the staging folder, reap the
+/// snapshots and unmap the scratch mappings in the target and its descendants. It is nobody's child here, in a session
+/// of its own. What kills it as well (a cgroup's end) leaves that to the next capture of the target, and to the next
+/// image of that name.
 class Tidier {
  public:
   /// Forks, so while ckpt is still small. kNoRoom: a limit on processes; the capture is as good without.

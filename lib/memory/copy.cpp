@@ -143,7 +143,8 @@ MutableByteSpan batch_buffer(size_t size) {
 /// Reads what can be read of a batch that failed as a whole, block by block, and tells what cannot.
 class AheadReader {
  public:
-  AheadReader(unsigned round, store::ImageWriter& writer, CopiedAhead& out) : round_(round), writer_(writer), out_(out) {}
+  AheadReader(unsigned round, store::ImageWriter& writer, CopiedAhead& out)
+      : round_(round), writer_(writer), out_(out) {}
 
   uint64_t bytes() const { return bytes_; }
   Result<void> copy(const Batch& batch) {
@@ -194,7 +195,8 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
   });
 }
 
-Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options) {
+Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer,
+                               const CopyOptions& options) {
   CopiedAhead out;
   AheadReader reader(round, writer, out);
   CKPT_TRY(for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {
@@ -231,7 +233,8 @@ Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
   });
 }
 
-Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const {
+Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer,
+                            const CopyOptions& options) const {
   return for_batches(parts, options, [&](const Batch& batch, size_t offset) -> Result<void> {
     const size_t size = batch.bytes();
     CKPT_TRY(add_batch(batch, ByteSpan(buffer_.data() + offset, size), adder(writer)));

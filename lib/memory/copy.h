@@ -1,5 +1,5 @@
-// Copying planned pages into an image: several readers, each moving pages from the process straight into a buffer that it
-// reuses, then hashing and writing them.
+// Copying planned pages into an image: several readers, each moving pages from the process straight into a buffer that
+// it reuses, then hashing and writing them.
 #pragma once
 
 #include <optional>
@@ -21,8 +21,8 @@ struct CopyOptions {
   const Cancel* cancel = nullptr;
 };
 
-/// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address = that
-/// of the block + shift), or a file by offset.
+/// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address =
+/// that of the block + shift), or a file by offset.
 struct Part {
   int space = 0;
   int pid = 0;
@@ -38,12 +38,15 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
 
 /// What copying ahead found out.
 struct CopiedAhead {
-  std::vector<proc::PageRegion> missed;  ///< of space `missed_space[i]`: could not be read, since mappings or processes went away meanwhile
+  std::vector<proc::PageRegion>
+      missed;  ///< of space `missed_space[i]`: could not be read, since mappings or processes went away meanwhile
   std::vector<int> missed_space;
   uint64_t bytes = 0;
 };
-/// As `copy_blocks`, from processes that run: the pages are handed to the image as those of a round (ImageWriter::add_ahead).
-Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer, const CopyOptions& options);
+/// As `copy_blocks`, from processes that run: the pages are handed to the image as those of a round
+/// (ImageWriter::add_ahead).
+Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer,
+                               const CopyOptions& options);
 
 /// Pages held in ckpt's own memory between the frozen window and the writing. The buffer is faulted in when it is made:
 /// fresh pages are the dearest part of a copy, and the target must not wait for them.

@@ -19,8 +19,8 @@ namespace {
 
 using store::MemoryMap;
 
-/// What is read, and then put in place, at a time. Fresh memory is the dearest thing here: each worker keeps one buffer,
-/// small enough to stay in its cache (64 KiB to 1 MiB make no difference of more than 3 %).
+/// What is read, and then put in place, at a time. Fresh memory is the dearest thing here: each worker keeps one
+/// buffer, small enough to stay in its cache (64 KiB to 1 MiB make no difference of more than 3 %).
 constexpr size_t kBlocksAtOnce = 4;
 /// Workers stay out of each other's page tables and huge pages.
 constexpr uint64_t kJobSize = 2 << 20;
@@ -29,14 +29,20 @@ constexpr uint64_t kJobSize = 2 << 20;
 class Filler {
  public:
   Filler(const store::ImageReader& image, const Filling& filling)
-      : image_(image), maps_(filling.process.maps), plan_(filling.plan), held_(filling.held), pid_(filling.pid), userfault_(filling.userfault) {}
+      : image_(image),
+        maps_(filling.process.maps),
+        plan_(filling.plan),
+        held_(filling.held),
+        pid_(filling.pid),
+        userfault_(filling.userfault) {}
 
   Result<FillTotals> fill(std::span<const size_t> blocks) {
     hint_ = static_cast<size_t>(
         std::partition_point(maps_.begin(), maps_.end(),
                              [&](const MemoryMap& map) { return map.end <= address_of(image_.blocks()[blocks[0]]); }) -
         maps_.begin());
-    for (size_t at = 0; at < blocks.size(); at += kBlocksAtOnce) CKPT_TRY(fill_some(blocks.subspan(at, std::min(blocks.size() - at, kBlocksAtOnce))));
+    for (size_t at = 0; at < blocks.size(); at += kBlocksAtOnce)
+      CKPT_TRY(fill_some(blocks.subspan(at, std::min(blocks.size() - at, kBlocksAtOnce))));
     return totals_;
   }
 
@@ -127,7 +133,8 @@ class Filler {
     for (const Copy& copy : copies_) {
       proc::Placed placed = proc::copy_missing(userfault_, copy.to, copy.from);
       if (placed.obstacle != proc::Obstacle::kNone)
-        return sys_error(placed.error, fmt::format("process {}", pid_), fmt::format("cannot fill its memory at {:#x}", copy.to + placed.bytes));
+        return sys_error(placed.error, fmt::format("process {}", pid_),
+                         fmt::format("cannot fill its memory at {:#x}", copy.to + placed.bytes));
     }
     copies_.clear();
     return {};
@@ -139,8 +146,9 @@ class Filler {
     ssize_t n = ::process_vm_writev(pid_, local_.data(), local_.size(), remote_.data(), remote_.size(), 0);
     if (n < 0) return sys_error(fmt::format("process {}", pid_), "cannot write its memory");
     if (static_cast<uint64_t>(n) != to_write_) {
-      return fail(Code::kNoRoom, fmt::format("process {}", pid_),
-                  fmt::format("only {} of {} bytes of its memory at {} could be written", n, to_write_, remote_[0].iov_base));
+      return fail(
+          Code::kNoRoom, fmt::format("process {}", pid_),
+          fmt::format("only {} of {} bytes of its memory at {} could be written", n, to_write_, remote_[0].iov_base));
     }
     remote_.clear();
     local_.clear();
@@ -199,7 +207,8 @@ Result<void> unwatch_mappings(const store::ProcessImage& process, const MemoryPl
   return {};
 }
 
-std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan) {
+std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process,
+                                   const MemoryPlan& plan) {
   const auto [begin, end] = image.blocks_of(process.space);
   const auto& blocks = image.blocks();
   std::vector<size_t> out;
@@ -208,16 +217,20 @@ std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store:
     if (plan.supply[i] == Supply::kNone || plan.supply[i] == Supply::kOnDemand) continue;
     auto first_from = [&](uint64_t address) {
       auto before = [](const auto& block, uint64_t a) { return address_of(block) < a; };
-      return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at), blocks.begin() + static_cast<ptrdiff_t>(end), address, before) - blocks.begin());
+      return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at),
+                                                  blocks.begin() + static_cast<ptrdiff_t>(end), address, before) -
+                                 blocks.begin());
     };
-    const size_t first = first_from(process.maps[i].start & ~(store::kBlockSize - 1)), last = first_from(process.maps[i].end);
+    const size_t first = first_from(process.maps[i].start & ~(store::kBlockSize - 1)),
+                 last = first_from(process.maps[i].end);
     for (size_t block = first; block < last; ++block) out.push_back(block);
     at = std::max(at, last);
   }
   return out;
 }
 
-Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress, const Cancel& cancel) {
+Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress,
+                               const Cancel& cancel) {
   std::atomic<uint64_t> pages{0}, bytes{0};
   auto fill = [&](std::span<const size_t> blocks) -> Result<void> {
     CKPT_TRY(cancel.check());

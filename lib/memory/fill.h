@@ -31,10 +31,12 @@ struct Filling {
   int userfault = -1;          ///< watches what is supplied by copies
 };
 /// The blocks of mappings that are filled now.
-std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process, const MemoryPlan& plan);
+std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process,
+                                   const MemoryPlan& plan);
 
 /// Several workers read blocks and put them into the child, but for what is supplied on demand. Call between
 /// `lay_out_memory` and `protect_memory`.
-Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress, const Cancel& cancel);
+Result<FillTotals> fill_memory(const store::ImageReader& image, const Filling& filling, ProgressSink& progress,
+                               const Cancel& cancel);
 
 }  // namespace ckpt::restore

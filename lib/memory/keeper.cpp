@@ -41,14 +41,16 @@ struct Handover {
 };
 enum class Request : char { kAsk = 'a', kTake = 't' };
 
-/// The place of a socket in the run folder, whose name no other user can take first. Its path leads through the descriptor: that
-/// of $XDG_RUNTIME_DIR may be longer than an address.
+/// The place of a socket in the run folder, whose name no other user can take first. Its path leads through the
+/// descriptor: that of $XDG_RUNTIME_DIR may be longer than an address.
 struct Place {
   UniqueFd folder;
   std::string name;
   sockaddr_un address{};
 
-  int connect_to(int socket) const { return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address); }
+  int connect_to(int socket) const {
+    return ::connect(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address);
+  }
   int bind_to(int socket) const { return ::bind(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address); }
   void remove() const { ::unlinkat(folder.get(), name.c_str(), 0); }
 };
@@ -65,7 +67,8 @@ Result<Place> place_of(const ProcessKey& key) {
   CKPT_TRY_ASSIGN(out.folder, open_run_folder());
   out.name = name_prefix() + std::to_string(key.pid) + "-" + std::to_string(key.start_time);
   out.address.sun_family = AF_UNIX;
-  std::snprintf(out.address.sun_path, sizeof out.address.sun_path, "/proc/self/fd/%d/%s", out.folder.get(), out.name.c_str());
+  std::snprintf(out.address.sun_path, sizeof out.address.sun_path, "/proc/self/fd/%d/%s", out.folder.get(),
+                out.name.c_str());
   return out;
 }
 
@@ -90,7 +93,9 @@ bool send_state(int socket, const Handover& state, std::span<const int> fds) {
 }
 /// True: with so many descriptors.
 bool receive_state(int socket, Handover& state, std::vector<UniqueFd>& fds, size_t count) {
-  return receive_with_fds(socket, std::as_writable_bytes(std::span(&state, 1)), fds) == static_cast<ssize_t>(sizeof state) && fds.size() == count;
+  return receive_with_fds(socket, std::as_writable_bytes(std::span(&state, 1)), fds) ==
+             static_cast<ssize_t>(sizeof state) &&
+         fds.size() == count;
 }
 
 bool trusted_peer(int socket) {
@@ -102,8 +107,9 @@ bool trusted_peer(int socket) {
 
 UniqueFd seqpacket_socket() { return UniqueFd(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)); }
 
-/// Answers one client. True: the tracking was taken, and is no longer here: whoever closes a userfaultfd last takes all its
-/// protection back, 30 ms a GiB under the target's memory lock, and must not do that while ckpt has the target stopped.
+/// Answers one client. True: the tracking was taken, and is no longer here: whoever closes a userfaultfd last takes all
+/// its protection back, 30 ms a GiB under the target's memory lock, and must not do that while ckpt has the target
+/// stopped.
 bool serve(int listener, const Handover& state, UniqueFd& userfault) {
   UniqueFd client(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!client || !trusted_peer(client.get())) return false;
@@ -206,8 +212,8 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
 }  // namespace
 
 Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
-  // Only who owns the process, or is root, may open it, and nothing else here does. A record lock is no child's: a keeper that
-  // was forked while it was held does not prolong it.
+  // Only who owns the process, or is root, may open it, and nothing else here does. A record lock is no child's: a
+  // keeper that was forked while it was held does not prolong it.
   const std::string path = "/proc/" + std::to_string(key.pid) + "/clear_refs";
   CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
   struct flock lock{};
@@ -220,13 +226,15 @@ Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
     if (errno != EACCES && errno != EAGAIN) break;
     ::usleep(kPause);
   }
-  if (errno == EACCES || errno == EAGAIN) return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
+  if (errno == EACCES || errno == EAGAIN)
+    return fail(Code::kBusy, "process " + std::to_string(key.pid), "is being captured by another ckpt");
   return sys_error("process " + std::to_string(key.pid), "cannot be locked against other captures");
 }
 
 Result<Keeper> Keeper::spawn() {
   int ends[2];
-  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) return sys_error("keeper", "cannot make its channel");
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return sys_error("keeper", "cannot make its channel");
   UniqueFd ours(ends[0]), theirs(ends[1]);
   // Twice, so that the keeper is nobody's child here: ckpt's own end must not wait for it.
   pid_t middle = ::fork();
@@ -251,7 +259,8 @@ Result<void> Keeper::hand_over(const ProcessKey& key, int pidfd, int userfault, 
   Handover state;
   state.key = key;
   std::string path = image.path.string();
-  if (path.size() >= sizeof state.path || image.id.size() >= sizeof state.id) return fail(Code::kIo, path, "path too long");
+  if (path.size() >= sizeof state.path || image.id.size() >= sizeof state.id)
+    return fail(Code::kIo, path, "path too long");
   std::memcpy(state.path, path.c_str(), path.size() + 1);
   std::memcpy(state.id, image.id.c_str(), image.id.size() + 1);
   int fds[2] = {pidfd, userfault};

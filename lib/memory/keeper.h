@@ -1,9 +1,10 @@
-// The keeper: a small process that holds a target's write tracking (a duplicate of its userfaultfd) between a pre-dump and
-// the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when its tracking is
-// taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing else.
+// The keeper: a small process that holds a target's write tracking (a duplicate of its userfaultfd) between a pre-dump
+// and the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when its
+// tracking is taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing
+// else.
 //
-// It listens on a socket in the run folder (run_folder.h), whose name no other user can take first, and talks only to root and to
-// its own user.
+// It listens on a socket in the run folder (run_folder.h), whose name no other user can take first, and talks only to
+// root and to its own user.
 #pragma once
 
 #include <filesystem>

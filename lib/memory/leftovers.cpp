@@ -22,11 +22,14 @@ constexpr uint64_t kMostBytes = 1 << 20;  ///< of neighbours, which the kernel s
 bool may_hold_scratches(const proc::Vma& vma) {
   constexpr int kAll = PROT_READ | PROT_WRITE | PROT_EXEC;
   const uint64_t size = vma.end - vma.start;
-  return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % Scratch::kSize == 0 && size <= kMostBytes;
+  return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % Scratch::kSize == 0 &&
+         size <= kMostBytes;
 }
 
 /// Within a mapping that may hold scratches.
-bool is_ours(int pid, uint64_t at) { return at == proc::kScratchAddress || proc::is_scratch(pid, proc::RemoteAddress(at)); }
+bool is_ours(int pid, uint64_t at) {
+  return at == proc::kScratchAddress || proc::is_scratch(pid, proc::RemoteAddress(at));
+}
 
 /// A thread that was abandoned in a call heals itself by code and a frame that lie there.
 Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers& left) {
@@ -34,7 +37,9 @@ Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers
     CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
     for (uint64_t start : left.scratches) {
       auto inside = [start](uint64_t address) { return address - start < Scratch::kSize; };
-      if (inside(regs.rip) || inside(regs.rsp)) return fail(Code::kBusy, proc::describe_pid(frozen.pid()), "has a thread that is still on its way out of ckpt's code");
+      if (inside(regs.rip) || inside(regs.rsp))
+        return fail(Code::kBusy, proc::describe_pid(frozen.pid()),
+                    "has a thread that is still on its way out of ckpt's code");
     }
   }
   return {};
@@ -76,13 +81,15 @@ Result<void> clear_leftovers(int pid, Leftovers left) {
   CKPT_TRY(check_not_in_use(frozen, left));
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(pid, false));
   std::erase_if(maps, [&](const proc::Vma& vma) {
-    return std::any_of(left.scratches.begin(), left.scratches.end(), [&](uint64_t at) { return vma.start <= at && at < vma.end; });
+    return std::any_of(left.scratches.begin(), left.scratches.end(),
+                       [&](uint64_t at) { return vma.start <= at && at < vma.end; });
   });
   CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(pid, maps));
   CKPT_TRY_ASSIGN(Scratch scratch, Scratch::map(pid, pid, gadgets));
   {
     CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, pid));
-    for (int child : left.snapshots) CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
+    for (int child : left.snapshots)
+      CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
     for (uint64_t at : left.scratches) CKPT_TRY(thread.call(SYS_munmap, {at, Scratch::kSize}));
     CKPT_TRY(thread.finish());
   }

@@ -19,8 +19,9 @@ using store::MemoryMap;
 namespace page = proc::page;
 
 constexpr uint64_t kPopulated = page::kPresent | page::kSwapped;
-/// What is scanned at a time: some 0.2 ms where little was written, in which the process cannot change its mappings. After so
-/// many populated pieces of a range the next ones are twice as large, so that pages that lie far apart cost no call each.
+/// What is scanned at a time: some 0.2 ms where little was written, in which the process cannot change its mappings.
+/// After so many populated pieces of a range the next ones are twice as large, so that pages that lie far apart cost no
+/// call each.
 constexpr uint64_t kScanPiece = uint64_t{256} << 20;
 constexpr size_t kPiecesOfOneSize = 64;
 
@@ -40,8 +41,8 @@ void mark(std::vector<BlockPlan>& blocks, uint64_t start, uint64_t end, uint16_t
 /// fork leaves out MADV_DONTFORK ("dc") and empties MADV_WIPEONFORK ("wf").
 bool fork_copies(const MemoryMap& map) { return !map.flags.has("dc") && !map.flags.has("wf"); }
 
-/// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped, and costs PAGEMAP_SCAN
-/// nothing. To read it page by page takes minutes.
+/// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped, and
+/// costs PAGEMAP_SCAN nothing. To read it page by page takes minutes.
 struct Piece {
   uint64_t start, end;
   bool of_files;
@@ -66,7 +67,8 @@ std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps, bool may_join) 
 
 /// A range in pieces, each beginning with a populated page: a process may reserve terabytes that it never
 /// touches. What is left out is populated later, if at all, and told as holes.
-Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<Piece>& pieces, std::vector<PageRegion>& holes) {
+Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<Piece>& pieces,
+                 std::vector<PageRegion>& holes) {
   const size_t before = pieces.size();
   for (uint64_t at = range.start; at < range.end;) {
     CKPT_TRY_ASSIGN(const uint64_t first, pagemap.find_populated(at, range.end));
@@ -79,8 +81,8 @@ Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<P
   return {};
 }
 
-/// The changes of a file's mapping, told whether they are the file's own pages: asked only of what was written, because the
-/// kernel looks at every page's descriptor for it.
+/// The changes of a file's mapping, told whether they are the file's own pages: asked only of what was written, because
+/// the kernel looks at every page's descriptor for it.
 Result<std::vector<PageRegion>> scan_file_changes(const proc::Pagemap& pagemap, const Piece& piece) {
   CKPT_TRY_ASSIGN(std::vector<PageRegion> changes, pagemap.scan_changes(piece.start, piece.end));
   std::vector<PageRegion> out;
@@ -124,8 +126,8 @@ bool only_swapped(uint64_t categories) { return (categories & (page::kSwapped | 
 
 }  // namespace
 
-Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const std::vector<MemoryMap>& maps, ScanFor what,
-                                             WorkerPool* pool) {
+Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const std::vector<MemoryMap>& maps,
+                                             ScanFor what, WorkerPool* pool) {
   std::vector<Piece> pieces;
   std::vector<PageRegion> holes;
   for (const Piece& range : ranges_of(maps, pagemap.can_scan())) {
@@ -173,7 +175,8 @@ PagePlan plan_data(const std::vector<PageRegion>& found, ScanFor what, std::vect
 
 std::vector<MemoryMap> left_out_by_fork(const std::vector<MemoryMap>& maps) {
   std::vector<MemoryMap> out;
-  std::copy_if(maps.begin(), maps.end(), std::back_inserter(out), [](const MemoryMap& map) { return is_private(map) && !fork_copies(map); });
+  std::copy_if(maps.begin(), maps.end(), std::back_inserter(out),
+               [](const MemoryMap& map) { return is_private(map) && !fork_copies(map); });
   return out;
 }
 

@@ -11,15 +11,16 @@
 
 namespace ckpt::capture {
 
-/// One block of the image (store::kBlockSize, aligned): pages to copy, pages that are as they were before (in an earlier
-/// round or the parent image).
+/// One block of the image (store::kBlockSize, aligned): pages to copy, pages that are as they were before (in an
+/// earlier round or the parent image).
 struct BlockPlan {
   uint64_t address = 0;
   uint16_t data_mask = 0;
   uint16_t parent_mask = 0;
 };
 
-/// Blocks of a process's private memory, by address. A block of both sorts of mapping is in both lists, with other pages.
+/// Blocks of a process's private memory, by address. A block of both sorts of mapping is in both lists, with other
+/// pages.
 struct PagePlan {
   std::vector<BlockPlan> snapshot;  ///< what a fork copies: may be read from a frozen fork, by address
   std::vector<BlockPlan> live;      ///< what a fork leaves out: read it while the target stands still
@@ -30,20 +31,23 @@ struct PagePlan {
 enum class ScanFor {
   kPopulated,  ///< every populated page
   kProtected,  ///< the same, and they are protected in the same pass
-  kWritten,    ///< those among them that were written since they were last protected, which must be known; protected again
+  kWritten,    ///< those among them that were written since they were last protected, which must be known; protected
+               ///< again
   kChanges,    ///< everything but pages that are present and not written, holes included
 };
-/// kChanges tells of pages of files (kFile) and of guards as kPopulated does. With a pool, large processes are scanned by
-/// all of its threads. kUnsupported for the others on a kernel without PAGEMAP_SCAN.
-Result<std::vector<proc::PageRegion>> scan_private(const proc::Pagemap& pagemap, const std::vector<store::MemoryMap>& maps,
-                                                   ScanFor what, WorkerPool* pool = nullptr);
+/// kChanges tells of pages of files (kFile) and of guards as kPopulated does. With a pool, large processes are scanned
+/// by all of its threads. kUnsupported for the others on a kernel without PAGEMAP_SCAN.
+Result<std::vector<proc::PageRegion>> scan_private(const proc::Pagemap& pagemap,
+                                                   const std::vector<store::MemoryMap>& maps, ScanFor what,
+                                                   WorkerPool* pool = nullptr);
 
 /// The pages to copy of what `scan_private` found; fills `map.guards`.
 PagePlan plan_data(const std::vector<proc::PageRegion>& found, ScanFor what, std::vector<store::MemoryMap>& maps);
 /// The mappings that a fork does not copy (MADV_DONTFORK) or empties (MADV_WIPEONFORK).
 std::vector<store::MemoryMap> left_out_by_fork(const std::vector<store::MemoryMap>& maps);
 /// Every page of the mappings that `changes` (of ScanFor::kChanges) leaves out, as parent masks.
-std::vector<BlockPlan> plan_unchanged(const std::vector<proc::PageRegion>& changes, const std::vector<store::MemoryMap>& maps);
+std::vector<BlockPlan> plan_unchanged(const std::vector<proc::PageRegion>& changes,
+                                      const std::vector<store::MemoryMap>& maps);
 /// Moves the pages of `blocks` that are not among `changes` from the data masks to the parent masks.
 void keep_unchanged(const std::vector<proc::PageRegion>& changes, std::vector<BlockPlan>& blocks);
 /// Adds to `changes` what of `more` is not in it. Both by address.

@@ -26,7 +26,9 @@ Result<std::vector<MemoryMap>> read_private_maps(int pid, size_t expected) {
     const bool kernels = vma.name.rfind("[v", 0) == 0;  // [vdso], [vvar], [vvar_vclock], [vsyscall]
     MemoryMap& map = out.emplace_back();
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot;
-    map.kind = vma.shared || kernels ? MappingKind::kVdso : vma.inode == 0 ? MappingKind::kAnonymous : MappingKind::kPrivateFile;
+    map.kind = vma.shared || kernels ? MappingKind::kVdso
+               : vma.inode == 0      ? MappingKind::kAnonymous
+                                     : MappingKind::kPrivateFile;
   }
   return out;
 }
@@ -113,7 +115,8 @@ Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks
       CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid, process.maps.size()));
     }
     track_mappings(process.userfault, process.maps);
-    return scan_private(process.pagemap, process.maps, process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
+    return scan_private(process.pagemap, process.maps,
+                        process.protected_once ? ScanFor::kWritten : ScanFor::kProtected);
   };
   auto found = scanned();
   // Pins are looked for after the protection: those that came before it and are gone by now have written all they will.
@@ -140,17 +143,20 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   }
   CKPT_TRY(barrier());
   CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));
-  for (size_t i = 0; i < copied.missed.size(); ++i) by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
+  for (size_t i = 0; i < copied.missed.size(); ++i)
+    by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
   drop_left_out();
   for (Process& process : processes_) {
-    std::sort(process.missed.begin(), process.missed.end(), [](const auto& a, const auto& b) { return a.start < b.start; });
+    std::sort(process.missed.begin(), process.missed.end(),
+              [](const auto& a, const auto& b) { return a.start < b.start; });
   }
   span.bytes(copied.bytes);
   return store::CaptureRound{copied.bytes / store::kPageSize, monotonic_us() - begin};
 }
 
 const Precopy::Process* Precopy::find(int pid) const {
-  auto found = std::find_if(processes_.begin(), processes_.end(), [pid](const Process& process) { return process.pid == pid; });
+  auto found =
+      std::find_if(processes_.begin(), processes_.end(), [pid](const Process& process) { return process.pid == pid; });
   return found == processes_.end() ? nullptr : &*found;
 }
 

@@ -1,10 +1,10 @@
 // Rounds of pre-copy: the memory of a process is copied while it goes on changing it, again and again what it wrote
 // meanwhile, until what is left can be copied in a stop that nobody notices.
 //
-// Write tracking (userfaultfd, asynchronous) sees what the process writes through its page tables. It does not see what a
-// device or the kernel writes to pages that were pinned before they were protected, as a read with O_DIRECT does that is on
-// its way. So each round has a barrier between protecting and copying: the whole tree stands still for a moment, which no
-// thread does in the middle of such a call.
+// Write tracking (userfaultfd, asynchronous) sees what the process writes through its page tables. It does not see what
+// a device or the kernel writes to pages that were pinned before they were protected, as a read with O_DIRECT does that
+// is on its way. So each round has a barrier between protecting and copying: the whole tree stands still for a moment,
+// which no thread does in the middle of such a call.
 #pragma once
 
 #include <cstdint>
@@ -23,8 +23,8 @@ class Precopy {
  public:
   Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
 
-  /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are since the
-  /// parent image, so that the first round copies no more than was written since.
+  /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are
+  /// since the parent image, so that the first round copies no more than was written since.
   struct Seen {
     const std::vector<store::MemoryMap>& maps;
     uint64_t at_us;  ///< when a look found these mappings
@@ -40,9 +40,9 @@ class Precopy {
   /// What a stop right now would have to copy of these processes.
   Result<Dirty> dirty();
 
-  /// Copies what was written since the last round (in the first: everything, or what was written since the parent image).
-  /// Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended or has
-  /// pinned pages is none of these any more.
+  /// Copies what was written since the last round (in the first: everything, or what was written since the parent
+  /// image). Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended
+  /// or has pinned pages is none of these any more.
   Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
 
   /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.

@@ -34,7 +34,9 @@ bool alike(const MemoryMap& a, const MemoryMap& b) {
   for (std::string_view flag : {"nr", "gd", "dd", "hg", "nh", "mg", "rr", "sr"}) {
     if (has_flag(a, flag) != has_flag(b, flag)) return false;
   }
-  auto given_name = [](const MemoryMap& map) { return map.name.rfind("[anon", 0) == 0 ? std::string_view(map.name) : std::string_view(); };
+  auto given_name = [](const MemoryMap& map) {
+    return map.name.rfind("[anon", 0) == 0 ? std::string_view(map.name) : std::string_view();
+  };
   return given_name(a) == given_name(b);
 }
 
@@ -42,12 +44,14 @@ bool alike(const MemoryMap& a, const MemoryMap& b) {
 class Layout {
  public:
   explicit Layout(const ProcessImage& first) {
-    std::copy_if(first.maps.begin(), first.maps.end(), std::back_inserter(maps_), [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
+    std::copy_if(first.maps.begin(), first.maps.end(), std::back_inserter(maps_),
+                 [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
   }
 
   /// Does nothing where it overlaps one of another kind.
   void add(MemoryMap map) {
-    auto first = std::lower_bound(maps_.begin(), maps_.end(), map.start, [](const MemoryMap& m, uint64_t start) { return m.end < start; });
+    auto first = std::lower_bound(maps_.begin(), maps_.end(), map.start,
+                                  [](const MemoryMap& m, uint64_t start) { return m.end < start; });
     auto last = first;
     for (; last != maps_.end() && last->start <= map.end; ++last) {
       const bool overlaps = last->start < map.end && map.start < last->end;
@@ -72,7 +76,8 @@ class Layout {
   std::vector<MemoryMap> maps_;
 };
 
-/// One of those who are asked what to hold: `party` is the forking process itself, or its child from which this one descends.
+/// One of those who are asked what to hold: `party` is the forking process itself, or its child from which this one
+/// descends.
 struct Member {
   const ProcessImage* process;
   size_t party;
@@ -106,8 +111,11 @@ void add_votes(const ImageReader& image, const Member& member, std::vector<Vote>
   size_t hint = 0;
   for (size_t i = first; i < last; ++i) {
     bool has_pages = false;
-    for_each_part(maps, image.blocks()[i], hint, [&](uint16_t part, size_t map) { has_pages |= counts[map] && pages_to_write(image.blocks()[i], part, maps[map]) != 0; });
-    if (has_pages && image.blocks()[i].data_mask != 0) votes.push_back({address_of(image.blocks()[i]), member.party, i});
+    for_each_part(maps, image.blocks()[i], hint, [&](uint16_t part, size_t map) {
+      has_pages |= counts[map] && pages_to_write(image.blocks()[i], part, maps[map]) != 0;
+    });
+    if (has_pages && image.blocks()[i].data_mask != 0)
+      votes.push_back({address_of(image.blocks()[i]), member.party, i});
   }
 }
 
@@ -123,7 +131,8 @@ Content masks_and_content(const ImageReader& image, size_t block) {
 size_t elect(const ImageReader& image, std::span<const Vote> votes) {
   std::map<Content, std::pair<size_t, size_t>> count;  // how many, the first one's block
   size_t best = 0;
-  for (const Vote& vote : votes) best = std::max(best, ++count.try_emplace(masks_and_content(image, vote.block), 0, vote.block).first->second.first);
+  for (const Vote& vote : votes)
+    best = std::max(best, ++count.try_emplace(masks_and_content(image, vote.block), 0, vote.block).first->second.first);
   for (const Vote& vote : votes) {
     const auto& [many, first] = count.at(masks_and_content(image, vote.block));
     if (many == best) return first;
@@ -138,7 +147,8 @@ std::vector<size_t> blocks_to_share(const ImageReader& image, const std::vector<
   std::stable_sort(votes.begin(), votes.end(), [](const Vote& a, const Vote& b) { return a.address < b.address; });
   std::vector<size_t> out;
   for (auto first = votes.begin(); first != votes.end();) {
-    const auto last = std::find_if(first, votes.end(), [&](const Vote& vote) { return vote.address != first->address; });
+    const auto last =
+        std::find_if(first, votes.end(), [&](const Vote& vote) { return vote.address != first->address; });
     const bool several = std::any_of(first, last, [&](const Vote& vote) { return vote.party != first->party; });
     if (several) out.push_back(elect(image, {first, last}));
     first = last;
@@ -147,7 +157,8 @@ std::vector<size_t> blocks_to_share(const ImageReader& image, const std::vector<
 }
 
 /// The first of the blocks (by address) that has pages at or above `address`.
-std::span<const size_t>::iterator first_from(const ImageReader& image, std::span<const size_t> blocks, uint64_t address) {
+std::span<const size_t>::iterator first_from(const ImageReader& image, std::span<const size_t> blocks,
+                                             uint64_t address) {
   auto before = [&](size_t block, uint64_t a) { return address_of(image.blocks()[block]) + store::kBlockSize <= a; };
   return std::lower_bound(blocks.begin(), blocks.end(), address, before);
 }
@@ -159,7 +170,8 @@ Result<void> read_spread(const ImageReader& image, size_t block, MutableByteSpan
   const uint16_t mask = image.blocks()[block].data_mask;
   for (unsigned page = 0; page < store::kBlockPages; ++page) {
     std::byte* to = room.data() + page * store::kPageSize;
-    if ((mask >> page & 1) != 0) std::memcpy(to, packed.data() + store::page_rank(mask, page) * store::kPageSize, store::kPageSize);
+    if ((mask >> page & 1) != 0)
+      std::memcpy(to, packed.data() + store::page_rank(mask, page) * store::kPageSize, store::kPageSize);
     else std::memset(to, 0, store::kPageSize);
   }
   return {};
@@ -179,11 +191,13 @@ Result<unsigned> count_equal(const ImageReader& image, size_t a, size_t b) {
 }
 
 /// A page that is inherited and then written costs twice what a new one does: a sample tells whether enough are alike.
-Result<bool> is_worth(const ImageReader& image, std::span<const size_t> own, const MemoryMap& map, const HeldMemory& held) {
+Result<bool> is_worth(const ImageReader& image, std::span<const size_t> own, const MemoryMap& map,
+                      const HeldMemory& held) {
   constexpr size_t kSmall = 16, kSample = 16;
   std::vector<std::pair<size_t, size_t>> common;
   size_t equal = 0;
-  for (auto at = first_from(image, own, map.start); at != own.end() && address_of(image.blocks()[*at]) < map.end; ++at) {
+  for (auto at = first_from(image, own, map.start); at != own.end() && address_of(image.blocks()[*at]) < map.end;
+       ++at) {
     const auto& block = image.blocks()[*at];
     const HeldPages theirs = pages_at(image, held, address_of(block));
     if ((theirs.mask & pages_to_write(block, part_of(map, block), map)) == 0) continue;
@@ -209,9 +223,11 @@ HeldPages pages_at(const ImageReader& image, const HeldMemory& held, uint64_t ad
   if (found == all.end() || address_of(image.blocks()[*found]) != address) return {};
   HeldPages out{*found, 0};
   const auto& block = image.blocks()[*found];
-  auto map = std::partition_point(held.layout.maps.begin(), held.layout.maps.end(), [&](const MemoryMap& m) { return m.end <= address; });
+  auto map = std::partition_point(held.layout.maps.begin(), held.layout.maps.end(),
+                                  [&](const MemoryMap& m) { return m.end <= address; });
   for (; map != held.layout.maps.end() && map->start < address + store::kBlockSize; ++map) {
-    if (map->kind != MappingKind::kVdso) out.mask = static_cast<uint16_t>(out.mask | pages_to_write(block, part_of(*map, block), *map));
+    if (map->kind != MappingKind::kVdso)
+      out.mask = static_cast<uint16_t>(out.mask | pages_to_write(block, part_of(*map, block), *map));
   }
   return out;
 }
@@ -234,24 +250,30 @@ std::optional<HeldMemory> memory_to_share(const ImageReader& image, size_t proce
   }
   out.layout.pid = own.pid, out.layout.space = own.space;
   out.layout.maps = layout.take();
-  std::erase_if(out.blocks, [&](size_t block) { return pages_at(image, out, address_of(image.blocks()[block])).mask == 0; });
+  std::erase_if(out.blocks,
+                [&](size_t block) { return pages_at(image, out, address_of(image.blocks()[block])).mask == 0; });
   if (out.blocks.empty()) return std::nullopt;
   return out;
 }
 
-Result<void> inherit(const ImageReader& image, const ProcessImage& process, std::span<const size_t> blocks, const HeldMemory& held, MemoryPlan& plan) {
+Result<void> inherit(const ImageReader& image, const ProcessImage& process, std::span<const size_t> blocks,
+                     const HeldMemory& held, MemoryPlan& plan) {
   for (size_t i = 0; i < process.maps.size(); ++i) {
     const MemoryMap& map = process.maps[i];
-    if ((plan.supply[i] != Supply::kWrite && plan.supply[i] != Supply::kCopy) || !is_inheritable(process, map)) continue;
-    auto there = std::partition_point(held.layout.maps.begin(), held.layout.maps.end(), [&](const MemoryMap& m) { return m.end <= map.start; });
-    if (there == held.layout.maps.end() || there->start > map.start || there->end < map.end || !alike(*there, map)) continue;
+    if ((plan.supply[i] != Supply::kWrite && plan.supply[i] != Supply::kCopy) || !is_inheritable(process, map))
+      continue;
+    auto there = std::partition_point(held.layout.maps.begin(), held.layout.maps.end(),
+                                      [&](const MemoryMap& m) { return m.end <= map.start; });
+    if (there == held.layout.maps.end() || there->start > map.start || there->end < map.end || !alike(*there, map))
+      continue;
     CKPT_TRY_ASSIGN(const bool worth, is_worth(image, blocks, map, held));
     if (worth) plan.supply[i] = Supply::kInherit;
   }
   return {};
 }
 
-std::vector<Range> pages_to_drop(const ImageReader& image, const ProcessImage& process, std::span<const size_t> blocks, const HeldMemory& held, const MemoryPlan& plan) {
+std::vector<Range> pages_to_drop(const ImageReader& image, const ProcessImage& process, std::span<const size_t> blocks,
+                                 const HeldMemory& held, const MemoryPlan& plan) {
   std::vector<Range> out;
   size_t hint = 0;
   for (size_t block : held.blocks) {
@@ -277,10 +299,12 @@ std::vector<Range> pages_to_drop(const ImageReader& image, const ProcessImage& p
 
 bool is_there(const ImageReader& image, const HeldMemory& held, size_t block, uint16_t pages) {
   const HeldPages there = pages_at(image, held, address_of(image.blocks()[block]));
-  return (pages & ~there.mask) == 0 && (there.block == block || masks_and_content(image, block) == masks_and_content(image, there.block));
+  return (pages & ~there.mask) == 0 &&
+         (there.block == block || masks_and_content(image, block) == masks_and_content(image, there.block));
 }
 
-Result<uint16_t> pages_that_differ(const ImageReader& image, const HeldMemory& held, size_t block, uint16_t pages, ByteSpan data) {
+Result<uint16_t> pages_that_differ(const ImageReader& image, const HeldMemory& held, size_t block, uint16_t pages,
+                                   ByteSpan data) {
   const auto& own = image.blocks()[block];
   const HeldPages there = pages_at(image, held, address_of(own));
   if ((there.mask & pages) == 0) return pages;
@@ -292,8 +316,10 @@ Result<uint16_t> pages_that_differ(const ImageReader& image, const HeldMemory& h
   for (unsigned rest = pages & there.mask; rest != 0; rest &= rest - 1) {
     const auto page = static_cast<unsigned>(__builtin_ctz(rest));
     const bool has_data = (own.data_mask >> page & 1) != 0;
-    const std::byte* mine = has_data ? data.data() + store::page_rank(own.data_mask, page) * store::kPageSize : kZeros.data();
-    if (std::memcmp(mine, room.data() + page * store::kPageSize, store::kPageSize) != 0) out = static_cast<uint16_t>(out | 1u << page);
+    const std::byte* mine =
+        has_data ? data.data() + store::page_rank(own.data_mask, page) * store::kPageSize : kZeros.data();
+    if (std::memcmp(mine, room.data() + page * store::kPageSize, store::kPageSize) != 0)
+      out = static_cast<uint16_t>(out | 1u << page);
   }
   return out;
 }

@@ -18,13 +18,15 @@ Result<uint64_t> Snapshot::finish() {
   int child = std::exchange(pid_, 0);
   if (child == 0) return uint64_t{0};
   ::kill(child, SIGKILL);
-  for (auto stop = proc::wait_stop(child); stop && stop->kind != proc::StopKind::kEnded; stop = proc::wait_stop(child)) {
+  for (auto stop = proc::wait_stop(child); stop && stop->kind != proc::StopKind::kEnded;
+       stop = proc::wait_stop(child)) {
     (void)proc::resume(child, proc::Resume::kRun);
   }
-  auto stood = proc::stop_briefly(target_, gadgets_, "frozen to reap the snapshot", [child](proc::BorrowedThread& thread) -> Result<void> {
-    CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
-    return {};
-  });
+  auto stood = proc::stop_briefly(
+      target_, gadgets_, "frozen to reap the snapshot", [child](proc::BorrowedThread& thread) -> Result<void> {
+        CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
+        return {};
+      });
   // A target that has ended meanwhile leaves its children to others.
   if (!stood && stood.error().code == Code::kNotFound) return uint64_t{0};
   return stood;

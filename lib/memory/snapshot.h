@@ -6,8 +6,8 @@
 
 namespace ckpt::capture {
 
-/// Every page of it is as it was when the fork was made, copy-on-write, while the process goes on. Ends with `finish`, or in
-/// the destructor; should ckpt be killed the kernel ends it (PTRACE_O_EXITKILL).
+/// Every page of it is as it was when the fork was made, copy-on-write, while the process goes on. Ends with `finish`,
+/// or in the destructor; should ckpt be killed the kernel ends it (PTRACE_O_EXITKILL).
 class Snapshot {
  public:
   static Result<Snapshot> take(proc::BorrowedThread& thread, int target, const proc::Gadgets& gadgets);
@@ -17,8 +17,8 @@ class Snapshot {
   ~Snapshot() { (void)finish(); }
 
   int pid() const { return pid_; }
-  /// Ends the fork. It is a child of the target, which knows nothing of it and would keep it as a zombie: so the target's
-  /// first thread is borrowed once more, for a wait4. That stop takes some 100 us; returns its length.
+  /// Ends the fork. It is a child of the target, which knows nothing of it and would keep it as a zombie: so the
+  /// target's first thread is borrowed once more, for a wait4. That stop takes some 100 us; returns its length.
   Result<uint64_t> finish();
 
  private:

@@ -17,14 +17,19 @@ using Key = std::tuple<Of, uint64_t, uint64_t>;
 template <class Tree, class Visit>
 void for_each_space(Tree& tree, Visit visit) {
   for (auto& process : tree.processes) {
-    if (!process.zombie && process.memory_of < 0) visit(Key{Of::kProcess, static_cast<uint64_t>(process.pid), 0}, process.space);
+    if (!process.zombie && process.memory_of < 0)
+      visit(Key{Of::kProcess, static_cast<uint64_t>(process.pid), 0}, process.space);
   }
-  for (auto& memory : tree.devices) visit(Key{Of::kDevice, static_cast<uint64_t>(tree.processes[static_cast<size_t>(memory.process)].pid), 0}, memory.space);
-  for (auto& memory : tree.shared_memory) visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
+  for (auto& memory : tree.devices)
+    visit(Key{Of::kDevice, static_cast<uint64_t>(tree.processes[static_cast<size_t>(memory.process)].pid), 0},
+          memory.space);
+  for (auto& memory : tree.shared_memory)
+    visit(Key{Of::kSharedMemory, static_cast<uint64_t>(memory.kind), memory.inode}, memory.space);
   std::set<std::pair<uint64_t, uint64_t>> seen;  // by its first name
   for (auto& file : tree.files) {
     const bool has_bytes = file.deleted && S_ISREG(file.mode) && file.other_name.empty();
-    if (has_bytes && seen.emplace(file.device, file.inode).second) visit(Key{Of::kFile, file.device, file.inode}, file.space);
+    if (has_bytes && seen.emplace(file.device, file.inode).second)
+      visit(Key{Of::kFile, file.device, file.inode}, file.space);
   }
 }
 
@@ -45,7 +50,8 @@ Result<void> number_spaces(store::TreeImage& tree, const std::vector<const store
   });
   // Numbers of a parent's spaces that are gone are not used again, or their pages would show through.
   if (next > store::kMaxSpaces) {
-    return Error(Code::kNoRoom, "", "has more address spaces and shared memories than an image can hold").with_hint("dump without --prev");
+    return Error(Code::kNoRoom, "", "has more address spaces and shared memories than an image can hold")
+        .with_hint("dump without --prev");
   }
   return {};
 }

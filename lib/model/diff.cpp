@@ -84,7 +84,8 @@ class Comparer {
       if (tensor::is_complex(a_) == tensor::is_complex(b_)) {
         tensor::to_doubles(part_type(a_), from_a, x);
         tensor::to_doubles(part_type(b_), from_b, y);
-        for (size_t i = 0; i < count; ++i) step(out, base + at + i, i, from_a, from_b, x + i * parts_, y + i * parts_, parts_);
+        for (size_t i = 0; i < count; ++i)
+          step(out, base + at + i, i, from_a, from_b, x + i * parts_, y + i * parts_, parts_);
       } else {  // a complex number against a real one: magnitudes
         tensor::to_doubles(a_, from_a, x);
         tensor::to_doubles(b_, from_b, y);
@@ -95,7 +96,8 @@ class Comparer {
   }
 
  private:
-  void step(Found& out, uint64_t index, size_t i, ByteSpan a, ByteSpan b, const double* x, const double* y, size_t parts) const {
+  void step(Found& out, uint64_t index, size_t i, ByteSpan a, ByteSpan b, const double* x, const double* y,
+            size_t parts) const {
     if (by_bits_) {
       const size_t item = tensor::item_size(a_);
       if (std::memcmp(a.data() + i * item, b.data() + i * item, item) == 0) return;
@@ -135,7 +137,8 @@ struct BoxPair {
 /// Whose shards lead: the side whose shards cost most to be read in other boxes than their own.
 const tensor::Tensor& leader(const TensorDiff& d) {
   auto encoded = [](const tensor::Tensor& t) {
-    return std::any_of(t.shards.begin(), t.shards.end(), [](const tensor::Shard& s) { return s.encoding == tensor::Encoding::kEncoded; });
+    return std::any_of(t.shards.begin(), t.shards.end(),
+                       [](const tensor::Shard& s) { return s.encoding == tensor::Encoding::kEncoded; });
   };
   return encoded(*d.b) && !encoded(*d.a) ? *d.b : *d.a;
 }
@@ -148,7 +151,8 @@ uint64_t row_major_index(const tensor::Shape& shape, const tensor::Shape& at) {
 
 class Work {
  public:
-  Work(const tensor::Catalog& a, const tensor::Catalog& b, const DiffOptions& options) : a_(a), b_(b), options_(options), files_a_(a), files_b_(b) {}
+  Work(const tensor::Catalog& a, const tensor::Catalog& b, const DiffOptions& options)
+      : a_(a), b_(b), options_(options), files_a_(a), files_b_(b) {}
 
   Result<void> compare(std::span<BoxPair> boxes, const std::vector<TensorDiff>& both) {
     tensor::RegionReader reader_a(a_, files_a_), reader_b(b_, files_b_);
@@ -163,7 +167,8 @@ class Work {
   }
 
  private:
-  Result<void> compare(tensor::RegionReader& reader_a, tensor::RegionReader& reader_b, BoxPair& pair, const TensorDiff& d) {
+  Result<void> compare(tensor::RegionReader& reader_a, tensor::RegionReader& reader_b, BoxPair& pair,
+                       const TensorDiff& d) {
     const Comparer comparer(d.a->dtype, d.b->dtype, options_);
     std::vector<std::byte> from_a, from_b;
     tensor::Tensor part;
@@ -193,8 +198,8 @@ class Work {
     return row_major_index(shape, at);
   }
 
-  static Result<void> read(const tensor::Catalog& catalog, tensor::FileCache& files, tensor::RegionReader& reader, const tensor::Tensor& t, const tensor::Region& region,
-                           std::vector<std::byte>& out) {
+  static Result<void> read(const tensor::Catalog& catalog, tensor::FileCache& files, tensor::RegionReader& reader,
+                           const tensor::Tensor& t, const tensor::Region& region, std::vector<std::byte>& out) {
     out.resize(*tensor::element_count(region.shape) * tensor::item_size(t.dtype));
     auto run = t.shards.size() <= 64 ? tensor::raw_run(t, region, std::nullopt) : std::nullopt;
     if (!run || run->file >= catalog.files.size()) return reader.read(t, region, out);
@@ -233,7 +238,8 @@ std::vector<BoxPair> boxes_of(const CatalogDiff& diff) {
 }  // namespace
 
 bool CatalogDiff::equal() const {
-  return only_a.empty() && only_b.empty() && unreadable.empty() && std::all_of(both.begin(), both.end(), [](const TensorDiff& d) { return d.equal(); });
+  return only_a.empty() && only_b.empty() && unreadable.empty() &&
+         std::all_of(both.begin(), both.end(), [](const TensorDiff& d) { return d.equal(); });
 }
 
 CatalogDiff compare_keys(const tensor::Catalog& a, const tensor::Catalog& b, const DiffOptions& options) {
@@ -246,7 +252,9 @@ CatalogDiff compare_keys(const tensor::Catalog& a, const tensor::Catalog& b, con
       if (first && !options.skip_unreadable) out.unreadable.push_back(entry);
     }
   }
-  auto wanted = [&](const tensor::Tensor& t) { return (!options.wanted || options.wanted(t.key)) && left_out.count(t.key) == 0; };
+  auto wanted = [&](const tensor::Tensor& t) {
+    return (!options.wanted || options.wanted(t.key)) && left_out.count(t.key) == 0;
+  };
   size_t i = 0, j = 0;
   while (i < a.tensors.size() || j < b.tensors.size()) {
     const tensor::Tensor* x = i < a.tensors.size() ? &a.tensors[i] : nullptr;
@@ -294,7 +302,8 @@ Result<CatalogDiff> compare_catalogs(const tensor::Catalog& a, const tensor::Cat
   WorkerPool pool(limit.workers(options.threads));
   for (size_t begin = 0; begin < boxes.size();) {
     size_t end = begin;  // small ones together
-    for (uint64_t bytes = 0; end < boxes.size() && bytes < kBoxBytes && end - begin < 256; ++end) bytes += bytes_of(boxes[end]);
+    for (uint64_t bytes = 0; end < boxes.size() && bytes < kBoxBytes && end - begin < 256; ++end)
+      bytes += bytes_of(boxes[end]);
     auto part = std::span(boxes).subspan(begin, end - begin);
     if (!pool.submit([&work, &out, part] { return work.compare(part, out.both); })) break;
     begin = end;

@@ -1,4 +1,5 @@
-// Two checkpoints compared, tensor by tensor: formats, shards and files do not matter. Streamed, nothing holds a tensor.
+// Two checkpoints compared, tensor by tensor: formats, shards and files do not matter. Streamed, nothing holds a
+// tensor.
 #pragma once
 
 #include <functional>
@@ -24,7 +25,8 @@ struct DiffOptions {
   unsigned threads = 0;  ///< 0: one per core
   ProgressSink* progress = &null_progress();
   const Cancel* cancel = nullptr;
-  uint64_t max_memory = uint64_t{256} << 20;  ///< bytes, of the whole process: bounds how many shards are decoded at once
+  uint64_t max_memory =
+      uint64_t{256} << 20;  ///< bytes, of the whole process: bounds how many shards are decoded at once
   bool skip_unreadable = false;               ///< what a reader could not hand out counts for nothing
 };
 
@@ -44,14 +46,16 @@ struct TensorDiff {
 struct CatalogDiff {
   std::vector<const tensor::Tensor*> only_a, only_b;
   std::vector<TensorDiff> both;  ///< sorted by key, equal ones included
-  std::vector<tensor::Unreadable> unreadable;  ///< of either: nobody can say whether they are equal. In none of the other lists
+  std::vector<tensor::Unreadable>
+      unreadable;  ///< of either: nobody can say whether they are equal. In none of the other lists
   bool equal() const;
 };
 
 /// `keys` only: no byte is read.
 CatalogDiff compare_keys(const tensor::Catalog& a, const tensor::Catalog& b, const DiffOptions& options);
 /// Both from reads with locate_data (and tolerate_damage, if one likes). What is wrong with one tensor stays with it
-/// (`unreadable`), and what a reader could not hand out is not equal; kInterrupted and failures of the system are errors. Memory: about 1 MiB a thread, and decoded shards where they are encoded.
+/// (`unreadable`), and what a reader could not hand out is not equal; kInterrupted and failures of the system are
+/// errors. Memory: about 1 MiB a thread, and decoded shards where they are encoded.
 Result<CatalogDiff> compare_catalogs(const tensor::Catalog& a, const tensor::Catalog& b, const DiffOptions& options);
 
 }  // namespace ckpt::model

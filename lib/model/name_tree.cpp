@@ -32,7 +32,8 @@ bool natural_less(std::string_view a, std::string_view b) {
 std::string dtype_list(uint64_t dtypes) {
   std::string out;
   for (unsigned i = 0; i < 64; ++i) {
-    if ((dtypes >> i & 1) != 0) out += (out.empty() ? "" : ", ") + std::string(tensor::dtype_name(static_cast<tensor::DType>(i)));
+    if ((dtypes >> i & 1) != 0)
+      out += (out.empty() ? "" : ", ") + std::string(tensor::dtype_name(static_cast<tensor::DType>(i)));
   }
   return out;
 }
@@ -79,7 +80,8 @@ class Builder {
     out.push_back(std::move(nodes_[0]));
     for (uint32_t at = 0; at < out.size(); ++at) {
       std::vector<uint32_t> below = std::exchange(out[at].children, {});  // still in `nodes_`
-      std::sort(below.begin(), below.end(), [&](uint32_t a, uint32_t b) { return natural_less(nodes_[a].name, nodes_[b].name); });
+      std::sort(below.begin(), below.end(),
+                [&](uint32_t a, uint32_t b) { return natural_less(nodes_[a].name, nodes_[b].name); });
       for (uint32_t index : below) {
         NameNode node = joined(std::move(nodes_[index]));
         node.parent = at;

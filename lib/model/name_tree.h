@@ -9,7 +9,8 @@
 
 namespace ckpt::model {
 
-/// One name or part of it. The root has the index 0 and an empty name; in breadth-first order: children come after their parent.
+/// One name or part of it. The root has the index 0 and an empty name; in breadth-first order: children come after
+/// their parent.
 struct NameNode {
   std::string name;                ///< "layers", or "decoder.layers" where nothing else begins with "decoder."
   uint32_t parent = 0, depth = 0;  ///< the root's depth is 0

@@ -13,11 +13,44 @@ namespace ckpt::model {
 namespace {
 
 /// What torch's, Megatron's, Apex's and bitsandbytes' optimizers call what they keep.
-constexpr std::array<std::string_view, 38> kSlots = {
-    "absmax1", "absmax2", "acc_delta", "ax", "eta", "exp_avg", "exp_avg_diff", "exp_avg_sq", "exp_avg_sq_col", "exp_avg_sq_row", "exp_inf",
-    "fp32_from_fp16", "fp32_param", "grad_avg", "kahan_comp", "master_param", "max_exp_avg_sq", "mom", "momentum", "momentum_buffer", "mu",
-    "mu_product", "neg_exp_avg", "nu", "param", "prev", "qmap1", "qmap2", "square_avg", "state1", "state2", "step", "step_size", "sum",
-    "v_col", "v_row", "variance", "xm"};
+constexpr std::array<std::string_view, 38> kSlots = {"absmax1",
+                                                     "absmax2",
+                                                     "acc_delta",
+                                                     "ax",
+                                                     "eta",
+                                                     "exp_avg",
+                                                     "exp_avg_diff",
+                                                     "exp_avg_sq",
+                                                     "exp_avg_sq_col",
+                                                     "exp_avg_sq_row",
+                                                     "exp_inf",
+                                                     "fp32_from_fp16",
+                                                     "fp32_param",
+                                                     "grad_avg",
+                                                     "kahan_comp",
+                                                     "master_param",
+                                                     "max_exp_avg_sq",
+                                                     "mom",
+                                                     "momentum",
+                                                     "momentum_buffer",
+                                                     "mu",
+                                                     "mu_product",
+                                                     "neg_exp_avg",
+                                                     "nu",
+                                                     "param",
+                                                     "prev",
+                                                     "qmap1",
+                                                     "qmap2",
+                                                     "square_avg",
+                                                     "state1",
+                                                     "state2",
+                                                     "step",
+                                                     "step_size",
+                                                     "sum",
+                                                     "v_col",
+                                                     "v_row",
+                                                     "variance",
+                                                     "xm"};
 
 bool is_slot(std::string_view word) { return std::binary_search(kSlots.begin(), kSlots.end(), word); }
 
@@ -26,8 +59,9 @@ bool is_buffer(const tensor::Tensor& t) {
   if (!tensor::is_floating(t.dtype)) return true;
   const std::string_view key = t.key;
   const std::string_view last = key.substr(key.rfind('.') + 1);
-  constexpr std::array<std::string_view, 8> kBuffers = {"running_mean", "running_var", "inv_freq", "cos_cached", "sin_cached",
-                                                        "expert_bias", "e_score_correction_bias", "_extra_state"};
+  constexpr std::array<std::string_view, 8> kBuffers = {
+      "running_mean", "running_var", "inv_freq", "cos_cached", "sin_cached", "expert_bias", "e_score_correction_bias",
+      "_extra_state"};
   return std::find(kBuffers.begin(), kBuffers.end(), last) != kBuffers.end();
 }
 
@@ -38,7 +72,8 @@ struct StateName {
 /// Nothing: not a state by its name.
 std::optional<StateName> parse_state(std::string_view key) {
   constexpr std::string_view kWord = "state.";
-  for (size_t at = 0; at < key.size(); at = key.find('.', at) == std::string_view::npos ? key.size() : key.find('.', at) + 1) {
+  for (size_t at = 0; at < key.size();
+       at = key.find('.', at) == std::string_view::npos ? key.size() : key.find('.', at) + 1) {
     if (key.substr(at, kWord.size()) != kWord) continue;
     const std::string_view rest = key.substr(at + kWord.size()), optimizer = key.substr(0, at);
     const size_t first = rest.find('.'), last = rest.rfind('.');
@@ -80,7 +115,8 @@ std::optional<std::string_view> model_prefix(const std::vector<const tensor::Ten
     const std::string_view p = vote.first;
     return std::tuple(vote.second, p.empty() || p == "model." || p == "module.", SIZE_MAX - p.size());
   };
-  auto best = std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
+  auto best =
+      std::max_element(votes.begin(), votes.end(), [&](const auto& a, const auto& b) { return rank(a) < rank(b); });
   if (best == votes.end()) return std::nullopt;
   return best->first;
 }
@@ -107,7 +143,8 @@ void find_missing(std::vector<ParamGroup>& groups) {
       if (best == nullptr || other.second > best->second) best = &other;
     }
     if (best == nullptr) continue;
-    std::set_difference(best->first.begin(), best->first.end(), slots.begin(), slots.end(), std::back_inserter(larger[slots]));
+    std::set_difference(best->first.begin(), best->first.end(), slots.begin(), slots.end(),
+                        std::back_inserter(larger[slots]));
   }
   for (ParamGroup& g : groups) {
     auto found = larger.find(slots_of(g));
@@ -172,7 +209,8 @@ ParamGroups group_params(const tensor::Catalog& catalog) {
   for (ParamGroup& group : out.groups) {
     std::sort(group.states.begin(), group.states.end(), [](const auto& a, const auto& b) { return a.slot < b.slot; });
   }
-  std::sort(out.groups.begin(), out.groups.end(), [](const ParamGroup& a, const ParamGroup& b) { return a.name < b.name; });
+  std::sort(out.groups.begin(), out.groups.end(),
+            [](const ParamGroup& a, const ParamGroup& b) { return a.name < b.name; });
   find_missing(out.groups);
   return out;
 }
@@ -203,9 +241,11 @@ class Kind {
 
 std::vector<tensor::Finding> check_params(const ParamGroups& groups) {
   std::vector<tensor::Finding> out;
-  const bool any_param = std::any_of(groups.groups.begin(), groups.groups.end(), [](const ParamGroup& g) { return g.param && !g.states.empty(); });
+  const bool any_param = std::any_of(groups.groups.begin(), groups.groups.end(),
+                                     [](const ParamGroup& g) { return g.param && !g.states.empty(); });
   if (groups.states == 0) return out;
-  Kind orphan("optimizer state of a parameter that is not there"), bare("the parameter has no optimizer state (frozen or tied?)"),
+  Kind orphan("optimizer state of a parameter that is not there"),
+      bare("the parameter has no optimizer state (frozen or tied?)"),
       partly("the parameter lacks optimizer state that others have: ");
   for (const ParamGroup& g : groups.groups) {
     if (g.param == nullptr && any_param) orphan.add(g.states.front().tensor->key, "", out);
@@ -226,7 +266,9 @@ std::vector<tensor::Finding> check_kinds(const ParamGroups& groups) {
   };
   // Lion keeps exp_avg alone; Adafactor exp_avg_sq of vectors beside rows and columns of matrices.
   static constexpr Rule kRules[] = {
-      {"exp_avg", {"exp_avg_sq", "exp_inf", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_diff"}, " (right for Lion, wrong for Adam)"},
+      {"exp_avg",
+       {"exp_avg_sq", "exp_inf", "exp_avg_sq_row", "exp_avg_sq_col", "exp_avg_diff"},
+       " (right for Lion, wrong for Adam)"},
       {"exp_avg_sq", {"exp_avg", "exp_avg_sq_row", "exp_avg_sq_col", "grad_avg"}, " (wrong for Adam)"},
       {"exp_avg_sq_row", {"exp_avg_sq_col"}, ""},
       {"exp_avg_sq_col", {"exp_avg_sq_row"}, ""},
@@ -240,8 +282,10 @@ std::vector<tensor::Finding> check_kinds(const ParamGroups& groups) {
   for (const Rule& rule : kRules) {
     auto there = [&](std::string_view slot) { return !slot.empty() && slots.count(slot) != 0; };
     if (!there(rule.slot) || std::any_of(rule.others.begin(), rule.others.end(), there)) continue;
-    out.push_back({"", "", std::nullopt, "no parameter has the optimizer state " + std::string(rule.others[0]) + ", which goes with " +
-                                             std::string(rule.slot) + std::string(rule.note), true});
+    out.push_back({"", "", std::nullopt,
+                   "no parameter has the optimizer state " + std::string(rule.others[0]) + ", which goes with " +
+                       std::string(rule.slot) + std::string(rule.note),
+                   true});
   }
   return out;
 }

@@ -25,7 +25,8 @@ Result<void> parse_world(const Json& world, RankLayout& out) {
   if (world.is_object()) {
     for (const auto& item : world.items()) {
       auto size = count_of(item.value(), 1);
-      if (!size || item.key().empty()) return wrong("world", "has to name dimensions with their sizes, as {\"tp\": 2, \"dp\": 3}");
+      if (!size || item.key().empty())
+        return wrong("world", "has to name dimensions with their sizes, as {\"tp\": 2, \"dp\": 3}");
       out.world.push_back({item.key(), *size});
     }
   } else {
@@ -70,7 +71,8 @@ Result<Cut> parse_cut(const Json& cut, const RankLayout& layout, const std::stri
     last = layout.world[*out.dimension].size - 1;
   }
   out.fragments = fragments.value_or(last + 1);
-  if (last >= out.fragments) return wrong(where, "offset " + std::to_string(last) + " of " + std::to_string(out.fragments) + " fragments");
+  if (last >= out.fragments)
+    return wrong(where, "offset " + std::to_string(last) + " of " + std::to_string(out.fragments) + " fragments");
   return out;
 }
 
@@ -84,7 +86,8 @@ Result<LayoutRule> parse_rule(const std::string& glob, const Json& rule, const R
   const Json* cuts = &rule;
   if (rule.is_object()) {
     for (const auto& item : rule.items()) {
-      if (item.key() != "cut" && item.key() != "flatten" && item.key() != "uneven") return wrong(glob, "does not know \"" + item.key() + "\"");
+      if (item.key() != "cut" && item.key() != "flatten" && item.key() != "uneven")
+        return wrong(glob, "does not know \"" + item.key() + "\"");
     }
     static const Json kNone = Json::array();
     cuts = rule.contains("cut") ? &rule["cut"] : &kNone;

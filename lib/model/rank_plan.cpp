@@ -65,7 +65,8 @@ void flat_boxes(const tensor::Region& box, uint64_t begin, uint64_t end, std::ve
 
 }  // namespace
 
-Result<std::vector<tensor::Region>> boxes_of_rank(const RankLayout& layout, const LayoutRule& rule, uint64_t rank, const tensor::Tensor& tensor) {
+Result<std::vector<tensor::Region>> boxes_of_rank(const RankLayout& layout, const LayoutRule& rule, uint64_t rank,
+                                                  const tensor::Tensor& tensor) {
   std::vector<tensor::Region> out;
   if (rule.skip) return out;
   tensor::Region cell{tensor::Shape(tensor.shape.size(), 0), tensor.shape};
@@ -73,14 +74,17 @@ Result<std::vector<tensor::Region>> boxes_of_rank(const RankLayout& layout, cons
   for (const Cut& cut : rule.cuts) {
     const int64_t axis = cut.axis < 0 ? cut.axis + axes : cut.axis;
     if (axis < 0 || axis >= axes) {
-      return fail(Code::kUsage, tensor.key, rule.glob + " cuts axis " + std::to_string(cut.axis) + " of a tensor that has " + std::to_string(axes));
+      return fail(
+          Code::kUsage, tensor.key,
+          rule.glob + " cuts axis " + std::to_string(cut.axis) + " of a tensor that has " + std::to_string(axes));
     }
     const auto at = static_cast<size_t>(axis);
     const uint64_t index = cut.dimension ? layout.coordinate(rank, *cut.dimension) : cut.offset;
     const uint64_t length = cell.shape[at];
     if (!take_part(cell.offset[at], cell.shape[at], index, cut.fragments, rule.uneven)) {
-      return fail(Code::kUsage, tensor.key, rule.glob + " cuts axis " + std::to_string(axis) + " of length " + std::to_string(length) + " into " +
-                                                std::to_string(cut.fragments) + " parts, which are not equal (\"uneven\" allows that)");
+      return fail(Code::kUsage, tensor.key,
+                  rule.glob + " cuts axis " + std::to_string(axis) + " of length " + std::to_string(length) + " into " +
+                      std::to_string(cut.fragments) + " parts, which are not equal (\"uneven\" allows that)");
     }
   }
   const uint64_t elements = tensor::element_count(cell.shape).value_or(0);
@@ -106,7 +110,8 @@ uint64_t StridedRead::bytes() const {
 namespace {
 
 /// The part of a shard that lies in the region; nothing where they do not meet.
-std::optional<StridedRead> read_of_shard(const tensor::Tensor& tensor, const tensor::Shard& shard, const tensor::Region& region) {
+std::optional<StridedRead> read_of_shard(const tensor::Tensor& tensor, const tensor::Shard& shard,
+                                         const tensor::Region& region) {
   const tensor::Shape& stored = shard.stored_shape.empty() ? shard.shape : shard.stored_shape;
   StridedRead out;
   out.range = shard.where;
@@ -122,7 +127,8 @@ std::optional<StridedRead> read_of_shard(const tensor::Tensor& tensor, const ten
       run *= count;
       joined = count == stored[axis];
     } else if (count > 1) {
-      if (!out.repeat.empty() && out.repeat.front().count * out.repeat.front().stride == stride) out.repeat.front().count *= count;
+      if (!out.repeat.empty() && out.repeat.front().count * out.repeat.front().stride == stride)
+        out.repeat.front().count *= count;
       else out.repeat.insert(out.repeat.begin(), {count, stride});
     }
     stride *= stored[axis];

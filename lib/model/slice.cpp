@@ -52,7 +52,8 @@ Result<void> parse_axis(std::string_view term, uint64_t length, uint64_t& begin,
     return {};
   }
   CKPT_TRY_ASSIGN(auto to, parse_bound(words[1], length));
-  const int64_t first = std::clamp<int64_t>(from.value_or(0), 0, limit), last = std::clamp<int64_t>(to.value_or(limit), 0, limit);
+  const int64_t first = std::clamp<int64_t>(from.value_or(0), 0, limit),
+                last = std::clamp<int64_t>(to.value_or(limit), 0, limit);
   begin = static_cast<uint64_t>(first);
   count = last > first ? static_cast<uint64_t>(last - first) : 0;
   // A missing end is the axis's, however long it is.
@@ -70,7 +71,8 @@ Result<Slice> parse_slice(std::string_view text, const tensor::Shape& shape) {
   auto dots = std::find(terms.begin(), terms.end(), "...");
   const size_t named = terms.size() - (dots == terms.end() ? 0 : 1);
   if (named > shape.size()) {
-    return wrong(text, "has " + std::to_string(named) + " terms, the tensor has " + std::to_string(shape.size()) + " axes");
+    return wrong(text,
+                 "has " + std::to_string(named) + " terms, the tensor has " + std::to_string(shape.size()) + " axes");
   }
   const auto before = static_cast<size_t>(dots - terms.begin());
   if (dots == terms.end()) terms.resize(shape.size(), ":");

@@ -155,7 +155,8 @@ tensor::Region moved(tensor::Region region, const tensor::Shape& by) {
 
 class Counter {
  public:
-  Counter(const tensor::Catalog& catalog, const StatsOptions& options) : catalog_(catalog), options_(options), files_(catalog) {}
+  Counter(const tensor::Catalog& catalog, const StatsOptions& options)
+      : catalog_(catalog), options_(options), files_(catalog) {}
 
   Result<void> count(std::span<Unit> units) {
     tensor::RegionReader reader(catalog_, files_);
@@ -207,7 +208,8 @@ std::vector<Unit> units_of(std::span<const tensor::Tensor* const> tensors) {
       // An encoded shard is decoded as a whole, a filled one is not read: both are one unit.
       const uint64_t limit = shard.encoding == tensor::Encoding::kRaw ? kUnitBytes : UINT64_MAX;
       tensor::RowMajorBlocks blocks(box_of(tensor, shard), limit);
-      while (auto block = blocks.next()) out.push_back({&tensor, &shard, i, moved(std::move(*block), shard.offset), owner, {}});
+      while (auto block = blocks.next())
+        out.push_back({&tensor, &shard, i, moved(std::move(*block), shard.offset), owner, {}});
     }
   }
   return out;
@@ -229,11 +231,13 @@ Stats stats_of(tensor::DType dtype, ByteSpan elements) {
   return out;
 }
 
-Result<std::vector<Stats>> compute_stats(const tensor::Catalog& catalog, std::span<const tensor::Tensor* const> tensors, const StatsOptions& options) {
+Result<std::vector<Stats>> compute_stats(const tensor::Catalog& catalog, std::span<const tensor::Tensor* const> tensors,
+                                         const StatsOptions& options) {
   std::vector<Unit> units = units_of(tensors);
   uint64_t total = 0;
   for (const Unit& unit : units) {
-    if (unit.shard->encoding != tensor::Encoding::kFill) total += *tensor::element_count(unit.region.shape) * tensor::item_size(unit.tensor->dtype);
+    if (unit.shard->encoding != tensor::Encoding::kFill)
+      total += *tensor::element_count(unit.region.shape) * tensor::item_size(unit.tensor->dtype);
   }
   options.progress->begin("statistics", total);
   tensor::DecodeLimit limit(options.max_memory);
@@ -246,7 +250,8 @@ Result<std::vector<Stats>> compute_stats(const tensor::Catalog& catalog, std::sp
     for (uint64_t bytes = 0; end < units.size() && bytes < kUnitBytes && end - begin < 256; ++end) {
       bytes += *tensor::element_count(units[end].region.shape) * tensor::item_size(units[end].tensor->dtype);
     }
-    if (!pool.submit([&counter, part = std::span(units).subspan(begin, end - begin)] { return counter.count(part); })) break;
+    if (!pool.submit([&counter, part = std::span(units).subspan(begin, end - begin)] { return counter.count(part); }))
+      break;
     begin = end;
   }
   CKPT_TRY(pool.finish());

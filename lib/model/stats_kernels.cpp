@@ -1,5 +1,5 @@
-// Written with the compilers' vector types, once: the same code is compiled for AVX2 and for the base of x86-64, and one of
-// them is chosen at run time. Sums are in double whatever the elements are.
+// Written with the compilers' vector types, once: the same code is compiled for AVX2 and for the base of x86-64, and
+// one of them is chosen at run time. Sums are in double whatever the elements are.
 #include "lib/model/stats_kernels.h"
 
 #include <algorithm>
@@ -34,8 +34,8 @@ CKPT_INLINE V load(const void* from) {
 
 /// The elements after the last whole vector, and the lanes put together.
 template <class T, class V, class I>
-CKPT_INLINE BlockSums finish(const T* x, size_t done, size_t count, double shift, const V& lo, const V& hi, const I& zeros, const D4& sum,
-                            const D4& squares) {
+CKPT_INLINE BlockSums finish(const T* x, size_t done, size_t count, double shift, const V& lo, const V& hi,
+                             const I& zeros, const D4& sum, const D4& squares) {
   BlockSums out;
   constexpr size_t kLanes = sizeof(V) / sizeof(T);
   T least = std::numeric_limits<T>::infinity(), most = -least;
@@ -165,8 +165,14 @@ CKPT_INLINE BlockSums scan_any(tensor::DType dtype, ByteSpan elements, double sh
     case tensor::DType::kInt32: widen<int32_t>(in, count, doubles); return scan(doubles, count, shift);
     case tensor::DType::kUint64: widen<uint64_t>(in, count, doubles); return scan(doubles, count, shift);
     case tensor::DType::kInt64: widen<int64_t>(in, count, doubles); return scan(doubles, count, shift);
-    case tensor::DType::kComplex32: widen_half(in, 2 * count, floats); magnitudes(floats, count, doubles); return scan(doubles, count, shift);
-    case tensor::DType::kComplex64: widen<float>(in, 2 * count, floats); magnitudes(floats, count, doubles); return scan(doubles, count, shift);
+    case tensor::DType::kComplex32:
+      widen_half(in, 2 * count, floats);
+      magnitudes(floats, count, doubles);
+      return scan(doubles, count, shift);
+    case tensor::DType::kComplex64:
+      widen<float>(in, 2 * count, floats);
+      magnitudes(floats, count, doubles);
+      return scan(doubles, count, shift);
     default: tensor::to_doubles(dtype, elements, doubles); return scan(doubles, count, shift);
   }
 }

@@ -5,12 +5,14 @@
 
 namespace ckpt::model {
 
-/// What one pass over a block gives. Sums are of `x - shift`, which keeps their squares small where values lie close together.
+/// What one pass over a block gives. Sums are of `x - shift`, which keeps their squares small where values lie close
+/// together.
 struct BlockSums {
   double sum = 0, squares = 0;
   double min = 0, max = 0;
   uint64_t zeros = 0;
-  /// False: the block holds a NaN or an infinity (or values whose squares overflow), and only `Stats` of single elements count.
+  /// False: the block holds a NaN or an infinity (or values whose squares overflow), and only `Stats` of single
+  /// elements count.
   bool usable = false;
 };
 

@@ -45,7 +45,8 @@ struct Range {
 /// Bytes of each file that some range covers.
 std::vector<uint64_t> covered(std::vector<Range> ranges, size_t files) {
   std::vector<uint64_t> out(files, 0);
-  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); });
+  std::sort(ranges.begin(), ranges.end(),
+            [](const Range& a, const Range& b) { return std::tie(a.file, a.begin) < std::tie(b.file, b.begin); });
   uint32_t file = UINT32_MAX;
   uint64_t reach = 0;
   for (const Range& r : ranges) {
@@ -60,7 +61,8 @@ std::vector<uint64_t> covered(std::vector<Range> ranges, size_t files) {
 
 class UsageCounter {
  public:
-  explicit UsageCounter(const tensor::Catalog& catalog) : catalog_(catalog), out_(catalog.files.size()), last_(catalog.files.size(), nullptr) {}
+  explicit UsageCounter(const tensor::Catalog& catalog)
+      : catalog_(catalog), out_(catalog.files.size()), last_(catalog.files.size(), nullptr) {}
 
   std::vector<FileUsage> count() {
     for (size_t i = 0; i < out_.size(); ++i) {
@@ -116,7 +118,8 @@ Result<std::vector<FileUsage>> file_usage(const tensor::Catalog& catalog) {
   fs::recursive_directory_iterator it(catalog.root, fs::directory_options::skip_permission_denied, ec), end;
   for (size_t seen = 0; !ec && it != end; it.increment(ec)) {
     if (!it->is_regular_file(ec)) continue;
-    if (++seen > kMaxFiles) return fail(Code::kUnsupported, catalog.root.string(), "holds more files than can be listed");
+    if (++seen > kMaxFiles)
+      return fail(Code::kUnsupported, catalog.root.string(), "holds more files than can be listed");
     const std::string path = it->path().lexically_relative(catalog.root).generic_string();
     const uint64_t size = it->file_size(ec);
     auto known = by_path.find(path);

@@ -68,7 +68,8 @@ constexpr uint8_t kCode[] = {
 };
 constexpr uint64_t kForkAt = 0x10, kOpenAt = 0x2c;
 static_assert(kCode[kOpenAt] == 0x0f && kCode[kOpenAt + 2] == 0x89);
-static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 && sizeof kCode < Scratch::kFrameAt);
+static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 &&
+              sizeof kCode < Scratch::kFrameAt);
 
 using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
@@ -111,8 +112,8 @@ void add_gadgets(const GadgetOffsets& offsets, const Vma& vma, Gadgets& out) {
   add(offsets.syscall, out.syscall), add(offsets.returning, out.returning), add(offsets.sigreturn, out.sigreturn);
 }
 
-/// The processes of a tree map the same libraries: each file is searched once (0.4 ms for a libc). What another process has is
-/// believed only where this one has the same bytes, see `still_hold`.
+/// The processes of a tree map the same libraries: each file is searched once (0.4 ms for a libc). What another process
+/// has is believed only where this one has the same bytes, see `still_hold`.
 class GadgetSearch {
  public:
   explicit GadgetSearch(int pid) : pid_(pid) {}
@@ -158,9 +159,12 @@ class GadgetSearch {
 Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
   std::vector<const Vma*> candidates;
   for (const Vma& vma : maps) {
-    if ((vma.prot & PROT_EXEC) != 0 && (vma.prot & PROT_READ) != 0 && vma.name != "[vsyscall]") candidates.push_back(&vma);
+    if ((vma.prot & PROT_EXEC) != 0 && (vma.prot & PROT_READ) != 0 && vma.name != "[vsyscall]")
+      candidates.push_back(&vma);
   }
-  auto rank = [](const Vma* vma) { return vma->name == "[vdso]" ? 0 : vma->name.find("/libc") != std::string::npos ? 1 : 2; };
+  auto rank = [](const Vma* vma) {
+    return vma->name == "[vdso]" ? 0 : vma->name.find("/libc") != std::string::npos ? 1 : 2;
+  };
   std::stable_sort(candidates.begin(), candidates.end(), [&](const Vma* a, const Vma* b) { return rank(a) < rank(b); });
   Gadgets out;
   GadgetSearch search(pid);
@@ -171,14 +175,16 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
     search.look_into(*vma, out);
   }
   if (raw(out.syscall) == 0 && has_ended(pid)) return fail(Code::kNotFound, describe_pid(pid), "has ended");
-  if (raw(out.syscall) == 0) return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
+  if (raw(out.syscall) == 0)
+    return fail(Code::kUnsupported, describe_pid(pid), "has no system call instruction that ckpt could borrow");
   return out;
 }
 
 Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
   Scratch out(pid, tid, gadgets);
   constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
-  CKPT_TRY_ASSIGN(int64_t at, BorrowedThread::lone_call(out, SYS_mmap, {kScratchAddress, kSize, kProtection, kFlags, ~0ull, 0}));
+  CKPT_TRY_ASSIGN(int64_t at,
+                  BorrowedThread::lone_call(out, SYS_mmap, {kScratchAddress, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
   CKPT_TRY(write_memory(pid, out.start_, ByteSpan(reinterpret_cast<const std::byte*>(kCode), sizeof kCode)));
@@ -191,14 +197,19 @@ bool is_scratch(int pid, RemoteAddress at) {
 }
 
 Scratch::Scratch(Scratch&& other) noexcept
-    : pid_(other.pid_), tid_(other.tid_), gadgets_(other.gadgets_), start_(std::exchange(other.start_, RemoteAddress(0))) {}
+    : pid_(other.pid_),
+      tid_(other.tid_),
+      gadgets_(other.gadgets_),
+      start_(std::exchange(other.start_, RemoteAddress(0))) {}
 
 Scratch::~Scratch() { (void)unmap(); }
 
 Result<void> Scratch::unmap() {
   RemoteAddress start = std::exchange(start_, RemoteAddress(0));
   if (raw(start) == 0) return {};
-  CKPT_TRY_ASSIGN(int64_t result, insist([&] { return BorrowedThread::lone_call(*this, SYS_munmap, {raw(start), kSize}); }));
+  CKPT_TRY_ASSIGN(int64_t result, insist([&] {
+                    return BorrowedThread::lone_call(*this, SYS_munmap, {raw(start), kSize});
+                  }));
   if (result < 0) return sys_error(static_cast<int>(-result), describe_pid(pid_), "cannot remove the scratch mapping");
   return {};
 }
@@ -291,11 +302,11 @@ Result<void> BorrowedThread::finish() {
   if (!std::exchange(active_, false)) return {};
   held_.give_back(scratch_->pid());
   auto mask_set = insist([&] { return set_signal_mask(tid_, mask_); });
-  // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go of a
-  // stopped thread marks it as signalled (__ptrace_unlink).
+  // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go
+  // of a stopped thread marks it as signalled (__ptrace_unlink).
   CKPT_TRY(insist([&] { return set_registers(tid_, regs_); }));
-  // Below the red zone nothing is anybody's, a signal handler writes there, too: where this fails nothing is lost, and the call
-  // that was made must not be: the mapping it may have made would stay.
+  // Below the red zone nothing is anybody's, a signal handler writes there, too: where this fails nothing is lost, and
+  // the call that was made must not be: the mapping it may have made would stay.
   if (raw(net_) != 0) (void)write_memory(scratch_->pid(), net_, below_net_);
   return mask_set;
 }
@@ -317,12 +328,14 @@ Result<void> BorrowedThread::step(Stop& stop) {
           held_.take();
           break;
         }
-        return fail(Code::kTargetAltered, describe_pid(tid_), "got signal " + std::to_string(stop.signal) + " while it was borrowed");
+        return fail(Code::kTargetAltered, describe_pid(tid_),
+                    "got signal " + std::to_string(stop.signal) + " while it was borrowed");
     }
   }
 }
 
-Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& a, int* child) {
+Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& a,
+                                    int* child) {
   user_regs_struct regs = regs_;
   regs.rip = raw(instruction), regs.rsp = raw(stack);
   regs.rax = static_cast<uint64_t>(number), regs.orig_rax = ~0ull;
@@ -336,7 +349,8 @@ Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress sta
     if (child != nullptr) *child = static_cast<int>(message);
     CKPT_TRY(step(stop));
   }
-  CKPT_TRY_ASSIGN(user_regs_struct after, insist([&] { return get_registers(tid_); }));  // who does not know what was made cannot remove it
+  CKPT_TRY_ASSIGN(user_regs_struct after,
+                  insist([&] { return get_registers(tid_); }));  // who does not know what was made cannot remove it
   return static_cast<int64_t>(after.rax);
 }
 
@@ -346,12 +360,15 @@ Result<int64_t> BorrowedThread::call(long number, const Arguments& arguments) {
 
 Result<uint64_t> BorrowedThread::call_ok(const char* what, long number, const Arguments& arguments) {
   CKPT_TRY_ASSIGN(int64_t result, call(number, arguments));
-  if (result < 0 && result > -4096) return sys_error(static_cast<int>(-result), describe_pid(tid_), std::string("cannot ") + what);
+  if (result < 0 && result > -4096)
+    return sys_error(static_cast<int>(-result), describe_pid(tid_), std::string("cannot ") + what);
   return static_cast<uint64_t>(result);
 }
 
 Result<UniqueFd> BorrowedThread::take_new_fd(const char* what, int pidfd, long number, const Arguments& arguments) {
-  CKPT_TRY_ASSIGN(int64_t remote, run(scratch_->start() + kOpenAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number, arguments, nullptr));
+  CKPT_TRY_ASSIGN(int64_t remote,
+                  run(scratch_->start() + kOpenAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number,
+                      arguments, nullptr));
   if (remote < 0) return sys_error(static_cast<int>(-remote), describe_pid(tid_), std::string("cannot ") + what);
   auto fd = get_remote_fd(pidfd, static_cast<int>(remote));
   CKPT_TRY(call_ok("close what was taken out of it", SYS_close, {static_cast<uint64_t>(remote)}));
@@ -370,7 +387,8 @@ Result<int> BorrowedThread::fork_frozen() {
   const unsigned long usual = suspend_seccomp_option();
   CKPT_TRY(set_options(tid_, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | usual));
   int child = 0;
-  auto result = run(scratch_->start() + kForkAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), SYS_clone, {}, &child);
+  auto result =
+      run(scratch_->start() + kForkAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), SYS_clone, {}, &child);
   CKPT_TRY(set_options(tid_, usual));
   if (!result) return std::move(result).error();
   if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");

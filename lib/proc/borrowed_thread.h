@@ -1,14 +1,15 @@
 // System calls made in the target, by one of its own threads.
 //
-// Some state can be read (and a snapshot be made) only from inside. A stopped thread is borrowed for as short as possible:
-// its registers are put aside, it runs a `syscall` instruction, and gets its registers back. All signals are blocked
-// meanwhile.
+// Some state can be read (and a snapshot be made) only from inside. A stopped thread is borrowed for as short as
+// possible: its registers are put aside, it runs a `syscall` instruction, and gets its registers back. All signals are
+// blocked meanwhile.
 //
-// If ckpt is killed in that window the kernel lets the thread run on as it stands. So every call is followed by rt_sigreturn
-// over a frame that holds the thread's true state: an abandoned thread finishes the call, then heals itself. The calls are
-// made from a scratch mapping; the two that make and remove it run like a signal handler, from the target's own code with
-// the frame below its stack pointer. A thread that is on a stack of the program's own (a coroutine's, of some KiB in the heap) may
-// have no room there, and what lies below belongs to somebody else: its frame goes to the unused end of the first thread's stack.
+// If ckpt is killed in that window the kernel lets the thread run on as it stands. So every call is followed by
+// rt_sigreturn over a frame that holds the thread's true state: an abandoned thread finishes the call, then heals
+// itself. The calls are made from a scratch mapping; the two that make and remove it run like a signal handler, from
+// the target's own code with the frame below its stack pointer. A thread that is on a stack of the program's own (a
+// coroutine's, of some KiB in the heap) may have no room there, and what lies below belongs to somebody else: its frame
+// goes to the unused end of the first thread's stack.
 #pragma once
 
 #include <sys/user.h>
@@ -34,7 +35,8 @@ struct Gadgets {
   /// The first thread's stack as it was seen; it may have grown since. Both 0: there is none of that name.
   RemoteAddress stack_low{0}, stack_high{0};
 };
-/// True while the code found earlier is still there. Finding it takes milliseconds, which a stopped target need not wait.
+/// True while the code found earlier is still there. Finding it takes milliseconds, which a stopped target need not
+/// wait.
 bool still_hold(int pid, const Gadgets& gadgets);
 /// kUnsupported when there is not even a `syscall`.
 Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps);
@@ -72,7 +74,8 @@ class Scratch {
   RemoteAddress start_{0};
 };
 
-/// SIGSTOP cannot be blocked: one that comes, or that was waiting, while a thread is borrowed is kept from it and sent again.
+/// SIGSTOP cannot be blocked: one that comes, or that was waiting, while a thread is borrowed is kept from it and sent
+/// again.
 class HeldStop {
  public:
   void take() { taken_ = true; }
@@ -118,7 +121,8 @@ class BorrowedThread {
   Result<uint64_t> place_of_net(const Gadgets& gadgets, uint64_t size) const;
   Result<void> park(RemoteAddress instruction, RemoteAddress stack);
   Result<void> step(Stop& stop);
-  Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments, int* child);
+  Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments,
+                      int* child);
 
   const Scratch* scratch_;
   int tid_;

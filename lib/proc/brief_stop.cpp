@@ -9,8 +9,9 @@ namespace ckpt::proc {
 Result<uint64_t> stop_briefly(int pid, Gadgets gadgets, const char* name,
                               const std::function<Result<void>(BorrowedThread&)>& calls) {
   constexpr uint64_t kFreezeTimeoutUs = 10'000'000;
-  // All of its threads, though one makes the calls: for that moment there are a mapping and, maybe, a descriptor more, which a
-  // fork by another thread would hand on for good, and bytes of the first thread's stack that are put back afterwards.
+  // All of its threads, though one makes the calls: for that moment there are a mapping and, maybe, a descriptor more,
+  // which a fork by another thread would hand on for good, and bytes of the first thread's stack that are put back
+  // afterwards.
   CKPT_TRY_ASSIGN(FrozenProcess frozen, FrozenProcess::freeze(pid, kFreezeTimeoutUs, Cancel()));
   if (!still_hold(pid, gadgets)) {
     CKPT_TRY_ASSIGN(std::vector<Vma> maps, read_maps(pid, false));

@@ -33,7 +33,8 @@ size_t CallList::add(const char* what, long number, const Arguments& arguments, 
 
 Result<uint64_t> CallList::value(size_t call) const {
   const Call& c = calls_[call];
-  if (c.result < 0 && c.result > -4096) return sys_error(static_cast<int>(-c.result), "the target", std::string("cannot ") + c.what);
+  if (c.result < 0 && c.result > -4096)
+    return sys_error(static_cast<int>(-c.result), "the target", std::string("cannot ") + c.what);
   return static_cast<uint64_t>(c.result);
 }
 
@@ -91,7 +92,9 @@ bool CallBatch::lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::by
   slot.end = align_up(slot.rooms + list.rooms_.size(), kAlign);
   if (slot.end > Scratch::kSize) return false;
   image.resize(slot.end - Scratch::kFrameAt);
-  auto put = [&](uint64_t to, const void* from, size_t size) { std::memcpy(image.data() + (to - Scratch::kFrameAt), from, size); };
+  auto put = [&](uint64_t to, const void* from, size_t size) {
+    std::memcpy(image.data() + (to - Scratch::kFrameAt), from, size);
+  };
   put(slot.frame, frame.data(), frame.size());
   uint64_t row_at = slot.table;
   for (const CallList::Call& call : list.calls_) {
@@ -102,7 +105,9 @@ bool CallBatch::lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::by
     put(row_at, &row, sizeof row);
     row_at += sizeof row;
   }
-  Row last{SYS_tgkill, {static_cast<uint64_t>(scratch_.pid()), static_cast<uint64_t>(thread.tid), static_cast<uint64_t>(signal_)}, 0};
+  Row last{SYS_tgkill,
+           {static_cast<uint64_t>(scratch_.pid()), static_cast<uint64_t>(thread.tid), static_cast<uint64_t>(signal_)},
+           0};
   put(row_at, &last, sizeof last);
   at = slot.end;
   slots_.push_back(slot);
@@ -124,7 +129,8 @@ Result<void> CallBatch::run_group(const std::vector<std::byte>& image) {
       std::memcpy(&row, rows + i * sizeof row, sizeof row);
       list.calls_[i].result = row.result;
     }
-    if (!list.rooms_.empty()) std::memcpy(list.rooms_.data(), after.data() + (slot.rooms - Scratch::kFrameAt), list.rooms_.size());
+    if (!list.rooms_.empty())
+      std::memcpy(list.rooms_.data(), after.data() + (slot.rooms - Scratch::kFrameAt), list.rooms_.size());
   }
   slots_.clear();
   return {};
@@ -167,7 +173,8 @@ Result<void> CallBatch::await(Slot& slot) {
         }
         if (stop->signal != signal_) {
           slot.state = Slot::kThrough;
-          return fail(Code::kTargetAltered, describe_pid(tid), "got signal " + std::to_string(stop->signal) + " while it was borrowed");
+          return fail(Code::kTargetAltered, describe_pid(tid),
+                      "got signal " + std::to_string(stop->signal) + " while it was borrowed");
         }
         auto regs = insist([&] { return get_registers(tid); });
         if (!regs) {

@@ -1,11 +1,11 @@
 // System calls made in the target by many of its threads, each making all of its calls in one go.
 //
-// A call of a BorrowedThread costs two stops of the thread and four changes between it and ckpt. Here a thread gets a table
-// of calls, works through it on its own and stops once, at its end; and as many threads as the scratch mapping has room for
-// do so at the same time. With 1,000 threads that is what a frozen window is made of.
+// A call of a BorrowedThread costs two stops of the thread and four changes between it and ckpt. Here a thread gets a
+// table of calls, works through it on its own and stops once, at its end; and as many threads as the scratch mapping
+// has room for do so at the same time. With 1,000 threads that is what a frozen window is made of.
 //
-// How a thread stops: its last call sends itself a signal that the process ignores. A traced thread reports even that to its
-// tracer; an abandoned one (ckpt was killed) never sees it, and goes on to the rt_sigreturn that heals it.
+// How a thread stops: its last call sends itself a signal that the process ignores. A traced thread reports even that
+// to its tracer; an abandoned one (ckpt was killed) never sees it, and goes on to the rt_sigreturn that heals it.
 #pragma once
 
 #include <sys/user.h>
@@ -27,8 +27,8 @@ inline constexpr unsigned kFirst = 1, kSecond = 2, kThird = 4;
 class CallList {
  public:
   using Arguments = BorrowedThread::Arguments;
-  /// The number by which to ask for the answer. `room`: bytes for the call to write to, zeros before it; the arguments whose
-  /// bits are set in `in_room` are offsets into it. `what` names the call in messages.
+  /// The number by which to ask for the answer. `room`: bytes for the call to write to, zeros before it; the arguments
+  /// whose bits are set in `in_room` are offsets into it. `what` names the call in messages.
   size_t add(const char* what, long number, const Arguments& arguments = {}, size_t room = 0, unsigned in_room = 0);
 
   /// Negative is -errno.
@@ -73,8 +73,8 @@ struct BatchedThread {
 
 class CallBatch {
  public:
-  /// A signal that is ignored by a process with these sets of signals (bit 0 is signal 1), and that is not pending anywhere in
-  /// it; 0: there is none.
+  /// A signal that is ignored by a process with these sets of signals (bit 0 is signal 1), and that is not pending
+  /// anywhere in it; 0: there is none.
   static int choose_signal(uint64_t caught, uint64_t ignored, uint64_t pending);
 
   /// `signal` 0: one call after the other, with two stops for each.
@@ -83,8 +83,8 @@ class CallBatch {
   CallBatch& operator=(CallBatch&&) = delete;
   ~CallBatch();
 
-  /// Fills the results. Every thread is stopped again afterwards, with the registers and the mask that it had; after an Error
-  /// too, as far as it is still there.
+  /// Fills the results. Every thread is stopped again afterwards, with the registers and the mask that it had; after an
+  /// Error too, as far as it is still there.
   Result<void> run(std::span<BatchedThread> threads);
 
  private:

@@ -49,7 +49,9 @@ pid_t fork_far_away(uint64_t flags, int exit_signal) {
     if (errno != EEXIST) break;
   }
   // Filters of containers refuse clone3, whose arguments they cannot see.
-  return flags == 0 ? ::fork() : static_cast<pid_t>(::syscall(SYS_clone, flags | static_cast<uint64_t>(exit_signal), nullptr, nullptr, nullptr, nullptr));
+  return flags == 0 ? ::fork()
+                    : static_cast<pid_t>(::syscall(SYS_clone, flags | static_cast<uint64_t>(exit_signal), nullptr,
+                                                   nullptr, nullptr, nullptr));
 }
 
 }  // namespace ckpt::proc

@@ -32,7 +32,8 @@ void FrozenProcess::release() {
   const auto not_stopped = threads_.begin() + static_cast<ptrdiff_t>(std::min(stopped_, threads_.size()));
   std::stable_partition(threads_.begin(), not_stopped, [this](int tid) { return tid == pid_; });
   for (auto it = threads_.begin(); it != not_stopped; ++it) (void)detach(*it);
-  // Of a freeze that failed: these were told to stop, and only a stopped thread can be let go. A signal may have come first.
+  // Of a freeze that failed: these were told to stop, and only a stopped thread can be let go. A signal may have come
+  // first.
   const uint64_t until = monotonic_us() + 1'000'000;
   for (auto it = not_stopped; it != threads_.end(); ++it) {
     const uint64_t now = monotonic_us();
@@ -49,7 +50,8 @@ Result<void> FrozenProcess::kill() {
   for (auto it = threads_.rbegin(); it != threads_.rend(); ++it) {
     for (;;) {
       auto stop = wait_stop(*it, kLimitUs);
-      if (!stop && stop.error().code == Code::kBusy) return fail(Code::kBusy, describe_pid(pid_), "was told to end (SIGKILL), and has not done so for a minute");
+      if (!stop && stop.error().code == Code::kBusy)
+        return fail(Code::kBusy, describe_pid(pid_), "was told to end (SIGKILL), and has not done so for a minute");
       if (!stop || stop->kind == StopKind::kEnded) break;
       (void)resume(*it, Resume::kRun);
     }
@@ -60,8 +62,8 @@ Result<void> FrozenProcess::kill() {
 
 Result<bool> FrozenProcess::seize_new_threads() {
   CKPT_TRY_ASSIGN(std::vector<int> tids, read_threads(pid_));
-  // The first thread last, and let go first: while it is traced a signal that the process ignores is not dropped as it is sent,
-  // and wakes a thread that we do not hold yet, or no longer, from a call that then fails with EINTR.
+  // The first thread last, and let go first: while it is traced a signal that the process ignores is not dropped as it
+  // is sent, and wakes a thread that we do not hold yet, or no longer, from a call that then fails with EINTR.
   std::stable_partition(tids.begin(), tids.end(), [this](int tid) { return tid != pid_; });
   std::set<int> known(threads_.begin(), threads_.end());
   bool found = false;
@@ -90,8 +92,8 @@ Result<void> FrozenProcess::await_stop(int tid, uint64_t timeout_us) {
       case StopKind::kTrap: return settle_stopped_thread(pid_, tid);
       case StopKind::kGroupStop: stopped_by_ = stop.signal; return settle_stopped_thread(pid_, tid);
       case StopKind::kEnded: return fail(Code::kNotFound, "thread " + std::to_string(tid), "has ended");
-      // A signal that was being delivered: hand it on. Any stop takes the request for ours away (ptrace_stop in kernel/signal.c), so it
-      // is made again; the thread then stops before its next instruction.
+      // A signal that was being delivered: hand it on. Any stop takes the request for ours away (ptrace_stop in
+      // kernel/signal.c), so it is made again; the thread then stops before its next instruction.
       case StopKind::kSignal:
         CKPT_TRY(settle_before_signal(pid_, tid, stop.signal));
         CKPT_TRY(interrupt(tid));
@@ -128,7 +130,8 @@ Result<void> FrozenProcess::stop_all(uint64_t timeout_us, const Cancel& cancel) 
   auto leader = std::find(threads_.begin(), threads_.end(), pid_);
   if (leader == threads_.end()) {
     auto stat = read_stat(pid_);
-    if (!stat || (threads_.empty() && stat->is_ending())) return fail(Code::kNotFound, "process " + std::to_string(pid_), "has ended");
+    if (!stat || (threads_.empty() && stat->is_ending()))
+      return fail(Code::kNotFound, "process " + std::to_string(pid_), "has ended");
     return fail(Code::kUnsupported, describe_pid(pid_), "its first thread has ended while others run: not supported");
   }
   std::iter_swap(threads_.begin(), leader);

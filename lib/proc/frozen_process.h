@@ -14,15 +14,16 @@ namespace ckpt::proc {
 /// Holds threads of a process in a ptrace stop. Owned by the thread that made it. `release` is the good end; the
 /// destructor releases too, and so does the kernel when ckpt is killed: the target runs on in every case.
 ///
-/// A stop breaks off some calls with EINTR though no signal is delivered (epoll_wait and its kin, signal(7)); each is set
-/// up to run again at once, so that the target does not notice.
+/// A stop breaks off some calls with EINTR though no signal is delivered (epoll_wait and its kin, signal(7)); each is
+/// set up to run again at once, so that the target does not notice.
 class FrozenProcess {
  public:
-  /// Stops to a fixed point: seize and interrupt every thread, list again, until nothing new appears. A signal that was on
-  /// its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in `timeout_us`).
+  /// Stops to a fixed point: seize and interrupt every thread, list again, until nothing new appears. A signal that was
+  /// on its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in
+  /// `timeout_us`).
   static Result<FrozenProcess> freeze(int pid, uint64_t timeout_us, const Cancel& cancel);
-  /// Threads that this thread of ckpt traces already and that all stand still, the leader first. They stay so: nothing here
-  /// lets them go. `stopped_by`: the signal of their group-stop, 0 where they are in none.
+  /// Threads that this thread of ckpt traces already and that all stand still, the leader first. They stay so: nothing
+  /// here lets them go. `stopped_by`: the signal of their group-stop, 0 where they are in none.
   static FrozenProcess adopt(int pid, std::vector<int> threads, int stopped_by);
   FrozenProcess(FrozenProcess&& other) noexcept;
   FrozenProcess& operator=(FrozenProcess&&) = delete;
@@ -31,8 +32,8 @@ class FrozenProcess {
   int pid() const { return pid_; }
   /// Sorted; the leader (tid == pid) first.
   const std::vector<int>& threads() const { return threads_; }
-  /// The signal by which the whole process was stopped (SIGSTOP and its kin) when it was frozen, and goes on being so afterwards; 0:
-  /// it was not.
+  /// The signal by which the whole process was stopped (SIGSTOP and its kin) when it was frozen, and goes on being so
+  /// afterwards; 0: it was not.
   int stopped_by() const { return stopped_by_; }
   /// CLOCK_MONOTONIC microseconds of the first stop.
   uint64_t frozen_at_us() const { return frozen_at_us_; }

@@ -18,7 +18,8 @@ Result<FrozenTree> FrozenTree::freeze(int root, uint64_t timeout_us, const Cance
     for (const TreeEntry& entry : out.entries_) {
       if (entry.zombie || out.processes_.count(entry.pid) != 0) continue;
       const uint64_t spent = watch.elapsed_us();
-      if (spent >= timeout_us) return fail(Code::kBusy, describe_pid(root), "its process tree does not stand still in time");
+      if (spent >= timeout_us)
+        return fail(Code::kBusy, describe_pid(root), "its process tree does not stand still in time");
       auto frozen = FrozenProcess::freeze(entry.pid, timeout_us - spent, cancel);
       found = true;
       if (!frozen && frozen.error().code == Code::kNotFound && entry.pid != root) continue;  // listed once more

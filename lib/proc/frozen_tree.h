@@ -12,8 +12,9 @@ namespace ckpt::proc {
 /// Holds every thread of every process of a tree in a ptrace stop, as FrozenProcess does for one.
 class FrozenTree {
  public:
-  /// Stops to a fixed point: parents before their children, then the children are listed again, until nothing new appears.
-  /// Errors as FrozenProcess::freeze gives them; all of the tree runs on then. The timeout is for the whole tree.
+  /// Stops to a fixed point: parents before their children, then the children are listed again, until nothing new
+  /// appears. Errors as FrozenProcess::freeze gives them; all of the tree runs on then. The timeout is for the whole
+  /// tree.
   static Result<FrozenTree> freeze(int root, uint64_t timeout_us, const Cancel& cancel);
 
   /// The tree as it stands: each process after its parent, zombies included.

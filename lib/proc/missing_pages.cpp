@@ -36,7 +36,8 @@ Obstacle obstacle_of(int error) {
 Placed outcome(int result, int64_t done, uint64_t length) {
   if (result == 0) return {length, Obstacle::kNone, 0};
   const int error = errno;
-  if (done > 0) return {static_cast<uint64_t>(done), Obstacle::kNone, 0};  // the rest of the range tells what stopped it
+  if (done > 0)
+    return {static_cast<uint64_t>(done), Obstacle::kNone, 0};  // the rest of the range tells what stopped it
   const int reason = done < 0 ? static_cast<int>(-done) : error;
   return {0, obstacle_of(reason), reason};
 }

@@ -1,6 +1,6 @@
-// Pages of another process that are not there yet, supplied by userfaultfd in missing mode: the process waits at its first
-// access until somebody has put the page in place. UFFDIO_COPY makes a page with its content at once, where a write from
-// outside zeroes it first: 5.0 GiB/s against 3.2 (2 cores, kernel 6.18). It makes 4 KiB pages only.
+// Pages of another process that are not there yet, supplied by userfaultfd in missing mode: the process waits at its
+// first access until somebody has put the page in place. UFFDIO_COPY makes a page with its content at once, where a
+// write from outside zeroes it first: 5.0 GiB/s against 3.2 (2 cores, kernel 6.18). It makes 4 KiB pages only.
 #pragma once
 
 #include <array>
@@ -12,8 +12,8 @@
 
 namespace ckpt::proc {
 
-/// The handshake with a userfaultfd that was made by the process whose memory it is about, with O_NONBLOCK. `events`: forks,
-/// moved, removed and unmapped ranges are reported, and the process waits until each report has been read.
+/// The handshake with a userfaultfd that was made by the process whose memory it is about, with O_NONBLOCK. `events`:
+/// forks, moved, removed and unmapped ranges are reported, and the process waits until each report has been read.
 struct FaultAbilities {
   bool poison = false;  ///< `poison_missing` works (6.6)
 };

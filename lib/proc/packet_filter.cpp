@@ -17,9 +17,9 @@
 
 namespace ckpt::proc {
 
-/// libnftables, of which six functions are used. Its context is the netlink socket that owns a table of `flags owner`. The
-/// library calls select(2) and aborts where that socket has a number of 1024 or more: it lives in a thread whose table of
-/// descriptors is its own and empty.
+/// libnftables, of which six functions are used. Its context is the netlink socket that owns a table of `flags owner`.
+/// The library calls select(2) and aborts where that socket has a number of 1024 or more: it lives in a thread whose
+/// table of descriptors is its own and empty.
 class PacketFilter::Nftables {
  public:
   static Result<std::unique_ptr<Nftables>> open() {

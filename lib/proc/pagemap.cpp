@@ -23,8 +23,8 @@ constexpr unsigned long kPagemapScan = _IOWR('f', 16, PmScanArg);
 constexpr uint64_t kWpMatching = 1;
 constexpr uint64_t kPage = 4096;
 
-/// A full vector can end a call inside the region it reported last: what the next call says of those pages again is dropped,
-/// since protecting them has made them read as unwritten.
+/// A full vector can end a call inside the region it reported last: what the next call says of those pages again is
+/// dropped, since protecting them has made them read as unwritten.
 void append(std::vector<PageRegion>& out, PageRegion region) {
   if (!out.empty()) region.start = std::max(region.start, out.back().end);
   if (region.start >= region.end) return;
@@ -70,11 +70,13 @@ Result<std::vector<PageRegion>> Pagemap::scan(uint64_t start, uint64_t end, uint
   return scan_with(start, end, {0, 0, 0, page::kPresent | page::kSwapped, wanted});
 }
 
-Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end, bool only_written, uint64_t wanted) const {
+Result<std::vector<PageRegion>> Pagemap::scan_and_protect(uint64_t start, uint64_t end, bool only_written,
+                                                          uint64_t wanted) const {
   if (!can_scan_) return fail(Code::kUnsupported, "PAGEMAP_SCAN", "this kernel does not have it (6.7 does)");
   // Holes are left out: protecting them too would fill page tables for address space that was never touched, and a page
   // that is populated later reads as written anyway.
-  return scan_with(start, end, {kWpMatching, 0, only_written ? page::kWritten : 0, page::kPresent | page::kSwapped, wanted});
+  return scan_with(start, end,
+                   {kWpMatching, 0, only_written ? page::kWritten : 0, page::kPresent | page::kSwapped, wanted});
 }
 
 Result<std::vector<PageRegion>> Pagemap::scan_changes(uint64_t start, uint64_t end) const {
@@ -114,9 +116,9 @@ Result<std::vector<PageRegion>> Pagemap::scan_with(uint64_t start, uint64_t end,
       return sys_error("/proc/" + std::to_string(pid_) + "/pagemap", "cannot scan its pages");
     }
     for (int i = 0; i < n; ++i) append(out, batch[static_cast<size_t>(i)]);
-    // walk_end alone would not do: the kernel (6.18) walks in rounds of 512 regions and leaves it where an earlier round
-    // stopped when the last one reaches the end. What was reported already must not be looked at twice: it has been
-    // protected meanwhile and would read as not written.
+    // walk_end alone would not do: the kernel (6.18) walks in rounds of 512 regions and leaves it where an earlier
+    // round stopped when the last one reaches the end. What was reported already must not be looked at twice: it has
+    // been protected meanwhile and would read as not written.
     uint64_t covered = n > 0 ? batch[static_cast<size_t>(n) - 1].end : start;
     uint64_t next = std::max<uint64_t>(arg.walk_end, covered);
     if (next <= start) break;

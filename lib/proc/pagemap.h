@@ -31,18 +31,19 @@ class Pagemap {
   /// reads as written, and guards and zero pages are not told apart.
   static Result<Pagemap> open(int pid, bool legacy = false);
 
-  /// Populated regions of [start, end), by address, neighbours of equal categories merged. Only the categories of `wanted`
-  /// are told: kFile makes the kernel look at every page's descriptor, 15 ms a GiB where the rest takes 2.
+  /// Populated regions of [start, end), by address, neighbours of equal categories merged. Only the categories of
+  /// `wanted` are told: kFile makes the kernel look at every page's descriptor, 15 ms a GiB where the rest takes 2.
   Result<std::vector<PageRegion>> scan(uint64_t start, uint64_t end, uint64_t wanted = page::kAll) const;
-  /// As `scan`, and what is told is write-protected in the same pass: its range must be registered with a userfaultfd in
-  /// asynchronous mode. `kWritten` next time means written since now. `only_written`: of pages that are not written since
-  /// they were protected nothing is told.
-  Result<std::vector<PageRegion>> scan_and_protect(uint64_t start, uint64_t end, bool only_written, uint64_t wanted = page::kAll) const;
-  /// Everything of [start, end) but pages that are present and not written: what is new, gone, swapped out, a hole. Where
-  /// little was written this is the quick one: 0.8 ms a GiB where `scan` takes 5, since it tells of few pages.
+  /// As `scan`, and what is told is write-protected in the same pass: its range must be registered with a userfaultfd
+  /// in asynchronous mode. `kWritten` next time means written since now. `only_written`: of pages that are not written
+  /// since they were protected nothing is told.
+  Result<std::vector<PageRegion>> scan_and_protect(uint64_t start, uint64_t end, bool only_written,
+                                                   uint64_t wanted = page::kAll) const;
+  /// Everything of [start, end) but pages that are present and not written: what is new, gone, swapped out, a hole.
+  /// Where little was written this is the quick one: 0.8 ms a GiB where `scan` takes 5, since it tells of few pages.
   Result<std::vector<PageRegion>> scan_changes(uint64_t start, uint64_t end) const;
-  /// The first page of [start, end) that is populated; `end` where there is none, `start` where the kernel cannot tell (no
-  /// PAGEMAP_SCAN). Page tables that are not there cost nothing: 64 TiB of them take some microseconds.
+  /// The first page of [start, end) that is populated; `end` where there is none, `start` where the kernel cannot tell
+  /// (no PAGEMAP_SCAN). Page tables that are not there cost nothing: 64 TiB of them take some microseconds.
   Result<uint64_t> find_populated(uint64_t start, uint64_t end) const;
   bool can_scan() const { return can_scan_; }
 

@@ -51,8 +51,8 @@ struct Status {
   int seccomp = 0;
   unsigned umask = 022;
   bool thp_enabled = true;
-  /// Some of its pages are pinned for long (RDMA, registered buffers of an io_uring): devices and the kernel write to them
-  /// without its page tables noticing, and nobody tells which they are.
+  /// Some of its pages are pinned for long (RDMA, registered buffers of an io_uring): devices and the kernel write to
+  /// them without its page tables noticing, and nobody tells which they are.
   bool has_pinned_pages = false;
 };
 Result<Status> parse_status(std::string_view text);
@@ -74,8 +74,8 @@ struct Vma {
   bool has_flag(std::string_view flag) const;
 };
 Result<std::vector<Vma>> parse_maps(std::string_view text);
-/// Reads maps; with_flags reads smaps, which walks every page table and so costs about a millisecond a GiB. `expected`: about
-/// how many there are, for memory: to grow into it is dear where there are thousands.
+/// Reads maps; with_flags reads smaps, which walks every page table and so costs about a millisecond a GiB. `expected`:
+/// about how many there are, for memory: to grow into it is dear where there are thousands.
 Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected = 0);
 
 /// /proc/PID/fdinfo/N.

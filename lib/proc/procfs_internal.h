@@ -92,7 +92,8 @@ inline Result<std::vector<int>> numbers_in(const std::string& path) {
   return out;
 }
 
-/// Calls `take(i)` for each i below `count`, by as many threads as pay: the kernel looks up what is below /proc in parallel.
+/// Calls `take(i)` for each i below `count`, by as many threads as pay: the kernel looks up what is below /proc in
+/// parallel.
 template <class Take>
 Result<void> spread(size_t count, Take take) {
   constexpr size_t kWorthAThread = 128, kMost = 8;

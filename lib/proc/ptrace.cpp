@@ -20,7 +20,8 @@ namespace {
 
 /// glibc's prototype takes an enum of its own; the kernel's requests are plain numbers.
 long do_ptrace(int request, int tid, uint64_t address, uint64_t data) {
-  return ::ptrace(static_cast<__ptrace_request>(request), tid, reinterpret_cast<void*>(address), reinterpret_cast<void*>(data));
+  return ::ptrace(static_cast<__ptrace_request>(request), tid, reinterpret_cast<void*>(address),
+                  reinterpret_cast<void*>(data));
 }
 
 Error ptrace_error(int tid, const char* what) {
@@ -130,7 +131,8 @@ Result<void> resume(int tid, Resume how, int signal) {
 Result<user_regs_struct> get_registers(int tid) {
   user_regs_struct regs{};
   iovec iov{&regs, sizeof regs};
-  if (do_ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, pointer(&iov)) != 0) return ptrace_error(tid, "cannot read the registers");
+  if (do_ptrace(PTRACE_GETREGSET, tid, NT_PRSTATUS, pointer(&iov)) != 0)
+    return ptrace_error(tid, "cannot read the registers");
   if (iov.iov_len != sizeof regs) {
     return fail(Code::kUnsupported, "thread " + std::to_string(tid), "is a 32-bit task, which is not supported");
   }
@@ -139,7 +141,8 @@ Result<user_regs_struct> get_registers(int tid) {
 
 Result<void> set_registers(int tid, const user_regs_struct& regs) {
   iovec iov{const_cast<user_regs_struct*>(&regs), sizeof regs};
-  if (do_ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&iov)) != 0) return ptrace_error(tid, "cannot set the registers");
+  if (do_ptrace(PTRACE_SETREGSET, tid, NT_PRSTATUS, pointer(&iov)) != 0)
+    return ptrace_error(tid, "cannot set the registers");
   return {};
 }
 
@@ -162,12 +165,14 @@ Result<void> set_xstate(int tid, const std::vector<std::byte>& area) {
 
 Result<uint64_t> get_signal_mask(int tid) {
   uint64_t mask = 0;
-  if (do_ptrace(PTRACE_GETSIGMASK, tid, sizeof mask, pointer(&mask)) != 0) return ptrace_error(tid, "cannot read the signal mask");
+  if (do_ptrace(PTRACE_GETSIGMASK, tid, sizeof mask, pointer(&mask)) != 0)
+    return ptrace_error(tid, "cannot read the signal mask");
   return mask;
 }
 
 Result<void> set_signal_mask(int tid, uint64_t mask) {
-  if (do_ptrace(PTRACE_SETSIGMASK, tid, sizeof mask, pointer(&mask)) != 0) return ptrace_error(tid, "cannot set the signal mask");
+  if (do_ptrace(PTRACE_SETSIGMASK, tid, sizeof mask, pointer(&mask)) != 0)
+    return ptrace_error(tid, "cannot set the signal mask");
   return {};
 }
 
@@ -201,7 +206,8 @@ Result<RseqConfiguration> get_rseq(int tid) {
 }
 
 Result<void> set_options(int tid, unsigned long options) {
-  if (do_ptrace(PTRACE_SETOPTIONS, tid, 0, options | PTRACE_O_TRACESYSGOOD) != 0) return ptrace_error(tid, "cannot set trace options");
+  if (do_ptrace(PTRACE_SETOPTIONS, tid, 0, options | PTRACE_O_TRACESYSGOOD) != 0)
+    return ptrace_error(tid, "cannot set trace options");
   return {};
 }
 

@@ -40,12 +40,12 @@ struct Stop {
   int event = 0;
   int status = 0;
 };
-/// Waits for the next stop of one thread (or child). timeout_us 0: as long as anything can take, ten minutes. kBusy when the time
-/// is over.
+/// Waits for the next stop of one thread (or child). timeout_us 0: as long as anything can take, ten minutes. kBusy
+/// when the time is over.
 Result<Stop> wait_stop(int tid, uint64_t timeout_us = 0);
 
-/// More than any call takes that a thread makes for ckpt. One that needs longer has no processor, was frozen by somebody else (a
-/// cgroup's freezer), or cannot get memory: it is let go, finishes the call later and heals itself.
+/// More than any call takes that a thread makes for ckpt. One that needs longer has no processor, was frozen by
+/// somebody else (a cgroup's freezer), or cannot get memory: it is let go, finishes the call later and heals itself.
 inline constexpr uint64_t kCallTimeoutUs = 10'000'000;
 
 enum class Resume { kRun, kToSyscall };

@@ -27,8 +27,8 @@ Error memory_error(int pid, uint64_t address, const char* what) {
 
 iovec remote_vec(uint64_t address, size_t size) { return {reinterpret_cast<void*>(address), size}; }
 
-/// Pages that the process itself may not read (PROT_NONE, write-only) are out of process_vm_readv's reach; ptrace's right
-/// over /proc/PID/mem goes further. Slower by a third, so the second choice.
+/// Pages that the process itself may not read (PROT_NONE, write-only) are out of process_vm_readv's reach; ptrace's
+/// right over /proc/PID/mem goes further. Slower by a third, so the second choice.
 Result<void> read_forced(int pid, uint64_t address, MutableByteSpan out) {
   std::string path = "/proc/" + std::to_string(pid) + "/mem";
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY));
@@ -78,7 +78,8 @@ Result<void> read_ranges(int pid, std::span<const iovec> remote, MutableByteSpan
 }
 
 Result<void> write_memory(int pid, RemoteAddress to, ByteSpan data) {
-  auto written = transfer(pid, raw(to), const_cast<std::byte*>(data.data()), data.size(), ::process_vm_writev, "cannot write its memory");
+  auto written = transfer(pid, raw(to), const_cast<std::byte*>(data.data()), data.size(), ::process_vm_writev,
+                          "cannot write its memory");
   // It allocates, and this is also the way back out of a target: /proc/PID/mem takes one page for all.
   if (!written && written.error().code == Code::kNoRoom && poke_memory(pid, to, data)) return {};
   return written;

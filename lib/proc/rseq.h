@@ -7,8 +7,8 @@
 
 namespace ckpt::proc {
 
-/// Where a thread of `pid` with its rseq area at `area` (0: none) goes on that was stopped at `rip`: at the abort handler
-/// where it was within a sequence, else at `rip`.
+/// Where a thread of `pid` with its rseq area at `area` (0: none) goes on that was stopped at `rip`: at the abort
+/// handler where it was within a sequence, else at `rip`.
 Result<uint64_t> resumption_address(int pid, uint64_t area, uint64_t rip);
 
 }  // namespace ckpt::proc

@@ -13,7 +13,8 @@ namespace {
 
 enum class Stopping { kAsked, kNot };
 
-/// The next stop that is not a mere passage, within `timeout_us` (0: however long it takes). Any stop takes a request for one away.
+/// The next stop that is not a mere passage, within `timeout_us` (0: however long it takes). Any stop takes a request
+/// for one away.
 Result<void> await_trap(int tid, uint64_t timeout_us, Stopping stopping) {
   for (;;) {
     CKPT_TRY_ASSIGN(Stop stop, wait_stop(tid, timeout_us));
@@ -51,7 +52,9 @@ Result<void> run_alone(int pid, int tid, const std::function<Result<void>()>& wo
   auto done = in_background(work);
   const bool started = done.wait_for(std::chrono::seconds(0)) != std::future_status::deferred;
   Result<void> ran = started ? run_until(tid, done) : Result<void>();
-  Result<void> worked = started ? done.get() : Result<void>(no_thread(std::to_string(pid)));  // a target that has ended makes the work fail, too
+  Result<void> worked =
+      started ? done.get()
+              : Result<void>(no_thread(std::to_string(pid)));  // a target that has ended makes the work fail, too
   CKPT_TRY(ran);
   CKPT_TRY(interrupt(tid));
   CKPT_TRY(await_trap(tid, 0, Stopping::kAsked));

@@ -37,8 +37,8 @@ uint64_t load64(const std::vector<std::byte>& area, size_t at) {
   return out;
 }
 
-/// Where each component of a standard-format XSAVE area ends. Asked once: CPUID is a trap in a virtual machine, and each call
-/// in a target takes frames.
+/// Where each component of a standard-format XSAVE area ends. Asked once: CPUID is a trap in a virtual machine, and
+/// each call in a target takes frames.
 std::array<uint32_t, 63> ask_component_ends() {
   std::array<uint32_t, 63> out{};
   unsigned low = 0, size = 0, c = 0, high = 0;
@@ -53,7 +53,8 @@ std::array<uint32_t, 63> ask_component_ends() {
   return out;
 }
 
-/// Size of a standard-format XSAVE area with these features: the kernel refuses a frame larger than what the task may use.
+/// Size of a standard-format XSAVE area with these features: the kernel refuses a frame larger than what the task may
+/// use.
 uint32_t xsave_size(uint64_t features) {
   static const std::array<uint32_t, 63> kEnds = ask_component_ends();
   uint32_t size = 576;
@@ -84,8 +85,8 @@ user_regs_struct with_restarted_call(user_regs_struct regs) {
   return regs;
 }
 
-std::vector<std::byte> make_signal_frame(uint64_t address, const user_regs_struct& live, const std::vector<std::byte>& xstate,
-                                         uint64_t signal_mask) {
+std::vector<std::byte> make_signal_frame(uint64_t address, const user_regs_struct& live,
+                                         const std::vector<std::byte>& xstate, uint64_t signal_mask) {
   user_regs_struct regs = with_restarted_call(live);
   uint64_t features = load64(xstate, kSwReserved);
   if ((load64(xstate, kXstateBv) & kTileBits) == 0) features &= ~kTileBits;

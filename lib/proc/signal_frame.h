@@ -10,8 +10,8 @@
 
 namespace ckpt::proc {
 
-/// The registers that the kernel itself would give a stopped thread on resume: a system call interrupted with -ERESTART*
-/// is set up to run again (arch_do_signal_or_restart of arch/x86/kernel/signal.c).
+/// The registers that the kernel itself would give a stopped thread on resume: a system call interrupted with
+/// -ERESTART* is set up to run again (arch_do_signal_or_restart of arch/x86/kernel/signal.c).
 user_regs_struct with_restarted_call(user_regs_struct regs);
 
 /// Bytes of a struct rt_sigframe (without its return address) for a place at `address`, a multiple of 64, holding these

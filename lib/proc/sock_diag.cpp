@@ -81,7 +81,8 @@ Result<bool> take_messages(ByteSpan buffer, const TakeMessage& take) {
   return false;
 }
 
-/// Every socket that the request is about, a message each. `flags`: NLM_F_DUMP, or 0 where the request names one socket.
+/// Every socket that the request is about, a message each. `flags`: NLM_F_DUMP, or 0 where the request names one
+/// socket.
 template <class Request>
 Result<void> list_sockets(const Request& request, const TakeMessage& take, uint16_t flags = NLM_F_DUMP) {
   UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG));
@@ -193,7 +194,8 @@ void put_end(const SocketName& name, __be16& port, __be32 (&address)[4]) {
 
 Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName& peer) {
   inet_diag_req_v2 request{};
-  request.sdiag_family = static_cast<uint8_t>(address_of<sockaddr>(name).sa_family), request.sdiag_protocol = IPPROTO_TCP;
+  request.sdiag_family = static_cast<uint8_t>(address_of<sockaddr>(name).sa_family),
+  request.sdiag_protocol = IPPROTO_TCP;
   request.idiag_states = ~0u, request.idiag_ext = 1 << (INET_DIAG_INFO - 1);  // the keys come with it
   put_end(name, request.id.idiag_sport, request.id.idiag_src);
   put_end(peer, request.id.idiag_dport, request.id.idiag_dst);
@@ -206,7 +208,8 @@ Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName
     each_attribute(message, sizeof(inet_diag_msg), [&](int type, ByteSpan) { out = out || type == INET_DIAG_MD5SIG; });
   }, 0);
   // One that is not there any more, or neither listens nor is connected.
-  if (!asked && asked.error().sys_errno != EOPNOTSUPP && asked.error().sys_errno != ESTALE) return std::move(asked).error();
+  if (!asked && asked.error().sys_errno != EOPNOTSUPP && asked.error().sys_errno != ESTALE)
+    return std::move(asked).error();
   return out;
 }
 

@@ -28,11 +28,13 @@ struct UnixSocketInfo {
 /// kUnsupported: the kernel has no unix_diag.
 Result<std::map<uint64_t, UnixSocketInfo>> read_unix_sockets();
 
-/// Of the UDP sockets of this network namespace, by inode: 1: receiving has ended, 2: sending. kUnsupported: no udp_diag.
+/// Of the UDP sockets of this network namespace, by inode: 1: receiving has ended, 2: sending. kUnsupported: no
+/// udp_diag.
 Result<std::map<uint64_t, int>> read_inet_shutdowns(int family, int protocol);
 
-/// Whether a TCP socket of this network namespace signs its segments (TCP_MD5SIG). It has to listen or to be connected: the kernel finds no
-/// other by its names. Without CAP_NET_ADMIN the kernel does not say: false. An error: it cannot be asked here.
+/// Whether a TCP socket of this network namespace signs its segments (TCP_MD5SIG). It has to listen or to be connected:
+/// the kernel finds no other by its names. Without CAP_NET_ADMIN the kernel does not say: false. An error: it cannot be
+/// asked here.
 Result<bool> has_tcp_signatures(int fd, const SocketName& name, const SocketName& peer);
 
 struct PacketSocketInfo {

@@ -69,7 +69,8 @@ bool is_local_address(const SocketName& name) {
   if (any_port.size() < sizeof(sockaddr_in)) return false;
   std::memset(any_port.data() + offsetof(sockaddr_in, sin_port), 0, sizeof(sockaddr_in::sin_port));
   UniqueFd probe(::socket(address_of<sockaddr>(name).sa_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-  return probe && ::bind(probe.get(), reinterpret_cast<sockaddr*>(any_port.data()), static_cast<socklen_t>(any_port.size())) == 0;
+  return probe && ::bind(probe.get(), reinterpret_cast<sockaddr*>(any_port.data()),
+                         static_cast<socklen_t>(any_port.size())) == 0;
 }
 
 }  // namespace ckpt::proc

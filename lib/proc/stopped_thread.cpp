@@ -13,15 +13,27 @@ namespace ckpt::proc {
 
 namespace {
 
-/// Calls that fail with EINTR after a mere stop, without any handler having run (signal(7), "Interruption of system calls
-/// and library functions by stop signals"), and the newer ones of their families. Those of sockets do so where a timeout was
-/// set (SO_RCVTIMEO, SO_SNDTIMEO), and have moved nothing then.
+/// Calls that fail with EINTR after a mere stop, without any handler having run (signal(7), "Interruption of system
+/// calls and library functions by stop signals"), and the newer ones of their families. Those of sockets do so where a
+/// timeout was set (SO_RCVTIMEO, SO_SNDTIMEO), and have moved nothing then.
 bool breaks_off_on_stop(uint64_t number) {
   switch (number) {
     case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_pwait2: case SYS_semop: case SYS_semtimedop:
     case SYS_rt_sigtimedwait: case SYS_io_getevents: case SYS_io_pgetevents:
-    case SYS_read: case SYS_readv: case SYS_recvfrom: case SYS_recvmsg: case SYS_recvmmsg: case SYS_accept: case SYS_accept4:
-    case SYS_write: case SYS_writev: case SYS_sendto: case SYS_sendmsg: case SYS_sendmmsg: case SYS_connect: return true;
+    case SYS_read:
+    case SYS_readv:
+    case SYS_recvfrom:
+    case SYS_recvmsg:
+    case SYS_recvmmsg:
+    case SYS_accept:
+    case SYS_accept4:
+    case SYS_write:
+    case SYS_writev:
+    case SYS_sendto:
+    case SYS_sendmsg:
+    case SYS_sendmmsg:
+    case SYS_connect:
+      return true;
     default: return false;
   }
 }
@@ -34,8 +46,8 @@ uint64_t ignored_by(const Status& status) {
   return status.ignored | (kByDefault & ~status.caught);
 }
 
-/// Whether a waiting signal will break the call off anyway. Those sent to the whole process go to its first thread unless that
-/// blocks them.
+/// Whether a waiting signal will break the call off anyway. Those sent to the whole process go to its first thread
+/// unless that blocks them.
 Result<bool> will_be_interrupted(int pid, int tid) {
   CKPT_TRY_ASSIGN(const Status status, read_status(pid, tid));
   const uint64_t passes = ~status.blocked & ~ignored_by(status);
@@ -78,7 +90,8 @@ Result<void> settle_stopped_thread(int pid, int tid) {
 
 Result<void> settle_before_signal(int pid, int tid, int signal) {
   CKPT_TRY_ASSIGN(const Status status, read_status(pid, tid));
-  return signal < SIGRTMIN && (ignored_by(status) & bit(signal)) != 0 ? settle_stopped_thread(pid, tid) : Result<void>();
+  return signal < SIGRTMIN && (ignored_by(status) & bit(signal)) != 0 ? settle_stopped_thread(pid, tid)
+                                                                      : Result<void>();
 }
 
 }  // namespace ckpt::proc

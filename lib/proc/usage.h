@@ -14,7 +14,8 @@ struct Usage {
 };
 /// Two files a thread; of a process with more than 256 threads the faults alone.
 Usage read_usage(int pid);
-/// Nanoseconds that a thread has had a processor. Nothing: it has ended, or the kernel does not count (CONFIG_SCHED_INFO).
+/// Nanoseconds that a thread has had a processor. Nothing: it has ended, or the kernel does not count
+/// (CONFIG_SCHED_INFO).
 std::optional<uint64_t> read_time_on_processor(int pid, int tid);
 /// Pages of private memory that are present: resident ones that are neither a file's nor shared.
 uint64_t read_private_pages(int pid);

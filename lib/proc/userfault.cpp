@@ -16,7 +16,8 @@ constexpr uint64_t kFeatureWpAsync = uint64_t{1} << 15;  // UFFD_FEATURE_WP_ASYN
 }  // namespace
 
 Result<UniqueFd> make_write_tracker(BorrowedThread& thread, int pidfd) {
-  CKPT_TRY_ASSIGN(UniqueFd fd, thread.take_new_fd("make a userfaultfd", pidfd, SYS_userfaultfd, {O_CLOEXEC | O_NONBLOCK | kUserModeOnly}));
+  CKPT_TRY_ASSIGN(UniqueFd fd, thread.take_new_fd("make a userfaultfd", pidfd, SYS_userfaultfd,
+                                                  {O_CLOEXEC | O_NONBLOCK | kUserModeOnly}));
   uffdio_api api{};
   api.api = UFFD_API;
   api.features = kFeatureWpAsync;
@@ -37,7 +38,8 @@ Result<void> track_range(int userfault, uint64_t start, uint64_t end) {
 Result<UniqueFd> open_pidfd(int pid) {
   UniqueFd fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
   if (!fd && errno == ESRCH) return fail(Code::kNotFound, "process " + std::to_string(pid), "does not exist");
-  if (!fd && errno == EINVAL) return fail(Code::kUsage, std::to_string(pid), "is not the pid of a process (a thread's id?)");
+  if (!fd && errno == EINVAL)
+    return fail(Code::kUsage, std::to_string(pid), "is not the pid of a process (a thread's id?)");
   if (!fd) return sys_error("process " + std::to_string(pid), "cannot open");
   return fd;
 }

@@ -1,7 +1,7 @@
-// Write tracking by a userfaultfd in asynchronous write-protect mode (6.7): the kernel notes a first write by itself, the
-// target never waits. The descriptor belongs to the target's address space, not to its descriptor table: it is made
-// inside, taken out with pidfd_getfd, and closed inside. Tracking ends when the last duplicate is closed; every page then
-// reads as written, which costs speed and never correctness.
+// Write tracking by a userfaultfd in asynchronous write-protect mode (6.7): the kernel notes a first write by itself,
+// the target never waits. The descriptor belongs to the target's address space, not to its descriptor table: it is made
+// inside, taken out with pidfd_getfd, and closed inside. Tracking ends when the last duplicate is closed; every page
+// then reads as written, which costs speed and never correctness.
 #pragma once
 
 #include <cstdint>

@@ -89,8 +89,8 @@ bool is_taken(int number, bool with_group) {
   return with_group && (::kill(-number, 0) == 0 || errno == EPERM);
 }
 
-/// The keepers of ckpt's own (lib/memory/keeper.h) go elsewhere when they are asked to; and whoever has begun just now is given a
-/// moment to end, as most do on a busy machine.
+/// The keepers of ckpt's own (lib/memory/keeper.h) go elsewhere when they are asked to; and whoever has begun just now
+/// is given a moment to end, as most do on a busy machine.
 void await_release(const store::TreeImage& tree, int number, bool with_group, Stopwatch& waited) {
   constexpr uint64_t kPatienceUs = 2'000'000;
   constexpr double kYoungSeconds = 10;

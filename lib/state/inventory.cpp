@@ -38,15 +38,18 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
   if (std::any_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.what == kOtherNamespace; })) {
     auto status = proc::read_status(pid, pid);
     const int inside = status && !status->ns_pids.empty() ? status->ns_pids.back() : pid;
-    error.hint = "run ckpt where the process is, for instance: nsenter --target " + std::to_string(pid) + " --all ckpt dump -p " + std::to_string(inside) + " ...";
+    error.hint = "run ckpt where the process is, for instance: nsenter --target " + std::to_string(pid) +
+                 " --all ckpt dump -p " + std::to_string(inside) + " ...";
   }
   for (const Blocker& b : blockers) {
     if (b.what.rfind(kIoUring, 0) == 0) {
-      error.hint = "most programs do without where a seccomp filter denies io_uring_setup, as container runtimes have it; "
-                   "MariaDB and MySQL: --innodb-use-native-aio=0";
+      error.hint =
+          "most programs do without where a seccomp filter denies io_uring_setup, as container runtimes have it; "
+          "MariaDB and MySQL: --innodb-use-native-aio=0";
     }
     if (b.flag.empty()) continue;
-    error.hint = b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";
+    error.hint =
+        b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";
   }
   return error;
 }
@@ -82,7 +85,9 @@ Result<std::vector<Member>> open_members(const std::vector<proc::TreeEntry>& ent
     member.entry = entry;
     member.start_time = stat->start_time;
     if (entry.zombie) continue;
-    auto same = [&](const Member& m) { return m.entry.pid == entry.pid && m.start_time == member.start_time && m.pidfd; };
+    auto same = [&](const Member& m) {
+      return m.entry.pid == entry.pid && m.start_time == member.start_time && m.pidfd;
+    };
     if (auto old = std::find_if(known.begin(), known.end(), same); old != known.end()) {
       member.pidfd = std::move(old->pidfd);
     } else {
@@ -104,7 +109,8 @@ std::string link_path(int pid, const char* name) { return "/proc/" + std::to_str
 
 bool belongs_to_process(const std::string& path) {
   constexpr std::string_view kProcesses = "/proc/";
-  return path.rfind(kProcesses, 0) == 0 && path.size() > kProcesses.size() && std::isdigit(static_cast<unsigned char>(path[kProcesses.size()]));
+  return path.rfind(kProcesses, 0) == 0 && path.size() > kProcesses.size() &&
+         std::isdigit(static_cast<unsigned char>(path[kProcesses.size()]));
 }
 
 Result<void> look_at_link(int pid, const char* name, Seen::Link& out) {
@@ -115,12 +121,14 @@ Result<void> look_at_link(int pid, const char* name, Seen::Link& out) {
 }
 
 Result<int> add_link(const Seen::Link& seen, const std::string& link, FileTable& files) {
-  if (belongs_to_process(seen.path)) return fail(Code::kAnswerNo, seen.path, "belongs to a process, which a restore makes only later");
+  if (belongs_to_process(seen.path))
+    return fail(Code::kAnswerNo, seen.path, "belongs to a process, which a restore makes only later");
   return files.add(seen.path, seen.st, link);
 }
 
 /// A link that cannot be carried is a blocker.
-Result<void> take_link(Walk& walk, size_t process, const Seen::Link& seen, const char* name, const char* subject, int store::ProcessImage::*to) {
+Result<void> take_link(Walk& walk, size_t process, const Seen::Link& seen, const char* name, const char* subject,
+                       int store::ProcessImage::*to) {
   auto index = add_link(seen, link_path(walk.members[process].entry.pid, name), walk.files);
   if (index) {
     walk.out.image.processes[process].*to = *index;
@@ -184,7 +192,8 @@ Result<void> take_process_facts(Walk& walk, size_t process) {
   image.terminal = stat.terminal;
   image.exit_signal = stat.exit_signal;
   if (stat.is_zombie() && process == 0) {
-    return fail(Code::kNotFound, "process " + proc::describe_pid(pid), "has ended (a zombie that its parent has not waited for)");
+    return fail(Code::kNotFound, "process " + proc::describe_pid(pid),
+                "has ended (a zombie that its parent has not waited for)");
   }
   if (walk.members[process].entry.zombie) return take_zombie(pid, stat, image);
   CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
@@ -218,7 +227,8 @@ Result<bool> has_placed_mappings(int pid, const Inventory* earlier) {
 Result<bool> runs_64_bit_code(int pid) {
   CKPT_TRY_ASSIGN(UniqueFd exe, io::open_file("/proc/" + std::to_string(pid) + "/exe", O_RDONLY | O_CLOEXEC));
   std::array<unsigned char, EI_NIDENT> head{};
-  if (::pread(exe.get(), head.data(), head.size(), 0) != static_cast<ssize_t>(head.size())) return true;  // the file will be looked at anyway
+  if (::pread(exe.get(), head.data(), head.size(), 0) != static_cast<ssize_t>(head.size()))
+    return true;  // the file will be looked at anyway
   return head[EI_CLASS] != ELFCLASS32;
 }
 
@@ -226,10 +236,12 @@ Result<bool> runs_64_bit_code(int pid) {
 Result<void> block_process(Walk& walk, size_t process) {
   const int pid = walk.out.image.processes[process].pid;
   const proc::Status& status = walk.out.statuses[process][0];
-  if (status.tracer != 0 && status.tracer != ::getpid()) walk.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
+  if (status.tracer != 0 && status.tracer != ::getpid())
+    walk.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
   constexpr int kInit = 1;
   if (pid == kInit && walk.options.ends) {
-    walk.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop", "--leave-running");
+    walk.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop",
+               "--leave-running");
   }
   if (walk.options.frozen) return {};  // it has been looked at
   CKPT_TRY_ASSIGN(const bool is_wide, runs_64_bit_code(pid));
@@ -251,8 +263,8 @@ Result<void> look_at_process(Walk& walk, size_t process) {
   return {};
 }
 
-/// Of a tree that runs both the mappings with their advice and their NUMA policies make the kernel read all page tables: these
-/// two go side by side, too.
+/// Of a tree that runs both the mappings with their advice and their NUMA policies make the kernel read all page
+/// tables: these two go side by side, too.
 Result<void> look_at_processes(Walk& walk) {
   constexpr size_t kLooks = 3;
   const size_t count = walk.members.size();
@@ -287,10 +299,12 @@ Result<void> refuse_strange(const std::vector<Member>& members) {
     const int pid = member.entry.pid;
     if (pid != ::getpid() && pid != ::getppid()) continue;
     const bool whole = pid == members[0].entry.pid;
-    return fail(Code::kUsage, std::to_string(members[0].entry.pid), whole ? "ckpt cannot dump itself" : "ckpt was started by it, and cannot dump itself");
+    return fail(Code::kUsage, std::to_string(members[0].entry.pid),
+                whole ? "ckpt cannot dump itself" : "ckpt was started by it, and cannot dump itself");
   }
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(members[0].entry.pid));
-  if (stat.is_kernel_thread()) return fail(Code::kUnsupported, "process " + proc::describe_pid(stat.pid), "is a kernel thread");
+  if (stat.is_kernel_thread())
+    return fail(Code::kUnsupported, "process " + proc::describe_pid(stat.pid), "is a kernel thread");
   return {};
 }
 
@@ -313,7 +327,9 @@ bool same_advice(const std::vector<proc::Vma>& then, const std::vector<proc::Vma
   for (const proc::Vma& was : then) {
     auto at = std::lower_bound(now.begin(), now.end(), was.start, is);
     if (at == now.end() || at->start != was.start || at->end != was.end) continue;
-    if (at->flags != was.flags && lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot && at->name == was.name) return false;
+    if (at->flags != was.flags && lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot &&
+        at->name == was.name)
+      return false;
   }
   return true;
 }
@@ -375,7 +391,8 @@ Result<Inventory> look_once(int root, std::vector<Member>& members, const Invent
     auto found = take_inventory(members, options);
     if (found || attempt == kAttempts || proc::has_ended(root)) return found;
     if (found.error().code == Code::kNotFound) continue;  // somebody has ended
-    if (found.error().code == Code::kPermission || ++errors == kErrors) return found;  // else a descriptor may have become another one between two questions about it
+    if (found.error().code == Code::kPermission || ++errors == kErrors)
+      return found;  // else a descriptor may have become another one between two questions about it
     ::usleep(1000);
   }
 }
@@ -386,7 +403,8 @@ Result<Inventory> look_at_running(int root, std::vector<Member>& members, const 
   constexpr int kLooks = 4;
   CKPT_TRY_ASSIGN(Inventory out, look_once(root, members, options));
   for (int look = 1; look < kLooks && !out.blockers.empty(); ++look) {
-    ::usleep(1000u << look);  // a process that has just been forked, and has its parent's descriptors, is a member by then
+    ::usleep(
+        1000u << look);  // a process that has just been forked, and has its parent's descriptors, is a member by then
     CKPT_TRY_ASSIGN(Inventory next, look_once(root, members, options));
     std::set<std::string> known;
     for (const Blocker& blocker : out.blockers) known.insert(blocker.text());

@@ -50,7 +50,8 @@ struct InventoryOptions {
   bool ends = true;        ///< the processes will be ended, or stopped
   bool frozen = false;     ///< the tree stands still: contents of pipes and the like are taken
   const Inventory* earlier = nullptr;  ///< of the same tree, made while it ran: spares what is slow to find out again
-  /// A look of a moment ago: what the kernel walks all page tables for (advice, NUMA policies) is as it was then where the mappings are.
+  /// A look of a moment ago: what the kernel walks all page tables for (advice, NUMA policies) is as it was then where
+  /// the mappings are.
   const Inventory* just_before = nullptr;
   /// Threads that look at the processes of a tree side by side; of a tree that runs they are made where there are none.
   WorkerPool* pool = nullptr;
@@ -66,8 +67,8 @@ struct ContentSource {
 };
 
 struct Inventory {
-  /// Filled: ids, names, files, maps (guards excepted), descriptors, limits, credentials, scheduling. Not filled: what only a
-  /// stopped thread tells (lib/state/inside.h), and the numbers of memory spaces.
+  /// Filled: ids, names, files, maps (guards excepted), descriptors, limits, credentials, scheduling. Not filled: what
+  /// only a stopped thread tells (lib/state/inside.h), and the numbers of memory spaces.
   store::TreeImage image;
   /// Of each process's threads, parallel to image.processes[].threads; of a tree that runs only of each first one.
   std::vector<std::vector<proc::Status>> statuses;
@@ -80,7 +81,8 @@ struct Inventory {
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
-  std::vector<std::pair<int, int>> compared;  ///< pid and descriptor of open files with one name, group by group, in kcmp's order
+  std::vector<std::pair<int, int>>
+      compared;  ///< pid and descriptor of open files with one name, group by group, in kcmp's order
   std::vector<Blocker> blockers;
   std::vector<std::string> notes;       ///< what a person should know, no obstacle
 
@@ -98,13 +100,14 @@ bool is_of_gpu(std::string_view mapping);
 /// kNotFound, kPermission; kUsage for ckpt itself, kUnsupported for kernel threads.
 Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options);
 
-/// As `take_inventory`, of a tree that runs: processes come and go while it is looked at, and what was seen of one that was
-/// just changing must not count. Members that end are left out; what stands in the way is what several looks agree on.
+/// As `take_inventory`, of a tree that runs: processes come and go while it is looked at, and what was seen of one that
+/// was just changing must not count. Members that end are left out; what stands in the way is what several looks agree
+/// on.
 Result<Inventory> look_at_running(int root, std::vector<Member>& members, const InventoryOptions& options);
 
 /// False when a mapping that kept its place has other VmFlags than `earlier` says. An inventory made with
-/// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target stands
-/// still for that; asking before and after, while it runs, is as good.
+/// InventoryOptions::earlier takes them over, because smaps walks every page table (some ms a GiB) and the target
+/// stands still for that; asking before and after, while it runs, is as good.
 Result<bool> advice_unchanged(const Inventory& earlier);
 
 /// There are some, and a moment later there may be none.

@@ -22,13 +22,15 @@ using store::TreeImage;
 /// clone shares with a parent or, by CLONE_PARENT, with a sibling.
 void check_sharing(const TreeImage& tree, const std::map<int, const ProcessImage*>& by_pid, Reasons& reasons) {
   for (const ProcessImage& process : tree.processes) {
-    for (int ProcessImage::*owner_of : {&ProcessImage::memory_of, &ProcessImage::descriptors_of, &ProcessImage::folders_of, &ProcessImage::handlers_of}) {
+    for (int ProcessImage::*owner_of : {&ProcessImage::memory_of, &ProcessImage::descriptors_of,
+                                        &ProcessImage::folders_of, &ProcessImage::handlers_of}) {
       if (process.*owner_of < 0) continue;
       const ProcessImage& owner = tree.processes[static_cast<size_t>(process.*owner_of)];
       if (owner.pid == process.parent_pid || owner.parent_pid == process.parent_pid) continue;
       const auto parent = by_pid.find(process.parent_pid);
       if (parent != by_pid.end() && parent->second->*owner_of == process.*owner_of) continue;
-      reasons.add(Code::kUnsupported, fmt::format("process {} shares memory, descriptors, folders or handlers with process {}, which is neither its parent nor its sibling",
+      reasons.add(Code::kUnsupported, fmt::format("process {} shares memory, descriptors, folders or handlers with "
+                                                  "process {}, which is neither its parent nor its sibling",
                                                   process.pid, owner.pid));
     }
   }
@@ -40,16 +42,20 @@ void check_groups(const TreeImage& tree, const std::map<int, const ProcessImage*
   for (const ProcessImage& process : tree.processes) {
     if (process.outside_session || process.outside_group || process.session <= 0 || process.group <= 0) continue;
     const ProcessImage* member = first_of_group.emplace(process.group, &process).first->second;
-    if (const auto leader = by_pid.find(process.group); leader != by_pid.end() && !leader->second->outside_session) member = leader->second;
+    if (const auto leader = by_pid.find(process.group); leader != by_pid.end() && !leader->second->outside_session)
+      member = leader->second;
     if (member->session != process.session) {
-      reasons.add(Code::kUnsupported, fmt::format("process {} is in process group {}, and not in the session {} of process {}, which is in it too", process.pid,
-                                                  process.group, member->session, member->pid));
+      reasons.add(
+          Code::kUnsupported,
+          fmt::format("process {} is in process group {}, and not in the session {} of process {}, which is in it too",
+                      process.pid, process.group, member->session, member->pid));
     }
   }
 }
 
 /// The number of a leader that has ended is given out again for a moment: to a helper.
-void check_numbers_of_leaders(const TreeImage& tree, const std::map<int, const ProcessImage*>& by_pid, Reasons& reasons) {
+void check_numbers_of_leaders(const TreeImage& tree, const std::map<int, const ProcessImage*>& by_pid,
+                              Reasons& reasons) {
   std::map<int, int> threads;
   for (const ProcessImage& process : tree.processes) {
     for (const store::Thread& thread : process.threads) {
@@ -58,7 +64,9 @@ void check_numbers_of_leaders(const TreeImage& tree, const std::map<int, const P
   }
   auto check = [&](int number, const char* what) {
     const auto thread = by_pid.count(number) == 0 ? threads.find(number) : threads.end();
-    if (thread != threads.end()) reasons.add(Code::kUnsupported, fmt::format("{} {} has the number of a thread of process {}", what, number, thread->second));
+    if (thread != threads.end())
+      reasons.add(Code::kUnsupported,
+                  fmt::format("{} {} has the number of a thread of process {}", what, number, thread->second));
   };
   for (const ProcessImage& process : tree.processes) {
     if (!process.outside_session) check(process.session, "session");
@@ -71,14 +79,17 @@ void check_filters(const TreeImage& tree, Reasons& reasons) {
   if (proc::suspend_seccomp_option() != 0) return;
   for (const ProcessImage& process : tree.processes) {
     if (!process.seccomp.threads.empty())
-      reasons.add(Error(Code::kPermission, fmt::format("process {}", process.pid), "its seccomp filters need CAP_SYS_ADMIN, and a ckpt without any"));
+      reasons.add(Error(Code::kPermission, fmt::format("process {}", process.pid),
+                        "its seccomp filters need CAP_SYS_ADMIN, and a ckpt without any"));
   }
 }
 
 void check_policies(const TreeImage& tree, Reasons& reasons) {
   for (const ProcessImage& process : tree.processes) {
-    for (const auto& thread : process.threads) check_policy(thread.policy, fmt::format("thread {}", thread.tid), reasons);
-    for (const auto& mapping : process.policies) check_policy(mapping.policy, fmt::format("process {}, mapping {:x}", process.pid, mapping.start), reasons);
+    for (const auto& thread : process.threads)
+      check_policy(thread.policy, fmt::format("thread {}", thread.tid), reasons);
+    for (const auto& mapping : process.policies)
+      check_policy(mapping.policy, fmt::format("process {}, mapping {:x}", process.pid, mapping.start), reasons);
   }
 }
 
@@ -101,7 +112,8 @@ namespace {
 
 Error refusal(const store::Manifest& manifest, Code code, const Error& why, const char* hint) {
   const ProcessImage& root = manifest.tree.root();
-  Error out(code, fmt::format("process {} ({})", root.pid, root.threads.empty() ? "?" : root.threads[0].comm), "could not be restored from this image: it is not kept");
+  Error out(code, fmt::format("process {} ({})", root.pid, root.threads.empty() ? "?" : root.threads[0].comm),
+            "could not be restored from this image: it is not kept");
   if (why.causes.empty()) out.causes.push_back(why.text());
   else out.causes = why.causes;
   return std::move(out).with_hint(hint);
@@ -116,11 +128,13 @@ Result<void> check_before_end(const store::Manifest& manifest, bool ends) {
   check_plan(manifest.tree, never);
   check_places(manifest.tree, never);
   // What ckpt may not do now, somebody else may: the rights of who restores are not known here.
-  if (auto verdict = never.verdict(""); !verdict && verdict.error().code != Code::kPermission) return refusal(manifest, Code::kUnsupported, verdict.error(), "");
+  if (auto verdict = never.verdict(""); !verdict && verdict.error().code != Code::kPermission)
+    return refusal(manifest, Code::kUnsupported, verdict.error(), "");
   if (!ends) return {};
   Reasons now;
   check_files(manifest.tree, now, null_progress());
-  if (auto verdict = now.verdict(""); !verdict) return refusal(manifest, Code::kBusy, verdict.error(), "these files changed while the image was taken: try again");
+  if (auto verdict = now.verdict(""); !verdict)
+    return refusal(manifest, Code::kBusy, verdict.error(), "these files changed while the image was taken: try again");
   return {};
 }
 

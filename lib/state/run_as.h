@@ -1,5 +1,5 @@
-// Calls made by a short-lived child in ckpt's place: under a number and ids that the kernel remembers (socketpair, connect,
-// listen, messages with credentials), or with no more rights than a process had (files).
+// Calls made by a short-lived child in ckpt's place: under a number and ids that the kernel remembers (socketpair,
+// connect, listen, messages with credentials), or with no more rights than a process had (files).
 #pragma once
 
 #include <compare>
@@ -31,7 +31,8 @@ struct Rights {
 };
 Rights rights_of(const store::Thread& thread);
 
-/// Like `run_as`, under any number, with these rights: capabilities are given up, never gained. The result is the call's.
+/// Like `run_as`, under any number, with these rights: capabilities are given up, never gained. The result is the
+/// call's.
 Result<int> run_with(const Rights& rights, const std::function<int()>& call);
 
 /// Integers that `call` can store for ckpt: a page that both share.

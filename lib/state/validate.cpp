@@ -75,7 +75,9 @@ Result<void> validate_view(const store::SharedMemory& memory, const store::Memor
   if (memory.kind != store::SharedMemory::Kind::kSystemV) return {};
   const uint64_t pages = memory.size / store::kPageSize + (memory.size % store::kPageSize != 0);
   const uint64_t first = map.file_offset / store::kPageSize, count = (map.end - map.start) / store::kPageSize;
-  if (map.kind == MappingKind::kSharedMemory && map.file_offset <= map.start && first <= pages && count <= pages - first) return {};
+  if (map.kind == MappingKind::kSharedMemory && map.file_offset <= map.start && first <= pages &&
+      count <= pages - first)
+    return {};
   return damaged(fmt::format("mapping {:x}-{:x} is no part of its segment", map.start, map.end));
 }
 
@@ -89,7 +91,8 @@ Result<void> validate_segments(const store::TreeImage& tree) {
   for (const auto& memory : tree.shared_memory) {
     if (memory.kind != store::SharedMemory::Kind::kSystemV) continue;
     auto segment = sizes.find(memory.id);
-    if (segment == sizes.end() || segment->second != memory.size) return damaged(fmt::format("shared memory {} has no segment", memory.inode));
+    if (segment == sizes.end() || segment->second != memory.size)
+      return damaged(fmt::format("shared memory {} has no segment", memory.inode));
   }
   for (const auto& descriptor : tree.descriptors) {
     if (descriptor.shared_memory >= 0 && static_cast<size_t>(descriptor.shared_memory) < tree.shared_memory.size() &&
@@ -113,7 +116,8 @@ Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessIma
     if (!is_index(map.file, tree.files.size(), of_file)) return damaged(name + " has no file");
     if (!is_index(map.shared_memory, tree.shared_memory.size(), map.kind == MappingKind::kSharedMemory))
       return damaged(name + " has no shared memory");
-    if (map.shared_memory >= 0) CKPT_TRY(validate_view(tree.shared_memory[static_cast<size_t>(map.shared_memory)], map));
+    if (map.shared_memory >= 0)
+      CKPT_TRY(validate_view(tree.shared_memory[static_cast<size_t>(map.shared_memory)], map));
     if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
       return damaged(name + " has an impossible offset or protection");
     for (const auto& guard : map.guards) {
@@ -130,14 +134,18 @@ using Block = store::ImageReader::ResolvedBlock;
 constexpr uint64_t kAddressMask = store::space_base(1) - 1;
 
 /// The blocks of one process, the first of which is `first`. Both lists are sorted.
-Result<void> validate_process_pages(const store::ProcessImage& image, std::vector<Block>::const_iterator first, std::vector<Block>::const_iterator last) {
-  const auto ends_by = [](const Block& block, uint64_t address) { return (block.address & kAddressMask) + store::kBlockSize <= address; };
+Result<void> validate_process_pages(const store::ProcessImage& image, std::vector<Block>::const_iterator first,
+                                    std::vector<Block>::const_iterator last) {
+  const auto ends_by = [](const Block& block, uint64_t address) {
+    return (block.address & kAddressMask) + store::kBlockSize <= address;
+  };
   auto map = image.maps.begin();
   for (auto block = first; block != last; ++block) {
     const uint64_t start = block->address & kAddressMask;
     while (map != image.maps.end() && map->end <= start) ++map;
     // Nearly all lie in the middle of a mapping, and there are as many as the process has memory.
-    if (map != image.maps.end() && map->kind == MappingKind::kAnonymous && map->start <= start && start + store::kBlockSize <= map->end) {
+    if (map != image.maps.end() && map->kind == MappingKind::kAnonymous && map->start <= start &&
+        start + store::kBlockSize <= map->end) {
       block = std::prev(std::lower_bound(block, last, map->end, ends_by));
       continue;
     }
@@ -204,7 +212,8 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
   for (const auto& descriptor : tree.descriptors) {
     for (const auto& slot : descriptor.fds) {
       const auto& process = tree.processes[static_cast<size_t>(slot.process)];
-      if (slot.fd < 0 || slot.fd > kMaxDescriptor || process.descriptors_of >= 0 || process.zombie || !seen.insert({slot.process, slot.fd}).second)
+      if (slot.fd < 0 || slot.fd > kMaxDescriptor || process.descriptors_of >= 0 || process.zombie ||
+          !seen.insert({slot.process, slot.fd}).second)
         return damaged(fmt::format("descriptor {} is impossible or appears twice", slot.fd));
     }
     const int index = static_cast<int>(&descriptor - tree.descriptors.data());
@@ -235,10 +244,12 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
 Result<void> validate_relations(const store::TreeImage& tree) {
   std::set<int> above;
   for (const auto& process : tree.processes) {
-    if (!above.empty() && above.count(process.parent_pid) == 0) return damaged(fmt::format("process {} comes before its parent", process.pid));
+    if (!above.empty() && above.count(process.parent_pid) == 0)
+      return damaged(fmt::format("process {} comes before its parent", process.pid));
     if (!process.zombie) above.insert(process.pid);
     for (int owner : {process.memory_of, process.descriptors_of, process.folders_of, process.handlers_of}) {
-      if (owner >= 0 && tree.processes[static_cast<size_t>(owner)].zombie) return damaged("a process shares something with a zombie");
+      if (owner >= 0 && tree.processes[static_cast<size_t>(owner)].zombie)
+        return damaged("a process shares something with a zombie");
     }
     if (process.zombie && (process.exit_status & ~0xffff) != 0) return damaged("a zombie has an impossible status");
   }
@@ -274,7 +285,8 @@ Result<void> validate_pages(const store::TreeImage& tree, const std::vector<Bloc
     const auto last = std::upper_bound(first, blocks.end(), number, is_of);
     // A chain keeps the pages of what has ended since an older image: nothing refers to them.
     const auto space = spaces.find(static_cast<int>(number));
-    if (space != spaces.end() && space->second.process != nullptr) CKPT_TRY(validate_process_pages(*space->second.process, first, last));
+    if (space != spaces.end() && space->second.process != nullptr)
+      CKPT_TRY(validate_process_pages(*space->second.process, first, last));
     first = last;
   }
   return {};

@@ -15,11 +15,13 @@ namespace ckpt::capture {
 
 inline constexpr const char* kOtherNamespace = "another one than ckpt's, which is not supported yet";
 /// Missing pages of such a mapping are not zero: somebody has yet to bring them.
-inline constexpr const char* kBeingFilled = "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
+inline constexpr const char* kBeingFilled =
+    "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
 
 inline constexpr const char* kIoUring = "[io_uring]";
 
-/// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd" soft-dirty.
+/// VmFlags without those that say what happened to a mapping, not what it is: "uw" is our own write tracking, "sd"
+/// soft-dirty.
 store::VmFlags lasting_flags(const proc::Vma& vma);
 
 /// What /proc says of one process, whatever the others are: read by any thread, and put together afterwards by one.

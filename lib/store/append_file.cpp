@@ -105,12 +105,15 @@ Result<void> AppendFile::align() {
 }
 
 Result<void> AppendFile::clear(uint64_t first, uint64_t last) {
-  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first), static_cast<off_t>(last - first)) == 0) return {};
+  if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                  static_cast<off_t>(last - first)) == 0)
+    return {};
   if (errno != EOPNOTSUPP && errno != ENOSYS) return sys_error(path_, "cannot be cleared in part");
   CKPT_TRY(leave_direct());
   static constexpr std::byte kZeros[64 * 1024] = {};
   for (uint64_t at = first; at < last; at += sizeof kZeros) {
-    CKPT_TRY(io::pwrite_all(fd_.get(), ByteSpan(kZeros).first(std::min<uint64_t>(sizeof kZeros, last - at)), at, path_));
+    CKPT_TRY(
+        io::pwrite_all(fd_.get(), ByteSpan(kZeros).first(std::min<uint64_t>(sizeof kZeros, last - at)), at, path_));
   }
   return {};
 }

@@ -15,10 +15,10 @@ namespace ckpt::store {
 
 /// For one thread at a time.
 ///
-/// On a disk, a megabyte at a time is written with O_DIRECT: an image does not push out what others have in the page cache,
-/// and no fsync at the end finds all of it still to be written. A GiB on ext4, NVMe, written and synced: 0.6 to 0.8 s, 0.09
-/// of them CPU; through the page cache 5.4 s, started early by sync_file_range and dropped behind 1.3 to 1.9, 0.4 CPU.
-/// tmpfs is the page cache: there data is written as it comes.
+/// On a disk, a megabyte at a time is written with O_DIRECT: an image does not push out what others have in the page
+/// cache, and no fsync at the end finds all of it still to be written. A GiB on ext4, NVMe, written and synced: 0.6 to
+/// 0.8 s, 0.09 of them CPU; through the page cache 5.4 s, started early by sync_file_range and dropped behind 1.3
+/// to 1.9, 0.4 CPU. tmpfs is the page cache: there data is written as it comes.
 class AppendFile {
  public:
   enum class Kind { kHashed, kPages };  ///< kHashed: XXH3-128 and SHA-256
@@ -41,7 +41,8 @@ class AppendFile {
   Result<void> add_sha256();
 
  private:
-  AppendFile(UniqueFd fd, std::string name, std::string path) : fd_(std::move(fd)), name_(std::move(name)), path_(std::move(path)) {}
+  AppendFile(UniqueFd fd, std::string name, std::string path)
+      : fd_(std::move(fd)), name_(std::move(name)), path_(std::move(path)) {}
   Result<void> write(ByteSpan data);
   Result<void> collect(ByteSpan data);
   Result<void> leave_direct();

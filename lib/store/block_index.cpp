@@ -50,9 +50,10 @@ BlockIndex::Added BlockIndex::add(const PagemapRecord& record, uint16_t round) {
   return {&added, false, 0};
 }
 
-/// The records of one block, the final ones first, then the rounds from the latest on, made a stack: each record's parent
-/// mask is what those below it have to say. Rounds that nothing is left of are dropped.
-Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out, AheadTotals& ahead) {
+/// The records of one block, the final ones first, then the rounds from the latest on, made a stack: each record's
+/// parent mask is what those below it have to say. Rounds that nothing is left of are dropped.
+Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
+                                AheadTotals& ahead) {
   uint16_t given = 0, open = 0;  // open: pages that are as they were
   std::vector<std::pair<PagemapRecord*, uint16_t>> kept;  // with the pages that each is there for
   for (Entry& entry : stack) {
@@ -60,7 +61,8 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
     uint16_t own = record.data_mask | record.zero_mask;
     if (entry.round == kFinal) {
       if ((given & record.all_pages()) != 0)
-        return fail(Code::kBug, "", fmt::format("a page of the block at {:#x} was added to the image twice", record.address));
+        return fail(Code::kBug, "",
+                    fmt::format("a page of the block at {:#x} was added to the image twice", record.address));
       given |= record.all_pages();
       open |= record.parent_mask;
       kept.emplace_back(&record, own);
@@ -88,7 +90,8 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
   return {};
 }
 
-Result<std::vector<PagemapRecord>> BlockIndex::take(const std::function<uint16_t(uint64_t)>& parent_pages, AheadTotals& ahead) {
+Result<std::vector<PagemapRecord>> BlockIndex::take(const std::function<uint16_t(uint64_t)>& parent_pages,
+                                                    AheadTotals& ahead) {
   std::vector<Entry> all;
   size_t count = 0;
   for (const Shard& shard : shards_) count += shard.entries.size();

@@ -18,13 +18,14 @@ class BlockIndex {
  public:
   /// What became of a record that was added.
   struct Added {
-    PagemapRecord* fresh = nullptr;  ///< its chunk is to be stored: fill in `codec` to `stored_check`; it stays where it is
+    PagemapRecord* fresh =
+        nullptr;  ///< its chunk is to be stored: fill in `codec` to `stored_check`; it stays where it is
     bool repeated = false;           ///< it refers to an equal chunk
     uint64_t first_address = 0;      ///< of the block that the equal chunk came with
   };
-  /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size) may be
-  /// referred to before its bytes are written: a writer whose write fails never commits.
-  /// `round`: that in which it was copied ahead (ImageWriter::add_ahead), or kFinal.
+  /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size)
+  /// may be referred to before its bytes are written: a writer whose write fails never commits. `round`: that in which
+  /// it was copied ahead (ImageWriter::add_ahead), or kFinal.
   Added add(const PagemapRecord& record, uint16_t round = kFinal);
   static constexpr uint16_t kFinal = 0xffff;
 
@@ -32,9 +33,9 @@ class BlockIndex {
   struct AheadTotals {
     uint64_t data = 0, zero = 0;
   };
-  /// All records as the page map has them, references resolved, the rounds settled. `parent_pages`: of which pages of the
-  /// block at an address the parent says something. Empties the index; no thread may be adding. A page that was added
-  /// twice, other than ahead, is kBug.
+  /// All records as the page map has them, references resolved, the rounds settled. `parent_pages`: of which pages of
+  /// the block at an address the parent says something. Empties the index; no thread may be adding. A page that was
+  /// added twice, other than ahead, is kBug.
   Result<std::vector<PagemapRecord>> take(const std::function<uint16_t(uint64_t)>& parent_pages, AheadTotals& ahead);
 
  private:
@@ -45,7 +46,8 @@ class BlockIndex {
     PagemapRecord record;
     uint16_t round = kFinal;
   };
-  static Result<void> settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out, AheadTotals& ahead);
+  static Result<void> settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
+                             AheadTotals& ahead);
 
   struct Shard {
     std::mutex mutex;

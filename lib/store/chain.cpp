@@ -21,7 +21,8 @@ PageTable resolve(const PageTable& older, std::span<const PagemapRecord> records
   out.sources.reserve(records.size());
   size_t old = 0;
   for (size_t i = 0; i < records.size();) {
-    if (const PagemapRecord& r = records[i]; older.blocks.empty() && (i + 1 == records.size() || records[i + 1].address != r.address)) {
+    if (const PagemapRecord& r = records[i];
+        older.blocks.empty() && (i + 1 == records.size() || records[i + 1].address != r.address)) {
       ++i;  // nearly every record of an image without a parent: alone in its block, with nothing below it
       if ((r.data_mask | r.zero_mask) == 0) continue;
       if (r.data_mask != 0) out.sources.push_back({static_cast<uint32_t>(i - 1), image, r.data_mask});
@@ -61,7 +62,8 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
   fs::path path = child.dir / child.manifest.parent_path;
   auto parent = load_description(path, child.trust);
   if (!parent) {
-    return std::move(parent).error().with_cause(child.dir.string() + " has it as its parent and cannot be read without it");
+    return std::move(parent).error().with_cause(child.dir.string() +
+                                                " has it as its parent and cannot be read without it");
   }
   if (parent->manifest.id != child.manifest.parent_id) {
     return fail(Code::kAnswerNo, path.lexically_normal().string(),
@@ -69,14 +71,16 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
                             parent->manifest.id, child.manifest.parent_id));
   }
   if (!child.manifest.parent_sha256.empty() && parent->manifest_sha256 != child.manifest.parent_sha256) {
-    return fail(Code::kAnswerNo, path.lexically_normal().string(),
-                fmt::format("is not as it was when {} was made from it: its manifest has another SHA-256", child.dir.string()));
+    return fail(
+        Code::kAnswerNo, path.lexically_normal().string(),
+        fmt::format("is not as it was when {} was made from it: its manifest has another SHA-256", child.dir.string()));
   }
   return parent;
 }
 
 /// The chunks of ancestors that image `at` refers to lie inside their files.
-Result<void> check_references(const std::deque<LoadedImage>& images, size_t at, std::span<const PagemapRecord> records) {
+Result<void> check_references(const std::deque<LoadedImage>& images, size_t at,
+                              std::span<const PagemapRecord> records) {
   std::map<uint16_t, std::vector<uint64_t>> sizes;
   const LoadedImage& image = images[at];
   if (image.manifest.parent_id.empty()) return {};  // the page map's parser has let none pass
@@ -84,7 +88,8 @@ Result<void> check_references(const std::deque<LoadedImage>& images, size_t at, 
     const PagemapRecord& r = records[i];
     if (r.ancestor == 0) continue;
     auto refused = [&](const char* what) {
-      return fail(Code::kAnswerNo, image.name_of(kPagemapName), fmt::format("record {}, a chunk of ancestor {}: {}", i, r.ancestor, what));
+      return fail(Code::kAnswerNo, image.name_of(kPagemapName),
+                  fmt::format("record {}, a chunk of ancestor {}: {}", i, r.ancestor, what));
     };
     if (at + r.ancestor >= images.size()) return refused("the chain is not that long");
     auto [known, first] = sizes.try_emplace(r.ancestor);
@@ -131,19 +136,22 @@ Result<void> add_parents(Chain& chain) {
     if (!seen.insert(child.manifest.parent_id).second) {
       return fail(Code::kAnswerNo, child.dir.string(), "is its own ancestor: its chain of parents is a circle");
     }
-    if (chain.images.size() == kMaxChain) return fail(Code::kAnswerNo, dir.string(), fmt::format("has more than {} parents", kMaxChain - 1));
+    if (chain.images.size() == kMaxChain)
+      return fail(Code::kAnswerNo, dir.string(), fmt::format("has more than {} parents", kMaxChain - 1));
     CKPT_TRY_ASSIGN(LoadedImage parent, load_parent(child));
     chain.images.push_back(std::move(parent));
   }
   return {};
 }
 
-Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images, std::vector<std::span<const PagemapRecord>> records) {
+Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images,
+                                std::vector<std::span<const PagemapRecord>> records) {
   PageTable out;
   for (size_t i = images.size(); i-- > 0;) {
     CKPT_TRY(check_references(images, i, records[i]));
     out = resolve(out, records[i], static_cast<uint16_t>(i));
-    if (out.sources.size() > std::numeric_limits<uint32_t>::max() / 2) return fail(Code::kAnswerNo, images.front().dir.string(), "has too many pieces");
+    if (out.sources.size() > std::numeric_limits<uint32_t>::max() / 2)
+      return fail(Code::kAnswerNo, images.front().dir.string(), "has too many pieces");
   }
   out.records = std::move(records);
   return out;

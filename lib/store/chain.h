@@ -46,7 +46,8 @@ struct Chain {
 };
 
 /// `records` are sound, each for itself. A chunk that lies outside its ancestor's pages files is kAnswerNo.
-Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images, std::vector<std::span<const PagemapRecord>> records);
+Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images,
+                                std::vector<std::span<const PagemapRecord>> records);
 
 /// Opens `dir` and its parents. A missing parent is kNotFound; one with another id, a cycle, a chain of more than
 /// kMaxChain images and a chunk that lies outside its ancestor's pages files are kAnswerNo.

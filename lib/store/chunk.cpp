@@ -37,8 +37,8 @@ double entropy_bytes(ByteSpan sample) {
   return static_cast<double>(kNLog2N[sample.size()] - sum) / 8;
 }
 
-/// What saves less is not worth it: bfloat16 weights shrink by 22 percent, which costs 1.0 s of CPU a GiB here and half of
-/// that again at every restore, where copying the bytes takes 0.45 s.
+/// What saves less is not worth it: bfloat16 weights shrink by 22 percent, which costs 1.0 s of CPU a GiB here and half
+/// of that again at every restore, where copying the bytes takes 0.45 s.
 bool saves_a_quarter(double compressed, size_t size) { return compressed <= static_cast<double>(size) * 3 / 4; }
 
 struct DecompressionContext {

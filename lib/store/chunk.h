@@ -24,7 +24,9 @@ constexpr unsigned page_count(uint16_t mask) {
 }
 static_assert(page_count(0) == 0 && page_count(0xffff) == 16 && page_count(0x8421) == 4 && page_count(0x7ffe) == 14);
 /// How many pages of `mask` lie before page `page`: its position in packed data.
-inline unsigned page_rank(uint16_t mask, unsigned page) { return page_count(static_cast<uint16_t>(mask & ((1u << page) - 1))); }
+inline unsigned page_rank(uint16_t mask, unsigned page) {
+  return page_count(static_cast<uint16_t>(mask & ((1u << page) - 1)));
+}
 
 /// Is a whole page (4096 bytes) zero?
 bool is_zero_page(const std::byte* page);
@@ -41,9 +43,9 @@ class Compressor {
   Compressor(Compressor&&) noexcept;
   Compressor& operator=(Compressor&&) noexcept;
 
-  /// The compressed chunk, valid until the next call; empty where it would not save a quarter. Data that a sample of 4 KiB
-  /// shows to be incompressible costs the sample only (3 us instead of the 54 us that 64 KiB of float32 weights take: 0.05 s a
-  /// GiB); after 16 such in a row only every fourth is looked at (0.013 s a GiB), until one pays.
+  /// The compressed chunk, valid until the next call; empty where it would not save a quarter. Data that a sample of 4
+  /// KiB shows to be incompressible costs the sample only (3 us instead of the 54 us that 64 KiB of float32 weights
+  /// take: 0.05 s a GiB); after 16 such in a row only every fourth is looked at (0.013 s a GiB), until one pays.
   ByteSpan try_compress(ByteSpan data);
 
  private:
@@ -51,7 +53,8 @@ class Compressor {
   std::unique_ptr<State> state_;
 };
 
-/// Decodes one zstd frame into exactly `out`. Hostile input is safe; false if it is not a frame of that size. Thread-safe.
+/// Decodes one zstd frame into exactly `out`. Hostile input is safe; false if it is not a frame of that size.
+/// Thread-safe.
 bool decompress(ByteSpan frame, MutableByteSpan out);
 
 }  // namespace ckpt::store

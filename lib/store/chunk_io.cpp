@@ -13,8 +13,8 @@ Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out
   CKPT_ASSERT(out.size() == page_count(record.data_mask) * kPageSize);
   auto damaged = [&] {
     return fail(Code::kAnswerNo, subject,
-                fmt::format("damaged at offset {}: the {} bytes of the block at {:#x} do not match their hash", record.offset,
-                            record.stored_length(), record.address));
+                fmt::format("damaged at offset {}: the {} bytes of the block at {:#x} do not match their hash",
+                            record.offset, record.stored_length(), record.address));
   };
   trace::Span reading("read");
   reading.bytes(record.stored_length());

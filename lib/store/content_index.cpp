@@ -20,7 +20,8 @@ ContentIndex::ContentIndex(const Chain& chain) : chain_(chain) {
     for (size_t i = 0; i < records.size(); ++i) {
       if (!stores_a_chunk(records[i])) continue;
       Slot& slot = slots_[place_of(records[i].hash, page_count(records[i].data_mask))];
-      if (slot.record == kFree) slot = {static_cast<uint32_t>(i), static_cast<uint16_t>(image), tag_of(records[i].hash)};
+      if (slot.record == kFree)
+        slot = {static_cast<uint32_t>(i), static_cast<uint16_t>(image), tag_of(records[i].hash)};
     }
   }
 }

@@ -9,11 +9,11 @@
 
 namespace ckpt::store {
 
-/// Of every image the chunks it stores itself, those of the newest first where two have the same. 11 to 21 bytes a chunk
-/// beside the chain's own records; with 131,072 chunks (8 GiB) building it takes 0.04 us a chunk and a look 0.04 us, with a
-/// million 0.05 and 0.1.
-/// Blocks are looked for whole. Pages by themselves would be sixteen times the memory (64 bytes and more for each 64 KiB of
-/// the chain) and sixteen looks a block, for what a shift by less than a block and single changed pages would save.
+/// Of every image the chunks it stores itself, those of the newest first where two have the same. 11 to 21 bytes a
+/// chunk beside the chain's own records; with 131,072 chunks (8 GiB) building it takes 0.04 us a chunk and a look 0.04
+/// us, with a million 0.05 and 0.1. Blocks are looked for whole. Pages by themselves would be sixteen times the memory
+/// (64 bytes and more for each 64 KiB of the chain) and sixteen looks a block, for what a shift by less than a block
+/// and single changed pages would save.
 class ContentIndex {
  public:
   /// `chain` must outlive the index, unchanged.

@@ -21,7 +21,9 @@ struct Feature {
 /// A deleted file that was open under several names: all but the first have no bytes of their own.
 bool has_names_of_deleted_file(const Manifest& manifest) {
   const auto& files = manifest.tree.files;
-  return std::any_of(files.begin(), files.end(), [](const FileIdentity& f) { return f.deleted && S_ISREG(f.mode) && f.other_name.empty() && f.space < 0; });
+  return std::any_of(files.begin(), files.end(), [](const FileIdentity& f) {
+    return f.deleted && S_ISREG(f.mode) && f.other_name.empty() && f.space < 0;
+  });
 }
 
 template <class Test>
@@ -31,7 +33,8 @@ bool any_process(const Manifest& manifest, Test test) {
 
 /// Never renamed: they stand in images.
 constexpr Feature kFeatures[] = {
-    {"membarrier", [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
+    {"membarrier",
+     [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
     {"names-of-deleted-file", has_names_of_deleted_file},
 };
 
@@ -48,7 +51,8 @@ std::vector<std::string> required_features(const Manifest& manifest) {
 Result<void> check_features(std::span<const std::string> features) {
   std::vector<std::string> unknown;
   for (const std::string& name : features) {
-    const bool known = std::any_of(std::begin(kFeatures), std::end(kFeatures), [&](const Feature& f) { return name == f.name; });
+    const bool known =
+        std::any_of(std::begin(kFeatures), std::end(kFeatures), [&](const Feature& f) { return name == f.name; });
     if (!known) unknown.push_back(name);
   }
   if (unknown.empty()) return {};

@@ -1,5 +1,5 @@
-// What an image needs its reader to know, beyond the format version: a reader passes over members that it does not know, so
-// a member without which the restored process would be another one is announced by name.
+// What an image needs its reader to know, beyond the format version: a reader passes over members that it does not
+// know, so a member without which the restored process would be another one is announced by name.
 #pragma once
 
 #include <span>

@@ -34,7 +34,8 @@ bool needs(const fs::path& child, const fs::path& parent, const std::string& par
 Result<std::vector<fs::path>> find_images(const fs::path& top, ProgressSink& notes, const Cancel& cancel) {
   std::vector<fs::path> out;
   struct stat st{};
-  if (::stat(top.c_str(), &st) != 0 || !S_ISDIR(st.st_mode)) return fail(Code::kNotFound, top.string(), "there is no such folder");
+  if (::stat(top.c_str(), &st) != 0 || !S_ISDIR(st.st_mode))
+    return fail(Code::kNotFound, top.string(), "there is no such folder");
   std::vector<fs::path> pending = {top};
   while (!pending.empty()) {
     CKPT_TRY(cancel.check());
@@ -50,7 +51,8 @@ Result<std::vector<fs::path>> find_images(const fs::path& top, ProgressSink& not
       // A folder that ckpt is still writing, or never finished.
       if (it->path().filename().string().rfind(".ckpt-staging-", 0) == 0) continue;
       std::error_code gone;
-      if (it->symlink_status(gone).type() == fs::file_type::directory && on_device(it->path(), st.st_dev)) pending.push_back(it->path());
+      if (it->symlink_status(gone).type() == fs::file_type::directory && on_device(it->path(), st.st_dev))
+        pending.push_back(it->path());
     }
     if (ec) notes.note(dir.string() + ": cannot be listed: " + ec.message());
   }
@@ -69,7 +71,9 @@ std::vector<fs::path> children_of(const fs::path& dir, const std::vector<fs::pat
   std::sort(candidates.begin(), candidates.end());
   candidates.erase(std::unique(candidates.begin(), candidates.end()), candidates.end());
   auto own = read_manifest(dir);
-  std::erase_if(candidates, [&](const fs::path& image) { return image.empty() || image == dir || !needs(image, dir, own ? own->id : ""); });
+  std::erase_if(candidates, [&](const fs::path& image) {
+    return image.empty() || image == dir || !needs(image, dir, own ? own->id : "");
+  });
   return candidates;
 }
 

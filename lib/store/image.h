@@ -1,9 +1,9 @@
 // An image on disk: a folder that appears complete and durable, or not at all. Documented in man/ckpt-image.5.
 //
-//   DIR/manifest.json     the commit point: format version, id, time, host, parent, process, statistics, digests of the files
-//   DIR/manifest.sha256   its digest, for `sha256sum -c`
-//   DIR/pagemap           fixed-size records, one a block of 64 KiB of address space: which pages, where their bytes lie
-//   DIR/pages, pages.1 .. the blocks' bytes, raw and page-aligned or zstd; one file for each thread that wrote at a time.
+//   DIR/manifest.json     the commit point: format version, id, time, host, parent, process, statistics, digests of the
+//   files DIR/manifest.sha256   its digest, for `sha256sum -c` DIR/pagemap           fixed-size records, one a block of
+//   64 KiB of address space: which pages, where their bytes lie DIR/pages, pages.1 .. the blocks' bytes, raw and
+//   page-aligned or zstd; one file for each thread that wrote at a time.
 //                         Blocks whose bytes an image of the chain of parents has, wherever, refer to that
 //   DIR/xstate, DIR/pipes the threads' extended register areas, the contents of pipes
 //   DIR/children/ID       links to the images that have this one as their parent, for those who would remove it
@@ -34,7 +34,8 @@ constexpr uint64_t kBlockSize = kBlockPages * kPageSize;   ///< 64 KiB, aligned 
 /// One block of the target's memory as capture hands it over. Page i of the block is bit i of exactly one of the masks,
 /// or of none: then the image says nothing of it (anonymous: zero; private file: what the file has).
 struct Block {
-  uint64_t address = 0;      ///< of the block's first page, a multiple of kBlockSize; its upper 16 bits name the memory space
+  uint64_t address =
+      0;  ///< of the block's first page, a multiple of kBlockSize; its upper 16 bits name the memory space
   uint16_t data_mask = 0;    ///< pages whose bytes follow
   uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
   uint16_t parent_mask = 0;  ///< pages unchanged since they were copied ahead, or since the parent image
@@ -58,8 +59,9 @@ struct Manifest {
   std::string kind;                   ///< "pre-dump" or "dump"
   std::string parent_path;            ///< relative to the image where possible; empty: standalone
   std::string parent_id;
-  std::string parent_sha256;          ///< of the parent's manifest, which says the same of all its files; empty: an older image
-  std::vector<std::string> features;  ///< what a reader has to know beside the format version (features.h); filled in by `commit`
+  std::string parent_sha256;  ///< of the parent's manifest, which says the same of all its files; empty: an older image
+  std::vector<std::string>
+      features;  ///< what a reader has to know beside the format version (features.h); filled in by `commit`
   std::vector<StoredFile> files;      ///< all but the manifest and its digest; filled in by `commit`
   HostFacts host;
   TreeImage tree;
@@ -68,8 +70,8 @@ struct Manifest {
 };
 
 /// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, those
-/// that the image or its chain of parents has already referred to, zstd level 1 tried and dropped where it saves less than
-/// a quarter. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
+/// that the image or its chain of parents has already referred to, zstd level 1 tried and dropped where it saves less
+/// than a quarter. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
 class ImageWriter {
  public:
   struct Options {
@@ -90,9 +92,9 @@ class ImageWriter {
   virtual ~ImageWriter() = default;
 
   virtual Result<void> add_block(const Block& block) = 0;
-  /// Pages copied ahead, in numbered rounds, while the process was still changing them: all before the first `add_block`,
-  /// and none of a block twice in a round. What a later `add_block` names in its parent mask is taken from the latest round that
-  /// has it, else from the parent; everything else of the rounds is dropped. No parent mask here.
+  /// Pages copied ahead, in numbered rounds, while the process was still changing them: all before the first
+  /// `add_block`, and none of a block twice in a round. What a later `add_block` names in its parent mask is taken from
+  /// the latest round that has it, else from the parent; everything else of the rounds is dropped. No parent mask here.
   virtual Result<void> add_ahead(const Block& block, unsigned round) = 0;
   /// Appends to the file "xstate" or "pipes"; returns the offset.
   virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
@@ -102,8 +104,9 @@ class ImageWriter {
   virtual const std::filesystem::path& staging() const = 0;
   using Check = std::function<Result<void>(const std::filesystem::path& dir)>;
   /// Makes all durable and gives the image its name. id, created, parent_* are filled in here. `manifest.stats` gets
-  /// the final bytes_written, what was saved, and a "durable" phase. `check` is called with the folder in which all of the image
-  /// is, before it has its name: where it fails nothing is left of the image, and one that it was to replace is still there.
+  /// the final bytes_written, what was saved, and a "durable" phase. `check` is called with the folder in which all of
+  /// the image is, before it has its name: where it fails nothing is left of the image, and one that it was to replace
+  /// is still there.
   virtual Result<void> commit(Manifest& manifest, const Check& check = {}) = 0;
 };
 
@@ -112,10 +115,12 @@ struct AddressRange {
   uint64_t first = 0, last = 0;
 };
 
-/// Whose images are read. Their content is checked against accidents in any case; who may write one may have it say anything.
+/// Whose images are read. Their content is checked against accidents in any case; who may write one may have it say
+/// anything.
 enum class Trust {
   kAnybody,
-  kOwn,  ///< only what this user or root owns and nobody else may write, folder and files, parents included: else kPermission
+  kOwn,  ///< only what this user or root owns and nobody else may write, folder and files, parents included: else
+         ///< kPermission
 };
 
 /// Reads one image with its chain of parents.
@@ -132,21 +137,24 @@ class ImageReader {
   /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
   static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);
   /// The same in steps. The first takes no time in proportion to the memory, and gives an image without pages and
-  /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that is
-  /// about pages may be called before it has returned.
-  /// `read_ahead`: its page map is read meanwhile, by another thread, for `load_sparsely`.
-  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir, bool read_ahead = false,
-                                                               Trust trust = Trust::kAnybody);
+  /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that
+  /// is about pages may be called before it has returned. `read_ahead`: its page map is read meanwhile, by another
+  /// thread, for `load_sparsely`.
+  static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir,
+                                                               bool read_ahead = false, Trust trust = Trust::kAnybody);
   virtual Result<void> load_pages() = 0;
-  /// Reads the pages files of the chain that have a SHA-256 and compares (kAnswerNo). At any time; opens the parents' manifests.
+  /// Reads the pages files of the chain that have a SHA-256 and compares (kAnswerNo). At any time; opens the parents'
+  /// manifests.
   virtual Result<void> check_pinned_pages() = 0;
-  /// Makes the next three possible in a fifth of the time of `load_pages`, which may follow, and after which it does nothing.
+  /// Makes the next three possible in a fifth of the time of `load_pages`, which may follow, and after which it does
+  /// nothing.
   virtual Result<void> load_sparsely() = 0;
   /// Has `blocks` hold at least those that lie in these ranges (sorted, without overlaps), for the time being.
   virtual Result<void> load_pages_of(std::span<const AddressRange> ranges) = 0;
   /// Whether pages of [first, last) have bytes; may be wrong with true. Any thread.
   virtual bool may_have_data(uint64_t first, uint64_t last) const = 0;
-  /// `read_block` of the block at `address`, of which there may be nothing: `masks` says. Any thread, also beside `load_pages`.
+  /// `read_block` of the block at `address`, of which there may be nothing: `masks` says. Any thread, also beside
+  /// `load_pages`.
   virtual Result<size_t> read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const = 0;
   /// What it reads from: a fork that closes everything else can go on reading.
   virtual std::vector<int> descriptors() const = 0;
@@ -164,8 +172,8 @@ class ImageReader {
   virtual bool is_of_newest(size_t index) const = 0;
   /// [first, last): the indices in `blocks()` of one memory space.
   std::pair<size_t, size_t> blocks_of(int space) const;
-  /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the hash of
-  /// every chunk it reads. Thread-safe. Returns the number of bytes.
+  /// Bytes of the pages in `blocks()[index].data_mask`, in order, packed into `out` (at least 64 KiB). Verifies the
+  /// hash of every chunk it reads. Thread-safe. Returns the number of bytes.
   Result<size_t> read_block(size_t index, MutableByteSpan out) const {
     thread_local std::vector<std::byte> frame;
     return read_block(index, out, frame);
@@ -187,7 +195,8 @@ class ImageReader {
   virtual uint64_t chain_bytes() const = 0;
 };
 
-/// The manifest of one image, its digest checked, neither page map nor parents opened. Codes as for `ImageReader::open`.
+/// The manifest of one image, its digest checked, neither page map nor parents opened. Codes as for
+/// `ImageReader::open`.
 Result<Manifest> read_manifest(const std::filesystem::path& dir);
 
 /// The manifest as JSON and back. `parse_manifest` takes hostile input: exact types, bounds, a size limit of 256 MiB,

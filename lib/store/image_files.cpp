@@ -44,7 +44,8 @@ Result<void> check_owner(int fd, const std::string& name, Trust trust) {
 
 Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, std::string& sha256) {
   auto fd = io::open_regular(dir_fd, kManifestName);
-  if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kNotFound, dir.string(), "holds no image: there is no manifest.json");
+  if (!fd && fd.error().code == Code::kNotFound)
+    return fail(Code::kNotFound, dir.string(), "holds no image: there is no manifest.json");
   if (!fd) return at(std::move(fd).error(), dir / kManifestName);
   CKPT_TRY(check_owner(fd->get(), (dir / kManifestName).string(), trust));
   CKPT_TRY_ASSIGN(std::string text, io::read_all(fd->get(), kMaxManifest, (dir / kManifestName).string()));
@@ -75,7 +76,8 @@ Result<void> check_file_list(const LoadedImage& image) {
   if (pages > kMaxPagesFiles) return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists too many");
   for (size_t i = 0; i < pages; ++i) expected.push_back(pages_file_name(i));
   std::sort(expected.begin(), expected.end());
-  if (names != expected) return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists other files than an image has");
+  if (names != expected)
+    return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists other files than an image has");
   return {};
 }
 
@@ -85,7 +87,8 @@ Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
   auto size = static_cast<uint64_t>(st.st_size);
   if (size == file.size) return {};
   return fail(Code::kAnswerNo, image.name_of(file.name),
-              fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long", size, file.size));
+              fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long",
+                          size, file.size));
 }
 
 /// Reads a file piece by piece, `seen` is told of each, and the digest is compared with the manifest's.
@@ -109,7 +112,8 @@ Result<void> read_pieces(const LoadedImage& image, const std::string& file, size
 }  // namespace
 
 bool FileDigest::matches(const StoredFile& stored) {
-  return (stored.xxh128.empty() || to_hex(xxh_.digest()) == stored.xxh128) && (stored.sha256.empty() || sha_.finish_hex() == stored.sha256);
+  return (stored.xxh128.empty() || to_hex(xxh_.digest()) == stored.xxh128) &&
+         (stored.sha256.empty() || sha_.finish_hex() == stored.sha256);
 }
 
 std::string manifest_digest_line(std::string_view manifest_json) {
@@ -127,7 +131,8 @@ Result<UniqueFd> LoadedImage::open(const std::string& file) const {
 }
 
 const StoredFile& LoadedImage::stored(const std::string& file) const {
-  auto it = std::find_if(manifest.files.begin(), manifest.files.end(), [&](const StoredFile& f) { return f.name == file; });
+  auto it =
+      std::find_if(manifest.files.begin(), manifest.files.end(), [&](const StoredFile& f) { return f.name == file; });
   CKPT_ASSERT(it != manifest.files.end());
   return *it;
 }

@@ -21,8 +21,8 @@ inline constexpr const char* kPipesName = "pipes";
 /// What `manifest.sha256` holds for a manifest: the line that sha256sum prints.
 std::string manifest_digest_line(std::string_view manifest_json);
 
-/// An image opened: manifest and page map read and checked, all files as long as they should be. No descriptor is kept, so
-/// that a long chain of parents does not use them up.
+/// An image opened: manifest and page map read and checked, all files as long as they should be. No descriptor is kept,
+/// so that a long chain of parents does not use them up.
 struct LoadedImage {
   std::filesystem::path dir;  ///< canonical
   Manifest manifest;

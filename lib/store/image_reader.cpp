@@ -26,13 +26,16 @@ namespace {
 
 class Reader final : public ImageReader {
  public:
-  Reader(Chain chain, std::future<std::optional<UncheckedPagemap>> ahead) : chain_(std::move(chain)), newest_(chain_.images.front()), ahead_(std::move(ahead)) {}
+  Reader(Chain chain, std::future<std::optional<UncheckedPagemap>> ahead)
+      : chain_(std::move(chain)), newest_(chain_.images.front()), ahead_(std::move(ahead)) {}
 
   Result<void> open_contents();
   Result<void> load_pages() override;
   Result<void> check_pinned_pages() override;
   Result<void> load_sparsely() override;
-  bool may_have_data(uint64_t first, uint64_t last) const override { return !sparse_ || sparse_->may_have_data(first, last); }
+  bool may_have_data(uint64_t first, uint64_t last) const override {
+    return !sparse_ || sparse_->may_have_data(first, last);
+  }
   Result<size_t> read_block_at(uint64_t address, ResolvedBlock& masks, MutableByteSpan out) const override;
   Result<void> load_pages_of(std::span<const AddressRange> ranges) override;
   std::vector<int> descriptors() const override;
@@ -68,8 +71,10 @@ class Reader final : public ImageReader {
   const LoadedImage& newest() const { return newest_; }
   Result<void> open_pages();
   Result<void> open_file(size_t image, size_t file);
-  Result<void> read_source(const PageTable& pages, const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const;
-  Result<size_t> read_resolved(const PageTable& pages, size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const;
+  Result<void> read_source(const PageTable& pages, const Source& source, MutableByteSpan out,
+                           std::vector<std::byte>& frame) const;
+  Result<size_t> read_resolved(const PageTable& pages, size_t index, MutableByteSpan out,
+                               std::vector<std::byte>& frame) const;
   Result<std::vector<std::byte>> read_part(int fd, const char* file, uint64_t offset, uint64_t size) const;
 
   Chain chain_;
@@ -191,13 +196,16 @@ Result<void> Reader::open_contents() {
   return {};
 }
 
-Result<void> Reader::read_source(const PageTable& pages, const Source& source, MutableByteSpan out, std::vector<std::byte>& frame) const {
+Result<void> Reader::read_source(const PageTable& pages, const Source& source, MutableByteSpan out,
+                                 std::vector<std::byte>& frame) const {
   const PagemapRecord& record = pages.record(source);
   const LoadedImage& image = chain_.images[pages.holder(source)];
-  return read_chunk(pages_[pages.holder(source)][record.file].get(), record, out, frame, image.name_of(pages_file_name(record.file)));
+  return read_chunk(pages_[pages.holder(source)][record.file].get(), record, out, frame,
+                    image.name_of(pages_file_name(record.file)));
 }
 
-Result<size_t> Reader::read_resolved(const PageTable& pages, size_t index, MutableByteSpan out, std::vector<std::byte>& frame) const {
+Result<size_t> Reader::read_resolved(const PageTable& pages, size_t index, MutableByteSpan out,
+                                     std::vector<std::byte>& frame) const {
   CKPT_ASSERT(index < pages.blocks.size() && out.size() >= kBlockSize);
   const uint16_t mask = pages.blocks[index].data_mask;
   const size_t size = page_count(mask) * kPageSize;
@@ -212,7 +220,8 @@ Result<size_t> Reader::read_resolved(const PageTable& pages, size_t index, Mutab
     CKPT_TRY(read_source(pages, source, MutableByteSpan(scratch).first(page_count(stored) * kPageSize), frame));
     for (unsigned rest = source.mask; rest != 0; rest &= rest - 1) {
       unsigned page = static_cast<unsigned>(std::countr_zero(rest));
-      std::memcpy(out.data() + page_rank(mask, page) * kPageSize, scratch.data() + page_rank(stored, page) * kPageSize, kPageSize);
+      std::memcpy(out.data() + page_rank(mask, page) * kPageSize, scratch.data() + page_rank(stored, page) * kPageSize,
+                  kPageSize);
     }
   }
   frame.clear();
@@ -247,7 +256,8 @@ Result<std::vector<std::byte>> Reader::read_part(int fd, const char* file, uint6
 Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress, const Cancel& cancel) const {
   progress.begin("verify", chain_bytes());
   std::vector<Finding> findings;
-  for (size_t i = 0; i < chain_.images.size(); ++i) CKPT_TRY(verify_files(chain_.images, i, progress, cancel, findings));
+  for (size_t i = 0; i < chain_.images.size(); ++i)
+    CKPT_TRY(verify_files(chain_.images, i, progress, cancel, findings));
   return findings;
 }
 
@@ -255,7 +265,9 @@ Result<std::vector<ImageReader::Finding>> Reader::verify(ProgressSink& progress,
 
 void describe_anew(ImageReader& image, TreeImage tree) { static_cast<Reader&>(image).describe_anew(std::move(tree)); }
 
-Hash128 content_of(const ImageReader& image, size_t block) { return static_cast<const Reader&>(image).content_of(block); }
+Hash128 content_of(const ImageReader& image, size_t block) {
+  return static_cast<const Reader&>(image).content_of(block);
+}
 
 std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   const std::vector<ResolvedBlock>& all = blocks();
@@ -266,7 +278,8 @@ std::pair<size_t, size_t> ImageReader::blocks_of(int space) const {
   return {first_at(space_base(space)), space + 1 == kMaxSpaces ? all.size() : first_at(space_base(space + 1))};
 }
 
-Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir, bool read_ahead, Trust trust) {
+Result<std::unique_ptr<ImageReader>> ImageReader::open_description(const std::filesystem::path& dir, bool read_ahead,
+                                                                   Trust trust) {
   std::future<std::optional<UncheckedPagemap>> ahead;
   if (read_ahead) ahead = in_background([dir] { return read_pagemap_ahead(dir); });
   CKPT_TRY_ASSIGN(Chain chain, begin_chain(dir, trust));

@@ -21,11 +21,12 @@ constexpr size_t kChunksPerJob = 256;
 using Finding = ImageReader::Finding;
 
 auto place(const PagemapRecord& r) {
-  return std::make_tuple(r.offset, r.length_less_one, r.hash.lo, r.hash.hi, r.stored_check, page_count(r.data_mask), r.codec);
+  return std::make_tuple(r.offset, r.length_less_one, r.hash.lo, r.hash.hi, r.stored_check, page_count(r.data_mask),
+                         r.codec);
 }
 
-/// The chunks of one pages file in the order in which they lie, repeated ones once. What a descendant says of a chunk is
-/// what its owner says of it, or it is one more to be checked.
+/// The chunks of one pages file in the order in which they lie, repeated ones once. What a descendant says of a chunk
+/// is what its owner says of it, or it is one more to be checked.
 std::vector<PagemapRecord> chunks_of(const std::deque<LoadedImage>& chain, size_t index, size_t file) {
   std::vector<PagemapRecord> out;
   for (size_t i = 0; i <= index; ++i) {
@@ -34,7 +35,8 @@ std::vector<PagemapRecord> chunks_of(const std::deque<LoadedImage>& chain, size_
     }
   }
   std::sort(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) < place(b); });
-  out.erase(std::unique(out.begin(), out.end(), [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) == place(b); }),
+  out.erase(std::unique(out.begin(), out.end(),
+                        [](const PagemapRecord& a, const PagemapRecord& b) { return place(a) == place(b); }),
             out.end());
   return out;
 }
@@ -47,7 +49,8 @@ class PagesCheck {
   Result<std::vector<Finding>> run(const std::vector<PagemapRecord>& chunks) {
     WorkerPool pool;
     for (size_t first = 0; first < chunks.size(); first += kChunksPerJob) {
-      std::span<const PagemapRecord> job = std::span(chunks).subspan(first, std::min(kChunksPerJob, chunks.size() - first));
+      std::span<const PagemapRecord> job =
+          std::span(chunks).subspan(first, std::min(kChunksPerJob, chunks.size() - first));
       if (!pool.submit([this, job] { return check_chunks(job); })) break;
     }
     CKPT_TRY(pool.finish());
@@ -65,7 +68,8 @@ class PagesCheck {
     std::vector<std::byte> out(kBlockSize), frame;
     for (const PagemapRecord& chunk : chunks) {
       CKPT_TRY(cancel_.check());
-      auto read = read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), frame, name_);
+      auto read =
+          read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), frame, name_);
       if (!read && read.error().code != Code::kAnswerNo) return read;
       if (!read) note(chunk.offset, read.error().message);
       progress_.advance(chunk.stored_length());
@@ -113,14 +117,15 @@ Result<void> note_damage(Result<void> result, const std::string& file, std::vect
   return {};
 }
 
-Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index, size_t number, ProgressSink& progress, const Cancel& cancel,
-                              std::vector<Finding>& findings) {
+Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index, size_t number, ProgressSink& progress,
+                              const Cancel& cancel, std::vector<Finding>& findings) {
   const LoadedImage& image = chain[index];
   const std::string name = pages_file_name(number);
   auto fd = image.open(name);
   if (!fd) return note_damage(std::move(fd).error(), image.name_of(name), findings);
   PagesCheck check(fd->get(), image.name_of(name), image.stored(name).size, progress, cancel);
-  if (!image.stored(name).sha256.empty()) CKPT_TRY(note_damage(check_digest(image, name), image.name_of(name), findings));
+  if (!image.stored(name).sha256.empty())
+    CKPT_TRY(note_damage(check_digest(image, name), image.name_of(name), findings));
   CKPT_TRY_ASSIGN(std::vector<Finding> found, check.run(chunks_of(chain, index, number)));
   std::sort(found.begin(), found.end(), [](const Finding& a, const Finding& b) { return a.offset < b.offset; });
   findings.insert(findings.end(), found.begin(), found.end());
@@ -129,17 +134,19 @@ Result<void> check_pages_file(const std::deque<LoadedImage>& chain, size_t index
 
 }  // namespace
 
-Result<void> verify_files(const std::deque<LoadedImage>& chain, size_t index, ProgressSink& progress, const Cancel& cancel,
-                          std::vector<Finding>& findings) {
+Result<void> verify_files(const std::deque<LoadedImage>& chain, size_t index, ProgressSink& progress,
+                          const Cancel& cancel, std::vector<Finding>& findings) {
   const LoadedImage& image = chain[index];
   CKPT_TRY(cancel.check());
   auto manifest = read_manifest(image.dir);
-  CKPT_TRY(note_damage(manifest ? Result<void>() : Result<void>(manifest.error()), image.name_of(kManifestName), findings));
+  CKPT_TRY(
+      note_damage(manifest ? Result<void>() : Result<void>(manifest.error()), image.name_of(kManifestName), findings));
   for (const char* file : {kPagemapName, kXstateName, kPipesName}) {
     CKPT_TRY(note_damage(check_digest(image, file), image.name_of(file), findings));
     progress.advance(image.stored(file).size);
   }
-  for (size_t i = 0; i < image.pages_files(); ++i) CKPT_TRY(check_pages_file(chain, index, i, progress, cancel, findings));
+  for (size_t i = 0; i < image.pages_files(); ++i)
+    CKPT_TRY(check_pages_file(chain, index, i, progress, cancel, findings));
   return {};
 }
 

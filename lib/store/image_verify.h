@@ -10,8 +10,9 @@
 
 namespace ckpt::store {
 
-/// The image `index` of a chain, the newest being the first. Damage goes to `findings`; an error is what kept from looking (a disk that cannot be read, an interrupt).
-Result<void> verify_files(const std::deque<LoadedImage>& chain, size_t index, ProgressSink& progress, const Cancel& cancel,
-                          std::vector<ImageReader::Finding>& findings);
+/// The image `index` of a chain, the newest being the first. Damage goes to `findings`; an error is what kept from
+/// looking (a disk that cannot be read, an interrupt).
+Result<void> verify_files(const std::deque<LoadedImage>& chain, size_t index, ProgressSink& progress,
+                          const Cancel& cancel, std::vector<ImageReader::Finding>& findings);
 
 }  // namespace ckpt::store

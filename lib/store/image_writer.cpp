@@ -32,12 +32,13 @@ constexpr auto kRelaxed = std::memory_order_relaxed;
 
 Result<std::string> random_id() {
   Hash128 id;
-  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id)) return sys_error("", "cannot get random bytes");
+  if (::getrandom(&id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
+    return sys_error("", "cannot get random bytes");
   return to_hex(id);
 }
 
-/// What one thread at a time needs to store blocks: working memory, and a pages file of its own, because two threads that
-/// write one file wait for each other in the kernel (0.22 s a GiB instead of 0.12, ext4's page cache, two cores).
+/// What one thread at a time needs to store blocks: working memory, and a pages file of its own, because two threads
+/// that write one file wait for each other in the kernel (0.22 s a GiB instead of 0.12, ext4's page cache, two cores).
 struct Lane {
   std::mutex mutex;
   std::optional<AppendFile> file;
@@ -48,9 +49,16 @@ struct Lane {
 
 class Writer final : public ImageWriter {
  public:
-  Writer(StagedDir staged, const Options& options, std::optional<Chain> parent, UniqueFd parent_lock, AppendFile xstate, AppendFile pipes)
-      : staged_(std::move(staged)), options_(options), parent_(std::move(parent)), parent_lock_(std::move(parent_lock)), chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt), xstate_(std::move(xstate)),
-        pipes_(std::move(pipes)), lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
+  Writer(StagedDir staged, const Options& options, std::optional<Chain> parent, UniqueFd parent_lock, AppendFile xstate,
+         AppendFile pipes)
+      : staged_(std::move(staged)),
+        options_(options),
+        parent_(std::move(parent)),
+        parent_lock_(std::move(parent_lock)),
+        chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt),
+        xstate_(std::move(xstate)),
+        pipes_(std::move(pipes)),
+        lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
   Result<void> add_block(const Block& block) override { return add(block, BlockIndex::kFinal); }
   Result<void> add_ahead(const Block& block, unsigned round) override;
@@ -118,7 +126,8 @@ Result<void> Writer::check(const Block& block) const {
   if (block.address % kBlockSize != 0 || twice || block.data.size() != page_count(block.data_mask) * kPageSize) {
     return fail(Code::kBug, "", fmt::format("the block at {:#x} does not fit together", block.address));
   }
-  if (block.parent_mask != 0 && !parent_ && !ahead_.load(kRelaxed)) return fail(Code::kBug, "", "a block refers to a parent, and the image has none");
+  if (block.parent_mask != 0 && !parent_ && !ahead_.load(kRelaxed))
+    return fail(Code::kBug, "", "a block refers to a parent, and the image has none");
   return {};
 }
 
@@ -219,7 +228,8 @@ std::unique_lock<std::mutex> Writer::take_lane(Lane*& lane) {
 
 Result<void> Writer::open_file(Lane& lane) {
   std::lock_guard lock(files_mutex_);
-  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), pages_file_name(files_), AppendFile::Kind::kPages));
+  CKPT_TRY_ASSIGN(AppendFile file,
+                  AppendFile::create(staged_.path(), pages_file_name(files_), AppendFile::Kind::kPages));
   lane.file.emplace(std::move(file));
   lane.file_number = files_++;
   return {};
@@ -292,7 +302,9 @@ Result<void> Writer::clear_outdated(const std::vector<PagemapRecord>& records) {
 Result<AppendFile> Writer::write_pagemap() {
   auto parent_pages = [&](uint64_t address) -> uint16_t {
     std::optional<size_t> block = parent_ ? parent_->pages.find(address) : std::nullopt;
-    return block ? static_cast<uint16_t>(parent_->pages.blocks[*block].data_mask | parent_->pages.blocks[*block].zero_mask) : uint16_t{0};
+    return block ? static_cast<uint16_t>(parent_->pages.blocks[*block].data_mask |
+                                         parent_->pages.blocks[*block].zero_mask)
+                 : uint16_t{0};
   };
   BlockIndex::AheadTotals ahead;
   CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take(parent_pages, ahead));
@@ -333,7 +345,8 @@ Result<void> Writer::make_durable(Manifest& manifest) {
   for (AppendFile* file : files) CKPT_TRY(file->sync());
   if (options_.sha256_pages) CKPT_TRY(hash_pages());
   for (AppendFile* file : files) manifest.files.push_back(file->stored());
-  std::sort(manifest.files.begin(), manifest.files.end(), [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
+  std::sort(manifest.files.begin(), manifest.files.end(),
+            [](const StoredFile& a, const StoredFile& b) { return a.name < b.name; });
   manifest.stats.bytes_written = bytes_written_.load(kRelaxed);
   manifest.stats.saved = totals().saved;
   const uint64_t took = watch.elapsed_us();
@@ -366,7 +379,8 @@ Result<void> Writer::write_manifest(const Manifest& manifest) const {
   const std::string json = to_json(manifest);
   // The target may end once this is committed: an image that could not be read again must not pass for one.
   if (auto again = parse_manifest(json); !again) {
-    return Error(Code::kBug, kManifestName, "the description of the process is not sound").with_cause(again.error().text());
+    return Error(Code::kBug, kManifestName, "the description of the process is not sound")
+        .with_cause(again.error().text());
   }
   CKPT_TRY(io::write_file(staged_.path() / kManifestDigestName, manifest_digest_line(json)));
   return io::write_file(staged_.path() / kManifestName, json);
@@ -384,8 +398,8 @@ Result<void> Writer::commit(Manifest& manifest, const Check& check) {
   return done;
 }
 
-/// Tells the parent of this image before it is there, so that there is none that a removal could overlook. A parent that
-/// cannot be written to is not told. Returns the link's path.
+/// Tells the parent of this image before it is there, so that there is none that a removal could overlook. A parent
+/// that cannot be written to is not told. Returns the link's path.
 fs::path Writer::leave_link(const Manifest& manifest) const {
   if (!parent_) return {};
   const fs::path folder = parent_->images.front().dir / kChildrenName;
@@ -400,7 +414,8 @@ fs::path Writer::leave_link(const Manifest& manifest) const {
 /// Held until the new image is committed: `remove_images` leaves the parent alone so long.
 Result<UniqueFd> lock_parent(const fs::path& dir) {
   UniqueFd fd(::open(dir.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
-  if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK) return fail(Code::kBusy, dir.string(), "is being removed");
+  if (fd && ::flock(fd.get(), LOCK_SH | LOCK_NB) != 0 && errno == EWOULDBLOCK)
+    return fail(Code::kBusy, dir.string(), "is being removed");
   return fd;  // one that cannot be opened: opening the image tells why
 }
 
@@ -433,8 +448,8 @@ Result<std::unique_ptr<ImageWriter>> ImageWriter::create(const fs::path& dir, co
   if (parent) CKPT_TRY(check_not_own_parent(*parent, staged));
   CKPT_TRY_ASSIGN(AppendFile xstate, AppendFile::create(staged.path(), kXstateName, AppendFile::Kind::kHashed));
   CKPT_TRY_ASSIGN(AppendFile pipes, AppendFile::create(staged.path(), kPipesName, AppendFile::Kind::kHashed));
-  return std::unique_ptr<ImageWriter>(
-      std::make_unique<Writer>(std::move(staged), options, std::move(parent), std::move(parent_lock), std::move(xstate), std::move(pipes)));
+  return std::unique_ptr<ImageWriter>(std::make_unique<Writer>(
+      std::move(staged), options, std::move(parent), std::move(parent_lock), std::move(xstate), std::move(pipes)));
 }
 
 }  // namespace ckpt::store

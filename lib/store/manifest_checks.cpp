@@ -40,7 +40,8 @@ void check_maps(const TreeImage& tree, const ProcessImage& p, const F& where, Fa
     if (m.start >= m.end || m.start < end) faults.note(place, ": is empty, overlaps the one before or is out of order");
     end = m.end;
     for (const auto& guard : m.guards) {
-      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end) faults.note(place, ".guards: lie outside it");
+      if (guard.first >= guard.second || guard.first < m.start || guard.second > m.end)
+        faults.note(place, ".guards: lie outside it");
     }
   }
 }
@@ -69,9 +70,17 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kFanotify: return tree.fanotifies.size();
     case DescriptorKind::kPidfd: return tree.process_handles.size();
     case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
-    case DescriptorKind::kFile: case DescriptorKind::kDevice: case DescriptorKind::kPipe: case DescriptorKind::kEventfd: case DescriptorKind::kEpoll:
-    case DescriptorKind::kTimerfd: case DescriptorKind::kSignalfd: case DescriptorKind::kExternal: case DescriptorKind::kMemfd:
-    case DescriptorKind::kFifo: case DescriptorKind::kProcFile: break;
+    case DescriptorKind::kFile:
+    case DescriptorKind::kDevice:
+    case DescriptorKind::kPipe:
+    case DescriptorKind::kEventfd:
+    case DescriptorKind::kEpoll:
+    case DescriptorKind::kTimerfd:
+    case DescriptorKind::kSignalfd:
+    case DescriptorKind::kExternal:
+    case DescriptorKind::kMemfd:
+    case DescriptorKind::kFifo:
+    case DescriptorKind::kProcFile: break;
   }
   return 0;
 }
@@ -104,7 +113,8 @@ void check_devices(const Manifest& manifest, Faults& faults) {
         faults.note(place, ": is not made of whole chunks");
       } else if (a.address < end || a.address >= kEnd || a.size > kEnd - a.address) {
         faults.note(place, ": overlaps the one before, is out of order or too far up");
-      } else if (const uint64_t need = a.size / kBlockSize * kDeviceHashSize; need > hashes || a.hashes_offset > hashes - need) {
+      } else if (const uint64_t need = a.size / kBlockSize * kDeviceHashSize;
+                 need > hashes || a.hashes_offset > hashes - need) {
         faults.note(place, ".hashes_offset: its hashes are not all in the file");
       } else if (!runs_fit(a)) {
         faults.note(place, ".recomputed: lie outside it");
@@ -148,7 +158,8 @@ bool is_sha256(const std::string& text) {
 
 std::string check_identity(const Manifest& m) {
   if (!is_id(m.id)) return "id: is not 32 hex digits";
-  if (m.parent_path.empty() != m.parent_id.empty()) return "parent_path: goes with parent_id, and one of them is missing";
+  if (m.parent_path.empty() != m.parent_id.empty())
+    return "parent_path: goes with parent_id, and one of them is missing";
   if (!is_sha256(m.parent_sha256)) return "parent_sha256: is not 64 hex digits";
   if (!m.parent_id.empty() && !is_id(m.parent_id)) return "parent_id: is not 32 hex digits";
   for (size_t i = 0; i < m.files.size(); ++i) {

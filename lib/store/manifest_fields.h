@@ -1,7 +1,7 @@
 // The members of the manifest, each named once: one description that an archive runs forwards (to JSON) or backwards.
 //
-// An archive A has `Of<T>` (const T& when it writes) and number, hex, hexes, flag, text, texts, octets, numbers, choice,
-// object and list. A member that came after format version 3 was first used goes through optional(), as in
+// An archive A has `Of<T>` (const T& when it writes) and number, hex, hexes, flag, text, texts, octets, numbers,
+// choice, object and list. A member that came after format version 3 was first used goes through optional(), as in
 // `a.optional().number("x", t.x)`: where it is missing the record keeps its default, which must mean what the state was
 // before. Where an older ckpt that passed the member over would restore something wrong, features.h gets a row, too.
 // What is an address or a mask is written as "0x..": other programs read JSON numbers as doubles.

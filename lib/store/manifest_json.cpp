@@ -275,7 +275,8 @@ class JsonIn {
     list(name, values, [](JsonIn& sub, T& value) { describe<JsonIn>(sub, value); });
   }
 
-  /// Behind the object, once all its members are read: what is not known is passed over, what is there twice is a fault.
+  /// Behind the object, once all its members are read: what is not known is passed over, what is there twice is a
+  /// fault.
   void finish() {
     if (reading_.failed()) return;
     if (!listed_ && json_.next('{', first_)) list_members();
@@ -360,7 +361,8 @@ class JsonIn {
   void read_number(I& value, int64_t low = std::numeric_limits<int64_t>::min(),
                    int64_t high = std::numeric_limits<int64_t>::max()) {
     const auto number = json_.peek() == 'n' ? json_.number() : std::nullopt;
-    if (!number || (number->negative && number->magnitude > uint64_t{1} << 63)) return reading_.fail("is not an integer");
+    if (!number || (number->negative && number->magnitude > uint64_t{1} << 63))
+      return reading_.fail("is not an integer");
     const std::optional<I> n = number->negative ? checked_cast<I>(static_cast<int64_t>(-number->magnitude))
                                                 : checked_cast<I>(number->magnitude);
     if (!n || std::cmp_less(*n, low) || (high != std::numeric_limits<int64_t>::max() && std::cmp_greater(*n, high))) {

@@ -30,8 +30,8 @@ constexpr const char* kNoParent = "it refers to a parent, and the image has none
 /// What is wrong with what a record says of its bytes, or null.
 const char* check_storage(const PagemapRecord& r, const std::vector<uint64_t>& pages_sizes) {
   if (r.data_mask == 0) {
-    bool clear = r.codec == Codec::kRaw && r.file == 0 && r.hash == Hash128{} && r.offset == 0 && r.length_less_one == 0 &&
-                 r.ancestor == 0 && r.stored_check == 0;
+    bool clear = r.codec == Codec::kRaw && r.file == 0 && r.hash == Hash128{} && r.offset == 0 &&
+                 r.length_less_one == 0 && r.ancestor == 0 && r.stored_check == 0;
     return clear ? nullptr : "bytes are given, but no page that has them";
   }
   uint64_t size = page_count(r.data_mask) * kPageSize;
@@ -67,15 +67,18 @@ Error PagemapParser::damaged(size_t record, const char* what) const {
 Result<void> PagemapParser::take_header(const std::byte* raw) {
   Header header;
   std::memcpy(&header, raw, sizeof header);
-  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0) return fail(Code::kAnswerNo, "pagemap", "is not a page map: wrong magic");
+  if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
+    return fail(Code::kAnswerNo, "pagemap", "is not a page map: wrong magic");
   if (header.version != kVersion) {
-    return fail(Code::kUnsupported, "pagemap", fmt::format("has version {}, this ckpt knows {}", header.version, kVersion));
+    return fail(Code::kUnsupported, "pagemap",
+                fmt::format("has version {}, this ckpt knows {}", header.version, kVersion));
   }
   if (header.record_size != sizeof(PagemapRecord) || header.page_size != kPageSize || header.block_size != kBlockSize) {
     return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 3");
   }
   // Record numbers are kept in 32 bits: 2^32 blocks are 256 TiB of address space, more than a process has.
-  if (header.record_count > std::numeric_limits<uint32_t>::max()) return fail(Code::kAnswerNo, "pagemap", "promises too many records");
+  if (header.record_count > std::numeric_limits<uint32_t>::max())
+    return fail(Code::kAnswerNo, "pagemap", "promises too many records");
   expected_ = header.record_count;
   constexpr uint64_t kReserved = 1 << 20;  // what a header promises is not believed beyond 48 MiB
   records_.reserve(std::min(expected_, kReserved));
@@ -87,7 +90,8 @@ const char* PagemapParser::check_next(const PagemapRecord& r) const {
   if (records_.size() == expected_) return "follows the last one that the header promised";
   if (r.address % kBlockSize != 0) return "the address is not a multiple of the block size";
   if (r.all_pages() == 0) return "it says nothing of any page";
-  if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0) return "a page is given twice";
+  if ((r.data_mask & r.zero_mask) != 0 || (r.parent_mask & (r.data_mask | r.zero_mask)) != 0)
+    return "a page is given twice";
   if (r.ancestor != 0 && !has_parent_) return "it is a chunk of a parent, and the image has none";
   if (const char* what = check_storage(r, pages_sizes_)) return what;
   if (records_.empty()) return nullptr;

@@ -5,16 +5,16 @@
 //     8  uint32   version, 3                20  uint32  block size, 65536
 //    12  uint32   record size, 48           24  uint64  number of records
 //   records, 48 bytes each, by address; several of one address form a stack, the top first
-//     0  uint64   address of the block      16  byte[16] XXH3-128 of the packed pages before compression (low half first)
-//     8  uint16   data mask                 32  uint64   offset in the pages file
+//     0  uint64   address of the block      16  byte[16] XXH3-128 of the packed pages before compression (low half
+//     first) 8  uint16   data mask                 32  uint64   offset in the pages file
 //    10  uint16   zero mask                 40  uint16   stored length, less one
 //    12  uint16   parent mask               42  uint16   whose chunk it is: 0 this image's, n that of its nth ancestor
-//    14  uint8    codec: 0 raw, 1 zstd      44  uint32   codec zstd: low 32 bits of XXH3-128 of the stored bytes; raw: 0
-//    15  uint8    pages file: 0 "pages", n "pages.n"
+//    14  uint8    codec: 0 raw, 1 zstd      44  uint32   codec zstd: low 32 bits of XXH3-128 of the stored bytes; raw:
+//    0 15  uint8    pages file: 0 "pages", n "pages.n"
 //
-// The top record of an address decides on every page of the block. What its parent mask names is decided by the next one
-// below, and what that of the last one names by the parent image. A page named by no mask: the image says nothing of it.
-// So pages that were copied in rounds lie below what was copied last, and what they have outdated stays unseen.
+// The top record of an address decides on every page of the block. What its parent mask names is decided by the next
+// one below, and what that of the last one names by the parent image. A page named by no mask: the image says nothing
+// of it. So pages that were copied in rounds lie below what was copied last, and what they have outdated stays unseen.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,9 @@ uint32_t stored_check(ByteSpan stored);
 inline const char* check_place(const PagemapRecord& record, const std::vector<uint64_t>& pages_sizes) {
   if (record.file >= pages_sizes.size()) return "there is no such pages file";
   const uint64_t size = pages_sizes[record.file];
-  return record.offset <= size && record.stored_length() <= size - record.offset ? nullptr : "its bytes lie past the end of the pages file";
+  return record.offset <= size && record.stored_length() <= size - record.offset
+             ? nullptr
+             : "its bytes lie past the end of the pages file";
 }
 
 /// The first 32 bytes of the file; the records follow in order, as they lie in memory.
@@ -67,8 +69,8 @@ std::string pagemap_header(uint64_t record_count);
 /// Parses the file as its bytes arrive, so that memory grows only with records that are sound. Hostile input.
 class PagemapParser {
  public:
-  /// `pages_sizes`: of the image's pages files; its own chunks must lie inside them. `has_parent`: parent masks and chunks
-  /// of ancestors are allowed; whether those are there, `open_chain` finds out.
+  /// `pages_sizes`: of the image's pages files; its own chunks must lie inside them. `has_parent`: parent masks and
+  /// chunks of ancestors are allowed; whether those are there, `open_chain` finds out.
   PagemapParser(std::vector<uint64_t> pages_sizes, bool has_parent)
       : pages_sizes_(std::move(pages_sizes)), has_parent_(has_parent) {}
 

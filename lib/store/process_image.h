@@ -1,7 +1,7 @@
-// What an image of a process tree says, beside its memory: the description that `capture` fills from live processes, that
-// the manifest holds as JSON a person can read, and that `rebuild` makes processes from. Numbers are the kernel's own
-// (x86-64 Linux); addresses are the target's, never dereferenced here. man/ckpt-image.5 documents the JSON form, whose
-// members have the names of the fields below.
+// What an image of a process tree says, beside its memory: the description that `capture` fills from live processes,
+// that the manifest holds as JSON a person can read, and that `rebuild` makes processes from. Numbers are the kernel's
+// own (x86-64 Linux); addresses are the target's, never dereferenced here. man/ckpt-image.5 documents the JSON form,
+// whose members have the names of the fields below.
 #pragma once
 
 #include <array>
@@ -78,7 +78,7 @@ struct ProcessImage {
   int parent_death_signal = 0;
   bool child_subreaper = false;
   bool thp_disabled = false;
-  int gpu_thread = 0;              ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
+  int gpu_thread = 0;  ///< the thread in it that works for the driver when its GPU state is put back; 0: it has none
   int oom_score_adj = 0;
   int coredump_filter = 0x33;
   std::vector<std::string> arguments;  ///< argv, for people

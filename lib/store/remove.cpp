@@ -78,7 +78,8 @@ Result<void> check_not_needed(const std::vector<Target>& targets, ProgressSink& 
     }
     for (const fs::path& child : children_of(target.dir, found->second)) {
       if (contains(targets, child)) continue;
-      return Error(Code::kUsage, target.dir.string(), "is needed by " + child.string() + ", which could not be read any more")
+      return Error(Code::kUsage, target.dir.string(),
+                   "is needed by " + child.string() + ", which could not be read any more")
           .with_hint("remove that one first, make it stand alone with ckpt squash, or give --force");
     }
   }
@@ -123,7 +124,8 @@ uint64_t stored_bytes(const Target& target) {
   uint64_t sum = 0;
   struct stat st{};
   for (const std::string& name : file_names()) {
-    if (::fstatat(target.fd.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode)) sum += static_cast<uint64_t>(st.st_size);
+    if (::fstatat(target.fd.get(), name.c_str(), &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISREG(st.st_mode))
+      sum += static_cast<uint64_t>(st.st_size);
   }
   return sum;
 }
@@ -137,15 +139,16 @@ Result<RemovedImage> remove_one(const Target& target, bool dry_run) {
   CKPT_TRY(unlink_children(target));
   if (!target.parent.empty() && !target.id.empty()) ::unlink((target.parent / kChildrenName / target.id).c_str());
   out.folder_left = ::rmdir(target.dir.c_str()) != 0;
-  if (out.folder_left && errno != ENOTEMPTY && errno != EEXIST && errno != EBUSY) return sys_error(target.dir.string(), "cannot be removed");
+  if (out.folder_left && errno != ENOTEMPTY && errno != EEXIST && errno != EBUSY)
+    return sys_error(target.dir.string(), "cannot be removed");
   if (!out.folder_left) CKPT_TRY(io::sync_dir(target.dir.parent_path()));
   return out;
 }
 
 }  // namespace
 
-Result<std::vector<RemovedImage>> remove_images(const std::vector<fs::path>& dirs, const RemoveOptions& options, ProgressSink& notes,
-                                                const Cancel& cancel) {
+Result<std::vector<RemovedImage>> remove_images(const std::vector<fs::path>& dirs, const RemoveOptions& options,
+                                                ProgressSink& notes, const Cancel& cancel) {
   CKPT_TRY_ASSIGN(std::vector<Target> targets, open_targets(dirs, options.chain));
   if (!options.force) CKPT_TRY(check_not_needed(targets, notes, cancel));
   sort_children_first(targets);

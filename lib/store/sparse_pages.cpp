@@ -91,7 +91,8 @@ Result<SparsePages::Part> SparsePages::part(std::span<const AddressRange> ranges
     std::vector<std::pair<size_t, size_t>> wanted;
     size_t count = 0;
     for (const AddressRange& range : ranges) {
-      const size_t first = std::max(map.find(range.first & ~(kBlockSize - 1)), wanted.empty() ? 0 : wanted.back().second);
+      const size_t first =
+          std::max(map.find(range.first & ~(kBlockSize - 1)), wanted.empty() ? 0 : wanted.back().second);
       const size_t last = std::max(first, map.find(range.last));
       if (first == last) continue;
       wanted.emplace_back(first, last);
@@ -101,7 +102,8 @@ Result<SparsePages::Part> SparsePages::part(std::span<const AddressRange> ranges
     const LoadedImage& image = (*images_)[i];
     PagemapParser parser(image.pages_sizes(), !image.manifest.parent_id.empty());
     Result<void> parsed = parser.feed(as_bytes(pagemap_header(count)));
-    for (size_t at = 0; parsed && at < wanted.size(); ++at) parsed = parser.feed(map.span(wanted[at].first, wanted[at].second));
+    for (size_t at = 0; parsed && at < wanted.size(); ++at)
+      parsed = parser.feed(map.span(wanted[at].first, wanted[at].second));
     CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, take_records(image, std::move(parsed), parser));
     out.records.push_back(std::move(records));
     spans.emplace_back(out.records.back());

@@ -1,5 +1,5 @@
-// The pages of an image and its parents by address, before the page maps have been taken apart: what somebody needs who has
-// no time for all of them.
+// The pages of an image and its parents by address, before the page maps have been taken apart: what somebody needs who
+// has no time for all of them.
 #pragma once
 
 #include <deque>
@@ -20,14 +20,16 @@ struct UncheckedPagemap {
   size_t size = 0;
   FileDigest digest;
 };
-/// Beside the reading of the manifest, which says the size and the digest. Nothing where it cannot be read, or is very large.
+/// Beside the reading of the manifest, which says the size and the digest. Nothing where it cannot be read, or is very
+/// large.
 std::optional<UncheckedPagemap> read_pagemap_ahead(const std::filesystem::path& dir);
 
-/// Holds the page maps as they lie in the files: 0.1 ms and 0.8 MB for a GiB of memory, a fifth of what resolving them takes. A
-/// look is a binary search in each. Hostile input, as for `PagemapParser`. Thread-safe once it is there.
+/// Holds the page maps as they lie in the files: 0.1 ms and 0.8 MB for a GiB of memory, a fifth of what resolving them
+/// takes. A look is a binary search in each. Hostile input, as for `PagemapParser`. Thread-safe once it is there.
 class SparsePages {
  public:
-  /// Checks the digests, and nothing else. `images` must outlive it and keep their places. `newest`: taken if it is the right one.
+  /// Checks the digests, and nothing else. `images` must outlive it and keep their places. `newest`: taken if it is the
+  /// right one.
   static Result<SparsePages> read(const std::deque<LoadedImage>& images, std::optional<UncheckedPagemap> newest);
 
   /// Whether some image says of a page in [first, last) that it has bytes, here or in a parent. May be wrong with true.
@@ -37,7 +39,8 @@ class SparsePages {
     std::vector<std::vector<PagemapRecord>> records;  ///< what `table` refers to
     PageTable table;
   };
-  /// The blocks that lie in these ranges, wholly or not; the ranges are sorted and do not overlap. kAnswerNo: what is read is damaged.
+  /// The blocks that lie in these ranges, wholly or not; the ranges are sorted and do not overlap. kAnswerNo: what is
+  /// read is damaged.
   Result<Part> part(std::span<const AddressRange> ranges) const;
   /// All records of an image.
   Result<std::vector<PagemapRecord>> records_of(size_t image) const;

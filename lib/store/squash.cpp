@@ -14,8 +14,8 @@ namespace {
 constexpr size_t kBlocksPerJob = 64;
 constexpr uint64_t kStep = 1 << 20;
 
-Result<void> copy_blocks(const ImageReader& reader, size_t first, size_t last, const SquashOptions& options, ImageWriter& writer,
-                         ProgressSink& progress) {
+Result<void> copy_blocks(const ImageReader& reader, size_t first, size_t last, const SquashOptions& options,
+                         ImageWriter& writer, ProgressSink& progress) {
   std::vector<std::byte> data(kBlockSize), frame;
   for (size_t i = first; i < last; ++i) {
     const ImageReader::ResolvedBlock& from = reader.blocks()[i];
@@ -30,8 +30,8 @@ Result<void> copy_blocks(const ImageReader& reader, size_t first, size_t last, c
   return {};
 }
 
-Result<void> copy_memory(const ImageReader& reader, const SquashOptions& options, ImageWriter& writer, ProgressSink& progress,
-                         const Cancel& cancel) {
+Result<void> copy_memory(const ImageReader& reader, const SquashOptions& options, ImageWriter& writer,
+                         ProgressSink& progress, const Cancel& cancel) {
   uint64_t bytes = 0;
   for (const auto& block : reader.blocks()) bytes += page_count(block.data_mask) * kPageSize;
   progress.begin("squash", bytes);
@@ -63,8 +63,8 @@ Result<void> copy_contents(const ImageReader& reader, ImageWriter& writer) {
 
 }  // namespace
 
-Result<SquashReport> squash(const fs::path& from, const fs::path& to, const SquashOptions& options, ProgressSink& progress,
-                            const Cancel& cancel) {
+Result<SquashReport> squash(const fs::path& from, const fs::path& to, const SquashOptions& options,
+                            ProgressSink& progress, const Cancel& cancel) {
   CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(from, options.trust));
   CKPT_TRY(reader->check_pinned_pages());
   std::error_code ec;
@@ -81,7 +81,8 @@ Result<SquashReport> squash(const fs::path& from, const fs::path& to, const Squa
 
   SquashReport out;
   out.manifest = reader->manifest();
-  std::erase_if(out.manifest.stats.phases_us, [](const auto& phase) { return phase.first == "durable"; });  // comes anew
+  std::erase_if(out.manifest.stats.phases_us,
+                [](const auto& phase) { return phase.first == "durable"; });  // comes anew
   out.images = reader->chain().size();
   out.bytes_before = reader->chain_bytes();
   CKPT_TRY(cancel.check());

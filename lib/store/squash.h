@@ -25,10 +25,10 @@ struct SquashReport {
   uint64_t bytes_before = 0;      ///< of the chain on disk
 };
 
-/// Writes what `from` says through its chain of parents to `to`: the same memory, tree, kind and statistics of the capture,
-/// another id, no parent. Every byte is compared with its hash on the way. Memory: the page maps and 128 KiB a worker.
-/// kUsage where `to` is an image of the chain itself. Any failure leaves `to` as it was.
-Result<SquashReport> squash(const std::filesystem::path& from, const std::filesystem::path& to, const SquashOptions& options,
-                            ProgressSink& progress, const Cancel& cancel);
+/// Writes what `from` says through its chain of parents to `to`: the same memory, tree, kind and statistics of the
+/// capture, another id, no parent. Every byte is compared with its hash on the way. Memory: the page maps and 128 KiB a
+/// worker. kUsage where `to` is an image of the chain itself. Any failure leaves `to` as it was.
+Result<SquashReport> squash(const std::filesystem::path& from, const std::filesystem::path& to,
+                            const SquashOptions& options, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::store

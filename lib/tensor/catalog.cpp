@@ -73,8 +73,8 @@ Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings)
 
 namespace {
 
-/// A link in the user's own folder is the user's (the cache of the Hugging Face hub holds nothing else): it is followed to a
-/// regular file. Looked at before it is opened: opening a device may do something.
+/// A link in the user's own folder is the user's (the cache of the Hugging Face hub holds nothing else): it is followed
+/// to a regular file. Looked at before it is opened: opening a device may do something.
 Result<UniqueFd> open_linked(int dir, const std::string& name, const std::string& path) {
   struct stat st{};
   if (::fstatat(dir, name.c_str(), &st, 0) != 0) return sys_error(path, "cannot open");

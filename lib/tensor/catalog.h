@@ -57,11 +57,12 @@ struct PathStep {
   int64_t number = 0;          ///< kNumber, kIndex
   std::string text() const { return kind == Kind::kName ? name : std::to_string(number); }
 };
-/// Where a value lies in the nested state dict whose keys were joined by dots. It counts while the steps still make the key
+/// Where a value lies in the nested state dict whose keys were joined by dots. It counts while the steps still make the
+/// key
 /// (`leads_to`): who renames a key takes it out of its nest. Empty: at the top, under its key.
 using KeyPath = std::vector<PathStep>;
-/// Steps joined by dots. Escaped: dots and backslashes in a name get a backslash before them, and so does a name that reads like
-/// a number, so that no two paths of one object have the same text.
+/// Steps joined by dots. Escaped: dots and backslashes in a name get a backslash before them, and so does a name that
+/// reads like a number, so that no two paths of one object have the same text.
 std::string join_path(const KeyPath& path, bool escaped);
 bool leads_to(const KeyPath& path, std::string_view key);
 
@@ -72,7 +73,8 @@ struct Tensor {
   std::vector<Shard> shards;   ///< any order
   std::vector<std::byte> fill_value;  ///< one element, little endian; empty unless a shard is kFill
   KeyPath path;
-  Shape rows;                  ///< Megatron 0.8 to 0.15 stored it flattened, one row for each of so many parts along each axis; empty: not so
+  Shape rows;  ///< Megatron 0.8 to 0.15 stored it flattened, one row for each of so many parts along each axis; empty:
+               ///< not so
   uint64_t bytes() const;      ///< of the logical tensor
 };
 
@@ -96,7 +98,8 @@ class Decoder {
   virtual ~Decoder() = default;
   /// `encoded`: the bytes of shard.where. `out`: item_size * elements(stored or shape) bytes, all of it is written.
   /// Damage is kAnswerNo; never more memory than `out` and a scratch of the same size.
-  virtual Result<void> decode(const Tensor& tensor, const Shard& shard, ByteSpan encoded, MutableByteSpan out) const = 0;
+  virtual Result<void> decode(const Tensor& tensor, const Shard& shard, ByteSpan encoded,
+                              MutableByteSpan out) const = 0;
 };
 
 /// Something wrong (or, as a warning, odd) with a checkpoint, at a place that a person can look at.
@@ -111,8 +114,8 @@ struct Finding {
   std::string text() const;
 };
 
-/// An entry of a checkpoint that its reader cannot hand out. It is never passed over: whoever writes, checks or compares a
-/// checkpoint names it, unless the user named it to be left out.
+/// An entry of a checkpoint that its reader cannot hand out. It is never passed over: whoever writes, checks or
+/// compares a checkpoint names it, unless the user named it to be left out.
 struct Unreadable {
   std::string key;
   std::string why;         ///< "dtype |O (Python objects) is not read"
@@ -122,7 +125,8 @@ struct Unreadable {
   std::string text() const { return key + ": " + why; }
 };
 
-/// Bytes of a file whose CRC-32 the checkpoint has. 0 where its content's is another: the writer was told not to compute it.
+/// Bytes of a file whose CRC-32 the checkpoint has. 0 where its content's is another: the writer was told not to
+/// compute it.
 struct Checksum {
   FileRange where;
   uint32_t crc = 0;
@@ -141,7 +145,7 @@ struct Catalog {
   std::vector<FileRange> empty_items;  ///< records of shards without elements: only `verify` asks whose bytes they are
   std::optional<FileRange> common;  ///< common.pt, or the object that replaces it from Megatron 0.19 on
   bool common_wrapped_in_list = false;
-  std::string metadata_json;        ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty
+  std::string metadata_json;  ///< format-specific facts for `inspect` and `load-metadata`, a JSON object; may be empty
   std::vector<std::string> warnings;///< things a person should know: "dtype <V2 taken as bfloat16"
   std::vector<Finding> damage;      ///< only with ReadOptions::tolerate_damage: what is missing or wrong
   std::vector<Unreadable> unsupported;   ///< `tensors` and `objects` lack them
@@ -152,7 +156,8 @@ struct Catalog {
   Result<UniqueFd> open_file(uint32_t index) const;
 };
 
-/// Damage as an error (kAnswerNo): the first of the findings that is no warning, the next ones as causes. There must be one.
+/// Damage as an error (kAnswerNo): the first of the findings that is no warning, the next ones as causes. There must be
+/// one.
 Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings);
 
 /// Checks that the shards of a tensor lie inside it, do not overlap and cover it. Empty: all right; else findings as

@@ -1,6 +1,6 @@
-// Do the shards of a tensor tile it? Boxes are split along axis after axis wherever a plane cuts none of them: grids and
-// all layouts made by repeated cutting come apart in O(n log n) a level. What no plane separates is compared pairwise, and
-// the whole stops at a fixed amount of work, so that a hostile layout costs no more than an honest one.
+// Do the shards of a tensor tile it? Boxes are split along axis after axis wherever a plane cuts none of them: grids
+// and all layouts made by repeated cutting come apart in O(n log n) a level. What no plane separates is compared
+// pairwise, and the whole stops at a fixed amount of work, so that a hostile layout costs no more than an honest one.
 #include <algorithm>
 #include <numeric>
 
@@ -83,7 +83,8 @@ class Tiling {
   /// Cuts `part` along the first axis on which some plane passes between shards.
   bool split(ShardPart& part, std::vector<ShardPart>& parts) {
     for (size_t axis = 0; axis < part.lo.size(); ++axis) {
-      std::sort(part.shards.begin(), part.shards.end(), [&](uint32_t a, uint32_t b) { return lo(a, axis) < lo(b, axis); });
+      std::sort(part.shards.begin(), part.shards.end(),
+                [&](uint32_t a, uint32_t b) { return lo(a, axis) < lo(b, axis); });
       work_ += part.shards.size() * 8;
       uint64_t reach = hi(part.shards[0], axis);
       bool apart = false;
@@ -122,7 +123,8 @@ class Tiling {
       const Shard& a = tensor_.shards[part.shards[i]];
       covered += element_count(a.shape).value_or(0);
       for (size_t j = i + 1; j < part.shards.size(); ++j) {
-        if (++work_ > kMaxWork) return findings_.push_back(tensor_.key + ": the shards are too irregular to be checked");
+        if (++work_ > kMaxWork)
+          return findings_.push_back(tensor_.key + ": the shards are too irregular to be checked");
         const Shard& b = tensor_.shards[part.shards[j]];
         if (!overlap(a, b)) continue;
         findings_.push_back(tensor_.key + ": the shards " + box_text(a.offset, a.shape) + " and " +
@@ -161,7 +163,8 @@ std::optional<std::string> misplaced(const Tensor& tensor, const Shard& shard) {
     auto end = checked_add(shard.offset[i], shard.shape[i]);
     if (!end || *end > tensor.shape[i]) {
       return tensor.key + ": a shard at offset " + std::to_string(shard.offset[i]) + " of axis " + std::to_string(i) +
-             " with length " + std::to_string(shard.shape[i]) + " ends past the tensor's " + std::to_string(tensor.shape[i]);
+             " with length " + std::to_string(shard.shape[i]) + " ends past the tensor's " +
+             std::to_string(tensor.shape[i]);
     }
   }
   return std::nullopt;

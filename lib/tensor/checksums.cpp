@@ -136,7 +136,10 @@ std::vector<Finding> ChecksumLedger::take_findings() {
 }
 
 Finding not_computed(uint64_t records) {
-  return {"", "", std::nullopt, std::to_string(records) + " CRCs were not computed when it was written: nothing says whether their bytes are right", true};
+  return {"", "", std::nullopt,
+          std::to_string(records) +
+              " CRCs were not computed when it was written: nothing says whether their bytes are right",
+          true};
 }
 
 }  // namespace ckpt::tensor

@@ -1,5 +1,5 @@
-// The CRCs that a source's records come with, compared with what a conversion reads anyway: a writer that makes a new CRC for the
-// bytes that it copies would otherwise give wrong bytes a right one.
+// The CRCs that a source's records come with, compared with what a conversion reads anyway: a writer that makes a new
+// CRC for the bytes that it copies would otherwise give wrong bytes a right one.
 #pragma once
 
 #include <condition_variable>

@@ -24,7 +24,12 @@ Family family(DType dtype) {
     case DType::kFloat8E4m3fn: case DType::kFloat8E5m2: case DType::kFloat8E4m3fnuz: case DType::kFloat8E5m2fnuz:
     case DType::kFloat8E8m0fnu: return Family::kFloat;
     case DType::kComplex32: case DType::kComplex64: case DType::kComplex128: return Family::kComplex;
-    case DType::kUint8: case DType::kInt8: case DType::kUint16: case DType::kInt16: case DType::kUint32: case DType::kInt32:
+    case DType::kUint8:
+    case DType::kInt8:
+    case DType::kUint16:
+    case DType::kInt16:
+    case DType::kUint32:
+    case DType::kInt32:
     case DType::kUint64: case DType::kInt64: return Family::kInteger;
     default: break;
   }
@@ -110,7 +115,8 @@ template <SmallFloat F>
 const std::vector<float>& decoded() {
   static const std::vector<float> kTable = [] {
     std::vector<float> out(size_t{1} << (1 + F.exponent_bits + F.mantissa_bits));
-    for (size_t code = 0; code < out.size(); ++code) out[code] = static_cast<float>(decode<F>(static_cast<uint32_t>(code)));
+    for (size_t code = 0; code < out.size(); ++code)
+      out[code] = static_cast<float>(decode<F>(static_cast<uint32_t>(code)));
     return out;
   }();
   return kTable;
@@ -155,7 +161,9 @@ struct Small {
 };
 struct Scale {  // E8M0: a power of two
   using Stored = uint8_t;
-  static double get(uint8_t stored) { return stored == 0xff ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, stored - 127); }
+  static double get(uint8_t stored) {
+    return stored == 0xff ? std::numeric_limits<double>::quiet_NaN() : std::ldexp(1.0, stored - 127);
+  }
 };
 
 using Half = Small<kHalf, uint16_t>;
@@ -276,7 +284,8 @@ Result<void> convert_elements(DType from, DType to, ByteSpan in, MutableByteSpan
   }
   CKPT_TRY(check_conversion(from, to));
   from = component(from), to = component(to);
-  if (from == DType::kFloat32 && to == DType::kBfloat16 && singles_to_brain(in, out)) return {};  // else the slow way names the value
+  if (from == DType::kFloat32 && to == DType::kBfloat16 && singles_to_brain(in, out))
+    return {};  // else the slow way names the value
   switch (from) {
     case DType::kBool: return convert_from<Bool>(to, in, out);
     case DType::kUint8: return convert_from<Plain<uint8_t>>(to, in, out);

@@ -21,11 +21,13 @@ Result<GridRule> parse_grid_rule(const std::string& text) {
   for (;;) {
     uint64_t count = 0;
     auto [end, error] = std::from_chars(rest.data(), rest.data() + rest.size(), count);
-    if (error != std::errc() || count == 0) return fail(Code::kUsage, text, "is no grid: parts along each axis are wanted, as in \"**.weight=1x4\"");
+    if (error != std::errc() || count == 0)
+      return fail(Code::kUsage, text, "is no grid: parts along each axis are wanted, as in \"**.weight=1x4\"");
     out.counts.push_back(count);
     rest.remove_prefix(static_cast<size_t>(end - rest.data()));
     if (rest.empty()) return out;
-    if (rest[0] != 'x') return fail(Code::kUsage, text, "is no grid: parts along each axis are wanted, as in \"**.weight=1x4\"");
+    if (rest[0] != 'x')
+      return fail(Code::kUsage, text, "is no grid: parts along each axis are wanted, as in \"**.weight=1x4\"");
     rest.remove_prefix(1);
   }
 }
@@ -35,7 +37,8 @@ Result<Grid> Grid::choose(const Selection& selection, const Target& target, cons
     if (!glob_match(rule.glob, target.key)) continue;
     for (size_t axis = target.shape.size(); axis < rule.counts.size() && rule.glob != kEverything; ++axis) {
       if (rule.counts[axis] > 1) {
-        return fail(Code::kUsage, target.key, fmt::format("has {} axes, and is to be cut along axis {}", target.shape.size(), axis));
+        return fail(Code::kUsage, target.key,
+                    fmt::format("has {} axes, and is to be cut along axis {}", target.shape.size(), axis));
       }
     }
     return regular(target, rule.counts);
@@ -71,7 +74,8 @@ Grid Grid::slabs(const Target& target, uint64_t max_bytes) {
   for (size_t axis = rank; axis-- > 0;) {
     out.step_[axis] = std::min(target.shape[axis], room);
     out.counts_[axis] = (target.shape[axis] + out.step_[axis] - 1) / out.step_[axis];
-    // Once an axis is cut, every axis before it is cut into ones: that is what keeps a slab one run of a row-major tensor.
+    // Once an axis is cut, every axis before it is cut into ones: that is what keeps a slab one run of a row-major
+    // tensor.
     room = out.counts_[axis] == 1 ? room / target.shape[axis] : 1;
     out.size_ *= out.counts_[axis];
   }

@@ -10,12 +10,14 @@
 
 namespace ckpt::tensor {
 
-/// How many parts the tensors whose keys match are cut into along each axis: "1x4". Axes that are not named are not cut.
+/// How many parts the tensors whose keys match are cut into along each axis: "1x4". Axes that are not named are not
+/// cut.
 struct GridRule {
   std::string glob;
   Shape counts;
 };
-/// "GLOB=AxB" or "AxB" (for all, and tensors of fewer axes are cut along those that they have). kUsage: anything else, a part count of 0.
+/// "GLOB=AxB" or "AxB" (for all, and tensors of fewer axes are cut along those that they have). kUsage: anything else,
+/// a part count of 0.
 Result<GridRule> parse_grid_rule(const std::string& text);
 
 /// What the user asked for, as to pieces: the first rule that matches, else the size, else the source's own pieces.
@@ -24,7 +26,8 @@ struct GridChoice {
   uint64_t shard_size = 0;
 };
 
-/// The pieces of one target, in row-major order of their offsets. They tile it whenever the source's shards tile the source
+/// The pieces of one target, in row-major order of their offsets. They tile it whenever the source's shards tile the
+/// source
 /// (`check_source`). A tensor without elements has one piece, itself.
 class Grid {
  public:
@@ -33,10 +36,11 @@ class Grid {
   /// One piece per shard that holds elements; for targets of another shape than their source's, the whole.
   static Grid as_stored(const Selection& selection, const Target& target);
   static Grid as_stored(const Tensor& tensor);
-  /// Equal slabs along the leading axes, each at most `max_bytes` (but one element at least); the last ones may be smaller.
+  /// Equal slabs along the leading axes, each at most `max_bytes` (but one element at least); the last ones may be
+  /// smaller.
   static Grid slabs(const Target& target, uint64_t max_bytes);
-  /// counts[axis] parts along each axis, each of ceil(length / count) but the last ones, as torch.chunk cuts; parts that would
-  /// have no elements are left out.
+  /// counts[axis] parts along each axis, each of ceil(length / count) but the last ones, as torch.chunk cuts; parts
+  /// that would have no elements are left out.
   static Grid regular(const Target& target, const Shape& counts);
   static Grid whole(const Target& target) { return regular(target, {}); }
 

@@ -3,7 +3,8 @@
 namespace ckpt::tensor {
 
 uint64_t Part::size() const {
-  if (target != nullptr) return element_count(padded.empty() ? region.shape : padded).value_or(0) * item_size(target->dtype);
+  if (target != nullptr)
+    return element_count(padded.empty() ? region.shape : padded).value_or(0) * item_size(target->dtype);
   return range.length > 0 ? range.length : text.size();
 }
 

@@ -1,5 +1,6 @@
-// What a format's writer comes up with: files as they will be, every offset known before a byte is written. A format plans, and
-// one engine (write_files.h) moves the bytes: in parallel, in bounded memory, by the kernel where they lie as they are wanted.
+// What a format's writer comes up with: files as they will be, every offset known before a byte is written. A format
+// plans, and one engine (write_files.h) moves the bytes: in parallel, in bounded memory, by the kernel where they lie
+// as they are wanted.
 #pragma once
 
 #include <functional>
@@ -19,10 +20,12 @@ struct Part {
   FileRange range;              ///< where length > 0
   const Target* target = nullptr;
   Region region;
-  Shape padded;                 ///< not empty: the region is the leading corner of a box of this shape, the rest of it zeros
+  Shape padded;  ///< not empty: the region is the leading corner of a box of this shape, the rest of it zeros
   std::optional<uint32_t> shard;///< a source shard that may hold the region: a hint
 
-  static Part of(std::string text) { return {.text = std::move(text), .range = {}, .region = {}, .padded = {}, .shard = {}}; }
+  static Part of(std::string text) {
+    return {.text = std::move(text), .range = {}, .region = {}, .padded = {}, .shard = {}};
+  }
   static Part of(FileRange range) { return {.text = {}, .range = range, .region = {}, .padded = {}, .shard = {}}; }
   static Part of(const Target& target, Region region, std::optional<uint32_t> shard = {}) {
     return {.text = {}, .range = {}, .target = &target, .region = std::move(region), .padded = {}, .shard = shard};
@@ -34,8 +37,8 @@ struct Part {
 struct Piece {
   uint64_t offset = 0;          ///< in its file; what lies between two pieces is zero
   std::vector<Part> parts;
-  /// Where the CRC-32 of the tensor part goes, or without one of the source's range (four bytes, little endian): offsets in the
-  /// file, anywhere in it. The text there has four bytes to be replaced.
+  /// Where the CRC-32 of the tensor part goes, or without one of the source's range (four bytes, little endian):
+  /// offsets in the file, anywhere in it. The text there has four bytes to be replaced.
   std::vector<uint64_t> crc_slots;
   uint64_t size() const;
 };

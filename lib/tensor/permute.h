@@ -8,11 +8,12 @@
 
 namespace ckpt::tensor {
 
-/// Which axis of a tensor runs how in memory: axes[i] is the tensor's axis that memory's axis i is, outermost first. Empty:
-/// row-major. Column-major (Fortran) is {n-1, ..., 0}.
+/// Which axis of a tensor runs how in memory: axes[i] is the tensor's axis that memory's axis i is, outermost first.
+/// Empty: row-major. Column-major (Fortran) is {n-1, ..., 0}.
 using AxisOrder = std::vector<uint32_t>;
 
-/// All of `from` (elements of `item` bytes in the order `axes`) as row-major elements. Both hold exactly the shape's elements.
+/// All of `from` (elements of `item` bytes in the order `axes`) as row-major elements. Both hold exactly the shape's
+/// elements.
 void to_row_major(const Shape& shape, const AxisOrder& axes, size_t item, ByteSpan from, MutableByteSpan to);
 
 /// Whether elements in this order lie as row-major ones do: axes of length 1 may be anywhere.

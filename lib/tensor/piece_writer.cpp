@@ -14,10 +14,10 @@ namespace ckpt::tensor {
 
 namespace {
 
-// Read into a buffer that stays in the second-level cache, summed there and written from there: 2 GiB from and to the page cache
-// of ext4 take 0.35 to 0.45 s on two cores, against 0.48 to 0.57 s for the same reads beside copy_file_range, 0.58 s for a
-// mapping beside it and 0.60 s for blocks of 1 MiB. So the kernel copies only what needs no CRC, and shares blocks where the
-// file system can.
+// Read into a buffer that stays in the second-level cache, summed there and written from there: 2 GiB from and to the
+// page cache of ext4 take 0.35 to 0.45 s on two cores, against 0.48 to 0.57 s for the same reads beside
+// copy_file_range, 0.58 s for a mapping beside it and 0.60 s for blocks of 1 MiB. So the kernel copies only what needs
+// no CRC, and shares blocks where the file system can.
 constexpr uint64_t kBlock = 256 << 10;
 constexpr uint64_t kRegionBlock = 512 << 10;  ///< gathered from several shards at once
 constexpr uint64_t kGathered = 1 << 20;     ///< small pieces are written together
@@ -28,7 +28,8 @@ constexpr uint64_t kClonedFrom = 1 << 20;   ///< runs from this size on are wort
 /// The range that the piece's CRC is of, where it has no tensor part.
 bool is_summed(const Piece& piece, const Part& part) {
   return !piece.crc_slots.empty() && part.range.length > 0 &&
-         std::none_of(piece.parts.begin(), piece.parts.end(), [](const Part& other) { return other.target != nullptr; });
+         std::none_of(piece.parts.begin(), piece.parts.end(),
+                      [](const Part& other) { return other.target != nullptr; });
 }
 
 const Part* tensor_part(const Piece& piece) {
@@ -39,7 +40,8 @@ const Part* tensor_part(const Piece& piece) {
 }
 
 /// Puts the CRC where it belongs in `text`, which lies at `at` of the file; what belongs elsewhere is kept.
-void patch(MutableByteSpan text, uint64_t at, const std::vector<uint64_t>& slots, uint32_t crc, std::vector<uint64_t>& done) {
+void patch(MutableByteSpan text, uint64_t at, const std::vector<uint64_t>& slots, uint32_t crc,
+           std::vector<uint64_t>& done) {
   for (uint64_t slot : slots) {
     if (slot < at || slot + 4 > at + text.size()) continue;
     std::memcpy(text.data() + (slot - at), &crc, 4);
@@ -47,7 +49,8 @@ void patch(MutableByteSpan text, uint64_t at, const std::vector<uint64_t>& slots
   }
 }
 
-void keep_late(const std::vector<uint64_t>& slots, const std::vector<uint64_t>& done, uint32_t crc, std::vector<LateCrc>& late) {
+void keep_late(const std::vector<uint64_t>& slots, const std::vector<uint64_t>& done, uint32_t crc,
+               std::vector<LateCrc>& late) {
   for (uint64_t slot : slots) {
     if (std::find(done.begin(), done.end(), slot) == done.end()) late.push_back({slot, crc});
   }
@@ -90,7 +93,8 @@ Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) 
 /// A small piece: its bytes join those of its neighbours.
 Result<void> PieceWriter::gather(const Piece& piece, std::vector<LateCrc>& late) {
   const uint64_t end = gathered_at_ + gathered_.size();
-  if (!gathered_.empty() && (piece.offset < end || piece.offset - end > kBlock || gathered_.size() >= kGathered)) CKPT_TRY(flush());
+  if (!gathered_.empty() && (piece.offset < end || piece.offset - end > kBlock || gathered_.size() >= kGathered))
+    CKPT_TRY(flush());
   if (gathered_.empty()) gathered_at_ = piece.offset;
   const size_t start = piece.offset - gathered_at_, size = piece.size();
   if (gathered_.capacity() < kGathered + 2 * kBlock) gathered_.reserve(kGathered + 2 * kBlock);
@@ -105,13 +109,15 @@ Result<void> PieceWriter::gather(const Piece& piece, std::vector<LateCrc>& late)
       lease(*part.target, out.size());
       CKPT_TRY(fill(part, part.region, out));
       const bool whole = part.padded.empty() || part.padded == part.region.shape;
-      const auto run = compares() && whole ? raw_run(state_.selection, *part.target, part.region, part.shard) : std::nullopt;
+      const auto run =
+          compares() && whole ? raw_run(state_.selection, *part.target, part.region, part.shard) : std::nullopt;
       if (run || !piece.crc_slots.empty()) crc = crc32(0, out);
       if (run) note_run(part.target->key, *run, crc);
       else note_tensor(*part.target);
     } else if (part.range.length > 0) {
       CKPT_TRY_ASSIGN(auto file, state_.files.open(part.range.file));
-      CKPT_TRY(io::pread_exact(file->get(), out, part.range.offset, state_.selection.source->files[part.range.file].path));
+      CKPT_TRY(
+          io::pread_exact(file->get(), out, part.range.offset, state_.selection.source->files[part.range.file].path));
       if (is_summed(piece, part)) {
         crc = crc32(0, out);
         if (compares()) note_run("", part.range, crc);
@@ -148,8 +154,10 @@ Result<uint32_t> PieceWriter::write_stretch(const Piece& piece, const Stretch& s
   const Part& part = *tensor_part(piece);
   const bool wants_crc = !piece.crc_slots.empty(), whole = part.padded.empty() || part.padded == part.region.shape;
   const auto run = whole ? raw_run(state_.selection, *part.target, stretch.region, part.shard) : std::nullopt;
-  auto copied = run ? copy_run(part.target->key, *run, stretch.offset, wants_crc) : copy_region(part, stretch.region, stretch.offset, wants_crc);
-  if (!copied && copied.error().code == Code::kAnswerNo) copied.error().causes.push_back("while writing tensor " + part.target->key);
+  auto copied = run ? copy_run(part.target->key, *run, stretch.offset, wants_crc)
+                    : copy_region(part, stretch.region, stretch.offset, wants_crc);
+  if (!copied && copied.error().code == Code::kAnswerNo)
+    copied.error().causes.push_back("while writing tensor " + part.target->key);
   return copied;
 }
 
@@ -199,7 +207,8 @@ Result<uint32_t> PieceWriter::copy_run(const std::string& key, const FileRange& 
     else state_.clones.store(false, std::memory_order_relaxed);
   }
   if (run.length > kBlock) {
-    ::posix_fadvise(source->get(), static_cast<off_t>(run.offset), static_cast<off_t>(run.length), POSIX_FADV_SEQUENTIAL);
+    ::posix_fadvise(source->get(), static_cast<off_t>(run.offset), static_cast<off_t>(run.length),
+                    POSIX_FADV_SEQUENTIAL);
   }
   uint32_t crc = 0;
   block_.resize(std::max<size_t>(block_.size(), kBlock));
@@ -252,13 +261,14 @@ Result<uint32_t> PieceWriter::copy_region(const Part& part, const Region& region
 
 Result<void> PieceWriter::copy_file(const FileRange& range, uint64_t to) {
   CKPT_TRY_ASSIGN(auto file, state_.files.open(range.file));
-  CKPT_TRY(io::copy_range(file->get(), range.offset, out_, to, range.length, state_.selection.source->files[range.file].path));
+  CKPT_TRY(io::copy_range(file->get(), range.offset, out_, to, range.length,
+                          state_.selection.source->files[range.file].path));
   state_.control.progress.advance(range.length);
   return {};
 }
 
-/// Gets the memory for reading regions of this target and returns what may be gathered at once. Regions that mix encoded
-/// shards are gathered in blocks as large as may be: each block decodes all shards that it touches.
+/// Gets the memory for reading regions of this target and returns what may be gathered at once. Regions that mix
+/// encoded shards are gathered in blocks as large as may be: each block decodes all shards that it touches.
 uint64_t PieceWriter::lease(const Target& target, uint64_t region_bytes) {
   const Tensor& tensor = state_.selection.tensor(target);
   const uint64_t decode = decode_memory(tensor);
@@ -297,7 +307,8 @@ void PieceWriter::wrote(uint64_t bytes, uint64_t to) {
   // The disk starts on what is there while the rest is still read: the fsync at the end then waits for little.
   unsynced_ += bytes;
   if (unsynced_ >= kWriteback && to > unsynced_at_) {
-    ::sync_file_range(out_, static_cast<off64_t>(unsynced_at_), static_cast<off64_t>(to - unsynced_at_), SYNC_FILE_RANGE_WRITE);
+    ::sync_file_range(out_, static_cast<off64_t>(unsynced_at_), static_cast<off64_t>(to - unsynced_at_),
+                      SYNC_FILE_RANGE_WRITE);
     unsynced_at_ = to;
     unsynced_ = 0;
   }

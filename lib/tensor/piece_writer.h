@@ -13,7 +13,8 @@
 
 namespace ckpt::tensor {
 
-/// Memory that workers share for encoded shards. Nobody holds some while waiting for more, so all of them get their turn.
+/// Memory that workers share for encoded shards. Nobody holds some while waiting for more, so all of them get their
+/// turn.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t bytes) : free_(bytes) {}

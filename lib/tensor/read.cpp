@@ -42,8 +42,9 @@ Result<void> check_readable(const Catalog& catalog, const Tensor& tensor) {
   if (!findings.empty()) return fail(Code::kAnswerNo, "", findings.front());
   for (const Shard& shard : tensor.shards) {
     if (element_count(shard.shape) == uint64_t{0}) continue;
-    const bool there = shard.encoding == Encoding::kFill ? tensor.fill_value.size() == item_size(tensor.dtype)
-                                                         : shard.where.length != 0 && shard.where.file < catalog.files.size();
+    const bool there = shard.encoding == Encoding::kFill
+                           ? tensor.fill_value.size() == item_size(tensor.dtype)
+                           : shard.where.length != 0 && shard.where.file < catalog.files.size();
     if (!there) return fail(Code::kAnswerNo, tensor.key, "bytes of it are missing");
   }
   return {};
@@ -76,7 +77,8 @@ std::optional<Region> RowMajorBlocks::next() {
   return out;
 }
 
-void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape, uint32_t item_size) {
+void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape,
+                  uint32_t item_size) {
   const size_t rank = from_shape.size();
   const uint64_t run = rank == 0 ? item_size : from_shape[rank - 1] * item_size;
   if (run == 0) return;
@@ -174,7 +176,8 @@ Result<uint64_t> RegionReader::copy_shards(const Tensor& tensor, const Region& r
 }
 
 /// What of the region lies in the shard, in bytes.
-Result<uint64_t> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, const Region& region, MutableByteSpan out) {
+Result<uint64_t> RegionReader::copy_shard(const Tensor& tensor, const Shard& shard, const Region& region,
+                                          MutableByteSpan out) {
   const Shape& stored = shard.stored_shape.empty() ? shard.shape : shard.stored_shape;
   const size_t rank = tensor.shape.size();
   Copy copy;
@@ -236,7 +239,8 @@ Result<void> RegionReader::copy_raw(const Tensor& tensor, const Shard& shard, co
       window_at = from;
       window_size = std::min(kWindow, end - from);
       window_.resize(kWindow);
-      CKPT_TRY(io::pread_exact(file->get(), MutableByteSpan(window_).first(window_size), shard.where.offset + from, name));
+      CKPT_TRY(
+          io::pread_exact(file->get(), MutableByteSpan(window_).first(window_size), shard.where.offset + from, name));
     }
     std::memcpy(out.data() + to, window_.data() + (from - window_at), copy.run);
     return {};

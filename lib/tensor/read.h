@@ -11,7 +11,8 @@
 
 namespace ckpt::tensor {
 
-/// The checkpoint's files, a bounded number of them open at a time. Thread-safe; a descriptor lives as long as its holder.
+/// The checkpoint's files, a bounded number of them open at a time. Thread-safe; a descriptor lives as long as its
+/// holder.
 class FileCache {
  public:
   explicit FileCache(const Catalog& catalog, size_t limit = 64) : catalog_(catalog), limit_(limit) {}
@@ -26,8 +27,8 @@ class FileCache {
   std::unordered_map<uint32_t, std::list<Entry>::iterator> index_;
 };
 
-/// For catalogs that were read with tolerate_damage. kAnswerNo: the tensor cannot be read, for its shards do not tile it, or some
-/// have no bytes.
+/// For catalogs that were read with tolerate_damage. kAnswerNo: the tensor cannot be read, for its shards do not tile
+/// it, or some have no bytes.
 Result<void> check_readable(const Catalog& catalog, const Tensor& tensor);
 
 /// A box of a tensor.
@@ -35,11 +36,12 @@ struct Region {
   Shape offset, shape;
 };
 
-/// Consecutive boxes whose elements, one after another, are the tensor's row-major elements; each at most `max_bytes` (one
-/// element at least). Streaming through them needs that much memory.
+/// Consecutive boxes whose elements, one after another, are the tensor's row-major elements; each at most `max_bytes`
+/// (one element at least). Streaming through them needs that much memory.
 class RowMajorBlocks {
  public:
-  RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes) : RowMajorBlocks(tensor.shape, item_size(tensor.dtype), max_bytes) {}
+  RowMajorBlocks(const Tensor& tensor, uint64_t max_bytes)
+      : RowMajorBlocks(tensor.shape, item_size(tensor.dtype), max_bytes) {}
   RowMajorBlocks(const Shape& shape, uint32_t item_size, uint64_t max_bytes);
   /// Nothing after the last one. An empty tensor has none.
   std::optional<Region> next();
@@ -50,7 +52,8 @@ class RowMajorBlocks {
 };
 
 /// Copies a row-major box into the leading corner of a larger one.
-void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape, uint32_t item_size);
+void place_corner(ByteSpan from, const Shape& from_shape, MutableByteSpan to, const Shape& to_shape,
+                  uint32_t item_size);
 
 /// One per thread. Memory: a window of 1 MiB, and one decoded shard with its encoded bytes where shards are encoded.
 class RegionReader {
@@ -58,8 +61,8 @@ class RegionReader {
   /// Both must outlive the reader.
   RegionReader(const Catalog& catalog, FileCache& files) : catalog_(catalog), files_(files) {}
 
-  /// Fills `out` (exactly the region's bytes). The catalog must come from a read with locate_data, and the tensor's shards
-  /// must tile it (`check_shards`): bytes that no shard covers are zero.
+  /// Fills `out` (exactly the region's bytes). The catalog must come from a read with locate_data, and the tensor's
+  /// shards must tile it (`check_shards`): bytes that no shard covers are zero.
   Result<void> read(const Tensor& tensor, const Region& region, MutableByteSpan out);
 
  private:

@@ -45,7 +45,8 @@ std::vector<std::string> findings_of(const Catalog& source, const Tensor& tensor
   auto findings = check_shards(tensor);
   for (const Shard& shard : tensor.shards) {
     if (shard.encoding == Encoding::kFill) {
-      if (tensor.fill_value.size() != item_size(tensor.dtype)) findings.push_back(tensor.key + ": a shard is to be filled with nothing");
+      if (tensor.fill_value.size() != item_size(tensor.dtype))
+        findings.push_back(tensor.key + ": a shard is to be filled with nothing");
       continue;
     }
     const uint64_t end = checked_add(shard.where.offset, shard.where.length).value_or(UINT64_MAX);
@@ -56,8 +57,9 @@ std::vector<std::string> findings_of(const Catalog& source, const Tensor& tensor
     auto stored = element_count(stored_shape(shard));
     auto bytes = stored ? checked_mul<uint64_t>(*stored, item_size(tensor.dtype)) : std::nullopt;
     if (!bytes || (shard.encoding == Encoding::kRaw && shard.where.length < *bytes)) {
-      findings.push_back(fmt::format("{}: {} is truncated: {} bytes instead of {}", tensor.key, source.files[shard.where.file].path,
-                                     shard.where.length, bytes.value_or(UINT64_MAX)));
+      findings.push_back(fmt::format("{}: {} is truncated: {} bytes instead of {}", tensor.key,
+                                     source.files[shard.where.file].path, shard.where.length,
+                                     bytes.value_or(UINT64_MAX)));
     }
   }
   return findings;
@@ -179,7 +181,8 @@ std::optional<FileRange> raw_run(const Tensor& tensor, const Region& region, std
   return std::nullopt;
 }
 
-std::optional<FileRange> raw_run(const Selection& selection, const Target& target, const Region& region, std::optional<uint32_t> hint) {
+std::optional<FileRange> raw_run(const Selection& selection, const Target& target, const Region& region,
+                                 std::optional<uint32_t> hint) {
   const Tensor& tensor = selection.tensor(target);
   return tensor.dtype == target.dtype ? raw_run(tensor, region, hint) : std::nullopt;
 }

@@ -19,7 +19,8 @@ ByteTable make_table(DType dtype) {
     codes[i] = static_cast<std::byte>(i);
     out[i] = dtype == DType::kInt8 ? static_cast<int8_t>(i) : dtype == DType::kBool ? i != 0 : static_cast<float>(i);
   }
-  if (is_floating(dtype)) CKPT_ASSERT(convert_elements(dtype, DType::kFloat32, codes, std::as_writable_bytes(std::span(out))).has_value());
+  if (is_floating(dtype))
+    CKPT_ASSERT(convert_elements(dtype, DType::kFloat32, codes, std::as_writable_bytes(std::span(out))).has_value());
   return out;
 }
 

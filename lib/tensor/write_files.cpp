@@ -36,7 +36,8 @@ Result<UniqueFd> create(const fs::path& folder, const std::string& name) {
 Result<void> finish(const UniqueFd& fd, const fs::path& folder, const std::string& name, bool durable) {
   if (durable) CKPT_TRY(io::sync_fd(fd.get(), name));
   const fs::path path = folder / name;
-  if (::rename((path.string() + ".part").c_str(), path.c_str()) != 0) return sys_error(path.string(), "cannot rename into place");
+  if (::rename((path.string() + ".part").c_str(), path.c_str()) != 0)
+    return sys_error(path.string(), "cannot rename into place");
   return {};
 }
 
@@ -143,7 +144,8 @@ class FilesWriter {
     std::lock_guard lock(open.mutex);
     if (!open.fd) {
       CKPT_TRY_ASSIGN(open.fd, create(folder_, open.file->name));
-      if (::ftruncate(open.fd.get(), static_cast<off_t>(open.file->size)) != 0) return sys_error(open.file->name, "cannot set its size");
+      if (::ftruncate(open.fd.get(), static_cast<off_t>(open.file->size)) != 0)
+        return sys_error(open.file->name, "cannot set its size");
     }
     return open.fd.get();
   }
@@ -203,11 +205,17 @@ class FilesWriter {
 
 }  // namespace
 
-Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection, const fs::path& folder, std::span<const size_t> which,
-                              const WriteControl& control) {
+Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection, const fs::path& folder,
+                                              std::span<const size_t> which, const WriteControl& control) {
   const unsigned workers = WorkerPool::threads_for(control.workers);
   FileCache files(*selection.source);
-  WriteState state{layout, selection, control, workers, files, MemoryBudget(decode_budget(control.max_memory)), {*selection.source, files}};
+  WriteState state{layout,
+                   selection,
+                   control,
+                   workers,
+                   files,
+                   MemoryBudget(decode_budget(control.max_memory)),
+                   {*selection.source, files}};
   uint64_t bytes = 0;
   for (size_t index : which) bytes += layout.files[index].size;
   const auto memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));

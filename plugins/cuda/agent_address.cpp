@@ -44,7 +44,8 @@ std::string environment_value(int pid, std::string_view key) {
   const std::string wanted = std::string(key) + "=";
   for (size_t at = 0; at < text->size();) {
     const size_t end = std::min(text->find('\0', at), text->size());
-    if (text->compare(at, wanted.size(), wanted) == 0) return text->substr(at + wanted.size(), end - at - wanted.size());
+    if (text->compare(at, wanted.size(), wanted) == 0)
+      return text->substr(at + wanted.size(), end - at - wanted.size());
     at = end + 1;
   }
   return {};
@@ -92,11 +93,13 @@ Result<UniqueFd> connect_to_agent(int pid) {
   CKPT_TRY_ASSIGN(const int inner, own_pid(pid));
   std::vector<Address> addresses = abstract_addresses(pid, inner);
   int refused = 0;
-  UniqueFd folder;  // through it: with /proc/PID/root in front, the path of a socket may be longer than addresses can be
+  UniqueFd
+      folder;  // through it: with /proc/PID/root in front, the path of a socket may be longer than addresses can be
   if (const std::string named = environment_value(pid, "CKPT_RUN_DIR"); !named.empty()) {
     folder.reset(::open(fmt::format("/proc/{}/root/{}", pid, named).c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!folder) refused = errno;
-    else if (auto address = address_of(fmt::format("/proc/self/fd/{}/agent-{}", folder.get(), inner), false)) addresses.push_back(*address);
+    else if (auto address = address_of(fmt::format("/proc/self/fd/{}/agent-{}", folder.get(), inner), false))
+      addresses.push_back(*address);
   }
   for (const Address& address : addresses) {
     UniqueFd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
@@ -109,7 +112,8 @@ Result<UniqueFd> connect_to_agent(int pid) {
   }
   if (refused == EAGAIN) return fail(Code::kBusy, subject, "its agent has other clients waiting");
   if (refused == EACCES || refused == EPERM) return sys_error(refused, subject, "cannot reach its agent");
-  return Error(Code::kNotFound, subject, "has no agent of ckpt").with_hint("programs started by `ckpt run` have one once they use CUDA");
+  return Error(Code::kNotFound, subject, "has no agent of ckpt")
+      .with_hint("programs started by `ckpt run` have one once they use CUDA");
 }
 
 }  // namespace ckpt::cuda

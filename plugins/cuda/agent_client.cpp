@@ -43,7 +43,8 @@ Result<void> wait_for(int socket, short events, uint64_t timeout_us, const std::
   while (true) {
     const uint64_t now = monotonic_us();
     pollfd what = {socket, events, 0};
-    const int ready = ::poll(&what, 1, now >= until ? 0 : static_cast<int>(std::min<uint64_t>((until - now) / 1000 + 1, 1 << 30)));
+    const int ready =
+        ::poll(&what, 1, now >= until ? 0 : static_cast<int>(std::min<uint64_t>((until - now) / 1000 + 1, 1 << 30)));
     if (ready > 0) return {};
     if (ready < 0 && errno != EINTR) return sys_error(subject, "cannot wait for its agent");
     if (ready == 0 && monotonic_us() >= until) return fail(Code::kBusy, subject, "its agent does not answer");
@@ -59,14 +60,16 @@ Result<std::unique_ptr<AgentTarget>> AgentTarget::connect(int pid, uint64_t time
   std::unique_ptr<AgentTarget> target(new AgentTarget(pid, std::move(socket)));
   // Another client's conversation comes first: its turn is over when it has gone.
   auto reply = target->ask(Type::kHello, 0, {}, -1, timeout_us);
-  if (!reply && reply.error().code == Code::kBusy) return fail(Code::kBusy, target->subject(), "its agent is talking to another ckpt, or stands still");
+  if (!reply && reply.error().code == Code::kBusy)
+    return fail(Code::kBusy, target->subject(), "its agent is talking to another ckpt, or stands still");
   if (!reply) return std::move(reply).error();
   return target;
 }
 
 Result<void> AgentTarget::send(const Message& message, std::string_view payload, int fd) {
   if (!socket_) return fail(Code::kNotFound, subject(), "the conversation with its agent is over");
-  if (payload.size() > agent::kMaxPayload) return fail(Code::kUsage, subject(), "too much for one request to its agent");
+  if (payload.size() > agent::kMaxPayload)
+    return fail(Code::kUsage, subject(), "too much for one request to its agent");
   while (agent::send_message(socket_.get(), message, payload, fd) < 0) {
     if (errno == EAGAIN) {
       CKPT_TRY(wait_for(socket_.get(), POLLOUT, kWayUs, subject()));
@@ -90,8 +93,10 @@ Result<AgentTarget::Reply> AgentTarget::receive(uint32_t sequence, uint64_t time
     if (got < 0 && (errno == EINTR || errno == EAGAIN)) continue;
     if (got == 0 || (got < 0 && errno == ECONNRESET)) return fail(Code::kNotFound, subject(), "has ended");
     if (got < 0) return sys_error(subject(), "cannot read from its agent");
-    if (!in.whole || in.message.magic != agent::kMagic) return fail(Code::kIo, subject(), "its agent's answer is damaged");
-    if (in.message.sequence == sequence) return Reply{in.message, std::move(in.payload), std::move(fd)};  // else of a request that was given up
+    if (!in.whole || in.message.magic != agent::kMagic)
+      return fail(Code::kIo, subject(), "its agent's answer is damaged");
+    if (in.message.sequence == sequence)
+      return Reply{in.message, std::move(in.payload), std::move(fd)};  // else of a request that was given up
   }
 }
 
@@ -99,17 +104,21 @@ Error AgentTarget::refusal(const Message& reply) const {
   const std::string what = fmt::format("its agent: request {}", static_cast<uint32_t>(reply.type));
   switch (reply.status) {
     case Status::kBusy: return Error(Code::kBusy, subject(), what + " was not done within the time");
-    case Status::kNotFound: return Error(Code::kNotFound, subject(), what + ": there is no such thing, or the program is ending");
+    case Status::kNotFound:
+      return Error(Code::kNotFound, subject(), what + ": there is no such thing, or the program is ending");
     case Status::kUnsupported: return Error(Code::kUnsupported, subject(), what + ": that memory is not the agent's");
-    case Status::kNotMapped: return Error(Code::kBusy, subject(), what + ": memory of it has been taken away and not put back");
-    case Status::kNoRoom: return Error(Code::kNoRoom, subject(), what + ": not enough device memory, or more than the limit");
+    case Status::kNotMapped:
+      return Error(Code::kBusy, subject(), what + ": memory of it has been taken away and not put back");
+    case Status::kNoRoom:
+      return Error(Code::kNoRoom, subject(), what + ": not enough device memory, or more than the limit");
     case Status::kVersion: return Error(Code::kUnsupported, subject(), "was started by another version of ckpt");
     case Status::kMalformed: return Error(Code::kBug, subject(), what + " was refused as wrong");
     default: return Error(Code::kIo, subject(), fmt::format("{}: the driver says {}", what, reply.driver_error));
   }
 }
 
-Result<AgentTarget::Reply> AgentTarget::ask(Type type, uint64_t a, std::string_view payload, int fd, uint64_t timeout_us) {
+Result<AgentTarget::Reply> AgentTarget::ask(Type type, uint64_t a, std::string_view payload, int fd,
+                                            uint64_t timeout_us) {
   std::lock_guard lock(mutex_);
   Message message;
   message.type = type;
@@ -147,7 +156,8 @@ Result<std::vector<T>> AgentTarget::list(Type type, Parse parse, uint64_t limit)
     auto some = parse(reply.payload);
     if (!some) return about_this(some.error());
     if (some->empty()) return all;
-    if (some->size() > limit - all.size()) return Error(Code::kNoRoom, subject(), "its agent lists more than there can be");
+    if (some->size() > limit - all.size())
+      return Error(Code::kNoRoom, subject(), "its agent lists more than there can be");
     all.insert(all.end(), std::make_move_iterator(some->begin()), std::make_move_iterator(some->end()));
   }
 }
@@ -167,11 +177,18 @@ Result<std::vector<agent::AllocationReply>> AgentTarget::listing() {
 Result<std::vector<device::Allocation>> AgentTarget::allocations() {
   CKPT_TRY_ASSIGN(const auto entries, listing());
   std::vector<device::Allocation> all;
-  for (const agent::AllocationReply& e : entries) all.push_back({.id = e.id, .address = {e.address}, .size = e.size, .device = e.device, .kind = kind_of(e.kind), .released = e.released != 0});
+  for (const agent::AllocationReply& e : entries)
+    all.push_back({.id = e.id,
+                   .address = {e.address},
+                   .size = e.size,
+                   .device = e.device,
+                   .kind = kind_of(e.kind),
+                   .released = e.released != 0});
   return all;
 }
 
-/// The first two are unsupported by the driver up to 580 at least; IPC from 610 on only for programs that its own launcher started.
+/// The first two are unsupported by the driver up to 580 at least; IPC from 610 on only for programs that its own
+/// launcher started.
 Result<std::vector<std::string>> AgentTarget::hazards() {
   CKPT_TRY_ASSIGN(const auto entries, listing());
   std::vector<std::string> out;
@@ -180,14 +197,17 @@ Result<std::vector<std::string>> AgentTarget::hazards() {
     for (const agent::AllocationReply& e : entries) {
       if (is_one(e)) ++count, bytes += e.size;
     }
-    if (count != 0) out.push_back(fmt::format("{} ({} allocation{}, {}), {}", what, count, count == 1 ? "" : "s", human_bytes(bytes), why));
+    if (count != 0)
+      out.push_back(
+          fmt::format("{} ({} allocation{}, {}), {}", what, count, count == 1 ? "" : "s", human_bytes(bytes), why));
   };
   auto of = [](agent::Kind kind) { return [kind](const agent::AllocationReply& e) { return e.kind == kind; }; };
   add(of(agent::Kind::kManaged), "managed memory", "which the driver cannot checkpoint");
   add(of(agent::Kind::kForeign), "memory of another process by CUDA IPC", "which the driver cannot checkpoint");
   add([](const agent::AllocationReply& e) { return e.unfilled != 0; }, "device memory without its content",
       "since a restore has ended before it had filled all");
-  add([](const agent::AllocationReply& e) { return e.released != 0; }, "device memory that was taken away", "since a ckpt has ended before it had put it back");
+  add([](const agent::AllocationReply& e) { return e.released != 0; }, "device memory that was taken away",
+      "since a ckpt has ended before it had put it back");
   return out;
 }
 
@@ -197,7 +217,9 @@ Result<UniqueFd> AgentTarget::export_allocation(uint64_t id) {
   return std::move(reply.fd);
 }
 
-Result<void> AgentTarget::close_gate(uint64_t timeout_us) { return tell(Type::kCloseGate, timeout_us, {}, -1, timeout_us); }
+Result<void> AgentTarget::close_gate(uint64_t timeout_us) {
+  return tell(Type::kCloseGate, timeout_us, {}, -1, timeout_us);
+}
 Result<void> AgentTarget::drain(uint64_t timeout_us) { return tell(Type::kDrain, timeout_us, {}, -1, timeout_us); }
 Result<void> AgentTarget::open_gate() { return tell(Type::kOpenGate); }
 
@@ -206,7 +228,8 @@ Result<void> AgentTarget::begin_cow(uint64_t budget, const std::vector<device::R
   constexpr size_t kAtOnce = agent::kMaxPayload / sizeof(agent::RangeReply);
   for (size_t from = 0; from < wanted.size(); from += kAtOnce) {
     std::vector<agent::RangeReply> some;
-    for (size_t i = from; i < std::min(wanted.size(), from + kAtOnce); ++i) some.push_back({wanted[i].start.value, wanted[i].size});
+    for (size_t i = from; i < std::min(wanted.size(), from + kAtOnce); ++i)
+      some.push_back({wanted[i].start.value, wanted[i].size});
     CKPT_TRY(tell(Type::kWanted, 0, {reinterpret_cast<const char*>(some.data()), some.size() * sizeof some[0]}));
   }
   return {};
@@ -214,7 +237,8 @@ Result<void> AgentTarget::begin_cow(uint64_t budget, const std::vector<device::R
 Result<void> AgentTarget::end_cow() { return tell(Type::kEndCow); }
 
 Result<device::SavedTable> AgentTarget::saved(uint64_t) {
-  // Every copy is complete before its call goes on: there is nothing to wait for. While calls go on both lists grow, at their ends.
+  // Every copy is complete before its call goes on: there is nothing to wait for. While calls go on both lists grow, at
+  // their ends.
   device::SavedTable table;
   CKPT_TRY_ASSIGN(table.saved, list<device::SavedRange>(Type::kSaved, parse_saved, kMaxEntries));
   CKPT_TRY_ASSIGN(table.missed, list<device::Range>(Type::kMissed, parse_ranges, kMaxEntries));

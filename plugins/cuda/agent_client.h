@@ -13,12 +13,12 @@
 
 namespace ckpt::cuda {
 
-/// May be used by several threads: one request at a time. When it goes away, the agent puts the target back in order: gate
-/// open, memory attached, nothing set aside.
+/// May be used by several threads: one request at a time. When it goes away, the agent puts the target back in order:
+/// gate open, memory attached, nothing set aside.
 class AgentTarget final : public device::Target {
  public:
-  /// kNotFound: no such process, or no agent in it (it was not started by `ckpt run`, or has not used CUDA yet). kBusy: another
-  /// client is talking to it. kPermission: not ours to talk to. kUnsupported: another version of the protocol.
+  /// kNotFound: no such process, or no agent in it (it was not started by `ckpt run`, or has not used CUDA yet). kBusy:
+  /// another client is talking to it. kPermission: not ours to talk to. kUnsupported: another version of the protocol.
   static Result<std::unique_ptr<AgentTarget>> connect(int pid, uint64_t timeout_us);
 
   int pid() const override { return pid_; }
@@ -53,8 +53,8 @@ class AgentTarget final : public device::Target {
   Result<agent::HelloReply> hello();
   /// All allocations with what the interface above leaves out: managed, pools, other processes' memory.
   Result<std::vector<agent::AllocationReply>> listing();
-  /// Gate closed. Released memory is the caller's from here on: the agent lets go of the descriptors by which it could have
-  /// put it back.
+  /// Gate closed. Released memory is the caller's from here on: the agent lets go of the descriptors by which it could
+  /// have put it back.
   Result<void> forget();
   /// Every other call fails until `wake`. Where the agent cannot be woken its lease is what counts.
   Result<void> hold(uint64_t lease_us) override;
@@ -68,8 +68,10 @@ class AgentTarget final : public device::Target {
   };
   AgentTarget(int pid, UniqueFd socket) : pid_(pid), socket_(std::move(socket)) {}
   /// `timeout_us` is what the agent itself may take; some more is allowed for the way.
-  Result<Reply> ask(agent::Type type, uint64_t a = 0, std::string_view payload = {}, int fd = -1, uint64_t timeout_us = 0);
-  Result<void> tell(agent::Type type, uint64_t a = 0, std::string_view payload = {}, int fd = -1, uint64_t timeout_us = 0);
+  Result<Reply> ask(agent::Type type, uint64_t a = 0, std::string_view payload = {}, int fd = -1,
+                    uint64_t timeout_us = 0);
+  Result<void> tell(agent::Type type, uint64_t a = 0, std::string_view payload = {}, int fd = -1,
+                    uint64_t timeout_us = 0);
   Result<void> send(const agent::Message& message, std::string_view payload, int fd);
   Result<Reply> receive(uint32_t sequence, uint64_t timeout_us);
   Error refusal(const agent::Message& reply) const;

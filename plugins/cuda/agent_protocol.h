@@ -1,21 +1,23 @@
 // What ckpt and the agent inside a process started by `ckpt run` say to each other: a unix SOCK_SEQPACKET socket, one
-// request and one reply at a time, both a Message and up to kMaxPayload bytes, in the machine's own byte order. A descriptor
-// goes along as SCM_RIGHTS where it is said. The agent takes one client at a time, of its own user or root.
+// request and one reply at a time, both a Message and up to kMaxPayload bytes, in the machine's own byte order. A
+// descriptor goes along as SCM_RIGHTS where it is said. The agent takes one client at a time, of its own user or root.
 //
-// The address: in the abstract namespace "ckpt-agent-PID-RANDOM" (listed in /proc/PID/net/unix), or, where the process has
-// CKPT_RUN_DIR, the file agent-PID in that folder, which is its user's own and 0700. PID is as the process sees itself.
+// The address: in the abstract namespace "ckpt-agent-PID-RANDOM" (listed in /proc/PID/net/unix), or, where the process
+// has CKPT_RUN_DIR, the file agent-PID in that folder, which is its user's own and 0700. PID is as the process sees
+// itself.
 //
 // The gate stays closed and memory stays away only while somebody answers for it:
-// - A client that goes away (its socket ends) is cleaned up after: copies set aside are dropped, released memory is put back
+// - A client that goes away (its socket ends) is cleaned up after: copies set aside are dropped, released memory is put
+// back
 //   from the descriptors that the agent keeps, the gate opens. Only what is nowhere to be had (the client has said
-//   `kForget`), and fresh memory for which no client has opened the gate, keep the gate closed until a client brings it: the
-//   program never runs over memory or content that is not there. Calls that wait for memory that is not filled wait on, for a
-//   client that fills it.
+//   `kForget`), and fresh memory for which no client has opened the gate, keep the gate closed until a client brings
+//   it: the program never runs over memory or content that is not there. Calls that wait for memory that is not filled
+//   wait on, for a client that fills it.
 // - In a program that ends the gate opens when its client goes away, whatever is missing.
 // - `kHold` ends the conversation for a freeze: the agent forgets, closes every socket and waits, gate closed. An image
-//   taken then holds no socket and no descriptor of the agent. (A client that is gone before it could be told of it has gone
-//   away.) In a new life (another start time of the process), or when the lease is up, it listens again, at a new address.
-//   Only its own running time counts: while it stands still or lies in an image, nothing runs out.
+//   taken then holds no socket and no descriptor of the agent. (A client that is gone before it could be told of it has
+//   gone away.) In a new life (another start time of the process), or when the lease is up, it listens again, at a new
+//   address. Only its own running time counts: while it stands still or lies in an image, nothing runs out.
 #pragma once
 
 #include <cstddef>
@@ -29,22 +31,24 @@ inline constexpr size_t kMaxPayload = 60 << 10;
 inline constexpr char kAddressPrefix[] = "ckpt-agent-";
 
 enum class Type : uint32_t {
-  kHello,           ///< payload: HelloReply
-  kDeviceUuid,      ///< a: ordinal; payload: 16 bytes
-  kAllocations,     ///< a: the first index; reply a: how many there are; payload: AllocationReply each
-  kExport,          ///< a: id; reply with a descriptor
-  kCloseGate,       ///< a: timeout, microseconds
-  kDrain,           ///< a: timeout, microseconds
-  kOpenGate,        ///< kNotMapped while an allocation is without memory. Memory attached fresh has its content, or waits to be filled
-  kRelease,         ///< payload: ids; reply a: how many were done. The agent keeps the memory by a descriptor until kForget or kHold
-  kAttach,          ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory, which the client fills
-  kForget,          ///< what the agent keeps of released memory: from here on the client has it
-  kHold,            ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four bytes that
-                    ///< end the wait when they are written
-  kBeginCow,        ///< a: budget in bytes; nothing is wanted yet
-  kSaved,           ///< a: the first index; reply a: how many are saved, b: how many missed; payload: SavedReply each
-  kMissed,          ///< a: the first index; payload: RangeReply each
-  kExportSaved,     ///< a: buffer; reply with a descriptor
+  kHello,        ///< payload: HelloReply
+  kDeviceUuid,   ///< a: ordinal; payload: 16 bytes
+  kAllocations,  ///< a: the first index; reply a: how many there are; payload: AllocationReply each
+  kExport,       ///< a: id; reply with a descriptor
+  kCloseGate,    ///< a: timeout, microseconds
+  kDrain,        ///< a: timeout, microseconds
+  kOpenGate,  ///< kNotMapped while an allocation is without memory. Memory attached fresh has its content, or waits to
+              ///< be filled
+  kRelease,  ///< payload: ids; reply a: how many were done. The agent keeps the memory by a descriptor until kForget or
+             ///< kHold
+  kAttach,   ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory, which the client fills
+  kForget,   ///< what the agent keeps of released memory: from here on the client has it
+  kHold,     ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four
+          ///< bytes that end the wait when they are written
+  kBeginCow,     ///< a: budget in bytes; nothing is wanted yet
+  kSaved,        ///< a: the first index; reply a: how many are saved, b: how many missed; payload: SavedReply each
+  kMissed,       ///< a: the first index; payload: RangeReply each
+  kExportSaved,  ///< a: buffer; reply with a descriptor
   kEndCow,
   kBeginFill,       ///< payload: ids
   kDemand,          ///< a: timeout, microseconds (at most kMaxDemandWait); payload: ids
@@ -52,14 +56,24 @@ enum class Type : uint32_t {
   kBeginRecording,  ///< a: limit
   kRecorded,        ///< a: the first index; reply a: how many there are; payload: RecordReply and what follows it, each
   kEndRecording,
-  kReplay,          ///< payload: a record
-  kWanted,          ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
-  kRenew,           ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
+  kReplay,  ///< payload: a record
+  kWanted,  ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
+  kRenew,   ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
   kCount,
 };
 inline constexpr uint64_t kMaxDemandWait = 2000;
 
-enum class Status : uint32_t { kDone, kBusy, kNotFound, kUnsupported, kNotMapped, kNoRoom, kMalformed, kVersion, kDriver };
+enum class Status : uint32_t {
+  kDone,
+  kBusy,
+  kNotFound,
+  kUnsupported,
+  kNotMapped,
+  kNoRoom,
+  kMalformed,
+  kVersion,
+  kDriver
+};
 
 struct Message {
   uint32_t magic = kMagic, version = kVersion;
@@ -95,7 +109,8 @@ struct AllocationReply {
   Kind kind = Kind::kOwned;
   int32_t device = 0;
   uint32_t released = 0;
-  uint32_t unfilled = 0;  ///< without its content: a client has said kBeginFill and not kFilled, or has attached fresh memory
+  uint32_t unfilled =
+      0;  ///< without its content: a client has said kBeginFill and not kFilled, or has attached fresh memory
 };
 
 struct RangeReply {

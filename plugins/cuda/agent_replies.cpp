@@ -61,7 +61,10 @@ Result<std::vector<device::SavedRange>> parse_saved(std::string_view payload) {
   for (const agent::SavedReply& s : entries) {
     const bool inside = s.offset <= s.buffer_size && s.original.size <= s.buffer_size - s.offset;
     if (!is_sound(s.original.start, s.original.size) || !inside) return damaged();
-    found.push_back({.original = {{s.original.start}, s.original.size}, .buffer = s.buffer, .buffer_size = s.buffer_size, .offset = s.offset});
+    found.push_back({.original = {{s.original.start}, s.original.size},
+                     .buffer = s.buffer,
+                     .buffer_size = s.buffer_size,
+                     .offset = s.offset});
   }
   return found;
 }
@@ -81,8 +84,10 @@ Result<std::vector<device::Launch>> parse_recorded(std::string_view payload) {
     std::vector<agent::RecordReply> head;
     std::vector<agent::RangeReply> reads, writes;
     device::Launch launch;
-    if (!take(payload, 1, &head) || !take(payload, head[0].reads, &reads) || !take(payload, head[0].writes, &writes)) return damaged();
-    if (head[0].record_size > payload.size() || !append(reads, &launch.reads) || !append(writes, &launch.writes)) return damaged();
+    if (!take(payload, 1, &head) || !take(payload, head[0].reads, &reads) || !take(payload, head[0].writes, &writes))
+      return damaged();
+    if (head[0].record_size > payload.size() || !append(reads, &launch.reads) || !append(writes, &launch.writes))
+      return damaged();
     launch.sequence = head[0].sequence;
     launch.replayable = head[0].replayable != 0;
     launch.record = payload.substr(0, head[0].record_size);

@@ -9,8 +9,8 @@
 
 namespace ckpt::cuda {
 
-/// kIo, "damaged": of the wrong size, counts beyond the end, ranges that wrap or leave their buffer, owned memory that does not
-/// begin and end at a chunk.
+/// kIo, "damaged": of the wrong size, counts beyond the end, ranges that wrap or leave their buffer, owned memory that
+/// does not begin and end at a chunk.
 Result<agent::HelloReply> parse_hello(std::string_view payload);
 Result<std::vector<agent::AllocationReply>> parse_allocations(std::string_view payload);
 Result<std::vector<device::SavedRange>> parse_saved(std::string_view payload);

@@ -117,8 +117,9 @@ class CudaBuffer final : public device::Buffer {
   Result<UniqueFd> export_fd() override {
     CKPT_TRY(context_->enter());
     int fd = -1;
-    CKPT_TRY(context_->check(context_->call().cuMemExportToShareableHandle(&fd, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
-                             "it cannot be exported"));
+    CKPT_TRY(context_->check(
+        context_->call().cuMemExportToShareableHandle(&fd, handle_, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0),
+        "it cannot be exported"));
     return UniqueFd(fd);
   }
 
@@ -165,7 +166,8 @@ class CudaStream final : public device::Stream {
     return launch(context_->hash, chunks, parameters);
   }
 
-  Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to, std::span<ChunkHash> out) override {
+  Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to,
+                             std::span<ChunkHash> out) override {
     CKPT_TRY(may_hash(chunk));
     CKPT_ASSERT(out.size() == from.size());
     if (from.empty()) return {};
@@ -216,8 +218,10 @@ class CudaStream final : public device::Stream {
     return address;
   }
   Result<void> launch(CUfunction function, uint64_t chunks, void** parameters) {
-    const auto blocks = static_cast<unsigned>(std::min<uint64_t>(chunks, static_cast<uint64_t>(context_->processors) * kBlocksPerProcessor));
-    return submitted(context_->call().cuLaunchKernel(function, blocks, 1, 1, kKernelThreads, 1, 1, 0, stream_, parameters, nullptr));
+    const auto blocks = static_cast<unsigned>(
+        std::min<uint64_t>(chunks, static_cast<uint64_t>(context_->processors) * kBlocksPerProcessor));
+    return submitted(
+        context_->call().cuLaunchKernel(function, blocks, 1, 1, kKernelThreads, 1, 1, 0, stream_, parameters, nullptr));
   }
 
   Shared context_;
@@ -259,19 +263,22 @@ class CudaDevice final : public device::Device {
     CKPT_TRY_ASSIGN(const uint64_t size, whole(bytes));
     CUmemGenericAllocationHandle handle = 0;
     void* given = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-    CKPT_TRY(context_->check(context_->call().cuMemImportFromShareableHandle(&handle, given, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
-                             "it cannot be imported"));
+    CKPT_TRY(context_->check(
+        context_->call().cuMemImportFromShareableHandle(&handle, given, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR),
+        "it cannot be imported"));
     return map(handle, size);
   }
 
   Result<std::unique_ptr<device::HostBuffer>> allocate_pinned(uint64_t bytes) override {
     CKPT_TRY(context_->enter());
     void* memory = nullptr;
-    CKPT_TRY(context_->check(context_->call().cuMemHostAlloc(&memory, bytes, kMemHostAllocPortable | kMemHostAllocDeviceMap),
-                             "no host memory can be pinned"));
+    CKPT_TRY(
+        context_->check(context_->call().cuMemHostAlloc(&memory, bytes, kMemHostAllocPortable | kMemHostAllocDeviceMap),
+                        "no host memory can be pinned"));
     CUdeviceptr address = 0;
     const CUresult result = context_->call().cuMemHostGetDevicePointer_v2(&address, memory, 0);
-    auto made = std::make_unique<CudaHostBuffer>(context_, MutableByteSpan(static_cast<std::byte*>(memory), bytes), address);
+    auto made =
+        std::make_unique<CudaHostBuffer>(context_, MutableByteSpan(static_cast<std::byte*>(memory), bytes), address);
     CKPT_TRY(context_->check(result, "pinned memory has no device address"));
     return std::unique_ptr<device::HostBuffer>(std::move(made));
   }
@@ -281,7 +288,8 @@ class CudaDevice final : public device::Device {
     int least = 0, greatest = 0;
     CKPT_TRY(context_->check(context_->call().cuCtxGetStreamPriorityRange(&least, &greatest), "no stream priorities"));
     CUstream stream = nullptr;
-    CKPT_TRY(context_->check(context_->call().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, least), "no stream"));
+    CKPT_TRY(context_->check(context_->call().cuStreamCreateWithPriority(&stream, CU_STREAM_NON_BLOCKING, least),
+                             "no stream"));
     return std::unique_ptr<device::Stream>(std::make_unique<CudaStream>(context_, stream));
   }
 
@@ -322,12 +330,14 @@ Result<void> describe(Context& context) {
   CKPT_TRY(context.check(call.cuDeviceGetName(name, sizeof(name), context.device), "the device has no name"));
   CKPT_TRY(context.check(call.cuDeviceGetUuid_v2(&uuid, context.device), "the device has no UUID"));
   CKPT_TRY(context.check(call.cuDeviceTotalMem_v2(&total, context.device), "the device does not tell its size"));
-  CKPT_TRY(context.check(call.cuDeviceGetAttribute(&context.processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context.device),
-                         "the device does not tell its processors"));
+  CKPT_TRY(context.check(
+      call.cuDeviceGetAttribute(&context.processors, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT, context.device),
+      "the device does not tell its processors"));
   const CUmemAllocationProp prop = exportable_on(context.device);
   CKPT_TRY(context.check(call.cuMemGetAllocationGranularity(&granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM),
                          "the device has no virtual memory calls"));
-  context.properties = {uuid_text(uuid), name, context.driver->version(), total, std::max<uint64_t>(granularity, device::kMinChunk)};
+  context.properties = {uuid_text(uuid), name, context.driver->version(), total,
+                        std::max<uint64_t>(granularity, device::kMinChunk)};
   return {};
 }
 
@@ -338,19 +348,22 @@ void load_kernels(Context& context, const std::string& kernels) {
     context.module = nullptr;
     return;
   }
-  const bool both = call.cuModuleGetFunction(&context.hash, context.module, "ckpt_hash_chunks") == CUDA_SUCCESS &&
-                    call.cuModuleGetFunction(&context.copy_and_hash, context.module, "ckpt_copy_and_hash") == CUDA_SUCCESS;
+  const bool both =
+      call.cuModuleGetFunction(&context.hash, context.module, "ckpt_hash_chunks") == CUDA_SUCCESS &&
+      call.cuModuleGetFunction(&context.copy_and_hash, context.module, "ckpt_copy_and_hash") == CUDA_SUCCESS;
   if (!both) context.hash = context.copy_and_hash = nullptr;
 }
 
 }  // namespace
 
-Result<std::unique_ptr<device::Device>> open_device(std::shared_ptr<Driver> driver, const std::string& uuid, const std::string& kernels) {
+Result<std::unique_ptr<device::Device>> open_device(std::shared_ptr<Driver> driver, const std::string& uuid,
+                                                    const std::string& kernels) {
   CKPT_TRY(driver->initialise());
   auto context = std::make_shared<Context>();
   context->driver = driver;
   CKPT_TRY_ASSIGN(context->device, find_device(*driver, uuid));
-  CKPT_TRY(context->check(driver->call().cuDevicePrimaryCtxRetain(&context->context, context->device), "the device gives no context"));
+  CKPT_TRY(context->check(driver->call().cuDevicePrimaryCtxRetain(&context->context, context->device),
+                          "the device gives no context"));
   CKPT_TRY(context->enter());
   CKPT_TRY(describe(*context));
   load_kernels(*context, kernels);

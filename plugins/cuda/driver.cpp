@@ -19,7 +19,8 @@ const char* library_name() {
   return named != nullptr && *named != '\0' ? named : "libcuda.so.1";
 }
 
-/// Of the kernel module: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep ..."; empty where there is none.
+/// Of the kernel module: "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.95.05  Tue Sep ..."; empty where there is
+/// none.
 std::string module_version() {
   auto text = io::read_file("/proc/driver/nvidia/version", 4096);
   if (!text) return "";
@@ -59,13 +60,15 @@ Result<std::shared_ptr<Driver>> Driver::open() {
   if (opened) return opened;
   CKPT_TRY(check_loads_libraries("the CUDA driver"));
   void* library = ::dlopen(library_name(), RTLD_NOW | RTLD_LOCAL);
-  if (library == nullptr) return fail(Code::kUnsupported, "the CUDA driver", std::string("cannot be loaded: ") + ::dlerror());
+  if (library == nullptr)
+    return fail(Code::kUnsupported, "the CUDA driver", std::string("cannot be loaded: ") + ::dlerror());
   std::shared_ptr<Driver> out(new Driver);
 #define CKPT_CUDA(name, parameters) resolve(library, #name, out->functions_.name);
 #include "plugins/cuda/driver_functions.inc"
   if (out->functions_.cuInit == nullptr || out->functions_.cuDriverGetVersion == nullptr)
     return fail(Code::kUnsupported, library_name(), "is not a CUDA driver");
-  CKPT_TRY(out->check(out->functions_.cuDriverGetVersion(&out->cuda_version_), library_name(), "does not tell its version"));
+  CKPT_TRY(
+      out->check(out->functions_.cuDriverGetVersion(&out->cuda_version_), library_name(), "does not tell its version"));
   return opened = out;
 }
 

@@ -19,7 +19,8 @@ struct Functions {
 
 class Driver {
  public:
-  /// CKPT_CUDA_DRIVER, or libcuda.so.1 as the loader finds it. kUnsupported: there is none. Loaded once, never unloaded.
+  /// CKPT_CUDA_DRIVER, or libcuda.so.1 as the loader finds it. kUnsupported: there is none. Loaded once, never
+  /// unloaded.
   static Result<std::shared_ptr<Driver>> open();
 
   const api::Functions& call() const { return functions_; }
@@ -29,8 +30,8 @@ class Driver {
   int cuda_version() const { return cuda_version_; }
   /// "driver 580.95.05, CUDA 13.0"; the first part only where the kernel module tells it.
   std::string version() const;
-  /// An Error where `result` is one: "message: CUDA_ERROR_OUT_OF_MEMORY (out of memory)". OUT_OF_MEMORY is kNoRoom, NOT_READY and
-  /// TIMEOUT kBusy, NOT_SUPPORTED kUnsupported, NOT_PERMITTED kPermission, the rest kIo.
+  /// An Error where `result` is one: "message: CUDA_ERROR_OUT_OF_MEMORY (out of memory)". OUT_OF_MEMORY is kNoRoom,
+  /// NOT_READY and TIMEOUT kBusy, NOT_SUPPORTED kUnsupported, NOT_PERMITTED kPermission, the rest kIo.
   Result<void> check(api::CUresult result, std::string subject, std::string message) const;
 
  private:

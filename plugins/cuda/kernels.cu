@@ -1,5 +1,6 @@
-// The hash of device memory (lib/device/hash.h) on the device, at the speed of the memory: a block of 128 threads takes a chunk,
-// each thread two neighbouring lanes, 16 bytes a load. No driver or runtime call is here: it is compiled to a fatbin.
+// The hash of device memory (lib/device/hash.h) on the device, at the speed of the memory: a block of 128 threads takes
+// a chunk, each thread two neighbouring lanes, 16 bytes a load. No driver or runtime call is here: it is compiled to a
+// fatbin.
 #include "lib/device/hash.h"
 #include "plugins/cuda/kernels.h"
 
@@ -54,12 +55,13 @@ __device__ void take(Lane* shared, const uint64_t* from, uint64_t* to, uint64_t 
 extern "C" __global__ void __launch_bounds__(kThreads)
     ckpt_hash_chunks(const uint64_t* from, uint64_t chunk, uint64_t chunks, ChunkHash* out) {
   __shared__ Lane shared[kLanes];
-  for (uint64_t i = blockIdx.x; i < chunks; i += gridDim.x) take<false>(shared, from + i * (chunk / 8), nullptr, chunk, out + i);
+  for (uint64_t i = blockIdx.x; i < chunks; i += gridDim.x)
+    take<false>(shared, from + i * (chunk / 8), nullptr, chunk, out + i);
 }
 
 extern "C" __global__ void __launch_bounds__(kThreads)
-    ckpt_copy_and_hash(const __grid_constant__ ckpt::cuda::ChunkAddresses from, uint64_t chunk, uint64_t chunks, uint64_t* to,
-                       ChunkHash* out) {
+    ckpt_copy_and_hash(const __grid_constant__ ckpt::cuda::ChunkAddresses from, uint64_t chunk, uint64_t chunks,
+                       uint64_t* to, ChunkHash* out) {
   __shared__ Lane shared[kLanes];
   for (uint64_t i = blockIdx.x; i < chunks; i += gridDim.x)
     take<true>(shared, reinterpret_cast<const uint64_t*>(from.at[i]), to + i * (chunk / 8), chunk, out + i);

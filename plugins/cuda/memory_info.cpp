@@ -28,12 +28,14 @@ struct Nvml {
  private:
   static Nvml load() {
     Nvml out;
-    void* library = std::getenv("CKPT_CUDA_DRIVER") != nullptr ? nullptr : ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    void* library =
+        std::getenv("CKPT_CUDA_DRIVER") != nullptr ? nullptr : ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return out;
     out.init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
     out.handle_by_uuid = reinterpret_cast<int (*)(const char*, void**)>(::dlsym(library, "nvmlDeviceGetHandleByUUID"));
     out.memory_info = reinterpret_cast<int (*)(void*, Memory*)>(::dlsym(library, "nvmlDeviceGetMemoryInfo"));
-    if (out.handle_by_uuid == nullptr || out.memory_info == nullptr || out.init == nullptr || out.init() != 0) out.init = nullptr;
+    if (out.handle_by_uuid == nullptr || out.memory_info == nullptr || out.init == nullptr || out.init() != 0)
+      out.init = nullptr;
     return out;
   }
 };
@@ -59,7 +61,8 @@ Result<void> MemoryInfo::find() {
     api::CUuuid uuid{};
     size_t total = 0;
     CKPT_TRY(driver_.check(call.cuDeviceGet(&device.device, i), "the CUDA driver", "does not tell a device"));
-    CKPT_TRY(driver_.check(call.cuDeviceGetName(name, sizeof name - 1, device.device), "the CUDA driver", "does not tell a device's name"));
+    CKPT_TRY(driver_.check(call.cuDeviceGetName(name, sizeof name - 1, device.device), "the CUDA driver",
+                           "does not tell a device's name"));
     CKPT_TRY(driver_.check(call.cuDeviceGetUuid_v2(&uuid, device.device), name, "has no UUID"));
     CKPT_TRY(driver_.check(call.cuDeviceTotalMem_v2(&total, device.device), name, "does not tell its memory"));
     device.gpu = {uuid_text(uuid), name, total, 0};
@@ -74,7 +77,8 @@ Result<void> MemoryInfo::find() {
 Result<void> MemoryInfo::ask_context(Device& device) {
   const api::Functions& call = driver_.call();
   if (device.context == nullptr) {
-    CKPT_TRY(driver_.check(call.cuDevicePrimaryCtxRetain(&device.context, device.device), device.gpu.uuid, "cannot be opened"));
+    CKPT_TRY(driver_.check(call.cuDevicePrimaryCtxRetain(&device.context, device.device), device.gpu.uuid,
+                           "cannot be opened"));
   }
   CKPT_TRY(driver_.check(call.cuCtxPushCurrent_v2(device.context), device.gpu.uuid, "cannot be used"));
   size_t free = 0, total = 0;
@@ -91,7 +95,8 @@ Result<std::vector<device::Gpu>> MemoryInfo::gpus() {
   std::vector<device::Gpu> out;
   for (Device& device : devices_) {
     Nvml::Memory memory{};
-    if (device.nvml != nullptr && Nvml::get()->memory_info(device.nvml, &memory) == 0) device.gpu.free_bytes = memory.free;
+    if (device.nvml != nullptr && Nvml::get()->memory_info(device.nvml, &memory) == 0)
+      device.gpu.free_bytes = memory.free;
     else CKPT_TRY(ask_context(device));
     out.push_back(device.gpu);
   }

@@ -9,8 +9,8 @@
 
 namespace ckpt::cuda {
 
-/// Asks NVML, which holds nothing on the device. Where that is not there, through contexts of ckpt's own (some 300 MiB on
-/// each GPU), made at the first question and kept, so that differences between two answers are true.
+/// Asks NVML, which holds nothing on the device. Where that is not there, through contexts of ckpt's own (some 300 MiB
+/// on each GPU), made at the first question and kept, so that differences between two answers are true.
 class MemoryInfo {
  public:
   explicit MemoryInfo(Driver& driver) : driver_(driver) {}

@@ -34,8 +34,8 @@ class CudaProcessControl final : public device::ProcessControl {
     auto ask = [driver = driver_, pid, asked] { return driver->call().cuCheckpointProcessGetState(pid, asked.get()); };
     CKPT_TRY_ASSIGN(const api::CUresult result, answer_in_time(pid, ask));
     // What the driver says of a process that has no context of it; cuda.h does not tell them apart.
-    if (result == api::CUDA_ERROR_INVALID_VALUE || result == api::CUDA_ERROR_NOT_INITIALIZED || result == api::CUDA_ERROR_NOT_FOUND ||
-        result == api::CUDA_ERROR_INVALID_CONTEXT)
+    if (result == api::CUDA_ERROR_INVALID_VALUE || result == api::CUDA_ERROR_NOT_INITIALIZED ||
+        result == api::CUDA_ERROR_NOT_FOUND || result == api::CUDA_ERROR_INVALID_CONTEXT)
       return device::ProcessState::kNone;
     CKPT_TRY(driver_->check(result, process(pid), "the driver does not tell its state"));
     switch (*asked) {
@@ -44,14 +44,18 @@ class CudaProcessControl final : public device::ProcessControl {
       case api::CU_PROCESS_STATE_CHECKPOINTED: return device::ProcessState::kCheckpointed;
       case api::CU_PROCESS_STATE_FAILED: return device::ProcessState::kFailed;
       case api::CU_PROCESS_STATE_CHECKPOINTING:
-      case api::CU_PROCESS_STATE_RESTORING: return fail(Code::kBusy, process(pid), "another program is moving its GPU state to or from storage of its own");
+      case api::CU_PROCESS_STATE_RESTORING:
+        return fail(Code::kBusy, process(pid), "another program is moving its GPU state to or from storage of its own");
     }
-    return fail(Code::kUnsupported, process(pid), fmt::format("the driver says that it is in a state {}", static_cast<int>(*asked)));
+    return fail(Code::kUnsupported, process(pid),
+                fmt::format("the driver says that it is in a state {}", static_cast<int>(*asked)));
   }
 
   Result<int> restore_thread(int pid) override {
     auto tid = std::make_shared<int>(0);
-    auto ask = [driver = driver_, pid, tid] { return driver->call().cuCheckpointProcessGetRestoreThreadId(pid, tid.get()); };
+    auto ask = [driver = driver_, pid, tid] {
+      return driver->call().cuCheckpointProcessGetRestoreThreadId(pid, tid.get());
+    };
     CKPT_TRY_ASSIGN(const api::CUresult result, answer_in_time(pid, ask));
     CKPT_TRY(driver_->check(result, process(pid), "the driver does not tell its restore thread"));
     return *tid;
@@ -61,12 +65,14 @@ class CudaProcessControl final : public device::ProcessControl {
     constexpr uint64_t kMost = std::numeric_limits<unsigned>::max();
     api::CUcheckpointLockArgs arguments{};
     arguments.timeoutMs = static_cast<unsigned>(std::clamp<uint64_t>(timeout_us / 1000, 1, kMost));
-    return driver_->check(driver_->call().cuCheckpointProcessLock(pid, &arguments), process(pid), "its GPU work cannot be held");
+    return driver_->check(driver_->call().cuCheckpointProcessLock(pid, &arguments), process(pid),
+                          "its GPU work cannot be held");
   }
 
   Result<void> checkpoint(int pid) override {
     api::CUcheckpointCheckpointArgs arguments{};
-    return driver_->check(driver_->call().cuCheckpointProcessCheckpoint(pid, &arguments), process(pid), "its GPU state cannot be saved");
+    return driver_->check(driver_->call().cuCheckpointProcessCheckpoint(pid, &arguments), process(pid),
+                          "its GPU state cannot be saved");
   }
 
   Result<void> restore(int pid, const device::GpuMap& gpus) override {
@@ -80,18 +86,21 @@ class CudaProcessControl final : public device::ProcessControl {
     api::CUcheckpointRestoreArgs arguments{};
     arguments.gpuPairs = pairs.empty() ? nullptr : pairs.data();
     arguments.gpuPairsCount = static_cast<unsigned>(pairs.size());
-    return driver_->check(driver_->call().cuCheckpointProcessRestore(pid, &arguments), process(pid), "its GPU state cannot be put back");
+    return driver_->check(driver_->call().cuCheckpointProcessRestore(pid, &arguments), process(pid),
+                          "its GPU state cannot be put back");
   }
 
   Result<void> unlock(int pid) override {
     api::CUcheckpointUnlockArgs arguments{};
-    return driver_->check(driver_->call().cuCheckpointProcessUnlock(pid, &arguments), process(pid), "its GPU calls cannot be let go");
+    return driver_->check(driver_->call().cuCheckpointProcessUnlock(pid, &arguments), process(pid),
+                          "its GPU calls cannot be let go");
   }
 
   Result<std::vector<device::Gpu>> gpus() override { return memory_.gpus(); }
 
  private:
-  /// Calls that merely ask hang for processes in NCCL's calls (NVIDIA/cuda-checkpoint issue 30). The thread is left behind then.
+  /// Calls that merely ask hang for processes in NCCL's calls (NVIDIA/cuda-checkpoint issue 30). The thread is left
+  /// behind then.
   static Result<api::CUresult> answer_in_time(int pid, std::function<api::CUresult()> ask) {
     std::packaged_task<api::CUresult()> task(std::move(ask));
     auto answer = task.get_future();
@@ -109,10 +118,12 @@ class CudaProcessControl final : public device::ProcessControl {
 Result<std::unique_ptr<device::ProcessControl>> open_process_control() {
   CKPT_TRY_ASSIGN(std::shared_ptr<Driver> driver, Driver::open());
   const api::Functions& call = driver->call();
-  const bool complete = call.cuCheckpointProcessGetState && call.cuCheckpointProcessGetRestoreThreadId && call.cuCheckpointProcessLock &&
-                        call.cuCheckpointProcessCheckpoint && call.cuCheckpointProcessRestore && call.cuCheckpointProcessUnlock;
+  const bool complete = call.cuCheckpointProcessGetState && call.cuCheckpointProcessGetRestoreThreadId &&
+                        call.cuCheckpointProcessLock && call.cuCheckpointProcessCheckpoint &&
+                        call.cuCheckpointProcessRestore && call.cuCheckpointProcessUnlock;
   if (!complete || driver->cuda_version() < kFirstCudaVersion)
-    return fail(Code::kUnsupported, driver->version(), "cannot checkpoint processes: that begins with CUDA 12.8 (driver 570)");
+    return fail(Code::kUnsupported, driver->version(),
+                "cannot checkpoint processes: that begins with CUDA 12.8 (driver 570)");
   return std::unique_ptr<device::ProcessControl>(new CudaProcessControl(std::move(driver)));
 }
 

@@ -18,8 +18,8 @@ void add_both(Access& access, Bytes bytes) {
   access.writes.push_back(bytes);
 }
 
-/// Whatever looks like an address in owned memory: all that it may stand for, read and written. Every fourth byte is tried:
-/// structures may be packed.
+/// Whatever looks like an address in owned memory: all that it may stand for, read and written. Every fourth byte is
+/// tried: structures may be packed.
 void scan(Access& access, const unsigned char* data, size_t size) {
   for (size_t at = 0; at + sizeof(CUdeviceptr) <= size; at += 4) {
     CUdeviceptr candidate;
@@ -67,7 +67,8 @@ bool gather(CUfunction function, void** parameters, void** extra, std::string* o
     size_t offset = 0, size = 0;
     const CUresult result = parameter_info(function, i, &offset, &size);
     if (result == CUDA_ERROR_INVALID_VALUE) return i == 0 || parameters != nullptr;  // past the last one
-    if (result != CUDA_SUCCESS || parameters == nullptr || offset > kMaxParameterBytes || size > kMaxParameterBytes) return false;
+    if (result != CUDA_SUCCESS || parameters == nullptr || offset > kMaxParameterBytes || size > kMaxParameterBytes)
+      return false;
     if (out->size() < offset + size) out->resize(offset + size);
     std::memcpy(out->data() + offset, parameters[i], size);
   }
@@ -109,7 +110,8 @@ void keep_words(Access& access, size_t index, const Word* words) {
 
 /// The device side of a structure copy: from its first row to its last.
 template <class Copy>
-Bytes reach(CUdeviceptr base, size_t x, size_t y, size_t z, size_t pitch, size_t height, const Copy& copy, size_t depth) {
+Bytes reach(CUdeviceptr base, size_t x, size_t y, size_t z, size_t pitch, size_t height, const Copy& copy,
+            size_t depth) {
   const size_t rows = (z + depth - 1) * height + y + copy.Height;
   if (depth == 0 || copy.Height == 0 || rows == 0) return {base, 0};
   return {base, (rows - 1) * std::max(pitch, copy.WidthInBytes) + x + copy.WidthInBytes};
@@ -118,16 +120,20 @@ bool on_device(CUmemorytype type) { return type == CU_MEMORYTYPE_DEVICE || type 
 
 void copy_2d(Access& access, const CUDA_MEMCPY2D& copy) {
   // UNIFIED takes its address from the device field, whatever memory that is.
-  if (on_device(copy.srcMemoryType)) access.reads.push_back(reach(copy.srcDevice, copy.srcXInBytes, copy.srcY, 0, copy.srcPitch, 0, copy, 1));
-  if (on_device(copy.dstMemoryType)) access.writes.push_back(reach(copy.dstDevice, copy.dstXInBytes, copy.dstY, 0, copy.dstPitch, 0, copy, 1));
+  if (on_device(copy.srcMemoryType))
+    access.reads.push_back(reach(copy.srcDevice, copy.srcXInBytes, copy.srcY, 0, copy.srcPitch, 0, copy, 1));
+  if (on_device(copy.dstMemoryType))
+    access.writes.push_back(reach(copy.dstDevice, copy.dstXInBytes, copy.dstY, 0, copy.dstPitch, 0, copy, 1));
 }
 
 void copy_3d(Access& access, const CUDA_MEMCPY3D& copy) {
   if (on_device(copy.srcMemoryType)) {
-    access.reads.push_back(reach(copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy, copy.Depth));
+    access.reads.push_back(
+        reach(copy.srcDevice, copy.srcXInBytes, copy.srcY, copy.srcZ, copy.srcPitch, copy.srcHeight, copy, copy.Depth));
   }
   if (on_device(copy.dstMemoryType)) {
-    access.writes.push_back(reach(copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, copy.Depth));
+    access.writes.push_back(
+        reach(copy.dstDevice, copy.dstXInBytes, copy.dstY, copy.dstZ, copy.dstPitch, copy.dstHeight, copy, copy.Depth));
   }
 }
 
@@ -159,14 +165,16 @@ Access access_of(size_t index, const Word* words) {
       launch.stream = reinterpret_cast<CUstream>(words[8]);
       launch.cooperative = name.starts_with("cuLaunchCooperativeKernel");
       void** extra = launch.cooperative ? nullptr : reinterpret_cast<void**>(words[10]);
-      kernel(access, launch, reinterpret_cast<void**>(words[9]), extra, !name.ends_with("_ptsz") || launch.stream != nullptr);
+      kernel(access, launch, reinterpret_cast<void**>(words[9]), extra,
+             !name.ends_with("_ptsz") || launch.stream != nullptr);
       break;
     }
     case Shape::kKernelEx: {
       const auto& config = *reinterpret_cast<const CUlaunchConfig*>(words[0]);
       LaunchRecord launch;
       launch.function = reinterpret_cast<CUfunction>(words[1]);
-      const unsigned sizes[] = {config.gridDimX, config.gridDimY, config.gridDimZ, config.blockDimX, config.blockDimY, config.blockDimZ};
+      const unsigned sizes[] = {config.gridDimX,  config.gridDimY,  config.gridDimZ,
+                                config.blockDimX, config.blockDimY, config.blockDimZ};
       std::memcpy(launch.grid, sizes, sizeof launch.grid);
       std::memcpy(launch.block, sizes + 3, sizeof launch.block);
       launch.shared = config.sharedMemBytes;
@@ -201,7 +209,8 @@ Access access_of(size_t index, const Word* words) {
       break;
     case Shape::kUnknown:
       access.unknown = true;
-      if (name.starts_with("cuGraphLaunch") || name.starts_with("cuGraphUpload")) access.stream = reinterpret_cast<CUstream>(words[1]);
+      if (name.starts_with("cuGraphLaunch") || name.starts_with("cuGraphUpload"))
+        access.stream = reinterpret_cast<CUstream>(words[1]);
       break;
   }
   if (access.stream == nullptr && name.ends_with("_ptsz")) access.stream = kStreamPerThread;
@@ -222,8 +231,9 @@ CUresult replay(const std::string& record) {
     CUlaunchAttribute cooperative{};
     cooperative.id = CU_LAUNCH_ATTRIBUTE_COOPERATIVE;
     cooperative.value.cooperative = 1;
-    const CUlaunchConfig config = {launch.grid[0],  launch.grid[1],  launch.grid[2], launch.block[0], launch.block[1], launch.block[2],
-                                   launch.shared, launch.stream, &cooperative, launch.cooperative != 0 ? 1u : 0u};
+    const CUlaunchConfig config = {
+        launch.grid[0],  launch.grid[1], launch.grid[2], launch.block[0], launch.block[1],
+        launch.block[2], launch.shared,  launch.stream,  &cooperative,    launch.cooperative != 0 ? 1u : 0u};
     InContext scope(launch.context);
     const CUresult result = drv::cuLaunchKernelEx(&config, launch.function, nullptr, extra);
     return result == CUDA_SUCCESS ? drv::cuCtxSynchronize() : result;
@@ -233,11 +243,13 @@ CUresult replay(const std::string& record) {
   std::memcpy(&call, record.data(), sizeof call);
   if (call.index >= kNameCount || g_real[call.index] == nullptr) return CUDA_ERROR_INVALID_VALUE;
   const Shape shape = shape_of(kNames[call.index].function);
-  if (shape != Shape::kDeviceToDevice && shape != Shape::kPeer && shape != Shape::kFill && shape != Shape::kFill2D) return CUDA_ERROR_INVALID_VALUE;
+  if (shape != Shape::kDeviceToDevice && shape != Shape::kPeer && shape != Shape::kFill && shape != Shape::kFill2D)
+    return CUDA_ERROR_INVALID_VALUE;
   // At most six words: all in registers or one place above; more than a function takes do no harm.
   const Word* w = call.words;
   InContext scope(call.context);
-  const CUresult result = reinterpret_cast<CUresult (*)(Word, Word, Word, Word, Word, Word, Word)>(g_real[call.index])(w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
+  const CUresult result = reinterpret_cast<CUresult (*)(Word, Word, Word, Word, Word, Word, Word)>(g_real[call.index])(
+      w[0], w[1], w[2], w[3], w[4], w[5], w[6]);
   return result == CUDA_SUCCESS ? drv::cuCtxSynchronize() : result;
 }
 

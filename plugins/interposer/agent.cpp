@@ -52,7 +52,8 @@ bool full(const std::string& out) {
 
 bool client_gone() {
   pollfd peer = {g_client.get(), POLLRDHUP, 0};
-  return g_client.get() < 0 || (::poll(&peer, 1, 0) > 0 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0);
+  return g_client.get() < 0 ||
+         (::poll(&peer, 1, 0) > 0 && (peer.revents & (POLLRDHUP | POLLHUP | POLLERR | POLLNVAL)) != 0);
 }
 
 Status status_of(CUresult result) {
@@ -112,12 +113,13 @@ void list_allocations(uint64_t from, Reply& reply) {
   reply.message.a = all.size();
   for (size_t i = from; i < all.size() && !full<agent::AllocationReply>(reply.payload); ++i) {
     const Allocation& a = all[i];
-    append(reply.payload, agent::AllocationReply{a.id, a.base, a.mapped, a.size, a.kind, a.device, a.released, a.blank || waiting.count(a.id) != 0});
+    append(reply.payload, agent::AllocationReply{a.id, a.base, a.mapped, a.size, a.kind, a.device, a.released,
+                                                 a.blank || waiting.count(a.id) != 0});
   }
 }
 
-/// A capture would make the waiting for its context an error, and its own error of that: so first it ends, then the gate
-/// closes, unless another one has begun.
+/// A capture would make the waiting for its context an error, and its own error of that: so first it ends, then the
+/// gate closes, unless another one has begun.
 void close_for(uint64_t timeout_us, Reply& reply) {
   const uint64_t until = deadline(timeout_us);
   while (true) {
@@ -125,7 +127,8 @@ void close_for(uint64_t timeout_us, Reply& reply) {
       if (now_ns() > until || client_gone()) return answer(reply, CUDA_ERROR_NOT_READY);
       usleep(100);
     }
-    if (gate_closed() || !close_gate(until, client_gone)) return answer(reply, gate_closed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    if (gate_closed() || !close_gate(until, client_gone))
+      return answer(reply, gate_closed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
     if (!captures_active()) return;
     open_gate();
   }
@@ -152,7 +155,10 @@ void list_saved(uint64_t from, bool missed_ones, Reply& reply) {
     return;
   }
   for (size_t i = from; i < saved.size() && !full<agent::SavedReply>(reply.payload); ++i) {
-    append(reply.payload, agent::SavedReply{{saved[i].original.start, saved[i].original.size}, saved[i].buffer, saved[i].buffer_size, saved[i].offset});
+    append(
+        reply.payload,
+        agent::SavedReply{
+            {saved[i].original.start, saved[i].original.size}, saved[i].buffer, saved[i].buffer_size, saved[i].offset});
   }
 }
 
@@ -162,7 +168,8 @@ void list_recorded(uint64_t from, Reply& reply) {
   if (!recorded(from, kAtOnce, &calls)) return answer(reply, CUDA_ERROR_OUT_OF_MEMORY);
   for (const Recorded& call : calls) {
     std::string one;
-    append(one, agent::RecordReply{call.sequence, static_cast<uint32_t>(call.access.reads.size()), static_cast<uint32_t>(call.access.writes.size()),
+    append(one, agent::RecordReply{call.sequence, static_cast<uint32_t>(call.access.reads.size()),
+                                   static_cast<uint32_t>(call.access.writes.size()),
                                    static_cast<uint32_t>(call.access.record.size()), call.access.replayable});
     for (const auto* ranges : {&call.access.reads, &call.access.writes}) {
       for (const Bytes& range : *ranges) append(one, agent::RangeReply{range.start, range.size});
@@ -179,7 +186,8 @@ void wait_for_demand(uint64_t timeout_us, Reply& reply) {
   const uint64_t until = deadline(std::min(timeout_us, agent::kMaxDemandWait));
   std::vector<uint64_t> ids = demands();
   for (; ids.empty() && now_ns() < until; ids = demands()) usleep(50);
-  reply.payload.assign(reinterpret_cast<const char*>(ids.data()), std::min(ids.size() * sizeof(uint64_t), agent::kMaxPayload / 8 * 8));
+  reply.payload.assign(reinterpret_cast<const char*>(ids.data()),
+                       std::min(ids.size() * sizeof(uint64_t), agent::kMaxPayload / 8 * 8));
 }
 
 void device_uuid(uint64_t ordinal, Reply& reply) {
@@ -197,8 +205,9 @@ void drain_for(uint64_t timeout_us, Reply& reply) {
 
 /// What the contract asks of the client, checked: changes of memory want a closed gate.
 bool wants_closed_gate(Type type) {
-  return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold || type == Type::kBeginCow ||
-         type == Type::kWanted || type == Type::kBeginFill || type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
+  return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold ||
+         type == Type::kBeginCow || type == Type::kWanted || type == Type::kBeginFill ||
+         type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
 }
 
 Reply serve(const agent::Received& in) {
@@ -278,7 +287,8 @@ bool in_another_life(uint64_t life) {
 /// Without a socket, the gate closed, until a new life, a word from ckpt, or the end of the lease.
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
-  for (uint64_t step = 0; step < steps && !in_another_life(life) && g_woken.load() == 0 && !g_ending.load(); ++step) usleep(kHoldStepUs);
+  for (uint64_t step = 0; step < steps && !in_another_life(life) && g_woken.load() == 0 && !g_ending.load(); ++step)
+    usleep(kHoldStepUs);
   const auto all = all_allocations();
   if (std::none_of(all.begin(), all.end(), [](const Allocation& a) { return a.released || a.blank; })) open_gate();
 }

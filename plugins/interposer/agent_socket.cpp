@@ -29,7 +29,9 @@ socklen_t make_address(sockaddr_un* address) {
   address->sun_family = AF_UNIX;
   if (const char* folder = std::getenv("CKPT_RUN_DIR"); folder != nullptr && *folder != 0) {
     struct stat about;
-    if (::lstat(folder, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid() || (about.st_mode & 077) != 0) return 0;
+    if (::lstat(folder, &about) != 0 || !S_ISDIR(about.st_mode) || about.st_uid != geteuid() ||
+        (about.st_mode & 077) != 0)
+      return 0;
     const int length = std::snprintf(address->sun_path, sizeof address->sun_path, "%s/agent-%d", folder, getpid());
     if (length <= 0 || static_cast<size_t>(length) >= sizeof address->sun_path) return 0;
     ::unlink(address->sun_path);
@@ -37,8 +39,8 @@ socklen_t make_address(sockaddr_un* address) {
   }
   uint64_t random = 0;
   if (getrandom(&random, sizeof random, 0) != sizeof random) return 0;
-  const int length = std::snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "%s%d-%016llx", agent::kAddressPrefix, getpid(),
-                                   static_cast<unsigned long long>(random));
+  const int length = std::snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "%s%d-%016llx",
+                                   agent::kAddressPrefix, getpid(), static_cast<unsigned long long>(random));
   return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + length);
 }
 
@@ -95,8 +97,8 @@ void remove_socket_file() {
 Accepted accept_client(const OwnFd& listener, OwnFd* client) {
   const int fd = ::accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC);
   if (fd < 0) {
-    const bool passing = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EMFILE || errno == ENFILE || errno == ENOMEM ||
-                         errno == ENOBUFS;
+    const bool passing = errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EMFILE ||
+                         errno == ENFILE || errno == ENOMEM || errno == ENOBUFS;
     return passing ? Accepted::kNobody : Accepted::kBroken;
   }
   if (!trusted(fd)) {

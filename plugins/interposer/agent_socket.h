@@ -8,7 +8,8 @@
 
 namespace ckpt::interposer {
 
-/// A descriptor that the program may close behind our back, and use its number again: closed only while it is still ours.
+/// A descriptor that the program may close behind our back, and use its number again: closed only while it is still
+/// ours.
 class OwnFd {
  public:
   /// Moved to a high number, out of the way of programs that count on low ones.

@@ -64,9 +64,10 @@ DeviceFacts facts(int device) {
   }
   DeviceFacts found;
   const CUmemAllocationProp prop = properties(device, false);
-  const bool able = attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0 &&
-                    attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) != 0 &&
-                    drv::cuMemGetAllocationGranularity(&found.granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS;
+  const bool able =
+      attribute(CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED, device) != 0 &&
+      attribute(CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device) != 0 &&
+      drv::cuMemGetAllocationGranularity(&found.granularity, &prop, CU_MEM_ALLOC_GRANULARITY_MINIMUM) == CUDA_SUCCESS;
   if (!able || found.granularity == 0 || (found.granularity & (found.granularity - 1)) != 0) found.granularity = 0;
   found.rdma = attribute(kRdmaWithVmm, device) != 0;
   found.known = true;
@@ -81,12 +82,14 @@ CUresult allow_access(CUdeviceptr base, size_t size, int device, uint64_t peers)
   size_t count = 0;
   who[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, device}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   for (int peer = 0; peer < kMaxDevices; ++peer) {
-    if (peer != device && (peers >> peer & 1) != 0) who[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
+    if (peer != device && (peers >> peer & 1) != 0)
+      who[count++] = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, CU_MEM_ACCESS_FLAGS_PROT_READWRITE};
   }
   return drv::cuMemSetAccess(base, size, who.data(), count);
 }
 
-CUresult map_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle handle, CUmemGenericAllocationHandle program_handle) {
+CUresult map_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle handle,
+                CUmemGenericAllocationHandle program_handle) {
   CUresult result = drv::cuMemMap(base, size, 0, handle, 0);
   if (result != CUDA_SUCCESS) return result;
   const std::vector<CUmemAccessDesc> access = access_of_physical(program_handle);
@@ -99,7 +102,8 @@ CUresult map_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocatio
   return result;
 }
 
-CUresult create_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle* handle, CUmemGenericAllocationHandle program_handle = 0) {
+CUresult create_at(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle* handle,
+                   CUmemGenericAllocationHandle program_handle = 0) {
   const CUmemAllocationProp prop = properties(device, facts(device).rdma);
   CUresult result = drv::cuMemCreate(handle, size, &prop, 0);
   if (result != CUDA_SUCCESS) return result;
@@ -127,7 +131,8 @@ void unmap(const Allocation& gone) {
 
 void update(const Allocation& changed) {
   std::unique_lock lock(state().mutex);
-  if (auto at = state().table.find(changed.base); at != state().table.end() && at->second.id == changed.id) at->second = changed;
+  if (auto at = state().table.find(changed.base); at != state().table.end() && at->second.id == changed.id)
+    at->second = changed;
 }
 
 }  // namespace
@@ -160,7 +165,13 @@ CUresult allocate_owned(CUdeviceptr* out, size_t size) {
   free_deferred();
   Mapped memory;
   if (map_memory(device, size, &memory) != CUDA_SUCCESS) return CUDA_ERROR_NOT_SUPPORTED;
-  put({.base = memory.base, .size = size, .mapped = memory.size, .device = device, .kind = Kind::kOwned, .context = context, .handle = memory.handle});
+  put({.base = memory.base,
+       .size = size,
+       .mapped = memory.size,
+       .device = device,
+       .kind = Kind::kOwned,
+       .context = context,
+       .handle = memory.handle});
   *out = memory.base;
   return CUDA_SUCCESS;
 }
@@ -225,12 +236,19 @@ std::vector<Allocation> take_range(CUdeviceptr base, size_t size) {
   return taken;
 }
 
-void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle, CUmemGenericAllocationHandle real, bool owned) {
+void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle,
+                 CUmemGenericAllocationHandle real, bool owned) {
   CUcontext context = nullptr;
   drv::cuCtxGetCurrent(&context);
   if (context == nullptr) context = primary_context(device);
-  put({.base = base, .size = size, .mapped = size, .device = device, .kind = owned ? Kind::kOwned : Kind::kMapped, .context = context,
-       .handle = real, .program_handle = program_handle});
+  put({.base = base,
+       .size = size,
+       .mapped = size,
+       .device = device,
+       .kind = owned ? Kind::kOwned : Kind::kMapped,
+       .context = context,
+       .handle = real,
+       .program_handle = program_handle});
 }
 
 void disown(CUdeviceptr base) {
@@ -264,7 +282,9 @@ Reach reach_of(CUdeviceptr address) {
   if ((at->second.kind != Kind::kOwned && !mapping(at->second)) || address - at->first >= at->second.mapped) return {};
   Reach reach{at->first, at->second.mapped};
   if (!mapping(at->second)) return reach;
-  auto joins = [&](const Allocation& left, const Allocation& right) { return mapping(left) && mapping(right) && left.base + left.mapped == right.base; };
+  auto joins = [&](const Allocation& left, const Allocation& right) {
+    return mapping(left) && mapping(right) && left.base + left.mapped == right.base;
+  };
   for (auto left = at; left != table.begin() && joins(std::prev(left)->second, left->second);) {
     --left;
     reach.start = left->first;
@@ -304,7 +324,8 @@ std::vector<uint64_t> forget_context(CUcontext context) {
     std::unique_lock lock(state().mutex);
     for (auto at = state().table.begin(); at != state().table.end();) {
       // Pools are their device's, and mappings nobody's.
-      if (at->second.context != context || at->second.kind == Kind::kPool || at->second.kind == Kind::kMapped || at->second.program_handle != 0) {
+      if (at->second.context != context || at->second.kind == Kind::kPool || at->second.kind == Kind::kMapped ||
+          at->second.program_handle != 0) {
         ++at;
         continue;
       }
@@ -328,9 +349,12 @@ void enable_peer(int owner, int peer, bool on) {
     uint64_t& peers = state().devices[owner].peers;
     peers = on ? peers | bit : peers & ~bit;
   }
-  const CUmemAccessDesc who = {{CU_MEM_LOCATION_TYPE_DEVICE, peer}, on ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
+  const CUmemAccessDesc who = {{CU_MEM_LOCATION_TYPE_DEVICE, peer},
+                               on ? CU_MEM_ACCESS_FLAGS_PROT_READWRITE : CU_MEM_ACCESS_FLAGS_PROT_NONE};
   for (const Allocation& allocation : all_allocations()) {
-    if (allocation.kind == Kind::kOwned && allocation.program_handle == 0 && allocation.device == owner && !allocation.released) drv::cuMemSetAccess(allocation.base, allocation.mapped, &who, 1);
+    if (allocation.kind == Kind::kOwned && allocation.program_handle == 0 && allocation.device == owner &&
+        !allocation.released)
+      drv::cuMemSetAccess(allocation.base, allocation.mapped, &who, 1);
   }
 }
 
@@ -348,7 +372,9 @@ CUresult release_memory(uint64_t id) {
   if (found->kind != Kind::kOwned) return CUDA_ERROR_NOT_SUPPORTED;
   if (found->released) return CUDA_SUCCESS;
   CUresult result = CUDA_SUCCESS;
-  if (!found->blank) result = drv::cuMemExportToShareableHandle(&found->kept_fd, found->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  if (!found->blank)
+    result =
+        drv::cuMemExportToShareableHandle(&found->kept_fd, found->handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
   if (result != CUDA_SUCCESS) return result;
   result = drv::cuMemUnmap(found->base, found->mapped);
   if (result != CUDA_SUCCESS) {
@@ -415,7 +441,8 @@ CUresult renew_memory(uint64_t id) {
   drv::cuMemAddressFree(fresh.base, fresh.size);
   result = map_at(found->base, found->mapped, found->device, fresh.handle, found->program_handle);
   const bool taken = result == CUDA_SUCCESS;
-  if (!taken) (void)map_at(found->base, found->mapped, found->device, found->handle, found->program_handle);  // as it was
+  if (!taken)
+    (void)map_at(found->base, found->mapped, found->device, found->handle, found->program_handle);  // as it was
   drv::cuMemRelease(taken ? found->handle : fresh.handle);
   if (!taken) return result;
   found->handle = fresh.handle;

@@ -33,7 +33,8 @@ struct Allocation {
 
 /// CUDA_ERROR_NOT_SUPPORTED: the caller asks the driver for native memory instead.
 CUresult allocate_owned(CUdeviceptr* out, size_t size);
-/// Of one that is out of the table. Waits for the context's work as cuMemFree does; while a stream is being captured, when a free of ours finds none.
+/// Of one that is out of the table. Waits for the context's work as cuMemFree does; while a stream is being captured,
+/// when a free of ours finds none.
 CUresult free_owned(const Allocation& allocation);
 /// Those that had to wait for the end of a capture.
 void free_deferred();
@@ -41,7 +42,8 @@ void free_deferred();
 /// In the current context.
 void note(Kind kind, CUdeviceptr base, size_t size);
 /// A mapping that the program made of memory of physical.h.
-void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle, CUmemGenericAllocationHandle real, bool owned);
+void note_mapped(CUdeviceptr base, size_t size, int device, CUmemGenericAllocationHandle program_handle,
+                 CUmemGenericAllocationHandle real, bool owned);
 /// It is the program's alone from here on.
 void disown(CUdeviceptr base);
 /// Out of the table.
@@ -53,8 +55,8 @@ std::vector<Allocation> take_range(CUdeviceptr base, size_t size);
 /// The one that the address lies in; host memory is found, too.
 std::optional<Allocation> find(CUdeviceptr address);
 std::optional<Allocation> find_id(uint64_t id);
-/// What a pointer to `address` may stand for: the owned allocation that it lies in; of mappings that the program made, all that
-/// follow each other without a gap, since it takes them for one. 0: none.
+/// What a pointer to `address` may stand for: the owned allocation that it lies in; of mappings that the program made,
+/// all that follow each other without a gap, since it takes them for one. 0: none.
 struct Reach {
   CUdeviceptr start = 0;
   size_t size = 0;
@@ -77,8 +79,8 @@ CUresult export_fd(uint64_t id, int* fd);
 CUresult release_memory(uint64_t id);
 /// fd -1: what was kept, or fresh memory.
 CUresult attach_memory(uint64_t id, int fd);
-/// Gate closed, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place, with the same
-/// content: the driver checkpoints no memory that another process made.
+/// Gate closed, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place,
+/// with the same content: the driver checkpoints no memory that another process made.
 CUresult renew_memory(uint64_t id);
 void drop_kept();
 /// Of memory that is fresh: the client says so.

@@ -59,7 +59,8 @@ void* drainer(void*) {
 void context_made(CUcontext context, int device, bool primary) {
   std::lock_guard lock(state().mutex);
   auto& all = state().contexts;
-  if (std::none_of(all.begin(), all.end(), [&](const Context& c) { return c.handle == context; })) all.push_back({context, device, primary});
+  if (std::none_of(all.begin(), all.end(), [&](const Context& c) { return c.handle == context; }))
+    all.push_back({context, device, primary});
 }
 
 void context_seen(CUcontext context, int device) {
@@ -118,14 +119,16 @@ bool captures_active() {
   std::lock_guard lock(state().mutex);
   std::erase_if(state().capturing, [](CUstream stream) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    return nameable(stream) && (drv::cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE);
+    return nameable(stream) &&
+           (drv::cuStreamIsCapturing(stream, &status) != CUDA_SUCCESS || status == CU_STREAM_CAPTURE_STATUS_NONE);
   });
   state().captures.store(static_cast<int>(state().capturing.size()));
   return !state().capturing.empty();
 }
 
 CUresult drain(uint64_t deadline_ns, GiveUp give_up) {
-  // One that still waits from an earlier call may have begun before the newest work was submitted: another one follows it.
+  // One that still waits from an earlier call may have begun before the newest work was submitted: another one follows
+  // it.
   for (bool fresh = false; !fresh;) {
     fresh = !state().draining.exchange(true);
     if (fresh && !start_thread(drainer, 0, nullptr)) {

@@ -49,7 +49,8 @@ bool load() {
     g_real[i] = g_handle == nullptr ? nullptr : ckpt_real_dlsym(g_handle, kNames[i].function.data());
     if (g_real[i] != nullptr) g_found[g_found_count++] = {g_real[i], i};
   }
-  std::sort(g_found.begin(), g_found.begin() + g_found_count, [](const Found& a, const Found& b) { return a.function < b.function; });
+  std::sort(g_found.begin(), g_found.begin() + g_found_count,
+            [](const Found& a, const Found& b) { return a.function < b.function; });
   for (size_t i = 0; i < kNameCount; ++i) {
     void* wrapper = wrapper_of(i);
     void* fallback = reinterpret_cast<void*>(g_handle == nullptr ? &no_device : &not_found);
@@ -75,13 +76,15 @@ bool is_driver_name(const char* name) {
 
 void find_loader() {
   ckpt_find_dlsym();
-  if (ckpt_real_dlopen == nullptr) ckpt_real_dlopen = reinterpret_cast<void* (*)(const char*, int)>(ckpt_real_dlsym(RTLD_NEXT, "dlopen"));
+  if (ckpt_real_dlopen == nullptr)
+    ckpt_real_dlopen = reinterpret_cast<void* (*)(const char*, int)>(ckpt_real_dlsym(RTLD_NEXT, "dlopen"));
 }
 
 __attribute__((constructor)) void find_self() {
   Dl_info info;
   void* map = nullptr;
-  if (dladdr1(reinterpret_cast<void*>(&find_self), &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr) ckpt_self_handle = map;
+  if (dladdr1(reinterpret_cast<void*>(&find_self), &info, &map, RTLD_DL_LINKMAP) != 0 && map != nullptr)
+    ckpt_self_handle = map;
 }
 
 }  // namespace
@@ -100,15 +103,16 @@ bool load_driver() {
 
 size_t index_of_real(const void* function) {
   const auto end = g_found.begin() + g_found_count;
-  const auto at = std::lower_bound(g_found.begin(), end, function, [](const Found& a, const void* b) { return a.function < b; });
+  const auto at =
+      std::lower_bound(g_found.begin(), end, function, [](const Found& a, const void* b) { return a.function < b; });
   return at != end && at->function == function ? at->index : kNameCount;
 }
 
 void* instead_of(const char* symbol, void* function, uint64_t flags) {
   size_t index = index_of_real(function);
   if (index == kNameCount) {
-    // Not one that the driver exports: by its name, then, in the stream form that was asked for, the newest version of those
-    // with wrappers. Such a function is not called: the exported one does the same.
+    // Not one that the driver exports: by its name, then, in the stream form that was asked for, the newest version of
+    // those with wrappers. Such a function is not called: the exported one does the same.
     const bool per_thread = (flags & CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) != 0;
     for (size_t i = 0; i < kNameCount; ++i) {
       const std::string_view name = kNames[i].function;

@@ -16,7 +16,8 @@ extern void* g_real[kNameCount];
 
 /// Loads the driver and fills the slots; once. False: there is none.
 bool load_driver();
-/// Where the driver's file is; empty: nowhere. CKPT_CUDA_DRIVER, LD_LIBRARY_PATH, the loader's cache, the usual folders.
+/// Where the driver's file is; empty: nowhere. CKPT_CUDA_DRIVER, LD_LIBRARY_PATH, the loader's cache, the usual
+/// folders.
 std::string find_driver();
 /// The wrapper to call instead of the driver's function; null: none.
 void* wrapper_of(size_t index);

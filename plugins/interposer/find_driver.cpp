@@ -13,8 +13,14 @@ namespace ckpt::interposer {
 
 namespace {
 
-constexpr const char* kFolders[] = {"/usr/lib/x86_64-linux-gnu", "/usr/lib64",           "/usr/lib", "/usr/local/nvidia/lib64",
-                                    "/usr/lib/wsl/lib",          "/run/opengl-driver/lib", "/lib64",   "/lib/x86_64-linux-gnu"};
+constexpr const char* kFolders[] = {"/usr/lib/x86_64-linux-gnu",
+                                    "/usr/lib64",
+                                    "/usr/lib",
+                                    "/usr/local/nvidia/lib64",
+                                    "/usr/lib/wsl/lib",
+                                    "/run/opengl-driver/lib",
+                                    "/lib64",
+                                    "/lib/x86_64-linux-gnu"};
 constexpr const char* kDriver = "libcuda.so.1";
 constexpr off_t kMaxCache = 64 << 20;
 
@@ -36,8 +42,8 @@ bool usable(const std::string& path) {
   struct stat about{};
   const bool read = ::read(fd, &head, sizeof head) == sizeof head && ::fstat(fd, &about) == 0;
   ::close(fd);
-  return read && std::memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 && head.e_ident[EI_CLASS] == ELFCLASS64 && head.e_machine == EM_X86_64 &&
-         !(self.dli_fname != nullptr && same_file(self.dli_fname, about));
+  return read && std::memcmp(head.e_ident, ELFMAG, SELFMAG) == 0 && head.e_ident[EI_CLASS] == ELFCLASS64 &&
+         head.e_machine == EM_X86_64 && !(self.dli_fname != nullptr && same_file(self.dli_fname, about));
 }
 
 std::string in_path_list(const char* list) {
@@ -92,7 +98,8 @@ std::string in_loader_cache() {
 }  // namespace
 
 std::string find_driver() {
-  if (const char* named = std::getenv("CKPT_CUDA_DRIVER"); named != nullptr && *named != 0) return usable(named) ? named : "";
+  if (const char* named = std::getenv("CKPT_CUDA_DRIVER"); named != nullptr && *named != 0)
+    return usable(named) ? named : "";
   if (std::string path = in_path_list(std::getenv("LD_LIBRARY_PATH")); !path.empty()) return path;
   if (std::string path = in_loader_cache(); !path.empty()) return path;
   for (const char* folder : kFolders) {

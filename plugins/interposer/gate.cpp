@@ -62,7 +62,8 @@ uint64_t now_ns() {
 }
 
 Passenger* new_passenger() {
-  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr && t_passenger == nullptr; p = p->next) {
+  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr && t_passenger == nullptr;
+       p = p->next) {
     uint32_t nobody = 0;
     if (p->taken.compare_exchange_strong(nobody, 1)) t_passenger = p;
   }

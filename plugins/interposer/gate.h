@@ -1,6 +1,6 @@
-// The gate in front of whatever changes device memory. Open, a passage costs two stores to a line of the thread's own and one
-// load of a line that nobody writes. Who closes it pays: membarrier(2) makes every running thread's store visible, so that each
-// thread has either seen the gate closed or is seen inside.
+// The gate in front of whatever changes device memory. Open, a passage costs two stores to a line of the thread's own
+// and one load of a line that nobody writes. Who closes it pays: membarrier(2) makes every running thread's store
+// visible, so that each thread has either seen the gate closed or is seen inside.
 #pragma once
 
 #include <atomic>
@@ -30,8 +30,8 @@ Passenger* new_passenger();
 /// Waits while the gate is closed. True: the call is to be looked at.
 bool enter_slowly(Passenger* self);
 
-/// Leave with `leave`. A call from inside another one (a signal handler's) passes: the outer one could not end otherwise.
-/// `watched`: the call is to be looked at before it goes on.
+/// Leave with `leave`. A call from inside another one (a signal handler's) passes: the outer one could not end
+/// otherwise. `watched`: the call is to be looked at before it goes on.
 inline Passenger* enter(bool& watched) {
   Passenger* self = t_passenger;
   if (self == nullptr) [[unlikely]] self = new_passenger();
@@ -66,7 +66,8 @@ class Passage {
 /// Asked while something is waited for: true gives it up.
 using GiveUp = bool (*)();
 
-/// False: some thread was still inside at the deadline (CLOCK_MONOTONIC, ns), or it was given up; the gate is open again.
+/// False: some thread was still inside at the deadline (CLOCK_MONOTONIC, ns), or it was given up; the gate is open
+/// again.
 bool close_gate(uint64_t deadline_ns, GiveUp give_up);
 void open_gate();
 bool gate_closed();

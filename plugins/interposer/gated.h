@@ -26,17 +26,60 @@ constexpr bool has_prefix(std::string_view function, std::initializer_list<std::
   return false;
 }
 
-/// What submits work, what changes which memory and contexts there are, and what asks the driver about memory that may be away.
+/// What submits work, what changes which memory and contexts there are, and what asks the driver about memory that may
+/// be away.
 constexpr bool is_gated(std::string_view function) {
-  return has_prefix(function, {"cuLaunch", "cuGraphLaunch", "cuGraphUpload", "cuMemcpy", "cuMemset", "cuStreamBatchMemOp", "cuStreamWriteValue",
-                               "cuStreamWaitValue", "cuStreamAddCallback", "cuStreamBeginCapture", "cuMemAlloc", "cuMemFree", "cuMemHostAlloc",
-                               "cuMemHostRegister", "cuMemHostUnregister", "cuMemCreate", "cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemRelease",
-                               "cuMemAddress", "cuMemImport", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress", "cuMemPoolCreate",
-                               "cuMemPoolDestroy", "cuMemPoolTrim", "cuMemPoolImport", "cuCtxCreate", "cuCtxDestroy", "cuDevicePrimaryCtxRe",
-                               "cuArrayCreate", "cuArray3DCreate", "cuArrayDestroy", "cuMipmappedArrayCreate", "cuMipmappedArrayDestroy",
-                               "cuMulticast", "cuGraphicsMap", "cuGraphicsUnmap", "cuGraphInstantiate", "cuGraphExecDestroy", "cuModuleLoad",
-                               "cuModuleUnload", "cuLibraryLoad", "cuLibraryUnload", "cuIpcOpenMem", "cuIpcCloseMem", "cuMemGetAccess",
-                               "cuMemGetHandleForAddressRange", "cuPointerSetAttribute"});
+  return has_prefix(function, {"cuLaunch",
+                               "cuGraphLaunch",
+                               "cuGraphUpload",
+                               "cuMemcpy",
+                               "cuMemset",
+                               "cuStreamBatchMemOp",
+                               "cuStreamWriteValue",
+                               "cuStreamWaitValue",
+                               "cuStreamAddCallback",
+                               "cuStreamBeginCapture",
+                               "cuMemAlloc",
+                               "cuMemFree",
+                               "cuMemHostAlloc",
+                               "cuMemHostRegister",
+                               "cuMemHostUnregister",
+                               "cuMemCreate",
+                               "cuMemMap",
+                               "cuMemUnmap",
+                               "cuMemSetAccess",
+                               "cuMemRelease",
+                               "cuMemAddress",
+                               "cuMemImport",
+                               "cuMemPrefetch",
+                               "cuMemDiscard",
+                               "cuMemBatchDecompress",
+                               "cuMemPoolCreate",
+                               "cuMemPoolDestroy",
+                               "cuMemPoolTrim",
+                               "cuMemPoolImport",
+                               "cuCtxCreate",
+                               "cuCtxDestroy",
+                               "cuDevicePrimaryCtxRe",
+                               "cuArrayCreate",
+                               "cuArray3DCreate",
+                               "cuArrayDestroy",
+                               "cuMipmappedArrayCreate",
+                               "cuMipmappedArrayDestroy",
+                               "cuMulticast",
+                               "cuGraphicsMap",
+                               "cuGraphicsUnmap",
+                               "cuGraphInstantiate",
+                               "cuGraphExecDestroy",
+                               "cuModuleLoad",
+                               "cuModuleUnload",
+                               "cuLibraryLoad",
+                               "cuLibraryUnload",
+                               "cuIpcOpenMem",
+                               "cuIpcCloseMem",
+                               "cuMemGetAccess",
+                               "cuMemGetHandleForAddressRange",
+                               "cuPointerSetAttribute"});
 }
 
 constexpr Shape shape_of(std::string_view f) {
@@ -46,7 +89,9 @@ constexpr Shape shape_of(std::string_view f) {
   if (f == "cuLaunchKernel" || f == "cuLaunchCooperativeKernel") return Shape::kKernel;
   if (f == "cuLaunchKernelEx") return Shape::kKernelEx;
   if (f == "cuLaunchHostFunc") return Shape::kNothing;
-  if (has_prefix(f, {"cuLaunch", "cuGraphLaunch", "cuStreamBatchMemOp", "cuMemPrefetch", "cuMemDiscard", "cuMemBatchDecompress"})) return Shape::kUnknown;
+  if (has_prefix(f, {"cuLaunch", "cuGraphLaunch", "cuStreamBatchMemOp", "cuMemPrefetch", "cuMemDiscard",
+                     "cuMemBatchDecompress"}))
+    return Shape::kUnknown;
   if (f == "cuMemcpy" || f == "cuMemcpyAsync") return Shape::kUnified;
   if (f == "cuMemcpyPeer" || f == "cuMemcpyPeerAsync") return Shape::kPeer;
   if (f == "cuMemcpyHtoD_v2" || f == "cuMemcpyHtoDAsync_v2") return Shape::kHostToDevice;
@@ -55,7 +100,8 @@ constexpr Shape shape_of(std::string_view f) {
   if (f == "cuMemcpy2D_v2" || f == "cuMemcpy2DUnaligned_v2" || f == "cuMemcpy2DAsync_v2") return Shape::kCopy2D;
   if (f == "cuMemcpy3D_v2" || f == "cuMemcpy3DAsync_v2") return Shape::kCopy3D;
   if (f.starts_with("cuMemcpy")) return Shape::kUnknown;
-  if (f.starts_with("cuMemsetD2D")) return f.ends_with("_v2") || f.ends_with("Async") ? Shape::kFill2D : Shape::kUnknown;
+  if (f.starts_with("cuMemsetD2D"))
+    return f.ends_with("_v2") || f.ends_with("Async") ? Shape::kFill2D : Shape::kUnknown;
   if (f.starts_with("cuMemset")) return f.ends_with("_v2") || f.ends_with("Async") ? Shape::kFill : Shape::kUnknown;
   if (f.starts_with("cuStreamWriteValue")) return Shape::kWriteValue;
   return Shape::kNothing;

@@ -60,8 +60,9 @@ void drop_unused(Handle handle) {
 }  // namespace
 
 CUresult create_physical(Handle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
-  if (out == nullptr || prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE ||
-      prop->allocFlags.usage != 0 || prop->allocFlags.compressionType != 0 || size < kOwnedFrom ||
+  if (out == nullptr || prop == nullptr || prop->type != CU_MEM_ALLOCATION_TYPE_PINNED ||
+      prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE || prop->allocFlags.usage != 0 ||
+      prop->allocFlags.compressionType != 0 || size < kOwnedFrom ||
       (prop->requestedHandleTypes & ~CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) != 0) {
     return CUDA_ERROR_NOT_SUPPORTED;
   }
@@ -98,7 +99,9 @@ bool release_physical(Handle handle) {
 bool retain_physical(CUdeviceptr address, Handle* out) {
   std::lock_guard lock(state().mutex);
   for (auto& [handle, physical] : state().table) {
-    if (physical.mappings == 0 || physical.shared || address < physical.base || address - physical.base >= physical.size) continue;
+    if (physical.mappings == 0 || physical.shared || address < physical.base ||
+        address - physical.base >= physical.size)
+      continue;
     ++physical.references;
     *out = handle;
     return true;
@@ -108,7 +111,8 @@ bool retain_physical(CUdeviceptr address, Handle* out) {
 
 void restore_properties(Handle handle, CUmemAllocationProp* prop) {
   std::lock_guard lock(state().mutex);
-  if (const Physical* physical = find_physical(handle); physical != nullptr) prop->requestedHandleTypes = physical->asked;
+  if (const Physical* physical = find_physical(handle); physical != nullptr)
+    prop->requestedHandleTypes = physical->asked;
 }
 
 void physical_mapped(Handle handle, CUdeviceptr base, size_t size, size_t offset) {
@@ -138,7 +142,9 @@ void access_set(CUdeviceptr base, size_t size, const CUmemAccessDesc* access, si
       continue;
     }
     for (size_t i = 0; i < count; ++i) {
-      std::erase_if(physical.access, [&](const CUmemAccessDesc& a) { return a.location.type == access[i].location.type && a.location.id == access[i].location.id; });
+      std::erase_if(physical.access, [&](const CUmemAccessDesc& a) {
+        return a.location.type == access[i].location.type && a.location.id == access[i].location.id;
+      });
       physical.access.push_back(access[i]);
     }
   }

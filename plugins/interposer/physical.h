@@ -1,6 +1,7 @@
-// Physical memory that the program makes itself with cuMemCreate, as PyTorch's expandable segments do. Plain device memory is
-// asked for as exportable and given to the program under a handle of our own, so that the memory behind a handle can be taken
-// away and another put in its place. What is mapped once, whole, and shared with nobody is owned as other large memory is.
+// Physical memory that the program makes itself with cuMemCreate, as PyTorch's expandable segments do. Plain device
+// memory is asked for as exportable and given to the program under a handle of our own, so that the memory behind a
+// handle can be taken away and another put in its place. What is mapped once, whole, and shared with nobody is owned as
+// other large memory is.
 #pragma once
 
 #include <vector>
@@ -13,8 +14,8 @@ using Handle = CUmemGenericAllocationHandle;
 
 /// CUDA_ERROR_NOT_SUPPORTED: not plain device memory, the caller asks the driver.
 CUresult create_physical(Handle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags);
-/// The driver's handle for one of ours; any other as it is. `share`: whoever gets it may map it where nobody sees it, and its
-/// memory is not owned from here on.
+/// The driver's handle for one of ours; any other as it is. `share`: whoever gets it may map it where nobody sees it,
+/// and its memory is not owned from here on.
 Handle real_handle(Handle handle, bool share);
 /// False: not one of ours.
 bool release_physical(Handle handle);

@@ -116,7 +116,8 @@ bool save_part(Cow& cow, const Allocation& from, Bytes part) {
   InContext scope(from.context);
   const CUstream stream = scope ? stream_of(cow, from.context) : nullptr;
   if (stream == nullptr) return false;
-  if (drv::cuMemcpyDtoDAsync_v2(arena->memory.base + arena->used, part.start, part.size, stream) != CUDA_SUCCESS) return false;
+  if (drv::cuMemcpyDtoDAsync_v2(arena->memory.base + arena->used, part.start, part.size, stream) != CUDA_SUCCESS)
+    return false;
   if (drv::cuStreamSynchronize(stream) != CUDA_SUCCESS) return false;
   cow.saved.push_back({part, buffer, arena->memory.size, arena->used});
   arena->used += part.size;
@@ -129,7 +130,8 @@ void save(Cow& cow, const Allocation& allocation, CUdeviceptr start, uint64_t si
   const CUdeviceptr high = size > end - low ? end : std::min(end, start + size);
   if (low >= high) return;
   const CUdeviceptr first = allocation.base + (low - allocation.base) / kPiece * kPiece;
-  const CUdeviceptr last = std::min<CUdeviceptr>(end, allocation.base + (high - allocation.base + kPiece - 1) / kPiece * kPiece);
+  const CUdeviceptr last =
+      std::min<CUdeviceptr>(end, allocation.base + (high - allocation.base + kPiece - 1) / kPiece * kPiece);
   for (const Bytes& part : take_wanted(cow, first, last)) {
     if (!save_part(cow, allocation, part)) cow.missed.push_back(part);
   }
@@ -143,7 +145,8 @@ void save_writes(Cow& cow, const Access& access) {
     }
   }
   for (const Bytes& write : access.writes) {
-    for (const Allocation& allocation : owned_in(write.start, write.size)) save(cow, allocation, write.start, write.size);
+    for (const Allocation& allocation : owned_in(write.start, write.size))
+      save(cow, allocation, write.start, write.size);
   }
 }
 
@@ -171,7 +174,9 @@ void wait_until_filled(std::unique_lock<std::mutex>& lock, Passenger* self, cons
       if (state().named.insert(id).second) state().demanded.push_back(id);
     }
     step_out(self);
-    state().filled.wait(lock, [&] { return std::none_of(needed.begin(), needed.end(), [](uint64_t id) { return state().unfilled.count(id) != 0; }); });
+    state().filled.wait(lock, [&] {
+      return std::none_of(needed.begin(), needed.end(), [](uint64_t id) { return state().unfilled.count(id) != 0; });
+    });
     lock.unlock();
     resume(self);
     lock.lock();
@@ -242,7 +247,8 @@ void saved_so_far(std::vector<Saved>* saved, std::vector<Bytes>* missed) {
 CUresult export_saved(uint64_t buffer, int* fd) {
   std::lock_guard lock(state().mutex);
   if (buffer >= state().cow.arenas.size()) return CUDA_ERROR_NOT_FOUND;
-  return drv::cuMemExportToShareableHandle(fd, state().cow.arenas[buffer].memory.handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+  return drv::cuMemExportToShareableHandle(fd, state().cow.arenas[buffer].memory.handle,
+                                           CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
 }
 
 void end_cow() {
@@ -261,7 +267,8 @@ void begin_fill(const std::vector<uint64_t>& ids) {
     state().unfilled.insert(id);
     auto& demanded = state().demanded;
     const bool pending = std::find(demanded.begin(), demanded.end(), id) != demanded.end();
-    if (state().named.count(id) != 0 && !pending) demanded.push_back(id);  // a client that is gone was told: now this one
+    if (state().named.count(id) != 0 && !pending)
+      demanded.push_back(id);  // a client that is gone was told: now this one
   }
   update_watch();
 }

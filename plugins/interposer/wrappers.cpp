@@ -1,5 +1,5 @@
-// What is called instead of the driver's functions: those that only pass the gate are made from the table of names, those that
-// keep the books are written out.
+// What is called instead of the driver's functions: those that only pass the gate are made from the table of names,
+// those that keep the books are written out.
 #include <array>
 #include <cstring>
 #include <utility>
@@ -65,7 +65,8 @@ CUresult init(unsigned flags) {
   return result;
 }
 
-CUresult get_proc_address_v2(const char* symbol, void** function, int version, uint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult get_proc_address_v2(const char* symbol, void** function, int version, uint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
   const CUresult result = drv::cuGetProcAddress_v2(symbol, function, version, flags, status);
   if (result == CUDA_SUCCESS && symbol != nullptr && function != nullptr && *function != nullptr) {
     *function = instead_of(symbol, *function, flags);
@@ -94,7 +95,8 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   Passage passage;
   constexpr size_t kPitch = 512;  // what devices since Fermi align rows to
   const size_t row = width > SIZE_MAX - kPitch ? 0 : (width + kPitch - 1) / kPitch * kPitch;
-  const bool sound = (element == 4 || element == 8 || element == 16) && row != 0 && height != 0 && height <= SIZE_MAX / row && pitch != nullptr;
+  const bool sound = (element == 4 || element == 8 || element == 16) && row != 0 && height != 0 &&
+                     height <= SIZE_MAX / row && pitch != nullptr;
   if (sound && allocate_owned(out, row * height) == CUDA_SUCCESS) {
     *pitch = row;
     return CUDA_SUCCESS;
@@ -104,8 +106,8 @@ CUresult mem_alloc_pitch(CUdeviceptr* out, size_t* pitch, size_t width, size_t h
   return result;
 }
 
-/// The end of what is noted at `base`, by a call of the driver: first it goes from the table, since as soon as the driver has the
-/// address back another thread may get it and note it.
+/// The end of what is noted at `base`, by a call of the driver: first it goes from the table, since as soon as the
+/// driver has the address back another thread may get it and note it.
 template <class Call>
 CUresult end_noted(CUdeviceptr base, Call call) {
   const auto noted = take(base);
@@ -131,7 +133,8 @@ CUresult mem_free(CUdeviceptr base) {
   Passage passage;
   const auto found = base == 0 ? std::nullopt : find(base);
   if (found && is_mapping(*found)) return drv::cuMemFree_v2(base);  // which refuses
-  if (!found || found->base != base || found->kind != Kind::kOwned) return end_noted(base, [&] { return drv::cuMemFree_v2(base); });
+  if (!found || found->base != base || found->kind != Kind::kOwned)
+    return end_noted(base, [&] { return drv::cuMemFree_v2(base); });
   return free_ours(passage, base);
 }
 
@@ -167,7 +170,8 @@ CUstream meant(CUstream stream) {
 /// False also for the stream that waits for all: asked for its work in the middle of a capture it spoils that.
 bool is_out_of_captures(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-  return !captures_active() || (drv::cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
+  return !captures_active() ||
+         (drv::cuStreamIsCapturing(stream, &status) == CUDA_SUCCESS && status == CU_STREAM_CAPTURE_STATUS_NONE);
 }
 
 /// Memory of ours ends here and now: the stream's work is waited for, where the driver would go on.
@@ -176,11 +180,13 @@ CUresult mem_free_async(CUdeviceptr base, CUstream given) {
   Passage passage;
   const CUstream stream = meant<PerThread>(given);
   const auto found = base == 0 ? std::nullopt : find(base);
-  if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) && is_out_of_captures(stream)) {
+  if (found && found->base == base && found->kind == Kind::kOwned && !is_mapping(*found) &&
+      is_out_of_captures(stream)) {
     if (const CUresult result = drv::cuStreamSynchronize(stream); result != CUDA_SUCCESS) return result;
     return free_ours(passage, base);
   }
-  if (found && (found->kind == Kind::kOwned || is_mapping(*found))) return drv::cuMemFreeAsync(base, stream);  // which refuses
+  if (found && (found->kind == Kind::kOwned || is_mapping(*found)))
+    return drv::cuMemFreeAsync(base, stream);  // which refuses
   return end_noted(base, [&] { return drv::cuMemFreeAsync(base, stream); });
 }
 
@@ -215,7 +221,8 @@ CUresult mem_host_unregister(void* base) {
   return end_noted(address(base), [&] { return drv::cuMemHostUnregister(base); });
 }
 
-CUresult mem_map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult mem_map(CUdeviceptr base, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                 unsigned long long flags) {
   Passage passage;
   const CUresult result = drv::cuMemMap(base, size, offset, real_handle(handle, false), flags);
   if (result == CUDA_SUCCESS) physical_mapped(handle, base, size, offset);
@@ -236,7 +243,8 @@ CUresult mem_unmap(CUdeviceptr base, size_t size) {
   return result;
 }
 
-CUresult mem_create(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+CUresult mem_create(CUmemGenericAllocationHandle* out, size_t size, const CUmemAllocationProp* prop,
+                    unsigned long long flags) {
   Passage passage;
   if (create_physical(out, size, prop, flags) == CUDA_SUCCESS) return CUDA_SUCCESS;
   return drv::cuMemCreate(out, size, prop, flags);
@@ -254,18 +262,20 @@ CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc* ac
   return result;
 }
 
-// What only asks waits at the gate, too: behind it memory is away, and the driver would answer for an address that it does not
-// know, or a handle that it has no more.
+// What only asks waits at the gate, too: behind it memory is away, and the driver would answer for an address that it
+// does not know, or a handle that it has no more.
 
 CUresult mem_retain_handle(CUmemGenericAllocationHandle* out, void* at) {
   Passage passage;
   const auto found = find(address(at));
-  if (found && found->kind == Kind::kOwned && !is_mapping(*found)) return CUDA_ERROR_INVALID_VALUE;  // as of cuMemAlloc's memory
+  if (found && found->kind == Kind::kOwned && !is_mapping(*found))
+    return CUDA_ERROR_INVALID_VALUE;  // as of cuMemAlloc's memory
   if (out != nullptr && retain_physical(address(at), out)) return CUDA_SUCCESS;
   return drv::cuMemRetainAllocationHandle(out, at);
 }
 
-CUresult mem_export(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long flags) {
+CUresult mem_export(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                    unsigned long long flags) {
   Passage passage;
   return drv::cuMemExportToShareableHandle(out, real_handle(handle, true), type, flags);
 }
@@ -278,8 +288,8 @@ CUresult mem_handle_properties(CUmemAllocationProp* prop, CUmemGenericAllocation
 }
 
 constexpr size_t kBindMem = index_of("cuMulticastBindMem");
-CUresult multicast_bind(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle memory, size_t offset, size_t size,
-                        unsigned long long flags) {
+CUresult multicast_bind(CUmemGenericAllocationHandle multicast, size_t at, CUmemGenericAllocationHandle memory,
+                        size_t offset, size_t size, unsigned long long flags) {
   Passage passage;
   return real<kBindMem>(multicast, at, real_handle(memory, true), offset, size, flags);
 }
@@ -321,7 +331,8 @@ void as_of_native(void* data, CUpointer_attribute attribute, const Allocation& o
 CUresult pointer_get_attribute(void* data, CUpointer_attribute attribute, CUdeviceptr at) {
   Passage passage;
   const CUresult result = drv::cuPointerGetAttribute(data, attribute, at);
-  const bool of_range = attribute == CU_POINTER_ATTRIBUTE_CONTEXT || attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
+  const bool of_range = attribute == CU_POINTER_ATTRIBUTE_CONTEXT ||
+                        attribute == CU_POINTER_ATTRIBUTE_RANGE_START_ADDR ||
                         attribute == CU_POINTER_ATTRIBUTE_RANGE_SIZE;
   if (!of_range || data == nullptr) return result;
   const auto found = find(at);
@@ -405,7 +416,8 @@ CUresult primary_end(CUdevice device) {
   const CUresult result = real<Index>(device);
   unsigned flags = 0;
   int active = 1;
-  if (result == CUDA_SUCCESS && context != nullptr && drv::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0) {
+  if (result == CUDA_SUCCESS && context != nullptr &&
+      drv::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0) {
     end_context(passage, context);
   }
   return result;
@@ -429,10 +441,13 @@ CUresult peer_access(CUcontext peer) {
     constexpr size_t kIndex = index_of("cuCtxDisablePeerAccess");
     result = real<kIndex>(peer);
   }
-  if (result == CUDA_SUCCESS && drv::cuCtxGetDevice(&current) == CUDA_SUCCESS) enable_peer(device_of(peer), current, On);
+  if (result == CUDA_SUCCESS && drv::cuCtxGetDevice(&current) == CUDA_SUCCESS)
+    enable_peer(device_of(peer), current, On);
   return result;
 }
-CUresult enable_peer_access(CUcontext peer, unsigned flags) { return flags == 0 ? peer_access<true>(peer) : drv::cuCtxEnablePeerAccess(peer, flags); }
+CUresult enable_peer_access(CUcontext peer, unsigned flags) {
+  return flags == 0 ? peer_access<true>(peer) : drv::cuCtxEnablePeerAccess(peer, flags);
+}
 
 template <size_t Index, bool PerThread, class... A>
 CUresult begin_capture(CUstream stream, A... rest) {
@@ -519,8 +534,10 @@ void put_captures(Table& table) {
   put(table, "cuStreamBeginCapture", begin_capture<index_of("cuStreamBeginCapture"), false>);
   put(table, "cuStreamBeginCapture_ptsz", begin_capture<index_of("cuStreamBeginCapture_ptsz"), true>);
   put(table, "cuStreamBeginCapture_v2", begin_capture<index_of("cuStreamBeginCapture_v2"), false, CUstreamCaptureMode>);
-  put(table, "cuStreamBeginCapture_v2_ptsz", begin_capture<index_of("cuStreamBeginCapture_v2_ptsz"), true, CUstreamCaptureMode>);
-  put(table, "cuStreamBeginCaptureToGraph", begin_capture<index_of("cuStreamBeginCaptureToGraph"), false, Word, Word, Word, Word, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginCapture_v2_ptsz",
+      begin_capture<index_of("cuStreamBeginCapture_v2_ptsz"), true, CUstreamCaptureMode>);
+  put(table, "cuStreamBeginCaptureToGraph",
+      begin_capture<index_of("cuStreamBeginCaptureToGraph"), false, Word, Word, Word, Word, CUstreamCaptureMode>);
   put(table, "cuStreamBeginCaptureToGraph_ptsz",
       begin_capture<index_of("cuStreamBeginCaptureToGraph_ptsz"), true, Word, Word, Word, Word, CUstreamCaptureMode>);
   put(table, "cuStreamDestroy", stream_destroy<index_of("cuStreamDestroy")>);

@@ -1,5 +1,5 @@
-// The device pipeline without a device: the hash of chunks on the CPU beside a plain copy, and the pipeline over an emulated
-// device beside the same copy; each with its floor in the same run, in turn, medians and their ratio.
+// The device pipeline without a device: the hash of chunks on the CPU beside a plain copy, and the pipeline over an
+// emulated device beside the same copy; each with its floor in the same run, in turn, medians and their ratio.
 //
 //   bench_device [MIB] [REPEATS]
 #include <fmt/format.h>
@@ -42,7 +42,8 @@ void compare(const char* title, size_t bytes, int repeats, const std::vector<Way
       if (ways[k].before) ways[k].before();
       Stopwatch watch;
       ways[k].run();
-      rates[k].push_back(static_cast<double>(bytes) / 1e3 / static_cast<double>(std::max<uint64_t>(watch.elapsed_us(), 1)));
+      rates[k].push_back(static_cast<double>(bytes) / 1e3 /
+                         static_cast<double>(std::max<uint64_t>(watch.elapsed_us(), 1)));
     }
   }
   fmt::print("{}\n", title);
@@ -93,9 +94,12 @@ void hashing(std::vector<std::byte>& from, std::vector<std::byte>& to, int repea
   compare("chunks of 64 KiB, one thread, memory", bytes, repeats,
           {{"memcpy", [&] { each([&](size_t at) { std::memcpy(&to[at], &from[at], kDeviceChunk); }); }},
            {"hash", [&] { each([&](size_t at) { (void)hash_chunk(&from[at], kDeviceChunk); }); }},
-           {"copy and hash in one pass", [&] { each([&](size_t at) { (void)copy_and_hash_chunk(&to[at], &from[at], kDeviceChunk); }); }},
+           {"copy and hash in one pass",
+            [&] { each([&](size_t at) { (void)copy_and_hash_chunk(&to[at], &from[at], kDeviceChunk); }); }},
            {"memcpy, then hash", [&] {
-              each([&](size_t at) { std::memcpy(&to[at], &from[at], kDeviceChunk), (void)hash_chunk(&to[at], kDeviceChunk); });
+              each([&](size_t at) {
+                std::memcpy(&to[at], &from[at], kDeviceChunk), (void)hash_chunk(&to[at], kDeviceChunk);
+              });
             }}});
   compare("the same chunk again and again", bytes, repeats,
           {{"memcpy", [&] { each([&](size_t) { std::memcpy(to.data(), from.data(), kDeviceChunk); }); }},
@@ -166,7 +170,8 @@ void filling(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int repe
           {{"memcpy", [&] { std::memcpy(to.data(), bytes.data(), bytes.size()); }},
            {"eager fill", [&] { need(fill->eager()); }, [&] {
               if (fill) need(target.release(1));
-              fill = std::make_unique<DeviceFill>(target, memory, hashes, std::vector<Device*>{device.get()}, content, StagingOptions());
+              fill = std::make_unique<DeviceFill>(target, memory, hashes, std::vector<Device*>{device.get()}, content,
+                                                  StagingOptions());
               need(fill->attach());
             }}});
 }

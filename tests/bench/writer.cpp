@@ -1,5 +1,6 @@
-// What the image writer costs beside a plain copy: blocks in memory are written as an image, and the same bytes by plain
-// pwrite, 1 MiB at a time, with as many threads, to the same folder; in turn, the medians and their ratio are printed.
+// What the image writer costs beside a plain copy: blocks in memory are written as an image, and the same bytes by
+// plain pwrite, 1 MiB at a time, with as many threads, to the same folder; in turn, the medians and their ratio are
+// printed.
 //
 //   bench_writer FOLDER [MIB] [THREADS] [REPEATS]
 //
@@ -149,14 +150,17 @@ void run(const Setup& setup, const char* name, const Fill& fill, std::byte* data
   std::vector<Took> plain, image;
   for (int i = 0; i < setup.repeats; ++i) {
     plain.push_back(timed([&] { plain_copy(setup, data); }));
-    for (unsigned thread = 0; thread < setup.threads; ++thread) std::filesystem::remove(setup.folder / ("plain." + std::to_string(thread)));
+    for (unsigned thread = 0; thread < setup.threads; ++thread)
+      std::filesystem::remove(setup.folder / ("plain." + std::to_string(thread)));
     image.push_back(timed([&] { write_image(setup, data); }));
     std::filesystem::remove_all(setup.folder / "image");
   }
   const double gib = static_cast<double>(setup.bytes) / (1 << 30);
   const Took floor = median(plain), ours = median(image);
-  fmt::print("{:8} copy {:5.2f} s/GiB ({:.2f} CPU)   image {:5.2f} s/GiB ({:.2f} CPU)   {:3.0f}% of the copy's throughput\n", name,
-             floor.seconds / gib, floor.cpu / gib, ours.seconds / gib, ours.cpu / gib, 100 * floor.seconds / ours.seconds);
+  fmt::print(
+      "{:8} copy {:5.2f} s/GiB ({:.2f} CPU)   image {:5.2f} s/GiB ({:.2f} CPU)   {:3.0f}% of the copy's throughput\n",
+      name, floor.seconds / gib, floor.cpu / gib, ours.seconds / gib, ours.cpu / gib,
+      100 * floor.seconds / ours.seconds);
 }
 
 }  // namespace

@@ -1,5 +1,5 @@
-// What lib/device/device.h promises, asked of every device there is: the emulated one, and the CUDA one on the stand-in driver (with
-// CKPT_TEST_GPU=1 on the machine's own).
+// What lib/device/device.h promises, asked of every device there is: the emulated one, and the CUDA one on the stand-in
+// driver (with CKPT_TEST_GPU=1 on the machine's own).
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -8,9 +8,9 @@
 #include <cstring>
 #include <thread>
 
-#include "tests/support/emulated/device.h"
 #include "plugins/cuda/cuda_device.h"
 #include "plugins/cuda/kernel_image.h"
+#include "tests/support/emulated/device.h"
 #include "tests/support/fixtures.h"
 
 using namespace ckpt;
@@ -75,7 +75,9 @@ struct Desk {
   MutableByteSpan data;
   std::span<ChunkHash> hashes;
   Desk(Device& device, uint64_t bytes)
-      : stream(must(device.create_stream())), host(must(device.allocate_pinned(bytes + 65536))), data(host->bytes().first(bytes)),
+      : stream(must(device.create_stream())),
+        host(must(device.allocate_pinned(bytes + 65536))),
+        data(host->bytes().first(bytes)),
         hashes(reinterpret_cast<ChunkHash*>(host->bytes().data() + bytes), 4096) {}
   void wait() { must(stream->synchronize(30 * kSecond)); }
 };
@@ -120,7 +122,8 @@ TEST_CASE("hashes: of each chunk, the same as on the CPU, for every size of chun
     CAPTURE(chunk);
     must(desk.stream->hash({buffer->range().start, size}, chunk, desk.hashes.first(size / chunk)));
     desk.wait();
-    for (uint64_t i = 0; i < size / chunk; ++i) CHECK(desk.hashes[i] == hash_chunk(desk.data.data() + i * chunk, chunk));
+    for (uint64_t i = 0; i < size / chunk; ++i)
+      CHECK(desk.hashes[i] == hash_chunk(desk.data.data() + i * chunk, chunk));
   }
 }
 
@@ -141,7 +144,8 @@ TEST_CASE("copy and hash: chunks from here and there to one run, on the device a
       must(desk.stream->copy_and_hash(passing, chunk, at, desk.hashes.first(taken)));
       std::fill(passing.begin(), passing.end(), Address{});  // it was taken over
     }
-    if (at == to->range().start) must(desk.stream->copy_to_host(target->bytes().first(taken * chunk), {at, taken * chunk}));
+    if (at == to->range().start)
+      must(desk.stream->copy_to_host(target->bytes().first(taken * chunk), {at, taken * chunk}));
     desk.wait();
     for (uint64_t i = 0; i < taken; ++i) {
       ByteSpan wanted = desk.data.subspan((chunks - 1 - 3 * i) * chunk, chunk);
@@ -167,7 +171,8 @@ TEST_CASE("copy and hash: the hash is of the bytes that arrive, whoever writes t
     must(desk.stream->copy_and_hash(places, chunk, to->range().start, desk.hashes.first(places.size())));
     must(desk.stream->copy_to_host(desk.data, to->range()));
     desk.wait();
-    for (uint64_t i = 0; i < places.size(); ++i) CHECK(desk.hashes[i] == hash_chunk(desk.data.data() + i * chunk, chunk));
+    for (uint64_t i = 0; i < places.size(); ++i)
+      CHECK(desk.hashes[i] == hash_chunk(desk.data.data() + i * chunk, chunk));
     writer.wait();
   }
 }
@@ -185,7 +190,8 @@ TEST_CASE("copy and hash: more chunks than one launch takes") {
   for (uint64_t i = 0; i < chunks; ++i) places.push_back(from->range().start + i % (size / chunk) * chunk);
   must(desk.stream->copy_and_hash(places, chunk, target->device_range().start, desk.hashes.first(chunks)));
   desk.wait();
-  for (uint64_t i = 0; i < chunks; i += 97) CHECK(desk.hashes[i] == hash_chunk(target->bytes().data() + i * chunk, chunk));
+  for (uint64_t i = 0; i < chunks; i += 97)
+    CHECK(desk.hashes[i] == hash_chunk(target->bytes().data() + i * chunk, chunk));
   CHECK(desk.hashes[chunks - 1] == desk.hashes[size / chunk - 1]);
 }
 
@@ -261,7 +267,8 @@ TEST_CASE("threads: a device is used by several at once") {
       for (uint64_t round = 0; round < 10; ++round) {
         fill(in, seed * 100 + round);
         const Range range{(*buffer)->range().start, size};
-        bool done = (*stream)->copy_to_device(range, in) && (*stream)->copy_to_host(out, range) && (*stream)->synchronize(30 * kSecond);
+        bool done = (*stream)->copy_to_device(range, in) && (*stream)->copy_to_host(out, range) &&
+                    (*stream)->synchronize(30 * kSecond);
         if (!done || !same(in, out)) ++wrong;
       }
     });

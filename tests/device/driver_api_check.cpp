@@ -8,7 +8,8 @@
 namespace api = ckpt::cuda::api;
 
 #define SAME_VALUE(name) static_assert(static_cast<int>(::name) == static_cast<int>(api::name), #name);
-#define SAME_TYPE(name) static_assert(sizeof(::name) == sizeof(api::name) && alignof(::name) == alignof(api::name), #name);
+#define SAME_TYPE(name) \
+  static_assert(sizeof(::name) == sizeof(api::name) && alignof(::name) == alignof(api::name), #name);
 #define SAME_FIELD(type, field)                                                  \
   static_assert(offsetof(::type, field) == offsetof(api::type, field) &&         \
                 sizeof(::type::field) == sizeof(api::type::field), #type "." #field);
@@ -332,11 +333,14 @@ SAME_TYPE(CUcheckpointUnlockArgs)
 SAME_FIELD(CUcheckpointUnlockArgs, reserved)
 SAME_TYPE(CUstreamBatchMemOpParams)
 SAME_TYPE(CUlaunchAttributeValue)
-static_assert(offsetof(::CUstreamBatchMemOpParams, waitValue.value64) == offsetof(api::CUstreamBatchMemOpParams, value.value64));
-static_assert(offsetof(::CUstreamBatchMemOpParams, writeValue.flags) == offsetof(api::CUstreamBatchMemOpParams, value.flags));
+static_assert(offsetof(::CUstreamBatchMemOpParams, waitValue.value64) ==
+              offsetof(api::CUstreamBatchMemOpParams, value.value64));
+static_assert(offsetof(::CUstreamBatchMemOpParams, writeValue.flags) ==
+              offsetof(api::CUstreamBatchMemOpParams, value.flags));
 
 static_assert(CUDA_VERSION < 13000 || api::kCudaVersion == 13000);
-static_assert(CU_MEMHOSTALLOC_PORTABLE == api::kMemHostAllocPortable && CU_MEMHOSTALLOC_DEVICEMAP == api::kMemHostAllocDeviceMap &&
+static_assert(CU_MEMHOSTALLOC_PORTABLE == api::kMemHostAllocPortable &&
+              CU_MEMHOSTALLOC_DEVICEMAP == api::kMemHostAllocDeviceMap &&
               CU_MEMHOSTALLOC_WRITECOMBINED == api::kMemHostAllocWriteCombined);
 static_assert(CU_MEMHOSTREGISTER_PORTABLE == api::kMemHostRegisterPortable &&
               CU_MEMHOSTREGISTER_DEVICEMAP == api::kMemHostRegisterDeviceMap);

@@ -1,6 +1,7 @@
-// The capture pipeline over the driver's device and the agent of a program that trains all the while: rounds, a snapshot, a
-// delta with its parent, parking, and memory taken away and filled from the image, eagerly and lazily. The program compares
-// every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the machine's own driver.)
+// The capture pipeline over the driver's device and the agent of a program that trains all the while: rounds, a
+// snapshot, a delta with its parent, parking, and memory taken away and filled from the image, eagerly and lazily. The
+// program compares every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the machine's
+// own driver.)
 #define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
@@ -75,7 +76,8 @@ Content content_of(const store::ImageReader& image) {
   for (const store::DeviceAllocation& a : image.manifest().tree.devices.at(0).allocations) {
     auto& bytes = out[a.address];
     bytes.resize(a.size);
-    for (uint64_t at = 0; at < a.size; at += kDeviceChunk) must(content.read(kSpace, {a.address + at}, MutableByteSpan(bytes).subspan(at, kDeviceChunk)));
+    for (uint64_t at = 0; at < a.size; at += kDeviceChunk)
+      must(content.read(kSpace, {a.address + at}, MutableByteSpan(bytes).subspan(at, kDeviceChunk)));
   }
   return out;
 }
@@ -93,7 +95,9 @@ struct Taking {
   ImageSink sink;
   DeviceCapture capture;
   Taking(const fs::path& dir, const fs::path& parent, AgentTarget& target, device::Device& device)
-      : writer(must(store::ImageWriter::create(dir, {.parent = parent}))), sink(*writer), capture({{&target, kSpace}}, {&device}, sink, options()) {}
+      : writer(must(store::ImageWriter::create(dir, {.parent = parent}))),
+        sink(*writer),
+        capture({{&target, kSpace}}, {&device}, sink, options()) {}
   void commit() {
     store::Manifest manifest;
     manifest.kind = "dump";
@@ -123,7 +127,8 @@ void take_away_and_fill(AgentTarget& target, device::Device& device, const fs::p
 
 }  // namespace
 
-TEST_CASE("a training loop is captured in every way, loses its memory twice and gets it back, and is right to the bit") {
+TEST_CASE(
+    "a training loop is captured in every way, loses its memory twice and gets it back, and is right to the bit") {
   Place place;
   Training training(place.path);
   auto driver = must(cuda::Driver::open());
@@ -150,7 +155,8 @@ TEST_CASE("a training loop is captured in every way, loses its memory twice and 
   }
   {
     Taking taking(second, first, *target, *device);
-    must(expect_parent(taking.capture.map(), *must(store::ImageReader::open(first)), must(store::ImageReader::open(first))->manifest().tree.devices.at(0)));
+    must(expect_parent(taking.capture.map(), *must(store::ImageReader::open(first)),
+                       must(store::ImageReader::open(first))->manifest().tree.devices.at(0)));
     (void)must(taking.capture.round());
     auto stop = must(DeviceStop::begin({target.get()}, 60 * kSecond));
     (void)must(taking.capture.delta());

@@ -36,7 +36,8 @@ struct Training {
     pid = ::fork();
     if (pid == 0) {
       ::setsid();
-      const int null = ::open("/dev/null", O_RDWR), log = ::open((where / "log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
+      const int null = ::open("/dev/null", O_RDWR),
+                log = ::open((where / "log").c_str(), O_CREAT | O_WRONLY | O_APPEND, 0600);
       ::dup2(null, 0);
       ::dup2(log, 1);
       ::dup2(log, 2);

@@ -1,6 +1,6 @@
-// Preloaded into ckpt: the FAULT_NTH-th call of FAULT_FUNCTION, counted over all of its processes and threads, fails with
-// FAULT_ERRNO; 0 kills the process there, and the one that the user started. The file FAULT_COUNTER (two 64-bit numbers) counts
-// the calls and says whether one failed. FAULT_NTH=0 only counts.
+// Preloaded into ckpt: the FAULT_NTH-th call of FAULT_FUNCTION, counted over all of its processes and threads, fails
+// with FAULT_ERRNO; 0 kills the process there, and the one that the user started. The file FAULT_COUNTER (two 64-bit
+// numbers) counts the calls and says whether one failed. FAULT_NTH=0 only counts.
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <errno.h>
@@ -72,7 +72,8 @@ FAILING(int, ftruncate, (int fd, off_t size), (fd, size), -1)
 FAILING(int, fallocate, (int fd, int mode, off_t offset, off_t size), (fd, mode, offset, size), -1)
 FAILING(int, rename, (const char* from, const char* to), (from, to), -1)
 FAILING(int, mkdir, (const char* path, mode_t mode), (path, mode), -1)
-FAILING(void*, mmap, (void* at, size_t size, int prot, int flags, int fd, off_t offset), (at, size, prot, flags, fd, offset), MAP_FAILED)
+FAILING(void*, mmap, (void* at, size_t size, int prot, int flags, int fd, off_t offset),
+        (at, size, prot, flags, fd, offset), MAP_FAILED)
 FAILING(pid_t, fork, (void), (), -1)
 FAILING(int, pthread_create, (pthread_t* thread, const pthread_attr_t* attributes, void* (*run)(void*), void* argument),
         (thread, attributes, run, argument), error_number)
@@ -80,10 +81,12 @@ FAILING(int, socket, (int domain, int type, int protocol), (domain, type, protoc
 FAILING(int, pipe2, (int ends[2], int flags), (ends, flags), -1)
 FAILING(int, memfd_create, (const char* name, unsigned flags), (name, flags), -1)
 FAILING(ssize_t, process_vm_readv,
-        (pid_t pid, const struct iovec* local, unsigned long n, const struct iovec* remote, unsigned long m, unsigned long flags),
+        (pid_t pid, const struct iovec* local, unsigned long n, const struct iovec* remote, unsigned long m,
+         unsigned long flags),
         (pid, local, n, remote, m, flags), -1)
 FAILING(ssize_t, process_vm_writev,
-        (pid_t pid, const struct iovec* local, unsigned long n, const struct iovec* remote, unsigned long m, unsigned long flags),
+        (pid_t pid, const struct iovec* local, unsigned long n, const struct iovec* remote, unsigned long m,
+         unsigned long flags),
         (pid, local, n, remote, m, flags), -1)
 
 // Those with optional arguments: what was not given is passed on as it lies in its register.
@@ -123,8 +126,8 @@ long ptrace(enum __ptrace_request request, ...) {
 long syscall(long number, ...) {
   va_list list;
   va_start(list, number);
-  const long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long), e = va_arg(list, long),
-             f = va_arg(list, long);
+  const long a = va_arg(list, long), b = va_arg(list, long), c = va_arg(list, long), d = va_arg(list, long),
+             e = va_arg(list, long), f = va_arg(list, long);
   va_end(list);
   static long (*real)(long, ...);
   if (real == NULL) *(void**)&real = dlsym(RTLD_NEXT, "syscall");

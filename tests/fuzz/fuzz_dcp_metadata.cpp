@@ -3,7 +3,8 @@
 #include "formats/torch_dist/reformulated.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  auto metadata = ckpt::formats::parse_dcp_metadata({reinterpret_cast<const std::byte*>(data), size}, uint64_t{1} << 20);
+  auto metadata =
+      ckpt::formats::parse_dcp_metadata({reinterpret_cast<const std::byte*>(data), size}, uint64_t{1} << 20);
   if (!metadata) return 0;
   for (ckpt::formats::DcpTensor& t : metadata->tensors) {
     if (!t.original.empty()) (void)ckpt::formats::undo_reformulation(t.tensor, t.original);

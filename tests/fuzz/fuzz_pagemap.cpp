@@ -11,7 +11,8 @@ namespace {
 
 Result<std::vector<PagemapRecord>> parse(ByteSpan bytes, size_t step) {
   PagemapParser parser({1 << 20, 1 << 16}, true);
-  for (size_t at = 0; at < bytes.size(); at += step) CKPT_TRY(parser.feed(bytes.subspan(at, std::min(step, bytes.size() - at))));
+  for (size_t at = 0; at < bytes.size(); at += step)
+    CKPT_TRY(parser.feed(bytes.subspan(at, std::min(step, bytes.size() - at))));
   return parser.finish();
 }
 

@@ -1,4 +1,5 @@
-// The pickle machine, strict and loose, and all that reads its graphs. What is written again from a graph builds the same.
+// The pickle machine, strict and loose, and all that reads its graphs. What is written again from a graph builds the
+// same.
 #include <cstdlib>
 
 #include "formats/pickle/emit.h"

@@ -1,4 +1,5 @@
-// torch.save files of either kind: the five pickles and storages of a legacy one, zips, and all tensors that are found in them.
+// torch.save files of either kind: the five pickles and storages of a legacy one, zips, and all tensors that are found
+// in them.
 #include "formats/torch_save/walker.h"
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {

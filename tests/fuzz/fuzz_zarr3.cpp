@@ -1,4 +1,5 @@
-// `zarr.json` files of arrays and groups, up to the first zero byte; what follows is a chunk for the array's codecs, or a shard.
+// `zarr.json` files of arrays and groups, up to the first zero byte; what follows is a chunk for the array's codecs, or
+// a shard.
 #include "formats/zarr/hierarchy.h"
 #include "formats/zarr/shard_index.h"
 #include "formats/zarr/zarr_json.h"
@@ -17,7 +18,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (!array || end == text.size()) return 0;
   const ckpt::ByteSpan rest = ckpt::as_bytes(text.substr(end + 1));
   for (const formats::ZarrSharding& level : array->sharding) {
-    const uint64_t chunks = ckpt::tensor::element_count(array->chunks).value() / ckpt::tensor::element_count(level.chunk).value();
+    const uint64_t chunks =
+        ckpt::tensor::element_count(array->chunks).value() / ckpt::tensor::element_count(level.chunk).value();
     auto bytes = formats::shard_index_bytes(level, chunks);
     if (!bytes || *bytes > rest.size()) continue;
     const auto index = level.index_at_start ? rest.first(*bytes) : rest.last(*bytes);
@@ -26,6 +28,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (array->chunk_bytes() > 1 << 16) return 0;
   std::vector<std::byte> out(array->chunk_bytes()), plain(out.size());
   if (!formats::decode_steps(array->codecs, rest, out)) return 0;
-  if (!array->axes.empty()) ckpt::tensor::to_row_major(array->stored_chunk(), array->axes, ckpt::tensor::item_size(array->dtype), out, plain);
+  if (!array->axes.empty())
+    ckpt::tensor::to_row_major(array->stored_chunk(), array->axes, ckpt::tensor::item_size(array->dtype), out, plain);
   return 0;
 }

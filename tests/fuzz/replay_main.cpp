@@ -24,7 +24,8 @@ void run(const Bytes& input) {
 
 void run_mutations(const Bytes& original) {
   const size_t step = original.size() / kMutations + 1;
-  for (size_t cut = 0; cut < original.size(); cut += step) run(Bytes(original.begin(), original.begin() + static_cast<long>(cut)));
+  for (size_t cut = 0; cut < original.size(); cut += step)
+    run(Bytes(original.begin(), original.begin() + static_cast<long>(cut)));
   uint32_t noise = 1;
   for (size_t i = 0; i < original.size(); i += step) {
     Bytes changed = original;

@@ -1,5 +1,5 @@
-// Counters, one for each processor, that are raised in restartable sequences: not atomic, and right only if the kernel sends
-// a thread that was interrupted in the middle back to the beginning.
+// Counters, one for each processor, that are raised in restartable sequences: not atomic, and right only if the kernel
+// sends a thread that was interrupted in the middle back to the beginning.
 #pragma once
 
 #include <stdbool.h>
@@ -19,8 +19,8 @@ static struct rseq* own_rseq(void) {
   return (struct rseq*)(thread_pointer + __rseq_offset);
 }
 
-/// Adds one to g_count[cpu_id] without a locked instruction, with so many turns of a loop in the middle that a stop is likely to
-/// come there. False: it was interrupted, try again.
+/// Adds one to g_count[cpu_id] without a locked instruction, with so many turns of a loop in the middle that a stop is
+/// likely to come there. False: it was interrupted, try again.
 static inline bool add_one(struct rseq* area, int64_t turns) {
   __asm__ goto(
       ".pushsection __rseq_cs, \"aw\"\n.balign 32\n"

@@ -98,7 +98,8 @@ void target_wait(void (*step)(int number)) {
     last = now;
   }
   int expected = expected_steps();
-  if (expected != g_steps) target_fail("this state has seen %d steps, not %d: it is of another instant", g_steps, expected);
+  if (expected != g_steps)
+    target_fail("this state has seen %d steps, not %d: it is of another instant", g_steps, expected);
 }
 
 int target_steps(void) { return g_steps; }
@@ -165,7 +166,8 @@ static pid_t settle(pid_t child) {
     siginfo_t info;
     info.si_pid = 0;
     if (take_file("child", child)) return child;
-    if (waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT | WNOHANG | __WALL) == 0 && info.si_pid == child) return child;
+    if (waitid(P_PID, (id_t)child, &info, WEXITED | WNOWAIT | WNOHANG | __WALL) == 0 && info.si_pid == child)
+      return child;
     sleep_ms(1);
   }
   target_fail("child %d is never ready", child);

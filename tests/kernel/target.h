@@ -60,8 +60,8 @@ _Noreturn void target_skip(const char* format, ...) __attribute__((format(printf
 
 #define PAGE_SIZE ((size_t)4096)
 
-/// Forks; the child runs `body` and ends with the status that it returns. Returns once the child has called child_wait or
-/// child_ready (or has ended). What is left of the root's children when it passes or fails is killed.
+/// Forks; the child runs `body` and ends with the status that it returns. Returns once the child has called child_wait
+/// or child_ready (or has ended). What is left of the root's children when it passes or fails is killed.
 pid_t start_child(int (*body)(void*), void* argument);
 /// The same through clone(2) with these flags and exit signal, on a stack of the child's own.
 pid_t start_clone(int flags, int (*body)(void*), void* argument);

@@ -33,6 +33,7 @@ INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home/\w+|Users/\w+|root|work|workspace|builds)/")
 SKIPPED = {".git", "__pycache__", ".cache"}
 LONG_FILE = 600
+LONG_LINE = 120  # .clang-format, ColumnLimit
 
 
 def files(root):
@@ -104,6 +105,8 @@ def main():
         if path.endswith((".cpp", ".h", ".c")):
             seen += 1
             findings += check_source(path, lines)
+            findings += [f"{path}:{number}: {len(line)} columns, {LONG_LINE} at most" for number, line in enumerate(lines, 1)
+                         if len(line) > LONG_LINE]
             if len(lines) > LONG_FILE:
                 print(f"warning: {path}: {len(lines)} lines: has a second job moved in?")
         if path != "tests/lint/sources.py" and not path.startswith("tests/fuzz/corpus/"):

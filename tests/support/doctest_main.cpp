@@ -1,4 +1,5 @@
-// A program of unit tests. Where tests passed only since fixtures are not there, it ends with 77, which ctest shows as skipped.
+// A program of unit tests. Where tests passed only since fixtures are not there, it ends with 77, which ctest shows as
+// skipped.
 #define DOCTEST_CONFIG_IMPLEMENT
 #include <doctest/doctest.h>
 
@@ -9,7 +10,8 @@
 int main(int argc, char** argv) {
   doctest::Context context(argc, argv);
   const int failed = context.run();
-  for (const std::string& name : ckpt::test::missing_fixtures()) std::printf("skipped: the fixture %s is not there\n", name.c_str());
+  for (const std::string& name : ckpt::test::missing_fixtures())
+    std::printf("skipped: the fixture %s is not there\n", name.c_str());
   if (failed != 0 || context.shouldExit()) return failed;
   return ckpt::test::missing_fixtures().empty() ? 0 : 77;
 }

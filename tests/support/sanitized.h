@@ -1,4 +1,5 @@
-// Sanitizers make each step some twenty times as long: what is repeated for every byte or every case takes a sample then.
+// Sanitizers make each step some twenty times as long: what is repeated for every byte or every case takes a sample
+// then.
 #pragma once
 
 namespace ckpt::test {

@@ -9,12 +9,14 @@
 
 namespace ckpt::test {
 
-/// A folder of its own, removed at the end: in memory where there is one, since hundreds of fsyncs take minutes on a busy disk.
+/// A folder of its own, removed at the end: in memory where there is one, since hundreds of fsyncs take minutes on a
+/// busy disk.
 struct TempDir {
   std::filesystem::path path;
   TempDir() {
     std::error_code ec;
-    auto where = std::filesystem::is_directory("/dev/shm", ec) ? std::filesystem::path("/dev/shm") : std::filesystem::temp_directory_path();
+    auto where = std::filesystem::is_directory("/dev/shm", ec) ? std::filesystem::path("/dev/shm")
+                                                               : std::filesystem::temp_directory_path();
     std::string name = (where / "ckpt-test-XXXXXX").string();
     REQUIRE(::mkdtemp(name.data()) != nullptr);
     path = name;

@@ -18,7 +18,8 @@ using device::Range;
 namespace {
 
 /// One thread a device: each has a bus of its own.
-Result<void> for_devices(const std::vector<device::Device*>& devices, const std::function<Result<void>(device::Device&)>& work) {
+Result<void> for_devices(const std::vector<device::Device*>& devices,
+                         const std::function<Result<void>(device::Device&)>& work) {
   if (devices.size() == 1) return work(*devices.front());
   WorkerPool pool(static_cast<unsigned>(devices.size()));
   for (device::Device* device : devices) {
@@ -92,7 +93,8 @@ Result<void> DeviceCapture::note_zeros(Chosen& chosen, Word word, DevicePass& pa
 }
 
 /// `from`: where the bytes are, in ckpt's own addresses of the device. Their hashes become those of the image.
-Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from, Word word) {
+Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, const std::vector<Address>& from,
+                                 Word word) {
   if (chosen.empty()) return {};
   std::vector<ChunkHash> taken(chosen.size());
   StagingRing& ring = *rings_.at(device.properties().uuid);
@@ -204,7 +206,8 @@ Result<void> DeviceCapture::end_recording() {
 }
 
 Result<void> DeviceCapture::say_kept() {
-  for (const ChunkRef& ref : std::exchange(kept_, {})) CKPT_TRY(sink_.keep(map_.space(*ref.region), ref.region->address(ref.chunk)));
+  for (const ChunkRef& ref : std::exchange(kept_, {}))
+    CKPT_TRY(sink_.keep(map_.space(*ref.region), ref.region->address(ref.chunk)));
   return {};
 }
 

@@ -1,10 +1,13 @@
 // Capture of device memory, in three ways that may follow each other:
 //
-//   rounds      while kernels run: what differs from what the image has is copied out, and its hash is that of exactly the
+//   rounds      while kernels run: what differs from what the image has is copied out, and its hash is that of exactly
+//   the
 //               bytes that were copied, however torn
-//   delta       at a stop: live memory is hashed, and only the chunks whose hash is not that of the image's bytes are copied.
+//   delta       at a stop: live memory is hashed, and only the chunks whose hash is not that of the image's bytes are
+//   copied.
 //               No guess about what kernels write is trusted; a hidden write is a hash that differs
-//   copy-on-write   the hashes are taken at a stop, t1; behind it what launches may write of that which the image has not is
+//   copy-on-write   the hashes are taken at a stop, t1; behind it what launches may write of that which the image has
+//   not is
 //               set aside on the device, and the bytes taken meanwhile must have the hashes of t1. Where they do not (a
 //               hidden write, no room), t1 is lost, and the image needs the delta of another stop, t2
 //
@@ -38,7 +41,8 @@ struct DevicePass {
 class DeviceCapture {
  public:
   /// `sink` and the devices outlive it. The devices are those that the targets use, by UUID.
-  DeviceCapture(std::vector<DeviceSource> sources, std::vector<device::Device*> devices, DeviceSink& sink, const DeviceOptions& options)
+  DeviceCapture(std::vector<DeviceSource> sources, std::vector<device::Device*> devices, DeviceSink& sink,
+                const DeviceOptions& options)
       : map_(std::move(sources), std::move(devices)), sink_(sink), options_(options) {}
   DeviceCapture(const DeviceCapture&) = delete;
   DeviceCapture& operator=(const DeviceCapture&) = delete;
@@ -51,7 +55,8 @@ class DeviceCapture {
   /// What a delta would copy now, by hash; nothing stands still.
   Result<uint64_t> dirty_bytes();
 
-  /// Between `DeviceStop::begin` and its end: brings the image to this moment, and says the last word about every chunk. Once.
+  /// Between `DeviceStop::begin` and its end: brings the image to this moment, and says the last word about every
+  /// chunk. Once.
   Result<DevicePass> delta() {
     CKPT_TRY(look());
     CKPT_TRY_ASSIGN(const DevicePass out, copy_missing());
@@ -60,16 +65,18 @@ class DeviceCapture {
   }
   /// Its steps. First the regions are up to date and hashed.
   Result<void> look();
-  /// Then what the image has not of this moment is brought to it; the agents are not spoken to. Chunks of which `elsewhere` is true
-  /// are left to the caller: the image gets no word about them, and describes them with the hash that they have now.
-  /// kBusy: memory changed behind closed gates (another device, a network card); there is no image of this moment.
+  /// Then what the image has not of this moment is brought to it; the agents are not spoken to. Chunks of which
+  /// `elsewhere` is true are left to the caller: the image gets no word about them, and describes them with the hash
+  /// that they have now. kBusy: memory changed behind closed gates (another device, a network card); there is no image
+  /// of this moment.
   Result<DevicePass> copy_missing(const std::function<bool(const ChunkRef&)>& elsewhere = {});
-  /// The words about chunks that the image has already can be said with open gates (0.3 us each: half a second for 80 GiB that
-  /// nobody need stand still for).
+  /// The words about chunks that the image has already can be said with open gates (0.3 us each: half a second for 80
+  /// GiB that nobody need stand still for).
   Result<void> say_kept();
 
-  /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory was
-  /// like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is recorded.
+  /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory
+  /// was like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is
+  /// recorded.
   Result<void> begin_recording(uint64_t limit);
   /// All of them, as far as there are targets; the first failure. `delta_with_replay` ends it, too.
   Result<void> end_recording();
@@ -77,8 +84,8 @@ class DeviceCapture {
   Result<void> hash_live();
   Result<StagingRing*> ring(device::Device& device);
 
-  /// Copy-on-write, in place of a delta. At the stop, after `look`: the bytes that the image has not. Where the budget holds
-  /// them nothing but a hidden write, or device memory that runs out, can lose t1.
+  /// Copy-on-write, in place of a delta. At the stop, after `look`: the bytes that the image has not. Where the budget
+  /// holds them nothing but a hidden write, or device memory that runs out, can lose t1.
   uint64_t missing_bytes();
   /// Gates closed and drained still, or again, and nothing was written since `look`.
   Result<void> begin_cow();
@@ -87,8 +94,8 @@ class DeviceCapture {
     uint64_t lost = 0;        ///< chunks of t1 that could not be had
     uint64_t from_saved = 0;  ///< chunks that came from what was set aside
   };
-  /// Gates open. Copies what was missing; nothing is set aside afterwards. Where chunks are lost the image is of no moment
-  /// until `delta` makes it one of another stop.
+  /// Gates open. Copies what was missing; nothing is set aside afterwards. Where chunks are lost the image is of no
+  /// moment until `delta` makes it one of another stop.
   Result<Snapshot> end_cow();
 
  private:
@@ -109,7 +116,8 @@ class DeviceCapture {
   unsigned rounds_ = 0;
   Chosen kept_;  ///< what is left to `say_kept`
   std::vector<device::Target*> cow_;  ///< those that set aside what they write
-  std::map<std::string, std::unique_ptr<StagingRing>> rings_;  ///< by device; behind the map: they are at work on its imports
+  std::map<std::string, std::unique_ptr<StagingRing>>
+      rings_;  ///< by device; behind the map: they are at work on its imports
 };
 
 }  // namespace ckpt::capture

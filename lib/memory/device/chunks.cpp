@@ -28,15 +28,18 @@ Result<device::Device*> ChunkMap::device_of(const DeviceRegion& region) const {
 
 Result<void> ChunkMap::add(size_t source, const device::Allocation& allocation) {
   if (allocation.size == 0 || allocation.size % kDeviceChunk != 0 || allocation.address.value % kDeviceChunk != 0) {
-    return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value), "is not of whole chunks");
+    return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value),
+                "is not of whole chunks");
   }
   constexpr uint64_t kEnd = uint64_t{1} << store::kSpaceShift;
   if (allocation.address.value >= kEnd || allocation.size > kEnd - allocation.address.value) {
-    return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value), "is too far up for an image");
+    return fail(Code::kUnsupported, fmt::format("device memory at {:#x}", allocation.address.value),
+                "is too far up for an image");
   }
   for (const auto& [key, entry] : entries_) {
     if (key.first != source || !entry.region.allocation.range().overlaps(allocation.range())) continue;
-    return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", allocation.address.value), "is told of twice by the process");
+    return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", allocation.address.value),
+                "is told of twice by the process");
   }
   Entry entry;
   DeviceRegion& region = entry.region;
@@ -57,7 +60,8 @@ Result<void> ChunkMap::add(size_t source, const device::Allocation& allocation) 
     region.image = std::move(expected->second);
     region.known.assign(region.chunks(), true);
   }
-  // From here on the image may get content of its own for these addresses: what comes to them later is compared with that.
+  // From here on the image may get content of its own for these addresses: what comes to them later is compared with
+  // that.
   std::erase_if(expected_, [&](const auto& e) {
     return e.first.first == space && allocation.range().overlaps({{e.first.second}, e.second.size() * kDeviceChunk});
   });
@@ -72,14 +76,17 @@ Result<void> ChunkMap::refresh() {
     for (const device::Allocation& allocation : allocations) {
       if (allocation.kind == device::MemoryKind::kOwned && !allocation.released) there.insert(allocation.id);
     }
-    std::erase_if(entries_, [&](const auto& entry) { return entry.first.first == source && there.count(entry.first.second) == 0; });
+    std::erase_if(entries_, [&](const auto& entry) {
+      return entry.first.first == source && there.count(entry.first.second) == 0;
+    });
     for (const device::Allocation& allocation : allocations) {
       if (there.count(allocation.id) == 0 || entries_.count({source, allocation.id}) != 0) continue;
       Result<void> added = add(source, allocation);
       if (added) continue;
       // While the target runs it may free what it has just told of.
       CKPT_TRY_ASSIGN(const std::vector<device::Allocation> now, sources_[source].target->allocations());
-      if (std::any_of(now.begin(), now.end(), [&](const auto& a) { return a.id == allocation.id; })) return std::move(added).error();
+      if (std::any_of(now.begin(), now.end(), [&](const auto& a) { return a.id == allocation.id; }))
+        return std::move(added).error();
     }
   }
   return {};

@@ -1,6 +1,6 @@
-// What an image has of device memory while it comes about: allocations of targets, cut into chunks, and of each chunk the
-// hash of exactly those bytes that the image would give back. A chunk whose live hash is that one need not be copied,
-// however torn the moment was at which it was.
+// What an image has of device memory while it comes about: allocations of targets, cut into chunks, and of each chunk
+// the hash of exactly those bytes that the image would give back. A chunk whose live hash is that one need not be
+// copied, however torn the moment was at which it was.
 #pragma once
 
 #include <cstdint>
@@ -34,7 +34,8 @@ struct DeviceSource {
 template <class Each>
 void for_chunks(const std::vector<device::Range>& ranges, Each each) {
   for (const device::Range& range : ranges) {
-    for (uint64_t at = align_down(range.start.value, kDeviceChunk); at < range.end().value; at += kDeviceChunk) each(at);
+    for (uint64_t at = align_down(range.start.value, kDeviceChunk); at < range.end().value; at += kDeviceChunk)
+      each(at);
   }
 }
 
@@ -69,8 +70,9 @@ class ChunkMap {
   /// Asks every target. What is gone is forgotten, with its import; nothing may be at work on it. kUnsupported: an
   /// allocation is not of whole chunks, or on a device that ckpt was not given.
   Result<void> refresh();
-  /// What an earlier image has of an allocation: used from the next `refresh` on, for the first one at that place, if it has that
-  /// size. For a later one it would be wrong: chunks that were copied ahead hide what the earlier image has.
+  /// What an earlier image has of an allocation: used from the next `refresh` on, for the first one at that place, if
+  /// it has that size. For a later one it would be wrong: chunks that were copied ahead hide what the earlier image
+  /// has.
   void expect(int space, device::Range range, std::vector<device::ChunkHash> hashes);
 
   const std::vector<DeviceSource>& sources() const { return sources_; }

@@ -38,7 +38,9 @@ Result<void> DeviceFill::check_allocations() {
     auto found = released.find(a.id);
     same = same && found != released.end() && found->second.address.value == a.address && found->second.size == a.size;
   }
-  if (!same) return fail(Code::kAnswerNo, fmt::format("{}", target_.pid()), "the process has other device allocations than the image");
+  if (!same)
+    return fail(Code::kAnswerNo, fmt::format("{}", target_.pid()),
+                "the process has other device allocations than the image");
   for (size_t i = 0; i < memory_.allocations.size(); ++i) {
     Piece& piece = pieces_.emplace_back();
     piece.image = &memory_.allocations[i];
@@ -48,8 +50,10 @@ Result<void> DeviceFill::check_allocations() {
       std::fill_n(piece.made.begin() + static_cast<ptrdiff_t>(run.first), run.count, true);
     }
     CKPT_TRY_ASSIGN(const std::string uuid, target_.device_uuid(released[piece.image->id].device));
-    auto device = std::find_if(devices_.begin(), devices_.end(), [&](const auto* d) { return d->properties().uuid == uuid; });
-    if (device == devices_.end()) return fail(Code::kUnsupported, uuid, "is a device of the process that ckpt does not see");
+    auto device =
+        std::find_if(devices_.begin(), devices_.end(), [&](const auto* d) { return d->properties().uuid == uuid; });
+    if (device == devices_.end())
+      return fail(Code::kUnsupported, uuid, "is a device of the process that ckpt does not see");
     piece.device = *device;
   }
   return {};
@@ -61,7 +65,8 @@ Result<void> DeviceFill::check_room() {
     for (const Piece& piece : pieces_) need += piece.device == device ? piece.image->size : 0;
     CKPT_TRY_ASSIGN(const device::MemoryInfo info, device->memory_info());
     if (need > info.free_bytes) {
-      return fail(Code::kNoRoom, device->properties().uuid, fmt::format("{} bytes are free, {} are needed", info.free_bytes, need));
+      return fail(Code::kNoRoom, device->properties().uuid,
+                  fmt::format("{} bytes are free, {} are needed", info.free_bytes, need));
     }
   }
   return {};
@@ -118,11 +123,12 @@ void DeviceFill::search(Piece& piece, const ChunkHash& hash, ByteSpan bytes) {
 Result<void> DeviceFill::send(Piece& piece, const std::vector<size_t>& chunks, bool searching) {
   std::vector<Address> to;
   for (size_t chunk : chunks) to.push_back(piece.local(chunk));
-  CKPT_TRY(rings_.at(piece.device->properties().uuid)->to_device(to, kDeviceChunk, [&](size_t i, MutableByteSpan out) -> Result<void> {
-    CKPT_TRY(content_.read(memory_.space, {piece.image->address + chunks[i] * kDeviceChunk}, out));
-    if (searching) search(piece, (*piece.hashes)[chunks[i]], out);
-    return {};
-  }));
+  CKPT_TRY(rings_.at(piece.device->properties().uuid)
+               ->to_device(to, kDeviceChunk, [&](size_t i, MutableByteSpan out) -> Result<void> {
+                 CKPT_TRY(content_.read(memory_.space, {piece.image->address + chunks[i] * kDeviceChunk}, out));
+                 if (searching) search(piece, (*piece.hashes)[chunks[i]], out);
+                 return {};
+               }));
   report_.sent += chunks.size();
   return {};
 }
@@ -130,7 +136,8 @@ Result<void> DeviceFill::send(Piece& piece, const std::vector<size_t>& chunks, b
 /// Chunks that are not as the image says; those that launches make are left out.
 Result<std::vector<size_t>> DeviceFill::differing(Piece& piece) {
   const device::Range range = piece.import->range();
-  CKPT_TRY_ASSIGN(const std::vector<ChunkHash> live, rings_.at(piece.device->properties().uuid)->hash({&range, 1}, kDeviceChunk));
+  CKPT_TRY_ASSIGN(const std::vector<ChunkHash> live,
+                  rings_.at(piece.device->properties().uuid)->hash({&range, 1}, kDeviceChunk));
   std::vector<size_t> out;
   for (size_t i = 0; i < live.size(); ++i) {
     if (!piece.made[i] && live[i] != (*piece.hashes)[i]) out.push_back(i);
@@ -144,7 +151,8 @@ Result<void> DeviceFill::put_right(Piece& piece, const std::vector<size_t>& wron
   CKPT_TRY(send(piece, wrong, searching));
   CKPT_TRY_ASSIGN(const std::vector<size_t> still, differing(piece));
   if (still.empty()) return {};
-  return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", piece.image->address + still.front() * kDeviceChunk),
+  return fail(Code::kAnswerNo,
+              fmt::format("device memory at {:#x}", piece.image->address + still.front() * kDeviceChunk),
               "does not have the hash that the image gives it");
 }
 
@@ -169,7 +177,8 @@ Result<void> DeviceFill::fill(Piece& piece, bool searching) {
     }
     moves.push_back({piece.local(i), where->second});
     std::lock_guard lock(mutex_);
-    if (auto known = leads_to_.find(key(hash)); known != leads_to_.end()) piece.leads_to.insert(known->second.begin(), known->second.end());
+    if (auto known = leads_to_.find(key(hash)); known != leads_to_.end())
+      piece.leads_to.insert(known->second.begin(), known->second.end());
   }
   CKPT_TRY(ring->clear(cleared, kDeviceChunk));
   CKPT_TRY(send(piece, chunks, searching));

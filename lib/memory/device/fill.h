@@ -1,13 +1,14 @@
-// Device memory of a restored process: attached at its old addresses, filled from an image. Eagerly, with the gate closed;
-// or lazily: the gate opens at once, a launch waits until what it needs is there, and the rest is fetched ahead.
+// Device memory of a restored process: attached at its old addresses, filled from an image. Eagerly, with the gate
+// closed; or lazily: the gate opens at once, a launch waits until what it needs is there, and the rest is fetched
+// ahead.
 //
-// What a launch needs is more than what its arguments name: kernels follow addresses that they find in memory. So what is
-// filled is searched for words that are addresses of other allocations, and an allocation counts as filled when everything
-// that can be reached from it is (as a conservative garbage collector looks at memory). Addresses that a kernel computes
-// from something else are not found: a program that does so cannot be restored lazily.
+// What a launch needs is more than what its arguments name: kernels follow addresses that they find in memory. So what
+// is filled is searched for words that are addresses of other allocations, and an allocation counts as filled when
+// everything that can be reached from it is (as a conservative garbage collector looks at memory). Addresses that a
+// kernel computes from something else are not found: a program that does so cannot be restored lazily.
 //
-// A chunk that is on the device already, in whichever allocation, is copied there and not sent again. What an allocation has
-// in the end is hashed by the device and compared with the image's hashes.
+// A chunk that is on the device already, in whichever allocation, is copied there and not sent again. What an
+// allocation has in the end is hashed by the device and compared with the image's hashes.
 #pragma once
 
 #include <map>
@@ -31,17 +32,23 @@ struct FillReport {
 class DeviceFill {
  public:
   /// `memory`, and the hashes of its allocations in their order, as the image has them; all references outlive this.
-  DeviceFill(device::Target& target, const store::DeviceMemory& memory, std::vector<std::vector<device::ChunkHash>> hashes,
-             std::vector<device::Device*> devices, DeviceContent& content, const StagingOptions& options)
-      : target_(target), memory_(memory), hashes_(std::move(hashes)), devices_(std::move(devices)), content_(content), options_(options) {}
+  DeviceFill(device::Target& target, const store::DeviceMemory& memory,
+             std::vector<std::vector<device::ChunkHash>> hashes, std::vector<device::Device*> devices,
+             DeviceContent& content, const StagingOptions& options)
+      : target_(target),
+        memory_(memory),
+        hashes_(std::move(hashes)),
+        devices_(std::move(devices)),
+        content_(content),
+        options_(options) {}
 
-  /// Gate closed. Fresh memory for every allocation, or for none. kNoRoom: before anything was touched where a device says
-  /// beforehand that it has not so much. kAnswerNo: the process has other allocations than the image.
+  /// Gate closed. Fresh memory for every allocation, or for none. kNoRoom: before anything was touched where a device
+  /// says beforehand that it has not so much. kAnswerNo: the process has other allocations than the image.
   Result<void> attach();
   /// Gate closed, before and after. Fills all, runs again what the image says, and compares every hash.
   Result<FillReport> eager();
-  /// Gate closed before, open after. Returns when all is there. On a failure launches that need what is not there wait on
-  /// for ever: the error says that the process cannot be used. An image with launches is filled eagerly first.
+  /// Gate closed before, open after. Returns when all is there. On a failure launches that need what is not there wait
+  /// on for ever: the error says that the process cannot be used. An image with launches is filled eagerly first.
   Result<FillReport> lazy();
 
  private:

@@ -12,10 +12,12 @@ Result<void> DeviceFill::take_demands(std::set<size_t>& urgent) {
   CKPT_TRY_ASSIGN(const auto demand, target_.next_demand(0));
   std::vector<size_t> work(urgent.begin(), urgent.end());
   for (uint64_t id : demand.value_or(std::vector<uint64_t>())) {
-    auto found = std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return piece.image->id == id; });
+    auto found =
+        std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return piece.image->id == id; });
     if (found == pieces_.end()) continue;
     const auto index = static_cast<size_t>(found - pieces_.begin());
-    if (std::find(report_.demanded.begin(), report_.demanded.end(), id) == report_.demanded.end()) report_.demanded.push_back(id);
+    if (std::find(report_.demanded.begin(), report_.demanded.end(), id) == report_.demanded.end())
+      report_.demanded.push_back(id);
     if (urgent.insert(index).second) work.push_back(index);
   }
   while (!work.empty()) {
@@ -77,7 +79,8 @@ Result<FillReport> DeviceFill::lazy() {
   if (filled) return report_;
   Error error = std::move(filled).error();
   if (error.code == Code::kNotFound) return error;
-  return std::move(error).with_target(fmt::format("process {} waits for device memory that will not come: end it", target_.pid()));
+  return std::move(error).with_target(
+      fmt::format("process {} waits for device memory that will not come: end it", target_.pid()));
 }
 
 }  // namespace ckpt::capture

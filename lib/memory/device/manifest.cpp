@@ -8,12 +8,14 @@ namespace ckpt::capture {
 using device::ChunkHash;
 static_assert(sizeof(ChunkHash) == store::kDeviceHashSize);
 
-Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source, int process, store::ImageWriter& writer) {
+Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source, int process,
+                                                   store::ImageWriter& writer) {
   store::DeviceMemory out;
   out.process = process;
   out.space = map.sources()[source].space;
   std::vector<DeviceRegion*> regions = map.regions_of(source);
-  std::sort(regions.begin(), regions.end(), [](const auto* a, const auto* b) { return a->allocation.address < b->allocation.address; });
+  std::sort(regions.begin(), regions.end(),
+            [](const auto* a, const auto* b) { return a->allocation.address < b->allocation.address; });
   for (const DeviceRegion* region : regions) {
     store::DeviceAllocation& allocation = out.allocations.emplace_back();
     allocation.id = region->allocation.id;
@@ -25,7 +27,8 @@ Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source,
   return out;
 }
 
-Result<std::vector<ChunkHash>> read_device_hashes(const store::ImageReader& image, const store::DeviceAllocation& allocation) {
+Result<std::vector<ChunkHash>> read_device_hashes(const store::ImageReader& image,
+                                                  const store::DeviceAllocation& allocation) {
   std::vector<ChunkHash> out(allocation.size / kDeviceChunk);
   const size_t size = out.size() * sizeof(ChunkHash);
   CKPT_TRY_ASSIGN(std::vector<std::byte> bytes, image.read_pipe(allocation.hashes_offset, size));

@@ -6,10 +6,13 @@
 
 namespace ckpt::capture {
 
-Result<void> DevicePark::take(device::Target& target, const device::Allocation& allocation, const std::vector<device::Device*>& devices) {
+Result<void> DevicePark::take(device::Target& target, const device::Allocation& allocation,
+                              const std::vector<device::Device*>& devices) {
   CKPT_TRY_ASSIGN(const std::string uuid, target.device_uuid(allocation.device));
-  auto device = std::find_if(devices.begin(), devices.end(), [&](const auto* d) { return d->properties().uuid == uuid; });
-  if (device == devices.end()) return fail(Code::kUnsupported, uuid, "is a device of the process that ckpt does not see");
+  auto device =
+      std::find_if(devices.begin(), devices.end(), [&](const auto* d) { return d->properties().uuid == uuid; });
+  if (device == devices.end())
+    return fail(Code::kUnsupported, uuid, "is a device of the process that ckpt does not see");
   Held held{&target, allocation, {}, nullptr};
   CKPT_TRY_ASSIGN(held.fd, target.export_allocation(allocation.id));
   CKPT_TRY_ASSIGN(held.memory, (*device)->import(held.fd.get(), allocation.size));
@@ -18,13 +21,15 @@ Result<void> DevicePark::take(device::Target& target, const device::Allocation& 
   return {};
 }
 
-Result<DevicePark> DevicePark::park(const std::vector<device::Target*>& targets, const std::vector<device::Device*>& devices) {
+Result<DevicePark> DevicePark::park(const std::vector<device::Target*>& targets,
+                                    const std::vector<device::Device*>& devices) {
   DevicePark out;
   auto all = [&]() -> Result<void> {
     for (device::Target* target : targets) {
       CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, target->allocations());
       for (const device::Allocation& allocation : allocations) {
-        if (allocation.kind == device::MemoryKind::kOwned && !allocation.released) CKPT_TRY(out.take(*target, allocation, devices));
+        if (allocation.kind == device::MemoryKind::kOwned && !allocation.released)
+          CKPT_TRY(out.take(*target, allocation, devices));
       }
     }
     return {};
@@ -49,7 +54,8 @@ Result<void> DevicePark::give_back() {
   });
   if (held_.empty()) return first;
   const int pid = held_.front().target->pid();
-  const auto lost = std::count_if(held_.begin(), held_.end(), [&](const Held& held) { return held.target->pid() == pid; });
+  const auto lost =
+      std::count_if(held_.begin(), held_.end(), [&](const Held& held) { return held.target->pid() == pid; });
   Error error = std::move(first).error();
   return std::move(error).with_code(Code::kTargetAltered).with_target(
       fmt::format("process {} has lost {} of its device allocations; ckpt still has them", pid, lost));

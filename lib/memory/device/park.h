@@ -1,5 +1,5 @@
-// Device memory that waits in the hands of ckpt while its process lets go of it: nothing is copied, and the process gets the
-// same memory back at the same addresses. The driver's own checkpoint then finds next to nothing to move.
+// Device memory that waits in the hands of ckpt while its process lets go of it: nothing is copied, and the process
+// gets the same memory back at the same addresses. The driver's own checkpoint then finds next to nothing to move.
 #pragma once
 
 #include <functional>
@@ -14,9 +14,10 @@ namespace ckpt::capture {
 
 class DevicePark {
  public:
-  /// Gates closed and drained. Every owned allocation of the targets, or none: a failure gives back what was taken. Where
-  /// even that fails, kTargetAltered says so, and the destructor tries once more.
-  static Result<DevicePark> park(const std::vector<device::Target*>& targets, const std::vector<device::Device*>& devices);
+  /// Gates closed and drained. Every owned allocation of the targets, or none: a failure gives back what was taken.
+  /// Where even that fails, kTargetAltered says so, and the destructor tries once more.
+  static Result<DevicePark> park(const std::vector<device::Target*>& targets,
+                                 const std::vector<device::Device*>& devices);
   DevicePark(DevicePark&& other) noexcept : held_(std::move(other.held_)) { other.held_.clear(); }
   DevicePark& operator=(DevicePark&&) = delete;
   /// Gives back, as far as there are targets.
@@ -36,7 +37,8 @@ class DevicePark {
     std::unique_ptr<device::Buffer> memory;  ///< keeps it alive, and lets ckpt copy from it meanwhile
   };
   DevicePark() = default;
-  Result<void> take(device::Target& target, const device::Allocation& allocation, const std::vector<device::Device*>& devices);
+  Result<void> take(device::Target& target, const device::Allocation& allocation,
+                    const std::vector<device::Device*>& devices);
   std::vector<Held> held_;
 };
 

@@ -28,7 +28,8 @@ bool names_too_much(const std::vector<Launch>& log, uint64_t most_looks) {
     return false;
   };
   return std::any_of(log.begin(), log.end(), [&](const Launch& launch) {
-    return std::any_of(launch.reads.begin(), launch.reads.end(), too_much) || std::any_of(launch.writes.begin(), launch.writes.end(), too_much);
+    return std::any_of(launch.reads.begin(), launch.reads.end(), too_much) ||
+           std::any_of(launch.writes.begin(), launch.writes.end(), too_much);
   });
 }
 
@@ -105,11 +106,15 @@ class Aside {
 class Attempt {
  public:
   Attempt(DeviceCapture& capture, size_t source, const std::vector<Launch>& log, const DeviceOptions& options)
-      : capture_(capture), target_(*capture.map().sources()[source].target), source_(source), log_(log), options_(options) {}
+      : capture_(capture),
+        target_(*capture.map().sources()[source].target),
+        source_(source),
+        log_(log),
+        options_(options) {}
 
   using Chunks = std::set<uint64_t>;  ///< addresses
-  /// Those of the plan that came out right: if all, it is proven. Memory is as it was, whatever the answer; where it is not,
-  /// kTargetAltered.
+  /// Those of the plan that came out right: if all, it is proven. Memory is as it was, whatever the answer; where it is
+  /// not, kTargetAltered.
   Result<Chunks> prove(const ReplayPlan& plan) {
     trace::Span span("device replay");
     Aside aside(capture_, options_.cow_budget);
@@ -126,8 +131,8 @@ class Attempt {
   }
 
  private:
-  /// Everything that any launch may write, as far as their arguments tell, and what was not there when recording began: a
-  /// kernel that lies about one chunk writes another of these, or one that `hidden_write` finds.
+  /// Everything that any launch may write, as far as their arguments tell, and what was not there when recording began:
+  /// a kernel that lies about one chunk writes another of these, or one that `hidden_write` finds.
   std::vector<ChunkRef> may_be_written(const ReplayPlan& plan) {
     std::set<uint64_t> addresses = plan.chunks;
     for (const Launch& launch : log_) for_chunks(launch.writes, [&](uint64_t at) { addresses.insert(at); });
@@ -154,7 +159,8 @@ class Attempt {
     CKPT_TRY(capture_.hash_live());
     Chunks right;
     for (const ChunkRef& ref : made) {
-      if (ref.region->live[ref.chunk] == before_[ref.region][ref.chunk]) right.insert(ref.region->address(ref.chunk).value);
+      if (ref.region->live[ref.chunk] == before_[ref.region][ref.chunk])
+        right.insert(ref.region->address(ref.chunk).value);
     }
     return right;
   }
@@ -162,7 +168,8 @@ class Attempt {
     std::vector<ChunkRef> out;
     for (DeviceRegion* region : capture_.map().regions_of(source_)) {
       const Range range = region->allocation.range();
-      for (auto at = plan.chunks.lower_bound(range.start.value); at != plan.chunks.end() && *at < range.end().value; ++at) {
+      for (auto at = plan.chunks.lower_bound(range.start.value); at != plan.chunks.end() && *at < range.end().value;
+           ++at) {
         out.push_back({region, (*at - range.start.value) / kDeviceChunk});
       }
     }
@@ -188,7 +195,8 @@ class Attempt {
       auto differs = std::mismatch(hashes.begin(), hashes.end(), region->live.begin()).first;
       if (differs == hashes.end()) continue;
       const Address at = region->address(static_cast<size_t>(differs - hashes.begin()));
-      return fail(Code::kTargetAltered, fmt::format("device memory at {:#x}", at.value), "was written by a kernel that does not say so");
+      return fail(Code::kTargetAltered, fmt::format("device memory at {:#x}", at.value),
+                  "was written by a kernel that does not say so");
     }
     return {};
   }
@@ -201,16 +209,20 @@ class Attempt {
   std::map<const DeviceRegion*, std::vector<device::ChunkHash>> before_;
 };
 
-/// Nobody knows whether a kernel reads or writes through a pointer, so its launch names both; many only write what they make.
+/// Nobody knows whether a kernel reads or writes through a pointer, so its launch names both; many only write what they
+/// make.
 std::vector<Launch> without_reads_of_writes(std::vector<Launch> log) {
   for (Launch& launch : log) {
-    std::erase_if(launch.reads, [&](const Range& read) { return std::find(launch.writes.begin(), launch.writes.end(), read) != launch.writes.end(); });
+    std::erase_if(launch.reads, [&](const Range& read) {
+      return std::find(launch.writes.begin(), launch.writes.end(), read) != launch.writes.end();
+    });
   }
   return log;
 }
 
 /// What of one source is computed again.
-Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaMode mode, const DeviceOptions& options) {
+Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaMode mode,
+                                   const DeviceOptions& options) {
   ReplayDelta::Source out;
   auto log = capture.map().sources()[source].target->recorded();
   if (!log && log.error().code == Code::kNotFound) return std::move(log).error();
@@ -246,14 +258,16 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
     problem.log = belief.log, problem.whole_writes = belief.whole_writes;
     ReplayPlan plan = plan_replay(problem);
     if (plan.given_up) out.why_not = kTooMuch;
-    // The boldest belief once more for the chunks that came out right, alone: without the others they begin differently.
+    // The boldest belief once more for the chunks that came out right, alone: without the others they begin
+    // differently.
     for (bool again = belief.log == &*log; !plan.chunks.empty(); again = true) {
       if (mode == DeltaMode::kAuto && plan.touched_bytes / kBusRatio > plan.chunks.size() * kDeviceChunk) {
         out.why_not = "copying moves fewer bytes";
         break;
       }
       auto made = Attempt(capture, source, *log, options).prove(plan);
-      if (!made && made.error().code != Code::kNoRoom && made.error().code != Code::kUnsupported) return std::move(made).error();
+      if (!made && made.error().code != Code::kNoRoom && made.error().code != Code::kUnsupported)
+        return std::move(made).error();
       out.why_not = made ? "what was computed again differs" : made.error().text();
       if (made && *made == plan.chunks) {
         for (size_t i : plan.launches) out.launches.push_back((*log)[i]);

@@ -11,7 +11,9 @@ using device::Range;
 namespace {
 
 bool covers(const std::vector<Range>& ranges, uint64_t chunk) {
-  return std::any_of(ranges.begin(), ranges.end(), [&](const Range& r) { return r.contains(Range{{chunk}, kDeviceChunk}); });
+  return std::any_of(ranges.begin(), ranges.end(), [&](const Range& r) {
+    return r.contains(Range{{chunk}, kDeviceChunk});
+  });
 }
 
 /// Looks for a slice; what stands in the way is taken out, until nothing does.
@@ -20,7 +22,8 @@ class Planner {
   explicit Planner(const ReplayProblem& problem) : problem_(problem), log_(*problem.log), bad_(log_.size()) {
     for (size_t i = 0; i < log_.size(); ++i) {
       each_chunk(log_[i].writes, [&](uint64_t chunk) { writers_[chunk].push_back(i); });
-      bad_[i] = !log_[i].replayable || log_[i].record.size() > store::kMaxLaunchRecord || !inside(log_[i].reads) || !inside(log_[i].writes);
+      bad_[i] = !log_[i].replayable || log_[i].record.size() > store::kMaxLaunchRecord || !inside(log_[i].reads) ||
+                !inside(log_[i].writes);
     }
     for (uint64_t chunk : problem.wanted) {
       if (writers_.count(chunk) != 0) chunks_.insert(chunk);
@@ -57,7 +60,8 @@ class Planner {
   }
   bool inside(const std::vector<Range>& ranges) const {
     return std::all_of(ranges.begin(), ranges.end(), [&](const Range& range) {
-      return std::any_of(problem_.owned.begin(), problem_.owned.end(), [&](const Range& owned) { return owned.contains(range); });
+      return std::any_of(problem_.owned.begin(), problem_.owned.end(),
+                         [&](const Range& owned) { return owned.contains(range); });
     });
   }
   bool written_after(uint64_t chunk, size_t launch) const {
@@ -71,7 +75,8 @@ class Planner {
 
   /// Backwards over the log. False: something was taken out, and the slice is to be looked for anew.
   bool try_slice() {
-    // By chunk: the launches that read it as it was before them; for chunks to be made, one number past the last launch.
+    // By chunk: the launches that read it as it was before them; for chunks to be made, one number past the last
+    // launch.
     std::map<uint64_t, std::set<size_t>> need;
     for (uint64_t chunk : chunks_) need[chunk].insert(log_.size());
     looks_ += chunks_.size();
@@ -97,16 +102,19 @@ class Planner {
   }
   bool writes(size_t launch, uint64_t chunk) const {
     const auto& positions = writers_.find(chunk);
-    return positions != writers_.end() && std::binary_search(positions->second.begin(), positions->second.end(), launch);
+    return positions != writers_.end() &&
+           std::binary_search(positions->second.begin(), positions->second.end(), launch);
   }
-  /// A launch that cannot be run again: what it writes is not made, and who needs it as it left it cannot be run either.
+  /// A launch that cannot be run again: what it writes is not made, and who needs it as it left it cannot be run
+  /// either.
   bool give_up(size_t launch, const std::map<uint64_t, std::set<size_t>>& need) {
     each_chunk(log_[launch].writes, [&](uint64_t chunk) {
       auto found = need.find(chunk);
       if (found == need.end()) return;
       for (size_t reader : found->second) {
         if (reader == log_.size()) chunks_.erase(chunk);
-        else if (written_after(chunk, reader) || writes(reader, chunk)) bad_[reader] = true;  // else it is there, copied
+        else if (written_after(chunk, reader) || writes(reader, chunk))
+          bad_[reader] = true;  // else it is there, copied
       }
     });
     return false;
@@ -127,7 +135,8 @@ ReplayPlan plan_replay(const ReplayProblem& problem) { return Planner(problem).p
 
 Result<void> describe_replay(const ReplayDelta::Source& source, store::DeviceMemory& memory) {
   for (const Launch& launch : source.launches) {
-    if (launch.record.size() > store::kMaxLaunchRecord) return fail(Code::kNoRoom, "", "the record of a launch is too large for an image");
+    if (launch.record.size() > store::kMaxLaunchRecord)
+      return fail(Code::kNoRoom, "", "the record of a launch is too large for an image");
     memory.launches.push_back({launch.sequence, {launch.record.begin(), launch.record.end()}});
   }
   for (store::DeviceAllocation& allocation : memory.allocations) {

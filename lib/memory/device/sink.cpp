@@ -57,9 +57,11 @@ Result<void> ImageContent::read(int space, device::Address chunk, MutableByteSpa
   CKPT_ASSERT(out.size() == kDeviceChunk);
   const uint64_t address = store::space_base(space) + chunk.value;
   const auto& blocks = reader_.blocks();
-  auto found = std::lower_bound(blocks.begin(), blocks.end(), address, [](const auto& block, uint64_t at) { return block.address < at; });
+  auto found = std::lower_bound(blocks.begin(), blocks.end(), address,
+                                [](const auto& block, uint64_t at) { return block.address < at; });
   if (found == blocks.end() || found->address != address || (found->data_mask | found->zero_mask) != kAllPages) {
-    return fail(Code::kAnswerNo, reader_.path().string(), fmt::format("has not all of the device memory at {:#x}", chunk.value));
+    return fail(Code::kAnswerNo, reader_.path().string(),
+                fmt::format("has not all of the device memory at {:#x}", chunk.value));
   }
   CKPT_TRY_ASSIGN(size_t size, reader_.read_block(static_cast<size_t>(found - blocks.begin()), out));
   if (size == kDeviceChunk) return {};

@@ -13,7 +13,8 @@ class DeviceSink {
   /// Bytes of a chunk that may change again; each chunk once in a round.
   virtual Result<void> ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) = 0;
   virtual Result<void> zero_ahead(int space, device::Address chunk, unsigned round) = 0;
-  /// The last word about a chunk, after all that came ahead: these bytes, zeros, or what came last (else: what the parent has).
+  /// The last word about a chunk, after all that came ahead: these bytes, zeros, or what came last (else: what the
+  /// parent has).
   virtual Result<void> last(int space, device::Address chunk, ByteSpan bytes) = 0;
   virtual Result<void> zero(int space, device::Address chunk) = 0;
   virtual Result<void> keep(int space, device::Address chunk) = 0;

@@ -134,7 +134,8 @@ Result<void> StagingRing::to_device(std::span<const Address> chunks, uint64_t ch
     for (size_t i = 0; out && i < part.size();) {
       size_t end = i + 1;  // neighbours go in one copy
       while (end < part.size() && part[end] == part[end - 1] + chunk) ++end;
-      out = stream_->copy_to_device({part[i], (end - i) * chunk}, block.host->bytes().subspan(i * chunk, (end - i) * chunk));
+      out = stream_->copy_to_device({part[i], (end - i) * chunk},
+                                    block.host->bytes().subspan(i * chunk, (end - i) * chunk));
       i = end;
     }
     if (!out) break;
@@ -150,7 +151,8 @@ Result<void> StagingRing::to_device(std::span<const Address> chunks, uint64_t ch
 Result<std::vector<ChunkHash>> StagingRing::hash(std::span<const Range> ranges, uint64_t chunk) {
   trace::Span span("device hash");
   std::vector<ChunkHash> out;
-  const std::span<ChunkHash> room{reinterpret_cast<ChunkHash*>(hash_room_->bytes().data()), kHashRoom / sizeof(ChunkHash)};
+  const std::span<ChunkHash> room{reinterpret_cast<ChunkHash*>(hash_room_->bytes().data()),
+                                  kHashRoom / sizeof(ChunkHash)};
   size_t used = 0;
   auto flush = [&]() -> Result<void> {
     CKPT_TRY(stream_->synchronize(options_.timeout_us));

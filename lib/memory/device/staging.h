@@ -1,6 +1,6 @@
-// Between a device and the host: a ring of pinned blocks, allocated once and used again and again (populating and pinning
-// fresh host memory is slower than the copies themselves, 6.6 against 50 GB/s), with device memory beside it in which
-// chunks are gathered. The device copies into one block while others are being written out.
+// Between a device and the host: a ring of pinned blocks, allocated once and used again and again (populating and
+// pinning fresh host memory is slower than the copies themselves, 6.6 against 50 GB/s), with device memory beside it in
+// which chunks are gathered. The device copies into one block while others are being written out.
 #pragma once
 
 #include <condition_variable>
@@ -21,8 +21,8 @@ struct StagingOptions {
   unsigned blocks = 8;
   unsigned workers = 0;  ///< that take what was copied; 0: one a core
   uint64_t timeout_us = 60'000'000;  ///< for one block
-  const Cancel* cancel = nullptr;  ///< looked at before each block; null: none. Hashing and copies inside the device, of
-                                   ///< milliseconds a GiB, are not broken off
+  const Cancel* cancel = nullptr;    ///< looked at before each block; null: none. Hashing and copies inside the device,
+                                   ///< of milliseconds a GiB, are not broken off
 };
 
 class StagingRing {
@@ -31,8 +31,8 @@ class StagingRing {
   static Result<std::unique_ptr<StagingRing>> create(device::Device& device, const StagingOptions& options);
 
   /// Copies the chunks at these addresses (ckpt's own) to the host. `take(i, bytes, hash)` gets chunk i and the hash of
-  /// exactly these bytes, on several threads; the bytes are borrowed. Returns after the last. kBusy: a block was not there within
-  /// the time, and the device may still be at work on the chunks (`retire`).
+  /// exactly these bytes, on several threads; the bytes are borrowed. Returns after the last. kBusy: a block was not
+  /// there within the time, and the device may still be at work on the chunks (`retire`).
   using Take = std::function<Result<void>(size_t index, ByteSpan bytes, const device::ChunkHash& hash)>;
   Result<void> to_host(std::span<const device::Address> chunks, uint64_t chunk, const Take& take);
 
@@ -51,7 +51,8 @@ class StagingRing {
   /// Zeros; done when it returns.
   Result<void> clear(std::span<const device::Address> chunks, uint64_t chunk);
 
-  /// Frees memory that a copy of this ring's was to or from: at once, or with the ring where work is still going on there.
+  /// Frees memory that a copy of this ring's was to or from: at once, or with the ring where work is still going on
+  /// there.
   void retire(std::unique_ptr<device::Buffer> memory);
 
  private:

@@ -12,10 +12,12 @@ namespace ckpt::capture {
 
 class DeviceStop {
  public:
-  /// All or none: on a failure every gate is open again. kBusy: a gate or the work took too long (a kernel that waits for
-  /// something never ends).
+  /// All or none: on a failure every gate is open again. kBusy: a gate or the work took too long (a kernel that waits
+  /// for something never ends).
   static Result<DeviceStop> begin(std::vector<device::Target*> targets, uint64_t timeout_us);
-  DeviceStop(DeviceStop&& other) noexcept : closed_(std::move(other.closed_)), since_us_(other.since_us_) { other.closed_.clear(); }
+  DeviceStop(DeviceStop&& other) noexcept : closed_(std::move(other.closed_)), since_us_(other.since_us_) {
+    other.closed_.clear();
+  }
   DeviceStop& operator=(DeviceStop&&) = delete;
   /// Opens the gates, as far as there are targets.
   ~DeviceStop();

@@ -52,7 +52,8 @@ void find_userfaults(Descriptors& out) {
       at += entry->size;
       char text[64] = {};
       constexpr char kUserfault[] = "anon_inode:[userfaultfd]";
-      const bool is_one = ::readlinkat(folder, entry->name, text, sizeof text - 1) > 0 && std::strcmp(text, kUserfault) == 0;
+      const bool is_one =
+          ::readlinkat(folder, entry->name, text, sizeof text - 1) > 0 && std::strcmp(text, kUserfault) == 0;
       if (is_one && out.count < out.list.size()) out.list[out.count++] = {std::atoi(entry->name), POLLIN, 0};
     }
   }
@@ -60,7 +61,9 @@ void find_userfaults(Descriptors& out) {
 }
 
 /// Its memory is gone: no page of it can be asked for.
-bool has_ended(int userfault) { return proc::zero_missing(userfault, kLowest, kPage).obstacle == proc::Obstacle::kEnded; }
+bool has_ended(int userfault) {
+  return proc::zero_missing(userfault, kLowest, kPage).obstacle == proc::Obstacle::kEnded;
+}
 
 void refuse(int userfault, const proc::FaultMessage& message, bool poison) {
   if (!poison) {
@@ -110,9 +113,9 @@ void refuse_all(bool poison) {
   while (::poll(&end, 1, -1) < 0 && errno == EINTR) {
   }
   if (state.finished == 0) {
-    log.write(PagerLog::Level::kProblem, state.poison != 0
-                                             ? "the pager was killed: the processes get SIGBUS at pages that were not yet in"
-                                             : "the pager was killed: a process that needs a page which was not yet in is killed");
+    log.write(PagerLog::Level::kProblem,
+              state.poison != 0 ? "the pager was killed: the processes get SIGBUS at pages that were not yet in"
+                                : "the pager was killed: a process that needs a page which was not yet in is killed");
     refuse_all(state.poison != 0);
   }
   ::_exit(0);

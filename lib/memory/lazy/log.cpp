@@ -44,7 +44,8 @@ Result<PagerLog> PagerLog::open(const std::filesystem::path& file, bool foregrou
 void PagerLog::write(Level level, std::string_view text) const {
   if (kind_ == Kind::kNone || (level == Level::kNote && kind_ != Kind::kFile)) return;
   constexpr std::string_view kDaemonError = "<27>ckpt-lazy: ", kPlain = "ckpt-lazy: ";
-  const iovec parts[] = {piece(kind_ == Kind::kSystem ? kDaemonError : kPlain), piece(text), piece(kind_ == Kind::kSystem ? "" : "\n")};
+  const iovec parts[] = {piece(kind_ == Kind::kSystem ? kDaemonError : kPlain), piece(text),
+                         piece(kind_ == Kind::kSystem ? "" : "\n")};
   (void)!::writev(fd_.get(), parts, 3);
 }
 

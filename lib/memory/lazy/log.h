@@ -9,8 +9,8 @@
 
 namespace ckpt::restore {
 
-/// A file that is appended to, the standard error of a ckpt that stays, or else the system log. Writing takes no lock and no
-/// memory: any process that has the descriptor may, in any state.
+/// A file that is appended to, the standard error of a ckpt that stays, or else the system log. Writing takes no lock
+/// and no memory: any process that has the descriptor may, in any state.
 class PagerLog {
  public:
   enum class Level { kProblem, kNote };

@@ -40,7 +40,8 @@ std::unique_ptr<PagerMemory> PagerMemory::fork(UniqueFd userfault) const {
   out->runs_ = runs_;
   if (!loaded_.load(std::memory_order_acquire)) return out;
   out->take_blocks();
-  for (size_t i = 0; i < done_.size(); ++i) out->done_[i].store(done_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
+  for (size_t i = 0; i < done_.size(); ++i)
+    out->done_[i].store(done_[i].load(std::memory_order_relaxed), std::memory_order_relaxed);
   return out;
 }
 
@@ -54,7 +55,8 @@ size_t PagerMemory::block_at(uint64_t source) const {
 }
 
 uint16_t PagerMemory::missing(size_t block) const {
-  return static_cast<uint16_t>(image_.blocks()[block].data_mask & ~done_[block - first_].load(std::memory_order_relaxed));
+  return static_cast<uint16_t>(image_.blocks()[block].data_mask &
+                               ~done_[block - first_].load(std::memory_order_relaxed));
 }
 
 bool PagerMemory::is_wanted(uint64_t source) const {
@@ -73,8 +75,10 @@ PagerMemory::Outcome PagerMemory::for_each_run(uint64_t address, uint16_t pages,
     const auto from = static_cast<unsigned>((piece.source - address) / store::kPageSize);
     const auto to = static_cast<unsigned>(from + piece.size / store::kPageSize);
     for (unsigned page = from; page < to;) {
-      const unsigned count = std::min<unsigned>(static_cast<unsigned>(std::countr_one(static_cast<unsigned>(pages) >> page)), to - page);
-      if (count != 0 && visit(piece.target + (page - from) * store::kPageSize, page, count) == Outcome::kAgain) return Outcome::kAgain;
+      const unsigned count =
+          std::min<unsigned>(static_cast<unsigned>(std::countr_one(static_cast<unsigned>(pages) >> page)), to - page);
+      if (count != 0 && visit(piece.target + (page - from) * store::kPageSize, page, count) == Outcome::kAgain)
+        return Outcome::kAgain;
       page += std::max(count, 1u);
     }
   }
@@ -90,8 +94,9 @@ PagerMemory::Outcome PagerMemory::put(size_t block, uint64_t target, unsigned pa
     const Placed placed = put_pages(target, page, wanted);
     auto past = static_cast<unsigned>(placed.bytes / store::kPageSize);
     pages_in_ += past;
-    // A row that lies in more than one mapping is refused as if there was none. And the kernel looks for changes before it
-    // looks for the mapping: only the second time it is certain that no change, which nobody has read of yet, has taken it away.
+    // A row that lies in more than one mapping is refused as if there was none. And the kernel looks for changes before
+    // it looks for the mapping: only the second time it is certain that no change, which nobody has read of yet, has
+    // taken it away.
     const bool refused = placed.obstacle == Obstacle::kNotOurs && past == 0;
     const bool nowhere = refused && wanted == 1 && not_ours;
     not_ours = refused && wanted == 1 && !not_ours;
@@ -129,10 +134,12 @@ PagerMemory::Outcome PagerMemory::supply(size_t block) {
 }
 
 /// Under the shared lock. `bytes`: as `read_block` gives them.
-PagerMemory::Outcome PagerMemory::put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about, uint16_t pages, ByteSpan bytes) {
+PagerMemory::Outcome PagerMemory::put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about,
+                                            uint16_t pages, ByteSpan bytes) {
   return for_each_run(about.address, pages, [&](uint64_t target, unsigned page, unsigned count) {
     return put(block, target, page, count, [&](uint64_t to, unsigned first, unsigned n) {
-      const unsigned rank = static_cast<unsigned>(std::popcount(static_cast<uint16_t>(about.data_mask & mask_of(0, first))));
+      const unsigned rank =
+          static_cast<unsigned>(std::popcount(static_cast<uint16_t>(about.data_mask & mask_of(0, first))));
       return proc::copy_missing(userfault_.get(), to, bytes.subspan(rank * store::kPageSize, n * store::kPageSize));
     });
   });

@@ -40,9 +40,9 @@ class WriterFirstLock {
   pthread_rwlock_t lock_;
 };
 
-/// The kernel holds whoever forks, or changes mappings, until the report of it has been read, and refuses pages meanwhile.
-/// So pages are put in place under a shared lock, and reports are read under an exclusive one: nobody acts on what was true
-/// before.
+/// The kernel holds whoever forks, or changes mappings, until the report of it has been read, and refuses pages
+/// meanwhile. So pages are put in place under a shared lock, and reports are read under an exclusive one: nobody acts
+/// on what was true before.
 class PagerMemory {
  public:
   /// `space`: of its pages in the image, of which not all need be loaded before `take_blocks`. `pid` 0: unknown.
@@ -61,8 +61,9 @@ class PagerMemory {
   Outcome supply(size_t block);
   /// Answers an access. Any thread.
   Outcome answer(const proc::FaultMessage& fault);
-  /// The processes are about to run. Until then whoever waits for a page that cannot be read is ckpt, or a process at its
-  /// behest, in a wait that no signal ends: it is given zeros, and the error, kept, says that nothing of this may ever run.
+  /// The processes are about to run. Until then whoever waits for a page that cannot be read is ckpt, or a process at
+  /// its behest, in a wait that no signal ends: it is given zeros, and the error, kept, says that nothing of this may
+  /// ever run.
   Result<void> begin_to_run();
   /// Reads reports and applies them, until there are none. `fault` and `forked` are called with what is not for us.
   template <class Fault, class Forked>

@@ -8,7 +8,8 @@
 
 namespace ckpt::restore {
 
-/// Pure. `target`: an address in the process; `source`: the address in the image. A page of the image has one place at most.
+/// Pure. `target`: an address in the process; `source`: the address in the image. A page of the image has one place at
+/// most.
 class PagePlaces {
  public:
   struct Piece {

@@ -51,7 +51,8 @@ void become_a_process_of_its_own(const std::vector<int>& keep) {
 }
 
 void add_memory(PagerService& service, const store::ImageReader& image, PagedMemory& paged) {
-  auto memory = std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, paged.space);
+  auto memory =
+      std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, paged.space);
   const uint64_t base = store::space_base(paged.space);
   for (const Range& range : paged.ranges) memory->add(range.first, base + range.first, range.second - range.first);
   std::vector<uint64_t> hot;
@@ -77,7 +78,8 @@ void answer(int ready, const Result<void>& may_run) {
   ::close(ready);
 }
 
-[[noreturn]] void run_pager(store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log, int ready, int go) {
+[[noreturn]] void run_pager(store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log,
+                            int ready, int go) {
   std::vector<int> keep = image.descriptors();
   for (const PagedMemory& memory : memories) keep.push_back(memory.userfault.get());
   keep.push_back(log.descriptor());
@@ -87,7 +89,8 @@ void answer(int ready, const Result<void>& may_run) {
   void* shared = ::mmap(nullptr, sizeof(PagerState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) ::_exit(1);
   auto& state = *new (shared) PagerState;
-  state.poison = std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
+  state.poison =
+      std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
   auto guardian = start_guardian(state, log);
   if (!guardian) {
     answer(ready, guardian.error());
@@ -126,7 +129,8 @@ Result<void> Pager::await() {
   // One that has ended has left its answer.
   if (::write(go_.get(), "", 1) != 1 && errno != EPIPE) return sys_error("the pager", "cannot be told to begin");
   CKPT_TRY_ASSIGN(UniqueFd end, proc::open_pidfd(pid_));
-  pollfd polled[] = {{ready_.get(), POLLIN, 0}, {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
+  pollfd polled[] = {{ready_.get(), POLLIN, 0},
+                     {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
   while (::poll(polled, 2, -1) < 0 && errno == EINTR) {
   }
   Answer answer{};

@@ -25,11 +25,13 @@ struct PagedMemory {
 
 class Pager {
  public:
-  /// Forks; ckpt has one thread. `image`: loaded sparsely at least. The pager keeps what `image` reads from, the userfaultfds and the log, and nothing else of
-  /// ckpt's, so that ckpt can end. It is in a process group of its own, and has all signals blocked.
+  /// Forks; ckpt has one thread. `image`: loaded sparsely at least. The pager keeps what `image` reads from, the
+  /// userfaultfds and the log, and nothing else of ckpt's, so that ckpt can end. It is in a process group of its own,
+  /// and has all signals blocked.
   static Result<Pager> start(store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log);
-  /// Before a process may run, and nothing of its memory is touched by ckpt any more: it serves, guarded and with its threads, and no
-  /// page that was asked for so far was one that could not be read, for which there were zeros (kAnswerNo, kIo).
+  /// Before a process may run, and nothing of its memory is touched by ckpt any more: it serves, guarded and with its
+  /// threads, and no page that was asked for so far was one that could not be read, for which there were zeros
+  /// (kAnswerNo, kIo).
   Result<void> await();
   /// The processes run: from here on the pager brings in what nobody asks for, too. So does the end of ckpt.
   void released() { go_.reset(); }

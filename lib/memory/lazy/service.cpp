@@ -20,7 +20,8 @@ namespace ckpt::restore {
 
 namespace {
 
-/// What a thread takes at a time: a disk reads as much at its full speed, and the threads stay out of each other's page tables.
+/// What a thread takes at a time: a disk reads as much at its full speed, and the threads stay out of each other's page
+/// tables.
 constexpr uint64_t kJobSize = 2 << 20;
 constexpr int kAgainMs = 1, kLookForEndMs = 500;
 constexpr uint64_t kMostProblems = 20;
@@ -30,7 +31,8 @@ void set_niceness(int value) { ::setpriority(PRIO_PROCESS, static_cast<id_t>(::s
 
 }  // namespace
 
-std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last, const std::vector<uint64_t>& hot) {
+std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last,
+                                      const std::vector<uint64_t>& hot) {
   const auto& blocks = image.blocks();
   std::vector<uint64_t> sorted = hot;
   std::sort(sorted.begin(), sorted.end());
@@ -92,7 +94,8 @@ void PagerService::do_job(const Job& job) {
   if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
 }
 
-/// In proportion to the memory, so not before the processes run: until then each page that is asked for is looked up by itself.
+/// In proportion to the memory, so not before the processes run: until then each page that is asked for is looked up by
+/// itself.
 void PagerService::load_pages() {
   Result<void> loaded = image_.load_pages();
   if (loaded) loaded = validate_pages(image_.manifest().tree, image_.blocks());
@@ -146,7 +149,8 @@ void PagerService::answer_waiting() {
 void PagerService::tell_problems(Client& client) {
   for (const std::string& problem : client.memory->take_problems()) {
     if (problems_++ < kMostProblems)
-      log_.write(PagerLog::Level::kProblem, fmt::format("process {} gets SIGBUS at pages that cannot be read: {}", client.memory->pid(), problem));
+      log_.write(PagerLog::Level::kProblem,
+                 fmt::format("process {} gets SIGBUS at pages that cannot be read: {}", client.memory->pid(), problem));
   }
 }
 
@@ -209,7 +213,8 @@ void PagerService::hear_of_release() {
 
 Result<void> PagerService::start_threads() {
   const unsigned count = WorkerPool::threads_for(0);
-  for (std::thread thread; threads_.size() < count && start_thread(thread, [this] { bring_in(); });) threads_.push_back(std::move(thread));
+  for (std::thread thread; threads_.size() < count && start_thread(thread, [this] { bring_in(); });)
+    threads_.push_back(std::move(thread));
   if (threads_.empty()) return no_thread("the pager");
   return {};
 }
@@ -232,7 +237,8 @@ void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(
   for (std::thread& thread : threads_) thread.join();
   uint64_t pages = 0;
   for (const Client& client : clients_) pages += client.memory->pages_in();
-  log_.write(PagerLog::Level::kNote, fmt::format("all in: {} pages, {} accesses answered, {} problems, {} us", pages, answered_, problems_, watch.elapsed_us()));
+  log_.write(PagerLog::Level::kNote, fmt::format("all in: {} pages, {} accesses answered, {} problems, {} us", pages,
+                                                 answered_, problems_, watch.elapsed_us()));
 }
 
 }  // namespace ckpt::restore

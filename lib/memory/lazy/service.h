@@ -18,15 +18,16 @@ namespace ckpt::restore {
 class PagerService {
  public:
   /// `image`: loaded sparsely at least; its pages are loaded here.
-  PagerService(store::ImageReader& image, const PagerLog& log, const PagerState& state) : image_(image), log_(log), state_(state) {}
+  PagerService(store::ImageReader& image, const PagerLog& log, const PagerState& state)
+      : image_(image), log_(log), state_(state) {}
 
   /// `hot`: addresses in the image that are likely to be wanted first. Before `run`.
   void add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot);
   /// Its threads, which wait. kNoRoom: not one could be had.
   Result<void> start_threads();
-  /// Until nothing is missing anywhere. A byte from `go` says that the processes are about to run, and `may_run` is told whether
-  /// they may. Pages that nobody asks for wait for its other end to be closed: whoever builds the processes needs the
-  /// processors until then.
+  /// Until nothing is missing anywhere. A byte from `go` says that the processes are about to run, and `may_run` is
+  /// told whether they may. Pages that nobody asks for wait for its other end to be closed: whoever builds the
+  /// processes needs the processors until then.
   void run(UniqueFd guardian, UniqueFd go, const std::function<void(const Result<void>&)>& may_run);
 
  private:
@@ -76,8 +77,9 @@ class PagerService {
   uint64_t answered_ = 0, problems_ = 0;
 };
 
-/// Near the addresses of `hot` (in the image) first, then what the newest image of a chain holds, then the rest, each by
-/// address. A recorded order of use would go here.
-std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last, const std::vector<uint64_t>& hot);
+/// Near the addresses of `hot` (in the image) first, then what the newest image of a chain holds, then the rest, each
+/// by address. A recorded order of use would go here.
+std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t first, size_t last,
+                                      const std::vector<uint64_t>& hot);
 
 }  // namespace ckpt::restore

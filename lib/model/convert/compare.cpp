@@ -19,7 +19,8 @@ constexpr uint64_t kBlock = 4 << 20;
 constexpr uint64_t kEncodedBlock = 32 << 20;  ///< each block decodes all shards that it touches
 
 const Tensor* find(const tensor::Catalog& catalog, const std::string& key) {
-  auto at = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), key, [](const Tensor& t, const std::string& k) { return t.key < k; });
+  auto at = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), key,
+                             [](const Tensor& t, const std::string& k) { return t.key < k; });
   return at != catalog.tensors.end() && at->key == key ? &*at : nullptr;
 }
 
@@ -46,9 +47,11 @@ Result<void> compare_tensor(Both& both, const Target& target, const Tensor& tens
     CKPT_TRY(from.read(target, *block, wanted));
     CKPT_TRY(to.read(tensor, *block, found));
     if (std::memcmp(wanted.data(), found.data(), bytes) != 0) {
-      const auto at = static_cast<uint64_t>(std::mismatch(wanted.begin(), wanted.end(), found.begin()).first - wanted.begin());
-      return fail(Code::kAnswerNo, target.key, fmt::format("was written wrongly: element {} of the box at {} differs", at / item_size(target.dtype),
-                                                           fmt::join(block->offset, ",")));
+      const auto at =
+          static_cast<uint64_t>(std::mismatch(wanted.begin(), wanted.end(), found.begin()).first - wanted.begin());
+      return fail(Code::kAnswerNo, target.key,
+                  fmt::format("was written wrongly: element {} of the box at {} differs", at / item_size(target.dtype),
+                              fmt::join(block->offset, ",")));
     }
     both.progress.advance(bytes);
   }
@@ -57,8 +60,8 @@ Result<void> compare_tensor(Both& both, const Target& target, const Tensor& tens
 
 }  // namespace
 
-Result<void> compare_with_source(const std::filesystem::path& path, const tensor::Selection& selection, unsigned workers,
-                                 ProgressSink& progress, const Cancel& cancel) {
+Result<void> compare_with_source(const std::filesystem::path& path, const tensor::Selection& selection,
+                                 unsigned workers, ProgressSink& progress, const Cancel& cancel) {
   CKPT_TRY_ASSIGN(const tensor::Catalog written, formats::open_checkpoint(path, {}));
   uint64_t bytes = 0;
   for (const Target& target : selection.tensors) {
@@ -71,10 +74,12 @@ Result<void> compare_with_source(const std::filesystem::path& path, const tensor
   }
   // In a torch.save file objects are values of the dict, and tensors in them are tensors like others.
   const bool merged = written.format == "torch_save";
-  if (!merged && written.tensors.size() != selection.tensors.size()) return fail(Code::kAnswerNo, path.string(), "holds tensors that were not to be written");
+  if (!merged && written.tensors.size() != selection.tensors.size())
+    return fail(Code::kAnswerNo, path.string(), "holds tensors that were not to be written");
   for (const auto& object : selection.objects) {
     auto same = [&](const tensor::Object& other) { return other.key == object.key; };
-    if (!merged && std::none_of(written.objects.begin(), written.objects.end(), same)) return fail(Code::kAnswerNo, object.key, "was written, but a reader does not find it");
+    if (!merged && std::none_of(written.objects.begin(), written.objects.end(), same))
+      return fail(Code::kAnswerNo, object.key, "was written, but a reader does not find it");
   }
   progress.begin("verify", bytes);
   Both both{selection, written, tensor::FileCache(*selection.source), tensor::FileCache(written), progress, cancel};

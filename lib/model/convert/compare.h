@@ -10,9 +10,9 @@
 
 namespace ckpt::model {
 
-/// Opens `written` and compares every tensor of the selection with it, bit for bit, and the names of its objects. kAnswerNo: what
-/// differs, with the key and the first element.
-Result<void> compare_with_source(const std::filesystem::path& written, const tensor::Selection& selection, unsigned workers,
-                                 ProgressSink& progress, const Cancel& cancel);
+/// Opens `written` and compares every tensor of the selection with it, bit for bit, and the names of its objects.
+/// kAnswerNo: what differs, with the key and the first element.
+Result<void> compare_with_source(const std::filesystem::path& written, const tensor::Selection& selection,
+                                 unsigned workers, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::model

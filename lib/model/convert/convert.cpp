@@ -45,7 +45,8 @@ Result<void> check_places(const fs::path& source, const fs::path& destination) {
   if (is_within(from, to)) return fail(Code::kUsage, destination.string(), "holds the source");
   fs::path above = to.parent_path();  // missing ones are made, as for process images
   while (above != above.parent_path() && !fs::exists(above, ec)) above = above.parent_path();
-  if (!fs::is_directory(above, ec)) return fail(Code::kUsage, above.string(), "is not a folder: nothing can be written below it");
+  if (!fs::is_directory(above, ec))
+    return fail(Code::kUsage, above.string(), "is not a folder: nothing can be written below it");
   return {};
 }
 
@@ -59,8 +60,8 @@ Result<void> check_room(const fs::path& folder, const fs::path& name, uint64_t b
               fmt::format("{} are free there, the checkpoint needs {}", human_bytes(room), human_bytes(bytes)));
 }
 
-/// mkdtemp's 0700 becomes what mkdir gives: checkpoints are shared as other files are. The folder is new and empty. A folder in it
-/// tells: asking umask(2) would change it for all threads, and /proc is not everywhere.
+/// mkdtemp's 0700 becomes what mkdir gives: checkpoints are shared as other files are. The folder is new and empty. A
+/// folder in it tells: asking umask(2) would change it for all threads, and /proc is not everywhere.
 Result<void> apply_umask(const fs::path& folder) {
   const fs::path probe = folder / ".umask";
   struct stat st{};
@@ -93,9 +94,12 @@ constexpr uint64_t kProgramMemory = 16 << 20, kWorkerMemory = 4 << 20;
 
 Result<unsigned> workers_within(uint64_t max_memory, unsigned asked) {
   if (max_memory < kProgramMemory + kWorkerMemory) {
-    return fail(Code::kUsage, "--max-memory", fmt::format("{} is too little: the least is {}", human_bytes(max_memory), human_bytes(kProgramMemory + kWorkerMemory)));
+    return fail(Code::kUsage, "--max-memory",
+                fmt::format("{} is too little: the least is {}", human_bytes(max_memory),
+                            human_bytes(kProgramMemory + kWorkerMemory)));
   }
-  return static_cast<unsigned>(std::min<uint64_t>(WorkerPool::threads_for(asked), (max_memory - kProgramMemory) / kWorkerMemory));
+  return static_cast<unsigned>(
+      std::min<uint64_t>(WorkerPool::threads_for(asked), (max_memory - kProgramMemory) / kWorkerMemory));
 }
 
 constexpr size_t kShownNames = 8;  ///< in a note
@@ -104,7 +108,8 @@ constexpr size_t kShownNames = 8;  ///< in a note
 class Conversion {
  public:
   Conversion(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel)
-      : request_(request), cancel_(cancel), control_{request.workers, request.durable, request.write.max_memory, progress, cancel, request.allow_damage} {}
+      : request_(request), cancel_(cancel), control_{request.workers, request.durable, request.write.max_memory,
+                                                     progress,        cancel,          request.allow_damage} {}
 
   Result<ConvertReport> run() {
     Stopwatch watch;
@@ -138,12 +143,15 @@ class Conversion {
       if (found) manifest = std::move(*found);
     }
     options.manifest = manifest ? &*manifest : nullptr;
-    CKPT_TRY_ASSIGN(const VerifyReport report, model::verify(source_, options, request_.verify ? control_.progress : null_progress(), cancel_));
+    CKPT_TRY_ASSIGN(const VerifyReport report,
+                    model::verify(source_, options, request_.verify ? control_.progress : null_progress(), cancel_));
     CKPT_TRY(check_pickles(report));
     auto damaged = [](const tensor::Finding& finding) { return !finding.warning; };
     if (std::none_of(report.findings.begin(), report.findings.end(), damaged)) return {};
     if (!request_.allow_damage) {
-      return fail(tensor::damage_error(source_, report.findings).with_hint("ckpt verify lists all that is wrong; --exclude leaves a key out, --allow-damage goes on"));
+      return fail(
+          tensor::damage_error(source_, report.findings)
+              .with_hint("ckpt verify lists all that is wrong; --exclude leaves a key out, --allow-damage goes on"));
     }
     note_damage(report.findings);
     return {};
@@ -162,23 +170,29 @@ class Conversion {
     for (const auto& [name, import] : report.imports) {
       if (import.judgement.verdict == pickle::Verdict::kSafe) continue;
       tensor::Finding finding{import.key, import.file, import.offset, import_text(name, import.judgement)};
-      if (import.judgement.verdict == pickle::Verdict::kDangerous && !request_.trust_pickles) dangerous.push_back(std::move(finding));
+      if (import.judgement.verdict == pickle::Verdict::kDangerous && !request_.trust_pickles)
+        dangerous.push_back(std::move(finding));
       else if (++unknown <= kShownNames) report_.notes.push_back(finding.text());
     }
-    if (unknown > kShownNames) report_.notes.push_back(fmt::format("{} more names in pickles are not known: ckpt verify --globals lists them", unknown - kShownNames));
+    if (unknown > kShownNames)
+      report_.notes.push_back(fmt::format("{} more names in pickles are not known: ckpt verify --globals lists them",
+                                          unknown - kShownNames));
     if (dangerous.empty()) return {};
-    return fail(tensor::damage_error(source_, dangerous).with_hint("--tensors-only leaves the pickles out, --trust-pickles passes them on"));
+    return fail(tensor::damage_error(source_, dangerous)
+                    .with_hint("--tensors-only leaves the pickles out, --trust-pickles passes them on"));
   }
 
   Result<void> plan_siblings() {
     report_.siblings = find_siblings(source_);
-    if (request_.copy_siblings && kind_ == StagedDir::Kind::kFile) return fail(Code::kUsage, request_.destination.string(), "--copy-siblings wants a folder to be written");
+    if (request_.copy_siblings && kind_ == StagedDir::Kind::kFile)
+      return fail(Code::kUsage, request_.destination.string(), "--copy-siblings wants a folder to be written");
     if (request_.copy_siblings) report_.siblings = copy_siblings(source_, report_.siblings, *layout_);
     if (report_.siblings.empty()) return {};
     const auto shown = std::min(report_.siblings.size(), kShownNames);
-    report_.notes.push_back(fmt::format("not copied, though beside the checkpoint: {}{}",
-                                        fmt::join(report_.siblings.begin(), report_.siblings.begin() + static_cast<ptrdiff_t>(shown), ", "),
-                                        shown < report_.siblings.size() ? fmt::format(" and {} more", report_.siblings.size() - shown) : ""));
+    report_.notes.push_back(fmt::format(
+        "not copied, though beside the checkpoint: {}{}",
+        fmt::join(report_.siblings.begin(), report_.siblings.begin() + static_cast<ptrdiff_t>(shown), ", "),
+        shown < report_.siblings.size() ? fmt::format(" and {} more", report_.siblings.size() - shown) : ""));
     return {};
   }
 
@@ -186,10 +200,13 @@ class Conversion {
     std::vector<std::string> unused;
     for (const tensor::GridRule& rule : request_.write.grid.rules) {
       auto fits = [&](const tensor::Target& target) { return glob_match(rule.glob, target.key); };
-      if (rule.glob != "**" && std::none_of(selected_.selection.tensors.begin(), selected_.selection.tensors.end(), fits)) unused.push_back("shard-grid: " + rule.glob);
+      if (rule.glob != "**" &&
+          std::none_of(selected_.selection.tensors.begin(), selected_.selection.tensors.end(), fits))
+        unused.push_back("shard-grid: " + rule.glob);
     }
     if (unused.empty()) return {};
-    return formats::with_causes(Error(Code::kUsage, request_.source.string(), "has no key that these fit"), std::move(unused));
+    return formats::with_causes(Error(Code::kUsage, request_.source.string(), "has no key that these fit"),
+                                std::move(unused));
   }
 
   Result<void> plan() {
@@ -198,12 +215,16 @@ class Conversion {
     if (writer == nullptr) return fail(Code::kUsage, request_.to, "is no format that ckpt writes");
     formats::WriteOptions options = request_.write;
     const std::string name = request_.destination.filename().string();
-    options.one_file = std::any_of(writer->suffixes.begin(), writer->suffixes.end(), [&](std::string_view suffix) { return name.ends_with(suffix); });
+    options.one_file = std::any_of(writer->suffixes.begin(), writer->suffixes.end(),
+                                   [&](std::string_view suffix) { return name.ends_with(suffix); });
     if (options.one_file) kind_ = StagedDir::Kind::kFile;
-    const bool pieces = options.grid.shard_size > 0 || !options.grid.rules.empty(), spread = options.files > 0 || options.file_size > 0;
+    const bool pieces = options.grid.shard_size > 0 || !options.grid.rules.empty(),
+               spread = options.files > 0 || options.file_size > 0;
     if (pieces && !writer->has_pieces) return fail(Code::kUsage, request_.to, "does not store tensors in pieces");
-    if (spread && (!writer->has_files || options.one_file)) return fail(Code::kUsage, request_.destination.string(), "becomes files whose number cannot be chosen");
-    if (!options.mcore.empty() && request_.to != "torch_dist") return fail(Code::kUsage, "--mcore", "is for --to torch_dist");
+    if (spread && (!writer->has_files || options.one_file))
+      return fail(Code::kUsage, request_.destination.string(), "becomes files whose number cannot be chosen");
+    if (!options.mcore.empty() && request_.to != "torch_dist")
+      return fail(Code::kUsage, "--mcore", "is for --to torch_dist");
     CKPT_TRY_ASSIGN(layout_, writer->plan(selected_.selection, options));
     return {};
   }
@@ -269,9 +290,12 @@ class Conversion {
 
   /// One of many processes, or one that goes on where another was killed. The last one finishes.
   Result<void> write_part() {
-    auto is_there = [&] { return report_.was_there = !request_.force && is_finished(*layout_, request_.destination, kind_); };
+    auto is_there = [&] {
+      return report_.was_there = !request_.force && is_finished(*layout_, request_.destination, kind_);
+    };
     if (is_there()) return {};
-    CKPT_TRY_ASSIGN(Workspace workspace, Workspace::open(request_.destination, fingerprint(*layout_, selected_.selection), request_.part));
+    CKPT_TRY_ASSIGN(Workspace workspace,
+                    Workspace::open(request_.destination, fingerprint(*layout_, selected_.selection), request_.part));
     if (is_there()) {  // finished between the two
       workspace.discard();
       return {};

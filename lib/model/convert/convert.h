@@ -24,11 +24,14 @@ struct ConvertRequest {
   bool force = false;     ///< replace a destination that is there
   bool durable = true;    ///< on disk before it gets its name
   bool dry_run = false;   ///< everything but writing
-  bool verify = false;    ///< compare the source's files with the hashes that it has; read the result again and compare, before it gets its name
+  bool verify = false;  ///< compare the source's files with the hashes that it has; read the result again and compare,
+                        ///< before it gets its name
   bool allow_damage = false;   ///< go on where a CRC differs or an object lacks parts, with a note of each
   bool trust_pickles = false;  ///< pass on pickles that run code when they are loaded
-  bool copy_siblings = false;  ///< also the files beside the checkpoint that are no part of it, never over one that is written
-  bool resume = false;    ///< go on where a conversion that was killed stopped; leave what is done for the next if this one is
+  bool copy_siblings =
+      false;  ///< also the files beside the checkpoint that are no part of it, never over one that is written
+  bool resume =
+      false;  ///< go on where a conversion that was killed stopped; leave what is done for the next if this one is
   PartOf part;            ///< of many processes; more than one imply `resume`
 };
 
@@ -41,17 +44,18 @@ struct ConvertReport {
   uint64_t kept_files = 0;     ///< data files that an earlier run had made
   uint64_t duration_us = 0;    ///< reading the source's metadata included
   bool finished = true;        ///< false: other parts are still to come
-  bool was_there = false;      ///< with --resume or a part: the destination holds files of these names and sizes, nothing was done
+  bool was_there =
+      false;  ///< with --resume or a part: the destination holds files of these names and sizes, nothing was done
   bool verified = false;
   std::vector<tensor::Unreadable> skipped;  ///< of those left out, what could not be read
   std::vector<std::string> siblings;        ///< files and folders beside the source that were left there
   std::vector<std::string> notes;
 };
 
-/// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it or
-/// holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kAnswerNo: what verify finds wrong with the
-/// source, in its words; kUnsupported: what of it cannot be read.
-/// kBusy: the part, or the destination, is another process's. On any failure the destination is as it was.
+/// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it
+/// or holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kAnswerNo:
+/// what verify finds wrong with the source, in its words; kUnsupported: what of it cannot be read. kBusy: the part, or
+/// the destination, is another process's. On any failure the destination is as it was.
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::model

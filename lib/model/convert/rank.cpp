@@ -51,10 +51,12 @@ Result<std::optional<Rank>> from_array(const Environment& environment) {
     const auto text = environment(name);
     return text ? parse_number(*text) : std::optional(otherwise);
   };
-  const auto i = parse_number(*id), count = number("SLURM_ARRAY_TASK_COUNT", 0), first = number("SLURM_ARRAY_TASK_MIN", 0);
+  const auto i = parse_number(*id), count = number("SLURM_ARRAY_TASK_COUNT", 0),
+             first = number("SLURM_ARRAY_TASK_MIN", 0);
   const auto last = number("SLURM_ARRAY_TASK_MAX", 0), step = number("SLURM_ARRAY_TASK_STEP", 1);
-  const bool regular = i && count && first && last && step && *step > 0 && *count > 0 && *count <= kMostParts && *i >= *first && *i <= *last &&
-                       (*last - *first) / *step + 1 == *count && (*i - *first) % *step == 0;
+  const bool regular = i && count && first && last && step && *step > 0 && *count > 0 && *count <= kMostParts &&
+                       *i >= *first && *i <= *last && (*last - *first) / *step + 1 == *count &&
+                       (*i - *first) % *step == 0;
   if (!regular) {
     return Error(Code::kUsage, "SLURM_ARRAY_TASK_ID", "is of an array whose tasks do not follow one another")
         .with_hint("give --part INDEX/COUNT");
@@ -67,11 +69,13 @@ Result<std::optional<Rank>> from_kubernetes(const Environment& environment, std:
   const auto index = environment("JOB_COMPLETION_INDEX");
   if (!index) return std::optional<Rank>();
   if (!count) {
-    return Error(Code::kUsage, "JOB_COMPLETION_INDEX", "says which of the pods this is, but nothing says how many there are")
+    return Error(Code::kUsage, "JOB_COMPLETION_INDEX",
+                 "says which of the pods this is, but nothing says how many there are")
         .with_hint("give --part auto/COUNT");
   }
   const auto i = parse_number(*index);
-  if (!i || *i >= *count) return fail(Code::kUsage, "JOB_COMPLETION_INDEX", fmt::format("is {}, of {}", *index, *count));
+  if (!i || *i >= *count)
+    return fail(Code::kUsage, "JOB_COMPLETION_INDEX", fmt::format("is {}, of {}", *index, *count));
   return std::optional(Rank{{*i, *count}, "JOB_COMPLETION_INDEX"});
 }
 
@@ -101,16 +105,19 @@ Result<Rank> find_rank(const std::string& text, const Environment& environment) 
   const size_t slash = text.find('/');
   const std::string index = text.substr(0, slash);
   const auto count = slash == std::string::npos ? std::nullopt : parse_number(std::string_view(text).substr(slash + 1));
-  if (slash != std::string::npos && (!count || *count == 0 || *count > kMostParts)) return fail(Code::kUsage, "--part " + text, "is no INDEX/COUNT");
+  if (slash != std::string::npos && (!count || *count == 0 || *count > kMostParts))
+    return fail(Code::kUsage, "--part " + text, "is no INDEX/COUNT");
   if (index == "auto") {
     CKPT_TRY_ASSIGN(Rank rank, find_automatically(environment, count));
     if (count && rank.part.count != *count) {
-      return fail(Code::kUsage, "--part " + text, fmt::format("does not go with {}, which is of {}", rank.found_in, rank.part.count));
+      return fail(Code::kUsage, "--part " + text,
+                  fmt::format("does not go with {}, which is of {}", rank.found_in, rank.part.count));
     }
     return rank;
   }
   const auto i = parse_number(index);
-  if (!i || !count || *i >= *count) return fail(Code::kUsage, "--part " + text, "is no INDEX/COUNT, with INDEX below COUNT");
+  if (!i || !count || *i >= *count)
+    return fail(Code::kUsage, "--part " + text, "is no INDEX/COUNT, with INDEX below COUNT");
   return Rank{{*i, *count}, ""};
 }
 

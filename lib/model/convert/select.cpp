@@ -21,9 +21,10 @@ namespace {
 using tensor::Shape;
 using tensor::Target;
 
-/// Where optimizers keep their state: Megatron (also of chained optimizers), torch's distributed checkpoints, Lightning.
-constexpr const char* kOptimizerKeys[] = {"optimizer.**", "optimizer/**", "optim.**", "optimizers.**", "chained_*.optimizer.**", "optimizer_states.**",
-                                          "optimizer", "optim"};
+/// Where optimizers keep their state: Megatron (also of chained optimizers), torch's distributed checkpoints,
+/// Lightning.
+constexpr const char* kOptimizerKeys[] = {"optimizer.**",           "optimizer/**",        "optim.**",  "optimizers.**",
+                                          "chained_*.optimizer.**", "optimizer_states.**", "optimizer", "optim"};
 
 bool any_matches(const std::vector<std::string>& globs, std::string_view key) {
   return std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
@@ -36,7 +37,8 @@ class Names {
     if (!request.map.empty()) CKPT_TRY(read_map(request.map));
     for (const std::string& text : request.renames) {
       const size_t equals = text.find('=');
-      if (equals == std::string::npos || equals == 0) return fail(Code::kUsage, text, "is no rename: REGEX=REPLACEMENT is wanted");
+      if (equals == std::string::npos || equals == 0)
+        return fail(Code::kUsage, text, "is no rename: REGEX=REPLACEMENT is wanted");
       RE2::Options options;
       options.set_log_errors(false);
       auto regex = std::make_unique<RE2>(text.substr(0, equals), options);
@@ -90,7 +92,9 @@ class Names {
   Result<void> read_map(const std::string& text) {
     constexpr int kDepth = 4;
     int depth = 0;
-    auto shallow = [&](int level, nlohmann::json::parse_event_t, nlohmann::json&) { return (depth = std::max(depth, level)) <= kDepth; };
+    auto shallow = [&](int level, nlohmann::json::parse_event_t, nlohmann::json&) {
+      return (depth = std::max(depth, level)) <= kDepth;
+    };
     const auto doc = nlohmann::json::parse(text, shallow, false);
     if (!doc.is_object()) return fail(Code::kUsage, "the map", "is no JSON object of old key to new key");
     for (const auto& [from, to] : doc.items()) {
@@ -127,10 +131,12 @@ Result<ShapeRule> parse_shape_rule(const std::string& text) {
 }
 
 /// A glob that fits nothing is a mistake that nobody would notice.
-Result<void> check_globs(const tensor::Catalog& catalog, const SelectRequest& request, const std::vector<ShapeRule>& shapes) {
+Result<void> check_globs(const tensor::Catalog& catalog, const SelectRequest& request,
+                         const std::vector<ShapeRule>& shapes) {
   auto fits = [&](const std::string& glob) {
     auto match = [&](const auto& entry) { return glob_match(glob, entry.key); };
-    return std::any_of(catalog.tensors.begin(), catalog.tensors.end(), match) || std::any_of(catalog.objects.begin(), catalog.objects.end(), match) ||
+    return std::any_of(catalog.tensors.begin(), catalog.tensors.end(), match) ||
+           std::any_of(catalog.objects.begin(), catalog.objects.end(), match) ||
            std::any_of(catalog.unsupported.begin(), catalog.unsupported.end(), match);
   };
   std::vector<std::string> unused;
@@ -142,7 +148,8 @@ Result<void> check_globs(const tensor::Catalog& catalog, const SelectRequest& re
   for (const auto& rule : request.dtypes) check("dtype", rule.first);
   for (const ShapeRule& rule : shapes) check("shape", rule.glob);
   if (unused.empty()) return {};
-  return formats::with_causes(Error(Code::kUsage, catalog.root.string(), "has no key that these fit"), std::move(unused));
+  return formats::with_causes(Error(Code::kUsage, catalog.root.string(), "has no key that these fit"),
+                              std::move(unused));
 }
 
 /// What cannot be read is left out only where somebody has said so.
@@ -163,23 +170,25 @@ Result<void> check_unreadable(const tensor::Catalog& catalog, const SelectReques
                      std::move(lost));
 }
 
-Result<void> apply_shape(const std::vector<ShapeRule>& rules, const SelectRequest& request, const std::string& key, Target& target,
-                         std::vector<std::string>& notes) {
+Result<void> apply_shape(const std::vector<ShapeRule>& rules, const SelectRequest& request, const std::string& key,
+                         Target& target, std::vector<std::string>& notes) {
   for (const ShapeRule& rule : rules) {
     if (!glob_match(rule.glob, key)) continue;
     if (rule.lengths.size() != target.shape.size()) {
-      return fail(Code::kUsage, key, fmt::format("has {} axes, its new shape {}", target.shape.size(), rule.lengths.size()));
+      return fail(Code::kUsage, key,
+                  fmt::format("has {} axes, its new shape {}", target.shape.size(), rule.lengths.size()));
     }
     const Shape before = target.shape;
     for (size_t axis = 0; axis < before.size(); ++axis) target.shape[axis] = rule.lengths[axis].value_or(before[axis]);
     if (target.shape == before) return {};
     if (!request.allow_shape_mismatch) {
-      return Error(Code::kUsage, key, fmt::format("has the shape {}, not {}", fmt::join(before, "x"), fmt::join(target.shape, "x")))
+      return Error(Code::kUsage, key,
+                   fmt::format("has the shape {}, not {}", fmt::join(before, "x"), fmt::join(target.shape, "x")))
           .with_hint("give --allow-shape-mismatch: what is new is filled with zeros, what is too much is cut off");
     }
     if (!tensor::element_count(target.shape)) return fail(Code::kUsage, key, "would have too many elements");
-    notes.push_back(fmt::format("{}: {} became {}: what is new is zero, what was too much is cut off", key, fmt::join(before, "x"),
-                                fmt::join(target.shape, "x")));
+    notes.push_back(fmt::format("{}: {} became {}: what is new is zero, what was too much is cut off", key,
+                                fmt::join(before, "x"), fmt::join(target.shape, "x")));
     return {};
   }
   return {};
@@ -199,8 +208,9 @@ Result<void> apply_dtype(const SelectRequest& request, const std::string& key, T
   return {};
 }
 
-/// Flattened optimizer tensors get their shapes back as they are read, where these are known. Those that are left are told by
-/// their keys: Megatron's bucket space, whose buffers belong to one parallel layout; rows whose original shape is lost.
+/// Flattened optimizer tensors get their shapes back as they are read, where these are known. Those that are left are
+/// told by their keys: Megatron's bucket space, whose buffers belong to one parallel layout; rows whose original shape
+/// is lost.
 Result<void> check_unflattened(const tensor::Selection& selection) {
   std::unordered_map<std::string_view, const tensor::Tensor*> by_key;
   for (const tensor::Tensor& tensor : selection.source->tensors) by_key.emplace(tensor.key, &tensor);
@@ -210,15 +220,18 @@ Result<void> check_unflattened(const tensor::Selection& selection) {
     const auto model_key = formats::model_key_of(tensor.key);
     const auto model = model_key ? by_key.find(*model_key) : by_key.end();
     if (tensor.key.find(".gbuf_idx_") != std::string::npos) {
-      flat.push_back(tensor.key + ": is a buffer of one parallel layout, and nothing says which parameters lie where in it");
+      flat.push_back(tensor.key +
+                     ": is a buffer of one parallel layout, and nothing says which parameters lie where in it");
     } else if (model != by_key.end() && model->second->shape != tensor.shape) {
-      flat.push_back(fmt::format("{}: has the shape {}, its parameter {}", tensor.key, fmt::join(tensor.shape, "x"), fmt::join(model->second->shape, "x")));
+      flat.push_back(fmt::format("{}: has the shape {}, its parameter {}", tensor.key, fmt::join(tensor.shape, "x"),
+                                 fmt::join(model->second->shape, "x")));
     }
   }
   if (flat.empty()) return {};
-  return formats::with_causes(Error(Code::kUnsupported, selection.source->root.string(), "holds optimizer tensors whose original shapes are not known")
-                         .with_hint("leave them out with --no-optimizer"),
-                     std::move(flat));
+  return formats::with_causes(Error(Code::kUnsupported, selection.source->root.string(),
+                                    "holds optimizer tensors whose original shapes are not known")
+                                  .with_hint("leave them out with --no-optimizer"),
+                              std::move(flat));
 }
 
 template <class T>
@@ -236,7 +249,8 @@ Result<void> check_collisions(const tensor::Selection& selection) {
   for (const Target& target : selection.tensors) check(target.key, selection.tensor(target).key);
   for (const auto& object : selection.objects) check(object.key, selection.object(object).key);
   if (bad.empty()) return {};
-  return formats::with_causes(Error(Code::kUsage, selection.source->root.string(), "two keys cannot have one name"), std::move(bad));
+  return formats::with_causes(Error(Code::kUsage, selection.source->root.string(), "two keys cannot have one name"),
+                              std::move(bad));
 }
 
 }  // namespace
@@ -283,8 +297,10 @@ Result<Selected> select(const tensor::Catalog& catalog, const SelectRequest& req
     if (is_wanted(request, key)) selection.objects.push_back({i, names.rename(key)});
   }
   CKPT_TRY(names.check_used());
-  if (selection.tensors.empty() && !catalog.tensors.empty()) return fail(Code::kUsage, catalog.root.string(), "has no tensor left to be written");
-  out.excluded = catalog.tensors.size() + catalog.objects.size() + catalog.unsupported.size() - selection.tensors.size() - selection.objects.size();
+  if (selection.tensors.empty() && !catalog.tensors.empty())
+    return fail(Code::kUsage, catalog.root.string(), "has no tensor left to be written");
+  out.excluded = catalog.tensors.size() + catalog.objects.size() + catalog.unsupported.size() -
+                 selection.tensors.size() - selection.objects.size();
   sort_by_key(selection.tensors);
   sort_by_key(selection.objects);
   CKPT_TRY(check_collisions(selection));

@@ -36,7 +36,8 @@ Result<void> check_others(const fs::path& parent, const std::string& prefix, con
   for (fs::directory_iterator it(parent, ec), end; !ec && it != end; it.increment(ec)) {
     const std::string name = it->path().filename().string();
     if (name.rfind(prefix, 0) != 0 || name == own) continue;
-    return Error(Code::kBusy, it->path().string(), "is another conversion to the same destination, with other options or of another source")
+    return Error(Code::kBusy, it->path().string(),
+                 "is another conversion to the same destination, with other options or of another source")
         .with_hint("go on with the options that it was begun with, or remove that folder");
   }
   return {};
@@ -60,13 +61,16 @@ Result<Workspace> Workspace::open(const fs::path& destination, const std::string
   CKPT_TRY(make_folder(out.files_));
   bool taken = false;
   CKPT_TRY_ASSIGN(out.part_lock_, lock_file(out.root_ / fmt::format("part-{}-of-{}", part.index, part.count), taken));
-  if (!taken) return fail(Code::kBusy, destination.string(), fmt::format("part {} of {} is being written by another process", part.index, part.count));
+  if (!taken)
+    return fail(Code::kBusy, destination.string(),
+                fmt::format("part {} of {} is being written by another process", part.index, part.count));
   return out;
 }
 
 bool Workspace::has(const tensor::OutputFile& file) const {
   struct stat st{};
-  return ::lstat((files_ / file.name).c_str(), &st) == 0 && S_ISREG(st.st_mode) && static_cast<uint64_t>(st.st_size) == file.size;
+  return ::lstat((files_ / file.name).c_str(), &st) == 0 && S_ISREG(st.st_mode) &&
+         static_cast<uint64_t>(st.st_size) == file.size;
 }
 
 Result<bool> Workspace::may_finish() {
@@ -85,13 +89,15 @@ void Workspace::discard() {
   fs::remove_all(root_, ec);
 }
 
-Result<void> Workspace::finish(const tensor::Layout& layout, const fs::path& destination, bool force, StagedDir::Kind kind) {
+Result<void> Workspace::finish(const tensor::Layout& layout, const fs::path& destination, bool force,
+                               StagedDir::Kind kind) {
   std::unordered_set<std::string> wanted;
   for (const tensor::OutputFile& file : layout.files) wanted.insert(file.name);
   std::error_code ec;
   std::vector<fs::path> strangers;  // begun by a process that was killed
   for (fs::recursive_directory_iterator it(files_, ec), end; !ec && it != end; it.increment(ec)) {
-    if (!it->is_directory() && wanted.count(it->path().lexically_relative(files_).generic_string()) == 0) strangers.push_back(it->path());
+    if (!it->is_directory() && wanted.count(it->path().lexically_relative(files_).generic_string()) == 0)
+      strangers.push_back(it->path());
   }
   for (const fs::path& path : strangers) fs::remove(path, ec);
   CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::adopt(files_, destination, force, kind));
@@ -103,7 +109,8 @@ Result<void> Workspace::finish(const tensor::Layout& layout, const fs::path& des
 std::string fingerprint(const tensor::Layout& layout, const tensor::Selection& selection) {
   Xxh3 hash;
   auto add = [&](const std::string& text) { hash.update(as_bytes(fmt::format("{}:{}", text.size(), text))); };
-  for (const tensor::OutputFile& file : layout.files) add(fmt::format("{} {} {}", file.name, file.size, file.last - file.first));
+  for (const tensor::OutputFile& file : layout.files)
+    add(fmt::format("{} {} {}", file.name, file.size, file.last - file.first));
   for (const tensor::Target& target : selection.tensors) {
     add(fmt::format("{} {} {} {}", target.source, target.key, dtype_name(target.dtype), fmt::join(target.shape, "x")));
   }
@@ -125,7 +132,8 @@ std::vector<size_t> files_of_part(const tensor::Layout& layout, PartOf part) {
   for (size_t i = 0; i < layout.files.size(); ++i) {
     if (layout.files[i].generate) continue;
     const uint64_t size = layout.files[i].size + 1;
-    const auto owner = static_cast<unsigned>(static_cast<double>(done + size / 2) / static_cast<double>(total) * part.count);
+    const auto owner =
+        static_cast<unsigned>(static_cast<double>(done + size / 2) / static_cast<double>(total) * part.count);
     if (std::min(owner, part.count - 1) == part.index) out.push_back(i);
     done += size;
   }

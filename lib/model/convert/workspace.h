@@ -1,6 +1,6 @@
-// Where a conversion is made that goes on after a kill, or by many processes at once: a folder beside the destination whose name
-// says what it will become. A file in it is complete, or still has ".part" behind its name. Works on file systems that several
-// machines share, as far as they know rename and flock.
+// Where a conversion is made that goes on after a kill, or by many processes at once: a folder beside the destination
+// whose name says what it will become. A file in it is complete, or still has ".part" behind its name. Works on file
+// systems that several machines share, as far as they know rename and flock.
 #pragma once
 
 #include <filesystem>
@@ -29,7 +29,8 @@ class Workspace {
   /// True for one process, once; the others need do nothing more.
   Result<bool> may_finish();
   /// Gives the files their final place and removes the workspace.
-  Result<void> finish(const tensor::Layout& layout, const std::filesystem::path& destination, bool force, StagedDir::Kind kind);
+  Result<void> finish(const tensor::Layout& layout, const std::filesystem::path& destination, bool force,
+                      StagedDir::Kind kind);
   /// Removes the workspace: everything is in its final place.
   void discard();
 

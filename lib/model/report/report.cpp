@@ -16,7 +16,8 @@ namespace {
 void append_text(std::string& out, std::string_view text) {
   const size_t begin = out.size();
   append_json_string(out, text);
-  for (size_t at = out.find('<', begin); at != std::string::npos; at = out.find('<', at + 6)) out.replace(at, 1, "\\u003c");
+  for (size_t at = out.find('<', begin); at != std::string::npos; at = out.find('<', at + 6))
+    out.replace(at, 1, "\\u003c");
 }
 
 void append_numbers(std::string& out, const tensor::Shape& numbers) {
@@ -29,7 +30,8 @@ std::string number(double value) { return std::isfinite(value) ? fmt::format("{}
 
 class Page {
  public:
-  Page(const Report& report, const std::function<Result<void>(std::string_view)>& write) : report_(report), write_(write) {}
+  Page(const Report& report, const std::function<Result<void>(std::string_view)>& write)
+      : report_(report), write_(write) {}
 
   Result<void> print() {
     constexpr std::string_view kMark = "@DATA@";
@@ -68,8 +70,9 @@ class Page {
       if (!report_.stats.empty()) {
         const Stats& s = report_.stats[i];
         const bool any = s.finite() != 0;
-        text_ += fmt::format(",{},{},{},{},{},{},{}", any ? number(static_cast<double>(s.min)) : "null", any ? number(static_cast<double>(s.max)) : "null",
-                             any ? number(s.mean) : "null", any ? number(s.deviation()) : "null", s.nans, s.infs, s.zeros);
+        text_ += fmt::format(",{},{},{},{},{},{},{}", any ? number(static_cast<double>(s.min)) : "null",
+                             any ? number(static_cast<double>(s.max)) : "null", any ? number(s.mean) : "null",
+                             any ? number(s.deviation()) : "null", s.nans, s.infs, s.zeros);
       }
       text_ += ']';
       CKPT_TRY(flush(1 << 16));
@@ -79,7 +82,8 @@ class Page {
       const FileUsage& file = report_.files[i];
       text_ += i == 0 ? "\n[" : ",\n[";
       append_text(text_, file.path);
-      text_ += fmt::format(",{},{},{},{},{}]", file.size, file.referred, file.tensors, file.shards, file.missing ? 1 : 0);
+      text_ +=
+          fmt::format(",{},{},{},{},{}]", file.size, file.referred, file.tensors, file.shards, file.missing ? 1 : 0);
       CKPT_TRY(flush(1 << 16));
     }
     text_ += ']';
@@ -116,7 +120,11 @@ class Page {
       if (!d.unreadable.empty()) what += "not readable ";
       what.pop_back();
       const bool other = !d.same_shape || !d.same_dtype;
-      CKPT_TRY(row(*d.a, what, !d.unreadable.empty() ? d.unreadable : other ? described(*d.a) + " / " + described(*d.b) : "", &d));
+      CKPT_TRY(row(*d.a, what,
+                   !d.unreadable.empty() ? d.unreadable
+                   : other               ? described(*d.a) + " / " + described(*d.b)
+                                         : "",
+                   &d));
     }
     text_ += "]}";
     return {};

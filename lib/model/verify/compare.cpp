@@ -25,7 +25,8 @@ std::string shape_text(const tensor::Shape& shape) {
 /// The pieces of `region`, each at most `max_bytes`, as `RowMajorBlocks` cuts a tensor of its shape.
 class Pieces {
  public:
-  Pieces(const tensor::Region& region, tensor::DType dtype, uint64_t max_bytes) : region_(region), blocks_(box(region, dtype), max_bytes) {}
+  Pieces(const tensor::Region& region, tensor::DType dtype, uint64_t max_bytes)
+      : region_(region), blocks_(box(region, dtype), max_bytes) {}
   std::optional<tensor::Region> next() {
     auto out = blocks_.next();
     for (size_t i = 0; out && i < out->offset.size(); ++i) out->offset[i] += region_.offset[i];
@@ -44,10 +45,12 @@ class Pieces {
 };
 
 bool has_encoded(const tensor::Tensor& t) {
-  return std::any_of(t.shards.begin(), t.shards.end(), [](const auto& s) { return s.encoding == tensor::Encoding::kEncoded; });
+  return std::any_of(t.shards.begin(), t.shards.end(),
+                     [](const auto& s) { return s.encoding == tensor::Encoding::kEncoded; });
 }
 
-Result<std::vector<std::byte>> object_bytes(const tensor::Object& object, const tensor::Catalog& catalog, tensor::FileCache& files) {
+Result<std::vector<std::byte>> object_bytes(const tensor::Object& object, const tensor::Catalog& catalog,
+                                            tensor::FileCache& files) {
   if (!object.inline_bytes.empty()) return object.inline_bytes;
   if (object.where.length > kMaxObject) return fail(Code::kUnsupported, object.key, "is too large to be compared");
   CKPT_TRY_ASSIGN(auto file, files.open(object.where.file));
@@ -56,12 +59,14 @@ Result<std::vector<std::byte>> object_bytes(const tensor::Object& object, const 
   return out;
 }
 
-/// What a torch.save file means: its object as text, outside a list of one where it is wrapped in one, and its storages.
+/// What a torch.save file means: its object as text, outside a list of one where it is wrapped in one, and its
+/// storages.
 Result<std::string> object_meaning(ByteSpan bytes, bool wrapped) {
   zip::ByteSource source(bytes, "");
   CKPT_TRY_ASSIGN(formats::TorchFile file, formats::read_torch_file(source));
   pickle::NodeId root = file.graph.root();
-  if (wrapped && file.graph.kind(root) == pickle::Kind::kList && file.graph.items(root).size() == 1) root = file.graph.items(root)[0];
+  if (wrapped && file.graph.kind(root) == pickle::Kind::kList && file.graph.items(root).size() == 1)
+    root = file.graph.items(root)[0];
   pickle::RenderOptions options;
   options.max_nodes = 20'000'000;
   options.max_string = kMaxObject;
@@ -92,7 +97,12 @@ void merge(const std::vector<Entry>& left, const std::vector<Entry>& right, Only
 }  // namespace
 
 Comparison::Comparison(const tensor::Catalog& left, const tensor::Catalog& right, bool skip_unreadable, Note note)
-    : left_(left), right_(right), skip_unreadable_(skip_unreadable), note_(std::move(note)), left_files_(left), right_files_(right) {}
+    : left_(left),
+      right_(right),
+      skip_unreadable_(skip_unreadable),
+      note_(std::move(note)),
+      left_files_(left),
+      right_files_(right) {}
 
 void Comparison::differs(const std::string& key, std::string message) {
   note_({key, "", std::nullopt, std::move(message), false, true});
@@ -108,7 +118,8 @@ void Comparison::pair_up() {
 void Comparison::note_unreadable() {
   for (const tensor::Catalog* catalog : {&left_, &right_}) {
     for (const tensor::Unreadable& entry : catalog->unsupported) {
-      if (unreadable_.insert(entry.key).second && !skip_unreadable_) differs(entry.key, "cannot be compared with the other checkpoint's: " + entry.why);
+      if (unreadable_.insert(entry.key).second && !skip_unreadable_)
+        differs(entry.key, "cannot be compared with the other checkpoint's: " + entry.why);
     }
   }
 }
@@ -117,12 +128,14 @@ void Comparison::pair_tensors() {
   merge(
       left_.tensors, right_.tensors,
       [&](const tensor::Tensor& t, bool in_left) {
-        if (unreadable_.count(t.key) == 0) differs(t.key, in_left ? "the other checkpoint lacks it" : "only the other checkpoint has it");
+        if (unreadable_.count(t.key) == 0)
+          differs(t.key, in_left ? "the other checkpoint lacks it" : "only the other checkpoint has it");
       },
       [&](const tensor::Tensor& a, const tensor::Tensor& b) {
         if (unreadable_.count(a.key) != 0) return;
         if (a.dtype != b.dtype) {
-          differs(a.key, "is " + std::string(tensor::dtype_name(a.dtype)) + ", in the other checkpoint " + std::string(tensor::dtype_name(b.dtype)));
+          differs(a.key, "is " + std::string(tensor::dtype_name(a.dtype)) + ", in the other checkpoint " +
+                             std::string(tensor::dtype_name(b.dtype)));
         } else if (a.shape != b.shape) {
           differs(a.key, "has shape " + shape_text(a.shape) + ", in the other checkpoint " + shape_text(b.shape));
         } else if (tensor::check_shards(a).empty() && tensor::check_shards(b).empty()) {
@@ -151,8 +164,13 @@ void Comparison::pair_objects() {
   if ((!left_.objects.empty() || left_.common) && (!right_.objects.empty() || right_.common)) {
     merge(
         left_.objects, right_.objects,
-        [&](const tensor::Object& o, bool in_left) { differs(o.key, in_left ? "the other checkpoint lacks the object" : "only the other checkpoint has the object"); },
-        [&](const tensor::Object& a, const tensor::Object& b) { objects_.push_back({&a, &b, a.wrapped_in_list, b.wrapped_in_list}); });
+        [&](const tensor::Object& o, bool in_left) {
+          differs(o.key,
+                  in_left ? "the other checkpoint lacks the object" : "only the other checkpoint has the object");
+        },
+        [&](const tensor::Object& a, const tensor::Object& b) {
+          objects_.push_back({&a, &b, a.wrapped_in_list, b.wrapped_in_list});
+        });
   }
   if (left_.common && right_.common && left_.format != "torch_save" && right_.format != "torch_save") {
     left_common_.key = right_common_.key = "common state";
@@ -177,7 +195,8 @@ Result<void> Comparison::compare(const Unit& unit, const std::function<Result<vo
   if (!done) {
     const Code code = done.error().code;
     if (code != Code::kAnswerNo && code != Code::kUnsupported && code != Code::kNotFound) return done;
-    const std::string& key = is_tensor ? tensors_[unit.pair].left->key : objects_[unit.pair - tensors_.size()].left->key;
+    const std::string& key =
+        is_tensor ? tensors_[unit.pair].left->key : objects_[unit.pair - tensors_.size()].left->key;
     note_({key, "", std::nullopt, "cannot be compared: " + done.error().text(), false});
   }
   return is_tensor ? Result<void>() : advance(unit.bytes);
@@ -241,7 +260,8 @@ Result<void> Comparison::compare_objects(const ObjectPair& pair) {
 void Comparison::finish() {
   for (const TensorPair& pair : tensors_) {
     if (pair.different == 0) continue;
-    differs(pair.left->key, std::to_string(pair.different) + " of " + std::to_string(tensor::element_count(pair.left->shape).value_or(0)) +
+    differs(pair.left->key, std::to_string(pair.different) + " of " +
+                                std::to_string(tensor::element_count(pair.left->shape).value_or(0)) +
                                 " elements differ from the other checkpoint's, the first at " + shape_text(pair.first));
   }
 }

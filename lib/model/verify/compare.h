@@ -62,7 +62,8 @@ class Comparison {
   void pair_tensors();
   void pair_objects();
   void split(uint32_t pair);
-  Result<void> compare_values(TensorPair& pair, const tensor::Region& region, Scratch& scratch, const std::function<Result<void>(uint64_t)>& advance);
+  Result<void> compare_values(TensorPair& pair, const tensor::Region& region, Scratch& scratch,
+                              const std::function<Result<void>(uint64_t)>& advance);
   Result<void> compare_objects(const ObjectPair& pair);
   void count(TensorPair& pair, const tensor::Region& region, ByteSpan a, ByteSpan b);
 

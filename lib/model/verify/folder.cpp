@@ -14,7 +14,8 @@ namespace {
 constexpr size_t kMaxEntries = 8'000'000;
 constexpr int kMaxDepth = 64;
 
-Result<void> walk(const fs::path& root, const std::function<void(const fs::directory_entry&, const std::string& path)>& each) {
+Result<void> walk(const fs::path& root,
+                  const std::function<void(const fs::directory_entry&, const std::string& path)>& each) {
   std::error_code ec;
   size_t seen = 0;
   for (fs::recursive_directory_iterator it(root, ec), end; !ec && it != end; it.increment(ec)) {
@@ -44,7 +45,8 @@ std::string lower_ascii(std::string text) {
 
 class Checker {
  public:
-  Checker(const tensor::Catalog& catalog, const std::function<void(tensor::Finding)>& note) : catalog_(catalog), note_(note) {
+  Checker(const tensor::Catalog& catalog, const std::function<void(tensor::Finding)>& note)
+      : catalog_(catalog), note_(note) {
     for (const tensor::SourceFile& file : catalog.files) known_.insert(file.path);
   }
 
@@ -53,7 +55,8 @@ class Checker {
     const fs::file_status status = entry.symlink_status(ec);
     if (fs::is_symlink(status)) check_link(entry.path(), path);
     else if (fs::is_regular_file(status)) check_regular(path);
-    else if (!ec && !fs::is_directory(status)) note_({"", path, std::nullopt, "is a pipe, a socket or a device", false});
+    else if (!ec && !fs::is_directory(status))
+      note_({"", path, std::nullopt, "is a pipe, a socket or a device", false});
     check_name(path);
   }
 
@@ -77,12 +80,14 @@ class Checker {
   }
 
   void check_name(const std::string& path) {
-    if (std::any_of(path.begin(), path.end(), [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
+    if (std::any_of(path.begin(), path.end(),
+                    [](char c) { return static_cast<unsigned char>(c) < 0x20 || c == 0x7f; })) {
       note_({"", path, std::nullopt, "its name holds control characters", true});
     }
     auto [twin, added] = folded_.try_emplace(lower_ascii(path), path);
     if (!added && twin->second != path) {
-      note_({"", path, std::nullopt, "differs from " + twin->second + " only in case: one of them is lost where case does not count", true});
+      note_({"", path, std::nullopt,
+             "differs from " + twin->second + " only in case: one of them is lost where case does not count", true});
     }
   }
 
@@ -114,7 +119,8 @@ Result<void> check_folder(const tensor::Catalog& catalog, const std::function<vo
   std::error_code ec;
   if (!fs::is_directory(catalog.root, ec)) return {};
   Checker checker(catalog, note);
-  return walk(catalog.root, [&](const fs::directory_entry& entry, const std::string& path) { checker.check(entry, path); });
+  return walk(catalog.root,
+              [&](const fs::directory_entry& entry, const std::string& path) { checker.check(entry, path); });
 }
 
 }  // namespace ckpt::model

@@ -31,7 +31,9 @@ std::optional<uint64_t> FileHashes::add_file(const std::string& name, const std:
   auto st = fd ? io::stat_fd(fd->get(), name) : Result<struct stat>(fd.error());
   if (st) return static_cast<uint64_t>(st->st_size);
   const bool missing = st.error().code == Code::kNotFound;
-  note({"", name, std::nullopt, "is listed in " + source + " and " + (missing ? "is missing" : "cannot be opened: " + st.error().message), false});
+  note({"", name, std::nullopt,
+        "is listed in " + source + " and " + (missing ? "is missing" : "cannot be opened: " + st.error().message),
+        false});
   return std::nullopt;
 }
 
@@ -39,9 +41,11 @@ std::optional<uint64_t> FileHashes::add_file(const std::string& name, const std:
 Result<void> FileHashes::read_integrity(const Note& note) {
   auto text = io::read_file(files_.root / kIntegrity, kMaxIntegrity);
   if (!text && text.error().code == Code::kNotFound) return {};
-  if (!text && text.error().code == Code::kAnswerNo) return note({"", kIntegrity, std::nullopt, text.error().message, false}), Result<void>();
+  if (!text && text.error().code == Code::kAnswerNo)
+    return note({"", kIntegrity, std::nullopt, text.error().message, false}), Result<void>();
   if (!text) return std::move(text).error();
-  auto doc = !json_nests_at_most(*text, kMaxJsonDepth) ? nlohmann::json() : nlohmann::json::parse(*text, nullptr, false);
+  auto doc =
+      !json_nests_at_most(*text, kMaxJsonDepth) ? nlohmann::json() : nlohmann::json::parse(*text, nullptr, false);
   if (!doc.is_object() || !doc.contains("files") || !doc["files"].is_object()) {
     note({"", kIntegrity, std::nullopt, "is not what Megatron writes", false});
     return {};
@@ -58,7 +62,8 @@ Result<void> FileHashes::read_integrity(const Note& note) {
     auto size = add_file(item.key(), kIntegrity, note);
     if (!size) continue;
     covered_.insert(item.key());
-    units_.push_back({static_cast<uint32_t>(files_.files.size() - 1), 0, *size, HashKind::kSha256, item.value().get<std::string>(), kIntegrity, true});
+    units_.push_back({static_cast<uint32_t>(files_.files.size() - 1), 0, *size, HashKind::kSha256,
+                      item.value().get<std::string>(), kIntegrity, true});
   }
   return {};
 }
@@ -69,13 +74,15 @@ void FileHashes::take_manifest(const tensor::Catalog& catalog, const Manifest& m
     auto size = add_file(name, manifest.name, note);
     if (!size) continue;
     if (*size != file.size) {
-      note({"", name, std::min(*size, file.size), "has " + std::to_string(*size) + " bytes, in " + manifest.name + " " + std::to_string(file.size), false});
+      note({"", name, std::min(*size, file.size),
+            "has " + std::to_string(*size) + " bytes, in " + manifest.name + " " + std::to_string(file.size), false});
       continue;
     }
     covered_.insert(name);
     const auto index = static_cast<uint32_t>(files_.files.size() - 1);
     for (size_t i = 0; i < file.hashes.size(); ++i) {
-      units_.push_back({index, i * manifest.block, manifest.block_length(file, i), manifest.hash, file.hashes[i], nullptr, file.hashes.size() == 1});
+      units_.push_back({index, i * manifest.block, manifest.block_length(file, i), manifest.hash, file.hashes[i],
+                        nullptr, file.hashes.size() == 1});
     }
   }
   for (const tensor::SourceFile& file : catalog.files) {
@@ -98,8 +105,10 @@ Result<void> FileHashes::check(size_t index, const Note& note, const std::functi
   ++checked_;
   if (hasher.finish() == unit.wanted) return {};
   const std::string source = unit.source != nullptr ? unit.source : manifest_name_;
-  const std::string what = unit.whole ? "its hash" : "the hash of the " + std::to_string(unit.length) + " bytes from here";
-  note({"", name, unit.whole ? std::nullopt : std::optional(unit.offset), what + " is not the one in " + source, false});
+  const std::string what =
+      unit.whole ? "its hash" : "the hash of the " + std::to_string(unit.length) + " bytes from here";
+  note(
+      {"", name, unit.whole ? std::nullopt : std::optional(unit.offset), what + " is not the one in " + source, false});
   return {};
 }
 

@@ -48,7 +48,8 @@ class Parser {
     if (json_.failed()) return fail(Code::kAnswerNo, "", "malformed manifest: " + json_.fault());
     if (!fault_.empty()) return fail(Code::kAnswerNo, "", "malformed manifest: " + fault_);
     if (schema != kSchema) {
-      if (schema.substr(0, 14) == kSchema.substr(0, 14)) return fail(Code::kUnsupported, "", "is of the version " + schema);
+      if (schema.substr(0, 14) == kSchema.substr(0, 14))
+        return fail(Code::kUnsupported, "", "is of the version " + schema);
       return fail(Code::kAnswerNo, "", "is no " + std::string(kSchema) + " document");
     }
     auto kind = hash_from_name(hash);
@@ -105,7 +106,8 @@ class Parser {
       else if (key == "hash") tensor.hash = text();
       else json_.skip();
     });
-    if (!out_.tensors.emplace(name, std::move(tensor)).second && fault_.empty()) fault_ = "two tensors are called " + name;
+    if (!out_.tensors.emplace(name, std::move(tensor)).second && fault_.empty())
+      fault_ = "two tensors are called " + name;
   }
 
   Result<void> check() const {
@@ -115,10 +117,12 @@ class Parser {
       return hash.size() == hex_digits(out_.hash) && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
     };
     for (const auto& [name, file] : out_.files) {
-      if (!formats::is_safe_relative_path(name)) return malformed("the path \"" + name + "\" leads out of the checkpoint");
+      if (!formats::is_safe_relative_path(name))
+        return malformed("the path \"" + name + "\" leads out of the checkpoint");
       const uint64_t blocks = file.size / out_.block + (file.size % out_.block != 0 ? 1 : 0);
       if (file.hashes.size() != blocks) return malformed(name + " has another number of hashes than blocks");
-      if (!std::all_of(file.hashes.begin(), file.hashes.end(), is_hash)) return malformed(name + " has a hash that is none");
+      if (!std::all_of(file.hashes.begin(), file.hashes.end(), is_hash))
+        return malformed(name + " has a hash that is none");
     }
     for (const auto& [name, tensor] : out_.tensors) {
       if (!is_hash(tensor.hash)) return malformed(name + " has a hash that is none");
@@ -177,16 +181,18 @@ class Maker {
     CKPT_TRY_ASSIGN(UniqueFd fd, files_.open_file(static_cast<uint32_t>(index)));
     Hasher hasher(options_.hash);
     FileStream stream;
-    CKPT_TRY(stream.read(fd.get(), block * out_.block, out_.block_length(file, block), files_.files[index].path, [&](ByteSpan part) {
-      hasher.update(part);
-      return advance(part.size());
-    }));
+    CKPT_TRY(stream.read(fd.get(), block * out_.block, out_.block_length(file, block), files_.files[index].path,
+                         [&](ByteSpan part) {
+                           hasher.update(part);
+                           return advance(part.size());
+                         }));
     file.hashes[block] = hasher.finish();
     return {};
   }
 
   Result<void> hash_one(const tensor::Tensor& t) {
-    CKPT_TRY_ASSIGN(std::string hash, hash_tensor(catalog_, t, cache_, options_.hash, [&](uint64_t bytes) { return advance(bytes); }));
+    CKPT_TRY_ASSIGN(std::string hash,
+                    hash_tensor(catalog_, t, cache_, options_.hash, [&](uint64_t bytes) { return advance(bytes); }));
     std::lock_guard lock(mutex_);
     out_.tensors[t.key] = {std::string(tensor::dtype_name(t.dtype)), t.shape, std::move(hash)};
     return {};
@@ -225,8 +231,9 @@ void Hasher::update(ByteSpan data) {
 std::string Hasher::finish() { return xxh3_ ? to_hex(xxh3_->digest()) : sha256_->finish_hex(); }
 
 std::string to_json(const Manifest& manifest) {
-  std::string out = "{\"schema\": \"" + std::string(kSchema) + "\", \"format\": " + json_string(manifest.format) + ", \"hash\": \"" +
-                    std::string(hash_name(manifest.hash)) + "\", \"block\": " + std::to_string(manifest.block) + ",\n\"files\": {";
+  std::string out = "{\"schema\": \"" + std::string(kSchema) + "\", \"format\": " + json_string(manifest.format) +
+                    ", \"hash\": \"" + std::string(hash_name(manifest.hash)) +
+                    "\", \"block\": " + std::to_string(manifest.block) + ",\n\"files\": {";
   const char* separator = "\n  ";
   for (const auto& [name, file] : manifest.files) {
     out += separator + json_string(name) + ": {\"size\": " + std::to_string(file.size) + ", \"hashes\": [";
@@ -263,11 +270,12 @@ fs::path default_manifest_path(const fs::path& root) {
   return fs::is_directory(root, ec) ? root / kName : fs::path(root.string() + "." + kName);
 }
 
-Result<Manifest> make_manifest(const tensor::Catalog& catalog, const fs::path& except, const ManifestOptions& options, ProgressSink& progress,
-                               const Cancel& cancel) {
+Result<Manifest> make_manifest(const tensor::Catalog& catalog, const fs::path& except, const ManifestOptions& options,
+                               ProgressSink& progress, const Cancel& cancel) {
   CKPT_TRY_ASSIGN(std::vector<FolderEntry> entries, list_files(catalog.root));
   std::error_code ec;
-  std::erase_if(entries, [&](const FolderEntry& entry) { return fs::equivalent(catalog.root / entry.path, except, ec) && !ec; });
+  std::erase_if(entries,
+                [&](const FolderEntry& entry) { return fs::equivalent(catalog.root / entry.path, except, ec) && !ec; });
   return Maker(catalog, options, progress, cancel).run(entries);
 }
 
@@ -283,8 +291,8 @@ Result<void> write_manifest(const Manifest& manifest, const fs::path& path) {
   return io::sync_dir(path.has_parent_path() ? path.parent_path() : fs::path("."));
 }
 
-Result<std::string> hash_tensor(const tensor::Catalog& catalog, const tensor::Tensor& t, tensor::FileCache& files, HashKind kind,
-                                const std::function<Result<void>(uint64_t)>& advance) {
+Result<std::string> hash_tensor(const tensor::Catalog& catalog, const tensor::Tensor& t, tensor::FileCache& files,
+                                HashKind kind, const std::function<Result<void>(uint64_t)>& advance) {
   tensor::RegionReader reader(catalog, files);
   tensor::RowMajorBlocks blocks(t, kTensorBlock);
   Hasher hasher(kind);

@@ -2,10 +2,11 @@
 //
 //   {"schema": "ckpt.manifest/1", "format": "torch_dist", "hash": "xxh3-128", "block": 67108864,
 //    "files": {"__0_0.distcp": {"size": 70000000, "hashes": ["<of the first block>", "<of the second>"]}, ...},
-//    "tensors": {"decoder.weight": {"dtype": "bfloat16", "shape": [4, 4], "hash": "<of the row-major little-endian bytes>"}}}
+//    "tensors": {"decoder.weight": {"dtype": "bfloat16", "shape": [4, 4], "hash": "<of the row-major little-endian
+//    bytes>"}}}
 //
-// A file is hashed block by block, so that one large file keeps all cores busy and damage is found to the block; the hash of a
-// file of one block is what xxh128sum or sha256sum print.
+// A file is hashed block by block, so that one large file keeps all cores busy and damage is found to the block; the
+// hash of a file of one block is what xxh128sum or sha256sum print.
 #pragma once
 
 #include <filesystem>
@@ -72,14 +73,15 @@ struct ManifestOptions {
   HashKind hash = HashKind::kXxh3;
   bool tensors = false;  ///< also of every tensor; the catalog must come from a read with locate_data
 };
-/// Of every regular file below the catalog's root but `except` (the manifest that is about to be replaced); links are not followed.
-Result<Manifest> make_manifest(const tensor::Catalog& catalog, const std::filesystem::path& except, const ManifestOptions& options,
-                               ProgressSink& progress, const Cancel& cancel);
+/// Of every regular file below the catalog's root but `except` (the manifest that is about to be replaced); links are
+/// not followed.
+Result<Manifest> make_manifest(const tensor::Catalog& catalog, const std::filesystem::path& except,
+                               const ManifestOptions& options, ProgressSink& progress, const Cancel& cancel);
 /// Complete and durable under its name, or not there.
 Result<void> write_manifest(const Manifest& manifest, const std::filesystem::path& path);
 
 /// Hash of the bytes that a tensor stands for: row-major, little-endian elements.
-Result<std::string> hash_tensor(const tensor::Catalog& catalog, const tensor::Tensor& tensor, tensor::FileCache& files, HashKind kind,
-                                const std::function<Result<void>(uint64_t)>& advance);
+Result<std::string> hash_tensor(const tensor::Catalog& catalog, const tensor::Tensor& tensor, tensor::FileCache& files,
+                                HashKind kind, const std::function<Result<void>(uint64_t)>& advance);
 
 }  // namespace ckpt::model

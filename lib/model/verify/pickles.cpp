@@ -18,7 +18,8 @@ constexpr int kMaxRow = 64;                 ///< pickles in a row
 
 bool ends_in_pkl(std::string_view name) {
   std::string tail(name.substr(name.size() - std::min<size_t>(name.size(), 4)));
-  std::transform(tail.begin(), tail.end(), tail.begin(), [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
+  std::transform(tail.begin(), tail.end(), tail.begin(),
+                 [](char c) { return static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c); });
   return tail == ".pkl";
 }
 
@@ -37,8 +38,10 @@ void PickleJudge::add(const pickle::Import& import, const std::string& key, cons
     auto [it, added] = imports_.try_emplace(import.name, ImportedName{import.judgement, file, key, offset, 0});
     ImportedName& name = it->second;
     ++name.places;
-    if (std::tie(file, offset) < std::tie(name.file, name.offset)) name.file = file, name.key = key, name.offset = offset;
-    name.judgement = std::max(name.judgement, import.judgement, [](const auto& a, const auto& b) { return a.verdict < b.verdict; });
+    if (std::tie(file, offset) < std::tie(name.file, name.offset))
+      name.file = file, name.key = key, name.offset = offset;
+    name.judgement =
+        std::max(name.judgement, import.judgement, [](const auto& a, const auto& b) { return a.verdict < b.verdict; });
   }
   if (import.judgement.verdict == pickle::Verdict::kSafe) return;
   const bool dangerous = import.judgement.verdict == pickle::Verdict::kDangerous;
@@ -46,7 +49,8 @@ void PickleJudge::add(const pickle::Import& import, const std::string& key, cons
          dangerous ? trusted_ : !strict_});
 }
 
-uint64_t PickleJudge::judge(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t offset, bool expect_end) {
+uint64_t PickleJudge::judge(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t offset,
+                            bool expect_end) {
   const pickle::Scan scan = pickle::scan(bytes);
   for (const pickle::Import& import : scan.imports) add(import, key, file, offset + import.offset);
   if (expect_end && !scan.stopped.empty()) {
@@ -72,7 +76,8 @@ bool PickleJudge::judge_row(ByteSpan bytes, const std::string& key, const std::s
   return true;
 }
 
-Result<void> PickleJudge::judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file, uint64_t base) {
+Result<void> PickleJudge::judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
+                                     uint64_t base) {
   auto archive = zip::read_archive(source);
   if (!archive) {
     std::vector<std::byte> head(std::min(source.size(), kMaxForeign));
@@ -101,7 +106,9 @@ namespace {
 
 /// A member of a zip as its local header has it: what a reader that does not care for the directory would find.
 std::vector<std::byte> local_member(ByteSpan file, size_t header, uint64_t& data) {
-  auto u16 = [&](size_t at) { return static_cast<size_t>(file[header + at]) | static_cast<size_t>(file[header + at + 1]) << 8; };
+  auto u16 = [&](size_t at) {
+    return static_cast<size_t>(file[header + at]) | static_cast<size_t>(file[header + at + 1]) << 8;
+  };
   data = header + 30 + u16(26) + u16(28);
   if (data >= file.size()) return {};
   const ByteSpan rest = file.subspan(data);
@@ -141,7 +148,8 @@ std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool st
   bool any = judge.judge_row(bytes, "", name, 0);
   const std::string_view text = as_text(bytes);
   size_t members = 0;
-  for (size_t at = text.find("PK\x03\x04"); at != std::string_view::npos && at + 30 < text.size() && members < kMaxMembers;
+  for (size_t at = text.find("PK\x03\x04");
+       at != std::string_view::npos && at + 30 < text.size() && members < kMaxMembers;
        at = text.find("PK\x03\x04", at + 4), ++members) {
     uint64_t data = 0;
     const std::vector<std::byte> member = local_member(bytes, at, data);

@@ -17,8 +17,10 @@ class PickleJudge {
 
   /// A pickle whose bytes begin at `offset` of `file`. `expect_end`: that it breaks off is damage. Returns its length.
   uint64_t judge(ByteSpan pickle, const std::string& key, const std::string& file, uint64_t offset, bool expect_end);
-  /// A torch.save file: every pickle of a zip, or those of a legacy file in a row. `base`: where the source begins in `file`.
-  Result<void> judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file, uint64_t base);
+  /// A torch.save file: every pickle of a zip, or those of a legacy file in a row. `base`: where the source begins in
+  /// `file`.
+  Result<void> judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
+                          uint64_t base);
   /// Pickles in a row, as far as there are any; the first decides. False: there is none.
   bool judge_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base);
   std::map<std::string, ImportedName> take();

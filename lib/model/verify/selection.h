@@ -14,8 +14,8 @@ struct Selection {
   uint64_t seed = 0;
 };
 
-/// Indices into `sizes` (bytes of each unit of work), ascending. The sample is drawn first and the same for all parts; the parts
-/// are runs of about equal size, disjoint, and together the sample.
+/// Indices into `sizes` (bytes of each unit of work), ascending. The sample is drawn first and the same for all parts;
+/// the parts are runs of about equal size, disjoint, and together the sample.
 std::vector<size_t> select_units(const std::vector<uint64_t>& sizes, const Selection& selection);
 
 }  // namespace ckpt::model

@@ -15,15 +15,19 @@ constexpr uint64_t kMaxPadding = 4096;  ///< between items: so far a writer goes
 }  // namespace
 
 /// Every place of a ShardedObject's grid is there once (twins were refused when the catalog was made).
-void check_object_grids(const tensor::Catalog& catalog, const std::function<bool(std::string_view key)>& wanted, const Note& note) {
+void check_object_grids(const tensor::Catalog& catalog, const std::function<bool(std::string_view key)>& wanted,
+                        const Note& note) {
   if (catalog.format != "zarr" && catalog.format != "torch_dist") return;
   std::map<std::pair<std::string, std::vector<uint64_t>>, uint64_t> groups;
   for (const tensor::Object& object : catalog.objects) {
     if (wanted && !wanted(object.key)) continue;
     size_t slash = object.key.rfind('/');
-    auto place = slash == std::string::npos ? std::nullopt : formats::parse_object_place(std::string_view(object.key).substr(slash + 1));
+    auto place = slash == std::string::npos
+                     ? std::nullopt
+                     : formats::parse_object_place(std::string_view(object.key).substr(slash + 1));
     if (!place || place->offset.size() != place->shape.size()) {
-      note({object.key, "", std::nullopt, "its name says no place (Megatron wants <key>/shard_<offset>_<shape>)", false});
+      note({object.key, "", std::nullopt, "its name says no place (Megatron wants <key>/shard_<offset>_<shape>)",
+            false});
       continue;
     }
     ++groups[{object.key.substr(0, slash), place->shape}];
@@ -32,7 +36,9 @@ void check_object_grids(const tensor::Catalog& catalog, const std::function<bool
     auto wanted = tensor::element_count(group.second);
     if (wanted != count) {
       note({group.first, "", std::nullopt,
-            std::to_string(count) + " of " + (wanted ? std::to_string(*wanted) : "too many") + " shards of the object are there", false});
+            std::to_string(count) + " of " + (wanted ? std::to_string(*wanted) : "too many") +
+                " shards of the object are there",
+            false});
     }
   }
 }
@@ -54,7 +60,8 @@ void check_item_gaps(const tensor::Catalog& catalog, tensor::FileCache& files, c
   if ((catalog.format != "torch_dist" && catalog.format != "dcp") || !catalog.unsupported.empty()) return;
   std::vector<std::vector<std::pair<uint64_t, uint64_t>>> used(catalog.files.size());
   auto use = [&](const tensor::FileRange& range) {
-    if (range.length != 0 && range.file < used.size()) used[range.file].push_back({range.offset, range.offset + range.length});
+    if (range.length != 0 && range.file < used.size())
+      used[range.file].push_back({range.offset, range.offset + range.length});
   };
   for (const tensor::Tensor& t : catalog.tensors) {
     for (const tensor::Shard& shard : t.shards) use(shard.item);

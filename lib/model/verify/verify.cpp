@@ -58,7 +58,8 @@ class Verifier {
     if (options_.objects) check_object_grids(catalog_, options_.wanted, take);
     if (!options_.before_conversion) note_oddities();
     CKPT_TRY(check_folder(catalog_, [&](tensor::Finding finding) { note_odd(std::move(finding)); }));
-    if (options_.hashes) CKPT_TRY(hashes_.collect(catalog_, options_.tensor_hashes ? nullptr : options_.manifest, take));
+    if (options_.hashes)
+      CKPT_TRY(hashes_.collect(catalog_, options_.tensor_hashes ? nullptr : options_.manifest, take));
     if (options_.against != nullptr) {
       comparison_.emplace(catalog_, *options_.against, options_.skip_unreadable, take);
       comparison_->pair_up();
@@ -116,7 +117,8 @@ class Verifier {
   }
   /// Damage becomes a finding; anything else (no permission, an I/O error, a stop) ends the work.
   Result<void> note(const Piece& piece, const Error& error) {
-    if (error.code != Code::kAnswerNo && error.code != Code::kUnsupported && error.code != Code::kNotFound) return error;
+    if (error.code != Code::kAnswerNo && error.code != Code::kUnsupported && error.code != Code::kNotFound)
+      return error;
     Error bare = error;
     if (bare.subject == path(piece.range)) bare.subject.clear();
     note({*piece.key, path(piece.range), piece.range.offset, bare.text(), false});
@@ -128,7 +130,8 @@ class Verifier {
     return cancel_.check();
   }
 
-  // --- what there is to do -----------------------------------------------------------------------------------------------
+  // --- what there is to do
+  // -----------------------------------------------------------------------------------------------
   void collect_tensor_pieces() {
     const bool npz = catalog_.format == "npz";
     for (const tensor::Tensor& t : catalog_.tensors) {
@@ -136,8 +139,10 @@ class Verifier {
         if (shard.where.length == 0 && shard.item.length == 0) continue;
         // A torch.save file is checked as a whole, below.
         if ((npz || catalog_.format == "torch_save") && shard.encoding == tensor::Encoding::kRaw) continue;
-        if (shard.encoding == tensor::Encoding::kEncoded) pieces_.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard, nullptr});
-        else if (shard.item.length != 0) pieces_.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr, nullptr});
+        if (shard.encoding == tensor::Encoding::kEncoded)
+          pieces_.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard, nullptr});
+        else if (shard.item.length != 0)
+          pieces_.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr, nullptr});
         else pieces_.push_back({Piece::Kind::kBytes, shard.where, &t.key, nullptr, nullptr, nullptr});
       }
     }
@@ -150,11 +155,13 @@ class Verifier {
     static const std::string kCommon = "common state";
     if (!options_.before_conversion) collect_tensor_pieces();
     for (const tensor::Object& object : catalog_.objects) {
-      if (object.inline_bytes.empty() && options_.objects && wanted(object.key)) pieces_.push_back({Piece::Kind::kObject, object.where, &object.key, nullptr, nullptr, nullptr});
+      if (object.inline_bytes.empty() && options_.objects && wanted(object.key))
+        pieces_.push_back({Piece::Kind::kObject, object.where, &object.key, nullptr, nullptr, nullptr});
     }
-    if (catalog_.common && options_.objects) pieces_.push_back({Piece::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr, nullptr});
-    // What reaches past its file was noted by the reader. Where a file's hash is compared its bytes need no second look; what a
-    // pickle in it would import is not the hash's business.
+    if (catalog_.common && options_.objects)
+      pieces_.push_back({Piece::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr, nullptr});
+    // What reaches past its file was noted by the reader. Where a file's hash is compared its bytes need no second
+    // look; what a pickle in it would import is not the hash's business.
     std::erase_if(pieces_, [&](const Piece& p) {
       if (p.range.file >= catalog_.files.size() || p.range.length == 0) return true;
       const uint64_t size = catalog_.files[p.range.file].size;
@@ -162,7 +169,8 @@ class Verifier {
       return p.kind != Piece::Kind::kObject && !options_.strict && hashes_.covers(path(p.range));
     });
     auto place = [](const Piece& p) { return std::tuple(p.range.file, p.range.offset, p.range.length, p.kind); };
-    std::stable_sort(pieces_.begin(), pieces_.end(), [&](const Piece& a, const Piece& b) { return place(a) < place(b); });
+    std::stable_sort(pieces_.begin(), pieces_.end(),
+                     [&](const Piece& a, const Piece& b) { return place(a) < place(b); });
     // Several shards may lie in one item.
     auto same = [&](const Piece& a, const Piece& b) { return a.kind != Piece::Kind::kDecoded && place(a) == place(b); };
     pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), same), pieces_.end());
@@ -184,7 +192,8 @@ class Verifier {
     auto less = [](const tensor::Tensor& t, const std::string& key) { return t.key < key; };
     for (const auto& [key, hash] : wanted) {
       auto found = std::lower_bound(catalog_.tensors.begin(), catalog_.tensors.end(), key, less);
-      if (found == catalog_.tensors.end() || found->key != key) note({key, "", std::nullopt, "is in the manifest, but not in the checkpoint", false});
+      if (found == catalog_.tensors.end() || found->key != key)
+        note({key, "", std::nullopt, "is in the manifest, but not in the checkpoint", false});
     }
   }
 
@@ -192,21 +201,25 @@ class Verifier {
     std::vector<Unit> all, out;
     // Whole files that cannot be cut come first: at the end one of them would keep a single core busy.
     for (size_t i = 0; i < hashes_.size(); ++i) all.push_back({Unit::Kind::kHash, i, hashes_.bytes(i)});
-    for (size_t i = 0; i < tensor_hashes_.size(); ++i) all.push_back({Unit::Kind::kTensorHash, i, tensor_hashes_[i].tensor->bytes()});
-    if ((catalog_.format == "torch_dist" || catalog_.format == "dcp") && !options_.before_conversion) all.push_back({Unit::Kind::kMetadata, 0, 0});
+    for (size_t i = 0; i < tensor_hashes_.size(); ++i)
+      all.push_back({Unit::Kind::kTensorHash, i, tensor_hashes_[i].tensor->bytes()});
+    if ((catalog_.format == "torch_dist" || catalog_.format == "dcp") && !options_.before_conversion)
+      all.push_back({Unit::Kind::kMetadata, 0, 0});
     for (size_t i = 0; !options_.before_conversion && i < catalog_.unsupported.size(); ++i) {
       const tensor::Unreadable& entry = catalog_.unsupported[i];
       if (entry.pickle.length > 0 && wanted(entry.key)) all.push_back({Unit::Kind::kLeftOut, i, entry.pickle.length});
     }
     for (size_t i = 0; i < pieces_.size(); ++i) all.push_back({Unit::Kind::kPiece, i, pieces_[i].range.length});
-    for (size_t i = 0; comparison_ && i < comparison_->units().size(); ++i) all.push_back({Unit::Kind::kCompare, i, comparison_->units()[i].bytes});
+    for (size_t i = 0; comparison_ && i < comparison_->units().size(); ++i)
+      all.push_back({Unit::Kind::kCompare, i, comparison_->units()[i].bytes});
     std::vector<uint64_t> sizes;
     for (const Unit& unit : all) sizes.push_back(unit.bytes);
     for (size_t i : select_units(sizes, options_.selection)) out.push_back(all[i]);
     return out;
   }
 
-  // --- the work ------------------------------------------------------------------------------------------------------------
+  // --- the work
+  // ------------------------------------------------------------------------------------------------------------
   Result<void> work(const std::vector<Unit>& units, unsigned workers) {
     uint64_t total = 0;
     for (const Unit& unit : units) total += unit.bytes;
@@ -223,7 +236,9 @@ class Verifier {
     auto count = [this](uint64_t bytes) { return advance(bytes); };
     switch (unit.kind) {
       case Unit::Kind::kPiece: return check(pieces_[unit.index]);
-      case Unit::Kind::kHash: return hashes_.check(unit.index, [this](tensor::Finding finding) { note(std::move(finding)); }, count);
+      case Unit::Kind::kHash:
+        return hashes_.check(
+            unit.index, [this](tensor::Finding finding) { note(std::move(finding)); }, count);
       case Unit::Kind::kTensorHash: return check_tensor_hash(tensor_hashes_[unit.index]);
       case Unit::Kind::kCompare: return comparison_->compare(comparison_->units()[unit.index], count);
       case Unit::Kind::kMetadata: return judge_metadata();
@@ -266,13 +281,15 @@ class Verifier {
     zip::ByteSource source((*file)->get(), piece.range.offset, piece.range.length, path(piece.range));
     auto archive = zip::read_archive(source);
     if (piece.kind == Piece::Kind::kObject) CKPT_TRY(check_object(piece, source));
-    if (piece.kind == Piece::Kind::kObject && !options_.strict && hashes_.covers(path(piece.range))) return advance(piece.range.length);
+    if (piece.kind == Piece::Kind::kObject && !options_.strict && hashes_.covers(path(piece.range)))
+      return advance(piece.range.length);
     // A tensor item that is no zip was noted by the reader; an object may be a torch.save file from before 1.6.
     if (!archive) return check_bytes(piece);
     if (!options_.before_conversion) {
       auto oddities = zip::find_oddities(source, *archive);
       if (!oddities) return note(piece, oddities.error());
-      for (const zip::Oddity& odd : *oddities) note({*piece.key, path(piece.range), piece.range.offset + odd.offset, odd.message, !options_.strict});
+      for (const zip::Oddity& odd : *oddities)
+        note({*piece.key, path(piece.range), piece.range.offset + odd.offset, odd.message, !options_.strict});
     }
     return check_crcs(piece, **file, *archive);
   }
@@ -289,10 +306,11 @@ class Verifier {
     if (!file) return note(piece, file.error());
     FileStream stream;
     uint32_t crc = 0;
-    auto done = stream.read((*file)->get(), piece.range.offset, piece.range.length, path(piece.range), [&](ByteSpan part) {
-      crc = crc32(crc, part);
-      return advance(part.size());
-    });
+    auto done =
+        stream.read((*file)->get(), piece.range.offset, piece.range.length, path(piece.range), [&](ByteSpan part) {
+          crc = crc32(crc, part);
+          return advance(part.size());
+        });
     if (!done) return note(piece, done.error());
     compare_crc(piece, *piece.sum, crc);
     return {};
@@ -306,12 +324,14 @@ class Verifier {
     for (const zip::Record& record : archive.records) {
       if (copied && record.name.rfind(archive.top + "/data/", 0) == 0) continue;
       uint32_t crc = 0;
-      auto done = stream.read(file.get(), piece.range.offset + record.offset, record.size, path(piece.range), [&](ByteSpan part) {
-        crc = crc32(crc, part);
-        return advance(part.size());
-      });
+      auto done = stream.read(file.get(), piece.range.offset + record.offset, record.size, path(piece.range),
+                              [&](ByteSpan part) {
+                                crc = crc32(crc, part);
+                                return advance(part.size());
+                              });
       if (!done) return note(piece, done.error());
-      compare_crc(piece, {{piece.range.file, piece.range.offset + record.offset, record.size}, record.crc, record.name}, crc);
+      compare_crc(piece, {{piece.range.file, piece.range.offset + record.offset, record.size}, record.crc, record.name},
+                  crc);
       read += record.size;
     }
     return advance(piece.range.length - std::min(read, piece.range.length));
@@ -338,8 +358,11 @@ class Verifier {
   Result<void> judge_left_out(const tensor::Unreadable& entry) {
     constexpr uint64_t kMaxPickle = 256 << 20;
     const std::string& name = path(entry.pickle);
-    auto cannot = [&](const std::string& why) { note({entry.key, name, entry.pickle.offset, "the pickle cannot be judged: " + why, false}); };
-    if (std::max(entry.pickle.length, entry.inflated) > kMaxPickle) return cannot("it is larger than 256 MiB"), Result<void>();
+    auto cannot = [&](const std::string& why) {
+      note({entry.key, name, entry.pickle.offset, "the pickle cannot be judged: " + why, false});
+    };
+    if (std::max(entry.pickle.length, entry.inflated) > kMaxPickle)
+      return cannot("it is larger than 256 MiB"), Result<void>();
     CKPT_TRY_ASSIGN(auto file, files_.open(entry.pickle.file));
     std::vector<std::byte> bytes(entry.pickle.length);
     CKPT_TRY(io::pread_exact(file->get(), bytes, entry.pickle.offset, name));
@@ -347,8 +370,11 @@ class Verifier {
     std::vector<std::byte> content(entry.inflated);
     if (entry.inflated > 0) {
       auto inflated = formats::inflate_all(bytes, content, {});
-      auto header = inflated ? formats::npy_header_bytes(ByteSpan(content).first(std::min<size_t>(formats::kNpyPrefix, content.size()))) : Result<uint64_t>(inflated.error());
-      if (!header || *header > content.size()) return cannot(header ? "it is cut off" : header.error().message), Result<void>();
+      auto header = inflated ? formats::npy_header_bytes(
+                                   ByteSpan(content).first(std::min<size_t>(formats::kNpyPrefix, content.size())))
+                             : Result<uint64_t>(inflated.error());
+      if (!header || *header > content.size())
+        return cannot(header ? "it is cut off" : header.error().message), Result<void>();
       pickle = ByteSpan(content).subspan(*header);
     }
     if (!judge_.judge_row(pickle, entry.key, name, entry.pickle.offset)) cannot("it is none");
@@ -361,7 +387,8 @@ class Verifier {
   };
   Result<void> check_tensor_hash(const TensorHash& job) {
     const std::string& key = job.tensor->key;
-    auto hash = hash_tensor(catalog_, *job.tensor, files_, options_.manifest->hash, [this](uint64_t bytes) { return advance(bytes); });
+    auto hash = hash_tensor(catalog_, *job.tensor, files_, options_.manifest->hash,
+                            [this](uint64_t bytes) { return advance(bytes); });
     if (!hash) {
       if (hash.error().code != Code::kAnswerNo && hash.error().code != Code::kNotFound) return std::move(hash).error();
       note({key, "", std::nullopt, hash.error().text(), false});
@@ -383,8 +410,11 @@ class Verifier {
       finding.warning = !options_.strict;
       report_.findings.push_back(std::move(finding));
     }
-    auto place = [](const tensor::Finding& f) { return std::tuple(f.warning, f.file, f.offset.value_or(0), f.key, f.message); };
-    std::sort(report_.findings.begin(), report_.findings.end(), [&](const auto& a, const auto& b) { return place(a) < place(b); });
+    auto place = [](const tensor::Finding& f) {
+      return std::tuple(f.warning, f.file, f.offset.value_or(0), f.key, f.message);
+    };
+    std::sort(report_.findings.begin(), report_.findings.end(),
+              [&](const auto& a, const auto& b) { return place(a) < place(b); });
     return std::move(report_);
   }
 
@@ -405,7 +435,8 @@ class Verifier {
 
 }  // namespace
 
-Result<VerifyReport> verify(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress, const Cancel& cancel) {
+Result<VerifyReport> verify(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress,
+                            const Cancel& cancel) {
   return Verifier(catalog, options, progress, cancel).run();
 }
 

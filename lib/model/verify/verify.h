@@ -1,4 +1,5 @@
-// Reads what a checkpoint stores and compares it with what the checkpoint, a manifest or another checkpoint says about it.
+// Reads what a checkpoint stores and compares it with what the checkpoint, a manifest or another checkpoint says about
+// it.
 #pragma once
 
 #include <functional>
@@ -14,8 +15,8 @@
 namespace ckpt::model {
 
 struct VerifyOptions {
-  /// What is only odd is damage: CRCs that were not computed, bytes and files that nothing refers to, names in pickles that are
-  /// not known to be harmless. Also checks the CRCs of files whose hash is compared.
+  /// What is only odd is damage: CRCs that were not computed, bytes and files that nothing refers to, names in pickles
+  /// that are not known to be harmless. Also checks the CRCs of files whose hash is compared.
   bool strict = false;
   /// Parameters without the optimizer state that others have, and the reverse, are damage.
   bool optimizer = false;
@@ -25,8 +26,8 @@ struct VerifyOptions {
   bool trust_pickles = false;
   /// Bytes, of the whole process: bounds how many shards are decoded at once.
   uint64_t max_memory = uint64_t{256} << 20;
-  /// What a conversion wants to know before it begins: damage of what is to be written, but nothing that holds tensors is read
-  /// (CRCs of those are compared as they are copied), nor are files hashed unless `hashes` says so.
+  /// What a conversion wants to know before it begins: damage of what is to be written, but nothing that holds tensors
+  /// is read (CRCs of those are compared as they are copied), nor are files hashed unless `hashes` says so.
   bool before_conversion = false, hashes = true;
   /// Which tensors and objects count; null: all.
   std::function<bool(std::string_view key)> wanted;
@@ -58,12 +59,14 @@ struct VerifyReport {
   uint64_t unreadable = 0;                ///< entries that nobody could look at: each is a warning
 };
 
-/// Whether a checkpoint is whole and sound: `ckpt verify` and `ckpt convert` both ask here. `catalog` comes from a read with
-/// locate_data and tolerate_damage, as does `against`. Memory: 1 MiB a thread, one decoded shard a thread where shards are encoded
-/// (kNoRoom: one alone takes more than max_memory), and one pickle a thread.
-Result<VerifyReport> verify(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress, const Cancel& cancel);
+/// Whether a checkpoint is whole and sound: `ckpt verify` and `ckpt convert` both ask here. `catalog` comes from a read
+/// with locate_data and tolerate_damage, as does `against`. Memory: 1 MiB a thread, one decoded shard a thread where
+/// shards are encoded (kNoRoom: one alone takes more than max_memory), and one pickle a thread.
+Result<VerifyReport> verify(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress,
+                            const Cancel& cancel);
 
-/// A file that is no checkpoint: the pickles in it, bare, in a row, or in a zip whatever its state. Nothing: it holds none.
+/// A file that is no checkpoint: the pickles in it, bare, in a row, or in a zip whatever its state. Nothing: it holds
+/// none.
 std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool strict);
 
 }  // namespace ckpt::model

@@ -33,7 +33,8 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, Scratch& scrat
 
 }  // namespace
 
-void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child, Script& script) {
+void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child,
+                 Script& script) {
   if (image.root >= 0 && tree.files[static_cast<size_t>(image.root)].path != "/") {
     script.add("go to the root folder", SYS_fchdir, files.folders.at(image.root));
     script.add("change the root folder", SYS_chroot, child.scratch().put_string("."));
@@ -58,7 +59,8 @@ void set_identity(const store::ProcessImage& image, Script& script) {
 
 void register_barriers(const store::ProcessImage& image, Script& script) {
   for (uint32_t command = 1; command != 0; command <<= 1) {
-    if ((image.membarrier & command) != 0) script.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
+    if ((image.membarrier & command) != 0)
+      script.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
   }
 }
 
@@ -75,7 +77,8 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
   if (fd >= 0) write.add("close its login uid", SYS_close, fd);
   CKPT_TRY(child.run(write));
   if (const int64_t result = write.calls()[0].result; result < 0) {
-    progress.note(fmt::format("process {}: its login uid stays {}, not {}: {}", image.pid, *now, text, write.failure(0).text()));
+    progress.note(
+        fmt::format("process {}: its login uid stays {}, not {}: {}", image.pid, *now, text, write.failure(0).text()));
   }
   return {};
 }

@@ -10,7 +10,8 @@
 namespace ckpt::restore {
 
 /// Folders and umask. `files` is open.
-void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child, Script& script);
+void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child,
+                 Script& script);
 
 /// Bounds of memory, the exe link. After the mappings, while the inherited descriptors are open.
 void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script);

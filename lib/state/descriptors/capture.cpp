@@ -32,7 +32,8 @@ namespace {
 /// kcmp(2) of two open file descriptions: 0 the same, 1 the first comes before the second, 2 after it.
 long compare(const Place& a, const Place& b) { return ::syscall(SYS_kcmp, a.pid, b.pid, KCMP_FILE, a.fd, b.fd); }
 
-/// What two descriptors of one description have in common for certain. All events have one link, and a number of their own.
+/// What two descriptors of one description have in common for certain. All events have one link, and a number of their
+/// own.
 std::string group_of(const Place& place) {
   return place.info.eventfd_id < 0 ? place.link : place.link + std::to_string(place.info.eventfd_id);
 }
@@ -63,13 +64,20 @@ void DescriptorInventory::list() {
   for (size_t i = 0; i < context_.walk.members.size(); ++i) {
     const Member& member = context_.walk.members[i];
     for (proc::OpenFd& open : context_.walk.seen[i].fds) {
-      places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link), std::move(open.info), places_.size(), {}});
+      places_.push_back({i,
+                         member.entry.pid,
+                         member.pidfd.get(),
+                         open.fd,
+                         std::move(open.link),
+                         std::move(open.info),
+                         places_.size(),
+                         {}});
     }
   }
 }
 
-/// Fills Place::first. kcmp gives an order, so the same ones are found by sorting; and that has been done before for most
-/// when the tree stands still: then comparing each with the next is enough.
+/// Fills Place::first. kcmp gives an order, so the same ones are found by sorting; and that has been done before for
+/// most when the tree stands still: then comparing each with the next is enough.
 void DescriptorInventory::find_shared() {
   for (size_t at = 0; at < places_.size(); ++at) groups_[group_of(places_[at])].push_back(at);
   std::map<std::pair<int, int>, size_t> ranks;
@@ -86,7 +94,8 @@ void DescriptorInventory::find_shared() {
         auto known = ranks.find({places_[at].pid, places_[at].fd});
         return known != ranks.end() ? known->second : ranks.size();
       };
-      if (!ranks.empty()) std::stable_sort(group.begin(), group.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
+      if (!ranks.empty())
+        std::stable_sort(group.begin(), group.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
       same = sort_by_kernel(group, !ranks.empty());
       for (size_t at : group) out_.compared.emplace_back(places_[at].pid, places_[at].fd);
     }
@@ -113,8 +122,8 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
     return out;
   };
   if (sorted_before && ordered()) return same;
-  // The answers of a running tree may contradict each other: std::sort and std::stable_sort run past the end then, the merges of a
-  // list do not.
+  // The answers of a running tree may contradict each other: std::sort and std::stable_sort run past the end then, the
+  // merges of a list do not.
   constexpr size_t kWorthAThread = 128;  // a call takes a microsecond or more
   using Pairs = std::set<std::pair<size_t, size_t>>;
   std::array<Pairs, 2> equal;
@@ -143,7 +152,8 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
 void DescriptorInventory::join_group(size_t at) {
   Place& place = places_[at];
   std::vector<size_t>& group = groups_[group_of(place)];
-  auto next = std::lower_bound(group.begin(), group.end(), at, [this](size_t a, size_t b) { return compare(places_[a], places_[b]) == 1; });
+  auto next = std::lower_bound(group.begin(), group.end(), at,
+                               [this](size_t a, size_t b) { return compare(places_[a], places_[b]) == 1; });
   place.first = next != group.end() && compare(places_[*next], place) == 0 ? places_[*next].first : at;
   group.insert(next, at);
 }
@@ -155,7 +165,8 @@ Result<void> DescriptorInventory::add(size_t at) {
   if (index < 0) return {};
   Descriptor& descriptor = out_.image.descriptors[static_cast<size_t>(index)];
   store::FdSlot slot{static_cast<int>(place.process), place.fd, (place.info.flags & O_CLOEXEC) != 0};
-  if (store::facts_of(descriptor.kind).opened_by_process && !descriptor.fds.empty() && descriptor.fds[0].process != slot.process) {
+  if (store::facts_of(descriptor.kind).opened_by_process && !descriptor.fds.empty() &&
+      descriptor.fds[0].process != slot.process) {
     context_.block(place, place.link + ", which two processes share: not supported");
   }
   descriptor.fds.push_back(slot);
@@ -205,7 +216,8 @@ Result<int> DescriptorInventory::find_or_describe(size_t at) {
   return index;
 }
 
-/// flock and OFD locks are the description's, and every process that shares it shows them; POSIX locks are the process's.
+/// flock and OFD locks are the description's, and every process that shares it shows them; POSIX locks are the
+/// process's.
 Result<void> DescriptorInventory::take_locks(const Place& place, int index) {
   CKPT_TRY_ASSIGN(std::string text, DescriptorContext::fdinfo(place));
   auto locks = parse_locks(text);

@@ -1,5 +1,5 @@
-// The descriptors of a tree: open file descriptions that are shared are found, and each is handed to its kind, whose folder
-// (lib/state/KIND) has the code.
+// The descriptors of a tree: open file descriptions that are shared are found, and each is handed to its kind, whose
+// folder (lib/state/KIND) has the code.
 #pragma once
 
 #include <deque>
@@ -39,7 +39,8 @@ class DescriptorInventory {
   DescriptorContext context_;
   Inventory& out_;
   std::deque<Place> places_;
-  /// Places that may have one description (the same link), as indices; groups of several in the order that kcmp(2) gives.
+  /// Places that may have one description (the same link), as indices; groups of several in the order that kcmp(2)
+  /// gives.
   std::unordered_map<std::string, std::vector<size_t>> groups_;
   PipeCollector pipes_;
   PosixQueueCollector posix_queues_;

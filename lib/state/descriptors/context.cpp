@@ -22,6 +22,8 @@ Result<struct stat> DescriptorContext::stat_behind(const Place& place) {
 
 Result<UniqueFd> DescriptorContext::duplicate(const Place& place) { return proc::get_remote_fd(place.pidfd, place.fd); }
 
-Result<std::string> DescriptorContext::fdinfo(const Place& place) { return proc::read_small(place.pid, fmt::format("fdinfo/{}", place.fd)); }
+Result<std::string> DescriptorContext::fdinfo(const Place& place) {
+  return proc::read_small(place.pid, fmt::format("fdinfo/{}", place.fd));
+}
 
 }  // namespace ckpt::capture

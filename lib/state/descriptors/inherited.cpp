@@ -30,7 +30,9 @@ void check_descriptor_room(const store::TreeImage& tree, Reasons& reasons) {
   rlimit limit{};
   const rlim_t least = static_cast<rlim_t>(base_of(tree)) + kOwn;
   if (::getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max >= least) return;
-  reasons.add(Code::kNoRoom, fmt::format("restore needs descriptors up to number {}, and the hard limit of open files is {}", least, limit.rlim_max));
+  reasons.add(Code::kNoRoom,
+              fmt::format("restore needs descriptors up to number {}, and the hard limit of open files is {}", least,
+                          limit.rlim_max));
   reasons.hint("raise the hard limit of open files (ulimit -Hn)");
 }
 

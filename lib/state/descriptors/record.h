@@ -16,35 +16,37 @@ namespace ckpt::store {
 
 /// Adding one: CONTRIBUTING.md, "A kind of descriptor".
 enum class DescriptorKind {
-  kFile,      ///< regular file, folder: `file`, flags, offset
-  kDevice,    ///< /dev/null, zero, full, random, urandom: opened again by path
-  kPipe,      ///< both ends inside the process: `pipe`
+  kFile,    ///< regular file, folder: `file`, flags, offset
+  kDevice,  ///< /dev/null, zero, full, random, urandom: opened again by path
+  kPipe,    ///< both ends inside the process: `pipe`
   kEventfd,
   kEpoll,
   kTimerfd,
   kSignalfd,
-  kExternal,  ///< terminal or pipe of the surroundings, taken from the restoring shell's descriptor of the same number (--shell-job)
+  kExternal,  ///< terminal or pipe of the surroundings, taken from the restoring shell's descriptor of the same number
+              ///< (--shell-job)
   kMemfd,     ///< `shared_memory`
   kFifo,      ///< named pipe: `file`, `pipe`
   kProcFile,  ///< a file of /proc/PID of a process in the tree: `external` is its path
-  kSocket,     ///< `object`: index into TreeImage::sockets
-  kTerminal,   ///< `object`: index into TreeImage::terminal_ends
-  kInotify,    ///< `object`: index into TreeImage::inotifies
-  kFanotify,   ///< `object`: index into TreeImage::fanotifies
-  kPidfd,      ///< `object`: index into TreeImage::process_handles
-  kPosixQueue, ///< `object`: index into TreeImage::posix_queues
+  kSocket,    ///< `object`: index into TreeImage::sockets
+  kTerminal,  ///< `object`: index into TreeImage::terminal_ends
+  kInotify,   ///< `object`: index into TreeImage::inotifies
+  kFanotify,  ///< `object`: index into TreeImage::fanotifies
+  kPidfd,     ///< `object`: index into TreeImage::process_handles
+  kPosixQueue,  ///< `object`: index into TreeImage::posix_queues
 };
 
 /// A number in a descriptor table.
 struct FdSlot {
-  int process = 0;  ///< index into TreeImage::processes: the table is that process's (ProcessImage::descriptors_of is -1)
+  int process =
+      0;  ///< index into TreeImage::processes: the table is that process's (ProcessImage::descriptors_of is -1)
   int fd = 0;
   bool close_on_exec = false;
   bool operator==(const FdSlot&) const = default;
 };
 
-/// One open file description; `fds` are the descriptors that share it (dup, fork, SCM_RIGHTS). None: it is in flight, in
-/// a socket's queue.
+/// One open file description; `fds` are the descriptors that share it (dup, fork, SCM_RIGHTS). None: it is in flight,
+/// in a socket's queue.
 struct Descriptor {
   DescriptorKind kind = DescriptorKind::kFile;
   std::vector<FdSlot> fds;
@@ -98,7 +100,9 @@ inline constexpr std::array<DescriptorKindFacts, 17> kDescriptorKinds = {{
     {DescriptorKind::kPosixQueue, "posix-queue", "message queue", DescriptorKindFacts::kToObject, true},
 }};
 
-constexpr const DescriptorKindFacts& facts_of(DescriptorKind kind) { return kDescriptorKinds[static_cast<size_t>(kind)]; }
+constexpr const DescriptorKindFacts& facts_of(DescriptorKind kind) {
+  return kDescriptorKinds[static_cast<size_t>(kind)];
+}
 
 /// Names in the manifest, parallel to the rows above.
 inline constexpr auto kDescriptorNames = [] {

@@ -114,7 +114,8 @@ class DescriptorMaker {
         if (own.fd == slot.fd) locks.push_back(own.lock);
       }
     }
-    take_locks(fd, locks, descriptor.file < 0 ? subject_of(descriptor) : image_.files[static_cast<size_t>(descriptor.file)].path,
+    take_locks(fd, locks,
+               descriptor.file < 0 ? subject_of(descriptor) : image_.files[static_cast<size_t>(descriptor.file)].path,
                reasons_, options_.dry_run ? LockTaking::kOnlyLook : LockTaking::kTake);
   }
 
@@ -128,7 +129,8 @@ class DescriptorMaker {
       }
       case DescriptorKind::kTerminal: return take_terminal(descriptor);
       case DescriptorKind::kPipe: return keep(descriptor, pipes_.open_end(descriptor));
-      case DescriptorKind::kFifo: return options_.dry_run ? Result<int>(kNone) : keep(descriptor, open_fifo(descriptor));
+      case DescriptorKind::kFifo:
+        return options_.dry_run ? Result<int>(kNone) : keep(descriptor, open_fifo(descriptor));
       case DescriptorKind::kEventfd: return keep(descriptor, make_eventfd(descriptor));
       case DescriptorKind::kEpoll: return keep(descriptor, make_epoll(descriptor));
       case DescriptorKind::kTimerfd: return keep(descriptor, make_timerfd(descriptor));
@@ -166,7 +168,8 @@ class DescriptorMaker {
 
   Result<UniqueFd> open_fifo(const Descriptor& descriptor) {
     auto both = files_.fifos.find(descriptor.pipe);
-    if (both == files_.fifos.end() || both->second < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no named pipe");
+    if (both == files_.fifos.end() || both->second < 0)
+      return fail(Code::kAnswerNo, subject_of(descriptor), "has no named pipe");
     return pipes_.open_fifo(descriptor, both->second);
   }
 
@@ -174,10 +177,12 @@ class DescriptorMaker {
     const int memory = files_.shared_memory[static_cast<size_t>(descriptor.shared_memory)].writable;
     if (memory < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no memory");
     // What memfd_create itself opened does not stand in the way of executing it; what is opened for writing again does.
-    const bool original = (descriptor.flags & (O_ACCMODE | O_PATH)) == O_RDWR && originals_.insert(descriptor.shared_memory).second;
+    const bool original =
+        (descriptor.flags & (O_ACCMODE | O_PATH)) == O_RDWR && originals_.insert(descriptor.shared_memory).second;
     UniqueFd fd(original ? ::fcntl(memory, F_DUPFD_CLOEXEC, 0) : -1);
     if (!fd) {
-      CKPT_TRY_ASSIGN(fd, io::open_file(fmt::format("/proc/self/fd/{}", memory), descriptor.flags & (O_ACCMODE | O_PATH)));
+      CKPT_TRY_ASSIGN(fd,
+                      io::open_file(fmt::format("/proc/self/fd/{}", memory), descriptor.flags & (O_ACCMODE | O_PATH)));
     }
     if ((descriptor.flags & O_PATH) == 0 && ::lseek(fd.get(), static_cast<off_t>(descriptor.offset), SEEK_SET) < 0)
       return sys_error(subject_of(descriptor), "cannot go back to its offset");
@@ -197,8 +202,8 @@ class DescriptorMaker {
 
 }  // namespace
 
-DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options,
-                                Inherited& inherited, Reasons& reasons) {
+DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files,
+                                const DescriptorOptions& options, Inherited& inherited, Reasons& reasons) {
   return DescriptorMaker(image, files, options, inherited, reasons).run();
 }
 
@@ -219,7 +224,9 @@ Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& 
   }
   if (tree.sockets.empty()) return {};
   SocketSources sources;
-  sources.read_content = [&](const store::Socket& socket) { return image.read_pipe(socket.content_offset, socket.content_size); };
+  sources.read_content = [&](const store::Socket& socket) {
+    return image.read_pipe(socket.content_offset, socket.content_size);
+  };
   sources.descriptor = [&](int index) {
     auto found = plan.sources.find(index);
     return found == plan.sources.end() ? -1 : found->second;
@@ -290,8 +297,8 @@ void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& scrip
 
 }  // namespace
 
-void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base, Scratch& scratch,
-                       Script& script) {
+void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base,
+                       Scratch& scratch, Script& script) {
   if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
   watch_replaced(tree, plan.sources, process, scratch, script);
   for (const auto& placement : plan.placements) {

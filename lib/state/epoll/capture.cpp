@@ -15,7 +15,8 @@ using store::Descriptor;
 namespace {
 
 /// Whether `fd` in the table of `of` is what the epoll set `set` watches under `target`.
-bool watches(const Inventory& found, const store::FdSlot& set, const store::FdSlot& of, int target, uint32_t order, int fd) {
+bool watches(const Inventory& found, const store::FdSlot& set, const store::FdSlot& of, int target, uint32_t order,
+             int fd) {
   auto pid = [&](const store::FdSlot& slot) { return found.image.processes[static_cast<size_t>(slot.process)].pid; };
   kcmp_epoll_slot slot{};
   slot.efd = static_cast<uint32_t>(set.fd), slot.tfd = static_cast<uint32_t>(target), slot.toff = order;
@@ -44,7 +45,9 @@ void find_epoll_targets(Inventory& found) {
     std::map<int, uint32_t> seen;  // several of one number are told apart by their order
     for (auto& entry : d.epoll) {
       const uint32_t order = seen[entry.target_fd]++;
-      auto watched = [&](const store::FdSlot& slot) { return watches(found, slot, slot, entry.target_fd, order, entry.target_fd); };
+      auto watched = [&](const store::FdSlot& slot) {
+        return watches(found, slot, slot, entry.target_fd, order, entry.target_fd);
+      };
       auto slot = std::find_if(d.fds.begin(), d.fds.end(), watched);
       if (slot != d.fds.end()) {
         entry.process = slot->process;
@@ -54,8 +57,10 @@ void find_epoll_targets(Inventory& found) {
       }
       if (slot == d.fds.end() && entry.descriptor < 0) {
         const size_t process = d.fds.empty() ? 0 : static_cast<size_t>(d.fds[0].process);
-        const std::string subject = d.fds.empty() ? "an epoll set on its way" : fmt::format("descriptor {}", d.fds[0].fd);
-        found.block(process, subject, fmt::format("an epoll set that watches a descriptor which is gone ({})", entry.target_fd));
+        const std::string subject =
+            d.fds.empty() ? "an epoll set on its way" : fmt::format("descriptor {}", d.fds[0].fd);
+        found.block(process, subject,
+                    fmt::format("an epoll set that watches a descriptor which is gone ({})", entry.target_fd));
       }
     }
   }

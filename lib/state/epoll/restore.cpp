@@ -28,7 +28,8 @@ void fill_epoll(const store::Descriptor& descriptor, int fd, int process, Scratc
   }
 }
 
-void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, Scratch& scratch, Script& script) {
+void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, Scratch& scratch,
+                    Script& script) {
   for (size_t i = 0; i < tree.descriptors.size(); ++i) {
     for (const auto& entry : tree.descriptors[i].epoll) {
       auto watched = sources.find(entry.descriptor);

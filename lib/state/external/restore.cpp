@@ -17,12 +17,12 @@ bool is_from_surroundings(int fd) {
 
 }  // namespace
 
-std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job, Inherited& inherited,
-                                                         Reasons& reasons) {
+std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job,
+                                                         Inherited& inherited, Reasons& reasons) {
   std::vector<std::pair<int, store::FdSlot>> out;
   if (!shell_job) {
-    reasons.add(Code::kUsage, fmt::format("{} is {}, which belongs to the surroundings of the process", subject_of(descriptor),
-                                          descriptor.external));
+    reasons.add(Code::kUsage, fmt::format("{} is {}, which belongs to the surroundings of the process",
+                                          subject_of(descriptor), descriptor.external));
     reasons.hint("--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers");
     return out;
   }
@@ -31,8 +31,8 @@ std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor
     if (first < 0 && is_from_surroundings(slot.fd)) first = slot.fd;
   }
   if (first < 0) {
-    reasons.add(Code::kUsage, fmt::format("{} was {}: ckpt has no open descriptor of that number to give", subject_of(descriptor),
-                                          descriptor.external));
+    reasons.add(Code::kUsage, fmt::format("{} was {}: ckpt has no open descriptor of that number to give",
+                                          subject_of(descriptor), descriptor.external));
     return out;
   }
   for (const auto& slot : descriptor.fds) {

@@ -10,9 +10,9 @@
 
 namespace ckpt::restore {
 
-/// An inherited number for each of its descriptors; one that ckpt was not given follows the first of its group. What is missing is a reason
-/// against.
-std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job, Inherited& inherited,
-                                                         Reasons& reasons);
+/// An inherited number for each of its descriptors; one that ckpt was not given follows the first of its group. What is
+/// missing is a reason against.
+std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job,
+                                                         Inherited& inherited, Reasons& reasons);
 
 }  // namespace ckpt::restore

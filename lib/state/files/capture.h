@@ -9,7 +9,8 @@ namespace ckpt::capture {
 Result<bool> take_file(DescriptorContext& context, const Place& place, const struct stat& st, store::Descriptor& d);
 /// "/proc/12/status" of a process in the tree is opened again by the process that holds it; what belongs to no process
 /// is a file like others.
-Result<bool> take_proc_file(DescriptorContext& context, const Place& place, const struct stat& st, store::Descriptor& d);
+Result<bool> take_proc_file(DescriptorContext& context, const Place& place, const struct stat& st,
+                            store::Descriptor& d);
 /// Null, zero, full, random, urandom. A terminal is only recognised.
 Result<bool> take_device(DescriptorContext& context, const Place& place, const struct stat& st, store::Descriptor& d);
 

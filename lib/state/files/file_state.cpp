@@ -36,14 +36,15 @@ bool has_owner_and_mode(const FileIdentity& file, const FileNow& now) {
   return now.st.stx_uid == file.uid && now.st.stx_gid == file.gid && now.st.stx_mode == file.mode;
 }
 
-/// The number of a device may be another one after a boot; then the file's inode, its owner, its mode and that it has not
-/// become older must do.
+/// The number of a device may be another one after a boot; then the file's inode, its owner, its mode and that it has
+/// not become older must do.
 bool is_same_file(const FileIdentity& file, const FileNow& now) {
   if (now.st.stx_ino != file.inode) return false;
   // Numbers are given out again. Older images say 0 for whose a file is.
   const bool of_another = file.uid != 0 && now.st.stx_uid != file.uid;
   if (now.device() == file.device) return !of_another;
-  const bool older = S_ISREG(file.mode) && (now.st.stx_size < file.size || nanoseconds(now.st.stx_mtime) < file.mtime_ns);
+  const bool older =
+      S_ISREG(file.mode) && (now.st.stx_size < file.size || nanoseconds(now.st.stx_mtime) < file.mtime_ns);
   return has_owner_and_mode(file, now) && !older;
 }
 
@@ -54,7 +55,8 @@ bool is_of_kernel(const std::string& path) { return path.rfind("/proc/", 0) == 0
 bool is_plain_device(const struct statx& st) {
   constexpr unsigned kMemory = 1;
   const unsigned minor = st.stx_rdev_minor;
-  return S_ISCHR(st.stx_mode) && st.stx_rdev_major == kMemory && (minor == 3 || minor == 5 || (minor >= 7 && minor <= 9));
+  return S_ISCHR(st.stx_mode) && st.stx_rdev_major == kMemory &&
+         (minor == 3 || minor == 5 || (minor >= 7 && minor <= 9));
 }
 
 }  // namespace
@@ -102,12 +104,16 @@ void FileComparison::compare(const FileIdentity& file, const FileUse& use, const
   if ((now.st.stx_mode & S_IFMT) != (file.mode & S_IFMT) || (S_ISCHR(file.mode) && !is_plain_device(now.st)))
     return reasons_.add(Code::kAnswerNo, path + ": is another kind of file than when the image was taken");
   if (is_allowed(path)) {
-    if (!same || now.st.stx_size != file.size) progress_.note(path + ": is not what it was when the image was taken, as allowed");
+    if (!same || now.st.stx_size != file.size)
+      progress_.note(path + ": is not what it was when the image was taken, as allowed");
     return;
   }
-  if (S_ISFIFO(file.mode) && !same) return refuse(path + ": is another named pipe than the one that the process had open");
-  if (S_ISDIR(file.mode) && use.is_root && path != "/" && !same) return refuse(path + ": is another folder than the root of the process");
-  if (!S_ISREG(file.mode) || is_of_kernel(path)) return;  // a folder's entries come and go, a device has no bytes of its own
+  if (S_ISFIFO(file.mode) && !same)
+    return refuse(path + ": is another named pipe than the one that the process had open");
+  if (S_ISDIR(file.mode) && use.is_root && path != "/" && !same)
+    return refuse(path + ": is another folder than the root of the process");
+  if (!S_ISREG(file.mode) || is_of_kernel(path))
+    return;  // a folder's entries come and go, a device has no bytes of its own
   if (use.written) compare_written(file, use, now, same);
   else if (use.mapped || (use.read && !same)) compare_exactly(file, now);
   else if (use.read) compare_read(file, now);
@@ -129,9 +135,11 @@ void FileComparison::compare_written(const FileIdentity& file, const FileUse& us
   if (!same) {
     refuse(path + ": is another file than the one that the process was writing");
   } else if (size < std::min(use.written_up_to, file.size)) {
-    refuse(fmt::format("{}: the process was writing at byte {}, and the file has only {} now", path, use.written_up_to, size));
+    refuse(fmt::format("{}: the process was writing at byte {}, and the file has only {} now", path, use.written_up_to,
+                       size));
   } else if (size > file.size) {
-    progress_.note(fmt::format("{}: has grown by {} bytes since the image was taken; the process goes on at byte {}", path, size - file.size, use.written_up_to));
+    progress_.note(fmt::format("{}: has grown by {} bytes since the image was taken; the process goes on at byte {}",
+                               path, size - file.size, use.written_up_to));
   } else if (size < file.size) {
     progress_.note(fmt::format("{}: is {} bytes shorter than when the image was taken", path, file.size - size));
   }
@@ -139,7 +147,8 @@ void FileComparison::compare_written(const FileIdentity& file, const FileUse& us
 
 void FileComparison::compare_exactly(const FileIdentity& file, const FileNow& now) {
   if (now.st.stx_size != file.size)
-    refuse(fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size, now.st.stx_size));
+    refuse(fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size,
+                       now.st.stx_size));
   else if (nanoseconds(now.st.stx_mtime) != file.mtime_ns)
     refuse(fmt::format("{}: has been modified since the image was taken", file.path));
 }
@@ -148,7 +157,8 @@ void FileComparison::compare_exactly(const FileIdentity& file, const FileNow& no
 void FileComparison::compare_read(const FileIdentity& file, const FileNow& now) {
   const uint64_t size = now.st.stx_size;
   if (size < file.size)
-    refuse(fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size, size));
+    refuse(
+        fmt::format("{}: has changed since the image was taken ({} bytes then, {} now)", file.path, file.size, size));
   else if (size > file.size)
     progress_.note(fmt::format("{}: has grown by {} bytes since the image was taken", file.path, size - file.size));
   else if (nanoseconds(now.st.stx_mtime) != file.mtime_ns)

@@ -38,8 +38,8 @@ Result<FileNow> look_at(const store::FileIdentity& file);
 /// Where it can be found: the path, or for one that was deleted the name that is left.
 const std::string& path_of(const store::FileIdentity& file);
 
-/// Opening it gives the processes nothing that they did not have: the same file, owner and mode; a plain device; a file of
-/// /proc or /sys.
+/// Opening it gives the processes nothing that they did not have: the same file, owner and mode; a plain device; a file
+/// of /proc or /sys.
 bool is_theirs_already(const store::FileIdentity& file, const FileNow& now);
 
 /// Whether a file may be what it is now: the rules of `open_files`.

@@ -31,8 +31,8 @@ std::vector<std::string> pieces_of(const std::string& path) {
   return out;
 }
 
-/// The folders that a path leads through, opened one by one, no link followed; what is missing is made, and goes away with
-/// the object. For the child of run_with: plain system calls only.
+/// The folders that a path leads through, opened one by one, no link followed; what is missing is made, and goes away
+/// with the object. For the child of run_with: plain system calls only.
 class Way {
  public:
   /// Negative: -errno.
@@ -75,8 +75,12 @@ class Way {
 
 /// A new file of this kind; -1 and errno. The name is new, too: what is there already, a link included, is in the way.
 int make_at(int dir, const char* name, mode_t mode) {
-  if (S_ISDIR(mode)) return ::mkdirat(dir, name, 0700) == 0 ? ::openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
-  if (S_ISFIFO(mode)) return ::mknodat(dir, name, S_IFIFO | 0600, 0) == 0 ? ::openat(dir, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC) : -1;
+  if (S_ISDIR(mode))
+    return ::mkdirat(dir, name, 0700) == 0 ? ::openat(dir, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC) : -1;
+  if (S_ISFIFO(mode))
+    return ::mknodat(dir, name, S_IFIFO | 0600, 0) == 0
+               ? ::openat(dir, name, O_RDWR | O_NONBLOCK | O_NOFOLLOW | O_CLOEXEC)
+               : -1;
   return ::openat(dir, name, O_CREAT | O_EXCL | O_RDWR | O_NOFOLLOW | O_CLOEXEC, 0600);
 }
 
@@ -99,7 +103,9 @@ int with_free_name(const std::string& wanted, Leaf& leaf, Make make) {
   return -1;
 }
 
-void take_name_away(int dir, const Leaf& leaf, mode_t mode) { (void)::unlinkat(dir, leaf.name.data(), S_ISDIR(mode) ? AT_REMOVEDIR : 0); }
+void take_name_away(int dir, const Leaf& leaf, mode_t mode) {
+  (void)::unlinkat(dir, leaf.name.data(), S_ISDIR(mode) ? AT_REMOVEDIR : 0);
+}
 
 /// In the child: another name for the file behind `path_of_file`, a link of /proc. A descriptor; negative: -errno.
 int link_name(const char* path_of_file, const std::vector<std::string>& pieces) {
@@ -107,7 +113,9 @@ int link_name(const char* path_of_file, const std::vector<std::string>& pieces) 
   int result = way.open(pieces);
   Leaf leaf;
   if (result == 0) {
-    result = with_free_name(pieces.back(), leaf, [&](const char* name) { return ::linkat(AT_FDCWD, path_of_file, way.dir(), name, AT_SYMLINK_FOLLOW); });
+    result = with_free_name(pieces.back(), leaf, [&](const char* name) {
+      return ::linkat(AT_FDCWD, path_of_file, way.dir(), name, AT_SYMLINK_FOLLOW);
+    });
     if (result == 0) {
       result = ::openat(way.dir(), leaf.name.data(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
       if (result < 0) result = -errno;
@@ -137,7 +145,8 @@ int make_with_names(const Plan& plan) {
   if (int failed = way.open(first); failed != 0) return way.close(), failed;
   Leaf leaf;
   const int fd = plan.temporary ? ::openat(way.dir(), ".", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600)
-                                : with_free_name(first.back(), leaf, [&](const char* name) { return make_at(way.dir(), name, plan.mode); });
+                                : with_free_name(first.back(), leaf,
+                                                 [&](const char* name) { return make_at(way.dir(), name, plan.mode); });
   const int error = errno;
   if (fd >= 0) {
     std::array<char, 64> link{};
@@ -163,8 +172,8 @@ bool is_temporary(const FileIdentity& file) {
   return S_ISREG(file.mode) && file.path.substr(file.path.rfind('/') + 1) == fmt::format("#{}", file.inode);
 }
 
-Result<Ghost> make_by_name(const std::vector<const FileIdentity*>& entries, const std::vector<int>& opens, const Rights& rights,
-                           ProgressSink& progress) {
+Result<Ghost> make_by_name(const std::vector<const FileIdentity*>& entries, const std::vector<int>& opens,
+                           const Rights& rights, ProgressSink& progress) {
   const FileIdentity& file = *entries[0];
   CKPT_TRY_ASSIGN(SharedValues values, SharedValues::create());
   Plan plan{{}, file.mode, is_temporary(file), opens, values.values() + 1, values.values()};
@@ -192,7 +201,8 @@ Result<Ghost> make_by_name(const std::vector<const FileIdentity*>& entries, cons
     }
   }
   if (*plan.attempt != 0)
-    progress.note(fmt::format("{}: was deleted while in use; its name is taken now, it comes back as {}.{}", file.path, file.path, *plan.attempt));
+    progress.note(fmt::format("{}: was deleted while in use; its name is taken now, it comes back as {}.{}", file.path,
+                              file.path, *plan.attempt));
   return out;
 }
 
@@ -202,7 +212,8 @@ Result<UniqueFd> make_in_scratch(const FileIdentity& file) {
   if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder");
   CKPT_TRY_ASSIGN(UniqueFd dir, io::open_file(pattern, O_PATH | O_DIRECTORY | O_NOFOLLOW));
   struct stat st{};
-  if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid() || (st.st_mode & 0777) != 0700) return fail(Code::kBusy, pattern, "is not the folder that was made");
+  if (::fstat(dir.get(), &st) != 0 || st.st_uid != ::geteuid() || (st.st_mode & 0777) != 0700)
+    return fail(Code::kBusy, pattern, "is not the folder that was made");
   Leaf leaf;
   UniqueFd out(with_free_name("file", leaf, [&](const char* name) { return make_at(dir.get(), name, file.mode); }));
   const int error = errno;
@@ -234,14 +245,15 @@ Result<void> set_attributes(int fd, const FileIdentity& file) {
   const bool owned = st.st_uid == file.uid && st.st_gid == file.gid;
   if (!owned && ::fchown(fd, file.uid, file.gid) != 0) return sys_error(file.path, "cannot be given its owner");
   if (::fchmod(fd, file.mode & 07777) != 0) return sys_error(file.path, "cannot be given its mode");
-  if (S_ISREG(file.mode) && ::ftruncate(fd, static_cast<off_t>(file.size)) != 0) return sys_error(file.path, "cannot be given its size");
+  if (S_ISREG(file.mode) && ::ftruncate(fd, static_cast<off_t>(file.size)) != 0)
+    return sys_error(file.path, "cannot be given its size");
   return {};
 }
 
 }  // namespace
 
-Result<Ghost> make_ghost(const std::vector<const FileIdentity*>& entries, const std::vector<int>& opens, const Rights& rights,
-                         ProgressSink& progress) {
+Result<Ghost> make_ghost(const std::vector<const FileIdentity*>& entries, const std::vector<int>& opens,
+                         const Rights& rights, ProgressSink& progress) {
   const FileIdentity& file = *entries[0];
   auto made = make_by_name(entries, opens, rights, progress);
   if (!made) {
@@ -249,7 +261,8 @@ Result<Ghost> make_ghost(const std::vector<const FileIdentity*>& entries, const 
     CKPT_TRY_ASSIGN(nameless.file, make_without_name(file, rights));
     nameless.other_names.resize(entries.size() - 1);
     nameless.opened.resize(opens.size());
-    progress.note(fmt::format("{}: was deleted while in use; it comes back under no name ({})", file.path, made.error().text()));
+    progress.note(
+        fmt::format("{}: was deleted while in use; it comes back under no name ({})", file.path, made.error().text()));
     made = std::move(nameless);
   }
   CKPT_TRY(set_attributes(made->file.get(), file));

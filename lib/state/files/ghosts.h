@@ -25,11 +25,11 @@ struct Ghost {
 /// `opens` (O_NOFOLLOW, which only an open by name can have) and takes the names away again, all with the rights of a
 /// process that had it open. Where those do not suffice it comes back without its name,
 /// which is noted: ckpt's own rights are never used in a folder that another user may change.
-Result<Ghost> make_ghost(const std::vector<const store::FileIdentity*>& entries, const std::vector<int>& opens, const Rights& rights,
-                         ProgressSink& progress);
+Result<Ghost> make_ghost(const std::vector<const store::FileIdentity*>& entries, const std::vector<int>& opens,
+                         const Rights& rights, ProgressSink& progress);
 
-/// The name of `path`, which was deleted, for the open file behind `file`, which has another one left: a descriptor that
-/// shows it. Empty: the rights do not suffice.
+/// The name of `path`, which was deleted, for the open file behind `file`, which has another one left: a descriptor
+/// that shows it. Empty: the rights do not suffice.
 UniqueFd name_again(int file, const std::string& path, const Rights& rights);
 
 }  // namespace ckpt::restore

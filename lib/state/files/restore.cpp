@@ -63,7 +63,8 @@ class Wishes {
 
   void add_descriptor(const store::Descriptor& descriptor, int index) {
     if (descriptor.kind == DescriptorKind::kFifo) {
-      // The pipe itself lives as long as somebody has it open: descriptors.cpp fills it, and opens the ends through this.
+      // The pipe itself lives as long as somebody has it open: descriptors.cpp fills it, and opens the ends through
+      // this.
       int& fd = out_.fifos[descriptor.pipe];
       for (const auto& slot : descriptor.fds) once(descriptor.file, O_RDWR | O_NONBLOCK, slot.process, fd);
       if (descriptor.fds.empty()) once(descriptor.file, O_RDWR | O_NONBLOCK, -1, fd);
@@ -71,7 +72,8 @@ class Wishes {
     }
     if (descriptor.kind != DescriptorKind::kFile && descriptor.kind != DescriptorKind::kDevice) return;
     out_.descriptors[index] = -1;
-    Wanted wanted{descriptor.file, descriptor.flags, {}, [this, index, &descriptor](int fd) { take(descriptor, index, fd); }};
+    Wanted wanted{
+        descriptor.file, descriptor.flags, {}, [this, index, &descriptor](int fd) { take(descriptor, index, fd); }};
     for (const auto& slot : descriptor.fds) wanted.holders.push_back(slot.process);
     list_.push_back(std::move(wanted));
   }
@@ -118,7 +120,8 @@ int strict_flags(int flags) {
 
 class Opener {
  public:
-  Opener(const store::TreeImage& tree, bool dry_run, Inherited& inherited, OpenedFiles& out, Reasons& reasons, ProgressSink& progress)
+  Opener(const store::TreeImage& tree, bool dry_run, Inherited& inherited, OpenedFiles& out, Reasons& reasons,
+         ProgressSink& progress)
       : tree_(tree), dry_run_(dry_run), inherited_(inherited), out_(out), reasons_(reasons), progress_(progress) {}
 
   void open_named(const FileIdentity& file, std::vector<Wanted>& wanted, const FileNow& now) {
@@ -132,10 +135,12 @@ class Opener {
     }
     UniqueFd named;
     if (file.deleted && !wanted.empty()) named = name_again(now.handle.get(), file.path, least_rights(wanted));
-    if (file.deleted && !named) progress_.note(fmt::format("{}: was deleted while in use; it comes back as {}", file.path, file.other_name));
+    if (file.deleted && !named)
+      progress_.note(fmt::format("{}: was deleted while in use; it comes back as {}", file.path, file.other_name));
     for (Wanted& one : wanted) {
       const bool by_name = (one.flags & O_NOFOLLOW) != 0 && !file.deleted;
-      auto fd = by_name ? open_by_name(file, one.flags, now) : open_behind(named ? named.get() : now.handle.get(), file, one.flags);
+      auto fd = by_name ? open_by_name(file, one.flags, now)
+                        : open_behind(named ? named.get() : now.handle.get(), file, one.flags);
       give(std::move(fd), file, one);
     }
   }
@@ -194,8 +199,10 @@ class Opener {
     std::set<Rights> out;
     for (size_t i = 0; i < tree_.processes.size(); ++i) {
       const store::ProcessImage& process = tree_.processes[i];
-      const auto holds = std::find(wanted.holders.begin(), wanted.holders.end(), static_cast<int>(i)) != wanted.holders.end();
-      if ((holds || wanted.holders.empty()) && !process.zombie && !process.threads.empty()) out.insert(rights_of(process.threads[0]));
+      const auto holds =
+          std::find(wanted.holders.begin(), wanted.holders.end(), static_cast<int>(i)) != wanted.holders.end();
+      if ((holds || wanted.holders.empty()) && !process.zombie && !process.threads.empty())
+        out.insert(rights_of(process.threads[0]));
     }
     return out;
   }
@@ -206,7 +213,8 @@ class Opener {
     return all.empty() ? Rights{65534, 65534, {}, 0} : *all.rbegin();
   }
 
-  void open_with(const Rights& rights, std::span<const size_t> which, std::vector<UniqueFd>& fds, std::vector<bool>& failed) {
+  void open_with(const Rights& rights, std::span<const size_t> which, std::vector<UniqueFd>& fds,
+                 std::vector<bool>& failed) {
     auto fail_all = [&](const Error& error) {
       reasons_.add(error);
       for (size_t i : which) failed[i] = true;
@@ -232,7 +240,9 @@ class Opener {
       if (failed[which[i]]) continue;
       failed[which[i]] = true;
       if (values[i] < 0) {
-        reasons_.add(sys_error(-values[i], path, fmt::format("is not the file that the process had open, and user {} cannot open it", rights.uid)));
+        reasons_.add(sys_error(
+            -values[i], path,
+            fmt::format("is not the file that the process had open, and user {} cannot open it", rights.uid)));
       } else if (::fstat(values[i], &st) != 0 || st.st_ino != one.inode || st.st_dev != one.device) {
         reasons_.add(Code::kBusy, path + ": is being replaced while it is opened");
       } else {
@@ -291,7 +301,8 @@ bool maps_for_writing(const store::MemoryMap& map) {
 
 namespace {
 
-/// A file that was deleted is made again where it was, with the folders that it needs, unless nothing can be made there.
+/// A file that was deleted is made again where it was, with the folders that it needs, unless nothing can be made
+/// there.
 void check_place(const FileIdentity& file, Reasons& reasons) {
   std::string folder = file.path;
   struct statfs at {};
@@ -331,8 +342,8 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
   Wishes wishes(tree, out, reasons);  // has what its wishes do at the end
   std::vector<std::vector<Wanted>> wanted = wishes.by_file();
   Opener opener(tree, options.dry_run, inherited, out, reasons, progress);
-  // Two looks: where one file cannot be had none is opened, which would only say the same again. What is opened is what the
-  // second look saw.
+  // Two looks: where one file cannot be had none is opened, which would only say the same again. What is opened is what
+  // the second look saw.
   for (bool opening : {false, true}) {
     const size_t reasons_before = reasons.size();
     FileComparison comparison(options, reasons, opening ? null_progress() : progress);
@@ -352,7 +363,8 @@ OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options,
     if (reasons.size() != reasons_before) return out;
     for (auto& [file, names] : ghosts) {
       // The one with the bytes describes it.
-      std::stable_partition(names.begin(), names.end(), [&](int name) { return tree.files[static_cast<size_t>(name)].space >= 0; });
+      std::stable_partition(names.begin(), names.end(),
+                            [&](int name) { return tree.files[static_cast<size_t>(name)].space >= 0; });
       if (opening) opener.open_deleted(names, wanted);
     }
   }

@@ -37,11 +37,12 @@ struct FileOptions {
 
 /// Opens what the processes had open, mapped, executed or as a folder, without following a symbolic link.
 ///
-/// How far a file may have changed: one that was open for writing must be the same file, and reach to the offset; one that
-/// was mapped, be as it was; one that was read, be as it was or be the same file, no shorter. Missing is kNotFound, changed
-/// kAnswerNo, tolerated is noted. Whose rights count: what is the same file, with the owner and mode that it had, is given
-/// back as the processes had it, whatever rights they had given up since; another file must be one that every process that
-/// gets it may open itself. Deleted ones are made again (see ghosts.h); their content is `fill_ghosts`'.
+/// How far a file may have changed: one that was open for writing must be the same file, and reach to the offset; one
+/// that was mapped, be as it was; one that was read, be as it was or be the same file, no shorter. Missing is
+/// kNotFound, changed kAnswerNo, tolerated is noted. Whose rights count: what is the same file, with the owner and mode
+/// that it had, is given back as the processes had it, whatever rights they had given up since; another file must be
+/// one that every process that gets it may open itself. Deleted ones are made again (see ghosts.h); their content is
+/// `fill_ghosts`'.
 OpenedFiles open_files(const store::TreeImage& tree, const FileOptions& options, Inherited& inherited, Reasons& reasons,
                        ProgressSink& progress);
 

@@ -34,7 +34,8 @@ std::string name_beside(const std::string& path, const struct stat& st) {
   std::filesystem::directory_iterator it(std::filesystem::path(path).parent_path(), ec), end;
   for (; !ec && it != end; it.increment(ec)) {
     struct stat other{};
-    if (::lstat(it->path().c_str(), &other) == 0 && other.st_ino == st.st_ino && other.st_dev == st.st_dev) return it->path().string();
+    if (::lstat(it->path().c_str(), &other) == 0 && other.st_ino == st.st_ino && other.st_dev == st.st_dev)
+      return it->path().string();
   }
   return "";
 }
@@ -52,8 +53,9 @@ namespace {
 bool is_on_kernels_own(const std::string& access) {
   struct statfs fs{};
   if (::statfs(access.c_str(), &fs) != 0) return false;
-  constexpr std::array<unsigned long, 8> kOwn = {PROC_SUPER_MAGIC,   SYSFS_MAGIC,    CGROUP_SUPER_MAGIC, CGROUP2_SUPER_MAGIC,
-                                                 DEBUGFS_MAGIC,      TRACEFS_MAGIC,  SECURITYFS_MAGIC,   BPF_FS_MAGIC};
+  constexpr std::array<unsigned long, 8> kOwn = {PROC_SUPER_MAGIC,    SYSFS_MAGIC,   CGROUP_SUPER_MAGIC,
+                                                 CGROUP2_SUPER_MAGIC, DEBUGFS_MAGIC, TRACEFS_MAGIC,
+                                                 SECURITYFS_MAGIC,    BPF_FS_MAGIC};
   return std::find(kOwn.begin(), kOwn.end(), static_cast<unsigned long>(fs.f_type)) != kOwn.end();
 }
 
@@ -79,22 +81,26 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st, const
   bool there = (S_ISLNK(st.st_mode) ? ::lstat(path.c_str(), &named) : ::stat(path.c_str(), &named)) == 0;
   if (there && named.st_ino == st.st_ino && named.st_dev == st.st_dev) return append(path, st);
   if (ends_with(path, kDeleted)) return add_deleted(path, st, access);
-  return fail(Code::kAnswerNo, path, there ? "its name now leads to another file" : "its name cannot be reached from here");
+  return fail(Code::kAnswerNo, path,
+              there ? "its name now leads to another file" : "its name cannot be reached from here");
 }
 
 Result<int> FileTable::add_deleted(const std::string& path, const struct stat& st, const std::string& access) {
   const bool folder = S_ISDIR(st.st_mode);
-  if (!folder && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode)) return fail(Code::kAnswerNo, path, "was deleted while in use, and is no regular file");
+  if (!folder && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
+    return fail(Code::kAnswerNo, path, "was deleted while in use, and is no regular file");
   if (is_on_kernels_own(access)) return fail(Code::kAnswerNo, path, "is gone, and nobody but the kernel can make it");
   std::string other_name = folder || st.st_nlink == 0 ? "" : name_beside(path, st);
   if (!folder && st.st_nlink != 0 && other_name.empty()) {
-    return fail(Code::kAnswerNo, path, "this name of it was deleted while in use; another is left, in an unknown folder");
+    return fail(Code::kAnswerNo, path,
+                "this name of it was deleted while in use; another is left, in an unknown folder");
   }
   auto [known, is_new] = ghosts_.emplace(st.st_dev, st.st_ino);
   const uint64_t size = static_cast<uint64_t>(st.st_blocks) * 512;  // without its holes
   if (is_new && S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
     ghosts_.erase(known);
-    return fail(Code::kAnswerNo, path, fmt::format("was deleted while in use, and its {} are above --ghost-limit", human_bytes(size)));
+    return fail(Code::kAnswerNo, path,
+                fmt::format("was deleted while in use, and its {} are above --ghost-limit", human_bytes(size)));
   }
   const int index = append(path, st);
   store::FileIdentity& file = out_.image.files[static_cast<size_t>(index)];

@@ -15,14 +15,16 @@ namespace ckpt::capture {
 
 struct Inventory;
 
-/// Interns files by path, so that each name is described once; of a deleted file with several names the first has the bytes.
+/// Interns files by path, so that each name is described once; of a deleted file with several names the first has the
+/// bytes.
 class FileTable {
  public:
   FileTable(Inventory& out, uint64_t ghost_limit) : out_(out), ghost_limit_(ghost_limit) {}
   /// The index of a file that was added before under this path, or -1.
   int find(const std::string& path, uint64_t inode) const;
   /// The index of a file that is still what its path names, or was deleted for good. `st` is of the open or mapped file
-  /// itself, `access` a link below /proc that opens it. kAnswerNo: replaced, out of reach, too large; the message says which.
+  /// itself, `access` a link below /proc that opens it. kAnswerNo: replaced, out of reach, too large; the message says
+  /// which.
   Result<int> add(const std::string& path, const struct stat& st, const std::string& access);
 
  private:

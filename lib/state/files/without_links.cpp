@@ -44,7 +44,8 @@ int walk_without_links(const char* path, int flags) {
     int error = next < 0 && *rest != 0 ? errno : 0;
     struct stat st{};
     // O_DIRECTORY says ENOTDIR of a link.
-    if (error == ENOTDIR && ::fstatat(dir, name.data(), &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode)) error = ELOOP;
+    if (error == ENOTDIR && ::fstatat(dir, name.data(), &st, AT_SYMLINK_NOFOLLOW) == 0 && S_ISLNK(st.st_mode))
+      error = ELOOP;
     ::close(dir);
     if (*rest == 0) return next;
     if (next < 0) return -error;

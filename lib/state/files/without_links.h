@@ -1,4 +1,5 @@
-// Paths that another user may have changed: followed as they were recorded, without a symbolic link anywhere on the way.
+// Paths that another user may have changed: followed as they were recorded, without a symbolic link anywhere on the
+// way.
 #pragma once
 
 namespace ckpt::restore {

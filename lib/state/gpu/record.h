@@ -45,7 +45,8 @@ struct DeviceMemory {
 
 struct GpuUse {
   std::string uuid, name;
-  uint64_t bytes = 0;  ///< device memory that became free when the processes let go of it: what a restore will take again
+  uint64_t bytes =
+      0;  ///< device memory that became free when the processes let go of it: what a restore will take again
   bool operator==(const GpuUse&) const = default;
 };
 

@@ -48,7 +48,9 @@ bool is_flocked(int fd, bool write) {
   for (std::string line; std::getline(lines, line);) {
     std::istringstream words(line);
     std::string number, kind, advisory, mode, pid, where;
-    if (words >> number >> kind >> advisory >> mode >> pid >> where && kind == "FLOCK" && where == file && (write || mode == "WRITE")) return true;
+    if (words >> number >> kind >> advisory >> mode >> pid >> where && kind == "FLOCK" && where == file &&
+        (write || mode == "WRITE"))
+      return true;
   }
   return false;
 }
@@ -71,7 +73,8 @@ bool is_taken(int fd, const FileLock& lock) {
 
 }  // namespace
 
-void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons, LockTaking how) {
+void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons,
+                LockTaking how) {
   for (const FileLock& lock : locks) {
     if (how == LockTaking::kOnlyLook ? !is_held(fd, lock) : !is_taken(fd, lock)) continue;
     if (errno != EAGAIN && errno != EACCES) {

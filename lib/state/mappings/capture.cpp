@@ -50,7 +50,8 @@ std::string refused_flag(const Vma& vma) {
   if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
   if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
   // A key on memory that may only be executed is the kernel's own, and comes back with the protection.
-  if (vma.protection_key != 0 && vma.prot != PROT_EXEC) return "under a protection key (pkeys), which is not supported yet";
+  if (vma.protection_key != 0 && vma.prot != PROT_EXEC)
+    return "under a protection key (pkeys), which is not supported yet";
   if (vma.name == "[uprobes]") return kUprobes;
   return "";
 }
@@ -87,7 +88,8 @@ std::string read_build_id(const std::string& path) {
       auto name = reader.take((uint64_t{header->n_namesz} + 3) / 4 * 4);
       auto value = reader.take((uint64_t{header->n_descsz} + 3) / 4 * 4);
       if (!name || !value) break;
-      if (header->n_type != NT_GNU_BUILD_ID || header->n_namesz != 4 || std::memcmp(name->data(), "GNU", 4) != 0) continue;
+      if (header->n_type != NT_GNU_BUILD_ID || header->n_namesz != 4 || std::memcmp(name->data(), "GNU", 4) != 0)
+        continue;
       std::string hex;
       for (std::byte b : value->first(header->n_descsz)) hex += fmt::format("{:02x}", static_cast<unsigned>(b));
       return hex;
@@ -130,7 +132,8 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
   if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
   const bool anonymous = vma.inode == 0;
   // mmap(MAP_SHARED | MAP_ANONYMOUS) makes an object, too: /proc/self/map_files maps it privately.
-  const bool object = vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0 || vma.name == "/dev/zero (deleted)";
+  const bool object =
+      vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0 || vma.name == "/dev/zero (deleted)";
   if (object || (anonymous && vma.shared)) {
     map.kind = vma.shared ? MappingKind::kSharedMemory : MappingKind::kPrivateFile;
     map.file_offset = vma.offset;

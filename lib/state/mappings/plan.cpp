@@ -12,7 +12,8 @@ using store::MappingKind;
 using store::MemoryMap;
 
 constexpr uint64_t kHugePage = 2 << 20;
-/// Watching a mapping and letting go of it costs some microseconds, as much as copying instead of writing saves with this.
+/// Watching a mapping and letting go of it costs some microseconds, as much as copying instead of writing saves with
+/// this.
 constexpr uint64_t kWorthWatching = 1 << 20;
 
 bool huge_pages_by_default() {
@@ -27,7 +28,8 @@ bool may_be_huge(const MemoryMap& map, bool by_default) {
 }  // namespace
 
 bool may_come_later(const store::ProcessImage& process, const MemoryMap& map) {
-  if (map.kind != MappingKind::kAnonymous || has_flag(map, "dp") || has_flag(map, "lo") || has_flag(map, "wf")) return false;
+  if (map.kind != MappingKind::kAnonymous || has_flag(map, "dp") || has_flag(map, "lo") || has_flag(map, "wf"))
+    return false;
   constexpr uint64_t kUsualStack = 8 << 20;
   auto has = [&](uint64_t first, uint64_t last) { return map.start < last && first < map.end; };
   const store::MemoryBounds& bounds = process.bounds;
@@ -55,7 +57,9 @@ MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImag
   const auto [first, last] = image.blocks_of(process.space);
   const auto& blocks = image.blocks();
   // One page decides on a mapping, and large ones have pages throughout.
-  const auto ends_by = [](const store::ImageReader::ResolvedBlock& block, uint64_t address) { return address_of(block) + store::kBlockSize <= address; };
+  const auto ends_by = [](const store::ImageReader::ResolvedBlock& block, uint64_t address) {
+    return address_of(block) + store::kBlockSize <= address;
+  };
   auto block = blocks.begin() + static_cast<ptrdiff_t>(first);
   const auto end = blocks.begin() + static_cast<ptrdiff_t>(last);
   for (size_t i = 0; i < maps.size(); ++i) {
@@ -75,7 +79,8 @@ MemoryPlan plan_memory(const store::ImageReader& image, const store::ProcessImag
 
 MemoryPlan plan_writable_memory(const store::ProcessImage& process) {
   MemoryPlan plan;
-  for (const MemoryMap& map : process.maps) plan.supply.push_back(map.kind == MappingKind::kVdso ? Supply::kNone : Supply::kWrite);
+  for (const MemoryMap& map : process.maps)
+    plan.supply.push_back(map.kind == MappingKind::kVdso ? Supply::kNone : Supply::kWrite);
   const MemoryPlan written = plan;
   prefer_copies(process.maps, huge_pages_by_default(), plan);
   // A copy leaves the protection as it is.

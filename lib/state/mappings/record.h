@@ -19,8 +19,9 @@ enum class MappingKind {
   kVdso,             ///< [vdso], [vvar], [vvar_vclock]: the new kernel's own, moved to the old place
 };
 
-/// VmFlags of smaps as they are, in the kernel's order: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr", "mg", ...
-/// Two letters each, in one text that needs no memory of its own for seven of them: a process may have 100,000 mappings.
+/// VmFlags of smaps as they are, in the kernel's order: "gd" grows down, "dc", "wf", "dd", "hg", "nh", "lo", "nr",
+/// "mg", ... Two letters each, in one text that needs no memory of its own for seven of them: a process may have
+/// 100,000 mappings.
 class VmFlags {
  public:
   static constexpr size_t kLetters = 2;
@@ -70,7 +71,9 @@ struct MemoryMap {
   bool operator==(const MemoryMap&) const = default;
 };
 
-inline bool is_private(const MemoryMap& map) { return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile; }
+inline bool is_private(const MemoryMap& map) {
+  return map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile;
+}
 
 /// PR_SET_MM_MAP's bounds.
 struct MemoryBounds {
@@ -79,16 +82,16 @@ struct MemoryBounds {
   bool operator==(const MemoryBounds&) const = default;
 };
 
-/// Pages are kept by address in a memory space: the address space of a process, a shared memory, the content of a deleted
-/// file. The number of the space is in the upper 16 bits of a block's address, which no address of x86-64 uses.
+/// Pages are kept by address in a memory space: the address space of a process, a shared memory, the content of a
+/// deleted file. The number of the space is in the upper 16 bits of a block's address, which no address of x86-64 uses.
 constexpr unsigned kSpaceShift = 48;
 
 constexpr int kMaxSpaces = 1 << 16;
 
 constexpr uint64_t space_base(int space) { return static_cast<uint64_t>(space) << kSpaceShift; }
 
-inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "private-file", "shared-file", "shared-memory",
-                                                             "vdso"};
+inline constexpr std::array<const char*, 5> kMappingNames = {"anonymous", "private-file", "shared-file",
+                                                             "shared-memory", "vdso"};
 
 inline constexpr std::array<const char*, 8> kProtNames = {"---", "r--", "-w-", "rw-", "--x", "r-x", "-wx", "rwx"};
 

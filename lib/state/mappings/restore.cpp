@@ -43,7 +43,8 @@ struct VdsoPart {
 Result<std::vector<MemoryMap>> born_with(const HeldMemory* held) {
   std::vector<MemoryMap> out;
   if (held != nullptr) {
-    std::copy_if(held->layout.maps.begin(), held->layout.maps.end(), std::back_inserter(out), [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
+    std::copy_if(held->layout.maps.begin(), held->layout.maps.end(), std::back_inserter(out),
+                 [](const MemoryMap& map) { return map.kind == MappingKind::kVdso; });
     return out;
   }
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(::getpid(), false));
@@ -193,7 +194,10 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
   for (const store::MappingPolicy& policy : process.policies) {
     auto is_it = [&](const MemoryMap& map) { return map.start == policy.start; };
     auto map = std::find_if(process.maps.begin(), process.maps.end(), is_it);
-    if (map == process.maps.end()) return fail(Code::kAnswerNo, "", fmt::format("the image contradicts itself: a NUMA policy for {:x}, where no mapping begins", policy.start));
+    if (map == process.maps.end())
+      return fail(
+          Code::kAnswerNo, "",
+          fmt::format("the image contradicts itself: a NUMA policy for {:x}, where no mapping begins", policy.start));
     set_mapping_policy(policy.policy, map->start, map->end, scratch, script);
   }
   for (const auto& part : parts) move(script, part.aside, part.target, part.size);
@@ -202,7 +206,8 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
 
 Result<void> drop_pages(const std::vector<Range>& pages, Child& child) {
   Script script;
-  for (const Range& range : pages) script.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
+  for (const Range& range : pages)
+    script.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
   return child.run(script);
 }
 

@@ -15,8 +15,9 @@ namespace ckpt::restore {
 /// What the scratch must keep clear of: the mappings of every process, sorted, and as few ranges as they make.
 std::vector<Range> ranges_of(const store::TreeImage& tree);
 
-/// Unmaps everything that the child was born with, ckpt's own or what it holds (Child::held), but for what it inherits; makes
-/// every other mapping at its old address (those that will be written writable for now), and moves vdso and vvar to their old places.
+/// Unmaps everything that the child was born with, ckpt's own or what it holds (Child::held), but for what it inherits;
+/// makes every other mapping at its old address (those that will be written writable for now), and moves vdso and vvar
+/// to their old places.
 Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
                             const OpenedFiles& files, Child& child);
 

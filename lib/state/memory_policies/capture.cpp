@@ -124,8 +124,9 @@ Result<MemoryPolicy> decode_policy(int64_t done, const PolicyAnswer& answer) {
 Result<MemoryPolicy> read_policy(proc::BorrowedThread& thread, uint64_t address, uint64_t flags) {
   PolicyAnswer answer;
   CKPT_TRY_ASSIGN(proc::RemoteAddress room, thread.put({reinterpret_cast<const std::byte*>(&answer), sizeof answer}));
-  CKPT_TRY_ASSIGN(int64_t done, thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(PolicyAnswer, nodes),
-                                                                kNodes + 1, address, flags, 0}));
+  CKPT_TRY_ASSIGN(int64_t done,
+                  thread.call(SYS_get_mempolicy, {proc::raw(room), proc::raw(room) + offsetof(PolicyAnswer, nodes),
+                                                  kNodes + 1, address, flags, 0}));
   CKPT_TRY(thread.get({reinterpret_cast<std::byte*>(&answer), sizeof answer}));
   return decode_policy(done, answer);
 }
@@ -134,7 +135,8 @@ Result<MemoryPolicy> read_policy(proc::BorrowedThread& thread, uint64_t address,
 
 size_t ask_thread_policy(proc::CallList& calls) {
   constexpr unsigned kFirstTwo = 3;
-  return calls.add("read its memory policy", SYS_get_mempolicy, {0, offsetof(PolicyAnswer, nodes), kNodes + 1, 0, 0, 0}, sizeof(PolicyAnswer), kFirstTwo);
+  return calls.add("read its memory policy", SYS_get_mempolicy, {0, offsetof(PolicyAnswer, nodes), kNodes + 1, 0, 0, 0},
+                   sizeof(PolicyAnswer), kFirstTwo);
 }
 
 Result<MemoryPolicy> thread_policy(const proc::CallList& calls, size_t call) {

@@ -48,7 +48,10 @@ Result<bool> take_pidfd(DescriptorContext& context, const Place& place, Descript
     return context.block(place, "a pidfd of a process outside (" + proc::describe_pid(handle->pid) + ")"), false;
   }
   if (handle->pid >= 0 && context.out.find(handle->pid) < 0)
-    return context.block(place, fmt::format("a pidfd of thread {}, which is not the first of its process: not supported", handle->pid)), false;
+    return context.block(
+               place,
+               fmt::format("a pidfd of thread {}, which is not the first of its process: not supported", handle->pid)),
+           false;
   d.kind = DescriptorKind::kPidfd;
   d.object = static_cast<int>(context.out.image.process_handles.size());
   context.out.image.process_handles.push_back(*handle);

@@ -28,7 +28,8 @@ void open_pidfds(const std::vector<PidfdPlace>& places, Script& script);
 /// must be free in the process.
 void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare, Script& script);
 
-/// Those of one process, once every process is there, and before epoll sets watch them. `spare`: numbers from there on are free.
+/// Those of one process, once every process is there, and before epoll sets watch them. `spare`: numbers from there on
+/// are free.
 Result<void> open_pidfds(const store::TreeImage& tree, int process, int spare, Child& child);
 
 }  // namespace ckpt::restore

@@ -32,7 +32,8 @@ std::map<std::string, int> held_outside(const std::vector<Member>& members, cons
   std::map<std::string, int> out;
   std::set<int> tree = {::getpid()};
   for (const Member& member : members) tree.insert(member.entry.pid);
-  for (const auto& entry : std::filesystem::directory_iterator("/proc", std::filesystem::directory_options::skip_permission_denied)) {
+  for (const auto& entry :
+       std::filesystem::directory_iterator("/proc", std::filesystem::directory_options::skip_permission_denied)) {
     int other = 0;
     std::string name = entry.path().filename().string();
     auto [end, ec] = std::from_chars(name.data(), name.data() + name.size(), other);
@@ -61,8 +62,8 @@ bool other_end_closed(const Place& place) {
 
 }  // namespace
 
-/// A pipe is the tree's own when nobody else has it open, be its other end here, on its way, or nowhere any more. Any other
-/// one is of the surroundings.
+/// A pipe is the tree's own when nobody else has it open, be its other end here, on its way, or nowhere any more. Any
+/// other one is of the surroundings.
 Result<void> PipeCollector::settle(bool may_be_in_flight) {
   std::map<int, int> modes;
   for (const Descriptor& d : context_.out.image.descriptors) {
@@ -89,7 +90,9 @@ Result<void> PipeCollector::settle(bool may_be_in_flight) {
     if (d.kind != DescriptorKind::kPipe) continue;
     const Place& place = places_.at(d.pipe);
     if (outside.count(place.link) == 0) continue;
-    CKPT_TRY(take_external(context_, place, place.link, fmt::format("a pipe ({}) whose other end is outside{}", place.link, held_by(holders, place.link)), d));
+    CKPT_TRY(take_external(
+        context_, place, place.link,
+        fmt::format("a pipe ({}) whose other end is outside{}", place.link, held_by(holders, place.link)), d));
     context_.out.image.pipes[static_cast<size_t>(d.pipe)] = {};
     context_.out.pipe_contents[static_cast<size_t>(d.pipe)].clear();
     d.pipe = -1;
@@ -113,14 +116,17 @@ Result<bool> PipeCollector::take_fifo(const Place& place, const struct stat& st,
 }
 
 Result<bool> PipeCollector::join(const Place& place, std::pair<uint64_t, uint64_t> inode, Descriptor& d) {
-  if ((d.flags & O_DIRECT) != 0) return context_.block(place, "a pipe in packet mode (O_DIRECT), which is not supported"), false;
+  if ((d.flags & O_DIRECT) != 0)
+    return context_.block(place, "a pipe in packet mode (O_DIRECT), which is not supported"), false;
   auto [known, is_new] = pipes_.emplace(inode, State{static_cast<int>(context_.out.image.pipes.size()), false});
   if (is_new) {
     context_.out.image.pipes.emplace_back();
     context_.out.pipe_contents.emplace_back();
   }
   d.pipe = known->second.index;
-  if ((d.flags & O_ACCMODE) == O_WRONLY || (d.flags & O_PATH) != 0 || !context_.frozen() || std::exchange(known->second.read, true)) return true;
+  if ((d.flags & O_ACCMODE) == O_WRONLY || (d.flags & O_PATH) != 0 || !context_.frozen() ||
+      std::exchange(known->second.read, true))
+    return true;
   CKPT_TRY(read(place, static_cast<size_t>(d.pipe)));
   return true;
 }
@@ -139,7 +145,9 @@ Result<void> PipeCollector::read(const Place& place, size_t index) {
   UniqueFd ours(ends[0]), into(ends[1]);
   (void)::fcntl(into.get(), F_SETPIPE_SZ, capacity);
   ssize_t copied = ::tee(theirs.get(), into.get(), static_cast<size_t>(size), SPLICE_F_NONBLOCK);
-  if (copied != size) return copied < 0 ? sys_error("pipe", "cannot copy its content") : Error(Code::kIo, "pipe", "cannot copy all of its content");
+  if (copied != size)
+    return copied < 0 ? sys_error("pipe", "cannot copy its content")
+                      : Error(Code::kIo, "pipe", "cannot copy all of its content");
   auto& content = context_.out.pipe_contents[index];
   content.resize(static_cast<size_t>(size));
   for (size_t at = 0; at < content.size();) {

@@ -14,8 +14,8 @@ class PipeCollector {
   /// Each fills kind and state of `d`, of a frozen tree with the content; false: a blocker was noted instead.
   Result<bool> take_pipe(const Place& place, store::Descriptor& d);
   Result<bool> take_fifo(const Place& place, const struct stat& st, store::Descriptor& d);
-  /// Once all descriptors are there: which pipes are the tree's own. `may_be_in_flight`: the other end of one may wait in a queue that was
-  /// not looked into.
+  /// Once all descriptors are there: which pipes are the tree's own. `may_be_in_flight`: the other end of one may wait
+  /// in a queue that was not looked into.
   Result<void> settle(bool may_be_in_flight);
 
  private:

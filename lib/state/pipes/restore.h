@@ -15,13 +15,13 @@ class PipeMaker {
   explicit PipeMaker(const store::ImageReader& image) : image_(image) {}
   /// One end. The first call for a pipe makes it.
   Result<UniqueFd> open_end(const store::Descriptor& descriptor);
-  /// `both`: the number of both ends of the named pipe, held open until the processes have theirs: the content would go with the
-  /// last of them.
+  /// `both`: the number of both ends of the named pipe, held open until the processes have theirs: the content would go
+  /// with the last of them.
   Result<UniqueFd> open_fifo(const store::Descriptor& descriptor, int both);
 
  private:
-  /// A pipe while its ends are handed out. Those that pipe(2) made are told by their flags from others of the same pipe,
-  /// which /proc/self/fd opens.
+  /// A pipe while its ends are handed out. Those that pipe(2) made are told by their flags from others of the same
+  /// pipe, which /proc/self/fd opens.
   struct OpenPipe {
     UniqueFd read, write;
     UniqueFd any;  ///< stays

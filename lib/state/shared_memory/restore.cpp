@@ -45,8 +45,10 @@ Result<UniqueFd> make_memfd(const SharedMemory& memory) {
   if (fd < 0 && errno == EINVAL) fd = ::memfd_create(memory.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
   if (fd < 0) return sys_error(subject_of(memory), "cannot be made");
   UniqueFd out(fd);
-  if (::ftruncate(fd, static_cast<off_t>(memory.size)) != 0) return sys_error(subject_of(memory), "cannot be given its size");
-  if ((memory.seals & kSealExec) == 0 && ::fchmod(fd, memory.mode) != 0) return sys_error(subject_of(memory), "cannot be given its mode");
+  if (::ftruncate(fd, static_cast<off_t>(memory.size)) != 0)
+    return sys_error(subject_of(memory), "cannot be given its size");
+  if ((memory.seals & kSealExec) == 0 && ::fchmod(fd, memory.mode) != 0)
+    return sys_error(subject_of(memory), "cannot be given its mode");
   if (::fchown(fd, memory.uid, memory.gid) != 0) return sys_error(subject_of(memory), "cannot be given its owner");
   return out;
 }
@@ -65,7 +67,8 @@ Result<void> add_seals(const store::TreeImage& tree, const std::vector<SharedMem
   for (size_t i = 0; i < fds.size(); ++i) {
     const SharedMemory& memory = tree.shared_memory[i];
     if (memory.kind != SharedMemory::Kind::kMemfd || (memory.seals & which) == 0) continue;
-    if (::fcntl(fds[i].writable, F_ADD_SEALS, memory.seals & which) != 0) return sys_error(subject_of(memory), "cannot be sealed");
+    if (::fcntl(fds[i].writable, F_ADD_SEALS, memory.seals & which) != 0)
+      return sys_error(subject_of(memory), "cannot be sealed");
   }
   return {};
 }

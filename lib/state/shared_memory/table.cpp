@@ -52,10 +52,13 @@ void SharedMemoryTable::describe(int index, int fd) {
 Result<int> SharedMemoryTable::add_memfd(const std::string& link, const std::string& access) {
   struct stat st{};
   if (::stat(access.c_str(), &st) != 0) return sys_error(access, "cannot stat");
-  if (auto known = by_inode_.find({st.st_dev, st.st_ino}); known != by_inode_.end() && out_.shared_memory[static_cast<size_t>(known->second)].fd) return known->second;
+  if (auto known = by_inode_.find({st.st_dev, st.st_ino});
+      known != by_inode_.end() && out_.shared_memory[static_cast<size_t>(known->second)].fd)
+    return known->second;
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(access, O_RDONLY));
   auto known = by_inode_.find({st.st_dev, st.st_ino});
-  int index = known != by_inode_.end() ? known->second : append(store::SharedMemory::Kind::kMemfd, st.st_dev, st.st_ino);
+  int index =
+      known != by_inode_.end() ? known->second : append(store::SharedMemory::Kind::kMemfd, st.st_dev, st.st_ino);
   out_.image.shared_memory[static_cast<size_t>(index)].name = memfd_name(link);
   describe(index, fd.get());
   out_.shared_memory[static_cast<size_t>(index)].fd = std::move(fd);
@@ -69,7 +72,10 @@ Result<int> SharedMemoryTable::add_mapping(int pid, const proc::Vma& vma) {
   using Kind = store::SharedMemory::Kind;
   auto known = by_inode_.find({device, vma.inode});
   int index = known != by_inode_.end() ? known->second
-                                       : append(memfd ? Kind::kMemfd : segment ? Kind::kSystemV : Kind::kAnonymous, device, vma.inode);
+                                       : append(memfd     ? Kind::kMemfd
+                                                : segment ? Kind::kSystemV
+                                                          : Kind::kAnonymous,
+                                                device, vma.inode);
   store::SharedMemory& memory = out_.image.shared_memory[static_cast<size_t>(index)];
   if (memfd) memory.name = memfd_name(vma.name);
   if (segment) memory.id = static_cast<int>(vma.inode);
@@ -90,7 +96,8 @@ Result<int> SharedMemoryTable::add_mapping(int pid, const proc::Vma& vma) {
 Result<void> SharedMemoryTable::add_segment(const store::SharedSegment& segment) {
   const auto inode = static_cast<uint64_t>(segment.identity.id);
   auto known = by_inode_.find({kSystemVDevice, inode});
-  int index = known != by_inode_.end() ? known->second : append(store::SharedMemory::Kind::kSystemV, kSystemVDevice, inode);
+  int index =
+      known != by_inode_.end() ? known->second : append(store::SharedMemory::Kind::kSystemV, kSystemVDevice, inode);
   store::SharedMemory& memory = out_.image.shared_memory[static_cast<size_t>(index)];
   memory.id = segment.identity.id, memory.key = segment.identity.key, memory.size = segment.size;
   memory.mode = segment.identity.mode, memory.uid = segment.identity.uid, memory.gid = segment.identity.gid;

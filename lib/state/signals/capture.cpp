@@ -19,7 +19,8 @@ std::vector<store::QueuedSignal> queued_signals(const std::vector<std::array<uin
 }
 
 bool has_signal(const std::vector<store::QueuedSignal>& queue, int signo) {
-  return std::any_of(queue.begin(), queue.end(), [&](const store::QueuedSignal& signal) { return signal.signo == signo; });
+  return std::any_of(queue.begin(), queue.end(),
+                     [&](const store::QueuedSignal& signal) { return signal.signo == signo; });
 }
 
 namespace {
@@ -35,8 +36,9 @@ ActionQuestions::ActionQuestions(proc::CallList& calls, const proc::Status& stat
   const uint64_t wanted = status.caught | status.ignored | uint64_t{1} << (SIGCHLD - 1);
   for (int signo = 1; signo <= 64; ++signo) {
     if ((wanted >> (signo - 1) & 1) == 0 || signo == SIGKILL || signo == SIGSTOP) continue;
-    calls_.emplace_back(signo, calls.add("read its signal handlers", SYS_rt_sigaction, {static_cast<uint64_t>(signo), 0, 0, 8},
-                                         sizeof(KernelSigaction), proc::kThird));
+    calls_.emplace_back(signo,
+                        calls.add("read its signal handlers", SYS_rt_sigaction, {static_cast<uint64_t>(signo), 0, 0, 8},
+                                  sizeof(KernelSigaction), proc::kThird));
   }
 }
 

@@ -40,11 +40,13 @@ Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal
   return call;
 }
 
-/// Calls `visit(tid, call)` for every queued signal; the shared ones belong to the leader. SIGSTOP cannot wait in a process that
-/// runs: it is sent at the very end (Child::release comes after it).
+/// Calls `visit(tid, call)` for every queued signal; the shared ones belong to the leader. SIGSTOP cannot wait in a
+/// process that runs: it is sent at the very end (Child::release comes after it).
 template <class Visit>
 void for_each_queued(const store::ProcessImage& image, Scratch& scratch, bool traps, Visit visit) {
-  auto wanted = [&](const store::QueuedSignal& signal) { return signal.signo != SIGSTOP && (signal.signo == SIGTRAP) == traps; };
+  auto wanted = [&](const store::QueuedSignal& signal) {
+    return signal.signo != SIGSTOP && (signal.signo == SIGTRAP) == traps;
+  };
   for (size_t i = 0; i < image.threads.size(); ++i) {
     for (const auto& signal : image.threads[i].pending) {
       if (wanted(signal)) visit(i, queue_call(image.pid, image.threads[i].tid, false, signal, scratch));
@@ -59,9 +61,11 @@ void for_each_queued(const store::ProcessImage& image, Scratch& scratch, bool tr
 
 bool has_waiting_stop(const store::ProcessImage& image) {
   auto stops = [](const std::vector<store::QueuedSignal>& queue) {
-    return std::any_of(queue.begin(), queue.end(), [](const store::QueuedSignal& signal) { return signal.signo == SIGSTOP; });
+    return std::any_of(queue.begin(), queue.end(),
+                       [](const store::QueuedSignal& signal) { return signal.signo == SIGSTOP; });
   };
-  return stops(image.pending) || std::any_of(image.threads.begin(), image.threads.end(), [&](const store::Thread& thread) { return stops(thread.pending); });
+  return stops(image.pending) || std::any_of(image.threads.begin(), image.threads.end(),
+                                             [&](const store::Thread& thread) { return stops(thread.pending); });
 }
 
 void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& script) {

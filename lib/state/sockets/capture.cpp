@@ -73,7 +73,8 @@ uint64_t namespace_cookie(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, kCookie, &cookie, &size) == 0 ? cookie : 0;
 }
 
-/// True when the socket belongs to another network namespace than ckpt, whose cookie is `ours`. Without the right to ask: false.
+/// True when the socket belongs to another network namespace than ckpt, whose cookie is `ours`. Without the right to
+/// ask: false.
 bool is_of_other_namespace(int fd, uint64_t ours) {
   if (ours != 0) return namespace_cookie(fd) != ours;
   UniqueFd theirs(::ioctl(fd, kOtherNamespace));
@@ -102,7 +103,8 @@ class SocketReader {
     if (socket_.family == AF_UNIX) return take_unix();
     if (socket_.family == AF_NETLINK) return take_netlink();
     if (socket_.family == AF_PACKET) CKPT_TRY(take_packet());
-    if (socket_.family != AF_PACKET) socket_.foreign_address = proc::has_address(socket_.name) && !proc::is_local_address(socket_.name);
+    if (socket_.family != AF_PACKET)
+      socket_.foreign_address = proc::has_address(socket_.name) && !proc::is_local_address(socket_.name);
     if (socket_.type == SOCK_STREAM) return take_tcp_socket();
     return take_datagrams();
   }
@@ -176,8 +178,9 @@ class SocketReader {
         socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
     const bool to_send = socket_.family != AF_PACKET && socket_memory(fd_).to_send != 0;
     if (to_send && (!peekable || has_unfinished_datagram(fd_, socket_.family)))
-      all_.block_for_now(index_, peekable ? "a UDP socket with a datagram that is still being put together (UDP_CORK, MSG_MORE)"
-                                          : "a socket with packets that it has not sent yet");
+      all_.block_for_now(index_,
+                         peekable ? "a UDP socket with a datagram that is still being put together (UDP_CORK, MSG_MORE)"
+                                  : "a socket with packets that it has not sent yet");
     if (!all_.options_.contents) return {};
     bool error = (events & POLLERR) != 0;
     if (peekable && error) all_.note(index_, "its pending error, or queue of errors, is not carried over");
@@ -190,10 +193,12 @@ class SocketReader {
 
   /// getpeername knows of no connection without a port.
   Result<void> take_portless_peer() {
-    const bool raw = socket_.type == SOCK_RAW, icmp = socket_.protocol == IPPROTO_ICMP || socket_.protocol == IPPROTO_ICMPV6;
+    const bool raw = socket_.type == SOCK_RAW,
+               icmp = socket_.protocol == IPPROTO_ICMP || socket_.protocol == IPPROTO_ICMPV6;
     const bool six = socket_.family == AF_INET6;
     if ((!six && socket_.family != AF_INET) || (!raw && !icmp)) return {};
-    auto list = io::read_file(std::string("/proc/thread-self/net/") + (raw ? "raw" : "icmp") + (six ? "6" : ""), kMaxList);
+    auto list =
+        io::read_file(std::string("/proc/thread-self/net/") + (raw ? "raw" : "icmp") + (six ? "6" : ""), kMaxList);
     if (!list) return list.error().code == Code::kNotFound ? Result<void>() : Result<void>(list.error());
     socket_.peer_name = portless_peer(*list, socket_.family, socket_.inode);
     // Of an address that is good on one link only, the list does not say which.
@@ -218,12 +223,14 @@ class SocketReader {
       CKPT_TRY_ASSIGN(all_.packet_, proc::read_packet_sockets());
     }
     const proc::PacketSocketInfo& info = (*all_.packet_)[socket_.inode];
-    if (info.has_ring) all_.block(index_, "a packet socket with a ring (PACKET_RX_RING, PACKET_TX_RING), which is not supported");
+    if (info.has_ring)
+      all_.block(index_, "a packet socket with a ring (PACKET_RX_RING, PACKET_TX_RING), which is not supported");
     if (info.has_fanout) all_.block(index_, "a packet socket of a group (PACKET_FANOUT), which is not supported");
     auto* raw = reinterpret_cast<const uint8_t*>(&info.copy_threshold);
     if (info.copy_threshold != 0) set_option("PACKET_COPY_THRESH", {raw, raw + sizeof info.copy_threshold});
     // The kernel shows the newest first.
-    for (auto it = info.memberships.rbegin(); it != info.memberships.rend(); ++it) socket_.options.push_back({"PACKET_ADD_MEMBERSHIP", *it});
+    for (auto it = info.memberships.rbegin(); it != info.memberships.rend(); ++it)
+      socket_.options.push_back({"PACKET_ADD_MEMBERSHIP", *it});
     return {};
   }
 
@@ -233,7 +240,8 @@ class SocketReader {
     socket_.options.push_back({name, std::move(value)});
   }
 
-  /// The kernel has per-socket state for some kinds that no call tells of, and that a message made: queues of the firewall.
+  /// The kernel has per-socket state for some kinds that no call tells of, and that a message made: queues of the
+  /// firewall.
   bool is_bound_to_firewall() {
     const uint32_t port = proc::address_of<sockaddr_nl>(socket_.name).nl_pid;
     for (const char* list : {"nfnetlink_queue", "nfnetlink_log"}) {
@@ -249,7 +257,8 @@ class SocketReader {
 
   Result<void> take_netlink() {
     if (socket_.protocol == NETLINK_NETFILTER && is_bound_to_firewall())
-      all_.block(index_, "a netlink socket that receives packets from the firewall (NFQUEUE, NFLOG), which is not supported");
+      all_.block(index_,
+                 "a netlink socket that receives packets from the firewall (NFQUEUE, NFLOG), which is not supported");
     if ((poll_socket(fd_) & POLLIN) != 0 && all_.options_.contents)
       all_.block_for_now(index_, "a netlink socket with messages that have not been read yet");
     socklen_t size = 0;
@@ -275,8 +284,12 @@ class SocketReader {
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
     if (!options.contents) {
       auto is_signed = proc::has_tcp_signatures(fd_, socket_.name, socket_.peer_name);
-      if (!is_signed) all_.note(index_, "whether it has signatures (TCP_MD5SIG), which are not carried over, cannot be asked here: " + is_signed.error().text());
-      if (is_signed && *is_signed) return all_.block(index_, "a TCP socket with signatures (TCP_MD5SIG), whose keys the kernel shows nobody"), Result<void>();
+      if (!is_signed)
+        all_.note(index_, "whether it has signatures (TCP_MD5SIG), which are not carried over, cannot be asked here: " +
+                              is_signed.error().text());
+      if (is_signed && *is_signed)
+        return all_.block(index_, "a TCP socket with signatures (TCP_MD5SIG), whose keys the kernel shows nobody"),
+               Result<void>();
     }
     // Of a connection the first is what both ends have come to, and the second counts no more, nor can it be set.
     const bool unconnected = socket_.state == SocketState::kUnconnected || socket_.state == SocketState::kListening;
@@ -385,7 +398,8 @@ Result<void> SocketCapture::match_connections() {
     if (found == by_names.end() || !options_.contents) continue;
     store::TcpConnection& sent = sockets[sender].tcp;
     const uint32_t received = sockets[found->second].tcp.receive_sequence;
-    if (is_after(received, sent.send_sequence - static_cast<uint32_t>(sent.unsent_size))) sent.unsent_size = sent.send_sequence - received;
+    if (is_after(received, sent.send_sequence - static_cast<uint32_t>(sent.unsent_size)))
+      sent.unsent_size = sent.send_sequence - received;
   }
   return {};
 }

@@ -35,8 +35,8 @@ std::vector<uint8_t> socket_name(int fd);
 std::vector<uint8_t> socket_peer_name(int fd);
 /// Of a connection that has ended: empty where it never was one.
 std::vector<uint8_t> socket_former_peer(int fd, int family);
-/// The peer of a connected socket of raw IP or ICMP, which has no port: in the text of /proc/net/raw, raw6, icmp or icmp6.
-/// Empty: it is not connected, or not there.
+/// The peer of a connected socket of raw IP or ICMP, which has no port: in the text of /proc/net/raw, raw6, icmp or
+/// icmp6. Empty: it is not connected, or not there.
 std::vector<uint8_t> portless_peer(const std::string& list, int family, uint64_t inode);
 /// Of a UDP socket: MSG_MORE or UDP_CORK holds back what it was given.
 bool has_unfinished_datagram(int fd, int family);

@@ -81,14 +81,15 @@ std::vector<uint8_t> socket_former_peer(int fd, int family) {
   return out;
 }
 
-/// Nothing is sent, and nothing added: with MSG_PROBE the kernel only looks. What it refuses in the address, a port of 0,
-/// it does not look at where a datagram is under way.
+/// Nothing is sent, and nothing added: with MSG_PROBE the kernel only looks. What it refuses in the address, a port of
+/// 0, it does not look at where a datagram is under way.
 bool has_unfinished_datagram(int fd, int family) {
   constexpr int kProbe = 0x10;
   sockaddr_in6 nowhere{};
   nowhere.sin6_family = static_cast<sa_family_t>(family);
   const socklen_t size = family == AF_INET ? sizeof(sockaddr_in) : sizeof nowhere;
-  return ::sendto(fd, "", 0, kProbe | MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&nowhere), size) == 0;
+  return ::sendto(fd, "", 0, kProbe | MSG_MORE | MSG_DONTWAIT | MSG_NOSIGNAL, reinterpret_cast<sockaddr*>(&nowhere),
+                  size) == 0;
 }
 
 SocketMemory socket_memory(int fd) {

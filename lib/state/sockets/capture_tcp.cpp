@@ -32,8 +32,8 @@ Result<uint64_t> queue_size(int fd, unsigned long request) {
   return static_cast<uint64_t>(size);
 }
 
-/// A queue is chosen for as long as this lives. While it is that to send, the kernel takes all of it for sent as soon as
-/// an acknowledgement comes in: for a moment at a time, then.
+/// A queue is chosen for as long as this lives. While it is that to send, the kernel takes all of it for sent as soon
+/// as an acknowledgement comes in: for a moment at a time, then.
 class ChosenQueue {
  public:
   static Result<ChosenQueue> choose(int fd, int queue) {

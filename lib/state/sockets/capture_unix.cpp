@@ -101,7 +101,8 @@ Result<void> UnixLinks::run() {
 bool UnixLinks::is_of_pair(const Socket& socket) const {
   if (socket.state != SocketState::kConnected || socket.peer < 0) return false;
   const Socket& peer = all_.sockets[static_cast<size_t>(socket.peer)];
-  const bool mutual = peer.state == SocketState::kConnected && peer.peer >= 0 && &all_.sockets[static_cast<size_t>(peer.peer)] == &socket;
+  const bool mutual = peer.state == SocketState::kConnected && peer.peer >= 0 &&
+                      &all_.sockets[static_cast<size_t>(peer.peer)] == &socket;
   return mutual && socket.peer_credentials.pid != 0 && socket.peer_credentials == peer.peer_credentials;
 }
 

@@ -36,7 +36,8 @@ Result<bool> HeldConnections::hold(const std::vector<UniqueFd>& connections) {
   if (::getrandom(&number, sizeof number, 0) != sizeof number) return sys_error("", "cannot get random bytes");
   std::string id = fmt::format("{:016x}", number);
   CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create(id, filtered));
-  // The old one stays until all is over: to remove it takes the kernel a tenth of a second, and the tree may stand still.
+  // The old one stays until all is over: to remove it takes the kernel a tenth of a second, and the tree may stand
+  // still.
   if (filter_) replaced_.push_back(std::move(*filter_));
   filter_.emplace(std::move(filter));
   id_ = std::move(id);

@@ -1,5 +1,5 @@
-// The TCP connections of a tree that is about to end: no packet passes from the moment their state is taken until they are
-// restored, and closing them tells the peers nothing.
+// The TCP connections of a tree that is about to end: no packet passes from the moment their state is taken until they
+// are restored, and closing them tells the peers nothing.
 #pragma once
 
 #include <optional>
@@ -18,8 +18,8 @@ namespace ckpt::capture {
 /// Dropping it lets the connections go on, unless `keep` was called.
 class HeldConnections {
  public:
-  /// Holds off the peers of `connections` that are not held yet. False: there was none. The tree may run; what it received
-  /// before the call is part of its state.
+  /// Holds off the peers of `connections` that are not held yet. False: there was none. The tree may run; what it
+  /// received before the call is part of its state.
   Result<bool> hold(const std::vector<UniqueFd>& connections);
   /// All go on. Not after `silence`.
   void let_go();

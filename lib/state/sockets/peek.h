@@ -39,7 +39,7 @@ struct PeekedMessage {
   bool truncated = false;  ///< the datagram is longer than the buffer
   std::vector<uint8_t> from;
   std::vector<uint8_t> to;  ///< UDP with IP_PKTINFO or IPV6_RECVPKTINFO: its destination, the port not filled in
-  size_t part_size = 0;     ///< UDP_GRO: it is several datagrams of this size, the last one may be shorter; 0: it is one
+  size_t part_size = 0;  ///< UDP_GRO: it is several datagrams of this size, the last one may be shorter; 0: it is one
   std::optional<ucred> credentials;
   std::vector<UniqueFd> rights;
 };

@@ -153,7 +153,9 @@ uint32_t receive_memory(int fd) {
   return ::getsockopt(fd, SOL_SOCKET, SO_MEMINFO, info.data(), &size) == 0 ? info[SK_MEMINFO_RMEM_ALLOC] : 0;
 }
 
-Result<void> set_receive_buffer(int fd, uint64_t size) { return set_buffer(fd, SO_RCVBUF, static_cast<int>(size + size % 2)); }
+Result<void> set_receive_buffer(int fd, uint64_t size) {
+  return set_buffer(fd, SO_RCVBUF, static_cast<int>(size + size % 2));
+}
 
 void widen_buffers(int fd, uint64_t bytes) {
   // Each message costs its own head as well; the sizes that count are set at the end.

@@ -103,12 +103,13 @@ Result<void> InetMaker::turn_on(size_t index, int level, int option) {
   return {};
 }
 
-/// Options that count where a name is given, and may have been cleared since. They stay on until the last socket has its
-/// name: two that share a port both need them.
+/// Options that count where a name is given, and may have been cleared since. They stay on until the last socket has
+/// its name: two that share a port both need them.
 Result<void> InetMaker::turn_on_for_name(size_t index) {
   const Socket& socket = work_.records[index];
   const bool six = socket.family == AF_INET6;
-  if (socket.foreign_address) CKPT_TRY(turn_on(index, six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_FREEBIND : IP_FREEBIND));
+  if (socket.foreign_address)
+    CKPT_TRY(turn_on(index, six ? IPPROTO_IPV6 : IPPROTO_IP, six ? IPV6_FREEBIND : IP_FREEBIND));
   const bool repaired = socket.state == SocketState::kConnected || socket.state == SocketState::kClosed;
   if (socket.type == SOCK_RAW || (socket.type == SOCK_STREAM && repaired) || !is_named(socket)) return {};
   // The port of connections that have just ended can be had only so.
@@ -127,7 +128,8 @@ Result<void> InetMaker::bind_as_then(size_t index) {
 void InetMaker::put_back() {
   for (const TurnedOn& option : turned_on_) {
     const bool made = work_.is_usable(option.index);
-    if (made && ::setsockopt(work_.fds[option.index].get(), option.level, option.option, &option.before, sizeof option.before) != 0)
+    if (made && ::setsockopt(work_.fds[option.index].get(), option.level, option.option, &option.before,
+                             sizeof option.before) != 0)
       work_.fail(option.index, sys_error("", "cannot put an option back as it was"));
   }
   turned_on_.clear();
@@ -162,8 +164,9 @@ Result<void> InetMaker::fill(size_t index) {
     at += message.size;
     CKPT_TRY_ASSIGN(bool arrived, inject_datagram(fd, socket, message, bytes));
     if (!arrived)
-      work_.note(socket, "a datagram that it had not read yet is lost: this machine does not deliver it (a packet filter, no "
-                         "way to its sender)");
+      work_.note(socket,
+                 "a datagram that it had not read yet is lost: this machine does not deliver it (a packet filter, no "
+                 "way to its sender)");
   }
   return {};
 }
@@ -196,7 +199,8 @@ Result<void> InetMaker::make_closed(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   CKPT_TRY(set_options(work_.fds[index].get(), socket, false, work_.notes));
-  Result<void> ended = socket.peer_name.empty() ? Error(Code::kUnsupported, "", "its peer is not known") : end_connection(index);
+  Result<void> ended =
+      socket.peer_name.empty() ? Error(Code::kUnsupported, "", "its peer is not known") : end_connection(index);
   if (!ended) {
     if (!socket.peer_name.empty())
       work_.note(socket, "the addresses of the connection that it had are lost: " + ended.error().text());
@@ -204,7 +208,8 @@ Result<void> InetMaker::make_closed(size_t index) {
     int fd = work_.fds[index].get();
     CKPT_TRY(set_options(fd, socket, false, work_.notes));
     // Marks it although it answers that there is no connection.
-    if (::shutdown(fd, SHUT_RDWR) != 0 && errno != ENOTCONN) return sys_error(subject_of(socket), "cannot be shut down");
+    if (::shutdown(fd, SHUT_RDWR) != 0 && errno != ENOTCONN)
+      return sys_error(subject_of(socket), "cannot be shut down");
   }
   return set_options(work_.fds[index].get(), socket, true, work_.notes);
 }

@@ -10,7 +10,8 @@ namespace ckpt::restore {
 Result<void> bind_inet(int fd, const store::Socket& socket);
 
 /// Puts a datagram into the queue of a UDP socket with the sender it had: a raw packet on the loopback interface. Needs
-/// CAP_NET_RAW. False: it did not arrive: a packet filter may have dropped it, or it is larger than the loopback interface takes.
+/// CAP_NET_RAW. False: it did not arrive: a packet filter may have dropped it, or it is larger than the loopback
+/// interface takes.
 Result<bool> inject_datagram(int fd, const store::Socket& socket, const store::SocketMessage& message, ByteSpan bytes);
 
 /// A TCP segment without data to `local`, as if from `remote`.

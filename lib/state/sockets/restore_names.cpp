@@ -49,7 +49,8 @@ bool is_beyond_others(const std::string& folder) {
   for (size_t at = 0; at != std::string::npos; at = folder.find('/', at + 1)) {
     struct stat st {};
     const std::string part = at == 0 ? "/" : folder.substr(0, at);
-    if (::lstat(part.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || (st.st_uid != 0 && st.st_uid != ::geteuid())) return false;
+    if (::lstat(part.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || (st.st_uid != 0 && st.st_uid != ::geteuid()))
+      return false;
     if ((st.st_mode & 022) != 0 && (st.st_mode & S_ISVTX) == 0) return false;
   }
   struct stat st {};
@@ -102,7 +103,8 @@ struct UnixNames::Place {
     const size_t slash = path.rfind('/');
     const std::string folder = path.substr(0, std::max<size_t>(slash, 1));
     const int fd = open_without_links(folder.c_str(), O_PATH | O_DIRECTORY);
-    if (fd == -ELOOP) return fail(Code::kAnswerNo, path, "the folder of a unix socket is, or lies behind, a symbolic link now");
+    if (fd == -ELOOP)
+      return fail(Code::kAnswerNo, path, "the folder of a unix socket is, or lies behind, a symbolic link now");
     if (fd < 0) return sys_error(-fd, path, "cannot open the folder of a unix socket");
     return Place{path, UniqueFd(fd), path.c_str() + slash + 1, std::move(owner), is_beyond_others(folder)};
   }
@@ -127,7 +129,8 @@ Result<void> UnixNames::clear_place(const Place& place) {
     if (info.file_inode == st.st_ino && info.file_device == st.st_dev)
       return fail(Code::kBusy, place.path, "a living process has a unix socket bound here");
   }
-  CKPT_TRY_ASSIGN(int result, place.run([&] { return ::unlinkat(place.folder.get(), place.leaf, 0) == 0 ? 0 : -errno; }));
+  CKPT_TRY_ASSIGN(int result,
+                  place.run([&] { return ::unlinkat(place.folder.get(), place.leaf, 0) == 0 ? 0 : -errno; }));
   if (result < 0) return sys_error(-result, place.path, "cannot remove the socket file that is left over");
   return {};
 }
@@ -151,7 +154,8 @@ Result<void> UnixNames::bind_file(int fd, const store::Socket& socket) {
                     if (::chdir(moved ? "/" : folder.c_str()) != 0) return -errno;
                     if (::bind(fd, raw_address(socket.name), static_cast<socklen_t>(socket.name.size())) != 0)
                       return -errno;
-                    return moved && ::renameat(AT_FDCWD, name.c_str(), place.folder.get(), place.leaf) != 0 ? -errno : 0;
+                    return moved && ::renameat(AT_FDCWD, name.c_str(), place.folder.get(), place.leaf) != 0 ? -errno
+                                                                                                            : 0;
                   }));
   if (result < 0) return sys_error(-result, path, "cannot bind a unix socket here");
   if (::fchmod(fd, socket.mode) != 0) return sys_error(path, "cannot give the socket its mode");
@@ -166,7 +170,11 @@ Result<void> UnixNames::settle(int fd, const store::Socket& socket, const Place&
   if (!place.stat(there) || there.st_ino != made.st_ino || there.st_dev != made.st_dev)
     return fail(Code::kBusy, place.path, "was replaced while a unix socket was bound here");
   if (made.st_uid == socket.file.uid && made.st_gid == socket.file.gid) return {};
-  auto give = [&] { return ::fchownat(place.folder.get(), place.leaf, socket.file.uid, socket.file.gid, AT_SYMLINK_NOFOLLOW) == 0 ? 0 : -errno; };
+  auto give = [&] {
+    return ::fchownat(place.folder.get(), place.leaf, socket.file.uid, socket.file.gid, AT_SYMLINK_NOFOLLOW) == 0
+               ? 0
+               : -errno;
+  };
   CKPT_TRY_ASSIGN(int result, place.run(give));
   if (result < 0) return sys_error(-result, place.path, "cannot give the socket file its owner");
   return {};
@@ -190,8 +198,8 @@ Result<CallResult> connect_unix(int fd, int target, SocketName name, const store
   // A full queue is an error, not something to wait for.
   int flags = ::fcntl(fd, F_GETFL);
   (void)::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-  auto result =
-      run_as(who, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
+  auto result = run_as(
+      who, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
   (void)::fcntl(fd, F_SETFL, flags);
   return result;
 }
@@ -199,7 +207,8 @@ Result<CallResult> connect_unix(int fd, int target, SocketName name, const store
 Result<int> connect_with(const Rights& rights, int fd, const SocketName& name) {
   int flags = ::fcntl(fd, F_GETFL);
   (void)::fcntl(fd, F_SETFL, flags | O_NONBLOCK);
-  auto result = run_with(rights, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
+  auto result = run_with(
+      rights, [&] { return ::connect(fd, raw_address(name), static_cast<socklen_t>(name.size())) == 0 ? 0 : -errno; });
   (void)::fcntl(fd, F_SETFL, flags);
   return result;
 }

@@ -26,8 +26,8 @@ namespace {
 constexpr uint32_t kOptionMss = 2, kOptionScale = 3, kOptionSack = 4, kOptionTimestamps = 8;
 constexpr int kLastAck = 9, kCloseWait = 8, kClosing = 11;
 
-/// The first two by settle_receive_buffer: by now the kernel may have made them larger. The last is for a connection that is
-/// still to be made.
+/// The first two by settle_receive_buffer: by now the kernel may have made them larger. The last is for a connection
+/// that is still to be made.
 constexpr std::array<std::string_view, 3> kNotOfConnections = {"SO_RCVBUF", "TCP_WINDOW_CLAMP", "TCP_FASTOPEN_CONNECT"};
 
 bool received_fin(const TcpConnection& tcp) {
@@ -107,10 +107,10 @@ int recorded_option(const Socket& socket, std::string_view name, int otherwise) 
 }
 
 /// What the peer may still send into the promised window must find as much room as it would have found, and before the
-/// first packet comes: a window that grew while the buffer was large cannot be taken back. Where a segment finds no room
-/// the kernel closes the window before its promised end (ICSK_ACK_NOMEM). From then on it refuses the segments that are
-/// under way, with the acknowledgements and window updates in them, and believes no update of the peer's that is older
-/// than those: the connection stands still until the receiver reads, for good where it waits to write first.
+/// first packet comes: a window that grew while the buffer was large cannot be taken back. Where a segment finds no
+/// room the kernel closes the window before its promised end (ICSK_ACK_NOMEM). From then on it refuses the segments
+/// that are under way, with the acknowledgements and window updates in them, and believes no update of the peer's that
+/// is older than those: the connection stands still until the receiver reads, for good where it waits to write first.
 Result<void> settle_receive_buffer(int fd, const Socket& socket) {
   const TcpConnection& tcp = socket.tcp;
   const uint64_t used = receive_memory(fd), used_then = std::max(tcp.receive_memory, tcp.receive_size);
@@ -174,9 +174,11 @@ Result<void> InetMaker::end_connection(size_t index) {
   CKPT_TRY(bind_and_connect(fd, socket));
   CKPT_TRY(inject_segment(socket.name, socket.peer_name, {kSequence, kSequence, false, true}));
   constexpr int kClose = 7;
-  if (!wait_for_state(fd, [](int state) { return state == kClose; })) return Error(Code::kBusy, "", "it cannot be ended again");
+  if (!wait_for_state(fd, [](int state) { return state == kClose; }))
+    return Error(Code::kBusy, "", "it cannot be ended again");
   socklen_t size = sizeof error;
-  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0) return sys_error("", "cannot take its error");  // the reset's
+  if (::getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size) != 0)
+    return sys_error("", "cannot take its error");  // the reset's
   CKPT_TRY(set_tcp(fd, TCP_REPAIR, off, "cannot leave repair mode"));
   return restore_reuse(fd, socket);
 }

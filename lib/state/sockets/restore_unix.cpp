@@ -182,7 +182,8 @@ Result<void> UnixMaker::connect_datagram(size_t index) {
 Result<void> UnixMaker::connect_outside(size_t index) {
   const Socket& record = work_.records[index];
   // Who stands at that name by now is for its user to choose: ckpt's own rights must not come into it.
-  CKPT_TRY_ASSIGN(int result, connect_with(work_.rights_of(record.uid, record.gid), work_.fds[index].get(), record.peer_name));
+  CKPT_TRY_ASSIGN(int result,
+                  connect_with(work_.rights_of(record.uid, record.gid), work_.fds[index].get(), record.peer_name));
   if (result < 0)
     return sys_error(-result, subject_of(record),
                      "cannot be connected again to " + name_text(record.peer_name) + ", which is outside");

@@ -25,13 +25,15 @@ void check_attachments(Walk& walk, size_t process) {
     if (memory == nullptr) continue;
     const store::MemoryMap& map = maps[i];
     auto is_first = [&](const store::MemoryMap& other) {
-      return other.shared_memory == map.shared_memory && other.file_offset == 0 && other.start == map.start - map.file_offset;
+      return other.shared_memory == map.shared_memory && other.file_offset == 0 &&
+             other.start == map.start - map.file_offset;
     };
     const uint64_t size = (memory->size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
     const bool whole = std::any_of(maps.begin(), maps.begin() + static_cast<long>(i) + 1, is_first);
     if (whole && map.file_offset + (map.end - map.start) <= size) continue;
-    walk.out.block(process, fmt::format("mapping {:x}-{:x} {}", map.start, map.end, map.name),
-                   "a part of a System V segment whose beginning is not mapped with it, or more than it has: not supported");
+    walk.out.block(
+        process, fmt::format("mapping {:x}-{:x} {}", map.start, map.end, map.name),
+        "a part of a System V segment whose beginning is not mapped with it, or more than it has: not supported");
   }
 }
 
@@ -62,7 +64,8 @@ Result<void> inventory_ipc(Walk& walk) {
     for (size_t i : suspects) walk.out.block(i, "", "may have semaphore adjustments (SEM_UNDO), which nobody can read");
   }
   if (!walk.options.frozen) return {};
-  for (const store::SharedSegment& segment : walk.out.image.ipc.segments) CKPT_TRY(walk.shared_memory.add_segment(segment));
+  for (const store::SharedSegment& segment : walk.out.image.ipc.segments)
+    CKPT_TRY(walk.shared_memory.add_segment(segment));
   return {};
 }
 

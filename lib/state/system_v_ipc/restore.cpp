@@ -34,8 +34,8 @@ std::string subject_of(size_t kind, const IpcIdentity& identity) {
   return fmt::format("{} {} (key {:#x})", kNames[kind], identity.id, static_cast<uint32_t>(identity.key));
 }
 
-/// Needs CONFIG_CHECKPOINT_RESTORE. The kernel forgets it with the next object that anybody makes: other restores wait until the
-/// result is closed.
+/// Needs CONFIG_CHECKPOINT_RESTORE. The kernel forgets it with the next object that anybody makes: other restores wait
+/// until the result is closed.
 Result<UniqueFd> choose_next_id(size_t kind, int id) {
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(kNextIds[kind], O_WRONLY));
   while (::flock(fd.get(), LOCK_EX) != 0 && errno == EINTR) {
@@ -63,13 +63,15 @@ struct Found {
 Found find_segment(const store::SharedSegment& segment) {
   shmid_ds state{};
   if (::shmctl(segment.identity.id, IPC_STAT, &state) != 0) return {};
-  return {true, state.shm_perm.__key == segment.identity.key && state.shm_segsz == segment.size && state.shm_perm.uid == segment.identity.uid};
+  return {true, state.shm_perm.__key == segment.identity.key && state.shm_segsz == segment.size &&
+                    state.shm_perm.uid == segment.identity.uid};
 }
 
 Found find_set(const store::SemaphoreSet& set) {
   semid_ds state{};
   if (::semctl(set.identity.id, 0, IPC_STAT, &state) < 0) return {};
-  return {true, state.sem_perm.__key == set.identity.key && state.sem_nsems == set.semaphores.size() && state.sem_perm.uid == set.identity.uid};
+  return {true, state.sem_perm.__key == set.identity.key && state.sem_nsems == set.semaphores.size() &&
+                    state.sem_perm.uid == set.identity.uid};
 }
 
 Found find_queue(const store::IpcQueue& queue) {
@@ -140,7 +142,8 @@ namespace {
 template <class Find>
 Result<void> check_object(size_t kind, const IpcIdentity& identity, Found found, Find find) {
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(kind, identity));
-  if (identity.key != IPC_PRIVATE && find(identity.key) >= 0) return fail(Code::kBusy, subject_of(kind, identity), "its key belongs to another object now");
+  if (identity.key != IPC_PRIVATE && find(identity.key) >= 0)
+    return fail(Code::kBusy, subject_of(kind, identity), "its key belongs to another object now");
   return {};
 }
 
@@ -150,16 +153,20 @@ void check_ipc(const store::SystemVIpc& image, Reasons& reasons) {
   auto note = [&](Result<void> done) {
     if (!done) reasons.add(done.error());
   };
-  for (const auto& segment : image.segments) note(check_object(0, segment.identity, find_segment(segment), [](key_t key) { return ::shmget(key, 0, 0); }));
-  for (const auto& set : image.sets) note(check_object(1, set.identity, find_set(set), [](key_t key) { return ::semget(key, 0, 0); }));
-  for (const auto& queue : image.queues) note(check_object(2, queue.identity, find_queue(queue), [](key_t key) { return ::msgget(key, 0); }));
+  for (const auto& segment : image.segments)
+    note(check_object(0, segment.identity, find_segment(segment), [](key_t key) { return ::shmget(key, 0, 0); }));
+  for (const auto& set : image.sets)
+    note(check_object(1, set.identity, find_set(set), [](key_t key) { return ::semget(key, 0, 0); }));
+  for (const auto& queue : image.queues)
+    note(check_object(2, queue.identity, find_queue(queue), [](key_t key) { return ::msgget(key, 0); }));
 }
 
 IpcObjects::~IpcObjects() {
   for (const Made& made : made_) remove(static_cast<size_t>(made.kind), made.id);
 }
 
-/// Another program may make an object just after the id was chosen, and get it, or have one in its place for a moment: then once more.
+/// Another program may make an object just after the id was chosen, and get it, or have one in its place for a moment:
+/// then once more.
 template <class Make>
 Result<void> IpcObjects::make_object(Kind kind, const IpcIdentity& wanted, Make make) {
   constexpr int kTries = 30;
@@ -168,7 +175,8 @@ Result<void> IpcObjects::make_object(Kind kind, const IpcIdentity& wanted, Make 
   for (int i = 0; i < kTries; ++i) {
     CKPT_TRY_ASSIGN(UniqueFd chosen, choose_next_id(index, wanted.id));
     const int made = make(IPC_CREAT | IPC_EXCL | static_cast<int>(wanted.mode));
-    if (made < 0 && errno == EEXIST) return fail(Code::kBusy, subject_of(index, wanted), "its key belongs to another object now");
+    if (made < 0 && errno == EEXIST)
+      return fail(Code::kBusy, subject_of(index, wanted), "its key belongs to another object now");
     if (made < 0) return sys_error(subject_of(index, wanted), "cannot be made");
     if (made == wanted.id) {
       made_.push_back({kind, made});
@@ -184,13 +192,16 @@ Result<void> IpcObjects::make_object(Kind kind, const IpcIdentity& wanted, Make 
 Result<void> IpcObjects::make_segment(const store::SharedSegment& segment) {
   Found found = find_segment(segment);
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(0, segment.identity));
-  return make_object(Kind::kSegment, segment.identity, [&](int flags) { return ::shmget(segment.identity.key, segment.size, flags); });
+  return make_object(Kind::kSegment, segment.identity,
+                     [&](int flags) { return ::shmget(segment.identity.key, segment.size, flags); });
 }
 
 Result<void> IpcObjects::make_set(const store::SemaphoreSet& set) {
   Found found = find_set(set);
   if (found.exists) return found.same ? Result<void>() : Result<void>(taken(1, set.identity));
-  return make_object(Kind::kSet, set.identity, [&](int flags) { return ::semget(set.identity.key, static_cast<int>(set.semaphores.size()), flags); });
+  return make_object(Kind::kSet, set.identity, [&](int flags) {
+    return ::semget(set.identity.key, static_cast<int>(set.semaphores.size()), flags);
+  });
 }
 
 Result<void> IpcObjects::make_queue(const store::IpcQueue& queue) {
@@ -246,7 +257,8 @@ AttachedSegment::~AttachedSegment() {
 Result<UniqueFd> open_to_fill(const store::SharedSegment& segment) {
   CKPT_TRY_ASSIGN(AttachedSegment attached, AttachedSegment::attach(segment));
   auto start = reinterpret_cast<uint64_t>(attached.data());
-  CKPT_TRY_ASSIGN(UniqueFd out, io::open_file(fmt::format("/proc/self/map_files/{:x}-{:x}", start, start + attached.size()), O_RDWR));
+  CKPT_TRY_ASSIGN(UniqueFd out,
+                  io::open_file(fmt::format("/proc/self/map_files/{:x}-{:x}", start, start + attached.size()), O_RDWR));
   if (::fallocate(out.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, 0, static_cast<off_t>(attached.size())) != 0)
     return sys_error(subject_of(0, segment.identity), "cannot be emptied");
   return out;

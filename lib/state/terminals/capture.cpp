@@ -166,8 +166,9 @@ class Finder {
     return {};
   }
 
-  /// A description of ckpt's own: opening a slave that has never been open would leave a trace. Trying to open one that is
-  /// locked would break it: pty_open sets TTY_IO_ERROR before it looks at the lock, and every later call fails with EIO.
+  /// A description of ckpt's own: opening a slave that has never been open would leave a trace. Trying to open one that
+  /// is locked would break it: pty_open sets TTY_IO_ERROR before it looks at the lock, and every later call fails with
+  /// EIO.
   UniqueFd open_slave(const Terminal& terminal, int master, const std::vector<int>& users) const {
     int locked = 1;
     if (::ioctl(master, TIOCGPTLCK, &locked) != 0 || locked != 0) return {};

@@ -26,7 +26,8 @@ Result<void> TerminalCollector::settle() {
     const Place& place = ends_[i].place;
     Descriptor& d = context_.out.image.descriptors[static_cast<size_t>(ends_[i].descriptor)];
     if (found.ends[i].terminal < 0) {
-      CKPT_TRY(take_external(context_, place, "tty " + place.link, "a terminal (" + place.link + ") of the surroundings", d));
+      CKPT_TRY(take_external(context_, place, "tty " + place.link,
+                             "a terminal (" + place.link + ") of the surroundings", d));
       continue;
     }
     d.object = static_cast<int>(context_.out.image.terminal_ends.size());
@@ -40,7 +41,8 @@ Result<void> TerminalCollector::settle() {
   for (const Member& member : context_.walk.members) pids.push_back(member.entry.pid);
   std::sort(pids.begin(), pids.end());
   for (const auto& [index, who] : outside_users_of_terminals(context_.out.image.terminals, pids)) {
-    context_.out.blockers.push_back({fmt::format("terminal /dev/pts/{}", index), "is in use by " + who + ", which is outside", ""});
+    context_.out.blockers.push_back(
+        {fmt::format("terminal /dev/pts/{}", index), "is in use by " + who + ", which is outside", ""});
   }
   return {};
 }

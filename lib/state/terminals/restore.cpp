@@ -35,8 +35,8 @@ Result<void> control(int fd, unsigned long request, const void* argument, const 
   return {};
 }
 
-/// The kernel gives the lowest number that is free, so the ones below those wanted are held meanwhile. What could not be had
-/// is left in `wanted`.
+/// The kernel gives the lowest number that is free, so the ones below those wanted are held meanwhile. What could not
+/// be had is left in `wanted`.
 Result<void> allocate_free(std::set<int>& wanted, std::map<int, UniqueFd>& out) {
   std::vector<UniqueFd> others;
   for (auto next = wanted.begin(); next != wanted.end();) {

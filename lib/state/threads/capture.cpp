@@ -50,11 +50,14 @@ void take_credentials(const proc::Status& status, store::Thread& thread) {
   thread.no_new_privs = status.no_new_privs;
 }
 
-/// Of the leader: the process's; of another thread: only where they are others. Those of a thread that was there when the tree
-/// still ran are believed to be what they were, as long as the leader's are.
-Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::ProcessImage& image, store::Thread& thread) {
+/// Of the leader: the process's; of another thread: only where they are others. Those of a thread that was there when
+/// the tree still ran are believed to be what they were, as long as the leader's are.
+Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::ProcessImage& image,
+                          store::Thread& thread) {
   if (earlier != nullptr && tid != image.pid && earlier->cgroups == image.cgroups) {
-    auto is_before = [](const store::Thread& other, int number) { return other.tid < number; };  // sorted but for the first
+    auto is_before = [](const store::Thread& other, int number) {
+      return other.tid < number;
+    };  // sorted but for the first
     auto same = std::lower_bound(earlier->threads.begin() + 1, earlier->threads.end(), tid, is_before);
     if (same != earlier->threads.end() && same->tid == tid) {
       thread.cgroups = same->cgroups;
@@ -62,7 +65,8 @@ Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::Pr
     }
   }
   auto groups = read_cgroups(image.pid, tid);
-  if (!groups && groups.error().code == Code::kNotFound) return {};  // it has ended since, or the kernel has no control groups
+  if (!groups && groups.error().code == Code::kNotFound)
+    return {};  // it has ended since, or the kernel has no control groups
   if (!groups) return std::move(groups).error();
   if (tid == image.pid) {
     image.cgroups = std::move(*groups);
@@ -73,7 +77,8 @@ Result<void> take_cgroups(const store::ProcessImage* earlier, int tid, store::Pr
 }
 
 /// Of a tree that runs only what will be spared in the frozen window: the rest may be something else by then.
-Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid, std::optional<proc::Status> status) {
+Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* earlier, int tid,
+                         std::optional<proc::Status> status) {
   store::ProcessImage& image = walk.out.image.processes[process];
   std::vector<proc::Status>& statuses = walk.out.statuses[process];
   if (status) statuses.push_back(std::move(*status));
@@ -85,7 +90,8 @@ Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* 
   thread.comm = current.comm;
   take_scheduling(tid, thread);
   take_credentials(current, thread);
-  if (current.state == 'Z') walk.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
+  if (current.state == 'Z')
+    walk.block(process, "thread " + std::to_string(tid), "has ended while others run: not supported");
   return {};
 }
 
@@ -94,7 +100,8 @@ Result<void> take_thread(Walk& walk, size_t process, const store::ProcessImage* 
 Result<void> inventory_threads(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
   const int then = walk.options.earlier != nullptr ? walk.options.earlier->find(pid) : -1;
-  const store::ProcessImage* earlier = then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
+  const store::ProcessImage* earlier =
+      then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::erase(tids, pid);
   walk.out.image.processes[process].threads.reserve(tids.size() + 1);
@@ -106,7 +113,9 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
   }
   CKPT_TRY_ASSIGN(auto found, proc::read_statuses(pid, tids));
   for (size_t i = 0; i < tids.size(); ++i) {
-    if (found[i]) CKPT_TRY(take_thread(walk, process, earlier, tids[i], std::move(found[i])));  // else it has ended since the listing
+    if (found[i])
+      CKPT_TRY(
+          take_thread(walk, process, earlier, tids[i], std::move(found[i])));  // else it has ended since the listing
   }
   return {};
 }

@@ -29,7 +29,8 @@ extern const std::array<const char*, 27> kRegisterNames;
 enum class RestartKind {
   kNone,       ///< the registers say all
   kRepeat,     ///< run the call again from the start, with its own arguments
-  kSleepLeft,  ///< nanosleep / clock_nanosleep (relative): sleep `sleep_left_ns`, then return 0; remainder to its own rem
+  kSleepLeft,  ///< nanosleep / clock_nanosleep (relative): sleep `sleep_left_ns`, then return 0; remainder to its own
+               ///< rem
 };
 
 struct Thread {

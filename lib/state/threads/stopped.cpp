@@ -58,7 +58,8 @@ uint64_t blocked_call(int pid, const user_regs_struct& regs) {
   if (std::search(code.begin(), code.end(), kMovRdiRax.begin(), kMovRdiRax.end()) == code.end()) return regs.orig_rax;
   uint64_t caller = 0;
   std::array<std::byte, 64> call{};
-  if (!proc::read_memory(pid, RemoteAddress(regs.rsp), MutableByteSpan(reinterpret_cast<std::byte*>(&caller), sizeof caller)) ||
+  if (!proc::read_memory(pid, RemoteAddress(regs.rsp),
+                         MutableByteSpan(reinterpret_cast<std::byte*>(&caller), sizeof caller)) ||
       !proc::read_memory(pid, RemoteAddress(caller - call.size()), call)) {
     return regs.orig_rax;
   }
@@ -81,7 +82,8 @@ Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& 
   if (remainder == 0) return {};
   // do_nanosleep writes the time left before it asks to be restarted.
   timespec left{};
-  CKPT_TRY(proc::read_memory(pid, RemoteAddress(remainder), MutableByteSpan(reinterpret_cast<std::byte*>(&left), sizeof left)));
+  CKPT_TRY(proc::read_memory(pid, RemoteAddress(remainder),
+                             MutableByteSpan(reinterpret_cast<std::byte*>(&left), sizeof left)));
   thread.restart = store::RestartKind::kSleepLeft;
   thread.sleep_left_ns = static_cast<uint64_t>(left.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(left.tv_nsec);
   return {};
@@ -89,10 +91,12 @@ Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& 
 
 }  // namespace
 
-Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batched, store::Thread& thread, std::vector<std::byte>& xstate) {
+Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batched, store::Thread& thread,
+                            std::vector<std::byte>& xstate) {
   batched.tid = thread.tid, batched.xstate = &xstate;
   CKPT_TRY_ASSIGN(batched.regs, proc::get_registers(thread.tid));
-  if (batched.regs.cs == 0x23) return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
+  if (batched.regs.cs == 0x23)
+    return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
   thread.regs = to_image(batched.regs);
   CKPT_TRY(plan_restart(pid, batched.regs, thread));
   CKPT_TRY_ASSIGN(xstate, proc::get_xstate(thread.tid));
@@ -106,13 +110,15 @@ Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batc
   CKPT_TRY_ASSIGN(proc::RseqConfiguration rseq, proc::get_rseq(thread.tid));
   thread.rseq_address = rseq.address, thread.rseq_size = rseq.size, thread.rseq_signature = rseq.signature;
   uint64_t head = 0, length = 0;
-  if (::syscall(SYS_get_robust_list, thread.tid, &head, &length) == 0) thread.robust_list = head, thread.robust_list_size = length;
+  if (::syscall(SYS_get_robust_list, thread.tid, &head, &length) == 0)
+    thread.robust_list = head, thread.robust_list_size = length;
   return {};
 }
 
 ThreadQuestions::ThreadQuestions(CallList& calls)
     : stack_(calls.add("read its alternate stack", SYS_sigaltstack, {0, 0}, sizeof(stack_t), kSecond)),
-      clear_tid_(calls.add("read its clear_child_tid address", SYS_prctl, {PR_GET_TID_ADDRESS, 0}, sizeof(uint64_t), kSecond)),
+      clear_tid_(
+          calls.add("read its clear_child_tid address", SYS_prctl, {PR_GET_TID_ADDRESS, 0}, sizeof(uint64_t), kSecond)),
       slack_(calls.add("read its timer slack", SYS_prctl, {PR_GET_TIMERSLACK})),
       policy_(ask_thread_policy(calls)) {}
 

@@ -10,7 +10,8 @@ struct Timerfd {
   int settime_flags = 0;  ///< TFD_TIMER_ABSTIME, TFD_TIMER_CANCEL_ON_SET
   uint64_t ticks = 0;     ///< expirations that nobody has read
   uint64_t interval_ns = 0;
-  uint64_t value_ns = 0;  ///< time left; of a single expiry at an absolute time (TFD_TIMER_ABSTIME): that time; 0: disarmed
+  uint64_t value_ns =
+      0;  ///< time left; of a single expiry at an absolute time (TFD_TIMER_ABSTIME): that time; 0: disarmed
   bool operator==(const Timerfd&) const = default;
 };
 

@@ -26,10 +26,12 @@ Result<void> arm_timerfd(int fd, const store::Descriptor& descriptor, ProgressSi
     value += static_cast<uint64_t>(now.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(now.tv_nsec);
   }
   itimerspec setting{timespec_of(timer.interval_ns), timespec_of(value)};
-  if (::timerfd_settime(fd, flags, &setting, nullptr) != 0) return sys_error(subject_of(descriptor), "cannot set the timerfd");
+  if (::timerfd_settime(fd, flags, &setting, nullptr) != 0)
+    return sys_error(subject_of(descriptor), "cannot set the timerfd");
   uint64_t ticks = timer.ticks;
   if (ticks != 0 && ::ioctl(fd, kSetTicks, &ticks) != 0) {
-    progress.note(fmt::format("{}: {} expirations that the process had not read yet are lost", subject_of(descriptor), ticks));
+    progress.note(
+        fmt::format("{}: {} expirations that the process had not read yet are lost", subject_of(descriptor), ticks));
   }
   return {};
 }

@@ -14,14 +14,19 @@ namespace ckpt::capture {
 
 namespace {
 
-uint64_t microseconds(const timeval& tv) { return static_cast<uint64_t>(tv.tv_sec) * 1'000'000 + static_cast<uint64_t>(tv.tv_usec); }
-uint64_t nanoseconds(const timespec& ts) { return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec); }
+uint64_t microseconds(const timeval& tv) {
+  return static_cast<uint64_t>(tv.tv_sec) * 1'000'000 + static_cast<uint64_t>(tv.tv_usec);
+}
+uint64_t nanoseconds(const timespec& ts) {
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000'000 + static_cast<uint64_t>(ts.tv_nsec);
+}
 
 }  // namespace
 
 IntervalTimerQuestions::IntervalTimerQuestions(proc::CallList& calls) {
   for (int which : {ITIMER_REAL, ITIMER_VIRTUAL, ITIMER_PROF}) {
-    calls_.emplace_back(which, calls.add("read its interval timers", SYS_getitimer, {static_cast<uint64_t>(which), 0}, sizeof(itimerval), proc::kSecond));
+    calls_.emplace_back(which, calls.add("read its interval timers", SYS_getitimer, {static_cast<uint64_t>(which), 0},
+                                         sizeof(itimerval), proc::kSecond));
   }
 }
 
@@ -42,10 +47,12 @@ Result<std::vector<store::PosixTimer>> ask_posix_timers(proc::CallBatch& batch, 
   std::vector<store::PosixTimer> out;
   constexpr size_t kAtOnce = 128;
   for (size_t next = 0; next < timers.size(); next += kAtOnce) {
-    const std::span<const proc::TimerLine> some = std::span(timers).subspan(next, std::min(kAtOnce, timers.size() - next));
+    const std::span<const proc::TimerLine> some =
+        std::span(timers).subspan(next, std::min(kAtOnce, timers.size() - next));
     leader.calls = {};
     for (const proc::TimerLine& line : some) {
-      leader.calls.add("read its POSIX timers", SYS_timer_gettime, {static_cast<uint64_t>(line.id), 0}, sizeof(itimerspec), proc::kSecond);
+      leader.calls.add("read its POSIX timers", SYS_timer_gettime, {static_cast<uint64_t>(line.id), 0},
+                       sizeof(itimerspec), proc::kSecond);
     }
     CKPT_TRY(batch.run({&leader, 1}));
     for (size_t i = 0; i < some.size(); ++i) {

@@ -61,12 +61,15 @@ void block_namespaces_for_children(Walk& walk, size_t process) {
     // Without a first child yet the link to a new pid namespace leads nowhere.
     if (own && next.has_value() != own.has_value() && next.error().code != Code::kNotFound) continue;
     if (own && (!next || *next != *own)) {
-      walk.block(process, name + "_for_children", std::string("the process has made a ") + ns + " namespace for its children (unshare), which is not supported");
+      walk.block(process, name + "_for_children",
+                 std::string("the process has made a ") + ns +
+                     " namespace for its children (unshare), which is not supported");
     }
   }
 }
 
-/// Each thread may have entered namespaces by itself (setns). Looked at while the tree runs: it costs some ten microseconds a thread.
+/// Each thread may have entered namespaces by itself (setns). Looked at while the tree runs: it costs some ten
+/// microseconds a thread.
 void block_namespaces_of_threads(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
   auto tids = proc::read_threads(pid);
@@ -76,7 +79,8 @@ void block_namespaces_of_threads(Walk& walk, size_t process) {
     for (int tid : *tids) {
       auto theirs = proc::read_link(pid, "task/" + std::to_string(tid) + "/ns/" + ns);
       if (!own || !theirs || *theirs == *own) continue;
-      walk.block(process, "thread " + std::to_string(tid) + ", namespace " + *theirs, "another one than its process's, which is not supported");
+      walk.block(process, "thread " + std::to_string(tid) + ", namespace " + *theirs,
+                 "another one than its process's, which is not supported");
     }
   }
 }

@@ -119,7 +119,8 @@ void end_stand_in(int stand_in) {
 
 Error creation_error(int pid, int err) {
   std::string subject = "process " + std::to_string(pid);
-  if (err == EEXIST) return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid)).with_hint(kNumbersHint);
+  if (err == EEXIST)
+    return Error(Code::kBusy, subject, "its number is taken by " + holder_of(pid)).with_hint(kNumbersHint);
   if (err == EPERM) {
     return Error(Code::kPermission, subject, "choosing its number needs CAP_CHECKPOINT_RESTORE")
         .with_hint("run as root");
@@ -165,8 +166,8 @@ Child::Child(Child&& other) noexcept
 
 namespace {
 
-/// Of a process that was sent SIGKILL. The leader can be reaped only when its other threads are gone, and those wait for their
-/// tracer: all that there are, since a script that failed half-way has made some that nobody has noted.
+/// Of a process that was sent SIGKILL. The leader can be reaped only when its other threads are gone, and those wait
+/// for their tracer: all that there are, since a script that failed half-way has made some that nobody has noted.
 void reap_threads(int pid) {
   for (auto tids = proc::read_threads(pid); tids && tids->size() > 1; tids = proc::read_threads(pid)) {
     for (int tid : *tids) {
@@ -220,7 +221,8 @@ Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
   script.add("create a process", SYS_clone3, scratch_->put(args), sizeof args);
   Result<void> made = run(script);
   const int64_t result = script.calls()[0].result;
-  if (!made) return result < 0 && result > -4096 ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
+  if (!made)
+    return result < 0 && result > -4096 ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
   Child child(static_cast<int>(result), *scratch_);
   child.threads_.push_back(child.pid_);
   child.held_ = held_;
@@ -233,13 +235,14 @@ namespace {
 Result<void> expect_stop(int tid, proc::StopKind kind) {
   CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
   if (stop.kind == kind) return {};
-  return fail(Code::kBug, "thread " + std::to_string(tid), fmt::format("stopped with {:#x} while it was stopped", stop.status));
+  return fail(Code::kBug, "thread " + std::to_string(tid),
+              fmt::format("stopped with {:#x} while it was stopped", stop.status));
 }
 
 }  // namespace
 
-/// The first thread takes `signal`, whose action was the default one when the process was stopped by it. False: the kernel
-/// ignores it. An interrupt is waiting meanwhile, so that the thread does not run then.
+/// The first thread takes `signal`, whose action was the default one when the process was stopped by it. False: the
+/// kernel ignores it. An interrupt is waiting meanwhile, so that the thread does not run then.
 Result<bool> Child::enter_stop(int signal) {
   if (::kill(pid_, SIGSTOP) != 0) return sys_error(fmt::format("process {}", pid_), "cannot be stopped");
   CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
@@ -249,7 +252,8 @@ Result<bool> Child::enter_stop(int signal) {
   CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
   if (stop.kind == proc::StopKind::kTrap) return false;
   if (stop.kind == proc::StopKind::kGroupStop) return true;
-  return fail(Code::kBug, "thread " + std::to_string(pid_), fmt::format("stopped with {:#x} while it was stopped", stop.status));
+  return fail(Code::kBug, "thread " + std::to_string(pid_),
+              fmt::format("stopped with {:#x} while it was stopped", stop.status));
 }
 
 Result<void> Child::stop_as_by_signal(int signal, bool go_on) {
@@ -274,7 +278,9 @@ Result<void> Child::stop_as_by_signal(int signal, bool go_on) {
   for (;;) {
     CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
     if (stop.kind == proc::StopKind::kSignal && stop.signal == SIGCONT) return proc::set_signal_mask(pid_, mask);
-    if (stop.kind != proc::StopKind::kTrap) return fail(Code::kBug, fmt::format("process {}", pid_), fmt::format("stopped with {:#x} while it was continued", stop.status));
+    if (stop.kind != proc::StopKind::kTrap)
+      return fail(Code::kBug, fmt::format("process {}", pid_),
+                  fmt::format("stopped with {:#x} while it was continued", stop.status));
     CKPT_TRY(proc::resume(pid_, proc::Resume::kRun));
   }
 }
@@ -292,7 +298,8 @@ Result<void> Child::end(int status) {
     const int signal = WTERMSIG(status);
     constexpr int kUnblock = 1, kSetSize = 8, kCoreLimit = 4;
     script.add("leave no core", SYS_prlimit64, 0, kCoreLimit, scratch_->put(std::array<uint64_t, 2>{0, 0}), 0);
-    script.add("let a signal through", SYS_rt_sigprocmask, kUnblock, scratch_->put(uint64_t{1} << (signal - 1)), 0, kSetSize);
+    script.add("let a signal through", SYS_rt_sigprocmask, kUnblock, scratch_->put(uint64_t{1} << (signal - 1)), 0,
+               kSetSize);
     script.add("end by a signal", SYS_kill, pid_, signal);
   }
   CKPT_TRY(start(pid_, script));

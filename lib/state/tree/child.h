@@ -1,5 +1,5 @@
-// A process while it is being built: a child of ckpt, or of another such process, with the pid of the image, traced, every
-// thread stopped.
+// A process while it is being built: a child of ckpt, or of another such process, with the pid of the image, traced,
+// every thread stopped.
 #pragma once
 
 #include <sys/user.h>
@@ -16,8 +16,9 @@
 
 namespace ckpt::restore {
 
-/// It may have children of its own, built like it. Owned by the thread that made it. It is attached with PTRACE_O_EXITKILL and its destructor kills and reaps it, so
-/// that neither a failure nor the death of ckpt leaves half a process; `release` is the good end.
+/// It may have children of its own, built like it. Owned by the thread that made it. It is attached with
+/// PTRACE_O_EXITKILL and its destructor kills and reaps it, so that neither a failure nor the death of ckpt leaves half
+/// a process; `release` is the good end.
 class Child {
  public:
   /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
@@ -37,8 +38,9 @@ class Child {
   Result<Child> fork(int pid, uint64_t flags, int exit_signal);
   /// Ends by itself with a status as wait(2) gives it, SIGKILL for instance. It is then a zombie of its parent's.
   Result<void> end(int status);
-  /// Every thread into a group-stop, as `signal` (SIGSTOP, SIGTSTP, ...) does it; `go_on`: and out of it again, as by SIGCONT. Its
-  /// registers are final. Its parent gets to know. SIGSTOP does it where the other signal would be ignored (an orphaned group).
+  /// Every thread into a group-stop, as `signal` (SIGSTOP, SIGTSTP, ...) does it; `go_on`: and out of it again, as by
+  /// SIGCONT. Its registers are final. Its parent gets to know. SIGSTOP does it where the other signal would be ignored
+  /// (an orphaned group).
   Result<void> stop_as_by_signal(int signal, bool go_on);
   /// The pid of its parent.
   Result<int> parent() const;
@@ -96,7 +98,8 @@ class Child {
 /// What ckpt starts from here on gets other numbers than those of the tree, as far as that can be arranged.
 Result<void> step_over_numbers(const store::TreeImage& tree);
 
-inline constexpr const char* kNumbersHint = "with --new-pidns it is restored in a pid namespace of its own, where all numbers are free";
+inline constexpr const char* kNumbersHint =
+    "with --new-pidns it is restored in a pid namespace of its own, where all numbers are free";
 
 /// The process that holds a pid, thread id, process group or session number: "1234 (bash)", with its parent if it is a
 /// zombie; empty when nobody does.

@@ -10,8 +10,9 @@ ChildQuestions::ChildQuestions(proc::CallList& calls, const store::TreeImage& tr
   for (const store::ProcessImage& process : tree.processes) {
     if (process.parent_pid != parent || process.zombie) continue;
     children_.push_back(process.pid);
-    calls_.push_back(calls.add("ask for its children", SYS_waitid, {P_PID, static_cast<uint64_t>(process.pid), 0, kOptions, 0},
-                               sizeof(siginfo_t), proc::kThird));
+    calls_.push_back(calls.add("ask for its children", SYS_waitid,
+                               {P_PID, static_cast<uint64_t>(process.pid), 0, kOptions, 0}, sizeof(siginfo_t),
+                               proc::kThird));
   }
 }
 
@@ -20,7 +21,8 @@ void ChildQuestions::take(const proc::CallList& calls, store::TreeImage& tree) c
     const auto info = calls.written<siginfo_t>(calls_[i]);
     if (calls.result(calls_[i]) != 0 || info.si_pid == 0) continue;
     for (store::ProcessImage& child : tree.processes) {
-      if (child.pid == children_[i]) child.news = info.si_code == CLD_CONTINUED ? store::News::kContinued : store::News::kStopped;
+      if (child.pid == children_[i])
+        child.news = info.si_code == CLD_CONTINUED ? store::News::kContinued : store::News::kStopped;
     }
   }
 }

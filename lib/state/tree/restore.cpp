@@ -41,8 +41,8 @@ int owner_of(const ProcessImage& image, size_t index, int ProcessImage::*owner) 
 
 }  // namespace
 
-/// What is half built ends, children before their parents; ckpt adopts their zombies, so that no number stays taken. After
-/// a release there is nothing left to end.
+/// What is half built ends, children before their parents; ckpt adopts their zombies, so that no number stays taken.
+/// After a release there is nothing left to end.
 Tree::~Tree() {
   if (released_) return;
   ::prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
@@ -59,8 +59,8 @@ int Tree::index_of(int pid) const {
   return -1;
 }
 
-/// The session of a process as it is to be made: one that ckpt is in itself, or whose leader had a terminal in the surroundings, is
-/// that of ckpt. Number 0 is of another pid namespace.
+/// The session of a process as it is to be made: one that ckpt is in itself, or whose leader had a terminal in the
+/// surroundings, is that of ckpt. Number 0 is of another pid namespace.
 int Tree::session_to_make(const ProcessImage& p) const {
   const bool is_ckpts = p.session == ::getsid(0) || p.terminal != 0;
   return p.session == 0 || (p.outside_session && is_ckpts) ? kOutside : p.session;
@@ -77,8 +77,8 @@ int Tree::needed_session(size_t process) const {
   return kAny;
 }
 
-/// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by a helper that
-/// begins it, as its sibling.
+/// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by
+/// a helper that begins it, as its sibling.
 Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
   const ProcessImage& root = image_.root();
   const int needed = needed_session(0);
@@ -88,7 +88,8 @@ Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
     children_[0].emplace(std::move(made));
     return {};
   }
-  CKPT_TRY_ASSIGN(Helper* helper, add_helper(needed, -1, [&](int number) { return Child::create(number, scratch, parent); }));
+  CKPT_TRY_ASSIGN(Helper * helper,
+                  add_helper(needed, -1, [&](int number) { return Child::create(number, scratch, parent); }));
   Script script;
   script.add("begin a session", SYS_setsid);
   CKPT_TRY(helper->child.run(script));
@@ -111,7 +112,8 @@ Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
 Result<void> Tree::grow(size_t process) {
   const ProcessImage& p = image_.processes[process];
   const bool leads = p.session == p.pid;
-  const bool has_children = std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& other) { return other.parent_pid == p.pid; });
+  const bool has_children = std::any_of(image_.processes.begin(), image_.processes.end(),
+                                        [&](const ProcessImage& other) { return other.parent_pid == p.pid; });
   if (has_children && before_children_) CKPT_TRY(before_children_(process, *children_[process]));
   std::vector<size_t> late;
   for (size_t i = process + 1; i < image_.processes.size(); ++i) {
@@ -123,7 +125,8 @@ Result<void> Tree::grow(size_t process) {
   if (leads) {
     Script script;
     script.add("begin a session", SYS_setsid);
-    if (auto terminal = terminals_.find(p.pid); terminal != terminals_.end()) take_controlling_terminal(terminal->second, script);
+    if (auto terminal = terminals_.find(p.pid); terminal != terminals_.end())
+      take_controlling_terminal(terminal->second, script);
     CKPT_TRY(children_[process]->run(script));
     session_[process] = p.pid;
   }
@@ -219,7 +222,8 @@ Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(in
   auto is_wanted = [&](int candidate) {
     return std::any_of(image_.processes.begin(), image_.processes.end(), [&](const ProcessImage& p) {
       return p.group == candidate || p.session == candidate ||
-             std::any_of(p.threads.begin(), p.threads.end(), [&](const store::Thread& thread) { return thread.tid == candidate; });
+             std::any_of(p.threads.begin(), p.threads.end(),
+                         [&](const store::Thread& thread) { return thread.tid == candidate; });
     });
   };
   auto limit = io::read_file("/proc/sys/kernel/pid_max", 64);
@@ -229,7 +233,10 @@ Result<Child> Tree::make_helper(int number, const std::function<Result<Child>(in
     for (--other; is_wanted(other);) --other;
     auto again = make(other);
     if (!again && again.error().code == Code::kBusy) continue;
-    if (again) progress_.note(fmt::format("session or process group {} cannot be made again, for that number is taken by {}: it is {} here", number, holder, other));
+    if (again)
+      progress_.note(
+          fmt::format("session or process group {} cannot be made again, for that number is taken by {}: it is {} here",
+                      number, holder, other));
     return again;
   }
   return made;
@@ -245,13 +252,16 @@ Result<Tree::Helper*> Tree::add_helper(int number, int parent, const std::functi
 Result<void> Tree::create_through_helper(size_t process) {
   const ProcessImage& p = image_.processes[process];
   const int parent = parent_index(process), needed = needed_session(process);
-  if (parent < 0 || !children_[static_cast<size_t>(parent)]) return fail(Code::kBug, fmt::format("process {}", p.pid), "has no parent");
+  if (parent < 0 || !children_[static_cast<size_t>(parent)])
+    return fail(Code::kBug, fmt::format("process {}", p.pid), "has no parent");
   auto known = helpers_.find(needed);
   Helper* helper = known != helpers_.end() ? &known->second : nullptr;
   if (helper == nullptr) {
     // CLONE_PARENT below hands its exit signal on; the SIGCHLD of its own end is dropped with those of other helpers.
     const int exit_signal = p.exit_signal == SIGCHLD ? SIGCHLD : 0;
-    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) { return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal); }));
+    CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) {
+                      return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal);
+                    }));
     Script script;
     script.add("begin a session", SYS_setsid);
     CKPT_TRY(helper->child.run(script));
@@ -262,8 +272,8 @@ Result<void> Tree::create_through_helper(size_t process) {
   return started(process);
 }
 
-/// The session's other processes are elsewhere in the tree: one of them makes the process through a child that ends, and
-/// the next adopter above takes it, as it once did.
+/// The session's other processes are elsewhere in the tree: one of them makes the process through a child that ends,
+/// and the next adopter above takes it, as it once did.
 Result<void> Tree::create_through_intermediate(size_t process, size_t creator) {
   const ProcessImage& p = image_.processes[process];
   CKPT_TRY_ASSIGN(Child between, children_[creator]->fork(0, 0, 0));
@@ -303,7 +313,8 @@ Result<void> Tree::join_groups() {
     const ProcessImage& p = image_.processes[i];
     if (p.group == p.pid || p.group == 0 || is_outside_group(p, session_[i])) continue;
     if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
-      CKPT_TRY_ASSIGN(Helper* helper, add_helper(p.group, static_cast<int>(i), [&](int number) { return children_[i]->fork(number, 0, 0); }));
+      CKPT_TRY_ASSIGN(Helper * helper, add_helper(p.group, static_cast<int>(i),
+                                                  [&](int number) { return children_[i]->fork(number, 0, 0); }));
       Script script;
       script.add("begin a process group", SYS_setpgid, 0, 0);
       CKPT_TRY(helper->child.run(script));

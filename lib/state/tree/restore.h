@@ -1,5 +1,5 @@
-// The processes of a tree: created with their old numbers, each by its parent where that is possible, in the sessions and
-// process groups that they were in. They stand still, with nothing else set up.
+// The processes of a tree: created with their old numbers, each by its parent where that is possible, in the sessions
+// and process groups that they were in. They stand still, with nothing else set up.
 #pragma once
 
 #include <functional>
@@ -14,12 +14,12 @@
 namespace ckpt::restore {
 
 /// A session or group whose leader has ended needs somebody of that number for as long as members join: helpers, which
-/// end before `make` returns. Where the number is taken (members that are not of the tree may live on) it gets another one, which
-/// is said. Dropping it at any time ends every process that was made.
+/// end before `make` returns. Where the number is taken (members that are not of the tree may live on) it gets another
+/// one, which is said. Dropping it at any time ends every process that was made.
 class Tree {
  public:
-  /// `terminals`: an inherited descriptor of the slave, by session, of those that have a terminal of the tree; filled in
-  /// before `make`.
+  /// `terminals`: an inherited descriptor of the slave, by session, of those that have a terminal of the tree; filled
+  /// in before `make`.
   Tree(const store::TreeImage& image, const std::map<int, int>& terminals, ProgressSink& progress)
       : image_(image), terminals_(terminals), progress_(progress), children_(image.processes.size()) {}
   Tree(const Tree&) = delete;
@@ -27,7 +27,9 @@ class Tree {
   ~Tree();
 
   /// Called for each process that has children, before it makes the first.
-  void before_children(std::function<Result<void>(size_t process, Child& child)> prepare) { before_children_ = std::move(prepare); }
+  void before_children(std::function<Result<void>(size_t process, Child& child)> prepare) {
+    before_children_ = std::move(prepare);
+  }
 
   /// kBusy: a process's number is taken; kUnsupported: relations that cannot be made again.
   Result<void> make(Scratch& scratch, Child::Parent parent_of_root);

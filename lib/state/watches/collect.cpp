@@ -29,11 +29,15 @@ Result<bool> WatchCollector::take(const Place& place, bool inotify, Descriptor& 
       described = sys_error(place.link, "cannot be looked into");
     } else if (inotify) {
       auto found = describe_inotify(theirs.get(), text, *finder_);
-      if (found) d.object = static_cast<int>(context_.out.image.inotifies.size()), context_.out.image.inotifies.push_back(std::move(*found));
+      if (found)
+        d.object = static_cast<int>(context_.out.image.inotifies.size()),
+        context_.out.image.inotifies.push_back(std::move(*found));
       else described = found.error();
     } else {
       auto found = describe_fanotify(theirs.get(), text, *finder_);
-      if (found) d.object = static_cast<int>(context_.out.image.fanotifies.size()), context_.out.image.fanotifies.push_back(std::move(*found));
+      if (found)
+        d.object = static_cast<int>(context_.out.image.fanotifies.size()),
+        context_.out.image.fanotifies.push_back(std::move(*found));
       else described = found.error();
     }
   });
@@ -48,7 +52,8 @@ Result<bool> WatchCollector::take(const Place& place, bool inotify, Descriptor& 
 std::vector<std::string> WatchCollector::known_folders() const {
   std::set<std::string> folders;
   for (const store::FileIdentity& file : context_.out.image.files) {
-    if (!file.path.empty() && file.path[0] == '/') folders.insert(S_ISDIR(file.mode) ? file.path : std::filesystem::path(file.path).parent_path().string());
+    if (!file.path.empty() && file.path[0] == '/')
+      folders.insert(S_ISDIR(file.mode) ? file.path : std::filesystem::path(file.path).parent_path().string());
   }
   return {folders.begin(), folders.end()};
 }

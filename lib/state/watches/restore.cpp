@@ -28,7 +28,8 @@ struct Watched {
 
 Result<Watched> find_watched(const std::string& path) {
   const int fd = open_without_links(path.c_str(), O_PATH | O_NOFOLLOW);  // a link itself may be watched
-  if (fd == -ELOOP) return fail(Code::kAnswerNo, path, "is watched by the process, and is, or lies behind, a symbolic link now");
+  if (fd == -ELOOP)
+    return fail(Code::kAnswerNo, path, "is watched by the process, and is, or lies behind, a symbolic link now");
   if (fd < 0) return sys_error(-fd, path, "is watched by the process, and cannot be found");
   return Watched{UniqueFd(fd), fmt::format("/proc/self/fd/{}", fd)};
 }
@@ -101,7 +102,8 @@ unsigned scope_flag(store::FanotifyScope scope) {
 
 Result<void> add_mark(int fd, const store::FanotifyMark& mark) {
   constexpr unsigned kEvictable = 0x200, kIgnore = 0x400;  // since 5.19 and 6.0
-  auto watched = mark.scope == store::FanotifyScope::kInode ? find_same(mark.path, mark.device, mark.inode) : find_watched(mark.path);
+  auto watched = mark.scope == store::FanotifyScope::kInode ? find_same(mark.path, mark.device, mark.inode)
+                                                            : find_watched(mark.path);
   if (!watched) return std::move(watched).error();
   unsigned flags = FAN_MARK_ADD | scope_flag(mark.scope);
   auto put = [&](unsigned more, uint64_t mask) -> Result<void> {

@@ -11,7 +11,8 @@
 
 namespace {
 
-using Launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**, void**);
+using Launch = int (*)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
+                       void**);
 using Copy = int (*)(uint64_t, const void*, size_t, void*);
 using Query = int (*)(void*);
 
@@ -23,7 +24,8 @@ double nanoseconds(const F& call) {
   for (int round = 0; round < kRounds; ++round) {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < kCalls; ++i) call();
-    best = std::min(best, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls);
+    best = std::min(
+        best, std::chrono::duration<double, std::nano>(std::chrono::steady_clock::now() - start).count() / kCalls);
   }
   return best;
 }
@@ -45,7 +47,7 @@ int main(int argc, char** argv) {
   std::vector<double> each(std::thread::hardware_concurrency());
   for (double& result : each) threads.emplace_back([&] { result = nanoseconds(one_launch); });
   for (std::thread& thread : threads) thread.join();
-  std::printf("%-12s launch %5.2f ns, in %zu threads %5.2f ns; copy %5.2f ns; query (no gate) %5.2f ns\n", argc > 1 ? argv[1] : "", alone,
-              each.size(), *std::max_element(each.begin(), each.end()), nanoseconds([&] { copy(0, nullptr, 0, nullptr); }),
-              nanoseconds([&] { query(nullptr); }));
+  std::printf("%-12s launch %5.2f ns, in %zu threads %5.2f ns; copy %5.2f ns; query (no gate) %5.2f ns\n",
+              argc > 1 ? argv[1] : "", alone, each.size(), *std::max_element(each.begin(), each.end()),
+              nanoseconds([&] { copy(0, nullptr, 0, nullptr); }), nanoseconds([&] { query(nullptr); }));
 }

@@ -1,9 +1,10 @@
 // The process that is dumped: it measures itself, by a clock that ckpt does not know of.
 //   bench_target CONTROL MIB CONTENT [THREADS MAPS FILES MIXED PROCESSES]     CONTENT: random, weights, zero, read
-// FILES: descriptors of one file; MIXED: as many of files of their own, pipes and sockets; PROCESSES: it and its children.
-// It holds MIB MiB (weights: bfloat16 normals; zero: written with zeros; read: only ever read) and what else is asked for,
-// and talks through CONTROL, a file that it maps: the page `struct control`, then the end times of what its writer wrote.
-// Its main thread wakes every 200 us and keeps the longest pause between two wakings; it carries out commands in between.
+// FILES: descriptors of one file; MIXED: as many of files of their own, pipes and sockets; PROCESSES: it and its
+// children. It holds MIB MiB (weights: bfloat16 normals; zero: written with zeros; read: only ever read) and what else
+// is asked for, and talks through CONTROL, a file that it maps: the page `struct control`, then the end times of what
+// its writer wrote. Its main thread wakes every 200 us and keeps the longest pause between two wakings; it carries out
+// commands in between.
 #include <pthread.h>
 #include <stdatomic.h>
 #include <math.h>
@@ -185,7 +186,8 @@ static void add_mixed(int count, const char* path) {
       snprintf(name, sizeof name, "%s-%d", path, i + k);
       if (open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600) < 0) fail(name);
     }
-    if (pipe2(ends, O_CLOEXEC) != 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) fail("descriptors");
+    if (pipe2(ends, O_CLOEXEC) != 0 || socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
+      fail("descriptors");
   }
 }
 

@@ -3,8 +3,9 @@
 //   memory_floor tmpfs|storage MIB THREADS DIR memory to new files of DIR, one a thread; storage: and fsync
 //   memory_floor readv PID ADDRESS BYTES THREADS        process_vm_readv into one hot buffer a thread
 //   memory_floor outside PID ADDRESS BYTES THREADS DIR  the same, and from there to new files of DIR, one a thread
-//   memory_floor delta PID ADDRESS BYTES THREADS        stop PID, scan for written pages, copy them into faulted-in memory, start it
-//   memory_floor run FILE COMMAND...           runs it; FILE: begin_ns, wall_ns, cpu_us, peak KiB (it or a child of it), exit status
+//   memory_floor delta PID ADDRESS BYTES THREADS        stop PID, scan for written pages, copy them into faulted-in
+//   memory, start it memory_floor run FILE COMMAND...           runs it; FILE: begin_ns, wall_ns, cpu_us, peak KiB (it
+//   or a child of it), exit status
 // Prints nanoseconds, by the clock and of processors; delta: stop, scan, copy, start, bytes.
 #include <dirent.h>
 #include <pthread.h>
@@ -189,8 +190,10 @@ static int run_command(const char* file, char** command) {
   const uint64_t wall = now_ns() - begin;
   FILE* out = fopen(file, "w");
   if (out == NULL) fail(file);
-  const long cpu_us = (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
-  fprintf(out, "%lu %lu %ld %ld %d\n", begin, wall, cpu_us, usage.ru_maxrss, WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
+  const long cpu_us =
+      (usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) * 1000000 + usage.ru_utime.tv_usec + usage.ru_stime.tv_usec;
+  fprintf(out, "%lu %lu %ld %ld %d\n", begin, wall, cpu_us, usage.ru_maxrss,
+          WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status));
   return fclose(out);
 }
 

@@ -1,9 +1,10 @@
-// The ways to hold on to the memory of one instant while a process goes on, weighed: what the stop costs, and what each first
-// write to a page costs after it.
+// The ways to hold on to the memory of one instant while a process goes on, weighed: what the stop costs, and what each
+// first write to a page costs after it.
 //   snapshot_ways MIB
 //   fork    a fork of the process, as pre-dump borrows one
 //   sync    userfaultfd, synchronous write protection: a handler saves a page before its first write
-//   async   userfaultfd, asynchronous write protection (pre-copy): armed while the process runs, then a scan for what changed
+//   async   userfaultfd, asynchronous write protection (pre-copy): armed while the process runs, then a scan for what
+//   changed
 // Little writing: one page in 256. Heavy writing: one in 4. Each way of a fresh start, pages written once before.
 #include <poll.h>
 #include <pthread.h>
@@ -29,8 +30,8 @@ static double write_every(size_t step) {
 }
 
 static void print(const char* way, double stop_ms, double little_us, double heavy_us, double copied_gib) {
-  printf("  %-6s stop %8.2f ms; a first write, little writing %6.2f us, heavy %6.2f us; kept beside %.2f GiB\n", way, stop_ms,
-         little_us, heavy_us, copied_gib);
+  printf("  %-6s stop %8.2f ms; a first write, little writing %6.2f us, heavy %6.2f us; kept beside %.2f GiB\n", way,
+         stop_ms, little_us, heavy_us, copied_gib);
 }
 
 static void by_fork(void) {
@@ -71,7 +72,8 @@ static void by_handler(void) {
     g_userfault = (int)syscall(SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
     struct uffdio_api api = {.api = UFFD_API};
     struct uffdio_register reg = {.range = {(uintptr_t)g_memory, g_bytes}, .mode = UFFDIO_REGISTER_MODE_WP};
-    if (g_userfault < 0 || ioctl(g_userfault, UFFDIO_API, &api) != 0 || ioctl(g_userfault, UFFDIO_REGISTER, &reg) != 0) fail("userfaultfd");
+    if (g_userfault < 0 || ioctl(g_userfault, UFFDIO_API, &api) != 0 || ioctl(g_userfault, UFFDIO_REGISTER, &reg) != 0)
+      fail("userfaultfd");
     struct uffdio_writeprotect protect = {{(uintptr_t)g_memory, g_bytes}, UFFDIO_WRITEPROTECT_MODE_WP};
     uint64_t begin = now_ns();
     if (ioctl(g_userfault, UFFDIO_WRITEPROTECT, &protect) != 0) fail("UFFDIO_WRITEPROTECT");
@@ -94,7 +96,8 @@ static void by_tracking(void) {
     g_userfault = track_writes(g_memory, g_bytes);
     if (g_userfault < 0) fail("userfaultfd (6.7)");
     uint64_t begin = now_ns();
-    for (size_t found = kRegions; found == kRegions;) found = scan_pages(g_pagemap, start, start + g_bytes, kWritten, kArm, g_regions, kRegions);
+    for (size_t found = kRegions; found == kRegions;)
+      found = scan_pages(g_pagemap, start, start + g_bytes, kWritten, kArm, g_regions, kRegions);
     armed = milliseconds(begin);
     us[heavy] = write_every(heavy ? kHeavy : kLittle);
     begin = now_ns();
@@ -106,11 +109,13 @@ static void by_tracking(void) {
     close(g_userfault);
   }
   print("async", stop, us[0], us[1], 0);
-  printf("         (armed while it runs: %.2f ms; what was written is copied in the stop, or in a round before it)\n", armed);
+  printf("         (armed while it runs: %.2f ms; what was written is copied in the stop, or in a round before it)\n",
+         armed);
 }
 
 int main(int argc, char** argv) {
-  if (argc != 2 || (g_bytes = (size_t)strtoull(argv[1], NULL, 10) * kMiB) == 0) return fprintf(stderr, "usage: snapshot_ways MIB\n"), 2;
+  if (argc != 2 || (g_bytes = (size_t)strtoull(argv[1], NULL, 10) * kMiB) == 0)
+    return fprintf(stderr, "usage: snapshot_ways MIB\n"), 2;
   g_memory = map_bytes(g_bytes);
   madvise(g_memory, g_bytes, MADV_NOHUGEPAGE);
   memset(g_memory, 1, g_bytes);

@@ -112,7 +112,10 @@ TEST_CASE("a forked child cannot use the driver, and one that starts it itself c
   context();
   CHECK(exit_of_child([] {
           int count = 0;
-          ::_exit(cu().cuInit(0) == CUDA_ERROR_NOT_INITIALIZED && cu().cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED ? 7 : 1);
+          ::_exit(cu().cuInit(0) == CUDA_ERROR_NOT_INITIALIZED &&
+                          cu().cuDeviceGetCount(&count) == CUDA_ERROR_NOT_INITIALIZED
+                      ? 7
+                      : 1);
         }) == 7);
 }
 
@@ -120,7 +123,9 @@ TEST_CASE("names: by version, by kind of stream, and of what is not there") {
   context();
   void* found = nullptr;
   CUdriverProcAddressQueryResult status;
-  auto look = [&](const char* name, int version, uint64_t flags) { return cu().cuGetProcAddress_v2(name, &found, version, flags, &status); };
+  auto look = [&](const char* name, int version, uint64_t flags) {
+    return cu().cuGetProcAddress_v2(name, &found, version, flags, &status);
+  };
   REQUIRE(look("cuMemAlloc", 13000, 0) == CUDA_SUCCESS);
   CHECK(found == ::dlsym(library(), "cuMemAlloc_v2"));
   REQUIRE(look("cuMemcpyHtoDAsync", 13000, CU_GET_PROC_ADDRESS_PER_THREAD_DEFAULT_STREAM) == CUDA_SUCCESS);
@@ -244,7 +249,8 @@ TEST_CASE("memory is not unmapped under work that uses it") {
   REQUIRE(cu().cuMemExportToShareableHandle(&fd, handle, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0) == CUDA_SUCCESS);
   CUmemGenericAllocationHandle import = 0;
   void* given = reinterpret_cast<void*>(static_cast<intptr_t>(fd));
-  REQUIRE(cu().cuMemImportFromShareableHandle(&import, given, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) == CUDA_SUCCESS);
+  REQUIRE(cu().cuMemImportFromShareableHandle(&import, given, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) ==
+          CUDA_SUCCESS);
   ::close(fd);
   CHECK(cu().cuMemRelease(handle) == CUDA_SUCCESS);
   CHECK(before - free_bytes() == size);  // the import does, too: once

@@ -1,5 +1,5 @@
-// Checkpoints, the side of the caller: the target is found by a note in the memory of this same library there, and asked through
-// pipes of its own, so that it answers also after it was killed and rebuilt with the same descriptors.
+// Checkpoints, the side of the caller: the target is found by a note in the memory of this same library there, and
+// asked through pipes of its own, so that it answers also after it was killed and rebuilt with the same descriptors.
 #include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -38,7 +38,8 @@ int process_of(int pid) {
 
 bool read_note(int pid, uint64_t address, Note& note) {
   iovec here{&note, sizeof(note)}, there{reinterpret_cast<void*>(address), sizeof(note)};
-  return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == sizeof(note) && ::memcmp(note.magic, kNoteMagic, sizeof(kNoteMagic)) == 0;
+  return ::process_vm_readv(pid, &here, 1, &there, 1, 0) == sizeof(note) &&
+         ::memcmp(note.magic, kNoteMagic, sizeof(kNoteMagic)) == 0;
 }
 
 /// Where this library begins in a process, by its own file or another of its name.
@@ -50,7 +51,8 @@ bool find_note(int pid, Note& note) {
   for (std::string line; std::getline(maps, line);) {
     uint64_t start = 0, end = 0, at = 1;
     int path = 0;
-    if (::sscanf(line.c_str(), "%lx-%lx %*s %lx %*s %*s %n", &start, &end, &at, &path) < 3 || at != 0 || path == 0) continue;
+    if (::sscanf(line.c_str(), "%lx-%lx %*s %lx %*s %*s %n", &start, &end, &at, &path) < 3 || at != 0 || path == 0)
+      continue;
     std::string name = line.substr(static_cast<size_t>(path));
     if (name.find("libcuda.so") == std::string::npos && name != own.dli_fname) continue;
     if (read_note(pid, start + offset, note) && note.active == 1) return true;
@@ -83,7 +85,8 @@ CUresult await(const Ends& ends, uint64_t number) {
   for (int64_t until = now_ms() + kLongestMs; now_ms() < until;) {
     if (::poll(both, 2, kPollMs) <= 0) continue;
     Reply reply;
-    if ((both[0].revents & POLLIN) != 0 && ::read(ends.reply, &reply, sizeof(reply)) == sizeof(reply) && reply.number == number)
+    if ((both[0].revents & POLLIN) != 0 && ::read(ends.reply, &reply, sizeof(reply)) == sizeof(reply) &&
+        reply.number == number)
       return static_cast<CUresult>(reply.result);
     if ((both[1].revents & POLLIN) != 0) return CUDA_ERROR_OPERATING_SYSTEM;  // it has ended
     if ((both[0].revents & (POLLIN | POLLHUP)) == POLLHUP) both[0].fd = -1;   // it is ending
@@ -174,7 +177,8 @@ CUresult cuCheckpointProcessRestore(int pid, CUcheckpointRestoreArgs* args) {
   if (args != nullptr) {
     if (!reserved_is_zero(*args, offsetof(CUcheckpointRestoreArgs, reserved))) return CUDA_ERROR_INVALID_VALUE;
     if (args->gpuPairsCount > kMaxGpus) return CUDA_ERROR_INVALID_VALUE;
-    if (args->gpuPairsCount != 0 && (args->gpuPairs == nullptr || settings().version < 13000)) return CUDA_ERROR_INVALID_VALUE;
+    if (args->gpuPairsCount != 0 && (args->gpuPairs == nullptr || settings().version < 13000))
+      return CUDA_ERROR_INVALID_VALUE;
     request.pairs = args->gpuPairsCount;
     for (uint32_t i = 0; i < request.pairs; ++i) request.pair[i] = args->gpuPairs[i];
   }

@@ -51,7 +51,8 @@ CUresult do_lock(uint32_t timeout_ms) {
 
 /// The bytes that the file has, holes left alone.
 bool read_out(Physical& physical) {
-  void* room = ::mmap(nullptr, physical.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  void* room =
+      ::mmap(nullptr, physical.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (room == MAP_FAILED) return false;
   physical.saved = static_cast<char*>(room);
   off_t start = static_cast<off_t>(physical.offset), end = start + static_cast<off_t>(physical.size);
@@ -73,7 +74,9 @@ bool write_back(const Physical& physical) {
   static char zero[4096];
   for (size_t at = 0; at < physical.size; at += sizeof(zero)) {
     if (::memcmp(physical.saved + at, zero, sizeof(zero)) == 0) continue;
-    if (::pwrite(physical.fd, physical.saved + at, sizeof(zero), static_cast<off_t>(physical.offset + at)) != sizeof(zero)) return false;
+    if (::pwrite(physical.fd, physical.saved + at, sizeof(zero), static_cast<off_t>(physical.offset + at)) !=
+        sizeof(zero))
+      return false;
   }
   return true;
 }
@@ -137,7 +140,8 @@ CUresult read_pairs(const Request& request, int (&to)[kMaxGpus]) {
         CUuuid uuid = uuid_of(gpu);
         if (::memcmp(&request.pair[i].newUuid, &uuid, sizeof(uuid)) == 0) found = gpu;
       }
-      if (found < 0 || settings().capacity[found] != settings().capacity[gpu_of[device]]) return CUDA_ERROR_INVALID_VALUE;
+      if (found < 0 || settings().capacity[found] != settings().capacity[gpu_of[device]])
+        return CUDA_ERROR_INVALID_VALUE;
       to[device] = found;
     }
     if (named > 1 || (named == 0 && device_in_use(device))) return CUDA_ERROR_INVALID_VALUE;

@@ -1,5 +1,5 @@
-// ckpt's own kernels (plugins/cuda/kernels.h) for the stand-in, from the definition of the hash, word by word: a module that
-// names them is ckpt_kernels.emu.
+// ckpt's own kernels (plugins/cuda/kernels.h) for the stand-in, from the definition of the hash, word by word: a module
+// that names them is ckpt_kernels.emu.
 #include <string.h>
 
 #include "lib/device/hash.h"

@@ -21,7 +21,8 @@ Contexts& contexts() {
 }
 thread_local std::vector<Context*> stack;
 
-/// In a forked child nothing of the driver works, as with the real one; its memory is not there, and its descriptors are let go.
+/// In a forked child nothing of the driver works, as with the real one; its memory is not there, and its descriptors
+/// are let go.
 void in_child() {
   ckpt_standin_note.active = 0;
   if (initialised.exchange(false)) {
@@ -278,7 +279,9 @@ CUresult cuCtxCreate_v2(CUcontext* pctx, unsigned flags, CUdevice dev) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams*, unsigned flags, CUdevice dev) { return cuCtxCreate_v2(pctx, flags, dev); }
+CUresult cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams*, unsigned flags, CUdevice dev) {
+  return cuCtxCreate_v2(pctx, flags, dev);
+}
 
 CUresult cuCtxDestroy_v2(CUcontext ctx) {
   CKPT_STANDIN_ENTER();

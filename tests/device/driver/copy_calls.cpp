@@ -24,7 +24,8 @@ bool page_locked(uint64_t address) {
 
 void run(const Rows& rows) {
   for (size_t row = 0; row < rows.height; ++row)
-    ::memmove(host_view(rows.destination) + row * rows.destination_pitch, host_view(rows.source) + row * rows.source_pitch, rows.width);
+    ::memmove(host_view(rows.destination) + row * rows.destination_pitch,
+              host_view(rows.source) + row * rows.source_pitch, rows.width);
 }
 
 bool fine(const Rows& rows) {
@@ -64,11 +65,13 @@ uint64_t place(CUmemorytype type, const void* host, CUdeviceptr device) {
 
 CUresult rows_of(const CUDA_MEMCPY2D* p, Rows& rows) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  if (p->srcMemoryType == CU_MEMORYTYPE_ARRAY || p->dstMemoryType == CU_MEMORYTYPE_ARRAY) return CUDA_ERROR_NOT_SUPPORTED;
+  if (p->srcMemoryType == CU_MEMORYTYPE_ARRAY || p->dstMemoryType == CU_MEMORYTYPE_ARRAY)
+    return CUDA_ERROR_NOT_SUPPORTED;
   rows.source_pitch = p->srcPitch != 0 ? p->srcPitch : p->WidthInBytes;
   rows.destination_pitch = p->dstPitch != 0 ? p->dstPitch : p->WidthInBytes;
   rows.source = place(p->srcMemoryType, p->srcHost, p->srcDevice) + p->srcY * rows.source_pitch + p->srcXInBytes;
-  rows.destination = place(p->dstMemoryType, p->dstHost, p->dstDevice) + p->dstY * rows.destination_pitch + p->dstXInBytes;
+  rows.destination =
+      place(p->dstMemoryType, p->dstHost, p->dstDevice) + p->dstY * rows.destination_pitch + p->dstXInBytes;
   rows.width = p->WidthInBytes;
   rows.height = p->Height;
   return CUDA_SUCCESS;
@@ -84,9 +87,11 @@ CUresult layer(const CUDA_MEMCPY3D* p, size_t z, Rows& rows) {
   if (p == nullptr) return CUDA_ERROR_INVALID_VALUE;
   CUDA_MEMCPY2D flat{};
   flat.srcXInBytes = p->srcXInBytes, flat.srcY = p->srcY + (p->srcZ + z) * p->srcHeight;
-  flat.srcMemoryType = p->srcMemoryType, flat.srcHost = p->srcHost, flat.srcDevice = p->srcDevice, flat.srcPitch = p->srcPitch;
+  flat.srcMemoryType = p->srcMemoryType, flat.srcHost = p->srcHost, flat.srcDevice = p->srcDevice,
+  flat.srcPitch = p->srcPitch;
   flat.dstXInBytes = p->dstXInBytes, flat.dstY = p->dstY + (p->dstZ + z) * p->dstHeight;
-  flat.dstMemoryType = p->dstMemoryType, flat.dstHost = p->dstHost, flat.dstDevice = p->dstDevice, flat.dstPitch = p->dstPitch;
+  flat.dstMemoryType = p->dstMemoryType, flat.dstHost = p->dstHost, flat.dstDevice = p->dstDevice,
+  flat.dstPitch = p->dstPitch;
   flat.WidthInBytes = p->WidthInBytes, flat.Height = p->Height;
   return rows_of(&flat, rows);
 }
@@ -116,9 +121,11 @@ CUresult fill(CUdeviceptr destination, size_t pitch, T value, size_t width, size
   auto stream = stream_of(handle);
   if (stream == nullptr) return current_context() == nullptr ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_HANDLE;
   if (width == 0 || height == 0) return CUDA_SUCCESS;
-  if (destination % sizeof(T) != 0 || !reachable(destination, extent(width * sizeof(T), height, pitch), PROT_READ | PROT_WRITE))
+  if (destination % sizeof(T) != 0 ||
+      !reachable(destination, extent(width * sizeof(T), height, pitch), PROT_READ | PROT_WRITE))
     return CUDA_ERROR_INVALID_VALUE;
-  CUresult result = submit(stream, CU_GRAPH_NODE_TYPE_MEMSET, make_fill(destination, pitch, value, width, height), {destination});
+  CUresult result =
+      submit(stream, CU_GRAPH_NODE_TYPE_MEMSET, make_fill(destination, pitch, value, width, height), {destination});
   if (result == CUDA_SUCCESS && wait) wait_for(stream);
   return result;
 }
@@ -213,22 +220,23 @@ CUresult cuMemcpy3DAsync_v2(const CUDA_MEMCPY3D* p, CUstream stream) {
   return copy_3d(p, stream, false);
 }
 
-#define FILLS(bits, type)                                                                                                       \
-  CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type value, size_t n) {                                                        \
-    CKPT_STANDIN_ENTER();                                                                                                       \
-    return fill(dst, n * sizeof(type), value, n, 1, nullptr, true);                                                             \
-  }                                                                                                                             \
-  CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type value, size_t n, CUstream stream) {                                     \
-    CKPT_STANDIN_ENTER();                                                                                                       \
-    return fill(dst, n * sizeof(type), value, n, 1, stream, false);                                                             \
-  }                                                                                                                             \
-  CUresult cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height) {                     \
-    CKPT_STANDIN_ENTER();                                                                                                       \
-    return fill(dst, pitch, value, width, height, nullptr, true);                                                               \
-  }                                                                                                                             \
-  CUresult cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, CUstream stream) {  \
-    CKPT_STANDIN_ENTER();                                                                                                       \
-    return fill(dst, pitch, value, width, height, stream, false);                                                               \
+#define FILLS(bits, type)                                                                                   \
+  CUresult cuMemsetD##bits##_v2(CUdeviceptr dst, type value, size_t n) {                                    \
+    CKPT_STANDIN_ENTER();                                                                                   \
+    return fill(dst, n * sizeof(type), value, n, 1, nullptr, true);                                         \
+  }                                                                                                         \
+  CUresult cuMemsetD##bits##Async(CUdeviceptr dst, type value, size_t n, CUstream stream) {                 \
+    CKPT_STANDIN_ENTER();                                                                                   \
+    return fill(dst, n * sizeof(type), value, n, 1, stream, false);                                         \
+  }                                                                                                         \
+  CUresult cuMemsetD2D##bits##_v2(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height) { \
+    CKPT_STANDIN_ENTER();                                                                                   \
+    return fill(dst, pitch, value, width, height, nullptr, true);                                           \
+  }                                                                                                         \
+  CUresult cuMemsetD2D##bits##Async(CUdeviceptr dst, size_t pitch, type value, size_t width, size_t height, \
+                                    CUstream stream) {                                                      \
+    CKPT_STANDIN_ENTER();                                                                                   \
+    return fill(dst, pitch, value, width, height, stream, false);                                           \
   }
 FILLS(8, unsigned char)
 FILLS(16, unsigned short)

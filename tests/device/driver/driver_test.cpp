@@ -70,7 +70,8 @@ struct Program {
   int status = -1;
   bool there = false;
 
-  Program(const char* name, std::vector<std::string> arguments = {}, std::map<std::string, std::string> environment = {}) {
+  Program(const char* name, std::vector<std::string> arguments = {},
+          std::map<std::string, std::string> environment = {}) {
     cu();
     std::string path = std::string(PROGRAMS) + "/target_cuda_" + name;
     pid = ::fork();
@@ -186,7 +187,8 @@ CUuuid uuid(int device) {
 
 }  // namespace
 
-TEST_CASE("checkpoint and restore while all but the restore thread stand still; training goes on as if nothing had been") {
+TEST_CASE(
+    "checkpoint and restore while all but the restore thread stand still; training goes on as if nothing had been") {
   Program program("train", {}, {{"CKPT_STANDIN_SEED", "7"}});
   CHECK(program.state() == CU_PROCESS_STATE_RUNNING);
   size_t before = free_bytes(0);
@@ -227,7 +229,8 @@ TEST_CASE("states: what cannot be done now is refused and changes nothing") {
   CHECK(program.verdict() == "pass");
 }
 
-TEST_CASE("whom: a thread's number means its process; a process without a driver, and none at all, are invalid values") {
+TEST_CASE(
+    "whom: a thread's number means its process; a process without a driver, and none at all, are invalid values") {
   Program program("train");
   CUprocessState state{};
   for (int tid : program.threads()) CHECK(cu().cuCheckpointProcessGetState(tid, &state) == CUDA_SUCCESS);

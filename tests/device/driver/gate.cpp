@@ -77,7 +77,8 @@ Settings read_settings() {
 
 /// For good; a file "hangs" tells a test that it has come to that.
 [[noreturn]] void hang() {
-  if (const std::string& folder = settings().folder; !folder.empty()) ::close(::open((folder + "/hangs").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
+  if (const std::string& folder = settings().folder; !folder.empty())
+    ::close(::open((folder + "/hangs").c_str(), O_CREAT | O_WRONLY | O_CLOEXEC, 0600));
   while (true) ::pause();
 }
 

@@ -48,7 +48,8 @@ bool visit(Node* node, std::unordered_map<Node*, int>& seen, Executable& out) {
   return true;
 }
 
-CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* after, size_t count, CUgraphNodeType type, Work work) {
+CUresult add(CUgraphNode* out, CUgraph handle, const CUgraphNode* after, size_t count, CUgraphNodeType type,
+             Work work) {
   Graph* graph = graph_of(handle);
   if (graph == nullptr) return CUDA_ERROR_INVALID_HANDLE;
   if (out == nullptr || (count != 0 && after == nullptr)) return CUDA_ERROR_INVALID_VALUE;
@@ -102,7 +103,8 @@ CUresult cuGraphAddKernelNode_v2(CUgraphNode* node, CUgraph graph, const CUgraph
   Work work = make_launch(function, *params);
   if (!work) return CUDA_ERROR_INVALID_VALUE;
   CUresult result = add(node, graph, after, count, CU_GRAPH_NODE_TYPE_KERNEL, std::move(work));
-  if (result == CUDA_SUCCESS) reinterpret_cast<Node*>(*node)->params = std::make_shared<CUDA_KERNEL_NODE_PARAMS>(*params);
+  if (result == CUDA_SUCCESS)
+    reinterpret_cast<Node*>(*node)->params = std::make_shared<CUDA_KERNEL_NODE_PARAMS>(*params);
   return result;
 }
 
@@ -114,15 +116,16 @@ CUresult cuGraphAddMemsetNode(CUgraphNode* node, CUgraph graph, const CUgraphNod
   return work ? add(node, graph, after, count, CU_GRAPH_NODE_TYPE_MEMSET, std::move(work)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_MEMCPY3D* params,
-                              CUcontext) {
+CUresult cuGraphAddMemcpyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                              const CUDA_MEMCPY3D* params, CUcontext) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Work work = params == nullptr ? Work{} : make_copy(*params);
   return work ? add(node, graph, after, count, CU_GRAPH_NODE_TYPE_MEMCPY, std::move(work)) : CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count, const CUDA_HOST_NODE_PARAMS* params) {
+CUresult cuGraphAddHostNode(CUgraphNode* node, CUgraph graph, const CUgraphNode* after, size_t count,
+                            const CUDA_HOST_NODE_PARAMS* params) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   if (params == nullptr || params->fn == nullptr) return CUDA_ERROR_INVALID_VALUE;
@@ -135,7 +138,8 @@ CUresult cuGraphAddEmptyNode(CUgraphNode* node, CUgraph graph, const CUgraphNode
   return add(node, graph, after, count, CU_GRAPH_NODE_TYPE_EMPTY, [] {});
 }
 
-CUresult cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to, const CUgraphEdgeData*, size_t count) {
+CUresult cuGraphAddDependencies_v2(CUgraph handle, const CUgraphNode* from, const CUgraphNode* to,
+                                   const CUgraphEdgeData*, size_t count) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   if (graph_of(handle) == nullptr) return CUDA_ERROR_INVALID_HANDLE;
@@ -198,7 +202,8 @@ CUresult cuGraphExecDestroy(CUgraphExec handle) {
   return graphs().executables.erase(handle) == 1 ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
 }
 
-CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node, const CUDA_KERNEL_NODE_PARAMS* params) {
+CUresult cuGraphExecKernelNodeSetParams_v2(CUgraphExec handle, CUgraphNode node,
+                                           const CUDA_KERNEL_NODE_PARAMS* params) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   auto executable = executable_of(handle);

@@ -1,5 +1,5 @@
-// What is in use on each GPU: a file that the processes of a GPU share, locked while it is read and written. What processes hold that
-// are gone does not count. Nothing here allocates: the restore thread comes here, too.
+// What is in use on each GPU: a file that the processes of a GPU share, locked while it is read and written. What
+// processes hold that are gone does not count. Nothing here allocates: the restore thread comes here, too.
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
@@ -46,12 +46,13 @@ uint64_t start_of(int pid) {
   if (at == nullptr || at[1] == 0 || at[2] == 'Z' || at[2] == 'X') return 0;
   for (int field = 2; field < 22 && at != nullptr; ++field) at = ::strchr(at + 1, ' ');
   uint64_t start = 0;
-  for (at = at == nullptr ? "" : at + 1; *at >= '0' && *at <= '9'; ++at) start = start * 10 + static_cast<uint64_t>(*at - '0');
+  for (at = at == nullptr ? "" : at + 1; *at >= '0' && *at <= '9'; ++at)
+    start = start * 10 + static_cast<uint64_t>(*at - '0');
   return start;
 }
 
-/// The file while it is locked, or this process's own account where it shares with nobody. One at a time in a process: under
-/// lock(), or with the gate closed.
+/// The file while it is locked, or this process's own account where it shares with nobody. One at a time in a process:
+/// under lock(), or with the gate closed.
 class Ledger {
  public:
   Ledger() {

@@ -83,11 +83,11 @@ struct Entry {
 // Assembler reaches these by name.
 #define CKPT_CUDA(name, parameters)
 #define CKPT_CUDA_OLD(name, parameters)
-#define SECOND(name, suffix)                                                                                     \
-  extern "C" __attribute__((visibility("hidden"))) void* ckpt_standin_own_##name;                                \
-  __attribute__((used)) void* ckpt_standin_own_##name = reinterpret_cast<void*>(&PerThread<&name>::call);                              \
-  asm(".globl " #name suffix "\n.type " #name suffix ", @function\n" #name suffix                                \
-      ": jmp *ckpt_standin_own_" #name "(%rip)\n.size " #name suffix ", . - " #name suffix "\n");
+#define SECOND(name, suffix)                                                                                       \
+  extern "C" __attribute__((visibility("hidden"))) void* ckpt_standin_own_##name;                                  \
+  __attribute__((used)) void* ckpt_standin_own_##name = reinterpret_cast<void*>(&PerThread<&name>::call);          \
+  asm(".globl " #name suffix "\n.type " #name suffix ", @function\n" #name suffix ": jmp *ckpt_standin_own_" #name \
+      "(%rip)\n.size " #name suffix ", . - " #name suffix "\n");
 #define CKPT_CUDA_PTSZ(name, parameters) SECOND(name, "_ptsz")
 #define CKPT_CUDA_PTDS(name, parameters) SECOND(name, "_ptds")
 #include "plugins/cuda/driver_functions.inc"
@@ -134,7 +134,8 @@ CUresult cuGetErrorString(CUresult error, const char** out) {
   return *out = nullptr, CUDA_ERROR_INVALID_VALUE;
 }
 
-CUresult cuGetProcAddress_v2(const char* symbol, void** out, int version, uint64_t flags, CUdriverProcAddressQueryResult* status) {
+CUresult cuGetProcAddress_v2(const char* symbol, void** out, int version, uint64_t flags,
+                             CUdriverProcAddressQueryResult* status) {
   if (symbol == nullptr || out == nullptr) return CUDA_ERROR_INVALID_VALUE;
   bool too_new = false;
   const Entry* entry = find(symbol, version, too_new);

@@ -80,7 +80,8 @@ CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdeviceptr dp
     length = found->second.size;
   } else {
     auto it = memory().maps.upper_bound(dptr);
-    if (it == memory().maps.begin() || dptr - std::prev(it)->first >= std::prev(it)->second.size) return CUDA_ERROR_NOT_FOUND;
+    if (it == memory().maps.begin() || dptr - std::prev(it)->first >= std::prev(it)->second.size)
+      return CUDA_ERROR_NOT_FOUND;
     start = std::prev(it)->first;
     length = std::prev(it)->second.size;
   }
@@ -181,12 +182,15 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
   if (host == nullptr && mapped == nullptr) return CUDA_ERROR_INVALID_VALUE;
   switch (attribute) {
     case CU_POINTER_ATTRIBUTE_CONTEXT:
-      return give(data, host != nullptr ? host->second.context : allocation != nullptr ? allocation->second.context : current_context());
+      return give(data, host != nullptr         ? host->second.context
+                        : allocation != nullptr ? allocation->second.context
+                                                : current_context());
     case CU_POINTER_ATTRIBUTE_MEMORY_TYPE:
       return give(data, static_cast<unsigned>(host != nullptr ? CU_MEMORYTYPE_HOST : CU_MEMORYTYPE_DEVICE));
     case CU_POINTER_ATTRIBUTE_DEVICE_POINTER: return give(data, ptr);
     case CU_POINTER_ATTRIBUTE_HOST_POINTER:
-      if (host == nullptr && (allocation == nullptr || allocation->second.kind != Kind::kManaged)) return CUDA_ERROR_INVALID_VALUE;
+      if (host == nullptr && (allocation == nullptr || allocation->second.kind != Kind::kManaged))
+        return CUDA_ERROR_INVALID_VALUE;
       return give(data, ptr);
     case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return give(data, 0u);
     case CU_POINTER_ATTRIBUTE_BUFFER_ID: return give(data, allocation != nullptr ? allocation->second.id : uint64_t{0});
@@ -199,11 +203,15 @@ CUresult pointer_attribute(void* data, CUpointer_attribute attribute, CUdevicept
     case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
       return give(data, host != nullptr ? host->first : allocation ? allocation->first : mapped->first);
     case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
-      return give(data, host != nullptr ? host->second.size : allocation ? allocation->second.size : mapped->second.size);
+      return give(data, host != nullptr ? host->second.size
+                        : allocation    ? allocation->second.size
+                                        : mapped->second.size);
     case CU_POINTER_ATTRIBUTE_MAPPED: return give(data, 1u);
     case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
-      return give(data, static_cast<uint64_t>(mapped == nullptr ? 0 : mapped->second.physical->prop.requestedHandleTypes));
-    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE: return give(data, allocation != nullptr ? allocation->second.pool : nullptr);
+      return give(data,
+                  static_cast<uint64_t>(mapped == nullptr ? 0 : mapped->second.physical->prop.requestedHandleTypes));
+    case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+      return give(data, allocation != nullptr ? allocation->second.pool : nullptr);
     default: return CUDA_ERROR_NOT_SUPPORTED;
   }
 }
@@ -232,7 +240,9 @@ CUresult cuPointerGetAttributes(unsigned count, CUpointer_attribute* attributes,
 CUresult cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
-  return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && allocation_at(ptr) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  return value != nullptr && attribute == CU_POINTER_ATTRIBUTE_SYNC_MEMOPS && allocation_at(ptr)
+             ? CUDA_SUCCESS
+             : CUDA_ERROR_INVALID_VALUE;
 }
 
 // --- Between processes: given out and taken as names of memfds; a process that ever did so cannot be checkpointed.
@@ -241,13 +251,14 @@ CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr dptr) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   auto* allocation = allocation_at(dptr);
-  if (handle == nullptr || allocation == nullptr || allocation->second.kind != Kind::kPlain) return CUDA_ERROR_INVALID_VALUE;
+  if (handle == nullptr || allocation == nullptr || allocation->second.kind != Kind::kPlain)
+    return CUDA_ERROR_INVALID_VALUE;
   memory().ipc = true;
   ::memset(handle, 0, sizeof(*handle));
   uint64_t start = allocation->second.block != 0 ? allocation->second.block : allocation->first;
   const Mapping& mapping = memory().maps.find(start)->second;
-  int64_t fields[5] = {::getpid(), mapping.physical->fd, static_cast<int64_t>(mapping.physical->offset), static_cast<int64_t>(mapping.size),
-                       static_cast<int64_t>(allocation->first - start)};
+  int64_t fields[5] = {::getpid(), mapping.physical->fd, static_cast<int64_t>(mapping.physical->offset),
+                       static_cast<int64_t>(mapping.size), static_cast<int64_t>(allocation->first - start)};
   ::memcpy(handle, fields, sizeof(fields));
   return CUDA_SUCCESS;
 }
@@ -275,7 +286,8 @@ CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsign
   if (address == 0) return ::close(fd), CUDA_ERROR_OUT_OF_MEMORY;
   physical_map(address, &memory().physical.emplace_back(made), 0, made.size, PROT_READ | PROT_WRITE);
   *pdptr = address + static_cast<uint64_t>(fields[4]);
-  memory().allocations[*pdptr] = Allocation{made.size - static_cast<size_t>(fields[4]), Kind::kIpc, context, nullptr, 0, 0};
+  memory().allocations[*pdptr] =
+      Allocation{made.size - static_cast<size_t>(fields[4]), Kind::kIpc, context, nullptr, 0, 0};
   return CUDA_SUCCESS;
 }
 

@@ -31,7 +31,9 @@ Module* module_of(const void* handle) {
   return nullptr;
 }
 
-void* translate(unsigned long long address) { return is_device(address) ? shadow(address) : reinterpret_cast<void*>(address); }
+void* translate(unsigned long long address) {
+  return is_device(address) ? shadow(address) : reinterpret_cast<void*>(address);
+}
 
 CUresult add_kernel(Module& module, const std::string& name, const std::string& sizes) {
   Function made;
@@ -126,7 +128,8 @@ CUresult parameter(const void* handle, size_t index, size_t* offset, size_t* siz
 bool copy_parameters(const Function& function, void** params, void** extra, char* out) {
   if (function.sizes.empty()) return true;
   if (params != nullptr) {
-    for (size_t i = 0; i < function.sizes.size(); ++i) ::memcpy(out + function.offsets[i], params[i], function.sizes[i]);
+    for (size_t i = 0; i < function.sizes.size(); ++i)
+      ::memcpy(out + function.offsets[i], params[i], function.sizes[i]);
     return true;
   }
   const void* buffer = nullptr;
@@ -148,7 +151,8 @@ Function* function_of(const void* handle) {
 }
 
 Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& p, std::vector<uint64_t>* touches) {
-  if (p.gridDimX == 0 || p.gridDimY == 0 || p.gridDimZ == 0 || p.blockDimX == 0 || p.blockDimY == 0 || p.blockDimZ == 0) return {};
+  if (p.gridDimX == 0 || p.gridDimY == 0 || p.gridDimZ == 0 || p.blockDimX == 0 || p.blockDimY == 0 || p.blockDimZ == 0)
+    return {};
   if (uint64_t{p.blockDimX} * p.blockDimY * p.blockDimZ > 1024) return {};
   auto bytes = std::make_shared<std::vector<char>>(function->total + 1);
   if (!copy_parameters(*function, p.kernelParams, p.extra, bytes->data())) return {};
@@ -157,7 +161,11 @@ Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& p, std::vect
     ::memcpy(&word, bytes->data() + at, 8);
     if (is_device(word)) touches->push_back(word);
   }
-  StandinLaunch launch{{p.gridDimX, p.gridDimY, p.gridDimZ}, {p.blockDimX, p.blockDimY, p.blockDimZ}, p.sharedMemBytes, nullptr, translate};
+  StandinLaunch launch{{p.gridDimX, p.gridDimY, p.gridDimZ},
+                       {p.blockDimX, p.blockDimY, p.blockDimZ},
+                       p.sharedMemBytes,
+                       nullptr,
+                       translate};
   return [launch, bytes, body = function->body, offsets = function->offsets]() mutable {
     std::vector<void*> params;
     for (size_t offset : offsets) params.push_back(bytes->data() + offset);
@@ -222,7 +230,8 @@ CUresult cuModuleGetLoadingMode(CUmoduleLoadingMode* mode) {
 
 // A library is a module, a kernel is a function.
 
-CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*, void**, unsigned) {
+CUresult cuLibraryLoadData(CUlibrary* library, const void* code, CUjit_option*, void**, unsigned, CUlibraryOption*,
+                           void**, unsigned) {
   CKPT_STANDIN_ENTER();
   return load(reinterpret_cast<Module**>(library), code);
 }
@@ -311,8 +320,8 @@ CUresult launch(const CUDA_KERNEL_NODE_PARAMS& params, CUstream handle) {
 
 }  // namespace
 
-CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
-                        CUstream stream, void** params, void** extra) {
+CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
+                        unsigned shared, CUstream stream, void** params, void** extra) {
   CKPT_STANDIN_ENTER();
   return launch({f, gx, gy, gz, bx, by, bz, shared, params, extra, nullptr, nullptr}, stream);
 }
@@ -320,13 +329,14 @@ CUresult cuLaunchKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, uns
 CUresult cuLaunchKernelEx(const CUlaunchConfig* c, CUfunction f, void** params, void** extra) {
   CKPT_STANDIN_ENTER();
   if (c == nullptr) return CUDA_ERROR_INVALID_VALUE;
-  CUDA_KERNEL_NODE_PARAMS all{f, c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
-                              params, extra, nullptr, nullptr};
+  CUDA_KERNEL_NODE_PARAMS all{
+      f,      c->gridDimX, c->gridDimY, c->gridDimZ, c->blockDimX, c->blockDimY, c->blockDimZ, c->sharedMemBytes,
+      params, extra,       nullptr,     nullptr};
   return launch(all, c->hStream);
 }
 
-CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz,
-                                   unsigned shared, CUstream stream, void** params) {
+CUresult cuLaunchCooperativeKernel(CUfunction f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by,
+                                   unsigned bz, unsigned shared, CUstream stream, void** params) {
   CKPT_STANDIN_ENTER();
   return launch({f, gx, gy, gz, bx, by, bz, shared, params, nullptr, nullptr, nullptr}, stream);
 }

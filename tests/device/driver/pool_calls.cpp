@@ -84,7 +84,8 @@ CUresult cuDeviceSetMemPool(CUdevice dev, CUmemoryPool handle) {
 
 CUresult cuMemPoolCreate(CUmemoryPool* out, const CUmemPoolProps* props) {
   CKPT_STANDIN_ENTER();
-  if (out == nullptr || props == nullptr || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || props == nullptr || props->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_INVALID_VALUE;
   if (props->location.id < 0 || props->location.id >= settings().gpus) return CUDA_ERROR_INVALID_DEVICE;
   if (props->handleTypes != CU_MEM_HANDLE_TYPE_NONE) return CUDA_ERROR_NOT_SUPPORTED;
   std::lock_guard guard(lock());

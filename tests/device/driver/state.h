@@ -1,8 +1,9 @@
-// The stand-in for the CUDA driver: its state. Device memory is memfds, mapped at a "shadow" a fixed distance from the device
-// addresses, which themselves are reserved and fault when host code touches them. Streams are threads.
+// The stand-in for the CUDA driver: its state. Device memory is memfds, mapped at a "shadow" a fixed distance from the
+// device addresses, which themselves are reserved and fault when host code touches them. Streams are threads.
 //
-// The restore thread works while every other thread of the process may be ptrace-stopped. It runs only while the gate is
-// closed and nothing is submitted, so that nobody changes what it reads; it takes no lock of theirs and does not allocate.
+// The restore thread works while every other thread of the process may be ptrace-stopped. It runs only while the gate
+// is closed and nothing is submitted, so that nobody changes what it reads; it takes no lock of theirs and does not
+// allocate.
 #pragma once
 
 #include <atomic>
@@ -241,11 +242,12 @@ std::shared_ptr<Stream> stream_of(CUstream handle);
 Event* event_of(CUevent handle);
 std::shared_ptr<Stream> stream_make(Context* context, unsigned flags, int priority);
 void stream_end(const std::shared_ptr<Stream>& stream);
-/// Queues work, or makes a node of it where the stream is being captured. `params` only for kernels. `touches`: device addresses
-/// that it may use, as far as can be told.
-CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work, std::vector<uint64_t> touches = {},
-                std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params = {});
-Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after = {}, std::vector<uint64_t> touches = {});
+/// Queues work, or makes a node of it where the stream is being captured. `params` only for kernels. `touches`: device
+/// addresses that it may use, as far as can be told.
+CUresult submit(const std::shared_ptr<Stream>& stream, CUgraphNodeType type, Work work,
+                std::vector<uint64_t> touches = {}, std::shared_ptr<CUDA_KERNEL_NODE_PARAMS> params = {});
+Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after = {},
+                   std::vector<uint64_t> touches = {});
 /// Work that is submitted and not done touches the range.
 bool in_use(uint64_t address, size_t size);
 void wait_for(const std::shared_ptr<Stream>& stream);
@@ -266,8 +268,8 @@ struct Function {
   std::vector<size_t> offsets, sizes;
   size_t total = 0;
 };
-/// The work of a launch, its parameters copied; null: they are not to be had. `touches` (if not null) gets the device addresses
-/// among them.
+/// The work of a launch, its parameters copied; null: they are not to be had. `touches` (if not null) gets the device
+/// addresses among them.
 Work make_launch(Function* function, const CUDA_KERNEL_NODE_PARAMS& params, std::vector<uint64_t>* touches = nullptr);
 Function* function_of(const void* handle);
 

@@ -167,14 +167,17 @@ CUresult cuEventSynchronize(CUevent handle) {
 CUresult cuEventElapsedTime_v2(float* milliseconds, CUevent start, CUevent end) {
   CKPT_STANDIN_ENTER();
   Event *first = event_of(start), *last = event_of(end);
-  if (first == nullptr || last == nullptr || first->where == nullptr || last->where == nullptr) return CUDA_ERROR_INVALID_HANDLE;
+  if (first == nullptr || last == nullptr || first->where == nullptr || last->where == nullptr)
+    return CUDA_ERROR_INVALID_HANDLE;
   if (((first->flags | last->flags) & CU_EVENT_DISABLE_TIMING) != 0) return CUDA_ERROR_INVALID_HANDLE;
   if (!first->where->reached(first->number) || !last->where->reached(last->number)) return CUDA_ERROR_NOT_READY;
   *milliseconds = static_cast<float>(*last->when - *first->when);
   return CUDA_SUCCESS;
 }
 
-CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) { return cuEventElapsedTime_v2(milliseconds, start, end); }
+CUresult cuEventElapsedTime(float* milliseconds, CUevent start, CUevent end) {
+  return cuEventElapsedTime_v2(milliseconds, start, end);
+}
 
 CUresult cuStreamWaitEvent(CUstream handle, CUevent on, unsigned) {
   CKPT_STANDIN_ENTER();
@@ -237,8 +240,8 @@ CUresult cuStreamIsCapturing(CUstream handle, CUstreamCaptureStatus* status) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
-                                   const CUgraphEdgeData** edges, size_t* count) {
+CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** nodes, const CUgraphEdgeData** edges, size_t* count) {
   CKPT_STANDIN_ENTER();
   STREAM(handle);
   CUresult result = cuStreamIsCapturing(handle, status);
@@ -251,8 +254,8 @@ CUresult cuStreamGetCaptureInfo_v3(CUstream handle, CUstreamCaptureStatus* statu
   return CUDA_SUCCESS;
 }
 
-CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph, const CUgraphNode** nodes,
-                                   size_t* count) {
+CUresult cuStreamGetCaptureInfo_v2(CUstream handle, CUstreamCaptureStatus* status, uint64_t* id, CUgraph* graph,
+                                   const CUgraphNode** nodes, size_t* count) {
   return cuStreamGetCaptureInfo_v3(handle, status, id, graph, nodes, nullptr, count);
 }
 
@@ -324,9 +327,13 @@ CUresult cuStreamBatchMemOp_v2(CUstream handle, unsigned count, CUstreamBatchMem
     auto& one = params[i].value;
     CUresult result = CUDA_SUCCESS;
     switch (params[i].operation) {
-      case CU_STREAM_MEM_OP_WAIT_VALUE_32: result = wait_value(stream, one.address, static_cast<uint32_t>(one.value64), one.flags); break;
+      case CU_STREAM_MEM_OP_WAIT_VALUE_32:
+        result = wait_value(stream, one.address, static_cast<uint32_t>(one.value64), one.flags);
+        break;
       case CU_STREAM_MEM_OP_WAIT_VALUE_64: result = wait_value(stream, one.address, one.value64, one.flags); break;
-      case CU_STREAM_MEM_OP_WRITE_VALUE_32: result = write_value(stream, one.address, static_cast<uint32_t>(one.value64)); break;
+      case CU_STREAM_MEM_OP_WRITE_VALUE_32:
+        result = write_value(stream, one.address, static_cast<uint32_t>(one.value64));
+        break;
       case CU_STREAM_MEM_OP_WRITE_VALUE_64: result = write_value(stream, one.address, one.value64); break;
       default: break;
     }

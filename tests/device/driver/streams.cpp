@@ -148,7 +148,8 @@ std::shared_ptr<Stream> stream_of(CUstream handle) {
   return nullptr;
 }
 
-Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after, std::vector<uint64_t> touches) {
+Point submit_plain(const std::shared_ptr<Stream>& stream, Work work, std::vector<Point> after,
+                   std::vector<uint64_t> touches) {
   std::lock_guard guard(lock());
   for (Point& point : standard_order(stream)) after.push_back(std::move(point));
   pending_work.fetch_add(1);

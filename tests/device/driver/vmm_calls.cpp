@@ -41,9 +41,11 @@ bool for_mappings(uint64_t address, size_t size, Act act) {
 
 }  // namespace
 
-CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr, unsigned long long flags) {
+CUresult cuMemAddressReserve(CUdeviceptr* ptr, size_t size, size_t alignment, CUdeviceptr addr,
+                             unsigned long long flags) {
   CKPT_STANDIN_ENTER();
-  if (ptr == nullptr || size == 0 || !granular(size) || flags != 0 || (alignment & (alignment - 1)) != 0) return CUDA_ERROR_INVALID_VALUE;
+  if (ptr == nullptr || size == 0 || !granular(size) || flags != 0 || (alignment & (alignment - 1)) != 0)
+    return CUDA_ERROR_INVALID_VALUE;
   std::lock_guard guard(lock());
   uint64_t at = arena_take(size, alignment, granular(addr) ? addr : 0);
   if (at == 0) return CUDA_ERROR_OUT_OF_MEMORY;
@@ -64,17 +66,21 @@ CUresult cuMemAddressFree(CUdeviceptr ptr, size_t size) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop, CUmemAllocationGranularity_flags) {
+CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* prop,
+                                       CUmemAllocationGranularity_flags) {
   CKPT_STANDIN_ENTER();
   if (granularity == nullptr || prop == nullptr) return CUDA_ERROR_INVALID_VALUE;
   *granularity = kGranule;
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop, unsigned long long flags) {
+CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, const CUmemAllocationProp* prop,
+                     unsigned long long flags) {
   CKPT_STANDIN_ENTER();
-  if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 || !granular(size)) return CUDA_ERROR_INVALID_VALUE;
-  if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE) return CUDA_ERROR_NOT_SUPPORTED;
+  if (handle == nullptr || prop == nullptr || flags != 0 || size == 0 || !granular(size))
+    return CUDA_ERROR_INVALID_VALUE;
+  if (prop->type != CU_MEM_ALLOCATION_TYPE_PINNED || prop->location.type != CU_MEM_LOCATION_TYPE_DEVICE)
+    return CUDA_ERROR_NOT_SUPPORTED;
   if (prop->location.id < 0 || prop->location.id >= settings().gpus) return CUDA_ERROR_INVALID_DEVICE;
   std::lock_guard guard(lock());
   CUresult result = CUDA_SUCCESS;
@@ -92,7 +98,8 @@ CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle, unsigned long long flags) {
+CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
+                  unsigned long long flags) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Physical* physical = physical_of(handle);
@@ -105,7 +112,8 @@ CUresult cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAlloc
   if (ptr + size > reserved->first + reserved->second) return CUDA_ERROR_INVALID_VALUE;
   auto next = memory().maps.lower_bound(ptr);
   if (next != memory().maps.end() && next->first < ptr + size) return CUDA_ERROR_INVALID_VALUE;
-  if (next != memory().maps.begin() && std::prev(next)->first + std::prev(next)->second.size > ptr) return CUDA_ERROR_INVALID_VALUE;
+  if (next != memory().maps.begin() && std::prev(next)->first + std::prev(next)->second.size > ptr)
+    return CUDA_ERROR_INVALID_VALUE;
   return physical_map(ptr, physical, offset, size, PROT_NONE) ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
@@ -157,11 +165,13 @@ CUresult cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type, unsigned long long) {
+CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, CUmemAllocationHandleType type,
+                                      unsigned long long) {
   CKPT_STANDIN_ENTER();
   std::lock_guard guard(lock());
   Physical* physical = physical_of(handle);
-  if (out == nullptr || physical == nullptr || (physical->prop.requestedHandleTypes & type) == 0) return CUDA_ERROR_INVALID_VALUE;
+  if (out == nullptr || physical == nullptr || (physical->prop.requestedHandleTypes & type) == 0)
+    return CUDA_ERROR_INVALID_VALUE;
   if (type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_NOT_SUPPORTED;
   int fd = ::fcntl(physical->fd, F_DUPFD_CLOEXEC, 3);
   if (fd < 0) return CUDA_ERROR_OPERATING_SYSTEM;
@@ -169,7 +179,8 @@ CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle ha
   return CUDA_SUCCESS;
 }
 
-CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle, CUmemAllocationHandleType type) {
+CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* os_handle,
+                                        CUmemAllocationHandleType type) {
   CKPT_STANDIN_ENTER();
   if (handle == nullptr || type != CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR) return CUDA_ERROR_INVALID_VALUE;
   int given = static_cast<int>(reinterpret_cast<intptr_t>(os_handle)), gpu = -1;

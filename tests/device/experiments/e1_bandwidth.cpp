@@ -1,5 +1,6 @@
-// E1: the ceilings of one machine, through ckpt's own device: hashing and copying with hashing at each size of chunk against a plain
-// copy on the device; rings of pinned memory to the host and back; host memory to host memory; what it costs to pin.
+// E1: the ceilings of one machine, through ckpt's own device: hashing and copying with hashing at each size of chunk
+// against a plain copy on the device; rings of pinned memory to the host and back; host memory to host memory; what it
+// costs to pin.
 //
 //   e1 [bytes of device memory = 4G] [bytes of host memory copied = 4G]
 #include <functional>
@@ -43,25 +44,30 @@ double gigabytes(double bytes, double time) { return bytes / time * 1e-9; }
 
 int main(int argc, char** argv) {
   experiment_begin(argc, argv);
-  const uint64_t size = argument(argc, argv, 1, uint64_t{4} << 30), host_bytes = argument(argc, argv, 2, uint64_t{4} << 30);
+  const uint64_t size = argument(argc, argv, 1, uint64_t{4} << 30),
+                 host_bytes = argument(argc, argv, 2, uint64_t{4} << 30);
   auto device = must(cuda::open_device(must(cuda::Driver::open()), "", must(cuda::read_kernels())));
   auto stream = must(device->create_stream());
   auto from = must(device->allocate(size)), to = must(device->allocate(size));
   auto hashes = must(device->allocate_pinned(size / device::kMinChunk * sizeof(ChunkHash)));
   auto* first = reinterpret_cast<ChunkHash*>(hashes->bytes().data());
 
-  const double copied = gigabytes(static_cast<double>(size), best(*stream, [&] { must(stream->copy(to->range().start, from->range())); }));
+  const double copied = gigabytes(static_cast<double>(size),
+                                  best(*stream, [&] { must(stream->copy(to->range().start, from->range())); }));
   report("E1", "device to device, payload", copied, "GB/s");
   for (uint64_t chunk : {device::kMinChunk, uint64_t{256} << 10, device::kMaxChunk}) {
     const std::string name = std::to_string(chunk >> 10) + " KiB chunks";
     const uint64_t chunks = size / chunk;
     const std::span<ChunkHash> out(first, chunks);
-    double rate = gigabytes(static_cast<double>(size), best(*stream, [&] { must(stream->hash({from->range().start, size}, chunk, out)); }));
+    double rate = gigabytes(static_cast<double>(size), best(*stream, [&] {
+                              must(stream->hash({from->range().start, size}, chunk, out));
+                            }));
     report("E1", "hash, " + name, rate, "GB/s");
     report("E1", "hash, " + name + ", of the copy's traffic (2 x payload); wanted: 0.8", rate / (2 * copied), "ratio");
     std::vector<Address> places;
     for (uint64_t i = 0; i < chunks; ++i) places.push_back(from->range().start + (i * 7 + 3) % chunks * chunk);
-    rate = gigabytes(static_cast<double>(size), best(*stream, [&] { must(stream->copy_and_hash(places, chunk, to->range().start, out)); }));
+    rate = gigabytes(static_cast<double>(size),
+                     best(*stream, [&] { must(stream->copy_and_hash(places, chunk, to->range().start, out)); }));
     report("E1", "copy and hash, " + name + ", payload", rate, "GB/s");
   }
 

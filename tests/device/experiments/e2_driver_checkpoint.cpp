@@ -1,8 +1,9 @@
-// E2: what the driver's own checkpoint costs, what it leaves in the process, and whether it works while every thread but the restore
-// thread stands still.
+// E2: what the driver's own checkpoint costs, what it leaves in the process, and whether it works while every thread
+// but the restore thread stands still.
 //
 //   e2 MODE [bytes = 1G] [stopped]
-//   MODE: malloc; vmm (virtual memory calls); vmmfd (the same, exportable); reserve (addresses kept, memory released before)
+//   MODE: malloc; vmm (virtual memory calls); vmmfd (the same, exportable); reserve (addresses kept, memory released
+//   before)
 //
 // 64 MiB of page-locked host memory in every mode.
 #include <signal.h>

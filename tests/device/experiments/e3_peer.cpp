@@ -1,4 +1,5 @@
-// E3: another process maps the target's memory and reads it while the target's kernels run: how fast, and what it costs the target.
+// E3: another process maps the target's memory and reads it while the target's kernels run: how fast, and what it costs
+// the target.
 //
 //   e3 [bytes = 1G] [seconds of a phase = 4]
 #include <signal.h>

@@ -1,5 +1,6 @@
-// E4: what a program may learn and what it costs: the parameters of a kernel, the price of a launch (run it with and without ckpt's
-// interposer preloaded), and whether a store to read-only memory is caught. The last spoils the context: it comes last.
+// E4: what a program may learn and what it costs: the parameters of a kernel, the price of a launch (run it with and
+// without ckpt's interposer preloaded), and whether a store to read-only memory is caught. The last spoils the context:
+// it comes last.
 //
 //   e4 [launches = 200000] [NAME of the case = plain]
 #include "tests/device/experiments/experiment.h"

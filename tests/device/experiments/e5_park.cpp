@@ -1,5 +1,6 @@
-// E5: memory parked in another process across the driver's checkpoint: the target gives its memory away and keeps the addresses, is
-// checkpointed and restored nearly empty, takes the memory back; the contents and a graph made before must be as they were.
+// E5: memory parked in another process across the driver's checkpoint: the target gives its memory away and keeps the
+// addresses, is checkpointed and restored nearly empty, takes the memory back; the contents and a graph made before
+// must be as they were.
 //
 //   e5 [bytes = 1G] [allocations = 100]
 #include <signal.h>
@@ -12,7 +13,8 @@ namespace {
 
 CUmemGenericAllocationHandle import(int fd) {
   CUmemGenericAllocationHandle handle = 0;
-  CU(cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
+  CU(cuMemImportFromShareableHandle(&handle, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),
+                                    CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR));
   close(fd);
   return handle;
 }
@@ -115,7 +117,8 @@ int main(int argc, char** argv) {
   signal_other(ends[0]);
   for (CUmemGenericAllocationHandle handle : parked) export_to(ends[0], handle);
   wait_other(ends[0]);
-  const CUresult locked = cu.cuCheckpointProcessLock(pid, &lock), ended = cu.cuCheckpointProcessCheckpoint(pid, &checkpoint);
+  const CUresult locked = cu.cuCheckpointProcessLock(pid, &lock),
+                 ended = cu.cuCheckpointProcessCheckpoint(pid, &checkpoint);
   report("E5", "lock of a process that holds imports, CUresult", locked, "");
   report("E5", "checkpoint of it, CUresult", ended, "");
   kill(pid, SIGKILL);

@@ -54,7 +54,8 @@ void send_fd(int socket, int fd) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof fd)] = {};
   iovec data{&byte, 1};
   msghdr message{};
-  message.msg_iov = &data, message.msg_iovlen = 1, message.msg_control = control, message.msg_controllen = sizeof control;
+  message.msg_iov = &data, message.msg_iovlen = 1, message.msg_control = control,
+  message.msg_controllen = sizeof control;
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   header->cmsg_level = SOL_SOCKET, header->cmsg_type = SCM_RIGHTS, header->cmsg_len = CMSG_LEN(sizeof fd);
   memcpy(CMSG_DATA(header), &fd, sizeof fd);
@@ -66,7 +67,8 @@ int receive_fd(int socket) {
   alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
   iovec data{&byte, 1};
   msghdr message{};
-  message.msg_iov = &data, message.msg_iovlen = 1, message.msg_control = control, message.msg_controllen = sizeof control;
+  message.msg_iov = &data, message.msg_iovlen = 1, message.msg_control = control,
+  message.msg_controllen = sizeof control;
   CHECK(recvmsg(socket, &message, MSG_CMSG_CLOEXEC) == 1);
   cmsghdr* header = CMSG_FIRSTHDR(&message);
   CHECK(header != nullptr);
@@ -128,7 +130,8 @@ Look look_at(int pid) {
   const std::string process = "/proc/" + std::to_string(pid);
   std::ifstream maps(process + "/maps"), status(process + "/status");
   for (std::string line; std::getline(maps, line); ++look.mappings)
-    look.device_mappings += line.find("/dev/nvidia") != std::string::npos || line.find("standin-gpu") != std::string::npos;
+    look.device_mappings +=
+        line.find("/dev/nvidia") != std::string::npos || line.find("standin-gpu") != std::string::npos;
   for (std::string line; std::getline(status, line);)
     if (line.starts_with("VmRSS:")) look.resident_kib = atol(line.c_str() + 6);
   DIR* folder = opendir((process + "/fd").c_str());

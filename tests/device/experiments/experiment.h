@@ -1,5 +1,5 @@
-// What the experiments share: the driver and kernels of the test programs, clocks, rows of results, descriptors sent between
-// processes. A row is printed as
+// What the experiments share: the driver and kernels of the test programs, clocks, rows of results, descriptors sent
+// between processes. A row is printed as
 //
 //   RESULT | experiment | case | value | unit
 //
@@ -11,7 +11,8 @@
 
 #include "tests/device/programs/program.h"
 
-/// First call of main: a work folder of its own, gone when main has returned, and the driver loaded. Skips (77) where there is no driver or no GPU.
+/// First call of main: a work folder of its own, gone when main has returned, and the driver loaded. Skips (77) where
+/// there is no driver or no GPU.
 void experiment_begin(int argc, char** argv);
 /// The nth argument as a number (with K, M or G), or this.
 uint64_t argument(int argc, char** argv, int index, uint64_t otherwise);

@@ -208,7 +208,9 @@ TEST_CASE("sockets in a folder of the user's own") {
   REQUIRE(::mkdtemp(name) != nullptr);
   std::string folder = name;
   SUBCASE("with a short name") {}
-  SUBCASE("with the longest that a socket can have") { folder += "/" + std::string(107 - folder.size() - 1 - std::strlen("/agent-1234567"), 'x'); }
+  SUBCASE("with the longest that a socket can have") {
+    folder += "/" + std::string(107 - folder.size() - 1 - std::strlen("/agent-1234567"), 'x');
+  }
   std::filesystem::create_directories(folder);
   std::filesystem::permissions(folder, std::filesystem::perms::owner_all);
   {
@@ -222,7 +224,8 @@ TEST_CASE("sockets in a folder of the user's own") {
     stop_and_take(*agent);
     DONE(agent->hold(kSecond / 10));
     CHECK(!std::filesystem::exists(file));
-    for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    for (int i = 0; i < 500 && !std::filesystem::exists(file); ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
     CHECK(puppet.agent()->hello());
     puppet.say("exit");
     CHECK(::waitpid(puppet.pid(), nullptr, 0) == puppet.pid());
@@ -281,7 +284,8 @@ TEST_CASE("a conversation goes on after wake, whether it was held or not") {
   CHECK(!agent->open_gate());
   // The agent listens again a moment after it was woken.
   Result<void> woken = agent->wake();
-  for (int i = 0; i < 1000 && !woken && woken.error().code == Code::kNotFound; ++i) ::usleep(1000), woken = agent->wake();
+  for (int i = 0; i < 1000 && !woken && woken.error().code == Code::kNotFound; ++i)
+    ::usleep(1000), woken = agent->wake();
   DONE(woken);
   DONE(agent->close_gate(kSecond));
   DONE(agent->attach(id, fd->get()));

@@ -9,7 +9,8 @@ using namespace ckpt;
 
 TEST_CASE("every allocation is listed, large device memory as owned") {
   Puppet puppet;
-  const uint64_t large = puppet.number("alloc 5000000"), small = puppet.number("alloc 1000"), host = puppet.number("host 8192");
+  const uint64_t large = puppet.number("alloc 5000000"), small = puppet.number("alloc 1000"),
+                 host = puppet.number("host 8192");
   const uint64_t managed = puppet.number("managed 65536"), pool = puppet.number("pool 4194304");
   CHECK(puppet.number("pitch 1000 4000") == 1024);
   auto agent = puppet.agent();

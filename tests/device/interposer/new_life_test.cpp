@@ -1,5 +1,5 @@
-// A program under `ckpt run` is dumped while its large memory is parked here, killed, restored, and given its memory back by
-// the agent, which finds itself in a new life.
+// A program under `ckpt run` is dumped while its large memory is parked here, killed, restored, and given its memory
+// back by the agent, which finds itself in a new life.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -43,7 +43,9 @@ struct Checkpoints {
   }
 };
 
-int ckpt_does(const std::string& arguments) { return std::system((std::string(CKPT_BINARY) + " " + arguments + "").c_str()); }
+int ckpt_does(const std::string& arguments) {
+  return std::system((std::string(CKPT_BINARY) + " " + arguments + "").c_str());
+}
 
 }  // namespace
 

@@ -1,5 +1,5 @@
-// A program with device memory that does what it is told, a line of stdin at a time, and answers with one line: "ok ..." or
-// "no ...". The tests of the interposer (puppet_process.h) look at it from outside meanwhile.
+// A program with device memory that does what it is told, a line of stdin at a time, and answers with one line: "ok
+// ..." or "no ...". The tests of the interposer (puppet_process.h) look at it from outside meanwhile.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <sys/prctl.h>
@@ -73,7 +73,9 @@ std::string stop_hammers() {
     hammers[i]->thread.join();
     uint64_t seen = 0;
     DO(cuMemcpyDtoH_v2(&seen, counters + 64 * i, 8));
-    if (seen != hammers[i]->launches) return "no thread " + std::to_string(i) + " launched " + std::to_string(hammers[i]->launches) + ", ran " + std::to_string(seen);
+    if (seen != hammers[i]->launches)
+      return "no thread " + std::to_string(i) + " launched " + std::to_string(hammers[i]->launches) + ", ran " +
+             std::to_string(seen);
     all += seen;
   }
   hammers.clear();
@@ -91,7 +93,8 @@ std::string attributes(size_t index) {
   CUpointer_attribute which[] = {CU_POINTER_ATTRIBUTE_RANGE_START_ADDR, CU_POINTER_ATTRIBUTE_RANGE_SIZE};
   void* into[] = {&start, &range};
   DO(cuPointerGetAttributes(2, which, into, at));
-  if (base != memory[index].first || start != base || owner != context || type != CU_MEMORYTYPE_DEVICE || range != size) return "no attributes";
+  if (base != memory[index].first || start != base || owner != context || type != CU_MEMORYTYPE_DEVICE || range != size)
+    return "no attributes";
   return "ok " + std::to_string(size);
 }
 
@@ -150,8 +153,9 @@ std::string forked() {
 
 /// As under sandboxes that do not have the call: every thread's membarrier(2) answers ENOSYS.
 std::string forbid_membarrier() {
-  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
-                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  sock_filter code[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_membarrier, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | ENOSYS), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   sock_fprog program = {sizeof code / sizeof code[0], code};
   prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   return syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_TSYNC, &program) == 0 ? "ok" : "no seccomp";
@@ -252,7 +256,8 @@ std::string give_ipc(size_t index) {
 std::string take_ipc(const std::string& digits) {
   CUipcMemHandle handle;
   CUdeviceptr there;
-  for (size_t i = 0; i < sizeof handle.reserved; ++i) handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
+  for (size_t i = 0; i < sizeof handle.reserved; ++i)
+    handle.reserved[i] = static_cast<char>(std::stoi(digits.substr(2 * i, 2), nullptr, 16));
   DO(cuIpcOpenMemHandle_v2(&there, handle, 1));
   memory.push_back({there, 0});
   return "ok";

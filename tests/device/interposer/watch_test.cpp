@@ -7,7 +7,8 @@ using namespace ckpt;
 
 TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free can change them") {
   Puppet puppet;
-  const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304"), c = puppet.number("alloc 4194304");
+  const uint64_t a = puppet.number("alloc 4194304"), b = puppet.number("alloc 4194304"),
+                 c = puppet.number("alloc 4194304");
   for (int i = 0; i < 3; ++i) CHECK(puppet.ask("write " + std::to_string(i) + " 5" + std::to_string(i)) == "ok");
   auto agent = puppet.agent();
   stop_and_take(*agent);

@@ -1,5 +1,5 @@
-// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (32M), percent (1), always
-// or hidden: like always, by launches whose arguments do not show what they write.
+// Much memory of which each step, or each 20 ms (argument `always`), changes a part. Arguments: bytes (32M), percent
+// (1), always or hidden: like always, by launches whose arguments do not show what they write.
 #include <atomic>
 #include <mutex>
 #include <thread>
@@ -84,6 +84,7 @@ int main(int argc, char** argv) {
   stop = true;
   if (loop.joinable()) loop.join();
   for (const Block& block : blocks)
-    for (size_t part = 0; part < block.seeds.size(); ++part) words->check(block.at + part * kPart, kPart, block.seeds[part]);
+    for (size_t part = 0; part < block.seeds.size(); ++part)
+      words->check(block.at + part * kPart, kPart, block.seeds[part]);
   target_pass();
 }

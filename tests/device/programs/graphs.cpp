@@ -1,5 +1,5 @@
-// Graphs (built by hand and captured), streams that wait for each other's events, pools, page-locked memory both ways and a
-// variable of a module: all of it made before, used after.
+// Graphs (built by hand and captured), streams that wait for each other's events, pools, page-locked memory both ways
+// and a variable of a module: all of it made before, used after.
 #include "tests/device/programs/program.h"
 
 namespace {
@@ -84,7 +84,8 @@ void set_up() {
   all->locked = static_cast<uint64_t*>(host);
   all->registered = static_cast<char*>(map_pages(kBytes));
   CU(cuMemHostRegister_v2(all->registered, kBytes, kMemHostRegisterPortable));
-  if (cu.cuModuleGetGlobal_v2(&all->global, &all->global_size, all->module, "g_words") != CUDA_SUCCESS) all->global_size = 0;
+  if (cu.cuModuleGetGlobal_v2(&all->global, &all->global_size, all->module, "g_words") != CUDA_SUCCESS)
+    all->global_size = 0;
   build_by_hand();
   capture();
 }
@@ -110,7 +111,8 @@ void run_once(const Words& words) {
   for (size_t i = 0; i < kBytes / 8; i += 97) {
     uint64_t word;
     memcpy(&word, all->registered + 8 * i, 8);
-    if (word != word_of(number, i)) target_fail("run %llu: word %zu of the registered memory is wrong", (unsigned long long)number, i);
+    if (word != word_of(number, i))
+      target_fail("run %llu: word %zu of the registered memory is wrong", (unsigned long long)number, i);
   }
   CUdeviceptr moment;
   CU(cuMemAllocAsync(&moment, 70000, all->second));

@@ -17,7 +17,9 @@ CKPT_KERNEL_PART uint64_t word_of(uint64_t seed, uint64_t index) {
 }
 
 /// A start that differs from element to element.
-CKPT_KERNEL_PART float weight_of(uint64_t index) { return static_cast<float>(static_cast<int>(word_of(7, index) % 2001) - 1000) * 0.001f; }
+CKPT_KERNEL_PART float weight_of(uint64_t index) {
+  return static_cast<float>(static_cast<int>(word_of(7, index) % 2001) - 1000) * 0.001f;
+}
 
 /// One step of descent towards a target that moves, with momentum. No operation is left to the compiler to contract.
 CKPT_KERNEL_PART void train_element(float* weight, float* momentum, uint64_t index, uint32_t step) {

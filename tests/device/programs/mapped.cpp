@@ -1,5 +1,5 @@
-// Memory and addresses apart: one piece of memory at two addresses, a range of two pieces, one that is read only, one that is
-// reserved and empty, one that is made and mapped nowhere. Each step moves a piece to another address.
+// Memory and addresses apart: one piece of memory at two addresses, a range of two pieces, one that is read only, one
+// that is reserved and empty, one that is made and mapped nowhere. Each step moves a piece to another address.
 #include "tests/device/programs/program.h"
 
 namespace {

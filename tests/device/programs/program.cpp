@@ -40,11 +40,13 @@ extern "C" {
 
 KERNEL(fill) {
   auto* out = pointer<uint64_t>(l, 0);
-  for (uint64_t i = 0, count = value<uint64_t>(l, 1), seed = value<uint64_t>(l, 2); i < count; ++i) out[i] = word_of(seed, i);
+  for (uint64_t i = 0, count = value<uint64_t>(l, 1), seed = value<uint64_t>(l, 2); i < count; ++i)
+    out[i] = word_of(seed, i);
 }
 KERNEL(verify) {
   auto *in = pointer<uint64_t>(l, 0), *wrong = pointer<uint64_t>(l, 3);
-  for (uint64_t i = 0, count = value<uint64_t>(l, 1), seed = value<uint64_t>(l, 2); i < count; ++i) *wrong += in[i] != word_of(seed, i);
+  for (uint64_t i = 0, count = value<uint64_t>(l, 1), seed = value<uint64_t>(l, 2); i < count; ++i)
+    *wrong += in[i] != word_of(seed, i);
 }
 KERNEL(begin) {
   auto *weights = pointer<float>(l, 0), *momenta = pointer<float>(l, 1);
@@ -110,7 +112,9 @@ void launch(CUfunction function, CUstream stream, std::vector<void*> params, uns
   CU(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, 0, stream, params.data(), nullptr));
 }
 
-Words::Words(CUmodule module) : fill(kernel(module, "fill")), verify(kernel(module, "verify")) { CU(cuMemAlloc_v2(&wrong, 8)); }
+Words::Words(CUmodule module) : fill(kernel(module, "fill")), verify(kernel(module, "verify")) {
+  CU(cuMemAlloc_v2(&wrong, 8));
+}
 
 void Words::write(CUdeviceptr at, size_t bytes, uint64_t seed, CUstream stream) const {
   uint64_t count = bytes / 8;
@@ -124,5 +128,6 @@ void Words::check(CUdeviceptr at, size_t bytes, uint64_t seed) const {
   launch(verify, nullptr, {&at, &count, &seed, &out});
   CU(cuMemcpyDtoH_v2(&found, wrong, 8));
   if (found == 0) return;
-  target_fail("%llu words at %#llx (%zu bytes, seed %llu) are wrong", (unsigned long long)found, at, bytes, (unsigned long long)seed);
+  target_fail("%llu words at %#llx (%zu bytes, seed %llu) are wrong", (unsigned long long)found, at, bytes,
+              (unsigned long long)seed);
 }

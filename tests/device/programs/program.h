@@ -1,5 +1,5 @@
-// What the driver-API programs begin with: the driver, loaded as programs load it, their kernels, and the harness of self-checking
-// targets (tests/kernel/target.h).
+// What the driver-API programs begin with: the driver, loaded as programs load it, their kernels, and the harness of
+// self-checking targets (tests/kernel/target.h).
 #pragma once
 
 #define _Noreturn [[noreturn]]
@@ -44,7 +44,8 @@ CUcontext driver_start(int ordinal = 0);
 /// The programs' kernels in the current context.
 CUmodule kernels_load();
 CUfunction kernel(CUmodule module, const char* name);
-void launch(CUfunction function, CUstream stream, std::vector<void*> params, unsigned blocks = 64, unsigned threads = 256);
+void launch(CUfunction function, CUstream stream, std::vector<void*> params, unsigned blocks = 64,
+            unsigned threads = 256);
 
 /// Words in device memory: filled by a kernel, counted where they are wrong.
 struct Words {

@@ -1,5 +1,6 @@
-// A training loop that goes on all the time: weights and momenta live on the device. Each step's loss is printed and kept, and
-// at the end the whole run is done again from its beginning: every loss and every weight must be the same to the bit.
+// A training loop that goes on all the time: weights and momenta live on the device. Each step's loss is printed and
+// kept, and at the end the whole run is done again from its beginning: every loss and every weight must be the same to
+// the bit.
 //
 // Argument: elements (262144).
 #include <atomic>
@@ -17,7 +18,8 @@ struct Run {
   CUstream stream = nullptr;
   CUfunction train = nullptr, loss = nullptr;
 
-  Run(CUmodule module, uint64_t elements) : count(elements), train(kernel(module, "train")), loss(kernel(module, "loss")) {
+  Run(CUmodule module, uint64_t elements)
+      : count(elements), train(kernel(module, "train")), loss(kernel(module, "loss")) {
     CU(cuMemAlloc_v2(&weights, count * sizeof(float)));
     CU(cuMemAlloc_v2(&momenta, count * sizeof(float)));
     CU(cuMemAlloc_v2(&sum, sizeof(float)));
@@ -47,7 +49,8 @@ void go_on(Run* run, CUcontext context) {
   losses.reserve(kMostSteps);
   while (!stop && losses.size() < kMostSteps) {
     losses.push_back(run->step(static_cast<uint32_t>(losses.size())));
-    if (losses.size() % 64 == 0) printf("step %zu loss %a\n", losses.size(), static_cast<double>(losses.back())), fflush(stdout);
+    if (losses.size() % 64 == 0)
+      printf("step %zu loss %a\n", losses.size(), static_cast<double>(losses.back())), fflush(stdout);
     sleep_ms(2);
   }
 }
@@ -74,7 +77,8 @@ int main(int argc, char** argv) {
   for (size_t i = 0; i < losses.size(); ++i) {
     float loss = again.step(static_cast<uint32_t>(i));
     if (memcmp(&loss, &losses[i], sizeof loss) != 0)
-      target_fail("step %zu of %zu: loss %a, not %a", i, losses.size(), static_cast<double>(losses[i]), static_cast<double>(loss));
+      target_fail("step %zu of %zu: loss %a, not %a", i, losses.size(), static_cast<double>(losses[i]),
+                  static_cast<double>(loss));
   }
   std::vector<float> one = run.read(), other = again.read();
   CHECK(memcmp(one.data(), other.data(), elements * sizeof(float)) == 0);

@@ -1,4 +1,5 @@
-// poll, select, epoll_wait and sigtimedwait with a time limit that ends after the restore: they time out, not too early.
+// poll, select, epoll_wait and sigtimedwait with a time limit that ends after the restore: they time out, not too
+// early.
 #include <poll.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>

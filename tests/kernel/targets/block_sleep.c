@@ -1,6 +1,7 @@
-// Threads in nanosleep and clock_nanosleep: they return 0 after the time asked for, of which the time in which the process
-// was not there is no part where the sleep is relative. A sleep to an absolute time ends when that time has come. Where
-// the caller does not ask for the time left nobody outside can know it: that sleep may start again at a restore.
+// Threads in nanosleep and clock_nanosleep: they return 0 after the time asked for, of which the time in which the
+// process was not there is no part where the sleep is relative. A sleep to an absolute time ends when that time has
+// come. Where the caller does not ask for the time left nobody outside can know it: that sleep may start again at a
+// restore.
 #include "target.h"
 
 enum { kRestarts = 3 };  // restores of one process within a test, and the first run

@@ -132,13 +132,22 @@ static const struct Thing {
   const char* name;
   void (*hold)(void);
 } kThings[] = {
-    {"nothing", hold_nothing}, {"connection", hold_connection}, {"io_uring", hold_io_uring},
-    {"aio", hold_aio},         {"hugetlb", hold_hugetlb},
-    {"userfaultfd", hold_userfaultfd}, {"stranger", hold_stranger},
-    {"thread_pidfd", hold_thread_pidfd}, {"gone_process", hold_gone_process},
-    {"udp_cork", hold_udp_cork}, {"sock_packet", hold_sock_packet}, {"packet_ring", hold_packet_ring},
+    {"nothing", hold_nothing},
+    {"connection", hold_connection},
+    {"io_uring", hold_io_uring},
+    {"aio", hold_aio},
+    {"hugetlb", hold_hugetlb},
+    {"userfaultfd", hold_userfaultfd},
+    {"stranger", hold_stranger},
+    {"thread_pidfd", hold_thread_pidfd},
+    {"gone_process", hold_gone_process},
+    {"udp_cork", hold_udp_cork},
+    {"sock_packet", hold_sock_packet},
+    {"packet_ring", hold_packet_ring},
     {"unaccepted", hold_unaccepted},
-    {"pid_namespace", hold_pid_namespace}, {"time_namespace", hold_time_namespace}, {"thread_namespace", hold_thread_namespace},
+    {"pid_namespace", hold_pid_namespace},
+    {"time_namespace", hold_time_namespace},
+    {"thread_namespace", hold_thread_namespace},
 };
 enum { kCount = sizeof kThings / sizeof kThings[0] };
 
@@ -149,9 +158,9 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
-    bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 &&
-                  strcmp(name, "hugetlb") != 0 && strcmp(name, "userfaultfd") != 0 &&
-                  strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
+    bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 && strcmp(name, "hugetlb") != 0 &&
+                  strcmp(name, "userfaultfd") != 0 && strcmp(name, "sock_packet") != 0 &&
+                  strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
     kThings[i].hold();
     found = true;

@@ -1,5 +1,5 @@
-// Private pages that fork shares: unchanged, changed by the child, by the root, by both, unmapped in one, changed between the
-// dumps of a chain.
+// Private pages that fork shares: unchanged, changed by the child, by the root, by both, unmapped in one, changed
+// between the dumps of a chain.
 #include "target.h"
 
 enum { kPages = 512 };

@@ -1,5 +1,5 @@
-// A program that gave up root: different real, effective and saved ids, supplementary groups, a few capabilities in each
-// set, securebits; and a second thread whose filesystem uid is its own.
+// A program that gave up root: different real, effective and saved ids, supplementary groups, a few capabilities in
+// each set, securebits; and a second thread whose filesystem uid is its own.
 #include <grp.h>
 #include <linux/capability.h>
 #include <linux/securebits.h>

@@ -1,5 +1,5 @@
-// Files that were deleted while open: content with a hole, size, offset, two open files of one, another file that has the
-// old name now. What is written between the dumps of a chain belongs to each of them.
+// Files that were deleted while open: content with a hole, size, offset, two open files of one, another file that has
+// the old name now. What is written between the dumps of a chain belongs to each of them.
 #include <sys/stat.h>
 
 #include "target.h"

@@ -7,7 +7,8 @@ static void expect_gone(const char* link_path) {
   char link[4096] = "";
   CHECK(readlink(link_path, link, sizeof link - 1) > 0);
   size_t length = strlen(link);
-  if (length < 14 || strcmp(link + length - 14, "gone (deleted)") != 0) target_fail("%s leads to '%s'", link_path, link);
+  if (length < 14 || strcmp(link + length - 14, "gone (deleted)") != 0)
+    target_fail("%s leads to '%s'", link_path, link);
 }
 
 static int child(void* unused) {

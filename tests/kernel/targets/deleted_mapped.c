@@ -1,5 +1,5 @@
-// Deleted files that are mapped alone: shared by two processes, changed between the dumps of a chain; and privately, as a
-// library that was replaced.
+// Deleted files that are mapped alone: shared by two processes, changed between the dumps of a chain; and privately, as
+// a library that was replaced.
 #include <sys/stat.h>
 
 #include "target.h"

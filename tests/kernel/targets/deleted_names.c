@@ -1,4 +1,5 @@
-// A deleted file that was open under several names is still one file, mapped too; and a deleted folder below a deleted one.
+// A deleted file that was open under several names is still one file, mapped too; and a deleted folder below a deleted
+// one.
 #include <sys/stat.h>
 
 #include "target.h"

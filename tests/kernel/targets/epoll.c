@@ -1,4 +1,5 @@
-// An epoll set with its events and data, edge-triggered and one-shot entries, a pipe, a timer, and one set inside another.
+// An epoll set with its events and data, edge-triggered and one-shot entries, a pipe, a timer, and one set inside
+// another.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/timerfd.h>

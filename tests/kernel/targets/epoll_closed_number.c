@@ -22,7 +22,8 @@ int main(int argc, char** argv) {
     CHECK_EQUAL(pipe(pipes[i]), 0);
     const int number = kFirst + kStep * (i % kNumbers);
     event = (struct epoll_event){.events = EPOLLIN, .data.u64 = (uint64_t)i};
-    CHECK(dup2(pipes[i][0], number) == number && epoll_ctl(high, EPOLL_CTL_ADD, number, &event) == 0 && close(number) == 0);
+    CHECK(dup2(pipes[i][0], number) == number && epoll_ctl(high, EPOLL_CTL_ADD, number, &event) == 0 &&
+          close(number) == 0);
   }
   target_ready();
   target_wait(NULL);

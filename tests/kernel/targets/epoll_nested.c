@@ -1,4 +1,5 @@
-// An epoll within an epoll; edge-triggered, one-shot that has fired and one that has not; one member ready before the dump.
+// An epoll within an epoll; edge-triggered, one-shot that has fired and one that has not; one member ready before the
+// dump.
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 

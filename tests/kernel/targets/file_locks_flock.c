@@ -1,4 +1,5 @@
-// flock: who took it, which fdinfo says; one held through an open file that two processes share, shared ones of two holders, given back when they end.
+// flock: who took it, which fdinfo says; one held through an open file that two processes share, shared ones of two
+// holders, given back when they end.
 #include <sys/file.h>
 
 #include "target.h"

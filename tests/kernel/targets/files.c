@@ -1,4 +1,5 @@
-// Regular files: offsets, access modes, O_APPEND, descriptors that share an offset, close-on-exec, high numbers, a folder.
+// Regular files: offsets, access modes, O_APPEND, descriptors that share an offset, close-on-exec, high numbers, a
+// folder.
 #include <dirent.h>
 #include <sys/stat.h>
 

@@ -54,7 +54,8 @@ int main(int argc, char** argv) {
     CHECK(fd >= 0 && write(fd, "x", 1) == 1 && close(fd) == 0);
   }
   CHECK_EQUAL(symlink("file7", "inside/link"), 0);
-  int path = open("inside/file9", O_PATH), link = open("inside/link", O_PATH | O_NOFOLLOW), reading = open("inside", O_RDONLY);
+  int path = open("inside/file9", O_PATH), link = open("inside/link", O_PATH | O_NOFOLLOW),
+      reading = open("inside", O_RDONLY);
   CHECK(path >= 0 && link >= 0 && reading >= 0);
   CHECK(read_names(reading, 1500, seen) > 10);
   pid_t below = start_child(child, NULL);

@@ -55,7 +55,8 @@ static void step(int number) {
   // 8: the first write to pages that were never there (left out of the set-up)
   fill_words(g_area[8] + first, PAGE_SIZE, seed + 8), fill_words(g_model[8] + first, PAGE_SIZE, seed + 8);
   // 9: a private file mapping put over anonymous pages
-  CHECK(mmap(g_area[9] + first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, g_file, 0) == g_area[9] + first);
+  CHECK(mmap(g_area[9] + first, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED, g_file, 0) ==
+        g_area[9] + first);
   CHECK_EQUAL(pread(g_file, g_model[9] + first, bytes, 0), bytes);
   g_area[9][first + 5] ^= 1, g_model[9][first + 5] ^= 1;
   // 10: MADV_FREE and a write that cancels it
@@ -94,6 +95,7 @@ int main(int argc, char** argv) {
     for (size_t page = 0; page < kPages; ++page)
       if (memcmp(g_area[i] + page * PAGE_SIZE, g_model[i] + page * PAGE_SIZE, PAGE_SIZE) != 0)
         target_fail("case %d: page %zu differs after %d steps", i, page, target_steps());
-  if (memcmp(g_moved, g_moved_model, (size_t)(target_steps() + 4) * PAGE_SIZE) != 0) target_fail("the moved mapping differs");
+  if (memcmp(g_moved, g_moved_model, (size_t)(target_steps() + 4) * PAGE_SIZE) != 0)
+    target_fail("the moved mapping differs");
   target_pass();
 }

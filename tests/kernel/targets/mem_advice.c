@@ -45,7 +45,8 @@ int main(int argc, char** argv) {
     if (first_wrong(memory, kBytes / 4, target_steps() == 0 ? seed : seed + 100 * (uint64_t)target_steps()) != -1)
       target_fail("memory with advice %d differs", g_marked[i].advice);
     for (size_t word = kBytes / 4 / 8; word < kBytes / 8; ++word)
-      if (((uint64_t*)(void*)memory)[word] != mix(seed, word)) target_fail("advice %d: word %zu", g_marked[i].advice, word);
+      if (((uint64_t*)(void*)memory)[word] != mix(seed, word))
+        target_fail("advice %d: word %zu", g_marked[i].advice, word);
     mapping_flags(memory, permissions, flags, sizeof flags);
     if (strstr(flags, g_marked[i].flag) == NULL)
       target_fail("the mark of advice %d is lost: %s", g_marked[i].advice, flags);

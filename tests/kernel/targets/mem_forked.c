@@ -1,5 +1,6 @@
-// Memory that a root shares with its children since they were forked, with one that has a child of its own, and with two whose
-// parent has ended: every page has what its process last wrote there, be it the root, a child, or both. Arguments: how many children.
+// Memory that a root shares with its children since they were forked, with one that has a child of its own, and with
+// two whose parent has ended: every page has what its process last wrote there, be it the root, a child, or both.
+// Arguments: how many children.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 

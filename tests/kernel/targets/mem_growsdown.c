@@ -1,4 +1,5 @@
-// A stack deep in recursion returns through all its frames, the main stack still grows, and so does a MAP_GROWSDOWN one.
+// A stack deep in recursion returns through all its frames, the main stack still grows, and so does a MAP_GROWSDOWN
+// one.
 #include "target.h"
 
 static char* g_grows;
@@ -31,7 +32,8 @@ int main(int argc, char** argv) {
   g_grows = mmap(area + 60 * PAGE_SIZE, 2 * PAGE_SIZE, PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_GROWSDOWN | MAP_FIXED, -1, 0);
   CHECK(g_grows != MAP_FAILED);
-  for (int page = 1; page >= -8; --page) fill_words(g_grows + page * (long)PAGE_SIZE, PAGE_SIZE, (uint64_t)(100 + page));
+  for (int page = 1; page >= -8; --page)
+    fill_words(g_grows + page * (long)PAGE_SIZE, PAGE_SIZE, (uint64_t)(100 + page));
   uint64_t sum = descend(2000), wanted = 0;
   for (int depth = 0; depth <= 2000; ++depth) wanted += mix((uint64_t)depth, 0);
   CHECK(sum == wanted);

@@ -1,5 +1,5 @@
-// More memory than comes in at once. With the argument "lossy" pages may be gone (SIGBUS): those are counted in the file "lost";
-// what can be read must be right, and the kernel must not find other bytes either.
+// More memory than comes in at once. With the argument "lossy" pages may be gone (SIGBUS): those are counted in the
+// file "lost"; what can be read must be right, and the kernel must not find other bytes either.
 #include <setjmp.h>
 
 #include "target.h"

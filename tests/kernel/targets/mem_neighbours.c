@@ -1,5 +1,5 @@
-// Mappings side by side that the kernel does not join: each has another protection or advice than the one before, and all are
-// full. Whoever puts their pages back must not take neighbours for one mapping.
+// Mappings side by side that the kernel does not join: each has another protection or advice than the one before, and
+// all are full. Whoever puts their pages back must not take neighbours for one mapping.
 #include "target.h"
 
 enum { kMaps = 8, kPagesEach = 603, kPages = kMaps * kPagesEach, kWords = 4096 / 8 };

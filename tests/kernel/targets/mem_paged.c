@@ -1,6 +1,6 @@
-// Memory that is changed in every way by several threads as soon as the process runs, whether all of it is in or not (a lazy
-// restore): pages are read, written, dropped, unmapped, moved, protected, locked and inherited by children, by the program and by
-// the kernel for it. A model says what each page must hold.
+// Memory that is changed in every way by several threads as soon as the process runs, whether all of it is in or not (a
+// lazy restore): pages are read, written, dropped, unmapped, moved, protected, locked and inherited by children, by the
+// program and by the kernel for it. A model says what each page must hold.
 #include <spawn.h>
 #include <sys/uio.h>
 #include <sys/wait.h>
@@ -25,7 +25,9 @@ static uint64_t next(struct Region* r) {
   return r->random;
 }
 
-static volatile uint64_t* page_of(struct Region* r, size_t slot) { return (volatile uint64_t*)(void*)(r->at + slot * PAGE_SIZE); }
+static volatile uint64_t* page_of(struct Region* r, size_t slot) {
+  return (volatile uint64_t*)(void*)(r->at + slot * PAGE_SIZE);
+}
 
 static bool holds(struct Region* r, size_t slot) {
   volatile uint64_t* word = page_of(r, slot);
@@ -36,7 +38,8 @@ static void expect(struct Region* r, size_t slot, const char* after) {
   if (holds(r, slot)) return;
   volatile uint64_t* word = page_of(r, slot);
   target_fail("region %d, page %zu (%p), %s: %llx %llx %llx, not %llx", r->number, slot, (void*)word, after,
-              (unsigned long long)word[0], (unsigned long long)word[255], (unsigned long long)word[511], (unsigned long long)r->model[slot]);
+              (unsigned long long)word[0], (unsigned long long)word[255], (unsigned long long)word[511],
+              (unsigned long long)r->model[slot]);
 }
 
 static void put(struct Region* r, size_t slot, uint64_t value) {
@@ -44,7 +47,9 @@ static void put(struct Region* r, size_t slot, uint64_t value) {
   word[0] = word[255] = word[511] = r->model[slot] = value;
 }
 
-static void forget(struct Region* r, size_t slot, size_t count) { memset(&r->model[slot], 0, count * sizeof r->model[0]); }
+static void forget(struct Region* r, size_t slot, size_t count) {
+  memset(&r->model[slot], 0, count * sizeof r->model[0]);
+}
 
 static void map_again(struct Region* r, size_t slot, size_t count) {
   void* at = r->at + slot * PAGE_SIZE;
@@ -83,7 +88,8 @@ static void inherit(struct Region* r, size_t slot, size_t count) {
   for (size_t i = 0; i < count; ++i) put(r, slot + i, mix(r->random, i));
   int status = 0;
   while (waitpid(child, &status, 0) < 0) CHECK_EQUAL(errno, EINTR);
-  if (status != 0) target_fail("region %d: a child found something else than what was there (wait status %#x)", r->number, status);
+  if (status != 0)
+    target_fail("region %d: a child found something else than what was there (wait status %#x)", r->number, status);
 }
 
 // The kernel reads and writes for the program.

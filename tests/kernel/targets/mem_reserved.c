@@ -1,5 +1,5 @@
-// Address space that is reserved and hardly touched, as language runtimes, sanitizers and databases have it: its size must not
-// be felt. Some pages of it, far apart, change with every step.
+// Address space that is reserved and hardly touched, as language runtimes, sanitizers and databases have it: its size
+// must not be felt. Some pages of it, far apart, change with every step.
 #include "target.h"
 
 #define REACH ((size_t)64 << 40)

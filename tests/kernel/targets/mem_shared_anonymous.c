@@ -4,12 +4,15 @@
 enum { kBytes = 2 << 20 };
 static char* g_shared;
 
-static void step(int number) { fill_words(g_shared + (size_t)number * 8 * PAGE_SIZE, PAGE_SIZE, (uint64_t)(1000 + number)); }
+static void step(int number) {
+  fill_words(g_shared + (size_t)number * 8 * PAGE_SIZE, PAGE_SIZE, (uint64_t)(1000 + number));
+}
 
 /// Through /proc/self/map_files; NULL: not with these rights.
 static char* map_privately(const char* shared) {
   char path[96];
-  snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", (unsigned long)(uintptr_t)shared, (unsigned long)(uintptr_t)shared + kBytes);
+  snprintf(path, sizeof path, "/proc/self/map_files/%lx-%lx", (unsigned long)(uintptr_t)shared,
+           (unsigned long)(uintptr_t)shared + kBytes);
   int fd = open(path, O_RDONLY);
   if (fd < 0) return NULL;
   char* memory = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_PRIVATE, fd, 0);
@@ -36,7 +39,8 @@ int main(int argc, char** argv) {
     }
   }
   for (size_t i = 0; i < kBytes; ++i) CHECK_EQUAL(hole[i], i == 100 * PAGE_SIZE ? 'x' : 0);
-  for (size_t i = 0; private != NULL && i < kBytes; ++i) CHECK_EQUAL(private[i], i == 100 * PAGE_SIZE ? 'x' : i == 0 ? 'p' : 0);
+  for (size_t i = 0; private != NULL && i < kBytes; ++i)
+    CHECK_EQUAL(private[i], i == 100 * PAGE_SIZE ? 'x' : i == 0 ? 'p' : 0);
   char permissions[5], flags[256];
   mapping_flags(g_shared, permissions, flags, sizeof flags);
   CHECK(strcmp(permissions, "rw-s") == 0);

@@ -1,6 +1,6 @@
-// Memory that somebody else's io_uring writes to: its pages are pinned, and no page table tells of it. A stranger (a process
-// that is not of the tree) holds the ring; with each step it reads a file into the buffer that this process registered. With
-// the argument "once" it lets go of the ring after the first step, so that nothing is pinned any more.
+// Memory that somebody else's io_uring writes to: its pages are pinned, and no page table tells of it. A stranger (a
+// process that is not of the tree) holds the ring; with each step it reads a file into the buffer that this process
+// registered. With the argument "once" it lets go of the ring after the first step, so that nothing is pinned any more.
 #include <fcntl.h>
 #include <linux/io_uring.h>
 #include <sys/uio.h>
@@ -22,7 +22,8 @@ static void fill(int fd, int step) {
 static void serve(int ring, const struct io_uring_params* params, unsigned char* buffer) {
   size_t ring_size = params->sq_off.array + params->sq_entries * sizeof(unsigned);
   unsigned char* queue = mmap(NULL, ring_size, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQ_RING);
-  struct io_uring_sqe* entries = mmap(NULL, params->sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
+  struct io_uring_sqe* entries =
+      mmap(NULL, params->sq_entries * sizeof *entries, PROT_READ | PROT_WRITE, MAP_SHARED, ring, IORING_OFF_SQES);
   int content = open("content", O_RDWR | O_CREAT, 0600);
   if (queue == MAP_FAILED || entries == MAP_FAILED || content < 0) _exit(1);
   for (int step = 0;; ++step) {
@@ -40,7 +41,8 @@ static void serve(int ring, const struct io_uring_params* params, unsigned char*
     ((unsigned*)(void*)(queue + params->sq_off.array))[*tail & mask] = 0;
     __atomic_store_n(tail, *tail + 1, __ATOMIC_RELEASE);
     if (syscall(SYS_io_uring_enter, ring, 1, 1, IORING_ENTER_GETEVENTS, NULL, 0) != 1) _exit(1);
-    if (g_once && step == 1) close(ring), munmap(queue, ring_size), munmap(entries, params->sq_entries * sizeof *entries);
+    if (g_once && step == 1)
+      close(ring), munmap(queue, ring_size), munmap(entries, params->sq_entries * sizeof *entries);
     unlink(name);
     if (g_once && step == 1) _exit(0);
   }
@@ -79,7 +81,8 @@ static bool has_pins(void) {
 
 static void do_step(int step) {
   ask(step);
-  for (int tries = 0; g_once && has_pins(); usleep(1000)) CHECK(++tries < 20000);  // the kernel lets go of a ring in its own time
+  for (int tries = 0; g_once && has_pins(); usleep(1000))
+    CHECK(++tries < 20000);  // the kernel lets go of a ring in its own time
 }
 
 static void check_content(int step) {
@@ -98,7 +101,8 @@ int main(int argc, char** argv) {
   if (ring < 0) target_skip("io_uring: %s", strerror(errno));
   start_stranger(ring, &params);
   struct iovec range = {g_buffer, kSize};
-  if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &range, 1) != 0) target_skip("registered buffers: %s", strerror(errno));
+  if (syscall(SYS_io_uring_register, ring, IORING_REGISTER_BUFFERS, &range, 1) != 0)
+    target_skip("registered buffers: %s", strerror(errno));
   close(ring);
   ask(0);
   check_content(0);

@@ -1,4 +1,5 @@
-// Pipes inside the process: empty, with content, full, larger than usual, non-blocking, with one end closed, ends shared.
+// Pipes inside the process: empty, with content, full, larger than usual, non-blocking, with one end closed, ends
+// shared.
 #include "target.h"
 
 static uint8_t g_content[1 << 20];

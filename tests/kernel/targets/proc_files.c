@@ -1,4 +1,5 @@
-// Files of /proc kept open: of the process itself, of a child, by number, of a thread, folders; and where they had been read.
+// Files of /proc kept open: of the process itself, of a child, by number, of a thread, folders; and where they had been
+// read.
 #include <dirent.h>
 
 #include "target.h"
@@ -29,7 +30,8 @@ int main(int argc, char** argv) {
   int thread = open(path, O_RDWR);
   int maps = open("/proc/self/maps", O_RDONLY), folder = open("/proc/self", O_RDONLY | O_DIRECTORY),
       fds = open("/proc/self/fd", O_RDONLY | O_DIRECTORY), global = open("/proc/meminfo", O_RDONLY);
-  CHECK(self >= 0 && number >= 0 && of_child >= 0 && thread >= 0 && maps >= 0 && folder >= 0 && fds >= 0 && global >= 0);
+  CHECK(self >= 0 && number >= 0 && of_child >= 0 && thread >= 0 && maps >= 0 && folder >= 0 && fds >= 0 &&
+        global >= 0);
   char text[4096];
   CHECK_EQUAL(read(self, text, 5), 5);
   target_ready();

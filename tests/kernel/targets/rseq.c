@@ -1,5 +1,5 @@
-// glibc's registration of restartable sequences: the kernel goes on to keep cpu_id right, and counters that are raised in
-// critical sections lose nothing.
+// glibc's registration of restartable sequences: the kernel goes on to keep cpu_id right, and counters that are raised
+// in critical sections lose nothing.
 #include <sched.h>
 
 #include "rseq_counters.h"

@@ -1,5 +1,5 @@
-// seccomp in one process of a tree: a child with two threads would be killed for calls that ckpt has it make; its parent
-// has no filter.
+// seccomp in one process of a tree: a child with two threads would be killed for calls that ckpt has it make; its
+// parent has no filter.
 #include <linux/filter.h>
 #include <linux/seccomp.h>
 #include <stddef.h>
@@ -10,11 +10,14 @@
 
 enum { kRefused = SYS_getpriority };
 
-/// Answers 201 to one call, and kills the process for calls that only somebody who takes or rebuilds it would have it make.
+/// Answers 201 to one call, and kills the process for calls that only somebody who takes or rebuilds it would have it
+/// make.
 static void forbid_much(void) {
-  static const long kDeadly[] = {SYS_sigaltstack, SYS_setresuid, SYS_setresgid, SYS_capset, SYS_sched_setattr, SYS_timer_gettime,
-                                 SYS_getitimer, SYS_setitimer, SYS_process_vm_readv, SYS_mremap, SYS_get_mempolicy,
-                                 SYS_fork, SYS_userfaultfd, SYS_prlimit64, SYS_chdir, SYS_setgroups, SYS_rt_sigqueueinfo};
+  static const long kDeadly[] = {SYS_sigaltstack,      SYS_setresuid,     SYS_setresgid,     SYS_capset,
+                                 SYS_sched_setattr,    SYS_timer_gettime, SYS_getitimer,     SYS_setitimer,
+                                 SYS_process_vm_readv, SYS_mremap,        SYS_get_mempolicy, SYS_fork,
+                                 SYS_userfaultfd,      SYS_prlimit64,     SYS_chdir,         SYS_setgroups,
+                                 SYS_rt_sigqueueinfo};
   enum { kCount = sizeof kDeadly / sizeof kDeadly[0] };
   struct sock_filter program[2 * kCount + 4];
   int n = 0;

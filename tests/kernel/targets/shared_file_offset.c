@@ -1,4 +1,5 @@
-// One open file of two processes: its offset and flags move together, those of another open file of the same path do not.
+// One open file of two processes: its offset and flags move together, those of another open file of the same path do
+// not.
 #include "target.h"
 
 static int g_shared, g_dup, g_apart;

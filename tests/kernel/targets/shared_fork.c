@@ -5,7 +5,9 @@
 enum { kBytes = 1 << 20, kHalf = kBytes / 2 };
 static char* g_whole;
 
-static void step(int number) { fill_words(g_whole + (size_t)number * 16 * PAGE_SIZE, PAGE_SIZE, (uint64_t)(1000 + number)); }
+static void step(int number) {
+  fill_words(g_whole + (size_t)number * 16 * PAGE_SIZE, PAGE_SIZE, (uint64_t)(1000 + number));
+}
 
 // The caller knows how many steps there were; a child reads that number from the last page.
 static void expect_content(const char* memory, size_t from, size_t to, int steps) {
@@ -57,7 +59,8 @@ int main(int argc, char** argv) {
   g_whole = mmap(NULL, kBytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(g_whole != MAP_FAILED);
   fill_words(g_whole, kBytes - PAGE_SIZE, 41);
-  pid_t all = start_child(sees_all, NULL), half = start_child(sees_second_half, NULL), reader = start_child(reads_only, NULL);
+  pid_t all = start_child(sees_all, NULL), half = start_child(sees_second_half, NULL),
+        reader = start_child(reads_only, NULL);
   target_ready();
   target_wait(step);
   board(g_whole + kBytes)[0] = target_steps();

@@ -1,5 +1,5 @@
-// A pipe between two children, with content, that the root has closed; one that ends when a child does; one whose writer
-// waits for room.
+// A pipe between two children, with content, that the root has closed; one that ends when a child does; one whose
+// writer waits for room.
 #include "target.h"
 
 enum { kContent = 5000, kWaiting = 200000 };

@@ -1,4 +1,5 @@
-// Blocked and queued signals, to the thread and to the process: values, order, sender, and the masks that hold them back.
+// Blocked and queued signals, to the thread and to the process: values, order, sender, and the masks that hold them
+// back.
 #include "target.h"
 
 enum { kQueued = 5 };

@@ -1,5 +1,5 @@
-// Options that count only when a socket is bound, and have been cleared since: a port that several share, an address that
-// the machine does not have, an address without a port.
+// Options that count only when a socket is bound, and have been cleared since: a port that several share, an address
+// that the machine does not have, an address without a port.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
@@ -24,7 +24,8 @@ static int get(int fd, int level, int option) {
 }
 
 static void set(int fd, int level, int option, int value) {
-  if (setsockopt(fd, level, option, &value, sizeof value) != 0) target_fail("option %d of level %d: errno %d", option, level, errno);
+  if (setsockopt(fd, level, option, &value, sizeof value) != 0)
+    target_fail("option %d of level %d: errno %d", option, level, errno);
 }
 
 static socklen_t make_name(int family, const char* address, struct sockaddr_in6* name) {
@@ -65,7 +66,8 @@ static void expect_shared(const struct group* g) {
 }
 
 static int bind_foreign(int family, const char* address, struct sockaddr_in6* name) {
-  const int level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6, option = family == AF_INET ? IP_FREEBIND : IPV6_FREEBIND;
+  const int level = family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6,
+            option = family == AF_INET ? IP_FREEBIND : IPV6_FREEBIND;
   int fd = socket(family, SOCK_DGRAM, 0);
   socklen_t size = make_name(family, address, name);
   set(fd, level, option, 1);

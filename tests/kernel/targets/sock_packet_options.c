@@ -35,8 +35,11 @@ int main(int argc, char** argv) {
   }
   int threshold = 1000;
   struct packet_mreq promiscuous = {.mr_ifindex = (int)if_nametoindex("lo"), .mr_type = PACKET_MR_PROMISC};
-  struct packet_mreq group = {.mr_ifindex = promiscuous.mr_ifindex, .mr_type = PACKET_MR_MULTICAST, .mr_alen = 6,
-                              .mr_address = {1, 0, 0x5e, (uint8_t)(getpid() >> 16), (uint8_t)(getpid() >> 8), (uint8_t)getpid()}};
+  struct packet_mreq group = {
+      .mr_ifindex = promiscuous.mr_ifindex,
+      .mr_type = PACKET_MR_MULTICAST,
+      .mr_alen = 6,
+      .mr_address = {1, 0, 0x5e, (uint8_t)(getpid() >> 16), (uint8_t)(getpid() >> 8), (uint8_t)getpid()}};
   CHECK_EQUAL(setsockopt(fd, SOL_PACKET, PACKET_COPY_THRESH, &threshold, sizeof threshold), 0);
   CHECK_EQUAL(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &promiscuous, sizeof promiscuous), 0);
   for (int i = 0; i < 2; ++i) CHECK_EQUAL(setsockopt(fd, SOL_PACKET, PACKET_ADD_MEMBERSHIP, &group, sizeof group), 0);

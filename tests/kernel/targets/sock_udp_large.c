@@ -1,5 +1,5 @@
-// Unread UDP datagrams: of the largest size, and several that the kernel has put together (UDP_GRO), which come apart as
-// they were sent.
+// Unread UDP datagrams: of the largest size, and several that the kernel has put together (UDP_GRO), which come apart
+// as they were sent.
 #include <netinet/in.h>
 #include <sys/socket.h>
 
@@ -37,7 +37,8 @@ int main(int argc, char** argv) {
   for (int at = 0; at < total;) {
     char control[64];
     struct iovec part = {g_found, sizeof g_found};
-    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
+    struct msghdr message = {
+        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
     const ssize_t got = recvmsg(together, &message, MSG_DONTWAIT);
     CHECK(got > 0);
     const struct cmsghdr* head = CMSG_FIRSTHDR(&message);

@@ -21,7 +21,8 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i) {
     const int family = i < 3 ? AF_INET : AF_INET6;
     struct sockaddr_in6 name = {.sin6_family = (sa_family_t)family, .sin6_addr = IN6ADDR_LOOPBACK_INIT};
-    if (family == AF_INET) memset(&name, 0, sizeof name), ((struct sockaddr_in*)&name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    if (family == AF_INET)
+      memset(&name, 0, sizeof name), ((struct sockaddr_in*)&name)->sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     name.sin6_family = (sa_family_t)family;
     socklen_t size = family == AF_INET ? sizeof(struct sockaddr_in) : sizeof name;
     int receiver = socket(family, SOCK_DGRAM, 0);

@@ -1,5 +1,5 @@
-// Three children with two grandchildren each: pids, parents, exit statuses, one SIGCHLD handler that must hear of nothing
-// but the ends that are real.
+// Three children with two grandchildren each: pids, parents, exit statuses, one SIGCHLD handler that must hear of
+// nothing but the ends that are real.
 #include <sys/wait.h>
 
 #include "target.h"

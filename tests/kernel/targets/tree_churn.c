@@ -1,4 +1,5 @@
-// Children that fork, execute and end all the time: whatever a look at the tree finds half-way is carried whole, or has ended.
+// Children that fork, execute and end all the time: whatever a look at the tree finds half-way is carried whole, or has
+// ended.
 #include <spawn.h>
 #include <sys/wait.h>
 
@@ -64,7 +65,8 @@ int main(int argc, char** argv) {
   target_init(argc, argv);
   g_shared = mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   CHECK(g_shared != MAP_FAILED);
-  pid_t forking = start_child(forks, NULL), executing = start_child(executes, NULL), threading = start_child(threads, NULL);
+  pid_t forking = start_child(forks, NULL), executing = start_child(executes, NULL),
+        threading = start_child(threads, NULL);
   target_ready();
   target_wait(NULL);
   struct Shared before;

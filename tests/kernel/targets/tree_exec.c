@@ -36,7 +36,8 @@ static void wait_asleep(pid_t pid) {
   snprintf(path, sizeof path, "/proc/%d/syscall", pid);
   for (int i = 0; i < 5000; ++i) {
     FILE* file = fopen(path, "re");
-    if (file != NULL && fgets(call, sizeof call, file) != NULL && strtol(call, NULL, 10) == SYS_clock_nanosleep && isdigit(call[0])) {
+    if (file != NULL && fgets(call, sizeof call, file) != NULL && strtol(call, NULL, 10) == SYS_clock_nanosleep &&
+        isdigit(call[0])) {
       fclose(file);
       return;
     }
@@ -48,7 +49,8 @@ static void wait_asleep(pid_t pid) {
 
 int main(int argc, char** argv) {
   target_init(argc, argv);
-  int feed[2], null = open("/dev/null", O_RDWR | O_CLOEXEC), out = open("copy", O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0600);
+  int feed[2], null = open("/dev/null", O_RDWR | O_CLOEXEC),
+               out = open("copy", O_CREAT | O_RDWR | O_APPEND | O_CLOEXEC, 0600);
   CHECK(null >= 0 && out >= 0);
   CHECK_EQUAL(pipe2(feed, O_CLOEXEC), 0);
   char* sleep_command[] = {"sleep", "1000", NULL};

@@ -1,5 +1,5 @@
-// Three processes that hand a number round through pipes and shared memory without pause: an image must be of one instant
-// of all three, or a number is lost, doubled, or ahead of the memory.
+// Three processes that hand a number round through pipes and shared memory without pause: an image must be of one
+// instant of all three, or a number is lost, doubled, or ahead of the memory.
 #include "target.h"
 
 enum { kMembers = 3, kEnd = -1 };

@@ -22,7 +22,8 @@ static int child(void* index) {
   for (int page = 0; page < 16; ++page) {
     bool changed = page > 0 && page <= seen;
     for (size_t i = 0; i < PAGE_SIZE / 8; ++i) {
-      uint64_t wanted = changed ? mix((uint64_t)(1000 * page + number), i) : mix((uint64_t)number, (size_t)page * PAGE_SIZE / 8 + i);
+      uint64_t wanted =
+          changed ? mix((uint64_t)(1000 * page + number), i) : mix((uint64_t)number, (size_t)page * PAGE_SIZE / 8 + i);
       if (own[(size_t)page * PAGE_SIZE / 8 + i] != wanted) target_fail("child %d: page %d differs", number, page);
     }
   }

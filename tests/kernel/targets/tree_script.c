@@ -23,8 +23,9 @@ static void expect_command(pid_t child, const char* script) {
 int main(int argc, char** argv) {
   target_init(argc, argv);
   int feed[2], script = open("script", O_CREAT | O_WRONLY | O_CLOEXEC, 0700);
-  static const char kText[] = "#!/bin/sh\nbefore=$1-$$\n: >started\nread -r word\n[ \"$before\" = \"an argument-$$\" ] || exit 2\n"
-                              "exit \"$word\"\n";
+  static const char kText[] =
+      "#!/bin/sh\nbefore=$1-$$\n: >started\nread -r word\n[ \"$before\" = \"an argument-$$\" ] || exit 2\n"
+      "exit \"$word\"\n";
   CHECK_EQUAL(write(script, kText, sizeof kText - 1), sizeof kText - 1);
   CHECK_EQUAL(close(script), 0);
   CHECK_EQUAL(pipe2(feed, O_CLOEXEC), 0);

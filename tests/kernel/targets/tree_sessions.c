@@ -1,12 +1,23 @@
-// Sessions and process groups: a session with two groups of its own, a group in the root's session, a group whose leader has
-// died, a session whose leader has died.
+// Sessions and process groups: a session with two groups of its own, a group in the root's session, a group whose
+// leader has died, a session whose leader has died.
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
 #include "target.h"
 
 static pid_t* g_pids;  // shared: who is who
-enum { kLeader, kOwnGroup, kInOwnGroup, kGroup, kInGroup, kDeadGroup, kInDeadGroup, kDeadSession, kInDeadSession, kCount };
+enum {
+  kLeader,
+  kOwnGroup,
+  kInOwnGroup,
+  kGroup,
+  kInGroup,
+  kDeadGroup,
+  kInDeadGroup,
+  kDeadSession,
+  kInDeadSession,
+  kCount
+};
 static struct Family g_wanted[kCount];
 
 static int member(void* unused) {
@@ -23,7 +34,8 @@ static pid_t in_group(pid_t pid, pid_t group) {
   return pid;
 }
 
-// `member` looks at its group when it starts, so these are put into theirs by the root afterwards and looked at from here.
+// `member` looks at its group when it starts, so these are put into theirs by the root afterwards and looked at from
+// here.
 static int looked_at(void* unused) {
   (void)unused;
   child_wait(1);

@@ -1,4 +1,5 @@
-// Children in group-stop, of which the parent has heard: they stay stopped, report nothing new, and go on when continued.
+// Children in group-stop, of which the parent has heard: they stay stopped, report nothing new, and go on when
+// continued.
 #include <sys/wait.h>
 
 #include "target.h"

@@ -1,5 +1,5 @@
-// Children in group-stop, and one that was continued, of which the parent has not heard yet: it hears of each once, later, and by
-// which signal it was stopped. A second SIGSTOP that waits for a stopped process changes nothing.
+// Children in group-stop, and one that was continued, of which the parent has not heard yet: it hears of each once,
+// later, and by which signal it was stopped. A second SIGSTOP that waits for a stopped process changes nothing.
 #include <sys/wait.h>
 
 #include "target.h"
@@ -14,7 +14,8 @@ static int stops(void* unused) {
 
 static int stops_softly(void* unused) {
   (void)unused;
-  CHECK_EQUAL(setpgid(0, 0), 0);  // its parent is in another group of the session: no orphaned group, which SIGTSTP would not stop
+  CHECK_EQUAL(setpgid(0, 0),
+              0);  // its parent is in another group of the session: no orphaned group, which SIGTSTP would not stop
   child_ready();
   CHECK_EQUAL(raise(SIGTSTP), 0);
   await_release(1);

@@ -1,7 +1,8 @@
-// What a program could notice of being stopped and made to work for somebody else, all at once and at full speed: counters in
-// restartable sequences, timers of half a millisecond whose handler is on a stack of its own, queued signals in order, a robust
-// mutex, calls that a mere stop breaks off, a child that is stopped and continued all the time, words just below the stack that
-// the first thread is on. The runner takes an image of it again and again; nothing may be lost.
+// What a program could notice of being stopped and made to work for somebody else, all at once and at full speed:
+// counters in restartable sequences, timers of half a millisecond whose handler is on a stack of its own, queued
+// signals in order, a robust mutex, calls that a mere stop breaks off, a child that is stopped and continued all the
+// time, words just below the stack that the first thread is on. The runner takes an image of it again and again;
+// nothing may be lost.
 #include <sched.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
@@ -79,7 +80,8 @@ static volatile int g_sent, g_taken;
 
 static void on_queued(int number, siginfo_t* info, void* unused) {
   (void)number, (void)unused;
-  if (info->si_value.sival_int != g_taken) target_fail("signal %d came as number %d", info->si_value.sival_int, g_taken);
+  if (info->si_value.sival_int != g_taken)
+    target_fail("signal %d came as number %d", info->si_value.sival_int, g_taken);
   ++g_taken;
 }
 

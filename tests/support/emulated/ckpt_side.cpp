@@ -15,7 +15,8 @@ using Gpu = std::shared_ptr<EmulatedGpu>;
 
 class EmulatedHostBuffer final : public HostBuffer {
  public:
-  EmulatedHostBuffer(Gpu gpu, Space space, Mapping memory) : gpu_(std::move(gpu)), space_(std::move(space)), memory_(std::move(memory)) {
+  EmulatedHostBuffer(Gpu gpu, Space space, Mapping memory)
+      : gpu_(std::move(gpu)), space_(std::move(space)), memory_(std::move(memory)) {
     space_->map(device_range(), nullptr, memory_.data());
     const uint64_t now = gpu_->pinned_ += memory_.size();
     if (now > gpu_->peak_pinned_) gpu_->peak_pinned_ = now;
@@ -99,7 +100,8 @@ class EmulatedStream final : public Stream {
   Result<void> copy_to_host(MutableByteSpan to, Range from) override {
     CKPT_TRY(gpu_->enter("copy_to_host"));
     CKPT_ASSERT(to.size() == from.size);
-    return submit({from, host(to.data(), to.size())}, true, [=](const Pins& p) { std::memcpy(to.data(), p.at(0, from.start), from.size); });
+    return submit({from, host(to.data(), to.size())}, true,
+                  [=](const Pins& p) { std::memcpy(to.data(), p.at(0, from.start), from.size); });
   }
   Result<void> copy_to_device(Range to, ByteSpan from) override {
     CKPT_TRY(gpu_->enter("copy_to_device"));
@@ -109,7 +111,8 @@ class EmulatedStream final : public Stream {
   }
   Result<void> copy(Address to, Range from) override {
     CKPT_TRY(gpu_->enter("copy"));
-    return submit({from, {to, from.size}}, false, [=](const Pins& p) { std::memmove(p.at(1, to), p.at(0, from.start), from.size); });
+    return submit({from, {to, from.size}}, false,
+                  [=](const Pins& p) { std::memmove(p.at(1, to), p.at(0, from.start), from.size); });
   }
   Result<void> hash(Range range, uint64_t chunk, std::span<ChunkHash> out) override {
     CKPT_TRY(gpu_->enter("hash"));
@@ -118,13 +121,15 @@ class EmulatedStream final : public Stream {
       for (size_t i = 0; i < out.size(); ++i) out[i] = hash_chunk(p.at(0, range.start + i * chunk), chunk);
     });
   }
-  Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to, std::span<ChunkHash> out) override {
+  Result<void> copy_and_hash(std::span<const Address> from, uint64_t chunk, Address to,
+                             std::span<ChunkHash> out) override {
     CKPT_TRY(gpu_->enter("copy_and_hash"));
     CKPT_ASSERT(out.size() == from.size());
     std::vector<Range> ranges = {{to, from.size() * chunk}, host(out.data(), out.size_bytes())};
     for (Address at : from) ranges.push_back({at, chunk});
     return submit(ranges, true, [=, sources = std::vector<Address>(from.begin(), from.end())](const Pins& p) {
-      for (size_t i = 0; i < sources.size(); ++i) out[i] = copy_and_hash_chunk(p.at(0, to + i * chunk), p.at(i + 2, sources[i]), chunk);
+      for (size_t i = 0; i < sources.size(); ++i)
+        out[i] = copy_and_hash_chunk(p.at(0, to + i * chunk), p.at(i + 2, sources[i]), chunk);
     });
   }
   Result<std::unique_ptr<Event>> record() override {
@@ -195,7 +200,8 @@ class EmulatedStream final : public Stream {
 
   Gpu gpu_;
   Space space_;
-  std::shared_ptr<std::optional<Error>> failed_ = std::make_shared<std::optional<Error>>();  ///< the queue's thread's own
+  std::shared_ptr<std::optional<Error>> failed_ =
+      std::make_shared<std::optional<Error>>();  ///< the queue's thread's own
   EmulatedQueue queue_;
 };
 
@@ -237,6 +243,8 @@ class EmulatedDevice final : public Device {
 
 }  // namespace
 
-std::unique_ptr<Device> make_emulated_device(std::shared_ptr<EmulatedGpu> gpu) { return std::make_unique<EmulatedDevice>(std::move(gpu)); }
+std::unique_ptr<Device> make_emulated_device(std::shared_ptr<EmulatedGpu> gpu) {
+  return std::make_unique<EmulatedDevice>(std::move(gpu));
+}
 
 }  // namespace ckpt::device

@@ -1,6 +1,6 @@
 // Devices of host memory, for tests of everything above the seam: streams are threads with seeded delays, capacity is
-// finite, any call can be made to fail, and what real devices leave undefined (freeing memory with work on it, addresses
-// out of bounds) is written down as a violation. Device addresses lie in a range that no host code can touch.
+// finite, any call can be made to fail, and what real devices leave undefined (freeing memory with work on it,
+// addresses out of bounds) is written down as a violation. Device addresses lie in a range that no host code can touch.
 // `EmulatedTarget` (target.h) is a process that uses them.
 #pragma once
 

@@ -63,12 +63,15 @@ EmulatedGpu::EmulatedGpu(const Options& options) : options_(options) {
   properties_.granularity = options.granularity;
 }
 
-std::shared_ptr<EmulatedGpu> EmulatedGpu::create(const Options& options) { return std::shared_ptr<EmulatedGpu>(new EmulatedGpu(options)); }
+std::shared_ptr<EmulatedGpu> EmulatedGpu::create(const Options& options) {
+  return std::shared_ptr<EmulatedGpu>(new EmulatedGpu(options));
+}
 
 Result<std::shared_ptr<EmulatedMemory>> EmulatedGpu::map(UniqueFd fd, uint64_t bytes) {
   struct stat info {};
   if (::fstat(fd.get(), &info) != 0) return sys_error("", "cannot look at device memory");
-  if (!take(used_, peak_, bytes, options_.capacity)) return fail(Code::kNoRoom, properties_.uuid, "the device is out of memory");
+  if (!take(used_, peak_, bytes, options_.capacity))
+    return fail(Code::kNoRoom, properties_.uuid, "the device is out of memory");
   void* at = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (at == MAP_FAILED) {
     used_ -= bytes;
@@ -145,7 +148,8 @@ void EmulatedQueue::push(Work work) {
 
 Result<void> EmulatedQueue::wait(uint64_t timeout_us) {
   std::unique_lock lock(mutex_);
-  const bool done = changed_.wait_for(lock, std::chrono::microseconds(timeout_us), [&] { return queue_.empty() && !busy_; });
+  const bool done =
+      changed_.wait_for(lock, std::chrono::microseconds(timeout_us), [&] { return queue_.empty() && !busy_; });
   if (!done) return fail(Code::kBusy, "", "the device's work is not done within the time");
   if (error_) return *error_;
   return {};
@@ -189,7 +193,8 @@ uint64_t reserve_device_addresses(uint64_t bytes) {
     return align_up(reinterpret_cast<uint64_t>(at), kMaxChunk);
   }();
   static std::atomic<uint64_t> next{0};
-  const uint64_t offset = next.fetch_add(align_up(bytes, kMaxChunk) + kMaxChunk);  // a gap behind each: overruns lead nowhere
+  const uint64_t offset =
+      next.fetch_add(align_up(bytes, kMaxChunk) + kMaxChunk);  // a gap behind each: overruns lead nowhere
   CKPT_ASSERT(offset + bytes < kArena - kMaxChunk);
   return kBase + offset;
 }

@@ -56,13 +56,14 @@ KernelCall from_record(const Launch& launch) {
 
 }  // namespace
 
-EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, int streams)
+EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus,
+                               std::map<std::string, Kernel> kernels, int streams)
     : pid_(pid), gpus_(std::move(gpus)), kernels_(std::move(kernels)) {
   for (int i = 0; i <= streams; ++i) streams_.push_back(std::make_unique<EmulatedQueue>(gpus_.front()));
 }
 
-EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels,
-                               const std::vector<Allocation>& released)
+EmulatedTarget::EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus,
+                               std::map<std::string, Kernel> kernels, const std::vector<Allocation>& released)
     : EmulatedTarget(pid, std::move(gpus), std::move(kernels)) {
   for (Allocation allocation : released) {
     allocation.released = true;
@@ -115,7 +116,8 @@ std::vector<uint64_t> EmulatedTarget::unfilled(const std::vector<Range>& touched
   std::vector<uint64_t> out;
   for (uint64_t id : unfilled_) {
     const Range range = entries_.at(id).allocation.range();
-    if (std::any_of(touched.begin(), touched.end(), [&](const Range& r) { return r.overlaps(range); })) out.push_back(id);
+    if (std::any_of(touched.begin(), touched.end(), [&](const Range& r) { return r.overlaps(range); }))
+      out.push_back(id);
   }
   return out;
 }
@@ -185,7 +187,8 @@ bool EmulatedTarget::save_run(EmulatedQueue& queue, const Entry& entry, Range ru
   return true;
 }
 
-/// Before a launch: what it may write is copied aside on its own stream; what another stream is copying is waited for there.
+/// Before a launch: what it may write is copied aside on its own stream; what another stream is copying is waited for
+/// there.
 void EmulatedTarget::save_aside(Lock&, EmulatedQueue& queue, const std::vector<Range>& writes) {
   if (!cow_) return;
   for (const Range& range : writes) {

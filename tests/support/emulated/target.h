@@ -1,5 +1,6 @@
-// A process that uses emulated devices: what an interposed program does (allocate, launch, copy), and what the agent inside
-// it does for ckpt (`Target`). Its calls pass a gate; its kernels are functions that name, or hide, what they write.
+// A process that uses emulated devices: what an interposed program does (allocate, launch, copy), and what the agent
+// inside it does for ckpt (`Target`). Its calls pass a gate; its kernels are functions that name, or hide, what they
+// write.
 #pragma once
 
 #include <memory>
@@ -30,7 +31,8 @@ using Kernel = std::function<void(KernelMemory&, const std::vector<uint64_t>& ar
 
 class EmulatedTarget : public Target {
  public:
-  EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels, int streams = 2);
+  EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels,
+                 int streams = 2);
   /// The same process made again: the same ids at the same addresses, with no memory behind them.
   EmulatedTarget(int pid, std::vector<std::shared_ptr<EmulatedGpu>> gpus, std::map<std::string, Kernel> kernels,
                  const std::vector<Allocation>& released);

@@ -48,7 +48,8 @@ TEST_CASE("crc32: every length and alignment around the folding width gives zlib
 TEST_CASE("crc32: going on from an earlier value, or combining, equals one pass") {
   auto data = random_bytes(1 << 20, 2);
   const uint32_t whole = zlib_crc(0, data);
-  for (size_t cut : {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{4096}, data.size() - 1, data.size()}) {
+  for (size_t cut :
+       {size_t{0}, size_t{1}, size_t{63}, size_t{64}, size_t{65}, size_t{4096}, data.size() - 1, data.size()}) {
     ByteSpan first = ByteSpan(data).first(cut), second = ByteSpan(data).subspan(cut);
     CHECK(crc32(crc32(0, first), second) == whole);
     CHECK(crc32_combine(crc32(0, first), crc32(0, second), second.size()) == whole);

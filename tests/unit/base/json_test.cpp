@@ -25,8 +25,13 @@ bool accepted(std::string_view text, JsonReader::Limits limits = {}, std::string
 }
 
 std::string random_word(Rng& rng) {
-  static const std::vector<std::string> kWords = {"", "a", "with \"quotes\" and \\", "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "\x01\n\t\x7f",
-                                                  "a longer text that takes up much of a line", "[,:]{}"};
+  static const std::vector<std::string> kWords = {"",
+                                                  "a",
+                                                  "with \"quotes\" and \\",
+                                                  "\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",
+                                                  "\x01\n\t\x7f",
+                                                  "a longer text that takes up much of a line",
+                                                  "[,:]{}"};
   return kWords[rng() % kWords.size()];
 }
 
@@ -54,7 +59,8 @@ Json random_json(Rng& rng, int depth) {
 
 TEST_CASE("json: the reader takes what nlohmann's takes and refuses what that refuses") {
   Rng rng(1);
-  static constexpr std::string_view kAlphabet = "{}[]\",:\\ \n0123456789-+.eEtruefalsnu/b\x01\xc3\xa9\xed\xa0\x80\xf0\xff";
+  static constexpr std::string_view kAlphabet =
+      "{}[]\",:\\ \n0123456789-+.eEtruefalsnu/b\x01\xc3\xa9\xed\xa0\x80\xf0\xff";
   size_t good = 0, bad = 0;
   for (int i = 0; i < 30'000; ++i) {
     std::string text = random_json(rng, 3).dump(rng() % 2 == 0 ? -1 : 1, ' ', rng() % 2 == 0);
@@ -94,7 +100,8 @@ TEST_CASE("json: strings and numbers come back from the reader as they were") {
   CHECK(string_of(R"( "\"\\\/\b\f\n\r\t" )") == "\"\\/\b\f\n\r\t");
   CHECK(string_of(R"("\u0041\u00e9\u20AC\ud83d\ude00")") == "A\xc3\xa9\xe2\x82\xac\xf0\x9f\x98\x80");
   CHECK(string_of(R"("a\u0000b")") == std::string("a\0b", 3));
-  for (const char* wrong : {R"("\ud83d")", R"("\ude00")", R"("\ud83d\u0041")", R"("\x41")", R"("\u004")", "\"\xed\xa0\x80\"", "\"\xc0\xaf\"", "\"\n\"", "\"a"}) {
+  for (const char* wrong : {R"("\ud83d")", R"("\ude00")", R"("\ud83d\u0041")", R"("\x41")", R"("\u004")",
+                            "\"\xed\xa0\x80\"", "\"\xc0\xaf\"", "\"\n\"", "\"a"}) {
     CHECK_MESSAGE(string_of(wrong) == "FAULT", wrong);
   }
   auto number_of = [](std::string_view text) {
@@ -104,8 +111,10 @@ TEST_CASE("json: strings and numbers come back from the reader as they were") {
     CHECK_FALSE(reader.failed());
     return number ? (number->negative ? "-" : "") + std::to_string(number->magnitude) : "none";
   };
-  for (const char* whole : {"0", "-0", "7", "-12", "18446744073709551615", "-9223372036854775808"}) CHECK(number_of(whole) == whole);
-  for (const char* none : {"18446744073709551616", "1.0", "1e3", "-0.5", "99999999999999999999999"}) CHECK(number_of(none) == "none");
+  for (const char* whole : {"0", "-0", "7", "-12", "18446744073709551615", "-9223372036854775808"})
+    CHECK(number_of(whole) == whole);
+  for (const char* none : {"18446744073709551616", "1.0", "1e3", "-0.5", "99999999999999999999999"})
+    CHECK(number_of(none) == "none");
 }
 
 TEST_CASE("json: the reader keeps its limits and says at which byte they were passed") {
@@ -163,7 +172,8 @@ TEST_CASE("json: a layout keeps every value, and the width where there is a plac
         const std::string scalar(line.substr(line.find_first_not_of(' ')));
         const std::string bare = scalar.back() == ',' ? scalar.substr(0, scalar.size() - 1) : scalar;
         const size_t value = bare.rfind("\"key", 0) == 0 ? bare.find(": ") + 2 : 0;
-        CHECK_MESSAGE((bare.back() == '{' || bare.back() == '[' || Json::parse(bare.substr(value)).is_primitive()), line);
+        CHECK_MESSAGE((bare.back() == '{' || bare.back() == '[' || Json::parse(bare.substr(value)).is_primitive()),
+                      line);
       }
       at += line.size() + 1;
     }

@@ -87,7 +87,8 @@ TEST_CASE("trace: names are escaped, and the process has the name it was given")
   REQUIRE(recording);
   { trace::Span span("back\\slash \"and\"\tmore"); }
   REQUIRE(recording->write());
-  CHECK(only(events(dir.path / "t.json", "M"), "process_name").at("args").at("name") == "a \"quoted\"\nname \xef\xbf\xbd");
+  CHECK(only(events(dir.path / "t.json", "M"), "process_name").at("args").at("name") ==
+        "a \"quoted\"\nname \xef\xbf\xbd");
   only(events(dir.path / "t.json", "X"), "back\\slash \"and\"\tmore");
 }
 
@@ -148,7 +149,8 @@ TEST_CASE("trace: what does not fit is counted on the row that lost it") {
   }).join();
   REQUIRE(recording->write());
   auto names = row_names(dir.path / "t.json");
-  CHECK(std::any_of(names.begin(), names.end(), [](const auto& row) { return row.second == "chatty 1 (10 events left out)"; }));
+  CHECK(std::any_of(names.begin(), names.end(),
+                    [](const auto& row) { return row.second == "chatty 1 (10 events left out)"; }));
 }
 
 TEST_CASE("trace: nothing is recorded before and after, and a second recording begins empty") {

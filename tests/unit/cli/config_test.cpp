@@ -64,7 +64,8 @@ TEST_CASE("config: sections, comments and quotes; every setting knows its line")
 }
 
 TEST_CASE("config: a line that says nothing is refused with its number") {
-  for (const char* text : {"\nword", "\n[open", "\nkey =", "\n= value", "\nkey = \"open", "\nkey = \"a\" b", "\n[a] b"}) {
+  for (const char* text :
+       {"\nword", "\n[open", "\nkey =", "\n= value", "\nkey = \"open", "\nkey = \"a\" b", "\n[a] b"}) {
     CAPTURE(text);
     auto settings = parse_config(text, "f");
     REQUIRE_FALSE(settings);

@@ -50,7 +50,8 @@ constexpr uint64_t kBase = 0x10000;
 /// A parent and a child whose mapping cuts through two blocks.
 void make_images(const fs::path& dir) {
   Pages pages;
-  for (uint64_t i = 0; i < 48; ++i) pages[kBase + i * kPageSize] = {i % 3 == 0 ? Page::kZero : Page::kData, random_page(i)};
+  for (uint64_t i = 0; i < 48; ++i)
+    pages[kBase + i * kPageSize] = {i % 3 == 0 ? Page::kZero : Page::kData, random_page(i)};
   REQUIRE(write_image(dir / "a", pages));
   ImageWriter::Options options;
   options.parent = dir / "a";
@@ -79,7 +80,8 @@ TEST_CASE("inspect: a process image is shown in tables, with nothing that could 
   make_images(temp.path);
   Ran ran = run_inspect(temp.path / "b", false);
   REQUIRE(ran.result);
-  for (const char* text : {"4711: evil\\x1b[31m --x", "../a (2 images in the chain)", "1.23 ms", "[heap]", "rw-", "tty /dev/pts/3", "0 1 2"}) {
+  for (const char* text : {"4711: evil\\x1b[31m --x", "../a (2 images in the chain)", "1.23 ms", "[heap]", "rw-",
+                           "tty /dev/pts/3", "0 1 2"}) {
     CHECK_MESSAGE(ran.out.find(text) != std::string::npos, text, " in\n", ran.out);
   }
   CHECK(ran.out.find('\x1b') == std::string::npos);
@@ -102,7 +104,9 @@ TEST_CASE("inspect: the JSON document counts the pages of a mapping, through the
   CHECK(doc["stats"]["frozen_us"] == 1234);
 }
 
-TEST_CASE("inspect --stats: every phase, and every kind of saving adds up to the memory; neither pages nor parents are needed") {
+TEST_CASE(
+    "inspect --stats: every phase, and every kind of saving adds up to the memory; neither pages nor parents are "
+    "needed") {
   TempDir temp;
   make_images(temp.path);
   auto stats = [&](const char* name, bool json) {

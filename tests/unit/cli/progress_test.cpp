@@ -41,8 +41,10 @@ TEST_CASE("progress text: bytes, total, share, rate and time left, as far as the
 }
 
 TEST_CASE("progress text: the rate is that of the last seconds, and a stall has none") {
-  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 64 << 20, 1'000'000}) == "copy  1.00 GiB of 4.00 GiB  25%  64.0 MiB/s  48 s left");
-  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 0, 3'000'000}) == "copy  1.00 GiB of 4.00 GiB  25%");
+  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 64 << 20, 1'000'000}) ==
+        "copy  1.00 GiB of 4.00 GiB  25%  64.0 MiB/s  48 s left");
+  CHECK(progress_text({"copy", 1 << 30, uint64_t{4} << 30, 2'000'000, 0, 3'000'000}) ==
+        "copy  1.00 GiB of 4.00 GiB  25%");
 }
 
 TEST_CASE("progress text: on a narrow terminal whole fields are left out, the least telling first") {
@@ -105,7 +107,8 @@ TEST_CASE("progress as JSON lines: one when a phase begins, then one a second") 
     p.advance(30);
     wait_ms(1300);
   });
-  CHECK(out.find("{\"schema\":\"ckpt.progress/1\",\"event\":\"begin\",\"phase\":\"copy\",\"bytes\":0,\"total\":100,") == 0);
+  CHECK(out.find("{\"schema\":\"ckpt.progress/1\",\"event\":\"begin\",\"phase\":\"copy\",\"bytes\":0,\"total\":100,") ==
+        0);
   CHECK(out.find("\"event\":\"progress\",\"phase\":\"copy\",\"bytes\":30,\"total\":100") != std::string::npos);
 }
 

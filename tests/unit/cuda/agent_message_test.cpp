@@ -68,7 +68,8 @@ TEST_CASE("agent messages: what is sent arrives, with its payload and its descri
   message.type = Type::kAttach;
   message.a = 7;
   const std::string payload(kMaxPayload, 'x');
-  REQUIRE(send_message(pair.ours.get(), message, payload, pipe.write.get()) == static_cast<ssize_t>(sizeof message + payload.size()));
+  REQUIRE(send_message(pair.ours.get(), message, payload, pipe.write.get()) ==
+          static_cast<ssize_t>(sizeof message + payload.size()));
   Received in;
   REQUIRE(receive_message(pair.theirs.get(), &in) > 0);
   CHECK(in.whole);

@@ -15,11 +15,14 @@ std::string bytes_of(const T& value) {
   return {reinterpret_cast<const char*>(&value), sizeof value};
 }
 
-agent::AllocationReply owned(uint64_t address, uint64_t size) { return {.id = 1, .address = address, .size = size, .asked = size, .kind = agent::Kind::kOwned}; }
+agent::AllocationReply owned(uint64_t address, uint64_t size) {
+  return {.id = 1, .address = address, .size = size, .asked = size, .kind = agent::Kind::kOwned};
+}
 
 std::string two_launches() {
   const agent::RangeReply range{1 << 20, 4096};
-  std::string text = bytes_of(agent::RecordReply{.sequence = 7, .reads = 1, .writes = 2, .record_size = 5, .replayable = 1});
+  std::string text =
+      bytes_of(agent::RecordReply{.sequence = 7, .reads = 1, .writes = 2, .record_size = 5, .replayable = 1});
   text += bytes_of(range) + bytes_of(range) + bytes_of(range) + "hello";
   return text + bytes_of(agent::RecordReply{.sequence = 8, .reads = 0, .writes = 0, .record_size = 0, .replayable = 0});
 }
@@ -63,7 +66,8 @@ TEST_CASE("agent: recorded launches, cut at every byte") {
   CHECK((*found)[0].writes.size() == 2);
   CHECK((*found)[1].sequence == 8);
   size_t accepted = 0;
-  for (size_t size = 0; size < whole.size(); ++size) accepted += cuda::parse_recorded(whole.substr(0, size)).has_value();
+  for (size_t size = 0; size < whole.size(); ++size)
+    accepted += cuda::parse_recorded(whole.substr(0, size)).has_value();
   CHECK(accepted == 2);  // nothing, and the first alone
   for (size_t field = 8; field < 20; ++field) {
     std::string lie = whole;

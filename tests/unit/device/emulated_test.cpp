@@ -24,12 +24,15 @@ struct Machine {
     device = make_emulated_device(gpu);
   }
   EmulatedTarget target() {
-    return EmulatedTarget(1, {gpu},
-                          {{"fill", [](KernelMemory& m, const std::vector<uint64_t>& a) { std::fill_n(m.words({a[0]}, a[1]), a[1], a[2]); }}});
+    return EmulatedTarget(1, {gpu}, {{"fill", [](KernelMemory& m, const std::vector<uint64_t>& a) {
+                                        std::fill_n(m.words({a[0]}, a[1]), a[1], a[2]);
+                                      }}});
   }
 };
 
-KernelCall fill(const Allocation& a, uint64_t value) { return {"fill", {a.address.value, a.size / 8, value}, {}, {a.range()}, true}; }
+KernelCall fill(const Allocation& a, uint64_t value) {
+  return {"fill", {a.address.value, a.size / 8, value}, {}, {a.range()}, true};
+}
 
 sigjmp_buf fault_jump;
 void on_fault(int) { siglongjmp(fault_jump, 1); }
@@ -172,7 +175,8 @@ TEST_CASE("emulated target: what launches may write is set aside once, within th
   REQUIRE(target.launch(0, fill(*c, 2)));  // nobody wants what it was
   const uint64_t half = a->size / 2;  // each queue writes its own
   for (uint64_t i = 2; i < 10; ++i)
-    REQUIRE(target.launch(static_cast<int>(i % 2), {"fill", {a->address.value + i % 2 * half, half / 8, i}, {}, {a->range()}, true}));
+    REQUIRE(target.launch(static_cast<int>(i % 2),
+                          {"fill", {a->address.value + i % 2 * half, half / 8, i}, {}, {a->range()}, true}));
   REQUIRE(target.launch(0, fill(*b, 2)));
   auto table = target.saved(60 * kSecond);
   REQUIRE(table);

@@ -18,7 +18,8 @@ ChunkHash by_definition(const Words& words) {
   std::vector<uint64_t> a(kHashLanes), b(kHashLanes);
   for (uint32_t i = 0; i < kHashLanes; ++i) {
     hash_seed(i, a[i], b[i]);
-    for (size_t row = 0; row < words.size(); row += kHashRowWords) hash_step(a[i], b[i], words[row + i], words[row + kHashLanes + i]);
+    for (size_t row = 0; row < words.size(); row += kHashRowWords)
+      hash_step(a[i], b[i], words[row + i], words[row + kHashLanes + i]);
   }
   for (uint32_t s = kHashLanes / 2; s != 0; s /= 2) {
     for (uint32_t i = 0; i < s; ++i) hash_step(a[i], b[i], a[i + s], b[i + s]);
@@ -77,15 +78,20 @@ TEST_CASE("chunk hash: every single bit counts") {
 }
 
 TEST_CASE("chunk hash: what a program does to an array is seen") {
-  // Six words of two lanes in three rows: signs of floats, words one up and one down; differences that cancel in sums, in
-  // exclusive ors, and behind a multiplication.
+  // Six words of two lanes in three rows: signs of floats, words one up and one down; differences that cancel in sums,
+  // in exclusive ors, and behind a multiplication.
   const uint64_t high = uint64_t{1} << 63, low = uint64_t{1} << 31;
   const uint64_t changes[] = {0, high, low, high | low, 1, ~uint64_t{0}};
   std::mt19937_64 rng(5);
   for (const uint64_t fill : {uint64_t{0}, uint64_t{0x3f8000003f800000}, uint64_t{1}}) {
     Words words = fill == 1 ? noise(6, kHashRow * 3) : Words(kHashRowWords * 3, fill);
     const size_t lane = rng() % kHashLanes;
-    const size_t place[] = {lane, lane + kHashLanes, lane + 2 * kHashLanes, lane + 3 * kHashLanes, lane + 4 * kHashLanes, lane + 5 * kHashLanes};
+    const size_t place[] = {lane,
+                            lane + kHashLanes,
+                            lane + 2 * kHashLanes,
+                            lane + 3 * kHashLanes,
+                            lane + 4 * kHashLanes,
+                            lane + 5 * kHashLanes};
     std::set<std::pair<uint64_t, uint64_t>> seen;
     const int all = 6 * 6 * 6 * 6 * 6 * 6;
     for (int choice = 0; choice < all; ++choice) {
@@ -104,6 +110,7 @@ TEST_CASE("chunk hash: what a program does to an array is seen") {
 TEST_CASE("chunk hash: the length counts, the place does not") {
   const Words zeros(kMaxChunk / 8);
   std::set<uint64_t> seen;
-  for (size_t rows = 1; rows <= kMaxChunk / kHashRow; rows *= 2) seen.insert(hash_chunk(zeros.data(), rows * kHashRow).lo);
+  for (size_t rows = 1; rows <= kMaxChunk / kHashRow; rows *= 2)
+    seen.insert(hash_chunk(zeros.data(), rows * kHashRow).lo);
   CHECK(seen.size() == 10);
 }

@@ -68,21 +68,30 @@ class FakeControl final : public device::ProcessControl {
   std::string version() const override { return "driver 1, CUDA 13.0"; }
   Result<ProcessState> state(int pid) override { return world_.states[pid]; }
   Result<int> restore_thread(int pid) override { return pid; }
-  Result<void> lock(int pid, uint64_t) override { return step("lock", pid, ProcessState::kRunning, ProcessState::kLocked, 0); }
-  Result<void> checkpoint(int pid) override { return step("checkpoint", pid, ProcessState::kLocked, ProcessState::kCheckpointed, 10); }
+  Result<void> lock(int pid, uint64_t) override {
+    return step("lock", pid, ProcessState::kRunning, ProcessState::kLocked, 0);
+  }
+  Result<void> checkpoint(int pid) override {
+    return step("checkpoint", pid, ProcessState::kLocked, ProcessState::kCheckpointed, 10);
+  }
   Result<void> restore(int pid, const device::GpuMap& map) override {
     world_.map = map;
     return step("restore", pid, ProcessState::kCheckpointed, ProcessState::kLocked, -10);
   }
-  Result<void> unlock(int pid) override { return step("unlock", pid, ProcessState::kLocked, ProcessState::kRunning, 0); }
-  Result<std::vector<device::Gpu>> gpus() override { return std::vector<device::Gpu>{{"GPU-a", "Emulated", 1000, world_.free}, {"GPU-b", "Emulated", 1000, 1000}}; }
+  Result<void> unlock(int pid) override {
+    return step("unlock", pid, ProcessState::kLocked, ProcessState::kRunning, 0);
+  }
+  Result<std::vector<device::Gpu>> gpus() override {
+    return std::vector<device::Gpu>{{"GPU-a", "Emulated", 1000, world_.free}, {"GPU-b", "Emulated", 1000, 1000}};
+  }
 
  private:
   Result<void> step(const char* call, int pid, ProcessState from, ProcessState to, int freed) {
     const std::string name = world_.name(call, pid);
     world_.calls.push_back(name);
     if (world_.failing_once.erase(name) != 0) return fail(Code::kIo, "", name + " fails");
-    if (auto failure = world_.failing.find(name); failure != world_.failing.end()) return fail(failure->second, "", name + " fails");
+    if (auto failure = world_.failing.find(name); failure != world_.failing.end())
+      return fail(failure->second, "", name + " fails");
     CHECK_MESSAGE(world_.states[pid] == from, name);
     world_.states[pid] = to;
     world_.free += static_cast<uint64_t>(freed);
@@ -92,7 +101,8 @@ class FakeControl final : public device::ProcessControl {
 };
 
 struct Fixture {
-  std::filesystem::path folder = std::filesystem::temp_directory_path() / ("ckpt-device-hold-" + std::to_string(::getpid()));
+  std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / ("ckpt-device-hold-" + std::to_string(::getpid()));
   World world;
   GpuOptions options;
   std::vector<std::unique_ptr<CudaLike>> processes;
@@ -106,7 +116,9 @@ struct Fixture {
       world.states[pids.back()] = ProcessState::kRunning;
     }
     world.order = pids;
-    options.open = [this]() -> Result<std::unique_ptr<device::ProcessControl>> { return std::unique_ptr<device::ProcessControl>(new FakeControl(world)); };
+    options.open = [this]() -> Result<std::unique_ptr<device::ProcessControl>> {
+      return std::unique_ptr<device::ProcessControl>(new FakeControl(world));
+    };
   }
   ~Fixture() { std::filesystem::remove_all(folder); }
   bool all(ProcessState state) const {
@@ -130,7 +142,8 @@ TEST_CASE("device hold: all are locked before the first is checkpointed, all res
   CHECK(hold.state().used[0] == store::GpuUse{"GPU-a", "Emulated", 20});
   REQUIRE(hold.give_back(nullptr));
   REQUIRE(hold.give_back(nullptr));
-  CHECK(f.world.calls == Calls{"lock 0", "lock 1", "checkpoint 0", "checkpoint 1", "restore 0", "restore 1", "unlock 0", "unlock 1"});
+  CHECK(f.world.calls ==
+        Calls{"lock 0", "lock 1", "checkpoint 0", "checkpoint 1", "restore 0", "restore 1", "unlock 0", "unlock 1"});
   CHECK(f.all(ProcessState::kRunning));
 }
 
@@ -212,7 +225,9 @@ TEST_CASE("device hold: processes in other states, and the policies") {
     CHECK(found.error().code == Code::kUsage);
   }
   SUBCASE("a machine without a driver runs programs that merely load the library") {
-    f.options.open = [] { return Result<std::unique_ptr<device::ProcessControl>>(Error(Code::kUnsupported, "", "none")); };
+    f.options.open = [] {
+      return Result<std::unique_ptr<device::ProcessControl>>(Error(Code::kUnsupported, "", "none"));
+    };
     CHECK(hold.find(f.pids));
     CHECK(hold.empty());
   }

@@ -47,12 +47,18 @@ TEST_CASE("rehearsal: each difference between two descriptions is named") {
   using Change = std::function<void(store::TreeImage&)>;
   const std::vector<std::pair<const char*, Change>> changes = {
       {"process 12: umask: 18 in the image, 2 after", [](auto& t) { t.processes[0].umask = 2; }},
-      {"process 12: thread 12: signal_mask: 0x0 in the image, 0x8 after", [](auto& t) { t.processes[0].threads[0].signal_mask = 8; }},
-      {"process 12: thread 13: not in the image", [](auto& t) { t.processes[0].threads.push_back(t.processes[0].threads[0]), t.processes[0].threads[1].tid = 13; }},
-      {"process 12: mapping 10000: prot: rw- in the image, r-- after", [](auto& t) { t.processes[0].maps[0].prot = 1; }},
+      {"process 12: thread 12: signal_mask: 0x0 in the image, 0x8 after",
+       [](auto& t) { t.processes[0].threads[0].signal_mask = 8; }},
+      {"process 12: thread 13: not in the image",
+       [](auto& t) {
+         t.processes[0].threads.push_back(t.processes[0].threads[0]), t.processes[0].threads[1].tid = 13;
+       }},
+      {"process 12: mapping 10000: prot: rw- in the image, r-- after",
+       [](auto& t) { t.processes[0].maps[0].prot = 1; }},
       {"process 12: mapping 10000: not there after the restore", [](auto& t) { t.processes[0].maps.clear(); }},
       {"descriptor 3 of process number 0: not there after the restore", [](auto& t) { t.descriptors.clear(); }},
-      {"descriptor 3 of process number 0: offset: 0 in the image, 7 after", [](auto& t) { t.descriptors[0].offset = 7; }},
+      {"descriptor 3 of process number 0: offset: 0 in the image, 7 after",
+       [](auto& t) { t.descriptors[0].offset = 7; }},
       {"file /a: inode: 0 in the image, 9 after", [](auto& t) { t.files[1].inode = 9; }},
   };
   for (const auto& [words, change] : changes) {
@@ -80,7 +86,8 @@ TEST_CASE("rehearsal: every page is compared, and one that the image does not ha
   test::TempDir temp;
   constexpr size_t kSize = 4 * store::kBlockSize;
   Mapping room(::mmap(nullptr, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0), kSize);
-  const uint64_t start = (reinterpret_cast<uint64_t>(room.data()) + store::kBlockSize - 1) / store::kBlockSize * store::kBlockSize;
+  const uint64_t start =
+      (reinterpret_cast<uint64_t>(room.data()) + store::kBlockSize - 1) / store::kBlockSize * store::kBlockSize;
   auto* memory = reinterpret_cast<std::byte*>(start);
   std::memset(memory, 0x5a, 2 * store::kPageSize);
   auto writer = store::ImageWriter::create(temp.path / "image", {});

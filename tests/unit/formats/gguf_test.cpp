@@ -14,7 +14,9 @@ struct Gguf {
   uint32_t version;
   std::string bytes;
 
-  explicit Gguf(uint64_t tensors, uint64_t pairs, uint32_t v = 3) : version(v), bytes("GGUF") { u32(v).size(tensors).size(pairs); }
+  explicit Gguf(uint64_t tensors, uint64_t pairs, uint32_t v = 3) : version(v), bytes("GGUF") {
+    u32(v).size(tensors).size(pairs);
+  }
   template <class T>
   Gguf& put(T value) {
     bytes.append(reinterpret_cast<const char*>(&value), sizeof value);

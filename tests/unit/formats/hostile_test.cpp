@@ -24,15 +24,16 @@ std::string record(const std::string& name) { return global("torch.distributed.c
 
 /// A .metadata whose state_dict_metadata holds `entries` (keys and values) and whose storage_data holds `places`.
 std::string metadata(const std::string& entries, const std::string& places = "") {
-  return "\x80\x02" + record("Metadata") + "}(" + text("state_dict_metadata") + "}(" + entries + "u" + text("storage_data") + "}(" + places +
-         "uub.";
+  return "\x80\x02" + record("Metadata") + "}(" + text("state_dict_metadata") + "}(" + entries + "u" +
+         text("storage_data") + "}(" + places + "uub.";
 }
 /// A tensor record with `chunks` as its list; memo 1 holds it.
 std::string tensor_record(const std::string& chunks) {
-  return record("TensorStorageMetadata") + "}(" + text("size") + "(K\x04t" + text("properties") + record("TensorProperties") + "(" + global("torch", "float32") + "tb" + text("chunks") +
-         chunks + "ub";
+  return record("TensorStorageMetadata") + "}(" + text("size") + "(K\x04t" + text("properties") +
+         record("TensorProperties") + "(" + global("torch", "float32") + "tb" + text("chunks") + chunks + "ub";
 }
-const std::string kChunk = record("ChunkStorageMetadata") + "}(" + text("offsets") + "(K\0t"s + text("sizes") + "(K\x04tub";
+const std::string kChunk =
+    record("ChunkStorageMetadata") + "}(" + text("offsets") + "(K\0t"s + text("sizes") + "(K\x04tub";
 
 std::string refused(const std::string& pickle) {
   const std::clock_t begin = std::clock();
@@ -47,7 +48,8 @@ TEST_CASE("hostile: a list of chunks that many tensors share is refused") {
   std::string chunks = "](", entries;
   for (int i = 0; i < 2000; ++i) chunks += kChunk;
   chunks += "eq\x01";
-  for (int i = 0; i < 2000; ++i) entries += text("k" + std::to_string(i)) + (i == 0 ? tensor_record(chunks) + "q\x02" : "h\x02");
+  for (int i = 0; i < 2000; ++i)
+    entries += text("k" + std::to_string(i)) + (i == 0 ? tensor_record(chunks) + "q\x02" : "h\x02");
   CHECK(refused(metadata(entries)).find("more chunks than records") != std::string::npos);
 }
 

@@ -28,7 +28,9 @@ bool has(const std::string& text, std::string_view part) {
 }  // namespace
 
 TEST_CASE("known formats that are not read are named, with what of them can be read") {
-  CHECK(has(told({"latest", "global_step10/mp_rank_00_model_states.pt", "global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt"}), "DeepSpeed"));
+  CHECK(has(told({"latest", "global_step10/mp_rank_00_model_states.pt",
+                  "global_step10/zero_pp_rank_0_mp_rank_00_optim_states.pt"}),
+            "DeepSpeed"));
   const std::string step = told({"mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_optim_states.pt"});
   CHECK(has(step, "DeepSpeed"));
   CHECK(has(step, "mp_rank_00_model_states.pt is read by itself"));
@@ -37,7 +39,9 @@ TEST_CASE("known formats that are not read are named, with what of them can be r
   CHECK(has(told({"dlrover_latest.txt", "10/rank_0.pt", "10/rank_1.pt"}), "DLRover"));
   CHECK(has(told({"model_world_size_2_rank_0.pt", "model_world_size_2_rank_1.pt"}), "veRL"));
   CHECK(has(told({"ckpt_0.pt", "ckpt_1.pt"}), "ckpt_0.pt is read by itself"));
-  CHECK(has(told({"pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"}), "pytorch_model"));
+  CHECK(has(
+      told({"pytorch_model.bin.index.json", "pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"}),
+      "pytorch_model"));
   CHECK(has(told({"consolidated.00.pth", "consolidated.01.pth", "params.json"}), "Llama"));
   CHECK(has(told({"manifest.ocdbt", "d/abc", "_METADATA"}), "OCDBT"));
   CHECK(has(told({"ocdbt.process_0/manifest.ocdbt"}), "OCDBT"));

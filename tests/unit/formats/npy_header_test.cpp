@@ -12,7 +12,8 @@ TEST_CASE("npy header: what numpy writes") {
   expected.append(128 - 1 - expected.size(), ' ');
   CHECK(npy_header(DType::kFloat32, {3}) == expected + "\n");
   CHECK(npy_header(DType::kInt8, {}).find("'|i1', 'fortran_order': False, 'shape': (), }") != std::string::npos);
-  CHECK(npy_header(DType::kBfloat16, {2, 3}).find("'<V2', 'fortran_order': False, 'shape': (2, 3), }") != std::string::npos);
+  CHECK(npy_header(DType::kBfloat16, {2, 3}).find("'<V2', 'fortran_order': False, 'shape': (2, 3), }") !=
+        std::string::npos);
 }
 
 TEST_CASE("npy header: the elements are aligned, whatever the shape; a long header is version 2") {

@@ -67,9 +67,11 @@ std::string archive(const std::string& name, const std::string& content, bool co
                        raw<uint32_t>({crc, static_cast<uint32_t>(data.size()), static_cast<uint32_t>(content.size())}) +
                        raw<uint16_t>({static_cast<uint16_t>(name.size()), 0});
   const std::string local = "PK\x03\x04" + raw<uint16_t>({20, 0}) + fields + name + data;
-  const std::string central = "PK\x01\x02" + raw<uint16_t>({20, 20, 0}) + fields + raw<uint16_t>({0, 0, 0}) + raw<uint32_t>({0, 0}) + name;
+  const std::string central =
+      "PK\x01\x02" + raw<uint16_t>({20, 20, 0}) + fields + raw<uint16_t>({0, 0, 0}) + raw<uint32_t>({0, 0}) + name;
   return local + central + "PK\x05\x06" + raw<uint16_t>({0, 0, 1, 1}) +
-         raw<uint32_t>({static_cast<uint32_t>(central.size()), static_cast<uint32_t>(local.size())}) + raw<uint16_t>({0});
+         raw<uint32_t>({static_cast<uint32_t>(central.size()), static_cast<uint32_t>(local.size())}) +
+         raw<uint16_t>({0});
 }
 
 }  // namespace
@@ -79,8 +81,10 @@ TEST_CASE("npy: row-major, column-major and big-endian arrays give the same elem
   CHECK(sha_of(header(dictionary("'<i2'", "(2, 3)")) + raw<int16_t>({0, 1, 2, 3, 4, 5})) == wanted);
   CHECK(sha_of(header(dictionary("'<i2'", "(2, 3)", "True")) + raw<int16_t>({0, 3, 1, 4, 2, 5})) == wanted);
   CHECK(sha_of(header(dictionary("'>i2'", "(2, 3)"), 2) + std::string("\0\0\0\1\0\2\0\3\0\4\0\5", 12)) == wanted);
-  CHECK(sha_of(header(dictionary("'>i2'", "(2, 3)", "True"), 3) + std::string("\0\0\0\3\0\1\0\4\0\2\0\5", 12)) == wanted);
-  CHECK(sha_of(header(dictionary("'>c8'", "(1,)")) + std::string("\x3f\x80\0\0\x40\0\0\0", 8)) == sha256_hex(as_bytes(raw<float>({1, 2}))));
+  CHECK(sha_of(header(dictionary("'>i2'", "(2, 3)", "True"), 3) + std::string("\0\0\0\3\0\1\0\4\0\2\0\5", 12)) ==
+        wanted);
+  CHECK(sha_of(header(dictionary("'>c8'", "(1,)")) + std::string("\x3f\x80\0\0\x40\0\0\0", 8)) ==
+        sha256_hex(as_bytes(raw<float>({1, 2}))));
   CHECK(sha_of(header(dictionary("'<f8'", "()")) + raw<double>({2.5})) == sha256_hex(as_bytes(raw<double>({2.5}))));
   CHECK(sha_of(header(dictionary("'<f8'", "(0, 3)"))) == sha256_hex({}));
 }
@@ -92,7 +96,8 @@ TEST_CASE("npy: a large column-major array comes apart into slabs that are decod
   auto* from = reinterpret_cast<uint32_t*>(stored.data());
   auto* to = reinterpret_cast<uint32_t*>(plain.data());
   for (uint32_t row = 0; row < kRows; ++row) {
-    for (uint32_t column = 0; column < kColumns; ++column) from[column * kRows + row] = to[row * kColumns + column] = row * kColumns + column;
+    for (uint32_t column = 0; column < kColumns; ++column)
+      from[column * kRows + row] = to[row * kColumns + column] = row * kColumns + column;
   }
   REQUIRE(io::write_file(dir.path / "x.npy", header(dictionary("'<u4'", "(3000, 4000)", "True")) + stored));
   auto catalog = open_ok(dir.path / "x.npy");
@@ -119,7 +124,8 @@ TEST_CASE("npy: headers are read as literals, and what is not one is refused") {
   CHECK(why(dictionary("'<f4'", "(4294967296, 4294967296)")).find("counted") != std::string::npos);
   CHECK(why(dictionary("'<f4'", "(18446744073709551616,)")).find("sizes") != std::string::npos);
   CHECK(why(dictionary("'<f4'", "(2,)", "0")).find("fortran_order") != std::string::npos);
-  CHECK(why("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}").find("twice") != std::string::npos);
+  CHECK(why("{'descr': '<f4', 'descr': '<f4', 'fortran_order': False, 'shape': (2,)}").find("twice") !=
+        std::string::npos);
   CHECK(why("{'descr': '<f4', 'fortran_order': False}").find("missing") != std::string::npos);
   CHECK(why(dictionary("'<f4'", "(2,)") + "x").find("follows") != std::string::npos);
   auto bfloat16 = parse_npy_header(as_bytes(header(dictionary("'<V2'", "(2,)"))));

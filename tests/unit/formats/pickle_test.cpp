@@ -36,7 +36,8 @@ TEST_CASE("pickle: values of every plain kind come out as JSON") {
   CHECK(json("\x80\x02\x8a\x02\x00\x80."s) == "-32768");
   CHECK(json("\x80\x02\x8a\x00."s) == "0");
   CHECK(json("\x80\x02\x8a\x08\xff\xff\xff\xff\xff\xff\xff\x7f."s) == "9223372036854775807");
-  CHECK(json("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00."s) == R"({"__int__": 9, "hex": "000000000000008000"})");
+  CHECK(json("\x80\x02\x8a\x09\x00\x00\x00\x00\x00\x00\x00\x80\x00."s) ==
+        R"({"__int__": 9, "hex": "000000000000008000"})");
   CHECK(json("\x80\x02}(K\x01K\x02u."s) == R"({"__dict__":[[1,2]]})");
   CHECK(json("\x80\x04\x8f(K\x01\x90."s) == R"({"__set__":[1]})");
   CHECK(json("(I01\nI7\nL8L\nF1.5\nS'x'\nVy\nt."s) == R"([true,7,8,1.5,"x","y"])");
@@ -72,8 +73,9 @@ TEST_CASE("pickle: items for what takes none are refused") {
 }
 
 TEST_CASE("pickle: pops below a mark, lost marks and missing memo entries are refused") {
-  for (const std::string& bad : {"."s, "0."s, "(."s, "N(\x85."s, "t."s, "e."s, "h\x05."s, "N(0R."s, "\x94."s, "R."s, "Nb."s,
-                                 "NN."s, "]K\x01(a."s, "\x93."s, "K\x01K\x02\x93."s, "NNR."s, "Q."s, "(NNd0(."s}) {
+  for (const std::string& bad :
+       {"."s, "0."s, "(."s, "N(\x85."s, "t."s, "e."s, "h\x05."s, "N(0R."s, "\x94."s, "R."s, "Nb."s, "NN."s,
+        "]K\x01(a."s, "\x93."s, "K\x01K\x02\x93."s, "NNR."s, "Q."s, "(NNd0(."s}) {
     CHECK_MESSAGE(!parse(as_bytes(bad)), bad);
   }
 }

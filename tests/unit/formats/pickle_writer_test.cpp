@@ -113,12 +113,18 @@ std::pair<std::string, std::string> twice(const std::string& data) {
 TEST_CASE("pickle: what is written again from a graph builds the same, shared and cyclic parts included") {
   using namespace std::string_literals;
   const std::string samples[] = {
-      "\x80\x02}(X\x01\x00\x00\x00""aK\x01X\x01\x00\x00\x00""bJ\xff\xff\xff\xffX\x01\x00\x00\x00""cG?\xf0\x00\x00\x00\x00\x00\x00u."s,
-      "\x80\x02]q\x00(]q\x01h\x01h\x00N\x88\x89)e."s,                                        // a list twice, and the outer one in itself
-      "\x80\x04\x8f(K\x01K\x02\x90."s, "\x80\x04(K\x01\x91."s,                                  // a set, a frozenset
-      "\x80\x02\x8a\x0a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a."s,                              // an integer past 64 bits
-      "\x80\x02""cargparse\nNamespace\n)\x81}X\x01\x00\x00\x00xK\x05sb."s,                        // NEWOBJ, BUILD
-      "\x80\x02""ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00xK\x05u."s,                         // items of an object
+      "\x80\x02}(X\x01\x00\x00\x00"
+      "aK\x01X\x01\x00\x00\x00"
+      "bJ\xff\xff\xff\xffX\x01\x00\x00\x00"
+      "cG?\xf0\x00\x00\x00\x00\x00\x00u."s,
+      "\x80\x02]q\x00(]q\x01h\x01h\x00N\x88\x89)e."s,  // a list twice, and the outer one in itself
+      "\x80\x04\x8f(K\x01K\x02\x90."s,
+      "\x80\x04(K\x01\x91."s,                                        // a set, a frozenset
+      "\x80\x02\x8a\x0a\x01\x02\x03\x04\x05\x06\x07\x08\x09\x0a."s,  // an integer past 64 bits
+      "\x80\x02"
+      "cargparse\nNamespace\n)\x81}X\x01\x00\x00\x00xK\x05sb."s,  // NEWOBJ, BUILD
+      "\x80\x02"
+      "ccollections\nOrderedDict\n)R(X\x01\x00\x00\x00xK\x05u."s,  // items of an object
   };
   for (const std::string& sample : samples) {
     auto [before, after] = twice(sample);

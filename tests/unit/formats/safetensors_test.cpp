@@ -16,7 +16,8 @@ std::string file_of(const std::string& header, const std::string& data) {
 }
 
 const std::string kHeader =
-    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"U8","shape":[3],"data_offsets":[4,7]},"a":{"dtype":"I16","shape":[2,1],"data_offsets":[0,4]}})";
+    R"({"__metadata__":{"format":"pt"},"b":{"dtype":"U8","shape":[3],"data_offsets":[4,7]},)"
+    R"("a":{"dtype":"I16","shape":[2,1],"data_offsets":[0,4]}})";
 
 std::string why(const std::string& json, uint64_t bytes) {
   auto header = parse_safetensors_header(json, bytes);
@@ -47,24 +48,38 @@ TEST_CASE("safetensors: gaps, overlaps, wrong sizes, twins and foreign members a
   CHECK(why(one("4", "0"), 0).find("do not fit") != std::string::npos);
   CHECK(why(one("-1", "3"), 4) != "read");
   CHECK(why(one("0.0", "4"), 4) != "read");
-  CHECK(why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],"data_offsets":[1,3]}})", 3).find("overlaps") !=
+  CHECK(
+      why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"b":{"dtype":"U8","shape":[2],)"
+          R"("data_offsets":[1,3]}})",
+          3)
+          .find("overlaps") != std::string::npos);
+  CHECK(
+      why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],)"
+          R"("data_offsets":[2,4]}})",
+          4)
+          .find("two tensors") != std::string::npos);
+  CHECK(why(R"({"a":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2).find("twice") !=
         std::string::npos);
-  CHECK(why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]},"a":{"dtype":"U8","shape":[2],"data_offsets":[2,4]}})", 4).find("two tensors") !=
+  CHECK(why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"x":1}})", 2).find("unknown member") !=
         std::string::npos);
-  CHECK(why(R"({"a":{"dtype":"U8","dtype":"U8","shape":[2],"data_offsets":[0,2]}})", 2).find("twice") != std::string::npos);
-  CHECK(why(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2],"x":1}})", 2).find("unknown member") != std::string::npos);
   CHECK(why(R"({"a":{"dtype":"U8","shape":[2]}})", 2).find("without") != std::string::npos);
   CHECK(why(R"({"a":{"dtype":"U9","shape":[2],"data_offsets":[0,2]}})", 2).find("U9") != std::string::npos);
-  CHECK(why(R"({"a":{"dtype":"F64","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0).find("counted") != std::string::npos);
+  CHECK(why(R"({"a":{"dtype":"F64","shape":[4611686018427387904,4],"data_offsets":[0,0]}})", 0).find("counted") !=
+        std::string::npos);
   CHECK(why(R"({"__metadata__":{"a":1}})", 0) != "read");
   CHECK(why(R"({"__metadata__":{"a":{}}})", 0) != "read");
   CHECK(why("[]", 0) != "read");
   CHECK(why("{\"\xff\":{}}", 0) != "read");
   CHECK(why(std::string(100000, '{'), 0) != "read");
-  CHECK(why(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0],"data_offsets":[4,4]}})", 4) == "read");
+  CHECK(
+      why(R"({"s":{"dtype":"F32","shape":[],"data_offsets":[0,4]},"e":{"dtype":"F32","shape":[0],)"
+          R"("data_offsets":[4,4]}})",
+          4) == "read");
 }
 
-TEST_CASE("safetensors: cut at every byte and lying about its length a file is refused, changed at any byte it does no harm") {
+TEST_CASE(
+    "safetensors: cut at every byte and lying about its length a file is refused, changed at any byte it does no "
+    "harm") {
   TempDir dir;
   const fs::path path = dir.path / "m.safetensors";
   const std::string good = file_of(kHeader, "\x01\x02\x03\x04xyz");
@@ -84,11 +99,15 @@ TEST_CASE("safetensors: cut at every byte and lying about its length a file is r
 
 TEST_CASE("safetensors: a folder with an index is read as one, and what the index says too much is damage") {
   TempDir dir;
-  REQUIRE(io::write_file(dir.path / "m-1.safetensors", file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab")));
-  REQUIRE(io::write_file(dir.path / "m-2.safetensors", file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "c")));
-  REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}})"));
+  REQUIRE(io::write_file(dir.path / "m-1.safetensors",
+                         file_of(R"({"a":{"dtype":"U8","shape":[2],"data_offsets":[0,2]}})", "ab")));
+  REQUIRE(io::write_file(dir.path / "m-2.safetensors",
+                         file_of(R"({"b":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})", "c")));
+  REQUIRE(io::write_file(dir.path / "model.safetensors.index.json",
+                         R"({"weight_map": {"a": "m-1.safetensors", "b": "m-2.safetensors"}})"));
   CHECK(open_ok(dir.path).tensors.size() == 2);
-  REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "m-1.safetensors", "c": "m-2.safetensors"}})"));
+  REQUIRE(io::write_file(dir.path / "model.safetensors.index.json",
+                         R"({"weight_map": {"a": "m-1.safetensors", "c": "m-2.safetensors"}})"));
   CHECK(open_error(dir.path, Code::kAnswerNo).find("c: the index names it") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "../m-1.safetensors"}})"));
   CHECK(open_error(dir.path, Code::kAnswerNo).find("leads out") != std::string::npos);
@@ -124,9 +143,11 @@ TEST_CASE("safetensors: variants of a model in one folder are not damage: one is
   REQUIRE(io::write_file(dir.path / "model.extra.safetensors", file_of(header("b", "I16"), "ab")));
   CHECK(open_ok(dir.path).tensors.size() == 2);
   REQUIRE(io::write_file(dir.path / "model.fp16.safetensors", file_of(header("a", "F16"), "cd")));
-  CHECK(open_error(dir.path, Code::kUnsupported).find("both model.fp16.safetensors and model.safetensors have a") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kUnsupported).find("both model.fp16.safetensors and model.safetensors have a") !=
+        std::string::npos);
   CHECK(open_ok(dir.path / "model.fp16.safetensors").tensors.size() == 1);
-  REQUIRE(io::write_file(dir.path / "model.safetensors.index.fp16.json", R"({"weight_map": {"a": "model.fp16.safetensors"}})"));
+  REQUIRE(io::write_file(dir.path / "model.safetensors.index.fp16.json",
+                         R"({"weight_map": {"a": "model.fp16.safetensors"}})"));
   CHECK(open_ok(dir.path).tensors[0].dtype == tensor::DType::kFloat16);
   REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "model.safetensors"}})"));
   CHECK(open_error(dir.path, Code::kUnsupported).find("several safetensors indexes") != std::string::npos);

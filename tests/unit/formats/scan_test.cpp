@@ -17,8 +17,8 @@ std::string scanned(const std::string& data) {
   const Scan result = scan(as_bytes(data));
   std::string out;
   for (const Import& import : result.imports) {
-    out += (out.empty() ? "" : " ") + import.name + "@" + std::to_string(import.offset) + (import.nested ? "+" : "") + ":" +
-           std::string(verdict_name(import.judgement.verdict));
+    out += (out.empty() ? "" : " ") + import.name + "@" + std::to_string(import.offset) + (import.nested ? "+" : "") +
+           ":" + std::string(verdict_name(import.judgement.verdict));
   }
   return result.stopped.empty() ? out : out + " !" + result.stopped;
 }
@@ -45,7 +45,8 @@ TEST_CASE("scan: the public collection of hostile pickles is judged right") {
     REQUIRE(bytes);
     CHECK_MESSAGE(scanned(*bytes) == wanted, file, ": ", scanned(*bytes));
   }
-  for (const char* file : {"malicious-invalid-bytes.pkl", "sys_module_override_sploit.pkl", "pytorch_magic_bypass.pt"}) {
+  for (const char* file :
+       {"malicious-invalid-bytes.pkl", "sys_module_override_sploit.pkl", "pytorch_magic_bypass.pt"}) {
     auto bytes = io::read_file(*folder / file, 1 << 20);
     REQUIRE(bytes);
     CHECK_MESSAGE(scanned(*bytes).find(":dangerous") != std::string::npos, file, ": ", scanned(*bytes));
@@ -53,7 +54,8 @@ TEST_CASE("scan: the public collection of hostile pickles is judged right") {
 }
 
 TEST_CASE("scan: what was named before a mistake is judged, for Python runs it before the mistake") {
-  CHECK(scanned("cos\nsystem\n(X\x02\x00\x00\x00idtRz"s) == "os.system@0:dangerous !an unknown opcode at byte 21 of the pickle");
+  CHECK(scanned("cos\nsystem\n(X\x02\x00\x00\x00idtRz"s) ==
+        "os.system@0:dangerous !an unknown opcode at byte 21 of the pickle");
   CHECK(scanned("cos\nsystem\n(X\x02\x00\x00\x00idtR"s).find("os.system@0:dangerous !the pickle is truncated") == 0);
 }
 
@@ -89,8 +91,10 @@ TEST_CASE("scan: pickles within the pickle are scanned, two levels deep, and no 
   CHECK(scanned(wrap(wrap(evil))) == "os.system@16+:dangerous");
   CHECK(scanned(wrap(wrap(wrap(evil)))) == "");
   // Under protocol 2 bytes are written as text.
-  CHECK(scanned("\x80\x02" "c_codecs\nencode\n(X\x0f\0\0\0\xc2\x80\x02" "cos\nsystem\n.X\x06\0\0\0latin1tR."s).find("os.system@24+:dangerous") !=
-        std::string::npos);
+  CHECK(scanned("\x80\x02"
+                "c_codecs\nencode\n(X\x0f\0\0\0\xc2\x80\x02"
+                "cos\nsystem\n.X\x06\0\0\0latin1tR."s)
+            .find("os.system@24+:dangerous") != std::string::npos);
 }
 
 TEST_CASE("scan: names are judged by module, by name and by where a dotted name leads") {

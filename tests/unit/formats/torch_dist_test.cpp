@@ -33,7 +33,8 @@ void compare(const fs::path& path, const nlohmann::json& expected, const std::st
       CHECK(catalog.common_wrapped_in_list);
       where = *catalog.common;
     } else {
-      auto found = std::find_if(catalog.objects.begin(), catalog.objects.end(), [&](const auto& o) { return o.key == item.key(); });
+      auto found = std::find_if(catalog.objects.begin(), catalog.objects.end(),
+                                [&](const auto& o) { return o.key == item.key(); });
       REQUIRE_MESSAGE(found != catalog.objects.end(), item.key());
       where = found->where;
     }
@@ -77,7 +78,8 @@ TEST_CASE("torch_dist: the genuine torch 2.0 checkpoint equals its manifest") {
   if (!root) return;
   auto manifest = read_json(*root / "manifest.json");
   auto catalog = open_ok(*root / "checkpoint");
-  const auto& tensors = manifest.contains("tensors") ? manifest["tensors"] : manifest["checkpoints"].begin().value()["tensors"];
+  const auto& tensors =
+      manifest.contains("tensors") ? manifest["tensors"] : manifest["checkpoints"].begin().value()["tensors"];
   CHECK(catalog.tensors.size() == tensors.size());
   for (const auto& item : tensors.items()) {
     const tensor::Tensor* t = find(catalog, item.key());
@@ -135,7 +137,8 @@ TEST_CASE("torch_dist: .metadata cut at any byte is refused, changed at any byte
   for (const char* name : {"dcp-1.13", "dcp-2.9.1"}) {
     auto good = io::read_file(*root / name / ".metadata", 1 << 20);
     REQUIRE(good);
-    for (size_t n = 0; n < good->size(); n += test::kSanitized ? 7 : 1) CHECK(!parse_dcp_metadata(as_bytes(std::string_view(*good).substr(0, n)), 1 << 30));
+    for (size_t n = 0; n < good->size(); n += test::kSanitized ? 7 : 1)
+      CHECK(!parse_dcp_metadata(as_bytes(std::string_view(*good).substr(0, n)), 1 << 30));
     for (size_t i = 0; i < good->size(); i += test::kSanitized ? 7 : 1) {
       for (int flip : {0x01, 0x80, 0xff, 0x20}) {
         std::string bad = *good;
@@ -146,7 +149,9 @@ TEST_CASE("torch_dist: .metadata cut at any byte is refused, changed at any byte
   }
 }
 
-TEST_CASE("torch_dist: a data file changed at any byte of an item's zip is read right, refused, or differs in the tensor only") {
+TEST_CASE(
+    "torch_dist: a data file changed at any byte of an item's zip is read right, refused, or differs in the tensor "
+    "only") {
   auto root = fixture("lightning-dcp-torch2.0");
   if (!root) return;
   TempDir dir;

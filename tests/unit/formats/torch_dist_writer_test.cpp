@@ -113,8 +113,8 @@ Result<Planned> plan(const Catalog& catalog, const formats::WriteOptions& option
   return Planned{*kept.back(), std::move(layout)};
 }
 
-Result<void> write_to(const fs::path& folder, const Catalog& catalog, const formats::WriteOptions& options, unsigned workers,
-                      const Cancel& cancel = {}, const Wanted& wanted = {}) {
+Result<void> write_to(const fs::path& folder, const Catalog& catalog, const formats::WriteOptions& options,
+                      unsigned workers, const Cancel& cancel = {}, const Wanted& wanted = {}) {
   fs::create_directories(folder);
   CKPT_TRY_ASSIGN(Planned planned, plan(catalog, options, wanted));
   const WriteControl control{workers, false, options.max_memory, null_progress(), cancel};
@@ -130,7 +130,8 @@ Result<void> write_to(const fs::path& folder, const Catalog& catalog, const form
 }
 
 size_t data_files_of(const Planned& planned) {
-  return static_cast<size_t>(std::count_if(planned->files.begin(), planned->files.end(), [](const OutputFile& file) { return !file.generate; }));
+  return static_cast<size_t>(std::count_if(planned->files.begin(), planned->files.end(),
+                                           [](const OutputFile& file) { return !file.generate; }));
 }
 
 std::map<std::string, std::string> files_of(const fs::path& folder) {
@@ -147,7 +148,8 @@ std::string read_back(const Planned& planned, const std::map<std::string, std::s
   for (const OutputFile& file : planned->files) {
     for (size_t i = file.first; i < file.last; ++i) {
       const Piece item = planned->piece(i).value();
-      const auto part = std::find_if(item.parts.begin(), item.parts.end(), [&](const Part& p) { return p.target != nullptr && p.target->key == key; });
+      const auto part = std::find_if(item.parts.begin(), item.parts.end(),
+                                     [&](const Part& p) { return p.target != nullptr && p.target->key == key; });
       if (part == item.parts.end()) continue;
       const Target& t = *part->target;
       const uint32_t size = item_size(t.dtype);
@@ -159,8 +161,8 @@ std::string read_back(const Planned& planned, const std::map<std::string, std::s
       REQUIRE(data.size() == record.data_size());
       const uint32_t crc = crc32(0, as_bytes(data));
       CHECK(bytes.substr(item.offset, record.data_offset()) == record.head(crc));
-      CHECK(bytes.substr(item.offset + record.data_offset() + data.size(), record.size() - record.data_offset() - data.size()) ==
-            record.tail(crc));
+      CHECK(bytes.substr(item.offset + record.data_offset() + data.size(),
+                         record.size() - record.data_offset() - data.size()) == record.tail(crc));
       for (uint64_t e = 0; e * size < data.size(); ++e) {
         uint64_t left = e, to = 0, stride = 1;
         for (size_t a = t.shape.size(); a-- > 0;) {
@@ -198,7 +200,8 @@ TEST_CASE("torch_dist writer: every tensor comes back from its items, whatever t
   int round = 0;
   for (uint64_t shard_size : {uint64_t{0}, uint64_t{16}, uint64_t{100}, uint64_t{4096}, uint64_t{1} << 30}) {
     for (unsigned files : {0u, 1u, 3u, 50u}) {
-      if ((shard_size == 16 || (ckpt::test::kSanitized && shard_size == 100)) && files != 3) continue;  // many pieces: once is enough
+      if ((shard_size == 16 || (ckpt::test::kSanitized && shard_size == 100)) && files != 3)
+        continue;  // many pieces: once is enough
       formats::WriteOptions options;
       options.grid.shard_size = shard_size;
       options.files = files;
@@ -274,8 +277,8 @@ TEST_CASE("torch_dist plan: keys that the target cannot name are refused, each b
   std::string all;
   for (const std::string& cause : planned.error().causes) all += cause + "\n";
   CHECK(planned.error().causes.size() == 6);
-  for (const char* part : {"same/shard_0_1: occurs twice", "bad\xffkey: is not UTF-8", "plain_object:", "a/b/shard_0_1:", "x/shard_0:",
-                           "/shard_0_1:"}) {
+  for (const char* part : {"same/shard_0_1: occurs twice", "bad\xffkey: is not UTF-8",
+                           "plain_object:", "a/b/shard_0_1:", "x/shard_0:", "/shard_0_1:"}) {
     CHECK_MESSAGE(all.find(part) != std::string::npos, part);
   }
   source.catalog.tensors.erase(source.catalog.tensors.begin());
@@ -301,7 +304,9 @@ TEST_CASE("torch_dist plan: a plain torch checkpoint keeps its objects' names an
   CHECK(read_back(*planned, files, "w") == bytes);
 }
 
-TEST_CASE("torch_dist plan: shards that overlap, leave a gap or lie outside their file are refused before anything is written") {
+TEST_CASE(
+    "torch_dist plan: shards that overlap, leave a gap or lie outside their file are refused before anything is "
+    "written") {
   TempDir dir;
   Source good(dir.path / "src");
   good.add("w", DType::kFloat32, {8, 4}, {4, 4});
@@ -406,8 +411,11 @@ namespace {
 
 /// A torch.save file as torch writes it, with records that it may or may not need.
 std::string saved(const std::string& pickle, const std::string& storage) {
-  const std::vector<std::pair<std::string, std::string>> records = {
-      {"data.pkl", pickle}, {"byteorder", "little"}, {"data/0", storage}, {"version", "3\n"}, {".data/serialization_id", "0123456789"}};
+  const std::vector<std::pair<std::string, std::string>> records = {{"data.pkl", pickle},
+                                                                    {"byteorder", "little"},
+                                                                    {"data/0", storage},
+                                                                    {"version", "3\n"},
+                                                                    {".data/serialization_id", "0123456789"}};
   zip::Layout layout;
   std::vector<uint32_t> crcs;
   for (const auto& [name, data] : records) {

@@ -49,7 +49,8 @@ size_t compare_all(const fs::path& root) {
 
 }  // namespace
 
-TEST_CASE("torch_save: files of torch 1.13, zip and legacy, equal their manifest, views and expanded tensors included") {
+TEST_CASE(
+    "torch_save: files of torch 1.13, zip and legacy, equal their manifest, views and expanded tensors included") {
   if (auto root = fixture("generated-torch-save")) CHECK(compare_all(*root) == 43);
 }
 
@@ -103,7 +104,8 @@ TEST_CASE("key paths: escaped, no two paths of an object have one text, and each
   using tensor::PathStep;
   auto name = [](const char* text) { return PathStep{PathStep::Kind::kName, text, 0}; };
   const PathStep one{PathStep::Kind::kNumber, "", 1};
-  const std::vector<tensor::KeyPath> paths = {{name("a"), name("b")}, {name("a.b")}, {name("a\\.b")}, {name("a\\"), name("b")}, {name("a"), one}, {name("a"), name("1")}};
+  const std::vector<tensor::KeyPath> paths = {{name("a"), name("b")},   {name("a.b")},    {name("a\\.b")},
+                                              {name("a\\"), name("b")}, {name("a"), one}, {name("a"), name("1")}};
   std::set<std::string> seen;
   for (const tensor::KeyPath& path : paths) {
     const std::string key = tensor::join_path(path, true);
@@ -117,9 +119,11 @@ TEST_CASE("key paths: escaped, no two paths of an object have one text, and each
 
 TEST_CASE("key paths: a path counts while its steps make the key") {
   using tensor::PathStep;
-  const tensor::KeyPath path = {{PathStep::Kind::kName, "a.b", 0}, {PathStep::Kind::kIndex, "", 10}, {PathStep::Kind::kName, "w", 0}};
+  const tensor::KeyPath path = {
+      {PathStep::Kind::kName, "a.b", 0}, {PathStep::Kind::kIndex, "", 10}, {PathStep::Kind::kName, "w", 0}};
   CHECK(tensor::leads_to(path, "a.b.10.w"));
-  for (const char* other : {"", "a.b.10", "a.b.10.", "a.b.10.w.", "a.b.1.w", "a.b.10.x", "a.b10.w", "xa.b.10.w"}) CHECK_FALSE(tensor::leads_to(path, other));
+  for (const char* other : {"", "a.b.10", "a.b.10.", "a.b.10.w.", "a.b.1.w", "a.b.10.x", "a.b10.w", "xa.b.10.w"})
+    CHECK_FALSE(tensor::leads_to(path, other));
   CHECK_FALSE(tensor::leads_to({}, ""));
 }
 
@@ -137,9 +141,12 @@ TEST_CASE("stored layout: strides, signs and byte order are undone, nothing is r
   CHECK(make({{4}, false, false, false}, DType::kUint8, {2}, "abcd") == "refused");
   CHECK(make({{}, false, false, true}, DType::kInt32, {}, "abcd") == "dcba");
   CHECK(make({{1}, false, false, true}, DType::kComplex64, {1}, "abcdefgh") == "dcbahgfe");
-  CHECK(make({{1}, true, false, false}, DType::kComplex32, {1}, std::string_view("\0\0\0\0", 4)) == std::string("\0\0\0\x80", 4));
-  CHECK(make({{1}, false, true, false}, DType::kComplex32, {1}, std::string_view("\0\0\0\0", 4)) == std::string("\0\x80\0\x80", 4));
-  CHECK(make({{1}, false, true, false}, DType::kInt16, {2}, std::string_view("\x01\0\xff\xff", 4)) == std::string("\xff\xff\x01\0", 4));
+  CHECK(make({{1}, true, false, false}, DType::kComplex32, {1}, std::string_view("\0\0\0\0", 4)) ==
+        std::string("\0\0\0\x80", 4));
+  CHECK(make({{1}, false, true, false}, DType::kComplex32, {1}, std::string_view("\0\0\0\0", 4)) ==
+        std::string("\0\x80\0\x80", 4));
+  CHECK(make({{1}, false, true, false}, DType::kInt16, {2}, std::string_view("\x01\0\xff\xff", 4)) ==
+        std::string("\xff\xff\x01\0", 4));
 }
 
 TEST_CASE("torch_save: the hostile files are refused or name what they would have run") {
@@ -163,12 +170,14 @@ TEST_CASE("formats: folders around a checkpoint are followed with a note, what i
   REQUIRE(io::write_file(dir.path / "latest_checkpointed_iteration.txt", "100\n"));
   CHECK(open_error(dir.path, Code::kAnswerNo).find("iter_0000100") != std::string::npos);
   fs::create_directories(dir.path / "iter_0000100");
-  REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json", R"({"sharded_backend": "zarr", "sharded_backend_version": 1})"));
+  REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json",
+                         R"({"sharded_backend": "zarr", "sharded_backend_version": 1})"));
   REQUIRE(io::write_file(dir.path / "iter_0000100/common.pt", "PK"));
   auto catalog = open_ok(dir.path);
   CHECK(catalog.root == dir.path / "iter_0000100");
   CHECK(catalog.warnings.size() == 1);
-  REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json", R"({"sharded_backend": "zarr", "sharded_backend_version": 2})"));
+  REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json",
+                         R"({"sharded_backend": "zarr", "sharded_backend_version": 2})"));
   CHECK(open_error(dir.path, Code::kUnsupported).find("version 2") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json", R"({"sharded_backend": "magic"})"));
   CHECK(open_error(dir.path, Code::kUnsupported).find("magic") != std::string::npos);

@@ -18,17 +18,23 @@ namespace {
 
 const std::string kBytes = R"({"name": "bytes", "configuration": {"endian": "little"}})";
 
-std::string array_json(const std::string& shape, const std::string& chunks, const std::string& dtype = "int16", const std::string& codecs = kBytes,
-                       const std::string& fill = "0", const std::string& more = "") {
-  return fmt::format(R"({{"zarr_format": 3, "node_type": "array", "shape": {}, "data_type": "{}", "chunk_grid": {{"name": "regular",
-    "configuration": {{"chunk_shape": {}}}}}, "chunk_key_encoding": {{"name": "default"}}, "codecs": [{}], "fill_value": {}{}}})",
-                     shape, dtype, chunks, codecs, fill, more);
+std::string array_json(const std::string& shape, const std::string& chunks, const std::string& dtype = "int16",
+                       const std::string& codecs = kBytes, const std::string& fill = "0",
+                       const std::string& more = "") {
+  return fmt::format(
+      R"({{"zarr_format": 3, "node_type": "array", "shape": {}, "data_type": "{}", "chunk_grid": {{"name": "regular",
+    "configuration": {{"chunk_shape": {}}}}}, "chunk_key_encoding": {{"name": "default"}},)"
+    R"( "codecs": [{}], "fill_value": {}{}}})",
+      shape, dtype, chunks, codecs, fill, more);
 }
 
-std::string sharding_json(const std::string& inner, const std::string& location = "end", const std::string& index = kBytes + R"(, {"name": "crc32c"})",
+std::string sharding_json(const std::string& inner, const std::string& location = "end",
+                          const std::string& index = kBytes + R"(, {"name": "crc32c"})",
                           const std::string& codecs = kBytes) {
-  return fmt::format(R"({{"name": "sharding_indexed", "configuration": {{"chunk_shape": {}, "codecs": [{}], "index_codecs": [{}], "index_location": "{}"}}}})",
-                     inner, codecs, index, location);
+  return fmt::format(
+      R"({{"name": "sharding_indexed", "configuration": {{"chunk_shape": {}, "codecs": [{}],)"
+      R"( "index_codecs": [{}], "index_location": "{}"}}}})",
+      inner, codecs, index, location);
 }
 
 template <class Value>
@@ -78,18 +84,25 @@ TEST_CASE("zarr3: chunks lie under c/ and absent ones hold the fill value") {
 
 TEST_CASE("zarr3: byte order and transpose are undone") {
   Array a;
-  a.put("zarr.json", array_json("[2, 3]", "[2, 3]", "int16", R"({"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes", "configuration": {"endian": "big"}})"));
+  a.put(
+      "zarr.json",
+      array_json(
+          "[2, 3]", "[2, 3]", "int16",
+          R"({"name": "transpose", "configuration": {"order": [1, 0]}}, {"name": "bytes",)"
+          R"( "configuration": {"endian": "big"}})"));
   a.put("c/0/0", std::string("\0\0\0\3\0\1\0\4\0\2\0\5", 12));
   CHECK(a.sha() == hash({0, 1, 2, 3, 4, 5}));
 }
 
-TEST_CASE("zarr3: inner chunks of a shard are shards of their own, absent ones fill, what lies over the edge is left out") {
+TEST_CASE(
+    "zarr3: inner chunks of a shard are shards of their own, absent ones fill, what lies over the edge is left out") {
   for (const char* location : {"start", "end"}) {
     Array a;
     a.put("zarr.json", array_json("[3]", "[4]", "int16", sharding_json("[1]", location), "9"));
     const bool start = std::string(location) == "start";
     const uint64_t base = start ? 68 : 0;
-    const std::string index = with_crc(raw<uint64_t>({base + 2, 2, kNone, kNone, base, 2, kNone, kNone})), data = raw<int16_t>({7, 8});
+    const std::string index = with_crc(raw<uint64_t>({base + 2, 2, kNone, kNone, base, 2, kNone, kNone})),
+                      data = raw<int16_t>({7, 8});
     a.put("c/0", start ? index + data : data + index);
     CHECK(a.sha() == hash({8, 9, 7}));
     auto catalog = open_ok(a.path);
@@ -185,24 +198,31 @@ TEST_CASE("zarr3: what is not read is refused by name") {
   CHECK(codec(kBytes + R"(, {"name": "brotli"})").find("brotli") != std::string::npos);
   CHECK(codec(R"({"name": "bytes"})").find("no byte order") != std::string::npos);
   CHECK(codec("").find("no codec makes bytes") != std::string::npos);
-  CHECK(codec(R"({"name": "transpose", "configuration": {"order": [1]}}, )" + kBytes).find("no permutation") != std::string::npos);
+  CHECK(codec(R"({"name": "transpose", "configuration": {"order": [1]}}, )" + kBytes).find("no permutation") !=
+        std::string::npos);
   CHECK(codec(sharding_json("[3]")).find("do not divide") != std::string::npos);
   CHECK(codec(sharding_json("[0]")).find("do not divide") != std::string::npos);
   CHECK(codec(sharding_json("[2]") + R"(, {"name": "gzip"})").find("behind sharding_indexed") != std::string::npos);
   CHECK(codec(sharding_json("[2]", "middle")).find("index_location") != std::string::npos);
-  CHECK(codec(sharding_json("[2]", "end", kBytes + R"(, {"name": "gzip"})")).find("compressed shard index") != std::string::npos);
+  CHECK(codec(sharding_json("[2]", "end", kBytes + R"(, {"name": "gzip"})")).find("compressed shard index") !=
+        std::string::npos);
   std::string deep = kBytes;
   for (int i = 0; i < 6; ++i) deep = sharding_json("[2]", "end", kBytes, deep);
   CHECK(codec(deep).find("this deep") != std::string::npos);
   CHECK(why_not_parsed(array_json("[4]", "[4]", "string")).find("string") != std::string::npos);
   CHECK(why_not_parsed(array_json("[4]", "[4]", "r16")).find("r16") != std::string::npos);
-  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "extra": 1)")).find("extra") != std::string::npos);
-  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "extra": {"must_understand": false})")) == "read");
-  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "storage_transformers": [{"name": "x"}])")).find("transformers") != std::string::npos);
+  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "extra": 1)")).find("extra") !=
+        std::string::npos);
+  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "extra": {"must_understand": false})")) ==
+        "read");
+  CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "0", R"(, "storage_transformers": [{"name": "x"}])"))
+            .find("transformers") != std::string::npos);
   CHECK(why_not_parsed(array_json("[4]", "[4]", "int16", kBytes, "\"x\"")).find("fill_value") != std::string::npos);
 }
 
-TEST_CASE("zarr3: zarr.json cut at every byte, changed at every byte, or lying about lengths is refused or read, never more") {
+TEST_CASE(
+    "zarr3: zarr.json cut at every byte, changed at every byte, or lying about lengths is refused or read, never "
+    "more") {
   const std::string good = array_json("[4, 6]", "[4, 6]", "int16", sharding_json("[2, 3]"));
   REQUIRE(parse_zarr_json(good));
   for (size_t n = 0; n < good.size(); ++n) CHECK(!parse_zarr_json(good.substr(0, n)));
@@ -238,8 +258,9 @@ TEST_CASE("zarr3: a group gives its arrays by path; consolidated metadata stands
   CHECK(catalog.tensors[1].key == "x/y");
   CHECK(catalog.metadata_json.find("step") != std::string::npos);
   CHECK(catalog.warnings.empty());
-  g.put("zarr.json", group + R"(, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {"w": )" + array + R"(, "x": )" + group + "}, \"x/y\": " +
-                         array_json("[3]", "[2]") + ", \"z\": " + array + "}}}");
+  g.put("zarr.json",
+        group + R"(, "consolidated_metadata": {"kind": "inline", "must_understand": false, "metadata": {"w": )" +
+            array + R"(, "x": )" + group + "}, \"x/y\": " + array_json("[3]", "[2]") + ", \"z\": " + array + "}}}");
   catalog = open_ok(g.path);
   CHECK(catalog.tensors.size() == 3);
   CHECK(find(catalog, "x/y")->shape == tensor::Shape{2});
@@ -268,15 +289,18 @@ TEST_CASE("zarr: filters are undone as numcodecs does") {
     auto codec = parse_numcodec(id, config);
     REQUIRE(codec);
     std::string out(bytes, '\0');
-    auto done = decode_steps(std::span(&**codec, 1), as_bytes(stored), {reinterpret_cast<std::byte*>(out.data()), out.size()});
+    auto done =
+        decode_steps(std::span(&**codec, 1), as_bytes(stored), {reinterpret_cast<std::byte*>(out.data()), out.size()});
     return done ? out : "refused: " + done.error().message;
   };
-  CHECK(undo("delta", R"({"dtype": "<i4", "astype": "|i1"})", raw<int8_t>({100, 100, -1}), 12) == raw<int32_t>({100, 200, 199}));
+  CHECK(undo("delta", R"({"dtype": "<i4", "astype": "|i1"})", raw<int8_t>({100, 100, -1}), 12) ==
+        raw<int32_t>({100, 200, 199}));
   CHECK(undo("delta", R"({"dtype": "|u1"})", raw<uint8_t>({200, 100}), 2) == raw<uint8_t>({200, 44}));
   CHECK(undo("delta", R"({"dtype": ">i2"})", std::string("\0\1\0\1", 4), 4) == std::string("\0\1\0\2", 4));
   CHECK(undo("shuffle", R"({"elementsize": 2})", "ACBD", 4) == "ABCD");
   CHECK(undo("shuffle", R"({"elementsize": 3})", "ACBD", 4).find("whole number") != std::string::npos);
-  CHECK(undo("fixedscaleoffset", R"({"dtype": "<f4", "astype": "|u1", "offset": -1, "scale": 2})", raw<uint8_t>({0, 3}), 8) == raw<float>({-1, 0.5}));
+  CHECK(undo("fixedscaleoffset", R"({"dtype": "<f4", "astype": "|u1", "offset": -1, "scale": 2})", raw<uint8_t>({0, 3}),
+             8) == raw<float>({-1, 0.5}));
   CHECK(undo("crc32c", "{}", with_crc("abcd"), 4) == "abcd");
   CHECK(undo("crc32c", "{}", "abcdefgh", 4).find("checksum") != std::string::npos);
   CHECK(undo("crc32c", "{}", "abc", 0).find("too short") != std::string::npos);

@@ -12,7 +12,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// A small Megatron zarr checkpoint: one 5x4 int16 tensor in 2x4 chunks (the last one over the edge), one object, common.pt.
+/// A small Megatron zarr checkpoint: one 5x4 int16 tensor in 2x4 chunks (the last one over the edge), one object,
+/// common.pt.
 struct SmallZarr {
   TempDir dir;
   fs::path path = dir.path / "iter_0000001";
@@ -138,16 +139,21 @@ TEST_CASE("zarr: absent chunks of a foreign array hold its fill value") {
 TEST_CASE("zarr: a grid far beyond the files that are there is refused without looking up every chunk") {
   TempDir dir;
   for (const char* fill : {"null", "0"}) {
-    REQUIRE(io::write_file(dir.path / ".zarray", fmt::format(R"({{"shape": [1000000000000], "chunks": [1], "dtype": "|u1",
-      "fill_value": {}, "order": "C", "filters": null, "compressor": null, "zarr_format": 2}})", fill)));
+    REQUIRE(
+        io::write_file(dir.path / ".zarray", fmt::format(R"({{"shape": [1000000000000], "chunks": [1], "dtype": "|u1",
+      "fill_value": {}, "order": "C", "filters": null, "compressor": null, "zarr_format": 2}})",
+                                                         fill)));
     CHECK(open_error(dir.path, Code::kAnswerNo).find("are missing") != std::string::npos);
   }
 }
 
 TEST_CASE("zarr: fill values become the bytes of their dtype, and what does not fit is refused") {
   auto fill = [](const char* dtype, const char* value) -> std::string {
-    auto array = parse_zarray(fmt::format(R"({{"shape": [1], "chunks": [1], "dtype": "{}", "fill_value": {}, "order": "C",
-      "filters": null, "compressor": null, "zarr_format": 2}})", dtype, value), false);
+    auto array =
+        parse_zarray(fmt::format(R"({{"shape": [1], "chunks": [1], "dtype": "{}", "fill_value": {}, "order": "C",
+      "filters": null, "compressor": null, "zarr_format": 2}})",
+                                 dtype, value),
+                     false);
     if (!array) return "refused";
     std::string out;
     for (std::byte b : array->fill) out += fmt::format("{:02x}", static_cast<unsigned>(b));
@@ -212,8 +218,11 @@ TEST_CASE("zarr: lying lengths in .zarray are refused") {
 
 TEST_CASE("zarr: what is not read is refused by name") {
   auto why = [](const char* compressor, const char* filters, const char* dtype) {
-    auto array = parse_zarray(fmt::format(R"({{"shape": [4], "chunks": [4], "dtype": {}, "fill_value": null, "order": "C",
-      "filters": {}, "compressor": {}, "zarr_format": 2}})", dtype, filters, compressor), false);
+    auto array =
+        parse_zarray(fmt::format(R"({{"shape": [4], "chunks": [4], "dtype": {}, "fill_value": null, "order": "C",
+      "filters": {}, "compressor": {}, "zarr_format": 2}})",
+                                 dtype, filters, compressor),
+                     false);
     REQUIRE(!array);
     CHECK(array.error().code == Code::kUnsupported);
     return array.error().message;
@@ -288,7 +297,8 @@ TEST_CASE("zarr: arrays that zarr-python wrote equal their manifests, or are ref
     size_t read = 0;
     for (const auto& item : manifest["arrays"].items()) {
       const auto& expected = item.value();
-      if (item.key().find("_fv_null") != std::string::npos) {  // a chunk of these was never written: its content is anybody's guess
+      if (item.key().find("_fv_null") !=
+          std::string::npos) {  // a chunk of these was never written: its content is anybody's guess
         CHECK(open_error(*root / item.key(), Code::kAnswerNo).find("the chunk is missing") != std::string::npos);
         continue;
       }

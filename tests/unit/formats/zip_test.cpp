@@ -57,7 +57,8 @@ std::string make_zip(const std::vector<Entry>& entries, bool zip64 = false) {
     put<uint64_t>(out, 44);
     put<uint32_t>(out, 0);
     put<uint64_t>(out, 0);
-    for (uint64_t v : {uint64_t{entries.size()}, uint64_t{entries.size()}, uint64_t{directory.size()}, begin}) put(out, v);
+    for (uint64_t v : {uint64_t{entries.size()}, uint64_t{entries.size()}, uint64_t{directory.size()}, begin})
+      put(out, v);
     put<uint32_t>(out, 0x07064b50);
     put<uint32_t>(out, 0);
     put(out, end);

@@ -30,7 +30,8 @@ std::vector<Target*> target_list(World& world) {
 
 /// Where the two differ; empty: nowhere.
 std::string difference(const Content& image, const Content& truth) {
-  if (image.size() != truth.size()) return "the image has " + std::to_string(image.size()) + " chunks, not " + std::to_string(truth.size());
+  if (image.size() != truth.size())
+    return "the image has " + std::to_string(image.size()) + " chunks, not " + std::to_string(truth.size());
   for (const auto& [where, bytes] : truth) {
     auto found = image.find(where);
     if (found == image.end()) return "a chunk is not there";
@@ -240,7 +241,9 @@ TEST_CASE("device capture: what a process tells of its memory is judged") {
   refused(Code::kAnswerNo, [](auto& all) { all[1].address = all[0].address + kDeviceChunk; });
 }
 
-TEST_CASE("device delta: an allocation in the place of one that was copied ahead is not taken for what the parent has there") {
+TEST_CASE(
+    "device delta: an allocation in the place of one that was copied ahead is not taken for what the parent has "
+    "there") {
   World world;
   LyingTarget target(1, world.gpus, kernels());
   target.lie = [](auto&) {};
@@ -262,7 +265,8 @@ TEST_CASE("device delta: an allocation in the place of one that was copied ahead
   REQUIRE(capture.round());
   REQUIRE(target.free(old.id));
   const Allocation fresh = *target.allocate(4 * kDeviceChunk);
-  REQUIRE(target.launch(0, fill(fresh.range(), 3)));  // what the parent has, at the same address as a driver would give it again
+  REQUIRE(target.launch(
+      0, fill(fresh.range(), 3)));  // what the parent has, at the same address as a driver would give it again
   target.lie = [&](auto& all) { all[0].address = old.address; };
   auto stop = DeviceStop::begin({&target}, 60 * kSecond);
   auto pass = capture.delta();
@@ -345,7 +349,8 @@ class SlowedTarget final : public EmulatedTarget {
 
 }  // namespace
 
-TEST_CASE("device staging: an exception in whoever takes what was copied is an error, and nobody waits for its blocks") {
+TEST_CASE(
+    "device staging: an exception in whoever takes what was copied is an error, and nobody waits for its blocks") {
   World world;
   const Allocation a = world.allocate(60);
   REQUIRE(world.target().launch(0, fill(a.range(), 5)));
@@ -441,14 +446,18 @@ Result<void> capture_once(World& world, MemorySink& sink, int kind, const std::f
 
 }  // namespace
 
-TEST_CASE("device capture: whatever call fails, gates are open, nothing is left behind, and the image is whole or absent") {
-  const std::pair<Fault, Code> faults[] = {
-      {Fault::kNoRoom, Code::kNoRoom}, {Fault::kTimeout, Code::kBusy}, {Fault::kDeviceLost, Code::kIo}, {Fault::kTargetDies, Code::kNotFound}};
+TEST_CASE(
+    "device capture: whatever call fails, gates are open, nothing is left behind, and the image is whole or absent") {
+  const std::pair<Fault, Code> faults[] = {{Fault::kNoRoom, Code::kNoRoom},
+                                           {Fault::kTimeout, Code::kBusy},
+                                           {Fault::kDeviceLost, Code::kIo},
+                                           {Fault::kTargetDies, Code::kNotFound}};
   for (int kind = 0; kind < 3; ++kind) {
     for (const auto& [fault, code] : faults) {
       int failed = 0;
       for (uint64_t nth = 0;; ++nth) {
-        const std::string where = std::to_string(kind) + " " + std::to_string(static_cast<int>(fault)) + " " + std::to_string(nth);
+        const std::string where =
+            std::to_string(kind) + " " + std::to_string(static_cast<int>(fault)) + " " + std::to_string(nth);
         CAPTURE(where);
         World world(1, 2, 1, 64 << 20, 0);
         std::vector<std::vector<Allocation>> allocations = {{world.allocate(5)}, {world.allocate(3, 1)}};

@@ -27,9 +27,11 @@ void save(World& world, const std::vector<Allocation>& allocations, Saved& out) 
   out.allocations = allocations;
   out.memory.space = 3;
   auto regions = capture.map().regions();
-  std::sort(regions.begin(), regions.end(), [](auto* a, auto* b) { return a->allocation.address < b->allocation.address; });
+  std::sort(regions.begin(), regions.end(),
+            [](auto* a, auto* b) { return a->allocation.address < b->allocation.address; });
   for (const DeviceRegion* region : regions) {
-    out.memory.allocations.push_back({region->allocation.id, region->allocation.address.value, region->allocation.size, region->uuid, 0, {}});
+    out.memory.allocations.push_back(
+        {region->allocation.id, region->allocation.address.value, region->allocation.size, region->uuid, 0, {}});
     out.hashes.push_back(region->image);
   }
 }
@@ -38,7 +40,8 @@ void save(World& world, const std::vector<Allocation>& allocations, Saved& out) 
 struct Restored {
   World world;
   EmulatedTarget& target;
-  explicit Restored(const Saved& saved, int devices = 1, uint64_t capacity = 64 << 20) : world(devices, 0, 9, capacity), target(make(saved)) {
+  explicit Restored(const Saved& saved, int devices = 1, uint64_t capacity = 64 << 20)
+      : world(devices, 0, 9, capacity), target(make(saved)) {
     REQUIRE(target.close_gate(kSecond));
   }
   EmulatedTarget& make(const Saved& saved) {
@@ -49,7 +52,8 @@ struct Restored {
 };
 
 DeviceFill filler(Restored& restored, Saved& saved) {
-  return DeviceFill(restored.target, saved.memory, saved.hashes, restored.world.device_list(), saved.content, small_options().staging);
+  return DeviceFill(restored.target, saved.memory, saved.hashes, restored.world.device_list(), saved.content,
+                    small_options().staging);
 }
 
 std::vector<Allocation> four(World& world) {
@@ -283,7 +287,8 @@ TEST_CASE("device park: the memory waits, the process has none of it, and gets i
       return {};
     }));
     CHECK(told == 6);
-    CHECK(park->for_each([&](int, uint64_t, int) { return Result<void>(Error(Code::kIo, "", "")); }).error().code == Code::kIo);
+    CHECK(park->for_each([&](int, uint64_t, int) { return Result<void>(Error(Code::kIo, "", "")); }).error().code ==
+          Code::kIo);
     CHECK(world.gpus[0]->used_bytes() + world.gpus[1]->used_bytes() == used);
     REQUIRE(park->give_back());
     CHECK(park->bytes() == 0);

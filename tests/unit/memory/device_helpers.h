@@ -17,8 +17,8 @@ using namespace ckpt::device;
 using Bytes = std::vector<std::byte>;
 constexpr uint64_t kSecond = 1'000'000;
 
-/// "mix a b n": b[i] = b[i] * 3 + a[i] + i. "fill a n v". "lie a b n": says that it writes a, writes b. "chase t n v": fills
-/// what the first word of t points to. "step a b n": b[i] = a[i] * 5 + 1, which depends on a alone.
+/// "mix a b n": b[i] = b[i] * 3 + a[i] + i. "fill a n v". "lie a b n": says that it writes a, writes b. "chase t n v":
+/// fills what the first word of t points to. "step a b n": b[i] = a[i] * 5 + 1, which depends on a alone.
 inline std::map<std::string, Kernel> kernels() {
   using Arguments = const std::vector<uint64_t>&;
   return {
@@ -45,11 +45,21 @@ inline std::map<std::string, Kernel> kernels() {
   };
 }
 
-inline Range part(const Allocation& a, uint64_t first, uint64_t chunks) { return {a.address + first * kDeviceChunk, chunks * kDeviceChunk}; }
-inline KernelCall fill(Range to, uint64_t value) { return {"fill", {to.start.value, to.size / 8, value}, {}, {to}, true}; }
-inline KernelCall mix(Range from, Range to) { return {"mix", {from.start.value, to.start.value, to.size / 8}, {from, to}, {to}, true}; }
-inline KernelCall step(Range from, Range to) { return {"step", {from.start.value, to.start.value, to.size / 8}, {from}, {to}, true}; }
-inline KernelCall lie(Range says, Range writes) { return {"lie", {says.start.value, writes.start.value, writes.size / 8}, {}, {says}, true}; }
+inline Range part(const Allocation& a, uint64_t first, uint64_t chunks) {
+  return {a.address + first * kDeviceChunk, chunks * kDeviceChunk};
+}
+inline KernelCall fill(Range to, uint64_t value) {
+  return {"fill", {to.start.value, to.size / 8, value}, {}, {to}, true};
+}
+inline KernelCall mix(Range from, Range to) {
+  return {"mix", {from.start.value, to.start.value, to.size / 8}, {from, to}, {to}, true};
+}
+inline KernelCall step(Range from, Range to) {
+  return {"step", {from.start.value, to.start.value, to.size / 8}, {from}, {to}, true};
+}
+inline KernelCall lie(Range says, Range writes) {
+  return {"lie", {says.start.value, writes.start.value, writes.size / 8}, {}, {says}, true};
+}
 
 struct World {
   std::shared_ptr<Faults> faults = std::make_shared<Faults>();
@@ -57,14 +67,17 @@ struct World {
   std::vector<std::unique_ptr<Device>> devices;
   std::vector<std::unique_ptr<EmulatedTarget>> targets;
 
-  explicit World(int device_count = 1, int target_count = 1, uint64_t seed = 1, uint64_t capacity = 64 << 20, uint32_t delay_us = 20) {
+  explicit World(int device_count = 1, int target_count = 1, uint64_t seed = 1, uint64_t capacity = 64 << 20,
+                 uint32_t delay_us = 20) {
     for (int i = 0; i < device_count; ++i) {
       EmulatedGpu::Options options;
-      options.number = i, options.seed = seed, options.capacity = capacity, options.max_delay_us = delay_us, options.faults = faults;
+      options.number = i, options.seed = seed, options.capacity = capacity, options.max_delay_us = delay_us,
+      options.faults = faults;
       gpus.push_back(EmulatedGpu::create(options));
       devices.push_back(make_emulated_device(gpus.back()));
     }
-    for (int i = 0; i < target_count; ++i) targets.push_back(std::make_unique<EmulatedTarget>(100 + i, gpus, kernels()));
+    for (int i = 0; i < target_count; ++i)
+      targets.push_back(std::make_unique<EmulatedTarget>(100 + i, gpus, kernels()));
   }
   EmulatedTarget& target(size_t i = 0) { return *targets[i]; }
   std::vector<Device*> device_list() const {
@@ -102,7 +115,8 @@ using Content = std::map<std::pair<int, uint64_t>, Bytes>;
 inline void peek_into(Content& out, const EmulatedTarget& target, int space, const Allocation& a) {
   const Bytes bytes = target.peek(a.range());
   for (uint64_t at = 0; at < bytes.size(); at += kDeviceChunk) {
-    out[{space, a.address.value + at}] = Bytes(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at + kDeviceChunk));
+    out[{space, a.address.value + at}] =
+        Bytes(bytes.begin() + static_cast<ptrdiff_t>(at), bytes.begin() + static_cast<ptrdiff_t>(at + kDeviceChunk));
   }
 }
 inline Content peek_all(const World& world, const std::vector<std::vector<Allocation>>& allocations) {
@@ -113,8 +127,10 @@ inline Content peek_all(const World& world, const std::vector<std::vector<Alloca
   return out;
 }
 
-/// An image by copy-on-write, of t1, or of a second stop where t1 is lost and `may_be_second`. `see` is called at each stop.
-inline Result<DeviceCapture::Snapshot> snapshot(DeviceCapture& capture, const std::function<void()>& see, bool may_be_second) {
+/// An image by copy-on-write, of t1, or of a second stop where t1 is lost and `may_be_second`. `see` is called at each
+/// stop.
+inline Result<DeviceCapture::Snapshot> snapshot(DeviceCapture& capture, const std::function<void()>& see,
+                                                bool may_be_second) {
   std::vector<device::Target*> targets;
   for (const DeviceSource& source : capture.map().sources()) targets.push_back(source.target);
   {
@@ -204,7 +220,9 @@ class Writers {
  public:
   Writers(World& world, std::vector<std::vector<Allocation>> allocations, uint64_t seed, bool lies = false) {
     for (size_t i = 0; i < world.targets.size(); ++i) {
-      threads_.emplace_back([this, &target = *world.targets[i], mine = allocations[i], seed = seed + i, lies] { run(target, mine, seed, lies); });
+      threads_.emplace_back([this, &target = *world.targets[i], mine = allocations[i], seed = seed + i, lies] {
+        run(target, mine, seed, lies);
+      });
     }
   }
   ~Writers() { stop(); }

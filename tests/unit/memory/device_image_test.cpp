@@ -15,8 +15,8 @@ using store::ImageWriter;
 namespace {
 
 /// A whole image of the device memory alone, with rounds before the stop.
-Result<store::Manifest> save(World& world, const std::filesystem::path& dir, const std::filesystem::path& parent, int rounds,
-                             const std::function<void()>& between = {}) {
+Result<store::Manifest> save(World& world, const std::filesystem::path& dir, const std::filesystem::path& parent,
+                             int rounds, const std::function<void()>& between = {}) {
   ImageWriter::Options options;
   options.parent = parent;
   CKPT_TRY_ASSIGN(auto writer, ImageWriter::create(dir, options));
@@ -24,7 +24,8 @@ Result<store::Manifest> save(World& world, const std::filesystem::path& dir, con
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
   if (!parent.empty()) {
     CKPT_TRY_ASSIGN(auto reader, ImageReader::open(parent));
-    for (const store::DeviceMemory& memory : reader->manifest().tree.devices) CKPT_TRY(expect_parent(capture.map(), *reader, memory));
+    for (const store::DeviceMemory& memory : reader->manifest().tree.devices)
+      CKPT_TRY(expect_parent(capture.map(), *reader, memory));
   }
   for (int i = 0; i < rounds; ++i) {
     CKPT_TRY_ASSIGN(DevicePass pass, capture.round());
@@ -98,7 +99,8 @@ TEST_CASE("device image: rounds, parents and several processes give the memory o
 TEST_CASE("device image: content is stored once over buffers, processes and images") {
   TempDir temp;
   World world(1, 2);
-  const Allocation a = world.allocate(8), same = world.allocate(8), other = world.allocate(8, 1), zeros = world.allocate(4);
+  const Allocation a = world.allocate(8), same = world.allocate(8), other = world.allocate(8, 1),
+                   zeros = world.allocate(4);
   auto distinct = [&](size_t target, const Allocation& where, uint64_t from) {
     for (uint64_t i = 0; i < 8; ++i) REQUIRE(world.target(target).launch(0, fill(part(where, i, 1), from + i)));
     REQUIRE(world.target(target).synchronize());

@@ -50,8 +50,8 @@ struct Run {
 };
 
 /// Runs `program` under recording, takes the delta, checks that the process is as it was, and restores.
-Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode, const std::function<void(EmulatedTarget&)>& program,
-        const DeviceOptions& opts = options()) {
+Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode,
+        const std::function<void(EmulatedTarget&)>& program, const DeviceOptions& opts = options()) {
   Run out;
   MemorySink sink;
   store::DeviceMemory memory;
@@ -69,7 +69,8 @@ Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode, const
     if (!out.delta) return out;
     REQUIRE(capture.say_kept());
     for (DeviceRegion* region : capture.map().regions()) {
-      memory.allocations.push_back({region->allocation.id, region->allocation.address.value, region->allocation.size, region->uuid, 0, {}});
+      memory.allocations.push_back(
+          {region->allocation.id, region->allocation.address.value, region->allocation.size, region->uuid, 0, {}});
       hashes.push_back(region->image);
     }
     memory.space = 3;
@@ -156,7 +157,8 @@ TEST_CASE("replay plan: a log in which all must be given up, one by one, is give
 
 TEST_CASE("replay: forward passes are computed again, byte for byte, and fewer launches than were recorded") {
   World world;
-  const Allocation weights = world.allocate(4), inner = world.allocate(4), outer = world.allocate(4), state = world.allocate(2);
+  const Allocation weights = world.allocate(4), inner = world.allocate(4), outer = world.allocate(4),
+                   state = world.allocate(2);
   REQUIRE(world.target().launch(0, fill(weights.range(), 3)));
   REQUIRE(world.target().launch(0, fill(state.range(), 9)));
   REQUIRE(world.target().synchronize());
@@ -309,7 +311,8 @@ TEST_CASE("replay: any program, with lies or without, is restored to the byte") 
     World world(1 + seed % 2, 1, seed, 64 << 20, 0);
     std::mt19937_64 rng(seed);
     std::vector<Allocation> mine;
-    for (int i = 0; i < 5; ++i) mine.push_back(world.allocate(1 + rng() % 4, 0, static_cast<int>(i % world.gpus.size())));
+    for (int i = 0; i < 5; ++i)
+      mine.push_back(world.allocate(1 + rng() % 4, 0, static_cast<int>(i % world.gpus.size())));
     for (const Allocation& a : mine) REQUIRE(world.target().launch(0, fill(a.range(), rng())));
     REQUIRE(world.target().synchronize());
     const bool lies = seed % 4 == 0;
@@ -320,7 +323,10 @@ TEST_CASE("replay: any program, with lies or without, is restored to the byte") 
           return part(a, rng() % (a.size / kDeviceChunk), 1);
         };
         const Range from = some(), to = some();
-        const KernelCall call = lies && rng() % 6 == 0 ? lie(from, to) : rng() % 5 == 0 ? mix(from, to) : rng() % 4 == 0 ? fill(to, rng()) : step(from, to);
+        const KernelCall call = lies && rng() % 6 == 0 ? lie(from, to)
+                                : rng() % 5 == 0       ? mix(from, to)
+                                : rng() % 4 == 0       ? fill(to, rng())
+                                                       : step(from, to);
         REQUIRE(target.launch(0, call));
       }
     });
@@ -425,7 +431,8 @@ TEST_CASE("replay: who breaks off during the attempt is told so, and the memory 
   HookedTarget target(world);
   Cancel cancel;
   target.at_replay = [&] { cancel.request(); };
-  const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk), c = *target.allocate(kDeviceChunk);
+  const Allocation a = *target.allocate(2 * kDeviceChunk), b = *target.allocate(2 * kDeviceChunk),
+                   c = *target.allocate(kDeviceChunk);
   MemorySink sink;
   DeviceOptions opts = options();
   opts.staging.cancel = &cancel;

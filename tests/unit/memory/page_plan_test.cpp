@@ -24,7 +24,8 @@ namespace {
 
 constexpr uint64_t kPage = store::kPageSize, kBase = 0x10000000;
 
-MemoryMap mapping(uint64_t first, uint64_t pages, MappingKind kind = MappingKind::kAnonymous, store::VmFlags flags = {}) {
+MemoryMap mapping(uint64_t first, uint64_t pages, MappingKind kind = MappingKind::kAnonymous,
+                  store::VmFlags flags = {}) {
   MemoryMap out;
   out.start = kBase + first * kPage, out.end = out.start + pages * kPage;
   out.kind = kind, out.flags = std::move(flags);
@@ -49,7 +50,8 @@ using Numbers = std::vector<uint64_t>;
 }  // namespace
 
 TEST_CASE("page plan: every sort of page goes where it belongs") {
-  std::vector<MemoryMap> maps = {mapping(0, 20), mapping(20, 4, MappingKind::kPrivateFile), mapping(24, 4, MappingKind::kSharedFile),
+  std::vector<MemoryMap> maps = {mapping(0, 20), mapping(20, 4, MappingKind::kPrivateFile),
+                                 mapping(24, 4, MappingKind::kSharedFile),
                                  mapping(28, 4, MappingKind::kAnonymous, {"dc"})};
   const std::vector<PageRegion> found = {
       region(1, 2, page::kPresent | page::kWritten), region(4, 1, page::kPresent | page::kWritten | page::kZero),
@@ -88,7 +90,8 @@ TEST_CASE("page plan: what did not change is taken from before") {
       at += size;
     }
     std::vector<BlockPlan> blocks;
-    for (uint64_t block = 0; block < 5; ++block) blocks.push_back({kBase + block * store::kBlockSize, static_cast<uint16_t>(rng()), 0});
+    for (uint64_t block = 0; block < 5; ++block)
+      blocks.push_back({kBase + block * store::kBlockSize, static_cast<uint16_t>(rng()), 0});
     const Numbers wanted = pages_of(blocks, &BlockPlan::data_mask);
     keep_unchanged(changes, blocks);
     Numbers data, same;
@@ -133,12 +136,14 @@ TEST_CASE("page plan: address space that is reserved and never touched takes no 
   if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has most addresses for itself");
   uint64_t size = uint64_t{64} << 40;
   void* at = MAP_FAILED;
-  for (; size > uint64_t{1} << 40 && at == MAP_FAILED; size /= 2) at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  for (; size > uint64_t{1} << 40 && at == MAP_FAILED; size /= 2)
+    at = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   REQUIRE(at != MAP_FAILED);
   size *= 2;
   ::madvise(at, size, MADV_NOHUGEPAGE);
   const auto start = reinterpret_cast<uint64_t>(at);
-  const std::vector<uint64_t> touched = {0, 2 * store::kPageSize, size / 2 - store::kPageSize, size / 3 / store::kPageSize * store::kPageSize, size - store::kPageSize};
+  const std::vector<uint64_t> touched = {0, 2 * store::kPageSize, size / 2 - store::kPageSize,
+                                         size / 3 / store::kPageSize * store::kPageSize, size - store::kPageSize};
   for (uint64_t offset : touched) *reinterpret_cast<volatile char*>(start + offset) = 1;
   auto pagemap = proc::Pagemap::open(::getpid());
   REQUIRE(pagemap);
@@ -154,7 +159,9 @@ TEST_CASE("page plan: address space that is reserved and never touched takes no 
       REQUIRE(found);
       std::vector<MemoryMap> maps = {map};
       CHECK(plan_data(*found, what, maps).pages_data == touched.size());
-      CHECK(std::is_sorted(found->begin(), found->end(), [](const PageRegion& a, const PageRegion& b) { return a.end <= b.start && a.start < b.start; }));
+      CHECK(std::is_sorted(found->begin(), found->end(), [](const PageRegion& a, const PageRegion& b) {
+        return a.end <= b.start && a.start < b.start;
+      }));
       if (what == ScanFor::kChanges) CHECK(count_unchanged(plan_unchanged(*found, maps)) == 0);
     }
   }
@@ -166,8 +173,10 @@ TEST_CASE("page plan: without PAGEMAP_SCAN (before Linux 6.7) the holes between 
   const auto pagemap = proc::Pagemap::open(::getpid(), true);
   REQUIRE(pagemap);
   REQUIRE_FALSE(pagemap->can_scan());
-  // As a heap and what mmap places: tens of terabytes apart, and next to each other in the list. The address sanitizer leaves this place free.
-  void* const low = ::mmap(reinterpret_cast<void*>(uint64_t{0x2000} << 32), 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  // As a heap and what mmap places: tens of terabytes apart, and next to each other in the list. The address sanitizer
+  // leaves this place free.
+  void* const low = ::mmap(reinterpret_cast<void*>(uint64_t{0x2000} << 32), 2 * kPage, PROT_READ | PROT_WRITE,
+                           MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   void* const high = ::mmap(nullptr, 2 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE((low != MAP_FAILED && high != MAP_FAILED && low < high));
   std::vector<MemoryMap> maps(2);
@@ -181,6 +190,7 @@ TEST_CASE("page plan: without PAGEMAP_SCAN (before Linux 6.7) the holes between 
   auto found = scan_private(*pagemap, maps, ScanFor::kPopulated, nullptr);
   REQUIRE(found);
   REQUIRE(found->size() == expected.size());
-  for (size_t i = 0; i < expected.size(); ++i) CHECK(((*found)[i].start == expected[i].start && (*found)[i].end == expected[i].end));
+  for (size_t i = 0; i < expected.size(); ++i)
+    CHECK(((*found)[i].start == expected[i].start && (*found)[i].end == expected[i].end));
   ::munmap(low, 2 * kPage), ::munmap(high, 2 * kPage);
 }

@@ -18,11 +18,26 @@ struct Source {
   std::map<std::string, std::string> hashes;
 
   Source() {
-    const std::pair<const char*, const char*> kTypes[] = {
-        {"BOOL", "bool"}, {"U8", "uint8"}, {"I8", "int8"}, {"U16", "uint16"}, {"I16", "int16"}, {"U32", "uint32"}, {"I32", "int32"}, {"U64", "uint64"},
-        {"I64", "int64"}, {"F16", "float16"}, {"BF16", "bfloat16"}, {"F32", "float32"}, {"F64", "float64"}, {"C64", "complex64"},
-        {"F8_E4M3", "float8_e4m3fn"}, {"F8_E5M2", "float8_e5m2"}, {"F8_E8M0", "float8_e8m0fnu"}};
-    for (const auto& type : kTypes) add(std::string("types/") + type.second, type.first, "[2,3]", 6 * tensor::item_size(*tensor::dtype_from_name(type.second)));
+    const std::pair<const char*, const char*> kTypes[] = {{"BOOL", "bool"},
+                                                          {"U8", "uint8"},
+                                                          {"I8", "int8"},
+                                                          {"U16", "uint16"},
+                                                          {"I16", "int16"},
+                                                          {"U32", "uint32"},
+                                                          {"I32", "int32"},
+                                                          {"U64", "uint64"},
+                                                          {"I64", "int64"},
+                                                          {"F16", "float16"},
+                                                          {"BF16", "bfloat16"},
+                                                          {"F32", "float32"},
+                                                          {"F64", "float64"},
+                                                          {"C64", "complex64"},
+                                                          {"F8_E4M3", "float8_e4m3fn"},
+                                                          {"F8_E5M2", "float8_e5m2"},
+                                                          {"F8_E8M0", "float8_e8m0fnu"}};
+    for (const auto& type : kTypes)
+      add(std::string("types/") + type.second, type.first, "[2,3]",
+          6 * tensor::item_size(*tensor::dtype_from_name(type.second)));
     add("scalar", "F32", "[]", 4);
     add("empty", "F32", "[0,3]", 0);
     add("model.large", "F32", "[1000,300]", 1'200'000);
@@ -31,9 +46,11 @@ struct Source {
   }
   void add(const std::string& key, const std::string& dtype, const std::string& shape, size_t bytes) {
     std::string content(bytes, '\0');
-    for (size_t i = 0; i < bytes; ++i) content[i] = static_cast<char>(dtype == "BOOL" ? i % 2 : (i * 7 + key.size()) % 251);
-    header_ += (header_.empty() ? "{\"" : ",\"") + key + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape + R"(,"data_offsets":[)" +
-               std::to_string(data_.size()) + "," + std::to_string(data_.size() + bytes) + "]}";
+    for (size_t i = 0; i < bytes; ++i)
+      content[i] = static_cast<char>(dtype == "BOOL" ? i % 2 : (i * 7 + key.size()) % 251);
+    header_ += (header_.empty() ? "{\"" : ",\"") + key + R"(":{"dtype":")" + dtype + R"(","shape":)" + shape +
+               R"(,"data_offsets":[)" + std::to_string(data_.size()) + "," + std::to_string(data_.size() + bytes) +
+               "]}";
     data_ += content;
     hashes[key] = sha256_hex(as_bytes(content));
   }
@@ -42,7 +59,8 @@ struct Source {
   std::string header_, data_;
 };
 
-Result<ConvertReport> write(const fs::path& source, const fs::path& destination, const std::string& to, std::function<void(ConvertRequest&)> more = {}) {
+Result<ConvertReport> write(const fs::path& source, const fs::path& destination, const std::string& to,
+                            std::function<void(ConvertRequest&)> more = {}) {
   ConvertRequest request;
   request.source = source;
   request.destination = destination;
@@ -71,10 +89,13 @@ TEST_CASE("zarr3 writer: every type and shape comes back, in the pieces asked fo
   Source source;
   REQUIRE(write(source.path, source.dir.path / "whole", "zarr3"));
   check(source.dir.path / "whole", source);
-  REQUIRE(write(source.path, source.dir.path / "slabs", "zarr3", [](ConvertRequest& r) { r.write.grid.shard_size = 360'000; }));
+  REQUIRE(write(source.path, source.dir.path / "slabs", "zarr3",
+                [](ConvertRequest& r) { r.write.grid.shard_size = 360'000; }));
   check(source.dir.path / "slabs", source);
-  CHECK(fs::file_size(source.dir.path / "slabs/model.large/c.3.0") == fs::file_size(source.dir.path / "slabs/model.large/c.0.0"));
-  REQUIRE(write(source.path, source.dir.path / "grid", "zarr3", [](ConvertRequest& r) { r.write.grid.rules = {*tensor::parse_grid_rule("model.large=3x7")}; }));
+  CHECK(fs::file_size(source.dir.path / "slabs/model.large/c.3.0") ==
+        fs::file_size(source.dir.path / "slabs/model.large/c.0.0"));
+  REQUIRE(write(source.path, source.dir.path / "grid", "zarr3",
+                [](ConvertRequest& r) { r.write.grid.rules = {*tensor::parse_grid_rule("model.large=3x7")}; }));
   check(source.dir.path / "grid", source);
   auto catalog = open_ok(source.dir.path / "grid");
   CHECK(find(catalog, "model.large")->shards.size() == 21);
@@ -86,19 +107,21 @@ TEST_CASE("zarr3 writer: every type and shape comes back, in the pieces asked fo
 TEST_CASE("zarr3 writer: pieces that no grid has are cut anew") {
   TempDir dir;
   auto part = [](const std::string& offset, const std::string& length) {
-    return R"({"__metadata__":{"DCP_VERSION":"1.0","DCP_SHARDING_INFO":"{\"w\": {\"saved_offsets\": [)" + offset + R"(]}}"},"w":{"dtype":"U8","shape":[)" + length +
-           R"(],"data_offsets":[0,)" + length + "]}}";
+    return R"({"__metadata__":{"DCP_VERSION":"1.0","DCP_SHARDING_INFO":"{\"w\": {\"saved_offsets\": [)" + offset +
+           R"(]}}"},"w":{"dtype":"U8","shape":[)" + length + R"(],"data_offsets":[0,)" + length + "]}}";
   };
   auto put = [&](const char* name, const std::string& header, const std::string& data) {
     uint64_t length = header.size();
-    REQUIRE(io::write_file(dir.path / "src" / name, std::string(reinterpret_cast<const char*>(&length), 8) + header + data));
+    REQUIRE(io::write_file(dir.path / "src" / name,
+                           std::string(reinterpret_cast<const char*>(&length), 8) + header + data));
   };
   fs::create_directories(dir.path / "src");
   put("shard-00001-model-00001-of-00001.safetensors", part("0", "1"), "a");
   put("shard-00002-model-00001-of-00001.safetensors", part("1", "3"), "bcd");
   auto report = write(dir.path / "src", dir.path / "dst", "zarr3");
   REQUIRE_MESSAGE(report, (report ? "" : report.error().text()));
-  CHECK(std::any_of(report->notes.begin(), report->notes.end(), [](const std::string& note) { return note.find("no grid of equal") != std::string::npos; }));
+  CHECK(std::any_of(report->notes.begin(), report->notes.end(),
+                    [](const std::string& note) { return note.find("no grid of equal") != std::string::npos; }));
   auto catalog = open_ok(dir.path / "dst");
   CHECK(tensor_sha256(catalog, catalog.tensors[0]) == sha256_hex(as_bytes("abcd")));
 }
@@ -125,7 +148,8 @@ TEST_CASE("array writers: keys that would leave the folder, or cannot be paths, 
       TempDir dir;
       const std::string header = std::string(R"({")") + key + R"(":{"dtype":"U8","shape":[1],"data_offsets":[0,1]}})";
       uint64_t length = header.size();
-      REQUIRE(io::write_file(dir.path / "m.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + header + "x"));
+      REQUIRE(io::write_file(dir.path / "m.safetensors",
+                             std::string(reinterpret_cast<const char*>(&length), 8) + header + "x"));
       fs::create_directories(dir.path / "sub");
       auto report = write(dir.path / "m.safetensors", dir.path / "sub/dst", format);
       REQUIRE_MESSAGE(!report, key);
@@ -135,14 +159,17 @@ TEST_CASE("array writers: keys that would leave the folder, or cannot be paths, 
     }
   }
   TempDir dir;
-  const std::string header = R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a/b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
-                             R"("A":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})";
+  const std::string header =
+      R"({"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},"a/b":{"dtype":"U8","shape":[1],"data_offsets":[1,2]},)"
+      R"("A":{"dtype":"U8","shape":[1],"data_offsets":[2,3]}})";
   uint64_t length = header.size();
-  REQUIRE(io::write_file(dir.path / "m.safetensors", std::string(reinterpret_cast<const char*>(&length), 8) + header + "xyz"));
+  REQUIRE(io::write_file(dir.path / "m.safetensors",
+                         std::string(reinterpret_cast<const char*>(&length), 8) + header + "xyz"));
   auto zarr = write(dir.path / "m.safetensors", dir.path / "z", "zarr3");
   REQUIRE(!zarr);
   CHECK(zarr.error().causes[0].find("needs a folder") != std::string::npos);
   auto npy = write(dir.path / "m.safetensors", dir.path / "n", "npy");
   REQUIRE(npy);
-  CHECK(std::any_of(npy->notes.begin(), npy->notes.end(), [](const std::string& note) { return note.find("only in case") != std::string::npos; }));
+  CHECK(std::any_of(npy->notes.begin(), npy->notes.end(),
+                    [](const std::string& note) { return note.find("only in case") != std::string::npos; }));
 }

@@ -22,7 +22,8 @@ struct Checkpoint {
 
   /// `columns`: stored in two shards, cut along the last axis there (0: in one).
   template <class T>
-  void add(const std::string& key, DType dtype, const Shape& shape, const std::vector<T>& values, uint64_t columns = 0) {
+  void add(const std::string& key, DType dtype, const Shape& shape, const std::vector<T>& values,
+           uint64_t columns = 0) {
     Tensor t;
     t.key = key;
     t.dtype = dtype;
@@ -47,7 +48,8 @@ struct Checkpoint {
     store(0, columns != 0 ? columns : width);
     REQUIRE(check_shards(t).empty());
     catalog.tensors.push_back(t);
-    std::sort(catalog.tensors.begin(), catalog.tensors.end(), [](const Tensor& x, const Tensor& y) { return x.key < y.key; });
+    std::sort(catalog.tensors.begin(), catalog.tensors.end(),
+              [](const Tensor& x, const Tensor& y) { return x.key < y.key; });
     REQUIRE(io::write_file(dir.path / "data", bytes));
     catalog.root = dir.path;
     catalog.files = {{"data", bytes.size()}};
@@ -65,7 +67,8 @@ TensorDiff diff(const Checkpoint& a, const Checkpoint& b, std::optional<Toleranc
 }
 
 template <class T>
-TensorDiff diff(DType dtype, const std::vector<T>& a, const std::vector<T>& b, std::optional<Tolerance> tolerance = {}) {
+TensorDiff diff(DType dtype, const std::vector<T>& a, const std::vector<T>& b,
+                std::optional<Tolerance> tolerance = {}) {
   Checkpoint x, y;
   const Shape shape = {a.size() * sizeof(T) / item_size(dtype)};
   x.add("w", dtype, shape, a);

@@ -26,7 +26,8 @@ std::vector<std::string> drawn(const std::vector<std::string>& keys) {
   while (!open.empty()) {
     const NameNode& node = nodes[open.back()];
     open.pop_back();
-    out.push_back(std::string(node.depth - 1, ' ') + node.name + "=" + std::to_string(node.bytes) + (node.tensor != nullptr ? "!" : ""));
+    out.push_back(std::string(node.depth - 1, ' ') + node.name + "=" + std::to_string(node.bytes) +
+                  (node.tensor != nullptr ? "!" : ""));
     open.insert(open.end(), node.children.rbegin(), node.children.rend());
   }
   return out;
@@ -43,7 +44,8 @@ TEST_CASE("name tree: sizes rolled up, chains joined, numbers in their order") {
 }
 
 TEST_CASE("name tree: names that begin alike, and a tensor whose name goes on in others") {
-  CHECK(drawn({"a", "a-b", "a.b", "a.c", "ab", "a-b.x"}) == Lines{"a=3!", " b=1!", " c=1!", "a-b=2!", " x=1!", "ab=1!"});
+  CHECK(drawn({"a", "a-b", "a.b", "a.c", "ab", "a-b.x"}) ==
+        Lines{"a=3!", " b=1!", " c=1!", "a-b=2!", " x=1!", "ab=1!"});
 }
 
 TEST_CASE("name tree: odd names") {

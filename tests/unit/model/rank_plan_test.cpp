@@ -39,7 +39,8 @@ struct Stored {
       RowMajorBlocks one(box, 1);
       while (auto at = one.next()) {
         uint64_t index = 0;
-        for (size_t axis = 0; axis < shape.size(); ++axis) index = index * shape[axis] + shard.offset[axis] + at->offset[axis];
+        for (size_t axis = 0; axis < shape.size(); ++axis)
+          index = index * shape[axis] + shard.offset[axis] + at->offset[axis];
         file.push_back(index);
       }
       tensor.shards.push_back(shard);
@@ -94,7 +95,8 @@ using Numbers = std::vector<uint64_t>;
 }  // namespace
 
 TEST_CASE("rank plan: the guide's first table, TP 2 and then flattened over DP 3") {
-  const RankLayout layout = layout_of(R"({"world": {"tp": 2, "dp": 3}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
+  const RankLayout layout =
+      layout_of(R"({"world": {"tp": 2, "dp": 3}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
   REQUIRE(layout.ranks() == 6);
   for (Shape grid : {Shape{1, 1}, Shape{1, 2}, Shape{2, 3}, Shape{2, 1}}) {
     const Stored stored({2, 6}, grid);
@@ -108,7 +110,8 @@ TEST_CASE("rank plan: the guide's first table, TP 2 and then flattened over DP 3
 }
 
 TEST_CASE("rank plan: the guide's second table, TP 6") {
-  const RankLayout layout = layout_of(R"({"world": {"tp": 6, "dp": 1}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
+  const RankLayout layout =
+      layout_of(R"({"world": {"tp": 6, "dp": 1}, "tensors": {"**": {"cut": [[1, "tp"]], "flatten": "dp"}}})");
   for (uint64_t rank = 0; rank < 6; ++rank) {
     CHECK(Stored({2, 6}, {1, 2}).read(layout, rank) == Numbers{rank, rank + 6});
     CHECK(Stored({2, 6}, {2, 1}).read(layout, rank) == Numbers{rank, rank + 6});
@@ -119,7 +122,8 @@ TEST_CASE("rank plan: the guide's 128 elements, saved by W ranks and loaded by V
   for (uint64_t saved : {1, 2, 4, 8, 16}) {
     const Stored stored({128}, {saved});
     for (uint64_t ranks : {1, 2, 4, 8, 32}) {
-      const RankLayout layout = layout_of(R"({"world": )" + std::to_string(ranks) + R"(, "tensors": {"w": [[0, "rank"]]}})");
+      const RankLayout layout =
+          layout_of(R"({"world": )" + std::to_string(ranks) + R"(, "tensors": {"w": [[0, "rank"]]}})");
       for (uint64_t rank = 0; rank < ranks; ++rank) {
         Numbers wanted(128 / ranks);
         std::iota(wanted.begin(), wanted.end(), rank * wanted.size());
@@ -132,9 +136,12 @@ TEST_CASE("rank plan: the guide's 128 elements, saved by W ranks and loaded by V
 TEST_CASE("rank plan: any cuts of any grid: together the ranks have every element once") {
   for (Shape grid : {Shape{1, 1, 1}, Shape{4, 1, 1}, Shape{1, 3, 2}, Shape{2, 6, 4}}) {
     const Stored stored({4, 6, 8}, grid);
-    for (const char* rule : {R"([[0, "a"], [1, "b"]])", R"([[-1, "a"], [0, "b"]])", R"({"cut": [[1, "b"]], "flatten": "a"})",
-                             R"({"flatten": "a", "cut": [[2, "b"]], "uneven": true})", R"({"cut": [[1, "a"], [1, "b"]], "uneven": true})"}) {
-      const RankLayout layout = layout_of(std::string(R"({"world": {"a": 4, "b": 2}, "tensors": {"w": )") + rule + "}}");
+    for (const char* rule :
+         {R"([[0, "a"], [1, "b"]])", R"([[-1, "a"], [0, "b"]])", R"({"cut": [[1, "b"]], "flatten": "a"})",
+          R"({"flatten": "a", "cut": [[2, "b"]], "uneven": true})",
+          R"({"cut": [[1, "a"], [1, "b"]], "uneven": true})"}) {
+      const RankLayout layout =
+          layout_of(std::string(R"({"world": {"a": 4, "b": 2}, "tensors": {"w": )") + rule + "}}");
       std::map<uint64_t, int> seen;
       for (uint64_t rank = 0; rank < layout.ranks(); ++rank) {
         for (uint64_t element : stored.read(layout, rank)) ++seen[element];
@@ -149,7 +156,8 @@ TEST_CASE("rank plan: any cuts of any grid: together the ranks have every elemen
 TEST_CASE("rank plan: every stretch of a flattened box comes out in order") {
   const Stored stored({3, 4, 5}, {1, 2, 1});
   for (uint64_t parts = 1; parts <= 61; ++parts) {
-    const RankLayout layout = layout_of(R"({"world": )" + std::to_string(parts) + R"(, "tensors": {"w": {"flatten": "rank"}}})");
+    const RankLayout layout =
+        layout_of(R"({"world": )" + std::to_string(parts) + R"(, "tensors": {"w": {"flatten": "rank"}}})");
     Numbers all;
     for (uint64_t rank = 0; rank < parts; ++rank) {
       const Numbers here = stored.read(layout, rank);
@@ -205,16 +213,31 @@ TEST_CASE("rank plan: scalars") {
 TEST_CASE("rank plan: what does not fit or is malformed is refused with its place") {
   const RankLayout layout = layout_of(R"({"world": 3, "tensors": {"w": [[0, "rank"]], "x": [[2, "rank"]]}})");
   const Stored stored({8, 3}, {1, 1});
-  CHECK(boxes_of_rank(layout, *layout.rule("w"), 0, stored.tensor).error().text().find("not equal") != std::string::npos);
+  CHECK(boxes_of_rank(layout, *layout.rule("w"), 0, stored.tensor).error().text().find("not equal") !=
+        std::string::npos);
   CHECK(boxes_of_rank(layout, *layout.rule("x"), 0, stored.tensor).error().text().find("axis 2") != std::string::npos);
-  for (const char* json : {"", "[]", "{}", "{\"world\": 2}", R"({"world": 0, "tensors": {}})", R"({"world": -1, "tensors": {}})",
-                           R"({"world": 1.5, "tensors": {}})", R"({"world": {"a": 0}, "tensors": {}})", R"({"world": {"a": 99999999, "b": 99999999}, "tensors": {}})",
-                           R"({"world": 2, "tensors": []})", R"({"world": 2, "tensors": {"w": 3}})", R"({"world": 2, "tensors": {"w": [3]}})",
-                           R"({"world": 2, "tensors": {"w": [[0]]}})", R"({"world": 2, "tensors": {"w": [[0, "tp"]]}})",
-                           R"({"world": 2, "tensors": {"w": [[0, 1]]}})", R"({"world": 2, "tensors": {"w": [[0, 4, 4]]}})",
-                           R"({"world": 2, "tensors": {"w": [[0, "rank", 1]]}})", R"({"world": 2, "tensors": {"w": [["0", "rank"]]}})",
-                           R"({"world": 2, "tensors": {"w": {"cuts": []}}})", R"({"world": 2, "tensors": {"w": {"flatten": 3}}})",
-                           R"({"world": 2, "tensors": {"w": {"uneven": 1}}})", R"({"world": 2, "tensors": {}, "more": 1})",
+  for (const char* json : {"",
+                           "[]",
+                           "{}",
+                           "{\"world\": 2}",
+                           R"({"world": 0, "tensors": {}})",
+                           R"({"world": -1, "tensors": {}})",
+                           R"({"world": 1.5, "tensors": {}})",
+                           R"({"world": {"a": 0}, "tensors": {}})",
+                           R"({"world": {"a": 99999999, "b": 99999999}, "tensors": {}})",
+                           R"({"world": 2, "tensors": []})",
+                           R"({"world": 2, "tensors": {"w": 3}})",
+                           R"({"world": 2, "tensors": {"w": [3]}})",
+                           R"({"world": 2, "tensors": {"w": [[0]]}})",
+                           R"({"world": 2, "tensors": {"w": [[0, "tp"]]}})",
+                           R"({"world": 2, "tensors": {"w": [[0, 1]]}})",
+                           R"({"world": 2, "tensors": {"w": [[0, 4, 4]]}})",
+                           R"({"world": 2, "tensors": {"w": [[0, "rank", 1]]}})",
+                           R"({"world": 2, "tensors": {"w": [["0", "rank"]]}})",
+                           R"({"world": 2, "tensors": {"w": {"cuts": []}}})",
+                           R"({"world": 2, "tensors": {"w": {"flatten": 3}}})",
+                           R"({"world": 2, "tensors": {"w": {"uneven": 1}}})",
+                           R"({"world": 2, "tensors": {}, "more": 1})",
                            R"({"world": 2, "tensors": {"w": [[18446744073709551615, "rank"]]}})"}) {
     CAPTURE(json);
     CHECK(refusal(json) != "parsed");

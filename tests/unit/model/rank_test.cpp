@@ -36,12 +36,17 @@ TEST_CASE("rank: what the user says counts") {
 TEST_CASE("rank: every launcher's variables, and none of those that only look like it") {
   CHECK(shown(rank_in("auto", {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}})) == "3/4 RANK");
   CHECK(shown(rank_in("auto", {{"RANK", "3"}, {"WORLD_SIZE", "4"}})) == "no");
-  CHECK(shown(rank_in("auto", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}})) == "1/2 OMPI_COMM_WORLD_RANK");
+  CHECK(shown(rank_in("auto", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}})) ==
+        "1/2 OMPI_COMM_WORLD_RANK");
   CHECK(shown(rank_in("auto", {{"PMI_RANK", "1"}, {"PMI_SIZE", "2"}})) == "1/2 PMI_RANK");
-  CHECK(shown(rank_in("auto", {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_ID", "0"}})) == "1/2 SLURM_PROCID");
+  CHECK(shown(rank_in("auto", {{"SLURM_PROCID", "1"}, {"SLURM_STEP_NUM_TASKS", "2"}, {"SLURM_STEP_ID", "0"}})) ==
+        "1/2 SLURM_PROCID");
   CHECK(shown(rank_in("auto", {{"SLURM_PROCID", "0"}, {"SLURM_NTASKS", "4"}})) == "no");  // a batch script
-  CHECK(shown(rank_in("auto", {{"SLURM_ARRAY_TASK_ID", "7"}, {"SLURM_ARRAY_TASK_COUNT", "4"}, {"SLURM_ARRAY_TASK_MIN", "1"},
-                            {"SLURM_ARRAY_TASK_MAX", "10"}, {"SLURM_ARRAY_TASK_STEP", "3"}})) == "2/4 SLURM_ARRAY_TASK_ID");
+  CHECK(shown(rank_in("auto", {{"SLURM_ARRAY_TASK_ID", "7"},
+                               {"SLURM_ARRAY_TASK_COUNT", "4"},
+                               {"SLURM_ARRAY_TASK_MIN", "1"},
+                               {"SLURM_ARRAY_TASK_MAX", "10"},
+                               {"SLURM_ARRAY_TASK_STEP", "3"}})) == "2/4 SLURM_ARRAY_TASK_ID");
   CHECK(shown(rank_in("auto/6", {{"JOB_COMPLETION_INDEX", "5"}})) == "5/6 JOB_COMPLETION_INDEX");
   CHECK(shown(rank_in("auto", {{"JOB_COMPLETION_INDEX", "5"}})) == "no");
   CHECK(shown(rank_in("auto/5", {{"JOB_COMPLETION_INDEX", "5"}})) == "no");
@@ -64,6 +69,8 @@ TEST_CASE("rank: one inside another: the innermost that has more than one") {
 TEST_CASE("rank: what contradicts itself is refused") {
   CHECK_FALSE(rank_in("auto", {{"OMPI_COMM_WORLD_RANK", "2"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
   CHECK_FALSE(rank_in("auto/3", {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}}));
-  CHECK_FALSE(rank_in("auto", {{"SLURM_ARRAY_TASK_ID", "3"}, {"SLURM_ARRAY_TASK_COUNT", "3"}, {"SLURM_ARRAY_TASK_MIN", "1"},
-                            {"SLURM_ARRAY_TASK_MAX", "7"}}));  // 1, 3, 7
+  CHECK_FALSE(rank_in("auto", {{"SLURM_ARRAY_TASK_ID", "3"},
+                               {"SLURM_ARRAY_TASK_COUNT", "3"},
+                               {"SLURM_ARRAY_TASK_MIN", "1"},
+                               {"SLURM_ARRAY_TASK_MAX", "7"}}));  // 1, 3, 7
 }

@@ -41,7 +41,8 @@ TEST_CASE("report: a page that cannot be written is an error") {
   tensor::Catalog catalog;
   Report report;
   report.catalog = &catalog;
-  auto done = write_report(report, [](std::string_view) -> Result<void> { return fail(Code::kNoRoom, "page", "full"); });
+  auto done =
+      write_report(report, [](std::string_view) -> Result<void> { return fail(Code::kNoRoom, "page", "full"); });
   REQUIRE(!done);
   CHECK(done.error().code == Code::kNoRoom);
 }

@@ -11,7 +11,8 @@ namespace {
 tensor::Catalog catalog() {
   tensor::Catalog out;
   out.root = "source";
-  for (const char* key : {"model.a.weight", "model.b.weight", "model.bias", "optimizer.state.exp_avg.model.a.weight", "other"}) {
+  for (const char* key :
+       {"model.a.weight", "model.b.weight", "model.bias", "optimizer.state.exp_avg.model.a.weight", "other"}) {
     tensor::Tensor t;
     t.key = key;
     t.dtype = tensor::DType::kFloat32;
@@ -49,7 +50,8 @@ TEST_CASE("select: globs choose, and what is left out is counted") {
   CHECK(selected->selection.common);
   request = {};
   request.no_optimizer = true;
-  CHECK(keys(select(source, request)) == Keys{"model.a.weight", "model.b.weight", "model.bias", "other", "rng/shard_0_1"});
+  CHECK(keys(select(source, request)) ==
+        Keys{"model.a.weight", "model.b.weight", "model.bias", "other", "rng/shard_0_1"});
   request.tensors_only = true;
   CHECK(keys(select(source, request)) == Keys{"model.a.weight", "model.b.weight", "model.bias", "other"});
   CHECK_FALSE(select(source, request)->selection.common);

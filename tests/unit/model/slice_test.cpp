@@ -10,7 +10,8 @@ namespace {
 
 std::string cut(std::string_view text, const Shape& shape) {
   auto slice = parse_slice(text, shape);
-  if (!slice) return std::string(slice.error().code == Code::kUsage ? "refused: " : "wrong code: ") + slice.error().text();
+  if (!slice)
+    return std::string(slice.error().code == Code::kUsage ? "refused: " : "wrong code: ") + slice.error().text();
   std::string out;
   for (size_t i = 0; i < shape.size(); ++i) {
     out += (i == 0 ? "" : " ") + std::to_string(slice->region.offset[i]) + "+" + std::to_string(slice->region.shape[i]);
@@ -44,8 +45,8 @@ TEST_CASE("slice: as numpy cuts") {
 
 TEST_CASE("slice: what is wrong or does not fit is refused") {
   const Shape shape = {10, 20};
-  for (const char* text : {"10", "-11", "0,0,0", "x", "1:x", "::2", "1:2:3:4", ",", "0,,1", "...,...", "1.5", "9999999999999999999999",
-                           "0x1", "--1", "+1", "1 2"}) {
+  for (const char* text : {"10", "-11", "0,0,0", "x", "1:x", "::2", "1:2:3:4", ",", "0,,1", "...,...", "1.5",
+                           "9999999999999999999999", "0x1", "--1", "+1", "1 2"}) {
     CAPTURE(text);
     CHECK(cut(text, shape).substr(0, 8) == "refused:");
   }

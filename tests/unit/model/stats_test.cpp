@@ -68,10 +68,12 @@ uint64_t next(uint64_t& state) {
   return state;
 }
 
-const DType kAll[] = {DType::kBool, DType::kUint8, DType::kInt8, DType::kUint16, DType::kInt16, DType::kUint32, DType::kInt32,
-                      DType::kUint64, DType::kInt64, DType::kFloat16, DType::kBfloat16, DType::kFloat32, DType::kFloat64,
-                      DType::kComplex32, DType::kComplex64, DType::kComplex128, DType::kFloat8E4m3fn, DType::kFloat8E5m2,
-                      DType::kFloat8E4m3fnuz, DType::kFloat8E5m2fnuz, DType::kFloat8E8m0fnu};
+const DType kAll[] = {DType::kBool,         DType::kUint8,      DType::kInt8,           DType::kUint16,
+                      DType::kInt16,        DType::kUint32,     DType::kInt32,          DType::kUint64,
+                      DType::kInt64,        DType::kFloat16,    DType::kBfloat16,       DType::kFloat32,
+                      DType::kFloat64,      DType::kComplex32,  DType::kComplex64,      DType::kComplex128,
+                      DType::kFloat8E4m3fn, DType::kFloat8E5m2, DType::kFloat8E4m3fnuz, DType::kFloat8E5m2fnuz,
+                      DType::kFloat8E8m0fnu};
 
 }  // namespace
 
@@ -172,7 +174,8 @@ TEST_CASE("stats: 64-bit integers keep their last digit; NaN and infinities are 
 }
 
 TEST_CASE("stats: complex numbers count by their magnitude") {
-  Stats s = stats_of(DType::kComplex64, bytes_of<float>({3, 4, 0, 0, NAN, 1, 1, std::numeric_limits<float>::infinity()}));
+  Stats s =
+      stats_of(DType::kComplex64, bytes_of<float>({3, 4, 0, 0, NAN, 1, 1, std::numeric_limits<float>::infinity()}));
   CHECK(s.elements == 4);
   CHECK(s.nans == 1);
   CHECK(s.infs == 1);

@@ -51,7 +51,8 @@ VerifyReport verified(const fs::path& path, const VerifyOptions& options = {}) {
 std::string lines(const VerifyReport& report) {
   std::string out;
   for (const tensor::Finding& f : report.findings) {
-    if (f.message.find("optimizer state") == std::string::npos && f.message.find("parameter") == std::string::npos) out += (f.warning ? "warning: " : f.difference ? "differs: " : "damaged: ") + f.text() + "\n";
+    if (f.message.find("optimizer state") == std::string::npos && f.message.find("parameter") == std::string::npos)
+      out += (f.warning ? "warning: " : f.difference ? "differs: " : "damaged: ") + f.text() + "\n";
   }
   return out;
 }
@@ -61,7 +62,9 @@ void patch(const fs::path& file, uint64_t offset, const std::string& bytes) {
   stream.seekp(static_cast<std::streamoff>(offset));
   stream << bytes;
 }
-void append(const fs::path& file, const std::string& bytes) { std::ofstream(file, std::ios::app | std::ios::binary) << bytes; }
+void append(const fs::path& file, const std::string& bytes) {
+  std::ofstream(file, std::ios::app | std::ios::binary) << bytes;
+}
 bool has(const std::string& text, const std::string& part) { return text.find(part) != std::string::npos; }
 
 Manifest manifest_of(const fs::path& path, bool tensors, HashKind kind = HashKind::kXxh3) {
@@ -81,7 +84,8 @@ TEST_CASE("verify: sound checkpoints have no findings, and their pickles only ha
     auto report = verified(copy.path);
     CHECK_MESSAGE(lines(report) == "", name);
     CHECK(!report.imports.empty());
-    for (const auto& [global, import] : report.imports) CHECK_MESSAGE(import.judgement.verdict == pickle::Verdict::kSafe, global);
+    for (const auto& [global, import] : report.imports)
+      CHECK_MESSAGE(import.judgement.verdict == pickle::Verdict::kSafe, global);
   }
   for (const char* name : {"dcp-2.9.1", "dcp-2.9.1-zstd", "dcp-1.13"}) {
     Copy copy(name, "generated-dcp");
@@ -119,7 +123,8 @@ TEST_CASE("verify: bytes and files that nothing refers to, links, pipes and clas
   fs::create_symlink("/dev/null", copy.path / "device");
   REQUIRE(::mkfifo((copy.path / "pipe").c_str(), 0600) == 0);
   const std::string text = lines(verified(copy.path));
-  CHECK(has(text, "warning: __0_0.distcp at byte " + std::to_string(size) + ": nothing refers to the 6 bytes from here"));
+  CHECK(
+      has(text, "warning: __0_0.distcp at byte " + std::to_string(size) + ": nothing refers to the 6 bytes from here"));
   CHECK(has(text, "warning: __9_9.distcp: no metadata refers to this file"));
   CHECK(has(text, "only in case"));
   CHECK(has(text, "its name holds control characters"));
@@ -143,7 +148,8 @@ TEST_CASE("verify: a dangerous name in any pickle of a checkpoint is named with 
   const size_t name = text->find("argparse\nNamespace");
   if (name != std::string::npos) {
     patch(copy.path / "common.pt", name, "os\nsystemsystem\nAB");
-    CHECK(has(lines(verified(copy.path)), "common.pt at byte " + std::to_string(name - 1) + ": common state: loading it imports os.systemsystem"));
+    CHECK(has(lines(verified(copy.path)),
+              "common.pt at byte " + std::to_string(name - 1) + ": common state: loading it imports os.systemsystem"));
   }
   REQUIRE(io::write_file(copy.path / "__0.pkl", evil));
   auto scanned = scan_file(copy.path / "__0.pkl", false);
@@ -190,13 +196,16 @@ TEST_CASE("verify: blocks of a manifest are checked one by one") {
   for (auto& [name, file] : manifest.files) {
     auto bytes = io::read_file(copy.path / name, 1 << 20);
     file.hashes.clear();
-    for (size_t at = 0; at < bytes->size(); at += 5000) file.hashes.push_back(to_hex(xxh3_128(as_bytes(*bytes).subspan(at, std::min<size_t>(5000, bytes->size() - at)))));
+    for (size_t at = 0; at < bytes->size(); at += 5000)
+      file.hashes.push_back(to_hex(xxh3_128(as_bytes(*bytes).subspan(at, std::min<size_t>(5000, bytes->size() - at)))));
   }
   VerifyOptions options;
   options.manifest = &manifest;
   CHECK(lines(verified(copy.path, options)) == "");
   patch(copy.path / "__0_0.distcp", 12'345, "?!");
-  CHECK(has(lines(verified(copy.path, options)), "damaged: __0_0.distcp at byte 10000: the hash of the 5000 bytes from here is not the one in the manifest"));
+  CHECK(
+      has(lines(verified(copy.path, options)),
+          "damaged: __0_0.distcp at byte 10000: the hash of the 5000 bytes from here is not the one in the manifest"));
 }
 
 TEST_CASE("verify: hashes of tensors hold across formats") {
@@ -260,7 +269,8 @@ TEST_CASE("verify: against another format every tensor is compared bit for bit")
   CHECK(has(text, "the other checkpoint lacks it"));
 }
 
-TEST_CASE("selection: parts are disjoint, together all, and of about equal size; samples are drawn the same everywhere") {
+TEST_CASE(
+    "selection: parts are disjoint, together all, and of about equal size; samples are drawn the same everywhere") {
   std::vector<uint64_t> sizes;
   for (uint64_t i = 0; i < 1000; ++i) sizes.push_back(i % 7 == 0 ? 0 : i * 1000);
   for (uint64_t parts : {1, 2, 3, 7, 64, 5000}) {

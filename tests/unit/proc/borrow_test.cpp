@@ -100,7 +100,8 @@ TEST_CASE("gadgets: instructions that lie across the borders at which code is re
 }
 
 TEST_CASE("freeze: all threads stand still, and go on after the release") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Target target;
   Cancel cancel;
   {

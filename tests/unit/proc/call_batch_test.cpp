@@ -29,7 +29,8 @@ class Crowd {
   static constexpr int kThreads = 40;
 
   Crowd() {
-    counters_ = static_cast<std::atomic<uint64_t>*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
+    counters_ = static_cast<std::atomic<uint64_t>*>(
+        ::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
     pid_ = ::fork();
     if (pid_ == 0) {
       ::prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -157,7 +158,8 @@ TEST_CASE("call batch: the signal that ends it may come from somebody else, too"
 }
 
 TEST_CASE("call batch: threads that are abandoned in the middle heal themselves") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Crowd crowd;
   for (int round = 0; round < 3; ++round) {
     int tracer = ::fork();

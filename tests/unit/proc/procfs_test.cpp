@@ -11,7 +11,8 @@ using namespace ckpt;
 using namespace ckpt::proc;
 
 TEST_CASE("stat: a name with blanks and parentheses ends at the last one") {
-  auto stat = parse_stat("42 (a) b) (c)) S 7 42 40 34816 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 0 0 0 1000 2000 3000\n");
+  auto stat =
+      parse_stat("42 (a) b) (c)) S 7 42 40 34816 -1 4194304 1 2 3 4 5 6 7 8 20 0 1 0 12345 0 0 0 1000 2000 3000\n");
   REQUIRE(stat);
   CHECK(stat->pid == 42);
   CHECK(stat->comm == "a) b) (c)");
@@ -79,7 +80,9 @@ TEST_CASE("smaps: flags as maps has the mappings, whatever the lengths of the li
 }
 
 TEST_CASE("fdinfo: an epoll set's targets, a timerfd's times") {
-  auto epoll = parse_fdinfo("pos:\t0\nflags:\t02000002\nmnt_id:\t9\ntfd:        5 events:       1d data: ffffffffffffffff  pos:0 ino:61af sdev:7\n");
+  auto epoll = parse_fdinfo(
+      "pos:\t0\nflags:\t02000002\nmnt_id:\t9\ntfd:        5 events:       1d data: ffffffffffffffff  pos:0 ino:61af "
+      "sdev:7\n");
   REQUIRE(epoll);
   REQUIRE(epoll->epoll.size() == 1);
   CHECK(epoll->epoll[0].fd == 5);
@@ -108,7 +111,8 @@ TEST_CASE("timers: signal, thread id and clock") {
 
 TEST_CASE("pagemap: the scan and the old interface find the same populated pages") {
   constexpr size_t kPages = 64, kPage = 4096;
-  char* memory = static_cast<char*>(::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  char* memory =
+      static_cast<char*>(::mmap(nullptr, kPages * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
   ::madvise(memory, kPages * kPage, MADV_NOHUGEPAGE);
   for (size_t page : {0, 1, 2, 10, 63}) memory[page * kPage] = 1;
   const uint64_t start = reinterpret_cast<uint64_t>(memory), end = start + kPages * kPage;
@@ -131,7 +135,8 @@ TEST_CASE("pagemap: the scan and the old interface find the same populated pages
 }
 
 TEST_CASE("procfs: status: a name with the kernel's escapes, the state, the sets of signals") {
-  auto status = parse_status("Name:\ta\\\\b\\nc\nState:\tt (tracing stop)\nTgid:\t12\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000002\n");
+  auto status = parse_status(
+      "Name:\ta\\\\b\\nc\nState:\tt (tracing stop)\nTgid:\t12\nSigIgn:\t0000000000001000\nSigCgt:\t0000000000000002\n");
   REQUIRE(status);
   CHECK(status->comm == "a\\b\nc");
   CHECK(status->state == 't');

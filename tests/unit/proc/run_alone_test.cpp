@@ -34,14 +34,17 @@ Shared* shared;
 
 /// A filter under which getppid fails.
 void refuse_getppid() {
-  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)), BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
-                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM), BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+  sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+                        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_getppid, 0, 1),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | EPERM),
+                        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
   sock_fprog program{4, code};
-  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0) ::_exit(6);
+  if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+    ::_exit(6);
 }
 
-/// A child whose first thread counts, and whose second waits in epoll_wait for a byte and sends it back; an 'n' makes a new thread
-/// that counts, too; a 'p' comes back as 'P' where the second thread's filter is in force. It takes SIGUSR2.
+/// A child whose first thread counts, and whose second waits in epoll_wait for a byte and sends it back; an 'n' makes a
+/// new thread that counts, too; a 'p' comes back as 'P' where the second thread's filter is in force. It takes SIGUSR2.
 class Target {
  public:
   Target() {
@@ -125,7 +128,8 @@ TEST_CASE("run_alone: one thread works while the others stand still, and stands 
     CHECK(shared->signals == 0);
   }
   CHECK_FALSE(target.answers('c', 50));
-  auto failed = run_alone(target.pid(), target.server(), [&]() -> Result<void> { return fail(Code::kNoRoom, "", "the work's own failure"); });
+  auto failed = run_alone(target.pid(), target.server(),
+                          [&]() -> Result<void> { return fail(Code::kNoRoom, "", "the work's own failure"); });
   REQUIRE_FALSE(failed);
   CHECK(failed.error().code == Code::kNoRoom);
   frozen->release();
@@ -159,7 +163,8 @@ TEST_CASE("run_alone: the thread's filters are in force while it runs, and no si
 }
 
 TEST_CASE("run_alone: threads that it brought forth are stopped by stop_new_threads") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Target target;
   Cancel cancel;
   auto frozen = FrozenProcess::freeze(target.pid(), 5'000'000, cancel);
@@ -178,7 +183,8 @@ TEST_CASE("run_alone: threads that it brought forth are stopped by stop_new_thre
 }
 
 TEST_CASE("run_alone: a thread, or a process, that ends meanwhile is a result") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Cancel cancel;
   for (const bool whole : {false, true}) {
     CAPTURE(whole);

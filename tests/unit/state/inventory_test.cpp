@@ -22,7 +22,9 @@ TEST_CASE("inventory: descriptors that become others all the time do not spoil a
   if (child == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGKILL);
     for (int kind = 0;; kind = (kind + 1) % 3) {
-      const int fresh = kind == 0 ? ::socket(AF_UNIX, SOCK_STREAM, 0) : kind == 1 ? ::open("/", O_RDONLY) : ::open("/dev/null", O_RDWR);
+      const int fresh = kind == 0   ? ::socket(AF_UNIX, SOCK_STREAM, 0)
+                        : kind == 1 ? ::open("/", O_RDONLY)
+                                    : ::open("/dev/null", O_RDWR);
       for (int fd = 40; fd < 44; ++fd) ::dup2(fresh, fd);
       ::close(fresh);
       ::usleep(30);

@@ -132,7 +132,8 @@ TEST_CASE("numa: every form of a policy is read") {
 }
 
 TEST_CASE("numa: policies of a thread and of a mapping come back") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   Sleeper target([] {
     ::mmap(reinterpret_cast<void*>(kPlace), kSize, PROT_READ | PROT_WRITE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);

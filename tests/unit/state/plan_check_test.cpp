@@ -47,8 +47,14 @@ TEST_CASE("plan: what restore can make stands, what it cannot is refused") {
       {"descriptors of neither parent nor sibling", [](auto& t) { t.processes[3].descriptors_of = 1; }},
       {"a group in two sessions", [](auto& t) { t.processes[3].group = 101; }},
       {"a group of another session's leader", [](auto& t) { t.processes[2].group = 101, t.processes[2].session = 90; }},
-      {"a session whose number a thread has", [](auto& t) { t.processes[0].threads.push_back(t.processes[0].threads[0]), t.processes[0].threads[1].tid = 90; }},
-      {"a number beyond every limit", [](auto& t) { t.processes[1].threads.push_back(t.processes[1].threads[0]), t.processes[1].threads[1].tid = 1 << 30; }},
+      {"a session whose number a thread has",
+       [](auto& t) {
+         t.processes[0].threads.push_back(t.processes[0].threads[0]), t.processes[0].threads[1].tid = 90;
+       }},
+      {"a number beyond every limit",
+       [](auto& t) {
+         t.processes[1].threads.push_back(t.processes[1].threads[0]), t.processes[1].threads[1].tid = 1 << 30;
+       }},
   };
   for (const auto& [name, change] : changes) {
     CAPTURE(name);
@@ -60,7 +66,9 @@ TEST_CASE("plan: what restore can make stands, what it cannot is refused") {
   }
 }
 
-TEST_CASE("plan: an image that contradicts itself is refused before its target ends, a changed file is a reason to try again") {
+TEST_CASE(
+    "plan: an image that contradicts itself is refused before its target ends, a changed file is a reason to try "
+    "again") {
   store::Manifest manifest;
   manifest.tree = sound_tree();
   CHECK(check_before_end(manifest, true).has_value());

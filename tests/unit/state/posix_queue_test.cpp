@@ -134,7 +134,8 @@ TEST_CASE("posix queue: one with a name is opened as it stands, and made when it
   auto other = image;
   other.max_messages = 9;
   CHECK_FALSE(restore::PosixQueueMaker::make(other));
-  for (auto change : {+[](store::PosixQueue& q) { q.mode ^= 0200; }, +[](store::PosixQueue& q) { ++q.uid; }, +[](store::PosixQueue& q) { ++q.gid; }}) {
+  for (auto change : {+[](store::PosixQueue& q) { q.mode ^= 0200; }, +[](store::PosixQueue& q) { ++q.uid; },
+                      +[](store::PosixQueue& q) { ++q.gid; }}) {
     auto taken = empty;
     change(taken);
     auto refused = restore::PosixQueueMaker::make(taken);

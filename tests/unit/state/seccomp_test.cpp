@@ -69,7 +69,8 @@ void refuse(long number, int error, unsigned flags) {
 }  // namespace
 
 TEST_CASE("seccomp: the chains of two threads come back, shared where they were, and refuse what they refused") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   if (!may_read_filters()) return;
   auto* ready =
       static_cast<std::atomic<int>*>(::mmap(nullptr, 4096, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));

@@ -244,7 +244,8 @@ TEST_CASE("sockets: a packet filter goes with its object") {
   {
     tree.options.tcp_established = true;
     tree.capture();
-    auto filter = proc::PacketFilter::create("0test" + std::to_string(::getpid()), {{tree.sockets[1].name, tree.sockets[1].peer_name}});
+    auto filter = proc::PacketFilter::create("0test" + std::to_string(::getpid()),
+                                             {{tree.sockets[1].name, tree.sockets[1].peer_name}});
     REQUIRE(filter);
     REQUIRE(send_text(c.client, "held"));
     CHECK(receive_slowly(c.server, 4, 50) == "");

@@ -159,7 +159,8 @@ TEST_CASE("ipc: what survived is set back to the image; another object with the 
 }
 
 TEST_CASE("ipc: the content of a segment is read through a mapping without a trace, and written back") {
-  if (ckpt::test::kThreadSanitized) return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
+  if (ckpt::test::kThreadSanitized)
+    return ckpt::test::skip("the thread sanitizer has threads and addresses of its own");
   if (!may_choose_ids()) return;
   Ids ids;
   ids.segment = ::shmget(IPC_PRIVATE, 10000, 0600);

@@ -61,22 +61,44 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a tid of zero", [](auto& i, auto&) { i.processes[0].pid = i.processes[0].threads[0].tid = 0; }},
       {"no registers", [](auto& i, auto&) { i.processes[0].threads[0].xstate_size = 0; }},
       {"huge registers", [](auto& i, auto&) { i.processes[0].threads[0].xstate_size = 1 << 20; }},
-      {"a short siginfo", [](auto& i, auto&) { i.processes[0].pending = {{10, std::vector<uint8_t>(64)}}; }},
-      {"signal 65", [](auto& i, auto&) { i.processes[0].threads[0].pending = {{65, std::vector<uint8_t>(128)}}; }},
+      {"a short siginfo",
+       [](auto& i, auto&) {
+         i.processes[0].pending = {{10, std::vector<uint8_t>(64)}};
+       }},
+      {"signal 65",
+       [](auto& i, auto&) {
+         i.processes[0].threads[0].pending = {{65, std::vector<uint8_t>(128)}};
+       }},
       {"an action for signal 0", [](auto& i, auto&) { i.processes[0].actions.resize(1); }},
       {"a timer twice", [](auto& i, auto&) { i.processes[0].posix_timers.resize(2); }},
-      {"interval timer 3", [](auto& i, auto&) { i.processes[0].interval_timers = {{3, 0, 0}}; }},
-      {"limit 99", [](auto& i, auto&) { i.processes[0].limits = {{99, 0, 0}}; }},
+      {"interval timer 3",
+       [](auto& i, auto&) {
+         i.processes[0].interval_timers = {{3, 0, 0}};
+       }},
+      {"limit 99",
+       [](auto& i, auto&) {
+         i.processes[0].limits = {{99, 0, 0}};
+       }},
       {"an unaligned mapping", [](auto& i, auto&) { i.processes[0].maps[0].start = 0x10001; }},
       {"an empty mapping", [](auto& i, auto&) { i.processes[0].maps[0].end = i.processes[0].maps[0].start; }},
       {"a mapping of the kernel's", [](auto& i, auto&) { i.processes[0].maps[0].end = 0x800000000000; }},
       {"overlapping mappings", [](auto& i, auto&) { i.processes[0].maps.push_back(i.processes[0].maps[0]); }},
-      {"a file mapping without a file", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kPrivateFile; }},
+      {"a file mapping without a file",
+       [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kPrivateFile; }},
       {"a file that is not there", [](auto& i, auto&) { i.processes[0].maps[0].file = 1; }},
       {"protection bits of no meaning", [](auto& i, auto&) { i.processes[0].maps[0].prot = 8; }},
-      {"a guard outside", [](auto& i, auto&) { i.processes[0].maps[0].guards = {{0x30000, 0x31000}}; }},
-      {"a page of no mapping", [](auto&, auto& b) { b.push_back({0x30000, 1, 0}); }},
-      {"a zero page of no mapping", [](auto&, auto& b) { b.push_back({0x40000, 0, 1}); }},
+      {"a guard outside",
+       [](auto& i, auto&) {
+         i.processes[0].maps[0].guards = {{0x30000, 0x31000}};
+       }},
+      {"a page of no mapping",
+       [](auto&, auto& b) {
+         b.push_back({0x30000, 1, 0});
+       }},
+      {"a zero page of no mapping",
+       [](auto&, auto& b) {
+         b.push_back({0x40000, 0, 1});
+       }},
       {"a page in the vdso", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kVdso; }},
       {"a descriptor without a number", [](auto& i, auto&) { i.descriptors[0].fds.clear(); }},
       {"a descriptor below zero", [](auto& i, auto&) { i.descriptors[0].fds[0].fd = -1; }},
@@ -84,17 +106,28 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a descriptor twice", [](auto& i, auto&) { i.descriptors.push_back(i.descriptors[0]); }},
       {"a file descriptor without a file", [](auto& i, auto&) { i.descriptors[0].file = -1; }},
       {"a pipe that is not there", [](auto& i, auto&) { i.descriptors[0].kind = DescriptorKind::kPipe; }},
-      {"an epoll set of what is closed", [](auto& i, auto&) { i.descriptors[0].epoll = {{0, 9, -1, 1, 0}}; }},
-      {"a pipe that holds too much", [](auto& i, auto&) { i.pipes = {{4096, 0, 8192}}; }},
+      {"an epoll set of what is closed",
+       [](auto& i, auto&) {
+         i.descriptors[0].epoll = {{0, 9, -1, 1, 0}};
+       }},
+      {"a pipe that holds too much",
+       [](auto& i, auto&) {
+         i.pipes = {{4096, 0, 8192}};
+       }},
       {"no process", [](auto& i, auto&) { i.processes.clear(); }},
       {"a child before its parent", [](auto& i, auto&) { add_child(i).parent_pid = 7; }},
-      {"a number that two processes have", [](auto& i, auto&) { add_child(i), i.processes[1].threads[0].tid = i.processes[1].pid = 100; }},
+      {"a number that two processes have",
+       [](auto& i, auto&) { add_child(i), i.processes[1].threads[0].tid = i.processes[1].pid = 100; }},
       {"two processes in one memory space", [](auto& i, auto&) { add_child(i).space = 0; }},
       {"a root that has ended", [](auto& i, auto&) { i.processes[0].zombie = true; }},
-      {"an open file of a zombie", [](auto& i, auto&) { add_child(i).zombie = true, i.descriptors[0].fds[0].process = 1; }},
-      {"a child that shares with a zombie", [](auto& i, auto&) { add_child(i).zombie = true, add_child(i).memory_of = 1; }},
-      {"a memory in a process's space", [](auto& i, auto&) { i.shared_memory.resize(1), i.shared_memory[0].space = 0; }},
-      {"shared memory that is not there", [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kSharedMemory; }},
+      {"an open file of a zombie",
+       [](auto& i, auto&) { add_child(i).zombie = true, i.descriptors[0].fds[0].process = 1; }},
+      {"a child that shares with a zombie",
+       [](auto& i, auto&) { add_child(i).zombie = true, add_child(i).memory_of = 1; }},
+      {"a memory in a process's space",
+       [](auto& i, auto&) { i.shared_memory.resize(1), i.shared_memory[0].space = 0; }},
+      {"shared memory that is not there",
+       [](auto& i, auto&) { i.processes[0].maps[0].kind = MappingKind::kSharedMemory; }},
       {"no executable", [](auto& i, auto&) { i.processes[0].exe = -1; }},
       {"a working folder that is not there", [](auto& i, auto&) { i.processes[0].cwd = 7; }},
   };

@@ -103,8 +103,10 @@ TEST_CASE("damage: every bit of the small files' headers and random bits of all 
   Rng rng(1);
   for (const fs::path& file : sample.files()) {
     const std::string content = slurp(file);
-    for (size_t at = 0; at < std::min<size_t>(content.size(), 100); ++at) flip(sample, file, content, at, static_cast<int>(at % 8));
-    for (int i = 0; i < 60 && !content.empty(); ++i) flip(sample, file, content, rng() % content.size(), static_cast<int>(rng() % 8));
+    for (size_t at = 0; at < std::min<size_t>(content.size(), 100); ++at)
+      flip(sample, file, content, at, static_cast<int>(at % 8));
+    for (int i = 0; i < 60 && !content.empty(); ++i)
+      flip(sample, file, content, rng() % content.size(), static_cast<int>(rng() % 8));
     spit(file, content);
     REQUIRE(sample.clean());
   }
@@ -161,18 +163,21 @@ PagemapRecord raw_record(uint64_t address, uint16_t mask, uint64_t offset) {
   return r;
 }
 
-Result<std::vector<PagemapRecord>> parse(const std::vector<PagemapRecord>& records, uint64_t promised, size_t step = 7) {
+Result<std::vector<PagemapRecord>> parse(const std::vector<PagemapRecord>& records, uint64_t promised,
+                                         size_t step = 7) {
   std::string file = pagemap_header(promised);
   file += as_text(std::as_bytes(std::span(records)));
   PagemapParser parser({uint64_t{1} << 20, uint64_t{1} << 16}, true);
-  for (size_t at = 0; at < file.size(); at += step) CKPT_TRY(parser.feed(as_bytes(std::string_view(file).substr(at, step))));
+  for (size_t at = 0; at < file.size(); at += step)
+    CKPT_TRY(parser.feed(as_bytes(std::string_view(file).substr(at, step))));
   return parser.finish();
 }
 
 }  // namespace
 
 TEST_CASE("page map: sound records come back however the bytes are cut") {
-  std::vector<PagemapRecord> records = {raw_record(kDamageBase, 1, 0), raw_record(kDamageBase, 6, 4096), raw_record(kDamageBase + kBlockSize, 0xffff, 65536)};
+  std::vector<PagemapRecord> records = {raw_record(kDamageBase, 1, 0), raw_record(kDamageBase, 6, 4096),
+                                        raw_record(kDamageBase + kBlockSize, 0xffff, 65536)};
   records[0].parent_mask = 6;
   for (size_t step : {size_t{1}, size_t{7}, size_t{48}, size_t{1000}}) {
     auto again = parse(records, 3, step);
@@ -206,8 +211,11 @@ TEST_CASE("page map: records that lie are refused") {
   refused([](PagemapRecord& r) { r.offset = uint64_t{1} << 20; }, "past the end");
   refused([](PagemapRecord& r) { r.offset = ~uint64_t{0} << 12; }, "past the end");
   refused([](PagemapRecord& r) { r.file = 1, r.offset = 61440; }, "past the end");
-  refused([](PagemapRecord& r) { r.data_mask = 0, r.zero_mask = 1, r.hash = {}, r.offset = 0, r.length_less_one = 0, r.ancestor = 1; },
-          "no page that has them");
+  refused(
+      [](PagemapRecord& r) {
+        r.data_mask = 0, r.zero_mask = 1, r.hash = {}, r.offset = 0, r.length_less_one = 0, r.ancestor = 1;
+      },
+      "no page that has them");
   refused([](PagemapRecord& r) { r.ancestor = 1, r.offset = 1; }, "not aligned");
   CHECK(why(parse({good, good}, 2)).find("hidden") != std::string::npos);
   PagemapRecord over = raw_record(kDamageBase, 1, 0), under = raw_record(kDamageBase, 2, 0);

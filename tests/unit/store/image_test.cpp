@@ -117,10 +117,14 @@ TEST_CASE("image: a chain of three reads back as the memory that its pages descr
   }
 }
 
-TEST_CASE("image: a page that the child refers to a parent that lacks it is absent, and nothing shows through unasked") {
+TEST_CASE(
+    "image: a page that the child refers to a parent that lacks it is absent, and nothing shows through unasked") {
   TempDir temp;
-  REQUIRE(write_image(temp.path / "a", {{kImageBase, {Page::kData, random_page(1)}}, {kImageBase + kPageSize, {Page::kData, random_page(2)}}}));
-  REQUIRE(write_image(temp.path / "b", {{kImageBase, {Page::kParent, {}}}, {kImageBase + 5 * kPageSize, {Page::kParent, {}}}}, temp.path / "a"));
+  REQUIRE(write_image(temp.path / "a", {{kImageBase, {Page::kData, random_page(1)}},
+                                        {kImageBase + kPageSize, {Page::kData, random_page(2)}}}));
+  REQUIRE(write_image(temp.path / "b",
+                      {{kImageBase, {Page::kParent, {}}}, {kImageBase + 5 * kPageSize, {Page::kParent, {}}}},
+                      temp.path / "a"));
   auto reader = ImageReader::open(temp.path / "b");
   REQUIRE(reader);
   CHECK(*read_memory(**reader) == Memory{{kImageBase, random_page(1)}});
@@ -200,7 +204,8 @@ TEST_CASE("image: blocks added by four threads at a time read back") {
   for (uint64_t i = 0; i < kBlocks; ++i) {
     for (uint64_t page = 0; page < 3; ++page) {
       uint64_t seed = i % 5 == 0 ? page : 3 * i + page;  // every fifth block is the same
-      parts[i % kThreads][kImageBase + i * kBlockSize + page * kPageSize] = {Page::kData, i % 2 == 0 ? random_page(seed) : text_page(seed)};
+      parts[i % kThreads][kImageBase + i * kBlockSize + page * kPageSize] = {
+          Page::kData, i % 2 == 0 ? random_page(seed) : text_page(seed)};
     }
   }
   auto writer = ImageWriter::create(temp.path / "a", {});

@@ -14,8 +14,8 @@ using namespace ckpt::store::test;
 
 namespace {
 
-/// Fills every field of the description with random values. The structured bindings name all fields of a struct: one that
-/// is added later does not compile until it is filled, and so compared, here.
+/// Fills every field of the description with random values. The structured bindings name all fields of a struct: one
+/// that is added later does not compile until it is filled, and so compared, here.
 class Fill {
  public:
   explicit Fill(uint64_t seed) : rng_(seed) {}
@@ -28,9 +28,16 @@ class Fill {
   void one(I& v) { v = static_cast<I>(rng_() >> (rng_() % 64)); }
   void one(bool& v) { v = rng_() % 2 != 0; }
   void one(std::string& v) {
-    static const std::vector<std::string> kTexts = {
-        "", "plain", "with \"quotes\" and \\ and / and \t", "\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80", "broken \xff\xc3 utf-8",
-        "overlong \xc0\xaf", "surrogate \xed\xa0\x80", "controls \x01\x1b[31m\x7f", "{\"hex\": \"00\"}", "[,:]"};
+    static const std::vector<std::string> kTexts = {"",
+                                                    "plain",
+                                                    "with \"quotes\" and \\ and / and \t",
+                                                    "\xc3\xa9t\xc3\xa9 \xe2\x82\xac \xf0\x9f\x98\x80",
+                                                    "broken \xff\xc3 utf-8",
+                                                    "overlong \xc0\xaf",
+                                                    "surrogate \xed\xa0\x80",
+                                                    "controls \x01\x1b[31m\x7f",
+                                                    "{\"hex\": \"00\"}",
+                                                    "[,:]"};
     v = kTexts[rng_() % kTexts.size()];
   }
   template <class T, size_t N>
@@ -77,13 +84,14 @@ class Fill {
   void one(News& v) { v = static_cast<News>(rng_() % 3); }
   void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
-    auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size,
-           rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period,
-           affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new,
-           cgroups, mempolicy] = v;
-    all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust, robust_size, rseq,
-        rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime, deadline, period, affinity,
-        ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding, ambient, securebits, no_new, cgroups, mempolicy);
+    auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
+           robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority,
+           runtime, deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective,
+           bounding, ambient, securebits, no_new, cgroups, mempolicy] = v;
+    all(tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
+        robust_size, rseq, rseq_size, rseq_signature, clear_tid, restart, sleep, policy, flags, nice, priority, runtime,
+        deadline, period, affinity, ioprio, slack, uid, gid, groups, inheritable, permitted, effective, bounding,
+        ambient, securebits, no_new, cgroups, mempolicy);
     tid = 1 + static_cast<int>(rng_() % 4'000'000);
     nice = static_cast<int>(rng_() % 40) - 20;
   }
@@ -202,10 +210,10 @@ class Fill {
     all(mask);
   }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd, owner_type, owner_pid,
-           owner_signal, locks] = v;
-    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd, owner_type, owner_pid,
-        owner_signal, locks);
+    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd,
+           owner_type, owner_pid, owner_signal, locks] = v;
+    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd,
+        owner_type, owner_pid, owner_signal, locks);
     object = -1;
     file = index(), pipe = index(), shared = index();
   }
@@ -223,13 +231,15 @@ class Fill {
     all(a, b, c, d, e, f, g, h, i, j, k);
   }
   void one(ProcessImage& v) {
-    auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-           outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-           vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread,
-           oom, filter, arguments] = v;
-    all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of, handlers_of,
-        outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions, itimers, ptimers, maps, bounds, auxv, vdso,
-        vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
+    auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of,
+           handlers_of, outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions,
+           itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
+           policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
+           arguments] = v;
+    all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of,
+        handlers_of, outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions,
+        itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
+        policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
     space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
@@ -241,8 +251,8 @@ class Fill {
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
-    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies, handles, queues, ipc, devices,
-           gpu] = v;
+    auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies,
+           handles, queues, ipc, devices, gpu] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles, ipc);
     gpu = {"driver 1", {{"GPU-1", "a", 7}}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
@@ -259,8 +269,10 @@ class Fill {
     all(hostname, kernel, machine, boot_id, cpu_model, cpu_flags, xcr0, page_size);
   }
   void one(CaptureStats& v) {
-    auto& [frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, behind, saved, phases] = v;
-    all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead, last, behind, saved, phases);
+    auto& [frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu,
+           ahead, last, behind, saved, phases] = v;
+    all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead,
+        last, behind, saved, phases);
   }
   void one(CaptureRound& v) {
     auto& [pages, us] = v;
@@ -379,32 +391,46 @@ TEST_CASE("manifest: wrong types, ranges and relations are refused with their pl
   refused(changed("\"tid\": 4711", "\"tid\": true"), "tree.processes[0].threads[0].tid: is not an integer");
   refused(changed("\"tid\": 4711", "\"tid\": 0"), "tree.processes[0].threads[0].tid: is out of range");
   refused(changed("\"tid\": 4711", "\"tid\": 4294967297"), "tree.processes[0].threads[0].tid: is out of range");
-  refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"), "tree.processes[0].threads[0].tid: is not an integer");
+  refused(changed("\"tid\": 4711", "\"tid\": 18446744073709551616"),
+          "tree.processes[0].threads[0].tid: is not an integer");
   refused(changed("\"tid\": 4711", "\"dit\": 4711"), "tree.processes[0].threads[0].tid: is missing");
-  const std::string map = "\"maps\": [{\"start\": \"0x1000\", \"end\": \"0x2000\", \"prot\": \"r--\", \"kind\": \"anonymous\", \"name\": \"\", "
-                          "\"file\": -1, \"shared_memory\": -1, \"file_offset\": \"0x0\", \"flags\": ";
+  const std::string map =
+      "\"maps\": [{\"start\": \"0x1000\", \"end\": \"0x2000\", \"prot\": \"r--\", \"kind\": \"anonymous\", \"name\": "
+      "\"\", "
+      "\"file\": -1, \"shared_memory\": -1, \"file_offset\": \"0x0\", \"flags\": ";
   CHECK(parse_manifest(changed("\"maps\": []", map + "[\"rd\", \"mr\"], \"guards\": []}]")));
   for (const char* flags : {"[\"rd\", \"rdw\"]", "[\"rd\", \"\"]"})
-    refused(changed("\"maps\": []", map + flags + ", \"guards\": []}]"), "tree.processes[0].maps[0].flags[1]: does not have two letters");
-  refused(changed("\"maps\": []", map + "[\"rd\", 7], \"guards\": []}]"), "tree.processes[0].maps[0].flags[1]: is not a string");
-  refused(changed("\"maps\": []", map + "\"rd\", \"guards\": []}]"), "tree.processes[0].maps[0].flags: is not an array");
+    refused(changed("\"maps\": []", map + flags + ", \"guards\": []}]"),
+            "tree.processes[0].maps[0].flags[1]: does not have two letters");
+  refused(changed("\"maps\": []", map + "[\"rd\", 7], \"guards\": []}]"),
+          "tree.processes[0].maps[0].flags[1]: is not a string");
+  refused(changed("\"maps\": []", map + "\"rd\", \"guards\": []}]"),
+          "tree.processes[0].maps[0].flags: is not an array");
   refused(changed("\"nice\": 0", "\"nice\": 20"), "tree.processes[0].threads[0].nice: is out of range");
-  refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"), "tree.processes[0].threads[0].xstate_size: is out of range");
-  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""), "tree.processes[0].threads[0].regs.rip: is not 0x and hex digits");
+  refused(changed("\"xstate_size\": 0", "\"xstate_size\": -1"),
+          "tree.processes[0].threads[0].xstate_size: is out of range");
+  refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x\""),
+          "tree.processes[0].threads[0].regs.rip: is not 0x and hex digits");
   refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0x11112222333344445\""), "tree.processes[0].threads[0].regs.rip");
   refused(changed("\"rip\": \"0x0\"", "\"rip\": \"0xg\""), "tree.processes[0].threads[0].regs.rip");
   refused(changed("\"rip\": \"0x0\"", "\"rip\": 0"), "tree.processes[0].threads[0].regs.rip");
   refused(changed("\"comm\": \"target\"", "\"comm\": \"a\\u0000b\""), "tree.processes[0].threads[0].comm: holds a NUL");
-  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"6100\"}"), "tree.processes[0].threads[0].comm: holds a NUL");
-  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"61f\"}"), "tree.processes[0].threads[0].comm: is not a string");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"6100\"}"),
+          "tree.processes[0].threads[0].comm: holds a NUL");
+  refused(changed("\"comm\": \"target\"", "\"comm\": {\"hex\": \"61f\"}"),
+          "tree.processes[0].threads[0].comm: is not a string");
   refused(changed("\"comm\": \"target\"", "\"comm\": null"), "tree.processes[0].threads[0].comm: is not a string");
-  refused(changed("\"restart\": \"none\"", "\"restart\": \"some\""), "tree.processes[0].threads[0].restart: is not a value");
-  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, 0]"), "tree.processes[0].threads[0].uid: has 3 elements, not 4");
-  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, -1, 0]"), "tree.processes[0].threads[0].uid[2]: is out of range");
+  refused(changed("\"restart\": \"none\"", "\"restart\": \"some\""),
+          "tree.processes[0].threads[0].restart: is not a value");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, 0]"),
+          "tree.processes[0].threads[0].uid: has 3 elements, not 4");
+  refused(changed("\"uid\": [0, 0, 0, 0]", "\"uid\": [0, 0, -1, 0]"),
+          "tree.processes[0].threads[0].uid[2]: is out of range");
   refused(changed("\"affinity\": \"\"", "\"affinity\": \"F\""), "tree.processes[0].threads[0].affinity");
   refused(changed("\"exe\": -1", "\"exe\": 0"), "tree.processes[0].exe: refers to an entry that is not there");
   refused(changed("\"exe\": -1", "\"exe\": -2"), "tree.processes[0].exe: is out of range");
-  refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"), "tree.processes[0].arguments: is not an array");
+  refused(changed("\"arguments\": [\"target\", \"--flag\"]", "\"arguments\": {}"),
+          "tree.processes[0].arguments: is not an array");
   refused(changed("\"id\": \"a", "\"id\": \"x"), "id: is not 32 hex digits");
   refused(changed("\"parent_path\": \"\"", "\"parent_path\": \"../x\""), "parent_path");
 }
@@ -416,7 +442,8 @@ TEST_CASE("manifest: device memory that does not fit together is refused") {
     manifest.files = {{"pipes", 96, std::string(32, '0')}};
     DeviceMemory& memory = manifest.tree.devices.emplace_back();
     memory.space = 7;
-    memory.allocations = {{1, 0x10000, 4 * kBlockSize, "GPU-1", 0, {{0, 1}, {2, 2}}}, {2, 0x90000, kBlockSize, "GPU-2", 80, {}}};
+    memory.allocations = {{1, 0x10000, 4 * kBlockSize, "GPU-1", 0, {{0, 1}, {2, 2}}},
+                          {2, 0x90000, kBlockSize, "GPU-2", 80, {}}};
     memory.launches = {{5, {0, 255}}};
     change(memory);
     return parse_manifest(to_json(manifest));
@@ -457,20 +484,23 @@ TEST_CASE("manifest: members may come in any order and with unknown ones between
   equal(changed("\"tid\": 4711,", "\"new\": {\"tid\": [null, 1.5e3, {}]}, \"tid\": 4711, \"newer\": \"\\u20ac\","));
   equal(changed("{\n  \"schema\":", "{\"\\u00e9\": true, \"sch\\u0065ma\":"));
   // Of all objects the last member first.
-  std::function<nlohmann::ordered_json(const nlohmann::ordered_json&)> turned = [&](const nlohmann::ordered_json& json) {
-    nlohmann::ordered_json out = json.is_object() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
-    if (!json.is_structured()) return json;
-    if (json.is_array()) {
-      for (const auto& element : json) out.push_back(turned(element));
-      return out;
-    }
-    std::vector<std::string> names;
-    for (const auto& [name, value] : json.items()) names.insert(names.begin(), name);
-    for (const auto& name : names) out[name] = turned(json[name]);
-    return out;
-  };
+  std::function<nlohmann::ordered_json(const nlohmann::ordered_json&)> turned =
+      [&](const nlohmann::ordered_json& json) {
+        nlohmann::ordered_json out =
+            json.is_object() ? nlohmann::ordered_json::object() : nlohmann::ordered_json::array();
+        if (!json.is_structured()) return json;
+        if (json.is_array()) {
+          for (const auto& element : json) out.push_back(turned(element));
+          return out;
+        }
+        std::vector<std::string> names;
+        for (const auto& [name, value] : json.items()) names.insert(names.begin(), name);
+        for (const auto& name : names) out[name] = turned(json[name]);
+        return out;
+      };
   equal(turned(nlohmann::ordered_json::parse(changed("", ""))).dump());
-  refused(changed("\"tid\": 4711,", "\"tid\": 4711, \"tid\": 4711,"), "tree.processes[0].threads[0]: has two members 'tid'");
+  refused(changed("\"tid\": 4711,", "\"tid\": 4711, \"tid\": 4711,"),
+          "tree.processes[0].threads[0]: has two members 'tid'");
   refused(changed("\"kind\": \"dump\",", "\"x\": 1, \"x\": 1, \"kind\": \"dump\","), "has two members 'x'");
   std::string many = "\"x0\": 0, ";
   for (int i = 1; i <= 20'000; ++i) many += "\"x" + std::to_string(i) + "\": 0, ";
@@ -499,7 +529,10 @@ TEST_CASE("manifest: mappings must be in order, whole pages, with their indices 
   refused(with([](TreeImage& t) { t.processes[0].maps[1].start = 0x4000; }), "tree.processes[0].maps[1]");
   refused(with([](TreeImage& t) { t.processes[0].maps[0].start = 0x1001; }), "tree.processes[0].maps[0]");
   refused(with([](TreeImage& t) { t.processes[0].maps[0].file = 0; }), "tree.processes[0].maps[0].file");
-  refused(with([](TreeImage& t) { t.processes[0].maps[0].guards = {{0x2000, 0x4000}}; }), "tree.processes[0].maps[0].guards");
+  refused(with([](TreeImage& t) {
+            t.processes[0].maps[0].guards = {{0x2000, 0x4000}};
+          }),
+          "tree.processes[0].maps[0].guards");
   refused(with([](TreeImage& t) { t.descriptors.resize(1), t.descriptors[0].pipe = 0; }), "tree.descriptors[0].pipe");
   refused(with([](TreeImage& t) { t.processes[0].threads.clear(); }), "tree.processes[0].threads: is empty");
 }

@@ -35,7 +35,8 @@ void forge_pagemap(const fs::path& dir, const std::function<void(std::vector<Pag
   spit(dir / kPagemapName, file);
   forge(dir, [&](Manifest& m) {
     for (StoredFile& f : m.files) {
-      if (f.name == kPagemapName) f.size = file.size(), f.xxh128 = to_hex(xxh3_128(as_bytes(file))), f.sha256 = sha256_hex(as_bytes(file));
+      if (f.name == kPagemapName)
+        f.size = file.size(), f.xxh128 = to_hex(xxh3_128(as_bytes(file))), f.sha256 = sha256_hex(as_bytes(file));
     }
   });
 }
@@ -80,7 +81,9 @@ TEST_CASE("parents: a missing one and one that was replaced are refused by name"
   CHECK(why(replaced).find("is not the parent") != std::string::npos);
 }
 
-TEST_CASE("parents: one whose manifest has changed is refused though its id is the same, and an image of before that had a digest is read") {
+TEST_CASE(
+    "parents: one whose manifest has changed is refused though its id is the same, and an image of before that had a "
+    "digest is read") {
   TempDir temp;
   REQUIRE(write_image(temp.path / "a", one_page(1)));
   REQUIRE(write_image(temp.path / "b", kFromParent, temp.path / "a"));
@@ -239,7 +242,8 @@ TEST_CASE("parents: a chunk that the chain does not have is refused, one that it
   CHECK(read_memory(**reader).error().code == Code::kAnswerNo);
 }
 
-TEST_CASE("parents: a page map that lies gives a sparse look a refusal or a block of that address, and all of it a refusal") {
+TEST_CASE(
+    "parents: a page map that lies gives a sparse look a refusal or a block of that address, and all of it a refusal") {
   TempDir temp;
   Rng rng(5);
   Pages pages;

@@ -15,7 +15,8 @@ constexpr uint64_t kRemoveBase = 0x10000;
 /// below/a <- below/b <- below/c, and elsewhere/d that has below/a as its parent, too.
 struct Family {
   TempDir temp;
-  fs::path a = temp.path / "below" / "a", b = temp.path / "below" / "b", c = temp.path / "below" / "c", d = temp.path / "elsewhere" / "d";
+  fs::path a = temp.path / "below" / "a", b = temp.path / "below" / "b", c = temp.path / "below" / "c",
+           d = temp.path / "elsewhere" / "d";
   Family() {
     const Pages from_parent = {{kRemoveBase, {Page::kParent, {}}}};
     REQUIRE(write_image(a, {{kRemoveBase, {Page::kData, random_page(1)}}}));
@@ -68,14 +69,17 @@ TEST_CASE("remove: a child that is gone or has another parent now does not count
   fs::remove_all(family.d);
   fs::remove_all(family.c);
   // The chain moves as a whole: the copy's parent is the copy.
-  fs::copy(family.temp.path / "below", family.temp.path / "copy", fs::copy_options::recursive | fs::copy_options::copy_symlinks);
+  fs::copy(family.temp.path / "below", family.temp.path / "copy",
+           fs::copy_options::recursive | fs::copy_options::copy_symlinks);
   fs::rename(family.temp.path / "copy", family.temp.path / "below" / "copy");
   fs::remove_all(family.b);
   REQUIRE(family.remove({family.a}));
   CHECK(family.whole(family.temp.path / "below" / "copy" / "b"));
 }
 
-TEST_CASE("remove: children go before their parents, a chain by its last image, what is needed only by force, nothing on -n") {
+TEST_CASE(
+    "remove: children go before their parents, a chain by its last image, what is needed only by force, nothing on "
+    "-n") {
   Family family;
   RemoveOptions chain;
   chain.chain = true;

@@ -77,7 +77,8 @@ TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
 
 TEST_CASE("rounds: an equal page of the parent does not show an older round instead") {
   TempDir temp;
-  const Pages first = {{kRoundsBase, {Page::kData, random_page(1)}}}, other = {{kRoundsBase, {Page::kData, random_page(2)}}};
+  const Pages first = {{kRoundsBase, {Page::kData, random_page(1)}}},
+              other = {{kRoundsBase, {Page::kData, random_page(2)}}};
   REQUIRE(write_image(temp.path / "parent", first));
   ImageWriter::Options options;
   options.parent = temp.path / "parent";

@@ -27,7 +27,8 @@ struct Chain {
       for (uint64_t i = 0; i < 64 * kBlockPages; ++i) {
         if (rng() % 8 == 0) continue;
         const uint64_t seed = rng() % 3000;
-        Page page = rng() % 8 == 0 ? Page{Page::kZero, {}} : Page{Page::kData, i / kBlockPages % 2 == 0 ? random_page(seed) : text_page(seed)};
+        Page page = rng() % 8 == 0 ? Page{Page::kZero, {}}
+                                   : Page{Page::kData, i / kBlockPages % 2 == 0 ? random_page(seed) : text_page(seed)};
         // Whole blocks as in the parent, and single pages.
         if (!parent.empty() && (i / kBlockPages % 4 == 0 || rng() % 4 == 0)) page = {Page::kParent, {}};
         pages[kSquashBase + i * kPageSize] = page;

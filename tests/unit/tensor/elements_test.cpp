@@ -89,7 +89,9 @@ TEST_CASE("elements: every 8-bit and 16-bit float comes back from the types that
 }
 
 TEST_CASE("elements: known codes of the 8-bit types") {
-  auto value = [](DType dtype, int code) { return one<uint8_t, float>(dtype, DType::kFloat32, static_cast<uint8_t>(code)).value(); };
+  auto value = [](DType dtype, int code) {
+    return one<uint8_t, float>(dtype, DType::kFloat32, static_cast<uint8_t>(code)).value();
+  };
   CHECK(value(DType::kFloat8E4m3fn, 0x38) == 1.0f);
   CHECK(value(DType::kFloat8E4m3fn, 0x01) == 0x1p-9f);
   CHECK(value(DType::kFloat8E5m2, 0x3c) == 1.0f);
@@ -119,7 +121,8 @@ TEST_CASE("elements: what would be lost is refused and named") {
   CHECK(one<uint64_t, double>(DType::kUint64, DType::kFloat64, uint64_t{1} << 63).value() == 0x1p63);
   CHECK(one<int64_t, uint16_t>(DType::kInt64, DType::kBfloat16, 256).value() == 0x4380);
   CHECK(one<uint8_t, int64_t>(DType::kBool, DType::kInt64, 1).value() == 1);
-  CHECK(one<float, uint16_t>(DType::kFloat32, DType::kFloat16, 1e6f).error().message.find("1000000") != std::string::npos);
+  CHECK(one<float, uint16_t>(DType::kFloat32, DType::kFloat16, 1e6f).error().message.find("1000000") !=
+        std::string::npos);
 }
 
 TEST_CASE("elements: types that cannot become each other are refused before anything is read") {
@@ -132,7 +135,8 @@ TEST_CASE("elements: types that cannot become each other are refused before anyt
   CHECK(check_conversion(DType::kFloat8E8m0fnu, DType::kFloat32));
   float pair[2] = {1.5f, -2.0f};
   double wide[2];
-  REQUIRE(convert_elements(DType::kComplex64, DType::kComplex128, std::as_bytes(std::span(pair)), std::as_writable_bytes(std::span(wide))));
+  REQUIRE(convert_elements(DType::kComplex64, DType::kComplex128, std::as_bytes(std::span(pair)),
+                           std::as_writable_bytes(std::span(wide))));
   CHECK(wide[0] == 1.5);
   CHECK(wide[1] == -2.0);
 }

@@ -85,7 +85,8 @@ TEST_CASE("grid: a scalar, an empty tensor and a limit below one element give on
 
 TEST_CASE("grid: the stored pieces come in order of their offsets, those without elements are left out") {
   One t(make_tensor({4, 4}));
-  t.tensors[0].shards = {make_shard({2, 0}, {2, 4}, 100, 4), make_shard({4, 0}, {0, 4}, 0, 4), make_shard({0, 2}, {2, 2}, 50, 4), make_shard({0, 0}, {2, 2}, 0, 4)};
+  t.tensors[0].shards = {make_shard({2, 0}, {2, 4}, 100, 4), make_shard({4, 0}, {0, 4}, 0, 4),
+                         make_shard({0, 2}, {2, 2}, 50, 4), make_shard({0, 0}, {2, 2}, 0, 4)};
   t.take();
   Grid grid = Grid::as_stored(t.selection, t.target());
   REQUIRE(grid.size() == 3);

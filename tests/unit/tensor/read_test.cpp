@@ -135,7 +135,8 @@ TEST_CASE("catalog: a path that leaves the checkpoint, or a folder behind a link
   std::filesystem::create_symlink("/dev/null", dir.path / "device");
   Catalog catalog;
   catalog.root = dir.path;
-  catalog.files = {{"real", 1}, {"link", 1}, {"../real", 1}, {"folder/real", 1}, {"/etc/passwd", 1}, {"absent", 1}, {"device", 1}};
+  catalog.files = {{"real", 1},        {"link", 1},   {"../real", 1}, {"folder/real", 1},
+                   {"/etc/passwd", 1}, {"absent", 1}, {"device", 1}};
   for (uint32_t i : {0, 1}) CHECK(catalog.open_file(i));
   for (uint32_t i : {2, 3, 4, 6}) {
     auto fd = catalog.open_file(i);
