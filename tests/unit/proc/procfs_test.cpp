@@ -3,7 +3,10 @@
 #include <doctest/doctest.h>
 #include <sys/mman.h>
 #include <sys/sysmacros.h>
+#include <sys/wait.h>
 #include <unistd.h>
+
+#include <csignal>
 
 #include "lib/proc/pagemap.h"
 
@@ -62,7 +65,16 @@ TEST_CASE("smaps: flags as maps has the mappings, whatever the lengths of the li
   void* small = ::mmap(nullptr, kPage, PROT_READ, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   REQUIRE(small != MAP_FAILED);
   REQUIRE(::madvise(small, kPage, MADV_DONTDUMP) == 0);
-  auto plain = read_maps(::getpid(), false), with_flags = read_maps(::getpid(), true, plain ? plain->size() : 0);
+  // Of a process that stands still: this one's own allocator maps memory between the two.
+  const pid_t child = ::fork();
+  if (child == 0) {
+    ::raise(SIGSTOP);
+    ::_exit(0);
+  }
+  REQUIRE(::waitpid(child, nullptr, WUNTRACED) == child);
+  auto plain = read_maps(child, false), with_flags = read_maps(child, true, plain ? plain->size() : 0);
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
   REQUIRE(plain);
   REQUIRE(with_flags);
   REQUIRE(plain->size() == with_flags->size());
