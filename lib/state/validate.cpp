@@ -186,7 +186,7 @@ Result<std::map<int, Space>> spaces_of(const store::TreeImage& tree) {
   return out;
 }
 
-/// Descriptions that are on their way in a socket's queue.
+/// Descriptions in flight, in a socket's queue.
 std::set<int> descriptions_in_flight(const store::TreeImage& tree) {
   std::set<int> out;
   for (const auto& socket : tree.sockets) {

@@ -1,5 +1,5 @@
 // What an image of a process tree says, beside its memory: the description that `capture` fills from live processes,
-// that the manifest holds as JSON a person can read, and that `rebuild` makes processes from. Numbers are the kernel's
+// that the manifest holds as JSON a person can read, and that `restore` makes processes from. Numbers are the kernel's
 // own (x86-64 Linux); addresses are the target's, never dereferenced here. man/ckpt-image.5 documents the JSON form,
 // whose members have the names of the fields below.
 #pragma once

@@ -2,7 +2,7 @@
 """The worked examples of CONTRIBUTING.md: a kind of descriptor, a format and a verb, each added by a patch and compiled.
 
 usage: examples.py SOURCE_ROOT COMPILER. Each patch is applied to a copy of the source; what it touches is compiled, warnings as
-errors. A kind without its row in the table must not compile.
+errors. A kind that is left out of the table, or of a switch that CONTRIBUTING.md names, must not compile.
 """
 import os
 import shutil
@@ -11,7 +11,9 @@ import sys
 import tempfile
 
 FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I."]
-ROW = '    {DescriptorKind::kTally, "tally", "tally"},\n'
+TABLE = "lib/state/descriptors/record.h"
+ROW = '    {DescriptorKind::kTally, "tally", "tally"},'
+SWITCHES = ["lib/state/descriptors/restore.cpp", "lib/state/descriptors/show.cpp", "lib/store/manifest_checks.cpp"]
 
 
 def compile_one(copy, compiler, path):
@@ -23,6 +25,21 @@ def touched(patch):
     with open(patch, encoding="utf-8") as stream:
         names = [line[len("+++ b/"):].strip() for line in stream if line.startswith("+++ b/")]
     return [name for name in names if name.endswith(".cpp")]
+
+
+def try_without(copy, compiler, path, part, source):
+    """Without the lines of `path` that hold `part`, `source` must not compile."""
+    place = os.path.join(copy, path)
+    with open(place, encoding="utf-8") as stream:
+        lines = stream.read().splitlines(keepends=True)
+    kept = [line for line in lines if part not in line]
+    assert len(kept) < len(lines), (path, part)
+    with open(place, "w", encoding="utf-8") as stream:
+        stream.writelines(kept)
+    compiles = compile_one(copy, compiler, source).returncode == 0
+    with open(place, "w", encoding="utf-8") as stream:
+        stream.writelines(lines)
+    return [f"{source} compiles although {path} leaves the kind out"] if compiles else []
 
 
 def try_example(root, compiler, name):
@@ -43,14 +60,9 @@ def try_example(root, compiler, name):
             if done.returncode != 0:
                 failures.append(done.stderr)
         if name == "kind":
-            record = os.path.join(copy, "lib/state/descriptors/record.h")
-            with open(record, encoding="utf-8") as stream:
-                text = stream.read()
-            assert ROW in text
-            with open(record, "w", encoding="utf-8") as stream:
-                stream.write(text.replace(ROW, ""))
-            if compile_one(copy, compiler, "lib/state/descriptors/show.cpp").returncode == 0:
-                failures.append("a kind without its row compiles")
+            for path in SWITCHES:
+                failures += try_without(copy, compiler, path, "Kind::kTally", path)
+            failures += try_without(copy, compiler, TABLE, ROW, SWITCHES[1])
     return failures
 
 

@@ -51,7 +51,7 @@ DescriptorInventory::DescriptorInventory(Walk& walk)
 
 Result<void> DescriptorInventory::run() {
   list();
-  find_shared();
+  CKPT_TRY(find_shared());
   for (size_t at = 0, count = places_.size(); at < count; ++at) CKPT_TRY(add(at));
   CKPT_TRY(sockets_.settle());
   CKPT_TRY(terminals_.settle());
@@ -64,21 +64,15 @@ void DescriptorInventory::list() {
   for (size_t i = 0; i < context_.walk.members.size(); ++i) {
     const Member& member = context_.walk.members[i];
     for (proc::OpenFd& open : context_.walk.seen[i].fds) {
-      places_.push_back({i,
-                         member.entry.pid,
-                         member.pidfd.get(),
-                         open.fd,
-                         std::move(open.link),
-                         std::move(open.info),
-                         places_.size(),
-                         {}});
+      places_.push_back({i, member.entry.pid, member.pidfd.get(), open.fd, std::move(open.link), std::move(open.info),
+                         places_.size(), {}});
     }
   }
 }
 
 /// Fills Place::first. kcmp gives an order, so the same ones are found by sorting; and that has been done before for
 /// most when the tree stands still: then comparing each with the next is enough.
-void DescriptorInventory::find_shared() {
+Result<void> DescriptorInventory::find_shared() {
   for (size_t at = 0; at < places_.size(); ++at) groups_[group_of(places_[at])].push_back(at);
   std::map<std::pair<int, int>, size_t> ranks;
   if (context_.walk.options.earlier != nullptr) {
@@ -96,7 +90,7 @@ void DescriptorInventory::find_shared() {
       };
       if (!ranks.empty())
         std::stable_sort(group.begin(), group.end(), [&](size_t a, size_t b) { return rank(a) < rank(b); });
-      same = sort_by_kernel(group, !ranks.empty());
+      CKPT_TRY_ASSIGN(same, sort_by_kernel(group, !ranks.empty()));
       for (size_t at : group) out_.compared.emplace_back(places_[at].pid, places_[at].fd);
     }
     for (size_t i = 1, begin = 0; i < group.size(); ++i) {
@@ -107,10 +101,11 @@ void DescriptorInventory::find_shared() {
       for (size_t j = begin; j <= i; ++j) places_[group[j]].first = first;
     }
   }
+  return {};
 }
 
 /// Which of the group is the same as the one before it.
-std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const {
+Result<std::vector<bool>> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const {
   std::vector<bool> same(group.size());
   auto ordered = [&] {
     bool out = true;
@@ -137,7 +132,7 @@ std::vector<bool> DescriptorInventory::sort_by_kernel(std::vector<size_t>& group
   const auto middle = group.begin() + static_cast<ptrdiff_t>(group.size() / 2);
   std::array<std::list<size_t>, 2> halves{{{group.begin(), middle}, {middle, group.end()}}};
   WorkerPool* const pool = group.size() >= kWorthAThread ? context_.walk.pool : nullptr;
-  (void)side_by_side(pool, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); });
+  CKPT_TRY(side_by_side(pool, halves.size(), [&](size_t i) { return halves[i].sort(less(i)), Result<void>(); }));
   halves[0].merge(halves[1], less(0));
   group.assign(halves[0].begin(), halves[0].end());
   // Neighbours have been compared with each other when the merges brought them together.
@@ -252,22 +247,21 @@ Result<int> DescriptorInventory::take_right(UniqueFd fd) {
 
 Result<bool> DescriptorInventory::classify(const Place& place, Descriptor& d) {
   const std::string& link = place.link;
-  auto starts_with = [&](std::string_view prefix) { return std::string_view(link).substr(0, prefix.size()) == prefix; };
-  if (starts_with("pipe:[")) return pipes_.take_pipe(place, d);
-  if (starts_with("anon_inode:")) return classify_anonymous(place, d);
-  if (starts_with("socket:[")) {
+  if (link.starts_with("pipe:[")) return pipes_.take_pipe(place, d);
+  if (link.starts_with("anon_inode:")) return classify_anonymous(place, d);
+  if (link.starts_with("socket:[")) {
     d.kind = DescriptorKind::kSocket;
     return true;
   }
-  if (starts_with("/memfd:")) {
+  if (link.starts_with("/memfd:")) {
     d.kind = DescriptorKind::kMemfd;
     CKPT_TRY_ASSIGN(d.shared_memory, context_.walk.shared_memory.add_memfd(link, place.access()));
     return true;
   }
-  if (!starts_with("/")) return context_.block(place, "of a kind that is not known (" + link + ")"), false;
+  if (!link.starts_with("/")) return context_.block(place, "of a kind that is not known (" + link + ")"), false;
   CKPT_TRY_ASSIGN(struct stat st, context_.stat_behind(place));
   if (S_ISCHR(st.st_mode)) return take_device(context_, place, st, d);
-  if (starts_with("/proc/")) return take_proc_file(context_, place, st, d);
+  if (link.starts_with("/proc/")) return take_proc_file(context_, place, st, d);
   if (S_ISFIFO(st.st_mode)) return pipes_.take_fifo(place, st, d);
   if (S_ISREG(st.st_mode)) {
     CKPT_TRY_ASSIGN(bool queue, posix_queues_.holds(place, st));

@@ -25,8 +25,8 @@ class DescriptorInventory {
   using Descriptor = store::Descriptor;
 
   void list();
-  void find_shared();
-  std::vector<bool> sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const;
+  Result<void> find_shared();
+  Result<std::vector<bool>> sort_by_kernel(std::vector<size_t>& group, bool sorted_before) const;
   void join_group(size_t at);
   Result<void> add(size_t at);
   Result<int> find_or_describe(size_t at);

@@ -58,7 +58,7 @@ void find_epoll_targets(Inventory& found) {
       if (slot == d.fds.end() && entry.descriptor < 0) {
         const size_t process = d.fds.empty() ? 0 : static_cast<size_t>(d.fds[0].process);
         const std::string subject =
-            d.fds.empty() ? "an epoll set on its way" : fmt::format("descriptor {}", d.fds[0].fd);
+            d.fds.empty() ? "an epoll set in flight" : fmt::format("descriptor {}", d.fds[0].fd);
         found.block(process, subject,
                     fmt::format("an epoll set that watches a descriptor which is gone ({})", entry.target_fd));
       }

@@ -25,7 +25,7 @@ void SocketCollector::add(const Place& place, UniqueFd theirs, int index) {
   std::string& name = names_[place.pid];
   if (name.empty()) name = proc::describe_pid(place.pid);
   std::string subject =
-      in_flight ? "a descriptor on its way" : fmt::format("process {}, descriptor {}", name, place.fd);
+      in_flight ? "a descriptor in flight" : fmt::format("process {}, descriptor {}", name, place.fd);
   const int holder = in_flight ? context_.walk.members[0].entry.pid : place.pid;
   sockets_.add({std::move(theirs), index, holder, std::move(subject)});
   context_.out.image.descriptors[static_cast<size_t>(index)].object = static_cast<int>(added_++);

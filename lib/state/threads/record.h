@@ -25,7 +25,7 @@ struct Registers {
 extern const std::array<const char*, 27> kRegisterNames;
 
 /// A system call that was interrupted with -ERESTART_RESTARTBLOCK (516) cannot be continued in another thread: the time
-/// left lives in the old kernel task. What `rebuild` does instead.
+/// left lives in the old kernel task. What a restore does instead.
 enum class RestartKind {
   kNone,       ///< the registers say all
   kRepeat,     ///< run the call again from the start, with its own arguments

@@ -66,7 +66,7 @@ uint64_t blocked_call(int pid, const user_regs_struct& regs) {
   return number_moved_before(call, 0xbf).value_or(regs.orig_rax);
 }
 
-/// A call interrupted with -ERESTART_RESTARTBLOCK: what `rebuild` must do, since the time left is in the kernel's task.
+/// A call interrupted with -ERESTART_RESTARTBLOCK: what a restore must do, since the time left is in the kernel's task.
 Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& thread) {
   if (static_cast<long>(regs.rax) != kErestartRestartblock || static_cast<long>(regs.orig_rax) < 0) return {};
   uint64_t number = blocked_call(pid, regs);
