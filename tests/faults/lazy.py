@@ -89,10 +89,9 @@ def pager_killed(place):
 def pager_killed_while_asked(place):
     """The same for a page that the pager has been asked for already."""
     lazy = Lazy(place, "lossy").restore()
-    with open(os.path.join(lazy.target.folder, "check"), "w") as stream:
-        stream.write("0")  # the target begins to read, and waits
-    wait_until(lambda: "userfault" in lazy.target.where(), "the target waits for a page", 10)
-    os.unlink(os.path.join(lazy.target.folder, "check"))
+    lazy.target.begin_check()
+    wait_until(lambda: "userfault" in lazy.target.where(),
+               lambda: f"the target waits for a page: {lazy.target.where()} {lazy.target.log_tail()}", 10)
     os.kill(lazy.pager, signal.SIGKILL)
     lazy.target._wait_for("result")
     return lazy.expect_losses("was killed")

@@ -52,10 +52,11 @@ def become_subreaper():
 
 
 def wait_until(condition, what, timeout=None, pause=0.002):
+    """`what`: words, or a function that says them when time has run out."""
     deadline = time.monotonic() + (timeout or TIMEOUT)
     while not condition():
         if time.monotonic() > deadline:
-            raise Failure(f"timed out: {what}")
+            raise Failure(f"timed out: {what() if callable(what) else what}")
         time.sleep(pause)
 
 
@@ -320,7 +321,7 @@ class Target:
     def _wait_for(self, name):
         def there():
             return self._exists(name) or self._exists("result") or not self.running()
-        wait_until(there, f"target {self.pid} never made '{name}' (threads: {self.where()})")
+        wait_until(there, lambda: f"target {self.pid} never made '{name}' (threads: {self.where()})")
         if not self._exists(name) and not self._exists("result"):
             raise Failure(f"target {self.pid} ended without a word: {self.ending}\n{self.log_tail()}")
 
@@ -354,7 +355,7 @@ class Target:
 
     def reap(self, tree=()):
         """`tree`: from `tree()`, while the root was there. Those whose parents are gone are our children."""
-        wait_until(lambda: not self.running(), f"process {self.pid} does not end ({self.where()})", 20)
+        wait_until(lambda: not self.running(), lambda: f"process {self.pid} does not end ({self.where()})", 20)
         # Those that are younger than `tree` are known by their session.
         young = {pid: birth_of(pid) for pid in all_children() if session_of(pid) == self.pid}
         for pid, birth in (dict(tree) | young | {self.pid: None}).items():
@@ -388,7 +389,7 @@ class Target:
             pass
         def done():
             return not self._exists("step") or self._exists("result") or not self.running()
-        wait_until(done, f"target {self.pid} took no step ({self.where()})")
+        wait_until(done, lambda: f"target {self.pid} took no step ({self.where()})")
         if self._exists("step"):
             raise Failure(f"in a step: {self._read('result').strip() or self.ending}\n{self.log_tail()}")
         self.steps += 1
@@ -399,26 +400,27 @@ class Target:
             if name in ("ready", "check", "result", "step") or re.fullmatch(r"(go|child)\.\d+", name):
                 os.unlink(self._path(name))
 
-    def check(self, steps=None):
-        """The target verifies itself and ends."""
+    def begin_check(self, steps=None):
+        """The target verifies itself from now on. It looks for the file all the time, and must not find it empty."""
         with open(self._path(".check"), "w") as stream:
             stream.write(str(self.steps if steps is None else steps))
-        tree = self.tree()
         os.rename(self._path(".check"), self._path("check"))
+
+    def check(self, steps=None):
+        """The target verifies itself and ends."""
+        tree = self.tree()
+        self.begin_check(steps)
         self._wait_for("result")
         verdict = self._read("result").strip()
         self.reap(tree)
         if verdict != f"pass {self.number}":
             raise Failure(verdict if verdict.startswith("fail") else f"another process answers: {verdict}")
 
-
     def check_apart(self, outside, steps=0):
         """As check, of a target that lives in a pid namespace of its own; `outside` is its number here. Its namespace ends with
         it, and the namespace's first process is our child."""
         first = parent_outside(outside)
-        with open(self._path(".check"), "w") as stream:
-            stream.write(str(steps))
-        os.rename(self._path(".check"), self._path("check"))
+        self.begin_check(steps)
         wait_until(lambda: self._exists("result"), f"the target {outside} (in a pid namespace) makes 'result'", TIMEOUT)
         wait_until(lambda: not exists_unreaped(first), "its pid namespace ends", TIMEOUT)
         verdict = self._read("result").strip()
