@@ -53,6 +53,8 @@ const char* mapping_kind(MappingKind kind) {
     case MappingKind::kPrivateFile: return "private file";
     case MappingKind::kSharedFile: return "shared file";
     case MappingKind::kSharedMemory: return "shared";
+    case MappingKind::kDroppable: return "droppable";
+    case MappingKind::kIoUring: return "io_uring";
     case MappingKind::kVdso: return "vdso";
   }
   return "";

@@ -9,6 +9,9 @@ namespace ckpt {
 
 /// Control characters, DEL, C1 controls and invalid UTF-8 become \xNN, so that no name can drive a terminal.
 std::string escape_for_terminal(std::string_view text);
+/// Undoes what the kernel does to paths in /proc: blanks, newlines and backslashes stand there as \ and three octal
+/// digits.
+std::string unescape_octal(std::string_view text);
 /// "1.5 GiB", "640 B": three significant digits, binary units.
 std::string human_bytes(uint64_t bytes);
 /// "1.234 ms", "2.5 s" from microseconds.

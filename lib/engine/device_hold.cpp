@@ -27,7 +27,7 @@ std::string commands_for(const std::vector<int>& pids) {
   return out;
 }
 
-/// What of each GPU became free between two looks.
+/// What of each GPU became free between two questions.
 std::vector<store::GpuUse> freed(const std::vector<device::Gpu>& before, const std::vector<device::Gpu>& after) {
   std::vector<store::GpuUse> out;
   for (const device::Gpu& gpu : after) {

@@ -54,8 +54,8 @@ class DeviceHold {
   ~DeviceHold();
 
   /// Which of the processes have device state, and what stands in the way of its checkpoint. kUnsupported: no driver
-  /// that can checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else. `may_use` asks a
-  /// look of a moment ago instead of the process.
+  /// that can checkpoint them, or one that has failed for good; kBusy: one is locked by somebody else. `may_use` asks
+  /// an inventory of a moment ago instead of the process.
   Result<void> find(const std::vector<int>& pids, const std::function<bool(int)>& may_use = may_use_gpu);
   bool empty() const { return held_.empty(); }
   struct Hazard {
@@ -75,7 +75,7 @@ class DeviceHold {
   ResumeGuard& guard() { return guard_; }
   /// Locks all, or none. kBusy: work was not done in time.
   Result<void> lock();
-  /// Moves all device state into the processes' memory. `tree`: they stand still, and each restore thread alone runs.
+  /// Moves all device state into the processes' memory. `tree`: they are frozen, and each restore thread alone runs.
   Result<void> checkpoint(proc::FrozenTree* tree);
   /// What became free at the checkpoint.
   const store::GpuState& state() const { return state_; }

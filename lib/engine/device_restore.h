@@ -1,4 +1,4 @@
-// The GPUs' part of a restore: state that the driver puts back while the processes stand still, then the memory of
+// The GPUs' part of a restore: state that the driver puts back while the processes are frozen, then the memory of
 // programs under `ckpt run`, once they run.
 #pragma once
 
@@ -18,7 +18,7 @@ class DeviceRestore {
   /// The image has no GPU state, or it is to stay where it is.
   bool empty() const { return control_ == nullptr; }
 
-  /// The processes stand still; of each only the thread that serves the driver runs, and it stands still again
+  /// The processes are frozen; of each only the thread that serves the driver runs, and it is stopped again
   /// afterwards. On a failure they have let go of their devices again.
   Result<void> run();
   /// The processes run. On a failure they have been ended: without their memory they would wait for ever.

@@ -1,73 +1,123 @@
 #include "lib/engine/dump.h"
 
 #include <algorithm>
+#include <optional>
+#include <utility>
 
 #include "lib/engine/capture.h"
-#include "lib/engine/check.h"
 #include "lib/engine/estimate.h"
+#include "lib/engine/finish.h"
+#include "lib/engine/freeze_window.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::engine {
 
-/// GPUs are given back while their processes stand still as well as later: what `devices_` holds says which.
-Result<DumpReport> Capture::run() {
+namespace {
+
+class Dump {
+ public:
+  Dump(CaptureContext::Verb verb, const DumpOptions& options, ProgressSink& progress, const Cancel& cancel)
+      : capture_(verb, options, progress, cancel) {}
+  Dump(const Dump&) = delete;
+  Dump& operator=(const Dump&) = delete;
+  ~Dump() { (void)give_back(); }
+
+  Result<DumpReport> run();
+
+ private:
+  Result<DumpReport> take_image();
+  Result<void> open_image();
+  Result<void> pre_copy();
+  Result<void> take_window(OwnedMemory::Copy copy);
+  Result<void> copy_devices_deferred();
+  Result<void> give_back();
+
+  Capture capture_;
+  std::optional<FreezeWindow> window_;
+};
+
+/// A GPU that cannot be given back is told of before what made the capture fail.
+Result<DumpReport> Dump::run() {
   auto taken = take_image();
   if (taken) return taken;
-  auto given_back = give_devices_back();
+  auto given_back = give_back();
   if (given_back) return taken;
   return Error(std::move(given_back).error()).with_cause(taken.error().text());
 }
 
-Result<DumpReport> Capture::take_image() {
-  const bool pre_dump = verb_ == Verb::kPreDump;
-  runs_on_ = pre_dump || options_.after == DumpOptions::After::kLeaveRunning;
-  ends_target_ = !runs_on_ && options_.after == DumpOptions::After::kEnd;
-  CKPT_TRY(check_end());
-  CKPT_TRY(look_first());
-  CKPT_TRY(lock_processes());
-  CKPT_TRY(clear_leftovers());
-  CKPT_TRY(choose_parent());
+/// Wherever it stands. Does nothing where nothing is held.
+Result<void> Dump::give_back() {
+  if (window_) return window_->let_go();
+  CKPT_TRY(capture_.devices.give_back(nullptr));
+  return capture_.devices.attach();
+}
+
+Result<DumpReport> Dump::take_image() {
+  const bool pre_dump = capture_.context.verb == CaptureContext::Verb::kPreDump;
+  CKPT_TRY(capture_.context.check_end());
   CKPT_TRY(open_image());
-  CKPT_TRY(act("pre-dump"));
-  keeps_tracking_ = pre_dump || (runs_on_ && any_tracked());
-  if (keeps_tracking_) spawn_keepers();
-  take_over_tracking(keeps_tracking_);
-  CKPT_TRY(copy_ahead());
-  CKPT_TRY(copy_devices_ahead());
-  CKPT_TRY(prepare_window());
-  CKPT_TRY(catch_up());
-  if (ends_target_ && options_.sockets.tcp_established) CKPT_TRY(connections_.hold(before_.connections));
-  CKPT_TRY(take_moment(pre_dump ? OwnedMemory::Copy::kBehind : OwnedMemory::Copy::kNow));
-  if (pre_dump) CKPT_TRY(copy_devices_behind());
-  CKPT_TRY(copy_rest());
-  CKPT_TRY(commit());
-  return finish_tree();
+  CKPT_TRY(pre_copy());
+  CKPT_TRY(take_window(pre_dump ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
+  if (pre_dump) CKPT_TRY(copy_devices_deferred());
+  Finish finish(capture_, *window_);
+  CKPT_TRY(finish.copy_deferred());
+  CKPT_TRY(finish.commit());
+  return finish.end_tree();
 }
 
-Result<void> Capture::check_end() const {
-  const bool ends = verb_ == Verb::kDump && options_.after == DumpOptions::After::kEnd;
-  if (!ends || options_.force || may_restore()) return {};
-  return Error(Code::kPermission, proc::describe_pid(options_.pid),
-               "this user could not restore it here, so it is not ended")
-      .with_hint(
-          "-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to "
-          "restore");
-}
-
-/// What the image is an image of.
-Result<void> Capture::take_moment(OwnedMemory::Copy copy) {
-  CKPT_TRY(stop_devices(copy));
-  CKPT_TRY(stop_at_a_good_moment());
-  CKPT_TRY(describe());
-  CKPT_TRY(make_copies());
-  CKPT_TRY(scan());
-  CKPT_TRY(copy_frozen());
-  if (runs_on_) return let_run();
-  end_of_frozen_window();
+/// Nothing is stopped yet, but where something of another ckpt is to be cleared.
+Result<void> Dump::open_image() {
+  CaptureContext& context = capture_.context;
+  Tracees& tracees = capture_.tracees;
+  NewImage& image = capture_.image;
+  CKPT_TRY(tracees.collect());
+  CKPT_TRY(tracees.lock());
+  CKPT_TRY(tracees.clear_leftovers());
+  CKPT_TRY(image.choose_parent(tracees));
+  CKPT_TRY(image.open());
+  CKPT_TRY(context.act("pre-dump"));
+  const bool tracks =
+      context.verb == CaptureContext::Verb::kPreDump || (context.runs_on() && tracees.any_tracked());
+  if (tracks) tracees.spawn_keepers();
+  tracees.take_over_tracking(image.parent_id(), tracks);
   return {};
 }
 
-namespace {
+/// The tree goes on.
+Result<void> Dump::pre_copy() {
+  CaptureContext& context = capture_.context;
+  Tracees& tracees = capture_.tracees;
+  CKPT_TRY(capture_.precopy.run());
+  CKPT_TRY(capture_.devices.pre_copy(tracees.running().image, capture_.image));
+  capture_.plan.emplace(context, tracees, capture_.precopy);
+  CKPT_TRY(capture_.precopy.catch_up());
+  if (context.holds_connections()) CKPT_TRY(capture_.connections.hold(tracees.running().connections));
+  return {};
+}
+
+/// The instant that the image is of.
+Result<void> Dump::take_window(OwnedMemory::Copy copy) {
+  window_.emplace(capture_);
+  CKPT_TRY(capture_.devices.hold(copy));
+  CKPT_TRY(window_->freeze());
+  CKPT_TRY(window_->describe());
+  CKPT_TRY(window_->make_copies());
+  CKPT_TRY(window_->scan());
+  CKPT_TRY(window_->copy());
+  return window_->end();
+}
+
+/// Device memory, while it is written. Where it could not be kept as it was, the tree is frozen once more and all of it
+/// taken anew: little is left to copy by then.
+Result<void> Dump::copy_devices_deferred() {
+  CKPT_TRY_ASSIGN(const bool kept, capture_.devices.copy_deferred());
+  if (kept) return {};
+  CaptureContext& context = capture_.context;
+  context.progress.note("device memory was written in a way that could not be foreseen: the image is of a second stop");
+  CKPT_TRY(window_->finish_snapshots());
+  context.stats().stops_us += context.stats().frozen_us;
+  return take_window(OwnedMemory::Copy::kNow);
+}
 
 /// True where every thread has ended or is about to.
 bool is_ending(int pid) {
@@ -79,7 +129,7 @@ bool is_ending(int pid) {
   });
 }
 
-/// Every failure here lets the target go before it is reported: the destructors of Capture have run by then. Whatever a
+/// Every failure here lets the target go before it is reported: the destructors of Dump have run by then. Whatever a
 /// process on its way out makes fail (it has no memory, no first thread any more), its end is the reason to give.
 template <class T>
 Result<T> with_target_state(int pid, Result<T> result) {
@@ -97,20 +147,22 @@ Result<T> with_target_state(int pid, Result<T> result) {
 
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
   return with_target_state(options.pid,
-                           [&] { return Capture(Capture::Verb::kPreDump, options, progress, cancel).run(); }());
+                           [&] { return Dump(CaptureContext::Verb::kPreDump, options, progress, cancel).run(); }());
 }
 
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
   return with_target_state(options.pid,
-                           [&] { return Capture(Capture::Verb::kDump, options, progress, cancel).run(); }());
+                           [&] { return Dump(CaptureContext::Verb::kDump, options, progress, cancel).run(); }());
 }
 
 Result<DumpEstimate> estimate_pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid, Capture(Capture::Verb::kPreDump, options, progress, cancel).estimate());
+  Capture capture(CaptureContext::Verb::kPreDump, options, progress, cancel);
+  return with_target_state(options.pid, estimate(capture));
 }
 
 Result<DumpEstimate> estimate_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel) {
-  return with_target_state(options.pid, Capture(Capture::Verb::kDump, options, progress, cancel).estimate());
+  Capture capture(CaptureContext::Verb::kDump, options, progress, cancel);
+  return with_target_state(options.pid, estimate(capture));
 }
 
 }  // namespace ckpt::engine

@@ -27,12 +27,12 @@ struct DumpOptions {
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
-  std::optional<unsigned> rounds;  ///< of copying ahead; nothing: as many as pay
+  std::optional<unsigned> rounds;  ///< iterations of pre-copy; nothing: as many as pay
   unsigned max_rounds = 8;         ///< where they are as many as pay
-  uint64_t downtime_goal_us = 5'000;  ///< no more rounds once the stop is predicted to be that short
+  uint64_t downtime_goal_us = 5'000;  ///< no more iterations once the stop is predicted to be that short
   uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
   uint64_t max_memory =
-      uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree stands still
+      uint64_t{256} << 20;  ///< bytes that ckpt may use: what does not fit is written while the tree is frozen
   bool force = false;              ///< replace a non-empty destination; end what this user could not restore here
   bool compress = true;
   bool rehearse =
@@ -57,7 +57,7 @@ struct DumpReport {
 /// running as they were, and no image.
 Result<DumpReport> pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 
-/// The image of now; the process stands still while its memory is copied, and ends once the image is durable unless
+/// The image of now; the process is frozen while its memory is copied, and ends once the image is durable unless
 /// told otherwise. Every failure leaves it running as it was, and no image.
 Result<DumpReport> dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 

@@ -65,45 +65,49 @@ Result<uint64_t> free_bytes(const std::filesystem::path& folder) {
 
 }  // namespace
 
-Result<DumpEstimate> Capture::estimate() {
-  CKPT_TRY(check_end());
-  CKPT_TRY(look_first());
-  CKPT_TRY(lock_processes());
-  CKPT_TRY(choose_parent());
-  CKPT_TRY(make_writer());
+Result<DumpEstimate> estimate(Capture& capture) {
+  const DumpOptions& options = capture.context.options;
+  NewImage& image = capture.image;
+  Tracees& tracees = capture.tracees;
+  CKPT_TRY(capture.context.check_end());
+  CKPT_TRY(tracees.collect());
+  CKPT_TRY(tracees.lock());
+  CKPT_TRY(image.choose_parent(tracees));
+  CKPT_TRY(image.make_writer());
   DumpEstimate out;
-  CKPT_TRY_ASSIGN(out.room_bytes, free_bytes(writer_->staging()));
-  writer_.reset();  // takes the staging folder away
+  CKPT_TRY_ASSIGN(out.room_bytes, free_bytes(image.writer().staging()));
+  image.discard();
+  store::TreeImage& tree = tracees.running().image;
   uint64_t largest = 0;
-  for (store::ProcessImage& image : before_.image.processes) {
-    CKPT_TRY(cancel_.check());
-    out.threads += static_cast<int>(image.threads.size());
-    out.maps += static_cast<int>(image.maps.size());
-    if (image.maps.empty()) continue;
-    CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(image.pid));
-    const ScanFor what = subjects_[image.pid].tracked && pagemap.can_scan() ? ScanFor::kChanges : ScanFor::kPopulated;
-    CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, what));
-    const capture::PagePlan plan = capture::plan_data(found, what, image.maps);
+  for (store::ProcessImage& process : tree.processes) {
+    CKPT_TRY(capture.context.cancel.check());
+    out.threads += static_cast<int>(process.threads.size());
+    out.maps += static_cast<int>(process.maps.size());
+    if (process.maps.empty()) continue;
+    CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(process.pid));
+    const bool tracked = tracees.of(process.pid).tracked() && pagemap.can_scan();
+    const ScanFor what = tracked ? ScanFor::kChanges : ScanFor::kPopulated;
+    CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, process.maps, what));
+    const capture::PagePlan plan = capture::plan_data(found, what, process.maps);
     out.pages_to_copy += plan.pages_data;
     out.pages_scanned += plan.pages_data + plan.pages_zero;
-    if (what == ScanFor::kChanges)
-      out.pages_unchanged += capture::count_unchanged(capture::plan_unchanged(found, image.maps));
-    const uint64_t bytes = expected_bytes(image.pid, plan.snapshot, options_.compress) +
-                           expected_bytes(image.pid, plan.live, options_.compress);
+    if (tracked) out.pages_unchanged += capture::count_unchanged(capture::plan_unchanged(found, process.maps));
+    const uint64_t bytes = expected_bytes(process.pid, plan.snapshot, options.compress) +
+                           expected_bytes(process.pid, plan.live, options.compress);
     out.bytes_expected += bytes;
     largest = std::max(largest, bytes);
   }
   out.pages_scanned += out.pages_unchanged;
-  out.process = proc::describe_pid(options_.pid);
-  out.processes = static_cast<int>(before_.image.processes.size());
-  out.parent = parent_;
-  out.descriptors = static_cast<int>(before_.image.descriptors.size());
+  out.process = proc::describe_pid(options.pid);
+  out.processes = static_cast<int>(tree.processes.size());
+  out.parent = image.parent();
+  out.descriptors = static_cast<int>(tree.descriptors.size());
   // What several processes share is stored once, and what is as in the parent not at all: these may take less than was
   // counted.
-  const bool compared = !parent_.empty() && !any_tracked();
+  const bool compared = !image.parent().empty() && !tracees.any_tracked();
   if (!compared && largest > out.room_bytes) {
     return Error(
-        Code::kNoRoom, options_.dir.string(),
+        Code::kNoRoom, options.dir.string(),
         "is expected to take " + human_bytes(largest) + ", and " + human_bytes(out.room_bytes) + " are free there");
   }
   return out;

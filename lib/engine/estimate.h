@@ -1,8 +1,10 @@
 // What -n of pre-dump and dump says.
 #pragma once
 
+#include <filesystem>
 #include <string>
 
+#include "lib/base/result.h"
 #include "lib/engine/dump.h"
 
 namespace ckpt::engine {
@@ -22,5 +24,9 @@ struct DumpEstimate {
 /// is left behind. kNoRoom: what one process alone is expected to take does not fit.
 Result<DumpEstimate> estimate_pre_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
 Result<DumpEstimate> estimate_dump(const DumpOptions& options, ProgressSink& progress, const Cancel& cancel);
+
+struct Capture;
+/// Both, once it is known which.
+Result<DumpEstimate> estimate(Capture& capture);
 
 }  // namespace ckpt::engine

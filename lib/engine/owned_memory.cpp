@@ -153,11 +153,11 @@ Result<void> OwnedMemory::begin(const store::TreeImage& tree, store::ImageWriter
   return {};
 }
 
-Result<void> OwnedMemory::copy_ahead(unsigned rounds) {
-  for (unsigned i = 0; i < rounds && !empty(); ++i) {
+Result<void> OwnedMemory::pre_copy(unsigned iterations) {
+  for (unsigned i = 0; i < iterations && !empty(); ++i) {
     CKPT_TRY(cancel_.check());
-    CKPT_TRY_ASSIGN(const capture::DevicePass pass, capture_->round());
-    ahead_.copied += pass.copied, ahead_.zero += pass.zero, ahead_.chunks = pass.chunks;
+    CKPT_TRY_ASSIGN(const capture::DevicePass pass, capture_->iterate());
+    pre_copied_.copied += pass.copied, pre_copied_.zero += pass.zero, pre_copied_.chunks = pass.chunks;
   }
   constexpr uint64_t kMostLaunches = 100'000;
   return empty() || options_.delta == capture::DeltaMode::kCopy ? Result<void>()
@@ -178,8 +178,8 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
   if (empty()) return {};
   CKPT_TRY_ASSIGN(capture::DeviceStop stop, capture::DeviceStop::begin(targets(), options_.lock_timeout_us));
   if (options_.delta == capture::DeltaMode::kCopy) {
-    CKPT_TRY(capture_->look());
-    behind_ = true;
+    CKPT_TRY(capture_->scan());
+    deferred_ = true;
     if (copy == Copy::kNow || capture_->missing_bytes() > how_.cow_budget) CKPT_TRY(copy_now());
   } else if (auto replayed = replay_delta(); !replayed) {
     if (replayed.error().code != Code::kTargetAltered) return replayed;
@@ -211,15 +211,15 @@ Result<void> OwnedMemory::replay_delta() {
 }
 
 Result<void> OwnedMemory::copy_now() {
-  if (!std::exchange(behind_, false)) return {};
+  if (!std::exchange(deferred_, false)) return {};
   CKPT_TRY_ASSIGN(last_, capture_->copy_missing());
   return {};
 }
 
-Result<bool> OwnedMemory::copy_behind() {
-  if (!std::exchange(behind_, false)) return true;
+Result<bool> OwnedMemory::copy_deferred() {
+  if (!std::exchange(deferred_, false)) return true;
   CKPT_TRY_ASSIGN(const capture::DeviceCapture::Snapshot shot, capture_->end_cow());
-  late_ = shot.pass;
+  copied_deferred_ = shot.pass;
   return shot.lost == 0;
 }
 
@@ -254,8 +254,8 @@ Result<void> OwnedMemory::give_back() {
     again.push_back(target.get());
   }
   note(park_->give_back());
-  // Where this fails, bytes may be lost: `copy_behind` sees that by their hashes.
-  if (behind_ && first) (void)capture_->begin_cow();
+  // Where this fails, bytes may be lost: `copy_deferred` sees that by their hashes.
+  if (deferred_ && first) (void)capture_->begin_cow();
   for (device::Target* target : again) note(target->open_gate());
   if (!first) return std::move(first).error().with_code(Code::kTargetAltered);
   park_.reset();

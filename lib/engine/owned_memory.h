@@ -1,15 +1,14 @@
 // Device memory of processes that `ckpt run` started. An agent in each (device::Target) owns the large allocations, so
-// that they are copied ahead while kernels run, and at a stop only what differs by hash; then ckpt keeps the memory
+// that they are pre-copied while kernels run, and at a stop only what differs by hash; then ckpt keeps the memory
 // while the process lets go of it, and the driver's own checkpoint has next to nothing to move.
 //
-//   copy_ahead   kernels run
-//   stop         GPU work is held; what memory is like at this moment is known by hash, and in the image, unless the
-//   target is to
-//                set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process. From
-//                here on `give_back` or `forget` must follow
-//   give_back    the memory is where it was, and the GPU work goes on; the processes run
-//   copy_behind  what was set aside is copied
-//   finish       what needs no stop
+//   pre_copy       kernels run
+//   stop           GPU work is held; what memory is like then is known by hash, and in the image, unless the target is
+//                  to set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process.
+//                  From here on `give_back` or `forget` must follow
+//   give_back      the memory is where it was, and the GPU work goes on; the processes run
+//   copy_deferred  what was set aside is copied
+//   finish         what needs no stop
 #pragma once
 
 #include <filesystem>
@@ -46,28 +45,28 @@ class OwnedMemory {
   /// `max_cow`: bytes of device memory that may be set aside; 0: a quarter of what is free.
   Result<void> begin(const store::TreeImage& tree, store::ImageWriter& writer, const std::filesystem::path& parent,
                      unsigned workers, uint64_t max_cow);
-  Result<void> copy_ahead(unsigned rounds);
+  Result<void> pre_copy(unsigned iterations);
   enum class Copy {
     kNow,     ///< while GPU work is held
-    kBehind,  ///< once it goes on, where device memory has the room for what must be set aside until then; else now
+    kDeferred,  ///< once it goes on, where device memory has the room for what must be set aside until then; else now
   };
   /// kBusy: the work was not done in time, and goes on.
   Result<void> stop(ResumeGuard& guard, Copy copy);
-  /// Between `stop` and `give_back`: what was left to be copied behind is copied now.
+  /// Between `stop` and `give_back`: what was left to be copied later is copied now.
   Result<void> copy_now();
   /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
   Result<void> give_back();
-  /// False: bytes of the moment of the stop were lost, and only another stop, with kNow, makes it an image.
-  Result<bool> copy_behind();
-  /// What the image still has to be told, which nobody need stand still for, and tree.devices. Before the commit.
+  /// False: bytes as they were at the stop were lost, and only another stop, with kNow, makes it an image.
+  Result<bool> copy_deferred();
+  /// Metadata that is written after the freeze window, and tree.devices. Before the commit.
   Result<void> finish(store::TreeImage& tree, store::ImageWriter& writer);
   /// The processes have ended.
   void forget();
 
   /// Of device memory, as the passes counted it.
-  const capture::DevicePass& copied_ahead() const { return ahead_; }
+  const capture::DevicePass& pre_copied() const { return pre_copied_; }
   const capture::DevicePass& copied_last() const { return last_; }
-  const capture::DevicePass& copied_behind() const { return late_; }
+  const capture::DevicePass& copied_deferred() const { return copied_deferred_; }
   uint64_t bytes() const { return bytes_; }
 
  private:
@@ -87,9 +86,9 @@ class OwnedMemory {
   std::unique_ptr<capture::DeviceCapture> capture_;
   std::optional<capture::DevicePark> park_;
   capture::DeviceOptions how_;
-  bool behind_ = false;  ///< the memory is to be copied once GPU work goes on
+  bool deferred_ = false;  ///< the memory is to be copied once GPU work goes on
   std::optional<capture::ReplayDelta> replay_;
-  capture::DevicePass ahead_, last_, late_;
+  capture::DevicePass pre_copied_, last_, copied_deferred_;
   uint64_t bytes_ = 0;
 };
 

@@ -112,7 +112,7 @@ class Stage {
     made_ = std::move(found_.image);
     xstates_.resize(made_.processes.size());
     std::map<int, proc::FrozenProcess> frozen;
-    std::map<int, proc::Scratch> scratches;
+    std::map<int, proc::ParasiteArea> areas;
     for (restore::Rebuild::Built& process : rebuild_->built()) {
       const int index = index_of(process.pid);
       if (index < 0) return fail(Code::kBug, fmt::format("process {}", process.pid), "is not there");
@@ -126,11 +126,11 @@ class Stage {
       if (process.zombie) continue;
       const size_t memory = process.memory_of < 0 ? i : static_cast<size_t>(process.memory_of);
       CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(process.pid, found_.vmas[memory]));
-      CKPT_TRY_ASSIGN(proc::Scratch scratch, proc::Scratch::map(process.pid, process.pid, gadgets));
-      const proc::Scratch& room = scratches.emplace(process.pid, std::move(scratch)).first->second;
+      CKPT_TRY_ASSIGN(proc::ParasiteArea area, proc::ParasiteArea::map(process.pid, process.pid, gadgets));
+      const proc::ParasiteArea& room = areas.emplace(process.pid, std::move(area)).first->second;
       CKPT_TRY(capture::describe_inside(frozen.at(process.pid), room, found_, made_, i, xstates_[i]));
     }
-    for (auto& [pid, scratch] : scratches) CKPT_TRY(scratch.unmap());
+    for (auto& [pid, area] : areas) CKPT_TRY(area.unmap());
     return {};
   }
 
@@ -196,6 +196,9 @@ class Stage {
         CKPT_TRY(compare(tree().sockets[i].content_offset, tree().sockets[i].content_size, found_.socket_contents[i],
                          fmt::format("sockets[{}]", i)));
     }
+    for (size_t i = 0; i < std::min(tree().io_urings.size(), found_.io_uring_contents.size()); ++i)
+      CKPT_TRY(compare(tree().io_urings[i].content_offset, tree().io_urings[i].content_size,
+                       found_.io_uring_contents[i], fmt::format("io_urings[{}]", i)));
     return {};
   }
 

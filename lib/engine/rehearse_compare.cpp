@@ -165,6 +165,7 @@ void pass_over(TreeImage& tree) {
               [&](const auto& a, const auto& b) { return key(a) < key(b); });
   }
   for (store::Pipe& pipe : tree.pipes) pipe.content_offset = 0;
+  for (store::IoUring& ring : tree.io_urings) ring.content_offset = 0;
   for (store::SharedMemory& memory : tree.shared_memory) {
     if (memory.kind != store::SharedMemory::Kind::kSystemV) memory.inode = 0;
     memory.space = -1;

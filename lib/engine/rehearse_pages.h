@@ -21,7 +21,7 @@ class PageComparison {
   PageComparison(const store::ImageReader& image, std::vector<std::string>& differences, const Cancel& cancel)
       : image_(image), differences_(differences), cancel_(cancel) {}
 
-  /// A process of `tree` that stands still. `populated`: the pages that it has of its own.
+  /// A process of `tree` that is frozen. `populated`: the pages that it has of its own.
   Result<void> process(const store::TreeImage& tree, size_t index, const std::string& name,
                        const capture::PagePlan& populated);
   /// A shared memory or a deleted file.

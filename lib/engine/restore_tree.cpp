@@ -26,6 +26,7 @@
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
 #include "lib/state/files/proc_files.h"
+#include "lib/state/io_uring/restore.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
@@ -96,6 +97,7 @@ class ProcessBuilder {
       else plan_.write_instead();
     }
     CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
+    CKPT_TRY(map_rings(tree_, index_, files_.io_urings, child_));
     if (child_.held() != nullptr)
       CKPT_TRY(drop_pages(pages_to_drop(reader_, image_, blocks_, *child_.held(), plan_), child_));
     CKPT_TRY(watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
@@ -136,6 +138,7 @@ class ProcessBuilder {
     if (image_.folders_of < 0) set_folders(image_, tree_, files_, child_, script);
     if (image_.memory_of < 0) set_bounds(image_, files_, child_, script);
     if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, script);
+    register_buffers(tree_, index_, child_.scratch(), script);
     CKPT_TRY(child_.run(script));
     set_through_proc(image_, progress_);
     return {};
@@ -163,7 +166,7 @@ class ProcessBuilder {
   }
 
   Result<void> set_threads() {
-    Scratch& scratch = child_.scratch();
+    RestorerArea& scratch = child_.scratch();
     CKPT_TRY(hear_of_children());
     CKPT_TRY(create_threads(image_, child_));
     for (const store::Thread& thread : image_.threads) {
@@ -178,6 +181,7 @@ class ProcessBuilder {
     CKPT_TRY(child_.run(leader));
     ThreadScripts scripts(image_.threads.size());
     queue_signals(image_, scratch, scripts);
+    register_numbers(tree_, index_, scratch, scripts);
     for (size_t i = 0; i < scripts.size(); ++i) {
       const store::MemoryPolicy& policy = image_.threads[i].policy;
       if (policy.mode != 0) set_thread_policy(policy, scratch, scripts[i]);
@@ -236,13 +240,13 @@ class ProcessBuilder {
 
   /// The call that unmaps our code must be made by code of the process's own: the vdso has it, nearly always.
   Result<void> remove_scratch() {
-    const Scratch& scratch = child_.scratch();
+    const RestorerArea& scratch = child_.scratch();
     CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(child_.pid(), false));
     std::erase_if(maps, [&](const proc::Vma& vma) {
-      return vma.start >= scratch.address() && vma.end <= scratch.address() + Scratch::kSize;
+      return vma.start >= scratch.address() && vma.end <= scratch.address() + RestorerArea::kSize;
     });
     CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(child_.pid(), maps));
-    Call unmap{SYS_munmap, 0, {scratch.address(), Scratch::kSize}, 0};
+    Call unmap{SYS_munmap, 0, {scratch.address(), RestorerArea::kSize}, 0};
     CKPT_TRY_ASSIGN(int64_t result, child_.call_once(child_.pid(), raw(instruction), unmap));
     if (result != 0) return sys_error(static_cast<int>(-result), "", "cannot remove what ckpt put into the process");
     return {};
@@ -281,6 +285,7 @@ class WholeTree final : public Rebuild {
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
     check_plan(image_, reasons);
+    if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());
     if (options_.dry_run) check_places(image_, reasons);
     if (options_.dry_run) check_ipc(image_.ipc, reasons);
     else ipc_.make(image_.ipc, reasons);
@@ -301,11 +306,12 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY(load_pages());
-    CKPT_TRY_ASSIGN(scratch_, Scratch::create(ranges_of(image_)));
+    CKPT_TRY_ASSIGN(scratch_, RestorerArea::create(ranges_of(image_)));
     CKPT_TRY(ipc_.set_back());
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
+    CKPT_TRY(add_io_urings(reader_, *inherited_, files_, descriptors_));
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
@@ -518,7 +524,7 @@ class WholeTree final : public Rebuild {
   IpcObjects ipc_;
   CgroupMounts cgroup_mounts_;
   std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
-  std::optional<Scratch> scratch_;
+  std::optional<RestorerArea> scratch_;
   Tree tree_;  ///< after the scratch: it goes first
   std::deque<ProcessBuilder> builders_;
   std::optional<Pager> pager_;

@@ -31,7 +31,7 @@ struct Totals {
 };
 
 /// A rebuild in two steps: `prepare` does all that can refuse and creates nothing but descriptors of ckpt's own;
-/// `build` makes the processes, which stand still until `release`. Use it from one thread. Dropping it at any time
+/// `build` makes the processes, which are stopped until `release`. Use it from one thread. Dropping it at any time
 /// before leaves nothing.
 class Rebuild {
  public:

@@ -9,7 +9,7 @@
 namespace ckpt::engine {
 
 /// While it is there, the end of this process without a word lets the tidier remove the staging folder, reap the
-/// snapshots and unmap the scratch mappings in the target and its descendants. It is nobody's child here, in a session
+/// snapshots and unmap the parasite areas in the target and its descendants. It is nobody's child here, in a session
 /// of its own. What kills it as well (a cgroup's end) leaves that to the next capture of the target, and to the next
 /// image of that name.
 class Tidier {

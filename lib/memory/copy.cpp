@@ -141,17 +141,17 @@ MutableByteSpan batch_buffer(size_t size) {
 }
 
 /// Reads what can be read of a batch that failed as a whole, block by block, and tells what cannot.
-class AheadReader {
+class PrecopyReader {
  public:
-  AheadReader(unsigned round, store::ImageWriter& writer, CopiedAhead& out)
-      : round_(round), writer_(writer), out_(out) {}
+  PrecopyReader(unsigned iteration, store::ImageWriter& writer, Precopied& out)
+      : iteration_(iteration), writer_(writer), out_(out) {}
 
   uint64_t bytes() const { return bytes_; }
   Result<void> copy(const Batch& batch) {
     MutableByteSpan data = batch_buffer(batch.bytes());
     const bool read = static_cast<bool>(read_batch(batch, data));
     bytes_ += data.size();
-    auto add = [&](const store::Block& block) { return writer_.add_ahead(block, round_); };
+    auto add = [&](const store::Block& block) { return writer_.add_ahead(block, iteration_); };
     if (read) return add_batch(batch, data, add);
     for (const BlockPlan& block : batch.blocks) {
       Batch one{batch.part, std::span(&block, 1)};
@@ -170,10 +170,10 @@ class AheadReader {
     out_.missed_space.push_back(part.space);
   }
 
-  unsigned round_;
+  unsigned iteration_;
   store::ImageWriter& writer_;
   std::mutex mutex_;
-  CopiedAhead& out_;
+  Precopied& out_;
   std::atomic<uint64_t> bytes_{0};
 };
 
@@ -195,10 +195,10 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
   });
 }
 
-Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer,
-                               const CopyOptions& options) {
-  CopiedAhead out;
-  AheadReader reader(round, writer, out);
+Result<Precopied> pre_copy(const std::vector<Part>& parts, unsigned iteration, store::ImageWriter& writer,
+                           const CopyOptions& options) {
+  Precopied out;
+  PrecopyReader reader(iteration, writer, out);
   CKPT_TRY(for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {
     CKPT_TRY(reader.copy(batch));
     if (options.progress != nullptr) options.progress->advance(batch.bytes());

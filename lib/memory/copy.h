@@ -36,17 +36,17 @@ uint64_t total_bytes(const std::vector<Part>& parts);
 /// Reads the blocks' data pages and adds them to the image. Memory: one MiB a worker.
 Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options);
 
-/// What copying ahead found out.
-struct CopiedAhead {
+/// What an iteration of pre-copy found out.
+struct Precopied {
   std::vector<proc::PageRegion>
       missed;  ///< of space `missed_space[i]`: could not be read, since mappings or processes went away meanwhile
   std::vector<int> missed_space;
   uint64_t bytes = 0;
 };
-/// As `copy_blocks`, from processes that run: the pages are handed to the image as those of a round
+/// As `copy_blocks`, from processes that run: the pages are handed to the image as those of an iteration
 /// (ImageWriter::add_ahead).
-Result<CopiedAhead> copy_ahead(const std::vector<Part>& parts, unsigned round, store::ImageWriter& writer,
-                               const CopyOptions& options);
+Result<Precopied> pre_copy(const std::vector<Part>& parts, unsigned iteration, store::ImageWriter& writer,
+                           const CopyOptions& options);
 
 /// Pages held in ckpt's own memory between the frozen window and the writing. The buffer is faulted in when it is made:
 /// fresh pages are the dearest part of a copy, and the target must not wait for them.

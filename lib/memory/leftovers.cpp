@@ -9,34 +9,34 @@
 
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/frozen_process.h"
-#include "lib/proc/scratch_code.h"
+#include "lib/proc/parasite_code.h"
 
 namespace ckpt::capture {
 
 namespace {
 
-using proc::Scratch;
+using proc::ParasiteArea;
 
 constexpr uint64_t kMostBytes = 1 << 20;  ///< of neighbours, which the kernel shows as one mapping
 
-bool may_hold_scratches(const proc::Vma& vma) {
+bool may_hold_areas(const proc::Vma& vma) {
   constexpr int kAll = PROT_READ | PROT_WRITE | PROT_EXEC;
   const uint64_t size = vma.end - vma.start;
-  return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % Scratch::kSize == 0 &&
+  return vma.prot == kAll && !vma.shared && vma.inode == 0 && vma.name.empty() && size % ParasiteArea::kSize == 0 &&
          size <= kMostBytes;
 }
 
-/// Within a mapping that may hold scratches.
+/// Within a mapping that may hold areas.
 bool is_ours(int pid, uint64_t at) {
-  return at == proc::kScratchAddress || proc::is_scratch(pid, proc::RemoteAddress(at));
+  return at == proc::kParasiteAddress || proc::is_parasite(pid, proc::RemoteAddress(at));
 }
 
-/// A thread that was abandoned in a call heals itself by code and a frame that lie there.
+/// A thread that was abandoned in a call restores itself by code and a frame that lie there.
 Result<void> check_not_in_use(const proc::FrozenProcess& frozen, const Leftovers& left) {
   for (int tid : frozen.threads()) {
     CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-    for (uint64_t start : left.scratches) {
-      auto inside = [start](uint64_t address) { return address - start < Scratch::kSize; };
+    for (uint64_t start : left.areas) {
+      auto inside = [start](uint64_t address) { return address - start < ParasiteArea::kSize; };
       if (inside(regs.rip) || inside(regs.rsp))
         return fail(Code::kBusy, proc::describe_pid(frozen.pid()),
                     "has a thread that is still on its way out of ckpt's code");
@@ -55,8 +55,8 @@ bool is_dead_snapshot(const proc::Stat& stat) {
 Leftovers find_leftovers(int pid, const std::vector<proc::Vma>& maps) {
   Leftovers out;
   for (const proc::Vma& vma : maps) {
-    for (uint64_t at = vma.start; may_hold_scratches(vma) && at < vma.end; at += Scratch::kSize) {
-      if (is_ours(pid, at)) out.scratches.push_back(at);
+    for (uint64_t at = vma.start; may_hold_areas(vma) && at < vma.end; at += ParasiteArea::kSize) {
+      if (is_ours(pid, at)) out.areas.push_back(at);
     }
   }
   const auto children = proc::read_children(pid);
@@ -72,7 +72,7 @@ Result<void> clear_leftovers(int pid, Leftovers left) {
   Cancel never;
   CKPT_TRY_ASSIGN(proc::FrozenProcess frozen, proc::FrozenProcess::freeze(pid, kFreezeTimeoutUs, never));
   // What was found while it ran may have gone since, and something else be in its place.
-  std::erase_if(left.scratches, [pid](uint64_t at) { return !is_ours(pid, at); });
+  std::erase_if(left.areas, [pid](uint64_t at) { return !is_ours(pid, at); });
   std::erase_if(left.snapshots, [pid](int child) {
     const auto stat = proc::read_stat(child);
     return !stat || stat->parent != pid || !is_dead_snapshot(*stat);
@@ -81,19 +81,19 @@ Result<void> clear_leftovers(int pid, Leftovers left) {
   CKPT_TRY(check_not_in_use(frozen, left));
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(pid, false));
   std::erase_if(maps, [&](const proc::Vma& vma) {
-    return std::any_of(left.scratches.begin(), left.scratches.end(),
+    return std::any_of(left.areas.begin(), left.areas.end(),
                        [&](uint64_t at) { return vma.start <= at && at < vma.end; });
   });
   CKPT_TRY_ASSIGN(proc::Gadgets gadgets, proc::find_gadgets(pid, maps));
-  CKPT_TRY_ASSIGN(Scratch scratch, Scratch::map(pid, pid, gadgets));
+  CKPT_TRY_ASSIGN(ParasiteArea area, ParasiteArea::map(pid, pid, gadgets));
   {
-    CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, pid));
+    CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(area, pid));
     for (int child : left.snapshots)
       CKPT_TRY(thread.call(SYS_wait4, {static_cast<uint64_t>(child), 0, static_cast<uint64_t>(__WALL) | WNOHANG, 0}));
-    for (uint64_t at : left.scratches) CKPT_TRY(thread.call(SYS_munmap, {at, Scratch::kSize}));
+    for (uint64_t at : left.areas) CKPT_TRY(thread.call(SYS_munmap, {at, ParasiteArea::kSize}));
     CKPT_TRY(thread.finish());
   }
-  CKPT_TRY(scratch.unmap());
+  CKPT_TRY(area.unmap());
   frozen.release();
   return {};
 }

@@ -12,8 +12,8 @@ namespace ckpt::capture {
 
 struct Leftovers {
   std::vector<int> snapshots;
-  std::vector<uint64_t> scratches;  ///< addresses
-  bool empty() const { return snapshots.empty() && scratches.empty(); }
+  std::vector<uint64_t> areas;  ///< addresses
+  bool empty() const { return snapshots.empty() && areas.empty(); }
 };
 
 /// A child that sends no signal and was killed before it ever ran, or ended by ckpt's own code: nobody but ckpt makes

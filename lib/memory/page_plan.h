@@ -12,7 +12,7 @@
 namespace ckpt::capture {
 
 /// One block of the image (store::kBlockSize, aligned): pages to copy, pages that are as they were before (in an
-/// earlier round or the parent image).
+/// earlier iteration or the parent image).
 struct BlockPlan {
   uint64_t address = 0;
   uint16_t data_mask = 0;
@@ -23,7 +23,7 @@ struct BlockPlan {
 /// pages.
 struct PagePlan {
   std::vector<BlockPlan> snapshot;  ///< what a fork copies: may be read from a frozen fork, by address
-  std::vector<BlockPlan> live;      ///< what a fork leaves out: read it while the target stands still
+  std::vector<BlockPlan> live;      ///< what a fork leaves out: read it while the target is frozen
   uint64_t pages_data = 0, pages_zero = 0;  ///< pages_zero: the kernel's zero page, not copied
 };
 

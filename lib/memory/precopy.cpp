@@ -17,7 +17,7 @@ namespace {
 using store::MappingKind;
 using store::MemoryMap;
 
-/// The private mappings of a process that runs. What of them cannot be carried the last look at it will tell.
+/// The private mappings of a process that runs. The final inventory reports what of them cannot be carried.
 Result<std::vector<MemoryMap>> read_private_maps(int pid, size_t expected) {
   CKPT_TRY_ASSIGN(std::vector<proc::Vma> vmas, proc::read_maps(pid, false, expected));
   std::vector<MemoryMap> out;
@@ -98,18 +98,18 @@ Result<void> Precopy::scan_dirty(Process& process, Dirty& out) {
   return {};
 }
 
-template <class Look>
-Result<void> Precopy::each_process(Look look) {
+template <class Scan>
+Result<void> Precopy::each_process(Scan scan) {
   constexpr size_t kWorthThreads = 4;
   std::optional<WorkerPool> pool;
   if (processes_.size() >= kWorthThreads) make_helpers(options_.workers, pool);
-  return side_by_side(pool ? &*pool : nullptr, processes_.size(), look);
+  return side_by_side(pool ? &*pool : nullptr, processes_.size(), scan);
 }
 
-/// What a round copies of a process, protected again; its new mappings are tracked from here on.
+/// What an iteration copies of a process, protected again; its new mappings are tracked from here on.
 Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks) {
   auto scanned = [&]() -> Result<std::vector<proc::PageRegion>> {
-    // A mapping that has come since is not tracked: it reads as written, and the next round or the stop copies it.
+    // A mapping that has come since is not tracked: it reads as written, and the next iteration or the stop copies it.
     constexpr uint64_t kMomentUs = 200'000;
     if (monotonic_us() - std::exchange(process.maps_at_us, 0) > kMomentUs) {
       CKPT_TRY_ASSIGN(process.maps, read_private_maps(process.pid, process.maps.size()));
@@ -128,7 +128,7 @@ Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks
   return {};
 }
 
-Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& barrier) {
+Result<store::CaptureRound> Precopy::iterate(const std::function<Result<void>()>& barrier) {
   trace::Span span("round");
   const uint64_t begin = monotonic_us();
   std::vector<std::vector<BlockPlan>> blocks(processes_.size());
@@ -142,7 +142,7 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
     parts.push_back({process.space, process.pid, -1, 0, std::move(blocks[i])});
   }
   CKPT_TRY(barrier());
-  CKPT_TRY_ASSIGN(CopiedAhead copied, copy_ahead(parts, rounds_++, writer_, options_));
+  CKPT_TRY_ASSIGN(Precopied copied, pre_copy(parts, iterations_++, writer_, options_));
   for (size_t i = 0; i < copied.missed.size(); ++i)
     by_space[copied.missed_space[i]]->missed.push_back(copied.missed[i]);
   drop_left_out();
@@ -152,6 +152,10 @@ Result<store::CaptureRound> Precopy::round(const std::function<Result<void>()>& 
   }
   span.bytes(copied.bytes);
   return store::CaptureRound{copied.bytes / store::kPageSize, monotonic_us() - begin};
+}
+
+void Precopy::leave_out(int pid) {
+  for (Process& process : processes_) process.left_out |= process.pid == pid;
 }
 
 const Precopy::Process* Precopy::find(int pid) const {

@@ -1,9 +1,9 @@
-// Rounds of pre-copy: the memory of a process is copied while it goes on changing it, again and again what it wrote
+// Iterations of pre-copy: the memory of a process is copied while it goes on changing it, again and again what it wrote
 // meanwhile, until what is left can be copied in a stop that nobody notices.
 //
 // Write tracking (userfaultfd, asynchronous) sees what the process writes through its page tables. It does not see what
 // a device or the kernel writes to pages that were pinned before they were protected, as a read with O_DIRECT does that
-// is on its way. So each round has a barrier between protecting and copying: the whole tree stands still for a moment,
+// is on its way. So each iteration has a barrier between protecting and copying: the whole tree is frozen for a moment,
 // which no thread does in the middle of such a call.
 #pragma once
 
@@ -23,11 +23,11 @@ class Precopy {
  public:
   Precopy(store::ImageWriter& writer, const CopyOptions& options) : writer_(writer), options_(options) {}
 
-  /// A running process whose writes `userfault` tracks, or is to track from the first round on. `tracked`: they are
-  /// since the parent image, so that the first round copies no more than was written since.
+  /// A running process whose writes `userfault` tracks, or is to track from the first iteration on. `tracked`: they are
+  /// since the parent image, so that the first iteration copies no more than was written since.
   struct Seen {
     const std::vector<store::MemoryMap>& maps;
-    uint64_t at_us;  ///< when a look found these mappings
+    uint64_t at_us;  ///< when collecting found these mappings
   };
   Result<void> add(int pid, int space, int userfault, bool tracked, const Seen& seen);
   bool empty() const { return processes_.empty(); }
@@ -40,12 +40,15 @@ class Precopy {
   /// What a stop right now would have to copy of these processes.
   Result<Dirty> dirty();
 
-  /// Copies what was written since the last round (in the first: everything, or what was written since the parent
-  /// image). Mappings that are new since, or since the look at them, are tracked from here on. A process that has ended
-  /// or has pinned pages is none of these any more.
-  Result<store::CaptureRound> round(const std::function<Result<void>()>& barrier);
+  /// Copies what was written since the last iteration (in the first: everything, or what was written since the parent
+  /// image). Mappings that are new since, or since they were collected, are tracked from here on. A process that has
+  /// ended or has pinned pages is none of these any more.
+  Result<store::CaptureRound> iterate(const std::function<Result<void>()>& barrier);
 
-  /// Ranges of a process that a round failed to read, which the last copy must take whatever tracking says.
+  /// From within the barrier: devices may write to its memory still, which nothing tells of.
+  void leave_out(int pid);
+
+  /// Ranges of a process that an iteration failed to read, which the last copy must take whatever tracking says.
   const std::vector<proc::PageRegion>& missed(int pid) const;
 
  private:
@@ -55,12 +58,12 @@ class Precopy {
     bool protected_once;  ///< something is known of what it wrote
     proc::Pagemap pagemap;
     std::vector<store::MemoryMap> maps;  ///< its private mappings, as far as scans need to know
-    uint64_t maps_at_us;  ///< since when no round has used them; 0: one has
+    uint64_t maps_at_us;  ///< since when no iteration has used them; 0: one has
     std::vector<proc::PageRegion> missed;
   };
   /// Side by side.
-  template <class Look>
-  Result<void> each_process(Look look);
+  template <class Scan>
+  Result<void> each_process(Scan scan);
   Result<void> scan_dirty(Process& process, Dirty& out);
   Result<void> scan_next(Process& process, std::vector<BlockPlan>& blocks);
   void drop_left_out();
@@ -69,7 +72,7 @@ class Precopy {
   store::ImageWriter& writer_;
   CopyOptions options_;
   std::vector<Process> processes_;
-  unsigned rounds_ = 0;
+  unsigned iterations_ = 0;
 };
 
 /// Puts the private mappings among `maps` under tracking; one that refuses reads as written for ever.

@@ -21,9 +21,9 @@ using store::ProcessImage;
 /// A fork copies it, and what it is made like is told by `alike`.
 bool is_inheritable(const ProcessImage& process, const MemoryMap& map) {
   const bool is_private = map.kind == MappingKind::kAnonymous || map.kind == MappingKind::kPrivateFile;
-  auto placed = [&](const store::MappingPolicy& policy) { return policy.start == map.start; };
-  return is_private && !has_flag(map, "dc") && !has_flag(map, "wf") && !has_flag(map, "dp") &&
-         std::none_of(process.policies.begin(), process.policies.end(), placed);
+  auto has_policy = [&](const store::MappingPolicy& policy) { return policy.start == map.start; };
+  return is_private && !has_flag(map, "dc") && !has_flag(map, "wf") &&
+         std::none_of(process.policies.begin(), process.policies.end(), has_policy);
 }
 
 /// Parts of the two would be made by the same calls, and the kernel would join them.

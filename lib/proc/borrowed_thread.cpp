@@ -11,10 +11,11 @@
 #include <cstring>
 #include <map>
 #include <optional>
+#include <span>
 
 #include "lib/proc/procfs.h"
 #include "lib/proc/remote_memory.h"
-#include "lib/proc/scratch_code.h"
+#include "lib/proc/parasite_code.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/signal_frame.h"
 #include "lib/proc/userfault.h"
@@ -23,53 +24,7 @@ namespace ckpt::proc {
 
 namespace {
 
-// The scratch mapping's code. All gadgets end in rt_sigreturn (number 15) over the frame; in the forking one the child,
-// should it ever run, exits at once (231 is exit_group).
-constexpr uint8_t kCode[] = {
-    // 0x00: plain call
-    0x0f, 0x05,                    // syscall
-    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
-    0x0f, 0x05,                    // syscall
-    0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc, 0xcc,
-    // 0x10: fork
-    0x0f, 0x05,                    // syscall
-    0x85, 0xc0,                    // test %eax, %eax
-    0x75, 0x0c,                    // jne  +12
-    0xbf, kUnheldSnapshotExit, 0x00, 0x00, 0x00,  // mov  $158, %edi
-    0xb8, 0xe7, 0x00, 0x00, 0x00,  // mov  $231, %eax
-    0x0f, 0x05,                    // syscall
-    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
-    0x0f, 0x05,                    // syscall
-    0xcc, 0xcc, 0xcc,
-    // 0x2c: a call that makes a descriptor, which is closed where nobody takes it
-    0x0f, 0x05,                    // syscall
-    0x89, 0xc7,                    // mov  %eax, %edi
-    0xb8, 0x03, 0x00, 0x00, 0x00,  // mov  $3, %eax
-    0x0f, 0x05,                    // syscall
-    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
-    0x0f, 0x05,                    // syscall
-    0xcc, 0xcc,
-    // 0x40: a table of calls (call_batch.h). rbx: its next row, r12: how many are left
-    0x48, 0x8b, 0x03,              // mov  (%rbx), %rax
-    0x48, 0x8b, 0x7b, 0x08,        // mov  8(%rbx), %rdi
-    0x48, 0x8b, 0x73, 0x10,        // mov  16(%rbx), %rsi
-    0x48, 0x8b, 0x53, 0x18,        // mov  24(%rbx), %rdx
-    0x4c, 0x8b, 0x53, 0x20,        // mov  32(%rbx), %r10
-    0x4c, 0x8b, 0x43, 0x28,        // mov  40(%rbx), %r8
-    0x4c, 0x8b, 0x4b, 0x30,        // mov  48(%rbx), %r9
-    0x0f, 0x05,                    // syscall
-    0x48, 0x89, 0x43, 0x38,        // mov  %rax, 56(%rbx)
-    0x48, 0x83, 0xc3, 0x40,        // add  $64, %rbx
-    0x49, 0xff, 0xcc,              // dec  %r12
-    0x75, 0xd6,                    // jne  -42
-    0xb8, 0x0f, 0x00, 0x00, 0x00,  // mov  $15, %eax
-    0x0f, 0x05,                    // syscall
-    0xcc,
-};
-constexpr uint64_t kForkAt = 0x10, kOpenAt = 0x2c;
-static_assert(kCode[kOpenAt] == 0x0f && kCode[kOpenAt + 2] == 0x89);
-static_assert(kCode[Scratch::kTableCodeAt] == 0x48 && kCode[Scratch::kAfterCallAt - 1] == 0x05 &&
-              sizeof kCode < Scratch::kFrameAt);
+static_assert(parasite::kCode.size() < ParasiteArea::kFrameAt);
 
 using namespace std::string_view_literals;
 constexpr std::string_view kSyscall = "\x0f\x05"sv, kReturning = "\x0f\x05\xc3"sv;
@@ -96,11 +51,11 @@ struct GadgetOffsets {
 
   bool all() const { return syscall != kNowhere && returning != kNowhere && sigreturn != kNowhere; }
   /// `text` lies at `at`.
-  void look_into(std::string_view text, size_t at) {
-    auto look_for = [&](std::string_view piece, size_t& to) {
+  void search_in(std::string_view text, size_t at) {
+    auto search_for = [&](std::string_view piece, size_t& to) {
       if (const size_t found = to == kNowhere ? text.find(piece) : kNowhere; found != kNowhere) to = at + found;
     };
-    look_for(kSyscall, syscall), look_for(kReturning, returning), look_for(kSigreturn, sigreturn);
+    search_for(kSyscall, syscall), search_for(kReturning, returning), search_for(kSigreturn, sigreturn);
   }
 };
 
@@ -118,7 +73,7 @@ class GadgetSearch {
  public:
   explicit GadgetSearch(int pid) : pid_(pid) {}
 
-  void look_into(const Vma& vma, Gadgets& out) {
+  void search_in(const Vma& vma, Gadgets& out) {
     const Key key{vma.device, vma.inode, vma.offset, vma.end - vma.start};
     auto known = vma.inode != 0 ? cache_.find(key) : cache_.end();
     if (known != cache_.end()) {
@@ -143,7 +98,7 @@ class GadgetSearch {
     for (uint64_t at = 0; at < size && !found.all(); at += kPiece) {
       code_.resize(std::min(size - at, kPiece + kOverlap));
       if (!read_memory(pid_, RemoteAddress(vma.start + at), code_)) return std::nullopt;
-      found.look_into(as_text(code_), at);
+      found.search_in(as_text(code_), at);
     }
     return found;
   }
@@ -172,7 +127,7 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
   if (stack != maps.end()) out.stack_low = RemoteAddress(stack->start), out.stack_high = RemoteAddress(stack->end);
   for (const Vma* vma : candidates) {
     if (raw(out.syscall) != 0 && raw(out.returning) != 0 && raw(out.sigreturn) != 0) break;
-    search.look_into(*vma, out);
+    search.search_in(*vma, out);
   }
   if (raw(out.syscall) == 0 && has_ended(pid)) return fail(Code::kNotFound, describe_pid(pid), "has ended");
   if (raw(out.syscall) == 0)
@@ -180,31 +135,31 @@ Result<Gadgets> find_gadgets(int pid, const std::vector<Vma>& maps) {
   return out;
 }
 
-Result<Scratch> Scratch::map(int pid, int tid, const Gadgets& gadgets) {
-  Scratch out(pid, tid, gadgets);
+Result<ParasiteArea> ParasiteArea::map(int pid, int tid, const Gadgets& gadgets) {
+  ParasiteArea out(pid, tid, gadgets);
   constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
   CKPT_TRY_ASSIGN(int64_t at,
-                  BorrowedThread::lone_call(out, SYS_mmap, {kScratchAddress, kSize, kProtection, kFlags, ~0ull, 0}));
+                  BorrowedThread::lone_call(out, SYS_mmap, {kParasiteAddress, kSize, kProtection, kFlags, ~0ull, 0}));
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
-  CKPT_TRY(write_memory(pid, out.start_, ByteSpan(reinterpret_cast<const std::byte*>(kCode), sizeof kCode)));
+  CKPT_TRY(write_memory(pid, out.start_, std::as_bytes(std::span(parasite::kCode))));
   return out;
 }
 
-bool is_scratch(int pid, RemoteAddress at) {
-  std::byte found[sizeof kCode];
-  return read_memory(pid, at, found) && std::memcmp(found, kCode, sizeof kCode) == 0;
+bool is_parasite(int pid, RemoteAddress at) {
+  auto found = parasite::kCode;
+  return read_memory(pid, at, std::as_writable_bytes(std::span(found))) && found == parasite::kCode;
 }
 
-Scratch::Scratch(Scratch&& other) noexcept
+ParasiteArea::ParasiteArea(ParasiteArea&& other) noexcept
     : pid_(other.pid_),
       tid_(other.tid_),
       gadgets_(other.gadgets_),
       start_(std::exchange(other.start_, RemoteAddress(0))) {}
 
-Scratch::~Scratch() { (void)unmap(); }
+ParasiteArea::~ParasiteArea() { (void)unmap(); }
 
-Result<void> Scratch::unmap() {
+Result<void> ParasiteArea::unmap() {
   RemoteAddress start = std::exchange(start_, RemoteAddress(0));
   if (raw(start) == 0) return {};
   CKPT_TRY_ASSIGN(int64_t result, insist([&] {
@@ -215,13 +170,13 @@ Result<void> Scratch::unmap() {
 }
 
 /// Below the red zone of the stack, where the kernel puts a signal's frame; 0: no place for it.
-Result<uint64_t> BorrowedThread::place_of_net(const Gadgets& gadgets, uint64_t size) const {
+Result<uint64_t> BorrowedThread::place_of_guard_frame(const Gadgets& gadgets, uint64_t size) const {
   constexpr uint64_t kRedZone = 128, kAlign = 64;
   const uint64_t needed = kRedZone + size + kAlign;
   uint64_t low = raw(gadgets.stack_low), high = raw(gadgets.stack_high);
   const auto is_within = [&](uint64_t room) { return low + room <= regs_.rsp && regs_.rsp < high; };
   if (!is_within(needed)) {  // has it grown, or is this another stack?
-    CKPT_TRY_ASSIGN(std::vector<Vma> maps, read_maps(scratch_->pid(), false));
+    CKPT_TRY_ASSIGN(std::vector<Vma> maps, read_maps(area_->pid(), false));
     auto stack = std::find_if(maps.begin(), maps.end(), [](const Vma& vma) { return vma.name == "[stack]"; });
     if (stack == maps.end()) return uint64_t{0};
     low = stack->start, high = stack->end;
@@ -230,30 +185,31 @@ Result<uint64_t> BorrowedThread::place_of_net(const Gadgets& gadgets, uint64_t s
   return is_within(0) || high - low < needed ? 0 : low;
 }
 
-/// Lays the healing frame out. False: there is no place for it.
-Result<bool> BorrowedThread::spread_net(const Gadgets& gadgets) {
+/// Puts the guard frame on the stack. False: there is no place for it.
+Result<bool> BorrowedThread::lay_guard_frame(const Gadgets& gadgets) {
   if (raw(gadgets.returning) == 0 || raw(gadgets.sigreturn) == 0) return false;
   CKPT_TRY_ASSIGN(std::vector<std::byte> xstate, get_xstate(tid_));
-  CKPT_TRY_ASSIGN(const uint64_t place, place_of_net(gadgets, make_signal_frame(0, regs_, xstate, mask_).size()));
+  const size_t size = make_signal_frame(0, regs_, xstate, mask_).size();
+  CKPT_TRY_ASSIGN(const uint64_t place, place_of_guard_frame(gadgets, size));
   if (place == 0) return false;
   std::vector<std::byte> frame = make_signal_frame(place, regs_, xstate, mask_);
   uint64_t restorer = raw(gadgets.sigreturn);
   std::memcpy(frame.data(), &restorer, sizeof restorer);
-  below_net_.resize(frame.size());
-  if (!read_memory(scratch_->pid(), RemoteAddress(place), below_net_)) return false;
-  if (!write_memory(scratch_->pid(), RemoteAddress(place), frame)) return false;
-  net_ = RemoteAddress(place);
+  under_guard_.resize(frame.size());
+  if (!read_memory(area_->pid(), RemoteAddress(place), under_guard_)) return false;
+  if (!write_memory(area_->pid(), RemoteAddress(place), frame)) return false;
+  guard_ = RemoteAddress(place);
   return true;
 }
 
-Result<int64_t> BorrowedThread::lone_call(const Scratch& scratch, long number, const Arguments& arguments) {
-  const Gadgets& gadgets = scratch.gadgets_;
-  BorrowedThread thread(scratch, scratch.tid_);
+Result<int64_t> BorrowedThread::lone_call(const ParasiteArea& area, long number, const Arguments& arguments) {
+  const Gadgets& gadgets = area.gadgets_;
+  BorrowedThread thread(area, area.tid_);
   CKPT_TRY_ASSIGN(thread.regs_, get_registers(thread.tid_));
   CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(thread.tid_));
-  CKPT_TRY_ASSIGN(bool safe, thread.spread_net(gadgets));
+  CKPT_TRY_ASSIGN(bool safe, thread.lay_guard_frame(gadgets));
   RemoteAddress instruction = safe ? gadgets.returning : gadgets.syscall;
-  RemoteAddress stack = safe ? thread.net_ : RemoteAddress(thread.regs_.rsp);
+  RemoteAddress stack = safe ? thread.guard_ : RemoteAddress(thread.regs_.rsp);
   thread.active_ = true;
   CKPT_TRY(thread.park(instruction, stack));
   CKPT_TRY_ASSIGN(int64_t result, thread.run(instruction, stack, number, arguments, nullptr));
@@ -261,7 +217,8 @@ Result<int64_t> BorrowedThread::lone_call(const Scratch& scratch, long number, c
   return result;
 }
 
-/// Registers first: should ckpt die after the mask was set, the thread heals; the other way round it would run on deaf.
+/// Registers first: should ckpt die after the mask was set, the thread restores itself; the other way round it would
+/// run on with all signals blocked.
 Result<void> BorrowedThread::park(RemoteAddress instruction, RemoteAddress stack) {
   user_regs_struct parked = regs_;
   parked.rip = raw(instruction), parked.rsp = raw(stack), parked.rax = SYS_getpid;
@@ -277,37 +234,37 @@ void HeldStop::give_back(int pid) {
   if (!status || ((status->pending_private | status->pending_shared) & kContinue) == 0) ::kill(pid, SIGSTOP);
 }
 
-Result<BorrowedThread> BorrowedThread::begin(const Scratch& scratch, int tid) {
-  BorrowedThread out(scratch, tid);
+Result<BorrowedThread> BorrowedThread::begin(const ParasiteArea& area, int tid) {
+  BorrowedThread out(area, tid);
   CKPT_TRY_ASSIGN(out.regs_, get_registers(tid));
   CKPT_TRY_ASSIGN(out.mask_, get_signal_mask(tid));
   CKPT_TRY_ASSIGN(std::vector<std::byte> xstate, get_xstate(tid));
-  RemoteAddress frame = scratch.start() + Scratch::kFrameAt;
+  RemoteAddress frame = area.start() + ParasiteArea::kFrameAt;
   std::vector<std::byte> bytes = make_signal_frame(raw(frame), out.regs_, xstate, out.mask_);
-  CKPT_ASSERT(bytes.size() <= Scratch::kBufferAt - Scratch::kFrameAt);
-  CKPT_TRY(write_memory(scratch.pid(), frame, bytes));
+  CKPT_ASSERT(bytes.size() <= ParasiteArea::kBufferAt - ParasiteArea::kFrameAt);
+  CKPT_TRY(write_memory(area.pid(), frame, bytes));
   out.active_ = true;
-  CKPT_TRY(out.park(scratch.start(), frame + sizeof(uint64_t)));
+  CKPT_TRY(out.park(area.start(), frame + sizeof(uint64_t)));
   return out;
 }
 
 BorrowedThread::BorrowedThread(BorrowedThread&& other) noexcept
-    : scratch_(other.scratch_), tid_(other.tid_), active_(std::exchange(other.active_, false)),
+    : area_(other.area_), tid_(other.tid_), active_(std::exchange(other.active_, false)),
       held_(std::exchange(other.held_, {})), regs_(other.regs_), mask_(other.mask_),
-      net_(other.net_), below_net_(std::move(other.below_net_)) {}
+      guard_(other.guard_), under_guard_(std::move(other.under_guard_)) {}
 
 BorrowedThread::~BorrowedThread() { (void)finish(); }
 
 Result<void> BorrowedThread::finish() {
   if (!std::exchange(active_, false)) return {};
-  held_.give_back(scratch_->pid());
+  held_.give_back(area_->pid());
   auto mask_set = insist([&] { return set_signal_mask(tid_, mask_); });
   // An interrupted system call's -ERESTART* is still in rax; a release makes the kernel look at it, because letting go
   // of a stopped thread marks it as signalled (__ptrace_unlink).
   CKPT_TRY(insist([&] { return set_registers(tid_, regs_); }));
   // Below the red zone nothing is anybody's, a signal handler writes there, too: where this fails nothing is lost, and
   // the call that was made must not be: the mapping it may have made would stay.
-  if (raw(net_) != 0) (void)write_memory(scratch_->pid(), net_, below_net_);
+  if (raw(guard_) != 0) (void)write_memory(area_->pid(), guard_, under_guard_);
   return mask_set;
 }
 
@@ -334,12 +291,10 @@ Result<void> BorrowedThread::step(Stop& stop) {
   }
 }
 
-Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& a,
-                                    int* child) {
-  user_regs_struct regs = regs_;
-  regs.rip = raw(instruction), regs.rsp = raw(stack);
-  regs.rax = static_cast<uint64_t>(number), regs.orig_rax = ~0ull;
-  regs.rdi = a[0], regs.rsi = a[1], regs.rdx = a[2], regs.r10 = a[3], regs.r8 = a[4], regs.r9 = a[5];
+Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress stack, long number,
+                                    const Arguments& arguments, int* child) {
+  user_regs_struct regs = at_call(regs_, raw(instruction), static_cast<uint64_t>(number), arguments);
+  regs.rsp = raw(stack);
   CKPT_TRY(insist([&] { return set_registers(tid_, regs); }));
   Stop stop;
   CKPT_TRY(step(stop));  // entry
@@ -354,21 +309,25 @@ Result<int64_t> BorrowedThread::run(RemoteAddress instruction, RemoteAddress sta
   return static_cast<int64_t>(after.rax);
 }
 
+/// By the code at this offset of the parasite area.
+Result<int64_t> BorrowedThread::run(uint64_t code, long number, const Arguments& arguments, int* child) {
+  return run(area_->start() + code, area_->start() + ParasiteArea::kFrameAt + sizeof(uint64_t), number, arguments,
+             child);
+}
+
 Result<int64_t> BorrowedThread::call(long number, const Arguments& arguments) {
-  return run(scratch_->start(), scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number, arguments, nullptr);
+  return run(parasite::kCallAt, number, arguments, nullptr);
 }
 
 Result<uint64_t> BorrowedThread::call_ok(const char* what, long number, const Arguments& arguments) {
   CKPT_TRY_ASSIGN(int64_t result, call(number, arguments));
-  if (result < 0 && result > -4096)
+  if (is_error(result))
     return sys_error(static_cast<int>(-result), describe_pid(tid_), std::string("cannot ") + what);
   return static_cast<uint64_t>(result);
 }
 
 Result<UniqueFd> BorrowedThread::take_new_fd(const char* what, int pidfd, long number, const Arguments& arguments) {
-  CKPT_TRY_ASSIGN(int64_t remote,
-                  run(scratch_->start() + kOpenAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), number,
-                      arguments, nullptr));
+  CKPT_TRY_ASSIGN(int64_t remote, run(parasite::kOpenAt, number, arguments, nullptr));
   if (remote < 0) return sys_error(static_cast<int>(-remote), describe_pid(tid_), std::string("cannot ") + what);
   auto fd = get_remote_fd(pidfd, static_cast<int>(remote));
   CKPT_TRY(call_ok("close what was taken out of it", SYS_close, {static_cast<uint64_t>(remote)}));
@@ -376,19 +335,18 @@ Result<UniqueFd> BorrowedThread::take_new_fd(const char* what, int pidfd, long n
 }
 
 Result<RemoteAddress> BorrowedThread::put(ByteSpan data) {
-  CKPT_ASSERT(data.size() <= Scratch::kRoom);
-  CKPT_TRY(write_memory(scratch_->pid(), scratch_->buffer(), data));
-  return scratch_->buffer();
+  CKPT_ASSERT(data.size() <= ParasiteArea::kRoom);
+  CKPT_TRY(write_memory(area_->pid(), area_->buffer(), data));
+  return area_->buffer();
 }
 
-Result<void> BorrowedThread::get(MutableByteSpan out) { return read_memory(scratch_->pid(), scratch_->buffer(), out); }
+Result<void> BorrowedThread::get(MutableByteSpan out) { return read_memory(area_->pid(), area_->buffer(), out); }
 
 Result<int> BorrowedThread::fork_frozen() {
   const unsigned long usual = suspend_seccomp_option();
   CKPT_TRY(set_options(tid_, PTRACE_O_TRACECLONE | PTRACE_O_TRACEFORK | PTRACE_O_TRACEVFORK | usual));
   int child = 0;
-  auto result =
-      run(scratch_->start() + kForkAt, scratch_->start() + Scratch::kFrameAt + sizeof(uint64_t), SYS_clone, {}, &child);
+  auto result = run(parasite::kForkAt, SYS_clone, {}, &child);
   CKPT_TRY(set_options(tid_, usual));
   if (!result) return std::move(result).error();
   if (*result < 0) return sys_error(static_cast<int>(-*result), describe_pid(tid_), "cannot fork a snapshot of it");

@@ -5,16 +5,15 @@
 // blocked meanwhile.
 //
 // If ckpt is killed in that window the kernel lets the thread run on as it stands. So every call is followed by
-// rt_sigreturn over a frame that holds the thread's true state: an abandoned thread finishes the call, then heals
-// itself. The calls are made from a scratch mapping; the two that make and remove it run like a signal handler, from
-// the target's own code with the frame below its stack pointer. A thread that is on a stack of the program's own (a
-// coroutine's, of some KiB in the heap) may have no room there, and what lies below belongs to somebody else: its frame
-// goes to the unused end of the first thread's stack.
+// rt_sigreturn over a guard frame, a signal frame that holds the thread's true state: an abandoned thread finishes the
+// call, then restores itself. The calls are made from a parasite area; the two that make and remove it run like a
+// signal handler, from the target's own code with the frame below its stack pointer. A thread that is on a stack of the
+// program's own (a coroutine's, of some KiB in the heap) may have no room there, and what lies below belongs to
+// somebody else: its frame goes to the unused end of the first thread's stack.
 #pragma once
 
 #include <sys/user.h>
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -22,6 +21,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/proc/call_table.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
 
@@ -45,15 +45,15 @@ inline Result<RemoteAddress> find_syscall_instruction(int pid, const std::vector
   return found.syscall;
 }
 
-/// A private mapping in the target (64 KiB): code, the healing frame, room for arguments and results.
-class Scratch {
+/// A private mapping in the target (64 KiB): code, the guard frame, room for arguments and results.
+class ParasiteArea {
  public:
   /// `tid` is stopped. Every thread of the process may then be borrowed through this mapping, one after the other.
-  static Result<Scratch> map(int pid, int tid, const Gadgets& gadgets);
-  Scratch(Scratch&& other) noexcept;
-  Scratch& operator=(Scratch&&) = delete;
+  static Result<ParasiteArea> map(int pid, int tid, const Gadgets& gadgets);
+  ParasiteArea(ParasiteArea&& other) noexcept;
+  ParasiteArea& operator=(ParasiteArea&&) = delete;
   /// Unmaps if `unmap` was not called; a target that runs or has ended is left alone.
-  ~Scratch();
+  ~ParasiteArea();
 
   /// The good end: the mapping disappears from the target. `tid` is stopped.
   Result<void> unmap();
@@ -63,12 +63,10 @@ class Scratch {
   /// Where arguments and results go; `kRoom` bytes.
   RemoteAddress buffer() const { return start_ + kBufferAt; }
   static constexpr uint64_t kSize = 64 * 1024, kFrameAt = 4096, kBufferAt = 32 * 1024, kRoom = kSize - kBufferAt;
-  /// The code that works through a table (call_batch.h), where its system call returns to, the size of a row.
-  static constexpr uint64_t kTableCodeAt = 0x40, kAfterCallAt = 0x5d, kRowSize = 64;
 
  private:
   friend class BorrowedThread;
-  Scratch(int pid, int tid, const Gadgets& gadgets) : pid_(pid), tid_(tid), gadgets_(gadgets) {}
+  ParasiteArea(int pid, int tid, const Gadgets& gadgets) : pid_(pid), tid_(tid), gadgets_(gadgets) {}
   int pid_, tid_;
   Gadgets gadgets_;
   RemoteAddress start_{0};
@@ -79,7 +77,7 @@ class Scratch {
 class HeldStop {
  public:
   void take() { taken_ = true; }
-  /// Idempotent. `pid` stands still. A SIGCONT that has come since makes it void, as it does in the kernel.
+  /// Idempotent. `pid` is frozen. A SIGCONT that has come since makes it void, as it does in the kernel.
   void give_back(int pid);
 
  private:
@@ -89,12 +87,12 @@ class HeldStop {
 class BorrowedThread {
  public:
   /// `tid` is stopped by this thread of ckpt.
-  static Result<BorrowedThread> begin(const Scratch& scratch, int tid);
+  static Result<BorrowedThread> begin(const ParasiteArea& area, int tid);
   BorrowedThread(BorrowedThread&& other) noexcept;
   BorrowedThread& operator=(BorrowedThread&&) = delete;
   ~BorrowedThread();
 
-  using Arguments = std::array<uint64_t, 6>;
+  using Arguments = CallArguments;
   /// The raw result: negative is -errno. An Error means that the thread is gone.
   Result<int64_t> call(long number, const Arguments& arguments = {});
   /// As `call`, and a negative result is an Error named after `what`.
@@ -113,25 +111,26 @@ class BorrowedThread {
   Result<void> finish();
 
  private:
-  BorrowedThread(const Scratch& scratch, int tid) : scratch_(&scratch), tid_(tid) {}
-  friend class Scratch;
-  /// One call of a thread that is not borrowed, without the scratch mapping.
-  static Result<int64_t> lone_call(const Scratch& scratch, long number, const Arguments& arguments);
-  Result<bool> spread_net(const Gadgets& gadgets);
-  Result<uint64_t> place_of_net(const Gadgets& gadgets, uint64_t size) const;
+  BorrowedThread(const ParasiteArea& area, int tid) : area_(&area), tid_(tid) {}
+  friend class ParasiteArea;
+  /// One call of a thread that is not borrowed, without the parasite area.
+  static Result<int64_t> lone_call(const ParasiteArea& area, long number, const Arguments& arguments);
+  Result<bool> lay_guard_frame(const Gadgets& gadgets);
+  Result<uint64_t> place_of_guard_frame(const Gadgets& gadgets, uint64_t size) const;
   Result<void> park(RemoteAddress instruction, RemoteAddress stack);
   Result<void> step(Stop& stop);
   Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments,
                       int* child);
+  Result<int64_t> run(uint64_t code, long number, const Arguments& arguments, int* child);
 
-  const Scratch* scratch_;
+  const ParasiteArea* area_;
   int tid_;
   bool active_ = false;
   HeldStop held_;
   user_regs_struct regs_{};
   uint64_t mask_ = 0;
-  RemoteAddress net_{0};             ///< lone calls: where the frame lies on the thread's stack
-  std::vector<std::byte> below_net_; ///< what was there
+  RemoteAddress guard_{0};              ///< lone calls: where the frame lies on the thread's stack
+  std::vector<std::byte> under_guard_;  ///< what was there
 };
 
 }  // namespace ckpt::proc

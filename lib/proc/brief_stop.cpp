@@ -17,13 +17,13 @@ Result<uint64_t> stop_briefly(int pid, Gadgets gadgets, const char* name,
     CKPT_TRY_ASSIGN(std::vector<Vma> maps, read_maps(pid, false));
     CKPT_TRY_ASSIGN(gadgets, find_gadgets(pid, maps));
   }
-  CKPT_TRY_ASSIGN(Scratch scratch, Scratch::map(pid, pid, gadgets));
+  CKPT_TRY_ASSIGN(ParasiteArea area, ParasiteArea::map(pid, pid, gadgets));
   {
-    CKPT_TRY_ASSIGN(BorrowedThread thread, BorrowedThread::begin(scratch, pid));
+    CKPT_TRY_ASSIGN(BorrowedThread thread, BorrowedThread::begin(area, pid));
     CKPT_TRY(calls(thread));
     CKPT_TRY(thread.finish());
   }
-  CKPT_TRY(scratch.unmap());
+  CKPT_TRY(area.unmap());
   frozen.release();
   const uint64_t now = monotonic_us();
   trace::interval(trace::Row::kTarget, name, frozen.frozen_at_us(), now);

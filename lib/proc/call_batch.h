@@ -1,22 +1,22 @@
 // System calls made in the target by many of its threads, each making all of its calls in one go.
 //
 // A call of a BorrowedThread costs two stops of the thread and four changes between it and ckpt. Here a thread gets a
-// table of calls, works through it on its own and stops once, at its end; and as many threads as the scratch mapping
+// table of calls, works through it on its own and stops once, at its end; and as many threads as the parasite area
 // has room for do so at the same time. With 1,000 threads that is what a frozen window is made of.
 //
 // How a thread stops: its last call sends itself a signal that the process ignores. A traced thread reports even that
-// to its tracer; an abandoned one (ckpt was killed) never sees it, and goes on to the rt_sigreturn that heals it.
+// to its tracer; an abandoned one (ckpt was killed) never sees it, and goes on to the rt_sigreturn that restores it.
 #pragma once
 
 #include <sys/user.h>
 
-#include <array>
 #include <cstdint>
 #include <cstring>
 #include <span>
 #include <vector>
 
 #include "lib/proc/borrowed_thread.h"
+#include "lib/proc/call_table.h"
 
 namespace ckpt::proc {
 
@@ -32,7 +32,7 @@ class CallList {
   size_t add(const char* what, long number, const Arguments& arguments = {}, size_t room = 0, unsigned in_room = 0);
 
   /// Negative is -errno.
-  int64_t result(size_t call) const { return calls_[call].result; }
+  int64_t result(size_t call) const { return calls_[call].row.result; }
   /// A negative result is an Error.
   Result<uint64_t> value(size_t call) const;
   /// What the call wrote at the start of its room.
@@ -52,11 +52,11 @@ class CallList {
   friend class CallBatch;
   struct Call {
     const char* what;
-    long number;
-    Arguments arguments;
+    RemoteCall row;  ///< with offsets where an argument is in the room
     unsigned in_room;
     size_t room_at, room_size;
-    int64_t result;
+
+    RemoteCall with_room_at(uint64_t rooms) const;
   };
   std::vector<Call> calls_;
   std::vector<std::byte> rooms_;
@@ -78,7 +78,7 @@ class CallBatch {
   static int choose_signal(uint64_t caught, uint64_t ignored, uint64_t pending);
 
   /// `signal` 0: one call after the other, with two stops for each.
-  CallBatch(const Scratch& scratch, int signal) : scratch_(scratch), signal_(signal) {}
+  CallBatch(const ParasiteArea& area, int signal) : area_(area), signal_(signal) {}
   CallBatch(CallBatch&&) = delete;
   CallBatch& operator=(CallBatch&&) = delete;
   ~CallBatch();
@@ -90,7 +90,7 @@ class CallBatch {
  private:
   struct Slot {
     BatchedThread* thread;
-    uint64_t frame = 0, table = 0, rooms = 0, end = 0;  ///< offsets in the scratch
+    uint64_t frame = 0, table = 0, rooms = 0, end = 0;  ///< offsets in the area
     enum { kLaidOut, kParked, kRunning, kThrough, kGone } state = kLaidOut;
   };
   bool lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::byte>& image);
@@ -101,7 +101,7 @@ class CallBatch {
   Result<void> run_one_by_one(BatchedThread& thread);
   void tidy_up();
 
-  const Scratch& scratch_;
+  const ParasiteArea& area_;
   int signal_;
   bool foreign_ = false;  ///< somebody else has sent the signal, too
   HeldStop held_;

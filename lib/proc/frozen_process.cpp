@@ -5,6 +5,7 @@
 #include <set>
 
 #include "lib/base/clock.h"
+#include "lib/proc/io_uring.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/stopped_thread.h"
@@ -66,9 +67,10 @@ Result<bool> FrozenProcess::seize_new_threads() {
   // is sent, and wakes a thread that we do not hold yet, or no longer, from a call that then fails with EINTR.
   std::stable_partition(tids.begin(), tids.end(), [this](int tid) { return tid != pid_; });
   std::set<int> known(threads_.begin(), threads_.end());
+  // Before the first one is stopped: it costs some microseconds for each.
+  std::erase_if(tids, [&](int tid) { return known.count(tid) != 0 || (tid != pid_ && is_io_worker(pid_, tid)); });
   bool found = false;
   for (int tid : tids) {
-    if (known.count(tid) != 0) continue;
     auto seized = seize(tid, suspend_seccomp_option());
     if (!seized) {
       // A thread may end between the listing and here; the process itself may not.

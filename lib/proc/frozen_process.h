@@ -22,7 +22,7 @@ class FrozenProcess {
   /// on its way is delivered first. kNotFound, kPermission, kBusy (traced by somebody else, or did not stop in
   /// `timeout_us`).
   static Result<FrozenProcess> freeze(int pid, uint64_t timeout_us, const Cancel& cancel);
-  /// Threads that this thread of ckpt traces already and that all stand still, the leader first. They stay so: nothing
+  /// Threads that this thread of ckpt traces already and that are all stopped, the leader first. They stay so: nothing
   /// here lets them go. `stopped_by`: the signal of their group-stop, 0 where they are in none.
   static FrozenProcess adopt(int pid, std::vector<int> threads, int stopped_by);
   FrozenProcess(FrozenProcess&& other) noexcept;

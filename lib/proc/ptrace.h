@@ -45,7 +45,7 @@ struct Stop {
 Result<Stop> wait_stop(int tid, uint64_t timeout_us = 0);
 
 /// More than any call takes that a thread makes for ckpt. One that needs longer has no processor, was frozen by
-/// somebody else (a cgroup's freezer), or cannot get memory: it is let go, finishes the call later and heals itself.
+/// somebody else (a cgroup's freezer), or cannot get memory: it is let go, finishes the call later and restores itself.
 inline constexpr uint64_t kCallTimeoutUs = 10'000'000;
 
 enum class Resume { kRun, kToSyscall };

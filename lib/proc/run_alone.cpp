@@ -31,7 +31,7 @@ Result<void> await_trap(int tid, uint64_t timeout_us, Stopping stopping) {
   }
 }
 
-/// A group-stop that comes while the thread shall run is passed over: the process is to stand still anyway.
+/// A group-stop that comes while the thread shall run is passed over: the process is to be frozen anyway.
 Result<void> run_until(int tid, std::future<Result<void>>& done) {
   while (done.wait_for(std::chrono::milliseconds(1)) == std::future_status::timeout) {
     auto stopped = await_trap(tid, 1, Stopping::kNot);

@@ -1,4 +1,4 @@
-// One stopped thread runs while everything else of its process stands still.
+// One stopped thread runs while everything else of its process is frozen.
 #pragma once
 
 #include <functional>

@@ -19,7 +19,7 @@ namespace {
 bool breaks_off_on_stop(uint64_t number) {
   switch (number) {
     case SYS_epoll_wait: case SYS_epoll_pwait: case SYS_epoll_pwait2: case SYS_semop: case SYS_semtimedop:
-    case SYS_rt_sigtimedwait: case SYS_io_getevents: case SYS_io_pgetevents:
+    case SYS_rt_sigtimedwait: case SYS_io_getevents: case SYS_io_pgetevents: case SYS_io_uring_enter:
     case SYS_read:
     case SYS_readv:
     case SYS_recvfrom:

@@ -2,7 +2,7 @@
 //
 // The kernel has no way to look at these without taking them out, so they are taken and put back at once, by a helper
 // process with all signals blocked that finishes its work even if ckpt is killed meanwhile. Nobody may use the terminal
-// in this time: every process that has it open stands still.
+// in this time: every process that has it open is frozen.
 #pragma once
 
 #include <cstdint>

@@ -7,6 +7,7 @@
 #include "lib/proc/procfs.h"
 #include "lib/proc/seccomp.h"
 #include "lib/state/attributes/capture.h"
+#include "lib/state/io_uring/capture.h"
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/seccomp/capture.h"
 #include "lib/state/signals/capture.h"
@@ -34,8 +35,9 @@ int signal_for_batch(const std::vector<proc::Status>& threads) {
 
 }  // namespace
 
-Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scratch& scratch, const Inventory& found,
-                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates) {
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& scratch,
+                             const Inventory& found, store::TreeImage& tree, size_t index,
+                             std::vector<std::vector<std::byte>>& xstates) {
   store::ProcessImage& image = tree.processes[index];
   const std::vector<proc::Status>& statuses = found.statuses[index];
   image.stopped = frozen.stopped_by() != 0;
@@ -43,9 +45,13 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
   xstates.resize(image.threads.size());
   std::vector<proc::BatchedThread> threads(image.threads.size());
   std::vector<ThreadQuestions> asked;
+  std::vector<UringQuestions> asked_rings;
+  const int table = image.descriptors_of < 0 ? static_cast<int>(index) : image.descriptors_of;
+  const std::vector<RingPlace> rings = rings_of(tree, table);
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(take_registers(image.pid, statuses[i].pending_private != 0, threads[i], image.threads[i], xstates[i]));
     asked.emplace_back(threads[i].calls);
+    asked_rings.emplace_back(threads[i].calls, rings);
   }
   proc::CallList& calls = threads[0].calls;
   const ActionQuestions actions(calls, statuses[0]);
@@ -54,7 +60,10 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Scra
   const ChildQuestions children(calls, tree, image.pid);
   proc::CallBatch batch(scratch, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
-  for (size_t i = 0; i < threads.size(); ++i) CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
+  for (size_t i = 0; i < threads.size(); ++i) {
+    CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
+    CKPT_TRY(asked_rings[i].take(threads[i].calls, threads[i].tid, tree));
+  }
   CKPT_TRY_ASSIGN(image.actions, actions.take(calls));
   CKPT_TRY_ASSIGN(image.interval_timers, timers.take(calls));
   CKPT_TRY(attributes.take(calls, image));

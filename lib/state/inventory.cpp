@@ -43,9 +43,10 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
   }
   for (const Blocker& b : blockers) {
     if (b.what.rfind(kIoUring, 0) == 0) {
-      error.hint =
-          "most programs do without where a seccomp filter denies io_uring_setup, as container runtimes have it; "
-          "MariaDB and MySQL: --innodb-use-native-aio=0";
+      error.hint = b.passes ? "a request that waits for a peer or a timer is in flight until it ends: --timeout waits "
+                              "longer for a moment without one"
+                            : "most programs do without where a seccomp filter denies io_uring_setup, as container "
+                              "runtimes have it";
     }
     if (b.flag.empty()) continue;
     error.hint =

@@ -75,6 +75,7 @@ struct Inventory {
   std::vector<std::vector<proc::Vma>> vmas;  ///< of each process, parallel to its maps
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
   std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets
+  std::vector<std::vector<std::byte>> io_uring_contents;  ///< parallel to image.io_urings
   std::vector<bool> placed;  ///< of each process: whether mappings have NUMA policies of their own
   std::vector<bool> gpus;    ///< of each process: whether a mapping is_of_gpu
   std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them

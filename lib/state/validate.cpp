@@ -20,6 +20,7 @@ using store::MappingKind;
 constexpr uint64_t kUserEnd = 0x7ffffffff000;  // TASK_SIZE_MAX with four levels of page tables
 constexpr int kMaxNumber = 1 << 22;            // PID_MAX_LIMIT
 constexpr int kMaxDescriptor = 1 << 20;
+constexpr uint64_t kMaxRing = 16 << 20;  // the largest has 32,768 and 65,536 entries
 constexpr size_t kMaxQueued = 1 << 16, kMaxThreads = 1 << 20, kMaxGroups = 65536, kMaxAffinity = 8192;
 
 Unexpected damaged(std::string what) {
@@ -155,7 +156,8 @@ Result<void> validate_process_pages(const store::ProcessImage& image, std::vecto
       const uint64_t address = start + page * store::kPageSize;
       while (holder != image.maps.end() && holder->end <= address) ++holder;
       if (holder == image.maps.end() || holder->start > address || holder->kind == MappingKind::kVdso ||
-          holder->kind == MappingKind::kSharedFile || holder->kind == MappingKind::kSharedMemory) {
+          holder->kind == MappingKind::kSharedFile || holder->kind == MappingKind::kSharedMemory ||
+          holder->kind == MappingKind::kIoUring || holder->kind == MappingKind::kDroppable) {
         return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
       }
     }
@@ -205,6 +207,29 @@ Result<void> validate_objects(const store::TreeImage& tree) {
   return {};
 }
 
+bool is_power_of_2(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
+
+/// Sizes are a kernel's own, every view is a mapping, and every mapping of a ring a view.
+Result<void> validate_rings(const store::TreeImage& tree) {
+  std::set<std::pair<int, uint64_t>> views;
+  for (const store::IoUring& ring : tree.io_urings) {
+    if (!is_power_of_2(ring.sq_entries) || !is_power_of_2(ring.cq_entries) || ring.rings_size > ring.content_size ||
+        ring.content_size > kMaxRing || (ring.sqe_size != 64 && ring.sqe_size != 128) ||
+        (ring.cqe_size != 16 && ring.cqe_size != 32))
+      return damaged("an io_uring of an impossible size");
+    for (const store::IoUringView& view : ring.views) {
+      if (!views.emplace(view.process, view.start).second) return damaged("a mapping of two io_urings");
+    }
+  }
+  for (size_t i = 0; i < tree.processes.size(); ++i) {
+    for (const store::MemoryMap& map : tree.processes[i].maps) {
+      if (map.kind == MappingKind::kIoUring && views.erase({static_cast<int>(i), map.start}) == 0)
+        return damaged(fmt::format("mapping {:x}-{:x} belongs to no io_uring", map.start, map.end));
+    }
+  }
+  return views.empty() ? Result<void>() : damaged("an io_uring is mapped where no mapping is");
+}
+
 Result<void> validate_descriptors(const store::TreeImage& tree) {
   CKPT_TRY(validate_objects(tree));
   const std::set<int> in_flight = descriptions_in_flight(tree);
@@ -233,6 +258,7 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
         return damaged(fmt::format("an epoll set watches descriptor {}, which is not open", entry.target_fd));
     }
   }
+  CKPT_TRY(validate_rings(tree));
   for (const auto& pipe : tree.pipes) {
     if (pipe.capacity > (1u << 30) || pipe.content_size > pipe.capacity)
       return damaged("a pipe holds more than it can");

@@ -36,6 +36,7 @@ constexpr Feature kFeatures[] = {
     {"membarrier",
      [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
     {"names-of-deleted-file", has_names_of_deleted_file},
+    {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
 };
 
 }  // namespace

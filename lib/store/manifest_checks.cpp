@@ -70,6 +70,7 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kFanotify: return tree.fanotifies.size();
     case DescriptorKind::kPidfd: return tree.process_handles.size();
     case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
+    case DescriptorKind::kIoUring: return tree.io_urings.size();
     case DescriptorKind::kFile:
     case DescriptorKind::kDevice:
     case DescriptorKind::kPipe:
@@ -142,6 +143,13 @@ std::string check_relations(const Manifest& manifest) {
       faults.index(place, ".epoll", entry.descriptor, tree.descriptors.size());
     }
     for (const FdSlot& slot : d.fds) faults.index(place, ".fds", slot.process, tree.processes.size());
+  }
+  for (size_t i = 0; i < tree.io_urings.size(); ++i) {
+    const IoUring& ring = tree.io_urings[i];
+    auto place = [&] { return fmt::format("tree.io_urings[{}]", i); };
+    faults.index(place, ".process", ring.process, tree.processes.size());
+    for (int file : ring.files) faults.index(place, ".files", file, tree.descriptors.size());
+    for (const IoUringView& view : ring.views) faults.index(place, ".views", view.process, tree.processes.size());
   }
   check_devices(manifest, faults);
   return faults.first();

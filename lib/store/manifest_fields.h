@@ -94,6 +94,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("fanotifies", t.fanotifies);
   a.list("process_handles", t.process_handles);
   a.list("posix_queues", t.posix_queues);
+  a.optional().list("io_urings", t.io_urings);
   a.object("ipc", t.ipc);
   a.list("devices", t.devices);
   a.object("gpu", t.gpu);

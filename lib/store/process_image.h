@@ -18,6 +18,7 @@
 #include "lib/state/eventfd/record.h"
 #include "lib/state/files/record.h"
 #include "lib/state/gpu/record.h"
+#include "lib/state/io_uring/record.h"
 #include "lib/state/locks/record.h"
 #include "lib/state/mappings/record.h"
 #include "lib/state/memory_policies/record.h"
@@ -101,6 +102,7 @@ struct TreeImage {
   std::vector<Fanotify> fanotifies;
   std::vector<ProcessHandle> process_handles;
   std::vector<PosixQueue> posix_queues;
+  std::vector<IoUring> io_urings;
   SystemVIpc ipc;
   std::vector<DeviceMemory> devices;
   GpuState gpu;

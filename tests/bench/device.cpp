@@ -67,8 +67,8 @@ void need(Result<void> result) {
 /// Takes chunks to one place each, as a writer with memory to spare would.
 class Nowhere final : public DeviceSink, public DeviceContent {
  public:
-  Result<void> ahead(int, Address, ByteSpan, unsigned) override { return {}; }
-  Result<void> zero_ahead(int, Address, unsigned) override { return {}; }
+  Result<void> pre_copied(int, Address, ByteSpan, unsigned) override { return {}; }
+  Result<void> pre_copied_zero(int, Address, unsigned) override { return {}; }
   Result<void> last(int, Address, ByteSpan) override { return {}; }
   Result<void> zero(int, Address) override { return {}; }
   Result<void> keep(int, Address) override { return {}; }
@@ -127,7 +127,7 @@ void pipeline(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int rep
   Nowhere sink;
   DeviceOptions options;
   DeviceCapture rounds({{&target, 1}}, {device.get()}, sink, options);
-  need(rounds.round());
+  need(rounds.iterate());
   compare("the pipeline over an emulated device", bytes.size(), repeats,
           {{"memcpy", [&] { std::memcpy(to.data(), bytes.data(), bytes.size()); }},
            {"device to host through one pinned buffer", [&] {
@@ -136,11 +136,11 @@ void pipeline(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int rep
                 need(stream->synchronize(kWait));
               }
             }},
-           {"a round in which all has changed", [&] { need(rounds.round()); }, [&] { touch(kDeviceChunk); }}});
+           {"a round in which all has changed", [&] { need(rounds.iterate()); }, [&] { touch(kDeviceChunk); }}});
   std::deque<DeviceCapture> captures;
   for (int i = 0; i < repeats; ++i) {
     captures.emplace_back(std::vector<DeviceSource>{{&target, 1}}, std::vector<Device*>{device.get()}, sink, options);
-    need(captures.back().round());
+    need(captures.back().iterate());
   }
   touch(100 * kDeviceChunk);
   size_t turn = 0;

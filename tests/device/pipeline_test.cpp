@@ -139,10 +139,10 @@ TEST_CASE(
   const fs::path first = place.path / "first", second = place.path / "second", third = place.path / "third";
   {
     Taking taking(first, {}, *target, *device);
-    const DevicePass round = must(taking.capture.round());
+    const DevicePass round = must(taking.capture.iterate());
     CHECK(round.chunks >= 128);  // weights and momenta
     auto stop = must(DeviceStop::begin({target.get()}, 60 * kSecond));
-    must(taking.capture.look());
+    must(taking.capture.scan());
     const Content truth = look(*target, *device);
     must(taking.capture.begin_cow());
     must(stop.end());
@@ -157,7 +157,7 @@ TEST_CASE(
     Taking taking(second, first, *target, *device);
     must(expect_parent(taking.capture.map(), *must(store::ImageReader::open(first)),
                        must(store::ImageReader::open(first))->manifest().tree.devices.at(0)));
-    (void)must(taking.capture.round());
+    (void)must(taking.capture.iterate());
     auto stop = must(DeviceStop::begin({target.get()}, 60 * kSecond));
     (void)must(taking.capture.delta());
     const Content truth = look(*target, *device);

@@ -178,5 +178,9 @@ def terminals(place):
     return attack("terminal_pair", place, COUNT // 10)
 
 
+def rings(place):
+    return attack("fd_io_uring_busy", place, COUNT // 10)
+
+
 if __name__ == "__main__":
-    sys.exit(run_tests(memory, many_threads, busy_writers, timers, trees, sockets, terminals))
+    sys.exit(run_tests(memory, many_threads, busy_writers, timers, trees, sockets, terminals, rings))

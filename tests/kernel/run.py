@@ -27,7 +27,7 @@ from harness import (CKPT, LONG, SKIPPED, STARTED_BY, TARGETS, TIMEOUT, Failure,
                      differences, exists_unreaped, fingerprint, parent_outside, read_text, reap_strays, session_of, wait_until)
 
 # Stopped with SIGSTOP these see EINTR from the kernel itself (signal(7)).
-INTERRUPTED_BY_STOP = {"block_calls", "block_limits"}
+INTERRUPTED_BY_STOP = {"block_calls", "block_limits", "fd_io_uring_busy"}
 
 # Their processes and threads come and go, so that they look another way at every look.
 RESTLESS = {"tree_churn", "sock_tcp_accepted_later"}
@@ -261,7 +261,9 @@ def run_flavours(name, flavours, arguments):
 # Special tests: more than one target, or another standard stream than usual.
 
 BLOCKED = {  # what to hold: a word that the message must have
-    "connection": "--tcp-established", "io_uring": "io_uring", "aio": "aio",
+    "connection": "--tcp-established", "aio": "aio",
+    "io_uring": "in flight (poll)", "io_uring_timeout": "in flight", "io_uring_polled": "IORING_SETUP_SQPOLL",
+    "io_uring_eventfd": "eventfd", "io_uring_closed": "no descriptor leads to",
     "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
@@ -284,12 +286,13 @@ def special_blocked(place):
                 # What may pass is waited for.
                 said = ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word).err
                 first = [line for line in said.splitlines() if line.startswith("  ")][0]
-                if thing == "io_uring" and word not in first:  # its mappings are no reason of their own
+                if thing.startswith("io_uring") and word not in first:  # its mappings are no reason of their own
                     raise Failure(f"{' '.join(verb)} tells another reason first: {first.strip()}")
                 unharmed(target, before)
                 if os.path.exists(image(target, "image")):
                     raise Failure(f"{' '.join(verb)} left an image")
-            ckpt("check", "-p", target.pid).expect(1, word)
+            if thing != "io_uring_timeout":  # shows only when the process stands still
+                ckpt("check", "-p", target.pid).expect(1, word)
             unharmed(target, before)
             target.check(0)
         except Failure as failure:

@@ -82,7 +82,10 @@ def entries_of(folder):
 
 
 def tids_of(pid):
-    return sorted(map(int, entries_of(f"/proc/{pid}/task")))
+    # The kernel makes and ends threads of its own for io_uring (PF_IO_WORKER).
+    stats = {int(tid): read_text(f"/proc/{pid}/task/{tid}/stat").rpartition(")")[2].split()
+             for tid in entries_of(f"/proc/{pid}/task")}
+    return sorted(tid for tid, stat in stats.items() if stat and not int(stat[6]) & 0x10)
 
 
 def children_of(pid):

@@ -83,7 +83,7 @@ Result<void> DeviceCapture::note_zeros(Chosen& chosen, Word word, DevicePass& pa
     if (ref.region->live[ref.chunk] != zero) continue;
     const int space = map_.space(*ref.region);
     const Address at = ref.region->address(ref.chunk);
-    CKPT_TRY(word == Word::kLast ? sink_.zero(space, at) : sink_.zero_ahead(space, at, rounds_));
+    CKPT_TRY(word == Word::kLast ? sink_.zero(space, at) : sink_.pre_copied_zero(space, at, iterations_));
     ref.region->image[ref.chunk] = zero;
     ref.region->known[ref.chunk] = true;
     ++pass.zero;
@@ -103,7 +103,7 @@ Result<void> DeviceCapture::copy(device::Device& device, const Chosen& chosen, c
     taken[i] = hash;
     const int space = map_.space(*ref.region);
     const Address at = ref.region->address(ref.chunk);
-    return word == Word::kLast ? sink_.last(space, at, bytes) : sink_.ahead(space, at, bytes, rounds_);
+    return word == Word::kLast ? sink_.last(space, at, bytes) : sink_.pre_copied(space, at, bytes, iterations_);
   }));
   for (size_t i = 0; i < chosen.size(); ++i) {
     chosen[i].region->image[chosen[i].chunk] = taken[i];
@@ -130,7 +130,7 @@ Result<void> DeviceCapture::copy_all(const Chosen& chosen, Word word, DevicePass
   return {};
 }
 
-Result<DevicePass> DeviceCapture::round() {
+Result<DevicePass> DeviceCapture::iterate() {
   trace::Span span("device round");
   DevicePass out;
   CKPT_TRY_ASSIGN(Chosen chosen, differing());
@@ -138,7 +138,7 @@ Result<DevicePass> DeviceCapture::round() {
   out.kept = out.chunks - chosen.size();
   CKPT_TRY(note_zeros(chosen, Word::kAhead, out));
   CKPT_TRY(copy_all(chosen, Word::kAhead, out));
-  ++rounds_;
+  ++iterations_;
   return out;
 }
 
@@ -147,7 +147,7 @@ Result<uint64_t> DeviceCapture::dirty_bytes() {
   return chosen.size() * kDeviceChunk;
 }
 
-Result<void> DeviceCapture::look() {
+Result<void> DeviceCapture::scan() {
   CKPT_TRY(differing());
   return {};
 }
@@ -182,7 +182,7 @@ Result<DevicePass> DeviceCapture::copy_missing(const std::function<bool(const Ch
 Result<void> DeviceCapture::begin_recording(uint64_t limit) {
   CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets(), options_.stop_timeout_us));
   auto begin = [&]() -> Result<void> {
-    CKPT_TRY(look());
+    CKPT_TRY(scan());
     for (DeviceRegion* region : map_.regions()) region->start = region->live;
     for (device::Target* target : targets()) CKPT_TRY(target->begin_recording(limit));
     return {};

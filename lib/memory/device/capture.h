@@ -1,15 +1,12 @@
 // Capture of device memory, in three ways that may follow each other:
 //
-//   rounds      while kernels run: what differs from what the image has is copied out, and its hash is that of exactly
-//   the
-//               bytes that were copied, however torn
-//   delta       at a stop: live memory is hashed, and only the chunks whose hash is not that of the image's bytes are
-//   copied.
-//               No guess about what kernels write is trusted; a hidden write is a hash that differs
-//   copy-on-write   the hashes are taken at a stop, t1; behind it what launches may write of that which the image has
-//   not is
-//               set aside on the device, and the bytes taken meanwhile must have the hashes of t1. Where they do not (a
-//               hidden write, no room), t1 is lost, and the image needs the delta of another stop, t2
+//   iterations     while kernels run: what differs from what the image has is copied out, and its hash is that of
+//                  exactly the bytes that were copied, however torn
+//   delta          at a stop: live memory is hashed, and only the chunks whose hash is not that of the image's bytes
+//                  are copied. No guess about what kernels write is trusted; a hidden write is a hash that differs
+//   copy-on-write  the hashes are taken at a stop, t1; after it what launches may write of that which the image has not
+//                  is set aside on the device, and the bytes taken meanwhile must have the hashes of t1. Where they do
+//                  not (a hidden write, no room), t1 is lost, and the image needs the delta of another stop, t2
 //
 // The image is of one moment, or there is none: a failure anywhere leaves the gates open, nothing set aside in the
 // targets, and an image that is not committed.
@@ -50,28 +47,28 @@ class DeviceCapture {
 
   ChunkMap& map() { return map_; }
 
-  /// A round of pre-copy. Nothing stands still.
-  Result<DevicePass> round();
-  /// What a delta would copy now, by hash; nothing stands still.
+  /// An iteration of pre-copy. Nothing is stopped.
+  Result<DevicePass> iterate();
+  /// What a delta would copy now, by hash; nothing is stopped.
   Result<uint64_t> dirty_bytes();
 
-  /// Between `DeviceStop::begin` and its end: brings the image to this moment, and says the last word about every
+  /// Between `DeviceStop::begin` and its end: brings the image to this moment, and tells the final version of every
   /// chunk. Once.
   Result<DevicePass> delta() {
-    CKPT_TRY(look());
+    CKPT_TRY(scan());
     CKPT_TRY_ASSIGN(const DevicePass out, copy_missing());
     CKPT_TRY(say_kept());
     return out;
   }
   /// Its steps. First the regions are up to date and hashed.
-  Result<void> look();
+  Result<void> scan();
   /// Then what the image has not of this moment is brought to it; the agents are not spoken to. Chunks of which
   /// `elsewhere` is true are left to the caller: the image gets no word about them, and describes them with the hash
   /// that they have now. kBusy: memory changed behind closed gates (another device, a network card); there is no image
   /// of this moment.
   Result<DevicePass> copy_missing(const std::function<bool(const ChunkRef&)>& elsewhere = {});
   /// The words about chunks that the image has already can be said with open gates (0.3 us each: half a second for 80
-  /// GiB that nobody need stand still for).
+  /// GiB outside of the freeze window).
   Result<void> say_kept();
 
   /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory
@@ -84,10 +81,10 @@ class DeviceCapture {
   Result<void> hash_live();
   Result<StagingRing*> ring(device::Device& device);
 
-  /// Copy-on-write, in place of a delta. At the stop, after `look`: the bytes that the image has not. Where the budget
+  /// Copy-on-write, in place of a delta. At the stop, after `scan`: the bytes that the image has not. Where the budget
   /// holds them nothing but a hidden write, or device memory that runs out, can lose t1.
   uint64_t missing_bytes();
-  /// Gates closed and drained still, or again, and nothing was written since `look`.
+  /// Gates closed and drained still, or again, and nothing was written since `scan`.
   Result<void> begin_cow();
   struct Snapshot {
     DevicePass pass;
@@ -113,7 +110,7 @@ class DeviceCapture {
   ChunkMap map_;
   DeviceSink& sink_;
   DeviceOptions options_;
-  unsigned rounds_ = 0;
+  unsigned iterations_ = 0;
   Chosen kept_;  ///< what is left to `say_kept`
   std::vector<device::Target*> cow_;  ///< those that set aside what they write
   std::map<std::string, std::unique_ptr<StagingRing>>

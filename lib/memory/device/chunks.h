@@ -71,7 +71,7 @@ class ChunkMap {
   /// allocation is not of whole chunks, or on a device that ckpt was not given.
   Result<void> refresh();
   /// What an earlier image has of an allocation: used from the next `refresh` on, for the first one at that place, if
-  /// it has that size. For a later one it would be wrong: chunks that were copied ahead hide what the earlier image
+  /// it has that size. For a later one it would be wrong: chunks that were pre-copied hide what the earlier image
   /// has.
   void expect(int space, device::Range range, std::vector<device::ChunkHash> hashes);
 

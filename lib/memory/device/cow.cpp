@@ -58,7 +58,7 @@ Result<DeviceCapture::Chosen> DeviceCapture::copy_first(DevicePass& pass) {
   pass.chunks = kept_.size(), pass.kept = kept_.size() - chosen.size();
   CKPT_TRY(note_zeros(chosen, Word::kAhead, pass));
   CKPT_TRY(copy_all(chosen, Word::kAhead, pass));
-  ++rounds_;
+  ++iterations_;
   std::erase_if(chosen, [](const ChunkRef& ref) { return ref.region->is_current(ref.chunk); });
   return chosen;
 }
@@ -97,7 +97,7 @@ Result<DeviceCapture::Chosen> DeviceCapture::take_saved(const Chosen& chosen, ui
       CKPT_TRY(std::move(copied));
     }
   }
-  ++rounds_;
+  ++iterations_;
   Chosen lost = chosen;
   std::erase_if(lost, [](const ChunkRef& ref) { return ref.region->is_current(ref.chunk); });
   from_saved = chosen.size() - lost.size();

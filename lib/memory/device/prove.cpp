@@ -47,12 +47,12 @@ bool hidden_write(DeviceCapture& capture, size_t source, const std::vector<Launc
 }
 
 /// Chunks of several devices, set aside.
-class Aside {
+class BackupCopy {
  public:
-  Aside(DeviceCapture& capture, uint64_t budget) : capture_(capture), budget_(budget) {}
-  Aside(const Aside&) = delete;
-  Aside& operator=(const Aside&) = delete;
-  ~Aside() {
+  BackupCopy(DeviceCapture& capture, uint64_t budget) : capture_(capture), budget_(budget) {}
+  BackupCopy(const BackupCopy&) = delete;
+  BackupCopy& operator=(const BackupCopy&) = delete;
+  ~BackupCopy() {
     for (Place& place : places_) {
       if (auto ring = capture_.ring(*place.device)) (*ring)->retire(std::move(place.buffer));
     }
@@ -117,11 +117,11 @@ class Attempt {
   /// not, kTargetAltered.
   Result<Chunks> prove(const ReplayPlan& plan) {
     trace::Span span("device replay");
-    Aside aside(capture_, options_.cow_budget);
-    CKPT_TRY(aside.take(may_be_written(plan)));
+    BackupCopy backup(capture_, options_.cow_budget);
+    CKPT_TRY(backup.take(may_be_written(plan)));
     Result<Chunks> outcome = run(plan);
-    Result<void> back = put_back(aside);
-    if (!back) back = put_back(aside);  // a second time, for what passes
+    Result<void> back = put_back(backup);
+    if (!back) back = put_back(backup);  // a second time, for what passes
     if (back) return outcome;
     if (back.error().code == Code::kNotFound) return std::move(back).error();
     return Error(Code::kTargetAltered, fmt::format("process {}", target_.pid()),
@@ -144,9 +144,9 @@ class Attempt {
     }
     return out;
   }
-  Result<void> put_back(Aside& aside) {
+  Result<void> put_back(BackupCopy& backup) {
     CKPT_TRY(target_.drain(options_.stop_timeout_us));
-    CKPT_TRY(aside.put_back());
+    CKPT_TRY(backup.put_back());
     return check_unaltered();
   }
   Result<Chunks> run(const ReplayPlan& plan) {
@@ -284,7 +284,7 @@ Result<ReplayDelta::Source> choose(DeviceCapture& capture, size_t source, DeltaM
 
 Result<ReplayDelta> take_delta(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options) {
   ReplayDelta out;
-  CKPT_TRY(capture.look());
+  CKPT_TRY(capture.scan());
   for (size_t source = 0; source < capture.map().sources().size(); ++source) {
     auto& chosen = out.sources.emplace_back();
     if (mode == DeltaMode::kCopy) continue;

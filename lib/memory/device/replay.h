@@ -55,7 +55,7 @@ struct ReplayDelta {
   };
   std::vector<Source> sources;  ///< in the order of the capture's
 };
-/// In place of `DeviceCapture::look` and `copy_missing`, after `begin_recording`, which it ends. `options.cow_budget`:
+/// In place of `DeviceCapture::scan` and `copy_missing`, after `begin_recording`, which it ends. `options.cow_budget`:
 /// of what is set aside, on each device, during an attempt. kTargetAltered: a kernel wrote, when it ran again, where it
 /// had not written before, or what was set aside could not be put back; the process must not go on: whoever holds the
 /// stop keeps the gate closed (`DeviceStop::keep`).

@@ -27,14 +27,14 @@ store::Block data_block(int space, device::Address chunk, ByteSpan bytes) {
 
 }  // namespace
 
-Result<void> ImageSink::ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) {
-  return writer_.add_ahead(data_block(space, chunk, bytes), round);
+Result<void> ImageSink::pre_copied(int space, device::Address chunk, ByteSpan bytes, unsigned iteration) {
+  return writer_.add_ahead(data_block(space, chunk, bytes), iteration);
 }
 
-Result<void> ImageSink::zero_ahead(int space, device::Address chunk, unsigned round) {
+Result<void> ImageSink::pre_copied_zero(int space, device::Address chunk, unsigned iteration) {
   store::Block block = block_of(space, chunk);
   block.zero_mask = kAllPages;
-  return writer_.add_ahead(block, round);
+  return writer_.add_ahead(block, iteration);
 }
 
 Result<void> ImageSink::last(int space, device::Address chunk, ByteSpan bytes) {

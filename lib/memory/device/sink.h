@@ -10,10 +10,10 @@ namespace ckpt::capture {
 class DeviceSink {
  public:
   virtual ~DeviceSink() = default;
-  /// Bytes of a chunk that may change again; each chunk once in a round.
-  virtual Result<void> ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) = 0;
-  virtual Result<void> zero_ahead(int space, device::Address chunk, unsigned round) = 0;
-  /// The last word about a chunk, after all that came ahead: these bytes, zeros, or what came last (else: what the
+  /// Bytes of a chunk that may change again; each chunk once in an iteration.
+  virtual Result<void> pre_copied(int space, device::Address chunk, ByteSpan bytes, unsigned iteration) = 0;
+  virtual Result<void> pre_copied_zero(int space, device::Address chunk, unsigned iteration) = 0;
+  /// The final version of a chunk, after pre-copy: these bytes, zeros, or what came last (else: what the
   /// parent has).
   virtual Result<void> last(int space, device::Address chunk, ByteSpan bytes) = 0;
   virtual Result<void> zero(int space, device::Address chunk) = 0;
@@ -24,8 +24,8 @@ class DeviceSink {
 class ImageSink final : public DeviceSink {
  public:
   explicit ImageSink(store::ImageWriter& writer) : writer_(writer) {}
-  Result<void> ahead(int space, device::Address chunk, ByteSpan bytes, unsigned round) override;
-  Result<void> zero_ahead(int space, device::Address chunk, unsigned round) override;
+  Result<void> pre_copied(int space, device::Address chunk, ByteSpan bytes, unsigned iteration) override;
+  Result<void> pre_copied_zero(int space, device::Address chunk, unsigned iteration) override;
   Result<void> last(int space, device::Address chunk, ByteSpan bytes) override;
   Result<void> zero(int space, device::Address chunk) override;
   Result<void> keep(int space, device::Address chunk) override;

@@ -224,7 +224,7 @@ void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(
   guardian_ = std::move(guardian);
   go_ = std::move(go), may_run_ = may_run;
   wake_ = UniqueFd(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  set_niceness(-20);  // whoever waits for an answer stands still
+  set_niceness(-20);  // whoever waits for an answer is stopped
   do {
     answer_waiting();
     let_go_of_finished();

@@ -17,7 +17,7 @@ namespace ckpt::restore {
 
 namespace {
 
-prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, Scratch& scratch) {
+prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& scratch) {
   const store::MemoryBounds& b = image.bounds;
   prctl_mm_map out{};
   out.start_code = b.start_code, out.end_code = b.end_code;

@@ -45,7 +45,7 @@ bool same_capabilities(const store::Thread& thread, const Own& own) {
          thread.cap_ambient == s.cap_ambient;
 }
 
-void set_ids(const store::Thread& thread, const Own& own, Scratch& scratch, Script& script) {
+void set_ids(const store::Thread& thread, const Own& own, RestorerArea& scratch, Script& script) {
   if (!same_groups(thread, own)) {
     ByteSpan groups(reinterpret_cast<const std::byte*>(thread.groups.data()), thread.groups.size() * sizeof(uint32_t));
     script.add("set the groups", SYS_setgroups, thread.groups.size(), scratch.put_bytes(groups));
@@ -58,7 +58,7 @@ void set_ids(const store::Thread& thread, const Own& own, Scratch& scratch, Scri
 }
 
 /// The bounding set first, for dropping from it needs CAP_SETPCAP; ambient last, for it must lie within the others.
-void set_capabilities(const store::Thread& thread, const Own& own, Scratch& scratch, Script& script) {
+void set_capabilities(const store::Thread& thread, const Own& own, RestorerArea& scratch, Script& script) {
   for (unsigned cap = 0; cap < 64; ++cap) {
     bool have = (own.status.cap_bounding >> cap & 1) != 0, want = (thread.cap_bounding >> cap & 1) != 0;
     if (have && !want) script.add("drop a capability for good", SYS_prctl, PR_CAPBSET_DROP, cap, 0, 0, 0);
@@ -82,7 +82,7 @@ void set_capabilities(const store::Thread& thread, const Own& own, Scratch& scra
 
 }  // namespace
 
-Result<void> set_credentials(const store::ProcessImage& image, Scratch& scratch, ThreadScripts& scripts) {
+Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts) {
   CKPT_TRY_ASSIGN(Own own, read_own());
   for (size_t i = 0; i < image.threads.size(); ++i) {
     const store::Thread& thread = image.threads[i];

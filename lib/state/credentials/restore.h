@@ -9,6 +9,6 @@ namespace ckpt::restore {
 
 /// Adds what makes ckpt's own credentials those of the thread; nothing where they are the same already. Capabilities
 /// are kept across the change of user and dropped last. The final script of a thread that needs any privilege.
-Result<void> set_credentials(const store::ProcessImage& image, Scratch& scratch, ThreadScripts& scripts);
+Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts);
 
 }  // namespace ckpt::restore

@@ -47,7 +47,8 @@ DescriptorInventory::DescriptorInventory(Walk& walk)
       posix_queues_(context_),
       watches_(context_),
       terminals_(context_),
-      sockets_(context_, [this](UniqueFd fd) { return take_right(std::move(fd)); }) {}
+      sockets_(context_, [this](UniqueFd fd) { return take_right(std::move(fd)); }),
+      io_urings_(context_) {}
 
 Result<void> DescriptorInventory::run() {
   list();
@@ -56,6 +57,7 @@ Result<void> DescriptorInventory::run() {
   CKPT_TRY(sockets_.settle());
   CKPT_TRY(terminals_.settle());
   CKPT_TRY(pipes_.settle(sockets_.may_hold_descriptors()));
+  CKPT_TRY(io_urings_.settle(places_));
   find_epoll_targets(out_);
   return {};
 }
@@ -276,6 +278,7 @@ Result<bool> DescriptorInventory::classify_anonymous(const Place& place, Descrip
   if (kind == "[timerfd]") return take_timerfd(place, d);
   if (kind == "inotify" || kind == "[fanotify]") return watches_.take(place, kind == "inotify", d);
   if (kind == "[pidfd]") return take_pidfd(context_, place, d);
+  if (kind == kIoUring) return io_urings_.take(place, d);
   if (kind == "[eventfd]") take_eventfd(place, d);
   else if (kind == "[eventpoll]") take_epoll(place, d);
   else if (kind == "[signalfd]") take_signalfd(place, d);

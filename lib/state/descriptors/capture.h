@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/state/descriptors/context.h"
+#include "lib/state/io_uring/capture.h"
 #include "lib/state/pipes/capture.h"
 #include "lib/state/posix_queues/collect.h"
 #include "lib/state/sockets/collect.h"
@@ -47,6 +48,7 @@ class DescriptorInventory {
   WatchCollector watches_;
   TerminalCollector terminals_;
   SocketCollector sockets_;
+  UringCollector io_urings_;
   UniqueFd own_pidfd_;
   std::vector<UniqueFd> rights_;  ///< found in flight
 };

@@ -34,6 +34,7 @@ enum class DescriptorKind {
   kFanotify,  ///< `object`: index into TreeImage::fanotifies
   kPidfd,     ///< `object`: index into TreeImage::process_handles
   kPosixQueue,  ///< `object`: index into TreeImage::posix_queues
+  kIoUring,     ///< `object`: index into TreeImage::io_urings
 };
 
 /// A number in a descriptor table.
@@ -80,7 +81,7 @@ struct DescriptorKindFacts {
 };
 
 /// A row for each kind, in the order of the enumeration.
-inline constexpr std::array<DescriptorKindFacts, 17> kDescriptorKinds = {{
+inline constexpr std::array<DescriptorKindFacts, 18> kDescriptorKinds = {{
     {DescriptorKind::kFile, "file", "file", DescriptorKindFacts::kToFile},
     {DescriptorKind::kDevice, "device", "device", DescriptorKindFacts::kToFile},
     {DescriptorKind::kPipe, "pipe", "pipe", DescriptorKindFacts::kToPipe, true},
@@ -98,6 +99,7 @@ inline constexpr std::array<DescriptorKindFacts, 17> kDescriptorKinds = {{
     {DescriptorKind::kFanotify, "fanotify", "fanotify", DescriptorKindFacts::kToObject, true},
     {DescriptorKind::kPidfd, "pidfd", "pidfd", DescriptorKindFacts::kToObject, false, true},
     {DescriptorKind::kPosixQueue, "posix-queue", "message queue", DescriptorKindFacts::kToObject, true},
+    {DescriptorKind::kIoUring, "io_uring", "io_uring", DescriptorKindFacts::kToObject},
 }};
 
 constexpr const DescriptorKindFacts& facts_of(DescriptorKind kind) {
@@ -115,7 +117,7 @@ static_assert([] {
   for (size_t i = 0; i < kDescriptorKinds.size(); ++i) {
     if (static_cast<size_t>(kDescriptorKinds[i].kind) != i || kDescriptorKinds[i].label == nullptr) return false;
   }
-  return static_cast<size_t>(DescriptorKind::kPosixQueue) + 1 == kDescriptorKinds.size();
+  return static_cast<size_t>(DescriptorKind::kIoUring) + 1 == kDescriptorKinds.size();
 }(), "each kind has its row, in order");
 
 template <class A>

@@ -13,6 +13,7 @@
 #include "lib/state/epoll/restore.h"
 #include "lib/state/eventfd/restore.h"
 #include "lib/state/external/restore.h"
+#include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/pipes/restore.h"
@@ -147,6 +148,7 @@ class DescriptorMaker {
       case DescriptorKind::kPosixQueue:  // add_sockets_and_queues
       case DescriptorKind::kInotify:
       case DescriptorKind::kFanotify:   // add_watches
+      case DescriptorKind::kIoUring:    // add_io_urings
       case DescriptorKind::kProcFile:   // open_proc_files
         return kNone;
     }
@@ -269,6 +271,34 @@ Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, Des
   return {};
 }
 
+Result<void> add_io_urings(const store::ImageReader& image, Inherited& inherited, OpenedFiles& files,
+                           DescriptorPlan& plan) {
+  const store::TreeImage& tree = image.manifest().tree;
+  files.io_urings.assign(tree.io_urings.size(), -1);
+  for (size_t i = 0; i < tree.descriptors.size(); ++i) {
+    const Descriptor& descriptor = tree.descriptors[i];
+    if (descriptor.kind != DescriptorKind::kIoUring) continue;
+    const auto object = static_cast<size_t>(descriptor.object);
+    const store::IoUring& ring = tree.io_urings[object];
+    CKPT_TRY_ASSIGN(std::vector<std::byte> content, image.read_pipe(ring.content_offset, ring.content_size));
+    auto made = make_io_uring(ring, content);
+    if (!made) {
+      Error error = std::move(made).error();
+      error.subject = subject_of(descriptor) + ", " + error.subject;
+      return error;
+    }
+    CKPT_TRY(register_files(made->get(), ring, [&](int index) {
+      auto source = plan.sources.find(index);
+      return source == plan.sources.end() ? -1 : source->second;
+    }));
+    CKPT_TRY(set_flags(made->get(), descriptor));
+    CKPT_TRY_ASSIGN(int kept, inherited.keep(std::move(*made), subject_of(descriptor)));
+    files.io_urings[object] = kept;
+    add_source(static_cast<int>(i), descriptor, kept, plan);
+  }
+  return {};
+}
+
 namespace {
 
 /// A flock is the description's, and yet the kernel tells who took it: ckpt, until the process does.
@@ -298,7 +328,7 @@ void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& scrip
 }  // namespace
 
 void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base,
-                       Scratch& scratch, Script& script) {
+                       RestorerArea& scratch, Script& script) {
   if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
   watch_replaced(tree, plan.sources, process, scratch, script);
   for (const auto& placement : plan.placements) {

@@ -38,12 +38,15 @@ DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFil
 /// in peer credentials must be free still, so no process of the tree exists.
 Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
                                     Sockets& sockets, DescriptorPlan& plan);
+/// Once those are made that may be registered files of a ring.
+Result<void> add_io_urings(const store::ImageReader& image, Inherited& inherited, OpenedFiles& files,
+                           DescriptorPlan& plan);
 /// Last of all, when ckpt opens no file any more: it would show in what they watch.
 Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, DescriptorPlan& plan);
 
 /// First in the child: every number below `base` closed, then each of the process's own placed. `process`: its index.
 void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base,
-                       Scratch& scratch, Script& script);
+                       RestorerArea& scratch, Script& script);
 /// Once all are placed: epoll sets, owners of asynchronous files.
 void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script);
 /// Last: nothing of ckpt's stays open.

@@ -3,6 +3,7 @@
 #include "lib/state/epoll/show.h"
 #include "lib/state/eventfd/show.h"
 #include "lib/state/files/show.h"
+#include "lib/state/io_uring/show.h"
 #include "lib/state/pidfds/show.h"
 #include "lib/state/pipes/show.h"
 #include "lib/state/posix_queues/show.h"
@@ -45,6 +46,7 @@ std::string show(const store::TreeImage& tree, const store::Descriptor& d) {
     case store::DescriptorKind::kFanotify: return show_one(tree.fanotifies, d.object);
     case store::DescriptorKind::kPidfd: return show_one(tree.process_handles, d.object);
     case store::DescriptorKind::kPosixQueue: return show_one(tree.posix_queues, d.object);
+    case store::DescriptorKind::kIoUring: return show_one(tree.io_urings, d.object);
   }
   return "";
 }

@@ -9,7 +9,7 @@ namespace ckpt::restore {
 
 namespace {
 
-void watch(int set, const store::EpollEntry& entry, Scratch& scratch, Script& script) {
+void watch(int set, const store::EpollEntry& entry, RestorerArea& scratch, Script& script) {
   epoll_event event{};
   event.events = entry.events;
   event.data.u64 = entry.data;
@@ -22,13 +22,13 @@ Result<UniqueFd> make_epoll(const store::Descriptor& descriptor) {
   return owned(::epoll_create1(EPOLL_CLOEXEC), descriptor, "cannot make an epoll set");
 }
 
-void fill_epoll(const store::Descriptor& descriptor, int fd, int process, Scratch& scratch, Script& script) {
+void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& scratch, Script& script) {
   for (const auto& entry : descriptor.epoll) {
     if (entry.process == process && entry.descriptor < 0) watch(fd, entry, scratch, script);
   }
 }
 
-void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, Scratch& scratch,
+void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& scratch,
                     Script& script) {
   for (size_t i = 0; i < tree.descriptors.size(); ++i) {
     for (const auto& entry : tree.descriptors[i].epoll) {

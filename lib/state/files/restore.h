@@ -21,6 +21,7 @@ struct OpenedFiles {
   std::map<int, int> fifos;                    ///< both ends of a named pipe, by index into TreeImage::pipes
   std::map<int, UniqueFd> ghosts;              ///< deleted files, made again, by index: for reading and writing
   std::vector<SharedMemoryFds> shared_memory;  ///< parallel to TreeImage::shared_memory
+  std::vector<int> io_urings;                  ///< parallel to TreeImage::io_urings
 };
 
 /// Whether deleted files could be made again, without doing so.

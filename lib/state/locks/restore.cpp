@@ -86,7 +86,7 @@ void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& s
   }
 }
 
-void take_posix_locks(int fd, const std::vector<FileLock>& locks, Scratch& scratch, Script& script) {
+void take_posix_locks(int fd, const std::vector<FileLock>& locks, RestorerArea& scratch, Script& script) {
   for (const FileLock& lock : locks) {
     if (lock.kind == LockKind::kPosix) script.add("lock a file", SYS_fcntl, fd, F_SETLK, scratch.put(range_of(lock)));
   }

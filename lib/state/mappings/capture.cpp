@@ -11,6 +11,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/proc/remote_memory.h"
+#include "lib/state/io_uring/capture.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -48,7 +49,6 @@ std::string refused_flag(const Vma& vma) {
   if (vma.has_flag("ss")) return "a shadow stack, which is not supported yet";
   if (vma.has_flag("um") || vma.has_flag("ui")) return kBeingFilled;
   if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
-  if (vma.has_flag("dp")) return "droppable (MAP_DROPPABLE), which is not supported yet";
   // A key on memory that may only be executed is the kernel's own, and comes back with the protection.
   if (vma.protection_key != 0 && vma.prot != PROT_EXEC)
     return "under a protection key (pkeys), which is not supported yet";
@@ -127,6 +127,11 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
   if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
+  if (vma.name == kUringMapping) {
+    map.kind = MappingKind::kIoUring;
+    map.file_offset = vma.offset;
+    return std::string();
+  }
   constexpr std::string_view kUnnamed = "anon_inode:";
   if (vma.name.rfind(kUnnamed, 0) == 0) return vma.name.substr(kUnnamed.size()) + ", which is not supported";
   if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
@@ -141,7 +146,7 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
     return std::string();
   }
   if (anonymous) {
-    map.kind = MappingKind::kAnonymous;
+    map.kind = vma.has_flag("dp") ? MappingKind::kDroppable : MappingKind::kAnonymous;
     return std::string();
   }
   Result<int> file = walk.files.find(vma.name, vma.inode);

@@ -28,7 +28,7 @@ bool may_be_huge(const MemoryMap& map, bool by_default) {
 }  // namespace
 
 bool may_come_later(const store::ProcessImage& process, const MemoryMap& map) {
-  if (map.kind != MappingKind::kAnonymous || has_flag(map, "dp") || has_flag(map, "lo") || has_flag(map, "wf"))
+  if (map.kind != MappingKind::kAnonymous || has_flag(map, "lo") || has_flag(map, "wf"))
     return false;
   constexpr uint64_t kUsualStack = 8 << 20;
   auto has = [&](uint64_t first, uint64_t last) { return map.start < last && first < map.end; };
@@ -43,7 +43,7 @@ namespace {
 void prefer_copies(const std::vector<MemoryMap>& maps, bool huge, MemoryPlan& plan) {
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
-    if (plan.supply[i] != Supply::kWrite || map.kind != MappingKind::kAnonymous || has_flag(map, "dp")) continue;
+    if (plan.supply[i] != Supply::kWrite || map.kind != MappingKind::kAnonymous) continue;
     if (map.end - map.start >= kWorthWatching && !may_be_huge(map, huge)) plan.supply[i] = Supply::kCopy;
   }
 }

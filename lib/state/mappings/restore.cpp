@@ -79,9 +79,9 @@ void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Scrip
   int prot = map.prot | (written ? PROT_WRITE : 0);
   int flags = MAP_FIXED_NOREPLACE;
   int fd = -1;
-  constexpr int kDroppable = 0x08;
+  constexpr int kDroppable = 0x08;  // 6.11
   bool shared = map.kind == MappingKind::kSharedFile || map.kind == MappingKind::kSharedMemory;
-  flags |= shared ? MAP_SHARED : has_flag(map, "dp") ? kDroppable : MAP_PRIVATE;
+  flags |= shared ? MAP_SHARED : map.kind == MappingKind::kDroppable ? kDroppable : MAP_PRIVATE;
   if (map.shared_memory >= 0) {
     const SharedMemoryFds& fds = files.shared_memory[static_cast<size_t>(map.shared_memory)];
     fd = !shared || maps_for_writing(map) ? fds.writable : fds.read_only;
@@ -113,7 +113,7 @@ constexpr Advice kAdvice[] = {
     {"sr", 2, false},   // MADV_SEQUENTIAL
 };
 
-void advise(const MemoryMap& map, Scratch& scratch, Script& script) {
+void advise(const MemoryMap& map, RestorerArea& scratch, Script& script) {
   for (const Advice& advice : kAdvice) {
     if (!has_flag(map, advice.flag)) continue;
     uint64_t size = map.end - map.start;
@@ -174,10 +174,10 @@ std::vector<Range> ranges_of(const store::TreeImage& tree) {
 
 Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
                             const OpenedFiles& files, Child& child) {
-  Scratch& scratch = child.scratch();
+  RestorerArea& scratch = child.scratch();
   CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, child.held(), scratch.aside()));
   Script script;
-  std::vector<Range> keep = {{scratch.address(), scratch.address() + Scratch::kSize}};
+  std::vector<Range> keep = {{scratch.address(), scratch.address() + RestorerArea::kSize}};
   for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (plan.supply[i] == Supply::kInherit) keep.emplace_back(process.maps[i].start, process.maps[i].end);
@@ -188,6 +188,7 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
   attach_segments(tree, process, script);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
+    if (process.maps[i].kind == MappingKind::kIoUring) continue;  // map_rings
     if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, script);
     advise(process.maps[i], scratch, script);
   }

@@ -29,7 +29,7 @@ Nodes mask_of(const store::MemoryPolicy& policy) {
   return out;
 }
 
-uint64_t put(const Nodes& nodes, Scratch& scratch) {
+uint64_t put(const Nodes& nodes, RestorerArea& scratch) {
   return nodes.words.empty() ? 0 : scratch.put_bytes(std::as_bytes(std::span(nodes.words)));
 }
 
@@ -49,14 +49,14 @@ void check_policy(const store::MemoryPolicy& policy, const std::string& subject,
               fmt::format("{}: its NUMA policy is for nodes that this machine does not have", subject));
 }
 
-void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, Scratch& scratch,
+void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, RestorerArea& scratch,
                         Script& script) {
   Nodes nodes = mask_of(policy);
   script.add("set a mapping's NUMA policy", SYS_mbind, start, end - start, policy.mode, put(nodes, scratch), nodes.bits,
              0);
 }
 
-void set_thread_policy(const store::MemoryPolicy& policy, Scratch& scratch, Script& script) {
+void set_thread_policy(const store::MemoryPolicy& policy, RestorerArea& scratch, Script& script) {
   Nodes nodes = mask_of(policy);
   script.add("set the NUMA policy", SYS_set_mempolicy, policy.mode, put(nodes, scratch), nodes.bits);
 }

@@ -30,7 +30,7 @@ size_t common_length(const store::Seccomp& seccomp) {
   return length;
 }
 
-void install(const store::SeccompFilter& filter, bool speculation, unsigned long flags, Scratch& scratch,
+void install(const store::SeccompFilter& filter, bool speculation, unsigned long flags, RestorerArea& scratch,
              Script& script) {
   if (filter.log) flags |= SECCOMP_FILTER_FLAG_LOG;
   if (speculation) flags |= SECCOMP_FILTER_FLAG_SPEC_ALLOW;
@@ -56,14 +56,14 @@ Result<void> check_seccomp(const store::Seccomp& seccomp, size_t threads) {
   return {};
 }
 
-void install_common_filters(const store::Seccomp& seccomp, Scratch& scratch, Script& leader) {
+void install_common_filters(const store::Seccomp& seccomp, RestorerArea& scratch, Script& leader) {
   for (size_t i = 0; i < common_length(seccomp); ++i) {
     const auto& first = seccomp.threads[0];
     install(seccomp.filters[first.chain[i]], first.speculation, SECCOMP_FILTER_FLAG_TSYNC, scratch, leader);
   }
 }
 
-void install_own_filters(const store::Seccomp& seccomp, Scratch& scratch, std::vector<Script>& threads) {
+void install_own_filters(const store::Seccomp& seccomp, RestorerArea& scratch, std::vector<Script>& threads) {
   size_t common = common_length(seccomp);
   for (size_t t = 0; t < seccomp.threads.size(); ++t) {
     const auto& thread = seccomp.threads[t];

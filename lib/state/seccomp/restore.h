@@ -18,8 +18,8 @@ Result<void> check_seccomp(const store::Seccomp& seccomp, size_t threads);
 ///
 /// First in the leader: the filters that all threads have in common, shared by them as the kernel shares them, so that
 /// the program can go on to use SECCOMP_FILTER_FLAG_TSYNC.
-void install_common_filters(const store::Seccomp& seccomp, Scratch& scratch, Script& leader);
+void install_common_filters(const store::Seccomp& seccomp, RestorerArea& scratch, Script& leader);
 /// Then in every thread (`threads`: one script each): its other filters, and strict mode.
-void install_own_filters(const store::Seccomp& seccomp, Scratch& scratch, std::vector<Script>& threads);
+void install_own_filters(const store::Seccomp& seccomp, RestorerArea& scratch, std::vector<Script>& threads);
 
 }  // namespace ckpt::restore

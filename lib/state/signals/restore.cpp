@@ -24,11 +24,11 @@ KernelAction action_of(const store::SignalAction& action) {
   return {action.handler, action.flags, action.restorer, action.mask};
 }
 
-uint64_t put_siginfo(const store::QueuedSignal& signal, Scratch& scratch) {
+uint64_t put_siginfo(const store::QueuedSignal& signal, RestorerArea& scratch) {
   return scratch.put_bytes({reinterpret_cast<const std::byte*>(signal.siginfo.data()), signal.siginfo.size()});
 }
 
-Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal, Scratch& scratch) {
+Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal, RestorerArea& scratch) {
   Call call;
   auto p = static_cast<uint64_t>(pid), t = static_cast<uint64_t>(tid), s = static_cast<uint64_t>(signal.signo),
        info = put_siginfo(signal, scratch);
@@ -43,7 +43,7 @@ Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal
 /// Calls `visit(tid, call)` for every queued signal; the shared ones belong to the leader. SIGSTOP cannot wait in a
 /// process that runs: it is sent at the very end (Child::release comes after it).
 template <class Visit>
-void for_each_queued(const store::ProcessImage& image, Scratch& scratch, bool traps, Visit visit) {
+void for_each_queued(const store::ProcessImage& image, RestorerArea& scratch, bool traps, Visit visit) {
   auto wanted = [&](const store::QueuedSignal& signal) {
     return signal.signo != SIGSTOP && (signal.signo == SIGTRAP) == traps;
   };
@@ -68,7 +68,7 @@ bool has_waiting_stop(const store::ProcessImage& image) {
                                              [&](const store::Thread& thread) { return stops(thread.pending); });
 }
 
-void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& script) {
+void set_actions(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
   std::array<KernelAction, 65> actions{};
   for (const auto& action : image.actions) actions[static_cast<size_t>(action.signo)] = action_of(action);
   // Building has ended helpers and zombies of this process: setting an action that ignores them drops their signals.
@@ -80,7 +80,7 @@ void set_actions(const store::ProcessImage& image, Scratch& scratch, Script& scr
   }
 }
 
-void queue_signals(const store::ProcessImage& image, Scratch& scratch, ThreadScripts& scripts) {
+void queue_signals(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts) {
   for_each_queued(image, scratch, false, [&](size_t thread, const Call& call) {
     scripts[thread].add("queue a signal", call.number, call.args[0], call.args[1], call.args[2], call.args[3]);
   });

@@ -268,7 +268,7 @@ void attach_segment(const store::SharedSegment& segment, uint64_t address, bool 
   script.add("attach shared memory", SYS_shmat, segment.identity.id, address, read_only ? SHM_RDONLY : 0);
 }
 
-void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, Scratch& scratch,
+void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& scratch,
                Script& script) {
   for (const auto& set : image.sets) {
     for (size_t i = 0; i < set.semaphores.size(); ++i) {
@@ -283,7 +283,7 @@ void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& 
   }
 }
 
-void finish_claims(const store::SystemVIpc& image, int pid, Scratch& scratch, Script& script) {
+void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& scratch, Script& script) {
   for (const auto& queue : image.queues) {
     if (queue.receiver != pid) continue;
     script.add("receive a token", SYS_msgrcv, queue.identity.id, scratch.put(kToken), 0, kToken, IPC_NOWAIT);

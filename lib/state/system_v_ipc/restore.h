@@ -78,7 +78,8 @@ void attach_segment(const store::SharedSegment& segment, uint64_t address, bool 
 /// The kernel notes who used a semaphore last and who sent and received a queue's last message, which also is what ties
 /// them to a tree. These scripts make it as it was, in the process `pid` of `pids` (sorted): first `claim_ipc` in every
 /// process, then `finish_claims` in every process, then `IpcObjects::keep`. After `set_back`.
-void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, Scratch& scratch, Script& script);
-void finish_claims(const store::SystemVIpc& image, int pid, Scratch& scratch, Script& script);
+void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& scratch,
+               Script& script);
+void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& scratch, Script& script);
 
 }  // namespace ckpt::restore

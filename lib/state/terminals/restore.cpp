@@ -239,7 +239,7 @@ void give_up_controlling_terminal(int slave, Script& script) {
   script.add("give up the controlling terminal", SYS_ioctl, slave, TIOCNOTTY, 0);
 }
 
-void set_foreground_group(const Terminal& terminal, int slave, Scratch& scratch, Script& script) {
+void set_foreground_group(const Terminal& terminal, int slave, RestorerArea& scratch, Script& script) {
   if (terminal.foreground == 0) return;
   script.try_add("set the terminal's foreground group", SYS_ioctl, slave, TIOCSPGRP, scratch.put(terminal.foreground));
 }

@@ -28,6 +28,6 @@ void take_controlling_terminal(int slave, Script& script);
 void give_up_controlling_terminal(int slave, Script& script);
 /// By the leader, once the process groups of the session exist; SIGTTOU is blocked. A group that had no process left is
 /// left out: nobody can name one.
-void set_foreground_group(const store::Terminal& terminal, int slave, Scratch& scratch, Script& script);
+void set_foreground_group(const store::Terminal& terminal, int slave, RestorerArea& scratch, Script& script);
 
 }  // namespace ckpt::restore

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "lib/proc/io_uring.h"
 #include "lib/state/cgroups/capture.h"
 #include "lib/state/walk.h"
 
@@ -104,6 +105,7 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
       then >= 0 ? &walk.options.earlier->image.processes[static_cast<size_t>(then)] : nullptr;
   CKPT_TRY_ASSIGN(std::vector<int> tids, proc::read_threads(pid));
   std::erase(tids, pid);
+  if (!walk.options.frozen) std::erase_if(tids, [pid](int tid) { return proc::is_io_worker(pid, tid); });
   walk.out.image.processes[process].threads.reserve(tids.size() + 1);
   walk.out.statuses[process].reserve(tids.size() + 1);
   CKPT_TRY(take_thread(walk, process, earlier, pid, std::nullopt));  // its status is here already
@@ -113,6 +115,8 @@ Result<void> inventory_threads(Walk& walk, size_t process) {
   }
   CKPT_TRY_ASSIGN(auto found, proc::read_statuses(pid, tids));
   for (size_t i = 0; i < tids.size(); ++i) {
+    // All others are held by ckpt.
+    if (found[i] && found[i]->tracer == 0 && proc::is_io_worker(pid, tids[i])) continue;
     if (found[i])
       CKPT_TRY(
           take_thread(walk, process, earlier, tids[i], std::move(found[i])));  // else it has ended since the listing

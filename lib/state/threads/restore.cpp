@@ -35,7 +35,7 @@ user_regs_struct raw(const Registers& regs) {
 }
 
 /// struct sched_attr of 48 bytes; the utilisation clamps behind it stay at their defaults.
-void set_scheduling(const Thread& thread, Scratch& scratch, Script& script) {
+void set_scheduling(const Thread& thread, RestorerArea& scratch, Script& script) {
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -63,7 +63,7 @@ void set_scheduling(const Thread& thread, Scratch& scratch, Script& script) {
     script.add("set a thread's timer slack", SYS_prctl, PR_SET_TIMERSLACK, thread.timer_slack_ns, 0, 0, 0);
 }
 
-void set_alternate_stack(const Thread& thread, Scratch& scratch, Script& script) {
+void set_alternate_stack(const Thread& thread, RestorerArea& scratch, Script& script) {
   constexpr int kDisable = 2, kAutoDisarm = INT32_MIN;
   struct {
     uint64_t base;
@@ -74,7 +74,7 @@ void set_alternate_stack(const Thread& thread, Scratch& scratch, Script& script)
   script.add("set a thread's alternate stack", SYS_sigaltstack, scratch.put(stack), 0);
 }
 
-void set_state(const Thread& thread, Scratch& scratch, Script& script) {
+void set_state(const Thread& thread, RestorerArea& scratch, Script& script) {
   script.add("set a thread's tid address", SYS_set_tid_address, thread.clear_child_tid);
   if (thread.robust_list_size != 0)
     script.add("set a thread's robust list", SYS_set_robust_list, thread.robust_list, thread.robust_list_size);

@@ -31,7 +31,7 @@ std::vector<store::PosixTimer> sorted_timers(const store::ProcessImage& image) {
   return out;
 }
 
-void set_posix_timers(const store::ProcessImage& image, Scratch& scratch, Script& script) {
+void set_posix_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
   bool choose = can_choose_timer_ids();
   if (choose) script.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
   int next = 0;
@@ -65,7 +65,7 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons) {
   }
 }
 
-void set_timers(const store::ProcessImage& image, Scratch& scratch, Script& script) {
+void set_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
   set_posix_timers(image, scratch, script);
   for (const auto& timer : image.interval_timers) {
     constexpr uint64_t kMicro = 1'000'000;

@@ -11,6 +11,6 @@ namespace ckpt::restore {
 void check_timers(const store::ProcessImage& image, Reasons& reasons);
 
 /// setitimer and timer_create, armed with the time left. As late as possible.
-void set_timers(const store::ProcessImage& image, Scratch& scratch, Script& script);
+void set_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script);
 
 }  // namespace ckpt::restore

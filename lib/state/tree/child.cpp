@@ -37,12 +37,6 @@ constexpr uint64_t kAllButTrap = ~(1ull << (SIGTRAP - 1));
   for (;;) ::syscall(SYS_pause);
 }
 
-user_regs_struct at(user_regs_struct regs, uint64_t rip) {
-  regs.rip = rip;
-  regs.orig_rax = ~0ull;  // not in a system call: nothing to restart
-  return regs;
-}
-
 }  // namespace
 
 std::string holder_of(int number) {
@@ -130,7 +124,7 @@ Error creation_error(int pid, int err) {
 
 }  // namespace
 
-Result<Child> Child::create(int pid, Scratch& scratch, Parent parent) {
+Result<Child> Child::create(int pid, RestorerArea& scratch, Parent parent) {
   long got = 0;
   int stand_in = -1;
   if (parent == Parent::kCkpt) {
@@ -222,7 +216,7 @@ Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
   Result<void> made = run(script);
   const int64_t result = script.calls()[0].result;
   if (!made)
-    return result < 0 && result > -4096 ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
+    return proc::is_error(result) ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
   Child child(static_cast<int>(result), *scratch_);
   child.threads_.push_back(child.pid_);
   child.held_ = held_;
@@ -339,9 +333,7 @@ Result<const Call*> Child::start(int tid, const Script& script) {
     return fail(Code::kNoRoom, "process " + std::to_string(pid_), "its description is too large to rebuild");
   std::memcpy(table, script.calls().data(), script.size() * sizeof(Call));
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-  regs = at(regs, scratch_->interpreter());
-  regs.rbx = reinterpret_cast<uint64_t>(table);
-  regs.r12 = reinterpret_cast<uint64_t>(table + script.size());
+  regs = proc::at_table(regs, scratch_->table_code(), reinterpret_cast<uint64_t>(table), script.size());
   regs.rsp = 0;  // on no alternate stack, whatever it was before
   CKPT_TRY(proc::set_registers(tid, regs));
   CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
@@ -352,14 +344,14 @@ Result<void> Child::finish(int tid, Script& script, const Call* table) {
   CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
   script.set_results(table);
-  size_t done = (regs.rbx - reinterpret_cast<uint64_t>(table)) / sizeof(Call);
+  const size_t done = proc::calls_made(regs, reinterpret_cast<uint64_t>(table));
   if (stop.kind != proc::StopKind::kSignal || stop.signal != SIGTRAP || done > script.size()) {
     return fail(Code::kBug, "thread " + std::to_string(tid),
                 fmt::format("stopped with {:#x} at {:#x} while it was built", stop.status, regs.rip));
   }
   if (done == 0) return {};
   const Call& last = script.calls()[done - 1];
-  if (last.result >= 0 || last.result < -4095 || last.may_fail != 0) return {};
+  if (!proc::is_error(last.result) || last.may_fail != 0) return {};
   Error error = script.failure(done - 1);
   error.subject = fmt::format("process {}", tid);
   return error;
@@ -387,15 +379,7 @@ Result<void> Child::run_all(const std::vector<Task>& tasks) {
 
 Result<int64_t> Child::call_once(int tid, uint64_t instruction, const Call& call) {
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-  regs = at(regs, instruction);
-  regs.rax = call.number;
-  regs.rdi = call.args[0];
-  regs.rsi = call.args[1];
-  regs.rdx = call.args[2];
-  regs.r10 = call.args[3];
-  regs.r8 = call.args[4];
-  regs.r9 = call.args[5];
-  CKPT_TRY(proc::set_registers(tid, regs));
+  CKPT_TRY(proc::set_registers(tid, proc::at_call(regs, instruction, call.number, call.args)));
   CKPT_TRY(proc::resume(tid, proc::Resume::kToSyscall));
   CKPT_TRY_ASSIGN(proc::Stop entry, proc::wait_stop(tid));
   // The interrupt is pending while the call runs: a sleep ends at once, and the thread stops on its way out.
@@ -412,8 +396,8 @@ Result<int64_t> Child::call_once(int tid, uint64_t instruction, const Call& call
 
 Result<void> Child::run_code(int tid, uint64_t code, uint64_t argument) {
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-  regs = at(regs, code);
-  regs.rbx = argument;
+  regs.rip = code, regs.rbx = argument;
+  regs.orig_rax = ~0ull;  // not in a system call: nothing to restart
   CKPT_TRY(proc::set_registers(tid, regs));
   CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
   CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));

@@ -22,11 +22,11 @@ namespace ckpt::restore {
 class Child {
  public:
   /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
-  /// blocked (the interpreter ends with one), every handler at its default, no rseq registration.
+  /// blocked (a script ends with one), every handler at its default, no rseq registration.
   enum class Parent { kCkpt, kStandIn };
   /// kStandIn: a helper process is the parent, until `leave_parent` ends it and the child goes to init: ckpt's own end
   /// then means nothing to it.
-  static Result<Child> create(int pid, Scratch& scratch, Parent parent = Parent::kCkpt);
+  static Result<Child> create(int pid, RestorerArea& scratch, Parent parent = Parent::kCkpt);
   /// The stand-in of another one, whose parent is the parent of this one, too.
   void take_stand_in(Child& other) { stand_in_ = std::exchange(other.stand_in_, -1); }
   Child(Child&& other) noexcept;
@@ -52,7 +52,7 @@ class Child {
   int pid() const { return pid_; }
   /// The leader first.
   const std::vector<int>& threads() const { return threads_; }
-  Scratch& scratch() { return *scratch_; }
+  RestorerArea& scratch() { return *scratch_; }
 
   /// Runs a script in the leader.
   Result<void> run(Script& script) { return run(pid_, script); }
@@ -68,7 +68,7 @@ class Child {
   void add_thread(Script& script, int tid);
   Result<void> await_threads(const std::vector<int>& tids);
 
-  /// One system call without the interpreter: the thread ends up in a trap stop inside the kernel, and no signal was
+  /// One system call without a table: the thread ends up in a trap stop inside the kernel, and no signal was
   /// needed to get it there. `instruction`: the address of a `syscall` instruction. A call that sleeps is interrupted
   /// at once.
   Result<int64_t> call_once(int tid, uint64_t instruction, const Call& call);
@@ -83,13 +83,13 @@ class Child {
 
  private:
   Result<bool> enter_stop(int signal);
-  explicit Child(int pid, Scratch& scratch) : pid_(pid), scratch_(&scratch) {}
+  explicit Child(int pid, RestorerArea& scratch) : pid_(pid), scratch_(&scratch) {}
   Result<void> attach();
   Result<const Call*> start(int tid, const Script& script);
   Result<void> finish(int tid, Script& script, const Call* table);
 
   int pid_;
-  Scratch* scratch_;
+  RestorerArea* scratch_;
   std::vector<int> threads_;
   std::shared_ptr<const HeldMemory> held_;
   int stand_in_ = -1;

@@ -79,7 +79,7 @@ int Tree::needed_session(size_t process) const {
 
 /// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by
 /// a helper that begins it, as its sibling.
-Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
+Result<void> Tree::make_root(RestorerArea& scratch, Child::Parent parent) {
   const ProcessImage& root = image_.root();
   const int needed = needed_session(0);
   session_[0] = needed > 0 ? needed : kOutside;
@@ -99,7 +99,7 @@ Result<void> Tree::make_root(Scratch& scratch, Child::Parent parent) {
   return {};
 }
 
-Result<void> Tree::make(Scratch& scratch, Child::Parent parent_of_root) {
+Result<void> Tree::make(RestorerArea& scratch, Child::Parent parent_of_root) {
   CKPT_TRY(make_root(scratch, parent_of_root));
   CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());

@@ -12,50 +12,31 @@ namespace ckpt::restore {
 
 namespace {
 
-// rbx walks the table up to r12. No stack is used, so it runs in a thread that has none.
-constexpr uint8_t kInterpreter[] = {
-    0x4c, 0x39, 0xe3,                    //  0 next: cmp rbx, r12
-    0x73, 0x32,                          //  3       jae done
-    0x8b, 0x03,                          //  5       mov eax, [rbx]
-    0x48, 0x8b, 0x7b, 0x08,              //  7       mov rdi, [rbx+8]
-    0x48, 0x8b, 0x73, 0x10,              // 11       mov rsi, [rbx+16]
-    0x48, 0x8b, 0x53, 0x18,              // 15       mov rdx, [rbx+24]
-    0x4c, 0x8b, 0x53, 0x20,              // 19       mov r10, [rbx+32]
-    0x4c, 0x8b, 0x43, 0x28,              // 23       mov r8, [rbx+40]
-    0x4c, 0x8b, 0x4b, 0x30,              // 27       mov r9, [rbx+48]
-    0x0f, 0x05,                          // 31       syscall
-    0x48, 0x89, 0x43, 0x38,              // 33       mov [rbx+56], rax
-    0x48, 0x83, 0xc3, 0x40,              // 37       add rbx, 64
-    0x48, 0x3d, 0x01, 0xf0, 0xff, 0xff,  // 41       cmp rax, -4095
-    0x72, 0xcf,                          // 47       jb next
-    0xf6, 0x43, 0xc4, 0x01,              // 49       test byte [rbx-60], 1
-    0x75, 0xc9,                          // 53       jnz next
-    0xcc,                                // 55 done: int3
-};
-constexpr uint64_t kSyscallOffset = 31;
+constexpr proc::MachineCode<1> kTrap{0xcc};
+constexpr auto kTable = proc::join_code(proc::kTableCode, kTrap);
 
 // The first instruction that needs tile data makes the kernel give the thread a register area with room for it; without
 // that, loading the area by ptrace is refused.
 constexpr uint64_t kTileOffset = 64;
-constexpr uint8_t kTileCode[] = {
+constexpr proc::MachineCode<11> kTileCode{
     0xc4, 0xe2, 0x78, 0x49, 0x03,  // ldtilecfg [rbx]
     0xc4, 0xe2, 0x7b, 0x49, 0xc0,  // tilezero tmm0
     0xcc,                          // int3
 };
-static_assert(sizeof(kInterpreter) <= kTileOffset);
+static_assert(kTable.size() <= kTileOffset);
 constexpr uint64_t kCodeSize = 4096;
 
 /// The lowest address from `start` on where kSize bytes touch nothing of `avoid`.
 uint64_t free_place(uint64_t start, const std::vector<Range>& avoid) {
   for (const auto& range : avoid) {
-    if (range.second > start && range.first < start + Scratch::kSize) start = range.second;
+    if (range.second > start && range.first < start + RestorerArea::kSize) start = range.second;
   }
   return start;
 }
 
 }  // namespace
 
-Result<Scratch> Scratch::create(const std::vector<Range>& avoid) {
+Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid) {
 #ifdef __SANITIZE_THREAD__
   constexpr uint64_t kFirst = 0x7e80'0000'0000;  // lower it keeps its own memory
 #else
@@ -71,20 +52,20 @@ Result<Scratch> Scratch::create(const std::vector<Range>& avoid) {
       if (errno == EEXIST) continue;
       return sys_error("", "cannot make the memory shared with the new process");
     }
-    Scratch scratch;
+    RestorerArea scratch;
     scratch.memory_ = Mapping(memory, kSize);
-    std::memcpy(scratch.memory_.data(), kInterpreter, sizeof kInterpreter);
-    std::memcpy(scratch.memory_.data() + kTileOffset, kTileCode, sizeof kTileCode);
+    std::memcpy(scratch.memory_.data(), kTable.data(), kTable.size());
+    std::memcpy(scratch.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());
     scratch.used_ = kCodeSize;
     return scratch;
   }
   return fail(Code::kNoRoom, "", "the process leaves no room for the memory shared with it");
 }
 
-uint64_t Scratch::syscall_instruction() const { return address() + kSyscallOffset; }
-uint64_t Scratch::tile_code() const { return address() + kTileOffset; }
+uint64_t RestorerArea::syscall_instruction() const { return table_code() + proc::kTableCallAt; }
+uint64_t RestorerArea::tile_code() const { return address() + kTileOffset; }
 
-std::byte* Scratch::allocate(uint64_t size) {
+std::byte* RestorerArea::allocate(uint64_t size) {
   constexpr uint64_t kRoom = kSize - kAsideSize;
   if (size > kRoom || used_ > kRoom - size) {
     overflowed_ = true;
@@ -95,7 +76,7 @@ std::byte* Scratch::allocate(uint64_t size) {
   return out;
 }
 
-uint64_t Scratch::put_bytes(ByteSpan bytes) {
+uint64_t RestorerArea::put_bytes(ByteSpan bytes) {
   std::byte* out = allocate(bytes.size());
   if (out == nullptr) return 0;
   if (!bytes.empty()) std::memcpy(out, bytes.data(), bytes.size());
@@ -106,7 +87,7 @@ void Script::push(const char* what, Failure failure, long number, std::initializ
   Call call;
   call.number = static_cast<uint32_t>(number);
   call.may_fail = failure == kMayFail ? 1 : 0;
-  std::copy(args.begin(), args.end(), call.args);
+  std::copy(args.begin(), args.end(), call.args.begin());
   calls_.push_back(call);
   what_.push_back(what);
 }

@@ -1,5 +1,6 @@
 // System calls made by the process that is being built, many a round trip: ckpt and the child share a piece of memory
-// at the same address, which holds a tiny interpreter, tables of calls, and what their pointers point to.
+// at the same address, which holds the code that works through tables of calls (lib/proc/call_table.h), the tables, and
+// what their pointers point to.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +15,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
+#include "lib/proc/call_table.h"
 
 namespace ckpt::restore {
 
@@ -23,20 +25,20 @@ using Range = std::pair<uint64_t, uint64_t>;
 /// The shared piece. Its address is the same in ckpt and in the child, so a pointer into it means the same in both:
 /// what is put here can be an argument of a call as it stands. Never reused within one restore; untouched pages cost
 /// nothing.
-class Scratch {
+class RestorerArea {
  public:
   static constexpr uint64_t kSize = 256ull << 20;
   static constexpr uint64_t kAsideSize = 1ull << 20;  ///< the end of it: where vdso and vvar wait
 
   /// Finds a place outside of `avoid` (the target's mappings, sorted) and of ckpt's own address space, and writes the
-  /// interpreter there.
-  static Result<Scratch> create(const std::vector<Range>& avoid);
+  /// code there.
+  static Result<RestorerArea> create(const std::vector<Range>& avoid);
 
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   uint64_t aside() const { return address() + kSize - kAsideSize; }
-  /// Entry of the interpreter (rbx: first call, r12: end of the table), its `syscall` instruction, and the entry that
-  /// makes the kernel enlarge a thread's register area for AMX tiles (rbx: a tile configuration).
-  uint64_t interpreter() const { return address(); }
+  /// The code of a table, which ends with a trap, its `syscall` instruction, and the code that makes the kernel enlarge
+  /// a thread's register area for AMX tiles (rbx: a tile configuration).
+  uint64_t table_code() const { return address(); }
   uint64_t syscall_instruction() const;
   uint64_t tile_code() const;
 
@@ -60,14 +62,7 @@ class Scratch {
   bool overflowed_ = false;
 };
 
-/// One entry of a table, as the interpreter reads it.
-struct Call {
-  uint32_t number = 0;
-  uint32_t may_fail = 0;  ///< 1: an error does not end the script
-  uint64_t args[6] = {};
-  int64_t result = 0;
-};
-static_assert(sizeof(Call) == 64);
+using Call = proc::RemoteCall;
 
 /// A list of calls in order. `Child::run` executes it and stops at the first failure that is not allowed.
 class Script {

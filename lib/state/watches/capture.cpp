@@ -18,6 +18,7 @@
 #include <thread>
 
 #include "lib/base/io.h"
+#include "lib/base/text.h"
 #include "lib/base/threads.h"
 
 namespace ckpt::capture {
@@ -102,21 +103,6 @@ std::string find_in(const std::string& folder, const FileFinder::Handle& handle)
   return "";
 }
 
-/// "\040" and its kin of mountinfo.
-std::string unescape(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned code = 0;
-    if (text[i] == '\\' && i + 3 < text.size() && parse_number(text.substr(i + 1, 3), code, 8)) {
-      out += static_cast<char>(code);
-      i += 3;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 /// Runs `work` in a thread with a current folder of its own, which `FileFinder::find` changes: to name a file system
 /// by an open file would need one opened for reading, and the target may be watching just that.
 template <class Work>
@@ -154,7 +140,7 @@ Result<FileFinder> FileFinder::create(std::vector<std::string> hints) {
     ok = ok && parse_number(next(device, ':'), first, 10) && parse_number(device, second, 10);
     (void)next(line, ' ');  // the root of the mount
     mount.device = makedev(first, second);
-    mount.path = unescape(next(line, ' '));
+    mount.path = unescape_octal(next(line, ' '));
     if (!ok) return malformed("mountinfo");
     out.mounts_.push_back(std::move(mount));
   }

@@ -2,10 +2,10 @@
 // find the process as it was. A control for the runner: "nothing" is not refused.
 #include <linux/aio_abi.h>
 #include <linux/if_packet.h>
-#include <linux/io_uring.h>
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/eventfd.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
-#include "target.h"
+#include "../uring.h"
 
 static void hold_nothing(void) {}
 static void hold_connection(void) {
@@ -27,14 +27,37 @@ static void hold_connection(void) {
   CHECK_EQUAL(connect(client, (struct sockaddr*)&address, size), 0);
   CHECK(accept(fd, NULL, NULL) >= 0);
 }
+static struct uring g_ring;
+/// Waits for something that does not come.
 static void hold_io_uring(void) {
-  struct io_uring_params params;
-  memset(&params, 0, sizeof params);
-  int fd = (int)syscall(SYS_io_uring_setup, 4, &params);
-  if (fd < 0) target_skip("io_uring: %s", strerror(errno));
-  // As every user of it has them.
-  CHECK(mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQ_RING) != MAP_FAILED);
-  CHECK(mmap(NULL, PAGE_SIZE, PROT_READ | PROT_WRITE, MAP_SHARED, fd, IORING_OFF_SQES) != MAP_FAILED);
+  if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
+  int ends[2];
+  CHECK_EQUAL(pipe(ends), 0);
+  struct io_uring_sqe* sqe = uring_next(&g_ring, IORING_OP_POLL_ADD, 1);
+  sqe->fd = ends[0];
+  sqe->poll32_events = 1;  // POLLIN
+  uring_submit(&g_ring, 1, 0);
+}
+static void hold_io_uring_timeout(void) {
+  if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
+  static struct __kernel_timespec hour = {.tv_sec = 3600};
+  struct io_uring_sqe* sqe = uring_next(&g_ring, IORING_OP_TIMEOUT, 1);
+  sqe->addr = (uintptr_t)&hour;
+  sqe->len = 1;
+  uring_submit(&g_ring, 1, 0);
+}
+static void hold_io_uring_polled(void) {
+  if (!uring_make(&g_ring, 4, IORING_SETUP_SQPOLL, false)) target_skip("io_uring: %s", strerror(errno));
+}
+/// Nothing tells which eventfd it is.
+static void hold_io_uring_eventfd(void) {
+  if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
+  int event = eventfd(0, 0);
+  CHECK_EQUAL(syscall(SYS_io_uring_register, g_ring.fd, IORING_REGISTER_EVENTFD, &event, 1), 0);
+}
+static void hold_io_uring_closed(void) {
+  if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
+  CHECK_EQUAL(close(g_ring.fd), 0);
 }
 static void hold_aio(void) {
   aio_context_t context = 0;
@@ -135,6 +158,10 @@ static const struct Thing {
     {"nothing", hold_nothing},
     {"connection", hold_connection},
     {"io_uring", hold_io_uring},
+    {"io_uring_timeout", hold_io_uring_timeout},
+    {"io_uring_polled", hold_io_uring_polled},
+    {"io_uring_eventfd", hold_io_uring_eventfd},
+    {"io_uring_closed", hold_io_uring_closed},
     {"aio", hold_aio},
     {"hugetlb", hold_hugetlb},
     {"userfaultfd", hold_userfaultfd},
@@ -158,7 +185,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
-    bool always = strcmp(name, "io_uring") != 0 && strcmp(name, "aio") != 0 && strcmp(name, "hugetlb") != 0 &&
+    bool always = strncmp(name, "io_uring", 8) != 0 && strcmp(name, "aio") != 0 && strcmp(name, "hugetlb") != 0 &&
                   strcmp(name, "userfaultfd") != 0 && strcmp(name, "sock_packet") != 0 &&
                   strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

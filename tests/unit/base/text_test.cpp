@@ -4,6 +4,12 @@
 
 using namespace ckpt;
 
+TEST_CASE("text: what the kernel escapes in paths") {
+  CHECK(unescape_octal("/a\\040b\\134\\012") == "/a b\\\n");
+  CHECK(unescape_octal("\\04") == "\\04");
+  CHECK(unescape_octal("\\089x\\") == "\\089x\\");
+}
+
 TEST_CASE("glob: * stays inside one dot-separated part, ** crosses parts") {
   CHECK(glob_match("*", "weight"));
   CHECK_FALSE(glob_match("*", "layer.weight"));

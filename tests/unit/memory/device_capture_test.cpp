@@ -50,7 +50,7 @@ TEST_CASE("device delta: after rounds under writers at full speed the image is t
     DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
     Writers writers(world, allocations, seed, true);  // and every eighth kernel lies
     for (uint64_t round = 0; round < 1 + seed % 3; ++round) {
-      auto passed = capture.round();
+      auto passed = capture.iterate();
       REQUIRE_MESSAGE(passed, why(passed));
     }
     auto stop = DeviceStop::begin(target_list(world), 60 * kSecond);
@@ -75,11 +75,11 @@ TEST_CASE("device delta: only what changed is copied, whoever says so; zeros are
   REQUIRE(world.target().synchronize());
   MemorySink sink;
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
-  auto first = capture.round();
+  auto first = capture.iterate();
   REQUIRE(first);
   CHECK(first->copied == 16);
   CHECK(first->zero == 8);
-  auto quiet = capture.round();
+  auto quiet = capture.iterate();
   REQUIRE(quiet);
   CHECK(quiet->kept == 24);
   REQUIRE(world.target().launch(0, lie(part(a, 0, 1), part(a, 5, 2))));  // says 0, writes 5 and 6
@@ -104,10 +104,10 @@ TEST_CASE("device delta: memory that comes and goes between rounds") {
     for (const Allocation& a : mine) REQUIRE(world.target().launch(0, fill(a.range(), seed + a.id)));
     MemorySink sink;
     DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
-    REQUIRE(capture.round());
+    REQUIRE(capture.iterate());
     REQUIRE(world.target().free(mine[1].id));
     mine[1] = world.allocate(3);
-    REQUIRE(capture.round());
+    REQUIRE(capture.iterate());
     mine.push_back(world.allocate(5));
     REQUIRE(world.target().launch(1, fill(mine[3].range(), 99)));
     auto stop = DeviceStop::begin({&world.target()}, 60 * kSecond);
@@ -153,7 +153,7 @@ TEST_CASE("device snapshot: the image is t1 bit for bit while writers go on at f
     MemorySink sink;
     DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
     Writers writers(world, allocations, seed);
-    if (seed % 2 == 0) REQUIRE(capture.round());
+    if (seed % 2 == 0) REQUIRE(capture.iterate());
     Content truth;
     auto shot = snapshot(capture, [&] { truth = peek_all(world, allocations); }, false);
     REQUIRE_MESSAGE(shot, why(shot));
@@ -225,7 +225,7 @@ TEST_CASE("device capture: what a process tells of its memory is judged") {
     target.lie = std::move(lie);
     MemorySink sink;
     DeviceCapture capture({{&target, 3}}, world.device_list(), sink, small_options());
-    auto round = capture.round();
+    auto round = capture.iterate();
     REQUIRE_FALSE(round);
     CHECK(round.error().code == code);
     CHECK(sink.copied == 0);
@@ -262,7 +262,7 @@ TEST_CASE(
   capture.map().expect(3, old.range(), hashes);
   REQUIRE(target.launch(0, fill(old.range(), 4)));
   REQUIRE(target.synchronize());
-  REQUIRE(capture.round());
+  REQUIRE(capture.iterate());
   REQUIRE(target.free(old.id));
   const Allocation fresh = *target.allocate(4 * kDeviceChunk);
   REQUIRE(target.launch(
@@ -285,11 +285,11 @@ TEST_CASE("device delta: what the image has already can be said when the gates a
   REQUIRE(world.target().synchronize());
   MemorySink sink;
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
-  REQUIRE(capture.round());
+  REQUIRE(capture.iterate());
   REQUIRE(world.target().launch(0, fill(part(a, 3, 2), 8)));
   auto stop = DeviceStop::begin({&world.target()}, kSecond);
   REQUIRE(stop);
-  REQUIRE(capture.look());
+  REQUIRE(capture.scan());
   auto pass = capture.copy_missing();
   REQUIRE(pass);
   const Content truth = peek_all(world, {{a}});
@@ -308,10 +308,10 @@ TEST_CASE("device staging: pinned memory is that of the ring, whatever is copied
   MemorySink sink;
   {
     DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
-    REQUIRE(capture.round());
+    REQUIRE(capture.iterate());
     REQUIRE(world.target().launch(0, fill(a.range(), 6)));
     REQUIRE(world.target().synchronize());
-    REQUIRE(capture.round());
+    REQUIRE(capture.iterate());
   }
   CHECK(sink.copied == 600);
   CHECK(world.gpus[0]->peak_pinned_bytes() == 3 * (4 * kDeviceChunk + 4096) + (1 << 20));
@@ -324,7 +324,7 @@ namespace {
 /// An image whose memory is full: what it throws must not be lost.
 class ThrowingSink final : public MemorySink {
  public:
-  Result<void> ahead(int, Address, ByteSpan, unsigned) override { throw std::bad_alloc(); }
+  Result<void> pre_copied(int, Address, ByteSpan, unsigned) override { throw std::bad_alloc(); }
 };
 
 /// A target whose device becomes slow once it has been asked for what was set aside.
@@ -357,7 +357,7 @@ TEST_CASE(
   REQUIRE(world.target().synchronize());
   ThrowingSink sink;
   DeviceCapture capture(world.sources(), world.device_list(), sink, small_options());
-  auto round = capture.round();
+  auto round = capture.iterate();
   REQUIRE_FALSE(round);
   CHECK(round.error().code == Code::kNoRoom);
 }
@@ -433,7 +433,7 @@ Result<void> capture_once(World& world, MemorySink& sink, int kind, const std::f
     return shot ? Result<void>() : Result<void>(std::move(shot).error());
   }
   if (kind == 1) {
-    CKPT_TRY_ASSIGN(DevicePass pass, capture.round());
+    CKPT_TRY_ASSIGN(DevicePass pass, capture.iterate());
     CHECK(pass.chunks != 0);
   }
   CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(target_list(world), 60 * kSecond));

@@ -135,7 +135,7 @@ inline Result<DeviceCapture::Snapshot> snapshot(DeviceCapture& capture, const st
   for (const DeviceSource& source : capture.map().sources()) targets.push_back(source.target);
   {
     CKPT_TRY_ASSIGN(DeviceStop stop, DeviceStop::begin(targets, 60 * kSecond));
-    CKPT_TRY(capture.look());
+    CKPT_TRY(capture.scan());
     see();
     CKPT_TRY(capture.begin_cow());
     CKPT_TRY(stop.end());
@@ -161,16 +161,16 @@ class MemorySink : public DeviceSink, public DeviceContent {
   uint64_t copied = 0;
   uint64_t fail_at = ~uint64_t{0};  ///< this call finds the disk full
 
-  Result<void> ahead(int space, Address chunk, ByteSpan bytes, unsigned round) override {
+  Result<void> pre_copied(int space, Address chunk, ByteSpan bytes, unsigned round) override {
     std::lock_guard lock(mutex_);
     CHECK(last_words.empty());
-    CHECK(rounds_[{space, chunk.value}] != round + 1);
-    rounds_[{space, chunk.value}] = round + 1;
+    CHECK(iterations_[{space, chunk.value}] != round + 1);
+    iterations_[{space, chunk.value}] = round + 1;
     ++copied;
     return put(ahead_, space, chunk, bytes);
   }
-  Result<void> zero_ahead(int space, Address chunk, unsigned round) override {
-    CKPT_TRY(ahead(space, chunk, Bytes(kDeviceChunk), round));
+  Result<void> pre_copied_zero(int space, Address chunk, unsigned round) override {
+    CKPT_TRY(pre_copied(space, chunk, Bytes(kDeviceChunk), round));
     --copied;
     return {};
   }
@@ -211,7 +211,7 @@ class MemorySink : public DeviceSink, public DeviceContent {
   }
   std::mutex mutex_;
   Content ahead_;
-  std::map<std::pair<int, uint64_t>, unsigned> rounds_;
+  std::map<std::pair<int, uint64_t>, unsigned> iterations_;
   uint64_t calls_ = 0;
 };
 

@@ -28,7 +28,7 @@ Result<store::Manifest> save(World& world, const std::filesystem::path& dir, con
       CKPT_TRY(expect_parent(capture.map(), *reader, memory));
   }
   for (int i = 0; i < rounds; ++i) {
-    CKPT_TRY_ASSIGN(DevicePass pass, capture.round());
+    CKPT_TRY_ASSIGN(DevicePass pass, capture.iterate());
     CHECK(pass.chunks != 0);
     if (between) between();
   }

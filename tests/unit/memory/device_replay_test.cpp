@@ -58,7 +58,7 @@ Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode,
   std::vector<std::vector<ChunkHash>> hashes;
   {
     DeviceCapture capture(world.sources(), world.device_list(), sink, opts);
-    REQUIRE(capture.round());
+    REQUIRE(capture.iterate());
     REQUIRE(capture.begin_recording(1000));
     program(world.target());
     auto stop = DeviceStop::begin({&world.target()}, 60 * kSecond);
@@ -349,7 +349,7 @@ TEST_CASE("replay: whatever call fails, the process has its memory") {
       REQUIRE(world.target().synchronize());
       MemorySink sink;
       DeviceCapture capture(world.sources(), world.device_list(), sink, options());
-      REQUIRE(capture.round());
+      REQUIRE(capture.iterate());
       REQUIRE(capture.begin_recording(100));
       REQUIRE(world.target().launch(0, step(a.range(), b.range())));
       auto stop = DeviceStop::begin({&world.target()}, 60 * kSecond);

@@ -131,11 +131,11 @@ TEST_CASE("borrow: a call is made in the target, its registers and mappings are 
     REQUIRE(gadgets);
     CHECK(raw(gadgets->returning) != 0);
     CHECK(raw(gadgets->sigreturn) != 0);
-    auto scratch = Scratch::map(target.pid(), target.pid(), *gadgets);
-    REQUIRE(scratch);
+    auto area = ParasiteArea::map(target.pid(), target.pid(), *gadgets);
+    REQUIRE(area);
     for (int tid : frozen->threads()) {
       auto regs_before = get_registers(tid);
-      auto thread = BorrowedThread::begin(*scratch, tid);
+      auto thread = BorrowedThread::begin(*area, tid);
       REQUIRE(thread);
       CHECK(*thread->call(SYS_gettid) == tid);
       CHECK(*thread->call(SYS_close, {~0ull}) == -EBADF);
@@ -143,7 +143,7 @@ TEST_CASE("borrow: a call is made in the target, its registers and mappings are 
       auto regs_after = get_registers(tid);
       CHECK(std::memcmp(&*regs_before, &*regs_after, sizeof *regs_before) == 0);
     }
-    CHECK(scratch->unmap());
+    CHECK(area->unmap());
     frozen->release();
     std::this_thread::sleep_for(std::chrono::milliseconds(30));
   }
@@ -163,9 +163,9 @@ TEST_CASE("borrow: a thread that is abandoned in the middle heals itself") {
       Cancel cancel;
       auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
       auto maps = read_maps(target.pid(), false);
-      auto scratch = Scratch::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
+      auto area = ParasiteArea::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
       int tid = frozen->threads().back();
-      auto thread = BorrowedThread::begin(*scratch, tid);
+      auto thread = BorrowedThread::begin(*area, tid);
       if (round > 0) (void)thread->call(SYS_getpid);
       if (round > 1) (void)thread->fork_frozen();
       ::kill(::getpid(), SIGKILL);
@@ -189,19 +189,19 @@ TEST_CASE("borrow: a frozen fork holds the memory of its instant and leaves no z
   auto frozen = FrozenProcess::freeze(target.pid(), 1'000'000, cancel);
   REQUIRE(frozen);
   auto maps = read_maps(target.pid(), false);
-  auto scratch = Scratch::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
-  auto thread = BorrowedThread::begin(*scratch, target.pid());
+  auto area = ParasiteArea::map(target.pid(), target.pid(), *find_gadgets(target.pid(), *maps));
+  auto thread = BorrowedThread::begin(*area, target.pid());
   REQUIRE(thread);
   auto child = thread->fork_frozen();
   REQUIRE(child);
   std::byte probe[16];
-  CHECK(read_memory(*child, scratch->start(), probe));
+  CHECK(read_memory(*child, area->start(), probe));
   CHECK(probe[0] == std::byte{0x0f});
   ::kill(*child, SIGKILL);
   CHECK(wait_stop(*child)->kind == StopKind::kEnded);
   constexpr uint64_t kWall = 0x40000000;
   CHECK(*thread->call(SYS_wait4, {static_cast<uint64_t>(*child), 0, kWall | 1, 0}) == *child);
   CHECK(thread->finish());
-  CHECK(scratch->unmap());
+  CHECK(area->unmap());
   CHECK(read_children(target.pid())->empty());
 }

@@ -73,7 +73,7 @@ class Crowd {
 
 struct Held {
   FrozenProcess frozen;
-  Scratch scratch;
+  ParasiteArea area;
   std::vector<std::vector<std::byte>> xstates;
   std::vector<BatchedThread> threads;
 };
@@ -81,9 +81,9 @@ struct Held {
 Held hold(int pid) {
   auto frozen = FrozenProcess::freeze(pid, 1'000'000, Cancel());
   REQUIRE(frozen);
-  auto scratch = Scratch::map(pid, pid, *find_gadgets(pid, *read_maps(pid, false)));
-  REQUIRE(scratch);
-  Held out{std::move(*frozen), std::move(*scratch), {}, {}};
+  auto area = ParasiteArea::map(pid, pid, *find_gadgets(pid, *read_maps(pid, false)));
+  REQUIRE(area);
+  Held out{std::move(*frozen), std::move(*area), {}, {}};
   for (int tid : out.frozen.threads()) {
     out.threads.push_back({tid, *get_registers(tid), *get_signal_mask(tid), nullptr, {}});
     out.xstates.push_back(*get_xstate(tid));
@@ -114,7 +114,7 @@ TEST_CASE("call batch: each of many threads makes all of its calls, and is as it
       thread.calls.add("read its alternate stack", SYS_sigaltstack, {0, 0}, sizeof(stack_t), 2);
       thread.calls.add("read its name", SYS_prctl, {PR_GET_NAME, 0}, 16, 2);
     }
-    CallBatch batch(held.scratch, signal);
+    CallBatch batch(held.area, signal);
     REQUIRE(batch.run(held.threads));
     for (const BatchedThread& thread : held.threads) {
       CHECK(thread.calls.result(0) == thread.tid);
@@ -126,7 +126,7 @@ TEST_CASE("call batch: each of many threads makes all of its calls, and is as it
       CHECK(thread.calls.value(4));
     }
     check_as_before(held);
-    CHECK(held.scratch.unmap());
+    CHECK(held.area.unmap());
   }
   CHECK(crowd.goes_on());
 }
@@ -144,7 +144,7 @@ TEST_CASE("call batch: the signal that ends it may come from somebody else, too"
     while (!stop) ::kill(crowd.pid(), SIGURG), ::usleep(50);
   });
   for (int round = 0; round < 20; ++round) {
-    CallBatch batch(held.scratch, SIGURG);
+    CallBatch batch(held.area, SIGURG);
     auto done = batch.run(held.threads);
     CHECK_MESSAGE(done, done.error().text());
     for (const BatchedThread& thread : held.threads) CHECK(thread.calls.result(1) == thread.tid);
@@ -152,7 +152,7 @@ TEST_CASE("call batch: the signal that ends it may come from somebody else, too"
   stop = true;
   sender.join();
   check_as_before(held);
-  CHECK(held.scratch.unmap());
+  CHECK(held.area.unmap());
   held.frozen.release();
   CHECK(crowd.goes_on());
 }
@@ -173,7 +173,7 @@ TEST_CASE("call batch: threads that are abandoned in the middle heal themselves"
         ::usleep(static_cast<useconds_t>(20'000 + 40'000 * round));
         ::kill(::getpid(), SIGKILL);
       }).detach();
-      CallBatch batch(held.scratch, SIGURG);
+      CallBatch batch(held.area, SIGURG);
       (void)batch.run(held.threads);
       for (;;) ::pause();
     }

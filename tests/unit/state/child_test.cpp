@@ -31,23 +31,24 @@ bool exists(int pid) { return ::kill(pid, 0) == 0; }
 
 }  // namespace
 
-TEST_CASE("scratch: keeps clear of what the process maps, and says so when it is full") {
-  auto first = Scratch::create({});
+TEST_CASE("restorer area: keeps clear of what the process maps, and says so when it is full") {
+  auto first = RestorerArea::create({});
   REQUIRE(first);
   uint64_t place = first->address();
-  auto second = Scratch::create({{place, place + 4096}, {place + Scratch::kSize * 2, place + Scratch::kSize * 3}});
+  constexpr uint64_t kSize = RestorerArea::kSize;
+  auto second = RestorerArea::create({{place, place + 4096}, {place + kSize * 2, place + kSize * 3}});
   REQUIRE(second);
   uint64_t other = second->address();
-  CHECK((other + Scratch::kSize <= place || other >= place + Scratch::kSize));
-  CHECK((other + Scratch::kSize <= place + Scratch::kSize * 2 || other >= place + Scratch::kSize * 3));
-  CHECK(second->allocate(Scratch::kSize) == nullptr);
+  CHECK((other + RestorerArea::kSize <= place || other >= place + RestorerArea::kSize));
+  CHECK((other + RestorerArea::kSize <= place + RestorerArea::kSize * 2 || other >= place + RestorerArea::kSize * 3));
+  CHECK(second->allocate(RestorerArea::kSize) == nullptr);
   CHECK(second->overflowed());
 }
 
 TEST_CASE("child: a script runs in order, gives results back, and stops at the first failure that counts") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   auto child = Child::create(pid, *scratch);
   REQUIRE(child);
@@ -73,7 +74,7 @@ TEST_CASE("child: a script runs in order, gives results back, and stops at the f
 TEST_CASE("child: one whose threads could be made only in part goes away as a whole") {
   if (!may_choose_pids()) return;
   const int pid = free_pid(), first = free_pid(), second = free_pid();
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   auto child = Child::create(pid, *scratch);
   REQUIRE(child);
@@ -94,7 +95,7 @@ TEST_CASE("child: threads get the ids asked for, and run scripts at the same tim
   if (!may_choose_pids()) return;
   int pid = free_pid(), tid = free_pid();
   REQUIRE(pid != tid);
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   auto child = Child::create(pid, *scratch);
   REQUIRE(child);
@@ -112,7 +113,7 @@ TEST_CASE("child: threads get the ids asked for, and run scripts at the same tim
 
 TEST_CASE("child: one call outside of the interpreter ends in a stop, even when it would sleep for an hour") {
   if (!may_choose_pids()) return;
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   auto child = Child::create(free_pid(), *scratch);
   REQUIRE(child);
@@ -132,7 +133,7 @@ TEST_CASE("child: one call outside of the interpreter ends in a stop, even when 
 TEST_CASE("child: what is dropped half-made leaves nothing behind") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   {
     auto child = Child::create(pid, *scratch);
@@ -145,7 +146,7 @@ TEST_CASE("child: what is dropped half-made leaves nothing behind") {
 
 TEST_CASE("child: a number that is taken is refused, and the holder named") {
   if (!may_choose_pids()) return;
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   auto child = Child::create(::getpid(), *scratch);
   REQUIRE_FALSE(child);
@@ -156,7 +157,7 @@ TEST_CASE("child: a number that is taken is refused, and the holder named") {
 TEST_CASE("child: one with a stand-in for a parent becomes an orphan without noticing") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = Scratch::create({});
+  auto scratch = RestorerArea::create({});
   REQUIRE(scratch);
   {
     auto child = Child::create(pid, *scratch, Child::Parent::kStandIn);

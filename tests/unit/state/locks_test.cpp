@@ -79,7 +79,7 @@ TEST_CASE("locks: a process takes its own POSIX locks") {
   File file;
   std::vector<FileLock> wanted = {
       {LockKind::kPosix, true, 0, 0}, {LockKind::kPosix, false, 7, -1}, {LockKind::kFlock, true, 0, -1}};
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(free_pid(), *scratch);
   REQUIRE(child);

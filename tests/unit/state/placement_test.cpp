@@ -155,7 +155,7 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
     REQUIRE(maps);
     auto gadgets = proc::find_gadgets(target.pid, *maps);
     REQUIRE(gadgets);
-    auto scratch = proc::Scratch::map(target.pid, target.pid, *gadgets);
+    auto scratch = proc::ParasiteArea::map(target.pid, target.pid, *gadgets);
     REQUIRE(scratch);
     auto borrowed = proc::BorrowedThread::begin(*scratch, target.pid);
     REQUIRE(borrowed);
@@ -173,7 +173,7 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
                                                       {kPlace + 2 * kSize, {MPOL_INTERLEAVE, {0}}}});
 
   if (::geteuid() != 0) return ckpt::test::skip("needs root");
-  auto scratch = restore::Scratch::create({{kPlace, kPlace + kSize}});
+  auto scratch = restore::RestorerArea::create({{kPlace, kPlace + kSize}});
   REQUIRE(scratch);
   auto child = restore::Child::create(free_pid(), *scratch);
   REQUIRE(child);

@@ -97,7 +97,7 @@ TEST_CASE("seccomp: the chains of two threads come back, shared where they were,
   CHECK_FALSE(found.filters[0].log);
 
   int pid = free_pid(), tid = free_pid();
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(pid, *scratch);
   REQUIRE(child);
@@ -163,7 +163,7 @@ TEST_CASE(
     REQUIRE(maps);
     auto gadgets = proc::find_gadgets(target, *maps);
     REQUIRE(gadgets);
-    auto scratch = proc::Scratch::map(target, target, *gadgets);
+    auto scratch = proc::ParasiteArea::map(target, target, *gadgets);
     REQUIRE_MESSAGE(scratch, scratch.error().text());
     auto borrowed = proc::BorrowedThread::begin(*scratch, target);
     REQUIRE(borrowed);
@@ -191,7 +191,7 @@ TEST_CASE(
 
 TEST_CASE("seccomp: strict mode comes back; a filter that asks another process is refused; nonsense is refused") {
   if (!may_read_filters()) return;
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   store::Seccomp strict;
   strict.threads = {{1, true, {}}};

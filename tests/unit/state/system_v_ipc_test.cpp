@@ -200,7 +200,7 @@ TEST_CASE("ipc: the content of a segment is read through a mapping without a tra
     CHECK(attached->size() == 12288);
     std::copy(bytes.begin(), bytes.end(), attached->data());
   }
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(free_pid(), *scratch);
   REQUIRE(child);
@@ -222,7 +222,7 @@ TEST_CASE("ipc: the content of a segment is read through a mapping without a tra
 TEST_CASE("ipc: semaphores and queues remember who used them last, and SEM_UNDO is noticed") {
   if (!may_choose_ids()) return;
   Ids ids = make_some(some_key(2));
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(free_pid(), *scratch);
   REQUIRE(child);

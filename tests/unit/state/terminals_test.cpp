@@ -406,7 +406,7 @@ TEST_CASE("terminals: the leader of a session takes its terminal, and what it ma
   int number = ::fork();
   if (number == 0) ::_exit(0);
   ::waitpid(number, nullptr, 0);
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(number, *scratch);
   REQUIRE(child);

@@ -33,6 +33,23 @@ store::TreeImage valid_tree() {
   return tree;
 }
 
+/// With a ring, open as descriptor 4 and mapped once.
+store::TreeImage with_ring(store::TreeImage tree) {
+  store::MemoryMap map;
+  map.start = 0x40000, map.end = 0x41000, map.prot = 3, map.kind = MappingKind::kIoUring;
+  tree.processes[0].maps.push_back(map);
+  store::IoUring ring;
+  ring.sq_entries = 8, ring.cq_entries = 16, ring.rings_size = 352, ring.content_size = 864;
+  ring.views = {{0, 0x40000}};
+  tree.io_urings = {ring};
+  store::Descriptor descriptor;
+  descriptor.kind = DescriptorKind::kIoUring;
+  descriptor.fds = {{0, 4, false}};
+  descriptor.object = 0;
+  tree.descriptors.push_back(descriptor);
+  return tree;
+}
+
 store::ProcessImage& add_child(store::TreeImage& tree) {
   store::ProcessImage child = tree.processes[0];
   child.parent_pid = tree.processes[0].pid;
@@ -50,11 +67,22 @@ Blocks sound_blocks() { return {{0x10000, 0x00ff, 0xff00}, {0x20000, 1, 0}}; }
 
 }  // namespace
 
-TEST_CASE("validate: a sound image passes") { CHECK(validate_all(valid_tree(), sound_blocks())); }
+TEST_CASE("validate: a sound image passes") {
+  CHECK(validate_all(valid_tree(), sound_blocks()));
+  CHECK(validate_all(with_ring(valid_tree()), sound_blocks()));
+}
 
 TEST_CASE("validate: every contradiction is found, and is an answer of no") {
   using Change = std::function<void(store::TreeImage&, Blocks&)>;
   const std::vector<std::pair<const char*, Change>> changes = {
+      {"a ring of an impossible size", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].sq_entries = 7; }},
+      {"a ring with other entries", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].cqe_size = 24; }},
+      {"a ring without content", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1; }},
+      {"a ring that is too large", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1ull << 40; }},
+      {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
+      {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
+      {"a view of two rings", [](auto& i, auto&) { i = with_ring(i), i.io_urings.push_back(i.io_urings[0]); }},
+      {"a page of a ring's memory", [](auto& i, auto& b) { i = with_ring(i), b.push_back({0x40000, 1, 0}); }},
       {"no thread", [](auto& i, auto&) { i.processes[0].threads.clear(); }},
       {"another leader", [](auto& i, auto&) { i.processes[0].threads[0].tid = 101; }},
       {"a tid twice", [](auto& i, auto&) { i.processes[0].threads.push_back(i.processes[0].threads[0]); }},

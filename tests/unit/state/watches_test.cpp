@@ -212,7 +212,7 @@ TEST_CASE("pidfd: of a living process, placed where it was; of one that is gone"
   CHECK(errno == ESRCH);
 
   if (::geteuid() != 0) return ckpt::test::skip("needs root");
-  auto scratch = restore::Scratch::create({});
+  auto scratch = restore::RestorerArea::create({});
   REQUIRE(scratch);
   auto child = restore::Child::create(free_pid(), *scratch);
   REQUIRE(child);

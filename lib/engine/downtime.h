@@ -1,0 +1,32 @@
+// How long a stop of a tree is expected to be. Predictions are rough; a wrong one costs time, never correctness.
+#pragma once
+
+#include <cstdint>
+
+#include "lib/engine/dump.h"
+#include "lib/state/inventory.h"
+
+namespace ckpt::engine {
+
+class Downtime {
+ public:
+  /// `running`: the tree, collected while it ran.
+  Downtime(const capture::Inventory& running, const DumpOptions& options) : running_(running), options_(options) {}
+
+  /// Private memory that the processes hold now, swapped out or not.
+  uint64_t private_bytes() const;
+  /// Of shared memory and deleted files.
+  uint64_t contents_bytes() const;
+  uint64_t copying_us(uint64_t bytes) const;
+  /// A snapshot of every process instead.
+  uint64_t fork_us() const;
+  /// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not
+  /// much. `scan_us`: of finding it, by all threads together.
+  bool is_short(uint64_t bytes, uint64_t scan_us) const;
+
+ private:
+  const capture::Inventory& running_;
+  const DumpOptions& options_;
+};
+
+}  // namespace ckpt::engine

@@ -1,0 +1,81 @@
+// io_uring instances among the descriptors of a tree, and their views among its mappings.
+#pragma once
+
+#include <deque>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/proc/call_batch.h"
+#include "lib/proc/io_uring.h"
+#include "lib/state/descriptors/context.h"
+#include "lib/state/io_uring/memory.h"
+
+namespace ckpt::capture {
+
+/// Name of a mapping of a ring's memory.
+inline constexpr const char* kUringMapping = "anon_inode:[io_uring]";
+
+/// Requests that the kernel has taken and not answered, as far as its counters tell: each is answered once, but for
+/// those that were dropped as wrong. Multishot and zero-copy requests are answered more often, others by wish not at
+/// all: where such ones were used the counters differ for good, and the ring is refused.
+struct UringFlight {
+  uint32_t requests = 0;     ///< in flight
+  bool is_countable = true;  ///< false: there are more completions than requests
+};
+UringFlight in_flight(const proc::UringInfo& info, uint32_t dropped);
+
+class UringCollector {
+ public:
+  explicit UringCollector(DescriptorContext& context) : context_(context) {}
+
+  /// Fills kind and state of `d`; false: a blocker was noted instead. Of a tree that stands still the content of its
+  /// memory is taken, and what is in flight is a blocker that passes.
+  Result<bool> take(const Place& place, store::Descriptor& d);
+  /// Once all descriptors are described: whose memory the mappings are, which files are registered.
+  Result<void> settle(const std::deque<Place>& places);
+
+ private:
+  Result<void> take_content(int fd, store::IoUring& ring, std::vector<std::byte>& content, uint32_t& dropped);
+  void check_flight(const Place& place, const proc::UringInfo& info, uint32_t dropped);
+  void find_views();
+  void find_files(size_t index, const std::deque<Place>& places);
+  bool is_blocked(size_t process) const;
+  bool is_new(const Place& place) const;
+  void block(size_t index, std::string what);
+
+  struct Found {
+    Place place;
+    uint64_t inode;
+    proc::UringInfo info;
+  };
+  DescriptorContext& context_;
+  std::optional<state::UringLayout> layout_;
+  std::vector<Found> found_;  ///< parallel to image.io_urings
+};
+
+/// A descriptor of a process that is a ring.
+struct RingPlace {
+  int fd = 0;
+  int ring = 0;  ///< index into TreeImage::io_urings
+};
+std::vector<RingPlace> rings_of(const store::TreeImage& tree, int process);
+
+/// What only a thread of a process with rings tells. It adds its calls when it is made.
+class UringQuestions {
+ public:
+  /// `rings`: descriptors of the process.
+  UringQuestions(proc::CallList& calls, const std::vector<RingPlace>& rings);
+  /// kUnsupported: something that no restore could make again. Fills IoUring::numbers.
+  Result<void> take(const proc::CallList& calls, int tid, store::TreeImage& tree) const;
+
+ private:
+  const std::vector<RingPlace>& rings_;
+  std::vector<size_t> numbers_, enabled_, eventfds_;
+};
+
+/// Whether a completion is told to an eventfd; empty: it is not, or nobody but the program's own thread may ask.
+std::string refused_by_registration(int64_t answer);
+
+}  // namespace ckpt::capture

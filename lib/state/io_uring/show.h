@@ -1,0 +1,20 @@
+// How an io_uring is shown.
+#pragma once
+
+#include <fmt/format.h>
+
+#include <string>
+
+#include "lib/state/io_uring/record.h"
+
+namespace ckpt::state {
+
+inline std::string show(const store::IoUring& ring) {
+  std::string out =
+      fmt::format("{} + {} entries, {} requests so far", ring.sq_entries, ring.cq_entries, ring.submitted);
+  if (!ring.files.empty()) out += fmt::format(", {} registered files", ring.files.size());
+  if (!ring.buffers.empty()) out += fmt::format(", {} registered buffers", ring.buffers.size());
+  return out;
+}
+
+}  // namespace ckpt::state
