@@ -73,7 +73,7 @@ Result<void> cat_object(Context& context, const tensor::Catalog& catalog, const 
     context.out.data(as_text(object.inline_bytes));
     return {};
   }
-  if (object.where.file >= catalog.files.size()) return fail(Code::kAnswerNo, object.key, "its bytes are missing");
+  if (object.where.file >= catalog.files.size()) return fail(Code::kCorrupt, object.key, "its bytes are missing");
   CKPT_TRY_ASSIGN(UniqueFd fd, catalog.open_file(object.where.file));
   std::vector<std::byte> buffer;
   for (uint64_t done = 0; done < object.where.length && !context.out.closed();) {

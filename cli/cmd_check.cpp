@@ -102,7 +102,7 @@ Command::Run add_check(VerbOptions& app) {
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")
       .positive();
   app.add_flag("-j,--shell-job", flags->shell_job,
-               "As for dump: terminals and pipes of the surroundings are no obstacle");
+               "As for dump: terminals and pipes from outside the tree are no obstacle");
   add_socket_flags(app, flags->sockets);
   add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
   auto check = [flags](Context& context) -> Result<void> {
@@ -115,11 +115,11 @@ Command::Run add_check(VerbOptions& app) {
     if (!fail_here.empty()) {
       std::vector<std::string> parts;
       for (const auto& [verb, lacks] : fail_here) parts.push_back(fmt::format("{} (lacks {})", verb, lacks));
-      return fail(Code::kAnswerNo, "this host", fmt::format("cannot do at all: {}", fmt::join(parts, ", ")));
+      return fail(Code::kMismatch, "this host", fmt::format("cannot do at all: {}", fmt::join(parts, ", ")));
     }
     const size_t count = report.blockers.size();
     if (count == 0) return {};
-    return fail(Code::kAnswerNo, "process " + report.process,
+    return fail(Code::kMismatch, "process " + report.process,
                 fmt::format("{} obstacle{}", count, count == 1 ? "" : "s"));
   };
   return [flags, check](Context& context) -> Result<void> {

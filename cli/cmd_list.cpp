@@ -85,7 +85,7 @@ class Parents {
         break;
       }
       if (std::find(asked.begin(), asked.end(), parent.string()) != asked.end()) {
-        found = fail(Code::kAnswerNo, "parent " + named.string(), "is its own ancestor");
+        found = fail(Code::kCorrupt, "parent " + named.string(), "is its own ancestor");
         break;
       }
       asked.push_back(parent.string());

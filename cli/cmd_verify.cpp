@@ -114,7 +114,7 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
   const bool sound =
       std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
   if (damage != 0) {
-    return fail(Code::kAnswerNo, command.path,
+    return fail(Code::kCorrupt, command.path,
                 fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
   }
   if (unreadable != 0) {
@@ -131,15 +131,15 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
 Result<void> verify_unopened(Context& context, const VerifyCommand& command, const Error& error,
                              VerifyOutcome outcome) {
   std::error_code ec;
-  const bool judged = error.code == Code::kAnswerNo || error.code == Code::kUnsupported;
+  const bool judged = answers_no(error.code) || error.code == Code::kUnsupported;
   auto scanned =
       judged && fs::is_regular_file(command.path, ec) ? model::scan_file(command.path, command.strict) : std::nullopt;
-  if (!scanned && error.code != Code::kAnswerNo) return error;
+  if (!scanned && !answers_no(error.code)) return error;
   if (scanned) {
     outcome.report = std::move(*scanned);
     outcome.format = "pickle";
   }
-  if (error.code == Code::kAnswerNo)
+  if (answers_no(error.code))
     outcome.report.findings.push_back({"", error.subject, std::nullopt, error.message, false});
   for (const std::string& cause : error.causes) outcome.report.findings.push_back({"", "", std::nullopt, cause, false});
   return conclude(context, command, outcome);

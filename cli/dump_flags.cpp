@@ -58,7 +58,7 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
       .excludes(prev)
       .excludes(criu_prev);
   app.add_flag("-j,--shell-job", flags.options.shell_job,
-               "Allow terminals and pipes of the surroundings: restore takes its own in their place");
+               "Allow terminals and pipes from outside the tree: restore takes its own in their place");
   add_socket_flags(app, flags.options.sockets);
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
   add_gpu_lock_timeout_flag(app, flags.gpu);
@@ -74,13 +74,13 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
       .positive()
       .type_name("SECONDS");
   app.add_option("--rounds", flags.rounds,
-                 "Rounds of copying while the processes run: a number, or as many as pay (default auto)")
+                 "Pre-copy iterations, while the processes run: a number, or as many as pay (default auto)")
       .type_name("N|auto");
-  app.add_option("--max-rounds", flags.options.max_rounds, "Most rounds of --rounds auto (default 8)")
+  app.add_option("--max-rounds", flags.options.max_rounds, "Most iterations of --rounds auto (default 8)")
       .in_range(0, 1000)
       .type_name("N");
   app.add_option("--downtime-goal", flags.downtime_goal_ms,
-                 "No more rounds once the stop is predicted to last so many milliseconds (default 5)")
+                 "No more iterations once the stop is predicted to last so many milliseconds (default 5)")
       .positive()
       .type_name("MS");
   app.add_option("--max-cow", flags.options.max_cow,
@@ -195,9 +195,9 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
                                   {"bytes_memory", stats.bytes_memory},
                                   {"gpu_held_us", stats.gpu_held_us},
                                   {"gpu_bytes", stats.gpu_bytes},
-                                  {"gpu_bytes_ahead", stats.gpu_bytes_ahead},
+                                  {"gpu_bytes_precopied", stats.gpu_bytes_precopied},
                                   {"gpu_bytes_last", stats.gpu_bytes_last},
-                                  {"gpu_bytes_behind", stats.gpu_bytes_behind},
+                                  {"gpu_bytes_deferred", stats.gpu_bytes_deferred},
                                   {"bytes_written", stats.bytes_written},
                                   {"phases_us", phases},
                                   {"tracked", report.tracked},
@@ -217,7 +217,7 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
                       (others == 0 ? "" : fmt::format(" and {} descendant{}", others, others == 1 ? "" : "s"))},
       {"image", report.dir.string() + needs_text(manifest.parent_path, flags)},
       {"frozen", frozen_text(stats)},
-      {"ahead", rounds_text(stats)},
+      {"pre-copied", rounds_text(stats)},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned,
                             pages(stats.pages_copied), stats.pages_zero, stats.pages_unchanged)},
       {"written", human_bytes(stats.bytes_written)},

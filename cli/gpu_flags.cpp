@@ -45,7 +45,7 @@ void add_gpu_map_flag(VerbOptions& app, GpuFlags& flags) {
 
 void add_delta_flag(VerbOptions& app, GpuFlags& flags) {
   app.add_option("--delta", flags.delta,
-                 "Device memory of a program under ckpt run that it wrote while it was copied ahead: copied, or made "
+                 "Device memory of a program under ckpt run that it wrote while it was pre-copied: copied, or made "
                  "again by its launches (default copy)")
       .one_of({"auto", "copy", "recompute"})
       .type_name("auto|copy|recompute");

@@ -159,7 +159,7 @@ Result<void> inspect_diff(Context& context, const InspectOptions& options) {
   }
   if (context.out.json()) print_json(context.out, a, b, diff);
   else print_text(context.out, diff, options);
-  if (!diff.equal()) return fail(Code::kAnswerNo, options.path, "is different from " + options.diff);
+  if (!diff.equal()) return fail(Code::kMismatch, options.path, "is different from " + options.diff);
   return {};
 }
 

@@ -141,7 +141,7 @@ void print_summary(Console& out, const ImageReader& reader) {
                              maps, pages.data, pages.zero)},
       {"on disk", on_disk},
       {"frozen", frozen_text(m.stats)},
-      {"ahead", rounds_text(m.stats)},
+      {"pre-copied", rounds_text(m.stats)},
       {"phases", phase_text},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
                             m.stats.pages_zero, m.stats.pages_unchanged)}};
@@ -160,8 +160,8 @@ std::string shared_with(const TreeImage& tree, const ProcessImage& p) {
   auto note = [&](int owner, const char* what) {
     if (owner >= 0) out.push_back(fmt::format("{} of {}", what, tree.processes[static_cast<size_t>(owner)].pid));
   };
-  note(p.memory_of, "memory"), note(p.descriptors_of, "descriptors"), note(p.folders_of, "folders"),
-      note(p.handlers_of, "handlers");
+  note(p.memory_of, "memory"), note(p.descriptors_of, "descriptors"), note(p.fs_of, "folders"),
+      note(p.sighand_of, "handlers");
   std::string text;
   for (const std::string& part : out) text += (text.empty() ? "" : ", ") + part;
   return text;

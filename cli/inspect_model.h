@@ -45,7 +45,7 @@ Result<void> print_files(Console& out, const tensor::Catalog& catalog);
 void print_groups(Console& out, const tensor::Catalog& catalog, const View& view);
 Result<void> print_shards(Console& out, const View& view);
 
-/// kAnswerNo: they differ (what was found has been printed).
+/// kMismatch: they differ (what was found has been printed).
 Result<void> inspect_diff(Context& context, const InspectOptions& options);
 /// "1e-6" or "1e-6,1e-3": absolute and relative.
 Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text);

@@ -60,7 +60,7 @@ void print(Console& out, const std::filesystem::path& dir, const Manifest& m) {
   out.table({}, {{"image", dir.string()},
                  {"kind", m.kind + ", " + m.created},
                  {"frozen", frozen_text(m.stats)},
-                 {"ahead", rounds_text(m.stats)},
+                 {"pre-copied", rounds_text(m.stats)},
                  {"meanwhile", load_text(m.stats)},
                  {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned,
                                        m.stats.pages_copied, m.stats.pages_zero, m.stats.pages_unchanged)},
@@ -81,16 +81,25 @@ Json stats_object(const CaptureStats& stats) {
   for (const Reason& reason : kReasons) saved[reason.name] = stats.saved.*reason.bytes;
   Json rounds = Json::array();
   for (const CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
-  return {{"frozen_us", stats.frozen_us},       {"stops_us", stats.stops_us},
-          {"rounds", rounds},                   {"target_faults", stats.target_faults},
-          {"target_ran_us", stats.target_ran_us}, {"target_waited_us", stats.target_waited_us},
+  return {{"frozen_us", stats.frozen_us},
+          {"stops_us", stats.stops_us},
+          {"rounds", rounds},
+          {"target_faults", stats.target_faults},
+          {"target_ran_us", stats.target_ran_us},
+          {"target_waited_us", stats.target_waited_us},
           {"pages_scanned", stats.pages_scanned},
-          {"pages_copied", stats.pages_copied}, {"pages_zero", stats.pages_zero},
-          {"pages_unchanged", stats.pages_unchanged}, {"bytes_memory", stats.bytes_memory},
-          {"gpu_held_us", stats.gpu_held_us}, {"gpu_bytes", stats.gpu_bytes},
-          {"gpu_bytes_ahead", stats.gpu_bytes_ahead}, {"gpu_bytes_last", stats.gpu_bytes_last},
-          {"gpu_bytes_behind", stats.gpu_bytes_behind},
-          {"bytes_written", stats.bytes_written}, {"saved", saved}, {"phases_us", phases}};
+          {"pages_copied", stats.pages_copied},
+          {"pages_zero", stats.pages_zero},
+          {"pages_unchanged", stats.pages_unchanged},
+          {"bytes_memory", stats.bytes_memory},
+          {"gpu_held_us", stats.gpu_held_us},
+          {"gpu_bytes", stats.gpu_bytes},
+          {"gpu_bytes_precopied", stats.gpu_bytes_precopied},
+          {"gpu_bytes_last", stats.gpu_bytes_last},
+          {"gpu_bytes_deferred", stats.gpu_bytes_deferred},
+          {"bytes_written", stats.bytes_written},
+          {"saved", saved},
+          {"phases_us", phases}};
 }
 
 }  // namespace

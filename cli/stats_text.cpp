@@ -10,7 +10,8 @@
 namespace ckpt::cli {
 
 std::string json_key(std::string name) {
-  std::replace(name.begin(), name.end(), ' ', '_');
+  std::replace_if(
+      name.begin(), name.end(), [](char c) { return c == ' ' || c == '-'; }, '_');
   return name;
 }
 
@@ -30,9 +31,9 @@ std::string rounds_text(const store::CaptureStats& stats) {
 std::string gpu_text(const store::CaptureStats& stats) {
   std::string out = stats.gpu_held_us == 0 ? "ended" : "work held for " + human_us(stats.gpu_held_us);
   if (stats.gpu_bytes == 0) return out;
-  return out + fmt::format("; {} of memory: {} copied ahead, {} at the stop, {} behind it",
-                           human_bytes(stats.gpu_bytes), human_bytes(stats.gpu_bytes_ahead),
-                           human_bytes(stats.gpu_bytes_last), human_bytes(stats.gpu_bytes_behind));
+  return out + fmt::format("; {} of memory: {} pre-copied, {} at the stop, {} deferred", human_bytes(stats.gpu_bytes),
+                           human_bytes(stats.gpu_bytes_precopied), human_bytes(stats.gpu_bytes_last),
+                           human_bytes(stats.gpu_bytes_deferred));
 }
 
 std::string load_text(const store::CaptureStats& stats) {

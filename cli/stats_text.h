@@ -7,13 +7,13 @@
 
 namespace ckpt::cli {
 
-/// The name of a phase as a member of a JSON document: "copy ahead" is copy_ahead.
+/// The name of a phase as a member of a JSON document: "pre-copy" is pre_copy.
 std::string json_key(std::string name);
 /// "2.1 ms, and 480 us in short stops beside it"
 std::string frozen_text(const store::CaptureStats& stats);
-/// The rounds of copying ahead: "1.00 GiB in 391 ms, 10.2 MiB in 12 ms".
+/// The iterations of pre-copy: "1.00 GiB in 391 ms, 10.2 MiB in 12 ms".
 std::string rounds_text(const store::CaptureStats& stats);
-/// "work held for 12 ms; 30 GiB of memory: 30 GiB copied ahead, 300 MiB at the stop"
+/// "work held for 12 ms; 30 GiB of memory: 30 GiB pre-copied, 300 MiB at the stop"
 std::string gpu_text(const store::CaptureStats& stats);
 /// What the processes were up to while they ran and were captured.
 std::string load_text(const store::CaptureStats& stats);

@@ -30,7 +30,7 @@ Result<Outcome> examine(Context& context, const std::filesystem::path& dir) {
   Outcome out;
   auto reader = store::ImageReader::open(dir);
   if (!reader) {
-    if (reader.error().code != Code::kAnswerNo) return reader.error();
+    if (!answers_no(reader.error().code)) return reader.error();
     out.findings.push_back({reader.error().subject, 0, reader.error().message});
     return out;
   }
@@ -84,10 +84,10 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
   if (context.out.json()) print_json(context.out, dir, outcome, us);
   else print_findings(context.out, outcome);
   if (size_t n = outcome.findings.size(); n != 0) {
-    return fail(Code::kAnswerNo, dir.string(), fmt::format("damaged: {} finding{}", n, n == 1 ? "" : "s"));
+    return fail(Code::kCorrupt, dir.string(), fmt::format("damaged: {} finding{}", n, n == 1 ? "" : "s"));
   }
   if (size_t n = outcome.rehearsal ? outcome.rehearsal->differences.size() : 0; n != 0) {
-    return fail(Code::kAnswerNo, dir.string(),
+    return fail(Code::kCorrupt, dir.string(),
                 fmt::format("would not be restored as it was: {} difference{}", n, n == 1 ? "" : "s"));
   }
   context.out.info(fmt::format("the process image is sound: {} image{} in the chain, {} read in {}", outcome.images,

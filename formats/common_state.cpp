@@ -23,7 +23,7 @@ Result<CommonState> read_common(const tensor::Catalog& catalog) {
   if (!catalog.common_wrapped_in_list) return out;
   auto items = out.file.graph.items(out.root);
   if (out.file.graph.kind(out.root) != pickle::Kind::kList || items.size() != 1) {
-    return fail(Code::kAnswerNo, source.subject(), "the common state is not a list of one element");
+    return fail(Code::kCorrupt, source.subject(), "the common state is not a list of one element");
   }
   out.root = items[0];
   return out;

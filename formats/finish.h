@@ -23,7 +23,7 @@ class DamageLog {
 };
 
 /// Sorts tensors and objects, refuses two of one name, checks that the shards of every tensor tile it. Damage:
-/// kAnswerNo, or Catalog::damage with `tolerate_damage`.
+/// kCorrupt, or Catalog::damage with `tolerate_damage`.
 Result<tensor::Catalog> finish_catalog(tensor::Catalog catalog, DamageLog damage, const ReadOptions& options);
 
 }  // namespace ckpt::formats

@@ -19,7 +19,7 @@ Result<std::vector<fs::directory_entry>> list_folder(const fs::path& dir) {
   std::error_code ec;
   fs::directory_iterator it(dir, ec), end;
   for (; !ec && it != end; it.increment(ec)) {
-    if (out.size() >= kMaxEntries) return fail(Code::kAnswerNo, dir.string(), "holds too many entries");
+    if (out.size() >= kMaxEntries) return fail(Code::kCorrupt, dir.string(), "holds too many entries");
     out.push_back(*it);
   }
   if (ec) return sys_error(ec.value(), dir.string(), "cannot list");
@@ -31,7 +31,7 @@ Result<std::string> read_document(const fs::path& path, uint64_t limit) {
   std::error_code ec;
   const fs::file_status status = fs::status(path, ec);
   if (fs::exists(status) && !fs::is_regular_file(status))
-    return fail(Code::kAnswerNo, path.string(), "is not a regular file");
+    return fail(Code::kCorrupt, path.string(), "is not a regular file");
   return io::read_file(path, limit);
 }
 

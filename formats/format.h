@@ -35,7 +35,7 @@ struct Format {
 std::span<const Format> formats();
 
 /// Opens a checkpoint of the format that `options` name. kUsage: no such format. kNotFound: no such path. kUnsupported:
-/// nothing recognises it, or a known but unhandled kind (named). kAnswerNo: damaged or hostile.
+/// nothing recognises it, or a known but unhandled kind (named). kCorrupt: damaged or hostile.
 Result<tensor::Catalog> open_checkpoint(const std::filesystem::path& path, const ReadOptions& options);
 
 }  // namespace ckpt::formats

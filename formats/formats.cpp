@@ -116,11 +116,11 @@ Error explain(const fs::path& path) {
         .with_hint("each mp_rank_XX/model_optim_rng.pt can be inspected by itself");
   }
   if (any_entry(path, [](const fs::directory_entry& entry) { return entry.path().extension() == ".distcp"; })) {
-    return Error(Code::kAnswerNo, subject,
+    return Error(Code::kCorrupt, subject,
                  "holds .distcp files but no .metadata: the save did not finish, or files were lost");
   }
   if (fs::exists(path / "common.pt", ec)) {
-    return Error(Code::kAnswerNo, subject, "holds common.pt but no metadata.json: the save did not finish");
+    return Error(Code::kCorrupt, subject, "holds common.pt but no metadata.json: the save did not finish");
   }
   if (auto known = name_unread_format(path)) return *known;
   return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
@@ -163,7 +163,7 @@ Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions&
   auto inner = fs::is_directory(path, ec) ? inner_checkpoint(path) : std::nullopt;
   if (!inner) return explain(path);
   if (!fs::exists(*inner, ec))
-    return fail(Code::kAnswerNo, path.string(),
+    return fail(Code::kCorrupt, path.string(),
                 "names " + inner->filename().string() + " as its latest checkpoint, which is missing");
   CKPT_TRY(check_access(*inner));
   const Format* format = find_format(*inner);

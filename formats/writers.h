@@ -30,7 +30,7 @@ struct Writer {
   bool has_files = false;                     ///< ... and files, file_size
   /// kUsage: keys that the format cannot name, objects that it has no place for, each one listed, with a hint how to
   /// leave them out. kUnsupported: something of the source cannot be carried over, a dtype that the format lacks.
-  /// kNoRoom: memory. kAnswerNo: shards missing, overlapping or outside their files.
+  /// kNoRoom: memory. kCorrupt: shards missing, overlapping or outside their files.
   Result<std::unique_ptr<tensor::Layout>> (*plan)(const tensor::Selection& selection, const WriteOptions& options);
 };
 

@@ -37,7 +37,7 @@ constexpr GgmlType kTypes[] = {
     {41, "Q1_0", 128, 18, {}},
 };
 
-Unexpected malformed(std::string why) { return fail(Code::kAnswerNo, "", "malformed GGUF header: " + std::move(why)); }
+Unexpected malformed(std::string why) { return fail(Code::kCorrupt, "", "malformed GGUF header: " + std::move(why)); }
 
 /// Reads front to back; the first time that bytes are missing `short_` is set, and what is then read is zero or empty.
 class Parser {

@@ -48,7 +48,7 @@ struct GgufHeader {
   std::vector<GgufTensor> tensors;
 };
 
-/// Nothing: `beginning` ends before the header does. kAnswerNo: malformed. kUnsupported: version or byte order. Empty
+/// Nothing: `beginning` ends before the header does. kCorrupt: malformed. kUnsupported: version or byte order. Empty
 /// subject. Memory: in proportion to `beginning`.
 Result<std::optional<GgufHeader>> parse_gguf_header(ByteSpan beginning);
 

@@ -84,7 +84,7 @@ class Reader {
       }
       if (*header) return std::move(**header);
       if (bytes.size() == most)
-        return fail(Code::kAnswerNo, file.path,
+        return fail(Code::kCorrupt, file.path,
                     most == file.size ? "the header is cut off" : "the header is larger than the limit");
     }
   }

@@ -42,14 +42,14 @@ Result<std::optional<MegatronMetadata>> read_megatron_metadata(const std::filesy
     return std::move(text).error();
   }
   if (!json_nests_at_most(*text, kMaxJsonDepth))
-    return fail(Code::kAnswerNo, path.string(), "is not a JSON object, or nests too deep");
+    return fail(Code::kCorrupt, path.string(), "is not a JSON object, or nests too deep");
   auto json = nlohmann::json::parse(*text, nullptr, false);
-  if (!json.is_object()) return fail(Code::kAnswerNo, path.string(), "is not a JSON object");
+  if (!json.is_object()) return fail(Code::kCorrupt, path.string(), "is not a JSON object");
   if (!json.contains("sharded_backend")) return std::optional<MegatronMetadata>();
   const auto& backend = json["sharded_backend"];
   const auto version = json.find("sharded_backend_version");
   if (!backend.is_string() || (version != json.end() && !version->is_number_integer())) {
-    return fail(Code::kAnswerNo, path.string(), "its members have wrong types");
+    return fail(Code::kCorrupt, path.string(), "its members have wrong types");
   }
   std::string name = backend.get<std::string>();
   if (name != "zarr" && name != "torch_dist") {

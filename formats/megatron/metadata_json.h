@@ -16,7 +16,7 @@ struct MegatronMetadata {
 };
 
 /// Nothing when the folder has no metadata.json, or one that some other program wrote (no "sharded_backend" in it).
-/// kAnswerNo: not JSON, or wrong types. kUnsupported: a backend or version of which nothing is known.
+/// kCorrupt: not JSON, or wrong types. kUnsupported: a backend or version of which nothing is known.
 Result<std::optional<MegatronMetadata>> read_megatron_metadata(const std::filesystem::path& dir);
 
 /// For the table of formats: cheap, false on any error.

@@ -12,7 +12,7 @@ namespace {
 
 constexpr size_t kStep = 1 << 30;  // zlib counts in 32 bits
 
-Unexpected damaged(const char* why) { return fail(Code::kAnswerNo, "", std::string("damaged deflate data: ") + why); }
+Unexpected damaged(const char* why) { return fail(Code::kCorrupt, "", std::string("damaged deflate data: ") + why); }
 
 class Inflater {
  public:

@@ -38,7 +38,7 @@ inline constexpr uint64_t kNpyPrefix = 12;             ///< holds magic, version
 inline constexpr uint64_t kMaxNpyHeader = 128 << 10;   ///< only structured types make longer ones
 
 /// Bytes in front of the elements, from the first kNpyPrefix bytes of a file (or fewer, if there are no more).
-/// kAnswerNo: no .npy file. kUnsupported: its version, or a header longer than the limit. The subject of errors is left
+/// kCorrupt: no .npy file. kUnsupported: its version, or a header longer than the limit. The subject of errors is left
 /// empty, here and below.
 Result<uint64_t> npy_header_bytes(ByteSpan first);
 

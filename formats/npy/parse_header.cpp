@@ -14,7 +14,7 @@ namespace {
 constexpr std::string_view kMagic("\x93NUMPY", 6);
 constexpr size_t kMaxRank = 64;
 
-Unexpected malformed(std::string why) { return fail(Code::kAnswerNo, "", "malformed .npy header: " + std::move(why)); }
+Unexpected malformed(std::string why) { return fail(Code::kCorrupt, "", "malformed .npy header: " + std::move(why)); }
 Unexpected unsupported(std::string why) { return fail(Code::kUnsupported, "", std::move(why)); }
 
 /// The literal of a dictionary with the members descr, fortran_order and shape, as Python's repr writes it.
@@ -137,7 +137,7 @@ Result<uint64_t> npy_header_bytes(ByteSpan first) {
   ByteReader reader(first);
   auto magic = reader.take(kMagic.size());
   auto major = reader.read<uint8_t>(), minor = reader.read<uint8_t>();
-  if (!magic || as_text(*magic) != kMagic || !minor) return fail(Code::kAnswerNo, "", "no .npy file");
+  if (!magic || as_text(*magic) != kMagic || !minor) return fail(Code::kCorrupt, "", "no .npy file");
   if (*major < 1 || *major > 3) return unsupported(".npy version " + std::to_string(*major) + " is not read");
   std::optional<uint32_t> length;
   if (*major == 1) length = reader.read<uint16_t>();

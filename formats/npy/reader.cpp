@@ -66,9 +66,9 @@ class NpyDecoder : public tensor::Decoder {
     if (array.deflated) {
       std::vector<std::byte> header(array.header);
       CKPT_TRY_ASSIGN(uint32_t crc, inflate_all(encoded, header, elements));
-      if (crc != array.crc) return fail(Code::kAnswerNo, "", "the CRC differs");
+      if (crc != array.crc) return fail(Code::kCorrupt, "", "the CRC differs");
     } else {
-      if (encoded.size() != elements.size()) return fail(Code::kAnswerNo, "", "a part of the wrong size");
+      if (encoded.size() != elements.size()) return fail(Code::kCorrupt, "", "a part of the wrong size");
       std::copy(encoded.begin(), encoded.end(), elements.begin());
     }
     if (array.swap > 1) tensor::swap_bytes(elements, array.swap);
@@ -92,15 +92,16 @@ class Arrays {
     if (!text) return std::move(text).error();
     JsonReader reader(*text, {});
     if (reader.peek() == '{') reader.enter();
-    else return note("", name, Error(Code::kAnswerNo, "", "is no JSON object"));
+    else
+      return note("", name, Error(Code::kCorrupt, "", "is no JSON object"));
     for (bool first = true; reader.next('{', first); first = false) {
       const std::string key(reader.key());
       auto dtype = reader.peek() == '"' ? tensor::dtype_from_name(reader.string()) : std::nullopt;
-      if (!dtype || reader.failed()) return note(key, name, Error(Code::kAnswerNo, "", "names no dtype"));
+      if (!dtype || reader.failed()) return note(key, name, Error(Code::kCorrupt, "", "names no dtype"));
       types_[key] = *dtype;
     }
     reader.finish();
-    if (reader.failed()) return note("", name, Error(Code::kAnswerNo, "", reader.fault()));
+    if (reader.failed()) return note("", name, Error(Code::kCorrupt, "", reader.fault()));
     return {};
   }
 
@@ -140,7 +141,7 @@ class Arrays {
       catalog_.unsupported.push_back({key, error.message});
       return {};
     }
-    if (error.code != Code::kAnswerNo) return error;
+    if (!answers_no(error.code)) return error;
     damage_.add(key, file, std::nullopt, error);
     return {};
   }
@@ -161,7 +162,7 @@ class Arrays {
     if (error.code != Code::kUnsupported) return error;
     auto whole = is_whole(source, record);
     if (!whole) return std::move(whole).error();
-    return *whole ? error : Error(Code::kAnswerNo, error.subject, "the CRC of " + record.name + " differs");
+    return *whole ? error : Error(Code::kCorrupt, error.subject, "the CRC of " + record.name + " differs");
   }
 
   /// An array that cannot be read. `whole`: the .npy file in `source`.

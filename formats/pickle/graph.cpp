@@ -17,7 +17,7 @@ NodeId Graph::get(NodeId dict, std::string_view key) const {
 }
 
 Result<void> refuse_unknown_globals(const Graph& graph) {
-  Error error(Code::kAnswerNo, "", "the pickle names what a checkpoint has no use for");
+  Error error(Code::kCorrupt, "", "the pickle names what a checkpoint has no use for");
   for (const GlobalName& name : graph.globals()) {
     if (name.meaning == Meaning::kUnknown) error.causes.push_back(name.text());
   }

@@ -57,16 +57,16 @@ class Machine {
   using Node = Graph::Node;
 
   Result<void> execute() {
-    if (data_size_ > limits_.bytes) return fail(Code::kAnswerNo, "", "the pickle is larger than the limit");
+    if (data_size_ > limits_.bytes) return fail(Code::kCorrupt, "", "the pickle is larger than the limit");
     for (uint64_t count = 0; !stopped_; ++count) {
       const size_t at = at_ = reader_.position();
       auto op = reader_.read<uint8_t>();
-      if (!op) return fail(Code::kAnswerNo, "", "the pickle is truncated at byte " + std::to_string(at));
+      if (!op) return fail(Code::kCorrupt, "", "the pickle is truncated at byte " + std::to_string(at));
       if (count >= limits_.opcodes || graph_.nodes_.size() >= limits_.nodes) {
-        return fail(Code::kAnswerNo, "", "the pickle has more operations than the limit");
+        return fail(Code::kCorrupt, "", "the pickle has more operations than the limit");
       }
       if (!step(*op)) {
-        return fail(unsupported_ ? Code::kUnsupported : Code::kAnswerNo, "",
+        return fail(unsupported_ ? Code::kUnsupported : Code::kCorrupt, "",
                     why_ + " at byte " + std::to_string(at) + " of the pickle");
       }
     }

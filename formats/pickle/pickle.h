@@ -263,7 +263,7 @@ inline Meaning Graph::global_meaning(NodeId id) const {
 
 inline Meaning Graph::call(NodeId id) const { return global_meaning(callee(id)); }
 
-/// kAnswerNo: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no
+/// kCorrupt: not a pickle, damaged, or hostile (the message says at which byte). kUnsupported: opcodes that no
 /// checkpoint uses (extension registry, out-of-band buffers, protocol 0 instances).
 Result<Graph> parse(ByteSpan data, const Limits& limits = {});
 
@@ -280,7 +280,7 @@ struct LooseGraph {
 };
 LooseGraph parse_loosely(ByteSpan data, const Limits& limits = {});
 
-/// Refuse mode: kAnswerNo with every global outside the allow-list as a cause.
+/// Refuse mode: kCorrupt with every global outside the allow-list as a cause.
 Result<void> refuse_unknown_globals(const Graph& graph);
 
 }  // namespace ckpt::pickle

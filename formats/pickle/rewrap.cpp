@@ -99,10 +99,10 @@ Result<unsigned char> walk(std::string_view pickle, Each each) {
   for (;;) {
     const size_t start = in.position();
     auto code = in.read<uint8_t>();
-    if (!code) return fail(Code::kAnswerNo, "", "the pickle ends without STOP");
+    if (!code) return fail(Code::kCorrupt, "", "the pickle ends without STOP");
     auto size = argument_size(*code, in);
     if (!size || !in.take(*size)) {
-      return fail(Code::kAnswerNo, "", "the pickle has a bad opcode at byte " + std::to_string(start));
+      return fail(Code::kCorrupt, "", "the pickle has a bad opcode at byte " + std::to_string(start));
     }
     Operation op;
     op.code = *code;
@@ -111,7 +111,7 @@ Result<unsigned char> walk(std::string_view pickle, Each each) {
     if (*size == 4) std::memcpy(&op.memo, op.bytes.data() + 1, 4);
     if (*code != kProto && *code != kFrame) each(op);
     if (*code != kStop) continue;
-    if (in.remaining() > 0) return fail(Code::kAnswerNo, "", "bytes follow the pickle's STOP");
+    if (in.remaining() > 0) return fail(Code::kCorrupt, "", "bytes follow the pickle's STOP");
     return *protocol;
   }
 }

@@ -9,7 +9,7 @@
 namespace ckpt::pickle {
 
 /// The pickle of a list that holds what `pickle` builds. Memo numbers stay valid: nothing is memoised before the old
-/// body. kAnswerNo: not one whole pickle. kUnsupported: protocol 0 or 1.
+/// body. kCorrupt: not one whole pickle. kUnsupported: protocol 0 or 1.
 Result<std::string> wrap_in_list(std::string_view pickle);
 
 /// The pickle of the one element of the list that `pickle` builds. kUnsupported: it is not such a list, or cannot be

@@ -45,7 +45,7 @@ constexpr TorchDType kCarried[] = {
     {DType::kUint8, "bits2x4", true, false}, {DType::kUint8, "bits4x2", true, false},
 };
 
-Unexpected malformed(const char* what) { return fail(Code::kAnswerNo, "", std::string("malformed tensor: ") + what); }
+Unexpected malformed(const char* what) { return fail(Code::kCorrupt, "", std::string("malformed tensor: ") + what); }
 
 /// Follows Parameters to the call that has the storage.
 NodeId unwrap(const Graph& graph, NodeId id) {

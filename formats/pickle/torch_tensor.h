@@ -37,7 +37,7 @@ struct TorchTensor {
 /// An object that would be a tensor (or a Parameter): `read_torch_tensor` applies.
 bool is_torch_tensor(const Graph& graph, NodeId id);
 /// All numbers checked: elements and bytes can be counted, every element lies in the storage. kUnsupported: sparse,
-/// meta and other kinds without a storage of their own, named. kAnswerNo: damaged or hostile.
+/// meta and other kinds without a storage of their own, named. kCorrupt: damaged or hostile.
 Result<TorchTensor> read_torch_tensor(const Graph& graph, NodeId id);
 
 /// The function that would make a tensor and its arguments; `_rebuild_from_type_v2(function, type, arguments, state)`

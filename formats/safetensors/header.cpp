@@ -43,7 +43,7 @@ constexpr Type kTypes[] = {
 };
 
 Unexpected malformed(std::string why) {
-  return fail(Code::kAnswerNo, "", "malformed safetensors header: " + std::move(why));
+  return fail(Code::kCorrupt, "", "malformed safetensors header: " + std::move(why));
 }
 
 /// The header as events, since a tree of a header of 100 MB would take many times that. Every event returns whether the

@@ -27,7 +27,7 @@ struct SafetensorsHeader {
 
 inline constexpr uint64_t kMaxSafetensorsHeader = 100'000'000;
 
-/// `json`: the N bytes. `buffer_bytes`: what the file holds behind them. kAnswerNo where the reference reader refuses,
+/// `json`: the N bytes. `buffer_bytes`: what the file holds behind them. kCorrupt where the reference reader refuses,
 /// and for a name or member given twice; kUnsupported: a dtype that is not known, named.
 Result<SafetensorsHeader> parse_safetensors_header(std::string_view json, uint64_t buffer_bytes);
 

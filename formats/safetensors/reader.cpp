@@ -52,7 +52,7 @@ Result<SafetensorsHeader> read_header(int fd, uint64_t size, const std::string& 
   uint64_t length = 0;
   CKPT_TRY(io::pread_exact(fd, {reinterpret_cast<std::byte*>(&length), kPrefix}, 0, name));
   if (length > kMaxSafetensorsHeader || length > size - kPrefix)
-    return fail(Code::kAnswerNo, name, "the header is longer than the file or the limit");
+    return fail(Code::kCorrupt, name, "the header is longer than the file or the limit");
   std::vector<std::byte> text(length);
   CKPT_TRY(io::pread_exact(fd, text, kPrefix, name));
   auto header = parse_safetensors_header(as_text(text), size - kPrefix - length);
@@ -76,7 +76,7 @@ class Reader {
     CKPT_TRY_ASSIGN(UniqueFd fd, catalog_.open_file(index));
     CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd.get(), name));
     catalog_.files[index].size = static_cast<uint64_t>(st.st_size);
-    if (catalog_.files[index].size < kPrefix) return fail(Code::kAnswerNo, name, "is too short for a safetensors file");
+    if (catalog_.files[index].size < kPrefix) return fail(Code::kCorrupt, name, "is too short for a safetensors file");
     CKPT_TRY_ASSIGN(SafetensorsHeader header, read_header(fd.get(), catalog_.files[index].size, name));
     CKPT_TRY_ASSIGN(auto offsets, sharding_info(header, name));
     for (const auto& pair : header.metadata) {
@@ -106,13 +106,13 @@ class Reader {
     auto found = header.metadata.find("DCP_SHARDING_INFO");
     if (found == header.metadata.end()) return out;
     json doc = !json_nests_at_most(found->second, kMaxJsonDepth) ? json() : json::parse(found->second, nullptr, false);
-    if (!doc.is_object()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO is no JSON object");
+    if (!doc.is_object()) return fail(Code::kCorrupt, name, "its DCP_SHARDING_INFO is no JSON object");
     for (const auto& item : doc.items()) {
       const json& offsets =
           item.value().is_object() && item.value().contains("saved_offsets") ? item.value()["saved_offsets"] : json();
-      if (!offsets.is_array()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has no saved_offsets");
+      if (!offsets.is_array()) return fail(Code::kCorrupt, name, "its DCP_SHARDING_INFO has no saved_offsets");
       for (const json& n : offsets) {
-        if (!n.is_number_unsigned()) return fail(Code::kAnswerNo, name, "its DCP_SHARDING_INFO has malformed offsets");
+        if (!n.is_number_unsigned()) return fail(Code::kCorrupt, name, "its DCP_SHARDING_INFO has malformed offsets");
         out[item.key()].push_back(n.get<uint64_t>());
       }
     }
@@ -131,7 +131,7 @@ class Reader {
     auto place = offsets.find(entry.name);
     if (place != offsets.end()) {
       if (place->second.size() != entry.shape.size())
-        return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " has saved_offsets of another rank");
+        return fail(Code::kCorrupt, catalog_.files[file].path, entry.name + " has saved_offsets of another rank");
       shard.offset = place->second;
     }
     shard.shape = entry.shape;
@@ -146,12 +146,11 @@ class Reader {
     tensor::Tensor& t = catalog_.tensors[it->second];
     if (!added && !indexed_ && place == offsets.end()) return two_models(entry.name, t, file);
     if (t.shape.size() != entry.shape.size() || t.dtype != *entry.known) {
-      return fail(Code::kAnswerNo, catalog_.files[file].path,
-                  entry.name + " has another rank or dtype in another file");
+      return fail(Code::kCorrupt, catalog_.files[file].path, entry.name + " has another rank or dtype in another file");
     }
     for (size_t i = 0; i < t.shape.size() && sharded_; ++i) {
       auto end = checked_add(shard.offset[i], shard.shape[i]);
-      if (!end) return fail(Code::kAnswerNo, catalog_.files[file].path, entry.name + " ends past what can be counted");
+      if (!end) return fail(Code::kCorrupt, catalog_.files[file].path, entry.name + " ends past what can be counted");
       t.shape[i] = std::max(t.shape[i], *end);
     }
     t.shards.push_back(std::move(shard));
@@ -179,15 +178,15 @@ Result<std::map<std::string, std::string>> read_index(const fs::path& path) {
   CKPT_TRY_ASSIGN(std::string text, io::read_file(path, kMaxIndexBytes));
   json doc = !json_nests_at_most(text, kMaxJsonDepth) ? json() : json::parse(text, nullptr, false);
   if (!doc.is_object() || !doc.contains("weight_map") || !doc["weight_map"].is_object()) {
-    return fail(Code::kAnswerNo, path.string(), "has no weight_map");
+    return fail(Code::kCorrupt, path.string(), "has no weight_map");
   }
   std::map<std::string, std::string> out;
   for (const auto& item : doc["weight_map"].items()) {
     if (!item.value().is_string())
-      return fail(Code::kAnswerNo, path.string(), "its weight_map has an entry that is no file name");
+      return fail(Code::kCorrupt, path.string(), "its weight_map has an entry that is no file name");
     std::string file = item.value().get<std::string>();
     if (!is_safe_relative_path(file))
-      return fail(Code::kAnswerNo, path.string(), "the path \"" + file + "\" leads out of the checkpoint");
+      return fail(Code::kCorrupt, path.string(), "the path \"" + file + "\" leads out of the checkpoint");
     out[item.key()] = std::move(file);
   }
   return out;
@@ -209,7 +208,7 @@ Result<void> read_folder(const fs::path& path, const std::string& index, Reader&
   for (const std::string& file : files) {
     auto added = reader.add_file(file);
     if (added) continue;
-    if (added.error().code != Code::kAnswerNo && added.error().code != Code::kNotFound) return added;
+    if (!answers_no(added.error().code) && added.error().code != Code::kNotFound) return added;
     damage.add("", file, std::nullopt, added.error());
   }
   for (const auto& weight : weights) {

@@ -43,14 +43,14 @@ Result<std::vector<std::byte>> decompress(ByteSpan encoded, uint64_t limit) {
   for (;;) {
     size_t state = ZSTD_decompressStream(stream.get(), &made, &in);
     if (ZSTD_isError(state) != 0)
-      return fail(Code::kAnswerNo, "", std::string("damaged zstd data: ") + ZSTD_getErrorName(state));
+      return fail(Code::kCorrupt, "", std::string("damaged zstd data: ") + ZSTD_getErrorName(state));
     if (state == 0 && in.pos == in.size) break;
     if (made.pos == made.size) {
-      if (made.size >= limit) return fail(Code::kAnswerNo, "", "the zstd data is larger than the item may be");
+      if (made.size >= limit) return fail(Code::kCorrupt, "", "the zstd data is larger than the item may be");
       out.resize(std::min<uint64_t>(limit, out.size() * 2));
       made.dst = out.data(), made.size = out.size();
     } else if (in.pos == in.size) {
-      return fail(Code::kAnswerNo, "", "the zstd data is cut off");
+      return fail(Code::kCorrupt, "", "the zstd data is cut off");
     }
   }
   out.resize(made.pos);
@@ -61,12 +61,13 @@ Result<std::vector<std::byte>> decompress(ByteSpan encoded, uint64_t limit) {
 Result<void> compare(const TensorItem& item, const tensor::Tensor& t, const tensor::Shard& shard) {
   if (item.shape != shard.shape) {
     return fail(
-        Code::kAnswerNo, "",
+        Code::kCorrupt, "",
         "the item holds a tensor of shape " + shape_text(item.shape) + " instead of " + shape_text(shard.shape));
   }
   if (item.dtype.dtype != t.dtype) {
-    return fail(Code::kAnswerNo, "", "the item holds " + std::string(item.dtype.name) + " instead of " +
-                                         std::string(tensor::dtype_name(t.dtype)));
+    return fail(
+        Code::kCorrupt, "",
+        "the item holds " + std::string(item.dtype.name) + " instead of " + std::string(tensor::dtype_name(t.dtype)));
   }
   return {};
 }
@@ -85,7 +86,7 @@ class ItemDecoder : public tensor::Decoder {
     CKPT_TRY(compare(item, t, shard));
     const ByteSpan storage = encoded.subspan(item.storage.where.offset, item.storage.where.length);
     if (item.storage.crc != 0 && crc32(0, storage) != item.storage.crc)
-      return fail(Code::kAnswerNo, "", item.storage.differs());
+      return fail(Code::kCorrupt, "", item.storage.differs());
     if (item.layout) return lay_out(*item.layout, t.dtype, shard.shape, encoded.subspan(item.offset, item.length), out);
     std::memcpy(out.data(), encoded.data() + item.offset, out.size());
     return {};
@@ -115,19 +116,18 @@ class Locator {
         continue;
       }
       auto item = read(shard.item);
-      if (!item && item.error().code == Code::kAnswerNo && safetensors_.begins_at(shard.item)) {
+      if (!item && answers_no(item.error().code) && safetensors_.begins_at(shard.item)) {
         locate_in_safetensors(t, shard);
         continue;
       }
       auto same = item ? compare(*item, t, shard) : Result<void>(item.error());
       if (!same) {
         if (same.error().code == Code::kNotFound) continue;  // the file is missing, which check_item_ranges said
-        if (same.error().code != Code::kAnswerNo && same.error().code != Code::kUnsupported) return same;
+        if (!answers_no(same.error().code) && same.error().code != Code::kUnsupported) return same;
         note(t.key, shard.item, same.error());
         continue;
       }
-      for (const tensor::Checksum& sum : item->wrong)
-        note(t.key, shard.item, Error(Code::kAnswerNo, "", sum.differs()));
+      for (const tensor::Checksum& sum : item->wrong) note(t.key, shard.item, Error(Code::kCorrupt, "", sum.differs()));
       if (!item->layout) {
         shard.where = {shard.item.file, shard.item.offset + item->offset, item->length};
         keep(std::move(item->storage), shard.item);

@@ -21,7 +21,7 @@ constexpr size_t kMaxKey = 4096;       ///< bytes
 constexpr uint64_t kShared = 16;       ///< numbers of chunks' shapes for one node: chunks may share their sizes
 constexpr size_t kMaxDamage = 1000;    ///< findings that are kept
 
-Unexpected malformed(std::string what) { return fail(Code::kAnswerNo, "", "malformed .metadata: " + std::move(what)); }
+Unexpected malformed(std::string what) { return fail(Code::kCorrupt, "", "malformed .metadata: " + std::move(what)); }
 
 /// One item of storage_data.
 struct Entry {

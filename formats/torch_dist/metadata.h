@@ -32,11 +32,11 @@ enum class KeyPaths : uint8_t {
   kRead,  ///< planner_data: where each key lay in the nested state dict
 };
 
-/// Pure. kAnswerNo: not such a pickle, or hostile.
+/// Pure. kCorrupt: not such a pickle, or hostile.
 Result<DcpMetadata> parse_dcp_metadata(ByteSpan pickle, uint64_t max_bytes, KeyPaths paths = KeyPaths::kRead);
 
 /// `__<rank>.metadata` of ranks that saved without talking to each other: what `next` has joins `all`. A chunk or
-/// object that both have is that of `all`, with a warning. kAnswerNo: they contradict each other about a tensor's dtype
+/// object that both have is that of `all`, with a warning. kCorrupt: they contradict each other about a tensor's dtype
 /// or shape.
 class RankMetadata {
  public:

@@ -20,7 +20,7 @@ enum class Detail : uint8_t {
   kContent,
 };
 
-/// wrap: make it a list of one element unless it is one (Megatron's torch_dist). kAnswerNo: damaged. kUnsupported: to
+/// wrap: make it a list of one element unless it is one (Megatron's torch_dist). kCorrupt: damaged. kUnsupported: to
 /// be wrapped, but no torch.save archive, or one of TorchScript.
 Result<ObjectRecord> object_record(const tensor::Catalog& source, const tensor::Object& object, bool wrap,
                                    Detail detail);

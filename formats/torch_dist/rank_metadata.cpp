@@ -40,7 +40,7 @@ Result<void> RankMetadata::add(DcpMetadata next) {
     }
     tensor::Tensor& mine = all_.tensors[it->second].tensor;
     if (mine.dtype != t.tensor.dtype || mine.shape != t.tensor.shape) {
-      return fail(Code::kAnswerNo, "", t.tensor.key + " has another dtype or shape in the metadata of another rank");
+      return fail(Code::kCorrupt, "", t.tensor.key + " has another dtype or shape in the metadata of another rank");
     }
     std::move(t.tensor.shards.begin(), t.tensor.shards.end(), std::back_inserter(mine.shards));
   }

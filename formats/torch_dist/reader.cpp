@@ -68,7 +68,7 @@ Result<DcpMetadata> read_metadata(const fs::path& dir, const ReadOptions& option
     }
   }
   if (!ranks.empty()) return all.take();
-  return fail(Code::kAnswerNo, dir.string(), "its .metadata is missing: the save did not finish, or files were lost");
+  return fail(Code::kCorrupt, dir.string(), "its .metadata is missing: the save did not finish, or files were lost");
 }
 
 /// Puts reformulated tensors back into their original shape: by what is recorded, else (only where Megatron's record

@@ -14,7 +14,7 @@ namespace {
 
 constexpr uint64_t kLength = 8;
 
-Unexpected damaged(std::string why) { return fail(Code::kAnswerNo, "", std::move(why)); }
+Unexpected damaged(std::string why) { return fail(Code::kCorrupt, "", std::move(why)); }
 
 }  // namespace
 

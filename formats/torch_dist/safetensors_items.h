@@ -22,7 +22,7 @@ class SafetensorsItems {
 
   /// Does one begin at the item's start? False where the file cannot be read.
   bool begins_at(const tensor::FileRange& item);
-  /// Where the shard's bytes are. kAnswerNo: damaged, or the file holds another tensor or chunk under this key.
+  /// Where the shard's bytes are. kCorrupt: damaged, or the file holds another tensor or chunk under this key.
   Result<tensor::FileRange> find(const tensor::Tensor& tensor, const tensor::Shard& shard);
 
  private:

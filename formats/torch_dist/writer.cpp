@@ -107,8 +107,7 @@ class DistLayout : public tensor::Layout {
     if (item.kind == Item::Kind::kObject) {
       CKPT_TRY_ASSIGN(ObjectRecord record,
                       object_record(*selection_.source, object(item), megatron_, Detail::kContent));
-      if (record.size != item.length)
-        return fail(Code::kAnswerNo, object_target(item).key, "changed while it was read");
+      if (record.size != item.length) return fail(Code::kCorrupt, object_target(item).key, "changed while it was read");
       out.parts = std::move(record.parts);
       return out;
     }

@@ -41,18 +41,18 @@ Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archi
   }
   const zip::Record* version = archive.find("version");
   if (version == nullptr)
-    return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `version` is missing");
+    return fail(Code::kCorrupt, source.subject(), "no torch.save file: the record `version` is missing");
   CKPT_TRY_ASSIGN(std::string text, read_word(source, *version, wrong));
   int number = 0;
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   if (error != std::errc() || end != text.data() + text.size() || number < 1) {
-    return fail(Code::kAnswerNo, source.subject(), "the record `version` holds no number");
+    return fail(Code::kCorrupt, source.subject(), "the record `version` holds no number");
   }
   if (number > 10) return fail(Code::kUnsupported, source.subject(), "is a torch.save file of version " + text);
   if (const zip::Record* order = archive.find("byteorder")) {
     CKPT_TRY_ASSIGN(std::string word, read_word(source, *order, wrong));
     if (word != "little" && word != "big")
-      return fail(Code::kAnswerNo, source.subject(), "the record `byteorder` names no byte order");
+      return fail(Code::kCorrupt, source.subject(), "the record `byteorder` names no byte order");
     return word == "big";
   }
   return false;
@@ -63,9 +63,9 @@ Result<bool> check_kind(const zip::ByteSource& source, const zip::Archive& archi
 Result<const zip::Record*> TorchArchive::storage(const pickle::TorchTensor& tensor, const std::string& subject) const {
   const std::string name = "data/" + std::string(tensor.storage_key);
   const zip::Record* record = archive.find(name);
-  if (record == nullptr) return fail(Code::kAnswerNo, subject, "the record " + name + " is missing");
+  if (record == nullptr) return fail(Code::kCorrupt, subject, "the record " + name + " is missing");
   if (record->size != tensor.storage_bytes) {
-    return fail(Code::kAnswerNo, subject,
+    return fail(Code::kCorrupt, subject,
                 "the record " + name + " has " + std::to_string(record->size) + " bytes instead of " +
                     std::to_string(tensor.storage_bytes));
   }
@@ -78,7 +78,7 @@ Result<TorchArchive> read_torch_archive(const zip::ByteSource& source) {
   CKPT_TRY_ASSIGN(out.big_endian, check_kind(source, out.archive, out.wrong));
   const zip::Record* data = out.archive.find("data.pkl");
   if (data == nullptr)
-    return fail(Code::kAnswerNo, source.subject(), "no torch.save file: the record `data.pkl` is missing");
+    return fail(Code::kCorrupt, source.subject(), "no torch.save file: the record `data.pkl` is missing");
   CKPT_TRY_ASSIGN(out.pickle, read_checked(source, *data, kMaxPickle, out.wrong));
   auto graph = pickle::parse(out.pickle);
   if (!graph) {
@@ -86,7 +86,7 @@ Result<TorchArchive> read_torch_archive(const zip::ByteSource& source) {
     return std::move(graph).error();
   }
   if (graph->consumed() != out.pickle.size())
-    return fail(Code::kAnswerNo, source.subject(), "bytes follow the end of its pickle");
+    return fail(Code::kCorrupt, source.subject(), "bytes follow the end of its pickle");
   out.graph = std::move(*graph);
   return out;
 }

@@ -17,7 +17,7 @@ struct TorchArchive {
   std::vector<tensor::Checksum>
       wrong;  ///< of the records read so far (the pickle, version, byte order): CRCs that differ
 
-  /// Where the bytes of a tensor's storage lie, from the start of the zip. kAnswerNo: the record is missing or has
+  /// Where the bytes of a tensor's storage lie, from the start of the zip. kCorrupt: the record is missing or has
   /// another size than the pickle says.
   Result<const zip::Record*> storage(const pickle::TorchTensor& tensor, const std::string& subject) const;
 };

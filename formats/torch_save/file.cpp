@@ -15,7 +15,7 @@ constexpr unsigned char kMagicNumber[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 
 constexpr int64_t kProtocol = 1001;
 
 Unexpected damaged(const zip::ByteSource& source, std::string why) {
-  return fail(Code::kAnswerNo, source.subject(), std::move(why));
+  return fail(Code::kCorrupt, source.subject(), std::move(why));
 }
 
 /// The five pickles in `prefix`. The graphs of the fourth and fifth point into it.

@@ -160,7 +160,7 @@ struct OpenFile {
     if (!catalog.common_wrapped_in_list) return out;
     auto items = out.file.graph.items(out.root);
     if (out.file.graph.kind(out.root) != Kind::kList || items.size() != 1)
-      return fail(Code::kAnswerNo, out.name, "is not a list of one element");
+      return fail(Code::kCorrupt, out.name, "is not a list of one element");
     out.root = items[0];
     return out;
   }
@@ -212,7 +212,7 @@ class ValueWriter {
     CKPT_TRY_ASSIGN(const pickle::TorchStorage storage, pickle::read_torch_storage(graph, id));
     auto found = source_.file.storages.find(std::string(storage.key));
     if (found == source_.file.storages.end() || found->second.second != storage.bytes) {
-      return fail(Code::kAnswerNo, "", "its storage " + std::string(storage.key) + " is missing or of another size");
+      return fail(Code::kCorrupt, "", "its storage " + std::string(storage.key) + " is missing or of another size");
     }
     if (fields.size() > 5 && !graph.is_none(fields[5]))
       return fail(Code::kUnsupported, "", "holds a view of a legacy storage");
@@ -296,7 +296,7 @@ Result<std::vector<StoredValue>> stored_values(const tensor::Catalog& catalog) {
   uint64_t bytes = 0;
   for (Found& found : walk.leaves) {
     auto file = writer.write(found.node);
-    if (!file && file.error().code != Code::kUnsupported && file.error().code != Code::kAnswerNo)
+    if (!file && file.error().code != Code::kUnsupported && !answers_no(file.error().code))
       return std::move(file).error();
     if (!file) {
       bad.push_back(found.key + ": " + file.error().text());

@@ -85,7 +85,7 @@ uint64_t stored_extent(const StoredLayout& layout, DType dtype, const tensor::Sh
 Result<void> lay_out(const StoredLayout& layout, DType dtype, const tensor::Shape& shape, ByteSpan stored,
                      MutableByteSpan out) {
   if (stored_extent(layout, dtype, shape) > stored.size())
-    return fail(Code::kAnswerNo, "", "reaches beyond its storage");
+    return fail(Code::kCorrupt, "", "reaches beyond its storage");
   switch (item_size(dtype)) {
     case 1: gather<1>(layout, shape, stored.data(), out); break;
     case 2: gather<2>(layout, shape, stored.data(), out); break;

@@ -21,7 +21,7 @@ Result<std::optional<StoredLayout>> stored_layout(const pickle::TorchTensor& ten
 /// Bytes from a box's first element to its last; 0 for one without elements. The product must be countable.
 uint64_t stored_extent(const StoredLayout& layout, tensor::DType dtype, const tensor::Shape& shape);
 
-/// Row-major little-endian bytes of a box whose first element is at the start of `stored`. kAnswerNo: an element lies
+/// Row-major little-endian bytes of a box whose first element is at the start of `stored`. kCorrupt: an element lies
 /// outside.
 Result<void> lay_out(const StoredLayout& layout, tensor::DType dtype, const tensor::Shape& shape, ByteSpan stored,
                      MutableByteSpan out);

@@ -135,7 +135,7 @@ class Walker {
       }
       // A graph that shares its parts has far more paths than nodes: an honest state dict does not.
       if (++visited_ > 4 * graph_.node_count() + 1000)
-        return fail(Code::kAnswerNo, "", "its object repeats itself without end");
+        return fail(Code::kCorrupt, "", "its object repeats itself without end");
       visit(frame);
     }
     tell_apart();

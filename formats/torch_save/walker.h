@@ -34,7 +34,7 @@ std::vector<bool> find_holders(const pickle::Graph& graph);
 
 /// Goes through dicts, lists, tuples and sets, and through objects for the tensors in them: a pickled module's
 /// parameters have the keys of its state dict; parts of sparse, nested and wrapped tensors (DTensor, torchao's) come by
-/// name. kAnswerNo: an object that repeats itself without end.
+/// name. kCorrupt: an object that repeats itself without end.
 Result<Walk> walk_state(const pickle::Graph& graph, pickle::NodeId root);
 inline Result<Walk> walk_state(const pickle::Graph& graph) { return walk_state(graph, graph.root()); }
 

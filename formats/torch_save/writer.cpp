@@ -220,7 +220,7 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     if (object.wrapped_in_list) {
       auto items = source->file.graph.items(node);
       if (source->file.graph.kind(node) != pickle::Kind::kList || items.size() != 1) {
-        note(target.key, Error(Code::kAnswerNo, "", "is not a list of one element"));
+        note(target.key, Error(Code::kCorrupt, "", "is not a list of one element"));
         return;
       }
       node = items[0];
@@ -313,7 +313,7 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
       return {};
     }
     auto done = leaf.source->emitter->emit(leaf.node);
-    if (!done && done.error().code != Code::kUnsupported && done.error().code != Code::kAnswerNo) return done;
+    if (!done && done.error().code != Code::kUnsupported && !answers_no(done.error().code)) return done;
     if (!done) bad_.push_back(leaf.key + ": " + done.error().text());
     return {};
   }
@@ -340,7 +340,7 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     CKPT_TRY_ASSIGN(pickle::TorchStorage storage, pickle::read_torch_storage(graph, id));
     auto found = source.file.storages.find(std::string(storage.key));
     if (found == source.file.storages.end() || found->second.second != storage.bytes) {
-      return fail(Code::kAnswerNo, "", "its storage " + std::string(storage.key) + " is missing or of another size");
+      return fail(Code::kCorrupt, "", "its storage " + std::string(storage.key) + " is missing or of another size");
     }
     if (fields.size() > 5 && !graph.is_none(fields[5]))
       return fail(Code::kUnsupported, "", "holds a view of a legacy storage");

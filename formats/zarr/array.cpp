@@ -57,7 +57,7 @@ Result<void> check_order(std::span<const ZarrCodec> codecs) {
 }  // namespace
 
 Result<void> check_array(ZarrArray& array, const std::string& what) {
-  const auto malformed = [&](const char* why) { return fail(Code::kAnswerNo, "", "malformed " + what + ": " + why); };
+  const auto malformed = [&](const char* why) { return fail(Code::kCorrupt, "", "malformed " + what + ": " + why); };
   if (array.shape.size() != array.chunks.size()) return malformed("shape and chunks differ in rank");
   for (uint64_t& chunk : array.chunks) {
     // zarr-python writes chunk length 0 for axes of length 0.

@@ -48,7 +48,7 @@ struct ZarrArray {
   std::string chunk_name(const tensor::Shape& index) const;
 };
 
-/// kAnswerNo: shape and chunks do not fit each other, or hold more elements than can be counted. kUnsupported: codecs
+/// kCorrupt: shape and chunks do not fit each other, or hold more elements than can be counted. kUnsupported: codecs
 /// in an order that cannot be undone. `what`: the name of the document, for the message. Makes `axes` empty where they
 /// change nothing.
 Result<void> check_array(ZarrArray& array, const std::string& what);

@@ -99,7 +99,7 @@ Result<void> ZarrArrays::add(const std::string& folder, const std::string& meta,
     catalog_.unsupported.push_back({key, array.error().message});
     return {};
   }
-  if (!array && array.error().code != Code::kAnswerNo) return std::move(array).error();
+  if (!array && !answers_no(array.error().code)) return std::move(array).error();
   if (!array) {
     damage_.add(key, meta, std::nullopt, array.error());
     return {};
@@ -177,7 +177,7 @@ void ZarrArrays::add_chunk(const ZarrArray& array, tensor::Tensor& tensor, std::
 
 Result<std::vector<std::byte>> ZarrArrays::read_index(const ZarrSharding& level, const Chunk& outer, uint64_t chunks) {
   auto bytes = shard_index_bytes(level, chunks);
-  if (!bytes || *bytes > outer.where.length) return fail(Code::kAnswerNo, "", "the shard is too short for its index");
+  if (!bytes || *bytes > outer.where.length) return fail(Code::kCorrupt, "", "the shard is too short for its index");
   std::vector<std::byte> out(*bytes);
   CKPT_TRY_ASSIGN(UniqueFd fd, catalog_.open_file(outer.where.file));
   const uint64_t at = level.index_at_start ? 0 : outer.where.length - *bytes;
@@ -191,7 +191,7 @@ Result<void> ZarrArrays::add_shard(const ZarrArray& array, size_t depth, const C
   tensor::Shape grid(rank), index(rank, 0);  // by the order of the index
   for (size_t i = 0; i < rank; ++i) grid[i] = outer.shape[level.axes[i]] / level.chunk[level.axes[i]];
   const uint64_t chunks = tensor::element_count(grid).value_or(0);
-  if (chunks > inner_left_) return fail(Code::kAnswerNo, "", "there are more inner chunks than the limit");
+  if (chunks > inner_left_) return fail(Code::kCorrupt, "", "there are more inner chunks than the limit");
   inner_left_ -= chunks;
   std::vector<ShardEntry> entries;
   if (options_.locate_data) {
@@ -212,7 +212,7 @@ Result<void> ZarrArrays::add_shard(const ZarrArray& array, size_t depth, const C
         continue;
       }
       if (entry.length == 0 || entry.length != expected.value_or(entry.length)) {
-        return fail(Code::kAnswerNo, "", "an inner chunk has a wrong size, " + std::to_string(entry.length) + " bytes");
+        return fail(Code::kCorrupt, "", "an inner chunk has a wrong size, " + std::to_string(entry.length) + " bytes");
       }
       inner.where.offset = outer.where.offset + entry.offset;
       inner.where.length = entry.length;

@@ -16,7 +16,7 @@ namespace ckpt::formats {
 namespace {
 
 Unexpected damaged(const char* codec, const std::string& why) {
-  return fail(Code::kAnswerNo, "", std::string("damaged ") + codec + " data: " + why);
+  return fail(Code::kCorrupt, "", std::string("damaged ") + codec + " data: " + why);
 }
 constexpr const char* kWrongSize = "it does not hold exactly one chunk";
 
@@ -182,7 +182,7 @@ Result<void> decode_steps(std::span<const ZarrCodec> steps, ByteSpan encoded, Mu
       CKPT_TRY_ASSIGN(current, check_and_strip(step, current));
       continue;
     }
-    if (sizes[i] && current.size() != *sizes[i]) return fail(Code::kAnswerNo, "", "a chunk of the wrong size");
+    if (sizes[i] && current.size() != *sizes[i]) return fail(Code::kCorrupt, "", "a chunk of the wrong size");
     std::vector<std::byte> next;
     MutableByteSpan target = out;
     if (!sizes[i + 1]) {
@@ -199,7 +199,7 @@ Result<void> decode_steps(std::span<const ZarrCodec> steps, ByteSpan encoded, Mu
     held = std::move(next);  // what `current` pointed to is used up
     current = target;
   }
-  if (current.size() != out.size()) return fail(Code::kAnswerNo, "", "a chunk of the wrong size");
+  if (current.size() != out.size()) return fail(Code::kCorrupt, "", "a chunk of the wrong size");
   if (current.data() != out.data() && !out.empty()) std::memcpy(out.data(), current.data(), out.size());
   for (size_t i = swaps; i < steps.size(); ++i) tensor::swap_bytes(out, steps[i].unit);
   return {};

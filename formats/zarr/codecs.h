@@ -38,7 +38,7 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
 /// Bytes that a step starts from to give `decoded` bytes; nothing for compressors.
 std::optional<uint64_t> stored_bytes(const ZarrCodec& codec, uint64_t decoded);
 
-/// Undoes the steps, the first one first: exactly `out.size()` bytes or kAnswerNo; a stream that holds less or more is
+/// Undoes the steps, the first one first: exactly `out.size()` bytes or kCorrupt; a stream that holds less or more is
 /// damage. Memory: for several compressors in a row, or filters, two buffers of about the size of `out`.
 Result<void> decode_steps(std::span<const ZarrCodec> steps, ByteSpan encoded, MutableByteSpan out);
 

@@ -139,7 +139,7 @@ std::optional<Kind> plain_kind(const std::string& id) {
 
 Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::string_view text) {
   const json config = json::parse(text, nullptr, false);
-  if (!config.is_object()) return fail(Code::kAnswerNo, "", "the configuration of " + id + " is no object");
+  if (!config.is_object()) return fail(Code::kCorrupt, "", "the configuration of " + id + " is no object");
   ZarrCodec out;
   if (auto kind = plain_kind(id)) {
     out.kind = *kind;
@@ -167,7 +167,7 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
     for (auto [name, value] : {std::pair{"offset", &out.offset}, std::pair{"scale", &out.scale}}) {
       auto it = config.find(name);
       if (it == config.end() || !it->is_number())
-        return fail(Code::kAnswerNo, "", "filter fixedscaleoffset has no number called " + std::string(name));
+        return fail(Code::kCorrupt, "", "filter fixedscaleoffset has no number called " + std::string(name));
       *value = it->get<double>();
     }
     return std::optional(out);
@@ -180,14 +180,14 @@ Result<std::optional<ZarrCodec>> parse_numcodec(const std::string& id, std::stri
 }
 
 Result<ByteSpan> check_and_strip(const ZarrCodec& codec, ByteSpan encoded) {
-  if (encoded.size() < 4) return fail(Code::kAnswerNo, "", "too short for its checksum");
+  if (encoded.size() < 4) return fail(Code::kCorrupt, "", "too short for its checksum");
   const ByteSpan data = codec.at_start ? encoded.subspan(4) : encoded.first(encoded.size() - 4);
   uint32_t told = 0, found = 0;
   std::memcpy(&told, codec.at_start ? encoded.data() : encoded.data() + data.size(), sizeof told);
   if (codec.kind == Kind::kCrc32c) found = crc32c(0, data);
   else if (codec.kind == Kind::kCrc32) found = crc32(0, data);
   else found = static_cast<uint32_t>(::adler32_z(1, reinterpret_cast<const Bytef*>(data.data()), data.size()));
-  if (told != found) return fail(Code::kAnswerNo, "", "the checksum differs");
+  if (told != found) return fail(Code::kCorrupt, "", "the checksum differs");
   return data;
 }
 
@@ -199,13 +199,13 @@ Result<void> undo_filter(const ZarrCodec& codec, ByteSpan in, MutableByteSpan ou
       return {};
     case Kind::kShuffle:
       if (out.size() % codec.unit != 0)
-        return fail(Code::kAnswerNo, "", "shuffled data that is no whole number of elements");
+        return fail(Code::kCorrupt, "", "shuffled data that is no whole number of elements");
       undo_shuffle(codec.unit, in, out);
       return {};
     case Kind::kDelta:
     case Kind::kScaleOffset:
       if (out.size() % tensor::item_size(codec.decoded.dtype) != 0)
-        return fail(Code::kAnswerNo, "", "filtered data that is no whole number of elements");
+        return fail(Code::kCorrupt, "", "filtered data that is no whole number of elements");
       if (codec.kind == Kind::kDelta) undo_delta(codec, in, out);
       else if (codec.stored.dtype == DType::kFloat32) undo_scale<float>(codec, in, out);
       else undo_scale<double>(codec, in, out);

@@ -68,7 +68,7 @@ class Hierarchy {
       if (folder.empty()) group_ = std::move(*text);
       return false;
     }
-    if (text && text->size() > kMaxZarrDocument) text = Error(Code::kAnswerNo, "", "is larger than the limit");
+    if (text && text->size() > kMaxZarrDocument) text = Error(Code::kCorrupt, "", "is larger than the limit");
     if (text) compare(folder, *text);
     CKPT_TRY(arrays_.add(folder, meta, key, text ? parse(*text) : Result<ZarrArray>(std::move(text).error())));
     return true;

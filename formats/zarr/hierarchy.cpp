@@ -21,7 +21,7 @@ std::string_view take_value(JsonReader& reader, std::string_view text) {
 template <class Each>
 Result<void> for_each_member(std::string_view text, Each each) {
   JsonReader reader(text, {kMaxZarrNesting, text.size() + 1});
-  if (reader.peek() != '{') return fail(Code::kAnswerNo, "", "malformed metadata: no JSON object");
+  if (reader.peek() != '{') return fail(Code::kCorrupt, "", "malformed metadata: no JSON object");
   reader.enter();
   for (bool first = true; reader.next('{', first); first = false) {
     const std::string name(reader.key());
@@ -30,7 +30,7 @@ Result<void> for_each_member(std::string_view text, Each each) {
     each(name, value);
   }
   reader.finish();
-  if (reader.failed()) return fail(Code::kAnswerNo, "", "malformed metadata: it " + reader.fault());
+  if (reader.failed()) return fail(Code::kCorrupt, "", "malformed metadata: it " + reader.fault());
   return {};
 }
 
@@ -48,7 +48,7 @@ std::string_view member(std::string_view text, std::string_view name) {
 Result<std::vector<ZarrNode>> consolidated_v2(std::string_view text) {
   std::vector<ZarrNode> out;
   const std::string_view metadata = member(text, "metadata");
-  if (metadata.empty()) return fail(Code::kAnswerNo, "", "malformed .zmetadata: it has no metadata");
+  if (metadata.empty()) return fail(Code::kCorrupt, "", "malformed .zmetadata: it has no metadata");
   CKPT_TRY(for_each_member(metadata, [&](const std::string& key, std::string_view value) {
     constexpr std::string_view kTail = "/.zarray";
     if (key == ".zarray") out.push_back({"", value});
@@ -63,7 +63,7 @@ Result<std::vector<ZarrNode>> consolidated_v3(std::string_view text) {
   const std::string_view consolidated = member(text, "consolidated_metadata");
   if (consolidated.empty() || consolidated == "null") return out;
   const std::string_view metadata = member(consolidated, "metadata");
-  if (metadata.empty()) return fail(Code::kAnswerNo, "", "malformed zarr.json: its consolidated metadata holds none");
+  if (metadata.empty()) return fail(Code::kCorrupt, "", "malformed zarr.json: its consolidated metadata holds none");
   CKPT_TRY(for_each_member(metadata, [&](const std::string& key, std::string_view value) {
     if (node_type(value) == "array") out.push_back({key, value});
   }));

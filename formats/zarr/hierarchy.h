@@ -15,7 +15,7 @@ struct ZarrNode {
   std::string_view json;
 };
 
-/// The arrays in `.zmetadata` of version 2: {"metadata": {"path/.zarray": {...}, ...}}. kAnswerNo: malformed; empty
+/// The arrays in `.zmetadata` of version 2: {"metadata": {"path/.zarray": {...}, ...}}. kCorrupt: malformed; empty
 /// subject.
 Result<std::vector<ZarrNode>> consolidated_v2(std::string_view text);
 

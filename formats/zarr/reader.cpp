@@ -84,7 +84,7 @@ bool recognises_megatron_zarr(const fs::path& path) { return has_megatron_backen
 
 Result<tensor::Catalog> read_megatron_zarr(const fs::path& path, const ReadOptions& options) {
   CKPT_TRY_ASSIGN(auto metadata, read_megatron_metadata(path));
-  if (!metadata) return fail(Code::kAnswerNo, path.string(), "has no metadata.json");
+  if (!metadata) return fail(Code::kCorrupt, path.string(), "has no metadata.json");
   tensor::Catalog catalog;
   catalog.format = "zarr";
   catalog.root = path;

@@ -17,14 +17,14 @@ Result<void> check_entries(const std::vector<ShardEntry>& entries, uint64_t inde
   for (const ShardEntry& entry : entries) {
     if (entry.absent) continue;
     if (entry.offset > shard_bytes || entry.length > shard_bytes - entry.offset) {
-      return fail(Code::kAnswerNo, "", "the shard's index names bytes past its end");
+      return fail(Code::kCorrupt, "", "the shard's index names bytes past its end");
     }
     if (entry.length > 0) ranges.emplace_back(entry.offset, entry.offset + entry.length);
   }
   std::sort(ranges.begin(), ranges.end());
   for (size_t i = 1; i < ranges.size(); ++i) {
     if (ranges[i].first < ranges[i - 1].second) {
-      return fail(Code::kAnswerNo, "",
+      return fail(Code::kCorrupt, "",
                   "what the shard's index names overlaps at byte " + std::to_string(ranges[i].first));
     }
   }
@@ -43,7 +43,7 @@ std::optional<uint64_t> shard_index_bytes(const ZarrSharding& level, uint64_t ch
 Result<std::vector<ShardEntry>> parse_shard_index(const ZarrSharding& level, ByteSpan stored, uint64_t chunks,
                                                   uint64_t shard_bytes) {
   if (stored.size() != shard_index_bytes(level, chunks) || stored.size() > shard_bytes) {
-    return fail(Code::kAnswerNo, "", "the shard is too short for its index");
+    return fail(Code::kCorrupt, "", "the shard is too short for its index");
   }
   std::vector<std::byte> plain(chunks * kEntry);
   auto decoded = decode_steps(level.index_codecs, stored, plain);

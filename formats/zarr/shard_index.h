@@ -16,7 +16,7 @@ struct ShardEntry {
 /// Bytes of an index of so many chunks as it is stored; nothing on overflow.
 std::optional<uint64_t> shard_index_bytes(const ZarrSharding& level, uint64_t chunks);
 
-/// `stored`: exactly the index. kAnswerNo: a wrong checksum; chunks that reach out of the shard, overlap each other or
+/// `stored`: exactly the index. kCorrupt: a wrong checksum; chunks that reach out of the shard, overlap each other or
 /// the index.
 Result<std::vector<ShardEntry>> parse_shard_index(const ZarrSharding& level, ByteSpan stored, uint64_t chunks,
                                                   uint64_t shard_bytes);

@@ -18,7 +18,7 @@ constexpr size_t kMaxCodecs = 16;
 constexpr size_t kMaxSharding = 4;  ///< levels of shards in shards
 
 Unexpected malformed(std::string message) {
-  return fail(Code::kAnswerNo, "", "malformed zarr.json: " + std::move(message));
+  return fail(Code::kCorrupt, "", "malformed zarr.json: " + std::move(message));
 }
 
 /// A named thing of v3: {"name": ..., "configuration": {...}}, or its name alone.

@@ -12,7 +12,7 @@
 
 namespace ckpt::formats {
 
-/// kAnswerNo: malformed. kUnsupported: a data type, codec, grid or extension that is not read here, named. Empty
+/// kCorrupt: malformed. kUnsupported: a data type, codec, grid or extension that is not read here, named. Empty
 /// subject.
 Result<ZarrArray> parse_zarr_json(std::string_view json);
 

@@ -14,7 +14,7 @@ namespace {
 constexpr size_t kMaxFilters = 16;
 
 Unexpected malformed_zarray(std::string message) {
-  return fail(Code::kAnswerNo, "", "malformed .zarray: " + std::move(message));
+  return fail(Code::kCorrupt, "", "malformed .zarray: " + std::move(message));
 }
 
 Result<tensor::Shape> parse_shape(const json& doc, const char* name) {

@@ -5,7 +5,7 @@
 
 namespace ckpt::formats {
 
-/// kAnswerNo: malformed. kUnsupported: a dtype, codec, filter or version that is not read here, named.
+/// kCorrupt: malformed. kUnsupported: a dtype, codec, filter or version that is not read here, named.
 /// `megatron`: `V2` is bfloat16. The subject of errors is left empty.
 Result<ZarrArray> parse_zarray(std::string_view json, bool megatron);
 

@@ -18,7 +18,7 @@ constexpr uint64_t kMaxDirectory = 256 << 20;
 constexpr uint64_t kFirstTail = 4096;  ///< holds the directory's end for all but odd archives
 
 Unexpected damaged(const ByteSource& source, std::string why) {
-  return fail(Code::kAnswerNo, source.subject(), "damaged zip: " + std::move(why));
+  return fail(Code::kCorrupt, source.subject(), "damaged zip: " + std::move(why));
 }
 Unexpected unsupported(const ByteSource& source, std::string why) {
   return fail(Code::kUnsupported, source.subject(), std::move(why));
@@ -194,7 +194,7 @@ Result<void> refuse_overlaps_and_twins(const ByteSource& source, const std::vect
 
 Result<void> ByteSource::read(uint64_t offset, MutableByteSpan out) const {
   if (offset > size_ || out.size() > size_ - offset)
-    return fail(Code::kAnswerNo, subject_, "truncated: it ends at byte " + std::to_string(size_));
+    return fail(Code::kCorrupt, subject_, "truncated: it ends at byte " + std::to_string(size_));
   if (out.empty()) return {};
   if (fd_ >= 0) return io::pread_exact(fd_, out, offset_ + offset, subject_);
   std::memcpy(out.data(), memory_.data() + offset, out.size());
@@ -233,7 +233,7 @@ Result<Archive> read_archive(const ByteSource& source, bool deflate) {
 
 Result<std::vector<std::byte>> read_record(const ByteSource& source, const Record& record, uint64_t limit) {
   if (record.size > limit)
-    return fail(Code::kAnswerNo, source.subject(), "record " + record.name + " is larger than the limit");
+    return fail(Code::kCorrupt, source.subject(), "record " + record.name + " is larger than the limit");
   std::vector<std::byte> out(record.size);
   CKPT_TRY(source.read(record.offset, out));
   return out;

@@ -22,7 +22,7 @@ class ByteSource {
 
   uint64_t size() const { return size_; }
   const std::string& subject() const { return subject_; }
-  /// Exactly out.size() bytes at `offset`, all inside the source (else kAnswerNo).
+  /// Exactly out.size() bytes at `offset`, all inside the source (else kCorrupt).
   Result<void> read(uint64_t offset, MutableByteSpan out) const;
 
  private:
@@ -52,12 +52,12 @@ struct Archive {
   const Record* find(std::string_view name) const;
 };
 
-/// kAnswerNo: no zip, damaged, or hostile: entries that overlap or leave the archive, two of one name, headers that
+/// kCorrupt: no zip, damaged, or hostile: entries that overlap or leave the archive, two of one name, headers that
 /// disagree. kUnsupported: compression, encryption, several disks, named. With `deflate` records may be deflated.
 Result<Archive> read_archive(const ByteSource& source, bool deflate = false);
 
 /// What is odd about an archive that reads well: local headers and data descriptors that say something else than the
-/// directory, and bytes that nothing refers to. kAnswerNo only where the source ends.
+/// directory, and bytes that nothing refers to. kCorrupt only where the source ends.
 struct Oddity {
   uint64_t offset = 0;  ///< from the start of the archive
   std::string message;  ///< a clause

@@ -9,7 +9,7 @@
 namespace ckpt::io {
 
 /// Exactly `length` bytes by copy_file_range, or by read and write where the two file systems cannot. A short source is
-/// kAnswerNo ("truncated").
+/// kCorrupt ("truncated").
 Result<void> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, uint64_t length,
                         const std::string& subject);
 

@@ -17,7 +17,7 @@ class FileStream {
   /// Large enough for the kernel's read-ahead, small enough to be still in the second-level cache when it is hashed.
   static constexpr size_t kBlock = 512 << 10;
 
-  /// `each` sees [offset, offset + length) in blocks, in order, and may stop the work. A short file is kAnswerNo.
+  /// `each` sees [offset, offset + length) in blocks, in order, and may stop the work. A short file is kCorrupt.
   Result<void> read(int fd, uint64_t offset, uint64_t length, const std::string& subject,
                     const std::function<Result<void>(ByteSpan)>& each);
 

@@ -1,7 +1,10 @@
 #include "lib/base/io.h"
 
 #include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
 
+#include <algorithm>
 #include <cerrno>
 
 namespace ckpt::io {
@@ -16,11 +19,11 @@ Result<UniqueFd> open_regular(int dir, const std::string& name) {
   // O_NONBLOCK: opening a fifo planted under this name must not hang.
   UniqueFd fd(::openat(dir, name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC | O_NONBLOCK));
   if (!fd) {
-    if (errno == ELOOP) return fail(Code::kAnswerNo, name, "is a symbolic link, which is not followed here");
+    if (errno == ELOOP) return fail(Code::kCorrupt, name, "is a symbolic link, which is not followed here");
     return sys_error(name, "cannot open");
   }
   CKPT_TRY_ASSIGN(struct stat st, stat_fd(fd.get(), name));
-  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, name, "is not a regular file");
+  if (!S_ISREG(st.st_mode)) return fail(Code::kCorrupt, name, "is not a regular file");
   return fd;
 }
 
@@ -35,7 +38,7 @@ Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject)
   struct stat st{};
   if (::fstat(fd, &st) == 0 && st.st_size > 0) {
     if (static_cast<uint64_t>(st.st_size) > limit) {
-      return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
+      return fail(Code::kCorrupt, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
     }
     out.resize(static_cast<size_t>(st.st_size));
   }
@@ -55,7 +58,7 @@ Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject)
     if (!in_place) out.append(piece, static_cast<size_t>(n));
     used += static_cast<size_t>(n);
     if (used > limit) {
-      return fail(Code::kAnswerNo, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
+      return fail(Code::kCorrupt, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
     }
   }
 }
@@ -64,8 +67,7 @@ Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit)
   // A pipe would block until somebody writes, a device has no end.
   CKPT_TRY_ASSIGN(UniqueFd fd, open_file(path, O_RDONLY | O_NONBLOCK));
   CKPT_TRY_ASSIGN(struct stat st, stat_fd(fd.get(), path.string()));
-  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode))
-    return fail(Code::kAnswerNo, path.string(), "is not a regular file");
+  if (!S_ISREG(st.st_mode) && !S_ISDIR(st.st_mode)) return fail(Code::kCorrupt, path.string(), "is not a regular file");
   return read_all(fd.get(), limit, path.string());
 }
 
@@ -76,7 +78,7 @@ Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std
       if (errno == EINTR) continue;
       return sys_error(subject, "cannot read");
     }
-    if (n == 0) return fail(Code::kAnswerNo, subject, "truncated: it ends at byte " + std::to_string(offset));
+    if (n == 0) return fail(Code::kCorrupt, subject, "truncated: it ends at byte " + std::to_string(offset));
     out = out.subspan(static_cast<size_t>(n));
     offset += static_cast<uint64_t>(n);
   }
@@ -106,6 +108,15 @@ Result<void> write_all(int fd, ByteSpan data, const std::string& subject) {
     data = data.subspan(static_cast<size_t>(n));
   }
   return {};
+}
+
+void close_descriptors(unsigned first, unsigned last) {
+  if (::syscall(SYS_close_range, first, last, 0) == 0) return;
+  constexpr rlim_t kMost = 1 << 20;
+  rlimit limit{kMost, kMost};
+  ::getrlimit(RLIMIT_NOFILE, &limit);
+  const auto end = static_cast<unsigned>(std::min(limit.rlim_max, kMost));
+  for (unsigned fd = first; fd < end && fd <= last; ++fd) ::close(static_cast<int>(fd));
 }
 
 Result<void> write_file(const std::filesystem::path& path, std::string_view data) {

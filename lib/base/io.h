@@ -16,19 +16,23 @@ namespace ckpt::io {
 
 Result<UniqueFd> open_file(const std::filesystem::path& path, int flags, unsigned mode = 0600);
 /// Opens `name` below `dir` (AT_FDCWD is fine); O_NOFOLLOW | O_CLOEXEC added. Refuses what is not a regular file
-/// (kAnswerNo).
+/// (kCorrupt).
 Result<UniqueFd> open_regular(int dir, const std::string& name);
 
 Result<struct stat> stat_fd(int fd, const std::string& subject);
-/// The whole file, refused (kAnswerNo) when it is a pipe, a socket or a device, or larger than `limit` bytes. Works for
+/// The whole file, refused (kCorrupt) when it is a pipe, a socket or a device, or larger than `limit` bytes. Works for
 /// /proc files, whose size reads as 0.
 Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit);
 Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject);
 
-/// Exactly `out.size()` bytes at `offset`; a short file is kAnswerNo ("truncated").
+/// Exactly `out.size()` bytes at `offset`; a short file is kCorrupt ("truncated").
 Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std::string& subject);
 Result<void> pwrite_all(int fd, ByteSpan data, uint64_t offset, const std::string& subject);
 Result<void> write_all(int fd, ByteSpan data, const std::string& subject);
+
+/// Closes every descriptor from `first` to `last` that is open: also where a filter of system calls refuses
+/// close_range(2). Without memory of its own, for the child of a fork.
+void close_descriptors(unsigned first, unsigned last = ~0u);
 
 /// Creates or replaces `path` (0600) with `data`; not synced.
 Result<void> write_file(const std::filesystem::path& path, std::string_view data);

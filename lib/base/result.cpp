@@ -8,7 +8,9 @@ namespace ckpt {
 
 int exit_code(Code code) {
   switch (code) {
-    case Code::kAnswerNo: return 1;
+    case Code::kCorrupt:
+    case Code::kMismatch:
+      return 1;
     case Code::kUsage: return 2;
     case Code::kPartial: return 3;
     case Code::kNotFound: return 4;
@@ -26,7 +28,10 @@ int exit_code(Code code) {
 
 std::string_view code_name(Code code) {
   switch (code) {
-    case Code::kAnswerNo: return "no";
+    case Code::kCorrupt:
+      return "corrupt";
+    case Code::kMismatch:
+      return "mismatch";
     case Code::kUsage: return "usage";
     case Code::kPartial: return "partial";
     case Code::kNotFound: return "not-found";

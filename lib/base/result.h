@@ -13,7 +13,8 @@ namespace ckpt {
 
 /// What kind of outcome a failure is. Closed: each one is an exit code that scripts branch on (`exit_code`).
 enum class Code {
-  kAnswerNo,       ///< 1: the answer is no: damaged, different, blocked
+  kCorrupt,        ///< 1: damaged, cut short, or contradicting itself
+  kMismatch,       ///< 1: sound, but not what was asked for: changed since, different, blocked
   kUsage,          ///< 2: bad flag, bad value, refused
   kPartial,        ///< 3: some parts succeeded
   kNotFound,       ///< 4: no such process, image, key
@@ -28,6 +29,8 @@ enum class Code {
 };
 
 int exit_code(Code code);
+/// What was asked has been answered, with no: exit code 1.
+constexpr bool answers_no(Code code) { return code == Code::kCorrupt || code == Code::kMismatch; }
 /// The name scripts see in `--json` errors: "not-found", "no-room", ...
 std::string_view code_name(Code code);
 

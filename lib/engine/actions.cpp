@@ -42,10 +42,10 @@ Result<void> run_one(const std::string& script, std::vector<std::string>& variab
     pid_t got = ::waitpid(child, &status, WNOHANG);
     if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 0) return {};
     if (got == child && WIFEXITED(status) && WEXITSTATUS(status) == 127)
-      return fail(Code::kAnswerNo, script, "the action script cannot be run");
+      return fail(Code::kMismatch, script, "the action script cannot be run");
     if (got == child) {
       CKPT_TRY(cancel.check());
-      return fail(Code::kAnswerNo, script,
+      return fail(Code::kMismatch, script,
                   "the action script failed (" +
                       (WIFEXITED(status) ? "exit " + std::to_string(WEXITSTATUS(status))
                                          : "signal " + std::to_string(WTERMSIG(status))) +

@@ -19,7 +19,7 @@ struct Actions {
   /// number.
   Result<void> check() const;
   /// Runs every script with CKPT_ACTION=`action`, CKPT_PID and CKPT_IMAGE_DIR in its environment (and criu's names of
-  /// them), its standard output on ckpt's standard error. kAnswerNo: one of them did not end with 0. A request to end
+  /// them), its standard output on ckpt's standard error. kMismatch: one of them did not end with 0. A request to end
   /// ends the script.
   Result<void> run(const char* action, int pid, const std::filesystem::path& image, const Cancel& cancel) const;
   /// Writes one zero byte to the status descriptor and closes it.

@@ -13,11 +13,11 @@ Result<void> CaptureDevices::pre_copy(store::TreeImage& running, NewImage& image
   owned_.add_spaces(running);
   CKPT_TRY(image.number_spaces(running));
   image.keep_numbers(running);
-  context_.progress.begin("copy ahead", owned_.bytes());
+  context_.progress.begin("pre-copy", owned_.bytes());
   CKPT_TRY(owned_.begin(running, image.writer(), image.parent(), options.workers, options.max_cow));
   constexpr unsigned kIterations = 2;  // all of it, and what was written meanwhile
   CKPT_TRY(owned_.pre_copy(options.rounds.value_or(kIterations)));
-  context_.phase("gpu copy ahead");
+  context_.phase("gpu pre-copy");
   return {};
 }
 
@@ -53,7 +53,7 @@ void CaptureDevices::count_held() {
 
 Result<bool> CaptureDevices::copy_deferred() {
   CKPT_TRY_ASSIGN(const bool kept, owned_.copy_deferred());
-  if (!owned_.empty()) context_.phase("gpu copy behind");
+  if (!owned_.empty()) context_.phase("gpu deferred copy");
   return kept;
 }
 
@@ -63,8 +63,8 @@ void CaptureDevices::count() {
   store::CaptureStats& stats = context_.stats();
   auto bytes = [](const capture::DevicePass& pass) { return pass.copied * capture::kDeviceChunk; };
   stats.gpu_bytes = owned_.bytes();
-  stats.gpu_bytes_ahead = bytes(owned_.pre_copied()), stats.gpu_bytes_last = bytes(owned_.copied_last());
-  stats.gpu_bytes_behind = bytes(owned_.copied_deferred());
+  stats.gpu_bytes_precopied = bytes(owned_.pre_copied()), stats.gpu_bytes_last = bytes(owned_.copied_last());
+  stats.gpu_bytes_deferred = bytes(owned_.copied_deferred());
 }
 
 }  // namespace ckpt::engine

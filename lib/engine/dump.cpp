@@ -78,7 +78,7 @@ Result<void> Dump::open_image() {
   CKPT_TRY(context.act("pre-dump"));
   const bool tracks =
       context.verb == CaptureContext::Verb::kPreDump || (context.runs_on() && tracees.any_tracked());
-  if (tracks) tracees.spawn_keepers();
+  if (tracks) tracees.spawn_daemons();
   tracees.take_over_tracking(image.parent_id(), tracks);
   return {};
 }

@@ -209,7 +209,7 @@ Result<void> Finish::rehearse_image(const std::filesystem::path& dir) {
   return error;
 }
 
-/// To the keepers, until the next capture.
+/// To the tracking daemons, until the next capture.
 void Finish::hand_over_tracking() {
   std::error_code ec;
   capture::TrackedImage image{std::filesystem::canonical(context_.options.dir, ec), context_.manifest.id};
@@ -217,7 +217,7 @@ void Finish::hand_over_tracking() {
     auto state = window_.states().find(member.entry.pid);
     if (state == window_.states().end() || !state->second.armed) continue;
     Tracee& tracee = capture_.tracees.of(member);
-    auto kept = tracee.keeper->hand_over(tracee.key, member.pidfd.get(), tracee.userfault.get(), image);
+    auto kept = tracee.daemon->hand_over(tracee.key, member.pidfd.get(), tracee.userfault.get(), image);
     if (!kept) context_.progress.note(kept.error().text() + ": the next dump copies everything");
     state->second.armed = kept.has_value();
   }

@@ -78,7 +78,7 @@ Result<void> FreezeWindow::freeze() {
     const uint64_t begin = tree_->frozen_at_us(), end = monotonic_us();
     tree_.reset();
     context_.stats().stops_us += end - begin;
-    trace::interval(trace::Row::kTarget, "frozen at a bad moment", begin, end);
+    trace::interval(trace::Row::kTarget, "frozen, tried again", begin, end);
     capture_.connections.let_go();
     ::usleep(static_cast<useconds_t>(pause));
     if (context_.holds_connections()) CKPT_TRY(capture_.connections.hold(collected_.connections));
@@ -123,7 +123,7 @@ Result<void> FreezeWindow::make_copies() {
     const store::ProcessImage& image = context_.manifest.tree.processes[i];
     if (image.zombie) continue;
     Tracee& tracee = capture_.tracees.of(capture_.tracees.members()[i]);
-    const bool track = tracee.keeper && !tracee.userfault;
+    const bool track = tracee.daemon && !tracee.userfault;
     proc::ParasiteArea& area = areas_.at(tracee.pid);
     if (image.memory_of < 0 && (snapshot || track)) {
       CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(area, tracee.pid));
@@ -191,7 +191,7 @@ void FreezeWindow::judge_tracking(const Process& process, bool can_scan) {
       capture_.devices.driver().holds(tracee.pid) || collected_.statuses[index][0].has_pinned_pages;
   if (!can_scan || tracee.has_pinned_pages) tracee.userfault.reset();
   if (!tracee.userfault) tracee.tracking = Tracking::kNone;
-  state.armed = tracee.keeper && tracee.userfault;
+  state.armed = tracee.daemon && tracee.userfault;
 }
 
 Result<void> FreezeWindow::scan_process(const Process& process, WorkerPool* pool) {

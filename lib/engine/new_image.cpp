@@ -4,8 +4,8 @@
 #include <utility>
 #include <vector>
 
-#include "lib/memory/keeper.h"
 #include "lib/memory/spaces.h"
+#include "lib/memory/tracking_daemon.h"
 
 namespace ckpt::engine {
 

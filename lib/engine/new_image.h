@@ -22,8 +22,8 @@ class NewImage {
   NewImage& operator=(const NewImage&) = delete;
   ~NewImage();
 
-  /// --prev, or the image whose tracking a keeper holds. Tracking that belongs to another image than --prev is of no
-  /// use.
+  /// --prev, or the image whose tracking a tracking daemon holds. Tracking that belongs to another image than --prev is
+  /// of no use.
   Result<void> choose_parent(Tracees& tracees);
   /// Empty: there is none.
   const std::filesystem::path& parent() const { return parent_; }

@@ -102,7 +102,7 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
   devices_.clear();
   bytes_ = 0;
   if (opened.error().code != Code::kUnsupported) return opened;
-  progress_.note(opened.error().text() + ": device memory is not copied ahead, the driver takes all of it");
+  progress_.note(opened.error().text() + ": device memory is not pre-copied, the driver takes all of it");
   return {};
 }
 

@@ -18,12 +18,12 @@ Result<void> PrecopyLoop::run() {
   const DumpOptions& options = context_.options;
   const bool none = options.rounds ? *options.rounds == 0 : downtime_.is_short(downtime_.private_bytes(), 0);
   if (none && !tracees_.any_tracked()) return {};
-  context_.phase("look");
+  context_.phase("collect");
   CKPT_TRY(start_tracking(!none));
   if (!precopy_) return {};
   CKPT_TRY(iterate());
   if (context_.stats().rounds.empty()) return {};
-  context_.phase("copy ahead");
+  context_.phase("pre-copy");
   CKPT_TRY_ASSIGN(capture::Inventory earlier, tracees_.collect_again());
   image_.keep_numbers(std::move(earlier.image));
   return {};
@@ -33,7 +33,7 @@ Result<void> PrecopyLoop::run() {
 /// that have a memory of their own: what is not tracked is copied as a whole in the end.
 Result<void> PrecopyLoop::start_tracking(bool all) {
   CKPT_TRY(image_.number_spaces(tracees_.running().image));
-  if (all && context_.runs_on()) tracees_.spawn_keepers();
+  if (all && context_.runs_on()) tracees_.spawn_daemons();
   if (all) tracees_.take_over_tracking(image_.parent_id(), true);
   capture::Precopy precopy(image_.writer(), context_.copy_options());
   for (const capture::Member& member : tracees_.members()) CKPT_TRY(add(member, all, precopy));
@@ -75,7 +75,7 @@ Result<void> PrecopyLoop::make_tracker(const capture::Member& member, Tracee& tr
   CKPT_TRY_ASSIGN(uint64_t us, std::move(stopped));
   context_.stats().stops_us += us;
   if (!tracee.userfault && tracee.pid == context_.options.pid)
-    context_.progress.note("writes cannot be tracked on this kernel: nothing is copied ahead");
+    context_.progress.note("writes cannot be tracked on this kernel: nothing is pre-copied");
   return {};
 }
 
@@ -88,14 +88,15 @@ Result<void> PrecopyLoop::barrier() {
   tree.release();
   for (int pid : in_flight) {
     if (has(pid))
-      context_.progress.note(fmt::format("requests of an io_uring of process {} do not end: nothing of it is copied "
-                                         "ahead",
-                                         pid));
+      context_.progress.note(
+          fmt::format("requests of an io_uring of process {} do not end: nothing of it is "
+                      "pre-copied",
+                      pid));
     precopy_->leave_out(pid);
   }
   const uint64_t now = monotonic_us();
   context_.stats().stops_us += now - tree.frozen_at_us();
-  trace::interval(trace::Row::kTarget, "frozen between rounds", tree.frozen_at_us(), now);
+  trace::interval(trace::Row::kTarget, "frozen between iterations", tree.frozen_at_us(), now);
   return {};
 }
 
@@ -133,7 +134,7 @@ Result<void> PrecopyLoop::iterate() {
 }
 
 Result<void> PrecopyLoop::iteration() {
-  context_.progress.begin("copy ahead", dirty_.bytes);
+  context_.progress.begin("pre-copy", dirty_.bytes);
   last_began_us_ = monotonic_us();
   CKPT_TRY_ASSIGN(store::CaptureRound copied, precopy_->iterate([this] { return barrier(); }));
   context_.stats().rounds.push_back(copied);
@@ -160,7 +161,7 @@ Result<void> PrecopyLoop::catch_up() {
   if (dirty_.bytes <= expected + expected / 4 || downtime_.is_short(dirty_.bytes, dirty_.scan_us)) return {};
   context_.phase("prepare");
   CKPT_TRY(iteration());
-  context_.phase("copy ahead");
+  context_.phase("pre-copy");
   return {};
 }
 

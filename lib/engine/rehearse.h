@@ -15,7 +15,7 @@ namespace ckpt::engine {
 
 struct Rehearsal {
   std::vector<std::string> differences;  ///< none: it would be restored as it was
-  std::vector<std::string> left_out;     ///< what belongs to the surroundings and was not rehearsed
+  std::vector<std::string> left_out;     ///< external resources, which were not rehearsed
   std::vector<std::string> notes;        ///< what restore would say
   uint64_t processes = 0, threads = 0, pages = 0;
   uint64_t us = 0;

@@ -113,7 +113,7 @@ void Adjustment::adjust_descriptors() {
   int null = -1;
   for (Descriptor& descriptor : tree.descriptors) {
     if (descriptor.kind == DescriptorKind::kExternal) {
-      leave_out(fmt::format("descriptor {}: {}, of the surroundings",
+      leave_out(fmt::format("descriptor {}: {}, an external resource",
                             descriptor.fds.empty() ? -1 : descriptor.fds[0].fd, descriptor.external));
       if (null < 0) {
         null = static_cast<int>(tree.files.size());

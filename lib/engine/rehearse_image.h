@@ -1,5 +1,5 @@
-// An image as it can be made again in a sealed place (sealed.h): what belongs to the surroundings is left out or
-// replaced.
+// An image as it can be made again in a sealed place (sealed.h): external resources are left out
+// or replaced.
 #pragma once
 
 #include <set>

@@ -87,7 +87,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
                   store::ImageReader::open_description(options.image, lazily,
                                                        options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
   CKPT_TRY(image->check_pinned_pages());
-  // Device memory is filled from here, not by the pager.
+  // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
   restore::Options how;

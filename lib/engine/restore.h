@@ -23,7 +23,8 @@ struct RestoreOptions {
   bool shell_job = false;
   bool lazy = false;              ///< the processes run before their memory is in
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
-  std::filesystem::path lazy_log; ///< what the pager has to say; empty: stderr while ckpt is there, else the system log
+  std::filesystem::path
+      lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs

@@ -90,7 +90,7 @@ Result<ProcessEnd> supervise(int pid, const Cancel& cancel) {
   for (;;) {
     int status = 0;
     pid_t got = ::waitpid(-1, &status, WNOHANG | (terminal.shared() ? WUNTRACED : 0));
-    if (got > 0 && got != pid) continue;  // the pager of a lazy restore
+    if (got > 0 && got != pid) continue;  // the lazy-pages daemon of a lazy restore
     if (got < 0 && errno != EINTR) return sys_error("process " + std::to_string(pid), "cannot be waited for");
     if (got == pid && WIFEXITED(status)) return ProcessEnd{WEXITSTATUS(status), 0};
     if (got == pid && WIFSIGNALED(status)) return ProcessEnd{0, WTERMSIG(status)};

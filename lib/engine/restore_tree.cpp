@@ -15,7 +15,7 @@
 #include "lib/base/io.h"
 #include "lib/base/trace.h"
 #include "lib/memory/fill.h"
-#include "lib/memory/lazy/pager.h"
+#include "lib/memory/lazy/daemon.h"
 #include "lib/memory/sharing.h"
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/packet_filter.h"
@@ -26,13 +26,13 @@
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
 #include "lib/state/files/proc_files.h"
-#include "lib/state/io_uring/restore.h"
-#include "lib/state/pidfds/restore.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
+#include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
 #include "lib/state/mappings/restore.h"
 #include "lib/state/memory_policies/restore.h"
+#include "lib/state/pidfds/restore.h"
 #include "lib/state/plan_check.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/shared_memory/restore.h"
@@ -77,9 +77,9 @@ class ProcessBuilder {
 
   Result<void> place() {
     if (image_.descriptors_of >= 0) return {};
-    Script script;
-    place_descriptors(tree_, descriptors_, index_, base_, child_.scratch(), script);
-    CKPT_TRY(child_.run(script));
+    SyscallBatch batch;
+    place_descriptors(tree_, descriptors_, index_, base_, child_.area(), batch);
+    CKPT_TRY(child_.run(batch));
     CKPT_TRY(open_proc_files(tree_, index_, child_));
     return open_pidfds(tree_, index_, spare_, child_);
   }
@@ -104,7 +104,7 @@ class ProcessBuilder {
     return watch_mappings(image_, plan_, Supply::kOnDemand, userfault_.fd.get());
   }
 
-  /// What the pager has to supply, if anything.
+  /// What the lazy-pages daemon has to supply, if anything.
   std::optional<PagedMemory> paged() const {
     if (!plan_.has(Supply::kOnDemand)) return std::nullopt;
     PagedMemory out;
@@ -130,43 +130,43 @@ class ProcessBuilder {
   }
 
   Result<void> set_process_state() {
-    Script script;
+    SyscallBatch batch;
     CKPT_TRY(set_login_uid(image_, child_, progress_));
-    set_identity(image_, script);
-    if (image_.memory_of < 0) register_barriers(image_, script);
-    if (image_.memory_of < 0) protect_memory(image_, plan_, script);
-    if (image_.folders_of < 0) set_folders(image_, tree_, files_, child_, script);
-    if (image_.memory_of < 0) set_bounds(image_, files_, child_, script);
-    if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, script);
-    register_buffers(tree_, index_, child_.scratch(), script);
-    CKPT_TRY(child_.run(script));
+    set_identity(image_, batch);
+    if (image_.memory_of < 0) register_barriers(image_, batch);
+    if (image_.memory_of < 0) protect_memory(image_, plan_, batch);
+    if (image_.fs_of < 0) set_folders(image_, tree_, files_, child_, batch);
+    if (image_.memory_of < 0) set_bounds(image_, files_, child_, batch);
+    if (image_.descriptors_of < 0) connect_descriptors(tree_, index_, child_, batch);
+    register_buffers(tree_, index_, child_.area(), batch);
+    CKPT_TRY(child_.run(batch));
     set_through_proc(image_, progress_);
     return {};
   }
 
   /// What the kernel notes of the last user of a semaphore or a queue; then `finish_claims`, once all have claimed.
   Result<void> claim() {
-    Script script;
-    claim_ipc(tree_.ipc, image_.pid, sorted_pids(), child_.scratch(), script);
-    return child_.run(script);
+    SyscallBatch batch;
+    claim_ipc(tree_.ipc, image_.pid, sorted_pids(), child_.area(), batch);
+    return child_.run(batch);
   }
   Result<void> finish_claims() {
-    Script script;
-    restore::finish_claims(tree_.ipc, image_.pid, child_.scratch(), script);
-    return child_.run(script);
+    SyscallBatch batch;
+    restore::finish_claims(tree_.ipc, image_.pid, child_.area(), batch);
+    return child_.run(batch);
   }
 
   /// Once nobody needs a folder or an executable through them any more.
   Result<void> drop_descriptors() {
     if (image_.descriptors_of >= 0) return {};
-    Script script;
-    drop_inherited(base_, script);
-    for (const auto& [fd, lock] : image_.locks) take_posix_locks(fd, {lock}, child_.scratch(), script);
-    return child_.run(script);
+    SyscallBatch batch;
+    drop_inherited(base_, batch);
+    for (const auto& [fd, lock] : image_.locks) take_posix_locks(fd, {lock}, child_.area(), batch);
+    return child_.run(batch);
   }
 
   Result<void> set_threads() {
-    RestorerArea& scratch = child_.scratch();
+    RestorerArea& area = child_.area();
     CKPT_TRY(hear_of_children());
     CKPT_TRY(create_threads(image_, child_));
     for (const store::Thread& thread : image_.threads) {
@@ -174,37 +174,37 @@ class ProcessBuilder {
         join_cgroups_alone(cgroup_mounts_, image_.pid, thread.tid, thread.cgroups, progress_);
     }
     CKPT_TRY(set_thread_state(image_, child_, regs_, progress_));
-    Script leader;
-    if (image_.handlers_of < 0) set_actions(image_, scratch, leader);
+    SyscallBatch leader;
+    if (image_.sighand_of < 0) set_actions(image_, area, leader);
     set_limits(image_, child_, leader, progress_);
-    install_common_filters(image_.seccomp, scratch, leader);
+    install_common_filters(image_.seccomp, area, leader);
     CKPT_TRY(child_.run(leader));
-    ThreadScripts scripts(image_.threads.size());
-    queue_signals(image_, scratch, scripts);
-    register_numbers(tree_, index_, scratch, scripts);
-    for (size_t i = 0; i < scripts.size(); ++i) {
+    ThreadBatches batches(image_.threads.size());
+    queue_signals(image_, area, batches);
+    register_numbers(tree_, index_, area, batches);
+    for (size_t i = 0; i < batches.size(); ++i) {
       const store::MemoryPolicy& policy = image_.threads[i].policy;
-      if (policy.mode != 0) set_thread_policy(policy, scratch, scripts[i]);
+      if (policy.mode != 0) set_thread_policy(policy, area, batches[i]);
     }
-    install_own_filters(image_.seccomp, scratch, scripts);
-    CKPT_TRY(set_credentials(image_, scratch, scripts));
-    CKPT_TRY(run_in_threads(image_, scripts, child_));
+    install_own_filters(image_.seccomp, area, batches);
+    CKPT_TRY(set_credentials(image_, area, batches));
+    CKPT_TRY(run_in_threads(image_, batches, child_));
     CKPT_TRY(set_extended_registers(reader_, image_, child_));
     child_.leave_parent();
-    Script last;
+    SyscallBatch last;
     set_after_credentials(image_, last);
-    set_timers(image_, scratch, last);
+    set_timers(image_, area, last);
     return child_.run(last);
   }
 
-  /// Nothing runs by a script after this.
+  /// Nothing runs by a batch after this.
   Result<void> finish() {
     CKPT_TRY(finish_trap_signal(image_, child_));
     CKPT_TRY(resume_sleeps(image_, child_, regs_));
     if (image_.memory_of < 0) CKPT_TRY(remove_scratch());
     CKPT_TRY(set_final_registers(image_, regs_));
-    if (index_ != 0 && (image_.stopped || image_.news != store::News::kNone))
-      return child_.stop_as_by_signal(image_.stop_signal, image_.news == store::News::kContinued);
+    if (index_ != 0 && (image_.stopped || image_.wait_status != store::WaitStatus::kNone))
+      return child_.stop_as_by_signal(image_.stop_signal, image_.wait_status == store::WaitStatus::kContinued);
     return {};
   }
 
@@ -230,23 +230,23 @@ class ProcessBuilder {
 
   /// Children that were stopped have just been stopped again: what the process knew of that, it must not hear twice.
   Result<void> hear_of_children() {
-    Script script;
+    SyscallBatch batch;
     for (const store::ProcessImage& other : tree_.processes) {
-      if (other.parent_pid != image_.pid || !other.stopped || other.news != store::News::kNone) continue;
-      script.add("wait for a stopped child", SYS_waitid, P_PID, other.pid, 0, WSTOPPED | WNOHANG | __WALL, 0);
+      if (other.parent_pid != image_.pid || !other.stopped || other.wait_status != store::WaitStatus::kNone) continue;
+      batch.add("wait for a stopped child", SYS_waitid, P_PID, other.pid, 0, WSTOPPED | WNOHANG | __WALL, 0);
     }
-    return child_.run(script);
+    return child_.run(batch);
   }
 
   /// The call that unmaps our code must be made by code of the process's own: the vdso has it, nearly always.
   Result<void> remove_scratch() {
-    const RestorerArea& scratch = child_.scratch();
+    const RestorerArea& area = child_.area();
     CKPT_TRY_ASSIGN(std::vector<proc::Vma> maps, proc::read_maps(child_.pid(), false));
     std::erase_if(maps, [&](const proc::Vma& vma) {
-      return vma.start >= scratch.address() && vma.end <= scratch.address() + RestorerArea::kSize;
+      return vma.start >= area.address() && vma.end <= area.address() + RestorerArea::kSize;
     });
     CKPT_TRY_ASSIGN(proc::RemoteAddress instruction, proc::find_syscall_instruction(child_.pid(), maps));
-    Call unmap{SYS_munmap, 0, {scratch.address(), RestorerArea::kSize}, 0};
+    Call unmap{SYS_munmap, 0, {area.address(), RestorerArea::kSize}, 0};
     CKPT_TRY_ASSIGN(int64_t result, child_.call_once(child_.pid(), raw(instruction), unmap));
     if (result != 0) return sys_error(static_cast<int>(-result), "", "cannot remove what ckpt put into the process");
     return {};
@@ -306,7 +306,7 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY(load_pages());
-    CKPT_TRY_ASSIGN(scratch_, RestorerArea::create(ranges_of(image_)));
+    CKPT_TRY_ASSIGN(area_, RestorerArea::create(ranges_of(image_)));
     CKPT_TRY(ipc_.set_back());
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
@@ -319,7 +319,7 @@ class WholeTree final : public Rebuild {
     // Memory that comes in by faults has no pages yet that could be shared.
     if (!options_.lazy)
       tree_.before_children([&](size_t process, Child& child) { return share_with_children(process, child, cancel); });
-    CKPT_TRY(tree_.make(*scratch_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
+    CKPT_TRY(tree_.make(*area_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
       builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(),
@@ -329,7 +329,7 @@ class WholeTree final : public Rebuild {
     phase("create");
     CKPT_TRY(each(&ProcessBuilder::place));
     for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy));
-    if (options_.lazy) CKPT_TRY(start_pager());
+    if (options_.lazy) CKPT_TRY(start_lazy_pages());
     CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
     phase("map");
     for (ProcessBuilder& builder : builders_) {
@@ -343,12 +343,12 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::finish_claims));
     CKPT_TRY(tree_.end_zombies());
     // Children first: what their parents hear of them while they are built is dropped with the parents' turn. And those
-    // that share memory before its owner, who takes the scratch away.
+    // that share memory before its owner, who takes the restorer area away.
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) {
       CKPT_TRY(builder->set_threads());
       CKPT_TRY(builder->finish());
     }
-    if (scratch_->overflowed())
+    if (area_->overflowed())
       return fail(Code::kNoRoom, fmt::format("process {}", image_.root().pid),
                   "its description is too large to rebuild");
     phase("state");
@@ -373,11 +373,11 @@ class WholeTree final : public Rebuild {
   }
 
   Result<void> release() override {
-    if (pager_) CKPT_TRY(pager_->await());
+    if (lazy_pages_) CKPT_TRY(lazy_pages_->await());
     CKPT_TRY(settle());
     CKPT_TRY(release_all());
     tree_.released();
-    if (pager_) pager_->released();
+    if (lazy_pages_) lazy_pages_->released();
     inherited_.reset();  // or ckpt would keep the processes' pipes open
     return {};
   }
@@ -445,7 +445,7 @@ class WholeTree final : public Rebuild {
     return !image_.shared_memory.empty() || std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
   }
 
-  /// What no process can do without for a moment; the pager loads the rest once they run.
+  /// What no process can do without for a moment; the lazy-pages daemon loads the rest once they run.
   std::vector<store::AddressRange> needed_at_once() const {
     std::vector<store::AddressRange> out;
     auto add = [&](int space, uint64_t first, uint64_t last) {
@@ -474,7 +474,7 @@ class WholeTree final : public Rebuild {
     return validate_pages(image_, reader_.blocks());
   }
 
-  Result<void> start_pager() {
+  Result<void> start_lazy_pages() {
     std::vector<PagedMemory> memories;
     for (const ProcessBuilder& builder : builders_) {
       if (auto memory = builder.paged()) memories.push_back(std::move(*memory));
@@ -483,9 +483,9 @@ class WholeTree final : public Rebuild {
     for (const PagedMemory& memory : memories) {
       for (const Range& range : memory.ranges) totals_.bytes_on_demand += range.second - range.first;
     }
-    CKPT_TRY_ASSIGN(PagerLog log, PagerLog::open(options_.lazy_log, options_.parent_stays));
+    CKPT_TRY_ASSIGN(LazyPagesLog log, LazyPagesLog::open(options_.lazy_log, options_.parent_stays));
     CKPT_TRY(step_over_numbers(image_));
-    CKPT_TRY_ASSIGN(pager_, Pager::start(reader_, std::move(memories), std::move(log)));
+    CKPT_TRY_ASSIGN(lazy_pages_, LazyPagesDaemon::start(reader_, std::move(memories), std::move(log)));
     return {};
   }
 
@@ -524,10 +524,10 @@ class WholeTree final : public Rebuild {
   IpcObjects ipc_;
   CgroupMounts cgroup_mounts_;
   std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
-  std::optional<RestorerArea> scratch_;
-  Tree tree_;  ///< after the scratch: it goes first
+  std::optional<RestorerArea> area_;
+  Tree tree_;  ///< after the restorer area: it goes first
   std::deque<ProcessBuilder> builders_;
-  std::optional<Pager> pager_;
+  std::optional<LazyPagesDaemon> lazy_pages_;
   bool settled_ = false;
   Totals totals_;
 };

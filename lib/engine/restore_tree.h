@@ -17,10 +17,10 @@ namespace ckpt::restore {
 struct Options {
   bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
-  bool lazy = false;          ///< memory comes in once the processes run, by a process that outlives ckpt (see pager.h)
+  bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
-  std::filesystem::path lazy_log;  ///< what that one has to say; empty: see pager_log.h
+  std::filesystem::path lazy_log;  ///< what that one has to say; empty: see log.h
 };
 
 struct Totals {
@@ -37,9 +37,9 @@ class Rebuild {
  public:
   virtual ~Rebuild() = default;
   /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and
-  /// leaves the rest to the pager. One Error with every reason as a cause: kBusy (a number is taken, and by whom),
-  /// kNotFound (a file), kAnswerNo (a file that changed, a damaged image), kUnsupported (CPU, kernel), kPermission,
-  /// kUsage (needs shell_job).
+  /// leaves the rest to the lazy-pages daemon. One Error with every reason as a cause: kBusy (a number is taken, and by
+  /// whom), kNotFound (a file), kMismatch (a file that changed), kCorrupt (a damaged image), kUnsupported (CPU,
+  /// kernel), kPermission, kUsage (needs shell_job).
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;

@@ -12,10 +12,11 @@
 #include <map>
 #include <utility>
 
+#include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/threads.h"
-#include "lib/memory/keeper.h"
 #include "lib/memory/leftovers.h"
+#include "lib/memory/tracking_daemon.h"
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/usage.h"
@@ -107,7 +108,7 @@ void tidy(int target, const fs::path& staging) {
   ::signal(SIGCHLD, SIG_DFL);
   // Nothing of ckpt's stays open here: no pipe that somebody waits to see closed, no lock.
   ::dup2(channel, 0);
-  ::syscall(SYS_close_range, 1u, ~0u, 0u);
+  io::close_descriptors(1);
   const int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   while (null >= 0 && ::dup(null) < 2) {
   }

@@ -104,12 +104,12 @@ Result<void> Tracees::clear_leftovers() {
   return lock();
 }
 
-void Tracees::spawn_keepers() {
-  if (std::exchange(spawned_keepers_, true)) return;
+void Tracees::spawn_daemons() {
+  if (std::exchange(spawned_daemons_, true)) return;
   for (auto& [pid, tracee] : all_) {
-    auto keeper = capture::Keeper::spawn();
-    if (!keeper) return context_.progress.note(keeper.error().text() + ": writes are not tracked");
-    tracee.keeper.emplace(std::move(*keeper));
+    auto daemon = capture::TrackingDaemon::spawn();
+    if (!daemon) return context_.progress.note(daemon.error().text() + ": writes are not tracked");
+    tracee.daemon.emplace(std::move(*daemon));
   }
 }
 

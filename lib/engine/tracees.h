@@ -11,7 +11,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/engine/capture_context.h"
 #include "lib/engine/device_hold.h"
-#include "lib/memory/keeper.h"
+#include "lib/memory/tracking_daemon.h"
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/frozen_tree.h"
 #include "lib/proc/pagemap.h"
@@ -23,7 +23,7 @@ namespace ckpt::engine {
 /// What is known of the writes of a process before this image.
 enum class Tracking {
   kNone,            ///< nothing: it is copied as a whole
-  kKept,            ///< a keeper has those since the parent image; they have not been taken over from it
+  kKept,            ///< a tracking daemon has those since the parent image; they have not been taken over from it
   kSinceParent,     ///< Tracee::userfault tells those since the parent image
   kSinceIteration,  ///< it tells those since the last iteration of pre-copy
 };
@@ -36,7 +36,7 @@ struct Tracee {
   uint64_t private_pages = 0;            ///< held shortly before the freeze window
   bool has_pinned_pages = false;         ///< when it was collected last
   std::optional<capture::CaptureLock> lock;
-  std::optional<capture::Keeper> keeper;  ///< for what it writes after this image
+  std::optional<capture::TrackingDaemon> daemon;  ///< for what it writes after this image
   UniqueFd userfault;                     ///< tracks its writes; also where nothing is known of those so far
   Tracking tracking = Tracking::kNone;
   std::vector<proc::PageRegion> changes;  ///< what a tracked one wrote, up to the instant of the image
@@ -45,7 +45,8 @@ struct Tracee {
   bool tracked() const { return tracking != Tracking::kNone; }
 };
 
-/// Its end lets go of the locks, of the keepers that were given nothing, and of tracking that nobody was given.
+/// Its end lets go of the locks, of the tracking daemons that were given nothing, and of tracking that nobody was
+/// given.
 class Tracees {
  public:
   Tracees(CaptureContext& context, DeviceHold& devices) : context_(context), devices_(devices) {}
@@ -62,9 +63,10 @@ class Tracees {
   Result<void> clear_leftovers();
 
   /// For the tracking of what is written after this image. Once; a failure costs the next capture speed.
-  void spawn_keepers();
-  /// From here on the old tracking is ours alone: protecting pages again invalidates the keeper's record of its image,
-  /// `parent`. What belongs to another image is left with its keeper unless new tracking is about to replace it
+  void spawn_daemons();
+  /// From here on the old tracking is ours alone: protecting pages again invalidates the tracking daemon's record of
+  /// its image, `parent`. What belongs to another image is left with its tracking daemon unless new tracking is about
+  /// to replace it
   /// (`all`).
   void take_over_tracking(const std::string& parent, bool all);
   bool any_tracked() const;
@@ -97,7 +99,7 @@ class Tracees {
   std::vector<capture::Member> members_;
   capture::Inventory running_;
   uint64_t collected_at_us_ = 0;  ///< when collecting began
-  bool spawned_keepers_ = false;
+  bool spawned_daemons_ = false;
   std::map<int, Tracee> all_;     ///< by pid
 };
 

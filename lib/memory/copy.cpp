@@ -151,7 +151,7 @@ class PrecopyReader {
     MutableByteSpan data = batch_buffer(batch.bytes());
     const bool read = static_cast<bool>(read_batch(batch, data));
     bytes_ += data.size();
-    auto add = [&](const store::Block& block) { return writer_.add_ahead(block, iteration_); };
+    auto add = [&](const store::Block& block) { return writer_.add_precopied(block, iteration_); };
     if (read) return add_batch(batch, data, add);
     for (const BlockPlan& block : batch.blocks) {
       Batch one{batch.part, std::span(&block, 1)};

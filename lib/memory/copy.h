@@ -44,7 +44,7 @@ struct Precopied {
   uint64_t bytes = 0;
 };
 /// As `copy_blocks`, from processes that run: the pages are handed to the image as those of an iteration
-/// (ImageWriter::add_ahead).
+/// (ImageWriter::add_precopied).
 Result<Precopied> pre_copy(const std::vector<Part>& parts, unsigned iteration, store::ImageWriter& writer,
                            const CopyOptions& options);
 

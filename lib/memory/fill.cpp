@@ -179,15 +179,15 @@ size_t end_of_job(const store::ImageReader& image, const std::vector<size_t>& bl
 }  // namespace
 
 Result<Userfault> make_userfault(Child& child, bool events) {
-  Script script;
-  script.add("make a userfaultfd", SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-  CKPT_TRY(child.run(script));
-  const auto number = static_cast<int>(script.calls()[0].result);
+  SyscallBatch batch;
+  batch.add("make a userfaultfd", SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
+  CKPT_TRY(child.run(batch));
+  const auto number = static_cast<int>(batch.calls()[0].result);
   CKPT_TRY_ASSIGN(UniqueFd pidfd, proc::open_pidfd(child.pid()));
   Userfault out;
   CKPT_TRY_ASSIGN(out.fd, proc::get_remote_fd(pidfd.get(), number));
   CKPT_TRY_ASSIGN(out.abilities, proc::begin_faults(out.fd.get(), events));
-  Script end;
+  SyscallBatch end;
   end.add("close the userfaultfd", SYS_close, number);
   CKPT_TRY(child.run(end));
   return out;

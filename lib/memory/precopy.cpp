@@ -129,7 +129,7 @@ Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks
 }
 
 Result<store::CaptureRound> Precopy::iterate(const std::function<Result<void>()>& barrier) {
-  trace::Span span("round");
+  trace::Span span("iteration");
   const uint64_t begin = monotonic_us();
   std::vector<std::vector<BlockPlan>> blocks(processes_.size());
   CKPT_TRY(each_process([&](size_t i) { return scan_next(processes_[i], blocks[i]); }));

@@ -13,7 +13,7 @@
 
 #include "lib/state/mappings/plan.h"
 #include "lib/state/tree/held_memory.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/image.h"
 
 namespace ckpt::restore {

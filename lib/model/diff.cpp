@@ -160,7 +160,7 @@ class Work {
       auto done = compare(reader_a, reader_b, pair, both[pair.owner]);
       if (done) continue;
       const Code code = done.error().code;
-      if (code != Code::kAnswerNo && code != Code::kUnsupported && code != Code::kNotFound) return done;
+      if (!answers_no(code) && code != Code::kUnsupported && code != Code::kNotFound) return done;
       pair.unreadable = done.error().text();
     }
     return {};

@@ -1,4 +1,5 @@
-// A process that stays when ckpt has ended (a keeper, a pager), under a number that no restore is likely to need.
+// A process that stays when ckpt has ended (a tracking daemon, a lazy-pages daemon), under a number that no restore is
+// likely to need.
 #pragma once
 
 #include <sys/types.h>

@@ -1,5 +1,5 @@
-// How ckpt's own helpers are told from other processes: keepers (lib/memory/keeper.h), which may be asked to leave
-// their number to a process that needs it, and tidiers (lib/engine/tidier.h).
+// How ckpt's own helpers are told from other processes: tracking daemons (lib/memory/tracking_daemon.h), which may be
+// asked to leave their number to a process that needs it, and tidiers (lib/engine/tidier.h).
 #pragma once
 
 #include <sys/stat.h>
@@ -9,7 +9,7 @@
 
 namespace ckpt::proc {
 
-inline constexpr const char *kKeeperName = "ckpt-keeper", *kTidierName = "ckpt-tidier";
+inline constexpr const char *kTrackingDaemonName = "ckpt-tracking", *kTidierName = "ckpt-tidier";
 /// It goes on under another number, in a session of that number, and the old one is free.
 inline constexpr int kMoveSignal = SIGUSR1;
 
@@ -22,7 +22,7 @@ inline bool runs_this_program(int pid) {
 
 /// `comm`: of process `pid`, as it was just read.
 inline bool is_own_helper(int pid, const std::string& comm) {
-  return (comm == kKeeperName || comm == kTidierName) && runs_this_program(pid);
+  return (comm == kTrackingDaemonName || comm == kTidierName) && runs_this_program(pid);
 }
 
 }  // namespace ckpt::proc

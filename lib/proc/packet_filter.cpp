@@ -99,7 +99,7 @@ namespace {
 Result<void> check_id(const std::string& id) {
   bool plain = !id.empty() && id.size() <= 64 &&
                std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
-  return plain ? Result<void>() : Result<void>(Error(Code::kAnswerNo, id, "is no identity of an image"));
+  return plain ? Result<void>() : Result<void>(Error(Code::kCorrupt, id, "is no identity of an image"));
 }
 
 std::string address_and_port(const SocketName& name, bool four) {

@@ -340,7 +340,7 @@ Result<void> fill_terminal_queues(int master, int slave, const TerminalQueues& q
   CKPT_TRY_ASSIGN(Mapping room, shared_room());
   Taken& taken = *static_cast<Taken*>(static_cast<void*>(room.data()));
   auto too_much = [&] {
-    return fail(Code::kAnswerNo, subject, "the image has more content for it than a terminal holds");
+    return fail(Code::kCorrupt, subject, "the image has more content for it than a terminal holds");
   };
   if (queues.lines.size() > kMaxLines || queues.typed.size() > kMaxBytes || queues.output.size() > kMaxBytes)
     return too_much();

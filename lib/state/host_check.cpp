@@ -89,19 +89,19 @@ bool is_taken(int number, bool with_group) {
   return with_group && (::kill(-number, 0) == 0 || errno == EPERM);
 }
 
-/// The keepers of ckpt's own (lib/memory/keeper.h) go elsewhere when they are asked to; and whoever has begun just now
-/// is given a moment to end, as most do on a busy machine.
+/// The tracking daemons of ckpt's own (lib/memory/tracking_daemon.h) go elsewhere when they are asked to; and whoever
+/// has begun just now is given a moment to end, as most do on a busy machine.
 void await_release(const store::TreeImage& tree, int number, bool with_group, Stopwatch& waited) {
   constexpr uint64_t kPatienceUs = 2'000'000;
   constexpr double kYoungSeconds = 10;
   auto stat = proc::read_stat(number);
   if (!stat || stat->is_zombie()) return;
-  const bool keeper = stat->comm == proc::kKeeperName && proc::runs_this_program(number);
+  const bool daemon = stat->comm == proc::kTrackingDaemonName && proc::runs_this_program(number);
   double up = 0;
   if (auto uptime = io::read_file("/proc/uptime", 64)) up = std::atof(uptime->c_str());
   const double age = up - static_cast<double>(stat->start_time) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-  if (!keeper && age > kYoungSeconds) return;
-  if (keeper) {
+  if (!daemon && age > kYoungSeconds) return;
+  if (daemon) {
     (void)step_over_numbers(tree);
     ::kill(number, proc::kMoveSignal);
   }

@@ -35,9 +35,8 @@ int signal_for_batch(const std::vector<proc::Status>& threads) {
 
 }  // namespace
 
-Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& scratch,
-                             const Inventory& found, store::TreeImage& tree, size_t index,
-                             std::vector<std::vector<std::byte>>& xstates) {
+Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& area, const Inventory& found,
+                             store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates) {
   store::ProcessImage& image = tree.processes[index];
   const std::vector<proc::Status>& statuses = found.statuses[index];
   image.stopped = frozen.stopped_by() != 0;
@@ -58,7 +57,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   const IntervalTimerQuestions timers(calls);
   const AttributeQuestions attributes(calls);
   const ChildQuestions children(calls, tree, image.pid);
-  proc::CallBatch batch(scratch, signal_for_batch(statuses));
+  proc::CallBatch batch(area, signal_for_batch(statuses));
   CKPT_TRY(batch.run(threads));
   for (size_t i = 0; i < threads.size(); ++i) {
     CKPT_TRY(asked[i].take(threads[i].calls, image.threads[i]));
@@ -70,7 +69,7 @@ Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::Para
   children.take(calls, tree);
   CKPT_TRY_ASSIGN(image.posix_timers, ask_posix_timers(batch, threads[0], image.pid));
   if (image.memory_of < 0 && found.placed[index]) {
-    CKPT_TRY_ASSIGN(BorrowedThread leader, BorrowedThread::begin(scratch, image.pid));
+    CKPT_TRY_ASSIGN(BorrowedThread leader, BorrowedThread::begin(area, image.pid));
     CKPT_TRY_ASSIGN(image.policies, read_mapping_policies(leader, image.pid));
     CKPT_TRY(leader.finish());
   }

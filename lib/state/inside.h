@@ -12,8 +12,8 @@
 namespace ckpt::capture {
 
 /// Fills the rest of process number `index` of `tree` (threads' registers and private state, handlers, timers, bounds),
-/// which is frozen, and `news` of its children. `found`: the inventory that was taken of the tree after the freeze.
-/// `xstates` gets each thread's extended state, parallel to its threads.
+/// which is frozen, and `wait_status` of its children. `found`: the inventory that was taken of the tree after the
+/// freeze. `xstates` gets each thread's extended state, parallel to its threads.
 Result<void> describe_inside(const proc::FrozenProcess& frozen, const proc::ParasiteArea& area, const Inventory& found,
                              store::TreeImage& tree, size_t index, std::vector<std::vector<std::byte>>& xstates);
 

@@ -123,7 +123,7 @@ Result<void> look_at_link(int pid, const char* name, Seen::Link& out) {
 
 Result<int> add_link(const Seen::Link& seen, const std::string& link, FileTable& files) {
   if (belongs_to_process(seen.path))
-    return fail(Code::kAnswerNo, seen.path, "belongs to a process, which a restore makes only later");
+    return fail(Code::kMismatch, seen.path, "belongs to a process, which a restore makes only later");
   return files.add(seen.path, seen.st, link);
 }
 
@@ -133,7 +133,7 @@ Result<void> take_link(Walk& walk, size_t process, const Seen::Link& seen, const
   auto index = add_link(seen, link_path(walk.members[process].entry.pid, name), walk.files);
   if (index) {
     walk.out.image.processes[process].*to = *index;
-  } else if (index.error().code == Code::kAnswerNo) {
+  } else if (answers_no(index.error().code)) {
     walk.out.block(process, subject, index.error().text());
   } else {
     return std::move(index).error();

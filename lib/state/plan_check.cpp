@@ -22,8 +22,8 @@ using store::TreeImage;
 /// clone shares with a parent or, by CLONE_PARENT, with a sibling.
 void check_sharing(const TreeImage& tree, const std::map<int, const ProcessImage*>& by_pid, Reasons& reasons) {
   for (const ProcessImage& process : tree.processes) {
-    for (int ProcessImage::*owner_of : {&ProcessImage::memory_of, &ProcessImage::descriptors_of,
-                                        &ProcessImage::folders_of, &ProcessImage::handlers_of}) {
+    for (int ProcessImage::*owner_of :
+         {&ProcessImage::memory_of, &ProcessImage::descriptors_of, &ProcessImage::fs_of, &ProcessImage::sighand_of}) {
       if (process.*owner_of < 0) continue;
       const ProcessImage& owner = tree.processes[static_cast<size_t>(process.*owner_of)];
       if (owner.pid == process.parent_pid || owner.parent_pid == process.parent_pid) continue;
@@ -74,7 +74,7 @@ void check_numbers_of_leaders(const TreeImage& tree, const std::map<int, const P
   }
 }
 
-/// The scripts that set up what is left of a process are calls that its own filters may refuse, or end it for.
+/// The batches that set up what is left of a process are calls that its own filters may refuse, or end it for.
 void check_filters(const TreeImage& tree, Reasons& reasons) {
   if (proc::suspend_seccomp_option() != 0) return;
   for (const ProcessImage& process : tree.processes) {

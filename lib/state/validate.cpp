@@ -24,7 +24,7 @@ constexpr uint64_t kMaxRing = 16 << 20;  // the largest has 32,768 and 65,536 en
 constexpr size_t kMaxQueued = 1 << 16, kMaxThreads = 1 << 20, kMaxGroups = 65536, kMaxAffinity = 8192;
 
 Unexpected damaged(std::string what) {
-  return fail(Code::kAnswerNo, "", "the image contradicts itself: " + std::move(what));
+  return fail(Code::kCorrupt, "", "the image contradicts itself: " + std::move(what));
 }
 
 bool is_index(int value, size_t size, bool required) {
@@ -273,7 +273,7 @@ Result<void> validate_relations(const store::TreeImage& tree) {
     if (!above.empty() && above.count(process.parent_pid) == 0)
       return damaged(fmt::format("process {} comes before its parent", process.pid));
     if (!process.zombie) above.insert(process.pid);
-    for (int owner : {process.memory_of, process.descriptors_of, process.folders_of, process.handlers_of}) {
+    for (int owner : {process.memory_of, process.descriptors_of, process.fs_of, process.sighand_of}) {
       if (owner >= 0 && tree.processes[static_cast<size_t>(owner)].zombie)
         return damaged("a process shares something with a zombie");
     }

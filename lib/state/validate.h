@@ -7,7 +7,7 @@
 
 namespace ckpt::restore {
 
-/// Pure. kAnswerNo naming the first contradiction: an index out of range, mappings that overlap or lie outside of user
+/// Pure. kCorrupt naming the first contradiction: an index out of range, mappings that overlap or lie outside of user
 /// space, a descriptor number twice, pages that belong to no mapping.
 Result<void> validate(const store::TreeImage& tree);
 Result<void> validate_pages(const store::TreeImage& tree, const std::vector<store::ImageReader::ResolvedBlock>& blocks);

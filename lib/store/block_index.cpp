@@ -53,7 +53,7 @@ BlockIndex::Added BlockIndex::add(const PagemapRecord& record, uint16_t round) {
 /// The records of one block, the final ones first, then the rounds from the latest on, made a stack: each record's
 /// parent mask is what those below it have to say. Rounds that nothing is left of are dropped.
 Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
-                                AheadTotals& ahead) {
+                                PrecopiedTotals& precopied) {
   uint16_t given = 0, open = 0;  // open: pages that are as they were
   std::vector<std::pair<PagemapRecord*, uint16_t>> kept;  // with the pages that each is there for
   for (Entry& entry : stack) {
@@ -72,7 +72,7 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
     if (own == 0) continue;
     open &= static_cast<uint16_t>(~own);
     record.zero_mask &= own;
-    ahead.data += page_count(record.data_mask & own), ahead.zero += page_count(record.zero_mask);
+    precopied.data += page_count(record.data_mask & own), precopied.zero += page_count(record.zero_mask);
     kept.emplace_back(&record, own);
   }
   uint16_t below = open & in_parent;
@@ -91,7 +91,7 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
 }
 
 Result<std::vector<PagemapRecord>> BlockIndex::take(const std::function<uint16_t(uint64_t)>& parent_pages,
-                                                    AheadTotals& ahead) {
+                                                    PrecopiedTotals& precopied) {
   std::vector<Entry> all;
   size_t count = 0;
   for (const Shard& shard : shards_) count += shard.entries.size();
@@ -121,7 +121,7 @@ Result<std::vector<PagemapRecord>> BlockIndex::take(const std::function<uint16_t
   for (size_t first = 0, end = 0; first < all.size(); first = end) {
     const uint64_t address = all[first].record.address;
     while (end < all.size() && all[end].record.address == address) ++end;
-    CKPT_TRY(settle(std::span(all).subspan(first, end - first), parent_pages(address), out, ahead));
+    CKPT_TRY(settle(std::span(all).subspan(first, end - first), parent_pages(address), out, precopied));
   }
   return out;
 }

@@ -25,18 +25,19 @@ class BlockIndex {
   };
   /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size)
   /// may be referred to before its bytes are written: a writer whose write fails never commits. `round`: that in which
-  /// it was copied ahead (ImageWriter::add_ahead), or kFinal.
+  /// it was pre-copied (ImageWriter::add_precopied), or kFinal.
   Added add(const PagemapRecord& record, uint16_t round = kFinal);
   static constexpr uint16_t kFinal = 0xffff;
 
   /// What `take` found of the rounds: pages that count in the end.
-  struct AheadTotals {
+  struct PrecopiedTotals {
     uint64_t data = 0, zero = 0;
   };
   /// All records as the page map has them, references resolved, the rounds settled. `parent_pages`: of which pages of
   /// the block at an address the parent says something. Empties the index; no thread may be adding. A page that was
-  /// added twice, other than ahead, is kBug.
-  Result<std::vector<PagemapRecord>> take(const std::function<uint16_t(uint64_t)>& parent_pages, AheadTotals& ahead);
+  /// added twice, other than by pre-copy, is kBug.
+  Result<std::vector<PagemapRecord>> take(const std::function<uint16_t(uint64_t)>& parent_pages,
+                                          PrecopiedTotals& precopied);
 
  private:
   /// Marks, in memory only, a record whose chunk is that of the record numbered `offset` in its shard.
@@ -47,7 +48,7 @@ class BlockIndex {
     uint16_t round = kFinal;
   };
   static Result<void> settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
-                             AheadTotals& ahead);
+                             PrecopiedTotals& precopied);
 
   struct Shard {
     std::mutex mutex;

@@ -66,13 +66,13 @@ Result<LoadedImage> load_parent(const LoadedImage& child) {
                                                 " has it as its parent and cannot be read without it");
   }
   if (parent->manifest.id != child.manifest.parent_id) {
-    return fail(Code::kAnswerNo, path.lexically_normal().string(),
+    return fail(Code::kCorrupt, path.lexically_normal().string(),
                 fmt::format("is not the parent that {} was made from: its id is {}, not {}", child.dir.string(),
                             parent->manifest.id, child.manifest.parent_id));
   }
   if (!child.manifest.parent_sha256.empty() && parent->manifest_sha256 != child.manifest.parent_sha256) {
     return fail(
-        Code::kAnswerNo, path.lexically_normal().string(),
+        Code::kCorrupt, path.lexically_normal().string(),
         fmt::format("is not as it was when {} was made from it: its manifest has another SHA-256", child.dir.string()));
   }
   return parent;
@@ -88,7 +88,7 @@ Result<void> check_references(const std::deque<LoadedImage>& images, size_t at,
     const PagemapRecord& r = records[i];
     if (r.ancestor == 0) continue;
     auto refused = [&](const char* what) {
-      return fail(Code::kAnswerNo, image.name_of(kPagemapName),
+      return fail(Code::kCorrupt, image.name_of(kPagemapName),
                   fmt::format("record {}, a chunk of ancestor {}: {}", i, r.ancestor, what));
     };
     if (at + r.ancestor >= images.size()) return refused("the chain is not that long");
@@ -134,10 +134,10 @@ Result<void> add_parents(Chain& chain) {
   while (!chain.images.back().manifest.parent_id.empty()) {
     const LoadedImage& child = chain.images.back();
     if (!seen.insert(child.manifest.parent_id).second) {
-      return fail(Code::kAnswerNo, child.dir.string(), "is its own ancestor: its chain of parents is a circle");
+      return fail(Code::kCorrupt, child.dir.string(), "is its own ancestor: its chain of parents is a circle");
     }
     if (chain.images.size() == kMaxChain)
-      return fail(Code::kAnswerNo, dir.string(), fmt::format("has more than {} parents", kMaxChain - 1));
+      return fail(Code::kCorrupt, dir.string(), fmt::format("has more than {} parents", kMaxChain - 1));
     CKPT_TRY_ASSIGN(LoadedImage parent, load_parent(child));
     chain.images.push_back(std::move(parent));
   }
@@ -151,7 +151,7 @@ Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images,
     CKPT_TRY(check_references(images, i, records[i]));
     out = resolve(out, records[i], static_cast<uint16_t>(i));
     if (out.sources.size() > std::numeric_limits<uint32_t>::max() / 2)
-      return fail(Code::kAnswerNo, images.front().dir.string(), "has too many pieces");
+      return fail(Code::kCorrupt, images.front().dir.string(), "has too many pieces");
   }
   out.records = std::move(records);
   return out;

@@ -45,12 +45,12 @@ struct Chain {
   uint64_t stored_bytes() const;
 };
 
-/// `records` are sound, each for itself. A chunk that lies outside its ancestor's pages files is kAnswerNo.
+/// `records` are sound, each for itself. A chunk that lies outside its ancestor's pages files is kCorrupt.
 Result<PageTable> resolve_pages(const std::deque<LoadedImage>& images,
                                 std::vector<std::span<const PagemapRecord>> records);
 
 /// Opens `dir` and its parents. A missing parent is kNotFound; one with another id, a cycle, a chain of more than
-/// kMaxChain images and a chunk that lies outside its ancestor's pages files are kAnswerNo.
+/// kMaxChain images and a chunk that lies outside its ancestor's pages files are kCorrupt.
 Result<Chain> open_chain(const std::filesystem::path& dir);
 /// The same in steps: only the newest image's description, then its parents', then all pages.
 Result<Chain> begin_chain(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);

@@ -12,7 +12,7 @@ Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out
                         const std::string& subject) {
   CKPT_ASSERT(out.size() == page_count(record.data_mask) * kPageSize);
   auto damaged = [&] {
-    return fail(Code::kAnswerNo, subject,
+    return fail(Code::kCorrupt, subject,
                 fmt::format("damaged at offset {}: the {} bytes of the block at {:#x} do not match their hash",
                             record.offset, record.stored_length(), record.address));
   };

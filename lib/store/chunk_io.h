@@ -11,7 +11,7 @@
 namespace ckpt::store {
 
 /// Reads the chunk of `record` from `fd`, decodes it into `out` (exactly its pages) and compares it with its hash.
-/// kAnswerNo names `subject`, the offset and the address. `frame` gets the stored bytes of a zstd chunk. Thread-safe.
+/// kCorrupt names `subject`, the offset and the address. `frame` gets the stored bytes of a zstd chunk. Thread-safe.
 Result<void> read_chunk(int fd, const PagemapRecord& record, MutableByteSpan out, std::vector<std::byte>& frame,
                         const std::string& subject);
 

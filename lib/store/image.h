@@ -38,7 +38,7 @@ struct Block {
       0;  ///< of the block's first page, a multiple of kBlockSize; its upper 16 bits name the memory space
   uint16_t data_mask = 0;    ///< pages whose bytes follow
   uint16_t zero_mask = 0;    ///< pages that are known to be zero (they may hide a file's page, or a parent's)
-  uint16_t parent_mask = 0;  ///< pages unchanged since they were copied ahead, or since the parent image
+  uint16_t parent_mask = 0;  ///< pages unchanged since they were pre-copied, or since the parent image
   ByteSpan data;             ///< the pages of data_mask, in order, packed; borrowed until the call returns
   ByteSpan frame{};          ///< `data` as one zstd frame, where it is at hand: stored instead of one made anew
 };
@@ -92,10 +92,10 @@ class ImageWriter {
   virtual ~ImageWriter() = default;
 
   virtual Result<void> add_block(const Block& block) = 0;
-  /// Pages copied ahead, in numbered rounds, while the process was still changing them: all before the first
+  /// Pages pre-copied, in numbered iterations, while the process was still changing them: all before the first
   /// `add_block`, and none of a block twice in a round. What a later `add_block` names in its parent mask is taken from
   /// the latest round that has it, else from the parent; everything else of the rounds is dropped. No parent mask here.
-  virtual Result<void> add_ahead(const Block& block, unsigned round) = 0;
+  virtual Result<void> add_precopied(const Block& block, unsigned round) = 0;
   /// Appends to the file "xstate" or "pipes"; returns the offset.
   virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
   virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;
@@ -134,7 +134,7 @@ class ImageReader {
   };
 
   /// Opens the manifest, the index and those of all parents, checks their digests and ids. A cut or altered file is
-  /// kAnswerNo and named; an unknown format version kUnsupported; no manifest kNotFound.
+  /// kCorrupt and named; an unknown format version kUnsupported; no manifest kNotFound.
   static Result<std::unique_ptr<ImageReader>> open(const std::filesystem::path& dir, Trust trust = Trust::kAnybody);
   /// The same in steps. The first takes no time in proportion to the memory, and gives an image without pages and
   /// parents: manifest, extended registers and pipes. `load_pages`, called once by any thread, adds them; nothing that
@@ -143,7 +143,7 @@ class ImageReader {
   static Result<std::unique_ptr<ImageReader>> open_description(const std::filesystem::path& dir,
                                                                bool read_ahead = false, Trust trust = Trust::kAnybody);
   virtual Result<void> load_pages() = 0;
-  /// Reads the pages files of the chain that have a SHA-256 and compares (kAnswerNo). At any time; opens the parents'
+  /// Reads the pages files of the chain that have a SHA-256 and compares (kCorrupt). At any time; opens the parents'
   /// manifests.
   virtual Result<void> check_pinned_pages() = 0;
   /// Makes the next three possible in a fifth of the time of `load_pages`, which may follow, and after which it does
@@ -200,7 +200,7 @@ class ImageReader {
 Result<Manifest> read_manifest(const std::filesystem::path& dir);
 
 /// The manifest as JSON and back. `parse_manifest` takes hostile input: exact types, bounds, a size limit of 256 MiB,
-/// kAnswerNo with the place of the first fault.
+/// kCorrupt with the place of the first fault.
 std::string to_json(const Manifest& manifest);
 Result<Manifest> parse_manifest(std::string_view json);
 

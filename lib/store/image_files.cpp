@@ -52,13 +52,13 @@ Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, 
 
   auto digest_fd = io::open_regular(dir_fd, kManifestDigestName);
   if (!digest_fd && digest_fd.error().code == Code::kNotFound) {
-    return fail(Code::kAnswerNo, (dir / kManifestDigestName).string(), "is missing: the manifest cannot be trusted");
+    return fail(Code::kCorrupt, (dir / kManifestDigestName).string(), "is missing: the manifest cannot be trusted");
   }
   if (!digest_fd) return at(std::move(digest_fd).error(), dir / kManifestDigestName);
   CKPT_TRY(check_owner(digest_fd->get(), (dir / kManifestDigestName).string(), trust));
   CKPT_TRY_ASSIGN(std::string line, io::read_all(digest_fd->get(), 4096, (dir / kManifestDigestName).string()));
   if (line != manifest_digest_line(text)) {
-    return fail(Code::kAnswerNo, (dir / kManifestName).string(), "does not match its digest in manifest.sha256");
+    return fail(Code::kCorrupt, (dir / kManifestName).string(), "does not match its digest in manifest.sha256");
   }
   sha256 = line.substr(0, line.find(' '));
   auto manifest = parse_manifest(text);
@@ -73,11 +73,11 @@ Result<void> check_file_list(const LoadedImage& image) {
   std::sort(names.begin(), names.end());
   std::vector<std::string> expected = {kPagemapName, kXstateName, kPipesName};
   size_t pages = names.size() > expected.size() ? names.size() - expected.size() : 1;
-  if (pages > kMaxPagesFiles) return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists too many");
+  if (pages > kMaxPagesFiles) return fail(Code::kCorrupt, image.name_of(kManifestName), "files: lists too many");
   for (size_t i = 0; i < pages; ++i) expected.push_back(pages_file_name(i));
   std::sort(expected.begin(), expected.end());
   if (names != expected)
-    return fail(Code::kAnswerNo, image.name_of(kManifestName), "files: lists other files than an image has");
+    return fail(Code::kCorrupt, image.name_of(kManifestName), "files: lists other files than an image has");
   return {};
 }
 
@@ -86,7 +86,7 @@ Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
   CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd.get(), image.name_of(file.name)));
   auto size = static_cast<uint64_t>(st.st_size);
   if (size == file.size) return {};
-  return fail(Code::kAnswerNo, image.name_of(file.name),
+  return fail(Code::kCorrupt, image.name_of(file.name),
               fmt::format("{}: it has {} bytes, the manifest says {}", size < file.size ? "truncated" : "too long",
                           size, file.size));
 }
@@ -105,7 +105,7 @@ Result<void> read_pieces(const LoadedImage& image, const std::string& file, size
     seen(piece);
     pos += piece.size();
   }
-  if (!digest.matches(stored)) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  if (!digest.matches(stored)) return fail(Code::kCorrupt, image.name_of(file), kOtherDigest);
   return {};
 }
 
@@ -124,7 +124,7 @@ Result<UniqueFd> LoadedImage::open(const std::string& file) const {
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(dir));
   CKPT_TRY(check_owner(dir_fd.get(), dir.string(), trust));
   auto fd = io::open_regular(dir_fd.get(), file);
-  if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kAnswerNo, name_of(file), "is missing");
+  if (!fd && fd.error().code == Code::kNotFound) return fail(Code::kCorrupt, name_of(file), "is missing");
   if (!fd) return at(std::move(fd).error(), dir / file);
   CKPT_TRY(check_owner(fd->get(), name_of(file), trust));
   return fd;
@@ -206,7 +206,7 @@ Result<FileDigest> read_hashed(int fd, MutableByteSpan out, const std::string& n
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out) {
   CKPT_TRY_ASSIGN(UniqueFd fd, image.open(file));
   CKPT_TRY_ASSIGN(FileDigest digest, read_hashed(fd.get(), out, image.name_of(file)));
-  if (!digest.matches(image.stored(file))) return fail(Code::kAnswerNo, image.name_of(file), kOtherDigest);
+  if (!digest.matches(image.stored(file))) return fail(Code::kCorrupt, image.name_of(file), kOtherDigest);
   return {};
 }
 

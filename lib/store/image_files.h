@@ -59,9 +59,9 @@ class FileDigest {
 };
 /// The first bytes of a file into `out`, and their digest: taken while a piece is in the cache.
 Result<FileDigest> read_hashed(int fd, MutableByteSpan out, const std::string& name);
-/// All of a file, of the size that the manifest gives it; kAnswerNo if it has not the manifest's digest.
+/// All of a file, of the size that the manifest gives it; kCorrupt if it has not the manifest's digest.
 Result<void> read_checked(const LoadedImage& image, const std::string& file, MutableByteSpan out);
-/// Does the file's content have the manifest's digest? kAnswerNo if not.
+/// Does the file's content have the manifest's digest? kCorrupt if not.
 Result<void> check_digest(const LoadedImage& image, const std::string& file);
 
 }  // namespace ckpt::store

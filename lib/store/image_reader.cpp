@@ -246,7 +246,7 @@ Hash128 Reader::content_of(size_t index) const {
 Result<std::vector<std::byte>> Reader::read_part(int fd, const char* file, uint64_t offset, uint64_t size) const {
   auto end = checked_add(offset, size);
   if (!end || *end > newest().stored(file).size) {
-    return fail(Code::kAnswerNo, newest().name_of(file), fmt::format("has no {} bytes at {}", size, offset));
+    return fail(Code::kCorrupt, newest().name_of(file), fmt::format("has no {} bytes at {}", size, offset));
   }
   std::vector<std::byte> out(size);
   CKPT_TRY(io::pread_exact(fd, out, offset, newest().name_of(file)));

@@ -70,7 +70,7 @@ class PagesCheck {
       CKPT_TRY(cancel_.check());
       auto read =
           read_chunk(fd_, chunk, MutableByteSpan(out).first(page_count(chunk.data_mask) * kPageSize), frame, name_);
-      if (!read && read.error().code != Code::kAnswerNo) return read;
+      if (!read && !answers_no(read.error().code)) return read;
       if (!read) note(chunk.offset, read.error().message);
       progress_.advance(chunk.stored_length());
     }
@@ -93,7 +93,7 @@ class PagesCheck {
     for (uint64_t at = from; at < to; at += kStep) {
       MutableByteSpan bytes(gap.data(), std::min(kStep, to - at));
       auto read = io::pread_exact(fd_, bytes, at, name_);
-      if (!read && read.error().code != Code::kAnswerNo) return read;
+      if (!read && !answers_no(read.error().code)) return read;
       if (read && std::all_of(bytes.begin(), bytes.end(), [](std::byte b) { return b == std::byte{0}; })) continue;
       note(from, fmt::format("{} bytes that belong to no block are not zero", to - from));
       return {};
@@ -110,9 +110,9 @@ class PagesCheck {
   std::vector<Finding> findings_;
 };
 
-/// Turns a kAnswerNo into a finding.
+/// Turns a kCorrupt into a finding.
 Result<void> note_damage(Result<void> result, const std::string& file, std::vector<Finding>& findings) {
-  if (result || result.error().code != Code::kAnswerNo) return result;
+  if (result || !answers_no(result.error().code)) return result;
   findings.push_back({file, 0, result.error().message});
   return {};
 }

@@ -39,7 +39,7 @@ Result<std::string> random_id() {
 
 /// What one thread at a time needs to store blocks: working memory, and a pages file of its own, because two threads
 /// that write one file wait for each other in the kernel (0.22 s a GiB instead of 0.12, ext4's page cache, two cores).
-struct Lane {
+struct WriterShard {
   std::mutex mutex;
   std::optional<AppendFile> file;
   uint8_t file_number = 0;
@@ -58,10 +58,10 @@ class Writer final : public ImageWriter {
         chain_(parent_ ? std::optional<ContentIndex>(*parent_) : std::nullopt),
         xstate_(std::move(xstate)),
         pipes_(std::move(pipes)),
-        lanes_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
+        shards_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
   Result<void> add_block(const Block& block) override { return add(block, BlockIndex::kFinal); }
-  Result<void> add_ahead(const Block& block, unsigned round) override;
+  Result<void> add_precopied(const Block& block, unsigned round) override;
   Result<uint64_t> append_xstate(ByteSpan data) override { return append(xstate_, data); }
   Result<uint64_t> append_pipe(ByteSpan data) override { return append(pipes_, data); }
   Totals totals() const override;
@@ -74,9 +74,9 @@ class Writer final : public ImageWriter {
   Result<void> store_block(const Block& block, uint16_t zero, uint16_t round);
   bool parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const;
   bool chain_has(PagemapRecord& record) const;
-  Result<void> store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed, ByteSpan frame);
-  std::unique_lock<std::mutex> take_lane(Lane*& lane);
-  Result<void> open_file(Lane& lane);
+  Result<void> store_chunk(WriterShard& shard, PagemapRecord& record, ByteSpan packed, ByteSpan frame);
+  std::unique_lock<std::mutex> take_shard(WriterShard*& shard);
+  Result<void> open_file(WriterShard& shard);
   Result<uint64_t> append(AppendFile& file, ByteSpan data);
   Result<void> clear_outdated(const std::vector<PagemapRecord>& records);
   Result<AppendFile> write_pagemap();
@@ -107,11 +107,11 @@ class Writer final : public ImageWriter {
   const std::optional<ContentIndex> chain_;  ///< of parent_
   std::mutex append_mutex_;
   AppendFile xstate_, pipes_;
-  std::vector<Lane> lanes_;
+  std::vector<WriterShard> shards_;
   std::mutex files_mutex_;
   uint8_t files_ = 0;  ///< pages files made so far
   BlockIndex index_;
-  std::atomic<bool> ahead_{false};  ///< pages were copied ahead
+  std::atomic<bool> precopied_{false};  ///< pages were pre-copied
   std::atomic<uint64_t> pages_data_{0}, pages_zero_{0}, bytes_written_{0};
   std::atomic<uint64_t> pages_unwritten_{0}, pages_equal_{0};  ///< as in the parent
   std::atomic<uint64_t> pages_same_space_{0}, pages_other_space_{0}, pages_elsewhere_{0}, bytes_compression_{0};
@@ -126,14 +126,14 @@ Result<void> Writer::check(const Block& block) const {
   if (block.address % kBlockSize != 0 || twice || block.data.size() != page_count(block.data_mask) * kPageSize) {
     return fail(Code::kBug, "", fmt::format("the block at {:#x} does not fit together", block.address));
   }
-  if (block.parent_mask != 0 && !parent_ && !ahead_.load(kRelaxed))
+  if (block.parent_mask != 0 && !parent_ && !precopied_.load(kRelaxed))
     return fail(Code::kBug, "", "a block refers to a parent, and the image has none");
   return {};
 }
 
-Result<void> Writer::add_ahead(const Block& block, unsigned round) {
+Result<void> Writer::add_precopied(const Block& block, unsigned round) {
   CKPT_ASSERT(block.parent_mask == 0 && round < BlockIndex::kFinal);
-  ahead_.store(true, kRelaxed);
+  precopied_.store(true, kRelaxed);
   return add(block, static_cast<uint16_t>(round));
 }
 
@@ -144,7 +144,7 @@ Result<void> Writer::add(const Block& block, uint16_t round) {
 }
 
 Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t round) {
-  const bool counts = round == BlockIndex::kFinal;  // of the rounds ahead only the end tells what counts
+  const bool counts = round == BlockIndex::kFinal;  // of the iterations of pre-copy only the end tells what counts
   PagemapRecord record;
   record.address = block.address;
   record.zero_mask = block.zero_mask | zero;
@@ -156,18 +156,18 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
     if (record.all_pages() != 0) index_.add(record, round);
     return {};
   }
-  Lane* lane = nullptr;
-  std::unique_lock<std::mutex> lock = take_lane(lane);
+  WriterShard* shard = nullptr;
+  std::unique_lock<std::mutex> lock = take_shard(shard);
   ByteSpan packed = block.data;
   if (zero != 0) {
-    pack_pages(block.data_mask, block.data, keep, lane->scratch.data());
-    packed = ByteSpan(lane->scratch).first(page_count(keep) * kPageSize);
+    pack_pages(block.data_mask, block.data, keep, shard->scratch.data());
+    packed = ByteSpan(shard->scratch).first(page_count(keep) * kPageSize);
   }
   trace::Span hashing("hash");
   const Hash128 hash = xxh3_128(packed);
   hashing.end();
-  // Below pages copied ahead the parent's would not be seen.
-  if (!ahead_.load(kRelaxed) && parent_has(record.address, keep, hash)) {
+  // Below pre-copied pages the parent's would not be seen.
+  if (!precopied_.load(kRelaxed) && parent_has(record.address, keep, hash)) {
     record.parent_mask |= keep;
     pages_equal_.fetch_add(page_count(keep), kRelaxed);
     index_.add(record, round);
@@ -182,7 +182,7 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
     return {};
   }
   const BlockIndex::Added added = index_.add(record, round);
-  if (added.fresh != nullptr) return store_chunk(*lane, *added.fresh, packed, zero == 0 ? block.frame : ByteSpan());
+  if (added.fresh != nullptr) return store_chunk(*shard, *added.fresh, packed, zero == 0 ? block.frame : ByteSpan());
   const bool same_space = added.first_address >> kSpaceShift == record.address >> kSpaceShift;
   (same_space ? pages_same_space_ : pages_other_space_).fetch_add(page_count(keep), kRelaxed);
   return {};
@@ -213,48 +213,48 @@ bool Writer::chain_has(PagemapRecord& record) const {
   return true;
 }
 
-/// The first lane that is free: as many pages files come to be as threads were really at work at a time.
-std::unique_lock<std::mutex> Writer::take_lane(Lane*& lane) {
-  for (Lane& candidate : lanes_) {
+/// The first shard that is free: as many pages files come to be as threads were really at work at a time.
+std::unique_lock<std::mutex> Writer::take_shard(WriterShard*& shard) {
+  for (WriterShard& candidate : shards_) {
     std::unique_lock<std::mutex> lock(candidate.mutex, std::try_to_lock);
     if (lock.owns_lock()) {
-      lane = &candidate;
+      shard = &candidate;
       return lock;
     }
   }
-  lane = &lanes_[std::hash<std::thread::id>()(std::this_thread::get_id()) % lanes_.size()];
-  return std::unique_lock<std::mutex>(lane->mutex);
+  shard = &shards_[std::hash<std::thread::id>()(std::this_thread::get_id()) % shards_.size()];
+  return std::unique_lock<std::mutex>(shard->mutex);
 }
 
-Result<void> Writer::open_file(Lane& lane) {
+Result<void> Writer::open_file(WriterShard& shard) {
   std::lock_guard lock(files_mutex_);
   CKPT_TRY_ASSIGN(AppendFile file,
                   AppendFile::create(staged_.path(), pages_file_name(files_), AppendFile::Kind::kPages));
-  lane.file.emplace(std::move(file));
-  lane.file_number = files_++;
+  shard.file.emplace(std::move(file));
+  shard.file_number = files_++;
   return {};
 }
 
 /// `frame`: of `packed`, where it is at hand.
-Result<void> Writer::store_chunk(Lane& lane, PagemapRecord& record, ByteSpan packed, ByteSpan frame) {
-  if (!lane.file) CKPT_TRY(open_file(lane));
+Result<void> Writer::store_chunk(WriterShard& shard, PagemapRecord& record, ByteSpan packed, ByteSpan frame) {
+  if (!shard.file) CKPT_TRY(open_file(shard));
   trace::Span compressing("compress");
-  ByteSpan stored = !frame.empty() ? frame : options_.compress ? lane.compressor.try_compress(packed) : ByteSpan();
+  ByteSpan stored = !frame.empty() ? frame : options_.compress ? shard.compressor.try_compress(packed) : ByteSpan();
   compressing.end();
   trace::Span writing("write");
-  const uint64_t before = lane.file->size();
+  const uint64_t before = shard.file->size();
   if (stored.empty()) {
     stored = packed;
-    CKPT_TRY(lane.file->align());
+    CKPT_TRY(shard.file->align());
   } else {
     record.codec = Codec::kZstd;
     record.stored_check = stored_check(stored);
     bytes_compression_.fetch_add(packed.size() - stored.size(), kRelaxed);
   }
-  record.file = lane.file_number;
+  record.file = shard.file_number;
   record.set_stored_length(stored.size());
-  CKPT_TRY_ASSIGN(record.offset, lane.file->append(stored));
-  bytes_written_.fetch_add(lane.file->size() - before, kRelaxed);
+  CKPT_TRY_ASSIGN(record.offset, shard.file->append(stored));
+  bytes_written_.fetch_add(shard.file->size() - before, kRelaxed);
   return {};
 }
 
@@ -284,17 +284,17 @@ Result<void> Writer::clear_outdated(const std::vector<PagemapRecord>& records) {
   for (const PagemapRecord& r : records) {
     if (r.data_mask != 0 && r.ancestor == 0) used[r.file].emplace_back(r.offset, r.offset + r.stored_length());
   }
-  for (Lane& lane : lanes_) {
-    if (!lane.file) continue;
-    CKPT_TRY(lane.file->flush());
-    auto& chunks = used[lane.file_number];
+  for (WriterShard& shard : shards_) {
+    if (!shard.file) continue;
+    CKPT_TRY(shard.file->flush());
+    auto& chunks = used[shard.file_number];
     std::sort(chunks.begin(), chunks.end());
     uint64_t end = 0;
     for (const auto& [first, last] : chunks) {
-      if (first > end) CKPT_TRY(lane.file->clear(end, first));
+      if (first > end) CKPT_TRY(shard.file->clear(end, first));
       end = std::max(end, last);
     }
-    if (lane.file->size() > end) CKPT_TRY(lane.file->clear(end, lane.file->size()));
+    if (shard.file->size() > end) CKPT_TRY(shard.file->clear(end, shard.file->size()));
   }
   return {};
 }
@@ -306,11 +306,11 @@ Result<AppendFile> Writer::write_pagemap() {
                                          parent_->pages.blocks[*block].zero_mask)
                  : uint16_t{0};
   };
-  BlockIndex::AheadTotals ahead;
-  CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take(parent_pages, ahead));
-  pages_data_.fetch_add(ahead.data, kRelaxed), pages_zero_.fetch_add(ahead.zero, kRelaxed);
-  if (ahead_.load(kRelaxed)) {
-    pages_unwritten_.fetch_sub(ahead.data + ahead.zero, kRelaxed);
+  BlockIndex::PrecopiedTotals precopied;
+  CKPT_TRY_ASSIGN(std::vector<PagemapRecord> records, index_.take(parent_pages, precopied));
+  pages_data_.fetch_add(precopied.data, kRelaxed), pages_zero_.fetch_add(precopied.zero, kRelaxed);
+  if (precopied_.load(kRelaxed)) {
+    pages_unwritten_.fetch_sub(precopied.data + precopied.zero, kRelaxed);
     CKPT_TRY(clear_outdated(records));
   }
   CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), kPagemapName, AppendFile::Kind::kHashed));
@@ -326,20 +326,20 @@ Result<AppendFile> Writer::write_pagemap() {
 
 Result<void> Writer::hash_pages() {
   WorkerPool pool(files_);
-  for (Lane& lane : lanes_) {
-    if (lane.file && !pool.submit([&lane] { return lane.file->add_sha256(); })) break;
+  for (WriterShard& shard : shards_) {
+    if (shard.file && !pool.submit([&shard] { return shard.file->add_sha256(); })) break;
   }
   return pool.finish();
 }
 
 /// Everything but the manifest, on disk for good, and listed in the manifest.
 Result<void> Writer::make_durable(Manifest& manifest) {
-  if (files_ == 0) CKPT_TRY(open_file(lanes_[0]));
+  if (files_ == 0) CKPT_TRY(open_file(shards_[0]));
   CKPT_TRY_ASSIGN(AppendFile pagemap, write_pagemap());
   Stopwatch watch;
   std::vector<AppendFile*> files = {&pagemap, &xstate_, &pipes_};
-  for (Lane& lane : lanes_) {
-    if (lane.file) files.push_back(&*lane.file);
+  for (WriterShard& shard : shards_) {
+    if (shard.file) files.push_back(&*shard.file);
   }
   manifest.files.clear();
   for (AppendFile* file : files) CKPT_TRY(file->sync());

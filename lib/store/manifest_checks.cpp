@@ -56,8 +56,8 @@ void check_process(const TreeImage& tree, size_t number, Faults& faults) {
   // What is shared belongs to a process further up.
   faults.index(where, ".memory_of", p.memory_of, number);
   faults.index(where, ".descriptors_of", p.descriptors_of, number);
-  faults.index(where, ".folders_of", p.folders_of, number);
-  faults.index(where, ".handlers_of", p.handlers_of, number);
+  faults.index(where, ".folders_of", p.fs_of, number);
+  faults.index(where, ".handlers_of", p.sighand_of, number);
   check_maps(tree, p, where, faults);
 }
 

@@ -410,7 +410,7 @@ class JsonIn {
 };
 
 Result<void> check_schema(const std::string& schema) {
-  if (schema.rfind("ckpt.image/", 0) != 0) return fail(Code::kAnswerNo, "", "schema: is not ckpt.image");
+  if (schema.rfind("ckpt.image/", 0) != 0) return fail(Code::kCorrupt, "", "schema: is not ckpt.image");
   if (schema != kSchema) {
     return fail(Code::kUnsupported, "", "has the format " + schema + ", this ckpt knows " + kSchema);
   }
@@ -439,11 +439,11 @@ std::string to_json(const Manifest& manifest) {
 }
 
 Result<Manifest> parse_manifest(std::string_view text) {
-  if (text.size() > kMaxText) return fail(Code::kAnswerNo, "", fmt::format("is larger than {} bytes", kMaxText));
+  if (text.size() > kMaxText) return fail(Code::kCorrupt, "", fmt::format("is larger than {} bytes", kMaxText));
   Reading reading{JsonReader(text, kLimits)};
   if (reading.json.peek() != '{') {
     reading.json.skip();
-    return fail(Code::kAnswerNo, "", reading.json.failed() ? reading.json.fault() : "is not a JSON object");
+    return fail(Code::kCorrupt, "", reading.json.failed() ? reading.json.fault() : "is not a JSON object");
   }
   Manifest out;
   JsonIn in(reading);
@@ -455,9 +455,9 @@ Result<Manifest> parse_manifest(std::string_view text) {
   describe<JsonIn>(in, out);
   in.finish();
   if (!reading.failed()) reading.json.finish();
-  if (reading.json.failed()) return fail(Code::kAnswerNo, "", reading.json.fault());
+  if (reading.json.failed()) return fail(Code::kCorrupt, "", reading.json.fault());
   if (reading.fault.empty()) reading.fault = check_manifest(out);
-  if (!reading.fault.empty()) return fail(Code::kAnswerNo, "", reading.fault);
+  if (!reading.fault.empty()) return fail(Code::kCorrupt, "", reading.fault);
   return out;
 }
 

@@ -61,24 +61,24 @@ std::string pagemap_header(uint64_t record_count) {
 
 Error PagemapParser::damaged(size_t record, const char* what) const {
   // What is missing below a stack is missing below its last record.
-  return Error(Code::kAnswerNo, "pagemap", fmt::format("record {}: {}", what == kNoParent ? record - 1 : record, what));
+  return Error(Code::kCorrupt, "pagemap", fmt::format("record {}: {}", what == kNoParent ? record - 1 : record, what));
 }
 
 Result<void> PagemapParser::take_header(const std::byte* raw) {
   Header header;
   std::memcpy(&header, raw, sizeof header);
   if (std::memcmp(header.magic, kMagic, sizeof kMagic) != 0)
-    return fail(Code::kAnswerNo, "pagemap", "is not a page map: wrong magic");
+    return fail(Code::kCorrupt, "pagemap", "is not a page map: wrong magic");
   if (header.version != kVersion) {
     return fail(Code::kUnsupported, "pagemap",
                 fmt::format("has version {}, this ckpt knows {}", header.version, kVersion));
   }
   if (header.record_size != sizeof(PagemapRecord) || header.page_size != kPageSize || header.block_size != kBlockSize) {
-    return fail(Code::kAnswerNo, "pagemap", "the sizes in its header are not those of version 3");
+    return fail(Code::kCorrupt, "pagemap", "the sizes in its header are not those of version 3");
   }
   // Record numbers are kept in 32 bits: 2^32 blocks are 256 TiB of address space, more than a process has.
   if (header.record_count > std::numeric_limits<uint32_t>::max())
-    return fail(Code::kAnswerNo, "pagemap", "promises too many records");
+    return fail(Code::kCorrupt, "pagemap", "promises too many records");
   expected_ = header.record_count;
   constexpr uint64_t kReserved = 1 << 20;  // what a header promises is not believed beyond 48 MiB
   records_.reserve(std::min(expected_, kReserved));
@@ -130,9 +130,9 @@ Result<void> PagemapParser::feed(ByteSpan bytes) {
 }
 
 Result<std::vector<PagemapRecord>> PagemapParser::finish() {
-  if (!header_seen_) return fail(Code::kAnswerNo, "pagemap", "truncated: its header is cut");
+  if (!header_seen_) return fail(Code::kCorrupt, "pagemap", "truncated: its header is cut");
   if (!partial_.empty() || records_.size() != expected_) {
-    return fail(Code::kAnswerNo, "pagemap", fmt::format("truncated: {} records of {}", records_.size(), expected_));
+    return fail(Code::kCorrupt, "pagemap", fmt::format("truncated: {} records of {}", records_.size(), expected_));
   }
   if (!stack_ends()) return damaged(records_.size(), kNoParent);
   return std::move(records_);

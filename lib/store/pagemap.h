@@ -76,7 +76,7 @@ class PagemapParser {
 
   /// The file really is that long: room for its records, so that they need not be moved.
   void expect(uint64_t file_size) { records_.reserve(file_size / sizeof(PagemapRecord)); }
-  /// Any number of bytes. kAnswerNo names the record; kUnsupported: another version.
+  /// Any number of bytes. kCorrupt names the record; kUnsupported: another version.
   Result<void> feed(ByteSpan bytes);
   /// After the last byte: all records that the header promised.
   Result<std::vector<PagemapRecord>> finish();

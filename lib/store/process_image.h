@@ -49,12 +49,12 @@ struct ProcessImage {
   int exit_signal = 17;            ///< what its parent gets at its end: SIGCHLD, or what clone was told
   /// What it shares with a process further up in the list (clone's CLONE_VM, _FILES, _FS, _SIGHAND): that one's index.
   /// -1: its own.
-  int memory_of = -1, descriptors_of = -1, folders_of = -1, handlers_of = -1;
+  int memory_of = -1, descriptors_of = -1, fs_of = -1, sighand_of = -1;
   bool outside_session = false, outside_group = false;  ///< their leaders are alive, and not of the tree
   int terminal = 0;                ///< tty_nr of /proc/PID/stat, 0: none
   bool stopped = false;            ///< in group-stop at capture
   int stop_signal = 19;            ///< by which it was stopped: SIGSTOP, SIGTSTP, SIGTTIN, SIGTTOU
-  News news = News::kNone;         ///< of this process for its parent, if that is of the tree
+  WaitStatus wait_status = WaitStatus::kNone;  ///< of this process for its parent, if that is of the tree
   std::vector<Thread> threads;
   std::vector<QueuedSignal> pending;  ///< shared by the whole process
   std::vector<SignalAction> actions;  ///< those that differ from SIG_DFL with no flags
@@ -133,7 +133,7 @@ struct Savings {
   bool operator==(const Savings&) const = default;
 };
 
-/// One round of copying ahead, while the process went on.
+/// One iteration of pre-copy, while the process went on.
 struct CaptureRound {
   uint64_t pages = 0, us = 0;
   bool operator==(const CaptureRound&) const = default;
@@ -151,8 +151,8 @@ struct CaptureStats {
   uint64_t bytes_written = 0;  ///< to the image
   uint64_t gpu_held_us = 0;    ///< GPU work of the processes waited for so long; 0: no GPU, or it ended with them
   /// Device memory that ckpt itself copied (of programs under `ckpt run`): all there is; while kernels ran,
-  /// while they waited, and from copy-on-write behind that.
-  uint64_t gpu_bytes = 0, gpu_bytes_ahead = 0, gpu_bytes_last = 0, gpu_bytes_behind = 0;
+  /// while they waited, and by copy-on-write after that (deferred).
+  uint64_t gpu_bytes = 0, gpu_bytes_precopied = 0, gpu_bytes_last = 0, gpu_bytes_deferred = 0;
   Savings saved;               ///< filled in by the writer
   std::vector<std::pair<std::string, uint64_t>> phases_us;  ///< in order: freeze, describe, snapshot, copy, write, ...
   bool operator==(const CaptureStats&) const = default;

@@ -39,7 +39,7 @@ class SparsePages {
     std::vector<std::vector<PagemapRecord>> records;  ///< what `table` refers to
     PageTable table;
   };
-  /// The blocks that lie in these ranges, wholly or not; the ranges are sorted and do not overlap. kAnswerNo: what is
+  /// The blocks that lie in these ranges, wholly or not; the ranges are sorted and do not overlap. kCorrupt: what is
   /// read is damaged.
   Result<Part> part(std::span<const AddressRange> ranges) const;
   /// All records of an image.

@@ -62,7 +62,8 @@ Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings)
   size_t damage = 0;
   for (const Finding& finding : findings) {
     if (finding.warning) continue;
-    if (damage++ == 0) error.emplace(Code::kAnswerNo, catalog.root.string(), "damaged: " + finding.text());
+    if (damage++ == 0)
+      error.emplace(Code::kCorrupt, catalog.root.string(), "damaged: " + finding.text());
     else if (damage <= kShown) error->causes.push_back(finding.text());
   }
   if (!error) return Error(Code::kBug, catalog.root.string(), "nothing is damaged");
@@ -78,11 +79,11 @@ namespace {
 Result<UniqueFd> open_linked(int dir, const std::string& name, const std::string& path) {
   struct stat st{};
   if (::fstatat(dir, name.c_str(), &st, 0) != 0) return sys_error(path, "cannot open");
-  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, path, "is not a regular file");
+  if (!S_ISREG(st.st_mode)) return fail(Code::kCorrupt, path, "is not a regular file");
   UniqueFd fd(::openat(dir, name.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
   if (!fd) return sys_error(path, "cannot open");
   CKPT_TRY_ASSIGN(st, io::stat_fd(fd.get(), path));
-  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, path, "is not a regular file");
+  if (!S_ISREG(st.st_mode)) return fail(Code::kCorrupt, path, "is not a regular file");
   return fd;
 }
 
@@ -94,12 +95,12 @@ Result<UniqueFd> open_below(const std::filesystem::path& root, const std::string
     size_t end = path.find('/', begin);
     std::string part = path.substr(begin, end == std::string::npos ? end : end - begin);
     if (part.empty() || part == "." || part == "..") {
-      return fail(Code::kAnswerNo, path, "is not a path below the checkpoint");
+      return fail(Code::kCorrupt, path, "is not a path below the checkpoint");
     }
     if (end == std::string::npos) return open_linked(dir.get(), part, path);
     UniqueFd next(::openat(dir.get(), part.c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!next && (errno == ELOOP || errno == ENOTDIR)) {
-      return fail(Code::kAnswerNo, path, "leads through something that is not a folder");
+      return fail(Code::kCorrupt, path, "leads through something that is not a folder");
     }
     if (!next) return sys_error(path, "cannot open");
     dir = std::move(next);
@@ -115,7 +116,7 @@ Result<UniqueFd> Catalog::open_file(uint32_t index) const {
   if (std::filesystem::is_directory(root, ec)) return open_below(root, files[index].path);
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(root, O_RDONLY | O_NONBLOCK));
   CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd.get(), root.string()));
-  if (!S_ISREG(st.st_mode)) return fail(Code::kAnswerNo, root.string(), "is not a regular file");
+  if (!S_ISREG(st.st_mode)) return fail(Code::kCorrupt, root.string(), "is not a regular file");
   return fd;
 }
 

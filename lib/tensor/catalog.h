@@ -97,7 +97,7 @@ class Decoder {
  public:
   virtual ~Decoder() = default;
   /// `encoded`: the bytes of shard.where. `out`: item_size * elements(stored or shape) bytes, all of it is written.
-  /// Damage is kAnswerNo; never more memory than `out` and a scratch of the same size.
+  /// Damage is kCorrupt; never more memory than `out` and a scratch of the same size.
   virtual Result<void> decode(const Tensor& tensor, const Shard& shard, ByteSpan encoded,
                               MutableByteSpan out) const = 0;
 };
@@ -156,7 +156,7 @@ struct Catalog {
   Result<UniqueFd> open_file(uint32_t index) const;
 };
 
-/// Damage as an error (kAnswerNo): the first of the findings that is no warning, the next ones as causes. There must be
+/// Damage as an error (kCorrupt): the first of the findings that is no warning, the next ones as causes. There must be
 /// one.
 Error damage_error(const Catalog& catalog, const std::vector<Finding>& findings);
 

@@ -28,7 +28,7 @@ class ChecksumLedger {
   /// Compares these records, each once; what of them nobody has read is read now. What differs is a finding.
   Result<void> settle(const std::set<uint32_t>& records, const Cancel& cancel);
 
-  /// kAnswerNo: the first finding that is damage, the others as causes.
+  /// kCorrupt: the first finding that is damage, the others as causes.
   Result<void> check();
   /// After the last `settle`. Damage, and as a warning how many CRCs were not computed when the source was written.
   std::vector<Finding> take_findings();

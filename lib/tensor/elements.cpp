@@ -209,7 +209,7 @@ Result<void> convert_all(DType to, ByteSpan in, MutableByteSpan out) {
     if constexpr (kExact) made = convert_exactly<From, To>(stored);
     else made = To::put(From::get(stored));
     if (!made) {
-      return fail(Code::kAnswerNo, "", fmt::format("{} has no place in {}", shown<From>(stored), dtype_name(to)));
+      return fail(Code::kCorrupt, "", fmt::format("{} has no place in {}", shown<From>(stored), dtype_name(to)));
     }
     std::memcpy(out.data() + i * sizeof *made, &*made, sizeof *made);
   }

@@ -14,7 +14,7 @@ namespace ckpt::tensor {
 Result<void> check_conversion(DType from, DType to);
 
 /// Converts as many elements as `in` holds. Floats round to nearest, ties to even; into 8-bit floats they saturate.
-/// What would lose more than the last digits is kAnswerNo and names the value: a finite float that becomes infinite, an
+/// What would lose more than the last digits is kCorrupt and names the value: a finite float that becomes infinite, an
 /// integer out of range, an integer that a float cannot hold exactly, NaN or infinity in a type that has none.
 /// in.size() / item_size(from) == out.size() / item_size(to).
 Result<void> convert_elements(DType from, DType to, ByteSpan in, MutableByteSpan out);

@@ -81,7 +81,7 @@ Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) 
   for (const Part& part : piece.parts) {
     const uint64_t size = part.size();
     if (part.target != nullptr && size > 0) {
-      CKPT_TRY_ASSIGN(crc, write_stretch(piece, {part.region, at, size}));
+      CKPT_TRY_ASSIGN(crc, write_extent(piece, {part.region, at, size}));
     } else if (is_summed(piece, part)) {
       CKPT_TRY_ASSIGN(crc, copy_run("", part.range, at, true));
     }
@@ -150,13 +150,13 @@ Result<void> PieceWriter::fill(const Part& part, const Region& region, MutableBy
   return {};
 }
 
-Result<uint32_t> PieceWriter::write_stretch(const Piece& piece, const Stretch& stretch) {
+Result<uint32_t> PieceWriter::write_extent(const Piece& piece, const Extent& extent) {
   const Part& part = *tensor_part(piece);
   const bool wants_crc = !piece.crc_slots.empty(), whole = part.padded.empty() || part.padded == part.region.shape;
-  const auto run = whole ? raw_run(state_.selection, *part.target, stretch.region, part.shard) : std::nullopt;
-  auto copied = run ? copy_run(part.target->key, *run, stretch.offset, wants_crc)
-                    : copy_region(part, stretch.region, stretch.offset, wants_crc);
-  if (!copied && copied.error().code == Code::kAnswerNo)
+  const auto run = whole ? raw_run(state_.selection, *part.target, extent.region, part.shard) : std::nullopt;
+  auto copied = run ? copy_run(part.target->key, *run, extent.offset, wants_crc)
+                    : copy_region(part, extent.region, extent.offset, wants_crc);
+  if (!copied && answers_no(copied.error().code))
     copied.error().causes.push_back("while writing tensor " + part.target->key);
   return copied;
 }

@@ -47,7 +47,7 @@ struct LateCrc {
 };
 
 /// A box of a piece's tensor part and where its bytes go: large parts are written by several workers.
-struct Stretch {
+struct Extent {
   Region region;        ///< of the target
   uint64_t offset = 0;  ///< in the file
   uint64_t bytes = 0;
@@ -63,8 +63,8 @@ class PieceWriter {
 
   /// Pieces in the order of their offsets; small ones are gathered. CRCs that belong elsewhere are added to `late`.
   Result<void> write(const Piece& piece, std::vector<LateCrc>& late);
-  /// The bytes of one stretch of the piece's tensor part; their CRC where the piece wants one, else 0.
-  Result<uint32_t> write_stretch(const Piece& piece, const Stretch& stretch);
+  /// The bytes of one extent of the piece's tensor part; their CRC where the piece wants one, else 0.
+  Result<uint32_t> write_extent(const Piece& piece, const Extent& extent);
   /// What of the piece is not its tensor part.
   Result<void> write_texts(const Piece& piece, uint32_t crc, std::vector<LateCrc>& late);
   /// Writes what was gathered: the last call.

@@ -39,13 +39,13 @@ Result<std::shared_ptr<const UniqueFd>> FileCache::open(uint32_t index) {
 
 Result<void> check_readable(const Catalog& catalog, const Tensor& tensor) {
   const std::vector<std::string> findings = check_shards(tensor);
-  if (!findings.empty()) return fail(Code::kAnswerNo, "", findings.front());
+  if (!findings.empty()) return fail(Code::kCorrupt, "", findings.front());
   for (const Shard& shard : tensor.shards) {
     if (element_count(shard.shape) == uint64_t{0}) continue;
     const bool there = shard.encoding == Encoding::kFill
                            ? tensor.fill_value.size() == item_size(tensor.dtype)
                            : shard.where.length != 0 && shard.where.file < catalog.files.size();
-    if (!there) return fail(Code::kAnswerNo, tensor.key, "bytes of it are missing");
+    if (!there) return fail(Code::kCorrupt, tensor.key, "bytes of it are missing");
   }
   return {};
 }
@@ -225,9 +225,9 @@ Result<uint64_t> RegionReader::copy_shard(const Tensor& tensor, const Shard& sha
 }
 
 Result<void> RegionReader::copy_raw(const Tensor& tensor, const Shard& shard, const Copy& copy, MutableByteSpan out) {
-  if (shard.where.file >= catalog_.files.size()) return fail(Code::kAnswerNo, tensor.key, "a shard has no bytes");
+  if (shard.where.file >= catalog_.files.size()) return fail(Code::kCorrupt, tensor.key, "a shard has no bytes");
   const std::string& name = catalog_.files[shard.where.file].path;
-  if (copy.last_byte() > shard.where.length) return fail(Code::kAnswerNo, name, "a shard is shorter than its shape");
+  if (copy.last_byte() > shard.where.length) return fail(Code::kCorrupt, name, "a shard is shorter than its shape");
   CKPT_TRY_ASSIGN(auto file, files_.open(shard.where.file));
   const uint64_t end = copy.last_byte();
   uint64_t window_at = 0, window_size = 0;
@@ -250,7 +250,7 @@ Result<void> RegionReader::copy_raw(const Tensor& tensor, const Shard& shard, co
 Result<ByteSpan> RegionReader::decoded(const Tensor& tensor, const Shard& shard) {
   if (decoded_shard_ == &shard) return ByteSpan(decoded_);
   decoded_shard_ = nullptr;
-  if (shard.where.file >= catalog_.files.size()) return fail(Code::kAnswerNo, tensor.key, "a shard has no bytes");
+  if (shard.where.file >= catalog_.files.size()) return fail(Code::kCorrupt, tensor.key, "a shard has no bytes");
   const std::string& name = catalog_.files[shard.where.file].path;
   auto count = element_count(shard.stored_shape.empty() ? shard.shape : shard.stored_shape);
   auto bytes = count ? checked_mul<uint64_t>(*count, item_size(tensor.dtype)) : std::nullopt;

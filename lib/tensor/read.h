@@ -27,7 +27,7 @@ class FileCache {
   std::unordered_map<uint32_t, std::list<Entry>::iterator> index_;
 };
 
-/// For catalogs that were read with tolerate_damage. kAnswerNo: the tensor cannot be read, for its shards do not tile
+/// For catalogs that were read with tolerate_damage. kCorrupt: the tensor cannot be read, for its shards do not tile
 /// it, or some have no bytes.
 Result<void> check_readable(const Catalog& catalog, const Tensor& tensor);
 

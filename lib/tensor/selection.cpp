@@ -93,7 +93,7 @@ bool is_unchanged(const Selection& selection, const Target& target) {
 Result<void> check_source(const Catalog& source, const Tensor& tensor, uint64_t budget) {
   auto findings = findings_of(source, tensor);
   if (!findings.empty()) {
-    Error error(Code::kAnswerNo, tensor.key, "is damaged in the source");
+    Error error(Code::kCorrupt, tensor.key, "is damaged in the source");
     if (findings.size() > kMaxCauses) {
       const size_t more = findings.size() - kMaxCauses;
       findings.resize(kMaxCauses);

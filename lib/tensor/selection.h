@@ -41,7 +41,7 @@ struct Selection {
 bool is_unchanged(const Selection& selection, const Target& target);
 
 /// Checks that the source's shards tile their tensor and lie inside their files, and that decoding one fits into
-/// `budget` bytes. kAnswerNo: damaged; every finding is a cause. kNoRoom: the budget, with what it takes as a hint for
+/// `budget` bytes. kCorrupt: damaged; every finding is a cause. kNoRoom: the budget, with what it takes as a hint for
 /// --max-memory.
 Result<void> check_source(const Catalog& source, const Tensor& tensor, uint64_t budget);
 
@@ -75,7 +75,7 @@ class TargetReader {
  public:
   TargetReader(const Selection& selection, FileCache& files)
       : selection_(selection), reader_(*selection.source, files) {}
-  /// Fills `out` (exactly the region's bytes in the target's type). kAnswerNo: damaged, or a value that the target's
+  /// Fills `out` (exactly the region's bytes in the target's type). kCorrupt: damaged, or a value that the target's
   /// type cannot hold (elements.h).
   Result<void> read(const Target& target, const Region& region, MutableByteSpan out);
 

@@ -51,23 +51,23 @@ struct Open {
   std::set<uint32_t> records;  ///< of the source, that it was made of
 };
 
-/// A piece too large for one worker: its tensor part in stretches.
+/// A piece too large for one worker: its tensor part in extents.
 struct Split {
   Piece piece;
-  std::vector<Stretch> stretches;
+  std::vector<Extent> extents;
   std::vector<uint32_t> crcs;
   size_t left = 0;  ///< guarded by the file's mutex
 };
 
-/// What one worker does in one go: pieces [first, last) of a file, or one stretch of a piece.
+/// What one worker does in one go: pieces [first, last) of a file, or one extent of a piece.
 struct WriteUnit {
   Open* open = nullptr;
   size_t first = 0, last = 0;
   Split* split = nullptr;
-  size_t stretch = 0;
+  size_t extent = 0;
 };
 
-/// The tensor part in stretches of about kUnit; none where it is not worth it or must stay whole.
+/// The tensor part in extents of about kUnit; none where it is not worth it or must stay whole.
 Result<std::optional<Split>> split(const Layout& layout, const Selection& selection, size_t index) {
   if (layout.piece_size(index) < 2 * kUnit) return std::optional<Split>();
   Split out;
@@ -80,15 +80,15 @@ Result<std::optional<Split>> split(const Layout& layout, const Selection& select
       for (uint64_t to = at; auto block = blocks.next();) {
         for (size_t axis = 0; axis < block->offset.size(); ++axis) block->offset[axis] += part.region.offset[axis];
         const uint64_t bytes = element_count(block->shape).value_or(0) * item;
-        out.stretches.push_back({std::move(*block), to, bytes});
+        out.extents.push_back({std::move(*block), to, bytes});
         to += bytes;
       }
     }
     at += part.size();
   }
-  if (out.stretches.size() < 2) return std::optional<Split>();
-  out.crcs.resize(out.stretches.size());
-  out.left = out.stretches.size();
+  if (out.extents.size() < 2) return std::optional<Split>();
+  out.crcs.resize(out.extents.size());
+  out.left = out.extents.size();
   return std::optional(std::move(out));
 }
 
@@ -113,7 +113,7 @@ class FilesWriter {
         if (large) {
           close(i);
           Split& kept = splits_.emplace_back(std::move(*large));
-          for (size_t k = 0; k < kept.stretches.size(); ++k) add({&open, i, i + 1, &kept, k});
+          for (size_t k = 0; k < kept.extents.size(); ++k) add({&open, i, i + 1, &kept, k});
           first = i + 1;
           continue;
         }
@@ -154,7 +154,7 @@ class FilesWriter {
     CKPT_TRY_ASSIGN(const int fd, open(*unit.open));
     PieceWriter writer(state_, fd, unit.open->file->name);
     std::vector<LateCrc> late;
-    if (unit.split != nullptr) CKPT_TRY(write_stretch(unit, writer, late));
+    if (unit.split != nullptr) CKPT_TRY(write_extent(unit, writer, late));
     for (size_t i = unit.first; i < unit.last && unit.split == nullptr; ++i) {
       CKPT_TRY_ASSIGN(const Piece piece, state_.layout.piece(i));
       CKPT_TRY(writer.write(piece, late));
@@ -163,15 +163,15 @@ class FilesWriter {
     return close(*unit.open, late, writer.records());
   }
 
-  Result<void> write_stretch(const WriteUnit& unit, PieceWriter& writer, std::vector<LateCrc>& late) {
+  Result<void> write_extent(const WriteUnit& unit, PieceWriter& writer, std::vector<LateCrc>& late) {
     Split& split = *unit.split;
-    CKPT_TRY_ASSIGN(split.crcs[unit.stretch], writer.write_stretch(split.piece, split.stretches[unit.stretch]));
+    CKPT_TRY_ASSIGN(split.crcs[unit.extent], writer.write_extent(split.piece, split.extents[unit.extent]));
     {
       std::lock_guard lock(unit.open->mutex);
       if (--split.left > 0) return {};
     }
     uint32_t crc = split.crcs[0];
-    for (size_t i = 1; i < split.crcs.size(); ++i) crc = crc32_combine(crc, split.crcs[i], split.stretches[i].bytes);
+    for (size_t i = 1; i < split.crcs.size(); ++i) crc = crc32_combine(crc, split.crcs[i], split.extents[i].bytes);
     return writer.write_texts(split.piece, crc, late);
   }
 

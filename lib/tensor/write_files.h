@@ -21,7 +21,7 @@ struct WriteControl {
 
 /// Writes the data files `which` (indices into layout.files) below `folder`, which exists. Each appears under its name
 /// complete; until then it is named after it with ".part" behind. The bytes do not depend on the number of workers.
-/// What is odd about the source, or with `allow_damage` damaged, is returned. kAnswerNo: the source is damaged (a CRC
+/// What is odd about the source, or with `allow_damage` damaged, is returned. kCorrupt: the source is damaged (a CRC
 /// of it differs: before a file with such bytes gets its name) or changed meanwhile. kInterrupted: cancelled. Files
 /// that were begun stay behind: the caller's folder is a staging folder.
 Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection,

@@ -14,15 +14,15 @@
 namespace ckpt::interposer {
 
 Gate g_gate;
-thread_local Passenger* t_passenger = nullptr;
+thread_local ThreadState* t_state = nullptr;
 
 namespace {
 
-std::atomic<Passenger*> g_passengers{nullptr};
+std::atomic<ThreadState*> g_threads{nullptr};
 
 void give_back(void* place) {
-  auto* self = static_cast<Passenger*>(place);
-  t_passenger = nullptr;
+  auto* self = static_cast<ThreadState*>(place);
+  t_state = nullptr;
   self->inside.store(0, std::memory_order_relaxed);
   self->taken.store(0, std::memory_order_release);
 }
@@ -47,7 +47,7 @@ bool barrier() {
 }
 
 bool anybody_inside() {
-  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr; p = p->next) {
+  for (ThreadState* p = g_threads.load(std::memory_order_acquire); p != nullptr; p = p->next) {
     if (p->inside.load(std::memory_order_acquire) != 0) return true;
   }
   return false;
@@ -61,24 +61,23 @@ uint64_t now_ns() {
   return now.tv_sec * 1'000'000'000ull + now.tv_nsec;
 }
 
-Passenger* new_passenger() {
-  for (Passenger* p = g_passengers.load(std::memory_order_acquire); p != nullptr && t_passenger == nullptr;
-       p = p->next) {
+ThreadState* new_thread_state() {
+  for (ThreadState* p = g_threads.load(std::memory_order_acquire); p != nullptr && t_state == nullptr; p = p->next) {
     uint32_t nobody = 0;
-    if (p->taken.compare_exchange_strong(nobody, 1)) t_passenger = p;
+    if (p->taken.compare_exchange_strong(nobody, 1)) t_state = p;
   }
-  if (t_passenger == nullptr) {
-    auto* fresh = new Passenger;
-    fresh->next = g_passengers.load(std::memory_order_relaxed);
-    while (!g_passengers.compare_exchange_weak(fresh->next, fresh)) {
+  if (t_state == nullptr) {
+    auto* fresh = new ThreadState;
+    fresh->next = g_threads.load(std::memory_order_relaxed);
+    while (!g_threads.compare_exchange_weak(fresh->next, fresh)) {
     }
-    t_passenger = fresh;
+    t_state = fresh;
   }
-  pthread_setspecific(key(), t_passenger);
-  return t_passenger;
+  pthread_setspecific(key(), t_state);
+  return t_state;
 }
 
-bool enter_slowly(Passenger* self) {
+bool enter_slowly(ThreadState* self) {
   while (true) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
     const uint32_t state = g_gate.state.load(std::memory_order_seq_cst);
@@ -91,7 +90,7 @@ bool enter_slowly(Passenger* self) {
   }
 }
 
-bool resume(Passenger* self) {
+bool resume(ThreadState* self) {
   self->inside.store(1, std::memory_order_relaxed);
   return enter_slowly(self);
 }
@@ -132,8 +131,8 @@ void watch_gate(bool on) {
 
 void reset_gate_after_fork() {
   g_gate.state.store(0);
-  for (Passenger* p = g_passengers.load(); p != nullptr; p = p->next) {
-    if (p == t_passenger) continue;
+  for (ThreadState* p = g_threads.load(); p != nullptr; p = p->next) {
+    if (p == t_state) continue;
     p->inside.store(0);
     p->taken.store(0);
   }

@@ -1,6 +1,6 @@
-// The gate in front of whatever changes device memory. Open, a passage costs two stores to a line of the thread's own
-// and one load of a line that nobody writes. Who closes it pays: membarrier(2) makes every running thread's store
-// visible, so that each thread has either seen the gate closed or is seen inside.
+// The gate: a lock on the part of the driver API that changes device memory. Open, a passage costs two stores to a line
+// of the thread's own and one load of a line that nobody writes. Who closes it pays: membarrier(2) makes every running
+// thread's store visible, so that each thread has either seen the gate closed or is seen inside.
 #pragma once
 
 #include <atomic>
@@ -19,22 +19,23 @@ struct alignas(64) Gate {
 extern Gate g_gate;
 
 /// A thread's place: in a list that only grows; reused when its thread has ended.
-struct alignas(64) Passenger {
+struct alignas(64) ThreadState {
   std::atomic<uint32_t> inside{0};  ///< how deep; written by its thread alone
   std::atomic<uint32_t> taken{1};
-  Passenger* next = nullptr;
+  ThreadState* next = nullptr;
 };
-extern thread_local Passenger* t_passenger;
-Passenger* new_passenger();
+extern thread_local ThreadState* t_state;
+ThreadState* new_thread_state();
 
 /// Waits while the gate is closed. True: the call is to be looked at.
-bool enter_slowly(Passenger* self);
+bool enter_slowly(ThreadState* self);
 
 /// Leave with `leave`. A call from inside another one (a signal handler's) passes: the outer one could not end
 /// otherwise. `watched`: the call is to be looked at before it goes on.
-inline Passenger* enter(bool& watched) {
-  Passenger* self = t_passenger;
-  if (self == nullptr) [[unlikely]] self = new_passenger();
+inline ThreadState* enter(bool& watched) {
+  ThreadState* self = t_state;
+  if (self == nullptr) [[unlikely]]
+    self = new_thread_state();
   const uint32_t depth = self->inside.load(std::memory_order_relaxed);
   self->inside.store(depth + 1, std::memory_order_relaxed);
   std::atomic_signal_fence(std::memory_order_seq_cst);
@@ -42,12 +43,12 @@ inline Passenger* enter(bool& watched) {
   if (g_gate.state.load(std::memory_order_acquire) != 0 && depth == 0) [[unlikely]] watched = enter_slowly(self);
   return self;
 }
-inline void leave(Passenger* self) {
+inline void leave(ThreadState* self) {
   self->inside.store(self->inside.load(std::memory_order_relaxed) - 1, std::memory_order_release);
 }
-/// For a passenger that waits for something of ours: not inside meanwhile. `resume` waits while the gate is closed.
-inline void step_out(Passenger* self) { self->inside.store(0, std::memory_order_release); }
-bool resume(Passenger* self);
+/// For a thread that waits for something of ours: not inside meanwhile. `resume` waits while the gate is closed.
+inline void step_out(ThreadState* self) { self->inside.store(0, std::memory_order_release); }
+bool resume(ThreadState* self);
 
 /// In the scope of a wrapper that is written out.
 class Passage {
@@ -56,11 +57,11 @@ class Passage {
   ~Passage() { leave(self_); }
   Passage(const Passage&) = delete;
   bool watched() const { return watched_; }
-  Passenger* self() const { return self_; }
+  ThreadState* self() const { return self_; }
 
  private:
   bool watched_ = false;
-  Passenger* self_;
+  ThreadState* self_;
 };
 
 /// Asked while something is waited for: true gives it up.

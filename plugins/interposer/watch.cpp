@@ -166,7 +166,7 @@ std::set<uint64_t> missing(const Access& access) {
   return found;
 }
 
-void wait_until_filled(std::unique_lock<std::mutex>& lock, Passenger* self, const Access& access) {
+void wait_until_filled(std::unique_lock<std::mutex>& lock, ThreadState* self, const Access& access) {
   while (!state().unfilled.empty()) {
     const std::set<uint64_t> needed = missing(access);
     if (needed.empty()) return;
@@ -203,7 +203,7 @@ void write_down(Recording& recording, Access&& access) {
 
 }  // namespace
 
-void before_call(Passenger* self, size_t index, const Word* words) {
+void before_call(ThreadState* self, size_t index, const Word* words) {
   const int kept = errno;
   Access access = access_of(index, words);
   if (!captured(access.stream)) {  // what is captured does not run now; its graph's launch comes by, too

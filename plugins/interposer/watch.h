@@ -31,7 +31,7 @@ Access access_of(size_t index, const Word* words);
 CUresult replay(const std::string& record);
 
 /// Called inside the gate, before the call goes on; leaves the gate while it waits.
-void before_call(Passenger* self, size_t index, const Word* words);
+void before_call(ThreadState* self, size_t index, const Word* words);
 
 /// Before an owned allocation ends, or may; only while the gate is watched. Where it has ended: `filled`.
 void before_free(const Allocation& allocation);

@@ -27,7 +27,7 @@ template <size_t Index, size_t... I>
 struct Gated<Index, std::index_sequence<I...>> {
   static CUresult call(WordAt<I>... words) {
     bool watched;
-    Passenger* self = enter(watched);
+    ThreadState* self = enter(watched);
     if constexpr (shape_of(kNames[Index].function) != Shape::kNothing) {
       if (watched) [[unlikely]] {
         const Word all[] = {words...};

@@ -11,11 +11,15 @@ from prompt import main, problems, run
 
 IMAGES = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "images")
 
+# Members of --json that have got the field's own names since.
+RENAMED = {"gpu_bytes_ahead": "gpu_bytes_precopied", "gpu_bytes_behind": "gpu_bytes_deferred"}
+
 
 def differences(then, now, where=""):
     """What `then` says and `now` does not: members may have been added since."""
     if isinstance(then, dict) and isinstance(now, dict):
         for key, value in then.items():
+            key = RENAMED.get(key, key)
             if key not in now:
                 yield f"{where}.{key} is gone"
             else:

@@ -2,6 +2,7 @@
 """--trace: a timeline that holds what the report says, complete or absent, whatever becomes of the verb."""
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def a_dump_shows_its_frozen_window():
             stood = report["frozen_us"] + report["stops_us"]
             if not named(found, "frozen", "target") or abs(took - stood) > 1 + 0.01 * stood:
                 yield f"{verb}: stopped for {took} us in the timeline, {stood} in the report"
-            phases = {event["name"].replace(" ", "_"): event["dur"] for event in (event for row, event in found if row == "phases")}
+            phases = {re.sub("[ -]", "_", event["name"]): event["dur"] for event in (event for row, event in found if row == "phases")}
             for name, us in report["phases_us"].items():
                 if abs(phases.get(name, -1) - us) > 1:
                     yield f"{verb}: phase {name} takes {us} us and {phases.get(name)} in the timeline"
@@ -119,7 +120,7 @@ def a_restore_shows_its_phases_and_what_was_filled():
             return
         os.kill(pid, signal.SIGKILL)
     report, found = json.loads(told), spans("r.json")
-    phases = {event["name"].replace(" ", "_"): event["dur"] for row, event in found if row == "phases"}
+    phases = {re.sub("[ -]", "_", event["name"]): event["dur"] for row, event in found if row == "phases"}
     for name, us in report["phases_us"].items():
         if abs(phases.get(name, -1) - us) > 1:
             yield f"phase {name} takes {us} us and {phases.get(name)} in the timeline"

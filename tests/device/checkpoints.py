@@ -463,7 +463,7 @@ def test_pre_dump_copies_behind_what_kernels_write(place):
         path = image(target, f"image{attempt}")
         said = ckpt("pre-dump", "-p", target.pid, "-f", path, "--json").expect(0).out
         stats = json.loads(said)
-        expect(stats["gpu_bytes_behind"] > 0 and stats["gpu_bytes_last"] == 0, f"not copied behind: {said}")
+        expect(stats["gpu_bytes_deferred"] > 0 and stats["gpu_bytes_last"] == 0, f"not copied behind: {said}")
     goes_on_from(target, path)
 
 
@@ -471,7 +471,7 @@ def test_a_budget_that_is_too_small_means_a_copy_at_the_stop(place):
     target = dirty(place, "budget", "always")
     said = ckpt("pre-dump", "-p", target.pid, "-f", image(target), "--json", "--max-cow", "1M").expect(0).out
     stats = json.loads(said)
-    expect(stats["gpu_bytes_behind"] == 0 and stats["gpu_bytes_last"] > MIB, f"copied behind: {said}")
+    expect(stats["gpu_bytes_deferred"] == 0 and stats["gpu_bytes_last"] > MIB, f"copied behind: {said}")
     goes_on_from(target, image(target))
 
 

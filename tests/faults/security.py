@@ -246,7 +246,7 @@ def locks(place):
     need_root()
     target = Target("mem_anonymous", place.folder("target"))
     start = open(f"/proc/{target.pid}/stat", encoding="ascii").read().rpartition(")")[2].split()[19]
-    names = [f"@ckpt-capture/{target.pid}/{start}", f"@ckpt-keeper/{target.pid}/{start}", f"/proc/{target.pid}/clear_refs"]
+    names = [f"@ckpt-capture/{target.pid}/{start}", f"@ckpt-tracking/{target.pid}/{start}", f"/proc/{target.pid}/clear_refs"]
     stranger = subprocess.Popen(["/usr/bin/python3", "-c", STRANGER, *names], user=NOBODY, group=NOBODY, extra_groups=[], stdout=subprocess.PIPE, text=True)
     try:
         if stranger.stdout.readline() != "ready\n":

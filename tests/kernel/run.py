@@ -415,7 +415,7 @@ def special_squash(place):
 
 
 def special_shell_job(place):
-    """A terminal and a pipe of the surroundings are refused, unless --shell-job hands over the restorer's own."""
+    """A terminal and a pipe from outside the tree are refused, unless --shell-job hands over the restorer's own."""
     leader, follower = pty.openpty()
     attributes = termios.tcgetattr(follower)
     reader, writer = os.pipe()
@@ -605,7 +605,7 @@ def keepers_of(target):
     """The keepers that hold its pidfd."""
     def holds(pid):
         return any(f"\nPid:\t{target.pid}\n" in read_text(path) for path in glob.glob(f"/proc/{pid}/fdinfo/*"))
-    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-keeper\n" and holds(pid)]
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-tracking\n" and holds(pid)]
 
 
 LAST_PID = "/proc/sys/kernel/ns_last_pid"

@@ -131,7 +131,7 @@ Result<void> DeviceCapture::copy_all(const Chosen& chosen, Word word, DevicePass
 }
 
 Result<DevicePass> DeviceCapture::iterate() {
-  trace::Span span("device round");
+  trace::Span span("device iteration");
   DevicePass out;
   CKPT_TRY_ASSIGN(Chosen chosen, differing());
   for (const DeviceRegion* region : map_.regions()) out.chunks += region->chunks();

@@ -38,7 +38,7 @@ Result<void> ChunkMap::add(size_t source, const device::Allocation& allocation) 
   }
   for (const auto& [key, entry] : entries_) {
     if (key.first != source || !entry.region.allocation.range().overlaps(allocation.range())) continue;
-    return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", allocation.address.value),
+    return fail(Code::kCorrupt, fmt::format("device memory at {:#x}", allocation.address.value),
                 "is told of twice by the process");
   }
   Entry entry;

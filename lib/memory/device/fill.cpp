@@ -39,7 +39,7 @@ Result<void> DeviceFill::check_allocations() {
     same = same && found != released.end() && found->second.address.value == a.address && found->second.size == a.size;
   }
   if (!same)
-    return fail(Code::kAnswerNo, fmt::format("{}", target_.pid()),
+    return fail(Code::kMismatch, fmt::format("{}", target_.pid()),
                 "the process has other device allocations than the image");
   for (size_t i = 0; i < memory_.allocations.size(); ++i) {
     Piece& piece = pieces_.emplace_back();
@@ -151,7 +151,7 @@ Result<void> DeviceFill::put_right(Piece& piece, const std::vector<size_t>& wron
   CKPT_TRY(send(piece, wrong, searching));
   CKPT_TRY_ASSIGN(const std::vector<size_t> still, differing(piece));
   if (still.empty()) return {};
-  return fail(Code::kAnswerNo,
+  return fail(Code::kCorrupt,
               fmt::format("device memory at {:#x}", piece.image->address + still.front() * kDeviceChunk),
               "does not have the hash that the image gives it");
 }
@@ -205,7 +205,7 @@ Result<void> DeviceFill::replay() {
     CKPT_TRY_ASSIGN(const std::vector<size_t> wrong, differing(piece));
     for (size_t i : wrong) {
       if (!made[i]) continue;
-      return fail(Code::kAnswerNo, fmt::format("device memory at {:#x}", piece.image->address + i * kDeviceChunk),
+      return fail(Code::kCorrupt, fmt::format("device memory at {:#x}", piece.image->address + i * kDeviceChunk),
                   "could not be computed again as it was");
     }
     CKPT_TRY(put_right(piece, wrong, false));

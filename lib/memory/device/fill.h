@@ -43,7 +43,7 @@ class DeviceFill {
         options_(options) {}
 
   /// Gate closed. Fresh memory for every allocation, or for none. kNoRoom: before anything was touched where a device
-  /// says beforehand that it has not so much. kAnswerNo: the process has other allocations than the image.
+  /// says beforehand that it has not so much. kMismatch: the process has other allocations than the image.
   Result<void> attach();
   /// Gate closed, before and after. Fills all, runs again what the image says, and compares every hash.
   Result<FillReport> eager();

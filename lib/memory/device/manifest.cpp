@@ -32,7 +32,7 @@ Result<std::vector<ChunkHash>> read_device_hashes(const store::ImageReader& imag
   std::vector<ChunkHash> out(allocation.size / kDeviceChunk);
   const size_t size = out.size() * sizeof(ChunkHash);
   CKPT_TRY_ASSIGN(std::vector<std::byte> bytes, image.read_pipe(allocation.hashes_offset, size));
-  if (bytes.size() != size) return fail(Code::kAnswerNo, image.path().string(), "has not all hashes of device memory");
+  if (bytes.size() != size) return fail(Code::kCorrupt, image.path().string(), "has not all hashes of device memory");
   std::memcpy(out.data(), bytes.data(), size);
   return out;
 }

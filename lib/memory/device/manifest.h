@@ -11,7 +11,7 @@ namespace ckpt::capture {
 Result<store::DeviceMemory> describe_device_memory(ChunkMap& map, size_t source, int process,
                                                    store::ImageWriter& writer);
 
-/// The hashes of an allocation's chunks. kAnswerNo: the image's file has not all of them.
+/// The hashes of an allocation's chunks. kCorrupt: the image's file has not all of them.
 Result<std::vector<device::ChunkHash>> read_device_hashes(const store::ImageReader& image,
                                                           const store::DeviceAllocation& allocation);
 

@@ -28,13 +28,13 @@ store::Block data_block(int space, device::Address chunk, ByteSpan bytes) {
 }  // namespace
 
 Result<void> ImageSink::pre_copied(int space, device::Address chunk, ByteSpan bytes, unsigned iteration) {
-  return writer_.add_ahead(data_block(space, chunk, bytes), iteration);
+  return writer_.add_precopied(data_block(space, chunk, bytes), iteration);
 }
 
 Result<void> ImageSink::pre_copied_zero(int space, device::Address chunk, unsigned iteration) {
   store::Block block = block_of(space, chunk);
   block.zero_mask = kAllPages;
-  return writer_.add_ahead(block, iteration);
+  return writer_.add_precopied(block, iteration);
 }
 
 Result<void> ImageSink::last(int space, device::Address chunk, ByteSpan bytes) {
@@ -60,7 +60,7 @@ Result<void> ImageContent::read(int space, device::Address chunk, MutableByteSpa
   auto found = std::lower_bound(blocks.begin(), blocks.end(), address,
                                 [](const auto& block, uint64_t at) { return block.address < at; });
   if (found == blocks.end() || found->address != address || (found->data_mask | found->zero_mask) != kAllPages) {
-    return fail(Code::kAnswerNo, reader_.path().string(),
+    return fail(Code::kCorrupt, reader_.path().string(),
                 fmt::format("has not all of the device memory at {:#x}", chunk.value));
   }
   CKPT_TRY_ASSIGN(size_t size, reader_.read_block(static_cast<size_t>(found - blocks.begin()), out));

@@ -45,7 +45,7 @@ class ImageContent final : public DeviceContent {
  public:
   /// Its pages are loaded.
   explicit ImageContent(const store::ImageReader& reader) : reader_(reader) {}
-  /// kAnswerNo: the image has not all of the chunk.
+  /// kCorrupt: the image has not all of the chunk.
   Result<void> read(int space, device::Address chunk, MutableByteSpan out) override;
 
  private:

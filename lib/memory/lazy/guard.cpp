@@ -89,11 +89,11 @@ void answer(int userfault, bool poison) {
   }
 }
 
-/// The pager is gone: whoever needs a page gets none. Until nobody is left who could.
+/// The daemon is gone: whoever needs a page gets none. Until nobody is left who could.
 void refuse_all(bool poison) {
   static Descriptors open;
   find_userfaults(open);
-  // What the pager had read and not answered is asked for again.
+  // What the daemon had read and not answered is asked for again.
   for (size_t i = 0; i < open.count; ++i) proc::wake(open.list[i].fd, kLowest, kHighest - kLowest);
   while (open.count > 0) {
     constexpr int kLookAgainMs = 200;
@@ -106,16 +106,17 @@ void refuse_all(bool poison) {
   }
 }
 
-[[noreturn]] void guard(int pager, const PagerState& state, const PagerLog& log) {
+[[noreturn]] void guard(int daemon, const LazyPagesState& state, const LazyPagesLog& log) {
   ::prctl(PR_SET_NAME, "ckpt-guard", 0, 0, 0);
-  ::setpgid(0, 0);  // what kills the pager's group does not kill it
-  pollfd end{pager, POLLIN, 0};
+  ::setpgid(0, 0);  // what kills the daemon's group does not kill it
+  pollfd end{daemon, POLLIN, 0};
   while (::poll(&end, 1, -1) < 0 && errno == EINTR) {
   }
   if (state.finished == 0) {
-    log.write(PagerLog::Level::kProblem,
-              state.poison != 0 ? "the pager was killed: the processes get SIGBUS at pages that were not yet in"
-                                : "the pager was killed: a process that needs a page which was not yet in is killed");
+    log.write(LazyPagesLog::Level::kProblem,
+              state.poison != 0
+                  ? "the lazy-pages daemon was killed: the processes get SIGBUS at pages that were not yet in"
+                  : "the lazy-pages daemon was killed: a process that needs a page which was not yet in is killed");
     refuse_all(state.poison != 0);
   }
   ::_exit(0);
@@ -123,10 +124,10 @@ void refuse_all(bool poison) {
 
 }  // namespace
 
-Result<UniqueFd> start_guardian(const PagerState& state, const PagerLog& log) {
+Result<UniqueFd> start_guardian(const LazyPagesState& state, const LazyPagesLog& log) {
   CKPT_TRY_ASSIGN(UniqueFd self, proc::open_pidfd(::getpid()));
   const pid_t pid = proc::fork_far_away(CLONE_FILES, 0);
-  if (pid < 0) return fork_error(errno, "", "cannot make the pager's guardian");
+  if (pid < 0) return fork_error(errno, "", "cannot make the lazy-pages daemon's guardian");
   if (pid == 0) guard(self.get(), state, log);
   (void)self.release();  // it is the guardian's now, in the table of both
   return proc::open_pidfd(pid);

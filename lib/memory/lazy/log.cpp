@@ -27,8 +27,8 @@ iovec piece(std::string_view text) { return {const_cast<char*>(text.data()), tex
 
 }  // namespace
 
-Result<PagerLog> PagerLog::open(const std::filesystem::path& file, bool foreground) {
-  PagerLog out;
+Result<LazyPagesLog> LazyPagesLog::open(const std::filesystem::path& file, bool foreground) {
+  LazyPagesLog out;
   if (!file.empty()) {
     out.kind_ = Kind::kFile;
     CKPT_TRY_ASSIGN(out.fd_, io::open_file(file, O_WRONLY | O_APPEND | O_CREAT));
@@ -41,7 +41,7 @@ Result<PagerLog> PagerLog::open(const std::filesystem::path& file, bool foregrou
   return out;
 }
 
-void PagerLog::write(Level level, std::string_view text) const {
+void LazyPagesLog::write(Level level, std::string_view text) const {
   if (kind_ == Kind::kNone || (level == Level::kNote && kind_ != Kind::kFile)) return;
   constexpr std::string_view kDaemonError = "<27>ckpt-lazy: ", kPlain = "ckpt-lazy: ";
   const iovec parts[] = {piece(kind_ == Kind::kSystem ? kDaemonError : kPlain), piece(text),

@@ -11,11 +11,11 @@ namespace ckpt::restore {
 
 /// A file that is appended to, the standard error of a ckpt that stays, or else the system log. Writing takes no lock
 /// and no memory: any process that has the descriptor may, in any state.
-class PagerLog {
+class LazyPagesLog {
  public:
   enum class Level { kProblem, kNote };
   /// `file` empty: standard error if `foreground`, else syslog, or nothing where there is none.
-  static Result<PagerLog> open(const std::filesystem::path& file, bool foreground);
+  static Result<LazyPagesLog> open(const std::filesystem::path& file, bool foreground);
 
   /// A note goes into a file only.
   void write(Level level, std::string_view text) const;

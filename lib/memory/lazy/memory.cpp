@@ -27,15 +27,15 @@ uint16_t mask_of(unsigned page, unsigned count) { return static_cast<uint16_t>((
 
 }  // namespace
 
-void PagerMemory::take_blocks() {
+void LazyPagesMemory::take_blocks() {
   std::unique_lock lock(mutex_);
   std::tie(first_, last_) = image_.blocks_of(space_);
   done_ = std::vector<std::atomic<uint16_t>>(last_ - first_);
   loaded_.store(true, std::memory_order_release);
 }
 
-std::unique_ptr<PagerMemory> PagerMemory::fork(UniqueFd userfault) const {
-  auto out = std::make_unique<PagerMemory>(image_, std::move(userfault), can_poison_, 0, space_);
+std::unique_ptr<LazyPagesMemory> LazyPagesMemory::fork(UniqueFd userfault) const {
+  auto out = std::make_unique<LazyPagesMemory>(image_, std::move(userfault), can_poison_, 0, space_);
   out->places_ = places_;
   out->runs_ = runs_;
   if (!loaded_.load(std::memory_order_acquire)) return out;
@@ -46,7 +46,7 @@ std::unique_ptr<PagerMemory> PagerMemory::fork(UniqueFd userfault) const {
 }
 
 /// last_: there is none.
-size_t PagerMemory::block_at(uint64_t source) const {
+size_t LazyPagesMemory::block_at(uint64_t source) const {
   const uint64_t address = source & ~(store::kBlockSize - 1);
   const auto& blocks = image_.blocks();
   auto begin = blocks.begin() + static_cast<ptrdiff_t>(first_), end = blocks.begin() + static_cast<ptrdiff_t>(last_);
@@ -54,23 +54,23 @@ size_t PagerMemory::block_at(uint64_t source) const {
   return found == end || found->address != address ? last_ : static_cast<size_t>(found - blocks.begin());
 }
 
-uint16_t PagerMemory::missing(size_t block) const {
+uint16_t LazyPagesMemory::missing(size_t block) const {
   return static_cast<uint16_t>(image_.blocks()[block].data_mask &
                                ~done_[block - first_].load(std::memory_order_relaxed));
 }
 
-bool PagerMemory::is_wanted(uint64_t source) const {
+bool LazyPagesMemory::is_wanted(uint64_t source) const {
   const size_t block = block_at(source);
   return block != last_ && (missing(block) >> (source % store::kBlockSize / store::kPageSize) & 1) != 0;
 }
 
-void PagerMemory::mark(size_t block, uint16_t pages) {
+void LazyPagesMemory::mark(size_t block, uint16_t pages) {
   if (block != kNotLoaded) done_[block - first_].fetch_or(pages, std::memory_order_relaxed);
 }
 
 /// Calls `visit(target, page, count)` for the places of pages of the block, as long runs as there are.
 template <class Visit>
-PagerMemory::Outcome PagerMemory::for_each_run(uint64_t address, uint16_t pages, Visit visit) {
+LazyPagesMemory::Outcome LazyPagesMemory::for_each_run(uint64_t address, uint16_t pages, Visit visit) {
   for (const PagePlaces::Piece& piece : places_.places_of(address, store::kBlockSize)) {
     const auto from = static_cast<unsigned>((piece.source - address) / store::kPageSize);
     const auto to = static_cast<unsigned>(from + piece.size / store::kPageSize);
@@ -87,7 +87,8 @@ PagerMemory::Outcome PagerMemory::for_each_run(uint64_t address, uint16_t pages,
 
 /// `put_pages(target, page, count)` for pages in a row, past those that need it no more. Under the shared lock.
 template <class Put>
-PagerMemory::Outcome PagerMemory::put(size_t block, uint64_t target, unsigned page, unsigned count, Put put_pages) {
+LazyPagesMemory::Outcome LazyPagesMemory::put(size_t block, uint64_t target, unsigned page, unsigned count,
+                                              Put put_pages) {
   bool singly = false, not_ours = false;
   while (count > 0) {
     const unsigned wanted = singly ? 1 : count;
@@ -117,7 +118,7 @@ PagerMemory::Outcome PagerMemory::put(size_t block, uint64_t target, unsigned pa
   return Outcome::kDone;
 }
 
-PagerMemory::Outcome PagerMemory::supply(size_t block) {
+LazyPagesMemory::Outcome LazyPagesMemory::supply(size_t block) {
   if (ended() || missing(block) == 0) return Outcome::kDone;
   thread_local std::vector<std::byte> buffer(store::kBlockSize);
   const Result<size_t> read = image_.read_block(block, buffer);
@@ -134,8 +135,8 @@ PagerMemory::Outcome PagerMemory::supply(size_t block) {
 }
 
 /// Under the shared lock. `bytes`: as `read_block` gives them.
-PagerMemory::Outcome PagerMemory::put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about,
-                                            uint16_t pages, ByteSpan bytes) {
+LazyPagesMemory::Outcome LazyPagesMemory::put_bytes(size_t block, const store::ImageReader::ResolvedBlock& about,
+                                                    uint16_t pages, ByteSpan bytes) {
   return for_each_run(about.address, pages, [&](uint64_t target, unsigned page, unsigned count) {
     return put(block, target, page, count, [&](uint64_t to, unsigned first, unsigned n) {
       const unsigned rank =
@@ -146,7 +147,7 @@ PagerMemory::Outcome PagerMemory::put_bytes(size_t block, const store::ImageRead
 }
 
 /// Its bytes cannot be read: nobody gets others instead.
-PagerMemory::Outcome PagerMemory::refuse(size_t block, uint16_t pages) {
+LazyPagesMemory::Outcome LazyPagesMemory::refuse(size_t block, uint16_t pages) {
   return for_each_run(image_.blocks()[block].address, pages, [&](uint64_t target, unsigned page, unsigned count) {
     if (!can_poison_) {
       if (pid_ > 0) ::kill(pid_, SIGKILL);
@@ -160,7 +161,7 @@ PagerMemory::Outcome PagerMemory::refuse(size_t block, uint16_t pages) {
 }
 
 /// A page that was never more than zeros, or is not any more. Under the shared lock.
-PagerMemory::Outcome PagerMemory::put_nothing(const proc::FaultMessage& fault) {
+LazyPagesMemory::Outcome LazyPagesMemory::put_nothing(const proc::FaultMessage& fault) {
   const Placed placed = fault.write ? proc::copy_missing(userfault_.get(), fault.start, kZeros)
                                     : proc::zero_missing(userfault_.get(), fault.start, store::kPageSize);
   if (placed.obstacle == Obstacle::kChanging) return Outcome::kAgain;
@@ -170,13 +171,13 @@ PagerMemory::Outcome PagerMemory::put_nothing(const proc::FaultMessage& fault) {
   return Outcome::kAgain;
 }
 
-Result<void> PagerMemory::begin_to_run() {
+Result<void> LazyPagesMemory::begin_to_run() {
   runs_ = true;
   return too_early_ ? Result<void>(*too_early_) : Result<void>();
 }
 
 /// Its bytes cannot be read, and the image's pages are not loaded: it gets none, or, before it runs, any.
-PagerMemory::Outcome PagerMemory::fail_early(const proc::FaultMessage& fault, Error error) {
+LazyPagesMemory::Outcome LazyPagesMemory::fail_early(const proc::FaultMessage& fault, Error error) {
   std::shared_lock lock(mutex_);
   if (!runs_) {
     if (!too_early_) too_early_ = std::move(error);
@@ -195,7 +196,7 @@ PagerMemory::Outcome PagerMemory::fail_early(const proc::FaultMessage& fault, Er
 }
 
 /// While the image's pages are not all loaded.
-PagerMemory::Outcome PagerMemory::answer_early(const proc::FaultMessage& fault) {
+LazyPagesMemory::Outcome LazyPagesMemory::answer_early(const proc::FaultMessage& fault) {
   thread_local std::vector<std::byte> buffer(store::kBlockSize);
   std::optional<uint64_t> source;
   {
@@ -215,7 +216,7 @@ PagerMemory::Outcome PagerMemory::answer_early(const proc::FaultMessage& fault) 
   return outcome;
 }
 
-PagerMemory::Outcome PagerMemory::answer(const proc::FaultMessage& fault) {
+LazyPagesMemory::Outcome LazyPagesMemory::answer(const proc::FaultMessage& fault) {
   if (!loaded_.load(std::memory_order_acquire)) return answer_early(fault);
   for (;;) {
     size_t block = last_;
@@ -237,7 +238,7 @@ PagerMemory::Outcome PagerMemory::answer(const proc::FaultMessage& fault) {
   return Outcome::kDone;
 }
 
-void PagerMemory::apply(const proc::FaultMessage& message) {
+void LazyPagesMemory::apply(const proc::FaultMessage& message) {
   using Kind = proc::FaultMessage::Kind;
   if (message.kind == Kind::kMove) places_.move(message.start, message.to, message.end - message.start);
   if (message.kind == Kind::kRemove) places_.remove(message.start, message.end);
@@ -251,12 +252,12 @@ void PagerMemory::apply(const proc::FaultMessage& message) {
   places_.remove(message.start, message.end);
 }
 
-void PagerMemory::look_for_end() {
+void LazyPagesMemory::look_for_end() {
   constexpr uint64_t kNeverWatched = 0x10000;  // too low for a mapping, high enough for the kernel's checks
   if (proc::zero_missing(userfault_.get(), kNeverWatched, store::kPageSize).obstacle == Obstacle::kEnded) ended_ = true;
 }
 
-std::vector<std::string> PagerMemory::take_problems() {
+std::vector<std::string> LazyPagesMemory::take_problems() {
   std::lock_guard lock(problems_mutex_);
   return std::exchange(problems_, {});
 }

@@ -1,4 +1,4 @@
-// One address space that a pager serves: what belongs where, and what is in already.
+// One address space that a lazy-pages daemon serves: what belongs where, and what is in already.
 #pragma once
 
 #include <pthread.h>
@@ -43,13 +43,13 @@ class WriterFirstLock {
 /// The kernel holds whoever forks, or changes mappings, until the report of it has been read, and refuses pages
 /// meanwhile. So pages are put in place under a shared lock, and reports are read under an exclusive one: nobody acts
 /// on what was true before.
-class PagerMemory {
+class LazyPagesMemory {
  public:
   /// `space`: of its pages in the image, of which not all need be loaded before `take_blocks`. `pid` 0: unknown.
-  PagerMemory(const store::ImageReader& image, UniqueFd userfault, bool can_poison, int pid, int space)
+  LazyPagesMemory(const store::ImageReader& image, UniqueFd userfault, bool can_poison, int pid, int space)
       : image_(image), userfault_(std::move(userfault)), can_poison_(can_poison), pid_(pid), space_(space) {}
   /// What a fork's child has: as it is here, now. Under the exclusive lock.
-  std::unique_ptr<PagerMemory> fork(UniqueFd userfault) const;
+  std::unique_ptr<LazyPagesMemory> fork(UniqueFd userfault) const;
 
   enum class Outcome {
     kDone,   ///< nothing of it is missing, or wanted, any more
@@ -122,7 +122,7 @@ class PagerMemory {
 };
 
 template <class Fault, class Forked>
-void PagerMemory::receive(Fault fault, Forked forked) {
+void LazyPagesMemory::receive(Fault fault, Forked forked) {
   std::unique_lock lock(mutex_);
   std::array<proc::FaultMessage, 32> messages;
   while (size_t count = proc::read_faults(userfault_.get(), messages)) {

@@ -53,14 +53,14 @@ std::vector<uint32_t> order_of_blocks(const store::ImageReader& image, size_t fi
   return near;
 }
 
-void PagerService::add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot) {
+void LazyPagesService::add(std::unique_ptr<LazyPagesMemory> memory, std::vector<uint64_t> hot) {
   Client& client = clients_.emplace_back();
   client.memory = std::move(memory);
   client.hot = std::move(hot);
 }
 
 /// Those that have none yet. In proportion to the memory, so not before the processes run. Under mutex_.
-void PagerService::make_orders() {
+void LazyPagesService::make_orders() {
   for (Client& client : clients_) {
     if (std::exchange(client.ordered, true)) continue;
     client.memory->take_blocks();
@@ -70,7 +70,7 @@ void PagerService::make_orders() {
   }
 }
 
-PagerService::Job PagerService::next_job() {
+LazyPagesService::Job LazyPagesService::next_job() {
   std::unique_lock lock(mutex_);
   for (;;) {
     make_orders();
@@ -86,25 +86,25 @@ PagerService::Job PagerService::next_job() {
   }
 }
 
-void PagerService::do_job(const Job& job) {
-  PagerMemory& memory = *job.client->memory;
+void LazyPagesService::do_job(const Job& job) {
+  LazyPagesMemory& memory = *job.client->memory;
   for (size_t i = job.first; i < job.last; ++i) {
-    while (memory.supply(job.client->order[i]) == PagerMemory::Outcome::kAgain) ::usleep(50);
+    while (memory.supply(job.client->order[i]) == LazyPagesMemory::Outcome::kAgain) ::usleep(50);
   }
   if (job.client->left.fetch_sub(job.last - job.first) == job.last - job.first) ::eventfd_write(wake_.get(), 1);
 }
 
 /// In proportion to the memory, so not before the processes run: until then each page that is asked for is looked up by
 /// itself.
-void PagerService::load_pages() {
+void LazyPagesService::load_pages() {
   Result<void> loaded = image_.load_pages();
   if (loaded) loaded = validate_pages(image_.manifest().tree, image_.blocks());
   if (loaded) return;
-  log_.write(PagerLog::Level::kProblem, loaded.error().text());
+  log_.write(LazyPagesLog::Level::kProblem, loaded.error().text());
   ::_exit(1);  // its guardian refuses all that is missing
 }
 
-void PagerService::bring_in() {
+void LazyPagesService::bring_in() {
   {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return going_ || stopping_; });
@@ -122,14 +122,17 @@ void PagerService::bring_in() {
   }
 }
 
-void PagerService::receive(Client& client) {
-  std::vector<std::unique_ptr<PagerMemory>> children;
-  client.memory->receive([&](const proc::FaultMessage& fault) { waiting_.push_back({&client, fault}); },
-                         [&](std::unique_ptr<PagerMemory> child) { children.push_back(std::move(child)); });
+void LazyPagesService::receive(Client& client) {
+  std::vector<std::unique_ptr<LazyPagesMemory>> children;
+  client.memory->receive(
+      [&](const proc::FaultMessage& fault) {
+        waiting_.push_back({&client, fault});
+      },
+      [&](std::unique_ptr<LazyPagesMemory> child) { children.push_back(std::move(child)); });
   if (children.empty()) return;
   // Not while `receive` holds the memory's lock: make_orders takes both the other way round.
   std::lock_guard lock(mutex_);
-  for (std::unique_ptr<PagerMemory>& child : children) {
+  for (std::unique_ptr<LazyPagesMemory>& child : children) {
     Client& added = clients_.emplace_back();
     added.memory = std::move(child);
     added.hot = client.hot;
@@ -137,26 +140,26 @@ void PagerService::receive(Client& client) {
   changed_.notify_all();
 }
 
-void PagerService::answer_waiting() {
+void LazyPagesService::answer_waiting() {
   std::erase_if(waiting_, [&](const Waiting& waiting) {
-    PagerMemory& memory = *waiting.client->memory;
-    if (!memory.closed() && memory.answer(waiting.fault) == PagerMemory::Outcome::kAgain) return false;
+    LazyPagesMemory& memory = *waiting.client->memory;
+    if (!memory.closed() && memory.answer(waiting.fault) == LazyPagesMemory::Outcome::kAgain) return false;
     ++answered_;
     return true;
   });
 }
 
-void PagerService::tell_problems(Client& client) {
+void LazyPagesService::tell_problems(Client& client) {
   for (const std::string& problem : client.memory->take_problems()) {
     if (problems_++ < kMostProblems)
-      log_.write(PagerLog::Level::kProblem,
+      log_.write(LazyPagesLog::Level::kProblem,
                  fmt::format("process {} gets SIGBUS at pages that cannot be read: {}", client.memory->pid(), problem));
   }
 }
 
-void PagerService::let_go_of_finished() {
+void LazyPagesService::let_go_of_finished() {
   for (Client& client : clients_) {
-    PagerMemory& memory = *client.memory;
+    LazyPagesMemory& memory = *client.memory;
     if (memory.closed()) continue;
     tell_problems(client);
     if (client.left.load() != 0 || (memory.must_stay() && !memory.ended())) continue;
@@ -165,7 +168,7 @@ void PagerService::let_go_of_finished() {
 }
 
 /// Should it be killed, there is another one.
-void PagerService::look_after_guardian() {
+void LazyPagesService::look_after_guardian() {
   while (::waitpid(-1, nullptr, WNOHANG | __WALL) > 0) {
   }
   auto again = start_guardian(state_, log_);
@@ -173,7 +176,7 @@ void PagerService::look_after_guardian() {
 }
 
 /// False: nobody is left.
-bool PagerService::wait_for_messages() {
+bool LazyPagesService::wait_for_messages() {
   std::vector<pollfd> polled = {{wake_.get(), POLLIN, 0}, {guardian_.get(), POLLIN, 0}, {go_.get(), POLLIN, 0}};
   const size_t others = polled.size();
   std::vector<Client*> open;
@@ -197,12 +200,12 @@ bool PagerService::wait_for_messages() {
   return true;
 }
 
-Result<void> PagerService::begin_to_run() {
+Result<void> LazyPagesService::begin_to_run() {
   for (Client& client : clients_) CKPT_TRY(client.memory->begin_to_run());
   return {};
 }
 
-void PagerService::hear_of_release() {
+void LazyPagesService::hear_of_release() {
   char byte = 0;
   if (::read(go_.get(), &byte, 1) == 1) return may_run_(begin_to_run());
   go_.reset();
@@ -211,15 +214,15 @@ void PagerService::hear_of_release() {
   changed_.notify_all();
 }
 
-Result<void> PagerService::start_threads() {
+Result<void> LazyPagesService::start_threads() {
   const unsigned count = WorkerPool::threads_for(0);
   for (std::thread thread; threads_.size() < count && start_thread(thread, [this] { bring_in(); });)
     threads_.push_back(std::move(thread));
-  if (threads_.empty()) return no_thread("the pager");
+  if (threads_.empty()) return no_thread("the lazy-pages daemon");
   return {};
 }
 
-void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(const Result<void>&)>& may_run) {
+void LazyPagesService::run(UniqueFd guardian, UniqueFd go, const std::function<void(const Result<void>&)>& may_run) {
   Stopwatch watch;
   guardian_ = std::move(guardian);
   go_ = std::move(go), may_run_ = may_run;
@@ -237,8 +240,8 @@ void PagerService::run(UniqueFd guardian, UniqueFd go, const std::function<void(
   for (std::thread& thread : threads_) thread.join();
   uint64_t pages = 0;
   for (const Client& client : clients_) pages += client.memory->pages_in();
-  log_.write(PagerLog::Level::kNote, fmt::format("all in: {} pages, {} accesses answered, {} problems, {} us", pages,
-                                                 answered_, problems_, watch.elapsed_us()));
+  log_.write(LazyPagesLog::Level::kNote, fmt::format("all in: {} pages, {} accesses answered, {} problems, {} us",
+                                                     pages, answered_, problems_, watch.elapsed_us()));
 }
 
 }  // namespace ckpt::restore

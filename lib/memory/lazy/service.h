@@ -1,4 +1,4 @@
-// What the pager does: one thread answers, the others bring in what nobody has asked for yet.
+// What the lazy-pages daemon does: one thread answers, the others bring in what nobody has asked for yet.
 #pragma once
 
 #include <condition_variable>
@@ -15,14 +15,14 @@
 
 namespace ckpt::restore {
 
-class PagerService {
+class LazyPagesService {
  public:
   /// `image`: loaded sparsely at least; its pages are loaded here.
-  PagerService(store::ImageReader& image, const PagerLog& log, const PagerState& state)
+  LazyPagesService(store::ImageReader& image, const LazyPagesLog& log, const LazyPagesState& state)
       : image_(image), log_(log), state_(state) {}
 
   /// `hot`: addresses in the image that are likely to be wanted first. Before `run`.
-  void add(std::unique_ptr<PagerMemory> memory, std::vector<uint64_t> hot);
+  void add(std::unique_ptr<LazyPagesMemory> memory, std::vector<uint64_t> hot);
   /// Its threads, which wait. kNoRoom: not one could be had.
   Result<void> start_threads();
   /// Until nothing is missing anywhere. A byte from `go` says that the processes are about to run, and `may_run` is
@@ -32,7 +32,7 @@ class PagerService {
 
  private:
   struct Client {
-    std::unique_ptr<PagerMemory> memory;
+    std::unique_ptr<LazyPagesMemory> memory;
     std::vector<uint64_t> hot;
     std::vector<uint32_t> order;  ///< under mutex_; empty until pages are brought in
     size_t next = 0;              ///< in `order`; under mutex_
@@ -64,8 +64,8 @@ class PagerService {
 
   store::ImageReader& image_;
   std::once_flag loaded_;
-  const PagerLog& log_;
-  const PagerState& state_;
+  const LazyPagesLog& log_;
+  const LazyPagesState& state_;
   UniqueFd guardian_, wake_, go_;
   std::function<void(const Result<void>&)> may_run_;
   std::vector<std::thread> threads_;

@@ -49,7 +49,7 @@ Result<void> compare_tensor(Both& both, const Target& target, const Tensor& tens
     if (std::memcmp(wanted.data(), found.data(), bytes) != 0) {
       const auto at =
           static_cast<uint64_t>(std::mismatch(wanted.begin(), wanted.end(), found.begin()).first - wanted.begin());
-      return fail(Code::kAnswerNo, target.key,
+      return fail(Code::kCorrupt, target.key,
                   fmt::format("was written wrongly: element {} of the box at {} differs", at / item_size(target.dtype),
                               fmt::join(block->offset, ",")));
     }
@@ -66,20 +66,20 @@ Result<void> compare_with_source(const std::filesystem::path& path, const tensor
   uint64_t bytes = 0;
   for (const Target& target : selection.tensors) {
     const Tensor* tensor = find(written, target.key);
-    if (tensor == nullptr) return fail(Code::kAnswerNo, target.key, "was written, but a reader does not find it");
+    if (tensor == nullptr) return fail(Code::kCorrupt, target.key, "was written, but a reader does not find it");
     if (tensor->dtype != target.dtype || tensor->shape != target.shape) {
-      return fail(Code::kAnswerNo, target.key, "was written, but a reader finds another type or shape");
+      return fail(Code::kCorrupt, target.key, "was written, but a reader finds another type or shape");
     }
     bytes += target.bytes();
   }
   // In a torch.save file objects are values of the dict, and tensors in them are tensors like others.
   const bool merged = written.format == "torch_save";
   if (!merged && written.tensors.size() != selection.tensors.size())
-    return fail(Code::kAnswerNo, path.string(), "holds tensors that were not to be written");
+    return fail(Code::kCorrupt, path.string(), "holds tensors that were not to be written");
   for (const auto& object : selection.objects) {
     auto same = [&](const tensor::Object& other) { return other.key == object.key; };
     if (!merged && std::none_of(written.objects.begin(), written.objects.end(), same))
-      return fail(Code::kAnswerNo, object.key, "was written, but a reader does not find it");
+      return fail(Code::kCorrupt, object.key, "was written, but a reader does not find it");
   }
   progress.begin("verify", bytes);
   Both both{selection, written, tensor::FileCache(*selection.source), tensor::FileCache(written), progress, cancel};

@@ -11,7 +11,7 @@
 namespace ckpt::model {
 
 /// Opens `written` and compares every tensor of the selection with it, bit for bit, and the names of its objects.
-/// kAnswerNo: what differs, with the key and the first element.
+/// kCorrupt: what differs, with the key and the first element.
 Result<void> compare_with_source(const std::filesystem::path& written, const tensor::Selection& selection,
                                  unsigned workers, ProgressSink& progress, const Cancel& cancel);
 

@@ -53,7 +53,7 @@ struct ConvertReport {
 };
 
 /// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it
-/// or holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kAnswerNo:
+/// or holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kCorrupt:
 /// what verify finds wrong with the source, in its words; kUnsupported: what of it cannot be read. kBusy: the part, or
 /// the destination, is another process's. On any failure the destination is as it was.
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel);

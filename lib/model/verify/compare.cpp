@@ -194,7 +194,7 @@ Result<void> Comparison::compare(const Unit& unit, const std::function<Result<vo
   }
   if (!done) {
     const Code code = done.error().code;
-    if (code != Code::kAnswerNo && code != Code::kUnsupported && code != Code::kNotFound) return done;
+    if (!answers_no(code) && code != Code::kUnsupported && code != Code::kNotFound) return done;
     const std::string& key =
         is_tensor ? tensors_[unit.pair].left->key : objects_[unit.pair - tensors_.size()].left->key;
     note_({key, "", std::nullopt, "cannot be compared: " + done.error().text(), false});

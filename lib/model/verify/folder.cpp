@@ -19,7 +19,7 @@ Result<void> walk(const fs::path& root,
   std::error_code ec;
   size_t seen = 0;
   for (fs::recursive_directory_iterator it(root, ec), end; !ec && it != end; it.increment(ec)) {
-    if (++seen > kMaxEntries) return fail(Code::kAnswerNo, root.string(), "holds too many entries");
+    if (++seen > kMaxEntries) return fail(Code::kCorrupt, root.string(), "holds too many entries");
     if (it.depth() >= kMaxDepth) it.disable_recursion_pending();
     each(*it, it->path().lexically_relative(root).string());
   }

@@ -11,7 +11,7 @@ struct FolderEntry {
   std::string path;  ///< relative to the root
   uint64_t size = 0;
 };
-/// Regular files below `root` (itself where it is one), sorted by path; links are not followed. kAnswerNo past 8
+/// Regular files below `root` (itself where it is one), sorted by path; links are not followed. kCorrupt past 8
 /// million.
 Result<std::vector<FolderEntry>> list_files(const std::filesystem::path& root);
 

@@ -41,7 +41,7 @@ std::optional<uint64_t> FileHashes::add_file(const std::string& name, const std:
 Result<void> FileHashes::read_integrity(const Note& note) {
   auto text = io::read_file(files_.root / kIntegrity, kMaxIntegrity);
   if (!text && text.error().code == Code::kNotFound) return {};
-  if (!text && text.error().code == Code::kAnswerNo)
+  if (!text && answers_no(text.error().code))
     return note({"", kIntegrity, std::nullopt, text.error().message, false}), Result<void>();
   if (!text) return std::move(text).error();
   auto doc =
@@ -100,7 +100,7 @@ Result<void> FileHashes::check(size_t index, const Note& note, const std::functi
     hasher.update(part);
     return advance(part.size());
   });
-  if (!read && read.error().code != Code::kAnswerNo) return read;
+  if (!read && !answers_no(read.error().code)) return read;
   if (!read) return note({"", name, unit.offset, read.error().message, false}), Result<void>();
   ++checked_;
   if (hasher.finish() == unit.wanted) return {};

@@ -45,12 +45,12 @@ class Parser {
       else json_.skip();
     });
     json_.finish();
-    if (json_.failed()) return fail(Code::kAnswerNo, "", "malformed manifest: " + json_.fault());
-    if (!fault_.empty()) return fail(Code::kAnswerNo, "", "malformed manifest: " + fault_);
+    if (json_.failed()) return fail(Code::kCorrupt, "", "malformed manifest: " + json_.fault());
+    if (!fault_.empty()) return fail(Code::kCorrupt, "", "malformed manifest: " + fault_);
     if (schema != kSchema) {
       if (schema.substr(0, 14) == kSchema.substr(0, 14))
         return fail(Code::kUnsupported, "", "is of the version " + schema);
-      return fail(Code::kAnswerNo, "", "is no " + std::string(kSchema) + " document");
+      return fail(Code::kCorrupt, "", "is no " + std::string(kSchema) + " document");
     }
     auto kind = hash_from_name(hash);
     if (!kind) return fail(Code::kUnsupported, "", "names the hash " + hash + ", which is not known");
@@ -111,7 +111,7 @@ class Parser {
   }
 
   Result<void> check() const {
-    auto malformed = [](const std::string& what) { return fail(Code::kAnswerNo, "", "malformed manifest: " + what); };
+    auto malformed = [](const std::string& what) { return fail(Code::kCorrupt, "", "malformed manifest: " + what); };
     if (out_.block == 0) return malformed("its blocks have no length");
     auto is_hash = [&](const std::string& hash) {
       return hash.size() == hex_digits(out_.hash) && hash.find_first_not_of("0123456789abcdef") == std::string::npos;
@@ -136,9 +136,10 @@ class Parser {
 };
 
 /// What several threads fill.
-class Maker {
+class ManifestBuilder {
  public:
-  Maker(const tensor::Catalog& catalog, const ManifestOptions& options, ProgressSink& progress, const Cancel& cancel)
+  ManifestBuilder(const tensor::Catalog& catalog, const ManifestOptions& options, ProgressSink& progress,
+                  const Cancel& cancel)
       : catalog_(catalog), options_(options), progress_(progress), cancel_(cancel), cache_(catalog) {
     out_.format = catalog.format;
     out_.hash = options.hash;
@@ -276,7 +277,7 @@ Result<Manifest> make_manifest(const tensor::Catalog& catalog, const fs::path& e
   std::error_code ec;
   std::erase_if(entries,
                 [&](const FolderEntry& entry) { return fs::equivalent(catalog.root / entry.path, except, ec) && !ec; });
-  return Maker(catalog, options, progress, cancel).run(entries);
+  return ManifestBuilder(catalog, options, progress, cancel).run(entries);
 }
 
 Result<void> write_manifest(const Manifest& manifest, const fs::path& path) {

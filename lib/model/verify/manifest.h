@@ -62,7 +62,7 @@ struct Manifest {
 };
 
 std::string to_json(const Manifest& manifest);
-/// Pure. kAnswerNo: no such document. kUnsupported: a later version, another hash.
+/// Pure. kCorrupt: no such document. kUnsupported: a later version, another hash.
 Result<Manifest> parse_manifest(std::string_view text);
 Result<Manifest> read_manifest(const std::filesystem::path& path);
 

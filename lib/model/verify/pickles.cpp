@@ -31,7 +31,8 @@ std::string import_text(const std::string& name, const pickle::Judgement& judgem
          (start == "the" || start == "its" ? "is dangerous: " : "") + std::string(judgement.why);
 }
 
-void PickleJudge::add(const pickle::Import& import, const std::string& key, const std::string& file, uint64_t offset) {
+void PickleScanner::add(const pickle::Import& import, const std::string& key, const std::string& file,
+                        uint64_t offset) {
   {
     std::lock_guard lock(mutex_);
     if (imports_.size() >= kMaxNames && imports_.count(import.name) == 0) return;
@@ -49,8 +50,8 @@ void PickleJudge::add(const pickle::Import& import, const std::string& key, cons
          dangerous ? trusted_ : !strict_});
 }
 
-uint64_t PickleJudge::judge(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t offset,
-                            bool expect_end) {
+uint64_t PickleScanner::scan(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t offset,
+                             bool expect_end) {
   const pickle::Scan scan = pickle::scan(bytes);
   for (const pickle::Import& import : scan.imports) add(import, key, file, offset + import.offset);
   if (expect_end && !scan.stopped.empty()) {
@@ -59,30 +60,30 @@ uint64_t PickleJudge::judge(ByteSpan bytes, const std::string& key, const std::s
   return scan.consumed;
 }
 
-bool PickleJudge::judge_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base) {
+bool PickleScanner::scan_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base) {
   const pickle::Scan first = pickle::scan(bytes);
   // Text that happens to begin with opcodes is no pickle, unless what it names is dangerous.
   const bool dangerous = std::any_of(first.imports.begin(), first.imports.end(), [](const auto& import) {
     return import.judgement.verdict == pickle::Verdict::kDangerous;
   });
   if (!first.stopped.empty() && !dangerous && !pickle::looks_like_pickle(bytes)) return false;
-  uint64_t at = judge(bytes, key, file, base, true);
+  uint64_t at = scan(bytes, key, file, base, true);
   // What follows is another pickle only where it begins like one.
   for (int i = 0; first.stopped.empty() && i < kMaxRow && pickle::looks_like_pickle(bytes.subspan(at)); ++i) {
-    const uint64_t length = judge(bytes.subspan(at), key, file, base + at, false);
+    const uint64_t length = scan(bytes.subspan(at), key, file, base + at, false);
     if (length == 0) break;
     at += length;
   }
   return true;
 }
 
-Result<void> PickleJudge::judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
-                                     uint64_t base) {
+Result<void> PickleScanner::judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
+                                       uint64_t base) {
   auto archive = zip::read_archive(source);
   if (!archive) {
     std::vector<std::byte> head(std::min(source.size(), kMaxForeign));
     CKPT_TRY(source.read(0, head));
-    if (pickle::looks_like_pickle(head)) judge_row(head, key, file, base);
+    if (pickle::looks_like_pickle(head)) scan_row(head, key, file, base);
     return {};
   }
   for (const zip::Record& record : archive->records) {
@@ -95,12 +96,12 @@ Result<void> PickleJudge::judge_file(const zip::ByteSource& source, const std::s
       if (!pickle::looks_like_pickle(first)) continue;
     }
     CKPT_TRY_ASSIGN(auto bytes, zip::read_record(source, record, kMaxPickle));
-    judge(bytes, key, file, base + record.offset, true);
+    scan(bytes, key, file, base + record.offset, true);
   }
   return {};
 }
 
-std::map<std::string, ImportedName> PickleJudge::take() { return std::move(imports_); }
+std::map<std::string, ImportedName> PickleScanner::take() { return std::move(imports_); }
 
 namespace {
 
@@ -144,8 +145,8 @@ std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool st
   const std::string name = path.filename().string();
   VerifyReport out;
   out.bytes_read = bytes.size();
-  PickleJudge judge(strict, false, [&](tensor::Finding finding) { out.findings.push_back(std::move(finding)); });
-  bool any = judge.judge_row(bytes, "", name, 0);
+  PickleScanner scanner(strict, false, [&](tensor::Finding finding) { out.findings.push_back(std::move(finding)); });
+  bool any = scanner.scan_row(bytes, "", name, 0);
   const std::string_view text = as_text(bytes);
   size_t members = 0;
   for (size_t at = text.find("PK\x03\x04");
@@ -155,10 +156,10 @@ std::optional<VerifyReport> scan_file(const std::filesystem::path& path, bool st
     const std::vector<std::byte> member = local_member(bytes, at, data);
     if (!pickle::looks_like_pickle(member)) continue;
     any = true;
-    judge.judge(member, "", name, data, false);
+    scanner.scan(member, "", name, data, false);
   }
   if (!any) return std::nullopt;
-  out.imports = judge.take();
+  out.imports = scanner.take();
   return out;
 }
 

@@ -9,20 +9,20 @@
 namespace ckpt::model {
 
 /// Gathers imports and findings. Thread-safe.
-class PickleJudge {
+class PickleScanner {
  public:
   using Note = std::function<void(tensor::Finding)>;
   /// `trusted`: dangerous names are warnings, as unknown ones are without `strict`.
-  PickleJudge(bool strict, bool trusted, Note note) : strict_(strict), trusted_(trusted), note_(std::move(note)) {}
+  PickleScanner(bool strict, bool trusted, Note note) : strict_(strict), trusted_(trusted), note_(std::move(note)) {}
 
   /// A pickle whose bytes begin at `offset` of `file`. `expect_end`: that it breaks off is damage. Returns its length.
-  uint64_t judge(ByteSpan pickle, const std::string& key, const std::string& file, uint64_t offset, bool expect_end);
+  uint64_t scan(ByteSpan pickle, const std::string& key, const std::string& file, uint64_t offset, bool expect_end);
   /// A torch.save file: every pickle of a zip, or those of a legacy file in a row. `base`: where the source begins in
   /// `file`.
   Result<void> judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
                           uint64_t base);
   /// Pickles in a row, as far as there are any; the first decides. False: there is none.
-  bool judge_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base);
+  bool scan_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base);
   std::map<std::string, ImportedName> take();
 
  private:

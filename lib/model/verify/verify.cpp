@@ -47,8 +47,13 @@ struct Unit {
 class Verifier {
  public:
   Verifier(const tensor::Catalog& catalog, const VerifyOptions& options, ProgressSink& progress, const Cancel& cancel)
-      : catalog_(catalog), options_(options), progress_(progress), cancel_(cancel), files_(catalog),
-        judge_(options.strict, options.trust_pickles, [this](tensor::Finding finding) { note(std::move(finding)); }) {}
+      : catalog_(catalog),
+        options_(options),
+        progress_(progress),
+        cancel_(cancel),
+        files_(catalog),
+        scanner_(options.strict, options.trust_pickles, [this](tensor::Finding finding) { note(std::move(finding)); }) {
+  }
 
   Result<VerifyReport> run() {
     auto take = [this](tensor::Finding finding) { note(std::move(finding)); };
@@ -117,8 +122,7 @@ class Verifier {
   }
   /// Damage becomes a finding; anything else (no permission, an I/O error, a stop) ends the work.
   Result<void> note(const Piece& piece, const Error& error) {
-    if (error.code != Code::kAnswerNo && error.code != Code::kUnsupported && error.code != Code::kNotFound)
-      return error;
+    if (!answers_no(error.code) && error.code != Code::kUnsupported && error.code != Code::kNotFound) return error;
     Error bare = error;
     if (bare.subject == path(piece.range)) bare.subject.clear();
     note({*piece.key, path(piece.range), piece.range.offset, bare.text(), false});
@@ -343,14 +347,14 @@ class Verifier {
       auto archive = formats::read_torch_file(source);
       if (!archive) CKPT_TRY(note(piece, archive.error()));
     }
-    auto judged = judge_.judge_file(source, *piece.key, path(piece.range), piece.range.offset);
+    auto judged = scanner_.judge_file(source, *piece.key, path(piece.range), piece.range.offset);
     return judged ? judged : note(piece, judged.error());
   }
 
   Result<void> judge_metadata() {
     auto bytes = io::read_file(catalog_.root / kMetadata, formats::ReadOptions().max_metadata_bytes);
     if (!bytes) return {};  // it was read once: then it is gone, and the next verify says so
-    judge_.judge(as_bytes(*bytes), "", kMetadata, 0, true);
+    scanner_.scan(as_bytes(*bytes), "", kMetadata, 0, true);
     return {};
   }
 
@@ -377,7 +381,7 @@ class Verifier {
         return cannot(header ? "it is cut off" : header.error().message), Result<void>();
       pickle = ByteSpan(content).subspan(*header);
     }
-    if (!judge_.judge_row(pickle, entry.key, name, entry.pickle.offset)) cannot("it is none");
+    if (!scanner_.scan_row(pickle, entry.key, name, entry.pickle.offset)) cannot("it is none");
     return advance(entry.pickle.length);
   }
 
@@ -390,7 +394,7 @@ class Verifier {
     auto hash = hash_tensor(catalog_, *job.tensor, files_, options_.manifest->hash,
                             [this](uint64_t bytes) { return advance(bytes); });
     if (!hash) {
-      if (hash.error().code != Code::kAnswerNo && hash.error().code != Code::kNotFound) return std::move(hash).error();
+      if (!answers_no(hash.error().code) && hash.error().code != Code::kNotFound) return std::move(hash).error();
       note({key, "", std::nullopt, hash.error().text(), false});
     } else if (*hash != job.wanted->hash) {
       note({key, "", std::nullopt, "its hash is not the one in " + options_.manifest->name, false});
@@ -404,7 +408,7 @@ class Verifier {
     report_.bytes_read = bytes_;
     report_.records = records_;
     report_.hashes += hashes_.checked();
-    report_.imports = judge_.take();
+    report_.imports = scanner_.take();
     if (not_computed_ > 0) {
       tensor::Finding finding = tensor::not_computed(not_computed_);
       finding.warning = !options_.strict;
@@ -423,7 +427,7 @@ class Verifier {
   ProgressSink& progress_;
   const Cancel& cancel_;
   tensor::FileCache files_;
-  PickleJudge judge_;
+  PickleScanner scanner_;
   FileHashes hashes_;
   std::optional<Comparison> comparison_;
   std::vector<Piece> pieces_;

@@ -17,7 +17,7 @@ namespace ckpt::restore {
 
 namespace {
 
-prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& scratch) {
+prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& area) {
   const store::MemoryBounds& b = image.bounds;
   prctl_mm_map out{};
   out.start_code = b.start_code, out.end_code = b.end_code;
@@ -25,7 +25,7 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& 
   out.start_brk = b.start_brk, out.brk = b.brk, out.start_stack = b.start_stack;
   out.arg_start = b.arg_start, out.arg_end = b.arg_end, out.env_start = b.env_start, out.env_end = b.env_end;
   ByteSpan auxv(reinterpret_cast<const std::byte*>(image.auxv.data()), image.auxv.size() * sizeof(uint64_t));
-  out.auxv = reinterpret_cast<__u64*>(scratch.put_bytes(auxv));
+  out.auxv = reinterpret_cast<__u64*>(area.put_bytes(auxv));
   out.auxv_size = static_cast<uint32_t>(auxv.size());
   out.exe_fd = static_cast<uint32_t>(exe);
   return out;
@@ -34,46 +34,46 @@ prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& 
 }  // namespace
 
 void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child,
-                 Script& script) {
+                 SyscallBatch& batch) {
   if (image.root >= 0 && tree.files[static_cast<size_t>(image.root)].path != "/") {
-    script.add("go to the root folder", SYS_fchdir, files.folders.at(image.root));
-    script.add("change the root folder", SYS_chroot, child.scratch().put_string("."));
+    batch.add("go to the root folder", SYS_fchdir, files.folders.at(image.root));
+    batch.add("change the root folder", SYS_chroot, child.area().put_string("."));
   }
-  if (image.cwd >= 0) script.add("go to the working folder", SYS_fchdir, files.folders.at(image.cwd));
-  script.add("set the umask", SYS_umask, image.umask);
+  if (image.cwd >= 0) batch.add("go to the working folder", SYS_fchdir, files.folders.at(image.cwd));
+  batch.add("set the umask", SYS_umask, image.umask);
 }
 
-void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script) {
-  prctl_mm_map bounds = bounds_of(image, files.executables.at(image.exe), child.scratch());
-  script.add("set the bounds of memory and the executable", SYS_prctl, PR_SET_MM, PR_SET_MM_MAP,
-             child.scratch().put(bounds), sizeof bounds, 0);
-  script.try_add("set the use of huge pages", SYS_prctl, PR_SET_THP_DISABLE, image.thp_disabled ? 1 : 0, 0, 0, 0);
+void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, SyscallBatch& batch) {
+  prctl_mm_map bounds = bounds_of(image, files.executables.at(image.exe), child.area());
+  batch.add("set the bounds of memory and the executable", SYS_prctl, PR_SET_MM, PR_SET_MM_MAP,
+            child.area().put(bounds), sizeof bounds, 0);
+  batch.try_add("set the use of huge pages", SYS_prctl, PR_SET_THP_DISABLE, image.thp_disabled ? 1 : 0, 0, 0, 0);
 }
 
-void set_identity(const store::ProcessImage& image, Script& script) {
-  script.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0,
-             0);  // the tracer's end is what kills it
-  script.add("set whether orphans are adopted", SYS_prctl, PR_SET_CHILD_SUBREAPER, image.child_subreaper ? 1 : 0, 0, 0,
-             0);
+void set_identity(const store::ProcessImage& image, SyscallBatch& batch) {
+  batch.add("forget the parent for now", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0,
+            0);  // the tracer's end is what kills it
+  batch.add("set whether orphans are adopted", SYS_prctl, PR_SET_CHILD_SUBREAPER, image.child_subreaper ? 1 : 0, 0, 0,
+            0);
 }
 
-void register_barriers(const store::ProcessImage& image, Script& script) {
+void register_barriers(const store::ProcessImage& image, SyscallBatch& batch) {
   for (uint32_t command = 1; command != 0; command <<= 1) {
     if ((image.membarrier & command) != 0)
-      script.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
+      batch.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
   }
 }
 
 Result<void> set_login_uid(const store::ProcessImage& image, Child& child, ProgressSink& progress) {
   auto now = io::read_file("/proc/self/loginuid", 64);
   if (image.login_uid < 0 || !now || *now == std::to_string(image.login_uid)) return {};
-  Script open;
-  open.try_add("open its login uid", SYS_openat, AT_FDCWD, child.scratch().put_string("/proc/self/loginuid"), O_WRONLY);
+  SyscallBatch open;
+  open.try_add("open its login uid", SYS_openat, AT_FDCWD, child.area().put_string("/proc/self/loginuid"), O_WRONLY);
   CKPT_TRY(child.run(open));
   const int64_t fd = open.calls()[0].result;
   const std::string text = std::to_string(image.login_uid);
-  Script write;
-  write.try_add("write its login uid", SYS_write, fd, child.scratch().put_string(text), text.size());
+  SyscallBatch write;
+  write.try_add("write its login uid", SYS_write, fd, child.area().put_string(text), text.size());
   if (fd >= 0) write.add("close its login uid", SYS_close, fd);
   CKPT_TRY(child.run(write));
   if (const int64_t result = write.calls()[0].result; result < 0) {
@@ -83,7 +83,7 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
   return {};
 }
 
-void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress) {
+void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress) {
   constexpr int kSysResource = 24;
   bool may_raise = proc::has_capability(kSysResource);
   for (const auto& limit : image.limits) {
@@ -95,15 +95,15 @@ void set_limits(const store::ProcessImage& image, Child& child, Script& script, 
       wanted.rlim_max = own.rlim_max;
       wanted.rlim_cur = std::min(wanted.rlim_cur, wanted.rlim_max);
     }
-    script.add("set a limit", SYS_prlimit64, 0, limit.resource, child.scratch().put(wanted), 0);
+    batch.add("set a limit", SYS_prlimit64, 0, limit.resource, child.area().put(wanted), 0);
   }
-  script.add("set the personality", SYS_personality, image.personality);
+  batch.add("set the personality", SYS_personality, image.personality);
 }
 
-void set_after_credentials(const store::ProcessImage& image, Script& script) {
+void set_after_credentials(const store::ProcessImage& image, SyscallBatch& batch) {
   // 2 (readable by root only) cannot be asked for; 0 is the nearest, and no less private.
-  script.add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);
-  script.add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, image.parent_death_signal, 0, 0, 0);
+  batch.add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);
+  batch.add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, image.parent_death_signal, 0, 0, 0);
 }
 
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress) {

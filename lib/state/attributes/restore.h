@@ -11,25 +11,25 @@ namespace ckpt::restore {
 
 /// Folders and umask. `files` is open.
 void set_folders(const store::ProcessImage& image, const store::TreeImage& tree, const OpenedFiles& files, Child& child,
-                 Script& script);
+                 SyscallBatch& batch);
 
 /// Bounds of memory, the exe link. After the mappings, while the inherited descriptors are open.
-void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, Script& script);
+void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, SyscallBatch& batch);
 
 /// What the process has by itself: its will to adopt orphans; no parent-death signal for now.
-void set_identity(const store::ProcessImage& image, Script& script);
+void set_identity(const store::ProcessImage& image, SyscallBatch& batch);
 
 /// What its memory is registered for by membarrier(2).
-void register_barriers(const store::ProcessImage& image, Script& script);
+void register_barriers(const store::ProcessImage& image, SyscallBatch& batch);
 
 /// The user as which its session was begun (audit). Only a process itself may set its own; said where it may not.
 Result<void> set_login_uid(const store::ProcessImage& image, Child& child, ProgressSink& progress);
 
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
-void set_limits(const store::ProcessImage& image, Child& child, Script& script, ProgressSink& progress);
+void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress);
 
 /// What a change of credentials resets. The parent must be the final one.
-void set_after_credentials(const store::ProcessImage& image, Script& script);
+void set_after_credentials(const store::ProcessImage& image, SyscallBatch& batch);
 
 /// oom_score_adj and coredump_filter, through /proc.
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress);

@@ -45,26 +45,26 @@ bool same_capabilities(const store::Thread& thread, const Own& own) {
          thread.cap_ambient == s.cap_ambient;
 }
 
-void set_ids(const store::Thread& thread, const Own& own, RestorerArea& scratch, Script& script) {
+void set_ids(const store::Thread& thread, const Own& own, RestorerArea& area, SyscallBatch& batch) {
   if (!same_groups(thread, own)) {
     ByteSpan groups(reinterpret_cast<const std::byte*>(thread.groups.data()), thread.groups.size() * sizeof(uint32_t));
-    script.add("set the groups", SYS_setgroups, thread.groups.size(), scratch.put_bytes(groups));
+    batch.add("set the groups", SYS_setgroups, thread.groups.size(), area.put_bytes(groups));
   }
   if (same_ids(thread, own)) return;
-  script.add("set the group ids", SYS_setresgid, thread.gid[0], thread.gid[1], thread.gid[2]);
-  script.add("set the group id of files", SYS_setfsgid, thread.gid[3]);
-  script.add("set the user ids", SYS_setresuid, thread.uid[0], thread.uid[1], thread.uid[2]);
-  script.add("set the user id of files", SYS_setfsuid, thread.uid[3]);
+  batch.add("set the group ids", SYS_setresgid, thread.gid[0], thread.gid[1], thread.gid[2]);
+  batch.add("set the group id of files", SYS_setfsgid, thread.gid[3]);
+  batch.add("set the user ids", SYS_setresuid, thread.uid[0], thread.uid[1], thread.uid[2]);
+  batch.add("set the user id of files", SYS_setfsuid, thread.uid[3]);
 }
 
 /// The bounding set first, for dropping from it needs CAP_SETPCAP; ambient last, for it must lie within the others.
-void set_capabilities(const store::Thread& thread, const Own& own, RestorerArea& scratch, Script& script) {
+void set_capabilities(const store::Thread& thread, const Own& own, RestorerArea& area, SyscallBatch& batch) {
   for (unsigned cap = 0; cap < 64; ++cap) {
     bool have = (own.status.cap_bounding >> cap & 1) != 0, want = (thread.cap_bounding >> cap & 1) != 0;
-    if (have && !want) script.add("drop a capability for good", SYS_prctl, PR_CAPBSET_DROP, cap, 0, 0, 0);
+    if (have && !want) batch.add("drop a capability for good", SYS_prctl, PR_CAPBSET_DROP, cap, 0, 0, 0);
   }
   if (own.securebits != thread.securebits || !same_ids(thread, own))
-    script.add("set the secure bits", SYS_prctl, PR_SET_SECUREBITS, thread.securebits, 0, 0, 0);
+    batch.add("set the secure bits", SYS_prctl, PR_SET_SECUREBITS, thread.securebits, 0, 0, 0);
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct data[2];
   for (unsigned half = 0; half < 2; ++half) {
@@ -73,16 +73,16 @@ void set_capabilities(const store::Thread& thread, const Own& own, RestorerArea&
     data[half].inheritable = static_cast<uint32_t>(thread.cap_inheritable >> (32 * half));
   }
   ByteSpan bytes(reinterpret_cast<const std::byte*>(data), sizeof data);
-  script.add("set the capabilities", SYS_capset, scratch.put(header), scratch.put_bytes(bytes));
+  batch.add("set the capabilities", SYS_capset, area.put(header), area.put_bytes(bytes));
   for (unsigned cap = 0; cap < 64; ++cap) {
     if ((thread.cap_ambient >> cap & 1) != 0)
-      script.add("set an ambient capability", SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap, 0, 0);
+      batch.add("set an ambient capability", SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, cap, 0, 0);
   }
 }
 
 }  // namespace
 
-Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts) {
+Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& area, ThreadBatches& batches) {
   CKPT_TRY_ASSIGN(Own own, read_own());
   for (size_t i = 0; i < image.threads.size(); ++i) {
     const store::Thread& thread = image.threads[i];
@@ -91,14 +91,14 @@ Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& scr
     if (!same) {
       // While this is set a change of user leaves the capabilities alone.
       if (!same_ids(thread, own))
-        scripts[i].add("keep capabilities", SYS_prctl, PR_SET_SECUREBITS, own.securebits | SECBIT_NO_SETUID_FIXUP, 0, 0,
+        batches[i].add("keep capabilities", SYS_prctl, PR_SET_SECUREBITS, own.securebits | SECBIT_NO_SETUID_FIXUP, 0, 0,
                        0);
       if (own.status.cap_ambient != 0)
-        scripts[i].add("clear the ambient capabilities", SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
-      set_ids(thread, own, scratch, scripts[i]);
-      set_capabilities(thread, own, scratch, scripts[i]);
+        batches[i].add("clear the ambient capabilities", SYS_prctl, PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+      set_ids(thread, own, area, batches[i]);
+      set_capabilities(thread, own, area, batches[i]);
     }
-    if (thread.no_new_privs) scripts[i].add("give up new privileges", SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (thread.no_new_privs) batches[i].add("give up new privileges", SYS_prctl, PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
   }
   return {};
 }

@@ -2,13 +2,13 @@
 #pragma once
 
 #include "lib/state/threads/restore.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
 
 /// Adds what makes ckpt's own credentials those of the thread; nothing where they are the same already. Capabilities
-/// are kept across the change of user and dropped last. The final script of a thread that needs any privilege.
-Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts);
+/// are kept across the change of user and dropped last. The last batch of a thread that needs any privilege.
+Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& area, ThreadBatches& batches);
 
 }  // namespace ckpt::restore

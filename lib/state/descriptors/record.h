@@ -23,16 +23,17 @@ enum class DescriptorKind {
   kEpoll,
   kTimerfd,
   kSignalfd,
-  kExternal,  ///< terminal or pipe of the surroundings, taken from the restoring shell's descriptor of the same number
-              ///< (--shell-job)
-  kMemfd,     ///< `shared_memory`
-  kFifo,      ///< named pipe: `file`, `pipe`
-  kProcFile,  ///< a file of /proc/PID of a process in the tree: `external` is its path
-  kSocket,    ///< `object`: index into TreeImage::sockets
-  kTerminal,  ///< `object`: index into TreeImage::terminal_ends
-  kInotify,   ///< `object`: index into TreeImage::inotifies
-  kFanotify,  ///< `object`: index into TreeImage::fanotifies
-  kPidfd,     ///< `object`: index into TreeImage::process_handles
+  kExternal,    ///< terminal or pipe from outside the tree, taken from the restoring shell's descriptor of the same
+                ///< number
+                ///< (--shell-job)
+  kMemfd,       ///< `shared_memory`
+  kFifo,        ///< named pipe: `file`, `pipe`
+  kProcFile,    ///< a file of /proc/PID of a process in the tree: `external` is its path
+  kSocket,      ///< `object`: index into TreeImage::sockets
+  kTerminal,    ///< `object`: index into TreeImage::terminal_ends
+  kInotify,     ///< `object`: index into TreeImage::inotifies
+  kFanotify,    ///< `object`: index into TreeImage::fanotifies
+  kPidfd,       ///< `object`: index into TreeImage::process_handles
   kPosixQueue,  ///< `object`: index into TreeImage::posix_queues
   kIoUring,     ///< `object`: index into TreeImage::io_urings
 };

@@ -43,10 +43,10 @@ Result<void> set_flags(int fd, const Descriptor& descriptor) {
   return {};
 }
 
-class DescriptorMaker {
+class DescriptorBuilder {
  public:
-  DescriptorMaker(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options,
-                  Inherited& inherited, Reasons& reasons)
+  DescriptorBuilder(const store::ImageReader& image, const OpenedFiles& files, const DescriptorOptions& options,
+                    Inherited& inherited, Reasons& reasons)
       : image_(image.manifest().tree),
         files_(files),
         options_(options),
@@ -171,13 +171,13 @@ class DescriptorMaker {
   Result<UniqueFd> open_fifo(const Descriptor& descriptor) {
     auto both = files_.fifos.find(descriptor.pipe);
     if (both == files_.fifos.end() || both->second < 0)
-      return fail(Code::kAnswerNo, subject_of(descriptor), "has no named pipe");
+      return fail(Code::kCorrupt, subject_of(descriptor), "has no named pipe");
     return pipes_.open_fifo(descriptor, both->second);
   }
 
   Result<UniqueFd> open_memfd(const Descriptor& descriptor) {
     const int memory = files_.shared_memory[static_cast<size_t>(descriptor.shared_memory)].writable;
-    if (memory < 0) return fail(Code::kAnswerNo, subject_of(descriptor), "has no memory");
+    if (memory < 0) return fail(Code::kCorrupt, subject_of(descriptor), "has no memory");
     // What memfd_create itself opened does not stand in the way of executing it; what is opened for writing again does.
     const bool original =
         (descriptor.flags & (O_ACCMODE | O_PATH)) == O_RDWR && originals_.insert(descriptor.shared_memory).second;
@@ -206,7 +206,7 @@ class DescriptorMaker {
 
 DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files,
                                 const DescriptorOptions& options, Inherited& inherited, Reasons& reasons) {
-  return DescriptorMaker(image, files, options, inherited, reasons).run();
+  return DescriptorBuilder(image, files, options, inherited, reasons).run();
 }
 
 Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
@@ -302,55 +302,55 @@ Result<void> add_io_urings(const store::ImageReader& image, Inherited& inherited
 namespace {
 
 /// A flock is the description's, and yet the kernel tells who took it: ckpt, until the process does.
-void take_over_flocks(const Descriptor& descriptor, int fd, Script& script) {
+void take_over_flocks(const Descriptor& descriptor, int fd, SyscallBatch& batch) {
   for (const store::FileLock& lock : descriptor.locks) {
     if (lock.kind != store::LockKind::kFlock) continue;
-    script.add("give up a lock for a moment", SYS_flock, fd, LOCK_UN);
-    script.add("lock a file", SYS_flock, fd, (lock.write ? LOCK_EX : LOCK_SH) | LOCK_NB);
+    batch.add("give up a lock for a moment", SYS_flock, fd, LOCK_UN);
+    batch.add("lock a file", SYS_flock, fd, (lock.write ? LOCK_EX : LOCK_SH) | LOCK_NB);
   }
 }
 
-void set_owner(const Descriptor& descriptor, int fd, Child& child, Script& script) {
+void set_owner(const Descriptor& descriptor, int fd, Child& child, SyscallBatch& batch) {
   constexpr int kSetOwnEx = 15, kSetSig = 10;
   if (descriptor.owner_pid != 0) {
     struct {
       int type, pid;
     } owner{descriptor.owner_type, descriptor.owner_pid};
     // The owner may be another process that is gone by now: then nobody is told, as it would have been.
-    script.try_add("set the owner of a descriptor", SYS_fcntl, fd, kSetOwnEx, child.scratch().put(owner));
+    batch.try_add("set the owner of a descriptor", SYS_fcntl, fd, kSetOwnEx, child.area().put(owner));
   }
   if (descriptor.owner_signal != 0)
-    script.add("set the signal of a descriptor", SYS_fcntl, fd, kSetSig, descriptor.owner_signal);
+    batch.add("set the signal of a descriptor", SYS_fcntl, fd, kSetSig, descriptor.owner_signal);
   if ((descriptor.flags & O_ASYNC) != 0)
-    script.add("make a descriptor asynchronous", SYS_fcntl, fd, F_SETFL, descriptor.flags);
+    batch.add("make a descriptor asynchronous", SYS_fcntl, fd, F_SETFL, descriptor.flags);
 }
 
 }  // namespace
 
 void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base,
-                       RestorerArea& scratch, Script& script) {
-  if (base > 0) script.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
-  watch_replaced(tree, plan.sources, process, scratch, script);
+                       RestorerArea& area, SyscallBatch& batch) {
+  if (base > 0) batch.add("close ckpt's descriptors", SYS_close_range, 0, base - 1, 0);
+  watch_replaced(tree, plan.sources, process, area, batch);
   for (const auto& placement : plan.placements) {
     if (placement.slot.process != process) continue;
-    script.add("place a descriptor", SYS_dup3, placement.source, placement.slot.fd,
-               placement.slot.close_on_exec ? O_CLOEXEC : 0);
+    batch.add("place a descriptor", SYS_dup3, placement.source, placement.slot.fd,
+              placement.slot.close_on_exec ? O_CLOEXEC : 0);
   }
 }
 
-void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script) {
+void connect_descriptors(const store::TreeImage& tree, int process, Child& child, SyscallBatch& batch) {
   for (const Descriptor& descriptor : tree.descriptors) {
     const int fd = number_in(descriptor, process);
     if (fd < 0) continue;
-    fill_epoll(descriptor, fd, process, child.scratch(), script);
+    fill_epoll(descriptor, fd, process, child.area(), batch);
     if (descriptor.fds[0].process != process) continue;
-    take_over_flocks(descriptor, fd, script);
-    set_owner(descriptor, fd, child, script);
+    take_over_flocks(descriptor, fd, batch);
+    set_owner(descriptor, fd, child, batch);
   }
 }
 
-void drop_inherited(int base, Script& script) {
-  script.add("close what ckpt handed over", SYS_close_range, base, ~0u, 0);
+void drop_inherited(int base, SyscallBatch& batch) {
+  batch.add("close what ckpt handed over", SYS_close_range, base, ~0u, 0);
 }
 
 Result<void> arm_timer_descriptors(const DescriptorPlan& plan, ProgressSink& progress) {

@@ -25,12 +25,12 @@ struct DescriptorPlan {
 };
 
 struct DescriptorOptions {
-  bool shell_job = false;  ///< what led to the surroundings is ckpt's own; without it each is a reason against
+  bool shell_job = false;  ///< external resources are ckpt's own; without it each is a reason against
   bool dry_run = false;    ///< terminals, file locks and the content of named pipes are only looked at
 };
 
 /// Makes pipes (with their contents), eventfds, timers, epoll and signal sets, terminals, takes over ckpt's own
-/// descriptors for those of the surroundings. File locks are taken.
+/// descriptors for external resources. File locks are taken.
 DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFiles& files,
                                 const DescriptorOptions& options, Inherited& inherited, Reasons& reasons);
 
@@ -46,11 +46,11 @@ Result<void> add_watches(const store::TreeImage& tree, Inherited& inherited, Des
 
 /// First in the child: every number below `base` closed, then each of the process's own placed. `process`: its index.
 void place_descriptors(const store::TreeImage& tree, const DescriptorPlan& plan, int process, int base,
-                       RestorerArea& scratch, Script& script);
+                       RestorerArea& area, SyscallBatch& batch);
 /// Once all are placed: epoll sets, owners of asynchronous files.
-void connect_descriptors(const store::TreeImage& tree, int process, Child& child, Script& script);
+void connect_descriptors(const store::TreeImage& tree, int process, Child& child, SyscallBatch& batch);
 /// Last: nothing of ckpt's stays open.
-void drop_inherited(int base, Script& script);
+void drop_inherited(int base, SyscallBatch& batch);
 /// Arms the timers with the time they had left. In ckpt, just before the release.
 Result<void> arm_timer_descriptors(const DescriptorPlan& plan, ProgressSink& progress);
 

@@ -9,11 +9,11 @@ namespace ckpt::restore {
 
 namespace {
 
-void watch(int set, const store::EpollEntry& entry, RestorerArea& scratch, Script& script) {
+void watch(int set, const store::EpollEntry& entry, RestorerArea& area, SyscallBatch& batch) {
   epoll_event event{};
   event.events = entry.events;
   event.data.u64 = entry.data;
-  script.add("fill an epoll set", SYS_epoll_ctl, set, EPOLL_CTL_ADD, entry.target_fd, scratch.put(event));
+  batch.add("fill an epoll set", SYS_epoll_ctl, set, EPOLL_CTL_ADD, entry.target_fd, area.put(event));
 }
 
 }  // namespace
@@ -22,21 +22,21 @@ Result<UniqueFd> make_epoll(const store::Descriptor& descriptor) {
   return owned(::epoll_create1(EPOLL_CLOEXEC), descriptor, "cannot make an epoll set");
 }
 
-void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& scratch, Script& script) {
+void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& area, SyscallBatch& batch) {
   for (const auto& entry : descriptor.epoll) {
-    if (entry.process == process && entry.descriptor < 0) watch(fd, entry, scratch, script);
+    if (entry.process == process && entry.descriptor < 0) watch(fd, entry, area, batch);
   }
 }
 
-void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& scratch,
-                    Script& script) {
+void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& area,
+                    SyscallBatch& batch) {
   for (size_t i = 0; i < tree.descriptors.size(); ++i) {
     for (const auto& entry : tree.descriptors[i].epoll) {
       auto watched = sources.find(entry.descriptor);
       if (entry.process != process || watched == sources.end()) continue;
-      script.add("place a watched descriptor", SYS_dup3, watched->second, entry.target_fd, 0);
-      watch(sources.at(static_cast<int>(i)), entry, scratch, script);
-      script.add("close a watched descriptor", SYS_close, entry.target_fd);
+      batch.add("place a watched descriptor", SYS_dup3, watched->second, entry.target_fd, 0);
+      watch(sources.at(static_cast<int>(i)), entry, area, batch);
+      batch.add("close a watched descriptor", SYS_close, entry.target_fd);
     }
   }
 }

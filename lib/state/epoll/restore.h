@@ -5,7 +5,7 @@
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
@@ -13,10 +13,10 @@ namespace ckpt::restore {
 Result<UniqueFd> make_epoll(const store::Descriptor& descriptor);
 /// Adds what the set watches under numbers that lead there still, in the table of a process. Once all descriptors are
 /// placed.
-void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& scratch, Script& script);
+void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& area, SyscallBatch& batch);
 /// What a set watches under a number that has another meaning by now gets that number for a moment. Before any
 /// descriptor is placed. `sources`: the inherited number of each open file description that has one, by its index.
-void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& scratch,
-                    Script& script);
+void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& area,
+                    SyscallBatch& batch);
 
 }  // namespace ckpt::restore

@@ -1,4 +1,4 @@
-// Terminals and pipes of the surroundings, which the restoring shell gives again (--shell-job).
+// Terminals and pipes from outside the tree, which the restoring shell gives again (--shell-job).
 #pragma once
 
 #include "lib/state/descriptors/context.h"

@@ -10,7 +10,7 @@ namespace ckpt::restore {
 namespace {
 
 /// What the caller of ckpt left open, as opposed to what ckpt opened itself: that closes on exec.
-bool is_from_surroundings(int fd) {
+bool is_external(int fd) {
   int flags = ::fcntl(fd, F_GETFD);
   return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
@@ -21,14 +21,14 @@ std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor
                                                          Inherited& inherited, Reasons& reasons) {
   std::vector<std::pair<int, store::FdSlot>> out;
   if (!shell_job) {
-    reasons.add(Code::kUsage, fmt::format("{} is {}, which belongs to the surroundings of the process",
-                                          subject_of(descriptor), descriptor.external));
+    reasons.add(Code::kUsage, fmt::format("{} is {}, which comes from outside its tree", subject_of(descriptor),
+                                          descriptor.external));
     reasons.hint("--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers");
     return out;
   }
   int first = -1;
   for (const auto& slot : descriptor.fds) {
-    if (first < 0 && is_from_surroundings(slot.fd)) first = slot.fd;
+    if (first < 0 && is_external(slot.fd)) first = slot.fd;
   }
   if (first < 0) {
     reasons.add(Code::kUsage, fmt::format("{} was {}: ckpt has no open descriptor of that number to give",
@@ -36,7 +36,7 @@ std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor
     return out;
   }
   for (const auto& slot : descriptor.fds) {
-    auto source = inherited.keep_copy(is_from_surroundings(slot.fd) ? slot.fd : first, subject_of(descriptor));
+    auto source = inherited.keep_copy(is_external(slot.fd) ? slot.fd : first, subject_of(descriptor));
     if (!source) return reasons.add(source.error()), out;
     out.emplace_back(*source, slot);
   }

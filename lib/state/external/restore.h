@@ -1,4 +1,4 @@
-// Terminals and pipes of the surroundings, taken from ckpt's own descriptors of the same numbers (--shell-job).
+// Terminals and pipes from outside the tree, taken from ckpt's own descriptors of the same numbers (--shell-job).
 #pragma once
 
 #include <utility>

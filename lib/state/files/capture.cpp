@@ -14,7 +14,7 @@ using store::DescriptorKind;
 
 Result<bool> take_file(DescriptorContext& context, const Place& place, const struct stat& st, Descriptor& d) {
   auto file = context.walk.files.add(place.link, st, place.access());
-  if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
+  if (!file && !answers_no(file.error().code)) return std::move(file).error();
   if (!file) {
     const bool large = file.error().message.find("--ghost-limit") != std::string::npos;
     return context.block(place, file.error().text(), large ? "--ghost-limit" : ""), false;

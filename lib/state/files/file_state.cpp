@@ -86,7 +86,7 @@ Result<FileNow> look_at(const FileIdentity& file) {
   const std::string& path = path_of(file);
   FileNow now;
   const int fd = open_without_links(path.c_str(), O_PATH | (S_ISLNK(file.mode) ? O_NOFOLLOW : 0));
-  if (fd == -ELOOP) return fail(Code::kAnswerNo, path, "is, or lies behind, a symbolic link now");
+  if (fd == -ELOOP) return fail(Code::kMismatch, path, "is, or lies behind, a symbolic link now");
   if (fd < 0) return sys_error(-fd, path, "is needed by the process");
   now.handle = UniqueFd(fd);
   if (::statx(fd, "", AT_EMPTY_PATH, STATX_BASIC_STATS, &now.st) != 0) return sys_error(path, "cannot be described");
@@ -102,7 +102,7 @@ void FileComparison::compare(const FileIdentity& file, const FileUse& use, const
   const std::string& path = path_of(file);
   const bool same = is_same_file(file, now) || is_of_kernel(path);
   if ((now.st.stx_mode & S_IFMT) != (file.mode & S_IFMT) || (S_ISCHR(file.mode) && !is_plain_device(now.st)))
-    return reasons_.add(Code::kAnswerNo, path + ": is another kind of file than when the image was taken");
+    return reasons_.add(Code::kMismatch, path + ": is another kind of file than when the image was taken");
   if (is_allowed(path)) {
     if (!same || now.st.stx_size != file.size)
       progress_.note(path + ": is not what it was when the image was taken, as allowed");
@@ -125,7 +125,7 @@ bool FileComparison::is_allowed(const std::string& path) const {
   });
 }
 void FileComparison::refuse(std::string text) {
-  reasons_.add(Code::kAnswerNo, std::move(text));
+  reasons_.add(Code::kMismatch, std::move(text));
   reasons_.hint("--allow-changed FILE restores with a file as it is now");
 }
 

@@ -33,7 +33,7 @@ struct FileNow {
 
   dev_t device() const;
 };
-/// Follows no link. kNotFound, kAnswerNo: a link is there.
+/// Follows no link. kNotFound, kMismatch: a link is there.
 Result<FileNow> look_at(const store::FileIdentity& file);
 /// Where it can be found: the path, or for one that was deleted the name that is left.
 const std::string& path_of(const store::FileIdentity& file);

@@ -179,7 +179,7 @@ Result<Ghost> make_by_name(const std::vector<const FileIdentity*>& entries, cons
   Plan plan{{}, file.mode, is_temporary(file), opens, values.values() + 1, values.values()};
   for (const FileIdentity* entry : entries) {
     plan.names.push_back(pieces_of(entry->path));
-    if (plan.names.back().empty()) return fail(Code::kAnswerNo, entry->path, "cannot be a name");
+    if (plan.names.back().empty()) return fail(Code::kMismatch, entry->path, "cannot be a name");
   }
   const size_t count = entries.size() + opens.size();
   constexpr size_t kOwn = 1;  // the attempt

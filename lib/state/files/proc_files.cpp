@@ -12,12 +12,12 @@ Result<void> open_proc_files(const store::TreeImage& tree, int process, Child& c
   for (const store::Descriptor& descriptor : tree.descriptors) {
     const int first = descriptor.kind == store::DescriptorKind::kProcFile ? number_in(descriptor, process) : -1;
     if (first < 0) continue;
-    Script open;
-    open.add("open a file of /proc", SYS_open, child.scratch().put_string(descriptor.external),
+    SyscallBatch open;
+    open.add("open a file of /proc", SYS_open, child.area().put_string(descriptor.external),
              descriptor.flags & ~O_CREAT, 0);
     CKPT_TRY(child.run(open));
     const int64_t opened = open.calls()[0].result;
-    Script place;
+    SyscallBatch place;
     if ((descriptor.flags & O_PATH) == 0)
       place.add("go to the offset of a file", SYS_lseek, opened, descriptor.offset, SEEK_SET);
     bool in_place = false;

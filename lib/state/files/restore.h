@@ -40,7 +40,7 @@ struct FileOptions {
 ///
 /// How far a file may have changed: one that was open for writing must be the same file, and reach to the offset; one
 /// that was mapped, be as it was; one that was read, be as it was or be the same file, no shorter. Missing is
-/// kNotFound, changed kAnswerNo, tolerated is noted. Whose rights count: what is the same file, with the owner and mode
+/// kNotFound, changed kMismatch, tolerated is noted. Whose rights count: what is the same file, with the owner and mode
 /// that it had, is given back as the processes had it, whatever rights they had given up since; another file must be
 /// one that every process that gets it may open itself. Deleted ones are made again (see ghosts.h); their content is
 /// `fill_ghosts`'.

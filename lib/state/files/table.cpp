@@ -81,25 +81,25 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st, const
   bool there = (S_ISLNK(st.st_mode) ? ::lstat(path.c_str(), &named) : ::stat(path.c_str(), &named)) == 0;
   if (there && named.st_ino == st.st_ino && named.st_dev == st.st_dev) return append(path, st);
   if (ends_with(path, kDeleted)) return add_deleted(path, st, access);
-  return fail(Code::kAnswerNo, path,
+  return fail(Code::kMismatch, path,
               there ? "its name now leads to another file" : "its name cannot be reached from here");
 }
 
 Result<int> FileTable::add_deleted(const std::string& path, const struct stat& st, const std::string& access) {
   const bool folder = S_ISDIR(st.st_mode);
   if (!folder && !S_ISREG(st.st_mode) && !S_ISFIFO(st.st_mode))
-    return fail(Code::kAnswerNo, path, "was deleted while in use, and is no regular file");
-  if (is_on_kernels_own(access)) return fail(Code::kAnswerNo, path, "is gone, and nobody but the kernel can make it");
+    return fail(Code::kMismatch, path, "was deleted while in use, and is no regular file");
+  if (is_on_kernels_own(access)) return fail(Code::kMismatch, path, "is gone, and nobody but the kernel can make it");
   std::string other_name = folder || st.st_nlink == 0 ? "" : name_beside(path, st);
   if (!folder && st.st_nlink != 0 && other_name.empty()) {
-    return fail(Code::kAnswerNo, path,
+    return fail(Code::kMismatch, path,
                 "this name of it was deleted while in use; another is left, in an unknown folder");
   }
   auto [known, is_new] = ghosts_.emplace(st.st_dev, st.st_ino);
   const uint64_t size = static_cast<uint64_t>(st.st_blocks) * 512;  // without its holes
   if (is_new && S_ISREG(st.st_mode) && other_name.empty() && size > ghost_limit_) {
     ghosts_.erase(known);
-    return fail(Code::kAnswerNo, path,
+    return fail(Code::kMismatch, path,
                 fmt::format("was deleted while in use, and its {} are above --ghost-limit", human_bytes(size)));
   }
   const int index = append(path, st);

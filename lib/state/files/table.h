@@ -23,7 +23,7 @@ class FileTable {
   /// The index of a file that was added before under this path, or -1.
   int find(const std::string& path, uint64_t inode) const;
   /// The index of a file that is still what its path names, or was deleted for good. `st` is of the open or mapped file
-  /// itself, `access` a link below /proc that opens it. kAnswerNo: replaced, out of reach, too large; the message says
+  /// itself, `access` a link below /proc that opens it. kMismatch: replaced, out of reach, too large; the message says
   /// which.
   Result<int> add(const std::string& path, const struct stat& st, const std::string& access);
 

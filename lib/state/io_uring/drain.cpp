@@ -31,8 +31,8 @@ Result<Flight> look(int pid, const std::vector<RingPlace>& rings) {
   return out;
 }
 
-Result<void> enter_rings(const proc::ParasiteArea& scratch, int tid, const std::vector<RingPlace>& rings) {
-  CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(scratch, tid));
+Result<void> enter_rings(const proc::ParasiteArea& area, int tid, const std::vector<RingPlace>& rings) {
+  CKPT_TRY_ASSIGN(proc::BorrowedThread thread, proc::BorrowedThread::begin(area, tid));
   for (const RingPlace& ring : rings) {
     // Of a thread that may not enter this ring (IORING_SETUP_DEFER_TASKRUN) it is refused, which does no harm.
     CKPT_TRY(thread.call(SYS_io_uring_enter, {static_cast<uint64_t>(ring.fd), 0, 0, IORING_ENTER_GETEVENTS, 0, 0}));
@@ -50,19 +50,19 @@ Result<bool> drain_rings(const proc::FrozenProcess& frozen, const proc::Gadgets*
   if (flight.requests == 0) return true;
   if (gadgets == nullptr) return false;
   trace::Span span("drain io_uring");
-  CKPT_TRY_ASSIGN(proc::ParasiteArea scratch, proc::ParasiteArea::map(frozen.pid(), frozen.pid(), *gadgets));
+  CKPT_TRY_ASSIGN(proc::ParasiteArea area, proc::ParasiteArea::map(frozen.pid(), frozen.pid(), *gadgets));
   const uint64_t begin = monotonic_us();
   uint64_t progress = begin;
   while (flight.requests != 0) {
     const uint64_t now = monotonic_us();
     if (now - progress > kPatienceUs || now - begin > kLimitUs) break;
     ::usleep(kPauseUs);
-    for (int tid : frozen.threads()) CKPT_TRY(enter_rings(scratch, tid, rings));
+    for (int tid : frozen.threads()) CKPT_TRY(enter_rings(area, tid, rings));
     const uint64_t before = flight.completed;
     CKPT_TRY_ASSIGN(flight, look(frozen.pid(), rings));
     if (flight.completed != before) progress = monotonic_us();
   }
-  CKPT_TRY(scratch.unmap());
+  CKPT_TRY(area.unmap());
   return flight.requests == 0;
 }
 

@@ -150,7 +150,7 @@ Result<UniqueFd> make_io_uring(const IoUring& image, ByteSpan content) {
     return fail(Code::kUnsupported, kSubject, "is laid out otherwise by this kernel");
   const uint32_t unread = image.completed - word_at(content, layout.cq.head);
   if (unread > image.cq_entries || image.submitted - image.completed > kMostDropped)
-    return fail(Code::kAnswerNo, kSubject, "the image contradicts itself: its counters do not fit its queues");
+    return fail(Code::kCorrupt, kSubject, "the image contradicts itself: its counters do not fit its queues");
   CKPT_TRY_ASSIGN(UringMemory memory, UringMemory::map(fd.get(), made, layout));
   NoOps requests(fd.get(), made, layout, memory);
   CKPT_TRY(requests.run(unread));
@@ -173,23 +173,23 @@ Result<void> register_files(int ring, const IoUring& image, const std::function<
   return sys_error(kSubject, "its files cannot be registered");
 }
 
-void register_buffers(const store::TreeImage& tree, int process, RestorerArea& scratch, Script& script) {
+void register_buffers(const store::TreeImage& tree, int process, RestorerArea& area, SyscallBatch& batch) {
   for (size_t i = 0; i < tree.io_urings.size(); ++i) {
     const IoUring& ring = tree.io_urings[i];
     if (ring.process != process || ring.buffers.empty()) continue;
     std::vector<iovec> buffers;
     for (const store::IoUringBuffer& b : ring.buffers)
       buffers.push_back({reinterpret_cast<void*>(b.address), static_cast<size_t>(b.length)});
-    const uint64_t list = scratch.put_bytes(std::as_bytes(std::span(buffers)));
+    const uint64_t list = area.put_bytes(std::as_bytes(std::span(buffers)));
     for (const store::Descriptor& d : tree.descriptors) {
       if (d.kind != store::DescriptorKind::kIoUring || d.object != static_cast<int>(i)) continue;
-      script.add("register the buffers of an io_uring", SYS_io_uring_register, number_in(d, process),
-                 IORING_REGISTER_BUFFERS, list, buffers.size());
+      batch.add("register the buffers of an io_uring", SYS_io_uring_register, number_in(d, process),
+                IORING_REGISTER_BUFFERS, list, buffers.size());
     }
   }
 }
 
-void register_numbers(const store::TreeImage& tree, int process, RestorerArea& scratch, ThreadScripts& scripts) {
+void register_numbers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches) {
   constexpr int kRegisterRings = 20;  // IORING_REGISTER_RING_FDS
   const store::ProcessImage& image = tree.processes[static_cast<size_t>(process)];
   const int table = image.descriptors_of < 0 ? process : image.descriptors_of;
@@ -200,8 +200,7 @@ void register_numbers(const store::TreeImage& tree, int process, RestorerArea& s
       const io_uring_rsrc_update update{number.number, 0, static_cast<uint64_t>(fd)};
       for (size_t i = 0; i < image.threads.size(); ++i) {
         if (image.threads[i].tid == number.tid && fd >= 0)
-          scripts[i].add("give an io_uring its number", SYS_io_uring_register, fd, kRegisterRings, scratch.put(update),
-                         1);
+          batches[i].add("give an io_uring its number", SYS_io_uring_register, fd, kRegisterRings, area.put(update), 1);
       }
     }
   }
@@ -250,42 +249,42 @@ std::vector<Range> gaps_between(std::vector<Range> taken, const std::vector<View
 Result<void> map_rings(const store::TreeImage& tree, int process, const std::vector<int>& rings, Child& child) {
   const std::vector<View> views = views_of(tree, process, rings);
   if (views.empty()) return {};
-  std::vector<Range> taken = {{child.scratch().address(), child.scratch().address() + RestorerArea::kSize}};
+  std::vector<Range> taken = {{child.area().address(), child.area().address() + RestorerArea::kSize}};
   for (const store::MemoryMap& map : tree.processes[static_cast<size_t>(process)].maps) {
     if (map.kind != store::MappingKind::kIoUring) taken.emplace_back(map.start, map.end);
   }
   const std::vector<Range> gaps = gaps_between(std::move(taken), views);
   constexpr int kAbove4G = 0x80;  // MAP_ABOVE4G, 6.6: not in the first pages, which cannot be filled
-  Script script;
+  SyscallBatch batch;
   constexpr int kFiller = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
   for (const Range& gap : gaps)
-    script.add("fill the address space", SYS_mmap, gap.first, gap.second - gap.first, PROT_NONE,
-               kFiller | MAP_FIXED_NOREPLACE, -1, 0);
+    batch.add("fill the address space", SYS_mmap, gap.first, gap.second - gap.first, PROT_NONE,
+              kFiller | MAP_FIXED_NOREPLACE, -1, 0);
   // From here the vdso has been moved away.
-  script.add("fill the address space", SYS_mmap, child.scratch().aside(), RestorerArea::kAsideSize, PROT_NONE,
-             kFiller | MAP_FIXED, -1, 0);
-  const size_t first = script.size() + 1;
+  batch.add("fill the address space", SYS_mmap, child.area().aside(), RestorerArea::kAsideSize, PROT_NONE,
+            kFiller | MAP_FIXED, -1, 0);
+  const size_t first = batch.size() + 1;
   for (const View& view : views) {
     const uint64_t size = view.map->end - view.map->start;
-    script.add("leave room for an io_uring", SYS_munmap, view.map->start, size);
-    script.add("map an io_uring", SYS_mmap, 0, size, view.map->prot, MAP_SHARED | MAP_POPULATE | kAbove4G, view.ring,
-               view.map->file_offset);
+    batch.add("leave room for an io_uring", SYS_munmap, view.map->start, size);
+    batch.add("map an io_uring", SYS_mmap, 0, size, view.map->prot, MAP_SHARED | MAP_POPULATE | kAbove4G, view.ring,
+              view.map->file_offset);
   }
   for (const Range& gap : gaps) {
     auto begins_here = [&](const View& view) { return view.map->start == gap.first; };
     if (std::none_of(views.begin(), views.end(), begins_here))
-      script.add("empty the address space", SYS_munmap, gap.first, gap.second - gap.first);
+      batch.add("empty the address space", SYS_munmap, gap.first, gap.second - gap.first);
   }
-  CKPT_TRY(child.run(script));
-  Script dont_fork;
+  CKPT_TRY(child.run(batch));
+  SyscallBatch dont_fork;
   for (size_t i = 0; i < views.size(); ++i) {
     const store::MemoryMap& map = *views[i].map;
     if (has_flag(map, "dc"))
       dont_fork.add("set a property of memory", SYS_madvise, map.start, map.end - map.start, MADV_DONTFORK);
-    if (script.calls()[first + 2 * i].result != static_cast<int64_t>(views[i].map->start))
+    if (batch.calls()[first + 2 * i].result != static_cast<int64_t>(views[i].map->start))
       return fail(Code::kUnsupported, kSubject,
                   fmt::format("cannot be mapped where it was ({:x}): this kernel chooses {:x}", views[i].map->start,
-                              script.calls()[first + 2 * i].result));
+                              batch.calls()[first + 2 * i].result));
   }
   return child.run(dont_fork);
 }

@@ -27,10 +27,10 @@ Result<UniqueFd> make_io_uring(const store::IoUring& image, ByteSpan content);
 Result<void> register_files(int ring, const store::IoUring& image, const std::function<int(int)>& source);
 
 /// By the process itself, once its memory is filled: the kernel pins the pages.
-void register_buffers(const store::TreeImage& tree, int process, RestorerArea& scratch, Script& script);
+void register_buffers(const store::TreeImage& tree, int process, RestorerArea& area, SyscallBatch& batch);
 
 /// By each thread: the numbers that it enters rings by.
-void register_numbers(const store::TreeImage& tree, int process, RestorerArea& scratch, ThreadScripts& scripts);
+void register_numbers(const store::TreeImage& tree, int process, RestorerArea& area, ThreadBatches& batches);
 
 /// Maps the memory of the rings where the process had it, once all its other mappings are there. `rings`: numbers of
 /// descriptors in the child, parallel to TreeImage::io_urings.

@@ -86,9 +86,9 @@ void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& s
   }
 }
 
-void take_posix_locks(int fd, const std::vector<FileLock>& locks, RestorerArea& scratch, Script& script) {
+void take_posix_locks(int fd, const std::vector<FileLock>& locks, RestorerArea& area, SyscallBatch& batch) {
   for (const FileLock& lock : locks) {
-    if (lock.kind == LockKind::kPosix) script.add("lock a file", SYS_fcntl, fd, F_SETLK, scratch.put(range_of(lock)));
+    if (lock.kind == LockKind::kPosix) batch.add("lock a file", SYS_fcntl, fd, F_SETLK, area.put(range_of(lock)));
   }
 }
 

@@ -6,7 +6,7 @@
 
 #include "lib/state/locks/record.h"
 #include "lib/state/reasons.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 
 namespace ckpt::restore {
 
@@ -19,6 +19,6 @@ void take_locks(int fd, const std::vector<store::FileLock>& locks, const std::st
 
 /// The POSIX locks of a process on its descriptor `fd`, in the process itself. After its last close of any descriptor
 /// of the file, inherited ones included: closing one gives up the process's locks on the file.
-void take_posix_locks(int fd, const std::vector<store::FileLock>& locks, RestorerArea& scratch, Script& script);
+void take_posix_locks(int fd, const std::vector<store::FileLock>& locks, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

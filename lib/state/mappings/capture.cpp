@@ -62,7 +62,7 @@ Result<struct stat> stat_mapped(int pid, const Vma& vma) {
   std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
   if (::stat(link.c_str(), &st) == 0) return st;
   if (::stat(vma.name.c_str(), &st) == 0 && st.st_ino == vma.inode) return st;
-  return fail(Code::kAnswerNo, vma.name, "its name now leads to another file, or to none");
+  return fail(Code::kMismatch, vma.name, "its name now leads to another file, or to none");
 }
 
 /// The NT_GNU_BUILD_ID note of an ELF file, hex; empty when it has none. Bounded reads, nothing trusted.
@@ -155,7 +155,7 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
     std::string access = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
     file = st ? walk.files.add(vma.name, *st, access) : Result<int>(std::move(st).error());
   }
-  if (!file && file.error().code != Code::kAnswerNo) return std::move(file).error();
+  if (!file && !answers_no(file.error().code)) return std::move(file).error();
   if (!file) return file.error().message;
   store::FileIdentity& identity = image.files[static_cast<size_t>(*file)];
   if (vma.name.rfind("/dev/nvidia", 0) == 0) return std::string("memory of a GPU");

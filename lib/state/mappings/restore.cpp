@@ -25,12 +25,12 @@ using store::MemoryMap;
 constexpr uint64_t kUserEnd = 0x7ffffffff000;
 
 /// munmap of everything between the ranges to keep. The child still has ckpt's address space.
-void unmap_all_but(std::vector<Range> keep, Script& script) {
+void unmap_all_but(std::vector<Range> keep, SyscallBatch& batch) {
   std::sort(keep.begin(), keep.end());
   keep.emplace_back(kUserEnd, kUserEnd);
   uint64_t at = 0;
   for (const auto& range : keep) {
-    if (range.first > at) script.add("empty the address space", SYS_munmap, at, range.first - at);
+    if (range.first > at) batch.add("empty the address space", SYS_munmap, at, range.first - at);
     at = range.second;
   }
 }
@@ -71,11 +71,11 @@ Result<std::vector<VdsoPart>> vdso_parts(const store::ProcessImage& image, const
   return out;
 }
 
-void move(Script& script, uint64_t from, uint64_t to, uint64_t size) {
-  script.add("move the vdso (sealed on this kernel?)", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+void move(SyscallBatch& batch, uint64_t from, uint64_t to, uint64_t size) {
+  batch.add("move the vdso (sealed on this kernel?)", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, to);
 }
 
-void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Script& script) {
+void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, SyscallBatch& batch) {
   int prot = map.prot | (written ? PROT_WRITE : 0);
   int flags = MAP_FIXED_NOREPLACE;
   int fd = -1;
@@ -92,17 +92,17 @@ void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Scrip
   }
   if (has_flag(map, "nr")) flags |= MAP_NORESERVE;
   if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
-  script.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
-             flags, fd, fd < 0 ? 0 : map.file_offset);
+  batch.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
+            flags, fd, fd < 0 ? 0 : map.file_offset);
 }
 
-struct Advice {
+struct MadviseFlag {
   std::string_view flag;
   int advice;
   bool must_work;
 };
 // VmFlags of smaps and the madvise that sets them. What is only advice may be refused by a kernel built without it.
-constexpr Advice kAdvice[] = {
+constexpr MadviseFlag kMadviseFlags[] = {
     {"dc", 10, true},   // MADV_DONTFORK
     {"wf", 18, true},   // MADV_WIPEONFORK
     {"dd", 16, false},  // MADV_DONTDUMP
@@ -113,18 +113,18 @@ constexpr Advice kAdvice[] = {
     {"sr", 2, false},   // MADV_SEQUENTIAL
 };
 
-void advise(const MemoryMap& map, RestorerArea& scratch, Script& script) {
-  for (const Advice& advice : kAdvice) {
-    if (!has_flag(map, advice.flag)) continue;
+void advise(const MemoryMap& map, RestorerArea& area, SyscallBatch& batch) {
+  for (const MadviseFlag& row : kMadviseFlags) {
+    if (!has_flag(map, row.flag)) continue;
     uint64_t size = map.end - map.start;
-    advice.must_work ? script.add("set a property of memory", SYS_madvise, map.start, size, advice.advice)
-                     : script.try_add("advise on memory", SYS_madvise, map.start, size, advice.advice);
+    row.must_work ? batch.add("set a property of memory", SYS_madvise, map.start, size, row.advice)
+                  : batch.try_add("advise on memory", SYS_madvise, map.start, size, row.advice);
   }
   for (std::string_view prefix : {"[anon:", "[anon_shmem:"}) {
     if (map.name.compare(0, prefix.size(), prefix) != 0 || map.name.back() != ']') continue;
     constexpr int kSetVma = 0x53564d41, kName = 0;
     std::string name = map.name.substr(prefix.size(), map.name.size() - prefix.size() - 1);
-    script.try_add("name memory", SYS_prctl, kSetVma, kName, map.start, map.end - map.start, scratch.put_string(name));
+    batch.try_add("name memory", SYS_prctl, kSetVma, kName, map.start, map.end - map.start, area.put_string(name));
   }
 }
 
@@ -135,7 +135,7 @@ bool is_segment(const store::TreeImage& tree, const MemoryMap& map) {
 
 /// A System V segment is attached as a whole, then what the process had unmapped of it is taken away again. Before the
 /// other mappings, some of which may lie in such a gap.
-void attach_segments(const store::TreeImage& tree, const store::ProcessImage& process, Script& script) {
+void attach_segments(const store::TreeImage& tree, const store::ProcessImage& process, SyscallBatch& batch) {
   const auto& maps = process.maps;
   for (const MemoryMap& first : maps) {
     if (!is_segment(tree, first) || first.file_offset != 0) continue;
@@ -144,16 +144,16 @@ void attach_segments(const store::TreeImage& tree, const store::ProcessImage& pr
     auto segment = std::find_if(segments.begin(), segments.end(), [&](const auto& s) { return s.identity.id == id; });
     const uint64_t end = first.start + (segment->size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
     const bool read_only = !maps_for_writing(first);
-    attach_segment(*segment, first.start, read_only, script);
+    attach_segment(*segment, first.start, read_only, batch);
     uint64_t at = first.start;
     for (const MemoryMap& part : maps) {
       if (part.shared_memory != first.shared_memory || part.start - part.file_offset != first.start) continue;
-      if (part.start > at) script.add("unmap a part of a segment", SYS_munmap, at, part.start - at);
+      if (part.start > at) batch.add("unmap a part of a segment", SYS_munmap, at, part.start - at);
       if (part.prot != (read_only ? PROT_READ : PROT_READ | PROT_WRITE))
-        script.add("protect a segment", SYS_mprotect, part.start, part.end - part.start, part.prot);
+        batch.add("protect a segment", SYS_mprotect, part.start, part.end - part.start, part.prot);
       at = part.end;
     }
-    if (end > at) script.add("unmap a part of a segment", SYS_munmap, at, end - at);
+    if (end > at) batch.add("unmap a part of a segment", SYS_munmap, at, end - at);
   }
 }
 
@@ -174,60 +174,60 @@ std::vector<Range> ranges_of(const store::TreeImage& tree) {
 
 Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessImage& process, const MemoryPlan& plan,
                             const OpenedFiles& files, Child& child) {
-  RestorerArea& scratch = child.scratch();
-  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, child.held(), scratch.aside()));
-  Script script;
-  std::vector<Range> keep = {{scratch.address(), scratch.address() + RestorerArea::kSize}};
+  RestorerArea& area = child.area();
+  CKPT_TRY_ASSIGN(std::vector<VdsoPart> parts, vdso_parts(process, child.held(), area.aside()));
+  SyscallBatch batch;
+  std::vector<Range> keep = {{area.address(), area.address() + RestorerArea::kSize}};
   for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (plan.supply[i] == Supply::kInherit) keep.emplace_back(process.maps[i].start, process.maps[i].end);
   }
-  unmap_all_but(std::move(keep), script);
+  unmap_all_but(std::move(keep), batch);
   // Aside first: a part's own place may be where another mapping of the image goes.
-  for (const auto& part : parts) move(script, part.own, part.aside, part.size);
-  attach_segments(tree, process, script);
+  for (const auto& part : parts) move(batch, part.own, part.aside, part.size);
+  attach_segments(tree, process, batch);
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
     if (process.maps[i].kind == MappingKind::kIoUring) continue;  // map_rings
-    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, script);
-    advise(process.maps[i], scratch, script);
+    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, batch);
+    advise(process.maps[i], area, batch);
   }
   for (const store::MappingPolicy& policy : process.policies) {
     auto is_it = [&](const MemoryMap& map) { return map.start == policy.start; };
     auto map = std::find_if(process.maps.begin(), process.maps.end(), is_it);
     if (map == process.maps.end())
       return fail(
-          Code::kAnswerNo, "",
+          Code::kCorrupt, "",
           fmt::format("the image contradicts itself: a NUMA policy for {:x}, where no mapping begins", policy.start));
-    set_mapping_policy(policy.policy, map->start, map->end, scratch, script);
+    set_mapping_policy(policy.policy, map->start, map->end, area, batch);
   }
-  for (const auto& part : parts) move(script, part.aside, part.target, part.size);
-  return child.run(script);
+  for (const auto& part : parts) move(batch, part.aside, part.target, part.size);
+  return child.run(batch);
 }
 
 Result<void> drop_pages(const std::vector<Range>& pages, Child& child) {
-  Script script;
+  SyscallBatch batch;
   for (const Range& range : pages)
-    script.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
-  return child.run(script);
+    batch.add("drop memory of its parent", SYS_madvise, range.first, range.second - range.first, MADV_DONTNEED);
+  return child.run(batch);
 }
 
-void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, Script& script) {
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, SyscallBatch& batch) {
   const auto& maps = process.maps;
   constexpr int kGuardInstall = 102, kSysMseal = 462;
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
     if (map.kind == MappingKind::kVdso) continue;
     if ((plan.supply[i] == Supply::kWrite || plan.supply[i] == Supply::kInherit) && (map.prot & PROT_WRITE) == 0)
-      script.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
+      batch.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
     for (const auto& guard : map.guards)
-      script.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);
+      batch.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);
     // A lock populates what it covers, and fails for pages that the process may not touch itself: it holds all the
     // same.
     constexpr int kOnFault = 1;
     if (has_flag(map, "lo"))
-      script.try_add("lock memory", SYS_mlock2, map.start, map.end - map.start, has_flag(map, "lf") ? kOnFault : 0);
-    if (has_flag(map, "sl")) script.try_add("seal memory", kSysMseal, map.start, map.end - map.start, 0);
+      batch.try_add("lock memory", SYS_mlock2, map.start, map.end - map.start, has_flag(map, "lf") ? kOnFault : 0);
+    if (has_flag(map, "sl")) batch.try_add("seal memory", kSysMseal, map.start, map.end - map.start, 0);
   }
 }
 

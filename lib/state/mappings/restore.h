@@ -12,7 +12,7 @@
 
 namespace ckpt::restore {
 
-/// What the scratch must keep clear of: the mappings of every process, sorted, and as few ranges as they make.
+/// What the restorer area must keep clear of: the mappings of every process, sorted, and as few ranges as they make.
 std::vector<Range> ranges_of(const store::TreeImage& tree);
 
 /// Unmaps everything that the child was born with, ckpt's own or what it holds (Child::held), but for what it inherits;
@@ -25,6 +25,6 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
 Result<void> drop_pages(const std::vector<Range>& pages, Child& child);
 
 /// Final protections, guards, locks, seals.
-void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, Script& script);
+void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

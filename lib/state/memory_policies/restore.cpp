@@ -29,8 +29,8 @@ Nodes mask_of(const store::MemoryPolicy& policy) {
   return out;
 }
 
-uint64_t put(const Nodes& nodes, RestorerArea& scratch) {
-  return nodes.words.empty() ? 0 : scratch.put_bytes(std::as_bytes(std::span(nodes.words)));
+uint64_t put(const Nodes& nodes, RestorerArea& area) {
+  return nodes.words.empty() ? 0 : area.put_bytes(std::as_bytes(std::span(nodes.words)));
 }
 
 }  // namespace
@@ -43,22 +43,21 @@ void check_policy(const store::MemoryPolicy& policy, const std::string& subject,
   bool sane =
       std::all_of(policy.nodes.begin(), policy.nodes.end(), [](int node) { return node >= 0 && node < kMostNodes; });
   if (!sane)
-    return reasons.add(Code::kAnswerNo, fmt::format("{}: its NUMA policy names a node that cannot be", subject));
+    return reasons.add(Code::kCorrupt, fmt::format("{}: its NUMA policy names a node that cannot be", subject));
   if (policy.nodes.empty() || std::any_of(policy.nodes.begin(), policy.nodes.end(), exists)) return;
   reasons.add(Code::kUnsupported,
               fmt::format("{}: its NUMA policy is for nodes that this machine does not have", subject));
 }
 
-void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, RestorerArea& scratch,
-                        Script& script) {
+void set_mapping_policy(const store::MemoryPolicy& policy, uint64_t start, uint64_t end, RestorerArea& area,
+                        SyscallBatch& batch) {
   Nodes nodes = mask_of(policy);
-  script.add("set a mapping's NUMA policy", SYS_mbind, start, end - start, policy.mode, put(nodes, scratch), nodes.bits,
-             0);
+  batch.add("set a mapping's NUMA policy", SYS_mbind, start, end - start, policy.mode, put(nodes, area), nodes.bits, 0);
 }
 
-void set_thread_policy(const store::MemoryPolicy& policy, RestorerArea& scratch, Script& script) {
+void set_thread_policy(const store::MemoryPolicy& policy, RestorerArea& area, SyscallBatch& batch) {
   Nodes nodes = mask_of(policy);
-  script.add("set the NUMA policy", SYS_set_mempolicy, policy.mode, put(nodes, scratch), nodes.bits);
+  batch.add("set the NUMA policy", SYS_set_mempolicy, policy.mode, put(nodes, area), nodes.bits);
 }
 
 }  // namespace ckpt::restore

@@ -24,22 +24,22 @@ Result<UniqueFd> make_dead_pidfd(int flags) {
   return fd;
 }
 
-void open_pidfds(const std::vector<PidfdPlace>& places, Script& script) {
+void open_pidfds(const std::vector<PidfdPlace>& places, SyscallBatch& batch) {
   for (const PidfdPlace& place : places)
-    script.add("open a pidfd", SYS_pidfd_open, place.pid, place.flags & (O_NONBLOCK | O_EXCL));
+    batch.add("open a pidfd", SYS_pidfd_open, place.pid, place.flags & (O_NONBLOCK | O_EXCL));
 }
 
-void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare,
-                  Script& script) {
+void place_pidfds(const std::vector<PidfdPlace>& places, const SyscallBatch& opened, size_t first, int spare,
+                  SyscallBatch& batch) {
   for (size_t i = 0; i < places.size(); ++i) {
     int64_t number = opened.calls()[first + i].result;
-    script.add("put a pidfd aside", SYS_dup3, number, spare + static_cast<int>(i), O_CLOEXEC);
-    script.add("close a pidfd", SYS_close, number);
+    batch.add("put a pidfd aside", SYS_dup3, number, spare + static_cast<int>(i), O_CLOEXEC);
+    batch.add("close a pidfd", SYS_close, number);
   }
   for (size_t i = 0; i < places.size(); ++i) {
     for (const auto& [fd, close_on_exec] : places[i].fds)
-      script.add("place a pidfd", SYS_dup3, spare + static_cast<int>(i), fd, close_on_exec ? O_CLOEXEC : 0);
-    script.add("close a pidfd", SYS_close, spare + static_cast<int>(i));
+      batch.add("place a pidfd", SYS_dup3, spare + static_cast<int>(i), fd, close_on_exec ? O_CLOEXEC : 0);
+    batch.add("close a pidfd", SYS_close, spare + static_cast<int>(i));
   }
 }
 
@@ -54,7 +54,7 @@ Result<void> open_pidfds(const store::TreeImage& tree, int process, int spare, C
     if (place.pid >= 0) places.push_back(std::move(place));
   }
   if (places.empty()) return {};
-  Script open, put;
+  SyscallBatch open, put;
   open_pidfds(places, open);
   CKPT_TRY(child.run(open));
   place_pidfds(places, open, 0, spare, put);

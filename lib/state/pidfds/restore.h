@@ -7,7 +7,7 @@
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
 #include "lib/state/tree/child.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
@@ -23,10 +23,11 @@ struct PidfdPlace {
   std::vector<std::pair<int, bool>> fds;  ///< number, close-on-exec
 };
 /// Adds one call for each.
-void open_pidfds(const std::vector<PidfdPlace>& places, Script& script);
+void open_pidfds(const std::vector<PidfdPlace>& places, SyscallBatch& batch);
 /// `opened` ran; its calls of `open_pidfds` begin with `first`. From `spare` on as many numbers as there are places
 /// must be free in the process.
-void place_pidfds(const std::vector<PidfdPlace>& places, const Script& opened, size_t first, int spare, Script& script);
+void place_pidfds(const std::vector<PidfdPlace>& places, const SyscallBatch& opened, size_t first, int spare,
+                  SyscallBatch& batch);
 
 /// Those of one process, once every process is there, and before epoll sets watch them. `spare`: numbers from there on
 /// are free.

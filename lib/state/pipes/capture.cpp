@@ -63,7 +63,7 @@ bool other_end_closed(const Place& place) {
 }  // namespace
 
 /// A pipe is the tree's own when nobody else has it open, be its other end here, in flight, or nowhere any more. Any
-/// other one is of the surroundings.
+/// other one is an external resource.
 Result<void> PipeCollector::settle(bool may_be_in_flight) {
   std::map<int, int> modes;
   for (const Descriptor& d : context_.out.image.descriptors) {

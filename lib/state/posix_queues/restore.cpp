@@ -59,12 +59,12 @@ Result<UniqueFd> open_named(const store::PosixQueue& queue) {
   if (!fd || ::syscall(SYS_mq_getsetattr, fd.get(), nullptr, &attributes) != 0)
     return sys_error(queue.name, "the message queue cannot be opened");
   if (attributes.mq_maxmsg != queue.max_messages || attributes.mq_msgsize != queue.message_size)
-    return fail(Code::kAnswerNo, queue.name, "the message queue is another one now: its limits differ");
+    return fail(Code::kMismatch, queue.name, "the message queue is another one now: its limits differ");
   struct stat st{};
   if (::fstat(fd.get(), &st) != 0) return sys_error(queue.name, "the message queue cannot be described");
   // Anybody may take a name that was free meanwhile.
   if (st.st_uid != queue.uid || st.st_gid != queue.gid || (st.st_mode & 07777) != queue.mode)
-    return fail(Code::kAnswerNo, queue.name, "the message queue is another one now: its owner or its mode differs");
+    return fail(Code::kMismatch, queue.name, "the message queue is another one now: its owner or its mode differs");
   return fd;
 }
 
@@ -72,7 +72,7 @@ Result<UniqueFd> open_named(const store::PosixQueue& queue) {
 
 Result<PosixQueueMaker> PosixQueueMaker::make(const store::PosixQueue& queue) {
   if (queue.name.size() < 2 || queue.name[0] != '/')
-    return fail(Code::kAnswerNo, queue.name, "is no name of a message queue");
+    return fail(Code::kCorrupt, queue.name, "is no name of a message queue");
   CKPT_TRY_ASSIGN(UniqueFd fd, queue.deleted ? create_unlinked(queue) : open_named(queue));
   return PosixQueueMaker(std::move(fd));
 }

@@ -11,7 +11,7 @@ namespace ckpt::restore {
 class PosixQueueMaker {
  public:
   /// A queue with a name is opened as it stands; one that is missing is made, if no message waited in it (else
-  /// kNotFound). kAnswerNo: of that name there is one with another size. One that was unlinked is made with its
+  /// kNotFound). kMismatch: of that name there is one with another size. One that was unlinked is made with its
   /// messages and unlinked again.
   static Result<PosixQueueMaker> make(const store::PosixQueue& queue);
   /// `flags`: access mode and O_NONBLOCK.

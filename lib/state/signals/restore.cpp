@@ -24,14 +24,14 @@ KernelAction action_of(const store::SignalAction& action) {
   return {action.handler, action.flags, action.restorer, action.mask};
 }
 
-uint64_t put_siginfo(const store::QueuedSignal& signal, RestorerArea& scratch) {
-  return scratch.put_bytes({reinterpret_cast<const std::byte*>(signal.siginfo.data()), signal.siginfo.size()});
+uint64_t put_siginfo(const store::QueuedSignal& signal, RestorerArea& area) {
+  return area.put_bytes({reinterpret_cast<const std::byte*>(signal.siginfo.data()), signal.siginfo.size()});
 }
 
-Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal, RestorerArea& scratch) {
+Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal, RestorerArea& area) {
   Call call;
   auto p = static_cast<uint64_t>(pid), t = static_cast<uint64_t>(tid), s = static_cast<uint64_t>(signal.signo),
-       info = put_siginfo(signal, scratch);
+       info = put_siginfo(signal, area);
   call.number = shared ? SYS_rt_sigqueueinfo : SYS_rt_tgsigqueueinfo;
   call.args[0] = p;
   call.args[1] = shared ? s : t;
@@ -43,17 +43,17 @@ Call queue_call(int pid, int tid, bool shared, const store::QueuedSignal& signal
 /// Calls `visit(tid, call)` for every queued signal; the shared ones belong to the leader. SIGSTOP cannot wait in a
 /// process that runs: it is sent at the very end (Child::release comes after it).
 template <class Visit>
-void for_each_queued(const store::ProcessImage& image, RestorerArea& scratch, bool traps, Visit visit) {
+void for_each_queued(const store::ProcessImage& image, RestorerArea& area, bool traps, Visit visit) {
   auto wanted = [&](const store::QueuedSignal& signal) {
     return signal.signo != SIGSTOP && (signal.signo == SIGTRAP) == traps;
   };
   for (size_t i = 0; i < image.threads.size(); ++i) {
     for (const auto& signal : image.threads[i].pending) {
-      if (wanted(signal)) visit(i, queue_call(image.pid, image.threads[i].tid, false, signal, scratch));
+      if (wanted(signal)) visit(i, queue_call(image.pid, image.threads[i].tid, false, signal, area));
     }
   }
   for (const auto& signal : image.pending) {
-    if (wanted(signal)) visit(size_t{0}, queue_call(image.pid, image.pid, true, signal, scratch));
+    if (wanted(signal)) visit(size_t{0}, queue_call(image.pid, image.pid, true, signal, area));
   }
 }
 
@@ -68,38 +68,38 @@ bool has_waiting_stop(const store::ProcessImage& image) {
                                              [&](const store::Thread& thread) { return stops(thread.pending); });
 }
 
-void set_actions(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
+void set_actions(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch) {
   std::array<KernelAction, 65> actions{};
   for (const auto& action : image.actions) actions[static_cast<size_t>(action.signo)] = action_of(action);
   // Building has ended helpers and zombies of this process: setting an action that ignores them drops their signals.
-  script.add("drop the signals of ended helpers", SYS_rt_sigaction, SIGCHLD, scratch.put(KernelAction()), 0, kSetSize);
+  batch.add("drop the signals of ended helpers", SYS_rt_sigaction, SIGCHLD, area.put(KernelAction()), 0, kSetSize);
   for (int signo = 1; signo <= 64; ++signo) {
     if (signo == SIGKILL || signo == SIGSTOP || signo == SIGTRAP) continue;
-    script.add("set a signal's action", SYS_rt_sigaction, signo, scratch.put(actions[static_cast<size_t>(signo)]), 0,
-               kSetSize);
+    batch.add("set a signal's action", SYS_rt_sigaction, signo, area.put(actions[static_cast<size_t>(signo)]), 0,
+              kSetSize);
   }
 }
 
-void queue_signals(const store::ProcessImage& image, RestorerArea& scratch, ThreadScripts& scripts) {
-  for_each_queued(image, scratch, false, [&](size_t thread, const Call& call) {
-    scripts[thread].add("queue a signal", call.number, call.args[0], call.args[1], call.args[2], call.args[3]);
+void queue_signals(const store::ProcessImage& image, RestorerArea& area, ThreadBatches& batches) {
+  for_each_queued(image, area, false, [&](size_t thread, const Call& call) {
+    batches[thread].add("queue a signal", call.number, call.args[0], call.args[1], call.args[2], call.args[3]);
   });
 }
 
 Result<void> finish_trap_signal(const store::ProcessImage& image, Child& child) {
   auto call_in = [&](int tid, const Call& call) -> Result<void> {
-    CKPT_TRY_ASSIGN(int64_t result, child.call_once(tid, child.scratch().syscall_instruction(), call));
+    CKPT_TRY_ASSIGN(int64_t result, child.call_once(tid, child.area().syscall_instruction(), call));
     if (result < 0)
       return sys_error(static_cast<int>(-result), fmt::format("thread {}", tid), "cannot restore SIGTRAP");
     return {};
   };
   for (const auto& action : image.actions) {
     if (action.signo != SIGTRAP) continue;
-    Call call{SYS_rt_sigaction, 0, {SIGTRAP, child.scratch().put(action_of(action)), 0, kSetSize}, 0};
+    Call call{SYS_rt_sigaction, 0, {SIGTRAP, child.area().put(action_of(action)), 0, kSetSize}, 0};
     CKPT_TRY(call_in(image.pid, call));
   }
   Result<void> result;
-  for_each_queued(image, child.scratch(), true, [&](size_t thread, const Call& call) {
+  for_each_queued(image, child.area(), true, [&](size_t thread, const Call& call) {
     int tid = image.threads[thread].tid;
     if (result) result = proc::set_signal_mask(tid, ~uint64_t{0});
     if (result) result = call_in(tid, call);

@@ -241,7 +241,7 @@ Sockets make_sockets(const std::vector<Socket>& records, const SocketSources& so
   out.fds.resize(records.size());
   std::string fault = check_sockets(records);
   if (!fault.empty()) {
-    reasons.add(Code::kAnswerNo, fault);
+    reasons.add(Code::kCorrupt, fault);
     return out;
   }
   SocketWork work{records, sources, reasons, notes, out.fds, {}, {}};

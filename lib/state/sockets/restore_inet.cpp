@@ -35,7 +35,7 @@ Result<void> join_groups(int fd, const Socket& socket) {
     group_req request{};
     request.gr_interface = membership.interface;
     if (membership.group.size() > sizeof request.gr_group)
-      return Error(Code::kAnswerNo, subject_of(socket), "joined a group whose address is too long");
+      return Error(Code::kCorrupt, subject_of(socket), "joined a group whose address is too long");
     std::memcpy(&request.gr_group, membership.group.data(), membership.group.size());
     int level = socket.family == AF_INET ? IPPROTO_IP : IPPROTO_IPV6;
     if (::setsockopt(fd, level, MCAST_JOIN_GROUP, &request, sizeof request) != 0)
@@ -156,7 +156,7 @@ Result<void> InetMaker::fill(size_t index) {
     CKPT_TRY_ASSIGN(content, work_.sources.read_content(socket));
   }
   if (content.size() != socket.content_size)
-    return Error(Code::kAnswerNo, subject_of(socket), "its content is not in the image");
+    return Error(Code::kCorrupt, subject_of(socket), "its content is not in the image");
   widen_buffers(fd, content.size() + socket.messages.size() * 2048);
   size_t at = 0;
   for (const auto& message : socket.messages) {

@@ -104,7 +104,7 @@ struct UnixNames::Place {
     const std::string folder = path.substr(0, std::max<size_t>(slash, 1));
     const int fd = open_without_links(folder.c_str(), O_PATH | O_DIRECTORY);
     if (fd == -ELOOP)
-      return fail(Code::kAnswerNo, path, "the folder of a unix socket is, or lies behind, a symbolic link now");
+      return fail(Code::kMismatch, path, "the folder of a unix socket is, or lies behind, a symbolic link now");
     if (fd < 0) return sys_error(-fd, path, "cannot open the folder of a unix socket");
     return Place{path, UniqueFd(fd), path.c_str() + slash + 1, std::move(owner), is_beyond_others(folder)};
   }

@@ -59,7 +59,7 @@ Result<void> send_unix(SocketWork& work, const Socket& record, const SocketMessa
   for (int right : message.rights) {
     rights.push_back(work.right(right));
     if (rights.back() < 0)
-      return Error(Code::kAnswerNo, subject_of(record), "carries a descriptor that could not be made");
+      return Error(Code::kCorrupt, subject_of(record), "carries a descriptor that could not be made");
   }
   Control control(message, rights);
   SocketName target = route.target_name;

@@ -191,7 +191,7 @@ Result<void> InetMaker::make_established(size_t index) {
     CKPT_TRY_ASSIGN(content, work_.sources.read_content(socket));
   }
   if (content.size() != socket.content_size || content.size() != tcp.receive_size + tcp.send_size)
-    return Error(Code::kAnswerNo, subject_of(socket), "its content is not in the image");
+    return Error(Code::kCorrupt, subject_of(socket), "its content is not in the image");
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work_.fds[index].get(), on = TCP_REPAIR_ON, none = TCP_NO_QUEUE;
   CKPT_TRY(set_options(fd, socket, false, work_.notes));

@@ -90,7 +90,7 @@ Result<void> UnixMaker::fill(size_t index) {
     CKPT_TRY_ASSIGN(content, work_.sources.read_content(record));
   }
   if (content.size() != record.content_size)
-    return Error(Code::kAnswerNo, subject_of(record), "its content is not in the image");
+    return Error(Code::kCorrupt, subject_of(record), "its content is not in the image");
   size_t at = 0;
   for (const SocketMessage& message : record.messages) {
     CKPT_TRY_ASSIGN(UnixRoute route, route_of(index, message));

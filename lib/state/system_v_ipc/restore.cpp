@@ -264,29 +264,29 @@ Result<UniqueFd> open_to_fill(const store::SharedSegment& segment) {
   return out;
 }
 
-void attach_segment(const store::SharedSegment& segment, uint64_t address, bool read_only, Script& script) {
-  script.add("attach shared memory", SYS_shmat, segment.identity.id, address, read_only ? SHM_RDONLY : 0);
+void attach_segment(const store::SharedSegment& segment, uint64_t address, bool read_only, SyscallBatch& batch) {
+  batch.add("attach shared memory", SYS_shmat, segment.identity.id, address, read_only ? SHM_RDONLY : 0);
 }
 
-void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& scratch,
-               Script& script) {
+void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& area,
+               SyscallBatch& batch) {
   for (const auto& set : image.sets) {
     for (size_t i = 0; i < set.semaphores.size(); ++i) {
       if (set.semaphores[i].pid != pid) continue;
-      script.add("set a semaphore", SYS_semctl, set.identity.id, static_cast<int>(i), SETVAL, set.semaphores[i].value);
+      batch.add("set a semaphore", SYS_semctl, set.identity.id, static_cast<int>(i), SETVAL, set.semaphores[i].value);
     }
   }
   for (const auto& queue : image.queues) {
     bool sender_is_here = std::binary_search(pids.begin(), pids.end(), queue.sender);
     if (queue.sender != pid && (sender_is_here || queue.receiver != pid)) continue;
-    script.add("send a token", SYS_msgsnd, queue.identity.id, scratch.put(kToken), 0, IPC_NOWAIT);
+    batch.add("send a token", SYS_msgsnd, queue.identity.id, area.put(kToken), 0, IPC_NOWAIT);
   }
 }
 
-void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& scratch, Script& script) {
+void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& area, SyscallBatch& batch) {
   for (const auto& queue : image.queues) {
     if (queue.receiver != pid) continue;
-    script.add("receive a token", SYS_msgrcv, queue.identity.id, scratch.put(kToken), 0, kToken, IPC_NOWAIT);
+    batch.add("receive a token", SYS_msgrcv, queue.identity.id, area.put(kToken), 0, kToken, IPC_NOWAIT);
   }
 }
 

@@ -9,7 +9,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/state/reasons.h"
 #include "lib/state/system_v_ipc/record.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 
 namespace ckpt::restore {
 
@@ -73,13 +73,13 @@ Result<UniqueFd> open_to_fill(const store::SharedSegment& segment);
 
 /// In the process: all of the segment at its old address, which is free. What the process had unmapped of it is for the
 /// caller to unmap again, and so is the protection.
-void attach_segment(const store::SharedSegment& segment, uint64_t address, bool read_only, Script& script);
+void attach_segment(const store::SharedSegment& segment, uint64_t address, bool read_only, SyscallBatch& batch);
 
 /// The kernel notes who used a semaphore last and who sent and received a queue's last message, which also is what ties
-/// them to a tree. These scripts make it as it was, in the process `pid` of `pids` (sorted): first `claim_ipc` in every
+/// them to a tree. These batches make it as it was, in the process `pid` of `pids` (sorted): first `claim_ipc` in every
 /// process, then `finish_claims` in every process, then `IpcObjects::keep`. After `set_back`.
-void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& scratch,
-               Script& script);
-void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& scratch, Script& script);
+void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& area,
+               SyscallBatch& batch);
+void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

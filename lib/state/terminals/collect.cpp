@@ -27,7 +27,7 @@ Result<void> TerminalCollector::settle() {
     Descriptor& d = context_.out.image.descriptors[static_cast<size_t>(ends_[i].descriptor)];
     if (found.ends[i].terminal < 0) {
       CKPT_TRY(take_external(context_, place, "tty " + place.link,
-                             "a terminal (" + place.link + ") of the surroundings", d));
+                             "a terminal (" + place.link + ") from outside the tree", d));
       continue;
     }
     d.object = static_cast<int>(context_.out.image.terminal_ends.size());

@@ -12,7 +12,7 @@ class TerminalCollector {
   explicit TerminalCollector(DescriptorContext& context) : context_(context) {}
   /// `index`: of its descriptor in the image.
   Result<void> add(const Place& place, int index);
-  /// All of them at once. One whose master is outside is of the surroundings.
+  /// All of them at once. One whose master is outside is an external resource.
   Result<void> settle();
 
  private:

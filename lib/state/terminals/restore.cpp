@@ -99,9 +99,9 @@ Result<UniqueFd> open_as_controlling(int slave, int flags, const Terminal& termi
 }
 
 /// One terminal on its way.
-class Maker {
+class TerminalBuilder {
  public:
-  Maker(const Terminal& terminal, UniqueFd master) : terminal_(terminal), master_(std::move(master)) {}
+  TerminalBuilder(const Terminal& terminal, UniqueFd master) : terminal_(terminal), master_(std::move(master)) {}
 
   Result<void> begin(bool slave_is_open) {
     int locked = 0;
@@ -197,16 +197,16 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
     has_slave |= end.terminal == place && is_slave(end);
     has_cut_off |= end.terminal == place && cut_off(end);
   }
-  Maker maker(terminal, std::move(master));
-  CKPT_TRY(maker.begin(has_slave));
-  CKPT_TRY(maker.set_owner());
-  CKPT_TRY(visit(cut_off, [&](TerminalSide side, int flags) { return maker.open(side, flags); }));
-  if (has_cut_off && terminal.master_open) CKPT_TRY(maker.hang_up());
+  TerminalBuilder builder(terminal, std::move(master));
+  CKPT_TRY(builder.begin(has_slave));
+  CKPT_TRY(builder.set_owner());
+  CKPT_TRY(visit(cut_off, [&](TerminalSide side, int flags) { return builder.open(side, flags); }));
+  if (has_cut_off && terminal.master_open) CKPT_TRY(builder.hang_up());
   CKPT_TRY(visit([&](const TerminalEnd& end) { return is_slave(end) && !end.hung_up; },
-                 [&](TerminalSide side, int flags) { return maker.open(side, flags); }));
+                 [&](TerminalSide side, int flags) { return builder.open(side, flags); }));
   CKPT_TRY(visit([&](const TerminalEnd& end) { return !is_slave(end); },
-                 [&](TerminalSide, int flags) { return maker.take_master(flags); }));
-  return maker.set_state();  // with the maker the master goes, where it was gone, and hangs up the slaves
+                 [&](TerminalSide, int flags) { return builder.take_master(flags); }));
+  return builder.set_state();  // with the maker the master goes, where it was gone, and hangs up the slaves
 }
 
 }  // namespace
@@ -231,17 +231,17 @@ std::vector<UniqueFd> make_terminals(const std::vector<Terminal>& terminals, con
   return out;
 }
 
-void take_controlling_terminal(int slave, Script& script) {
-  script.add("take the controlling terminal", SYS_ioctl, slave, TIOCSCTTY, 0);
+void take_controlling_terminal(int slave, SyscallBatch& batch) {
+  batch.add("take the controlling terminal", SYS_ioctl, slave, TIOCSCTTY, 0);
 }
 
-void give_up_controlling_terminal(int slave, Script& script) {
-  script.add("give up the controlling terminal", SYS_ioctl, slave, TIOCNOTTY, 0);
+void give_up_controlling_terminal(int slave, SyscallBatch& batch) {
+  batch.add("give up the controlling terminal", SYS_ioctl, slave, TIOCNOTTY, 0);
 }
 
-void set_foreground_group(const Terminal& terminal, int slave, RestorerArea& scratch, Script& script) {
+void set_foreground_group(const Terminal& terminal, int slave, RestorerArea& area, SyscallBatch& batch) {
   if (terminal.foreground == 0) return;
-  script.try_add("set the terminal's foreground group", SYS_ioctl, slave, TIOCSPGRP, scratch.put(terminal.foreground));
+  batch.try_add("set the terminal's foreground group", SYS_ioctl, slave, TIOCSPGRP, area.put(terminal.foreground));
 }
 
 }  // namespace ckpt::restore

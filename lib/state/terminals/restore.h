@@ -7,7 +7,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/state/reasons.h"
 #include "lib/state/terminals/record.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 
 namespace ckpt::restore {
 
@@ -23,11 +23,11 @@ std::vector<UniqueFd> make_terminals(const std::vector<store::Terminal>& termina
 /// Makes the terminal behind `slave` (an inherited descriptor, or one in its place, that is not hung up) the
 /// controlling one. By the leader of the session, after setsid and before it makes the processes that share the
 /// session: they get it with fork and in no other way.
-void take_controlling_terminal(int slave, Script& script);
+void take_controlling_terminal(int slave, SyscallBatch& batch);
 /// For a process of a session with a terminal that has none itself (TIOCNOTTY; tty_nr 0), but not for the leader.
-void give_up_controlling_terminal(int slave, Script& script);
+void give_up_controlling_terminal(int slave, SyscallBatch& batch);
 /// By the leader, once the process groups of the session exist; SIGTTOU is blocked. A group that had no process left is
 /// left out: nobody can name one.
-void set_foreground_group(const store::Terminal& terminal, int slave, RestorerArea& scratch, Script& script);
+void set_foreground_group(const store::Terminal& terminal, int slave, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

@@ -35,7 +35,7 @@ user_regs_struct raw(const Registers& regs) {
 }
 
 /// struct sched_attr of 48 bytes; the utilisation clamps behind it stay at their defaults.
-void set_scheduling(const Thread& thread, RestorerArea& scratch, Script& script) {
+void set_scheduling(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
   struct {
     uint32_t size, policy;
     uint64_t flags;
@@ -51,19 +51,19 @@ void set_scheduling(const Thread& thread, RestorerArea& scratch, Script& script)
          thread.sched_deadline,
          thread.sched_period};
   static_assert(sizeof attr == 48);
-  script.add("set a thread's scheduling", SYS_sched_setattr, 0, scratch.put(attr), 0);
+  batch.add("set a thread's scheduling", SYS_sched_setattr, 0, area.put(attr), 0);
   if (!thread.affinity.empty()) {
     ByteSpan mask(reinterpret_cast<const std::byte*>(thread.affinity.data()), thread.affinity.size());
     // The processors it was bound to may not be there: then it runs on all.
-    script.try_add("bind a thread to processors", SYS_sched_setaffinity, 0, mask.size(), scratch.put_bytes(mask));
+    batch.try_add("bind a thread to processors", SYS_sched_setaffinity, 0, mask.size(), area.put_bytes(mask));
   }
   constexpr int kProcess = 1;  // IOPRIO_WHO_PROCESS: here, the calling thread
-  if (thread.ioprio != 0) script.try_add("set a thread's I/O priority", SYS_ioprio_set, kProcess, 0, thread.ioprio);
+  if (thread.ioprio != 0) batch.try_add("set a thread's I/O priority", SYS_ioprio_set, kProcess, 0, thread.ioprio);
   if (thread.timer_slack_ns != 0)
-    script.add("set a thread's timer slack", SYS_prctl, PR_SET_TIMERSLACK, thread.timer_slack_ns, 0, 0, 0);
+    batch.add("set a thread's timer slack", SYS_prctl, PR_SET_TIMERSLACK, thread.timer_slack_ns, 0, 0, 0);
 }
 
-void set_alternate_stack(const Thread& thread, RestorerArea& scratch, Script& script) {
+void set_alternate_stack(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
   constexpr int kDisable = 2, kAutoDisarm = INT32_MIN;
   struct {
     uint64_t base;
@@ -71,20 +71,20 @@ void set_alternate_stack(const Thread& thread, RestorerArea& scratch, Script& sc
     uint64_t size;
   } stack{thread.alt_stack_base, thread.alt_stack_flags & (kDisable | kAutoDisarm), 0, thread.alt_stack_size};
   if (thread.alt_stack_size == 0) stack.flags = kDisable;
-  script.add("set a thread's alternate stack", SYS_sigaltstack, scratch.put(stack), 0);
+  batch.add("set a thread's alternate stack", SYS_sigaltstack, area.put(stack), 0);
 }
 
-void set_state(const Thread& thread, RestorerArea& scratch, Script& script) {
-  script.add("set a thread's tid address", SYS_set_tid_address, thread.clear_child_tid);
+void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
+  batch.add("set a thread's tid address", SYS_set_tid_address, thread.clear_child_tid);
   if (thread.robust_list_size != 0)
-    script.add("set a thread's robust list", SYS_set_robust_list, thread.robust_list, thread.robust_list_size);
-  set_alternate_stack(thread, scratch, script);
+    batch.add("set a thread's robust list", SYS_set_robust_list, thread.robust_list, thread.robust_list_size);
+  set_alternate_stack(thread, area, batch);
   if (thread.rseq_address != 0) {
-    script.add("register a thread's rseq area", SYS_rseq, thread.rseq_address, thread.rseq_size, 0,
-               thread.rseq_signature);
+    batch.add("register a thread's rseq area", SYS_rseq, thread.rseq_address, thread.rseq_size, 0,
+              thread.rseq_signature);
   }
-  script.add("name a thread", SYS_prctl, PR_SET_NAME, scratch.put_string(thread.comm), 0, 0, 0);
-  set_scheduling(thread, scratch, script);
+  batch.add("name a thread", SYS_prctl, PR_SET_NAME, area.put_string(thread.comm), 0, 0, 0);
+  set_scheduling(thread, area, batch);
 }
 
 /// Of an image whose registers still are within a section: registering clears rseq_cs, so the kernel will not do this.
@@ -104,44 +104,44 @@ void add_hot_addresses(const store::ProcessImage& image, std::vector<uint64_t>& 
 }
 
 Result<void> create_threads(const store::ProcessImage& image, Child& child) {
-  Script script;
+  SyscallBatch batch;
   std::vector<int> tids;
   for (size_t i = 1; i < image.threads.size(); ++i) {
-    child.add_thread(script, image.threads[i].tid);
+    child.add_thread(batch, image.threads[i].tid);
     tids.push_back(image.threads[i].tid);
   }
-  Result<void> made = child.run(script);
+  Result<void> made = child.run(batch);
   if (made) return child.await_threads(tids);
-  for (size_t i = 0; i < script.size(); ++i) {
-    if (script.calls()[i].result != -EEXIST) continue;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    if (batch.calls()[i].result != -EEXIST) continue;
     return fail(Code::kBusy, fmt::format("thread id {}", tids[i]), "is taken by " + holder_of(tids[i]));
   }
   return made;
 }
 
-Result<void> run_in_threads(const store::ProcessImage& image, ThreadScripts& scripts, Child& child) {
+Result<void> run_in_threads(const store::ProcessImage& image, ThreadBatches& batches, Child& child) {
   std::vector<Child::Task> tasks;
-  for (size_t i = 0; i < scripts.size(); ++i) {
-    if (!scripts[i].empty()) tasks.push_back({image.threads[i].tid, &scripts[i]});
+  for (size_t i = 0; i < batches.size(); ++i) {
+    if (!batches[i].empty()) tasks.push_back({image.threads[i].tid, &batches[i]});
   }
   return child.run_all(tasks);
 }
 
 Result<void> set_thread_state(const store::ProcessImage& image, Child& child, std::vector<Registers>& regs,
                               ProgressSink& progress) {
-  ThreadScripts scripts(image.threads.size());
+  ThreadBatches batches(image.threads.size());
   regs.clear();
   for (size_t i = 0; i < image.threads.size(); ++i) {
     regs.push_back(image.threads[i].regs);
     CKPT_TRY(leave_critical_section(image.threads[i], image.pid, regs.back()));
-    set_state(image.threads[i], child.scratch(), scripts[i]);
+    set_state(image.threads[i], child.area(), batches[i]);
   }
-  CKPT_TRY(run_in_threads(image, scripts, child));
-  for (size_t i = 0; i < scripts.size(); ++i) {
-    for (const Call& call : scripts[i].calls()) {
+  CKPT_TRY(run_in_threads(image, batches, child));
+  for (size_t i = 0; i < batches.size(); ++i) {
+    for (const Call& call : batches[i].calls()) {
       if (call.result >= 0) continue;
       progress.note(fmt::format("thread {}: {}", image.threads[i].tid,
-                                scripts[i].failure(static_cast<size_t>(&call - scripts[i].calls().data())).text()));
+                                batches[i].failure(static_cast<size_t>(&call - batches[i].calls().data())).text()));
     }
   }
   return {};
@@ -161,16 +161,16 @@ Result<void> resume_sleeps(const store::ProcessImage& image, Child& child, std::
                   static_cast<long>(thread.sleep_left_ns % 1'000'000'000)};
     Call sleep;
     sleep.number = static_cast<uint32_t>(value[kOrigRax]);
-    uint64_t request = child.scratch().put(left);
+    uint64_t request = child.area().put(left);
     if (value[kOrigRax] == SYS_nanosleep) {
       sleep.args[0] = request, sleep.args[1] = value[kRsi];
     } else if (value[kOrigRax] == SYS_clock_nanosleep) {
       sleep.args[0] = value[kRdi], sleep.args[1] = 0, sleep.args[2] = request, sleep.args[3] = value[kR10];
     } else {
-      return fail(Code::kAnswerNo, fmt::format("thread {}", thread.tid),
+      return fail(Code::kCorrupt, fmt::format("thread {}", thread.tid),
                   fmt::format("the image contradicts itself: it slept in system call {}", value[kOrigRax]));
     }
-    CKPT_TRY_ASSIGN(int64_t result, child.call_once(thread.tid, child.scratch().syscall_instruction(), sleep));
+    CKPT_TRY_ASSIGN(int64_t result, child.call_once(thread.tid, child.area().syscall_instruction(), sleep));
     constexpr int64_t kRestartBlock = -516;
     value[kRax] = static_cast<uint64_t>(result);
     if (result != 0 && result != kRestartBlock) {

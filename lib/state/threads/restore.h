@@ -21,8 +21,8 @@ Result<void> set_thread_state(const store::ProcessImage& image, Child& child, st
                               ProgressSink& progress);
 
 /// One script a thread, run in all at once.
-using ThreadScripts = std::vector<Script>;
-Result<void> run_in_threads(const store::ProcessImage& image, ThreadScripts& scripts, Child& child);
+using ThreadBatches = std::vector<SyscallBatch>;
+Result<void> run_in_threads(const store::ProcessImage& image, ThreadBatches& batches, Child& child);
 
 /// Extended registers, the grant of AMX tiles included.
 Result<void> set_extended_registers(const store::ImageReader& image, const store::ProcessImage& process, Child& child);

@@ -25,9 +25,9 @@ uint64_t features_of(const std::vector<std::byte>& area) {
 /// Asked for once, for the whole process; it must come before any thread loads tiles.
 Result<void> ask_for_tiles(Child& child) {
   constexpr int kRequest = 0x1023, kTileDataNumber = 18;  // ARCH_REQ_XCOMP_PERM
-  Script script;
-  script.add("get leave to use AMX tiles", SYS_arch_prctl, kRequest, kTileDataNumber);
-  return child.run(script);
+  SyscallBatch batch;
+  batch.add("get leave to use AMX tiles", SYS_arch_prctl, kRequest, kTileDataNumber);
+  return child.run(batch);
 }
 
 /// A tile configuration of palette 1 with one tile of one row: enough for the instruction that enlarges the area.
@@ -38,7 +38,7 @@ Result<void> enlarge_area(Child& child, int tid) {
     uint8_t rows[16] = {1};
   } config;
   static_assert(sizeof config == 64);
-  return child.run_code(tid, child.scratch().tile_code(), child.scratch().put(config));
+  return child.run_code(tid, child.area().tile_code(), child.area().put(config));
 }
 
 }  // namespace

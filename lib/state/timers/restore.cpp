@@ -31,15 +31,15 @@ std::vector<store::PosixTimer> sorted_timers(const store::ProcessImage& image) {
   return out;
 }
 
-void set_posix_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
+void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch) {
   bool choose = can_choose_timer_ids();
-  if (choose) script.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
+  if (choose) batch.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
   int next = 0;
   for (const auto& timer : sorted_timers(image)) {
-    uint64_t id = scratch.put(timer.id);
+    uint64_t id = area.put(timer.id);
     for (; !choose && next < timer.id; ++next) {
-      script.add("count up to a timer's id", SYS_timer_create, CLOCK_MONOTONIC, 0, id);
-      script.add("count up to a timer's id", SYS_timer_delete, next);
+      batch.add("count up to a timer's id", SYS_timer_create, CLOCK_MONOTONIC, 0, id);
+      batch.add("count up to a timer's id", SYS_timer_delete, next);
     }
     next = timer.id + 1;
     struct {  // struct sigevent of the kernel, 64 bytes
@@ -47,11 +47,11 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& scratch, S
       int32_t signo, notify, tid, pad[11];
     } event{timer.sigval, timer.signo, timer.notify, timer.tid, {}};
     static_assert(sizeof event == 64);
-    script.add("create a timer", SYS_timer_create, timer.clock, scratch.put(event), id);
+    batch.add("create a timer", SYS_timer_create, timer.clock, area.put(event), id);
     itimerspec setting{timespec_of(timer.interval_ns), timespec_of(timer.value_ns)};
-    if (timer.value_ns != 0) script.add("arm a timer", SYS_timer_settime, timer.id, 0, scratch.put(setting), 0);
+    if (timer.value_ns != 0) batch.add("arm a timer", SYS_timer_settime, timer.id, 0, area.put(setting), 0);
   }
-  if (choose) script.add("choose timer ids no more", SYS_prctl, kRestoreTimerIds, 0, 0, 0, 0);
+  if (choose) batch.add("choose timer ids no more", SYS_prctl, kRestoreTimerIds, 0, 0, 0, 0);
 }
 
 }  // namespace
@@ -65,8 +65,8 @@ void check_timers(const store::ProcessImage& image, Reasons& reasons) {
   }
 }
 
-void set_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script) {
-  set_posix_timers(image, scratch, script);
+void set_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch) {
+  set_posix_timers(image, area, batch);
   for (const auto& timer : image.interval_timers) {
     constexpr uint64_t kMicro = 1'000'000;
     uint64_t left = timer.value_us;
@@ -74,7 +74,7 @@ void set_timers(const store::ProcessImage& image, RestorerArea& scratch, Script&
     // the process takes that, but setitimer with 0 stops it for good.
     if (timer.which == ITIMER_REAL && left == 0) left = timer.interval_us;
     uint64_t setting[4] = {timer.interval_us / kMicro, timer.interval_us % kMicro, left / kMicro, left % kMicro};
-    script.add("arm an interval timer", SYS_setitimer, timer.which, scratch.put(setting), 0);
+    batch.add("arm an interval timer", SYS_setitimer, timer.which, area.put(setting), 0);
   }
 }
 

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "lib/state/reasons.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
@@ -11,6 +11,6 @@ namespace ckpt::restore {
 void check_timers(const store::ProcessImage& image, Reasons& reasons);
 
 /// setitimer and timer_create, armed with the time left. As late as possible.
-void set_timers(const store::ProcessImage& image, RestorerArea& scratch, Script& script);
+void set_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

@@ -32,8 +32,8 @@ void inventory_sharing(Walk& walk) {
   if (walk.members.size() == 1) return;
   find_owners(walk, KCMP_VM, &store::ProcessImage::memory_of);
   find_owners(walk, KCMP_FILES, &store::ProcessImage::descriptors_of);
-  find_owners(walk, KCMP_FS, &store::ProcessImage::folders_of);
-  find_owners(walk, KCMP_SIGHAND, &store::ProcessImage::handlers_of);
+  find_owners(walk, KCMP_FS, &store::ProcessImage::fs_of);
+  find_owners(walk, KCMP_SIGHAND, &store::ProcessImage::sighand_of);
 }
 
 void inventory_leaders(Walk& walk) {

@@ -124,14 +124,14 @@ Error creation_error(int pid, int err) {
 
 }  // namespace
 
-Result<Child> Child::create(int pid, RestorerArea& scratch, Parent parent) {
+Result<Child> Child::create(int pid, RestorerArea& area, Parent parent) {
   long got = 0;
   int stand_in = -1;
   if (parent == Parent::kCkpt) {
     got = clone_with_pid(pid);
   } else {
-    std::byte* room = scratch.allocate(sizeof(std::atomic<long>));  // memory that the stand-in shares
-    if (room == nullptr) return fail(Code::kBug, "", "the scratch is too small");
+    std::byte* room = area.allocate(sizeof(std::atomic<long>));  // memory that the stand-in shares
+    if (room == nullptr) return fail(Code::kBug, "", "the restorer area is too small");
     auto& result = *new (room) std::atomic<long>(0);
     stand_in = start_stand_in(pid, result);
     if (stand_in < 0) return fork_error(errno, "", "cannot make a process");
@@ -141,7 +141,7 @@ Result<Child> Child::create(int pid, RestorerArea& scratch, Parent parent) {
     if (stand_in > 0) end_stand_in(stand_in);
     return creation_error(pid, got == 0 ? ECHILD : static_cast<int>(-got));
   }
-  Child child(pid, scratch);
+  Child child(pid, area);
   child.stand_in_ = stand_in;
   CKPT_TRY(child.attach());
   return child;
@@ -153,7 +153,7 @@ void Child::leave_parent() {
 
 Child::Child(Child&& other) noexcept
     : pid_(std::exchange(other.pid_, -1)),
-      scratch_(other.scratch_),
+      area_(other.area_),
       threads_(std::move(other.threads_)),
       held_(std::move(other.held_)),
       stand_in_(std::exchange(other.stand_in_, -1)) {}
@@ -161,7 +161,7 @@ Child::Child(Child&& other) noexcept
 namespace {
 
 /// Of a process that was sent SIGKILL. The leader can be reaped only when its other threads are gone, and those wait
-/// for their tracer: all that there are, since a script that failed half-way has made some that nobody has noted.
+/// for their tracer: all that there are, since a batch that failed half-way has made some that nobody has noted.
 void reap_threads(int pid) {
   for (auto tids = proc::read_threads(pid); tids && tids->size() > 1; tids = proc::read_threads(pid)) {
     for (int tid : *tids) {
@@ -198,9 +198,9 @@ Result<void> Child::attach() {
   CKPT_TRY_ASSIGN(proc::RseqConfiguration rseq, proc::get_rseq(pid_));
   if (rseq.address == 0) return {};
   constexpr int kUnregister = 1;
-  Script script;
-  script.add("leave ckpt's rseq registration", SYS_rseq, rseq.address, rseq.size, kUnregister, rseq.signature);
-  return run(script);
+  SyscallBatch batch;
+  batch.add("leave ckpt's rseq registration", SYS_rseq, rseq.address, rseq.size, kUnregister, rseq.signature);
+  return run(batch);
 }
 
 Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
@@ -208,16 +208,16 @@ Result<Child> Child::fork(int pid, uint64_t flags, int exit_signal) {
   args.flags = flags | CLONE_PTRACE;
   args.exit_signal = static_cast<uint64_t>(exit_signal);
   if (pid != 0) {
-    args.set_tid = scratch_->put(static_cast<pid_t>(pid));
+    args.set_tid = area_->put(static_cast<pid_t>(pid));
     args.set_tid_size = 1;
   }
-  Script script;
-  script.add("create a process", SYS_clone3, scratch_->put(args), sizeof args);
-  Result<void> made = run(script);
-  const int64_t result = script.calls()[0].result;
+  SyscallBatch batch;
+  batch.add("create a process", SYS_clone3, area_->put(args), sizeof args);
+  Result<void> made = run(batch);
+  const int64_t result = batch.calls()[0].result;
   if (!made)
     return proc::is_error(result) ? creation_error(pid, static_cast<int>(-result)) : std::move(made).error();
-  Child child(static_cast<int>(result), *scratch_);
+  Child child(static_cast<int>(result), *area_);
   child.threads_.push_back(child.pid_);
   child.held_ = held_;
   CKPT_TRY(child.await_threads({child.pid_}));
@@ -285,18 +285,18 @@ Result<int> Child::parent() const {
 }
 
 Result<void> Child::end(int status) {
-  Script script;
+  SyscallBatch batch;
   if (WIFEXITED(status)) {
-    script.add("end", SYS_exit_group, WEXITSTATUS(status));
+    batch.add("end", SYS_exit_group, WEXITSTATUS(status));
   } else {
     const int signal = WTERMSIG(status);
     constexpr int kUnblock = 1, kSetSize = 8, kCoreLimit = 4;
-    script.add("leave no core", SYS_prlimit64, 0, kCoreLimit, scratch_->put(std::array<uint64_t, 2>{0, 0}), 0);
-    script.add("let a signal through", SYS_rt_sigprocmask, kUnblock, scratch_->put(uint64_t{1} << (signal - 1)), 0,
-               kSetSize);
-    script.add("end by a signal", SYS_kill, pid_, signal);
+    batch.add("leave no core", SYS_prlimit64, 0, kCoreLimit, area_->put(std::array<uint64_t, 2>{0, 0}), 0);
+    batch.add("let a signal through", SYS_rt_sigprocmask, kUnblock, area_->put(uint64_t{1} << (signal - 1)), 0,
+              kSetSize);
+    batch.add("end by a signal", SYS_kill, pid_, signal);
   }
-  CKPT_TRY(start(pid_, script));
+  CKPT_TRY(start(pid_, batch));
   for (;;) {
     CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(pid_));
     if (stop.kind == proc::StopKind::kEnded) break;
@@ -318,60 +318,60 @@ Result<void> Child::await_threads(const std::vector<int>& tids) {
   return {};
 }
 
-void Child::add_thread(Script& script, int tid) {
+void Child::add_thread(SyscallBatch& batch, int tid) {
   clone_args args{};
   // CLONE_PTRACE attaches it with the leader's options, and spares the leader a stop for every thread it makes.
   args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PTRACE;
-  args.set_tid = scratch_->put(static_cast<pid_t>(tid));
+  args.set_tid = area_->put(static_cast<pid_t>(tid));
   args.set_tid_size = 1;
-  script.add("create a thread", SYS_clone3, scratch_->put(args), sizeof args);
+  batch.add("create a thread", SYS_clone3, area_->put(args), sizeof args);
 }
 
-Result<const Call*> Child::start(int tid, const Script& script) {
-  auto* table = reinterpret_cast<Call*>(scratch_->allocate(script.size() * sizeof(Call)));
-  if (scratch_->overflowed())
+Result<const Call*> Child::start(int tid, const SyscallBatch& batch) {
+  auto* table = reinterpret_cast<Call*>(area_->allocate(batch.size() * sizeof(Call)));
+  if (area_->overflowed())
     return fail(Code::kNoRoom, "process " + std::to_string(pid_), "its description is too large to rebuild");
-  std::memcpy(table, script.calls().data(), script.size() * sizeof(Call));
+  std::memcpy(table, batch.calls().data(), batch.size() * sizeof(Call));
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-  regs = proc::at_table(regs, scratch_->table_code(), reinterpret_cast<uint64_t>(table), script.size());
+  regs = proc::at_table(regs, area_->table_code(), reinterpret_cast<uint64_t>(table), batch.size());
   regs.rsp = 0;  // on no alternate stack, whatever it was before
   CKPT_TRY(proc::set_registers(tid, regs));
   CKPT_TRY(proc::resume(tid, proc::Resume::kRun));
   return table;
 }
 
-Result<void> Child::finish(int tid, Script& script, const Call* table) {
+Result<void> Child::finish(int tid, SyscallBatch& batch, const Call* table) {
   CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
   CKPT_TRY_ASSIGN(user_regs_struct regs, proc::get_registers(tid));
-  script.set_results(table);
+  batch.set_results(table);
   const size_t done = proc::calls_made(regs, reinterpret_cast<uint64_t>(table));
-  if (stop.kind != proc::StopKind::kSignal || stop.signal != SIGTRAP || done > script.size()) {
+  if (stop.kind != proc::StopKind::kSignal || stop.signal != SIGTRAP || done > batch.size()) {
     return fail(Code::kBug, "thread " + std::to_string(tid),
                 fmt::format("stopped with {:#x} at {:#x} while it was built", stop.status, regs.rip));
   }
   if (done == 0) return {};
-  const Call& last = script.calls()[done - 1];
+  const Call& last = batch.calls()[done - 1];
   if (!proc::is_error(last.result) || last.may_fail != 0) return {};
-  Error error = script.failure(done - 1);
+  Error error = batch.failure(done - 1);
   error.subject = fmt::format("process {}", tid);
   return error;
 }
 
-Result<void> Child::run(int tid, Script& script) {
-  if (script.empty()) return {};
-  CKPT_TRY_ASSIGN(const Call* table, start(tid, script));
-  return finish(tid, script, table);
+Result<void> Child::run(int tid, SyscallBatch& batch) {
+  if (batch.empty()) return {};
+  CKPT_TRY_ASSIGN(const Call* table, start(tid, batch));
+  return finish(tid, batch, table);
 }
 
 Result<void> Child::run_all(const std::vector<Task>& tasks) {
   std::vector<const Call*> tables;
   for (const Task& task : tasks) {
-    CKPT_TRY_ASSIGN(const Call* table, start(task.tid, *task.script));
+    CKPT_TRY_ASSIGN(const Call* table, start(task.tid, *task.batch));
     tables.push_back(table);
   }
   Result<void> first;
   for (size_t i = 0; i < tasks.size(); ++i) {
-    Result<void> result = finish(tasks[i].tid, *tasks[i].script, tables[i]);
+    Result<void> result = finish(tasks[i].tid, *tasks[i].batch, tables[i]);
     if (first && !result) first = std::move(result);
   }
   return first;

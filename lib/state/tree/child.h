@@ -11,7 +11,7 @@
 
 #include "lib/base/result.h"
 #include "lib/state/tree/held_memory.h"
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
@@ -22,11 +22,11 @@ namespace ckpt::restore {
 class Child {
  public:
   /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
-  /// blocked (a script ends with one), every handler at its default, no rseq registration.
+  /// blocked (a batch ends with one), every handler at its default, no rseq registration.
   enum class Parent { kCkpt, kStandIn };
   /// kStandIn: a helper process is the parent, until `leave_parent` ends it and the child goes to init: ckpt's own end
   /// then means nothing to it.
-  static Result<Child> create(int pid, RestorerArea& scratch, Parent parent = Parent::kCkpt);
+  static Result<Child> create(int pid, RestorerArea& area, Parent parent = Parent::kCkpt);
   /// The stand-in of another one, whose parent is the parent of this one, too.
   void take_stand_in(Child& other) { stand_in_ = std::exchange(other.stand_in_, -1); }
   Child(Child&& other) noexcept;
@@ -52,20 +52,20 @@ class Child {
   int pid() const { return pid_; }
   /// The leader first.
   const std::vector<int>& threads() const { return threads_; }
-  RestorerArea& scratch() { return *scratch_; }
+  RestorerArea& area() { return *area_; }
 
-  /// Runs a script in the leader.
-  Result<void> run(Script& script) { return run(pid_, script); }
-  Result<void> run(int tid, Script& script);
-  /// Runs scripts in several threads at once: start them all, then wait for each.
+  /// Runs a batch in the leader.
+  Result<void> run(SyscallBatch& batch) { return run(pid_, batch); }
+  Result<void> run(int tid, SyscallBatch& batch);
+  /// Runs batches in several threads at once: start them all, then wait for each.
   struct Task {
     int tid;
-    Script* script;
+    SyscallBatch* batch;
   };
   Result<void> run_all(const std::vector<Task>& tasks);
 
   /// One more thread with this tid; it stands at its first instruction. Call `await_threads` after a batch.
-  void add_thread(Script& script, int tid);
+  void add_thread(SyscallBatch& batch, int tid);
   Result<void> await_threads(const std::vector<int>& tids);
 
   /// One system call without a table: the thread ends up in a trap stop inside the kernel, and no signal was
@@ -83,13 +83,13 @@ class Child {
 
  private:
   Result<bool> enter_stop(int signal);
-  explicit Child(int pid, RestorerArea& scratch) : pid_(pid), scratch_(&scratch) {}
+  explicit Child(int pid, RestorerArea& area) : pid_(pid), area_(&area) {}
   Result<void> attach();
-  Result<const Call*> start(int tid, const Script& script);
-  Result<void> finish(int tid, Script& script, const Call* table);
+  Result<const Call*> start(int tid, const SyscallBatch& batch);
+  Result<void> finish(int tid, SyscallBatch& batch, const Call* table);
 
   int pid_;
-  RestorerArea* scratch_;
+  RestorerArea* area_;
   std::vector<int> threads_;
   std::shared_ptr<const HeldMemory> held_;
   int stand_in_ = -1;

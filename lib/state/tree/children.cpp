@@ -22,7 +22,7 @@ void ChildQuestions::take(const proc::CallList& calls, store::TreeImage& tree) c
     if (calls.result(calls_[i]) != 0 || info.si_pid == 0) continue;
     for (store::ProcessImage& child : tree.processes) {
       if (child.pid == children_[i])
-        child.news = info.si_code == CLD_CONTINUED ? store::News::kContinued : store::News::kStopped;
+        child.wait_status = info.si_code == CLD_CONTINUED ? store::WaitStatus::kContinued : store::WaitStatus::kStopped;
     }
   }
 }

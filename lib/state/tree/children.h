@@ -12,7 +12,7 @@ namespace ckpt::capture {
 class ChildQuestions {
  public:
   ChildQuestions(proc::CallList& calls, const store::TreeImage& tree, int parent);
-  /// Fills `news` of the children.
+  /// Fills `wait_status` of the children.
   void take(const proc::CallList& calls, store::TreeImage& tree) const;
 
  private:

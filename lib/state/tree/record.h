@@ -6,8 +6,8 @@
 namespace ckpt::store {
 
 /// What a parent could still learn of a child by wait(2) with WUNTRACED or WCONTINUED.
-enum class News { kNone, kStopped, kContinued };
+enum class WaitStatus { kNone, kStopped, kContinued };
 
-inline constexpr std::array<const char*, 3> kNewsNames = {"none", "stopped", "continued"};
+inline constexpr std::array<const char*, 3> kWaitStatusNames = {"none", "stopped", "continued"};
 
 }  // namespace ckpt::store

@@ -31,8 +31,8 @@ struct Sharing {
 constexpr Sharing kSharing[] = {
     {&ProcessImage::memory_of, CLONE_VM},
     {&ProcessImage::descriptors_of, CLONE_FILES},
-    {&ProcessImage::folders_of, CLONE_FS},
-    {&ProcessImage::handlers_of, CLONE_SIGHAND},
+    {&ProcessImage::fs_of, CLONE_FS},
+    {&ProcessImage::sighand_of, CLONE_SIGHAND},
 };
 
 int owner_of(const ProcessImage& image, size_t index, int ProcessImage::*owner) {
@@ -60,7 +60,7 @@ int Tree::index_of(int pid) const {
 }
 
 /// The session of a process as it is to be made: one that ckpt is in itself, or whose leader had a terminal in the
-/// surroundings, is that of ckpt. Number 0 is of another pid namespace.
+/// tree, is that of ckpt. Number 0 is of another pid namespace.
 int Tree::session_to_make(const ProcessImage& p) const {
   const bool is_ckpts = p.session == ::getsid(0) || p.terminal != 0;
   return p.session == 0 || (p.outside_session && is_ckpts) ? kOutside : p.session;
@@ -79,28 +79,28 @@ int Tree::needed_session(size_t process) const {
 
 /// A session cannot be entered, only be born into. So a root that was in one whose leader is not of the tree is made by
 /// a helper that begins it, as its sibling.
-Result<void> Tree::make_root(RestorerArea& scratch, Child::Parent parent) {
+Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   const ProcessImage& root = image_.root();
   const int needed = needed_session(0);
   session_[0] = needed > 0 ? needed : kOutside;
   if (needed <= 0) {
-    CKPT_TRY_ASSIGN(Child made, Child::create(root.pid, scratch, parent));
+    CKPT_TRY_ASSIGN(Child made, Child::create(root.pid, area, parent));
     children_[0].emplace(std::move(made));
     return {};
   }
   CKPT_TRY_ASSIGN(Helper * helper,
-                  add_helper(needed, -1, [&](int number) { return Child::create(number, scratch, parent); }));
-  Script script;
-  script.add("begin a session", SYS_setsid);
-  CKPT_TRY(helper->child.run(script));
+                  add_helper(needed, -1, [&](int number) { return Child::create(number, area, parent); }));
+  SyscallBatch batch;
+  batch.add("begin a session", SYS_setsid);
+  CKPT_TRY(helper->child.run(batch));
   CKPT_TRY_ASSIGN(Child made, helper->child.fork(root.pid, CLONE_PARENT, 0));
   made.take_stand_in(helper->child);
   children_[0].emplace(std::move(made));
   return {};
 }
 
-Result<void> Tree::make(RestorerArea& scratch, Child::Parent parent_of_root) {
-  CKPT_TRY(make_root(scratch, parent_of_root));
+Result<void> Tree::make(RestorerArea& area, Child::Parent parent_of_root) {
+  CKPT_TRY(make_root(area, parent_of_root));
   CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());
@@ -123,11 +123,11 @@ Result<void> Tree::grow(size_t process) {
     else late.push_back(i);
   }
   if (leads) {
-    Script script;
-    script.add("begin a session", SYS_setsid);
+    SyscallBatch batch;
+    batch.add("begin a session", SYS_setsid);
     if (auto terminal = terminals_.find(p.pid); terminal != terminals_.end())
-      take_controlling_terminal(terminal->second, script);
-    CKPT_TRY(children_[process]->run(script));
+      take_controlling_terminal(terminal->second, batch);
+    CKPT_TRY(children_[process]->run(batch));
     session_[process] = p.pid;
   }
   for (size_t i : late) {
@@ -166,9 +166,9 @@ Result<void> Tree::create(size_t process, size_t creator, bool as_sibling) {
 Result<void> Tree::started(size_t process) {
   const ProcessImage& p = image_.processes[process];
   if (p.child_subreaper) {  // now, since orphans may be needed below it
-    Script script;
-    script.add("adopt orphans", SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
-    CKPT_TRY(children_[process]->run(script));
+    SyscallBatch batch;
+    batch.add("adopt orphans", SYS_prctl, PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    CKPT_TRY(children_[process]->run(batch));
   }
   return grow(process);
 }
@@ -262,9 +262,9 @@ Result<void> Tree::create_through_helper(size_t process) {
     CKPT_TRY_ASSIGN(helper, add_helper(needed, parent, [&](int number) {
                       return children_[static_cast<size_t>(parent)]->fork(number, 0, exit_signal);
                     }));
-    Script script;
-    script.add("begin a session", SYS_setsid);
-    CKPT_TRY(helper->child.run(script));
+    SyscallBatch batch;
+    batch.add("begin a session", SYS_setsid);
+    CKPT_TRY(helper->child.run(batch));
   }
   CKPT_TRY_ASSIGN(Child child, helper->child.fork(p.pid, CLONE_PARENT, 0));
   children_[process].emplace(std::move(child));
@@ -292,12 +292,12 @@ Result<void> Tree::create_through_intermediate(size_t process, size_t creator) {
 }
 
 Result<void> Tree::reap(Child& parent, int pid) {
-  Script script;
-  script.add("reap a helper", SYS_wait4, pid, 0, __WALL, 0);
-  return parent.run(script);
+  SyscallBatch batch;
+  batch.add("reap a helper", SYS_wait4, pid, 0, __WALL, 0);
+  return parent.run(batch);
 }
 
-/// In ckpt's own session the groups of the surroundings are left to them, and the process stays in ckpt's.
+/// In ckpt's own session the groups outside the tree are left as they are, and the process stays in ckpt's.
 bool is_outside_group(const ProcessImage& p, int session) { return p.outside_group && session == kOutside; }
 
 /// A group is begun by its leader, or, where that has ended, by a helper of its number in the same session.
@@ -305,9 +305,9 @@ Result<void> Tree::join_groups() {
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
     if (p.group != p.pid || p.session == p.pid) continue;
-    Script script;
-    script.add("begin a process group", SYS_setpgid, 0, 0);
-    CKPT_TRY(children_[i]->run(script));
+    SyscallBatch batch;
+    batch.add("begin a process group", SYS_setpgid, 0, 0);
+    CKPT_TRY(children_[i]->run(batch));
   }
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
@@ -315,14 +315,14 @@ Result<void> Tree::join_groups() {
     if (index_of(p.group) < 0 && helpers_.count(p.group) == 0) {
       CKPT_TRY_ASSIGN(Helper * helper, add_helper(p.group, static_cast<int>(i),
                                                   [&](int number) { return children_[i]->fork(number, 0, 0); }));
-      Script script;
-      script.add("begin a process group", SYS_setpgid, 0, 0);
-      CKPT_TRY(helper->child.run(script));
+      SyscallBatch batch;
+      batch.add("begin a process group", SYS_setpgid, 0, 0);
+      CKPT_TRY(helper->child.run(batch));
     }
     auto helper = helpers_.find(p.group);
-    Script script;
-    script.add("join a process group", SYS_setpgid, 0, helper != helpers_.end() ? helper->second.child.pid() : p.group);
-    CKPT_TRY(children_[i]->run(script));
+    SyscallBatch batch;
+    batch.add("join a process group", SYS_setpgid, 0, helper != helpers_.end() ? helper->second.child.pid() : p.group);
+    CKPT_TRY(children_[i]->run(batch));
   }
   return {};
 }
@@ -333,14 +333,14 @@ Result<void> Tree::give_terminals() {
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       const ProcessImage& p = image_.processes[i];
       if (session_[i] != session) continue;
-      Script script;
-      if (p.terminal == 0 && p.pid != session && !p.zombie) give_up_controlling_terminal(slave, script);
+      SyscallBatch batch;
+      if (p.terminal == 0 && p.pid != session && !p.zombie) give_up_controlling_terminal(slave, batch);
       if (p.pid == session) {
         for (const store::Terminal& terminal : image_.terminals) {
-          if (terminal.session == session) set_foreground_group(terminal, slave, children_[i]->scratch(), script);
+          if (terminal.session == session) set_foreground_group(terminal, slave, children_[i]->area(), batch);
         }
       }
-      CKPT_TRY(children_[i]->run(script));
+      CKPT_TRY(children_[i]->run(batch));
     }
   }
   return {};
@@ -361,11 +361,11 @@ Result<void> Tree::end_zombies() {
     const ProcessImage& p = image_.processes[i];
     if (!p.zombie) continue;
     Child& child = *children_[i];
-    Script script;
-    script.add("name a process", SYS_prctl, PR_SET_NAME, child.scratch().put_string(p.threads[0].comm), 0, 0, 0);
-    script.try_add("set the group ids", SYS_setresgid, p.threads[0].gid[0], p.threads[0].gid[1], p.threads[0].gid[2]);
-    script.try_add("set the user ids", SYS_setresuid, p.threads[0].uid[0], p.threads[0].uid[1], p.threads[0].uid[2]);
-    CKPT_TRY(child.run(script));
+    SyscallBatch batch;
+    batch.add("name a process", SYS_prctl, PR_SET_NAME, child.area().put_string(p.threads[0].comm), 0, 0, 0);
+    batch.try_add("set the group ids", SYS_setresgid, p.threads[0].gid[0], p.threads[0].gid[1], p.threads[0].gid[2]);
+    batch.try_add("set the user ids", SYS_setresuid, p.threads[0].uid[0], p.threads[0].uid[1], p.threads[0].uid[2]);
+    CKPT_TRY(child.run(batch));
     CKPT_TRY(child.end(p.exit_status));
     children_[i].reset();
   }

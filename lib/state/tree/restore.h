@@ -32,7 +32,7 @@ class Tree {
   }
 
   /// kBusy: a process's number is taken; kUnsupported: relations that cannot be made again.
-  Result<void> make(RestorerArea& scratch, Child::Parent parent_of_root);
+  Result<void> make(RestorerArea& area, Child::Parent parent_of_root);
   /// Zombies end now, as they did. Their parents must not have their actions yet.
   Result<void> end_zombies();
 
@@ -47,7 +47,7 @@ class Tree {
     int parent;  ///< index of the process that must reap it; -1: ckpt
   };
 
-  Result<void> make_root(RestorerArea& scratch, Child::Parent parent);
+  Result<void> make_root(RestorerArea& area, Child::Parent parent);
   Result<void> grow(size_t process);
   Result<void> create(size_t process, size_t creator, bool as_sibling);
   Result<void> create_deferred();

@@ -167,7 +167,7 @@ Result<FileFinder::Place> FileFinder::find(const Handle& handle) const {
     struct stat st {
     }, named{};
     if (!file || ::fstat(file.get(), &st) != 0) continue;
-    if (st.st_nlink == 0) return fail(Code::kAnswerNo, "", "a file that was deleted");
+    if (st.st_nlink == 0) return fail(Code::kMismatch, "", "a file that was deleted");
     char name[PATH_MAX];
     ssize_t size = ::readlink(fmt::format("/proc/self/fd/{}", file.get()).c_str(), name, sizeof name);
     std::string path(name, size > 0 ? static_cast<size_t>(size) : 0);

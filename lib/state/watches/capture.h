@@ -28,7 +28,7 @@ class FileFinder {
     std::string path;
     uint64_t device = 0, inode = 0;  ///< as stat gives them, which for some file systems differ from those of fdinfo
   };
-  /// kAnswerNo: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current
+  /// kMismatch: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current
   /// folder: call it in a thread that shares its own with none.
   Result<Place> find(const Handle& handle) const;
   Result<std::string> path_of_mount(int mount_id) const;

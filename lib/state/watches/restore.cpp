@@ -29,7 +29,7 @@ struct Watched {
 Result<Watched> find_watched(const std::string& path) {
   const int fd = open_without_links(path.c_str(), O_PATH | O_NOFOLLOW);  // a link itself may be watched
   if (fd == -ELOOP)
-    return fail(Code::kAnswerNo, path, "is watched by the process, and is, or lies behind, a symbolic link now");
+    return fail(Code::kMismatch, path, "is watched by the process, and is, or lies behind, a symbolic link now");
   if (fd < 0) return sys_error(-fd, path, "is watched by the process, and cannot be found");
   return Watched{UniqueFd(fd), fmt::format("/proc/self/fd/{}", fd)};
 }
@@ -38,7 +38,7 @@ Result<Watched> find_same(const std::string& path, uint64_t device, uint64_t ino
   CKPT_TRY_ASSIGN(Watched watched, find_watched(path));
   struct stat st{};
   if (::fstat(watched.fd.get(), &st) != 0 || st.st_dev != device || st.st_ino != inode)
-    return fail(Code::kAnswerNo, path, "is watched by the process, and has been replaced since");
+    return fail(Code::kMismatch, path, "is watched by the process, and has been replaced since");
   return watched;
 }
 

@@ -17,7 +17,7 @@ TEST_CASE("read: a file at the limit is read, one byte more is refused, whether 
   CHECK(io::read_file(file, 1000)->size() == 1000);
   auto refused = io::read_file(file, 999);
   REQUIRE_FALSE(refused);
-  CHECK(refused.error().code == Code::kAnswerNo);
+  CHECK(refused.error().code == Code::kCorrupt);
 
   int ends[2];
   REQUIRE(::pipe2(ends, O_CLOEXEC) == 0);
@@ -26,7 +26,7 @@ TEST_CASE("read: a file at the limit is read, one byte more is refused, whether 
   out.reset();
   auto from_pipe = io::read_all(in.get(), 999, "pipe");
   REQUIRE_FALSE(from_pipe);
-  CHECK(from_pipe.error().code == Code::kAnswerNo);
+  CHECK(from_pipe.error().code == Code::kCorrupt);
 }
 
 TEST_CASE("read: files of /proc, whose size reads as 0, come whole") {
@@ -54,7 +54,7 @@ TEST_CASE("exact reads: a file that ends too early is called truncated, with the
   CHECK(as_text(buffer) == "456789");
   Result<void> cut = io::pread_exact(fd->get(), buffer, 5, "f");
   REQUIRE_FALSE(cut);
-  CHECK(cut.error().code == Code::kAnswerNo);
+  CHECK(cut.error().code == Code::kCorrupt);
   CHECK(cut.error().text() == "f: truncated: it ends at byte 10");
 }
 
@@ -70,7 +70,7 @@ TEST_CASE("open_regular: links, folders and fifos are refused, and a fifo does n
   for (const char* name : {"link", "dir", "fifo"}) {
     auto refused = io::open_regular(dir->get(), name);
     REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == Code::kAnswerNo);
+    CHECK(refused.error().code == Code::kCorrupt);
   }
 }
 
@@ -101,6 +101,6 @@ TEST_CASE("read: a pipe and a device are refused at once") {
   for (const fs::path& path : {scratch.path / "fifo", fs::path("/dev/zero")}) {
     auto refused = io::read_file(path, 1 << 20);
     REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == Code::kAnswerNo);
+    CHECK(refused.error().code == Code::kCorrupt);
   }
 }

@@ -28,7 +28,7 @@ Result<int> quarter(int n) {
 Result<void> check_quarter(int n) {
   CKPT_TRY(half(n));
   CKPT_TRY_ASSIGN(int q, quarter(n));
-  if (q == 0) return fail(Code::kAnswerNo, "", "is nothing");
+  if (q == 0) return fail(Code::kCorrupt, "", "is nothing");
   return {};
 }
 
@@ -41,7 +41,7 @@ TEST_CASE("result: a value goes through, the first error comes back unchanged") 
   CHECK(failed.error().text() == "3: is odd");
   CHECK(check_quarter(8));
   CHECK(check_quarter(6).error().code == Code::kUsage);
-  CHECK(check_quarter(0).error().code == Code::kAnswerNo);
+  CHECK(check_quarter(0).error().code == Code::kCorrupt);
   CHECK(half(3).value_or(7) == 7);
 }
 
@@ -57,9 +57,9 @@ TEST_CASE("result: carries what can only be moved") {
 
 TEST_CASE("errors: exit codes are the published ones, and every code has a name of its own") {
   const std::pair<Code, int> published[] = {
-      {Code::kAnswerNo, 1},   {Code::kUsage, 2},       {Code::kPartial, 3}, {Code::kNotFound, 4},
-      {Code::kPermission, 5}, {Code::kUnsupported, 6}, {Code::kBusy, 7},    {Code::kIo, 8},
-      {Code::kNoRoom, 9},     {Code::kTargetAltered, 10}, {Code::kBug, 70}, {Code::kInterrupted, 130}};
+      {Code::kCorrupt, 1},    {Code::kUsage, 2},          {Code::kPartial, 3}, {Code::kNotFound, 4},
+      {Code::kPermission, 5}, {Code::kUnsupported, 6},    {Code::kBusy, 7},    {Code::kIo, 8},
+      {Code::kNoRoom, 9},     {Code::kTargetAltered, 10}, {Code::kBug, 70},    {Code::kInterrupted, 130}};
   std::set<std::string_view> names;
   for (const auto& [code, number] : published) {
     CHECK(exit_code(code) == number);

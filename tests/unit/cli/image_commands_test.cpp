@@ -155,7 +155,7 @@ TEST_CASE("verify: a sound chain has no findings, a flipped byte in the parent i
   spit(temp.path / "a" / "pages", pages);
   ran = run_verify(temp.path / "b", true);
   REQUIRE_FALSE(ran.result);
-  CHECK(ran.result.error().code == Code::kAnswerNo);
+  CHECK(ran.result.error().code == Code::kCorrupt);
   auto doc = nlohmann::json::parse(ran.out);
   CHECK(doc["ok"] == false);
   REQUIRE(doc["findings"].size() == 1);

@@ -120,7 +120,7 @@ TEST_CASE("gguf: cut at every byte a file is refused; changed at any byte of its
   File file(good);
   for (size_t n = 4; n < good.size(); ++n) {
     REQUIRE(io::write_file(file.path, good.substr(0, n)));
-    CHECK(open_error(file.path, Code::kAnswerNo) != "opened");
+    CHECK(open_error(file.path, Code::kCorrupt) != "opened");
   }
   for (size_t i = 0; i + 50 < good.size(); ++i) {
     for (int value : {0, 1, 0x7f, 0xff}) {
@@ -157,9 +157,9 @@ TEST_CASE("gguf: lying lengths, counts, types and alignments are refused") {
   CHECK(why(Gguf(0, 0, 4)).find("version 4") != std::string::npos);
   CHECK(why(Gguf(0, 0, 0x03000000)).find("big-endian") != std::string::npos);
   File past(Gguf(1, 0).tensor("t", {4}, 0, 1 << 20).pad().bytes);
-  CHECK(open_error(past.path, Code::kAnswerNo).find("past the end") != std::string::npos);
+  CHECK(open_error(past.path, Code::kCorrupt).find("past the end") != std::string::npos);
   File overlap(Gguf(2, 0).tensor("a", {16}, 0, 0).tensor("b", {4}, 0, 32).pad().bytes + std::string(64, 'x'));
-  CHECK(open_error(overlap.path, Code::kAnswerNo).find("overlaps a") != std::string::npos);
+  CHECK(open_error(overlap.path, Code::kCorrupt).find("overlaps a") != std::string::npos);
   File unknown(Gguf(1, 0).tensor("t", {4}, 99, 0).pad().bytes);
   CHECK(open_ok(unknown.path).unsupported.size() == 1);
 }
@@ -173,7 +173,7 @@ TEST_CASE("gguf: the parts of a split model in one folder are read as one, a mis
     REQUIRE(io::write_file(dir.path / ("m-0000" + std::to_string(number + 1) + "-of-00002.gguf"), g.bytes + "x"));
   };
   part(0);
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("one of 2 parts") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("one of 2 parts") != std::string::npos);
   CHECK(open_ok(dir.path / "m-00001-of-00002.gguf").warnings.size() == 1);
   part(1);
   CHECK(open_ok(dir.path).tensors.size() == 2);

@@ -83,8 +83,8 @@ TEST_CASE("hostile: documents that nest deeply are refused, not followed") {
   CHECK_FALSE(parse_zarray(R"({"zarr_format": 2, "shape": )" + closed + "}", false));
   TempDir dir;
   REQUIRE(io::write_file(dir.path / "metadata.json", R"({"sharded_backend": "zarr", "x": )" + closed + "}"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("nests too deep") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("nests too deep") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "metadata.json", "{}"));
   REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": )" + closed + "}"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("weight_map") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("weight_map") != std::string::npos);
 }

@@ -140,7 +140,7 @@ TEST_CASE("npy: cut at every byte, changed at every byte a file is refused or re
   const std::string good = header(dictionary("'<i2'", "(2, 3)", "True")) + raw<int16_t>({0, 3, 1, 4, 2, 5});
   for (size_t n = 6; n < good.size(); ++n) {
     REQUIRE(io::write_file(path, good.substr(0, n)));
-    CHECK(open_error(path, Code::kAnswerNo) != "opened");
+    CHECK(open_error(path, Code::kCorrupt) != "opened");
   }
   for (size_t i = 0; i < good.size() - 12; ++i) {
     for (int value : std::initializer_list<int>{0, '\'', '(', '9', '-', 0x80, 0xff}) {
@@ -185,9 +185,9 @@ TEST_CASE("npz: members are read where they are stored and through zlib where th
   auto catalog = open_ok(path);
   CHECK(tensor_sha256(catalog, catalog.tensors[0]).find("CRC") != std::string::npos);
   REQUIRE(io::write_file(path, archive("w.npy", array + "more", true)));
-  CHECK(open_error(path, Code::kAnswerNo).find("bytes follow") != std::string::npos);
+  CHECK(open_error(path, Code::kCorrupt).find("bytes follow") != std::string::npos);
   REQUIRE(io::write_file(path, archive("w.npy", array.substr(0, array.size() - 1), true)));
-  CHECK(open_error(path, Code::kAnswerNo).find("cut off") != std::string::npos);
+  CHECK(open_error(path, Code::kCorrupt).find("cut off") != std::string::npos);
   REQUIRE(io::write_file(path, archive("notes.txt", "x", true)));
   CHECK(open_ok(path).unsupported.size() == 1);
 }
@@ -207,7 +207,7 @@ TEST_CASE("npz: a type that nobody knows is unsupported where the CRC is right, 
     file.replace(14, 4, before, 14, 4);  // the CRC of what it was, in both headers
     file.replace(central + 16, 4, before, 14, 4);
     REQUIRE(io::write_file(path, file));
-    CHECK(open_error(path, Code::kAnswerNo).find("CRC of w.npy differs") != std::string::npos);
+    CHECK(open_error(path, Code::kCorrupt).find("CRC of w.npy differs") != std::string::npos);
   }
 }
 
@@ -240,5 +240,5 @@ TEST_CASE("npy: a folder gives its arrays by path; what is no number is listed")
   CHECK(catalog.unsupported[0].why.find("dtype object") == 0);
   CHECK(catalog.unsupported[0].pickle.length == 1);
   REQUIRE(io::write_file(dir.path / "cut.npy", header(dictionary("'|u1'", "(2,)")) + "a"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("1 bytes instead of 2") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("1 bytes instead of 2") != std::string::npos);
 }

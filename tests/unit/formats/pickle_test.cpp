@@ -57,7 +57,7 @@ TEST_CASE("pickle: a call is a name with arguments, never more") {
   REQUIRE(graph);
   auto refused = refuse_unknown_globals(*graph);
   REQUIRE(!refused);
-  CHECK(refused.error().code == Code::kAnswerNo);
+  CHECK(refused.error().code == Code::kCorrupt);
   CHECK(refused.error().causes == std::vector<std::string>{"os.system"});
 }
 

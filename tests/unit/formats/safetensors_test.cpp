@@ -85,7 +85,7 @@ TEST_CASE(
   const std::string good = file_of(kHeader, "\x01\x02\x03\x04xyz");
   for (size_t n = 0; n < good.size(); ++n) {
     REQUIRE(io::write_file(path, good.substr(0, n)));
-    CHECK(open_error(path, Code::kAnswerNo) != "opened");
+    CHECK(open_error(path, Code::kCorrupt) != "opened");
   }
   for (size_t i = 0; i < 8 + kHeader.size(); ++i) {
     for (int value : std::initializer_list<int>{0, 0x7f, 0xff, '"', '}', '9'}) {
@@ -108,9 +108,9 @@ TEST_CASE("safetensors: a folder with an index is read as one, and what the inde
   CHECK(open_ok(dir.path).tensors.size() == 2);
   REQUIRE(io::write_file(dir.path / "model.safetensors.index.json",
                          R"({"weight_map": {"a": "m-1.safetensors", "c": "m-2.safetensors"}})"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("c: the index names it") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("c: the index names it") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "model.safetensors.index.json", R"({"weight_map": {"a": "../m-1.safetensors"}})"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("leads out") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("leads out") != std::string::npos);
 }
 
 TEST_CASE("safetensors: a snapshot of the hub's cache, all links into blobs, is read and sound") {
@@ -131,7 +131,7 @@ TEST_CASE("safetensors: a snapshot of the hub's cache, all links into blobs, is 
   CHECK(tensor_sha256(catalog, catalog.tensors[0]) == sha256_hex(as_bytes("ab")));
   CHECK(open_ok(snapshot / "m-2.safetensors").tensors.size() == 1);
   fs::remove(blobs / "m-2.safetensors");
-  CHECK(open_error(snapshot, Code::kAnswerNo).find("m-2.safetensors") != std::string::npos);
+  CHECK(open_error(snapshot, Code::kCorrupt).find("m-2.safetensors") != std::string::npos);
 }
 
 TEST_CASE("safetensors: variants of a model in one folder are not damage: one is asked for, by its file or its index") {
@@ -166,7 +166,7 @@ TEST_CASE("safetensors: torch's distributed pieces join to whole tensors") {
   REQUIRE(catalog.tensors.size() == 1);
   CHECK(tensor_sha256(catalog, catalog.tensors[0]) == sha256_hex(as_bytes("abcd")));
   fs::remove(dir.path / "shard-00001-model-00001-of-00001.safetensors");
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("no shard covers [0:2]") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("no shard covers [0:2]") != std::string::npos);
 }
 
 TEST_CASE("safetensors: files that other programs wrote equal their manifests") {

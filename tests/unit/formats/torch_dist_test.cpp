@@ -117,7 +117,7 @@ TEST_CASE("torch_dist: metadata alone is read when no data file can be") {
   options.locate_data = false;
   auto catalog = open_ok(dir.path, options);
   CHECK(catalog.tensors.size() > 5);
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("__0_0.distcp: is missing") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("__0_0.distcp: is missing") != std::string::npos);
 }
 
 TEST_CASE("torch_dist: a data file cut short is named with key and offset") {
@@ -126,7 +126,7 @@ TEST_CASE("torch_dist: a data file cut short is named with key and offset") {
   TempDir dir;
   copy_tree(*root / "dcp-2.6.0", dir.path / "c");
   fs::resize_file(dir.path / "c/__1_0.distcp", fs::file_size(dir.path / "c/__1_0.distcp") - 1);
-  std::string text = open_error(dir.path / "c", Code::kAnswerNo);
+  std::string text = open_error(dir.path / "c", Code::kCorrupt);
   CHECK(text.find("__1_0.distcp at byte") != std::string::npos);
   CHECK(text.find("the item ends at byte") != std::string::npos);
 }

@@ -312,7 +312,7 @@ TEST_CASE(
   good.add("w", DType::kFloat32, {8, 4}, {4, 4});
   auto refused = [](const Catalog& catalog) {
     auto planned = plan(catalog);
-    return !planned && planned.error().code == Code::kAnswerNo;
+    return !planned && planned.error().code == Code::kCorrupt;
   };
   REQUIRE_FALSE(refused(good.catalog));
   Catalog gap = good.catalog;
@@ -380,7 +380,7 @@ TEST_CASE("torch_dist writer: a source cut after its metadata was read is an err
   fs::resize_file(dir.path / "src" / "0.0", 100'000);
   auto result = write_to(dir.path / "out", source.catalog, {}, 2);
   REQUIRE_FALSE(result);
-  CHECK(result.error().code == Code::kAnswerNo);
+  CHECK(result.error().code == Code::kCorrupt);
   CHECK(result.error().text().find("0.0") != std::string::npos);
 }
 
@@ -481,9 +481,9 @@ TEST_CASE("torch_dist writer: an object that no loader could open in a list is r
   };
   const std::string whole = saved(kPickle, "data");
   CHECK(code_of("\x80\x02K\x01.") == Code::kUnsupported);  // legacy: a bare pickle
-  CHECK(code_of(whole.substr(0, whole.size() - 40)) == Code::kAnswerNo);
-  CHECK(code_of(saved("\x80\x02K", "data")) == Code::kAnswerNo);
-  CHECK(code_of("P") == Code::kAnswerNo);
+  CHECK(code_of(whole.substr(0, whole.size() - 40)) == Code::kCorrupt);
+  CHECK(code_of(saved("\x80\x02K", "data")) == Code::kCorrupt);
+  CHECK(code_of("P") == Code::kCorrupt);
 }
 
 TEST_CASE("torch_dist writer: Megatron 0.19's common_state object becomes a common.pt again") {

@@ -156,7 +156,7 @@ TEST_CASE("torch_save: the hostile files are refused or name what they would hav
     std::string name = entry.path().filename().string();
     auto catalog = formats::open_checkpoint(entry.path(), {});
     if (!catalog) {
-      bool known = catalog.error().code == Code::kAnswerNo || catalog.error().code == Code::kUnsupported;
+      bool known = catalog.error().code == Code::kCorrupt || catalog.error().code == Code::kUnsupported;
       CHECK_MESSAGE(known, name << ": " << catalog.error().text());
     }
     if (name == "bad_pytorch.pt" || name == "pytorch_magic_bypass.pt") CHECK(!catalog);
@@ -168,7 +168,7 @@ TEST_CASE("formats: folders around a checkpoint are followed with a note, what i
   CHECK(open_error(dir.path / "absent", Code::kNotFound) != "opened");
   CHECK(open_error(dir.path, Code::kUnsupported).find("no checkpoint") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "latest_checkpointed_iteration.txt", "100\n"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("iter_0000100") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("iter_0000100") != std::string::npos);
   fs::create_directories(dir.path / "iter_0000100");
   REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json",
                          R"({"sharded_backend": "zarr", "sharded_backend_version": 1})"));
@@ -182,7 +182,7 @@ TEST_CASE("formats: folders around a checkpoint are followed with a note, what i
   REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json", R"({"sharded_backend": "magic"})"));
   CHECK(open_error(dir.path, Code::kUnsupported).find("magic") != std::string::npos);
   REQUIRE(io::write_file(dir.path / "iter_0000100/metadata.json", R"([1])"));
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("JSON object") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("JSON object") != std::string::npos);
   fs::remove(dir.path / "iter_0000100/metadata.json");
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("did not finish") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("did not finish") != std::string::npos);
 }

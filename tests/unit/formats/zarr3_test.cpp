@@ -125,17 +125,17 @@ TEST_CASE("zarr3: a shard's index that is cut, lies or has a wrong checksum is d
   CHECK(a.sha() == hash({1, 2, 3, 4}));
   for (size_t n = 0; n < good.size(); ++n) {
     a.put("c/0", good.substr(0, n));
-    CHECK(open_error(a.path, Code::kAnswerNo) != "opened");
+    CHECK(open_error(a.path, Code::kCorrupt) != "opened");
   }
   for (size_t i = 8; i < good.size(); ++i) {
     std::string bad = good;
     bad[i] = static_cast<char>(bad[i] ^ 0x40);
     a.put("c/0", bad);
-    CHECK(open_error(a.path, Code::kAnswerNo).find("checksum") != std::string::npos);
+    CHECK(open_error(a.path, Code::kCorrupt).find("checksum") != std::string::npos);
   }
   auto lie = [&](std::initializer_list<uint64_t> entries) {
     a.put("c/0", raw<int16_t>({1, 2, 3, 4}) + with_crc(raw(entries)));
-    return open_error(a.path, Code::kAnswerNo);
+    return open_error(a.path, Code::kCorrupt);
   };
   CHECK(lie({0, 4, 0, 4}).find("overlaps") != std::string::npos);
   CHECK(lie({0, 4, 6, 4}).find("overlaps") != std::string::npos);
@@ -153,9 +153,9 @@ TEST_CASE("zarr3: a shard with more inner chunks than its file can index is refu
   Array a;
   a.put("zarr.json", array_json("[1099511627776]", "[1099511627776]", "int8", sharding_json("[1]")));
   a.put("c/0", std::string(100, 'x'));
-  CHECK(open_error(a.path, Code::kAnswerNo).find("limit") != std::string::npos);
+  CHECK(open_error(a.path, Code::kCorrupt).find("limit") != std::string::npos);
   a.put("zarr.json", array_json("[1000000]", "[1000000]", "int8", sharding_json("[1]")));
-  CHECK(open_error(a.path, Code::kAnswerNo).find("too short") != std::string::npos);
+  CHECK(open_error(a.path, Code::kCorrupt).find("too short") != std::string::npos);
 }
 
 TEST_CASE("zarr3: fill values in all their forms") {
@@ -267,9 +267,9 @@ TEST_CASE("zarr3: a group gives its arrays by path; consolidated metadata stands
   REQUIRE(catalog.warnings.size() == 1);
   CHECK(catalog.warnings[0].find("x/y: described otherwise") != std::string::npos);
   g.put("zarr.json", group + R"(, "consolidated_metadata": {"metadata": {"../w": )" + array + "}}}");
-  CHECK(open_error(g.path, Code::kAnswerNo).find("leads out") != std::string::npos);
+  CHECK(open_error(g.path, Code::kCorrupt).find("leads out") != std::string::npos);
   g.put("zarr.json", group + R"(, "consolidated_metadata": {"metadata": [)" + array + "]}}");
-  CHECK(open_error(g.path, Code::kAnswerNo).find("no JSON object") != std::string::npos);
+  CHECK(open_error(g.path, Code::kCorrupt).find("no JSON object") != std::string::npos);
 }
 
 TEST_CASE("zarr: documents that are pipes are refused, not waited for; a link to one is followed") {
@@ -278,7 +278,7 @@ TEST_CASE("zarr: documents that are pipes are refused, not waited for; a link to
   g.put("w/zarr.json", array);
   fs::create_directories(g.path / "p");
   REQUIRE(::mkfifo((g.path / "p/zarr.json").c_str(), 0600) == 0);
-  CHECK(open_error(g.path, Code::kAnswerNo).find("p/zarr.json") != std::string::npos);
+  CHECK(open_error(g.path, Code::kCorrupt).find("p/zarr.json") != std::string::npos);
   fs::remove(g.path / "p/zarr.json");
   fs::create_symlink(g.path / "w/zarr.json", g.path / "p/zarr.json");
   CHECK(open_ok(g.path).tensors.size() == 2);

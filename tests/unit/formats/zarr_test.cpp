@@ -71,7 +71,7 @@ TEST_CASE("zarr: a Megatron checkpoint gives its tensors, objects under full nam
 TEST_CASE("zarr: an absent chunk is damage where fill_value is null, and is named") {
   SmallZarr small;
   fs::remove(small.path / "w/1.0");
-  CHECK(open_error(small.path, Code::kAnswerNo).find("w/1.0: w: the chunk is missing") != std::string::npos);
+  CHECK(open_error(small.path, Code::kCorrupt).find("w/1.0: w: the chunk is missing") != std::string::npos);
   ReadOptions tolerant;
   tolerant.tolerate_damage = true;
   auto catalog = open_ok(small.path, tolerant);
@@ -82,7 +82,7 @@ TEST_CASE("zarr: an absent chunk is damage where fill_value is null, and is name
 TEST_CASE("zarr: a chunk of the wrong size is damage") {
   SmallZarr small;
   fs::resize_file(small.path / "w/2.0", 15);
-  CHECK(open_error(small.path, Code::kAnswerNo).find("15 bytes instead of 16") != std::string::npos);
+  CHECK(open_error(small.path, Code::kCorrupt).find("15 bytes instead of 16") != std::string::npos);
 }
 
 TEST_CASE("zarr: a link to a chunk is followed; one to nothing is a missing chunk, one to a device is refused") {
@@ -93,10 +93,10 @@ TEST_CASE("zarr: a link to a chunk is followed; one to nothing is a missing chun
   const auto linked = open_ok(small.path);
   CHECK(tensor_sha256(linked, linked.tensors[0]) == hash);
   fs::remove(small.dir.path / "elsewhere");
-  CHECK(open_error(small.path, Code::kAnswerNo).find("the chunk is missing") != std::string::npos);
+  CHECK(open_error(small.path, Code::kCorrupt).find("the chunk is missing") != std::string::npos);
   fs::remove(small.path / "w/0.0");
   fs::create_symlink("/dev/null", small.path / "w/0.0");
-  CHECK(open_error(small.path, Code::kAnswerNo).find("not a regular file") != std::string::npos);
+  CHECK(open_error(small.path, Code::kCorrupt).find("not a regular file") != std::string::npos);
 }
 
 TEST_CASE("zarr: a chunk whose link leads to nothing is missing, not the fill value") {
@@ -106,7 +106,7 @@ TEST_CASE("zarr: a chunk whose link leads to nothing is missing, not the fill va
   REQUIRE(io::write_file(dir.path / "0", "x"));
   CHECK(open_ok(dir.path).tensors.size() == 1);
   fs::create_symlink("nowhere", dir.path / "1");
-  CHECK(open_error(dir.path, Code::kAnswerNo).find("the chunk is missing") != std::string::npos);
+  CHECK(open_error(dir.path, Code::kCorrupt).find("the chunk is missing") != std::string::npos);
 }
 
 TEST_CASE("zarr: a save that died before dtype V2 was renamed is taken as bfloat16, with a warning") {
@@ -119,7 +119,7 @@ TEST_CASE("zarr: a save that died before dtype V2 was renamed is taken as bfloat
 TEST_CASE("zarr: a missing common state is damage") {
   SmallZarr small;
   fs::remove(small.path / "common.pt");
-  CHECK(open_error(small.path, Code::kAnswerNo).find("common.pt") != std::string::npos);
+  CHECK(open_error(small.path, Code::kCorrupt).find("common.pt") != std::string::npos);
 }
 
 TEST_CASE("zarr: absent chunks of a foreign array hold its fill value") {
@@ -143,7 +143,7 @@ TEST_CASE("zarr: a grid far beyond the files that are there is refused without l
         io::write_file(dir.path / ".zarray", fmt::format(R"({{"shape": [1000000000000], "chunks": [1], "dtype": "|u1",
       "fill_value": {}, "order": "C", "filters": null, "compressor": null, "zarr_format": 2}})",
                                                          fill)));
-    CHECK(open_error(dir.path, Code::kAnswerNo).find("are missing") != std::string::npos);
+    CHECK(open_error(dir.path, Code::kCorrupt).find("are missing") != std::string::npos);
   }
 }
 
@@ -299,7 +299,7 @@ TEST_CASE("zarr: arrays that zarr-python wrote equal their manifests, or are ref
       const auto& expected = item.value();
       if (item.key().find("_fv_null") !=
           std::string::npos) {  // a chunk of these was never written: its content is anybody's guess
-        CHECK(open_error(*root / item.key(), Code::kAnswerNo).find("the chunk is missing") != std::string::npos);
+        CHECK(open_error(*root / item.key(), Code::kCorrupt).find("the chunk is missing") != std::string::npos);
         continue;
       }
       auto catalog = open_ok(*root / item.key());

@@ -238,7 +238,7 @@ TEST_CASE("device capture: what a process tells of its memory is judged") {
   refused(Code::kUnsupported, [](auto& all) { all[0].size = ~uint64_t{0xffff}; });
   refused(Code::kUnsupported, [](auto& all) { all[0].size *= 2; });  // its descriptor has less
   refused(Code::kNotFound, [](auto& all) { all[0].device = 7; });
-  refused(Code::kAnswerNo, [](auto& all) { all[1].address = all[0].address + kDeviceChunk; });
+  refused(Code::kCorrupt, [](auto& all) { all[1].address = all[0].address + kDeviceChunk; });
 }
 
 TEST_CASE(

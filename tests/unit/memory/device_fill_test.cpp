@@ -207,7 +207,7 @@ TEST_CASE("device fill: too little memory is found before anything is touched; o
   Restored restored(saved);
   auto attached = filler(restored, saved).attach();
   REQUIRE_FALSE(attached);
-  CHECK(attached.error().code == Code::kAnswerNo);
+  CHECK(attached.error().code == Code::kMismatch);
 }
 
 TEST_CASE("device fill: bytes that are not those of the hashes are refused") {
@@ -220,7 +220,7 @@ TEST_CASE("device fill: bytes that are not those of the hashes are refused") {
   REQUIRE(fill.attach());
   auto report = fill.eager();
   REQUIRE_FALSE(report);
-  CHECK(report.error().code == Code::kAnswerNo);
+  CHECK(report.error().code == Code::kCorrupt);
 }
 
 TEST_CASE("device fill: whatever fails, memory is right or an error says that it is not") {

@@ -137,11 +137,11 @@ TEST_CASE("device image: chunks with pages of zeros between others; what an imag
   REQUIRE(reader);
   ImageContent content(**reader);
   Bytes bytes(kDeviceChunk);
-  CHECK(content.read(3, a.range().end(), bytes).error().code == Code::kAnswerNo);
-  CHECK(content.read(4, a.address, bytes).error().code == Code::kAnswerNo);
+  CHECK(content.read(3, a.range().end(), bytes).error().code == Code::kCorrupt);
+  CHECK(content.read(4, a.address, bytes).error().code == Code::kCorrupt);
   store::DeviceAllocation beyond = (*reader)->manifest().tree.devices[0].allocations[0];
   beyond.hashes_offset += 1;
-  CHECK(read_device_hashes(**reader, beyond).error().code == Code::kAnswerNo);
+  CHECK(read_device_hashes(**reader, beyond).error().code == Code::kCorrupt);
 }
 
 TEST_CASE("device image: a full disk leaves no image, and the process as it was") {

@@ -135,7 +135,7 @@ TEST_CASE("npy writer: every type and shape comes back, those that numpy lacks t
   CHECK(types.size() == 4);
   CHECK(types["types/bfloat16"] == "bfloat16");
   REQUIRE(io::write_file(source.dir.path / "dst/dtypes.json", R"({"types/bfloat16": "float7"})"));
-  CHECK(open_error(source.dir.path / "dst", Code::kAnswerNo).find("names no dtype") != std::string::npos);
+  CHECK(open_error(source.dir.path / "dst", Code::kCorrupt).find("names no dtype") != std::string::npos);
   auto none = write(source.path, source.dir.path / "none", "npy", [](ConvertRequest& r) { r.select.exclude = {"**"}; });
   REQUIRE(!none);
   CHECK(none.error().code == Code::kUsage);

@@ -45,14 +45,14 @@ TEST_CASE("restorer area: keeps clear of what the process maps, and says so when
   CHECK(second->overflowed());
 }
 
-TEST_CASE("child: a script runs in order, gives results back, and stops at the first failure that counts") {
+TEST_CASE("child: a batch runs in order, gives results back, and stops at the first failure that counts") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = Child::create(pid, *scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
+  auto child = Child::create(pid, *area);
   REQUIRE(child);
-  Script good;
+  SyscallBatch good;
   good.add("ask for the pid", SYS_getpid);
   good.try_add("close nothing", SYS_close, -1);
   good.add("ask for the parent", SYS_getppid);
@@ -61,7 +61,7 @@ TEST_CASE("child: a script runs in order, gives results back, and stops at the f
   CHECK(good.calls()[1].result == -EBADF);
   CHECK(good.calls()[2].result == ::getpid());
 
-  Script bad;
+  SyscallBatch bad;
   bad.add("close nothing", SYS_close, 12345);
   bad.add("never come here", SYS_getpid);
   auto result = child->run(bad);
@@ -74,15 +74,15 @@ TEST_CASE("child: a script runs in order, gives results back, and stops at the f
 TEST_CASE("child: one whose threads could be made only in part goes away as a whole") {
   if (!may_choose_pids()) return;
   const int pid = free_pid(), first = free_pid(), second = free_pid();
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = Child::create(pid, *scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
+  auto child = Child::create(pid, *area);
   REQUIRE(child);
-  Script script;
-  child->add_thread(script, first);
-  child->add_thread(script, second);
-  child->add_thread(script, ::getpid());  // taken
-  auto made = child->run(script);
+  SyscallBatch batch;
+  child->add_thread(batch, first);
+  child->add_thread(batch, second);
+  child->add_thread(batch, ::getpid());  // taken
+  auto made = child->run(batch);
   REQUIRE_FALSE(made);
   CHECK(made.error().sys_errno == EEXIST);
   ::alarm(20);  // it waited for ever for threads that nobody had noted
@@ -91,19 +91,19 @@ TEST_CASE("child: one whose threads could be made only in part goes away as a wh
   CHECK_FALSE(exists(pid));
 }
 
-TEST_CASE("child: threads get the ids asked for, and run scripts at the same time") {
+TEST_CASE("child: threads get the ids asked for, and run batches at the same time") {
   if (!may_choose_pids()) return;
   int pid = free_pid(), tid = free_pid();
   REQUIRE(pid != tid);
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = Child::create(pid, *scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
+  auto child = Child::create(pid, *area);
   REQUIRE(child);
-  Script make;
+  SyscallBatch make;
   child->add_thread(make, tid);
   REQUIRE(child->run(make));
   REQUIRE(child->await_threads({tid}));
-  Script ask[2];
+  SyscallBatch ask[2];
   ask[0].add("ask for the tid", SYS_gettid);
   ask[1].add("ask for the tid", SYS_gettid);
   REQUIRE(child->run_all({{pid, &ask[0]}, {tid, &ask[1]}}));
@@ -113,19 +113,19 @@ TEST_CASE("child: threads get the ids asked for, and run scripts at the same tim
 
 TEST_CASE("child: one call outside of the interpreter ends in a stop, even when it would sleep for an hour") {
   if (!may_choose_pids()) return;
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = Child::create(free_pid(), *scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
+  auto child = Child::create(free_pid(), *area);
   REQUIRE(child);
   Call ask;
   ask.number = SYS_getpid;
-  auto answer = child->call_once(child->pid(), scratch->syscall_instruction(), ask);
+  auto answer = child->call_once(child->pid(), area->syscall_instruction(), ask);
   REQUIRE(answer);
   CHECK(*answer == child->pid());
   Call sleep;
   sleep.number = SYS_nanosleep;
-  sleep.args[0] = scratch->put(timespec{3600, 0});
-  auto woken = child->call_once(child->pid(), scratch->syscall_instruction(), sleep);
+  sleep.args[0] = area->put(timespec{3600, 0});
+  auto woken = child->call_once(child->pid(), area->syscall_instruction(), sleep);
   REQUIRE(woken);
   CHECK(*woken == -516);  // -ERESTART_RESTARTBLOCK: the kernel remembers what is left
 }
@@ -133,10 +133,10 @@ TEST_CASE("child: one call outside of the interpreter ends in a stop, even when 
 TEST_CASE("child: what is dropped half-made leaves nothing behind") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
   {
-    auto child = Child::create(pid, *scratch);
+    auto child = Child::create(pid, *area);
     REQUIRE(child);
     CHECK(exists(pid));
   }
@@ -146,9 +146,9 @@ TEST_CASE("child: what is dropped half-made leaves nothing behind") {
 
 TEST_CASE("child: a number that is taken is refused, and the holder named") {
   if (!may_choose_pids()) return;
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = Child::create(::getpid(), *scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
+  auto child = Child::create(::getpid(), *area);
   REQUIRE_FALSE(child);
   CHECK(child.error().code == Code::kBusy);
   CHECK(child.error().message.find("unit_state") != std::string::npos);
@@ -157,12 +157,12 @@ TEST_CASE("child: a number that is taken is refused, and the holder named") {
 TEST_CASE("child: one with a stand-in for a parent becomes an orphan without noticing") {
   if (!may_choose_pids()) return;
   int pid = free_pid();
-  auto scratch = RestorerArea::create({});
-  REQUIRE(scratch);
+  auto area = RestorerArea::create({});
+  REQUIRE(area);
   {
-    auto child = Child::create(pid, *scratch, Child::Parent::kStandIn);
+    auto child = Child::create(pid, *area, Child::Parent::kStandIn);
     REQUIRE(child);
-    Script before, after;
+    SyscallBatch before, after;
     before.add("forget the parent", SYS_prctl, PR_SET_PDEATHSIG, 0, 0, 0, 0);
     before.add("ask for the parent", SYS_getppid);
     REQUIRE(child->run(before));

@@ -100,21 +100,21 @@ TEST_CASE("files: one that is missing is not found, one that only was read and c
   }
   SUBCASE("shorter") {
     fs::resize_file(world.path, 9);
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
   SUBCASE("another file with other content") {
     world.image.files[0].inode += 1, world.image.files[0].mtime_ns -= 1;
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
   SUBCASE("behind a symbolic link, though it is the same file") {
     fs::rename(world.path, world.dir / "moved");
     fs::create_symlink("moved", world.path);
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
   SUBCASE("now a fifo, which must not be waited for") {
     fs::remove(world.path);
     REQUIRE(::mkfifo(world.path.c_str(), 0600) == 0);
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
 }
 
@@ -153,11 +153,11 @@ TEST_CASE("files: the device may have another number after a boot") {
   }
   SUBCASE("the owner is another") {
     file.uid += 1;
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
   SUBCASE("the file is older") {
     file.mtime_ns += 1;
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
 }
 
@@ -171,7 +171,7 @@ TEST_CASE("files: what is allowed to have changed is taken as it is, but for its
   CHECK(world.notes.all.find("as allowed") != std::string::npos);
   fs::remove(world.path);
   REQUIRE(::mkfifo(world.path.c_str(), 0600) == 0);
-  CHECK(world.code() == Code::kAnswerNo);
+  CHECK(world.code() == Code::kMismatch);
 }
 
 TEST_CASE("files: another file is opened with the rights of the process alone") {
@@ -298,7 +298,7 @@ TEST_CASE("files: code that changed is refused, mapped or executed") {
   SUBCASE("mapped") { world.image.processes[0].maps = {map}; }
   SUBCASE("executed") { world.image.processes[0].exe = 0; }
   std::ofstream(world.path, std::ios::app) << "x";
-  CHECK(world.code() == Code::kAnswerNo);
+  CHECK(world.code() == Code::kMismatch);
 }
 
 TEST_CASE("files: one that the process was writing may have grown, but not shrunk below its offset") {
@@ -312,12 +312,12 @@ TEST_CASE("files: one that the process was writing may have grown, but not shrun
   }
   SUBCASE("shrunk") {
     fs::resize_file(world.path, 9);
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
   SUBCASE("another file") {
     fs::rename(world.path, world.dir / "data.1");
     std::ofstream(world.path) << "0123456789abc";
-    CHECK(world.code() == Code::kAnswerNo);
+    CHECK(world.code() == Code::kMismatch);
   }
 }
 

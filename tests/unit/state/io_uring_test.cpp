@@ -89,7 +89,7 @@ TEST_CASE("io_uring: what does not fit is refused") {
   IoUring image = image_of(8, 16, *layout);
   image.submitted = image.completed = 100;
   std::vector<std::byte> content = content_of(image, *layout, 17);
-  CHECK(restore::make_io_uring(image, content).error().code == Code::kAnswerNo);
+  CHECK(restore::make_io_uring(image, content).error().code == Code::kCorrupt);
   content = content_of(image, *layout, 0);
   put(content, layout->cq.ring_mask, 31);
   CHECK(restore::make_io_uring(image, content).error().code == Code::kUnsupported);
@@ -97,5 +97,5 @@ TEST_CASE("io_uring: what does not fit is refused") {
   content.pop_back();
   CHECK(restore::make_io_uring(image, content).error().code == Code::kUnsupported);
   image.completed = 101;
-  CHECK(restore::make_io_uring(image, content_of(image, *layout, 0)).error().code == Code::kAnswerNo);
+  CHECK(restore::make_io_uring(image, content_of(image, *layout, 0)).error().code == Code::kCorrupt);
 }

@@ -79,14 +79,14 @@ TEST_CASE("locks: a process takes its own POSIX locks") {
   File file;
   std::vector<FileLock> wanted = {
       {LockKind::kPosix, true, 0, 0}, {LockKind::kPosix, false, 7, -1}, {LockKind::kFlock, true, 0, -1}};
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
-  restore::Script script;
-  restore::take_posix_locks(file.fd.get(), wanted, child->scratch(), script);
-  CHECK(script.size() == 2);
-  REQUIRE(child->run(script));
+  restore::SyscallBatch batch;
+  restore::take_posix_locks(file.fd.get(), wanted, child->area(), batch);
+  CHECK(batch.size() == 2);
+  REQUIRE(child->run(batch));
   CHECK(locks_of(file.fd.get(), child->pid()) == std::vector<FileLock>{wanted[0], wanted[1]});
   CHECK(locks_of(file.fd.get()).empty());
 

@@ -155,9 +155,9 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
     REQUIRE(maps);
     auto gadgets = proc::find_gadgets(target.pid, *maps);
     REQUIRE(gadgets);
-    auto scratch = proc::ParasiteArea::map(target.pid, target.pid, *gadgets);
-    REQUIRE(scratch);
-    auto borrowed = proc::BorrowedThread::begin(*scratch, target.pid);
+    auto area = proc::ParasiteArea::map(target.pid, target.pid, *gadgets);
+    REQUIRE(area);
+    auto borrowed = proc::BorrowedThread::begin(*area, target.pid);
     REQUIRE(borrowed);
     auto policy = capture::read_thread_policy(*borrowed);
     REQUIRE_MESSAGE(policy, policy.error().text());
@@ -166,23 +166,23 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
     REQUIRE_MESSAGE(own, own.error().text());
     mappings = *own;
     REQUIRE(borrowed->finish());
-    REQUIRE(scratch->unmap());
+    REQUIRE(area->unmap());
   }
   CHECK(thread == store::MemoryPolicy{MPOL_INTERLEAVE, {0}});
   CHECK(mappings == std::vector<store::MappingPolicy>{{kPlace, {MPOL_BIND | MPOL_F_STATIC_NODES, {0}}},
                                                       {kPlace + 2 * kSize, {MPOL_INTERLEAVE, {0}}}});
 
   if (::geteuid() != 0) return ckpt::test::skip("needs root");
-  auto scratch = restore::RestorerArea::create({{kPlace, kPlace + kSize}});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto area = restore::RestorerArea::create({{kPlace, kPlace + kSize}});
+  REQUIRE(area);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
-  restore::Script script;
-  script.add("map", SYS_mmap, kPlace, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
-             -1, 0);
-  restore::set_mapping_policy(mappings[0].policy, kPlace, kPlace + kSize, *scratch, script);
-  restore::set_thread_policy(thread, *scratch, script);
-  REQUIRE(child->run(script));
+  restore::SyscallBatch batch;
+  batch.add("map", SYS_mmap, kPlace, kSize, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE,
+            -1, 0);
+  restore::set_mapping_policy(mappings[0].policy, kPlace, kPlace + kSize, *area, batch);
+  restore::set_thread_policy(thread, *area, batch);
+  REQUIRE(child->run(batch));
   auto shown = [&] {
     auto found = capture::parse_numa_maps(read_text(fmt::format("/proc/{}/numa_maps", child->pid())));
     REQUIRE(found);
@@ -193,8 +193,8 @@ TEST_CASE("numa: policies of a thread and of a mapping come back") {
   CHECK(all.size() > 1);  // the others have the thread's
   CHECK(
       std::all_of(all.begin(), all.end(), [&](const auto& one) { return one == mappings[0] || one.policy == thread; }));
-  restore::Script reset;
-  restore::set_thread_policy(none, *scratch, reset);
+  restore::SyscallBatch reset;
+  restore::set_thread_policy(none, *area, reset);
   REQUIRE(child->run(reset));
   CHECK(shown() == std::vector<store::MappingPolicy>{mappings[0]});
 

@@ -140,7 +140,7 @@ TEST_CASE("posix queue: one with a name is opened as it stands, and made when it
     change(taken);
     auto refused = restore::PosixQueueMaker::make(taken);
     REQUIRE_FALSE(refused);
-    CHECK(refused.error().code == Code::kAnswerNo);
+    CHECK(refused.error().code == Code::kMismatch);
   }
   other.name = "/";
   CHECK_FALSE(restore::PosixQueueMaker::make(other));

@@ -97,33 +97,33 @@ TEST_CASE("seccomp: the chains of two threads come back, shared where they were,
   CHECK_FALSE(found.filters[0].log);
 
   int pid = free_pid(), tid = free_pid();
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(pid, *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(pid, *area);
   REQUIRE(child);
-  restore::Script make;
+  restore::SyscallBatch make;
   child->add_thread(make, tid);
   REQUIRE(child->run(make));
   REQUIRE(child->await_threads({tid}));
   REQUIRE(restore::check_seccomp(found, 2));
   for (int thread : {pid, tid}) REQUIRE(proc::set_options(thread, PTRACE_O_EXITKILL | proc::kSuspendSeccomp));
-  restore::Script common;
-  restore::install_common_filters(found, *scratch, common);
+  restore::SyscallBatch common;
+  restore::install_common_filters(found, *area, common);
   CHECK(common.size() == 1);
   REQUIRE(child->run(common));
-  std::vector<restore::Script> own(2);
-  restore::install_own_filters(found, *scratch, own);
+  std::vector<restore::SyscallBatch> own(2);
+  restore::install_own_filters(found, *area, own);
   REQUIRE(child->run_all({{pid, &own[0]}, {tid, &own[1]}}));
   auto again = capture::describe_seccomp(pid, {pid, tid});
   REQUIRE(again);
   CHECK(*again == found);
 
   auto try_calls = [&](std::array<int64_t, 3> first, std::array<int64_t, 3> second) {
-    restore::Script tries[2];
-    for (restore::Script& script : tries) {
-      script.try_add("try", SYS_getpriority, 0, 0);
-      script.try_add("try", SYS_times, 0);
-      script.try_add("try", SYS_sysinfo, 0);
+    restore::SyscallBatch tries[2];
+    for (restore::SyscallBatch& batch : tries) {
+      batch.try_add("try", SYS_getpriority, 0, 0);
+      batch.try_add("try", SYS_times, 0);
+      batch.try_add("try", SYS_sysinfo, 0);
     }
     REQUIRE(child->run_all({{pid, &tries[0]}, {tid, &tries[1]}}));
     for (size_t i = 0; i < 3; ++i) {
@@ -163,9 +163,9 @@ TEST_CASE(
     REQUIRE(maps);
     auto gadgets = proc::find_gadgets(target, *maps);
     REQUIRE(gadgets);
-    auto scratch = proc::ParasiteArea::map(target, target, *gadgets);
-    REQUIRE_MESSAGE(scratch, scratch.error().text());
-    auto borrowed = proc::BorrowedThread::begin(*scratch, target);
+    auto area = proc::ParasiteArea::map(target, target, *gadgets);
+    REQUIRE_MESSAGE(area, area.error().text());
+    auto borrowed = proc::BorrowedThread::begin(*area, target);
     REQUIRE(borrowed);
     auto asked = borrowed->call(SYS_getpid);
     REQUIRE(asked);
@@ -178,7 +178,7 @@ TEST_CASE(
     REQUIRE(asked);
     CHECK(*asked == target);
     REQUIRE(borrowed->finish());
-    REQUIRE(scratch->unmap());
+    REQUIRE(area->unmap());
   }
   ::usleep(20000);
   CHECK(::waitpid(target, nullptr, WNOHANG) == 0);
@@ -191,15 +191,15 @@ TEST_CASE(
 
 TEST_CASE("seccomp: strict mode comes back; a filter that asks another process is refused; nonsense is refused") {
   if (!may_read_filters()) return;
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
   store::Seccomp strict;
   strict.threads = {{1, true, {}}};
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
   REQUIRE(proc::set_options(child->pid(), PTRACE_O_EXITKILL | proc::kSuspendSeccomp));
-  std::vector<restore::Script> own(1);
-  restore::install_own_filters(strict, *scratch, own);
+  std::vector<restore::SyscallBatch> own(1);
+  restore::install_own_filters(strict, *area, own);
   REQUIRE(child->run(own[0]));
   auto again = capture::describe_seccomp(child->pid(), {child->pid()});
   REQUIRE(again);
@@ -210,11 +210,11 @@ TEST_CASE("seccomp: strict mode comes back; a filter that asks another process i
   auto* bytes = reinterpret_cast<const uint8_t*>(program);
   asking.filters = {{false, {bytes, bytes + sizeof program}}};
   asking.threads = {{2, true, {0}}};
-  auto other = restore::Child::create(free_pid(), *scratch);
+  auto other = restore::Child::create(free_pid(), *area);
   REQUIRE(other);
   REQUIRE(proc::set_options(other->pid(), PTRACE_O_EXITKILL | proc::kSuspendSeccomp));
-  restore::Script install;
-  restore::install_common_filters(asking, *scratch, install);
+  restore::SyscallBatch install;
+  restore::install_common_filters(asking, *area, install);
   REQUIRE(other->run(install));
   auto refused = capture::describe_seccomp(other->pid(), {other->pid()});
   REQUIRE_FALSE(refused);

@@ -200,14 +200,14 @@ TEST_CASE("ipc: the content of a segment is read through a mapping without a tra
     CHECK(attached->size() == 12288);
     std::copy(bytes.begin(), bytes.end(), attached->data());
   }
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
-  restore::Script script;
+  restore::SyscallBatch batch;
   constexpr uint64_t kAddress = 0x500000000000;
-  restore::attach_segment(before.segments[0], kAddress, true, script);
-  REQUIRE(child->run(script));
+  restore::attach_segment(before.segments[0], kAddress, true, batch);
+  REQUIRE(child->run(batch));
   REQUIRE(objects.keep());
   CHECK(describe().segments == before.segments);  // this process made it
   auto theirs = capture::open_segment(child->pid(), kAddress, kAddress + 12288);
@@ -222,9 +222,9 @@ TEST_CASE("ipc: the content of a segment is read through a mapping without a tra
 TEST_CASE("ipc: semaphores and queues remember who used them last, and SEM_UNDO is noticed") {
   if (!may_choose_ids()) return;
   Ids ids = make_some(some_key(2));
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
   auto image = describe();
   image.sets[0].semaphores[1].pid = child->pid();
@@ -234,11 +234,11 @@ TEST_CASE("ipc: semaphores and queues remember who used them last, and SEM_UNDO 
   objects.make(image, reasons);
   REQUIRE(objects.set_back());
   std::vector<int> pids = {child->pid()};
-  restore::Script script, finish;
-  restore::claim_ipc(image, child->pid(), pids, *scratch, script);
-  restore::finish_claims(image, child->pid(), *scratch, finish);
-  CHECK(script.size() == 2);
-  REQUIRE(child->run(script));
+  restore::SyscallBatch batch, finish;
+  restore::claim_ipc(image, child->pid(), pids, *area, batch);
+  restore::finish_claims(image, child->pid(), *area, finish);
+  CHECK(batch.size() == 2);
+  REQUIRE(child->run(batch));
   REQUIRE(child->run(finish));
   REQUIRE(objects.keep());
   image.queues[0].sender = child->pid();  // the true one is not among the restored
@@ -249,9 +249,9 @@ TEST_CASE("ipc: semaphores and queues remember who used them last, and SEM_UNDO 
   auto plain = capture::may_have_undo(child->pid());
   REQUIRE(plain);
   CHECK_FALSE(*plain);
-  restore::Script undo;
+  restore::SyscallBatch undo;
   sembuf operation{1, -1, SEM_UNDO};
-  undo.add("use a semaphore", 65 /* semop */, ids.set, scratch->put(operation), 1);
+  undo.add("use a semaphore", 65 /* semop */, ids.set, area->put(operation), 1);
   REQUIRE(child->run(undo));
   auto used = capture::may_have_undo(child->pid());
   REQUIRE(used);

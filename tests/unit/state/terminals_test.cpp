@@ -338,7 +338,7 @@ TEST_CASE("terminals: several at once, the numbers between them taken by others;
   CHECK(verdict.error().code == Code::kBusy);
 }
 
-TEST_CASE("terminals: a slave whose master is somebody else's is left to the surroundings; a file is no terminal") {
+TEST_CASE("terminals: a slave whose master is somebody else's is external; a file is no terminal") {
   Pair pair = make_pair();
   auto found = capture::describe_terminals({pair.slave.get()}, false);
   REQUIRE(found);
@@ -406,17 +406,17 @@ TEST_CASE("terminals: the leader of a session takes its terminal, and what it ma
   int number = ::fork();
   if (number == 0) ::_exit(0);
   ::waitpid(number, nullptr, 0);
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(number, *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(number, *area);
   REQUIRE(child);
   store::Terminal record;
   record.foreground = number;
-  restore::Script script;
-  script.add("lead a session", SYS_setsid);
-  restore::take_controlling_terminal(pair.slave.get(), script);
-  restore::set_foreground_group(record, pair.slave.get(), *scratch, script);
-  REQUIRE(child->run(script));
+  restore::SyscallBatch batch;
+  batch.add("lead a session", SYS_setsid);
+  restore::take_controlling_terminal(pair.slave.get(), batch);
+  restore::set_foreground_group(record, pair.slave.get(), *area, batch);
+  REQUIRE(child->run(batch));
   auto stat = proc::read_stat(number);
   REQUIRE(stat);
   CHECK(stat->terminal == (136 << 8 | pair.index));

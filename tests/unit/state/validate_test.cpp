@@ -166,6 +166,6 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
     entry.second(image, blocks);
     auto result = validate_all(image, blocks);
     REQUIRE_FALSE(result);
-    CHECK(result.error().code == Code::kAnswerNo);
+    CHECK(result.error().code == Code::kCorrupt);
   }
 }

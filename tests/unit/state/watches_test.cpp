@@ -152,7 +152,7 @@ TEST_CASE("inotify: a watch on a deleted file is refused; one whose file was rep
   folder.file("one");
   auto replaced = restore::make_inotify(*found, 0);
   REQUIRE_FALSE(replaced);
-  CHECK(replaced.error().code == Code::kAnswerNo);
+  CHECK(replaced.error().code == Code::kMismatch);
 }
 
 TEST_CASE("inotify: text that makes no sense is refused") {
@@ -212,13 +212,13 @@ TEST_CASE("pidfd: of a living process, placed where it was; of one that is gone"
   CHECK(errno == ESRCH);
 
   if (::geteuid() != 0) return ckpt::test::skip("needs root");
-  auto scratch = restore::RestorerArea::create({});
-  REQUIRE(scratch);
-  auto child = restore::Child::create(free_pid(), *scratch);
+  auto area = restore::RestorerArea::create({});
+  REQUIRE(area);
+  auto child = restore::Child::create(free_pid(), *area);
   REQUIRE(child);
   std::vector<restore::PidfdPlace> places = {{::getpid(), 0, {{200, true}}},
                                              {child->pid(), O_NONBLOCK, {{201, false}, {203, true}}}};
-  restore::Script first, second;
+  restore::SyscallBatch first, second;
   restore::open_pidfds(places, first);
   REQUIRE(child->run(first));
   restore::place_pidfds(places, first, 0, 400, second);

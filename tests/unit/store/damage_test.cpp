@@ -50,7 +50,7 @@ struct Sample {
   bool clean() const {
     auto reader = ImageReader::open(dir);
     if (!reader) {
-      CHECK_MESSAGE(reader.error().code == Code::kAnswerNo, why(reader));
+      CHECK_MESSAGE(reader.error().code == Code::kCorrupt, why(reader));
       return false;
     }
     auto findings = (*reader)->verify(null_progress(), Cancel());

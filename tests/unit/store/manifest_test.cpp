@@ -81,7 +81,7 @@ class Fill {
   void one(RestartKind& v) { v = static_cast<RestartKind>(rng_() % 3); }
   void one(MappingKind& v) { v = static_cast<MappingKind>(rng_() % 5); }
   void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 11); }
-  void one(News& v) { v = static_cast<News>(rng_() % 3); }
+  void one(WaitStatus& v) { v = static_cast<WaitStatus>(rng_() % 3); }
   void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
     auto& [tid, comm, regs, xstate_offset, xstate_size, signal_mask, pending, alt_base, alt_size, alt_flags, robust,
@@ -231,18 +231,18 @@ class Fill {
     all(a, b, c, d, e, f, g, h, i, j, k);
   }
   void one(ProcessImage& v) {
-    auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of,
-           handlers_of, outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions,
-           itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
-           policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
-           arguments] = v;
-    all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, folders_of,
-        handlers_of, outside_session, outside_group, terminal, stopped, stop_signal, news, threads, pending, actions,
-        itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
+    auto& [pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
+           sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
+           actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp,
+           cgroups, policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom,
+           filter, arguments] = v;
+    all(pid, parent, group, session, space, zombie, exit_status, exit_signal, memory_of, descriptors_of, fs_of,
+        sighand_of, outside_session, outside_group, terminal, stopped, stop_signal, wait_status, threads, pending,
+        actions, itimers, ptimers, maps, bounds, auxv, vdso, vdso_hash, exe, cwd, root, limits, locks, seccomp, cgroups,
         policies, mask, barriers, login_uid, personality, dumpable, death, subreaper, thp, gpu_thread, oom, filter,
         arguments);
     for (int* n : {&pid, &parent, &group, &session}) *n &= std::numeric_limits<int>::max();
-    space = 7, exit_signal = 17, memory_of = descriptors_of = folders_of = handlers_of = -1;
+    space = 7, exit_signal = 17, memory_of = descriptors_of = fs_of = sighand_of = -1;
     map_end_ = 0;
     exe = index(), cwd = index(), root = index();
     threads.emplace_back();
@@ -325,7 +325,7 @@ std::string changed(const std::string& from, const std::string& to) {
   return json.replace(at, from.size(), to);
 }
 
-void refused(const std::string& json, const std::string& because, Code code = Code::kAnswerNo) {
+void refused(const std::string& json, const std::string& because, Code code = Code::kCorrupt) {
   auto manifest = parse_manifest(json);
   REQUIRE_FALSE(manifest);
   CHECK(manifest.error().code == code);

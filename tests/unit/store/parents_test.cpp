@@ -77,7 +77,7 @@ TEST_CASE("parents: a missing one and one that was replaced are refused by name"
   REQUIRE(write_image(temp.path / "a", one_page(2)));
   auto replaced = ImageReader::open(temp.path / "b");
   REQUIRE_FALSE(replaced);
-  CHECK(replaced.error().code == Code::kAnswerNo);
+  CHECK(replaced.error().code == Code::kCorrupt);
   CHECK(why(replaced).find("is not the parent") != std::string::npos);
 }
 
@@ -90,7 +90,7 @@ TEST_CASE(
   forge(temp.path / "a", [](Manifest& m) { m.created += "!"; });
   auto changed = ImageReader::open(temp.path / "b");
   REQUIRE_FALSE(changed);
-  CHECK(changed.error().code == Code::kAnswerNo);
+  CHECK(changed.error().code == Code::kCorrupt);
   CHECK(why(changed).find("SHA-256") != std::string::npos);
   forge(temp.path / "b", [](Manifest& m) {
     m.parent_sha256.clear();
@@ -109,7 +109,7 @@ TEST_CASE("parents: a circle is refused, whatever the ids say") {
   forge(temp.path / "b", [](Manifest& m) { m.parent_sha256.clear(); });  // as an older ckpt wrote it
   auto circle = ImageReader::open(temp.path / "b");
   REQUIRE_FALSE(circle);
-  CHECK(circle.error().code == Code::kAnswerNo);
+  CHECK(circle.error().code == Code::kCorrupt);
   CHECK(why(circle).find("circle") != std::string::npos);
   forge(temp.path / "a", [&](Manifest& m) { m.parent_path = "../a", m.parent_id = m.id; });
   CHECK(why(ImageReader::open(temp.path / "a")).find("circle") != std::string::npos);
@@ -139,7 +139,7 @@ TEST_CASE("parents: a chain of thirty resolves, more than the limit is refused")
   }
   auto deep = ImageReader::open(temp.path / "c0");
   REQUIRE_FALSE(deep);
-  CHECK(deep.error().code == Code::kAnswerNo);
+  CHECK(deep.error().code == Code::kCorrupt);
   CHECK(why(deep).find("more than 999 parents") != std::string::npos);
 }
 
@@ -218,7 +218,7 @@ TEST_CASE("parents: a chunk that the chain does not have is refused, one that it
     });
     auto reader = ImageReader::open(temp.path / "b");
     REQUIRE_FALSE(reader);
-    CHECK(reader.error().code == Code::kAnswerNo);
+    CHECK(reader.error().code == Code::kCorrupt);
     CHECK_MESSAGE(why(reader).find(because) != std::string::npos, why(reader));
   };
   const auto sound = load_image(temp.path / "b")->records;
@@ -239,7 +239,7 @@ TEST_CASE("parents: a chunk that the chain does not have is refused, one that it
   CHECK(only_finding(temp.path / "b").find("a/pages: damaged at offset 0") != std::string::npos);
   auto reader = ImageReader::open(temp.path / "b");
   REQUIRE(reader);
-  CHECK(read_memory(**reader).error().code == Code::kAnswerNo);
+  CHECK(read_memory(**reader).error().code == Code::kCorrupt);
 }
 
 TEST_CASE(
@@ -268,7 +268,8 @@ TEST_CASE(
       ImageReader::ResolvedBlock masks;
       auto size = (*reader)->read_block_at(kParentsBase + block * kBlockSize, masks, bytes);
       if (size) CHECK(masks.address == kParentsBase + block * kBlockSize);
-      else CHECK(size.error().code == Code::kAnswerNo);
+      else
+        CHECK(size.error().code == Code::kCorrupt);
     }
     (void)(*reader)->may_have_data(rng(), rng());
     const AddressRange all{0, ~uint64_t{0}};

@@ -25,9 +25,9 @@ Pages random_pages(Rng& rng, unsigned blocks, bool with_parent) {
 }
 
 /// Whole pages of zeros are handed over as data now and then: the writer finds them.
-Result<void> add_ahead(ImageWriter& writer, const Pages& pages, unsigned round) {
+Result<void> add_precopied(ImageWriter& writer, const Pages& pages, unsigned round) {
   return for_blocks(pages, 0xffff, [&](const Block& block) -> Result<void> {
-    return (block.data_mask | block.zero_mask) == 0 ? Result<void>() : writer.add_ahead(block, round);
+    return (block.data_mask | block.zero_mask) == 0 ? Result<void>() : writer.add_precopied(block, round);
   });
 }
 
@@ -54,7 +54,7 @@ TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
     REQUIRE(writer);
     for (unsigned round = 0; round < rounds; ++round) {
       const Pages pages = random_pages(rng, blocks, false);
-      REQUIRE(add_ahead(**writer, pages, round));
+      REQUIRE(add_precopied(**writer, pages, round));
       put(before, pages);
     }
     const Pages last = random_pages(rng, blocks, rounds != 0 || !options.parent.empty());
@@ -84,7 +84,7 @@ TEST_CASE("rounds: an equal page of the parent does not show an older round inst
   options.parent = temp.path / "parent";
   auto writer = ImageWriter::create(temp.path / "image", options);
   REQUIRE(writer);
-  REQUIRE(add_ahead(**writer, other, 0));
+  REQUIRE(add_precopied(**writer, other, 0));
   REQUIRE(add_pages(**writer, first));
   Manifest manifest = small_manifest();
   REQUIRE((*writer)->commit(manifest));

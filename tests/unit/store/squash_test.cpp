@@ -98,7 +98,7 @@ TEST_CASE("squash: damage anywhere in the chain is an error that names the file,
   spit(file, content);
   auto report = chain.squash("one");
   REQUIRE_FALSE(report);
-  CHECK(report.error().code == Code::kAnswerNo);
+  CHECK(report.error().code == Code::kCorrupt);
   CHECK(why(report).find("a/pages") != std::string::npos);
   CHECK(chain.names() == std::vector<std::string>{"a", "b", "c"});
 }

@@ -124,7 +124,7 @@ TEST_CASE("read: a data file cut short is damage") {
   std::vector<std::byte> out(30);
   auto done = reader.read(sample.catalog.tensors[0], {{0, 0}, {6, 5}}, out);
   REQUIRE(!done);
-  CHECK(done.error().code == Code::kAnswerNo);
+  CHECK(done.error().code == Code::kCorrupt);
 }
 
 TEST_CASE("catalog: a path that leaves the checkpoint, or a folder behind a link, is not opened") {
@@ -141,7 +141,7 @@ TEST_CASE("catalog: a path that leaves the checkpoint, or a folder behind a link
   for (uint32_t i : {2, 3, 4, 6}) {
     auto fd = catalog.open_file(i);
     REQUIRE(!fd);
-    CHECK(fd.error().code == Code::kAnswerNo);
+    CHECK(fd.error().code == Code::kCorrupt);
   }
   auto absent = catalog.open_file(5);
   REQUIRE(!absent);

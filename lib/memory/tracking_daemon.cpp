@@ -1,4 +1,4 @@
-#include "lib/memory/keeper.h"
+#include "lib/memory/tracking_daemon.h"
 
 #include <dirent.h>
 #include <fcntl.h>
@@ -57,9 +57,9 @@ struct Place {
 
 /// Numbers mean what they do in one pid namespace.
 std::string name_prefix() {
-  struct stat st{};
+  struct stat st {};
   (void)::stat("/proc/self/ns/pid", &st);
-  return "keeper-" + std::to_string(st.st_ino) + "-";
+  return "tracking-" + std::to_string(st.st_ino) + "-";
 }
 
 Result<Place> place_of(const ProcessKey& key) {
@@ -72,7 +72,7 @@ Result<Place> place_of(const ProcessKey& key) {
   return out;
 }
 
-/// The sockets of keepers that were killed, and whose processes have ended.
+/// The sockets of daemons that were killed, and whose processes have ended.
 void sweep(const Place& place) {
   const std::string prefix = name_prefix();
   UniqueFd folder(::openat(place.folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
@@ -124,7 +124,7 @@ bool serve(int listener, const Handover& state, UniqueFd& userfault) {
   return true;
 }
 
-/// False: there is another keeper of the process. What one that was killed has left is replaced.
+/// False: there is another daemon of the process. What one that was killed has left is replaced.
 bool take_place(const Place& place, int listener) {
   if (place.bind_to(listener) == 0) return true;
   if (errno != EADDRINUSE || place.connect_to(seqpacket_socket().get()) == 0 || errno != ECONNREFUSED) return false;
@@ -134,7 +134,7 @@ bool take_place(const Place& place, int listener) {
 
 volatile sig_atomic_t g_shall_move = 0;
 
-/// A restore needs the number that the keeper has: a copy goes on under another one. Where it cannot, the keeper stays.
+/// A restore needs the number that the daemon has: a copy goes on under another one. Where it cannot, the daemon stays.
 void move_aside() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
@@ -151,13 +151,13 @@ void move_aside() {
   ::_exit(0);
 }
 
-/// The keeper's whole life. Never returns.
+/// The daemon's whole life. Never returns.
 [[noreturn]] void keep(int channel) {
   ::signal(proc::kMoveSignal, [](int) { g_shall_move = 1; });
   ::setsid();
-  // Nothing of ckpt's surroundings stays open here: no terminal, no pipe that somebody waits to see closed.
+  // Nothing that ckpt has inherited stays open here: no terminal, no pipe that somebody waits to see closed.
   ::dup2(channel, 0);
-  ::syscall(SYS_close_range, 1u, ~0u, 0u);
+  io::close_descriptors(1);
   if (::chdir("/") != 0) ::_exit(1);
   int null = ::open("/dev/null", O_RDWR | O_CLOEXEC);
   while (null >= 0 && null < 2) null = ::dup(null);
@@ -203,7 +203,7 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
   if (!receive_state(socket.get(), state, fds, request == Request::kTake ? 1 : 0)) return std::nullopt;
   if (!fds.empty()) out.userfault = std::move(fds.front());
   char end;
-  if (request == Request::kTake) (void)!::recv(socket.get(), &end, 1, 0);  // until the keeper has closed its own
+  if (request == Request::kTake) (void)!::recv(socket.get(), &end, 1, 0);  // until the daemon has closed its own
   state.path[sizeof state.path - 1] = 0, state.id[sizeof state.id - 1] = 0;
   out.image = {state.path, state.id};
   return out;
@@ -213,10 +213,10 @@ std::optional<Tracked> ask(const ProcessKey& key, Request request) {
 
 Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
   // Only who owns the process, or is root, may open it, and nothing else here does. A record lock is no child's: a
-  // keeper that was forked while it was held does not prolong it.
+  // daemon that was forked while it was held does not prolong it.
   const std::string path = "/proc/" + std::to_string(key.pid) + "/clear_refs";
   CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
-  struct flock lock{};
+  struct flock lock {};
   lock.l_type = F_WRLCK;
   // A ckpt whose front process was killed takes a moment to let go of the target.
   constexpr int kTries = 60;
@@ -231,31 +231,31 @@ Result<CaptureLock> CaptureLock::take(const ProcessKey& key) {
   return sys_error("process " + std::to_string(key.pid), "cannot be locked against other captures");
 }
 
-Result<Keeper> Keeper::spawn() {
+Result<TrackingDaemon> TrackingDaemon::spawn() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
-    return sys_error("keeper", "cannot make its channel");
+    return sys_error("tracking daemon", "cannot make its channel");
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  // Twice, so that the keeper is nobody's child here: ckpt's own end must not wait for it.
+  // Twice, so that the daemon is nobody's child here: ckpt's own end must not wait for it.
   pid_t middle = ::fork();
-  if (middle < 0) return fork_error(errno, "keeper", "cannot start it");
+  if (middle < 0) return fork_error(errno, "tracking daemon", "cannot start it");
   if (middle == 0) {
     // From its first moment on it is told from the processes of a tree whose init it is handed to. It cannot move yet.
     ::signal(proc::kMoveSignal, SIG_IGN);
-    ::prctl(PR_SET_NAME, proc::kKeeperName);
-    pid_t keeper = proc::fork_far_away();
-    if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
+    ::prctl(PR_SET_NAME, proc::kTrackingDaemonName);
+    pid_t daemon = proc::fork_far_away();
+    if (daemon != 0) ::_exit(daemon < 0 ? 1 : 0);
     ::close(ours.get());
     keep(theirs.get());
   }
   int status = 0;
   while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
   }
-  if (status != 0) return fail(Code::kNoRoom, "keeper", "cannot start it");
-  return Keeper(std::move(ours));
+  if (status != 0) return fail(Code::kNoRoom, "tracking daemon", "cannot start it");
+  return TrackingDaemon(std::move(ours));
 }
 
-Result<void> Keeper::hand_over(const ProcessKey& key, int pidfd, int userfault, const TrackedImage& image) {
+Result<void> TrackingDaemon::hand_over(const ProcessKey& key, int pidfd, int userfault, const TrackedImage& image) {
   Handover state;
   state.key = key;
   std::string path = image.path.string();
@@ -266,7 +266,7 @@ Result<void> Keeper::hand_over(const ProcessKey& key, int pidfd, int userfault, 
   int fds[2] = {pidfd, userfault};
   char answer = 'n';
   if (!send_state(channel_.get(), state, fds) || ::recv(channel_.get(), &answer, 1, 0) != 1 || answer != 'y') {
-    return fail(Code::kIo, "keeper", "cannot keep the write tracking");
+    return fail(Code::kIo, "tracking daemon", "cannot keep the write tracking");
   }
   return {};
 }

@@ -1,12 +1,12 @@
-#include "lib/state/tree/script.h"
+#include "lib/state/tree/restorer_area.h"
 
-#include <fmt/format.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <cerrno>
+#include <cstring>
 
-#include "lib/base/threads.h"
+#include "lib/proc/call_table.h"
 
 namespace ckpt::restore {
 
@@ -52,12 +52,12 @@ Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid) {
       if (errno == EEXIST) continue;
       return sys_error("", "cannot make the memory shared with the new process");
     }
-    RestorerArea scratch;
-    scratch.memory_ = Mapping(memory, kSize);
-    std::memcpy(scratch.memory_.data(), kTable.data(), kTable.size());
-    std::memcpy(scratch.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());
-    scratch.used_ = kCodeSize;
-    return scratch;
+    RestorerArea area;
+    area.memory_ = Mapping(memory, kSize);
+    std::memcpy(area.memory_.data(), kTable.data(), kTable.size());
+    std::memcpy(area.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());
+    area.used_ = kCodeSize;
+    return area;
   }
   return fail(Code::kNoRoom, "", "the process leaves no room for the memory shared with it");
 }
@@ -81,22 +81,6 @@ uint64_t RestorerArea::put_bytes(ByteSpan bytes) {
   if (out == nullptr) return 0;
   if (!bytes.empty()) std::memcpy(out, bytes.data(), bytes.size());
   return reinterpret_cast<uint64_t>(out);
-}
-
-void Script::push(const char* what, Failure failure, long number, std::initializer_list<uint64_t> args) {
-  Call call;
-  call.number = static_cast<uint32_t>(number);
-  call.may_fail = failure == kMayFail ? 1 : 0;
-  std::copy(args.begin(), args.end(), call.args.begin());
-  calls_.push_back(call);
-  what_.push_back(what);
-}
-
-Error Script::failure(size_t index) const {
-  const Call& call = calls_[index];
-  std::string text = fmt::format("cannot {}", what_[index]);
-  const auto err = static_cast<int>(-call.result);
-  return call.number == SYS_clone3 ? fork_error(err, "", std::move(text)) : sys_error(err, "", std::move(text));
 }
 
 }  // namespace ckpt::restore

@@ -1,6 +1,6 @@
-// The keeper: a small process that holds a target's write tracking (a duplicate of its userfaultfd) between a pre-dump
-// and the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when its
-// tracking is taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing
+// The tracking daemon: a small process that holds a target's write tracking (a duplicate of its userfaultfd) between a
+// pre-dump and the next dump, so that the target's own descriptor table stays as it was. It ends with the target, when
+// its tracking is taken over, or when it is killed: then the next dump copies everything, which costs speed and nothing
 // else.
 //
 // It listens on a socket in the run folder (run_folder.h), whose name no other user can take first, and talks only to
@@ -39,18 +39,18 @@ class CaptureLock {
   UniqueFd file_;
 };
 
-class Keeper {
+class TrackingDaemon {
  public:
-  /// Forks the keeper while ckpt is still small; it waits for `hand_over`, and ends at once should ckpt end before.
-  static Result<Keeper> spawn();
-  Keeper(Keeper&&) noexcept = default;
-  Keeper& operator=(Keeper&&) = delete;
+  /// Forks the daemon while ckpt is still small; it waits for `hand_over`, and ends at once should ckpt end before.
+  static Result<TrackingDaemon> spawn();
+  TrackingDaemon(TrackingDaemon&&) noexcept = default;
+  TrackingDaemon& operator=(TrackingDaemon&&) = delete;
 
-  /// From here on the keeper holds the tracking by itself.
+  /// From here on the daemon holds the tracking by itself.
   Result<void> hand_over(const ProcessKey& key, int pidfd, int userfault, const TrackedImage& image);
 
  private:
-  explicit Keeper(UniqueFd channel) : channel_(std::move(channel)) {}
+  explicit TrackingDaemon(UniqueFd channel) : channel_(std::move(channel)) {}
   UniqueFd channel_;
 };
 
@@ -58,7 +58,7 @@ struct Tracked {
   UniqueFd userfault;
   TrackedImage image;
 };
-/// Takes the tracking of a process away from its keeper, which then ends. Nothing: there is no keeper.
+/// Takes the tracking of a process away from its daemon, which then ends. Nothing: there is no daemon.
 std::optional<Tracked> take_over_tracking(const ProcessKey& key);
 /// Asks without taking.
 std::optional<TrackedImage> tracked_image(const ProcessKey& key);

@@ -1,4 +1,4 @@
-#include "lib/memory/lazy/pager.h"
+#include "lib/memory/lazy/daemon.h"
 
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -29,10 +29,10 @@ void close_all_but(std::vector<int> keep) {
   unsigned from = 3;
   for (int fd : keep) {
     if (fd < static_cast<int>(from)) continue;
-    if (static_cast<unsigned>(fd) > from) ::syscall(SYS_close_range, from, static_cast<unsigned>(fd) - 1, 0);
+    if (static_cast<unsigned>(fd) > from) io::close_descriptors(from, static_cast<unsigned>(fd) - 1);
     from = static_cast<unsigned>(fd) + 1;
   }
-  ::syscall(SYS_close_range, from, ~0u, 0);
+  io::close_descriptors(from);
 }
 
 void become_a_process_of_its_own(const std::vector<int>& keep) {
@@ -50,9 +50,9 @@ void become_a_process_of_its_own(const std::vector<int>& keep) {
   (void)io::write_file("/proc/self/oom_score_adj", "-1000");
 }
 
-void add_memory(PagerService& service, const store::ImageReader& image, PagedMemory& paged) {
+void add_memory(LazyPagesService& service, const store::ImageReader& image, PagedMemory& paged) {
   auto memory =
-      std::make_unique<PagerMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, paged.space);
+      std::make_unique<LazyPagesMemory>(image, std::move(paged.userfault), paged.can_poison, paged.pid, paged.space);
   const uint64_t base = store::space_base(paged.space);
   for (const Range& range : paged.ranges) memory->add(range.first, base + range.first, range.second - range.first);
   std::vector<uint64_t> hot;
@@ -78,17 +78,17 @@ void answer(int ready, const Result<void>& may_run) {
   ::close(ready);
 }
 
-[[noreturn]] void run_pager(store::ImageReader& image, std::vector<PagedMemory>& memories, const PagerLog& log,
-                            int ready, int go) {
+[[noreturn]] void run_daemon(store::ImageReader& image, std::vector<PagedMemory>& memories, const LazyPagesLog& log,
+                             int ready, int go) {
   std::vector<int> keep = image.descriptors();
   for (const PagedMemory& memory : memories) keep.push_back(memory.userfault.get());
   keep.push_back(log.descriptor());
   keep.push_back(ready);
   keep.push_back(go);
   become_a_process_of_its_own(keep);
-  void* shared = ::mmap(nullptr, sizeof(PagerState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  void* shared = ::mmap(nullptr, sizeof(LazyPagesState), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
   if (shared == MAP_FAILED) ::_exit(1);
-  auto& state = *new (shared) PagerState;
+  auto& state = *new (shared) LazyPagesState;
   state.poison =
       std::all_of(memories.begin(), memories.end(), [](const PagedMemory& memory) { return memory.can_poison; });
   auto guardian = start_guardian(state, log);
@@ -96,7 +96,7 @@ void answer(int ready, const Result<void>& may_run) {
     answer(ready, guardian.error());
     ::_exit(1);
   }
-  PagerService service(image, log, state);
+  LazyPagesService service(image, log, state);
   for (PagedMemory& memory : memories) add_memory(service, image, memory);
   if (auto threads = service.start_threads(); !threads) {
     answer(ready, threads);
@@ -110,24 +110,26 @@ void answer(int ready, const Result<void>& may_run) {
 
 }  // namespace
 
-Result<Pager> Pager::start(store::ImageReader& image, std::vector<PagedMemory> memories, PagerLog log) {
+Result<LazyPagesDaemon> LazyPagesDaemon::start(store::ImageReader& image, std::vector<PagedMemory> memories,
+                                               LazyPagesLog log) {
   int up[2], down[2];
   if (::pipe2(up, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
-  Pager out;
+  LazyPagesDaemon out;
   out.ready_ = UniqueFd(up[0]);
   UniqueFd ready(up[1]);
   if (::pipe2(down, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd go(down[0]);
   out.go_ = UniqueFd(down[1]);
   out.pid_ = ::fork();
-  if (out.pid_ < 0) return fork_error(errno, "", "cannot make the pager");
-  if (out.pid_ == 0) run_pager(image, memories, log, ready.get(), go.get());
+  if (out.pid_ < 0) return fork_error(errno, "", "cannot make the lazy-pages daemon");
+  if (out.pid_ == 0) run_daemon(image, memories, log, ready.get(), go.get());
   return out;
 }
 
-Result<void> Pager::await() {
+Result<void> LazyPagesDaemon::await() {
   // One that has ended has left its answer.
-  if (::write(go_.get(), "", 1) != 1 && errno != EPIPE) return sys_error("the pager", "cannot be told to begin");
+  if (::write(go_.get(), "", 1) != 1 && errno != EPIPE)
+    return sys_error("the lazy-pages daemon", "cannot be told to begin");
   CKPT_TRY_ASSIGN(UniqueFd end, proc::open_pidfd(pid_));
   pollfd polled[] = {{ready_.get(), POLLIN, 0},
                      {end.get(), POLLIN, 0}};  // its guardian has the other end of the pipe, too
@@ -136,7 +138,7 @@ Result<void> Pager::await() {
   Answer answer{};
   const bool answers = polled[0].revents != 0 && ::read(ready_.get(), &answer, sizeof answer) == sizeof answer;
   ready_.reset();
-  if (!answers) return fail(Code::kNoRoom, "the pager", "has ended before it served");
+  if (!answers) return fail(Code::kNoRoom, "the lazy-pages daemon", "has ended before it served");
   if (!answer.may_run) return fail(answer.code, "", answer.text);
   return {};
 }

@@ -1,12 +1,8 @@
-// System calls made by the process that is being built, many a round trip: ckpt and the child share a piece of memory
-// at the same address, which holds the code that works through tables of calls (lib/proc/call_table.h), the tables, and
-// what their pointers point to.
+// The memory that ckpt shares with a process that is being built: the code that works through tables of calls
+// (lib/proc/call_table.h), the tables, and what their pointers point to.
 #pragma once
 
-#include <sys/types.h>
-
 #include <cstdint>
-#include <cstring>
 #include <string>
 #include <type_traits>
 #include <utility>
@@ -15,7 +11,6 @@
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
-#include "lib/proc/call_table.h"
 
 namespace ckpt::restore {
 
@@ -42,9 +37,9 @@ class RestorerArea {
   uint64_t syscall_instruction() const;
   uint64_t tile_code() const;
 
-  /// Zeroed room, aligned to 64, or nullptr when the scratch is full.
+  /// Zeroed room, aligned to 64, or nullptr when the restorer area is full.
   std::byte* allocate(uint64_t size);
-  /// A copy of `value` for the child to point to; 0 when the scratch is full.
+  /// A copy of `value` for the child to point to; 0 when the restorer area is full.
   template <class T>
   requires std::is_trivially_copyable_v<T> uint64_t put(const T& value) {
     return put_bytes({reinterpret_cast<const std::byte*>(&value), sizeof(T)});
@@ -60,46 +55,6 @@ class RestorerArea {
   Mapping memory_;
   uint64_t used_ = 0;
   bool overflowed_ = false;
-};
-
-using Call = proc::RemoteCall;
-
-/// A list of calls in order. `Child::run` executes it and stops at the first failure that is not allowed.
-class Script {
- public:
-  enum Failure { kMustWork, kMayFail };
-
-  template <class... Args>
-  void add(const char* what, long number, Args... args) {
-    push(what, kMustWork, number, {raw(args)...});
-  }
-  template <class... Args>
-  void try_add(const char* what, long number, Args... args) {
-    push(what, kMayFail, number, {raw(args)...});
-  }
-
-  bool empty() const { return calls_.empty(); }
-  size_t size() const { return calls_.size(); }
-  const std::vector<Call>& calls() const { return calls_; }
-  /// Takes over what the child wrote into the table.
-  void set_results(const Call* table) { std::memcpy(calls_.data(), table, calls_.size() * sizeof(Call)); }
-  /// Of a call that failed: what was being done, and why not.
-  Error failure(size_t index) const;
-  const char* what(size_t index) const { return what_[index]; }
-
- private:
-  template <class T>
-  static uint64_t raw(T value) {
-    if constexpr (std::is_signed_v<T>) {
-      return static_cast<uint64_t>(static_cast<int64_t>(value));
-    } else {
-      return static_cast<uint64_t>(value);
-    }
-  }
-  void push(const char* what, Failure failure, long number, std::initializer_list<uint64_t> args);
-
-  std::vector<Call> calls_;
-  std::vector<const char*> what_;
 };
 
 }  // namespace ckpt::restore

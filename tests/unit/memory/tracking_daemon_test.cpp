@@ -1,4 +1,4 @@
-#include "lib/memory/keeper.h"
+#include "lib/memory/tracking_daemon.h"
 
 #include <doctest/doctest.h>
 #include <sys/wait.h>
@@ -39,7 +39,7 @@ TEST_CASE("capture lock: one process at a time, and what it has forked does not 
   std::optional<CaptureLock> first(std::move(*taken));
   CHECK(ask_elsewhere(key) == 'b');
   CHECK(ask_elsewhere({::getppid(), 2}) == 'y');
-  const pid_t forked = ::fork();  // has the descriptor, as a keeper has that has not yet run
+  const pid_t forked = ::fork();  // has the descriptor, as a tracking daemon has that has not yet run
   if (forked == 0) {
     for (;;) ::pause();
   }
