@@ -294,6 +294,7 @@ Result<Rehearsal> rehearse(const std::filesystem::path& image, store::Trust trus
   const std::filesystem::path dir = std::filesystem::absolute(image);
   // What may be sealed, and how, is the image's word, too: nothing of a stranger's is used.
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> reader, store::ImageReader::open(dir, trust));
+  CKPT_TRY(check_leases(reader->manifest().tree));
   const SealOptions seal = seal_for(reader->manifest().tree);
   reader.reset();
   UniqueFd report(::memfd_create("ckpt-rehearsal", MFD_CLOEXEC));

@@ -24,6 +24,13 @@ bool is_regular(const store::TreeImage& tree, int file) {
          S_ISREG(tree.files[static_cast<size_t>(file)].mode);
 }
 
+int number_of(const Descriptor& descriptor) { return descriptor.fds.empty() ? -1 : descriptor.fds[0].fd; }
+
+bool is_leased_for_writing(const Descriptor& descriptor) {
+  return std::any_of(descriptor.locks.begin(), descriptor.locks.end(),
+                     [](const store::FileLock& lock) { return lock.kind == store::LockKind::kLease && lock.write; });
+}
+
 std::string folder_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
 
 /// Deleted files, and named pipes that are there: their content is not a copy but the pipe itself.
@@ -59,6 +66,20 @@ SealOptions seal_for(const store::TreeImage& tree) {
   return out;
 }
 
+Result<void> check_leases(const store::TreeImage& tree) {
+  for (const Descriptor& descriptor : tree.descriptors) {
+    if (!is_leased_for_writing(descriptor)) continue;
+    for (const store::ProcessImage& process : tree.processes) {
+      for (const store::MemoryMap& map : process.maps) {
+        if (map.file >= 0 && map.file == descriptor.file)
+          return fail(Code::kUnsupported, tree.files[static_cast<size_t>(map.file)].path,
+                      "is mapped and leased for writing: a rehearsal would open it, and break the lease");
+      }
+    }
+  }
+  return {};
+}
+
 bool names_interface(const store::SocketOption& option) {
   return option.name == "SO_BINDTODEVICE" || option.name.ends_with("_UNICAST_IF") ||
          option.name.ends_with("_MULTICAST_IF");
@@ -84,6 +105,7 @@ void Adjustment::adjust_placement() {
     for (store::Thread& thread : process.threads) thread.cgroups.clear();
   }
   for (Descriptor& descriptor : tree.descriptors) {
+    adjust_lease(descriptor);
     locks |= !descriptor.locks.empty();
     descriptor.locks.clear();
   }
@@ -109,20 +131,35 @@ void Adjustment::adjust_files() {
   }
 }
 
+/// `file`: index of what becomes /dev/null.
+void Adjustment::replace_by_null(Descriptor& descriptor, int file) {
+  store::FileIdentity& null = tree.files[static_cast<size_t>(file)];
+  null = {};
+  null.path = "/dev/null", null.mode = S_IFCHR | 0666;
+  descriptor.kind = DescriptorKind::kDevice, descriptor.file = file, descriptor.external.clear();
+  descriptor.written_by_process = false;
+  descriptor.owner_type = descriptor.owner_pid = descriptor.owner_signal = 0;
+  descriptor.flags &= ~O_ASYNC;
+}
+
+/// Who opens a file that is leased for writing breaks the lease, be it that of the process which the image is of.
+void Adjustment::adjust_lease(Descriptor& descriptor) {
+  const bool leased = std::any_of(descriptor.locks.begin(), descriptor.locks.end(),
+                                  [](const store::FileLock& lock) { return lock.kind == store::LockKind::kLease; });
+  if (!leased) return;
+  descriptor.owner_type = descriptor.owner_pid = descriptor.owner_signal = 0;
+  if (!is_leased_for_writing(descriptor)) return;
+  leave_out(fmt::format("descriptor {}: a file whose lease would be broken by opening it", number_of(descriptor)));
+  replace_by_null(descriptor, descriptor.file);
+}
+
 void Adjustment::adjust_descriptors() {
   int null = -1;
   for (Descriptor& descriptor : tree.descriptors) {
     if (descriptor.kind == DescriptorKind::kExternal) {
-      leave_out(fmt::format("descriptor {}: {}, an external resource",
-                            descriptor.fds.empty() ? -1 : descriptor.fds[0].fd, descriptor.external));
-      if (null < 0) {
-        null = static_cast<int>(tree.files.size());
-        store::FileIdentity& file = tree.files.emplace_back();
-        file.path = "/dev/null", file.mode = S_IFCHR | 0666;
-      }
-      descriptor.kind = DescriptorKind::kDevice, descriptor.file = null, descriptor.external.clear();
-      descriptor.owner_type = descriptor.owner_pid = descriptor.owner_signal = 0;
-      descriptor.flags &= ~O_ASYNC;
+      leave_out(fmt::format("descriptor {}: {}, an external resource", number_of(descriptor), descriptor.external));
+      if (null < 0) null = static_cast<int>(tree.files.size()), tree.files.emplace_back();
+      replace_by_null(descriptor, null);
     }
     if (descriptor.kind == DescriptorKind::kFanotify) {
       store::Fanotify& watch = tree.fanotifies[static_cast<size_t>(descriptor.object)];

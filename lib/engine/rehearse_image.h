@@ -23,6 +23,8 @@ class Adjustment {
  private:
   void leave_out(std::string what) { left_out.push_back(std::move(what)); }
   void adjust_files();
+  void adjust_lease(store::Descriptor& descriptor);
+  void replace_by_null(store::Descriptor& descriptor, int file);
   void adjust_descriptors();
   void adjust_socket(size_t index);
   void adjust_placement();
@@ -30,6 +32,9 @@ class Adjustment {
 
 /// An option whose value is an interface: in the place there is only one.
 bool names_interface(const store::SocketOption& option);
+
+/// kUnsupported: a file that a rehearsal cannot do without, and that must not be opened beside the process.
+Result<void> check_leases(const store::TreeImage& tree);
 
 /// What the place must have for the image.
 SealOptions seal_for(const store::TreeImage& tree);

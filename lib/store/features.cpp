@@ -26,6 +26,13 @@ bool has_names_of_deleted_file(const Manifest& manifest) {
   });
 }
 
+bool has_leases(const Manifest& manifest) {
+  const auto& descriptors = manifest.tree.descriptors;
+  return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) {
+    return std::any_of(d.locks.begin(), d.locks.end(), [](const FileLock& l) { return l.kind == LockKind::kLease; });
+  });
+}
+
 template <class Test>
 bool any_process(const Manifest& manifest, Test test) {
   return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
@@ -37,6 +44,7 @@ constexpr Feature kFeatures[] = {
      [](const Manifest& m) { return any_process(m, [](const ProcessImage& p) { return p.membarrier != 0; }); }},
     {"names-of-deleted-file", has_names_of_deleted_file},
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
+    {"leases", has_leases},
 };
 
 }  // namespace

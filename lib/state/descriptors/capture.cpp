@@ -213,17 +213,34 @@ Result<int> DescriptorInventory::find_or_describe(size_t at) {
   return index;
 }
 
-/// flock and OFD locks are the description's, and every process that shares it shows them; POSIX locks are the
+/// A lease is of use to whom the kernel tells that somebody wants the file: F_SETOWN, F_SETSIG.
+Result<void> DescriptorInventory::take_lease(const Place& place, const store::FileLock& lease, Descriptor& descriptor) {
+  if (descriptor.file >= 0 && out_.image.files[static_cast<size_t>(descriptor.file)].deleted)
+    return context_.block(place, "a lease on a file that was deleted, which is not supported"), Result<void>();
+  descriptor.locks.push_back(lease);
+  if (!context_.frozen()) return {};
+  CKPT_TRY_ASSIGN(UniqueFd theirs, DescriptorContext::duplicate(place));
+  take_owner(theirs.get(), descriptor);
+  return {};
+}
+
+/// Locks but POSIX ones are the description's, and every process that shares it shows them; POSIX locks are the
 /// process's.
 Result<void> DescriptorInventory::take_locks(const Place& place, int index) {
   CKPT_TRY_ASSIGN(std::string text, DescriptorContext::fdinfo(place));
   auto locks = parse_locks(text);
-  if (!locks) return context_.block(place, locks.error().text()), Result<void>();
+  if (!locks) {
+    context_.block(place, locks.error().text());
+    out_.blockers.back().passes = locks.error().code == Code::kBusy;
+    return {};
+  }
   if (index < 0) return {};
   Descriptor& descriptor = out_.image.descriptors[static_cast<size_t>(index)];
   const int mode = descriptor.flags & O_ACCMODE;
   for (const store::FileLock& lock : *locks) {
-    if (lock.kind != store::LockKind::kPosix) {
+    if (lock.kind == store::LockKind::kLease) {
+      if (descriptor.fds.empty()) CKPT_TRY(take_lease(place, lock, descriptor));
+    } else if (lock.kind != store::LockKind::kPosix) {
       if (descriptor.fds.empty()) descriptor.locks.push_back(lock);
     } else if (lock.write ? mode != O_RDONLY : mode != O_WRONLY) {  // every descriptor of the file shows it
       out_.image.processes[place.process].locks.push_back({place.fd, lock});

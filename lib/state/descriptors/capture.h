@@ -32,6 +32,7 @@ class DescriptorInventory {
   Result<void> add(size_t at);
   Result<int> find_or_describe(size_t at);
   Result<void> take_locks(const Place& place, int index);
+  Result<void> take_lease(const Place& place, const store::FileLock& lease, store::Descriptor& descriptor);
   Result<int> take_right(UniqueFd fd);
   /// Fills kind and state. False: a blocker was noted instead.
   Result<bool> classify(const Place& place, Descriptor& d);

@@ -65,7 +65,7 @@ struct Descriptor {
   Timerfd timerfd;
   Signalfd signalfd;
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
-  std::vector<FileLock> locks;    ///< kFlock, kOfd: those that belong to the description
+  std::vector<FileLock> locks;    ///< all but kPosix: those that belong to the description
   bool operator==(const Descriptor&) const = default;
 };
 

@@ -345,6 +345,7 @@ void connect_descriptors(const store::TreeImage& tree, int process, Child& child
     fill_epoll(descriptor, fd, process, child.area(), batch);
     if (descriptor.fds[0].process != process) continue;
     take_over_flocks(descriptor, fd, batch);
+    take_leases(fd, descriptor.locks, batch);
     set_owner(descriptor, fd, child, batch);
   }
 }

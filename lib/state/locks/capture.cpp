@@ -35,14 +35,17 @@ Result<FileLock> parse_lock(std::string_view line) {
   FileLock out;
   (void)next_word(rest);  // a running number
   std::string_view kind = next_word(rest), state = next_word(rest), mode = next_word(rest);
-  if (kind == "LEASE" || kind == "DELEG")
-    return fail(Code::kUnsupported, "", fmt::format("holds a lease ({}), which is not supported", state));
+  if (kind == "DELEG") return fail(Code::kUnsupported, "", "holds a delegation (of NFS), which is not supported");
+  if (kind == "LEASE" && state != "ACTIVE")
+    return fail(Code::kBusy, "", "holds a lease that somebody waits for, until the process gives it up");
   if (kind == "FLOCK")
     out.kind = LockKind::kFlock;
   else if (kind == "POSIX")
     out.kind = LockKind::kPosix;
   else if (kind == "OFDLCK")
     out.kind = LockKind::kOfd;
+  else if (kind == "LEASE")
+    out.kind = LockKind::kLease;
   else
     return malformed();
   if (mode != "READ" && mode != "WRITE") return malformed();

@@ -1,4 +1,4 @@
-// File locks, from the "lock:" lines of /proc/PID/fdinfo/FD.
+// File locks and leases, from the "lock:" lines of /proc/PID/fdinfo/FD.
 #pragma once
 
 #include <string_view>
@@ -9,8 +9,9 @@
 
 namespace ckpt::capture {
 
-/// The locks made through the description behind this descriptor: kFlock and kOfd belong to the description, and every
-/// process that shares it shows them; kPosix belong to the process whose fdinfo this is. kUnsupported: a lease.
+/// The locks made through the description behind this descriptor: all but kPosix belong to the description, and every
+/// process that shares it shows them; kPosix belong to the process whose fdinfo this is. kBusy: a lease that is being
+/// broken; kUnsupported: a delegation.
 Result<std::vector<store::FileLock>> parse_locks(std::string_view fdinfo);
 
 }  // namespace ckpt::capture

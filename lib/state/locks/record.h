@@ -1,4 +1,4 @@
-// File locks: what the manifest says of them.
+// File locks and leases: what the manifest says of them.
 #pragma once
 
 #include <array>
@@ -11,6 +11,7 @@ enum class LockKind {
   kFlock,  ///< flock(2): of the open file description
   kPosix,  ///< fcntl F_SETLK: of the process
   kOfd,    ///< fcntl F_OFD_SETLK: of the open file description
+  kLease,  ///< fcntl F_SETLEASE: of the open file description, on the whole file
 };
 
 struct FileLock {
@@ -28,7 +29,7 @@ struct ProcessLock {
   bool operator==(const ProcessLock&) const = default;
 };
 
-inline constexpr std::array<const char*, 3> kLockNames = {"flock", "posix", "ofd"};
+inline constexpr std::array<const char*, 4> kLockNames = {"flock", "posix", "ofd", "lease"};
 
 template <class A>
 void describe(A& a, typename A::template Of<FileLock> l) {

@@ -76,6 +76,7 @@ bool is_taken(int fd, const FileLock& lock) {
 void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& subject, Reasons& reasons,
                 LockTaking how) {
   for (const FileLock& lock : locks) {
+    if (lock.kind == LockKind::kLease) continue;  // take_leases
     if (how == LockTaking::kOnlyLook ? !is_held(fd, lock) : !is_taken(fd, lock)) continue;
     if (errno != EAGAIN && errno != EACCES) {
       reasons.add(sys_error(subject, "cannot be locked again"));
@@ -89,6 +90,15 @@ void take_locks(int fd, const std::vector<FileLock>& locks, const std::string& s
 void take_posix_locks(int fd, const std::vector<FileLock>& locks, RestorerArea& area, SyscallBatch& batch) {
   for (const FileLock& lock : locks) {
     if (lock.kind == LockKind::kPosix) batch.add("lock a file", SYS_fcntl, fd, F_SETLK, area.put(range_of(lock)));
+  }
+}
+
+void take_leases(int fd, const std::vector<FileLock>& locks, SyscallBatch& batch) {
+  constexpr int kSetLease = 1024;
+  for (const FileLock& lock : locks) {
+    if (lock.kind != LockKind::kLease) continue;
+    batch.add("take a lease again (somebody else may have the file open now)", SYS_fcntl, fd, kSetLease,
+              lock.write ? F_WRLCK : F_RDLCK);
   }
 }
 

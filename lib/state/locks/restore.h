@@ -1,4 +1,4 @@
-// File locks taken again.
+// File locks and leases taken again.
 #pragma once
 
 #include <string>
@@ -20,5 +20,9 @@ void take_locks(int fd, const std::vector<store::FileLock>& locks, const std::st
 /// The POSIX locks of a process on its descriptor `fd`, in the process itself. After its last close of any descriptor
 /// of the file, inherited ones included: closing one gives up the process's locks on the file.
 void take_posix_locks(int fd, const std::vector<store::FileLock>& locks, RestorerArea& area, SyscallBatch& batch);
+
+/// The leases of a description, in a process that has it as `fd`, which is the number that the process is told when
+/// somebody wants the file. Once nothing opens the file any more, since that would break them.
+void take_leases(int fd, const std::vector<store::FileLock>& locks, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

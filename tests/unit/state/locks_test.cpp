@@ -114,11 +114,14 @@ TEST_CASE("locks: one that somebody else holds is a reason, of every kind") {
   }
 }
 
-TEST_CASE("locks: a lease is refused by name, and text that makes no sense, too") {
+TEST_CASE("locks: leases, and what is refused by name: one that is being broken, text that makes no sense") {
   auto lease = capture::parse_locks("lock:\t1: LEASE  ACTIVE    READ 5283 fe:00:2187289 0 EOF\n");
-  REQUIRE_FALSE(lease);
-  CHECK(lease.error().code == Code::kUnsupported);
-  CHECK(lease.error().message.find("lease") != std::string::npos);
+  REQUIRE(lease);
+  CHECK(*lease == std::vector<FileLock>{{LockKind::kLease, false, 0, -1}});
+  auto broken = capture::parse_locks("lock:\t1: LEASE  BREAKING  UNLCK 5283 fe:00:2187289 0 EOF\n");
+  REQUIRE_FALSE(broken);
+  CHECK(broken.error().code == Code::kBusy);
+  CHECK(broken.error().message.find("lease") != std::string::npos);
   for (const char* text :
        {"lock:\t", "lock:\t1: POSIX  ADVISORY  WRITE 1 fe:00:1 x EOF", "lock:\t1: WHAT ADVISORY READ 1 a 0 EOF",
         "lock:\t1: POSIX ADVISORY WRITE 1 fe:00:1 10 9", "lock:\t1: POSIX ADVISORY NONE 1 fe:00:1 1 9"})
