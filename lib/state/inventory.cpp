@@ -42,6 +42,7 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
                  " --all ckpt dump -p " + std::to_string(inside) + " ...";
   }
   for (const Blocker& b : blockers) {
+    if (b.passes) error.hint = "this passes when the process goes on: --timeout waits longer for it";
     if (b.what.rfind(kIoUring, 0) == 0) {
       error.hint = b.passes ? "a request that waits for a peer or a timer is in flight until it ends: --timeout waits "
                               "longer for a moment without one"

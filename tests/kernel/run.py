@@ -267,6 +267,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
+    "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",
     "unaccepted": "not been accepted yet",
     "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }

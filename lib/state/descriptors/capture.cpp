@@ -229,11 +229,7 @@ Result<void> DescriptorInventory::take_lease(const Place& place, const store::Fi
 Result<void> DescriptorInventory::take_locks(const Place& place, int index) {
   CKPT_TRY_ASSIGN(std::string text, DescriptorContext::fdinfo(place));
   auto locks = parse_locks(text);
-  if (!locks) {
-    context_.block(place, locks.error().text());
-    out_.blockers.back().passes = locks.error().code == Code::kBusy;
-    return {};
-  }
+  if (!locks) return context_.block(place, locks.error()), Result<void>();
   if (index < 0) return {};
   Descriptor& descriptor = out_.image.descriptors[static_cast<size_t>(index)];
   const int mode = descriptor.flags & O_ACCMODE;

@@ -36,6 +36,11 @@ class DescriptorContext {
   void block(const Place& place, std::string what, std::string flag = "") {
     out.block(place.process, "descriptor " + std::to_string(place.fd), std::move(what), std::move(flag));
   }
+  /// The same for an error; what is kBusy passes, and is looked at again until --timeout.
+  void block(const Place& place, const Error& error) {
+    block(place, error.text());
+    out.blockers.back().passes = error.code == Code::kBusy;
+  }
   /// Of what is behind a descriptor: once for each file, however often it is open.
   Result<struct stat> stat_behind(const Place& place);
   /// A duplicate, in ckpt.

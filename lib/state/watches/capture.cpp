@@ -283,7 +283,7 @@ Result<store::Fanotify> describe_fanotify(int fd, std::string_view fdinfo, const
     return fail(Code::kUnsupported, "", "fanotify that decides about accesses, which is not supported");
   CKPT_TRY_ASSIGN(int waiting, waiting_bytes(fd, "fanotify"));
   if (waiting != 0)
-    return fail(Code::kUnsupported, "", "fanotify with events that wait to be read, which is not supported");
+    return fail(Code::kBusy, "", "fanotify with events that the process has not read yet");
   return out;
 }
 

@@ -47,8 +47,8 @@ class FileFinder {
 
 /// Errors name the watch; each is a reason against a dump.
 Result<store::Inotify> describe_inotify(int fd, std::string_view fdinfo, const FileFinder& finder);
-/// Groups that decide about an access (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) are kUnsupported, and so are events
-/// that wait.
+/// Groups that decide about an access (FAN_CLASS_CONTENT, FAN_CLASS_PRE_CONTENT) are kUnsupported; events that wait to
+/// be read are kBusy.
 Result<store::Fanotify> describe_fanotify(int fd, std::string_view fdinfo, const FileFinder& finder);
 
 }  // namespace ckpt::capture

@@ -43,7 +43,7 @@ Result<bool> WatchCollector::take(const Place& place, bool inotify, Descriptor& 
   });
   if (!started) return no_thread(place.link);
   apart.join();
-  if (!described) return context_.block(place, described.error().text()), false;
+  if (!described) return context_.block(place, described.error()), false;
   d.kind = inotify ? DescriptorKind::kInotify : DescriptorKind::kFanotify;
   return true;
 }

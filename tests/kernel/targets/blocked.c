@@ -6,6 +6,7 @@
 #include <netinet/in.h>
 #include <sched.h>
 #include <sys/eventfd.h>
+#include <sys/fanotify.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
@@ -26,6 +27,21 @@ static void hold_connection(void) {
   CHECK_EQUAL(getsockname(fd, (struct sockaddr*)&address, &size), 0);
   CHECK_EQUAL(connect(client, (struct sockaddr*)&address, size), 0);
   CHECK(accept(fd, NULL, NULL) >= 0);
+}
+static void hold_fanotify_unread(void) {
+  int fd = fanotify_init(FAN_CLASS_NOTIF | FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
+  if (fd < 0) target_skip("fanotify: %s", strerror(errno));
+  CHECK_EQUAL(mkdir("watched", 0755), 0);
+  CHECK_EQUAL(fanotify_mark(fd, FAN_MARK_ADD, FAN_CLOSE_WRITE | FAN_EVENT_ON_CHILD, AT_FDCWD, "watched"), 0);
+  CHECK_EQUAL(close(open("watched/file", O_CREAT | O_WRONLY, 0644)), 0);
+}
+/// Somebody else wants the file, and waits for the process to give it up.
+static void hold_lease_broken(void) {
+  CHECK(signal(SIGIO, SIG_IGN) != SIG_ERR);
+  int fd = open("leased", O_CREAT | O_RDWR, 0600);
+  if (fcntl(fd, F_SETLEASE, F_WRLCK) != 0) target_skip("no leases here: %s", strerror(errno));
+  CHECK(open("leased", O_RDONLY | O_NONBLOCK) == -1);
+  CHECK_EQUAL(errno, EWOULDBLOCK);
 }
 static struct uring g_ring;
 /// Waits for something that does not come.
@@ -162,6 +178,8 @@ static const struct Thing {
     {"io_uring_polled", hold_io_uring_polled},
     {"io_uring_eventfd", hold_io_uring_eventfd},
     {"io_uring_closed", hold_io_uring_closed},
+    {"fanotify_unread", hold_fanotify_unread},
+    {"lease_broken", hold_lease_broken},
     {"aio", hold_aio},
     {"hugetlb", hold_hugetlb},
     {"userfaultfd", hold_userfaultfd},
