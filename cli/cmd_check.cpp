@@ -18,7 +18,7 @@ namespace {
 
 struct CheckFlags {
   int pid = 0;
-  bool shell_job = false;
+  ExternalFlags external;
   capture::SocketOptions sockets;
   GpuFlags gpu;
 };
@@ -101,13 +101,14 @@ Command::Run add_check(VerbOptions& app) {
   auto flags = std::make_shared<CheckFlags>();
   app.add_option("-p,--pid,-t,--tree", flags->pid, "A process: list everything in it that would block a dump")
       .positive();
-  app.add_flag("-j,--shell-job", flags->shell_job,
-               "As for dump: terminals and pipes from outside the tree are no obstacle");
+  add_external_flags(app, flags->external, "As for dump: terminals and pipes from outside the tree are no obstacle",
+                     "As for dump: whether pipes from outside the tree are an obstacle");
   add_socket_flags(app, flags->sockets);
   add_gpu_flag(app, flags->gpu, "As for dump: whether GPU state is an obstacle");
   auto check = [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions gpu, gpu_options(flags->gpu));
-    CKPT_TRY_ASSIGN(engine::CheckReport report, engine::check(flags->pid, flags->shell_job, flags->sockets, gpu));
+    CKPT_TRY_ASSIGN(engine::CheckReport report,
+                    engine::check(flags->pid, flags->external.finish(), flags->sockets, gpu));
     add_features_of_run(report.host);
     if (context.out.json()) print_json(context.out, *flags, report);
     else print_table(context.out, *flags, report);

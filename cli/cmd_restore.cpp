@@ -63,6 +63,7 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
 struct RestoreFlags {
   engine::RestoreOptions options;
   GpuFlags gpu;
+  ExternalFlags external;
   std::string trace;  ///< a file; empty: none
 };
 
@@ -121,7 +122,9 @@ Result<void> take_rights(const engine::RestoreOptions& options, Console& out) {
   CKPT_TRY_ASSIGN(std::optional<std::string> owner, engine::take_rights_of_owner(options.image));
   if (!owner) return {};
   const std::string image = options.image.string();
-  const std::string_view wants_root = options.shell_job           ? "--shell-job"
+  const bool keeps_pipes = options.external.pipes == state::ExternalPipes::kKeep;
+  const std::string_view wants_root = options.external.terminals  ? "--shell-job"
+                                      : keeps_pipes               ? "--external-pipes keep"
                                       : options.new_pid_namespace ? "--new-pidns"
                                                                   : "";
   if (!wants_root.empty()) {
@@ -150,8 +153,9 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_option("-f,--images-dir,-D,--dir", options->image, "The image").required().type_name("DIR");
   app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs").type_name("FILE");
-  app.add_flag("-j,--shell-job", options->shell_job,
-               "Its terminal and outer pipes are ckpt's own descriptors of the same numbers");
+  add_external_flags(app, flags->external,
+                     "Its terminal and outer pipes are ckpt's own descriptors of the same numbers",
+                     "Pipes from outside its tree: as the dump had it, ckpt's own descriptors, or /dev/null");
   app.add_flag("--tcp-established", "Accepted: the connections of an image go on in any case");
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
@@ -171,6 +175,7 @@ Command::Run add_restore(VerbOptions& app) {
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(flags->options.actions.check());
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
+    flags->options.external = flags->external.finish();
     return run_restore(*flags, context);
   };
 }

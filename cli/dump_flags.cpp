@@ -24,6 +24,21 @@ void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets) {
   app.add_flag("--ext-unix-sk", sockets.external_unix, "Unix sockets with a peer outside connect to its address again");
 }
 
+state::ExternalOptions ExternalFlags::finish() const {
+  using state::ExternalPipes;
+  state::ExternalOptions out;
+  out.terminals = shell_job;
+  out.pipes = pipes == "null"                                   ? ExternalPipes::kNull
+              : pipes == "keep" || (pipes.empty() && shell_job) ? ExternalPipes::kKeep
+                                                                : ExternalPipes::kFail;
+  return out;
+}
+
+void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text) {
+  app.add_flag("-j,--shell-job", flags.shell_job, shell_job_text);
+  app.add_option("--external-pipes", flags.pipes, pipes_text).one_of({"fail", "keep", "null"});
+}
+
 void add_hash_flag(VerbOptions& app, std::string& hash) {
   app.add_option("--hash", hash,
                  "What pages are hashed with: against accidents, or against forgery, too (default xxh3)")
@@ -57,8 +72,9 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
                "A full image: no parent, also where writes are tracked since another one")
       .excludes(prev)
       .excludes(criu_prev);
-  app.add_flag("-j,--shell-job", flags.options.shell_job,
-               "Allow terminals and pipes from outside the tree: restore takes its own in their place");
+  add_external_flags(
+      app, flags.external, "Allow terminals and pipes from outside the tree: restore takes its own in their place",
+      "Pipes from outside the tree: an obstacle, kept as --shell-job does, or /dev/null after a restore");
   add_socket_flags(app, flags.options.sockets);
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
   add_gpu_lock_timeout_flag(app, flags.gpu);
@@ -130,6 +146,7 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
+  flags.options.external = flags.external.finish();
   flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;
   flags.options.sha256_pages = flags.hash == "sha256";

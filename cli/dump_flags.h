@@ -10,9 +10,18 @@
 
 namespace ckpt::cli {
 
+/// --shell-job and --external-pipes, once they are parsed: `finish` says what they mean together.
+struct ExternalFlags {
+  bool shell_job = false;
+  std::string pipes;  ///< empty: not given
+  state::ExternalOptions finish() const;
+};
+void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text);
+
 struct DumpFlags {
   engine::DumpOptions options;
   std::string dir, prev;
+  ExternalFlags external;
   std::string criu_prev;  ///< as criu names it, from `dir`
   std::string trace;  ///< a file; empty: none
   GpuFlags gpu;

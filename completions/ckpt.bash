@@ -14,6 +14,7 @@ _ckpt() {
     pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     pre-dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     pre-dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
@@ -35,6 +36,7 @@ _ckpt() {
     dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     dump:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     dump:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--delta) COMPREPLY=($(compgen -W 'auto copy recompute' -- "$cur")); return ;;
@@ -54,6 +56,7 @@ _ckpt() {
     dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-f|restore:-D|restore:--images-dir|restore:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--pidfile) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
@@ -69,6 +72,7 @@ _ckpt() {
     resume:--after) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    check:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     squash:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     squash:-j|squash:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -118,13 +122,13 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
-    check) words='-h --help -p -t --pid --tree -j --shell-job --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
+    check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --staging -V --version -h --help --json --progress --color -q --quiet' ;;

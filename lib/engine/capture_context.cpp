@@ -39,7 +39,7 @@ void CaptureContext::phase(const char* name) {
 }
 
 capture::InventoryOptions CaptureContext::running_options(const capture::Inventory* just_before) const {
-  return {.shell_job = options.shell_job,
+  return {.external = options.external,
           .ghost_limit = options.ghost_limit,
           .sockets = options.sockets,
           .gpus_leave = options.gpu.policy != GpuOptions::Policy::kOff,
@@ -48,7 +48,7 @@ capture::InventoryOptions CaptureContext::running_options(const capture::Invento
 }
 
 capture::InventoryOptions CaptureContext::frozen_options(const capture::Inventory& earlier, WorkerPool* pool) const {
-  return {.shell_job = options.shell_job,
+  return {.external = options.external,
           .ghost_limit = options.ghost_limit,
           .sockets = options.sockets,
           .ends = !runs_on(),

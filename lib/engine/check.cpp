@@ -37,13 +37,14 @@ Result<void> check_process(int pid) {
       .with_hint("run ckpt as root");
 }
 
-Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu) {
+Result<CheckReport> check(int pid, const state::ExternalOptions& external, const capture::SocketOptions& sockets,
+                          const GpuOptions& gpu) {
   CheckReport report;
   report.host = host_features(gpu);
   if (pid == 0) return report;
   std::vector<capture::Member> members;
   capture::InventoryOptions options;
-  options.shell_job = shell_job;
+  options.external = external;
   options.sockets = sockets;
   options.gpus_leave = gpu.policy != GpuOptions::Policy::kOff;
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));

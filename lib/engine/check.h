@@ -6,6 +6,7 @@
 
 #include "lib/base/result.h"
 #include "lib/engine/device_hold.h"
+#include "lib/state/external/options.h"
 #include "lib/state/inventory.h"
 
 namespace ckpt::engine {
@@ -36,7 +37,9 @@ std::vector<Feature> host_features(const GpuOptions& gpu);
 /// kNotFound: no such process; kPermission: it belongs to another user, and this one may not look into it.
 Result<void> check_process(int pid);
 
-/// pid 0: the host alone. `shell_job` as for dump. kNotFound: no such process; kPermission: another user's.
-Result<CheckReport> check(int pid, bool shell_job, const capture::SocketOptions& sockets, const GpuOptions& gpu);
+/// pid 0: the host alone. `external` and `sockets` as for dump. kNotFound: no such process; kPermission: another
+/// user's.
+Result<CheckReport> check(int pid, const state::ExternalOptions& external, const capture::SocketOptions& sockets,
+                          const GpuOptions& gpu);
 
 }  // namespace ckpt::engine

@@ -21,7 +21,7 @@ struct DumpOptions {
   std::filesystem::path dir;
   std::filesystem::path prev;      ///< parent image; empty: the one whose tracking is armed, else none
   bool no_prev = false;            ///< a full image, whatever is tracked
-  bool shell_job = false;
+  state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
   GpuOptions gpu;

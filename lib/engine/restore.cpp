@@ -91,7 +91,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
   restore::Options how;
-  how.shell_job = options.shell_job;
+  how.external = options.external;
   how.parent_stays = !options.detach;
   how.lazy = lazily;
   how.lazy_log = options.lazy_log;

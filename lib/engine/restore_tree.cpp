@@ -291,7 +291,7 @@ class WholeTree final : public Rebuild {
     else ipc_.make(image_.ipc, reasons);
     files_ = open_files(image_, {options_.allow_changed, options_.dry_run}, *inherited_, reasons, progress_);
     files_.shared_memory = make_shared_memory(image_, *inherited_, reasons);
-    descriptors_ = make_descriptors(reader_, files_, {options_.shell_job, options_.dry_run}, *inherited_, reasons);
+    descriptors_ = make_descriptors(reader_, files_, {options_.external, options_.dry_run}, *inherited_, reasons);
     CKPT_TRY(reasons.verdict(reader_.path().string()));
     phase("check");
     totals_.pid = image_.root().pid;

@@ -10,12 +10,13 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/state/external/options.h"
 #include "lib/store/image.h"
 
 namespace ckpt::restore {
 
 struct Options {
-  bool shell_job = false;     ///< terminals and outer pipes are ckpt's own descriptors of the same numbers
+  state::ExternalOptions external;
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
   bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
@@ -39,7 +40,7 @@ class Rebuild {
   /// The image must outlive the result. Its pages are loaded, but for `lazy`: there `build` does that, sparsely, and
   /// leaves the rest to the lazy-pages daemon. One Error with every reason as a cause: kBusy (a number is taken, and by
   /// whom), kNotFound (a file), kMismatch (a file that changed), kCorrupt (a damaged image), kUnsupported (CPU,
-  /// kernel), kPermission, kUsage (needs shell_job).
+  /// kernel), kPermission, kUsage (an external resource).
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;

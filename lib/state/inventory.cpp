@@ -51,7 +51,10 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
     }
     if (b.flag.empty()) continue;
     error.hint =
-        b.flag == "--shell-job" ? "with --shell-job it is taken over from the restoring shell" : b.flag + " allows it";
+        b.flag.starts_with("--shell-job")
+            ? "with --shell-job it is taken over from the restoring shell" +
+                  std::string(b.flag == "--shell-job" ? "" : ", with --external-pipes null it is /dev/null then")
+            : b.flag + " allows it";
   }
   return error;
 }

@@ -11,6 +11,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/external/options.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::capture {
@@ -42,7 +43,7 @@ struct SocketOptions {
 };
 
 struct InventoryOptions {
-  bool shell_job = false;  ///< terminals and pipes to the outside are taken from the restoring shell
+  state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   SocketOptions sockets;
   /// Descriptors and mappings of GPUs are left out: the driver will take them away before the final look.

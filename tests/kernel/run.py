@@ -445,6 +445,30 @@ def special_shell_job(place):
     target.check(0)
 
 
+def special_external_pipes(place):
+    """A pipe from outside the tree is /dev/null after a restore, where the dump says so or the restore."""
+    for at_dump, at_restore in ((["--external-pipes", "null"], []), (["--external-pipes", "keep"], ["--external-pipes", "null"])):
+        reader, writer = os.pipe()
+        target = Target("blocked", place.folder(f"pipes{len(at_restore)}"), "nothing", stdout=writer)
+        said = ckpt("dump", "-p", target.pid, "-f", image(target, "image")).expect(6, "held by", "--external-pipes null").err
+        if str(os.getpid()) not in said:
+            raise Failure(f"does not say who has the other end: {said}")
+        ckpt("check", "-p", target.pid).expect(1)
+        ckpt("check", "-p", target.pid, *at_dump).expect(0)
+        ckpt("dump", "-p", target.pid, "-f", image(target, "image"), *at_dump).expect(0)
+        target.reap()
+        os.close(reader)
+        os.close(writer)
+        target.forget_answers()
+        if at_restore:
+            ckpt("restore", "-f", image(target, "image"), "-d").expect(2, "--external-pipes null")
+        ckpt_restore("-f", image(target, "image"), "-d", *at_restore).expect(0)
+        target.adopt()
+        if os.readlink(f"/proc/{target.pid}/fd/1") != "/dev/null":
+            raise Failure(f"standard output is {os.readlink(f'/proc/{target.pid}/fd/1')}")
+        target.check(0)
+
+
 def special_actions(place):
     """Action scripts run at their points, are told what it is about, and can stop what has not happened yet."""
     target = Target("tree_children", place.folder("actions"))

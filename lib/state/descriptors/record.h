@@ -57,6 +57,7 @@ struct Descriptor {
   int file = -1;                          ///< kFile, kDevice, kFifo: index into TreeImage::files
   int shared_memory = -1;                 ///< kMemfd: index into TreeImage::shared_memory
   std::string external;                   ///< kExternal: "tty /dev/pts/3", "pipe:[123]"; kProcFile: "/proc/12/status"
+  bool becomes_null = false;              ///< kExternal, a pipe: /dev/null takes its place
   bool written_by_process = false;        ///< open for writing: the file may have grown, the recorded offset counts
   int object = -1;                        ///< of the kinds that say so
   int pipe = -1;                          ///< kPipe, kFifo: index into TreeImage::pipes
@@ -134,6 +135,7 @@ void describe(A& a, typename A::template Of<Descriptor> d) {
   a.number("file", d.file, -1);
   a.number("shared_memory", d.shared_memory, -1);
   a.text("external", d.external);
+  a.optional().flag("becomes_null", d.becomes_null);
   a.flag("written_by_process", d.written_by_process);
   a.number("object", d.object, -1);
   a.number("pipe", d.pipe, -1);

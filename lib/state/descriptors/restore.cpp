@@ -140,7 +140,7 @@ class DescriptorBuilder {
       case DescriptorKind::kPidfd:  // of a process that lives: by its owner, once that exists
         return is_live_pidfd(descriptor) ? Result<int>(kNone) : keep(descriptor, make_dead_pidfd(descriptor.flags));
       case DescriptorKind::kExternal:
-        for (const auto& [source, slot] : take_external(descriptor, options_.shell_job, inherited_, reasons_)) {
+        for (const auto& [source, slot] : take_external(descriptor, options_.external, inherited_, reasons_)) {
           plan_.placements.push_back({source, slot});
         }
         return kNone;

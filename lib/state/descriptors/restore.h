@@ -6,6 +6,7 @@
 
 #include "lib/base/progress.h"
 #include "lib/state/descriptors/inherited.h"
+#include "lib/state/external/options.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/reasons.h"
 #include "lib/state/sockets/restore.h"
@@ -25,7 +26,7 @@ struct DescriptorPlan {
 };
 
 struct DescriptorOptions {
-  bool shell_job = false;  ///< external resources are ckpt's own; without it each is a reason against
+  state::ExternalOptions external;  ///< what these do not allow is a reason against
   bool dry_run = false;    ///< terminals, file locks and the content of named pipes are only looked at
 };
 

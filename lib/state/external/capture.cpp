@@ -1,13 +1,24 @@
 #include "lib/state/external/capture.h"
 
-namespace ckpt::capture {
+namespace ckpt::capture::external {
 
-Result<bool> take_external(DescriptorContext& context, const Place& place, std::string name, const std::string& what,
-                           store::Descriptor& d) {
-  if (!context.walk.options.shell_job) return context.block(place, what, "--shell-job"), false;
+bool take_terminal(DescriptorContext& context, const Place& place, std::string name, const std::string& what,
+                   store::Descriptor& d) {
+  if (!context.walk.options.external.terminals) return context.block(place, what, "--shell-job"), false;
   d.kind = store::DescriptorKind::kExternal;
   d.external = std::move(name);
   return true;
 }
 
-}  // namespace ckpt::capture
+bool take_pipe(DescriptorContext& context, const Place& place, std::string name, const std::string& what,
+               store::Descriptor& d) {
+  const state::ExternalPipes wanted = context.walk.options.external.pipes;
+  if (wanted == state::ExternalPipes::kFail)
+    return context.block(place, what, "--shell-job or --external-pipes null"), false;
+  d.kind = store::DescriptorKind::kExternal;
+  d.external = std::move(name);
+  d.becomes_null = wanted == state::ExternalPipes::kNull;
+  return true;
+}
+
+}  // namespace ckpt::capture::external

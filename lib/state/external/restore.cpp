@@ -3,32 +3,38 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include "lib/base/io.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {
 
 namespace {
 
+using store::Descriptor;
+using Placed = std::vector<std::pair<int, store::FdSlot>>;
+
 /// What the caller of ckpt left open, as opposed to what ckpt opened itself: that closes on exec.
-bool is_external(int fd) {
+bool is_callers(int fd) {
   int flags = ::fcntl(fd, F_GETFD);
   return flags >= 0 && (flags & FD_CLOEXEC) == 0;
 }
 
-}  // namespace
+Placed take_null(const Descriptor& descriptor, Inherited& inherited, Reasons& reasons) {
+  const std::string subject = subject_of(descriptor);
+  auto null = io::open_file("/dev/null", descriptor.flags & (O_ACCMODE | O_NONBLOCK));
+  if (!null) return reasons.add(null.error()), Placed();
+  auto source = inherited.keep(std::move(*null), subject);
+  if (!source) return reasons.add(source.error()), Placed();
+  Placed out;
+  for (const auto& slot : descriptor.fds) out.emplace_back(*source, slot);
+  return out;
+}
 
-std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job,
-                                                         Inherited& inherited, Reasons& reasons) {
-  std::vector<std::pair<int, store::FdSlot>> out;
-  if (!shell_job) {
-    reasons.add(Code::kUsage, fmt::format("{} is {}, which comes from outside its tree", subject_of(descriptor),
-                                          descriptor.external));
-    reasons.hint("--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers");
-    return out;
-  }
+Placed take_callers(const Descriptor& descriptor, Inherited& inherited, Reasons& reasons) {
+  Placed out;
   int first = -1;
   for (const auto& slot : descriptor.fds) {
-    if (first < 0 && is_external(slot.fd)) first = slot.fd;
+    if (first < 0 && is_callers(slot.fd)) first = slot.fd;
   }
   if (first < 0) {
     reasons.add(Code::kUsage, fmt::format("{} was {}: ckpt has no open descriptor of that number to give",
@@ -36,11 +42,29 @@ std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor
     return out;
   }
   for (const auto& slot : descriptor.fds) {
-    auto source = inherited.keep_copy(is_external(slot.fd) ? slot.fd : first, subject_of(descriptor));
+    auto source = inherited.keep_copy(is_callers(slot.fd) ? slot.fd : first, subject_of(descriptor));
     if (!source) return reasons.add(source.error()), out;
     out.emplace_back(*source, slot);
   }
   return out;
+}
+
+}  // namespace
+
+Placed take_external(const Descriptor& descriptor, const state::ExternalOptions& options, Inherited& inherited,
+                     Reasons& reasons) {
+  using state::ExternalPipes;
+  const bool pipe = descriptor.external.starts_with("pipe:");
+  const ExternalPipes pipes =
+      options.pipes == ExternalPipes::kFail && descriptor.becomes_null ? ExternalPipes::kNull : options.pipes;
+  if (pipe && pipes == ExternalPipes::kNull) return take_null(descriptor, inherited, reasons);
+  if (pipe ? pipes == ExternalPipes::kKeep : options.terminals) return take_callers(descriptor, inherited, reasons);
+  reasons.add(Code::kUsage,
+              fmt::format("{} is {}, which comes from outside its tree", subject_of(descriptor), descriptor.external));
+  reasons.hint(pipe ? "--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers, "
+                      "--external-pipes null puts /dev/null in their place"
+                    : "--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers");
+  return {};
 }
 
 }  // namespace ckpt::restore

@@ -1,10 +1,11 @@
-// Terminals and pipes from outside the tree, taken from ckpt's own descriptors of the same numbers (--shell-job).
+// Terminals and pipes from outside the tree: what takes their place (options.h).
 #pragma once
 
 #include <utility>
 #include <vector>
 
 #include "lib/state/descriptors/inherited.h"
+#include "lib/state/external/options.h"
 #include "lib/state/reasons.h"
 #include "lib/store/process_image.h"
 
@@ -12,7 +13,8 @@ namespace ckpt::restore {
 
 /// An inherited number for each of its descriptors; one that ckpt was not given follows the first of its group. What is
 /// missing is a reason against.
-std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor, bool shell_job,
-                                                         Inherited& inherited, Reasons& reasons);
+std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor& descriptor,
+                                                         const state::ExternalOptions& options, Inherited& inherited,
+                                                         Reasons& reasons);
 
 }  // namespace ckpt::restore

@@ -80,7 +80,8 @@ Result<void> PipeCollector::settle(bool may_be_in_flight) {
   std::map<std::string, int> holders;
   if (context_.walk.options.earlier != nullptr) {
     context_.out.outside_pipes = context_.walk.options.earlier->outside_pipes;
-  } else if (!whole.empty() || (!outside.empty() && !context_.walk.options.shell_job)) {
+  } else if (!whole.empty() ||
+             (!outside.empty() && context_.walk.options.external.pipes == state::ExternalPipes::kFail)) {
     whole.insert(outside.begin(), outside.end());
     holders = held_outside(context_.walk.members, whole);
     for (const auto& [link, pid] : holders) context_.out.outside_pipes.insert(link);
@@ -90,9 +91,9 @@ Result<void> PipeCollector::settle(bool may_be_in_flight) {
     if (d.kind != DescriptorKind::kPipe) continue;
     const Place& place = places_.at(d.pipe);
     if (outside.count(place.link) == 0) continue;
-    CKPT_TRY(take_external(
+    external::take_pipe(
         context_, place, place.link,
-        fmt::format("a pipe ({}) whose other end is outside{}", place.link, held_by(holders, place.link)), d));
+        fmt::format("a pipe ({}) whose other end is outside{}", place.link, held_by(holders, place.link)), d);
     context_.out.image.pipes[static_cast<size_t>(d.pipe)] = {};
     context_.out.pipe_contents[static_cast<size_t>(d.pipe)].clear();
     d.pipe = -1;

@@ -26,8 +26,8 @@ Result<void> TerminalCollector::settle() {
     const Place& place = ends_[i].place;
     Descriptor& d = context_.out.image.descriptors[static_cast<size_t>(ends_[i].descriptor)];
     if (found.ends[i].terminal < 0) {
-      CKPT_TRY(take_external(context_, place, "tty " + place.link,
-                             "a terminal (" + place.link + ") from outside the tree", d));
+      external::take_terminal(context_, place, "tty " + place.link,
+                              "a terminal (" + place.link + ") from outside the tree", d);
       continue;
     }
     d.object = static_cast<int>(context_.out.image.terminal_ends.size());

@@ -210,10 +210,10 @@ class Fill {
     all(mask);
   }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd,
-           owner_type, owner_pid, owner_signal, locks] = v;
-    all(kind, fds, flags, offset, file, shared, external, written, object, pipe, eventfd, epoll, timerfd, signalfd,
-        owner_type, owner_pid, owner_signal, locks);
+    auto& [kind, fds, flags, offset, file, shared, external, null, written, object, pipe, eventfd, epoll, timerfd,
+           signalfd, owner_type, owner_pid, owner_signal, locks] = v;
+    all(kind, fds, flags, offset, file, shared, external, null, written, object, pipe, eventfd, epoll, timerfd,
+        signalfd, owner_type, owner_pid, owner_signal, locks);
     object = -1;
     file = index(), pipe = index(), shared = index();
   }
