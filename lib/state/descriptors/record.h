@@ -23,9 +23,7 @@ enum class DescriptorKind {
   kEpoll,
   kTimerfd,
   kSignalfd,
-  kExternal,    ///< terminal or pipe from outside the tree, taken from the restoring shell's descriptor of the same
-                ///< number
-                ///< (--shell-job)
+  kExternal,    ///< terminal or pipe from outside the tree (external/options.h)
   kMemfd,       ///< `shared_memory`
   kFifo,        ///< named pipe: `file`, `pipe`
   kProcFile,    ///< a file of /proc/PID of a process in the tree: `external` is its path
@@ -40,8 +38,7 @@ enum class DescriptorKind {
 
 /// A number in a descriptor table.
 struct FdSlot {
-  int process =
-      0;  ///< index into TreeImage::processes: the table is that process's (ProcessImage::descriptors_of is -1)
+  int process = 0;  ///< whose table it is, an index into TreeImage::processes (its descriptors_of is -1)
   int fd = 0;
   bool close_on_exec = false;
   bool operator==(const FdSlot&) const = default;

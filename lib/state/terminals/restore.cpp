@@ -206,7 +206,7 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
                  [&](TerminalSide side, int flags) { return builder.open(side, flags); }));
   CKPT_TRY(visit([&](const TerminalEnd& end) { return !is_slave(end); },
                  [&](TerminalSide, int flags) { return builder.take_master(flags); }));
-  return builder.set_state();  // with the maker the master goes, where it was gone, and hangs up the slaves
+  return builder.set_state();  // with the builder the master goes, where it was gone, and hangs up the slaves
 }
 
 }  // namespace
