@@ -239,7 +239,7 @@ def run_with_numbers_free(name, flavour, arguments, place):
     """Anew where the target's number went to a process of this machine that stays (tests run side by side, with others)."""
     for attempt in range(3):
         failure = run_flavour(name, flavour, arguments, place.folder(f"{flavour}{attempt or ''}"))
-        if failure is None or "number is taken" not in failure:
+        if failure is None or "is taken by" not in failure:
             break
     return failure
 
