@@ -6,7 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image.h"

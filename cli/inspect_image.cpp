@@ -7,7 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/stats_text.h"
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/state/descriptors/show.h"
 #include "lib/state/files/show.h"

@@ -5,7 +5,7 @@
 
 #include "cli/inspect_image.h"
 #include "cli/stats_text.h"
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 

@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/clock.h"
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/engine/rehearse.h"
 #include "lib/store/image.h"

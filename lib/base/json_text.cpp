@@ -12,6 +12,9 @@ void append_escape(std::string& out, unsigned code) {
   out += text;
 }
 
+/// ASCII that a string holds as it is.
+bool is_plain(char c) { return c >= 0x20 && c < 0x7f && c != '"' && c != '\\'; }
+
 bool is_surrogate(unsigned code) { return code >= 0xd800 && code < 0xe000; }
 
 /// Bytes of the UTF-8 sequence at `at`, 0 when it is none. Surrogates count as sequences: the caller escapes them.
@@ -37,15 +40,14 @@ size_t sequence(std::string_view text, size_t at, unsigned& code) {
 void append_json_string(std::string& out, std::string_view text) {
   out += '"';
   for (size_t i = 0; i < text.size();) {
+    const size_t begin = i;
+    while (i < text.size() && is_plain(text[i])) ++i;
+    out += text.substr(begin, i - begin);
+    if (i == text.size()) break;
     const auto c = static_cast<unsigned char>(text[i]);
-    if (c >= 0x20 && c < 0x7f) {
-      if (c == '"' || c == '\\') out += '\\';
-      out += static_cast<char>(c);
-      ++i;
-      continue;
-    }
     if (c < 0x80) {
-      if (c == '\n') out += "\\n";
+      if (c == '"' || c == '\\') (out += '\\') += text[i];
+      else if (c == '\n') out += "\\n";
       else if (c == '\t') out += "\\t";
       else append_escape(out, c);
       ++i;

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "lib/base/checked.h"
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_text.h"
 #include "lib/store/features.h"
@@ -60,16 +60,14 @@ class JsonOut {
 
   template <class I>
   void number(const char* name, I value, int64_t = 0, int64_t = 0) {
-    json_.key(name);
-    json_.number(value);
+    json_.member(name, value);
   }
   void hex(const char* name, uint64_t value) {
     json_.key(name);
     json_.hex(value);
   }
   void flag(const char* name, bool value) {
-    json_.key(name);
-    json_.scalar(value ? "true" : "false");
+    json_.member(name, value);
   }
   void text(const char* name, const std::string& value) {
     json_.key(name);

@@ -1,10 +1,13 @@
 #include <doctest/doctest.h>
 
+#include <array>
+#include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <random>
 #include <string>
 
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_text.h"
 
@@ -178,6 +181,114 @@ TEST_CASE("json: a layout keeps every value, and the width where there is a plac
       at += line.size() + 1;
     }
   }
+}
+
+TEST_CASE("json: the writer's members say what they were given") {
+  JsonWriter json;
+  json.open('{');
+  json.members("text", "a\"b", "yes", true, "most", UINT64_MAX, "least", INT64_MIN, "none", std::optional<uint64_t>(),
+               "some", std::optional<uint64_t>(7));
+  json.members("real", 0.1, "float", 0.1f, "whole", 1e20, "nan", std::nan(""), "infinite", HUGE_VALF);
+  json.members("shape", std::vector<uint64_t>{3, 0}, "names", std::vector<std::string>{"x", "\xff"},
+               "pairs", std::vector<std::array<int, 2>>{{1, 2}});
+  json.key_text("a \"name\"\n\xc3\xa9");
+  json.hex(255);
+  json.key_json(R"("\u00e9")");
+  json.null();
+  json.feed("fed", R"({"a":[1,{}]})");
+  json.open("list", '[');
+  json.values("word", 1, false);
+  const std::string text = std::move(json).finish();  // closes the list and the whole
+  CHECK(Json::parse(text).dump(-1, ' ', true) ==
+        R"({"text":"a\"b","yes":true,"most":18446744073709551615,"least":-9223372036854775808,"none":null,"some":7,)"
+        R"("real":0.1,"float":0.1,"whole":1e+20,"nan":null,"infinite":null,"shape":[3,0],"names":["x","\ufffd"],)"
+        R"("pairs":[[1,2]],"a \"name\"\n\u00e9":"0xff","\u00e9":null,"fed":{"a":[1,{}]},"list":["word",1,false]})");
+}
+
+TEST_CASE("json: a row stays on one line, and all around it has lines") {
+  JsonWriter json(20);
+  json.open('{');
+  json.open("list", '[');
+  json.row_of("key", "longer than the width", "shape", std::vector<int>{1, 2});
+  json.row('[');
+  json.open('{');
+  json.close();
+  json.close();
+  json.close();
+  json.key("row");
+  json.row_of("a", 1);
+  json.members("empty", std::vector<int>(), "last", std::vector<int>{1, 2});
+  CHECK(std::move(json).finish() == R"({
+  "list": [
+    {"key": "longer than the width", "shape": [1, 2]},
+    [{}]
+  ],
+  "row": {"a": 1},
+  "empty": [],
+  "last": [1, 2]
+}
+)");
+  JsonWriter whole;
+  whole.row_of("a", 1);
+  CHECK(std::move(whole).finish() == "{\"a\": 1}\n");
+}
+
+TEST_CASE("json: width 0 is the layout of Python's json.dumps(indent=2)") {
+  CHECK(lay_out_json(R"({"a":{"b":1},"c":{},"d":[1,[]]})", 0) ==
+        "{\n  \"a\": {\n    \"b\": 1\n  },\n  \"c\": {},\n  \"d\": [\n    1,\n    []\n  ]\n}\n");
+}
+
+namespace {
+
+/// Writes the value, and takes what is settled after every piece.
+void write_in_parts(JsonWriter& json, const Json& value, bool rows, std::string& out) {
+  if (value.is_structured()) {
+    const char bracket = value.is_object() ? '{' : '[';
+    if (rows && value.size() == 2) json.row(bracket);
+    else json.open(bracket);
+    for (const auto& item : value.items()) {
+      if (value.is_object()) json.key_text(item.key());
+      out += json.take();
+      write_in_parts(json, item.value(), rows, out);
+    }
+    json.close();
+  } else {
+    json.scalar(value.dump());
+  }
+  out += json.take();
+}
+
+}  // namespace
+
+TEST_CASE("json: text taken in parts is the text written at once") {
+  Rng rng(3);
+  for (int i = 0; i < 3000; ++i) {
+    const Json doc = random_json(rng, 5);
+    const size_t width = rng() % 120;
+    JsonWriter json(width), rows(width);
+    std::string text, text_of_rows;
+    write_in_parts(json, doc, false, text);
+    text += std::move(json).finish();
+    CHECK(text == lay_out_json(doc.dump(), width));
+    write_in_parts(rows, doc, true, text_of_rows);
+    text_of_rows += std::move(rows).finish();
+    CHECK(Json::parse(text_of_rows).dump() == doc.dump());
+  }
+}
+
+TEST_CASE("json: a document that is taken as it grows needs little memory") {
+  JsonWriter json;
+  json.open('{');
+  json.open("list", '[');
+  size_t parts = 0, most = 0;
+  for (int i = 0; i < 100'000; ++i) {
+    json.row_of("key", i, "shape", std::vector<int>{i, i});
+    if (!json.full()) continue;
+    ++parts;
+    most = std::max(most, json.take().size());
+  }
+  CHECK(parts > 40);
+  CHECK(most < 66'000);
 }
 
 TEST_CASE("json: strings in ASCII come back, and what is no UTF-8 is told") {

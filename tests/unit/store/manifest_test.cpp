@@ -4,7 +4,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
 #include "lib/state/terminals/record.h"
 #include "tests/unit/store/helpers.h"
 

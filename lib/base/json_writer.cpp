@@ -1,8 +1,13 @@
-#include "lib/base/json_layout.h"
+#include "lib/base/json_writer.h"
+
+#include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <utility>
 
+#include "lib/base/json_text.h"
 #include "lib/base/result.h"
 
 namespace ckpt {
@@ -44,19 +49,26 @@ void JsonWriter::separate(size_t size) {
 void JsonWriter::open(char bracket) {
   if (!after_key_) separate(0);
   after_key_ = false;
-  if (frames_.empty()) broken_ = 1;  // the whole text is never one line
+  if (frames_.empty() && row_ == 0) broken_ = 1;  // the whole text is one line only as a row
   frames_.push_back({out_.size(), bracket == '['});
   out_ += bracket;
   check_width();
+}
+
+void JsonWriter::row(char bracket) {
+  while (is_open_line()) break_line();
+  if (row_ == 0) row_ = frames_.size() + 1;
+  open(bracket);
 }
 
 void JsonWriter::close() {
   CKPT_ASSERT(!frames_.empty());
   const bool array = frames_.back().array;
   if (!on_one_line()) {
-    new_line(frames_.size() - 1);
+    if (!frames_.back().empty) new_line(frames_.size() - 1);
     --broken_;
   }
+  if (row_ == frames_.size()) row_ = 0;
   frames_.pop_back();
   out_ += array ? ']' : '}';
 }
@@ -72,11 +84,36 @@ void JsonWriter::key(std::string_view name) {
   after_key_ = true;
 }
 
+void JsonWriter::key_text(std::string_view name) {
+  scratch_.clear();
+  append_json_string(scratch_, name);
+  key_json(scratch_);
+}
+
+void JsonWriter::string(std::string_view text) {
+  if (after_key_) {  // no need to know its length first
+    append_json_string(out_, text);
+    return end_value();
+  }
+  scratch_.clear();
+  append_json_string(scratch_, text);
+  scalar(scratch_);
+}
+
+void JsonWriter::real(double value) {
+  if (std::isfinite(value)) scalar(fmt::format("{}", value));
+  else null();
+}
+
+void JsonWriter::real(float value) {
+  if (std::isfinite(value)) scalar(fmt::format("{}", value));
+  else null();
+}
+
 void JsonWriter::scalar(std::string_view json) {
   if (!after_key_) separate(json.size());
-  after_key_ = false;
   out_ += json;
-  check_width();
+  end_value();
 }
 
 void JsonWriter::hex(uint64_t value) {
@@ -86,9 +123,14 @@ void JsonWriter::hex(uint64_t value) {
   scalar({text, static_cast<size_t>(end - text)});
 }
 
+void JsonWriter::end_value() {
+  after_key_ = false;
+  check_width();
+}
+
 /// Every bracket that is open on this line takes a column yet, and a comma may come behind the last.
 void JsonWriter::check_width() {
-  while (on_one_line() && column() + (frames_.size() - broken_) + 1 > width_) break_line();
+  while (is_open_line() && column() + (frames_.size() - broken_) + 1 > width_) break_line();
 }
 
 /// Gives each element of the outermost object or array on this line a line: it is written once more, and each of those
@@ -99,6 +141,7 @@ void JsonWriter::break_line() {
   out_.resize(outermost.start + 1);
   frames_.resize(++broken_);
   frames_.back() = {outermost.start, outermost.array};
+  after_key_ = false;
   feed(std::string_view(line).substr(1));
 }
 
@@ -126,8 +169,19 @@ void JsonWriter::feed(std::string_view json) {
   }
 }
 
+std::string JsonWriter::take() {
+  const size_t settled = is_open_line() ? frames_[broken_].start : out_.size();
+  std::string rest;
+  rest.reserve(kPart + kPart / 2);
+  rest.append(out_, settled);
+  out_.resize(settled);
+  line_start_ -= settled;
+  for (Frame& frame : frames_) frame.start -= settled;
+  return std::exchange(out_, std::move(rest));
+}
+
 std::string JsonWriter::finish() && {
-  CKPT_ASSERT(frames_.empty() && !out_.empty());
+  while (!frames_.empty()) close();
   out_ += '\n';
   return std::move(out_);
 }
