@@ -1,13 +1,13 @@
 // `ckpt load-metadata PATH`: JSON, and no tensor byte is read. Written as it is made: a checkpoint may have a million
 // shards.
-#include <fmt/format.h>
+#include <array>
 
 #include "cli/command.h"
 #include "cli/inspect_image.h"
 #include "cli/model_view.h"
 #include "cli/plan_document.h"
 #include "formats/common_state.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 
@@ -28,108 +28,66 @@ class Document {
   Document(Console& out, const tensor::Catalog& catalog) : out_(out), catalog_(catalog) {}
 
   void print(const std::vector<std::string>& globs, const std::string& common) {
-    text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"model\", \"format\": " + json_string(catalog_.format) +
-            ", \"path\": " + json_string(catalog_.root.string()) +
-            ",\n\"metadata\": " + (catalog_.metadata_json.empty() ? "{}" : catalog_.metadata_json) +
-            ",\n\"tensors\": [";
-    const char* separator = "\n";
+    json_.open('{');
+    json_.members("schema", "ckpt.load-metadata/1", "kind", "model", "format", catalog_.format,
+                  "path", catalog_.root.native());
+    json_.feed("metadata", catalog_.metadata_json.empty() ? "{}" : catalog_.metadata_json);
+    json_.open("tensors", '[');
     for (const tensor::Tensor& t : catalog_.tensors) {
-      if (!matches_any(globs, t.key)) continue;
-      text_ += separator;
-      separator = ",\n";
-      tensor(t);
-      flush(1 << 16);
+      if (matches_any(globs, t.key)) tensor(t);
     }
-    text_ += "],\n\"objects\": [";
-    separator = "\n";
+    json_.close();
+    json_.open("objects", '[');
     for (const tensor::Object& object : catalog_.objects) {
       if (!matches_any(globs, object.key)) continue;
-      text_ += separator;
-      separator = ",\n";
-      text_ += "  {\"key\": ";
-      append_json_string(text_, object.key);
+      json_.row('{');
+      json_.member("key", object.key);
       place("range", object.where);
-      text_ += '}';
-      flush(1 << 16);
+      json_.close();
+      flush();
     }
-    strings("unsupported", texts_of(catalog_.unsupported));
-    strings("damage", texts_of(catalog_.damage));
-    strings("warnings", catalog_.warnings);
-    text_ += "]";
-    if (!common.empty()) text_ += ",\n\"common\": " + common;
-    text_ += "}\n";
-    flush(0);
+    json_.close();
+    json_.members("unsupported", texts_of(catalog_.unsupported), "damage", texts_of(catalog_.damage),
+                  "warnings", catalog_.warnings);
+    if (!common.empty()) json_.feed("common", common);
+    out_.data(std::move(json_).finish());
   }
 
  private:
-  void flush(size_t limit) {
-    if (text_.size() <= limit) return;
-    out_.data(text_);
-    text_.clear();
-  }
-  void number(uint64_t n) {
-    fmt::format_int digits(n);
-    text_.append(digits.data(), digits.size());
-  }
-  void numbers(const tensor::Shape& shape) {
-    text_ += '[';
-    for (size_t i = 0; i < shape.size(); ++i) {
-      if (i != 0) text_ += ", ";
-      number(shape[i]);
-    }
-    text_ += ']';
+  void flush() {
+    if (json_.full()) out_.data(json_.take());
   }
   void place(const char* name, const tensor::FileRange& range) {
     if (range.length == 0) return;
-    text_ += ", \"file\": ";
-    append_json_string(text_, catalog_.files[range.file].path);
-    text_ += std::string(", \"") + name + "\": [";
-    number(range.offset);
-    text_ += ", ";
-    number(range.length);
-    text_ += ']';
+    json_.members("file", catalog_.files[range.file].path, name, std::array{range.offset, range.length});
   }
   void tensor(const tensor::Tensor& t) {
-    text_ += "  {\"key\": ";
-    append_json_string(text_, t.key);
-    text_ += ", \"dtype\": \"";
-    text_ += tensor::dtype_name(t.dtype);
-    text_ += "\", \"shape\": ";
-    numbers(t.shape);
-    text_ += ", \"bytes\": ";
-    number(t.bytes());
-    text_ += ", \"shards\": [";
-    for (size_t i = 0; i < t.shards.size(); ++i) {
-      if (i != 0) text_ += ", ";
-      shard(t.shards[i]);
-      flush(1 << 16);
+    json_.row('{');
+    json_.members("key", t.key, "dtype", tensor::dtype_name(t.dtype), "shape", t.shape, "bytes", t.bytes());
+    json_.open("shards", '[');
+    for (const tensor::Shard& s : t.shards) {
+      shard(s);
+      flush();
     }
-    text_ += "]}";
+    json_.close();
+    json_.close();
+    flush();
   }
   /// `range`: exactly the shard's bytes. `item`: the record around them, where they were not looked up.
   void shard(const tensor::Shard& s) {
-    text_ += "{\"offset\": ";
-    numbers(s.offset);
-    text_ += ", \"shape\": ";
-    numbers(s.shape);
+    json_.open('{');
+    json_.members("offset", s.offset, "shape", s.shape);
     if (s.where.length != 0) place("range", s.where);
     else place("item", s.item);
-    if (!s.stored_shape.empty()) {
-      text_ += ", \"stored_shape\": ";
-      numbers(s.stored_shape);
-    }
+    if (!s.stored_shape.empty()) json_.member("stored_shape", s.stored_shape);
     if (s.encoding != tensor::Encoding::kRaw)
-      text_ += s.encoding == tensor::Encoding::kFill ? ", \"encoding\": \"fill\"" : ", \"encoding\": \"encoded\"";
-    text_ += '}';
-  }
-  void strings(const char* name, const std::vector<std::string>& lines) {
-    text_ += std::string("],\n\"") + name + "\": [";
-    for (size_t i = 0; i < lines.size(); ++i) text_ += (i == 0 ? "" : ", ") + json_string(lines[i]);
+      json_.member("encoding", s.encoding == tensor::Encoding::kFill ? "fill" : "encoded");
+    json_.close();
   }
 
   Console& out_;
   const tensor::Catalog& catalog_;
-  std::string text_;
+  JsonWriter json_;
 };
 
 Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& options) {

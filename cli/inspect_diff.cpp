@@ -3,12 +3,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cmath>
 
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "cli/plural.h"
-#include "lib/base/json_text.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
@@ -69,51 +67,49 @@ void print_text(Console& out, const CatalogDiff& diff, const InspectOptions& opt
                        diff.unreadable.empty() ? "" : fmt::format("; {} cannot be compared", diff.unreadable.size())));
 }
 
+void describe(JsonWriter& json, const char* name, const tensor::Tensor& t) {
+  json.open(name, '{');
+  json.members("dtype", tensor::dtype_name(t.dtype), "shape", t.shape);
+  json.close();
+}
+
 void print_json(Console& out, const tensor::Catalog& a, const tensor::Catalog& b, const CatalogDiff& diff) {
-  std::string text = document_head(a) + ",\n\"other\": {\"format\": " + json_string(b.format) +
-                     ", \"path\": " + json_string(b.root.string()) +
-                     fmt::format("}},\n\"equal\": {}, \"compared\": {}, \"different\": {},\n\"diff\": [", diff.equal(),
-                                 diff.both.size(), count_different(diff));
-  const char* separator = "\n";
-  auto describe = [&](const char* name, const tensor::Tensor& t) {
-    text += fmt::format(", \"{}\": {{\"dtype\": \"{}\", \"shape\": ", name, tensor::dtype_name(t.dtype));
-    append_json_numbers(text, t.shape);
-    text += "}";
+  JsonWriter json = begin_document(a);
+  json.open("other", '{');
+  json.members("format", b.format, "path", b.root.native());
+  json.close();
+  json.members("equal", diff.equal(), "compared", diff.both.size(), "different", count_different(diff));
+  json.open("diff", '[');
+  auto begin = [&](const std::string& key) {
+    if (json.full()) out.data(json.take());
+    json.row('{');
+    json.member("key", key);
   };
-  auto begin = [&](const tensor::Tensor& t) {
-    text += std::string(separator) + "  {\"key\": " + json_string(t.key);
-    separator = ",\n";
+  auto only = [&](const char* name, const std::vector<const tensor::Tensor*>& tensors) {
+    for (const tensor::Tensor* t : tensors) {
+      begin(t->key);
+      describe(json, name, *t);
+      json.close();
+    }
   };
-  for (const tensor::Tensor* t : diff.only_a) {
-    begin(*t);
-    describe("a", *t);
-    text += "}";
-  }
-  for (const tensor::Tensor* t : diff.only_b) {
-    begin(*t);
-    describe("b", *t);
-    text += "}";
-  }
+  only("a", diff.only_a);
+  only("b", diff.only_b);
   for (const TensorDiff& d : diff.both) {
     if (d.equal()) continue;
-    begin(*d.a);
-    describe("a", *d.a);
-    describe("b", *d.b);
-    text += fmt::format(", \"elements\": {}, \"different\": {}, \"max_abs\": {}", d.elements, d.different,
-                        std::isfinite(d.max_abs) ? fmt::format("{}", d.max_abs) : "null");
-    if (d.first) {
-      text += ", \"first\": ";
-      append_json_numbers(text, place_of(d.a->shape, *d.first));
-    }
-    if (!d.unreadable.empty()) text += ", \"unreadable\": " + json_string(d.unreadable);
-    text += "}";
+    begin(d.a->key);
+    describe(json, "a", *d.a);
+    describe(json, "b", *d.b);
+    json.members("elements", d.elements, "different", d.different, "max_abs", d.max_abs);
+    if (d.first) json.member("first", place_of(d.a->shape, *d.first));
+    if (!d.unreadable.empty()) json.member("unreadable", d.unreadable);
+    json.close();
   }
   for (const tensor::Unreadable& entry : diff.unreadable) {
-    text += std::string(separator) + "  {\"key\": " + json_string(entry.key) +
-            ", \"unreadable\": " + json_string(entry.why) + "}";
-    separator = ",\n";
+    begin(entry.key);
+    json.member("unreadable", entry.why);
+    json.close();
   }
-  out.data(text + "]}\n");
+  out.data(std::move(json).finish());
 }
 
 bool parse_number(std::string_view text, double& value) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "lib/base/json_writer.h"
 #include "lib/model/diff.h"
 #include "lib/model/stats.h"
 #include "lib/tensor/catalog.h"
@@ -56,9 +57,7 @@ Result<model::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, 
 /// --html, with the statistics of the view and with --diff what differs; differences are no failure here.
 Result<void> write_html(Context& context, const View& view, const InspectOptions& options);
 
-/// JSON of a tensor's statistics; what has no number is null.
-std::string stats_json(tensor::DType dtype, const model::Stats& stats);
-/// The beginning of every document: `{"schema": ..., "kind": "model", "format": ..., "path": ...`.
-std::string document_head(const tensor::Catalog& catalog);
+/// The beginning of every document: an object with schema, kind, format and path, still open.
+JsonWriter begin_document(const tensor::Catalog& catalog);
 
 }  // namespace ckpt::cli

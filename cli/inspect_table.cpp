@@ -8,7 +8,6 @@
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "cli/plural.h"
-#include "lib/base/json_text.h"
 #include "lib/base/text.h"
 #include "lib/model/name_tree.h"
 #include "lib/model/usage.h"
@@ -118,12 +117,20 @@ uint64_t stored_bytes(const tensor::Object& object) {
   return object.inline_bytes.empty() ? object.where.length : object.inline_bytes.size();
 }
 
-std::string json_number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
-
-/// A string in front of the rest of a list: `"name": ["a", "b"]`.
-void append_list(std::string& text, const char* name, const std::vector<std::string>& lines) {
-  text += fmt::format("],\n\"{}\": [", name);
-  for (size_t i = 0; i < lines.size(); ++i) text += (i == 0 ? "" : ", ") + json_string(lines[i]);
+/// What has no number is null.
+void write_stats(JsonWriter& json, tensor::DType dtype, const Stats& stats) {
+  const bool any = stats.finite() != 0;
+  auto exact = [&](const char* name, long double x) {
+    json.key(name);
+    if (any && !tensor::is_floating(dtype)) json.scalar(fmt::format("{:.0f}", x));
+    else json.real(any ? static_cast<double>(x) : NAN);
+  };
+  json.open("stats", '{');
+  exact("min", stats.min);
+  exact("max", stats.max);
+  json.members("mean", any ? stats.mean : NAN, "std", any ? stats.deviation() : NAN, "nan", stats.nans,
+               "inf", stats.infs, "zeros", stats.zeros);
+  json.close();
 }
 
 }  // namespace
@@ -204,56 +211,40 @@ void print_table(Console& out, const View& view, const InspectOptions& options) 
                        catalog.common ? "; common state" : ""));
 }
 
-std::string stats_json(tensor::DType dtype, const Stats& stats) {
-  std::string range = "\"min\": null, \"max\": null, \"mean\": null, \"std\": null";
-  if (stats.finite() != 0) {
-    auto exact = [&](long double x) {
-      return tensor::is_floating(dtype) ? json_number(static_cast<double>(x)) : fmt::format("{:.0f}", x);
-    };
-    range = fmt::format("\"min\": {}, \"max\": {}, \"mean\": {}, \"std\": {}", exact(stats.min), exact(stats.max),
-                        json_number(stats.mean), json_number(stats.deviation()));
-  }
-  return fmt::format("{{{}, \"nan\": {}, \"inf\": {}, \"zeros\": {}}}", range, stats.nans, stats.infs, stats.zeros);
-}
-
-std::string document_head(const tensor::Catalog& catalog) {
-  return "{\"schema\": \"ckpt.inspect/1\", \"kind\": \"model\", \"format\": " + json_string(catalog.format) +
-         ", \"path\": " + json_string(catalog.root.string());
+JsonWriter begin_document(const tensor::Catalog& catalog) {
+  JsonWriter json;
+  json.open('{');
+  json.members("schema", "ckpt.inspect/1", "kind", "model", "format", catalog.format, "path", catalog.root.native());
+  return json;
 }
 
 void print_model_json(Console& out, const View& view, const std::string& common) {
   const tensor::Catalog& catalog = *view.catalog;
-  std::string text = document_head(catalog) + ",\n\"tensors\": [";
+  JsonWriter json = begin_document(catalog);
+  json.open("tensors", '[');
   for (size_t i = 0; i < view.tensors.size(); ++i) {
     const Tensor& t = *view.tensors[i];
-    text += i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ";
-    append_json_string(text, t.key);
-    text += ", \"dtype\": \"";
-    text += tensor::dtype_name(t.dtype);
-    text += "\", \"shape\": ";
-    append_json_numbers(text, t.shape);
-    text += ", \"bytes\": " + std::to_string(t.bytes()) + ", \"shards\": " + std::to_string(t.shards.size());
-    if (!view.stats.empty()) text += ", \"stats\": " + stats_json(t.dtype, view.stats[i]);
-    text += '}';
-    if (text.size() > 1 << 16) {
-      out.data(text);
-      text.clear();
-    }
+    json.row('{');
+    json.members("key", t.key, "dtype", tensor::dtype_name(t.dtype), "shape", t.shape, "bytes", t.bytes(),
+                 "shards", t.shards.size());
+    if (!view.stats.empty()) write_stats(json, t.dtype, view.stats[i]);
+    json.close();
+    if (json.full()) out.data(json.take());
   }
-  text += "],\n\"objects\": [";
-  for (size_t i = 0; i < view.objects.size(); ++i) {
-    text += (i == 0 ? "\n  {\"key\": " : ",\n  {\"key\": ") + json_string(view.objects[i]->key) +
-            fmt::format(", \"bytes\": {}}}", stored_bytes(*view.objects[i]));
+  json.close();
+  json.open("objects", '[');
+  for (const tensor::Object* object : view.objects) {
+    json.row_of("key", object->key, "bytes", stored_bytes(*object));
   }
-  append_list(text, "unsupported", texts_of(catalog.unsupported));
-  append_list(text, "damage", texts_of(catalog.damage));
-  append_list(text, "warnings", catalog.warnings);
-  text += fmt::format(
-      "],\n\"totals\": {{\"tensors\": {}, \"elements\": {}, \"bytes\": {}, \"shards\": {}, \"objects\": {}, \"files\": "
-      "{}}}",
-      view.tensors.size(), view.elements, view.bytes, view.shards, view.objects.size(), catalog.files.size());
-  if (!common.empty()) text += ",\n\"common\": " + common;
-  out.data(text + "}\n");
+  json.close();
+  json.members("unsupported", texts_of(catalog.unsupported), "damage", texts_of(catalog.damage),
+               "warnings", catalog.warnings);
+  json.open("totals", '{');
+  json.members("tensors", view.tensors.size(), "elements", view.elements, "bytes", view.bytes, "shards", view.shards,
+               "objects", view.objects.size(), "files", catalog.files.size());
+  json.close();
+  if (!common.empty()) json.feed("common", common);
+  out.data(std::move(json).finish());
 }
 
 }  // namespace ckpt::cli

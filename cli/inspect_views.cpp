@@ -6,7 +6,6 @@
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
 #include "cli/plural.h"
-#include "lib/base/json_text.h"
 #include "lib/base/text.h"
 #include "lib/model/name_tree.h"
 #include "lib/model/param_groups.h"
@@ -46,29 +45,27 @@ void walk(const std::vector<NameNode>& nodes, const InspectOptions& options, Vis
 }
 
 void tree_json(Console& out, const View& view, const std::vector<NameNode>& nodes, const InspectOptions& options) {
-  std::string text = document_head(*view.catalog) +
-                     fmt::format(", \"bytes\": {}, \"tensors\": {},\n\"tree\": [", view.bytes, view.tensors.size());
-  const char* separator = "\n";
+  JsonWriter json = begin_document(*view.catalog);
+  json.members("bytes", view.bytes, "tensors", view.tensors.size());
   // One flat list: whoever reads it needs no recursion, and no parser is too shallow for it.
+  json.open("tree", '[');
   walk(nodes, options, [&](const NameNode& node, bool cut) {
-    text += fmt::format(
-        "{}  {{\"depth\": {}, \"name\": {}, \"bytes\": {}, \"elements\": {}, \"tensors\": {}, \"dtypes\": [", separator,
-        node.depth, json_string(node.name), node.bytes, node.elements, node.tensors);
-    separator = ",\n";
-    bool first = true;
+    json.row('{');
+    json.members("depth", node.depth, "name", node.name, "bytes", node.bytes, "elements", node.elements,
+                 "tensors", node.tensors);
+    json.open("dtypes", '[');
     for (unsigned i = 0; i < 64; ++i) {
-      if ((node.dtypes >> i & 1) == 0) continue;
-      text += fmt::format("{}\"{}\"", first ? "" : ", ", tensor::dtype_name(static_cast<tensor::DType>(i)));
-      first = false;
+      if ((node.dtypes >> i & 1) != 0) json.string(tensor::dtype_name(static_cast<tensor::DType>(i)));
     }
-    text += "]";
+    json.close();
     if (node.tensor != nullptr) {
-      text += ", \"key\": " + json_string(node.tensor->key) + ", \"shape\": ";
-      append_json_numbers(text, node.tensor->shape);
+      json.members("key", node.tensor->key, "shape", node.tensor->shape);
     }
-    text += cut ? ", \"cut\": true}" : "}";
+    if (cut) json.member("cut", true);
+    json.close();
+    if (json.full()) out.data(json.take());
   });
-  out.data(text + "]}\n");
+  out.data(std::move(json).finish());
 }
 
 /// Below a column's header: "4 of 12", or a list that is not too long.
@@ -102,19 +99,15 @@ Result<void> print_files(Console& out, const tensor::Catalog& catalog) {
   }
   auto other = [](const model::FileUsage& file) { return file.size - std::min(file.size, file.referred); };
   if (out.json()) {
-    std::string text =
-        document_head(catalog) + fmt::format(", \"bytes\": {}, \"referred\": {},\n\"files\": [", size, referred);
-    const char* separator = "\n";
+    JsonWriter json = begin_document(catalog);
+    json.members("bytes", size, "referred", referred);
+    json.open("files", '[');
     for (const model::FileUsage& file : files) {
-      text += fmt::format(
-          "{}  {{\"file\": {}, \"bytes\": {}, \"tensors\": {}, \"shards\": {}, \"objects\": {}, \"referred\": {}, "
-          "\"other\": {}, "
-          "\"listed\": {}, \"missing\": {}}}",
-          separator, json_string(file.path), file.size, file.tensors, file.shards, file.objects, file.referred,
-          other(file), file.listed, file.missing);
-      separator = ",\n";
+      json.row_of("file", file.path, "bytes", file.size, "tensors", file.tensors, "shards", file.shards,
+                  "objects", file.objects, "referred", file.referred, "other", other(file), "listed", file.listed,
+                  "missing", file.missing);
     }
-    out.data(text + "]}\n");
+    out.data(std::move(json).finish());
     return {};
   }
   std::vector<std::vector<std::string>> rows;
@@ -134,32 +127,32 @@ namespace {
 
 void groups_json(Console& out, const tensor::Catalog& catalog, const model::ParamGroups& groups,
                  const std::vector<const model::ParamGroup*>& chosen) {
-  std::string text = document_head(catalog) + fmt::format(", \"states\": {}, \"by_bucket\": {},\n\"groups\": [",
-                                                          groups.states, groups.by_bucket);
-  const char* separator = "\n";
+  JsonWriter json = begin_document(catalog);
+  json.members("states", groups.states, "by_bucket", groups.by_bucket);
+  json.open("groups", '[');
   for (const model::ParamGroup* g : chosen) {
-    text += fmt::format("{}  {{\"name\": {}, \"param\": {}, \"bytes\": {}, \"states\": {{", separator,
-                        json_string(g->name), g->param != nullptr ? json_string(g->param->key) : "null", g->bytes());
-    separator = ",\n";
-    for (size_t i = 0; i < g->states.size(); ++i) {
-      text += (i == 0 ? "" : ", ") + json_string(g->states[i].slot) + ": " + json_string(g->states[i].tensor->key);
+    json.row('{');
+    json.member("name", g->name);
+    json.key("param");
+    if (g->param != nullptr) json.string(g->param->key);
+    else json.null();
+    json.member("bytes", g->bytes());
+    json.open("states", '{');
+    for (const model::OptimizerState& state : g->states) {
+      json.key_text(state.slot);
+      json.string(state.tensor->key);
     }
-    text += "}, \"missing\": [";
-    for (size_t i = 0; i < g->missing.size(); ++i) text += (i == 0 ? "" : ", ") + json_string(g->missing[i]);
-    text += "]}";
-    if (text.size() > 1 << 16) {
-      out.data(text);
-      text.clear();
-    }
+    json.close();
+    json.member("missing", g->missing);
+    json.close();
+    if (json.full()) out.data(json.take());
   }
-  text += "],\n\"findings\": [";
-  separator = "\n";
+  json.close();
+  json.open("findings", '[');
   for (const tensor::Finding& finding : model::check_params(groups)) {
-    text += separator +
-            fmt::format("  {{\"key\": {}, \"message\": {}}}", json_string(finding.key), json_string(finding.message));
-    separator = ",\n";
+    json.row_of("key", finding.key, "message", finding.message);
   }
-  out.data(text + "]}\n");
+  out.data(std::move(json).finish());
 }
 
 }  // namespace
@@ -201,60 +194,77 @@ void print_groups(Console& out, const tensor::Catalog& catalog, const View& view
                   groups.by_bucket != 0 ? fmt::format(", {} buckets that name no parameter", groups.by_bucket) : ""));
 }
 
+namespace {
+
+/// Where a shard's bytes are and how they are kept there.
+struct Stored {
+  Stored(const tensor::Catalog& catalog, const tensor::Shard& s) {
+    const tensor::FileRange& range = s.where.length != 0 ? s.where : s.item;
+    begin = range.offset;
+    end = range.offset + range.length;
+    if (range.length != 0 && range.file < catalog.files.size()) file = &catalog.files[range.file].path;
+    how = s.encoding == tensor::Encoding::kFill      ? "fill"
+          : s.encoding == tensor::Encoding::kEncoded ? "encoded"
+          : s.where.length != 0                      ? "raw"
+                                                     : "record";
+  }
+  const std::string* file = nullptr;  ///< null: not known, nor are `begin` and `end`
+  uint64_t begin = 0, end = 0;        ///< bytes in it
+  const char* how;
+};
+
+std::vector<const tensor::Shard*> sorted_shards(const tensor::Tensor& t) {
+  std::vector<const tensor::Shard*> out;
+  for (const tensor::Shard& shard : t.shards) out.push_back(&shard);
+  std::stable_sort(out.begin(), out.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
+  return out;
+}
+
+void shards_json(Console& out, const View& view) {
+  JsonWriter json = begin_document(*view.catalog);
+  json.open("tensors", '[');
+  for (const tensor::Tensor* t : view.tensors) {
+    json.open('{');
+    json.members("key", t->key, "dtype", tensor::dtype_name(t->dtype), "shape", t->shape,
+                 "grid", model::shard_grid(*t));
+    json.open("shards", '[');
+    for (const tensor::Shard* s : sorted_shards(*t)) {
+      const Stored stored(*view.catalog, *s);
+      json.row('{');
+      json.members("offset", s->offset, "shape", s->shape);
+      if (stored.file != nullptr) json.members("file", *stored.file, "begin", stored.begin, "end", stored.end);
+      json.member("stored", stored.how);
+      json.close();
+      if (json.full()) out.data(json.take());
+    }
+    json.close();
+    json.close();
+  }
+  out.data(std::move(json).finish());
+}
+
+}  // namespace
+
 Result<void> print_shards(Console& out, const View& view) {
-  const tensor::Catalog& catalog = *view.catalog;
-  std::string text = document_head(catalog) + ",\n\"tensors\": [";
-  for (size_t i = 0; i < view.tensors.size(); ++i) {
-    const tensor::Tensor& t = *view.tensors[i];
-    auto grid = model::shard_grid(t);
-    std::vector<const tensor::Shard*> shards;
-    for (const tensor::Shard& shard : t.shards) shards.push_back(&shard);
-    std::stable_sort(shards.begin(), shards.end(), [](const auto* a, const auto* b) { return a->offset < b->offset; });
-    if (out.json()) {
-      text += (i == 0 ? "\n{\"key\": " : ",\n{\"key\": ") + json_string(t.key) +
-              fmt::format(", \"dtype\": \"{}\", \"shape\": ", tensor::dtype_name(t.dtype));
-      append_json_numbers(text, t.shape);
-      text += ", \"grid\": ";
-      if (grid) append_json_numbers(text, *grid);
-      else text += "null";
-      text += ", \"shards\": [";
-    }
+  if (out.json()) {
+    shards_json(out, view);
+    return {};
+  }
+  for (const tensor::Tensor* t : view.tensors) {
     std::vector<std::vector<std::string>> rows;
-    for (const tensor::Shard* s : shards) {
-      const bool located = s->where.length != 0;
-      const tensor::FileRange& range = located ? s->where : s->item;
-      const bool known = range.length != 0 && range.file < catalog.files.size();
-      const char* how = s->encoding == tensor::Encoding::kFill      ? "fill"
-                        : s->encoding == tensor::Encoding::kEncoded ? "encoded"
-                        : located                                   ? "raw"
-                                                                    : "record";
-      if (out.json()) {
-        text += s == shards.front() ? "\n  {\"offset\": " : ",\n  {\"offset\": ";
-        append_json_numbers(text, s->offset);
-        text += ", \"shape\": ";
-        append_json_numbers(text, s->shape);
-        if (known)
-          text += fmt::format(", \"file\": {}, \"begin\": {}, \"end\": {}", json_string(catalog.files[range.file].path),
-                              range.offset, range.offset + range.length);
-        text += fmt::format(", \"stored\": \"{}\"}}", how);
-      } else {
-        std::string at;
-        for (uint64_t n : s->offset) at += (at.empty() ? "" : ",") + std::to_string(n);
-        rows.push_back({at.empty() ? "-" : at, shape_text(s->shape), known ? catalog.files[range.file].path : "-",
-                        known ? std::to_string(range.offset) : "-",
-                        known ? std::to_string(range.offset + range.length) : "-", how});
-      }
+    for (const tensor::Shard* s : sorted_shards(*t)) {
+      const Stored stored(*view.catalog, *s);
+      const bool known = stored.file != nullptr;
+      rows.push_back({s->offset.empty() ? "-" : fmt::format("{}", fmt::join(s->offset, ",")), shape_text(s->shape),
+                      known ? *stored.file : "-", known ? std::to_string(stored.begin) : "-",
+                      known ? std::to_string(stored.end) : "-", stored.how});
     }
-    if (out.json()) {
-      text += "]}";
-      continue;
-    }
-    out.data(fmt::format("{}{}: {} {}, {} shards, {}\n", i == 0 ? "" : "\n", escape_for_terminal(t.key),
-                         tensor::dtype_name(t.dtype), shape_text(t.shape), t.shards.size(),
-                         grid ? "grid " + shape_text(*grid) : "no grid"));
+    auto grid = model::shard_grid(*t);
+    out.data(fmt::format("{}{}: {} {}, {} shards, {}\n", t == view.tensors.front() ? "" : "\n",
+                         escape_for_terminal(t->key), tensor::dtype_name(t->dtype), shape_text(t->shape),
+                         t->shards.size(), grid ? "grid " + shape_text(*grid) : "no grid"));
     out.table({"OFFSET", "SHAPE", "FILE", "BEGIN", "END", "STORED"}, rows, {3, 4});
   }
-  if (out.json()) out.data(text + "]}\n");
   return {};
 }
 

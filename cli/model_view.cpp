@@ -58,10 +58,4 @@ bool matches_any(const std::vector<std::string>& globs, std::string_view key) {
          std::any_of(globs.begin(), globs.end(), [&](const std::string& glob) { return glob_match(glob, key); });
 }
 
-void append_json_numbers(std::string& out, const tensor::Shape& numbers) {
-  out += '[';
-  for (size_t i = 0; i < numbers.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(numbers[i]);
-  out += ']';
-}
-
 }  // namespace ckpt::cli

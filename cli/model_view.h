@@ -28,7 +28,5 @@ std::vector<std::string> texts_of(const std::vector<tensor::Finding>& findings);
 std::string shape_text(const tensor::Shape& shape);
 /// No glob at all matches every key.
 bool matches_any(const std::vector<std::string>& globs, std::string_view key);
-/// A JSON array of numbers.
-void append_json_numbers(std::string& out, const tensor::Shape& numbers);
 
 }  // namespace ckpt::cli

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <array>
+
 #include "cli/model_view.h"
 #include "lib/base/io.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/model/rank_plan.h"
 
 namespace ckpt::cli {
@@ -33,22 +35,25 @@ class PlanDocument {
       auto boxes = model::boxes_of_rank(layout_, *p.rule, 0, *p.tensor);
       if (!boxes) return std::move(boxes).error();
     }
-    text_ = "{\"schema\": \"ckpt.load-metadata/1\", \"kind\": \"plan\", \"format\": " + json_string(catalog_.format) +
-            ", \"path\": " + json_string(catalog_.root.string()) + ",\n\"world\": {";
-    for (size_t i = 0; i < layout_.world.size(); ++i) {
-      text_ += (i == 0 ? "" : ", ") + json_string(layout_.world[i].name) + fmt::format(": {}", layout_.world[i].size);
+    json_.open('{');
+    json_.members("schema", "ckpt.load-metadata/1", "kind", "plan", "format", catalog_.format,
+                  "path", catalog_.root.native());
+    json_.open("world", '{');
+    for (const auto& dimension : layout_.world) {
+      json_.key_text(dimension.name);
+      json_.number(dimension.size);
     }
-    text_ += "}, \"unmatched\": [";
-    for (size_t i = 0; i < unmatched_.size(); ++i) text_ += (i == 0 ? "" : ", ") + json_string(unmatched_[i]->key);
-    text_ += "],\n\"ranks\": [";
+    json_.close();
+    json_.open("unmatched", '[');
+    for (const tensor::Tensor* t : unmatched_) json_.string(t->key);
+    json_.close();
+    json_.open("ranks", '[');
     const uint64_t first = only.value_or(0), end = only ? *only + 1 : layout_.ranks();
     for (uint64_t rank = first; rank < end && !context_.out.closed(); ++rank) {
       CKPT_TRY(context_.cancel.check());
-      text_ += rank == first ? "\n" : ",\n";
       CKPT_TRY(print_rank(rank));
     }
-    text_ += "]}\n";
-    context_.out.data(text_);
+    context_.out.data(std::move(json_).finish());
     return {};
   }
 
@@ -59,59 +64,57 @@ class PlanDocument {
   };
 
   Result<void> print_rank(uint64_t rank) {
-    text_ += fmt::format("{{\"rank\": {}, \"at\": {{", rank);
+    json_.open('{');
+    json_.member("rank", rank);
+    json_.open("at", '{');
     for (size_t i = 0; i < layout_.world.size(); ++i) {
-      text_ +=
-          (i == 0 ? "" : ", ") + json_string(layout_.world[i].name) + fmt::format(": {}", layout_.coordinate(rank, i));
+      json_.key_text(layout_.world[i].name);
+      json_.number(layout_.coordinate(rank, i));
     }
-    text_ += "}, \"tensors\": [";
-    const char* separator = "\n";
+    json_.close();
+    json_.open("tensors", '[');
     uint64_t needed = 0, read = 0;
     for (const Planned& p : planned_) {
       CKPT_TRY_ASSIGN(auto boxes, model::boxes_of_rank(layout_, *p.rule, rank, *p.tensor));
       if (boxes.empty()) continue;
-      text_ += separator;
-      separator = ",\n";
-      text_ += "  {\"key\": ";
-      append_json_string(text_, p.tensor->key);
-      text_ += ", \"boxes\": [";
-      for (size_t i = 0; i < boxes.size(); ++i) {
-        text_ += i == 0 ? "{\"offset\": " : ", {\"offset\": ";
-        append_json_numbers(text_, boxes[i].offset);
-        text_ += ", \"shape\": ";
-        append_json_numbers(text_, boxes[i].shape);
-        text_ += ", \"reads\": [";
-        needed += tensor::element_count(boxes[i].shape).value_or(0) * tensor::item_size(p.tensor->dtype);
-        read += print_reads(model::reads_of(*p.tensor, boxes[i]));
-        text_ += "]}";
+      json_.row('{');
+      json_.member("key", p.tensor->key);
+      json_.open("boxes", '[');
+      for (const auto& box : boxes) {
+        needed += tensor::element_count(box.shape).value_or(0) * tensor::item_size(p.tensor->dtype);
+        json_.open('{');
+        json_.members("offset", box.offset, "shape", box.shape);
+        read += print_reads(model::reads_of(*p.tensor, box));
+        json_.close();
       }
-      text_ += "]}";
-      if (text_.size() > 1 << 16) {
-        context_.out.data(text_);
-        text_.clear();
-      }
+      json_.close();
+      json_.close();
+      if (json_.full()) context_.out.data(json_.take());
     }
-    text_ += fmt::format("], \"bytes\": {}, \"read\": {}}}", needed, read);
+    json_.close();
+    json_.members("bytes", needed, "read", read);
+    json_.close();
     return {};
   }
 
+  /// Returns the bytes that are read.
   uint64_t print_reads(const std::vector<model::StridedRead>& reads) {
     uint64_t bytes = 0;
+    json_.open("reads", '[');
     for (const model::StridedRead& read : reads) {
-      if (&read != &reads.front()) text_ += ", ";
-      text_ += "{\"file\": ";
-      append_json_string(text_, catalog_.files[read.range.file].path);
-      text_ += fmt::format(", \"offset\": {}, \"length\": {}", read.range.offset, read.range.length);
+      json_.open('{');
+      json_.members("file", catalog_.files[read.range.file].path, "offset", read.range.offset,
+                    "length", read.range.length);
       if (!read.repeat.empty()) {
-        text_ += ", \"repeat\": [";
-        for (const auto& r : read.repeat)
-          text_ += fmt::format("{}[{}, {}]", &r == &read.repeat.front() ? "" : ", ", r.count, r.stride);
-        text_ += ']';
+        json_.open("repeat", '[');
+        for (const auto& r : read.repeat) json_.value(std::array{r.count, r.stride});
+        json_.close();
       }
-      if (read.whole) text_ += ", \"encoded\": true";
-      text_ += '}';
+      if (read.whole) json_.member("encoded", true);
+      json_.close();
       bytes += read.bytes();
     }
+    json_.close();
     return bytes;
   }
 
@@ -120,7 +123,7 @@ class PlanDocument {
   const model::RankLayout& layout_;
   std::vector<Planned> planned_;
   std::vector<const tensor::Tensor*> unmatched_;
-  std::string text_;
+  JsonWriter json_;
 };
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <fmt/format.h>
 
 #include "cli/plural.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 
 namespace ckpt::cli {
@@ -27,35 +27,24 @@ void print_verify_findings(Console& out, const VerifyOutcome& outcome, bool glob
 
 void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
   const model::VerifyReport& report = outcome.report;
-  std::string text =
-      "{\"schema\": \"ckpt.verify/1\", \"kind\": \"model\", \"path\": " + json_string(outcome.path) +
-      ", \"format\": " + json_string(outcome.format) +
-      fmt::format(
-          ", \"ok\": {}, \"tensors\": {}, \"objects\": {}, \"bytes_read\": {}, \"records\": {}, \"hashes\": {}, "
-          "\"compared\": {}, \"not_checked\": {}, \"duration_us\": {},\n\"findings\": [",
-          ok, outcome.tensors, outcome.objects, report.bytes_read, report.records, report.hashes, report.compared,
-          report.unreadable, outcome.us);
-  const char* separator = "\n  ";
+  JsonWriter json;
+  json.open('{');
+  json.members("schema", "ckpt.verify/1", "kind", "model", "path", outcome.path, "format", outcome.format, "ok", ok,
+               "tensors", outcome.tensors, "objects", outcome.objects, "bytes_read", report.bytes_read,
+               "records", report.records, "hashes", report.hashes, "compared", report.compared,
+               "not_checked", report.unreadable, "duration_us", outcome.us);
+  json.open("findings", '[');
   for (const tensor::Finding& f : report.findings) {
-    text += fmt::format(
-        "{}{{\"severity\": \"{}\", \"key\": {}, \"file\": {}, \"offset\": {}, \"message\": {}}}", separator,
-        f.warning      ? "warning"
-        : f.difference ? "difference"
-                       : "damage",
-        json_string(f.key), json_string(f.file), f.offset ? std::to_string(*f.offset) : "null", json_string(f.message));
-    separator = ",\n  ";
+    json.row_of("severity", f.warning ? "warning" : f.difference ? "difference" : "damage", "key", f.key,
+                "file", f.file, "offset", f.offset, "message", f.message);
   }
-  text += "],\n\"globals\": [";
-  separator = "\n  ";
+  json.close();
+  json.open("globals", '[');
   for (const auto& [name, import] : report.imports) {
-    text += fmt::format(
-        "{}{{\"name\": {}, \"verdict\": \"{}\", \"why\": {}, \"pickles\": {}, \"key\": {}, \"file\": {}, \"offset\": "
-        "{}}}",
-        separator, json_string(name), pickle::verdict_name(import.judgement.verdict), json_string(import.judgement.why),
-        import.places, json_string(import.key), json_string(import.file), import.offset);
-    separator = ",\n  ";
+    json.row_of("name", name, "verdict", pickle::verdict_name(import.judgement.verdict), "why", import.judgement.why,
+                "pickles", import.places, "key", import.key, "file", import.file, "offset", import.offset);
   }
-  out.data(text + "]}\n");
+  out.data(std::move(json).finish());
 }
 
 std::string verify_summary(const VerifyOutcome& outcome) {

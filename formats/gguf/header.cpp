@@ -1,13 +1,11 @@
 #include "formats/gguf/header.h"
 
-#include <fmt/format.h>
-
 #include <algorithm>
 #include <bit>
 #include <cmath>
 
 #include "lib/base/checked.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 
 namespace ckpt::formats {
 
@@ -76,9 +74,12 @@ class Parser {
     if (out_.version < 1 || out_.version > 3)
       return fail(Code::kUnsupported, "", "is a GGUF file of version " + std::to_string(out_.version));
     const uint64_t tensors = size(), pairs = size();
+    json_.open('{');
     for (uint64_t i = 0; i < pairs && !short_; ++i) CKPT_TRY(parse_pair());
     for (uint64_t i = 0; i < tensors && !short_; ++i) CKPT_TRY(parse_tensor());
     if (short_) return {};
+    json_.close();
+    out_.metadata = json_.take();
     out_.data = align_up<uint64_t>(reader_.position(), out_.alignment);
     for (GgufTensor& t : out_.tensors) {
       auto offset = checked_add(t.offset, out_.data);
@@ -92,10 +93,8 @@ class Parser {
     const std::string key(text());
     const auto type = number<uint32_t>();
     if (short_) return {};
-    out_.pairs += out_.pairs.empty() ? "" : ", ";
-    append_json_string(out_.pairs, key);
-    out_.pairs += ": ";
-    CKPT_TRY_ASSIGN(std::optional<uint64_t> value, parse_value(type, out_.pairs, 0));
+    json_.key_text(key);
+    CKPT_TRY_ASSIGN(std::optional<uint64_t> value, parse_value(type, 0));
     if (key == "general.alignment") {
       if (!value || !std::has_single_bit(*value) || *value > kMaxAlignment)
         return malformed("an alignment that is no power of two");
@@ -106,59 +105,75 @@ class Parser {
   }
 
   template <class T>
-  std::optional<uint64_t> integer(std::string& json) {
+  std::optional<uint64_t> integer() {
     const T value = number<T>();
-    json += std::to_string(value);
+    json_.number(value);
     return value < T{0} ? std::nullopt : std::optional(static_cast<uint64_t>(value));
   }
   template <class T>
-  void floating(std::string& json) {
+  void floating() {
     const T value = number<T>();
-    if (std::isfinite(value)) json += fmt::format("{}", value);
-    else json += std::isnan(value) ? "\"NaN\"" : value > 0 ? "\"Infinity\"" : "\"-Infinity\"";
+    if (std::isfinite(value)) json_.real(value);
+    else json_.string(std::isnan(value) ? "NaN" : value > 0 ? "Infinity" : "-Infinity");
   }
 
   /// The value as JSON; what it returns is an integer's value, if it is not negative.
-  Result<std::optional<uint64_t>> parse_value(uint32_t type, std::string& json, int nesting) {
+  Result<std::optional<uint64_t>> parse_value(uint32_t type, int nesting) {
     switch (type) {
-      case 0: return integer<uint8_t>(json);
-      case 1: return integer<int8_t>(json);
-      case 2: return integer<uint16_t>(json);
-      case 3: return integer<int16_t>(json);
-      case 4: return integer<uint32_t>(json);
-      case 5: return integer<int32_t>(json);
-      case 6: floating<float>(json); break;
-      case 7: json += number<uint8_t>() != 0 ? "true" : "false"; break;
-      case 8: parse_text(json); break;
-      case 9: CKPT_TRY(parse_array(json, nesting)); break;
-      case 10: return integer<uint64_t>(json);
-      case 11: return integer<int64_t>(json);
-      case 12: floating<double>(json); break;
-      default: return malformed("a value of the unknown type " + std::to_string(type));
+      case 0: return integer<uint8_t>();
+      case 1: return integer<int8_t>();
+      case 2: return integer<uint16_t>();
+      case 3: return integer<int16_t>();
+      case 4: return integer<uint32_t>();
+      case 5: return integer<int32_t>();
+      case 6: floating<float>(); break;
+      case 7: json_.boolean(number<uint8_t>() != 0); break;
+      case 8: parse_text(); break;
+      case 9: CKPT_TRY(parse_array(nesting)); break;
+      case 10: return integer<uint64_t>();
+      case 11: return integer<int64_t>();
+      case 12: floating<double>(); break;
+      default: return unknown(type);
     }
     return std::optional<uint64_t>();
   }
+  static Unexpected unknown(uint32_t type) { return malformed("a value of the unknown type " + std::to_string(type)); }
 
-  void parse_text(std::string& json) {
+  void parse_text() {
     const std::string_view value = text();
-    append_json_string(
-        json, value.size() <= kShownText ? std::string(value) : std::string(value.substr(0, kShownText)) + "...");
+    if (value.size() <= kShownText) json_.string(value);
+    else json_.string(std::string(value.substr(0, kShownText)) + "...");
   }
 
-  Result<void> parse_array(std::string& json, int nesting) {
+  /// An array's type and length.
+  Result<std::pair<uint32_t, uint64_t>> begin_array(int nesting) {
     if (nesting >= kMaxNesting) return malformed("arrays nested too deep");
     const auto type = number<uint32_t>();
-    const uint64_t count = size();
+    return std::pair(type, size());
+  }
+
+  Result<void> parse_array(int nesting) {
+    CKPT_TRY_ASSIGN(const auto array, begin_array(nesting));
+    const auto [type, count] = array;
     if (short_) return {};
     const bool cut = count > kShownElements;
-    json += cut ? "{\"elements\": " + std::to_string(count) + ", \"first\": [" : "[";
-    for (uint64_t i = 0; i < std::min(count, kShownElements) && !short_; ++i) {
-      if (i != 0) json += ", ";
-      CKPT_TRY(parse_value(type, json, nesting + 1));
+    if (cut) {
+      json_.open('{');
+      json_.member("elements", count);
+      json_.key("first");
     }
-    if (cut) CKPT_TRY(skip_values(type, count - kShownElements, nesting + 1));
-    json += cut ? "]}" : "]";
-    return {};
+    json_.open('[');
+    for (uint64_t i = 0; i < std::min(count, kShownElements) && !short_; ++i)
+      CKPT_TRY(parse_value(type, nesting + 1));
+    json_.close();
+    if (!cut) return {};
+    json_.close();
+    return skip_values(type, count - kShownElements, nesting + 1);
+  }
+
+  Result<void> skip_array(int nesting) {
+    CKPT_TRY_ASSIGN(const auto array, begin_array(nesting));
+    return short_ ? Result<void>() : skip_values(array.first, array.second, nesting + 1);
   }
 
   Result<void> skip_values(uint32_t type, uint64_t count, int nesting) {
@@ -168,11 +183,10 @@ class Parser {
       if (!bytes || !reader_.take(*bytes)) short_ = true;
       return {};
     }
-    std::string dropped;
     for (uint64_t i = 0; i < count && !short_; ++i) {
-      dropped.clear();
       if (type == 8) text();
-      else CKPT_TRY(parse_value(type, dropped, nesting));
+      else if (type == 9) CKPT_TRY(skip_array(nesting));
+      else return unknown(type);
     }
     return {};
   }
@@ -212,6 +226,7 @@ class Parser {
 
   ByteReader reader_;
   GgufHeader out_;
+  JsonWriter json_;
   bool short_ = false;
 };
 

@@ -44,7 +44,7 @@ struct GgufHeader {
   uint64_t alignment = 32;
   uint64_t data = 0;               ///< where the data begins
   uint64_t parts = 1;              ///< split.count: files that the model is cut into
-  std::string pairs;               ///< the members of a JSON object: "key": value, ... Long arrays and strings are cut
+  std::string metadata;            ///< the pairs, a JSON object; long arrays and strings are cut
   std::vector<GgufTensor> tensors;
 };
 

@@ -9,7 +9,7 @@
 #include "formats/folders.h"
 #include "formats/gguf/header.h"
 #include "lib/base/io.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 
 namespace ckpt::formats {
 
@@ -36,7 +36,10 @@ std::vector<std::string> gguf_files(const fs::path& dir) {
 class Reader {
  public:
   Reader(tensor::Catalog& catalog, DamageLog& damage, const ReadOptions& options)
-      : catalog_(catalog), damage_(damage), options_(options) {}
+      : catalog_(catalog), damage_(damage), options_(options) {
+    facts_.open('{');
+    quantised_types_.open('{');
+  }
 
   /// Returns the number of files that the model is cut into, as this one says.
   Result<uint64_t> add_file(const std::string& name) {
@@ -48,9 +51,9 @@ class Reader {
     CKPT_TRY_ASSIGN(GgufHeader header, read_header(fd.get(), catalog_.files[index]));
     check_overlaps(header, name);
     for (GgufTensor& t : header.tensors) add_tensor(index, std::move(t));
-    if (json_.empty()) {
-      json_ = "{\"version\": " + std::to_string(header.version) +
-              ", \"alignment\": " + std::to_string(header.alignment) + ", \"metadata\": {" + header.pairs + "}";
+    if (index == 0) {
+      facts_.members("version", header.version, "alignment", header.alignment);
+      facts_.feed("metadata", header.metadata);
     }
     return header.parts;
   }
@@ -62,7 +65,10 @@ class Reader {
           std::string(use.second.type->name) + " given as rows of bytes: " + std::to_string(use.second.type->block) +
           " elements in " + std::to_string(use.second.type->bytes) + " bytes");
     }
-    catalog_.metadata_json = json_ + ", \"quantised\": {" + quantised_json_ + "}}";
+    quantised_types_.close();
+    facts_.feed("quantised", quantised_types_.take());
+    facts_.close();
+    catalog_.metadata_json = facts_.take();
   }
 
  private:
@@ -116,9 +122,8 @@ class Reader {
     if (!t.type->dtype) {
       quantised_[t.type->number].type = t.type;
       ++quantised_[t.type->number].count;
-      quantised_json_ += quantised_json_.empty() ? "" : ", ";
-      append_json_string(quantised_json_, t.name);
-      quantised_json_ += ": \"" + std::string(t.type->name) + "\"";
+      quantised_types_.key_text(t.name);
+      quantised_types_.string(t.type->name);
     }
     tensor::Tensor& out = catalog_.tensors.emplace_back();
     out.key = std::move(t.name);
@@ -135,7 +140,7 @@ class Reader {
   DamageLog& damage_;
   const ReadOptions& options_;
   std::map<uint32_t, Use> quantised_;
-  std::string json_, quantised_json_;
+  JsonWriter facts_, quantised_types_;
 };
 
 Result<void> read_folder(const fs::path& path, Reader& reader, DamageLog& damage) {

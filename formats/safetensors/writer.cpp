@@ -8,6 +8,7 @@
 #include "formats/safetensors/header.h"
 #include "lib/base/checked.h"
 #include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 
 namespace ckpt::formats {
@@ -161,17 +162,21 @@ class SafetensorsLayout : public tensor::Layout {
       }
     }
     std::sort(weights.begin(), weights.end());
-    std::string text =
-        fmt::format("{{\n  \"metadata\": {{\n    \"total_size\": {}\n  }},\n  \"weight_map\": {{", payload_bytes);
-    for (size_t i = 0; i < weights.size(); ++i) {
-      text += i == 0 ? "\n    " : ",\n    ";
-      (void)try_append_ascii_json_string(text, weights[i].first);
-      text += ": " + json_string(weights[i].second);
-      if (text.size() < 1 << 16) continue;
-      CKPT_TRY(sink(text));
-      text.clear();
+    JsonWriter json(0);  // laid out as transformers does it
+    json.open('{');
+    json.open("metadata", '{');
+    json.member("total_size", payload_bytes);
+    json.close();
+    json.open("weight_map", '{');
+    std::string name;
+    for (const auto& [key, file] : weights) {
+      name.clear();
+      (void)try_append_ascii_json_string(name, key);
+      json.key_json(name);
+      json.string(file);
+      if (json.full()) CKPT_TRY(sink(json.take()));
     }
-    return sink(text + "\n  }\n}\n");
+    return sink(std::move(json).finish());
   }
 
   const Selection& selection_;

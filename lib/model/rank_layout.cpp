@@ -26,7 +26,7 @@ Result<void> parse_world(const Json& world, RankLayout& out) {
     for (const auto& item : world.items()) {
       auto size = count_of(item.value(), 1);
       if (!size || item.key().empty())
-        return wrong("world", "has to name dimensions with their sizes, as {\"tp\": 2, \"dp\": 3}");
+        return wrong("world", R"(has to name dimensions with their sizes, as {"tp": 2, "dp": 3})");
       out.world.push_back({item.key(), *size});
     }
   } else {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Sources: includes point down only, wrapped libraries stay where they are wrapped, no path of one machine.
+"""Sources: includes point down only, wrapped libraries stay where they are wrapped, JSON is not glued, no path of one machine.
 
 usage: sources.py SOURCE_ROOT. Prints every finding; exit 1 if there is one. Long files are warnings.
 """
@@ -31,6 +31,9 @@ WRAPPED = [
 ]
 INCLUDE = re.compile(r'^\s*#\s*include\s*(["<])([^">]+)[">]')
 MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home/\w+|Users/\w+|root|work|workspace|builds)/")
+GLUED_JSON = re.compile(r'\\":')  # "\"key\": in a string literal
+# The trace's compact lines, and a pickle with an indentation of its own.
+MAY_GLUE_JSON = ("lib/base/json_", "lib/base/trace.cpp", "formats/pickle/render.cpp")
 SKIPPED = {".git", "__pycache__", ".cache"}
 LONG_FILE = 600
 LONG_LINE = 120  # .clang-format, ColumnLimit
@@ -71,12 +74,19 @@ def check_include(path, quote, target):
     return None
 
 
+def glues_json(path, line):
+    return (path.startswith(("cli/", "lib/", "formats/")) and not path.startswith(MAY_GLUE_JSON)
+            and GLUED_JSON.search(line) is not None)
+
+
 def check_source(path, lines):
     for number, line in enumerate(lines, 1):
         found = INCLUDE.match(line)
         problem = check_include(path, *found.groups()) if found else None
         if problem:
             yield f"{path}:{number}: {problem}"
+        if glues_json(path, line):
+            yield f"{path}:{number}: JSON glued from strings: lib/base/json_writer.h writes it"
 
 
 def self_test():
@@ -89,6 +99,7 @@ def self_test():
     for path, quote, target in [("cli/a.cpp", '"', "lib/engine/dump.h"), ("lib/store/a.cpp", "<", "zstd.h"),
                                 ("cli/app.cpp", "<", "CLI/CLI.hpp"), ("lib/base/a.cpp", '"', "lib/base/io.h")]:
         assert not check_include(path, quote, target), (path, target)
+    assert glues_json("cli/a.cpp", r'text += ", \"key\": ";') and not glues_json("lib/base/trace.cpp", r'"{\"a\": 1}"')
     assert MACHINE_PATH.search("/".join((" ", "home", "me", "x"))) and not MACHINE_PATH.search("/proc/self")
 
 

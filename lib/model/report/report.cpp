@@ -1,32 +1,14 @@
 #include "lib/model/report/report.h"
 
-#include <fmt/format.h>
-
 #include <cmath>
 
 #include "lib/model/report/page.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/tensor/values.h"
 
 namespace ckpt::model {
 
 namespace {
-
-/// JSON inside a script element: "<" must not end it ("</script>") nor begin a comment ("<!--").
-void append_text(std::string& out, std::string_view text) {
-  const size_t begin = out.size();
-  append_json_string(out, text);
-  for (size_t at = out.find('<', begin); at != std::string::npos; at = out.find('<', at + 6))
-    out.replace(at, 1, "\\u003c");
-}
-
-void append_numbers(std::string& out, const tensor::Shape& numbers) {
-  out += '[';
-  for (size_t i = 0; i < numbers.size(); ++i) out += (i == 0 ? "" : ",") + std::to_string(numbers[i]);
-  out += ']';
-}
-
-std::string number(double value) { return std::isfinite(value) ? fmt::format("{}", value) : "null"; }
 
 class Page {
  public:
@@ -38,80 +20,74 @@ class Page {
     const std::string_view page = kReportPage;
     const size_t mark = page.find(kMark);
     CKPT_ASSERT(mark != std::string_view::npos);
-    text_ = page.substr(0, mark);
+    CKPT_TRY(write_(page.substr(0, mark)));
     CKPT_TRY(data());
-    text_ += page.substr(mark + kMark.size());
-    return flush(0);
+    CKPT_TRY(flush());
+    return write_(page.substr(mark + kMark.size()));
   }
 
  private:
-  Result<void> flush(size_t limit) {
-    if (text_.size() <= limit) return {};
-    auto done = write_(text_);
-    text_.clear();
-    return done;
+  /// JSON inside a script element: "<", which stands in strings only, must not end it ("</script>") nor begin a comment
+  /// ("<!--").
+  Result<void> flush() {
+    std::string text;
+    for (char c : json_.take()) {
+      if (c == '<') text += "\\u003c";
+      else text += c;
+    }
+    return write_(text);
   }
+  Result<void> flush_if_full() { return json_.full() ? flush() : Result<void>(); }
 
   /// Tensors as arrays, [key, dtype, shape, bytes, shards, statistics]: a page of 100,000 of them stays small.
   Result<void> data() {
     const tensor::Catalog& catalog = *report_.catalog;
-    text_ += "{\"format\":";
-    append_text(text_, catalog.format);
-    text_ += ",\"path\":";
-    append_text(text_, catalog.root.string());
-    text_ += fmt::format(",\"objects\":{},\"stats\":{},\"tensors\":[", catalog.objects.size(), !report_.stats.empty());
+    json_.open('{');
+    json_.members("format", catalog.format, "path", catalog.root.native(), "objects", catalog.objects.size(),
+                  "stats", !report_.stats.empty());
+    json_.open("tensors", '[');
     for (size_t i = 0; i < report_.tensors.size(); ++i) {
       const tensor::Tensor& t = *report_.tensors[i];
-      text_ += i == 0 ? "\n[" : ",\n[";
-      append_text(text_, t.key);
-      text_ += fmt::format(",\"{}\",", tensor::dtype_name(t.dtype));
-      append_numbers(text_, t.shape);
-      text_ += fmt::format(",{},{}", t.bytes(), t.shards.size());
-      if (!report_.stats.empty()) {
-        const Stats& s = report_.stats[i];
-        const bool any = s.finite() != 0;
-        text_ += fmt::format(",{},{},{},{},{},{},{}", any ? number(static_cast<double>(s.min)) : "null",
-                             any ? number(static_cast<double>(s.max)) : "null", any ? number(s.mean) : "null",
-                             any ? number(s.deviation()) : "null", s.nans, s.infs, s.zeros);
-      }
-      text_ += ']';
-      CKPT_TRY(flush(1 << 16));
+      json_.row('[');
+      json_.values(t.key, tensor::dtype_name(t.dtype), t.shape, t.bytes(), t.shards.size());
+      if (!report_.stats.empty()) statistics(report_.stats[i]);
+      json_.close();
+      CKPT_TRY(flush_if_full());
     }
-    text_ += "],\"files\":[";
-    for (size_t i = 0; i < report_.files.size(); ++i) {
-      const FileUsage& file = report_.files[i];
-      text_ += i == 0 ? "\n[" : ",\n[";
-      append_text(text_, file.path);
-      text_ +=
-          fmt::format(",{},{},{},{},{}]", file.size, file.referred, file.tensors, file.shards, file.missing ? 1 : 0);
-      CKPT_TRY(flush(1 << 16));
+    json_.close();
+    json_.open("files", '[');
+    for (const FileUsage& file : report_.files) {
+      json_.row('[');
+      json_.values(file.path, file.size, file.referred, file.tensors, file.shards, file.missing ? 1 : 0);
+      json_.close();
+      CKPT_TRY(flush_if_full());
     }
-    text_ += ']';
+    json_.close();
     if (report_.diff != nullptr) CKPT_TRY(diff(*report_.diff));
-    text_ += '}';
+    json_.close();
     return {};
+  }
+
+  void statistics(const Stats& s) {
+    const bool any = s.finite() != 0;
+    const double min = static_cast<double>(s.min), max = static_cast<double>(s.max);
+    for (double x : {min, max, s.mean, s.deviation()}) json_.real(any ? x : NAN);
+    json_.values(s.nans, s.infs, s.zeros);
   }
 
   /// Rows [key, what, detail, elements that differ, elements, greatest distance].
   Result<void> diff(const CatalogDiff& diff) {
-    text_ += ",\"diff\":{\"other\":";
-    append_text(text_, report_.other);
-    text_ += fmt::format(",\"equal\":{},\"compared\":{},\"rows\":[", diff.equal(), diff.both.size());
-    const char* separator = "\n";
-    auto row = [&](const tensor::Tensor& t, const std::string& what, const std::string& detail, const TensorDiff* d) {
-      text_ += separator;
-      separator = ",\n";
-      text_ += '[';
-      append_text(text_, t.key);
-      text_ += ',';
-      append_text(text_, what);
-      text_ += ',';
-      append_text(text_, detail);
-      text_ += d == nullptr ? ",0,0,0]" : fmt::format(",{},{},{}]", d->different, d->elements, number(d->max_abs));
-      return flush(1 << 16);
+    json_.open("diff", '{');
+    json_.members("other", report_.other, "equal", diff.equal(), "compared", diff.both.size());
+    json_.open("rows", '[');
+    auto row = [&](const tensor::Tensor& t, const std::string& what, const std::string& detail, const TensorDiff& d) {
+      json_.row('[');
+      json_.values(t.key, what, detail, d.different, d.elements, d.max_abs);
+      json_.close();
+      return flush_if_full();
     };
-    for (const tensor::Tensor* t : diff.only_a) CKPT_TRY(row(*t, "only here", described(*t), nullptr));
-    for (const tensor::Tensor* t : diff.only_b) CKPT_TRY(row(*t, "only there", described(*t), nullptr));
+    for (const tensor::Tensor* t : diff.only_a) CKPT_TRY(row(*t, "only here", described(*t), {}));
+    for (const tensor::Tensor* t : diff.only_b) CKPT_TRY(row(*t, "only there", described(*t), {}));
     for (const TensorDiff& d : diff.both) {
       if (d.equal()) continue;
       std::string what = d.same_shape ? "" : "shape ";
@@ -124,9 +100,10 @@ class Page {
                    !d.unreadable.empty() ? d.unreadable
                    : other               ? described(*d.a) + " / " + described(*d.b)
                                          : "",
-                   &d));
+                   d));
     }
-    text_ += "]}";
+    json_.close();
+    json_.close();
     return {};
   }
 
@@ -138,7 +115,7 @@ class Page {
 
   const Report& report_;
   const std::function<Result<void>(std::string_view)>& write_;
-  std::string text_;
+  JsonWriter json_;
 };
 
 }  // namespace

@@ -12,7 +12,7 @@
 #include "lib/base/file_stream.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
-#include "lib/base/json_text.h"
+#include "lib/base/json_writer.h"
 #include "lib/base/worker_pool.h"
 
 namespace ckpt::model {
@@ -232,25 +232,21 @@ void Hasher::update(ByteSpan data) {
 std::string Hasher::finish() { return xxh3_ ? to_hex(xxh3_->digest()) : sha256_->finish_hex(); }
 
 std::string to_json(const Manifest& manifest) {
-  std::string out = "{\"schema\": \"" + std::string(kSchema) + "\", \"format\": " + json_string(manifest.format) +
-                    ", \"hash\": \"" + std::string(hash_name(manifest.hash)) +
-                    "\", \"block\": " + std::to_string(manifest.block) + ",\n\"files\": {";
-  const char* separator = "\n  ";
+  JsonWriter json;
+  json.open('{');
+  json.members("schema", kSchema, "format", manifest.format, "hash", hash_name(manifest.hash), "block", manifest.block);
+  json.open("files", '{');
   for (const auto& [name, file] : manifest.files) {
-    out += separator + json_string(name) + ": {\"size\": " + std::to_string(file.size) + ", \"hashes\": [";
-    for (size_t i = 0; i < file.hashes.size(); ++i) out += (i == 0 ? "\"" : ", \"") + file.hashes[i] + "\"";
-    out += "]}";
-    separator = ",\n  ";
+    json.key_text(name);
+    json.row_of("size", file.size, "hashes", file.hashes);
   }
-  out += "}";
-  separator = ",\n\"tensors\": {\n  ";
+  json.close();
+  if (!manifest.tensors.empty()) json.open("tensors", '{');
   for (const auto& [name, tensor] : manifest.tensors) {
-    out += separator + json_string(name) + ": {\"dtype\": " + json_string(tensor.dtype) + ", \"shape\": [";
-    for (size_t i = 0; i < tensor.shape.size(); ++i) out += (i == 0 ? "" : ", ") + std::to_string(tensor.shape[i]);
-    out += "], \"hash\": \"" + tensor.hash + "\"}";
-    separator = ",\n  ";
+    json.key_text(name);
+    json.row_of("dtype", tensor.dtype, "shape", tensor.shape, "hash", tensor.hash);
   }
-  return out + (manifest.tensors.empty() ? "}\n" : "}}\n");
+  return std::move(json).finish();
 }
 
 Result<Manifest> parse_manifest(std::string_view text) { return Parser(text).run(); }

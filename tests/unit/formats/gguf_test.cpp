@@ -103,7 +103,7 @@ TEST_CASE("gguf: values of every type become JSON") {
   auto header = parse_gguf_header(as_bytes(g.bytes));
   REQUIRE(header);
   REQUIRE(*header);
-  const auto json = nlohmann::json::parse("{" + (*header)->pairs + "}");
+  const auto json = nlohmann::json::parse((*header)->metadata);
   CHECK(json["a"] == 255);
   CHECK(json["b"] == -1);
   CHECK(json["c"] == 0.1);
