@@ -69,6 +69,7 @@ std::vector<OptionSummary> describe_options(const CLI::App& app) {
     summary.summary = option->get_description();
     summary.takes_value = option->get_expected_max() != 0;
     if (summary.takes_value) summary.values = values_of(*option);
+    summary.is_list = option->get_delimiter() == ',';
     summary.is_pid = option->check_lname("pid");
   }
   return out;
@@ -86,6 +87,10 @@ std::vector<std::string> first_argument(const CLI::App& verb) {
   return {};
 }
 
+bool takes_key(const CLI::App& verb) {
+  return !verb.get_options([](const CLI::Option* o) { return o->get_name(true) == "key"; }).empty();
+}
+
 }  // namespace
 
 CommandLine describe_command_line() {
@@ -94,7 +99,8 @@ CommandLine describe_command_line() {
   std::unique_ptr<CLI::App> app = make_app(options, choice);
   CommandLine out{describe_options(*app), {}};
   for (const CLI::App* verb : app->get_subcommands([](const CLI::App*) { return true; })) {
-    out.verbs.push_back({verb->get_name(), verb->get_description(), describe_options(*verb), first_argument(*verb)});
+    out.verbs.push_back({verb->get_name(), verb->get_description(), describe_options(*verb), first_argument(*verb),
+                         takes_key(*verb)});
   }
   return out;
 }

@@ -25,6 +25,7 @@ struct OptionSummary {
   std::string summary;
   bool takes_value = false;
   std::vector<std::string> values;  ///< the closed set, where there is one
+  bool is_list = false;             ///< several of them in one word, with commas
   bool is_pid = false;
 };
 
@@ -32,6 +33,7 @@ struct VerbSummary {
   std::string name, summary;
   std::vector<OptionSummary> options;
   std::vector<std::string> values;  ///< of its first argument, where that is one of a closed set
+  bool takes_key = false;           ///< its second argument is a key of its first, a model checkpoint
 };
 
 struct CommandLine {

@@ -161,12 +161,15 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_option("--html", options->html,
                  "Write a page for a browser, with --stats and --diff what they find (- for stdout)")
       .type_name("FILE");
-  app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)").type_name("COLUMN");
+  app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)")
+      .type_name("COLUMN")
+      .one_of(column_names());
   app.add_flag("--reverse", options->reverse, "The other way round");
   app.add_option("--columns", options->columns,
                  fmt::format("Columns of the table: {}", fmt::join(column_names(), ", ")))
       .type_name("LIST")
-      .delimiter(',');
+      .delimiter(',')
+      .one_of(column_names());
   return [options](Context& context) { return run_inspect(context, *options); };
 }
 

@@ -147,7 +147,6 @@ Result<void> verify_unopened(Context& context, const VerifyCommand& command, con
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
   CKPT_TRY_ASSIGN(model::Selection chosen, selection(command));
-  if (!model::hash_from_name(command.hash)) return fail(Code::kUsage, command.hash, "--hash is xxh3-128 or sha256");
   if (!command.write_manifest.empty() && (!command.part.empty() || !command.sample.empty())) {
     return fail(Code::kUsage, command.write_manifest,
                 "a manifest is written of the whole: --part and --sample do not go with it");
@@ -205,6 +204,7 @@ Command::Run add_verify(VerbOptions& app) {
       .type_name("FILE|default");
   app.add_option("--hash", command->hash, "Of the manifest to write: xxh3-128 or sha256")
       .type_name("HASH")
+      .one_of({"xxh3-128", "sha256"})
       .shows_default();
   app.add_flag("--tensor-hashes", command->tensor_hashes,
                "Hashes of the tensors: written beside the files', or compared instead of them");

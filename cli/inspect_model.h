@@ -33,8 +33,9 @@ struct View {
   uint64_t bytes = 0, elements = 0, shards = 0;
 };
 
-/// The table's columns that exist, the default ones first; checks --columns and --sort (kUsage).
+/// The table's columns that exist, the default ones first.
 std::vector<std::string> column_names();
+/// Whether the columns of --columns and --sort have their values (kUsage).
 Result<void> check_columns(const InspectOptions& options);
 /// Sorts the view as --sort and --reverse say, its statistics with it.
 void sort_view(View& view, const InspectOptions& options);

@@ -1,4 +1,35 @@
 # bash completion for ckpt, made by `ckpt completion bash`
+# Processes, with their names where bash lists them and inserts none (?, !).
+_ckpt_pids() {
+  local pid name
+  for pid in /proc/[0-9]*; do
+    pid=${pid#/proc/}
+    [[ $pid != "$1"* ]] || COMPREPLY+=("$pid")
+  done
+  [[ ${COMP_TYPE-} == 63 || ${COMP_TYPE-} == 33 ]] && ((${#COMPREPLY[@]} > 1)) || return
+  compopt +o filenames 2>/dev/null
+  for pid in "${!COMPREPLY[@]}"; do
+    { read -r name </proc/"${COMPREPLY[pid]}"/comm; } 2>/dev/null && COMPREPLY[pid]+=" ($name)"
+  done
+}
+
+# PATH, then a key of what lies there. $1: options whose value is no argument. Keys are a line each in the document;
+# those with quotes and backslashes are left out.
+_ckpt_path_and_key() {
+  local path= seen= skip= word
+  for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
+    if [[ -z $seen ]]; then [[ $word != "$verb" ]] || seen=1
+    elif [[ $word == = ]]; then skip=1
+    elif [[ -n $skip ]]; then skip=
+    elif [[ " $1 " == *" $word "* ]]; then skip=1
+    elif [[ $word != -* ]]; then path=${word/#~\//$HOME/} path=${path//\\/}; break; fi
+  done
+  if [[ -z $path ]]; then COMPREPLY=($(compgen -f -- "$cur")); return; fi
+  # bash quotes what a key holds of its own syntax, as of the name of a file.
+  mapfile -t COMPREPLY < <("${COMP_WORDS[0]}" load-metadata "$path" --key "${cur//\\/}**" 2>/dev/null |
+    sed -n 's/^ *{"key": "\([^"\\]*\)".*/\1/p')
+}
+
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
@@ -10,7 +41,7 @@ _ckpt() {
   case "$verb:$prev" in
     *:--progress) COMPREPLY=($(compgen -W 'auto tty plain jsonl none' -- "$cur")); return ;;
     *:--color) COMPREPLY=($(compgen -W 'auto always never' -- "$cur")); return ;;
-    pre-dump:-p|pre-dump:-t|pre-dump:--pid|pre-dump:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    pre-dump:-p|pre-dump:-t|pre-dump:--pid|pre-dump:--tree) _ckpt_pids "$cur"; return ;;
     pre-dump:-f|pre-dump:-D|pre-dump:--images-dir|pre-dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -32,7 +63,7 @@ _ckpt() {
     pre-dump:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     pre-dump:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    dump:-p|dump:-t|dump:--pid|dump:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    dump:-p|dump:-t|dump:--pid|dump:--tree) _ckpt_pids "$cur"; return ;;
     dump:-f|dump:-D|dump:--images-dir|dump:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--prev-images-dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -66,12 +97,12 @@ _ckpt() {
     restore:-v|restore:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-o|restore:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    resume:-p|resume:-t|resume:--pid|resume:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    resume:-p|resume:-t|resume:--pid|resume:--tree) _ckpt_pids "$cur"; return ;;
     resume:--after) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    check:-p|check:-t|check:--pid|check:--tree) COMPREPLY=($(compgen -W "$(cd /proc && printf '%s ' [0-9]*)" -- "$cur")); return ;;
+    check:-p|check:-t|check:--pid|check:--tree) _ckpt_pids "$cur"; return ;;
     check:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     squash:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
@@ -104,13 +135,13 @@ _ckpt() {
     inspect:--shards) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--group-by) COMPREPLY=($(compgen -W 'param' -- "$cur")); return ;;
     inspect:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    inspect:--sort) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    inspect:--columns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    inspect:--sort) COMPREPLY=($(compgen -W 'key dtype shape size shards bytes elements grid file min max mean std nan inf zeros' -- "$cur")); return ;;
+    inspect:--columns) COMPREPLY=($(compgen -W 'key dtype shape size shards bytes elements grid file min max mean std nan inf zeros' -P "${cur%"${cur##*,}"}" -- "${cur##*,}")); return ;;
     verify:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     verify:--against) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--manifest) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--write-manifest) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    verify:--hash) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--hash) COMPREPLY=($(compgen -W 'xxh3-128 sha256' -- "$cur")); return ;;
     verify:--part) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--sample) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--seed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -146,6 +177,7 @@ _ckpt() {
     return
   fi
   case "$verb" in
+    cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
     help) COMPREPLY=($(compgen -W 'pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;

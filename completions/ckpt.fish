@@ -1,4 +1,25 @@
 # fish completion for ckpt, made by `ckpt completion fish`
+# Keys of the checkpoint that the first argument names, a line each in
+# the document; those with quotes and backslashes are left out.
+# $argv: options whose value is no argument.
+function __ckpt_keys
+    set -l words (commandline -opc)
+    set -l ckpt $words[1]
+    set -l skip
+    set -e words[1..(contains -i cat $words)]
+    for word in $words
+        if set -q skip[1]
+            set skip
+        else if contains -- $word $argv
+            set skip 1
+        else if not string match -q -- '-*' $word
+            $ckpt load-metadata (string replace -r '^~/' $HOME/ $word) 2>/dev/null |
+                string replace -fr '^ *\{"key": "([^"\\\\]*)".*' '$1'
+            return
+        end
+    end
+end
+
 complete -c ckpt -s V -l version -d 'Print the version, and what this build has'
 complete -c ckpt -s h -l help -d 'Print this help; ckpt VERB --help: that of a verb'
 complete -c ckpt -l json -d 'JSON on stdout; the final error is one JSON line on stderr'
@@ -174,6 +195,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from cat' -l max-memory -r -d 'Memor
 complete -c ckpt -n '__fish_seen_subcommand_from cat' -l slice -r -d 'The part to print, as numpy writes it: 0:10,:,-1'
 complete -c ckpt -n '__fish_seen_subcommand_from cat' -l npy -d 'As a .npy file; without it the bare elements, little endian, row-major'
 complete -c ckpt -n '__fish_seen_subcommand_from cat' -l force -d 'To a terminal, too'
+complete -c ckpt -n '__fish_seen_subcommand_from cat' -a '(__ckpt_keys --from --max-memory --slice --progress --color)'
 complete -c ckpt -n __fish_use_subcommand -f -a inspect -d 'Show what a process image or a model checkpoint holds'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -s h -l help -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l from -x -a 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -d 'The format to read (default: auto)'
@@ -189,16 +211,16 @@ complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l shards -r -d 'Where
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l files -d 'The files: size, tensors, bytes referred to, bytes nothing refers to'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l group-by -x -a 'param' -d 'param: each parameter with its optimizer state'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l html -r -d 'Write a page for a browser, with --stats and --diff what they find (- for stdout)'
-complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l sort -r -d 'The column to sort by; numbers greatest first (key)'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l sort -x -a 'key dtype shape size shards bytes elements grid file min max mean std nan inf zeros' -d 'The column to sort by; numbers greatest first (key)'
 complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l reverse -d 'The other way round'
-complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l columns -r -d 'Columns of the table: key, dtype, shape, size, shards, bytes, elements, grid, file, min, max, mean, std, nan, inf, zeros'
+complete -c ckpt -n '__fish_seen_subcommand_from inspect' -l columns -x -a '(__fish_append , key dtype shape size shards bytes elements grid file min max mean std nan inf zeros)' -d 'Columns of the table: key, dtype, shape, size, shards, bytes, elements, grid, file, min, max, mean, std, nan, inf, zeros'
 complete -c ckpt -n __fish_use_subcommand -f -a verify -d 'Check that every byte is there and right'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -s h -l help -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l from -x -a 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -d 'The format to read (default: auto)'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l against -r -d 'Compare every tensor, bit for bit, with another checkpoint of whatever format'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l manifest -r -d 'Compare hashes with this manifest, not with the checkpoint\'s own'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l write-manifest -r -d 'Write the hashes of a sound checkpoint to FILE; default: into its folder'
-complete -c ckpt -n '__fish_seen_subcommand_from verify' -l hash -r -d 'Of the manifest to write: xxh3-128 or sha256'
+complete -c ckpt -n '__fish_seen_subcommand_from verify' -l hash -x -a 'xxh3-128 sha256' -d 'Of the manifest to write: xxh3-128 or sha256'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l tensor-hashes -d 'Hashes of the tensors: written beside the files\', or compared instead of them'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l part -r -d 'Do part N of T: the reading is split over machines'
 complete -c ckpt -n '__fish_seen_subcommand_from verify' -l sample -r -d 'Read only a share of the pieces, or so many of them'
