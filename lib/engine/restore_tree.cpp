@@ -26,6 +26,7 @@
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
 #include "lib/state/files/proc_files.h"
+#include "lib/state/external/restore.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
 #include "lib/state/io_uring/restore.h"
@@ -285,6 +286,7 @@ class WholeTree final : public Rebuild {
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
     check_plan(image_, reasons);
+    if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
     if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());
     if (options_.dry_run) check_places(image_, reasons);
     if (options_.dry_run) check_ipc(image_.ipc, reasons);

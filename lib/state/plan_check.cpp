@@ -6,6 +6,7 @@
 
 #include "lib/proc/seccomp.h"
 #include "lib/state/descriptors/inherited.h"
+#include "lib/state/external/restore.h"
 #include "lib/state/files/restore.h"
 #include "lib/state/host_check.h"
 #include "lib/state/memory_policies/restore.h"
@@ -106,6 +107,7 @@ void check_plan(const TreeImage& tree, Reasons& reasons) {
   check_filters(tree, reasons);
   check_policies(tree, reasons);
   check_descriptor_room(tree, reasons);
+  check_external(tree, {}, reasons);
 }
 
 namespace {

@@ -469,6 +469,21 @@ def special_external_pipes(place):
         target.check(0)
 
 
+def special_external_pipe_watched(place):
+    """/dev/null cannot be watched by epoll: refused by name, at the dump or at the restore, whichever would make it so."""
+    reader, writer = os.pipe()
+    target = Target("blocked", place.folder("watched"), "watched_output", stdout=writer)
+    before = fingerprint(target.pid)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "--external-pipes", "null").expect(6, "an epoll set watches")
+    unharmed(target, before)
+    ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "--external-pipes", "keep").expect(0)
+    target.reap()
+    for more in ([], ["-n"]):
+        ckpt("restore", "-f", image(target, "image"), "-d", "--external-pipes", "null", *more).expect(6, "an epoll set watches")
+    os.close(reader)
+    os.close(writer)
+
+
 def special_actions(place):
     """Action scripts run at their points, are told what it is about, and can stop what has not happened yet."""
     target = Target("tree_children", place.folder("actions"))

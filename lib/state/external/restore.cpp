@@ -3,6 +3,8 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "lib/base/io.h"
 #include "lib/state/descriptors/subject.h"
 
@@ -49,16 +51,43 @@ Placed take_callers(const Descriptor& descriptor, Inherited& inherited, Reasons&
   return out;
 }
 
+bool becomes_null(const Descriptor& descriptor, const state::ExternalOptions& options) {
+  using state::ExternalPipes;
+  if (descriptor.kind != store::DescriptorKind::kExternal || !descriptor.external.starts_with("pipe:")) return false;
+  return options.pipes == ExternalPipes::kNull || (options.pipes == ExternalPipes::kFail && descriptor.becomes_null);
+}
+
+bool is_watched(const store::TreeImage& tree, size_t index) {
+  const std::vector<store::FdSlot>& slots = tree.descriptors[index].fds;
+  auto leads_there = [&](const store::EpollEntry& entry) {
+    if (entry.descriptor >= 0) return static_cast<size_t>(entry.descriptor) == index;
+    return std::any_of(slots.begin(), slots.end(), [&](const store::FdSlot& slot) {
+      return slot.process == entry.process && slot.fd == entry.target_fd;
+    });
+  };
+  return std::any_of(tree.descriptors.begin(), tree.descriptors.end(), [&](const Descriptor& set) {
+    return std::any_of(set.epoll.begin(), set.epoll.end(), leads_there);
+  });
+}
+
 }  // namespace
+
+void check_external(const store::TreeImage& tree, const state::ExternalOptions& options, Reasons& reasons) {
+  for (size_t i = 0; i < tree.descriptors.size(); ++i) {
+    const Descriptor& descriptor = tree.descriptors[i];
+    if (!becomes_null(descriptor, options) || !is_watched(tree, i)) continue;
+    reasons.add(Code::kUnsupported, fmt::format("{} is {}, which an epoll set watches: /dev/null cannot be watched",
+                                                subject_of(descriptor), descriptor.external));
+    reasons.hint("--external-pipes keep takes ckpt's own descriptor of the same number");
+  }
+}
 
 Placed take_external(const Descriptor& descriptor, const state::ExternalOptions& options, Inherited& inherited,
                      Reasons& reasons) {
-  using state::ExternalPipes;
+  if (becomes_null(descriptor, options)) return take_null(descriptor, inherited, reasons);
   const bool pipe = descriptor.external.starts_with("pipe:");
-  const ExternalPipes pipes =
-      options.pipes == ExternalPipes::kFail && descriptor.becomes_null ? ExternalPipes::kNull : options.pipes;
-  if (pipe && pipes == ExternalPipes::kNull) return take_null(descriptor, inherited, reasons);
-  if (pipe ? pipes == ExternalPipes::kKeep : options.terminals) return take_callers(descriptor, inherited, reasons);
+  if (pipe ? options.pipes == state::ExternalPipes::kKeep : options.terminals)
+    return take_callers(descriptor, inherited, reasons);
   reasons.add(Code::kUsage,
               fmt::format("{} is {}, which comes from outside its tree", subject_of(descriptor), descriptor.external));
   reasons.hint(pipe ? "--shell-job takes terminals and outer pipes from ckpt's own descriptors of the same numbers, "

@@ -17,4 +17,7 @@ std::vector<std::pair<int, store::FdSlot>> take_external(const store::Descriptor
                                                          const state::ExternalOptions& options, Inherited& inherited,
                                                          Reasons& reasons);
 
+/// A reason against: an epoll set watches a pipe that /dev/null takes the place of, which cannot be watched.
+void check_external(const store::TreeImage& tree, const state::ExternalOptions& options, Reasons& reasons);
+
 }  // namespace ckpt::restore

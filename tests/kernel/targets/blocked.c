@@ -5,6 +5,7 @@
 #include <linux/userfaultfd.h>
 #include <netinet/in.h>
 #include <sched.h>
+#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/fanotify.h>
 #include <sys/file.h>
@@ -27,6 +28,12 @@ static void hold_connection(void) {
   CHECK_EQUAL(getsockname(fd, (struct sockaddr*)&address, &size), 0);
   CHECK_EQUAL(connect(client, (struct sockaddr*)&address, size), 0);
   CHECK(accept(fd, NULL, NULL) >= 0);
+}
+/// Where standard output can be watched: a pipe.
+static void hold_watched_output(void) {
+  struct epoll_event event = {.events = EPOLLOUT};
+  int set = epoll_create1(0);
+  CHECK(epoll_ctl(set, EPOLL_CTL_ADD, 1, &event) == 0 || errno == EPERM);
 }
 static void hold_fanotify_unread(void) {
   int fd = fanotify_init(FAN_CLASS_NOTIF | FAN_NONBLOCK | FAN_CLOEXEC, O_RDONLY);
@@ -178,6 +185,7 @@ static const struct Thing {
     {"io_uring_polled", hold_io_uring_polled},
     {"io_uring_eventfd", hold_io_uring_eventfd},
     {"io_uring_closed", hold_io_uring_closed},
+    {"watched_output", hold_watched_output},
     {"fanotify_unread", hold_fanotify_unread},
     {"lease_broken", hold_lease_broken},
     {"aio", hold_aio},
