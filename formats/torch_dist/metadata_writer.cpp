@@ -130,7 +130,7 @@ Result<void> MetadataWriter::begin_places(
   return {};
 }
 
-void MetadataWriter::place(const Place& place) {
+void MetadataWriter::place(const StorageInfo& place) {
   begin_record(kStorageModule, "_StorageInfo");
   out_.text("relative_path");
   out_.text(place.file);
@@ -143,7 +143,7 @@ void MetadataWriter::place(const Place& place) {
 }
 
 Result<void> MetadataWriter::tensor_place(const std::string& key, const tensor::Shape& offset, size_t index,
-                                          const Place& at) {
+                                          const StorageInfo& at) {
   begin_entry();
   begin_record(kMetadataModule, "MetadataIndex");
   out_.text("fqn");
@@ -158,7 +158,7 @@ Result<void> MetadataWriter::tensor_place(const std::string& key, const tensor::
   return end_entry();
 }
 
-Result<void> MetadataWriter::object_place(const std::string& key, const Place& at) {
+Result<void> MetadataWriter::object_place(const std::string& key, const StorageInfo& at) {
   begin_entry();
   begin_record(kMetadataModule, "MetadataIndex");  // no `offset` attribute: that is how an object differs
   out_.text("fqn");

@@ -14,7 +14,7 @@
 namespace ckpt::torch_dist {
 
 /// Where an item lies: the value of storage_data.
-struct Place {
+struct StorageInfo {
   std::string file;
   uint64_t offset = 0, length = 0;
 };
@@ -33,8 +33,9 @@ class MetadataWriter {
   /// After the last tensor and object, before the first place. `nested`: where each key lay in the nested state dict,
   /// which torch's whole-checkpoint export makes again; none: keys stay as they are.
   Result<void> begin_places(const std::vector<std::pair<std::string_view, const tensor::KeyPath*>>& nested = {});
-  Result<void> tensor_place(const std::string& key, const tensor::Shape& offset, size_t index, const Place& place);
-  Result<void> object_place(const std::string& key, const Place& place);
+  Result<void> tensor_place(const std::string& key, const tensor::Shape& offset, size_t index,
+                            const StorageInfo& place);
+  Result<void> object_place(const std::string& key, const StorageInfo& place);
   /// After the last place: tensors stored as rows (formats.md 2.7) and the shapes that they have.
   Result<void> original_shapes(const std::vector<std::pair<std::string, tensor::Shape>>& shapes);
   Result<void> finish();
@@ -42,7 +43,7 @@ class MetadataWriter {
  private:
   void begin_record(const char* module, const char* name);
   void size(const tensor::Shape& shape);
-  void place(const Place& place);
+  void place(const StorageInfo& place);
   void begin_entry();
   Result<void> end_entry();
   void end_dict();

@@ -300,7 +300,7 @@ class DistLayout : public tensor::Layout {
   }
 
   Result<void> write_place(MetadataWriter& out, const Item& item, const std::string& file) const {
-    const Place place{file, item.offset, item.length};
+    const StorageInfo place{file, item.offset, item.length};
     if (item.kind == Item::Kind::kObject) return out.object_place(object_target(item).key, place);
     if (item.kind == Item::Kind::kValue) return out.object_place(values_[item.subject].key, place);
     const Target& target = selection_.tensors[item.subject];

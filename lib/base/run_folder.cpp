@@ -12,13 +12,13 @@ namespace ckpt {
 
 namespace {
 
-struct Place {
+struct Candidate {
   std::string parent, name;
 };
 
-std::vector<Place> places() {
+std::vector<Candidate> places() {
   const std::string number = std::to_string(::geteuid());
-  std::vector<Place> out;
+  std::vector<Candidate> out;
   const char* given = std::getenv("XDG_RUNTIME_DIR");
   if (::geteuid() == 0) {
     out.push_back({"/run", "ckpt"});
@@ -45,7 +45,7 @@ bool is_ours_alone(int fd) {
 }  // namespace
 
 Result<UniqueFd> open_run_folder() {
-  for (const Place& place : places()) {
+  for (const Candidate& place : places()) {
     UniqueFd parent(::open(place.parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
     if (!parent || !is_safe(parent.get())) continue;
     (void)::mkdirat(parent.get(), place.name.c_str(), 0700);

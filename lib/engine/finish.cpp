@@ -49,8 +49,8 @@ Result<void> Finish::copy_deferred() {
     stats.pages_copied += capture::count_data(blocks);
     stats.pages_unchanged += capture::count_unchanged(blocks);
   };
-  for (const capture::Part& part : window_.copied()) count(part.blocks);
-  std::vector<capture::Part> snapshots, unchanged;
+  for (const capture::SpaceBlocks& part : window_.copied()) count(part.blocks);
+  std::vector<capture::SpaceBlocks> snapshots, unchanged;
   CKPT_TRY(each_memory(context_.manifest.tree, [&](store::ProcessImage& image) -> Result<void> {
     FrozenState& state = window_.of(image.pid);
     const Tracee& tracee = capture_.tracees.of(image.pid);
@@ -101,7 +101,7 @@ Result<void> Finish::freeze_snapshotted(std::vector<proc::FrozenProcess>& frozen
 
 /// Copies the snapshots while the tree runs. Every page that it writes meanwhile costs a copy: where that grows past
 /// --max-cow the tree is frozen until the rest is copied.
-Result<void> Finish::copy_snapshots(const std::vector<capture::Part>& parts) {
+Result<void> Finish::copy_snapshots(const std::vector<capture::SpaceBlocks>& parts) {
   const uint64_t limit = context_.options.max_cow;
   auto copying = in_background(
       [&] { return capture::copy_blocks(parts, capture_.image.writer(), context_.copy_options()); });

@@ -26,7 +26,7 @@ class Finish {
 
  private:
   Result<void> plan_snapshot(store::ProcessImage& image);
-  Result<void> copy_snapshots(const std::vector<capture::Part>& parts);
+  Result<void> copy_snapshots(const std::vector<capture::SpaceBlocks>& parts);
   Result<void> freeze_snapshotted(std::vector<proc::FrozenProcess>& frozen);
   uint64_t faults() const;
   Result<void> write_contents();

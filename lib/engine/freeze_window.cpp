@@ -230,7 +230,7 @@ Result<void> FreezeWindow::plan_changes(const Process& process, const proc::Page
 
 Result<void> FreezeWindow::scan_contents() {
   auto add = [&](int space, uint64_t size, const capture::ContentSource& source) -> Result<void> {
-    capture::Part part{space, source.pid, source.fd.get(), source.shift, {}};
+    capture::SpaceBlocks part{space, source.pid, source.fd.get(), source.shift, {}};
     CKPT_TRY_ASSIGN(part.blocks, capture::plan_content(source.fd.get(), size));
     contents_.push_back(std::move(part));
     return {};
@@ -247,8 +247,8 @@ Result<void> FreezeWindow::scan_contents() {
 }
 
 /// Of private memory.
-std::vector<capture::Part> FreezeWindow::parts_to_copy() const {
-  std::vector<capture::Part> out;
+std::vector<capture::SpaceBlocks> FreezeWindow::parts_to_copy() const {
+  std::vector<capture::SpaceBlocks> out;
   for (const store::ProcessImage& image : context_.manifest.tree.processes) {
     auto state = states_.find(image.pid);
     if (image.zombie || image.memory_of >= 0 || state == states_.end()) continue;

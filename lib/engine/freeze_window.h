@@ -60,7 +60,7 @@ class FreezeWindow {
 
   const capture::Inventory& collected() const { return collected_; }
   /// What `copy` copied.
-  const std::vector<capture::Part>& copied() const { return copied_; }
+  const std::vector<capture::SpaceBlocks>& copied() const { return copied_; }
   FrozenState& of(int pid) { return states_[pid]; }
   std::map<int, FrozenState>& states() { return states_; }
 
@@ -81,7 +81,7 @@ class FreezeWindow {
   void judge_tracking(const Process& process, bool can_scan);
   Result<void> plan_changes(const Process& process, const proc::Pagemap& pagemap, WorkerPool* pool);
   Result<void> scan_contents();
-  std::vector<capture::Part> parts_to_copy() const;
+  std::vector<capture::SpaceBlocks> parts_to_copy() const;
   void note_end();
   Result<void> let_run();
 
@@ -89,8 +89,8 @@ class FreezeWindow {
   CaptureContext& context_;
   capture::Inventory collected_;          ///< its `image` is in the manifest
   std::map<int, FrozenState> states_;     ///< by pid
-  std::vector<capture::Part> contents_;   ///< shared memory and deleted files
-  std::vector<capture::Part> copied_;
+  std::vector<capture::SpaceBlocks> contents_;  ///< shared memory and deleted files
+  std::vector<capture::SpaceBlocks> copied_;
   enum class Held { kNothing, kInStaging, kInImage } held_ = Held::kNothing;  ///< where `copied_` is
   std::optional<proc::FrozenTree> tree_;
   std::map<int, proc::ParasiteArea> areas_;  ///< by pid; none is left once the tree goes on

@@ -79,14 +79,14 @@ Result<void> PageComparison::process(const store::TreeImage& tree, size_t index,
                                 [](uint64_t a, const store::MemoryMap& m) { return a < m.end; });
     return map != image.maps.end() && map->start <= address && map->kind == store::MappingKind::kAnonymous;
   };
-  std::vector<Piece> pieces;
+  std::vector<ComparedBlock> pieces;
   const auto [first, last] = image_.blocks_of(image.space);
   for (size_t i = first; i < last; ++i) pieces.push_back({image_.blocks()[i].address & kAddressMask, 0, i});
   const size_t of_image = pieces.size();
   for (const auto* blocks : {&populated.snapshot, &populated.live}) {
     for (const capture::BlockPlan& block : *blocks) {
       auto known = std::lower_bound(pieces.begin(), pieces.begin() + static_cast<ptrdiff_t>(of_image), block.address,
-                                    [](const Piece& p, uint64_t a) { return p.address < a; });
+                                    [](const ComparedBlock& p, uint64_t a) { return p.address < a; });
       const bool there = known != pieces.begin() + static_cast<ptrdiff_t>(of_image) && known->address == block.address;
       const uint16_t told =
           there ? image_.blocks()[known->index].data_mask | image_.blocks()[known->index].zero_mask : 0;
@@ -106,7 +106,7 @@ Result<void> PageComparison::process(const store::TreeImage& tree, size_t index,
 Result<void> PageComparison::content(int space, uint64_t size, const capture::ContentSource& source,
                                      const std::string& name) {
   if (space < 0 || size == 0 || (!source.fd && source.pid == 0)) return {};
-  std::vector<Piece> pieces;
+  std::vector<ComparedBlock> pieces;
   const auto [first, last] = image_.blocks_of(space);
   for (size_t i = first; i < last; ++i) {
     const uint64_t address = image_.blocks()[i].address & kAddressMask;
@@ -115,7 +115,8 @@ Result<void> PageComparison::content(int space, uint64_t size, const capture::Co
   return run({source.pid, source.fd.get(), source.shift, {}}, pieces, name);
 }
 
-Result<void> PageComparison::run(const Memory& memory, const std::vector<Piece>& pieces, const std::string& name) {
+Result<void> PageComparison::run(const Memory& memory, const std::vector<ComparedBlock>& pieces,
+                                 const std::string& name) {
   constexpr size_t kAtOnce = 64;  // blocks of a job: 4 MiB
   WorkerPool pool;
   for (size_t at = 0; at < pieces.size(); at += kAtOnce) {
@@ -131,7 +132,7 @@ Result<void> PageComparison::run(const Memory& memory, const std::vector<Piece>&
   return {};
 }
 
-Result<void> PageComparison::compare(const Memory& memory, const Piece& piece) {
+Result<void> PageComparison::compare(const Memory& memory, const ComparedBlock& piece) {
   struct Room {
     std::array<std::byte, store::kBlockSize> wanted;
     std::array<std::byte, store::kPageSize> found, zero{};

@@ -35,13 +35,13 @@ class PageComparison {
     int64_t shift = 0;
     std::vector<std::pair<uint64_t, uint64_t>> passed_over;
   };
-  struct Piece {
+  struct ComparedBlock {
     uint64_t address = 0;    ///< of a block, in the memory
     uint16_t more = 0;       ///< pages beside those of the image, which are zero
     size_t index = SIZE_MAX; ///< of the image's block; SIZE_MAX: it has none
   };
-  Result<void> run(const Memory& memory, const std::vector<Piece>& pieces, const std::string& name);
-  Result<void> compare(const Memory& memory, const Piece& piece);
+  Result<void> run(const Memory& memory, const std::vector<ComparedBlock>& pieces, const std::string& name);
+  Result<void> compare(const Memory& memory, const ComparedBlock& piece);
   void tell(const std::string& name);
 
   const store::ImageReader& image_;

@@ -43,7 +43,7 @@ void append_ranges(const BlockPlan& block, int64_t shift, std::vector<iovec>& ou
 
 /// Up to kBatchBlocks blocks of one part.
 struct Batch {
-  const Part* part;
+  const SpaceBlocks* part;
   std::span<const BlockPlan> blocks;
 
   size_t bytes() const {
@@ -103,10 +103,10 @@ struct PlacedBatch {
   size_t offset;  ///< of its data among that of all batches
 };
 
-std::vector<PlacedBatch> batches_of(const std::vector<Part>& parts) {
+std::vector<PlacedBatch> batches_of(const std::vector<SpaceBlocks>& parts) {
   std::vector<PlacedBatch> out;
   size_t offset = 0;
-  for (const Part& part : parts) {
+  for (const SpaceBlocks& part : parts) {
     for (size_t at = 0; at < part.blocks.size(); at += kBatchBlocks) {
       Batch batch{&part, std::span(part.blocks).subspan(at, std::min(kBatchBlocks, part.blocks.size() - at))};
       out.push_back({batch, offset});
@@ -118,10 +118,10 @@ std::vector<PlacedBatch> batches_of(const std::vector<Part>& parts) {
 
 /// Runs `job(batch, offset of its data)` for every batch, with `workers` threads where there is much to do.
 template <class Job>
-Result<void> for_batches(const std::vector<Part>& parts, const CopyOptions& options, Job job) {
+Result<void> for_batches(const std::vector<SpaceBlocks>& parts, const CopyOptions& options, Job job) {
   const std::vector<PlacedBatch> batches = batches_of(parts);
   size_t blocks = 0;
-  for (const Part& part : parts) blocks += part.blocks.size();
+  for (const SpaceBlocks& part : parts) blocks += part.blocks.size();
   std::optional<WorkerPool> pool;
   if (blocks * kBlockSize > kAlone) make_helpers(options.workers, pool);
   return side_by_side(pool ? &*pool : nullptr, batches.size(), [&](size_t i) -> Result<void> {
@@ -164,7 +164,7 @@ class PrecopyReader {
   }
 
  private:
-  void miss(const Part& part, const BlockPlan& block) {
+  void miss(const SpaceBlocks& part, const BlockPlan& block) {
     std::lock_guard lock(mutex_);
     out_.missed.push_back({block.address, block.address + kBlockSize, proc::page::kWritten});
     out_.missed_space.push_back(part.space);
@@ -179,13 +179,14 @@ class PrecopyReader {
 
 }  // namespace
 
-uint64_t total_bytes(const std::vector<Part>& parts) {
+uint64_t total_bytes(const std::vector<SpaceBlocks>& parts) {
   uint64_t out = 0;
-  for (const Part& part : parts) out += Batch{&part, part.blocks}.bytes();
+  for (const SpaceBlocks& part : parts) out += Batch{&part, part.blocks}.bytes();
   return out;
 }
 
-Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) {
+Result<void> copy_blocks(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer,
+                         const CopyOptions& options) {
   return for_batches(parts, options, [&](const Batch& batch, size_t) -> Result<void> {
     MutableByteSpan data = batch_buffer(batch.bytes());
     if (!data.empty()) CKPT_TRY(read_batch(batch, data));
@@ -195,7 +196,7 @@ Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& wri
   });
 }
 
-Result<Precopied> pre_copy(const std::vector<Part>& parts, unsigned iteration, store::ImageWriter& writer,
+Result<Precopied> pre_copy(const std::vector<SpaceBlocks>& parts, unsigned iteration, store::ImageWriter& writer,
                            const CopyOptions& options) {
   Precopied out;
   PrecopyReader reader(iteration, writer, out);
@@ -221,9 +222,9 @@ std::optional<Staging> Staging::make(uint64_t bytes, uint64_t limit) {
   return out;
 }
 
-bool Staging::fits(const std::vector<Part>& parts) const { return total_bytes(parts) <= buffer_.size(); }
+bool Staging::fits(const std::vector<SpaceBlocks>& parts) const { return total_bytes(parts) <= buffer_.size(); }
 
-Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
+Result<void> Staging::read(const std::vector<SpaceBlocks>& parts, WorkerPool* pool) {
   CKPT_ASSERT(fits(parts));
   const std::vector<PlacedBatch> batches = batches_of(parts);
   return side_by_side(total_bytes(parts) > kAlone ? pool : nullptr, batches.size(), [&](size_t i) -> Result<void> {
@@ -233,7 +234,7 @@ Result<void> Staging::read(const std::vector<Part>& parts, WorkerPool* pool) {
   });
 }
 
-Result<void> Staging::write(const std::vector<Part>& parts, store::ImageWriter& writer,
+Result<void> Staging::write(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer,
                             const CopyOptions& options) const {
   return for_batches(parts, options, [&](const Batch& batch, size_t offset) -> Result<void> {
     const size_t size = batch.bytes();

@@ -23,7 +23,7 @@ struct CopyOptions {
 
 /// Blocks of one memory space, and where their pages are read from: a stopped process or its frozen fork (address =
 /// that of the block + shift), or a file by offset.
-struct Part {
+struct SpaceBlocks {
   int space = 0;
   int pid = 0;
   int fd = -1;         ///< instead of `pid`
@@ -31,10 +31,10 @@ struct Part {
   std::vector<BlockPlan> blocks;
 };
 
-uint64_t total_bytes(const std::vector<Part>& parts);
+uint64_t total_bytes(const std::vector<SpaceBlocks>& parts);
 
 /// Reads the blocks' data pages and adds them to the image. Memory: one MiB a worker.
-Result<void> copy_blocks(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options);
+Result<void> copy_blocks(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer, const CopyOptions& options);
 
 /// What an iteration of pre-copy found out.
 struct Precopied {
@@ -45,7 +45,7 @@ struct Precopied {
 };
 /// As `copy_blocks`, from processes that run: the pages are handed to the image as those of an iteration
 /// (ImageWriter::add_precopied).
-Result<Precopied> pre_copy(const std::vector<Part>& parts, unsigned iteration, store::ImageWriter& writer,
+Result<Precopied> pre_copy(const std::vector<SpaceBlocks>& parts, unsigned iteration, store::ImageWriter& writer,
                            const CopyOptions& options);
 
 /// Pages held in ckpt's own memory between the frozen window and the writing. The buffer is faulted in when it is made:
@@ -54,11 +54,12 @@ class Staging {
  public:
   /// Nothing when `bytes` exceeds `limit`, or there is no memory.
   static std::optional<Staging> make(uint64_t bytes, uint64_t limit);
-  bool fits(const std::vector<Part>& parts) const;
+  bool fits(const std::vector<SpaceBlocks>& parts) const;
   /// Inside the frozen window: nothing but copying. `parts` must fit.
-  Result<void> read(const std::vector<Part>& parts, WorkerPool* pool);
+  Result<void> read(const std::vector<SpaceBlocks>& parts, WorkerPool* pool);
   /// After it: hash, compress, write what the last `read` took.
-  Result<void> write(const std::vector<Part>& parts, store::ImageWriter& writer, const CopyOptions& options) const;
+  Result<void> write(const std::vector<SpaceBlocks>& parts, store::ImageWriter& writer,
+                     const CopyOptions& options) const;
 
  private:
   Mapping buffer_;

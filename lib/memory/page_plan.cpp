@@ -43,13 +43,13 @@ bool fork_copies(const MemoryMap& map) { return !map.flags.has("dc") && !map.fla
 
 /// Mappings that are neighbours in the list and of one kind, or a part of them: what lies between is not mapped, and
 /// costs PAGEMAP_SCAN nothing. To read it page by page takes minutes.
-struct Piece {
+struct MappingRun {
   uint64_t start, end;
   bool of_files;
 };
 
-std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps, bool may_join) {
-  std::vector<Piece> out;
+std::vector<MappingRun> ranges_of(const std::vector<MemoryMap>& maps, bool may_join) {
+  std::vector<MappingRun> out;
   bool joined = false;
   for (const MemoryMap& map : maps) {
     const bool of_files = map.kind == MappingKind::kPrivateFile;
@@ -67,7 +67,7 @@ std::vector<Piece> ranges_of(const std::vector<MemoryMap>& maps, bool may_join) 
 
 /// A range in pieces, each beginning with a populated page: a process may reserve terabytes that it never
 /// touches. What is left out is populated later, if at all, and told as holes.
-Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<Piece>& pieces,
+Result<void> cut(const proc::Pagemap& pagemap, const MappingRun& range, std::vector<MappingRun>& pieces,
                  std::vector<PageRegion>& holes) {
   const size_t before = pieces.size();
   for (uint64_t at = range.start; at < range.end;) {
@@ -83,7 +83,7 @@ Result<void> cut(const proc::Pagemap& pagemap, const Piece& range, std::vector<P
 
 /// The changes of a file's mapping, told whether they are the file's own pages: asked only of what was written, because
 /// the kernel looks at every page's descriptor for it.
-Result<std::vector<PageRegion>> scan_file_changes(const proc::Pagemap& pagemap, const Piece& piece) {
+Result<std::vector<PageRegion>> scan_file_changes(const proc::Pagemap& pagemap, const MappingRun& piece) {
   CKPT_TRY_ASSIGN(std::vector<PageRegion> changes, pagemap.scan_changes(piece.start, piece.end));
   std::vector<PageRegion> out;
   for (const PageRegion& region : changes) {
@@ -97,7 +97,7 @@ Result<std::vector<PageRegion>> scan_file_changes(const proc::Pagemap& pagemap, 
   return out;
 }
 
-Result<std::vector<PageRegion>> scan_piece(const proc::Pagemap& pagemap, const Piece& piece, ScanFor what) {
+Result<std::vector<PageRegion>> scan_piece(const proc::Pagemap& pagemap, const MappingRun& piece, ScanFor what) {
   const uint64_t wanted = piece.of_files ? page::kAll : page::kAll & ~page::kFile;
   switch (what) {
     case ScanFor::kPopulated: return pagemap.scan(piece.start, piece.end, wanted);
@@ -128,9 +128,9 @@ bool only_swapped(uint64_t categories) { return (categories & (page::kSwapped | 
 
 Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const std::vector<MemoryMap>& maps,
                                              ScanFor what, WorkerPool* pool) {
-  std::vector<Piece> pieces;
+  std::vector<MappingRun> pieces;
   std::vector<PageRegion> holes;
-  for (const Piece& range : ranges_of(maps, pagemap.can_scan())) {
+  for (const MappingRun& range : ranges_of(maps, pagemap.can_scan())) {
     if (range.end - range.start <= kScanPiece) pieces.push_back(range);
     else CKPT_TRY(cut(pagemap, range, pieces, holes));
   }
@@ -139,7 +139,7 @@ Result<std::vector<PageRegion>> scan_private(const proc::Pagemap& pagemap, const
     CKPT_TRY_ASSIGN(found[i], scan_piece(pagemap, pieces[i], what));
     return {};
   };
-  auto is_large = [](const Piece& piece) { return piece.end - piece.start > kScanPiece / 2; };
+  auto is_large = [](const MappingRun& piece) { return piece.end - piece.start > kScanPiece / 2; };
   const bool shared = pool != nullptr && std::count_if(pieces.begin(), pieces.end(), is_large) > 1;
   CKPT_TRY(side_by_side(shared ? pool : nullptr, pieces.size(), scan));
   std::vector<PageRegion> out;

@@ -133,7 +133,7 @@ Result<store::CaptureRound> Precopy::iterate(const std::function<Result<void>()>
   const uint64_t begin = monotonic_us();
   std::vector<std::vector<BlockPlan>> blocks(processes_.size());
   CKPT_TRY(each_process([&](size_t i) { return scan_next(processes_[i], blocks[i]); }));
-  std::vector<Part> parts;
+  std::vector<SpaceBlocks> parts;
   std::map<int, Process*> by_space;
   for (size_t i = 0; i < processes_.size(); ++i) {
     Process& process = processes_[i];

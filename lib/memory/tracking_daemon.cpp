@@ -43,7 +43,7 @@ enum class Request : char { kAsk = 'a', kTake = 't' };
 
 /// The place of a socket in the run folder, whose name no other user can take first. Its path leads through the
 /// descriptor: that of $XDG_RUNTIME_DIR may be longer than an address.
-struct Place {
+struct SocketPlace {
   UniqueFd folder;
   std::string name;
   sockaddr_un address{};
@@ -62,8 +62,8 @@ std::string name_prefix() {
   return "tracking-" + std::to_string(st.st_ino) + "-";
 }
 
-Result<Place> place_of(const ProcessKey& key) {
-  Place out;
+Result<SocketPlace> place_of(const ProcessKey& key) {
+  SocketPlace out;
   CKPT_TRY_ASSIGN(out.folder, open_run_folder());
   out.name = name_prefix() + std::to_string(key.pid) + "-" + std::to_string(key.start_time);
   out.address.sun_family = AF_UNIX;
@@ -73,7 +73,7 @@ Result<Place> place_of(const ProcessKey& key) {
 }
 
 /// The sockets of daemons that were killed, and whose processes have ended.
-void sweep(const Place& place) {
+void sweep(const SocketPlace& place) {
   const std::string prefix = name_prefix();
   UniqueFd folder(::openat(place.folder.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));
   DIR* list = folder ? ::fdopendir(folder.get()) : nullptr;
@@ -125,7 +125,7 @@ bool serve(int listener, const Handover& state, UniqueFd& userfault) {
 }
 
 /// False: there is another daemon of the process. What one that was killed has left is replaced.
-bool take_place(const Place& place, int listener) {
+bool take_place(const SocketPlace& place, int listener) {
   if (place.bind_to(listener) == 0) return true;
   if (errno != EADDRINUSE || place.connect_to(seqpacket_socket().get()) == 0 || errno != ECONNREFUSED) return false;
   place.remove();

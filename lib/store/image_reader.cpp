@@ -82,7 +82,7 @@ class Reader final : public ImageReader {
   std::future<std::optional<UncheckedPagemap>> ahead_;
   std::optional<SparsePages> sparse_;
   bool all_ = false;           ///< `load_pages` has been done
-  SparsePages::Part part_;     ///< what `chain_.pages` refers to until all are there
+  SparsePages::PageMapPart part_;     ///< what `chain_.pages` refers to until all are there
   std::vector<std::vector<UniqueFd>> pages_;  ///< of each image, each pages file; empty: nothing refers to it
   UniqueFd xstate_, pipes_;
 };
@@ -173,7 +173,7 @@ Result<size_t> Reader::read_block_at(uint64_t address, ResolvedBlock& masks, Mut
     return masks.data_mask == 0 ? Result<size_t>(0) : read_resolved(chain_.pages, *index, out, frame);
   }
   const AddressRange block{address, address + kBlockSize};
-  CKPT_TRY_ASSIGN(const SparsePages::Part part, sparse_->part({&block, 1}));
+  CKPT_TRY_ASSIGN(const SparsePages::PageMapPart part, sparse_->part({&block, 1}));
   masks = part.table.blocks.empty() ? ResolvedBlock{address, 0, 0} : part.table.blocks[0];
   return masks.data_mask == 0 ? Result<size_t>(0) : read_resolved(part.table, 0, out, frame);
 }

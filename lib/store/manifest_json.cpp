@@ -149,8 +149,8 @@ class JsonOut {
 };
 
 /// Where a value is: members and elements up to the whole. Each lives as long as its value is read.
-struct Place {
-  const Place* outer = nullptr;
+struct MemberPath {
+  const MemberPath* outer = nullptr;
   const char* name = nullptr;  ///< null: an element
   size_t index = 0;
 
@@ -165,7 +165,7 @@ struct Place {
 /// What all archives of one text share. The first fault stops them: from then on every call does nothing.
 struct Reading {
   JsonReader json;
-  const Place* place = nullptr;
+  const MemberPath* place = nullptr;
   std::string fault = {};  ///< "process.threads[3].tid: is missing"
 
   bool failed() const { return !fault.empty() || json.failed(); }
@@ -240,7 +240,7 @@ class JsonIn {
     with(name, [&] {
       if (json_.peek() != '[') return reading_.fail("is not an array");
       flags = {};
-      Place here{reading_.place};
+      MemberPath here{reading_.place};
       reading_.place = &here;
       json_.enter();
       for (; !reading_.failed() && json_.next('[', here.index == 0); ++here.index) {
@@ -325,7 +325,7 @@ class JsonIn {
     if (reading_.failed()) return;
     const bool there = find(name);
     if (reading_.failed()) return;
-    const Place here{reading_.place, name};
+    const MemberPath here{reading_.place, name};
     reading_.place = &here;
     if (there) read();
     else if (!is_optional) reading_.fail("is missing");
@@ -339,7 +339,7 @@ class JsonIn {
   void read_elements(std::vector<T>& values, F read) {
     if (json_.peek() != '[') return reading_.fail("is not an array");
     values.clear();
-    Place here{reading_.place};
+    MemberPath here{reading_.place};
     reading_.place = &here;
     json_.enter();
     for (; !reading_.failed() && json_.next('[', here.index == 0); ++here.index) {

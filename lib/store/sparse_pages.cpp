@@ -83,8 +83,8 @@ bool SparsePages::may_have_data(uint64_t first, uint64_t last) const {
   });
 }
 
-Result<SparsePages::Part> SparsePages::part(std::span<const AddressRange> ranges) const {
-  Part out;
+Result<SparsePages::PageMapPart> SparsePages::part(std::span<const AddressRange> ranges) const {
+  PageMapPart out;
   std::vector<std::span<const PagemapRecord>> spans;
   for (size_t i = 0; i < maps_.size(); ++i) {
     const Map& map = maps_[i];

@@ -35,13 +35,13 @@ class SparsePages {
   /// Whether some image says of a page in [first, last) that it has bytes, here or in a parent. May be wrong with true.
   bool may_have_data(uint64_t first, uint64_t last) const;
 
-  struct Part {
+  struct PageMapPart {
     std::vector<std::vector<PagemapRecord>> records;  ///< what `table` refers to
     PageTable table;
   };
   /// The blocks that lie in these ranges, wholly or not; the ranges are sorted and do not overlap. kCorrupt: what is
   /// read is damaged.
-  Result<Part> part(std::span<const AddressRange> ranges) const;
+  Result<PageMapPart> part(std::span<const AddressRange> ranges) const;
   /// All records of an image.
   Result<std::vector<PagemapRecord>> records_of(size_t image) const;
 

@@ -42,7 +42,7 @@ Result<void> DeviceFill::check_allocations() {
     return fail(Code::kMismatch, fmt::format("{}", target_.pid()),
                 "the process has other device allocations than the image");
   for (size_t i = 0; i < memory_.allocations.size(); ++i) {
-    Piece& piece = pieces_.emplace_back();
+    FilledAllocation& piece = pieces_.emplace_back();
     piece.image = &memory_.allocations[i];
     piece.hashes = &hashes_[i];
     piece.made.resize(hashes_[i].size());
@@ -62,7 +62,7 @@ Result<void> DeviceFill::check_allocations() {
 Result<void> DeviceFill::check_room() {
   for (device::Device* device : devices_) {
     uint64_t need = 0;
-    for (const Piece& piece : pieces_) need += piece.device == device ? piece.image->size : 0;
+    for (const FilledAllocation& piece : pieces_) need += piece.device == device ? piece.image->size : 0;
     CKPT_TRY_ASSIGN(const device::MemoryInfo info, device->memory_info());
     if (need > info.free_bytes) {
       return fail(Code::kNoRoom, device->properties().uuid,
@@ -73,7 +73,7 @@ Result<void> DeviceFill::check_room() {
 }
 
 Result<void> DeviceFill::import_all() {
-  for (Piece& piece : pieces_) {
+  for (FilledAllocation& piece : pieces_) {
     CKPT_TRY(target_.attach(piece.image->id, -1));
     piece.there = true;  // for the moment: it is attached
     CKPT_TRY_ASSIGN(UniqueFd fd, target_.export_allocation(piece.image->id));
@@ -87,7 +87,7 @@ Result<void> DeviceFill::attach() {
   CKPT_TRY(check_allocations());
   CKPT_TRY(check_room());
   Result<void> done = import_all();
-  for (Piece& piece : pieces_) {
+  for (FilledAllocation& piece : pieces_) {
     if (!done && piece.there) (void)target_.release(piece.image->id);
     piece.there = false;
   }
@@ -96,7 +96,7 @@ Result<void> DeviceFill::attach() {
 }
 
 size_t DeviceFill::piece_at(uint64_t address) const {
-  const auto before = [](uint64_t at, const Piece& piece) { return at < piece.image->address; };
+  const auto before = [](uint64_t at, const FilledAllocation& piece) { return at < piece.image->address; };
   auto after = std::upper_bound(pieces_.begin(), pieces_.end(), address, before);
   if (after == pieces_.begin()) return kNowhere;
   const auto found = std::prev(after);
@@ -104,7 +104,7 @@ size_t DeviceFill::piece_at(uint64_t address) const {
 }
 
 /// Notes what the words of a chunk are addresses of.
-void DeviceFill::search(Piece& piece, const ChunkHash& hash, ByteSpan bytes) {
+void DeviceFill::search(FilledAllocation& piece, const ChunkHash& hash, ByteSpan bytes) {
   const uint64_t first = pieces_.front().image->address;
   const uint64_t span = pieces_.back().image->address + pieces_.back().image->size - first;
   std::set<size_t> found;
@@ -120,7 +120,7 @@ void DeviceFill::search(Piece& piece, const ChunkHash& hash, ByteSpan bytes) {
   leads_to_[key(hash)] = std::move(found);
 }
 
-Result<void> DeviceFill::send(Piece& piece, const std::vector<size_t>& chunks, bool searching) {
+Result<void> DeviceFill::send(FilledAllocation& piece, const std::vector<size_t>& chunks, bool searching) {
   std::vector<Address> to;
   for (size_t chunk : chunks) to.push_back(piece.local(chunk));
   CKPT_TRY(rings_.at(piece.device->properties().uuid)
@@ -134,7 +134,7 @@ Result<void> DeviceFill::send(Piece& piece, const std::vector<size_t>& chunks, b
 }
 
 /// Chunks that are not as the image says; those that launches make are left out.
-Result<std::vector<size_t>> DeviceFill::differing(Piece& piece) {
+Result<std::vector<size_t>> DeviceFill::differing(FilledAllocation& piece) {
   const device::Range range = piece.import->range();
   CKPT_TRY_ASSIGN(const std::vector<ChunkHash> live,
                   rings_.at(piece.device->properties().uuid)->hash({&range, 1}, kDeviceChunk));
@@ -146,7 +146,7 @@ Result<std::vector<size_t>> DeviceFill::differing(Piece& piece) {
 }
 
 /// Sends chunks that are not as the image says, and looks again.
-Result<void> DeviceFill::put_right(Piece& piece, const std::vector<size_t>& wrong, bool searching) {
+Result<void> DeviceFill::put_right(FilledAllocation& piece, const std::vector<size_t>& wrong, bool searching) {
   if (wrong.empty()) return {};
   CKPT_TRY(send(piece, wrong, searching));
   CKPT_TRY_ASSIGN(const std::vector<size_t> still, differing(piece));
@@ -156,7 +156,7 @@ Result<void> DeviceFill::put_right(Piece& piece, const std::vector<size_t>& wron
               "does not have the hash that the image gives it");
 }
 
-Result<void> DeviceFill::fill(Piece& piece, bool searching) {
+Result<void> DeviceFill::fill(FilledAllocation& piece, bool searching) {
   trace::Span span("device fill");
   CKPT_TRY_ASSIGN(StagingRing * ring, this->ring(*piece.device));
   const std::string& uuid = piece.device->properties().uuid;
@@ -199,7 +199,7 @@ Result<void> DeviceFill::replay() {
   }
   if (memory_.launches.empty()) return {};
   CKPT_TRY(target_.drain(options_.timeout_us));
-  for (Piece& piece : pieces_) {
+  for (FilledAllocation& piece : pieces_) {
     // What launches wrote beside what is wanted is put right; what they should have made cannot be.
     std::vector<bool> made = std::exchange(piece.made, std::vector<bool>(piece.made.size()));
     CKPT_TRY_ASSIGN(const std::vector<size_t> wrong, differing(piece));
@@ -214,7 +214,7 @@ Result<void> DeviceFill::replay() {
 }
 
 Result<FillReport> DeviceFill::eager() {
-  for (Piece& piece : pieces_) CKPT_TRY(fill(piece, false));
+  for (FilledAllocation& piece : pieces_) CKPT_TRY(fill(piece, false));
   CKPT_TRY(replay());
   return report_;
 }

@@ -52,7 +52,7 @@ class DeviceFill {
   Result<FillReport> lazy();
 
  private:
-  struct Piece {
+  struct FilledAllocation {
     const store::DeviceAllocation* image = nullptr;
     const std::vector<device::ChunkHash>* hashes = nullptr;
     std::unique_ptr<device::Buffer> import;
@@ -69,11 +69,11 @@ class DeviceFill {
   Result<void> check_room();
   Result<void> import_all();
   Result<StagingRing*> ring(device::Device& device);
-  Result<void> fill(Piece& piece, bool search);
-  Result<void> send(Piece& piece, const std::vector<size_t>& chunks, bool search);
-  Result<std::vector<size_t>> differing(Piece& piece);
-  Result<void> put_right(Piece& piece, const std::vector<size_t>& wrong, bool searching);
-  void search(Piece& piece, const device::ChunkHash& hash, ByteSpan bytes);
+  Result<void> fill(FilledAllocation& piece, bool search);
+  Result<void> send(FilledAllocation& piece, const std::vector<size_t>& chunks, bool search);
+  Result<std::vector<size_t>> differing(FilledAllocation& piece);
+  Result<void> put_right(FilledAllocation& piece, const std::vector<size_t>& wrong, bool searching);
+  void search(FilledAllocation& piece, const device::ChunkHash& hash, ByteSpan bytes);
   Result<void> replay();
   Result<void> fill_in_turn();
   Result<void> take_demands(std::set<size_t>& urgent);
@@ -86,7 +86,7 @@ class DeviceFill {
   std::vector<device::Device*> devices_;
   DeviceContent& content_;
   StagingOptions options_;
-  std::vector<Piece> pieces_;
+  std::vector<FilledAllocation> pieces_;
   std::map<std::pair<std::string, HashKey>, device::Address> on_device_;  ///< where content is, by device
   std::mutex mutex_;
   std::map<HashKey, std::set<size_t>> leads_to_;  ///< of content that was searched

@@ -12,8 +12,8 @@ Result<void> DeviceFill::take_demands(std::set<size_t>& urgent) {
   CKPT_TRY_ASSIGN(const auto demand, target_.next_demand(0));
   std::vector<size_t> work(urgent.begin(), urgent.end());
   for (uint64_t id : demand.value_or(std::vector<uint64_t>())) {
-    auto found =
-        std::find_if(pieces_.begin(), pieces_.end(), [&](const Piece& piece) { return piece.image->id == id; });
+    auto found = std::find_if(pieces_.begin(), pieces_.end(),
+                              [&](const FilledAllocation& piece) { return piece.image->id == id; });
     if (found == pieces_.end()) continue;
     const auto index = static_cast<size_t>(found - pieces_.begin());
     if (std::find(report_.demanded.begin(), report_.demanded.end(), id) == report_.demanded.end())
@@ -55,7 +55,8 @@ Result<void> DeviceFill::fill_in_turn() {
   for (size_t left = pieces_.size(); left != 0; --left) {
     CKPT_TRY(take_demands(urgent));
     auto wanted = std::find_if(urgent.begin(), urgent.end(), [&](size_t i) { return !pieces_[i].there; });
-    auto first = std::find_if(pieces_.begin(), pieces_.end(), [](const Piece& piece) { return !piece.there; });
+    auto first =
+        std::find_if(pieces_.begin(), pieces_.end(), [](const FilledAllocation& piece) { return !piece.there; });
     CKPT_TRY(fill(wanted != urgent.end() ? pieces_[*wanted] : *first, true));
     CKPT_TRY(tell());
   }
@@ -69,7 +70,7 @@ Result<FillReport> DeviceFill::lazy() {
     return report_;
   }
   std::vector<uint64_t> ids;
-  for (const Piece& piece : pieces_) ids.push_back(piece.image->id);
+  for (const FilledAllocation& piece : pieces_) ids.push_back(piece.image->id);
   auto fill_behind_gate = [&]() -> Result<void> {
     CKPT_TRY(target_.begin_fill(ids));
     CKPT_TRY(target_.open_gate());

@@ -53,14 +53,14 @@ class BackupCopy {
   BackupCopy(const BackupCopy&) = delete;
   BackupCopy& operator=(const BackupCopy&) = delete;
   ~BackupCopy() {
-    for (Place& place : places_) {
+    for (SetAside& place : places_) {
       if (auto ring = capture_.ring(*place.device)) (*ring)->retire(std::move(place.buffer));
     }
   }
   /// kNoRoom: the budget, or the device.
   Result<void> take(const std::vector<ChunkRef>& chunks) {
     for (device::Device* device : capture_.map().devices()) {
-      Place place{device, nullptr, {}};
+      SetAside place{device, nullptr, {}};
       for (const ChunkRef& ref : chunks) {
         if (ref.region->uuid == device->properties().uuid) place.chunks.push_back(ref);
       }
@@ -77,7 +77,7 @@ class BackupCopy {
     return {};
   }
   Result<void> put_back() {
-    for (Place& place : places_) {
+    for (SetAside& place : places_) {
       CKPT_TRY_ASSIGN(StagingRing * ring, capture_.ring(*place.device));
       CKPT_TRY(ring->within_device(place.moves(), kDeviceChunk));
     }
@@ -85,7 +85,7 @@ class BackupCopy {
   }
 
  private:
-  struct Place {
+  struct SetAside {
     device::Device* device;
     std::unique_ptr<device::Buffer> buffer;
     std::vector<ChunkRef> chunks;
@@ -99,7 +99,7 @@ class BackupCopy {
   };
   DeviceCapture& capture_;
   uint64_t budget_;
-  std::vector<Place> places_;
+  std::vector<SetAside> places_;
 };
 
 /// One source's attempt.

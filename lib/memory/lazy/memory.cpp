@@ -71,7 +71,7 @@ void LazyPagesMemory::mark(size_t block, uint16_t pages) {
 /// Calls `visit(target, page, count)` for the places of pages of the block, as long runs as there are.
 template <class Visit>
 LazyPagesMemory::Outcome LazyPagesMemory::for_each_run(uint64_t address, uint16_t pages, Visit visit) {
-  for (const PagePlaces::Piece& piece : places_.places_of(address, store::kBlockSize)) {
+  for (const PagePlaces::PageExtent& piece : places_.places_of(address, store::kBlockSize)) {
     const auto from = static_cast<unsigned>((piece.source - address) / store::kPageSize);
     const auto to = static_cast<unsigned>(from + piece.size / store::kPageSize);
     for (unsigned page = from; page < to;) {

@@ -13,8 +13,8 @@ void PagePlaces::put(uint64_t target, const Extent& extent) {
 void PagePlaces::add(uint64_t target, uint64_t source, uint64_t size) { put(target, {source, size, false}); }
 
 /// Takes [start, end) out; returns the pieces.
-std::vector<PagePlaces::Piece> PagePlaces::cut(uint64_t start, uint64_t end) {
-  std::vector<Piece> out;
+std::vector<PagePlaces::PageExtent> PagePlaces::cut(uint64_t start, uint64_t end) {
+  std::vector<PageExtent> out;
   auto it = by_target_.upper_bound(start);
   if (it != by_target_.begin()) --it;
   while (it != by_target_.end() && it->first < end) {
@@ -37,9 +37,9 @@ std::vector<PagePlaces::Piece> PagePlaces::cut(uint64_t start, uint64_t end) {
 void PagePlaces::remove(uint64_t start, uint64_t end) { (void)cut(start, end); }
 
 void PagePlaces::move(uint64_t from, uint64_t to, uint64_t size) {
-  std::vector<Piece> moved = cut(from, from + size);
+  std::vector<PageExtent> moved = cut(from, from + size);
   remove(to, to + size);
-  for (const Piece& piece : moved) put(piece.target - from + to, {piece.source, piece.size, true});
+  for (const PageExtent& piece : moved) put(piece.target - from + to, {piece.source, piece.size, true});
 }
 
 std::optional<uint64_t> PagePlaces::source_of(uint64_t target) const {
@@ -50,8 +50,8 @@ std::optional<uint64_t> PagePlaces::source_of(uint64_t target) const {
   return it->second.source + (target - it->first);
 }
 
-std::vector<PagePlaces::Piece> PagePlaces::places_of(uint64_t source, uint64_t size) const {
-  std::vector<Piece> out;
+std::vector<PagePlaces::PageExtent> PagePlaces::places_of(uint64_t source, uint64_t size) const {
+  std::vector<PageExtent> out;
   auto it = by_source_.upper_bound(source);
   if (it != by_source_.begin()) --it;
   for (; it != by_source_.end() && it->first < source + size; ++it) {

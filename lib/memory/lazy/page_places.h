@@ -12,7 +12,7 @@ namespace ckpt::restore {
 /// most.
 class PagePlaces {
  public:
-  struct Piece {
+  struct PageExtent {
     uint64_t target = 0, source = 0, size = 0;
   };
 
@@ -25,7 +25,7 @@ class PagePlaces {
   /// The page of the image for an address of the process.
   std::optional<uint64_t> source_of(uint64_t target) const;
   /// Where the pages [source, source + size) of the image belong, by target.
-  std::vector<Piece> places_of(uint64_t source, uint64_t size) const;
+  std::vector<PageExtent> places_of(uint64_t source, uint64_t size) const;
   /// Whether something of [start, end) came there by a move.
   bool has_moved(uint64_t start, uint64_t end) const;
   bool empty() const { return by_target_.empty(); }
@@ -35,7 +35,7 @@ class PagePlaces {
     uint64_t source, size;
     bool moved;
   };
-  std::vector<Piece> cut(uint64_t start, uint64_t end);
+  std::vector<PageExtent> cut(uint64_t start, uint64_t end);
   void put(uint64_t target, const Extent& extent);
 
   std::map<uint64_t, Extent> by_target_;

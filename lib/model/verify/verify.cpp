@@ -27,8 +27,8 @@ namespace {
 constexpr size_t kMaxFindings = 10'000;
 constexpr const char* kMetadata = ".metadata";
 
-/// A stretch of a file that is read once.
-struct Piece {
+/// An extent of a file that is read once.
+struct FileExtent {
   enum class Kind { kBytes, kZip, kObject, kDecoded, kRecord } kind = Kind::kBytes;
   tensor::FileRange range;
   const std::string* key = nullptr;
@@ -121,7 +121,7 @@ class Verifier {
     if (report_.findings.size() < kMaxFindings) report_.findings.push_back(std::move(finding));
   }
   /// Damage becomes a finding; anything else (no permission, an I/O error, a stop) ends the work.
-  Result<void> note(const Piece& piece, const Error& error) {
+  Result<void> note(const FileExtent& piece, const Error& error) {
     if (!answers_no(error.code) && error.code != Code::kUnsupported && error.code != Code::kNotFound) return error;
     Error bare = error;
     if (bare.subject == path(piece.range)) bare.subject.clear();
@@ -144,14 +144,15 @@ class Verifier {
         // A torch.save file is checked as a whole, below.
         if ((npz || catalog_.format == "torch_save") && shard.encoding == tensor::Encoding::kRaw) continue;
         if (shard.encoding == tensor::Encoding::kEncoded)
-          pieces_.push_back({Piece::Kind::kDecoded, shard.where, &t.key, &t, &shard, nullptr});
+          pieces_.push_back({FileExtent::Kind::kDecoded, shard.where, &t.key, &t, &shard, nullptr});
         else if (shard.item.length != 0)
-          pieces_.push_back({Piece::Kind::kZip, shard.item, &t.key, nullptr, nullptr, nullptr});
-        else pieces_.push_back({Piece::Kind::kBytes, shard.where, &t.key, nullptr, nullptr, nullptr});
+          pieces_.push_back({FileExtent::Kind::kZip, shard.item, &t.key, nullptr, nullptr, nullptr});
+        else
+          pieces_.push_back({FileExtent::Kind::kBytes, shard.where, &t.key, nullptr, nullptr, nullptr});
       }
     }
     for (const tensor::Checksum& sum : catalog_.checksums) {
-      if (npz) pieces_.push_back({Piece::Kind::kRecord, sum.where, &sum.record, nullptr, nullptr, &sum});
+      if (npz) pieces_.push_back({FileExtent::Kind::kRecord, sum.where, &sum.record, nullptr, nullptr, &sum});
     }
   }
 
@@ -160,23 +161,25 @@ class Verifier {
     if (!options_.before_conversion) collect_tensor_pieces();
     for (const tensor::Object& object : catalog_.objects) {
       if (object.inline_bytes.empty() && options_.objects && wanted(object.key))
-        pieces_.push_back({Piece::Kind::kObject, object.where, &object.key, nullptr, nullptr, nullptr});
+        pieces_.push_back({FileExtent::Kind::kObject, object.where, &object.key, nullptr, nullptr, nullptr});
     }
     if (catalog_.common && options_.objects)
-      pieces_.push_back({Piece::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr, nullptr});
+      pieces_.push_back({FileExtent::Kind::kObject, *catalog_.common, &kCommon, nullptr, nullptr, nullptr});
     // What reaches past its file was noted by the reader. Where a file's hash is compared its bytes need no second
     // look; what a pickle in it would import is not the hash's business.
-    std::erase_if(pieces_, [&](const Piece& p) {
+    std::erase_if(pieces_, [&](const FileExtent& p) {
       if (p.range.file >= catalog_.files.size() || p.range.length == 0) return true;
       const uint64_t size = catalog_.files[p.range.file].size;
       if (p.range.offset > size || p.range.length > size - p.range.offset) return true;
-      return p.kind != Piece::Kind::kObject && !options_.strict && hashes_.covers(path(p.range));
+      return p.kind != FileExtent::Kind::kObject && !options_.strict && hashes_.covers(path(p.range));
     });
-    auto place = [](const Piece& p) { return std::tuple(p.range.file, p.range.offset, p.range.length, p.kind); };
+    auto place = [](const FileExtent& p) { return std::tuple(p.range.file, p.range.offset, p.range.length, p.kind); };
     std::stable_sort(pieces_.begin(), pieces_.end(),
-                     [&](const Piece& a, const Piece& b) { return place(a) < place(b); });
+                     [&](const FileExtent& a, const FileExtent& b) { return place(a) < place(b); });
     // Several shards may lie in one item.
-    auto same = [&](const Piece& a, const Piece& b) { return a.kind != Piece::Kind::kDecoded && place(a) == place(b); };
+    auto same = [&](const FileExtent& a, const FileExtent& b) {
+      return a.kind != FileExtent::Kind::kDecoded && place(a) == place(b);
+    };
     pieces_.erase(std::unique(pieces_.begin(), pieces_.end(), same), pieces_.end());
   }
 
@@ -251,17 +254,22 @@ class Verifier {
     return {};
   }
 
-  Result<void> check(const Piece& piece) {
+  Result<void> check(const FileExtent& piece) {
     switch (piece.kind) {
-      case Piece::Kind::kBytes: return check_bytes(piece);
-      case Piece::Kind::kDecoded: return check_decoded(piece);
-      case Piece::Kind::kRecord: return check_record(piece);
-      case Piece::Kind::kZip: case Piece::Kind::kObject: return check_zip(piece);
+      case FileExtent::Kind::kBytes:
+        return check_bytes(piece);
+      case FileExtent::Kind::kDecoded:
+        return check_decoded(piece);
+      case FileExtent::Kind::kRecord:
+        return check_record(piece);
+      case FileExtent::Kind::kZip:
+      case FileExtent::Kind::kObject:
+        return check_zip(piece);
     }
     return {};
   }
 
-  Result<void> check_bytes(const Piece& piece) {
+  Result<void> check_bytes(const FileExtent& piece) {
     auto file = files_.open(piece.range.file);
     if (!file) return note(piece, file.error());
     FileStream stream;
@@ -270,7 +278,7 @@ class Verifier {
     return read ? read : note(piece, read.error());
   }
 
-  Result<void> check_decoded(const Piece& piece) {
+  Result<void> check_decoded(const FileExtent& piece) {
     tensor::RegionReader reader(catalog_, files_);
     std::vector<std::byte> out(item_size(piece.tensor->dtype));
     // The decoder makes the whole shard or fails: asking for one element is enough.
@@ -279,13 +287,13 @@ class Verifier {
     return advance(piece.range.length);
   }
 
-  Result<void> check_zip(const Piece& piece) {
+  Result<void> check_zip(const FileExtent& piece) {
     auto file = files_.open(piece.range.file);
     if (!file) return note(piece, file.error());
     zip::ByteSource source((*file)->get(), piece.range.offset, piece.range.length, path(piece.range));
     auto archive = zip::read_archive(source);
-    if (piece.kind == Piece::Kind::kObject) CKPT_TRY(check_object(piece, source));
-    if (piece.kind == Piece::Kind::kObject && !options_.strict && hashes_.covers(path(piece.range)))
+    if (piece.kind == FileExtent::Kind::kObject) CKPT_TRY(check_object(piece, source));
+    if (piece.kind == FileExtent::Kind::kObject && !options_.strict && hashes_.covers(path(piece.range)))
       return advance(piece.range.length);
     // A tensor item that is no zip was noted by the reader; an object may be a torch.save file from before 1.6.
     if (!archive) return check_bytes(piece);
@@ -298,14 +306,14 @@ class Verifier {
     return check_crcs(piece, **file, *archive);
   }
 
-  void compare_crc(const Piece& piece, const tensor::Checksum& sum, uint32_t crc) {
+  void compare_crc(const FileExtent& piece, const tensor::Checksum& sum, uint32_t crc) {
     ++records_;
     if (crc == sum.crc) return;
     if (sum.crc == 0) ++not_computed_;
     else note({*piece.key, path(piece.range), sum.where.offset, sum.differs(), false});
   }
 
-  Result<void> check_record(const Piece& piece) {
+  Result<void> check_record(const FileExtent& piece) {
     auto file = files_.open(piece.range.file);
     if (!file) return note(piece, file.error());
     FileStream stream;
@@ -320,7 +328,7 @@ class Verifier {
     return {};
   }
 
-  Result<void> check_crcs(const Piece& piece, const UniqueFd& file, const zip::Archive& archive) {
+  Result<void> check_crcs(const FileExtent& piece, const UniqueFd& file, const zip::Archive& archive) {
     FileStream stream;
     uint64_t read = 0;
     // Of a torch.save file: what the conversion itself compares.
@@ -342,7 +350,7 @@ class Verifier {
   }
 
   /// An object is opened by its loader with plain pickle.
-  Result<void> check_object(const Piece& piece, const zip::ByteSource& source) {
+  Result<void> check_object(const FileExtent& piece, const zip::ByteSource& source) {
     if (catalog_.format != "torch_save") {  // that was read when it was opened
       auto archive = formats::read_torch_file(source);
       if (!archive) CKPT_TRY(note(piece, archive.error()));
@@ -430,7 +438,7 @@ class Verifier {
   PickleScanner scanner_;
   FileHashes hashes_;
   std::optional<Comparison> comparison_;
-  std::vector<Piece> pieces_;
+  std::vector<FileExtent> pieces_;
   std::vector<TensorHash> tensor_hashes_;
   std::mutex mutex_;
   VerifyReport report_;

@@ -158,8 +158,8 @@ UniqueFd FileFinder::open_handle(const Mount& mount, const Handle& handle) {
   return UniqueFd(::open_by_handle_at(AT_FDCWD, raw, O_PATH | O_CLOEXEC));
 }
 
-Result<FileFinder::Place> FileFinder::find(const Handle& handle) const {
-  auto found = [&](const std::string& path) { return Place{path, handle.device, handle.inode}; };
+Result<FileFinder::NamedFile> FileFinder::find(const Handle& handle) const {
+  auto found = [&](const std::string& path) { return NamedFile{path, handle.device, handle.inode}; };
   for (const Mount& mount : mounts_) {
     if (mount.device != handle.device) continue;
     if (is_file(mount.path, handle)) return found(mount.path);
@@ -173,7 +173,7 @@ Result<FileFinder::Place> FileFinder::find(const Handle& handle) const {
     std::string path(name, size > 0 ? static_cast<size_t>(size) : 0);
     // Not so when another file is mounted over it, or the kernel has forgotten its name.
     if (::stat(path.c_str(), &named) == 0 && named.st_dev == st.st_dev && named.st_ino == st.st_ino)
-      return Place{path, st.st_dev, st.st_ino};
+      return NamedFile{path, st.st_dev, st.st_ino};
   }
   for (const std::string& hint : hints_) {
     if (is_file(hint, handle)) return found(hint);

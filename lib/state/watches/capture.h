@@ -24,13 +24,13 @@ class FileFinder {
     int type = 0;
     std::vector<uint8_t> bytes;
   };
-  struct Place {
+  struct NamedFile {
     std::string path;
     uint64_t device = 0, inode = 0;  ///< as stat gives them, which for some file systems differ from those of fdinfo
   };
   /// kMismatch: it was deleted; kUnsupported: nothing tells its name. Needs CAP_DAC_READ_SEARCH. Changes the current
   /// folder: call it in a thread that shares its own with none.
-  Result<Place> find(const Handle& handle) const;
+  Result<NamedFile> find(const Handle& handle) const;
   Result<std::string> path_of_mount(int mount_id) const;
   Result<std::string> path_of_filesystem(uint64_t device) const;
 
