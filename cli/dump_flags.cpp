@@ -36,13 +36,16 @@ state::ExternalOptions ExternalFlags::finish() const {
 
 void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text) {
   app.add_flag("-j,--shell-job", flags.shell_job, shell_job_text);
-  app.add_option("--external-pipes", flags.pipes, pipes_text).one_of({"fail", "keep", "null"});
+  app.add_option("--external-pipes", flags.pipes, pipes_text)
+      .one_of({"fail", "keep", "null"})
+      .type_name("fail|keep|null");
 }
 
 void add_hash_flag(VerbOptions& app, std::string& hash) {
   app.add_option("--hash", hash,
                  "What pages are hashed with: against accidents, or against forgery, too (default xxh3)")
-      .one_of({"xxh3", "sha256"});
+      .one_of({"xxh3", "sha256"})
+      .type_name("xxh3|sha256");
 }
 
 void add_action_flags(VerbOptions& app, engine::Actions& actions) {
