@@ -155,7 +155,8 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs").type_name("FILE");
   add_external_flags(app, flags->external,
                      "Its terminal and outer pipes are ckpt's own descriptors of the same numbers",
-                     "Pipes from outside its tree: as the dump had it, ckpt's own descriptors, or /dev/null");
+                     "Pipes from outside its tree: ckpt's own descriptors, or /dev/null (else as the dump had it)",
+                     {"keep", "null"});
   app.add_flag("--tcp-established", "Accepted: the connections of an image go on in any case");
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");

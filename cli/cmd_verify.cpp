@@ -114,7 +114,7 @@ Result<void> conclude(Context& context, const VerifyCommand& command, const Veri
   const bool sound =
       std::none_of(findings.begin(), findings.end(), [](const auto& f) { return !f.warning && !f.difference; });
   if (damage != 0) {
-    return fail(Code::kCorrupt, command.path,
+    return fail(sound ? Code::kMismatch : Code::kCorrupt, command.path,
                 fmt::format("{}: {} finding{}", sound ? "different" : "damaged", damage, damage == 1 ? "" : "s"));
   }
   if (unreadable != 0) {

@@ -1,6 +1,7 @@
 #include "cli/dump_flags.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <charconv>
 
@@ -34,11 +35,12 @@ state::ExternalOptions ExternalFlags::finish() const {
   return out;
 }
 
-void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text) {
+void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text,
+                        const std::vector<std::string>& values) {
   app.add_flag("-j,--shell-job", flags.shell_job, shell_job_text);
   app.add_option("--external-pipes", flags.pipes, pipes_text)
-      .one_of({"fail", "keep", "null"})
-      .type_name("fail|keep|null");
+      .one_of(values)
+      .type_name(fmt::format("{}", fmt::join(values, "|")));
 }
 
 void add_hash_flag(VerbOptions& app, std::string& hash) {

@@ -16,7 +16,9 @@ struct ExternalFlags {
   std::string pipes;  ///< empty: not given
   state::ExternalOptions finish() const;
 };
-void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text);
+/// What is not given, or `fail`, has the meaning of the verb: an obstacle, or as the dump had it.
+void add_external_flags(VerbOptions& app, ExternalFlags& flags, const char* shell_job_text, const char* pipes_text,
+                        const std::vector<std::string>& values = {"fail", "keep", "null"});
 
 struct DumpFlags {
   engine::DumpOptions options;

@@ -87,7 +87,7 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
     return fail(Code::kCorrupt, dir.string(), fmt::format("damaged: {} finding{}", n, n == 1 ? "" : "s"));
   }
   if (size_t n = outcome.rehearsal ? outcome.rehearsal->differences.size() : 0; n != 0) {
-    return fail(Code::kCorrupt, dir.string(),
+    return fail(Code::kMismatch, dir.string(),
                 fmt::format("would not be restored as it was: {} difference{}", n, n == 1 ? "" : "s"));
   }
   context.out.info(fmt::format("the process image is sound: {} image{} in the chain, {} read in {}", outcome.images,

@@ -12,7 +12,8 @@ struct VerifyImageOptions {
   bool trust = false;     ///< rehearse also an image that another user owns or may write
 };
 
-/// Reads every byte of the image and its parents. Findings go to stdout; any of them is kCorrupt.
+/// Reads every byte of the image and its parents. Findings go to stdout: damage is kCorrupt, what a rehearsal finds
+/// to be different kMismatch.
 Result<void> verify_image(Context& context, const std::filesystem::path& dir, const VerifyImageOptions& options);
 
 }  // namespace ckpt::cli

@@ -87,7 +87,7 @@ _ckpt() {
     dump:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-f|restore:-D|restore:--images-dir|restore:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--pidfile) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    restore:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
+    restore:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;

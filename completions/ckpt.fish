@@ -104,7 +104,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from restore' -s f -s D -l images-di
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -s d -l detach -l restore-detached -d 'Return once the process runs'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l pidfile -r -d 'Write the pid there before the process runs'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -s j -l shell-job -d 'Its terminal and outer pipes are ckpt\'s own descriptors of the same numbers'
-complete -c ckpt -n '__fish_seen_subcommand_from restore' -l external-pipes -x -a 'fail keep null' -d 'Pipes from outside its tree: as the dump had it, ckpt\'s own descriptors, or /dev/null'
+complete -c ckpt -n '__fish_seen_subcommand_from restore' -l external-pipes -x -a 'keep null' -d 'Pipes from outside its tree: ckpt\'s own descriptors, or /dev/null (else as the dump had it)'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l tcp-established -d 'Accepted: the connections of an image go on in any case'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l new-pidns -d 'In a pid namespace of its own, where its numbers are free'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l lazy -d 'Let the process run before its memory has been read'

@@ -149,12 +149,23 @@ def what_is_no_checkpoint_is_said():
                 yield f"ckpt {verb} {path}: exit {result.returncode}: {result.stderr}"
 
 
+def write_tensor(path, value, declared=1):
+    header = b'{"t":{"dtype":"U8","shape":[1],"data_offsets":[0,%d]}}' % declared
+    with open(path, "wb") as stream:
+        stream.write(len(header).to_bytes(8, "little") + header + bytes([value]))
+
+
 def errors_are_one_json_line_with_json():
+    for name, value, declared in (("one", 1, 1), ("two", 2, 1), ("cut", 1, 2)):
+        write_tensor(name + ".safetensors", value, declared)
     for arguments, code, kind in ((["--json", "frobnicate"], 2, "usage"), (["inspect", "none", "--json"], 4, "not-found"),
+                                  (["inspect", "one.safetensors", "--diff", "two.safetensors", "--json"], 1, "mismatch"),
+                                  (["verify", "one.safetensors", "--against", "two.safetensors", "--json"], 1, "mismatch"),
+                                  (["inspect", "cut.safetensors", "--json"], 1, "corrupt"),
                                   (["dump", "--json", "-p", "x", "-f", "y"], 2, "usage")):
         result = run(*arguments)
         lines = result.stderr.splitlines()
-        if len(lines) != 1 or result.stdout:
+        if len(lines) != 1 or (result.stdout and kind != "mismatch"):
             yield f"{arguments}: {result.stderr!r} {result.stdout!r}"
             continue
         document = json.loads(lines[0])

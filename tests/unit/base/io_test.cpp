@@ -3,7 +3,12 @@
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 
 using namespace ckpt;
 using ckpt::test::TempDir;
@@ -103,4 +108,24 @@ TEST_CASE("read: a pipe and a device are refused at once") {
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == Code::kCorrupt);
   }
+}
+
+TEST_CASE("close_descriptors: also where a filter of system calls refuses close_range") {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    sock_filter code[] = {BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),
+                          BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_close_range, 0, 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | 1),
+                          BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW)};
+    const sock_fprog program{4, code};
+    if (::prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) != 0 || ::prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &program) != 0)
+      ::_exit(77);
+    const int low = ::dup(0), high = ::fcntl(0, F_DUPFD, 900);
+    io::close_descriptors(static_cast<unsigned>(low));
+    ::_exit(::fcntl(low, F_GETFD) == -1 && ::fcntl(high, F_GETFD) == -1 && ::fcntl(0, F_GETFD) != -1 ? 0 : 1);
+  }
+  int status = 0;
+  REQUIRE(::waitpid(child, &status, 0) == child);
+  REQUIRE(WIFEXITED(status));
+  CHECK(WEXITSTATUS(status) == 0);
 }
