@@ -18,6 +18,7 @@ Command::Run add_load_metadata(VerbOptions& app);
 Command::Run add_verify(VerbOptions& app);
 Command::Run add_convert(VerbOptions& app);
 Command::Run add_cat(VerbOptions& app);
+Command::Run add_plan(VerbOptions& app);
 Command::Run add_list(VerbOptions& app);
 Command::Run add_squash(VerbOptions& app);
 Command::Run add_rm(VerbOptions& app);
@@ -43,6 +44,7 @@ std::span<const Command> commands() {
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata,
        Group::kBoth},
+      {"plan", "Say how often to save, from what a save costs and how often a job fails", add_plan, Group::kBoth},
       {"help", "Print the verbs, or the options of one", add_help, Group::kTool},
       {"version", "Print the version, and what this build has", add_version, Group::kTool},
       {"completion", "Print a shell's completion script", add_completion, Group::kTool},

@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -150,9 +150,22 @@ _ckpt() {
     load-metadata:--key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--plan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--rank) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--node-mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--nodes) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--save-cost) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--write-rate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--restore-cost) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--memory-save-cost) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--memory-restore-cost) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--memory-share) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--step-time) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--max-overhead) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--sla) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -168,6 +181,7 @@ _ckpt() {
     inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
+    plan) words='-h --help --mtbf --node-mtbf --nodes --save-cost --write-rate --restore-cost --memory-save-cost --memory-restore-cost --memory-share --step-time --max-overhead --sla --model -V --version -h --help --json --progress --color -q --quiet' ;;
     help) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     version) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     completion) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -178,7 +192,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run suspend resume check list squash rm convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

@@ -30,6 +30,7 @@ RIGHT = {
     "squash": ["src", "dst"],
     "rm": ["image"],
     "run": ["true"],
+    "plan": ["--mtbf", "3h", "--save-cost", "1s"],
     "completion": ["bash"],
 }
 
@@ -105,7 +106,7 @@ def what_is_required_is_named():
 
 def urls_are_no_paths():
     lines = [[verb, *("s3://bucket/x" if word in ("image", "src") else word for word in right)] for verb, right in RIGHT.items()
-             if verb not in ("run", "completion")]
+             if verb not in ("run", "completion", "plan")]
     lines += [["convert", "src", "s3://bucket/x", "--to", "torch"], ["list", "https://host/x"], ["dump", "-p", "1", "-f", "image", "--prev", "gs://a"],
               ["verify", "image", "--against", "hf://a/b"]]
     for line in lines:

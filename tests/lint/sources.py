@@ -9,7 +9,7 @@ import sys
 
 # Which boxes a box may include beside itself: the table of the architecture.
 MAY_INCLUDE = {
-    "cli": {"engine", "state", "model", "formats", "plugins", "store", "tensor", "base"},
+    "cli": {"engine", "schedule", "state", "model", "formats", "plugins", "store", "tensor", "base"},
     "engine": {"memory", "state", "records", "proc", "device", "store", "base"},
     "memory": {"state", "records", "proc", "device", "store", "base"},
     "state": {"records", "proc", "store", "base"},
@@ -21,6 +21,7 @@ MAY_INCLUDE = {
     "proc": {"base"},
     "device": {"base"},
     "tensor": {"base"},
+    "schedule": {"base"},
     "base": set(),
 }
 # Headers of wrapped libraries: which sources may name them.
