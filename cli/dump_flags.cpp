@@ -193,38 +193,15 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
   const store::Manifest& manifest = report.manifest;
   const store::CaptureStats& stats = manifest.stats;
   if (context.out.json()) {
-    nlohmann::ordered_json phases;
-    for (const auto& [name, us] : stats.phases_us) phases[json_key(name)] = us;
-    nlohmann::ordered_json rounds = nlohmann::ordered_json::array();
-    for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
     nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"},
                                   {"event", "done"},
                                   {"pid", manifest.tree.root().pid},
                                   {"processes", manifest.tree.processes.size()},
                                   {"image", report.dir.string()},
                                   {"id", manifest.id},
-                                  {"parent", manifest.parent_path},
-                                  {"frozen_us", stats.frozen_us},
-                                  {"stops_us", stats.stops_us},
-                                  {"rounds", rounds},
-                                  {"target_faults", stats.target_faults},
-                                  {"target_ran_us", stats.target_ran_us},
-                                  {"target_waited_us", stats.target_waited_us},
-                                  {"pages_scanned", stats.pages_scanned},
-                                  {"pages_copied", stats.pages_copied},
-                                  {"pages_zero", stats.pages_zero},
-                                  {"pages_unchanged", stats.pages_unchanged},
-                                  {"bytes_memory", stats.bytes_memory},
-                                  {"gpu_held_us", stats.gpu_held_us},
-                                  {"gpu_bytes", stats.gpu_bytes},
-                                  {"gpu_bytes_precopied", stats.gpu_bytes_precopied},
-                                  {"gpu_bytes_last", stats.gpu_bytes_last},
-                                  {"gpu_bytes_deferred", stats.gpu_bytes_deferred},
-                                  {"bytes_written", stats.bytes_written},
-                                  {"phases_us", phases},
-                                  {"tracked", report.tracked},
-                                  {"tracking_armed", report.armed},
-                                  {"target_state", report.target_state}};
+                                  {"parent", manifest.parent_path}};
+    doc.update(nlohmann::ordered_json::parse(stats_json(stats)));
+    doc.update({{"tracked", report.tracked}, {"tracking_armed", report.armed}, {"target_state", report.target_state}});
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return;
   }

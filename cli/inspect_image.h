@@ -14,8 +14,6 @@ namespace ckpt::cli {
 Result<void> inspect_image(Context& context, const std::filesystem::path& dir);
 /// From the manifest alone: how the image came about, what took no room in it and why.
 Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir);
-/// Its object "stats", as text.
-std::string stats_json(const store::CaptureStats& stats);
 /// The manifest as it is stored, digests checked; no byte of the process's memory is read.
 Result<void> load_image_metadata(Context& context, const std::filesystem::path& dir);
 

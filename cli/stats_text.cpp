@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "lib/base/text.h"
 #include "lib/store/image.h"
@@ -42,6 +43,36 @@ std::string load_text(const store::CaptureStats& stats) {
       ready == 0 ? 0 : 100.0 * static_cast<double>(stats.target_waited_us) / static_cast<double>(ready);
   return fmt::format("{} page faults; {} on a processor, {} waiting for one ({:.0f} %)", stats.target_faults,
                      human_us(stats.target_ran_us), human_us(stats.target_waited_us), waited);
+}
+
+std::string stats_json(const store::CaptureStats& stats) {
+  using Json = nlohmann::ordered_json;
+  Json phases = Json::object(), saved = Json::object();
+  for (const auto& [name, us] : stats.phases_us)
+    phases[json_key(name)] = phases.value(json_key(name), uint64_t{0}) + us;
+  for (const SavedBytes& why : kSavedBytes) saved[why.name] = stats.saved.*why.bytes;
+  Json rounds = Json::array();
+  for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
+  const Json doc = {{"frozen_us", stats.frozen_us},
+                    {"stops_us", stats.stops_us},
+                    {"rounds", rounds},
+                    {"target_faults", stats.target_faults},
+                    {"target_ran_us", stats.target_ran_us},
+                    {"target_waited_us", stats.target_waited_us},
+                    {"pages_scanned", stats.pages_scanned},
+                    {"pages_copied", stats.pages_copied},
+                    {"pages_zero", stats.pages_zero},
+                    {"pages_unchanged", stats.pages_unchanged},
+                    {"bytes_memory", stats.bytes_memory},
+                    {"gpu_held_us", stats.gpu_held_us},
+                    {"gpu_bytes", stats.gpu_bytes},
+                    {"gpu_bytes_precopied", stats.gpu_bytes_precopied},
+                    {"gpu_bytes_last", stats.gpu_bytes_last},
+                    {"gpu_bytes_deferred", stats.gpu_bytes_deferred},
+                    {"bytes_written", stats.bytes_written},
+                    {"saved", saved},
+                    {"phases_us", phases}};
+  return doc.dump();
 }
 
 }  // namespace ckpt::cli

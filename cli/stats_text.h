@@ -7,6 +7,25 @@
 
 namespace ckpt::cli {
 
+/// Why bytes of memory took no room in an image.
+struct SavedBytes {
+  const char* name;  ///< as in the manifest
+  const char* text;
+  uint64_t store::Savings::*bytes;
+};
+inline constexpr SavedBytes kSavedBytes[] = {
+    {"zero", "zero pages", &store::Savings::zero},
+    {"same_space", "repeats within a process", &store::Savings::same_space},
+    {"other_space", "repeats of another process", &store::Savings::other_space},
+    {"parent_unwritten", "not written since the parent", &store::Savings::parent_unwritten},
+    {"parent_equal", "read, equal to the parent", &store::Savings::parent_equal},
+    {"chain_elsewhere", "elsewhere in the chain", &store::Savings::chain_elsewhere},
+    {"compression", "compression", &store::Savings::compression},
+};
+
+/// What a capture cost and copied, as an object of JSON: for the verbs that make an image, and for inspect.
+std::string stats_json(const store::CaptureStats& stats);
+
 /// The name of a phase as a member of a JSON document: "pre-copy" is pre_copy.
 std::string json_key(std::string name);
 /// "2.1 ms, and 480 us in short stops beside it"

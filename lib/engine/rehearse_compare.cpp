@@ -160,8 +160,9 @@ void pass_over(TreeImage& tree) {
       return std::tuple(entry.process, entry.target_fd, entry.descriptor, entry.data);
     };
     // One that was told once and is not armed is armed for errors by being added.
-    for (store::EpollEntry& entry : descriptor.epoll) entry.events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
-    std::sort(descriptor.epoll.begin(), descriptor.epoll.end(),
+    for (store::EpollEntry& entry : descriptor.epoll.entries)
+      entry.events &= ~static_cast<uint32_t>(EPOLLERR | EPOLLHUP);
+    std::sort(descriptor.epoll.entries.begin(), descriptor.epoll.entries.end(),
               [&](const auto& a, const auto& b) { return key(a) < key(b); });
   }
   for (store::Pipe& pipe : tree.pipes) pipe.content_offset = 0;

@@ -27,8 +27,7 @@ bool is_regular(const store::TreeImage& tree, int file) {
 int number_of(const Descriptor& descriptor) { return descriptor.fds.empty() ? -1 : descriptor.fds[0].fd; }
 
 bool is_leased_for_writing(const Descriptor& descriptor) {
-  return std::any_of(descriptor.locks.begin(), descriptor.locks.end(),
-                     [](const store::FileLock& lock) { return lock.kind == store::LockKind::kLease && lock.write; });
+  return descriptor.lease() != nullptr && descriptor.lease()->write;
 }
 
 std::string folder_of(const std::string& path) { return path.substr(0, std::max<size_t>(path.rfind('/'), 1)); }
@@ -144,9 +143,7 @@ void Adjustment::replace_by_null(Descriptor& descriptor, int file) {
 
 /// Who opens a file that is leased for writing breaks the lease, be it that of the process which the image is of.
 void Adjustment::adjust_lease(Descriptor& descriptor) {
-  const bool leased = std::any_of(descriptor.locks.begin(), descriptor.locks.end(),
-                                  [](const store::FileLock& lock) { return lock.kind == store::LockKind::kLease; });
-  if (!leased) return;
+  if (descriptor.lease() == nullptr) return;
   descriptor.owner_type = descriptor.owner_pid = descriptor.owner_signal = 0;
   if (!is_leased_for_writing(descriptor)) return;
   leave_out(fmt::format("descriptor {}: a file whose lease would be broken by opening it", number_of(descriptor)));

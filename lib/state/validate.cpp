@@ -253,7 +253,7 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
     }
   }
   for (const auto& descriptor : tree.descriptors) {
-    for (const auto& entry : descriptor.epoll) {
+    for (const auto& entry : descriptor.epoll.entries) {
       if (entry.descriptor < 0 && seen.count({entry.process, entry.target_fd}) == 0)
         return damaged(fmt::format("an epoll set watches descriptor {}, which is not open", entry.target_fd));
     }

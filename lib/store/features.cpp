@@ -28,9 +28,7 @@ bool has_names_of_deleted_file(const Manifest& manifest) {
 
 bool has_leases(const Manifest& manifest) {
   const auto& descriptors = manifest.tree.descriptors;
-  return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) {
-    return std::any_of(d.locks.begin(), d.locks.end(), [](const FileLock& l) { return l.kind == LockKind::kLease; });
-  });
+  return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) { return d.lease() != nullptr; });
 }
 
 template <class Test>

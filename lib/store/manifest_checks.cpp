@@ -71,13 +71,12 @@ size_t objects_of(const TreeImage& tree, DescriptorKind kind) {
     case DescriptorKind::kPidfd: return tree.process_handles.size();
     case DescriptorKind::kPosixQueue: return tree.posix_queues.size();
     case DescriptorKind::kIoUring: return tree.io_urings.size();
+#define CKPT_NONE(Type, member, inode) case DescriptorKind::k##Type:
+      CKPT_PLAIN_KINDS(CKPT_NONE)
+#undef CKPT_NONE
     case DescriptorKind::kFile:
     case DescriptorKind::kDevice:
     case DescriptorKind::kPipe:
-    case DescriptorKind::kEventfd:
-    case DescriptorKind::kEpoll:
-    case DescriptorKind::kTimerfd:
-    case DescriptorKind::kSignalfd:
     case DescriptorKind::kExternal:
     case DescriptorKind::kMemfd:
     case DescriptorKind::kFifo:
@@ -138,7 +137,7 @@ std::string check_relations(const Manifest& manifest) {
     faults.index(place, ".pipe", d.pipe, tree.pipes.size());
     faults.index(place, ".shared_memory", d.shared_memory, tree.shared_memory.size());
     faults.index(place, ".object", d.object, objects_of(tree, d.kind));
-    for (const EpollEntry& entry : d.epoll) {
+    for (const EpollEntry& entry : d.epoll.entries) {
       faults.index(place, ".epoll", entry.process, tree.processes.size());
       faults.index(place, ".epoll", entry.descriptor, tree.descriptors.size());
     }

@@ -2,7 +2,7 @@
 """The worked examples of CONTRIBUTING.md: a kind of descriptor, a format and a verb, each added by a patch and compiled.
 
 usage: examples.py SOURCE_ROOT COMPILER. Each patch is applied to a copy of the source; what it touches is compiled, warnings as
-errors. A kind that is left out of the table, or of a switch that CONTRIBUTING.md names, must not compile.
+errors. A kind that is left out of the table must not compile, and its row must call for all three parts of its folder.
 """
 import os
 import shutil
@@ -12,8 +12,9 @@ import tempfile
 
 FLAGS = ["-std=c++20", "-Wall", "-Wextra", "-Wpedantic", "-Werror", "-fsyntax-only", "-I."]
 TABLE = "lib/state/descriptors/record.h"
-ROW = '    {DescriptorKind::kTally, "tally", "tally"},'
-SWITCHES = ["lib/state/descriptors/restore.cpp", "lib/state/descriptors/show.cpp", "lib/store/manifest_checks.cpp"]
+ROW = "  KIND(Tally, tally, "
+PARTS = [f"lib/state/tally/{part}.cpp" for part in ("capture", "restore", "show")]
+DISPATCHERS = ["lib/state/descriptors/capture.cpp", "lib/state/descriptors/restore.cpp", "lib/state/descriptors/show.cpp"]
 
 
 def compile_one(copy, compiler, path):
@@ -42,6 +43,19 @@ def try_without(copy, compiler, path, part, source):
     return [f"{source} compiles although {path} leaves the kind out"] if compiles else []
 
 
+def missing_parts(copy, compiler):
+    """What the table's row makes the program call, and no part of the folder defines."""
+    wanted, defined = set(), set()
+    for paths, into, letter in ((DISPATCHERS, wanted, "U"), (PARTS, defined, "T")):
+        for path in paths:
+            made = os.path.join(copy, "part.o")
+            subprocess.run([compiler, *[f for f in FLAGS if f != "-fsyntax-only"], "-c", path, "-o", made], cwd=copy, check=True)
+            symbols = subprocess.run(["nm", made], capture_output=True, text=True, check=True).stdout.split("\n")
+            into.update(line.split()[-1] for line in symbols if "ally" in line and f" {letter} " in line)
+    assert len(wanted) == len(PARTS), wanted
+    return [f"nothing of lib/state/tally defines {name}" for name in wanted - defined]
+
+
 def try_example(root, compiler, name):
     patch = os.path.join(root, "tests", "examples", f"{name}.patch")
     failures = []
@@ -60,9 +74,9 @@ def try_example(root, compiler, name):
             if done.returncode != 0:
                 failures.append(done.stderr)
         if name == "kind":
-            for path in SWITCHES:
-                failures += try_without(copy, compiler, path, "Kind::kTally", path)
-            failures += try_without(copy, compiler, TABLE, ROW, SWITCHES[1])
+            for part in PARTS[:2]:  # the third needs the struct alone
+                failures += try_without(copy, compiler, TABLE, ROW, part)
+            failures += missing_parts(copy, compiler)
     return failures
 
 

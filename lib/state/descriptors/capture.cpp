@@ -14,13 +14,11 @@
 #include <set>
 
 #include "lib/proc/userfault.h"
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/epoll/capture.h"
-#include "lib/state/eventfd/capture.h"
 #include "lib/state/files/capture.h"
 #include "lib/state/locks/capture.h"
 #include "lib/state/pidfds/capture.h"
-#include "lib/state/signalfd/capture.h"
-#include "lib/state/timerfd/capture.h"
 
 namespace ckpt::capture {
 
@@ -288,15 +286,18 @@ Result<bool> DescriptorInventory::classify(const Place& place, Descriptor& d) {
 
 Result<bool> DescriptorInventory::classify_anonymous(const Place& place, Descriptor& d) {
   const std::string_view kind = std::string_view(place.link).substr(std::string_view("anon_inode:").size());
-  if (kind == "[timerfd]") return take_timerfd(place, d);
+#define CKPT_TAKE(Type, member, inode)       \
+  if (kind == inode) {                       \
+    d.kind = store::DescriptorKind::k##Type; \
+    CKPT_TRY(take_##member(place, d));       \
+    return true;                             \
+  }
+  CKPT_PLAIN_KINDS(CKPT_TAKE)
+#undef CKPT_TAKE
   if (kind == "inotify" || kind == "[fanotify]") return watches_.take(place, kind == "inotify", d);
   if (kind == "[pidfd]") return take_pidfd(context_, place, d);
   if (kind == kIoUring) return io_urings_.take(place, d);
-  if (kind == "[eventfd]") take_eventfd(place, d);
-  else if (kind == "[eventpoll]") take_epoll(place, d);
-  else if (kind == "[signalfd]") take_signalfd(place, d);
-  else return context_.block(place, fmt::format("{}, which is not supported", kind)), false;
-  return true;
+  return context_.block(place, fmt::format("{}, which is not supported", kind)), false;
 }
 
 Result<void> inventory_descriptors(Walk& walk) { return DescriptorInventory(walk).run(); }

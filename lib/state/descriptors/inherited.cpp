@@ -19,7 +19,7 @@ int base_of(const store::TreeImage& tree) {
   for (const auto& descriptor : tree.descriptors) {
     for (const auto& fd : descriptor.fds) out = std::max(out, fd.fd + 1);
     // Numbers that epoll sets watch something under, though it has none or another by now, are used for a moment.
-    for (const auto& entry : descriptor.epoll) out = std::max(out, entry.target_fd + 1);
+    for (const auto& entry : descriptor.epoll.entries) out = std::max(out, entry.target_fd + 1);
   }
   return out;
 }

@@ -1,6 +1,7 @@
 // Open file descriptions, and the descriptors that lead to them: what the manifest says of them.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
 #include <string>
@@ -14,15 +15,19 @@
 
 namespace ckpt::store {
 
-/// Adding one: CONTRIBUTING.md, "A kind of descriptor".
+/// Kinds that are all in their own descriptor: KIND(struct, member of Descriptor and name in the manifest, the kernel's
+/// name of the anonymous inode). Their functions, by these names: kind_functions.h.
+#define CKPT_PLAIN_KINDS(KIND)           \
+  KIND(Epoll, epoll, "[eventpoll]")      \
+  KIND(Eventfd, eventfd, "[eventfd]")    \
+  KIND(Signalfd, signalfd, "[signalfd]") \
+  KIND(Timerfd, timerfd, "[timerfd]")
+
+/// Adding one: CONTRIBUTING.md, "A new kind of descriptor".
 enum class DescriptorKind {
-  kFile,    ///< regular file, folder: `file`, flags, offset
-  kDevice,  ///< /dev/null, zero, full, random, urandom: opened again by path
-  kPipe,    ///< both ends inside the process: `pipe`
-  kEventfd,
-  kEpoll,
-  kTimerfd,
-  kSignalfd,
+  kFile,        ///< regular file, folder: `file`, flags, offset
+  kDevice,      ///< /dev/null, zero, full, random, urandom: opened again by path
+  kPipe,        ///< both ends inside the process: `pipe`
   kExternal,    ///< terminal or pipe from outside the tree (external/options.h)
   kMemfd,       ///< `shared_memory`
   kFifo,        ///< named pipe: `file`, `pipe`
@@ -34,6 +39,9 @@ enum class DescriptorKind {
   kPidfd,       ///< `object`: index into TreeImage::process_handles
   kPosixQueue,  ///< `object`: index into TreeImage::posix_queues
   kIoUring,     ///< `object`: index into TreeImage::io_urings
+#define CKPT_ENUMERATOR(Type, member, inode) k##Type,
+  CKPT_PLAIN_KINDS(CKPT_ENUMERATOR)
+#undef CKPT_ENUMERATOR
 };
 
 /// A number in a descriptor table.
@@ -58,14 +66,19 @@ struct Descriptor {
   bool written_by_process = false;        ///< open for writing: the file may have grown, the recorded offset counts
   int object = -1;                        ///< of the kinds that say so
   int pipe = -1;                          ///< kPipe, kFifo: index into TreeImage::pipes
-  Eventfd eventfd;
-  std::vector<EpollEntry> epoll;
-  Timerfd timerfd;
-  Signalfd signalfd;
+#define CKPT_MEMBER(Type, member, inode) Type member;
+  CKPT_PLAIN_KINDS(CKPT_MEMBER)
+#undef CKPT_MEMBER
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
   std::vector<FileLock> locks;    ///< all but kPosix: those that belong to the description
+  const FileLock* lease() const;  ///< nullptr: it has none
   bool operator==(const Descriptor&) const = default;
 };
+
+inline const FileLock* Descriptor::lease() const {
+  auto found = std::find_if(locks.begin(), locks.end(), [](const FileLock& l) { return l.kind == LockKind::kLease; });
+  return found == locks.end() ? nullptr : &*found;
+}
 
 /// What holds for all descriptors of a kind.
 struct DescriptorKindFacts {
@@ -80,26 +93,25 @@ struct DescriptorKindFacts {
 };
 
 /// A row for each kind, in the order of the enumeration.
-inline constexpr std::array<DescriptorKindFacts, 18> kDescriptorKinds = {{
-    {DescriptorKind::kFile, "file", "file", DescriptorKindFacts::kToFile},
-    {DescriptorKind::kDevice, "device", "device", DescriptorKindFacts::kToFile},
-    {DescriptorKind::kPipe, "pipe", "pipe", DescriptorKindFacts::kToPipe, true},
-    {DescriptorKind::kEventfd, "eventfd", "eventfd"},
-    {DescriptorKind::kEpoll, "epoll", "epoll"},
-    {DescriptorKind::kTimerfd, "timerfd", "timerfd"},
-    {DescriptorKind::kSignalfd, "signalfd", "signalfd"},
-    {DescriptorKind::kExternal, "external", "external", DescriptorKindFacts::kNothing, true},
-    {DescriptorKind::kMemfd, "memfd", "memfd", DescriptorKindFacts::kToSharedMemory},
-    {DescriptorKind::kFifo, "fifo", "fifo", DescriptorKindFacts::kToFile | DescriptorKindFacts::kToPipe, true},
-    {DescriptorKind::kProcFile, "proc-file", "proc file", DescriptorKindFacts::kNothing, true, true},
-    {DescriptorKind::kSocket, "socket", "socket", DescriptorKindFacts::kToObject, true},
-    {DescriptorKind::kTerminal, "terminal", "terminal", DescriptorKindFacts::kToObject, true},
-    {DescriptorKind::kInotify, "inotify", "inotify", DescriptorKindFacts::kToObject, true},
-    {DescriptorKind::kFanotify, "fanotify", "fanotify", DescriptorKindFacts::kToObject, true},
-    {DescriptorKind::kPidfd, "pidfd", "pidfd", DescriptorKindFacts::kToObject, false, true},
-    {DescriptorKind::kPosixQueue, "posix-queue", "message queue", DescriptorKindFacts::kToObject, true},
-    {DescriptorKind::kIoUring, "io_uring", "io_uring", DescriptorKindFacts::kToObject},
-}};
+inline constexpr auto kDescriptorKinds = std::to_array<DescriptorKindFacts>(
+    {{DescriptorKind::kFile, "file", "file", DescriptorKindFacts::kToFile},
+     {DescriptorKind::kDevice, "device", "device", DescriptorKindFacts::kToFile},
+     {DescriptorKind::kPipe, "pipe", "pipe", DescriptorKindFacts::kToPipe, true},
+     {DescriptorKind::kExternal, "external", "external", DescriptorKindFacts::kNothing, true},
+     {DescriptorKind::kMemfd, "memfd", "memfd", DescriptorKindFacts::kToSharedMemory},
+     {DescriptorKind::kFifo, "fifo", "fifo", DescriptorKindFacts::kToFile | DescriptorKindFacts::kToPipe, true},
+     {DescriptorKind::kProcFile, "proc-file", "proc file", DescriptorKindFacts::kNothing, true, true},
+     {DescriptorKind::kSocket, "socket", "socket", DescriptorKindFacts::kToObject, true},
+     {DescriptorKind::kTerminal, "terminal", "terminal", DescriptorKindFacts::kToObject, true},
+     {DescriptorKind::kInotify, "inotify", "inotify", DescriptorKindFacts::kToObject, true},
+     {DescriptorKind::kFanotify, "fanotify", "fanotify", DescriptorKindFacts::kToObject, true},
+     {DescriptorKind::kPidfd, "pidfd", "pidfd", DescriptorKindFacts::kToObject, false, true},
+     {DescriptorKind::kPosixQueue, "posix-queue", "message queue", DescriptorKindFacts::kToObject, true},
+     {DescriptorKind::kIoUring, "io_uring", "io_uring", DescriptorKindFacts::kToObject},
+#define CKPT_ROW(Type, member, inode) {DescriptorKind::k##Type, #member, #member},
+     CKPT_PLAIN_KINDS(CKPT_ROW)
+#undef CKPT_ROW
+    });
 
 constexpr const DescriptorKindFacts& facts_of(DescriptorKind kind) {
   return kDescriptorKinds[static_cast<size_t>(kind)];
@@ -116,7 +128,7 @@ static_assert([] {
   for (size_t i = 0; i < kDescriptorKinds.size(); ++i) {
     if (static_cast<size_t>(kDescriptorKinds[i].kind) != i || kDescriptorKinds[i].label == nullptr) return false;
   }
-  return static_cast<size_t>(DescriptorKind::kIoUring) + 1 == kDescriptorKinds.size();
+  return true;
 }(), "each kind has its row, in order");
 
 template <class A>
@@ -136,10 +148,9 @@ void describe(A& a, typename A::template Of<Descriptor> d) {
   a.flag("written_by_process", d.written_by_process);
   a.number("object", d.object, -1);
   a.number("pipe", d.pipe, -1);
-  describe<A>(a, d.eventfd);
-  a.list("epoll", d.epoll);
-  describe<A>(a, d.timerfd);
-  describe<A>(a, d.signalfd);
+#define CKPT_DESCRIBE(Type, member, inode) describe<A>(a, d.member);
+  CKPT_PLAIN_KINDS(CKPT_DESCRIBE)
+#undef CKPT_DESCRIBE
   a.number("owner_type", d.owner_type);
   a.number("owner_pid", d.owner_pid);
   a.number("owner_signal", d.owner_signal);

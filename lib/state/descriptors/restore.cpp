@@ -9,16 +9,15 @@
 #include <set>
 
 #include "lib/base/io.h"
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/descriptors/subject.h"
 #include "lib/state/epoll/restore.h"
-#include "lib/state/eventfd/restore.h"
 #include "lib/state/external/restore.h"
 #include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/pipes/restore.h"
 #include "lib/state/posix_queues/restore.h"
-#include "lib/state/signalfd/restore.h"
 #include "lib/state/terminals/restore.h"
 #include "lib/state/timerfd/restore.h"
 #include "lib/state/watches/restore.h"
@@ -132,10 +131,11 @@ class DescriptorBuilder {
       case DescriptorKind::kPipe: return keep(descriptor, pipes_.open_end(descriptor));
       case DescriptorKind::kFifo:
         return options_.dry_run ? Result<int>(kNone) : keep(descriptor, open_fifo(descriptor));
-      case DescriptorKind::kEventfd: return keep(descriptor, make_eventfd(descriptor));
-      case DescriptorKind::kEpoll: return keep(descriptor, make_epoll(descriptor));
-      case DescriptorKind::kTimerfd: return keep(descriptor, make_timerfd(descriptor));
-      case DescriptorKind::kSignalfd: return keep(descriptor, make_signalfd(descriptor));
+#define CKPT_MAKE(Type, member, inode) \
+  case DescriptorKind::k##Type:        \
+    return keep(descriptor, make_##member(descriptor));
+        CKPT_PLAIN_KINDS(CKPT_MAKE)
+#undef CKPT_MAKE
       case DescriptorKind::kMemfd: return keep(descriptor, open_memfd(descriptor));
       case DescriptorKind::kPidfd:  // of a process that lives: by its owner, once that exists
         return is_live_pidfd(descriptor) ? Result<int>(kNone) : keep(descriptor, make_dead_pidfd(descriptor.flags));

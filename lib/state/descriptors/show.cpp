@@ -1,17 +1,14 @@
 #include "lib/state/descriptors/show.h"
 
-#include "lib/state/epoll/show.h"
-#include "lib/state/eventfd/show.h"
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/files/show.h"
 #include "lib/state/io_uring/show.h"
 #include "lib/state/pidfds/show.h"
 #include "lib/state/pipes/show.h"
 #include "lib/state/posix_queues/show.h"
 #include "lib/state/shared_memory/show.h"
-#include "lib/state/signalfd/show.h"
 #include "lib/state/sockets/show.h"
 #include "lib/state/terminals/show.h"
-#include "lib/state/timerfd/show.h"
 #include "lib/state/watches/show.h"
 
 namespace ckpt::state {
@@ -32,10 +29,11 @@ std::string show(const store::TreeImage& tree, const store::Descriptor& d) {
     case store::DescriptorKind::kDevice:
     case store::DescriptorKind::kFifo: return show_one(tree.files, d.file);
     case store::DescriptorKind::kPipe: return d.pipe < 0 ? "" : show(d.pipe, tree.pipes[static_cast<size_t>(d.pipe)]);
-    case store::DescriptorKind::kEventfd: return show(d.eventfd);
-    case store::DescriptorKind::kEpoll: return show(d.epoll);
-    case store::DescriptorKind::kTimerfd: return show(d.timerfd);
-    case store::DescriptorKind::kSignalfd: return show(d.signalfd);
+#define CKPT_SHOW(Type, member, inode) \
+  case store::DescriptorKind::k##Type: \
+    return show(d.member);
+      CKPT_PLAIN_KINDS(CKPT_SHOW)
+#undef CKPT_SHOW
     case store::DescriptorKind::kProcFile:
     case store::DescriptorKind::kExternal: return d.external;
     case store::DescriptorKind::kMemfd: return show_one(tree.shared_memory, d.shared_memory);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <map>
 
+#include "lib/state/descriptors/kind_functions.h"
+
 namespace ckpt::capture {
 
 using store::Descriptor;
@@ -33,17 +35,17 @@ int find_watched(const Inventory& found, const store::FdSlot& set, int target, u
 
 }  // namespace
 
-void take_epoll(const Place& place, Descriptor& d) {
-  d.kind = store::DescriptorKind::kEpoll;
+Result<void> take_epoll(const Place& place, Descriptor& d) {
   for (const auto& target : place.info.epoll) {
-    d.epoll.push_back({static_cast<int>(place.process), target.fd, -1, target.events, target.data});
+    d.epoll.entries.push_back({static_cast<int>(place.process), target.fd, -1, target.events, target.data});
   }
+  return {};
 }
 
 void find_epoll_targets(Inventory& found) {
   for (Descriptor& d : found.image.descriptors) {
     std::map<int, uint32_t> seen;  // several of one number are told apart by their order
-    for (auto& entry : d.epoll) {
+    for (auto& entry : d.epoll.entries) {
       const uint32_t order = seen[entry.target_fd]++;
       auto watched = [&](const store::FdSlot& slot) {
         return watches(found, slot, slot, entry.target_fd, order, entry.target_fd);

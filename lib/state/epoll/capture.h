@@ -5,8 +5,6 @@
 
 namespace ckpt::capture {
 
-void take_epoll(const Place& place, store::Descriptor& d);
-
 /// An epoll set names descriptors by the number they had when they were added. One that was closed or replaced since is
 /// watched as long as its description is open somewhere.
 /// Once all descriptors are there. A set that watches what is gone is a blocker.

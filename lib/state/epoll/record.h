@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace ckpt::store {
 
@@ -21,6 +22,17 @@ void describe(A& a, typename A::template Of<EpollEntry> e) {
   a.number("descriptor", e.descriptor, -1);
   a.number("events", e.events);
   a.hex("data", e.data);
+}
+
+struct Epoll {
+  std::vector<EpollEntry> entries;
+  bool operator==(const Epoll&) const = default;
+};
+
+/// Members of a descriptor.
+template <class A>
+void describe(A& a, typename A::template Of<Epoll> e) {
+  a.list("epoll", e.entries);
 }
 
 }  // namespace ckpt::store

@@ -3,6 +3,7 @@
 #include <sys/epoll.h>
 #include <sys/syscall.h>
 
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {
@@ -23,7 +24,7 @@ Result<UniqueFd> make_epoll(const store::Descriptor& descriptor) {
 }
 
 void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& area, SyscallBatch& batch) {
-  for (const auto& entry : descriptor.epoll) {
+  for (const auto& entry : descriptor.epoll.entries) {
     if (entry.process == process && entry.descriptor < 0) watch(fd, entry, area, batch);
   }
 }
@@ -31,7 +32,7 @@ void fill_epoll(const store::Descriptor& descriptor, int fd, int process, Restor
 void watch_replaced(const store::TreeImage& tree, const std::map<int, int>& sources, int process, RestorerArea& area,
                     SyscallBatch& batch) {
   for (size_t i = 0; i < tree.descriptors.size(); ++i) {
-    for (const auto& entry : tree.descriptors[i].epoll) {
+    for (const auto& entry : tree.descriptors[i].epoll.entries) {
       auto watched = sources.find(entry.descriptor);
       if (entry.process != process || watched == sources.end()) continue;
       batch.add("place a watched descriptor", SYS_dup3, watched->second, entry.target_fd, 0);

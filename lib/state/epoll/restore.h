@@ -3,14 +3,11 @@
 
 #include <map>
 
-#include "lib/base/result.h"
-#include "lib/base/unique_fd.h"
 #include "lib/state/tree/syscall_batch.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::restore {
 
-Result<UniqueFd> make_epoll(const store::Descriptor& descriptor);
 /// Adds what the set watches under numbers that lead there still, in the table of a process. Once all descriptors are
 /// placed.
 void fill_epoll(const store::Descriptor& descriptor, int fd, int process, RestorerArea& area, SyscallBatch& batch);

@@ -1,10 +1,10 @@
-#include "lib/state/eventfd/capture.h"
+#include "lib/state/descriptors/kind_functions.h"
 
 namespace ckpt::capture {
 
-void take_eventfd(const Place& place, store::Descriptor& d) {
-  d.kind = store::DescriptorKind::kEventfd;
+Result<void> take_eventfd(const Place& place, store::Descriptor& d) {
   d.eventfd.count = place.info.eventfd_count, d.eventfd.semaphore = place.info.eventfd_semaphore;
+  return {};
 }
 
 }  // namespace ckpt::capture

@@ -1,8 +1,7 @@
-#include "lib/state/eventfd/restore.h"
-
 #include <sys/eventfd.h>
 #include <unistd.h>
 
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {

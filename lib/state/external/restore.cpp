@@ -66,7 +66,7 @@ bool is_watched(const store::TreeImage& tree, size_t index) {
     });
   };
   return std::any_of(tree.descriptors.begin(), tree.descriptors.end(), [&](const Descriptor& set) {
-    return std::any_of(set.epoll.begin(), set.epoll.end(), leads_there);
+    return std::any_of(set.epoll.entries.begin(), set.epoll.entries.end(), leads_there);
   });
 }
 

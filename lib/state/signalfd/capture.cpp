@@ -1,10 +1,10 @@
-#include "lib/state/signalfd/capture.h"
+#include "lib/state/descriptors/kind_functions.h"
 
 namespace ckpt::capture {
 
-void take_signalfd(const Place& place, store::Descriptor& d) {
-  d.kind = store::DescriptorKind::kSignalfd;
+Result<void> take_signalfd(const Place& place, store::Descriptor& d) {
   d.signalfd.mask = place.info.signal_mask;
+  return {};
 }
 
 }  // namespace ckpt::capture

@@ -1,9 +1,8 @@
-#include "lib/state/signalfd/restore.h"
-
 #include <sys/signalfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {

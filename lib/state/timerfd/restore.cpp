@@ -7,10 +7,12 @@
 #include <ctime>
 
 #include "lib/base/clock.h"
+#include "lib/state/descriptors/kind_functions.h"
 #include "lib/state/descriptors/subject.h"
 
 namespace ckpt::restore {
 
+/// Disarmed.
 Result<UniqueFd> make_timerfd(const store::Descriptor& descriptor) {
   return owned(::timerfd_create(descriptor.timerfd.clock, TFD_CLOEXEC), descriptor, "cannot make a timerfd");
 }

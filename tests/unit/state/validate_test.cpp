@@ -82,7 +82,10 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
       {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
       {"a view of two rings", [](auto& i, auto&) { i = with_ring(i), i.io_urings.push_back(i.io_urings[0]); }},
-      {"a page of a ring's memory", [](auto& i, auto& b) { i = with_ring(i), b.push_back({0x40000, 1, 0}); }},
+      {"a page of a ring's memory",
+       [](auto& i, auto& b) {
+         i = with_ring(i), b.push_back({0x40000, 1, 0});
+       }},
       {"no thread", [](auto& i, auto&) { i.processes[0].threads.clear(); }},
       {"another leader", [](auto& i, auto&) { i.processes[0].threads[0].tid = 101; }},
       {"a tid twice", [](auto& i, auto&) { i.processes[0].threads.push_back(i.processes[0].threads[0]); }},
@@ -136,7 +139,7 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a pipe that is not there", [](auto& i, auto&) { i.descriptors[0].kind = DescriptorKind::kPipe; }},
       {"an epoll set of what is closed",
        [](auto& i, auto&) {
-         i.descriptors[0].epoll = {{0, 9, -1, 1, 0}};
+         i.descriptors[0].epoll.entries = {{0, 9, -1, 1, 0}};
        }},
       {"a pipe that holds too much",
        [](auto& i, auto&) {

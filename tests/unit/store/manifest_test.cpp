@@ -80,7 +80,7 @@ class Fill {
   }
   void one(RestartKind& v) { v = static_cast<RestartKind>(rng_() % 3); }
   void one(MappingKind& v) { v = static_cast<MappingKind>(rng_() % 5); }
-  void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % 11); }
+  void one(DescriptorKind& v) { v = static_cast<DescriptorKind>(rng_() % kDescriptorKinds.size()); }
   void one(WaitStatus& v) { v = static_cast<WaitStatus>(rng_() % 3); }
   void one(SharedMemory::Kind& v) { v = static_cast<SharedMemory::Kind>(rng_() % 3); }
   void one(Thread& v) {
@@ -197,6 +197,10 @@ class Fill {
     all(process, fd, close_on_exec);
     process = 0, fd &= std::numeric_limits<int>::max();
   }
+  void one(Epoll& v) {
+    auto& [entries] = v;
+    all(entries);
+  }
   void one(Eventfd& v) {
     auto& [count, semaphore] = v;
     all(count, semaphore);
@@ -210,10 +214,10 @@ class Fill {
     all(mask);
   }
   void one(Descriptor& v) {
-    auto& [kind, fds, flags, offset, file, shared, external, null, written, object, pipe, eventfd, epoll, timerfd,
-           signalfd, owner_type, owner_pid, owner_signal, locks] = v;
-    all(kind, fds, flags, offset, file, shared, external, null, written, object, pipe, eventfd, epoll, timerfd,
-        signalfd, owner_type, owner_pid, owner_signal, locks);
+    auto& [kind, fds, flags, offset, file, shared, external, null, written, object, pipe, epoll, eventfd, signalfd,
+           timerfd, owner_type, owner_pid, owner_signal, locks] = v;
+    all(kind, fds, flags, offset, file, shared, external, null, written, object, pipe, epoll, eventfd, signalfd,
+        timerfd, owner_type, owner_pid, owner_signal, locks);
     object = -1;
     file = index(), pipe = index(), shared = index();
   }
