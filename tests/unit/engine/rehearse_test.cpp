@@ -6,6 +6,7 @@
 #include <functional>
 
 #include "lib/engine/rehearse_compare.h"
+#include "lib/engine/rehearse_image.h"
 #include "lib/engine/rehearse_pages.h"
 #include "tests/support/fixtures.h"
 
@@ -127,4 +128,17 @@ TEST_CASE("rehearsal: every page is compared, and one that the image does not ha
   process.threads[0].rseq_address = start + 64;
   memory[70] ^= std::byte{1};
   CHECK(differences().empty());
+}
+
+TEST_CASE("rehearsal: a file that is mapped and leased for writing is refused, since opening it breaks the lease") {
+  store::TreeImage tree = small_tree();
+  tree.processes[0].maps[0].file = 0;
+  CHECK(check_leases(tree));
+  tree.descriptors[0].locks = {{store::LockKind::kLease, true}};
+  auto refused = check_leases(tree);
+  REQUIRE(!refused);
+  CHECK(refused.error().code == Code::kUnsupported);
+  CHECK(refused.error().subject == "/b");
+  tree.descriptors[0].locks[0].write = false;
+  CHECK(check_leases(tree));
 }
