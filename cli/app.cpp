@@ -132,8 +132,13 @@ std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice) {
     CLI::App* verb = app->add_subcommand(command.name, command.summary)->group(heading(command.group));
     verb->fallthrough();  // global options after the verb
     verb->set_help_flag("-h,--help", "Print this help");
-    VerbOptions table(*verb);
-    Command::Run run = command.add_options(table);
+    std::vector<VerbOptions::Preparation> first;
+    VerbOptions table(*verb, first);
+    Command::Run verb_itself = command.add_options(table);
+    const Command::Run run = [first, verb_itself](Context& context) -> Result<void> {
+      for (const VerbOptions::Preparation& prepare : first) CKPT_TRY(prepare(context));
+      return verb_itself(context);
+    };
     verb->callback([run, &command, &choice] { choice = {&command, run}; });
     verb->footer("Options of every verb (--json, --progress, --color, --quiet): ckpt --help");
   }

@@ -187,7 +187,8 @@ std::vector<std::string> names_of_writers() {
 Command::Run add_convert(VerbOptions& app) {
   auto state = std::make_shared<ConvertOptions>();
   ConvertOptions& o = *state;
-  app.add_option("SRC", o.source, "The checkpoint to read: its format is told by its content").required();
+  app.add_saved("SRC", Saved::kCheckpoint, o.source, "The checkpoint to read: its format is told by its content")
+      .required();
   app.add_option("DST", o.destination,
                  "What to write: a folder, or a file by its name; it appears complete, or not at all")
       .required();

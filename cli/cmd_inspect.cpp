@@ -136,7 +136,9 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
 
 Command::Run add_inspect(VerbOptions& app) {
   auto options = std::make_shared<InspectOptions>();
-  app.add_option("path", options->path, "A process image or a model checkpoint").type_name("PATH").required();
+  app.add_saved("path", Saved::kEither, options->path, "A process image or a model checkpoint")
+      .type_name("PATH")
+      .required();
   app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots").type_name("GLOB");
   add_from(app, options->from);
   add_max_memory(app, options->max_memory);
@@ -147,8 +149,8 @@ Command::Run add_inspect(VerbOptions& app) {
                "saving saved, and how long each phase took");
   app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
   app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
-  app.add_option("--diff", options->diff,
-                 "What is different in another checkpoint, of any format; exit 1 if anything is")
+  app.add_saved("--diff", Saved::kCheckpoint, options->diff,
+                "What is different in another checkpoint, of any format; exit 1 if anything is")
       .type_name("OTHER");
   app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count")
       .type_name("ABS[,REL]");

@@ -1,13 +1,17 @@
-// list: the process images below a folder, from their manifests alone.
+// list: the process images and the checkpoints below a folder, by what their metadata says.
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
-#include <map>
+#include <array>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/saves.h"
+#include "formats/format.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
+#include "lib/schedule/saves.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image.h"
 
@@ -60,45 +64,123 @@ std::vector<std::string> entry_row(const Entry& entry) {
           command};
 }
 
-/// Whether all that an image needs is there, by the manifests alone. What was found out about a folder is kept.
-class Parents {
+/// Files that are looked into: those of a large tree are not all opened.
+bool is_checkpoint_file(const fs::path& path) {
+  static constexpr std::array kExtensions = {".safetensors", ".pt", ".pth", ".ckpt", ".bin", ".gguf", ".npz"};
+  const std::string extension = path.extension().string();
+  return std::find(kExtensions.begin(), kExtensions.end(), extension) != kExtensions.end();
+}
+
+/// Directly below a folder: it is one of many saves then, not a save.
+bool holds_steps(const fs::path& dir) {
+  std::error_code ec;
+  fs::directory_iterator it(dir, ec), end;
+  for (int seen = 0; !ec && it != end && seen < 10'000; it.increment(ec), ++seen) {
+    std::error_code gone;
+    if (!schedule::is_step_name(it->path().filename().string())) continue;
+    if (it->is_directory(gone) || is_checkpoint_file(it->path())) return true;
+  }
+  return false;
+}
+
+struct FoundCheckpoint {
+  fs::path path;
+  CheckpointFacts facts;
+
+  /// Nothing: nobody here can say.
+  std::optional<bool> complete() const {
+    if (!facts.complete && facts.complete.error().code == Code::kUnsupported) return std::nullopt;
+    return facts.complete.has_value();
+  }
+};
+
+/// Below `top`, by path; links are not followed, checkpoints, images and other file systems not entered.
+class CheckpointSearch {
  public:
-  Result<void> check(const fs::path& image, const store::Manifest& manifest) {
-    // Along the chain to the first image that is known, then back: a chain may be longer than the stack is deep.
-    std::vector<std::string> asked;
-    fs::path dir = image;
-    store::Manifest at = manifest;
-    Result<void> found;
-    while (!at.parent_id.empty()) {
-      const fs::path named = (dir / at.parent_path).lexically_normal();
-      std::error_code ec;
-      const fs::path parent = fs::canonical(named, ec);
-      auto next = ec ? Result<store::Manifest>(Error(Code::kNotFound, named.string(), "is not there"))
-                     : store::read_manifest(parent);
-      if (!next || next->id != at.parent_id) {
-        found = fail(Code::kNotFound, "parent " + named.string(),
-                     next ? "is another image than it was" : next.error().message);
-        break;
+  CheckpointSearch(const fs::path& top, const Cancel& cancel) : cancel_(cancel) {
+    struct stat st {};
+    if (::stat(top.c_str(), &st) == 0) device_ = st.st_dev;
+    pending_.push_back(top);
+  }
+
+  Result<std::vector<FoundCheckpoint>> run() {
+    while (!pending_.empty()) {
+      CKPT_TRY(cancel_.check());
+      const fs::path dir = std::move(pending_.back());
+      pending_.pop_back();
+      if (store::ImageReader::looks_like_image(dir)) continue;
+      const bool recognised = !formats::format_name_of(dir).empty();
+      const bool is_step = schedule::is_step_name(dir.filename().string());
+      if (recognised || ((is_step || formats::looks_like_checkpoint(dir)) && !holds_steps(dir))) {
+        if (auto facts = look_at_checkpoint(dir)) {
+          out_.push_back({dir, std::move(*facts)});
+          continue;
+        }
       }
-      if (auto before = known_.find(parent.string()); before != known_.end()) {
-        found = before->second;
-        break;
-      }
-      if (std::find(asked.begin(), asked.end(), parent.string()) != asked.end()) {
-        found = fail(Code::kCorrupt, "parent " + named.string(), "is its own ancestor");
-        break;
-      }
-      asked.push_back(parent.string());
-      dir = parent;
-      at = std::move(*next);
+      look_into(dir);
     }
-    for (const std::string& parent : asked) known_.emplace(parent, found);
-    return found;
+    std::sort(out_.begin(), out_.end(),
+              [](const FoundCheckpoint& a, const FoundCheckpoint& b) { return a.path < b.path; });
+    return std::move(out_);
   }
 
  private:
-  std::map<std::string, Result<void>> known_;  ///< by canonical path: what its own parents are like
+  void look_into(const fs::path& dir) {
+    std::error_code ec;
+    for (fs::directory_iterator it(dir, ec), end; !ec && it != end; it.increment(ec)) {
+      struct stat st {};
+      if (::lstat(it->path().c_str(), &st) != 0 || st.st_dev != device_) continue;
+      const bool hidden = it->path().filename().string().starts_with('.');
+      if (S_ISDIR(st.st_mode) && !hidden) pending_.push_back(it->path());
+      if (S_ISREG(st.st_mode) && !hidden && is_checkpoint_file(it->path()) &&
+          !formats::format_name_of(it->path()).empty()) {
+        if (auto facts = look_at_checkpoint(it->path())) out_.push_back({it->path(), std::move(*facts)});
+      }
+    }
+  }
+
+  const Cancel& cancel_;
+  dev_t device_ = 0;
+  std::vector<fs::path> pending_;
+  std::vector<FoundCheckpoint> out_;
 };
+
+Json checkpoint_json(const FoundCheckpoint& found) {
+  Json out = {{"path", found.path.string()}, {"format", found.facts.format}};
+  const std::optional<bool> complete = found.complete();
+  out["complete"] = complete ? Json(*complete) : Json();
+  const auto step = schedule::step_of(found.path.filename().string());
+  out["step"] = step ? Json(*step) : Json();
+  out["bytes"] = found.facts.bytes;
+  if (!found.facts.complete) out["error"] = found.facts.complete.error().message;
+  return out;
+}
+
+std::vector<std::string> checkpoint_row(const FoundCheckpoint& found) {
+  const std::optional<bool> complete = found.complete();
+  const auto step = schedule::step_of(found.path.filename().string());
+  return {found.path.string(),
+          found.facts.format.empty() ? "not read" : found.facts.format,
+          !complete   ? "unknown"
+          : *complete ? "complete"
+                      : "incomplete",
+          step ? std::to_string(*step) : "-",
+          human_bytes(found.facts.bytes),
+          found.facts.complete ? "" : found.facts.complete.error().message};
+}
+
+void print_tables(Console& out, const fs::path& top, const std::vector<Entry>& images,
+                  const std::vector<FoundCheckpoint>& checkpoints) {
+  if (images.empty() && checkpoints.empty())
+    return out.info("no process image and no checkpoint below " + escape_for_terminal(top.string()));
+  std::vector<std::vector<std::string>> rows;
+  for (const Entry& entry : images) rows.push_back(entry_row(entry));
+  if (!rows.empty()) out.table({"IMAGE", "KIND", "CREATED", "PID", "SIZE", "PARENT", "COMMAND"}, rows, {3, 4});
+  if (!rows.empty() && !checkpoints.empty()) out.data("\n");
+  rows.clear();
+  for (const FoundCheckpoint& found : checkpoints) rows.push_back(checkpoint_row(found));
+  if (!rows.empty()) out.table({"CHECKPOINT", "FORMAT", "STATE", "STEP", "SIZE", "WHY"}, rows, {3, 4});
+}
 
 Result<void> list(Context& context, const fs::path& top) {
   CKPT_TRY_ASSIGN(std::vector<fs::path> found, store::find_images(top, context.progress, context.cancel));
@@ -109,17 +191,16 @@ Result<void> list(Context& context, const fs::path& top) {
     Result<void> chain = manifest ? parents.check(path, *manifest) : Result<void>();
     entries.push_back({std::move(path), std::move(manifest), std::move(chain)});
   }
-  if (context.out.json()) {
-    Json images = Json::array();
-    for (const Entry& entry : entries) images.push_back(entry_json(entry));
-    Json doc = {{"schema", "ckpt.list/1"}, {"path", top.string()}, {"images", images}};
-    context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
+  CKPT_TRY_ASSIGN(const std::vector<FoundCheckpoint> models, CheckpointSearch(top, context.cancel).run());
+  if (!context.out.json()) {
+    print_tables(context.out, top, entries, models);
     return {};
   }
-  std::vector<std::vector<std::string>> rows;
-  for (const Entry& entry : entries) rows.push_back(entry_row(entry));
-  if (rows.empty()) context.out.info("no process image below " + escape_for_terminal(top.string()));
-  else context.out.table({"IMAGE", "KIND", "CREATED", "PID", "SIZE", "PARENT", "COMMAND"}, rows, {3, 4});
+  Json images = Json::array(), checkpoints = Json::array();
+  for (const Entry& entry : entries) images.push_back(entry_json(entry));
+  for (const FoundCheckpoint& one : models) checkpoints.push_back(checkpoint_json(one));
+  Json doc = {{"schema", "ckpt.list/1"}, {"path", top.string()}, {"images", images}, {"checkpoints", checkpoints}};
+  context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
   return {};
 }
 

@@ -122,7 +122,9 @@ Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& opti
 
 Command::Run add_load_metadata(VerbOptions& app) {
   auto options = std::make_shared<LoadMetadataOptions>();
-  app.add_option("path", options->path, "A model checkpoint or a process image").type_name("PATH").required();
+  app.add_saved("path", Saved::kEither, options->path, "A model checkpoint or a process image")
+      .type_name("PATH")
+      .required();
   add_from(app, options->from);
   app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")
       .type_name("GLOB");

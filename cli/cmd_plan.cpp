@@ -349,8 +349,8 @@ Command::Run add_plan(VerbOptions& app) {
       .type_name("TIME");
   app.add_option("--node-mtbf", state->node_mtbf, "Mean time between failures of one node").type_name("TIME");
   app.add_option("--nodes", state->nodes, "Nodes of the job (default 1)").in_range(1, 100'000'000).type_name("N");
-  app.add_option("--save-cost", state->save_cost,
-                 "How long the job stands still for a save; or a folder of such saves, to find out")
+  app.add_saved("--save-cost", Saved::kEither, state->save_cost,
+                "How long the job stands still for a save; or a folder of such saves, to find out")
       .required()
       .type_name("TIME|DIR");
   app.add_option("--write-rate", state->write_rate,
@@ -359,8 +359,8 @@ Command::Run add_plan(VerbOptions& app) {
       .type_name("SIZE");
   app.add_option("--restore-cost", state->restore_cost, "From a failure until the job computes again (default 0)")
       .type_name("TIME");
-  app.add_option("--memory-save-cost", state->memory_save_cost,
-                 "Two levels: saves to memory as well, which failures of the job leave, and lost nodes do not")
+  app.add_saved("--memory-save-cost", Saved::kEither, state->memory_save_cost,
+                "Two levels: saves to memory as well, which failures of the job leave, and lost nodes do not")
       .type_name("TIME|DIR");
   app.add_option("--memory-restore-cost", state->memory_restore_cost, "As --restore-cost, from memory (default 0)")
       .type_name("TIME");

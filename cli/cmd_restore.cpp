@@ -150,7 +150,7 @@ Result<void> run_restore(const RestoreFlags& flags, Context& context) {
 Command::Run add_restore(VerbOptions& app) {
   auto flags = std::make_shared<RestoreFlags>();
   engine::RestoreOptions* options = &flags->options;
-  app.add_option("-f,--images-dir,-D,--dir", options->image, "The image").required().type_name("DIR");
+  app.add_saved("-f,--images-dir,-D,--dir", Saved::kImage, options->image, "The image").required().type_name("DIR");
   app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs").type_name("FILE");
   add_external_flags(app, flags->external,

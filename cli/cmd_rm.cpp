@@ -63,7 +63,7 @@ Result<void> run_rm(Context& context, const RmFlags& flags) {
 
 Command::Run add_rm(VerbOptions& app) {
   auto state = std::make_shared<RmFlags>();
-  app.add_option("DIR", state->dirs, "Images to remove").required();
+  app.add_saved("DIR", Saved::kImage, state->dirs, "Images to remove").required();
   app.add_flag("--chain", state->options.chain, "The parents of each, too");
   app.add_flag("--force", state->options.force, "Also what another image needs, which cannot be read then");
   app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");

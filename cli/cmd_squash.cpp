@@ -85,7 +85,7 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
 
 Command::Run add_squash(VerbOptions& app) {
   auto state = std::make_shared<SquashFlags>();
-  app.add_option("SRC", state->source, "The last image of the chain").required();
+  app.add_saved("SRC", Saved::kImage, state->source, "The last image of the chain").required();
   app.add_option("DST", state->destination, "The folder to write: it appears complete, or not at all").required();
   app.add_flag("--force", state->options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", state->no_compress, "Store pages as they are");

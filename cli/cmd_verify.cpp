@@ -192,10 +192,12 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 
 Command::Run add_verify(VerbOptions& app) {
   auto command = std::make_shared<VerifyCommand>();
-  app.add_option("path", command->path, "A model checkpoint or a process image").type_name("PATH").required();
+  app.add_saved("path", Saved::kEither, command->path, "A model checkpoint or a process image")
+      .type_name("PATH")
+      .required();
   add_from(app, command->from);
-  app.add_option("--against", command->against,
-                 "Compare every tensor, bit for bit, with another checkpoint of whatever format")
+  app.add_saved("--against", Saved::kCheckpoint, command->against,
+                "Compare every tensor, bit for bit, with another checkpoint of whatever format")
       .type_name("PATH");
   app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own")
       .type_name("FILE");

@@ -35,7 +35,7 @@ std::span<const Command> commands() {
       {"suspend", "Free the GPU that a process uses; it goes on up to its next GPU call", add_suspend, Group::kProcess},
       {"resume", "Give a suspended process its GPU state back", add_resume, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
-      {"list", "The process images below a folder", add_list, Group::kProcess},
+      {"list", "The process images and checkpoints below a folder", add_list, Group::kProcess},
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},
       {"rm", "Remove process images that no other image needs", add_rm, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},

@@ -69,7 +69,8 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants").required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")
       .required();
-  const VerbOption prev = app.add_option("--prev", flags.prev, "The parent image: only what differs from it is stored");
+  const VerbOption prev =
+      app.add_saved("--prev", Saved::kImage, flags.prev, "The parent image: only what differs from it is stored");
   VerbOption criu_prev = app.add_option("--prev-images-dir", flags.criu_prev,
                                         "The same as criu has it: a path that begins at the folder of the image");
   criu_prev.excludes(prev).type_name("DIR");

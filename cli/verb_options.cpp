@@ -4,6 +4,8 @@
 #include <filesystem>
 #include <optional>
 
+#include "cli/saves.h"
+
 namespace ckpt::cli {
 
 VerbOption& VerbOption::required() {
@@ -69,6 +71,35 @@ VerbOption& VerbOption::hidden() {
 template <class T>
 VerbOption VerbOptions::add_option(const std::string& names, T& variable, const std::string& help) {
   return VerbOption(app_.add_option(names, variable, help));
+}
+
+VerbOption VerbOptions::add_saved(const std::string& names, Saved wanted, std::string& variable,
+                                  const std::string& help) {
+  preparations_.push_back([&variable, wanted](Context& context) -> Result<void> {
+    CKPT_TRY_ASSIGN(variable, resolve_saved(variable, wanted, context));
+    return {};
+  });
+  return add_option(names, variable, help);
+}
+
+VerbOption VerbOptions::add_saved(const std::string& names, Saved wanted, std::filesystem::path& variable,
+                                  const std::string& help) {
+  preparations_.push_back([&variable, wanted](Context& context) -> Result<void> {
+    CKPT_TRY_ASSIGN(variable, resolve_saved(variable.string(), wanted, context));
+    return {};
+  });
+  return add_option(names, variable, help);
+}
+
+VerbOption VerbOptions::add_saved(const std::string& names, Saved wanted, std::vector<std::string>& variable,
+                                  const std::string& help) {
+  preparations_.push_back([&variable, wanted](Context& context) -> Result<void> {
+    for (std::string& one : variable) {
+      CKPT_TRY_ASSIGN(one, resolve_saved(one, wanted, context));
+    }
+    return {};
+  });
+  return add_option(names, variable, help);
 }
 
 VerbOption VerbOptions::add_flag(const std::string& names, bool& variable, const std::string& help) {

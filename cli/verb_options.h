@@ -4,8 +4,12 @@
 #pragma once
 
 #include <cstdint>
+#include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
+
+#include "lib/base/result.h"
 
 namespace CLI {
 class App;
@@ -41,14 +45,26 @@ class VerbOption {
   CLI::Option* option_;
 };
 
+struct Context;
+/// What a path is to be, where it names one of many saves: DIR@latest, DIR@100.
+enum class Saved { kImage, kCheckpoint, kEither };
+
 class VerbOptions {
  public:
-  explicit VerbOptions(CLI::App& app) : app_(app) {}
+  using Preparation = std::function<Result<void>(Context&)>;
+  /// `preparations`: what has to be done after parsing, before the verb runs.
+  VerbOptions(CLI::App& app, std::vector<Preparation>& preparations) : app_(app), preparations_(preparations) {}
 
   /// "-p,--pid", or "DIR" for an argument. T: a string, a path, a number, or a vector (verb_options.cpp lists
   /// the types); `variable` keeps its value where the option is not given.
   template <class T>
   VerbOption add_option(const std::string& names, T& variable, const std::string& help);
+  /// A save that is to be read: `variable` is what resolve_saved (cli/saves.h) makes of it by the time the verb runs.
+  VerbOption add_saved(const std::string& names, Saved wanted, std::string& variable, const std::string& help);
+  VerbOption add_saved(const std::string& names, Saved wanted, std::filesystem::path& variable,
+                       const std::string& help);
+  VerbOption add_saved(const std::string& names, Saved wanted, std::vector<std::string>& variable,
+                       const std::string& help);
   VerbOption add_flag(const std::string& names, bool& variable, const std::string& help);
   /// Accepted, and of no effect: a flag, an option with a value, and one whose value may be left out.
   VerbOption add_flag(const std::string& names, const std::string& help);
@@ -57,6 +73,7 @@ class VerbOptions {
 
  private:
   CLI::App& app_;
+  std::vector<Preparation>& preparations_;
 };
 
 }  // namespace ckpt::cli

@@ -140,7 +140,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from check' -l tcp-established -d 'T
 complete -c ckpt -n '__fish_seen_subcommand_from check' -l tcp-close -d 'TCP connections come back closed'
 complete -c ckpt -n '__fish_seen_subcommand_from check' -l ext-unix-sk -d 'Unix sockets with a peer outside connect to its address again'
 complete -c ckpt -n '__fish_seen_subcommand_from check' -l gpu -x -a 'auto off only' -d 'As for dump: whether GPU state is an obstacle (default auto)'
-complete -c ckpt -n __fish_use_subcommand -f -a list -d 'The process images below a folder'
+complete -c ckpt -n __fish_use_subcommand -f -a list -d 'The process images and checkpoints below a folder'
 complete -c ckpt -n '__fish_seen_subcommand_from list' -s h -l help -d 'Print this help'
 complete -c ckpt -n __fish_use_subcommand -f -a squash -d 'Make a chain of process images into one'
 complete -c ckpt -n '__fish_seen_subcommand_from squash' -s h -l help -d 'Print this help'

@@ -34,6 +34,12 @@ struct Format {
 /// In the order in which they are asked.
 std::span<const Format> formats();
 
+/// Cheap, like the table's own look: whether a path is a checkpoint, one of a kind that is not read and one that was
+/// not finished included. A folder of many of them is none itself.
+bool looks_like_checkpoint(const std::filesystem::path& path);
+/// The name of the format that recognises it; empty: none does.
+std::string_view format_name_of(const std::filesystem::path& path);
+
 /// Opens a checkpoint of the format that `options` name. kUsage: no such format. kNotFound: no such path. kUnsupported:
 /// nothing recognises it, or a known but unhandled kind (named). kCorrupt: damaged or hostile.
 Result<tensor::Catalog> open_checkpoint(const std::filesystem::path& path, const ReadOptions& options);

@@ -97,14 +97,11 @@ bool any_entry(const fs::path& path, bool (*wanted)(const fs::directory_entry& e
   return false;
 }
 
-/// What a path is that no reader takes.
-Error explain(const fs::path& path) {
+/// What a path is that no reader takes. Nothing: not known.
+std::optional<Error> explain_known(const fs::path& path) {
   const std::string subject = path.string();
   std::error_code ec;
-  if (!fs::is_directory(path, ec)) {
-    if (auto known = name_unread_format(path)) return *known;
-    return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
-  }
+  if (!fs::is_directory(path, ec)) return name_unread_format(path);
   auto megatron = read_megatron_metadata(path);
   if (!megatron) return std::move(megatron).error();
   if (any_entry(path, [](const fs::directory_entry& entry) {
@@ -122,8 +119,12 @@ Error explain(const fs::path& path) {
   if (fs::exists(path / "common.pt", ec)) {
     return Error(Code::kCorrupt, subject, "holds common.pt but no metadata.json: the save did not finish");
   }
-  if (auto known = name_unread_format(path)) return *known;
-  return Error(Code::kUnsupported, subject, "is no checkpoint that ckpt knows");
+  return name_unread_format(path);
+}
+
+Error explain(const fs::path& path) {
+  if (auto known = explain_known(path)) return *known;
+  return Error(Code::kUnsupported, path.string(), "is no checkpoint that ckpt knows");
 }
 
 /// Folders that cannot be listed are a matter of permission, not of format.
@@ -149,6 +150,15 @@ Result<tensor::Catalog> open_as(const fs::path& path, const ReadOptions& options
 }
 
 }  // namespace
+
+bool looks_like_checkpoint(const fs::path& path) {
+  return find_format(path) != nullptr || only_torch_file(path).has_value() || explain_known(path).has_value();
+}
+
+std::string_view format_name_of(const fs::path& path) {
+  const Format* format = find_format(path);
+  return format != nullptr ? format->name : std::string_view();
+}
 
 Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions& options) {
   CKPT_TRY(check_access(path));

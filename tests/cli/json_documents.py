@@ -94,6 +94,7 @@ def documents_of_models():
     yield from printed("load-metadata-plan", "load-metadata", "z", "--plan", "layout.json")
     yield from printed(None, "verify", "missing", code=4)
     yield from printed(None, "verify", "empty", code=6)
+    yield from printed("list", "list", ".")
     yield from printed("plan", "plan", "--mtbf", "3h", "--save-cost", "102s", "--step-time", "2s", "--sla", "0.5", "--max-overhead", "3%")
     yield from printed("plan", "plan", "--node-mtbf", "50d", "--mtbf", "3h", "--save-cost", ".", "--memory-save-cost", "9ms")
     yield from printed("plan", "plan", "--mtbf", "1ms", "--save-cost", "1h", code=1)
