@@ -13,7 +13,8 @@ PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
 
 BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
-                 libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev
+                 libssl-dev libxxhash-dev zlib1g-dev libbz2-dev liblz4-dev libblosc-dev libsnappy-dev libre2-dev doctest-dev \
+                 libprotobuf-dev protobuf-compiler
 # Loaded when a TCP connection is held off by a packet filter.
 RUN_PACKAGES = libnftables1
 TEST_PACKAGES = python3 python3-jsonschema python3-numpy python3-venv python3-yaml mandoc

@@ -7,10 +7,10 @@
 
 #include "cli/dump_flags.h"
 #include "cli/gpu_flags.h"
+#include "cli/owner_rights.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
-#include "lib/engine/owner_rights.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore.h"
 #include "lib/store/image.h"
@@ -116,31 +116,8 @@ Result<void> restore_apart(const RestoreFlags& flags, Context& context) {
   return {};
 }
 
-/// Root restores another user's image as that user would.
-Result<void> take_rights(const engine::RestoreOptions& options, Console& out) {
-  if (options.trust) return {};
-  CKPT_TRY_ASSIGN(std::optional<std::string> owner, engine::take_rights_of_owner(options.image));
-  if (!owner) return {};
-  const std::string image = options.image.string();
-  const bool keeps_pipes = options.external.pipes == state::ExternalPipes::kKeep;
-  const std::string_view wants_root = options.external.terminals  ? "--shell-job"
-                                      : keeps_pipes               ? "--external-pipes keep"
-                                      : options.new_pid_namespace ? "--new-pidns"
-                                                                  : "";
-  if (!wants_root.empty()) {
-    return Error(Code::kPermission, image,
-                 fmt::format("belongs to another user, {}, to whose processes {} would give what is root's", *owner,
-                             wants_root))
-        .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
-  }
-  out.info(fmt::format(
-      "{} belongs to another user: restored with the rights of {} only (--trust: with every right it asks for)",
-      escape_for_terminal(image), *owner));
-  return {};
-}
-
 Result<void> run_restore(const RestoreFlags& flags, Context& context) {
-  CKPT_TRY(take_rights(flags.options, context.out));
+  CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
   const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
   return apart ? restore_apart(flags, context) : restore_here(flags, context);
 }

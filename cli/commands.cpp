@@ -13,6 +13,7 @@ Command::Run add_run(VerbOptions& app);
 Command::Run add_suspend(VerbOptions& app);
 Command::Run add_resume(VerbOptions& app);
 Command::Run add_check(VerbOptions& app);
+Command::Run add_criu(VerbOptions& app);
 Command::Run add_inspect(VerbOptions& app);
 Command::Run add_load_metadata(VerbOptions& app);
 Command::Run add_verify(VerbOptions& app);
@@ -38,6 +39,7 @@ std::span<const Command> commands() {
       {"list", "The process images and checkpoints below a folder", add_list, Group::kProcess},
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},
       {"rm", "Remove process images that no other image needs", add_rm, Group::kProcess},
+      {"criu", "Speak criu's command line and RPC in its place, for runc and podman", add_criu, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"cat", "Print one tensor's bytes, or a slice of it, raw or as npy", add_cat, Group::kModel},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},

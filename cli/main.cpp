@@ -6,6 +6,7 @@
 #include <new>
 
 #include "cli/command.h"
+#include "cli/criu/front.h"
 #include "cli/inherited_signals.h"
 #include "cli/options.h"
 #include "lib/base/linkage.h"
@@ -30,6 +31,7 @@ int main(int argc, char** argv) {
     keep_standard_descriptors();
     ckpt::keep_look_ups_to_files();
     ckpt::cli::take_signals(g_cancel);
+    if (auto words = ckpt::cli::criu::words_for_criu(argc, argv)) return ckpt::cli::criu::run(*words, g_cancel);
     return ckpt::cli::run_command_line(argc, argv, options, g_cancel);
   } catch (const std::bad_alloc&) {
     ckpt::cli::report_error(ckpt::Error(ckpt::Code::kNoRoom, "", "out of memory"), options);

@@ -71,6 +71,7 @@ Result<void> Actions::check() const {
 }
 
 Result<void> Actions::run(const char* action, int pid, const std::filesystem::path& image, const Cancel& cancel) const {
+  if (notify) CKPT_TRY(notify(action, pid));
   if (scripts.empty()) return {};
   std::vector<std::string> variables;
   for (const char* prefix : {"CKPT_ACTION=", "CRTOOLS_SCRIPT_ACTION="})

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,8 @@ namespace ckpt::engine {
 struct Actions {
   std::vector<std::string> scripts;  ///< programs, run one after the other at each point
   int status_fd = -1;
+  /// Called at each point, before the scripts. An error is the point's.
+  std::function<Result<void>(const char* action, int pid)> notify;
 
   /// kUsage: the status descriptor is not open, or not for writing. Before anything is opened, which could take its
   /// number.

@@ -6,6 +6,7 @@
 
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
+#include "lib/proc/usage.h"
 
 namespace ckpt::engine {
 

@@ -93,6 +93,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   restore::Options how;
   how.external = options.external;
   how.parent_stays = !options.detach;
+  how.sibling = options.sibling;
+  how.cgroups = options.cgroups;
   how.lazy = lazily;
   how.lazy_log = options.lazy_log;
   how.allow_changed = options.allow_changed;

@@ -12,6 +12,7 @@
 #include "lib/base/result.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
+#include "lib/state/cgroups/options.h"
 #include "lib/state/external/options.h"
 
 namespace ckpt::engine {
@@ -21,6 +22,8 @@ struct RestoreOptions {
   std::filesystem::path pidfile;  ///< empty: none
   bool new_pid_namespace = false; ///< the caller runs the restore in one (see pid_namespace.h)
   bool detach = false;            ///< ckpt will not wait for the process
+  bool sibling = false;           ///< it becomes a child of ckpt's parent
+  state::CgroupOptions cgroups;
   state::ExternalOptions external;
   bool lazy = false;              ///< the processes run before their memory is in
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were

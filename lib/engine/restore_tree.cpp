@@ -318,10 +318,13 @@ class WholeTree final : public Rebuild {
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;
     CKPT_TRY_ASSIGN(cgroup_mounts_, CgroupMounts::find());
+    cgroup_mounts_.rearrange(options_.cgroups, image_.root().cgroups);
     // Memory that comes in by faults has no pages yet that could be shared.
     if (!options_.lazy)
       tree_.before_children([&](size_t process, Child& child) { return share_with_children(process, child, cancel); });
-    CKPT_TRY(tree_.make(*area_, orphan ? Child::Parent::kStandIn : Child::Parent::kCkpt));
+    CKPT_TRY(tree_.make(*area_, options_.sibling ? Child::Parent::kCallers
+                                : orphan         ? Child::Parent::kStandIn
+                                                 : Child::Parent::kCkpt));
     for (size_t i = 0; i < image_.processes.size(); ++i) {
       if (image_.processes[i].zombie) continue;
       builders_.emplace_back(reader_, i, *tree_.child(i), files_, descriptors_, cgroup_mounts_, inherited_->base(),

@@ -10,6 +10,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
+#include "lib/state/cgroups/options.h"
 #include "lib/state/external/options.h"
 #include "lib/store/image.h"
 
@@ -18,6 +19,8 @@ namespace ckpt::restore {
 struct Options {
   state::ExternalOptions external;
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
+  bool sibling = false;       ///< a child of ckpt's parent, not of ckpt
+  state::CgroupOptions cgroups;
   bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either

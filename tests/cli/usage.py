@@ -81,6 +81,8 @@ def values_that_are_not_are_told_in_words():
 
 def unknown_options_are_refused_by_name():
     for verb in verbs():
+        if verb == "criu":  # its words and its exit codes are criu's
+            continue
         yield from problems([verb, *RIGHT.get(verb, []), "--no-such-flag"], 2,
                             err=f"ckpt: {verb}: unknown option '--no-such-flag'" + HINT)
     for verb in ("dump", "restore"):

@@ -69,8 +69,10 @@ Result<void> write_number(const fs::path& path, int number) {
 /// `file`: of a group, takes the number.
 void join(const CgroupMounts& mounts, int pid, int tid, const char* file_v1, const char* file_v2,
           const std::vector<store::Cgroup>& groups, ProgressSink& progress) {
+  if (mounts.leaves()) return;
   std::string now = small_file(fmt::format("/proc/{}/task/{}/cgroup", pid, tid));
-  for (const auto& group : groups) {
+  for (const auto& recorded : groups) {
+    const store::Cgroup group = mounts.moved(recorded);
     bool version_1 = !group.controllers.empty();
     if (("\n" + now).find(fmt::format(":{}:{}\n", group.controllers, group.path)) != std::string::npos) continue;
     std::string name = fmt::format("control group {}{}{}", group.controllers, version_1 ? ":" : "", group.path);
@@ -115,6 +117,31 @@ CgroupMounts CgroupMounts::parse(std::string_view mountinfo) {
     out.mounts_.push_back({right[0] == "cgroup2", split(right[2], ','), left[3], left[4]});
   }
   return out;
+}
+
+void CgroupMounts::rearrange(const state::CgroupOptions& options, const std::vector<store::Cgroup>& first) {
+  leaves_ = options.leave;
+  moves_.clear();
+  for (const store::Cgroup& group : first) {
+    const std::vector<std::string> own = split(group.controllers, ',');
+    const store::Cgroup* chosen = nullptr;
+    for (const store::Cgroup& root : options.roots) {
+      const bool named =
+          root.controllers == group.controllers || std::find(own.begin(), own.end(), root.controllers) != own.end();
+      if (named || (root.controllers == "*" && chosen == nullptr)) chosen = &root;
+    }
+    if (chosen != nullptr) moves_.push_back({group.controllers, group.path, chosen->path});
+  }
+}
+
+store::Cgroup CgroupMounts::moved(const store::Cgroup& group) const {
+  for (const Move& move : moves_) {
+    const std::string from = move.from == "/" ? "" : move.from, to = move.to == "/" ? "" : move.to;
+    if (move.controllers != group.controllers) continue;
+    if (group.path == move.from) return {group.controllers, move.to};
+    if (group.path.starts_with(from + "/")) return {group.controllers, to + group.path.substr(from.size())};
+  }
+  return group;
 }
 
 std::string CgroupMounts::folder_of(const store::Cgroup& group) const {

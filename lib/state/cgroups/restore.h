@@ -7,7 +7,7 @@
 
 #include "lib/base/progress.h"
 #include "lib/base/result.h"
-#include "lib/state/cgroups/record.h"
+#include "lib/state/cgroups/options.h"
 
 namespace ckpt::restore {
 
@@ -17,6 +17,12 @@ class CgroupMounts {
   static Result<CgroupMounts> find();
   static CgroupMounts parse(std::string_view mountinfo);
 
+  /// From now on `moved` is as `options` want it; `first`: the groups of the first process.
+  void rearrange(const state::CgroupOptions& options, const std::vector<store::Cgroup>& first);
+  /// Processes stay where they are.
+  bool leaves() const { return leaves_; }
+  /// The group that takes the place of one that was recorded.
+  store::Cgroup moved(const store::Cgroup& group) const;
   /// The folder of a group, "" when its hierarchy is not mounted or does not reach that far.
   std::string folder_of(const store::Cgroup& group) const;
 
@@ -26,7 +32,12 @@ class CgroupMounts {
     std::vector<std::string> options;  ///< of the file system: controllers, "name=..."
     std::string root, path;
   };
+  struct Move {
+    std::string controllers, from, to;
+  };
   std::vector<Mount> mounts_;
+  std::vector<Move> moves_;
+  bool leaves_ = false;
 };
 
 /// Puts the process `pid` (all its threads), which stands still under ptrace, into `groups`; where it already is

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 
@@ -32,6 +33,21 @@ Placed take_null(const Descriptor& descriptor, Inherited& inherited, Reasons& re
   return out;
 }
 
+/// The reader finds the end, the writer an error, as when the process at the other end has ended.
+Placed take_ended(const Descriptor& descriptor, Inherited& inherited, Reasons& reasons) {
+  const std::string subject = subject_of(descriptor);
+  int ends[2];
+  if (::pipe2(ends, O_CLOEXEC | (descriptor.flags & O_NONBLOCK)) != 0)
+    return reasons.add(sys_error(subject, "cannot make a pipe")), Placed();
+  UniqueFd read_end(ends[0]), write_end(ends[1]);
+  auto source =
+      inherited.keep((descriptor.flags & O_ACCMODE) == O_RDONLY ? std::move(read_end) : std::move(write_end), subject);
+  if (!source) return reasons.add(source.error()), Placed();
+  Placed out;
+  for (const auto& slot : descriptor.fds) out.emplace_back(*source, slot);
+  return out;
+}
+
 Placed take_callers(const Descriptor& descriptor, Inherited& inherited, Reasons& reasons) {
   Placed out;
   int first = -1;
@@ -51,10 +67,22 @@ Placed take_callers(const Descriptor& descriptor, Inherited& inherited, Reasons&
   return out;
 }
 
+Placed take_given(const Descriptor& descriptor, int fd, Inherited& inherited, Reasons& reasons) {
+  Placed out;
+  for (const auto& slot : descriptor.fds) {
+    auto source = inherited.keep_copy(fd, subject_of(descriptor));
+    if (!source) return reasons.add(source.error()), out;
+    out.emplace_back(*source, slot);
+  }
+  return out;
+}
+
 bool becomes_null(const Descriptor& descriptor, const state::ExternalOptions& options) {
   using state::ExternalPipes;
+  if (options.given.count(descriptor.external) != 0) return false;
   if (descriptor.kind != store::DescriptorKind::kExternal || !descriptor.external.starts_with("pipe:")) return false;
-  return options.pipes == ExternalPipes::kNull || (options.pipes == ExternalPipes::kFail && descriptor.becomes_null);
+  const bool as_dumped = options.pipes == ExternalPipes::kFail || options.pipes == ExternalPipes::kEnded;
+  return options.pipes == ExternalPipes::kNull || (as_dumped && descriptor.becomes_null);
 }
 
 bool is_watched(const store::TreeImage& tree, size_t index) {
@@ -84,8 +112,11 @@ void check_external(const store::TreeImage& tree, const state::ExternalOptions& 
 
 Placed take_external(const Descriptor& descriptor, const state::ExternalOptions& options, Inherited& inherited,
                      Reasons& reasons) {
+  if (auto given = options.given.find(descriptor.external); given != options.given.end())
+    return take_given(descriptor, given->second, inherited, reasons);
   if (becomes_null(descriptor, options)) return take_null(descriptor, inherited, reasons);
   const bool pipe = descriptor.external.starts_with("pipe:");
+  if (pipe && options.pipes == state::ExternalPipes::kEnded) return take_ended(descriptor, inherited, reasons);
   if (pipe ? options.pipes == state::ExternalPipes::kKeep : options.terminals)
     return take_callers(descriptor, inherited, reasons);
   reasons.add(Code::kUsage,

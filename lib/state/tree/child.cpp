@@ -37,6 +37,14 @@ constexpr uint64_t kAllButTrap = ~(1ull << (SIGTRAP - 1));
   for (;;) ::syscall(SYS_pause);
 }
 
+/// The same for a child of somebody else's, who may live on when ckpt ends.
+[[noreturn]] void wait_for_ckpt(pid_t ckpt) {
+  const timespec nap{0, 20'000'000};
+  while (::syscall(SYS_kill, ckpt, 0) == 0) ::syscall(SYS_nanosleep, &nap, nullptr);
+  ::syscall(SYS_exit_group, 1);
+  __builtin_unreachable();
+}
+
 }  // namespace
 
 std::string holder_of(int number) {
@@ -78,16 +86,18 @@ Result<void> step_over_numbers(const store::TreeImage& tree) {
 
 namespace {
 
-/// clone3 with the number asked for. In the parent: the pid, or -errno. The child waits to be seized.
-long clone_with_pid(int pid) {
+/// clone3 with the number asked for. In the parent: the pid, or -errno. The child waits to be seized. `as_sibling`: a
+/// child of ckpt's parent, whom its end is told with the signal that ckpt's own would be.
+long clone_with_pid(int pid, bool as_sibling = false) {
   pid_t set_tid[1] = {pid};
   clone_args args{};
-  args.flags = CLONE_CLEAR_SIGHAND;
-  args.exit_signal = SIGCHLD;
+  args.flags = CLONE_CLEAR_SIGHAND | (as_sibling ? CLONE_PARENT : 0);
+  args.exit_signal = as_sibling ? 0 : SIGCHLD;
   args.set_tid = reinterpret_cast<uint64_t>(set_tid);
   args.set_tid_size = 1;
   auto parent = static_cast<pid_t>(::syscall(SYS_getpid));
   long got = ::syscall(SYS_clone3, &args, sizeof args);
+  if (got == 0 && as_sibling) wait_for_ckpt(parent);
   if (got == 0) wait_to_be_seized(parent);
   return got < 0 ? -errno : got;
 }
@@ -127,8 +137,8 @@ Error creation_error(int pid, int err) {
 Result<Child> Child::create(int pid, RestorerArea& area, Parent parent) {
   long got = 0;
   int stand_in = -1;
-  if (parent == Parent::kCkpt) {
-    got = clone_with_pid(pid);
+  if (parent != Parent::kStandIn) {
+    got = clone_with_pid(pid, parent == Parent::kCallers);
   } else {
     std::byte* room = area.allocate(sizeof(std::atomic<long>));  // memory that the stand-in shares
     if (room == nullptr) return fail(Code::kBug, "", "the restorer area is too small");

@@ -23,9 +23,9 @@ class Child {
  public:
   /// clone3 with set_tid. The child holds a copy of ckpt's address space and descriptors, all signals but SIGTRAP
   /// blocked (a batch ends with one), every handler at its default, no rseq registration.
-  enum class Parent { kCkpt, kStandIn };
-  /// kStandIn: a helper process is the parent, until `leave_parent` ends it and the child goes to init: ckpt's own end
-  /// then means nothing to it.
+  enum class Parent { kCkpt, kStandIn, kCallers };
+  /// kCallers: the parent of ckpt is its parent, too. kStandIn: a helper process is the parent, until `leave_parent`
+  /// ends it and the child goes to init: ckpt's own end then means nothing to it.
   static Result<Child> create(int pid, RestorerArea& area, Parent parent = Parent::kCkpt);
   /// The stand-in of another one, whose parent is the parent of this one, too.
   void take_stand_in(Child& other) { stand_in_ = std::exchange(other.stand_in_, -1); }

@@ -88,6 +88,10 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
     children_[0].emplace(std::move(made));
     return {};
   }
+  if (parent == Child::Parent::kCallers) {
+    return fail(Code::kUnsupported, fmt::format("process {}", root.pid),
+                "was in a session whose leader is not of the tree: it cannot become a child of ckpt's caller");
+  }
   CKPT_TRY_ASSIGN(Helper * helper,
                   add_helper(needed, -1, [&](int number) { return Child::create(number, area, parent); }));
   SyscallBatch batch;

@@ -35,7 +35,7 @@ TEST_CASE("inventory: descriptors that become others all the time do not spoil a
   for (int i = 0; i < (ckpt::test::kSanitized ? 80 : 400); ++i) {
     std::vector<Member> members;
     InventoryOptions options;
-    options.external = {true, state::ExternalPipes::kKeep};
+    options.external = {true, state::ExternalPipes::kKeep, {}};
     auto found = look_at_running(child, members, options);
     if (!found) ++failed, why = found.error().text();
   }
@@ -92,7 +92,7 @@ TEST_CASE("inventory: many descriptions of one file are told apart, those with t
   ::close(ready[0]);
   std::vector<Member> members;
   InventoryOptions options;
-  options.external = {true, state::ExternalPipes::kKeep};
+  options.external = {true, state::ExternalPipes::kKeep, {}};
   auto running = look_at_running(child, members, options);
   REQUIRE(running);
   options.frozen = true, options.earlier = &*running;
