@@ -2,7 +2,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 
 #include "cli/command.h"
@@ -41,17 +40,6 @@ std::string in_words(double s) { return std::isfinite(s) ? format_duration(micro
 std::string percent(double part) {
   if (!std::isfinite(part)) return "never ends";
   return part < 0.1 ? fmt::format("{:.2f} %", part * 100) : fmt::format("{:.1f} %", part * 100);
-}
-
-/// "3.5%" or "0.035": more than 0, at most 1.
-Result<double> parse_part(const std::string& text, const std::string& option) {
-  double value = 0;
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
-  const std::string_view rest(end, text.data() + text.size());
-  if (rest == "%") value /= 100;
-  if (error != std::errc() || (!rest.empty() && rest != "%") || !(value > 0) || value > 1)
-    return fail(Code::kUsage, option, fmt::format("'{}' is neither a percentage nor a number from 0 to 1", text));
-  return value;
 }
 
 Result<double> parse_positive(const std::string& text, const std::string& option) {

@@ -4,7 +4,9 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/retention.h"
 #include "lib/base/text.h"
+#include "lib/store/image.h"
 #include "lib/store/remove.h"
 
 namespace ckpt::cli {
@@ -16,6 +18,7 @@ using Json = nlohmann::ordered_json;
 struct RmFlags {
   std::vector<std::string> dirs;
   store::RemoveOptions options;
+  schedule::RetentionRules rules;
   bool staging = false;
 };
 
@@ -41,21 +44,40 @@ Result<void> run_rm_staging(Context& context, const RmFlags& flags) {
   return {};
 }
 
-Result<void> run_rm(Context& context, const RmFlags& flags) {
-  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options,
-                                                     context.progress, context.cancel));
+void report(Console& out, const std::vector<store::RemovedImage>& removed, bool dry_run) {
   Json images = Json::array();
   for (const store::RemovedImage& image : removed) {
     images.push_back(
         {{"path", image.dir.string()}, {"id", image.id}, {"bytes", image.bytes}, {"folder_left", image.folder_left}});
-    tell(context.out, flags.options.dry_run,
+    tell(out, dry_run,
          fmt::format("{} ({}){}", escape_for_terminal(image.dir.string()), human_bytes(image.bytes),
                      image.folder_left ? "; the folder holds other files and stays" : ""));
   }
-  if (context.out.json()) {
-    Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", flags.options.dry_run}, {"images", images}};
-    context.out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+  if (!out.json()) return;
+  Json doc = {{"schema", "ckpt.rm/1"}, {"dry_run", dry_run}, {"images", images}};
+  out.data(doc.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n");
+}
+
+/// The DIRs are folders of images.
+Result<void> run_rm_superfluous(Context& context, const RmFlags& flags) {
+  if (flags.options.chain || flags.options.force || flags.staging)
+    return fail(Code::kUsage, "--keep-last, --keep-every, --keep-daily", "do not go with --chain, --force, --staging");
+  std::vector<store::RemovedImage> removed;
+  for (const std::string& dir : flags.dirs) {
+    if (store::ImageReader::looks_like_image(dir))
+      return fail(Code::kUsage, dir, "is an image: what is kept is chosen among those in a folder");
+    CKPT_TRY_ASSIGN(auto some,
+                    apply_retention(dir, flags.rules, flags.options.dry_run, context.progress, context.cancel));
+    removed.insert(removed.end(), some.begin(), some.end());
   }
+  report(context.out, removed, flags.options.dry_run);
+  return {};
+}
+
+Result<void> run_rm(Context& context, const RmFlags& flags) {
+  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options,
+                                                     context.progress, context.cancel));
+  report(context.out, removed, flags.options.dry_run);
   return {};
 }
 
@@ -69,8 +91,11 @@ Command::Run add_rm(VerbOptions& app) {
   app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");
   app.add_flag("--staging", state->staging,
                "The DIRs are folders of images: remove from them what killed runs left unfinished");
-  return
-      [state](Context& context) { return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state); };
+  add_retention_flags(app, state->rules);
+  return [state](Context& context) {
+    if (state->rules.any()) return run_rm_superfluous(context, *state);
+    return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state);
+  };
 }
 
 }  // namespace ckpt::cli

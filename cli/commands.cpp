@@ -20,6 +20,7 @@ Command::Run add_verify(VerbOptions& app);
 Command::Run add_convert(VerbOptions& app);
 Command::Run add_cat(VerbOptions& app);
 Command::Run add_plan(VerbOptions& app);
+Command::Run add_watch(VerbOptions& app);
 Command::Run add_list(VerbOptions& app);
 Command::Run add_squash(VerbOptions& app);
 Command::Run add_rm(VerbOptions& app);
@@ -33,6 +34,7 @@ std::span<const Command> commands() {
       {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"run", "Start a program so that its GPU memory can be saved while it runs", add_run, Group::kProcess},
+      {"watch", "Take images of a process every so often, and restore it when it died", add_watch, Group::kProcess},
       {"suspend", "Free the GPU that a process uses; it goes on up to its next GPU call", add_suspend, Group::kProcess},
       {"resume", "Give a suspended process its GPU state back", add_resume, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <charconv>
 #include <vector>
 
 #include "lib/base/clock.h"
@@ -127,6 +128,16 @@ Result<SaveCost> find_save_cost(const std::string& text, std::optional<uint64_t>
   }
   if (!images.empty()) return cost_of_images(std::move(images));
   return cost_by_rate(text, bytes_a_second, context);
+}
+
+Result<double> parse_part(const std::string& text, const std::string& option) {
+  double value = 0;
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, std::chars_format::fixed);
+  const std::string_view rest(end, text.data() + text.size());
+  if (rest == "%") value /= 100;
+  if (error != std::errc() || (!rest.empty() && rest != "%") || !(value > 0) || value > 1)
+    return fail(Code::kUsage, option, fmt::format("'{}' is neither a percentage nor a number from 0 to 1", text));
+  return value;
 }
 
 }  // namespace ckpt::cli

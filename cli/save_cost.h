@@ -23,4 +23,7 @@ struct SaveCost {
 Result<SaveCost> find_save_cost(const std::string& text, std::optional<uint64_t> bytes_a_second,
                                 const std::string& option, Context& context);
 
+/// "3.5%" or "0.035": more than 0, at most 1.
+Result<double> parse_part(const std::string& text, const std::string& option);
+
 }  // namespace ckpt::cli

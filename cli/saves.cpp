@@ -68,13 +68,6 @@ std::optional<Tracker> read_trackers(const fs::path& folder) {
   return out;
 }
 
-Result<void> check_image(const fs::path& path) {
-  CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(path));
-  CKPT_TRY(Parents().check(path, manifest));
-  CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(path));  // every file of it and of its parents, with its size
-  return {};
-}
-
 Result<void> check_checkpoint(const fs::path& path) {
   auto facts = look_at_checkpoint(path);
   if (!facts) return fail(Code::kCorrupt, path.string(), "holds no checkpoint that ckpt knows");
@@ -163,6 +156,13 @@ uint64_t size_of(const fs::path& path) {
 }
 
 }  // namespace
+
+Result<void> check_image(const fs::path& path) {
+  CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(path));
+  CKPT_TRY(Parents().check(path, manifest));
+  CKPT_TRY_ASSIGN(auto reader, store::ImageReader::open(path));  // every file of it and of its parents, with its size
+  return {};
+}
 
 std::optional<CheckpointFacts> look_at_checkpoint(const fs::path& path) {
   CheckpointFacts out;

@@ -28,6 +28,10 @@ struct CheckpointFacts {
 /// Nothing: it is no checkpoint.
 std::optional<CheckpointFacts> look_at_checkpoint(const std::filesystem::path& path);
 
+/// kNotFound, kCorrupt, ...: it, or a parent, cannot be read, or files are missing or of another size. Pages are not
+/// read.
+Result<void> check_image(const std::filesystem::path& path);
+
 /// Whether all that images need is there, by their manifests alone. What was found out about a folder is kept.
 class Parents {
  public:

@@ -122,6 +122,16 @@ VerbOption VerbOptions::add_optional_value(const std::string& names, const std::
                         ->type_name("[N]"));
 }
 
+VerbOption VerbOptions::add_optional_value(const std::string& names, bool& given, std::string& value,
+                                           const std::string& help, const std::string& type_name) {
+  CLI::callback_t take = [&given, &value](const CLI::results_t& words) {
+    given = true;
+    if (!words.empty()) value = words.back();
+    return true;
+  };
+  return VerbOption(app_.add_option(names, take, help)->expected(0, 1)->take_last()->type_name(type_name));
+}
+
 template VerbOption VerbOptions::add_option(const std::string&, std::string&, const std::string&);
 template VerbOption VerbOptions::add_option(const std::string&, std::vector<std::string>&, const std::string&);
 template VerbOption VerbOptions::add_option(const std::string&, std::filesystem::path&, const std::string&);

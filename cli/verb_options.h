@@ -70,6 +70,9 @@ class VerbOptions {
   VerbOption add_flag(const std::string& names, const std::string& help);
   VerbOption add_ignored_value(const std::string& names, const std::string& help);
   VerbOption add_optional_value(const std::string& names, const std::string& help);
+  /// One whose value may be left out: `given` is set, `value` stays empty then.
+  VerbOption add_optional_value(const std::string& names, bool& given, std::string& value, const std::string& help,
+                                const std::string& type_name);
 
  private:
   CLI::App& app_;

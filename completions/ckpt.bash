@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -97,6 +97,18 @@ _ckpt() {
     restore:-v|restore:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-o|restore:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:-p|watch:-t|watch:--pid|watch:--tree) _ckpt_pids "$cur"; return ;;
+    watch:-f|watch:-D|watch:--images-dir|watch:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--plan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--max-overhead) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--full-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--keep-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--restart) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    watch:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
+    watch:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:-p|resume:-t|resume:--pid|resume:--tree) _ckpt_pids "$cur"; return ;;
@@ -107,6 +119,9 @@ _ckpt() {
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
     squash:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     squash:-j|squash:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--keep-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist dcp safetensors torch zarr3 npy' -- "$cur")); return ;;
     convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -165,17 +180,18 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
     list) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    rm) words='-h --help --chain --force -n --dry-run --staging -V --version -h --help --json --progress --color -q --quiet' ;;
+    rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily -V --version -h --help --json --progress --color -q --quiet' ;;
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -193,7 +209,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

@@ -108,7 +108,7 @@ def read_text(path):
 
 
 OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
-                "load-metadata-image", "verify-image", "list", "squash", "rm"}
+                "load-metadata-image", "verify-image", "list", "squash", "rm", "watch"}
 
 
 def documents_of_processes():
@@ -126,6 +126,7 @@ def documents_of_processes():
             yield from printed("pre-dump-dry-run", "pre-dump", "-p", pid, "-f", "before", "--dry-run")
             yield from printed("dump-dry-run", "dump", "-p", pid, "-f", "before", "--dry-run")
             yield from printed("pre-dump", "pre-dump", "-p", pid, "-f", "before")
+            yield from watched(pid)
             yield from printed("dump", "dump", "-p", pid, "-f", "image")
         finally:
             process.kill()
@@ -145,6 +146,27 @@ def documents_of_processes():
     yield from printed("verify-image", "verify", "copy", code=1)
     yield from printed("rm", "rm", "before", "image", "--dry-run")
     yield from printed("rm", "rm", "--staging", ".")
+
+
+def watched(pid):
+    """One line for each event."""
+    with open("events", "w+", encoding="utf-8") as out:
+        with subprocess.Popen([CKPT, "watch", "-p", pid, "-f", "watched", "--plan", "1s", "--keep-last", "1", "--full-every", "1", "--json"],
+                              stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL) as watch:
+            wanted = {"watching", "saved", "planned", "removed"}
+            for _ in range(3000):
+                out.seek(0)
+                if wanted <= {json.loads(line)["event"] for line in out.read().splitlines(True) if line.endswith("\n")}:
+                    break
+                time.sleep(0.01)
+            watch.terminate()
+            watch.wait(30)
+        out.seek(0)
+        lines = [json.loads(line) for line in out.read().splitlines()]
+    if missing := (wanted | {"stopped"}) - {line["event"] for line in lines}:
+        yield f"watch: no {missing}"
+    for line in lines:
+        yield from wrong("watch", line)
 
 
 def restored(pid):

@@ -184,5 +184,36 @@ def images():
     yield from problems(["verify", "images@latest"], 4, err="images: holds none that is complete")
 
 
+def retention():
+    """rm --keep-...: the newest and what it needs stay; a dry run touches nothing."""
+    if os.geteuid() != 0:
+        print("skipped: retention: a dump wants root")
+        return
+    null = subprocess.DEVNULL
+    with subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
+        try:
+            while not open(f"/proc/{process.pid}/cmdline", encoding="utf-8").read().startswith("sleep"):
+                time.sleep(0.001)
+            for number in range(1, 7):  # 3 leans on 2, 6 on 5
+                run("pre-dump", "-p", str(process.pid), "-f", f"images/{number:08}", *([] if number in (3, 6) else ["--no-prev"]))
+        finally:
+            process.kill()
+    before = sorted(os.listdir("images"))
+    yield from problems(["rm", "--keep-last", "1", "--dry-run", "images"], 0, out="would remove .*00000004.*")
+    if sorted(os.listdir("images")) != before:
+        yield "the dry run removed something"
+    yield from problems(["rm", "--keep-last", "1", "--keep-every", "3", "images"], 0, err="removed ")
+    if (left := sorted(os.listdir("images"))) != ["00000002", "00000003", "00000005", "00000006"]:
+        yield f"left: {left}"
+    os.mkdir("elsewhere")
+    os.rename("images/00000003", "elsewhere/3")  # it finds its parent no more by its path; the link of 2 leads nowhere
+    yield from problems(["rm", "--keep-last", "1", "--chain", "images"], 2, err="do not go with")
+    yield from problems(["rm", "--keep-last", "1", "images/00000006"], 2, err="is an image")
+    yield from problems(["rm", "--keep-last", "0", "images"], 2, err="--keep-last: ")
+    yield from problems(["rm", "--keep-daily", "1", "images", "--json"], 0, out=r'"images":\[{"path":"[^"]*00000002"', err="removed")
+    if (left := sorted(os.listdir("images"))) != ["00000005", "00000006"]:
+        yield f"left in the end: {left}"
+
+
 main(newest_by_number, incomplete_ones_are_skipped_and_named, trackers_are_believed, what_is_not_clear_is_an_error, paths_with_an_at_are_paths,
-     every_verb_of_checkpoints_takes_it, list_shows_checkpoints, images)
+     every_verb_of_checkpoints_takes_it, list_shows_checkpoints, images, retention)

@@ -30,6 +30,7 @@ RIGHT = {
     "squash": ["src", "dst"],
     "rm": ["image"],
     "run": ["true"],
+    "watch": ["-p", "1", "-f", "image", "--every", "1s"],
     "plan": ["--mtbf", "3h", "--save-cost", "1s"],
     "completion": ["bash"],
 }
