@@ -28,7 +28,7 @@ Command::Run add_dump(VerbOptions& app) {
     flags->options.after = flags->leave_running   ? After::kLeaveRunning
                            : flags->leave_stopped ? After::kLeaveStopped
                                                   : After::kEnd;
-    return where_it_is(flags->options.pid, context, [&]() -> Result<void> {
+    return dump_where_it_is(*flags, context, [&]() -> Result<void> {
       if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
       auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };
       CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "dump", context, work));

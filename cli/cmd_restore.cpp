@@ -12,6 +12,7 @@
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
 #include "lib/engine/pid_namespace.h"
+#include "lib/engine/placement.h"
 #include "lib/engine/restore.h"
 #include "lib/store/image.h"
 
@@ -39,9 +40,9 @@ std::string json_line(const engine::RestoreReport& report, bool dry_run) {
 }
 
 /// ckpt's own exit status is that of the process, where a 9 of its own could be taken for ckpt's.
-std::string end_line(const engine::RestoreReport& report, const engine::ProcessEnd& end) {
-  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"},        {"event", "ended"},      {"pid", report.pid},
-                                {"pid_outside", report.pid_outside}, {"exit_code", end.code}, {"signal", end.signal}};
+std::string end_line(int pid, int pid_outside, const engine::ProcessEnd& end) {
+  nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"}, {"event", "ended"},      {"pid", pid},
+                                {"pid_outside", pid_outside}, {"exit_code", end.code}, {"signal", end.signal}};
   if (end.signal != 0) doc["exit_code"] = nullptr;
   else doc["signal"] = nullptr;
   return doc.dump() + "\n";
@@ -62,9 +63,12 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
 
 struct RestoreFlags {
   engine::RestoreOptions options;
+  engine::Placement placement;
+  std::vector<std::string> join;
   GpuFlags gpu;
   ExternalFlags external;
   std::string trace;  ///< a file; empty: none
+  bool placed_init = false;  ///< what is restored is nobody's child where it is made
 };
 
 void tell(const engine::RestoreReport& report, bool dry_run, Console& out) {
@@ -78,6 +82,15 @@ void tell(const engine::RestoreReport& report, bool dry_run, Console& out) {
   }
 }
 
+/// `pid`: as it sees itself; it is a child of this process under the number outside, where that is another one.
+Result<void> supervise(int pid, int pid_outside, Context& context) {
+  const bool is_init = pid == 1;
+  CKPT_TRY_ASSIGN(const engine::ProcessEnd end, engine::supervise(is_init ? pid_outside : pid, context.cancel));
+  context.exit_status = end.shell_status();
+  if (context.out.json()) context.out.data(end_line(pid, pid_outside, end));
+  return {};
+}
+
 Result<void> restore_here(const RestoreFlags& flags, Context& context) {
   const engine::RestoreOptions& options = flags.options;
   auto work = [&] { return engine::restore(options, context.progress, context.cancel); };
@@ -88,11 +101,16 @@ Result<void> restore_here(const RestoreFlags& flags, Context& context) {
     constexpr std::string_view kText = "ckpt: done; there is no memory for the report\n";
     (void)!::write(STDERR_FILENO, kText.data(), kText.size());
   }
-  if (options.dry_run || options.detach) return {};
-  CKPT_TRY_ASSIGN(const engine::ProcessEnd end, engine::supervise(report.pid, context.cancel));
-  context.exit_status = end.shell_status();
-  if (context.out.json()) context.out.data(end_line(report, end));
-  return {};
+  if (options.dry_run || options.detach || flags.placed_init) return {};
+  return supervise(report.pid, report.pid_outside, context);
+}
+
+int code_of(const Result<void>& done, Context& context) {
+  if (done) return context.exit_status;
+  GlobalOptions global;
+  global.json = context.out.json();
+  report_error(done.error(), global);
+  return exit_code(done.error().code);
 }
 
 /// The numbers of the image are free in a namespace of its own.
@@ -104,22 +122,48 @@ Result<void> restore_apart(const RestoreFlags& flags, Context& context) {
   for (const auto& process : manifest.tree.processes) {
     for (const auto& thread : process.threads) apart.highest = std::max(apart.highest, thread.tid);
   }
-  auto work = [&]() -> int {
-    auto done = restore_here(flags, context);
-    if (done) return context.exit_status;
-    GlobalOptions global;
-    global.json = context.out.json();
-    report_error(done.error(), global);
-    return exit_code(done.error().code);
-  };
+  auto work = [&] { return code_of(restore_here(flags, context), context); };
   CKPT_TRY_ASSIGN(context.exit_status, engine::run_in_pid_namespace(apart, work));
   return {};
 }
 
-Result<void> run_restore(const RestoreFlags& flags, Context& context) {
+/// In other namespaces than ckpt's.
+Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, const engine::NamespacePlan& plan,
+                            Context& context) {
+  flags.placement.detach = flags.options.detach;
+  flags.placed_init = plan.makes_init;
+  auto work = [&] { return code_of(restore_here(flags, context), context); };
+  CKPT_TRY_ASSIGN(const engine::Placed placed, engine::run_placed(plan, flags.placement, tree, work));
+  context.exit_status = placed.code;
+  if (placed.code != 0 || placed.init == 0 || flags.options.detach || flags.options.dry_run) return {};
+  return supervise(tree.root().pid, placed.init, context);
+}
+
+Result<void> run_restore(RestoreFlags& flags, Context& context) {
+  CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(flags.options.image));
+  CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest.tree, flags.placement));
+  flags.options.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
+  if (!plan.empty()) return restore_placed(flags, manifest.tree, plan, context);
   const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
   return apart ? restore_apart(flags, context) : restore_here(flags, context);
+}
+
+}  // namespace
+
+namespace {
+
+/// "net:/run/netns/blue"; a number in the place of the path: the namespace of that process.
+Result<void> parse_joins(const std::vector<std::string>& words, engine::Placement& placement) {
+  for (const std::string& word : words) {
+    const size_t colon = word.find(':');
+    if (colon == std::string::npos || colon + 1 == word.size())
+      return fail(Code::kUsage, "--join-ns " + word, "is not KIND:PATH, as in net:/run/netns/blue");
+    const std::string kind = word.substr(0, colon), where = word.substr(colon + 1);
+    const bool is_pid = where.find_first_not_of("0123456789") == std::string::npos;
+    placement.join[kind] = is_pid ? fmt::format("/proc/{}/ns/{}", where, kind) : where;
+  }
+  return {};
 }
 
 }  // namespace
@@ -136,6 +180,12 @@ Command::Run add_restore(VerbOptions& app) {
                      {"keep", "null"});
   app.add_flag("--tcp-established", "Accepted: the connections of an image go on in any case");
   app.add_flag("--new-pidns", options->new_pid_namespace, "In a pid namespace of its own, where its numbers are free");
+  app.add_option("--into", flags->placement.into, "In the namespaces of this process, a pause container for instance")
+      .positive()
+      .type_name("PID");
+  app.add_option("--join-ns", flags->join, "In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts")
+      .type_name("KIND:PATH")
+      .one_value_each();
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there").type_name("FILE");
   app.add_option("--allow-changed", options->allow_changed,
@@ -154,6 +204,7 @@ Command::Run add_restore(VerbOptions& app) {
     CKPT_TRY(flags->options.actions.check());
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     flags->options.external = flags->external.finish();
+    CKPT_TRY(parse_joins(flags->join, flags->placement));
     return run_restore(*flags, context);
   };
 }

@@ -1,16 +1,22 @@
 #include "cli/dump_flags.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
+#include <array>
 #include <charconv>
-
+#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "cli/plural.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
+#include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/base/unique_fd.h"
 #include "lib/engine/beside.h"
 #include "lib/engine/check.h"
 #include "lib/engine/estimate.h"
@@ -160,7 +166,50 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   return {};
 }
 
-Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work) {
+namespace {
+
+/// What a worker prints before it ends with its target: kept, and printed by whoever ran it once that has happened.
+class LastWords {
+ public:
+  static Result<LastWords> create() {
+    LastWords out;
+    for (UniqueFd* file : {&out.kept_[0], &out.kept_[1]}) {
+      *file = UniqueFd(::memfd_create("ckpt-report", MFD_CLOEXEC));
+      if (!*file) return sys_error("", "cannot make memory for the report");
+    }
+    return out;
+  }
+  /// In the worker: what is printed from here on is kept.
+  void begin() {
+    std::fflush(nullptr);
+    for (int i : {0, 1}) {
+      before_[i] = UniqueFd(::fcntl(kStreams[i], F_DUPFD_CLOEXEC, 3));
+      ::dup2(kept_[i].get(), kStreams[i]);
+    }
+  }
+  /// In the worker, which goes on after all: what was kept is dropped.
+  void abandon() {
+    if (!before_[0]) return;
+    std::fflush(nullptr);
+    for (int i : {0, 1}) ::dup2(before_[i].get(), kStreams[i]);
+  }
+  void print() const {
+    for (int i : {0, 1}) {
+      std::array<char, 65536> bytes;
+      off_t at = 0;
+      for (ssize_t got; (got = ::pread(kept_[i].get(), bytes.data(), bytes.size(), at)) > 0; at += got)
+        (void)io::write_all(kStreams[i],
+                            ByteSpan(reinterpret_cast<const std::byte*>(bytes.data()), static_cast<size_t>(got)), "");
+    }
+  }
+
+ private:
+  static constexpr int kStreams[2] = {STDOUT_FILENO, STDERR_FILENO};
+  UniqueFd kept_[2], before_[2];
+};
+
+Result<void> work_where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work,
+                              const std::function<void()>& ended) {
   CKPT_TRY(engine::check_process(pid));
   CKPT_TRY_ASSIGN(std::optional<engine::Beside> there, engine::find_beside(pid));
   if (!there) return work();
@@ -173,8 +222,31 @@ Result<void> where_it_is(int& pid, Context& context, const std::function<Result<
     report_error(done.error(), global);
     return exit_code(done.error().code);
   };
-  CKPT_TRY_ASSIGN(context.exit_status, engine::run_beside(*there, inside));
+  CKPT_TRY_ASSIGN(context.exit_status, engine::run_beside(*there, inside, ended));
   return {};
+}
+
+}  // namespace
+
+Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work) {
+  return work_where_it_is(pid, context, work, [] {});
+}
+
+Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work) {
+  CKPT_TRY_ASSIGN(LastWords words, LastWords::create());
+  flags.options.before_common_end = [&](const engine::DumpReport& report) {
+    words.begin();
+    print_dump_report(context, "dump", flags, report);
+  };
+  auto then = [&]() -> Result<void> {
+    Result<void> done = work();
+    words.abandon();
+    return done;
+  };
+  return work_where_it_is(flags.options.pid, context, then, [&] {
+    words.print();
+    flags.options.actions.ready();
+  });
 }
 
 namespace {

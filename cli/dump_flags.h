@@ -45,9 +45,10 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags);
 /// Checks values that no parser knows: the pid, folders that are URLs.
 Result<void> finish_dump_flags(DumpFlags& flags);
 
-/// Runs `work` where process `pid` is: here, or, with the number that it has there, in the pid namespace that `restore
-/// --new-pidns` made for it.
+/// Runs `work` where process `pid` is: here, or, with the number that it has there, in the namespaces that it is in.
 Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work);
+/// A dump there, whose worker may end with the tree: then its report is printed all the same, once the tree has ended.
+Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work);
 
 /// The result: a short table for people, one JSON line for programs.
 void print_dump_report(Context& context, const char* verb, const DumpFlags& flags, const engine::DumpReport& report);

@@ -11,6 +11,7 @@
 #include "lib/base/text.h"
 #include "lib/state/descriptors/show.h"
 #include "lib/state/files/show.h"
+#include "lib/state/namespaces/show.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -145,6 +146,8 @@ void print_summary(Console& out, const ImageReader& reader) {
       {"phases", phase_text},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
                             m.stats.pages_zero, m.stats.pages_unchanged)}};
+  if (const std::string own = state::show(m.tree.namespaces); !own.empty())
+    rows.insert(rows.end() - 3, {"namespaces", own});
   if (!m.tree.gpu.driver.empty()) rows.insert(rows.end() - 3, {{"gpu", gpu_state(m.tree)}, {"", gpu_text(m.stats)}});
   out.table({}, rows);
 }
@@ -287,6 +290,7 @@ Json inspect_json(const ImageReader& reader) {
           {"pages_data", pages.data},
           {"pages_zero", pages.zero},
           {"stats", Json::parse(stats_json(m.stats))},
+          {"namespaces", m.tree.namespaces.own},
           {"gpu", m.tree.gpu.driver.empty() ? Json() : gpu_json(m.tree)},
           {"process", process_json(reader, 0)},
           {"processes", processes_json(reader)}};

@@ -18,6 +18,7 @@ Result<void> take_owner_rights(const engine::RestoreOptions& options,
                                       : keeps_pipes                     ? "--external-pipes keep"
                                       : !options.external.given.empty() ? "--inherit-fd"
                                       : options.new_pid_namespace       ? "--new-pidns"
+                                      : options.placed                  ? "other namespaces"
                                                                         : "";
   if (!wants_root.empty()) {
     return Error(Code::kPermission, image,

@@ -141,6 +141,7 @@ Result<void> capture(Task& task, bool pre_dump) {
   global.quiet = true;
   Console console(global);
   Context context{console, task.log, task.cancel};
+  options.before_common_end = [&](const engine::DumpReport& report) { afterwards(task, report); };
   CKPT_TRY(where_it_is(options.pid, context, [&]() -> Result<void> {
     auto report =
         pre_dump ? engine::pre_dump(options, task.log, task.cancel) : engine::dump(options, task.log, task.cancel);

@@ -1,13 +1,17 @@
 #include "lib/engine/beside.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sched.h>
-#include <sys/stat.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <climits>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
@@ -15,18 +19,28 @@
 
 #include "lib/base/unique_fd.h"
 #include "lib/engine/pid_namespace.h"
+#include "lib/memory/tracking_daemon.h"
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/userfault.h"
+#include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/entered.h"
 
 namespace ckpt::engine {
 
 namespace {
 
+struct Kind {
+  const char* name;
+  int flag;  ///< of setns; 0: not entered
+};
+constexpr Kind kKinds[] = {{"pid", CLONE_NEWPID}, {"mnt", 0},   {"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC},
+                           {"uts", CLONE_NEWUTS}, {"cgroup", 0}};
+
 bool same_namespace(int pid, const char* ns) {
   auto ours = proc::read_link(::getpid(), std::string("ns/") + ns),
        theirs = proc::read_link(pid, std::string("ns/") + ns);
-  return ours && theirs && *ours == *theirs;
+  return !ours || !theirs || *ours == *theirs;
 }
 
 /// The namespace's number 1, found among the process's ancestors; 0: it is not among them.
@@ -40,7 +54,8 @@ int find_init(int pid) {
   return 0;
 }
 
-/// A namespace ends with its first process, and that ends with its last child: this one, until `work` is over.
+/// A namespace of `restore --new-pidns` ends with its first process, and that with its last child: this one, until
+/// `work` is over.
 UniqueFd stay_alive() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return {};
@@ -60,59 +75,177 @@ UniqueFd stay_alive() {
   return ours;
 }
 
-/// The same folder, by the same name, in the other mount namespace.
-Result<void> enter(int pidfd) {
-  char folder[PATH_MAX];
-  struct stat before{}, after{};
-  if (::getcwd(folder, sizeof folder) == nullptr || ::stat(".", &before) != 0)
-    return sys_error("the working folder", "cannot be named");
-  if (::setns(pidfd, CLONE_NEWPID | CLONE_NEWNS) != 0)
-    return sys_error("the process's namespaces", "cannot be entered");
-  if (::chdir(folder) != 0 || ::stat(".", &after) != 0)
-    return sys_error(folder, "cannot be entered beside the process");
-  if (before.st_dev != after.st_dev || before.st_ino != after.st_ino)
-    return fail(Code::kUnsupported, folder, "is another folder where the process is");
+bool has(const Beside& there, const char* kind) {
+  return std::find(there.kinds.begin(), there.kinds.end(), kind) != there.kinds.end();
+}
+
+/// A process outside that ends the namespace's first one when the worker asks for it. Its exit code: 0, it has done so.
+class Executioner {
+ public:
+  static Result<Executioner> start(int pidfd) {
+    Executioner out;
+    int ends[2];
+    if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+      return sys_error("", "cannot make a pair of sockets");
+    UniqueFd ours(ends[0]), theirs(ends[1]);
+    out.pid_ = ::fork();
+    if (out.pid_ < 0) return fork_error(errno, "", "cannot make a process");
+    if (out.pid_ == 0) {
+      ours.reset();
+      serve(pidfd, theirs.get());
+    }
+    out.channel_ = std::move(ours);
+    return out;
+  }
+
+  /// In the worker.
+  Result<void> ask() const {
+    int error = 0;
+    if (::send(channel_.get(), "", 1, MSG_NOSIGNAL) != 1 || ::recv(channel_.get(), &error, sizeof error, 0) <= 0)
+      error = EPIPE;
+    return Error(sys_error(error, "process 1", "cannot be ended"))
+        .with_target("running: the image is complete, but the process could not be ended");
+  }
+
+  /// Once the worker has ended.
+  bool has_done_it() {
+    channel_.reset();
+    // The namespace's first process has ended only once everything that was in it is reaped: daemons of the worker's,
+    // too, which are children of this process.
+    for (int status = 0;;) {
+      const pid_t got = ::waitpid(-1, &status, 0);
+      if (got == pid_) return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+      if (got < 0 && errno != EINTR) return false;
+    }
+  }
+
+ private:
+  [[noreturn]] static void serve(int pidfd, int channel) {
+    for (int signal : {SIGINT, SIGTERM, SIGHUP}) ::signal(signal, SIG_IGN);
+    char byte = 0;
+    ssize_t got;
+    while ((got = ::recv(channel, &byte, 1, 0)) < 0 && errno == EINTR) {
+    }
+    if (got != 1) ::_exit(1);
+    constexpr int kPatienceMs = 60'000;
+    pollfd end{pidfd, POLLIN, 0};
+    int error = ::syscall(SYS_pidfd_send_signal, pidfd, SIGKILL, nullptr, 0) == 0 ? 0 : errno;
+    if (error == 0 && ::poll(&end, 1, kPatienceMs) == 1) ::_exit(0);
+    if (error == 0) error = ETIMEDOUT;
+    (void)::send(channel, &error, sizeof error, MSG_NOSIGNAL);
+    ::_exit(1);
+  }
+
+  UniqueFd channel_;
+  pid_t pid_ = -1;
+};
+
+/// All but the mount namespace. What a child is then in, this process may not be (pid).
+Result<void> enter(const Beside& there, int pidfd) {
+  int flags = 0;
+  for (const Kind& kind : kKinds) flags |= has(there, kind.name) ? kind.flag : 0;
+  // In ckpt's own mount namespace, too, the worker's /proc will be another one than the processes'.
+  if (has(there, "mnt") || has(there, "pid")) {
+    CKPT_TRY_ASSIGN(state::MountNamespace mounts,
+                    state::open_mount_namespace("/proc/" + std::to_string(there.pid) + "/ns/mnt"));
+    state::set_tree_root(std::move(mounts.root), std::move(mounts.handle));
+  }
+  if (flags != 0 && ::setns(pidfd, flags) != 0) return sys_error("the process's namespaces", "cannot be entered");
   return {};
 }
 
-[[noreturn]] void work_inside(const Beside& there, const sigset_t& old, const std::function<int()>& work) {
-  auto pidfd = proc::open_pidfd(there.init);
-  Result<void> entered = pidfd ? enter(pidfd->get()) : Result<void>(pidfd.error());
-  if (!entered) {
-    std::fprintf(stderr, "ckpt: %s\n", entered.error().text().c_str());
-    ::_exit(exit_code(entered.error().code));
+/// In the worker. A mount namespace that the host's unmounting reaches, for a daemon may stay in it.
+Result<void> mount_proc() {
+  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    return sys_error("/proc", "cannot be mounted");
+  return {};
+}
+
+[[noreturn]] void give_up(const Error& error) {
+  std::fprintf(stderr, "ckpt: %s\n", error.text().c_str());
+  if (!error.hint.empty()) std::fprintf(stderr, "hint: %s\n", error.hint.c_str());
+  ::_exit(exit_code(error.code));
+}
+
+[[noreturn]] void be_worker(const Beside& there, const Executioner* executioner, const std::function<int()>& work) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  // Who may trace a process reaches its root, which here is not that of the container.
+  ::prctl(PR_SET_DUMPABLE, 0);
+  if (has(there, "pid")) {
+    if (auto mounted = mount_proc(); !mounted) give_up(mounted.error());
   }
-  const pid_t worker = ::fork();
-  if (worker < 0) ::_exit(exit_code(Code::kNoRoom));
-  if (worker > 0) ::_exit(relay_signals(worker));
-  UniqueFd alive = stay_alive();
-  sigprocmask(SIG_SETMASK, &old, nullptr);
+  state::Entered entered;
+  if (!there.in_ckpts_own) entered.kinds = there.kinds;
+  if (executioner != nullptr) entered.end_init = [executioner] { return executioner->ask(); };
+  state::set_entered(std::move(entered));
+  UniqueFd alive = there.in_ckpts_own ? stay_alive() : UniqueFd();
   const int code = work();
   std::fflush(nullptr);
   ::_exit(code);
 }
 
+[[noreturn]] void work_inside(const Beside& there, const sigset_t& old, const std::function<int()>& work,
+                              const std::function<void()>& ended) {
+  ::prctl(PR_SET_PDEATHSIG, SIGKILL);
+  auto pidfd = proc::open_pidfd(there.pid);
+  if (!pidfd) give_up(pidfd.error());
+  auto stat = proc::read_stat(there.pid);
+  if (!stat) give_up(stat.error());
+  // Here, too: another ckpt from outside sees another /proc than this one's worker.
+  auto lock = capture::CaptureLock::take({there.pid, stat->start_time});
+  if (!lock) give_up(lock.error());
+  std::optional<Executioner> executioner;
+  if (there.inside == 1) {
+    auto started = Executioner::start(pidfd->get());
+    if (!started) give_up(started.error());
+    executioner.emplace(std::move(*started));
+  }
+  if (auto entered = enter(there, pidfd->get()); !entered)
+    give_up(Error(std::move(entered).error()).with_hint("run ckpt as root"));
+  const pid_t worker = ::fork();
+  if (worker < 0) give_up(fork_error(errno, "", "cannot make a process"));
+  if (worker == 0) {
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    be_worker(there, executioner ? &*executioner : nullptr, work);
+  }
+  const int code = relay_signals(worker);
+  if (!executioner || !executioner->has_done_it()) ::_exit(code);
+  ended();
+  std::fflush(nullptr);
+  ::_exit(0);
+}
+
 }  // namespace
 
 Result<std::optional<Beside>> find_beside(int pid) {
-  if (same_namespace(pid, "pid")) return std::optional<Beside>();
-  for (const char* ns : {"net", "ipc", "uts", "user", "cgroup", "time"}) {
-    if (!same_namespace(pid, ns)) return std::optional<Beside>();
+  Beside out;
+  out.pid = pid;
+  for (const Kind& kind : kKinds) {
+    if (!same_namespace(pid, kind.name)) out.kinds.emplace_back(kind.name);
   }
-  const int init = find_init(pid);
+  if (out.kinds.empty()) return std::optional<Beside>();
+  CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
+  out.inside = status.ns_pids.empty() ? pid : status.ns_pids.back();
+  const int init = has(out, "pid") ? find_init(pid) : 0;
   // Namespaces of the same user namespace were made by somebody with root's rights; who else runs ckpt as their init is
   // no stranger.
-  if (init == 0 || !proc::runs_this_program(init)) return std::optional<Beside>();
-  CKPT_TRY_ASSIGN(proc::Status status, proc::read_status(pid, pid));
-  return std::optional<Beside>(Beside{init, status.ns_pids.back()});
+  auto theirs = proc::read_link(pid, "ns/mnt"), of_init = proc::read_link(init, "ns/mnt");
+  out.in_ckpts_own = init != 0 && proc::runs_this_program(init) && same_namespace(pid, "user") && theirs && of_init &&
+                     *theirs == *of_init &&
+                     std::none_of(out.kinds.begin(), out.kinds.end(),
+                                  [](const std::string& kind) { return kind != "pid" && kind != "mnt"; });
+  return std::optional<Beside>(std::move(out));
 }
 
-Result<int> run_beside(const Beside& there, const std::function<int()>& work) {
+Result<int> run_beside(const Beside& there, const std::function<int()>& work, const std::function<void()>& ended) {
   std::fflush(nullptr);
   const sigset_t old = block_relayed_signals();
   const pid_t child = ::fork();
   if (child < 0) return sys_error("", "cannot make a process");
-  if (child == 0) work_inside(there, old, work);
+  if (child == 0) work_inside(there, old, work, ended);
   const int code = relay_signals(child);
   sigprocmask(SIG_SETMASK, &old, nullptr);
   return code;

@@ -6,6 +6,7 @@
 #include "lib/base/trace.h"
 #include "lib/engine/check.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/namespaces/entered.h"
 
 namespace ckpt::engine {
 
@@ -17,6 +18,11 @@ CaptureContext::CaptureContext(Verb v, const DumpOptions& o, ProgressSink& p, co
       cancel(c) {}
 
 Result<void> CaptureContext::check_end() const {
+  const bool is_init = options.pid == 1 && state::entered() != nullptr;
+  if (is_init && after == DumpOptions::After::kLeaveStopped) {
+    return fail(Code::kUnsupported, proc::describe_pid(options.pid),
+                "is the init of its pid namespace, which cannot be left stopped: end it, or leave it running (-R)");
+  }
   if (!ends() || options.force || may_restore()) return {};
   return Error(Code::kPermission, proc::describe_pid(options.pid),
                "this user could not restore it here, so it is not ended")

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -15,6 +16,8 @@
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
+
+struct DumpReport;
 
 struct DumpOptions {
   int pid = 0;
@@ -42,6 +45,9 @@ struct DumpOptions {
   uint64_t freeze_timeout_us = 10'000'000;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };
   After after = After::kEnd;       ///< dump only: the target once the image is durable
+  /// Told how the dump went where ckpt's worker ends with the tree (state::Entered::end_init), just before: `dump`
+  /// returns only where that fails.
+  std::function<void(const DumpReport&)> before_common_end;
 };
 
 struct DumpReport {

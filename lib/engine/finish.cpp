@@ -16,6 +16,7 @@
 #include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/usage.h"
+#include "lib/state/namespaces/entered.h"
 #include "lib/state/plan_check.h"
 
 namespace ckpt::engine {
@@ -234,6 +235,7 @@ Result<DumpReport> Finish::end_tree() {
   }
   CKPT_TRY(context_.act("post-dump"));
   if (context_.ends()) {
+    if (ends_with_init()) return end_with_init();
     CKPT_TRY(kill_tree());
   } else {
     if (!capture_.devices.empty()) CKPT_TRY(window_.let_go());
@@ -242,6 +244,21 @@ Result<DumpReport> Finish::end_tree() {
   }
   actions.ready();
   return report(context_.ends() ? "ended" : "stopped");
+}
+
+bool Finish::ends_with_init() const {
+  return state::entered() != nullptr && state::entered()->end_init && context_.options.pid == 1;
+}
+
+/// All that is left to do is done before, and told of by whoever ran the worker.
+Result<DumpReport> Finish::end_with_init() {
+  CKPT_TRY(capture_.connections.silence(window_.collected().connections));
+  capture_.connections.keep();
+  capture_.devices.forget();
+  DumpReport out = report("ended");
+  if (context_.options.before_common_end) context_.options.before_common_end(out);
+  CKPT_TRY(state::entered()->end_init());
+  return out;
 }
 
 Result<void> Finish::kill_tree() {

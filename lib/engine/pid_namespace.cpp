@@ -127,8 +127,7 @@ int relay_signals(pid_t child) {
 
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work) {
   std::fflush(nullptr);
-  CKPT_TRY_ASSIGN(UniqueFd proc, io::open_file("/proc", O_RDONLY | O_DIRECTORY));
-  g_outer_proc = proc.release();
+  CKPT_TRY(remember_outer_proc());
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd reports(ends[0]), report(ends[1]);
@@ -146,6 +145,12 @@ Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::
   if (got == sizeof code) return code;
   ::waitpid(init, &status, 0);
   return code_of(status);
+}
+
+Result<void> remember_outer_proc() {
+  CKPT_TRY_ASSIGN(UniqueFd proc, io::open_file("/proc", O_RDONLY | O_DIRECTORY));
+  g_outer_proc = proc.release();
+  return {};
 }
 
 int number_outside(int pid) {

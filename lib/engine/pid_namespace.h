@@ -25,6 +25,9 @@ Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::
 /// there, the lowest. Needs CAP_SYS_ADMIN in the namespace, and its /proc.
 Result<void> number_processes_above(int highest);
 
+/// From here on `number_outside` knows numbers as whoever sees the /proc of now.
+Result<void> remember_outer_proc();
+
 /// The signals that `relay_signals` passes on, and SIGCHLD; returns the mask of before.
 sigset_t block_relayed_signals();
 /// Waits for a child, and passes on to it what is sent to ckpt. Its exit code, or 128 and the signal that ended it.

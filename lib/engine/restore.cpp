@@ -86,6 +86,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image,
                   store::ImageReader::open_description(options.image, lazily,
                                                        options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
+  if (!options.placed && !image->manifest().tree.namespaces.own.empty())
+    return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());

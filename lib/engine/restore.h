@@ -21,6 +21,7 @@ struct RestoreOptions {
   std::filesystem::path image;
   std::filesystem::path pidfile;  ///< empty: none
   bool new_pid_namespace = false; ///< the caller runs the restore in one (see pid_namespace.h)
+  bool placed = false;            ///< the caller runs the restore where placement.h says
   bool detach = false;            ///< ckpt will not wait for the process
   bool sibling = false;           ///< it becomes a child of ckpt's parent
   state::CgroupOptions cgroups;

@@ -25,9 +25,10 @@
 #include "lib/state/credentials/restore.h"
 #include "lib/state/descriptors/inherited.h"
 #include "lib/state/descriptors/restore.h"
-#include "lib/state/files/proc_files.h"
 #include "lib/state/external/restore.h"
+#include "lib/state/files/proc_files.h"
 #include "lib/state/files/restore.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/host_check.h"
 #include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
@@ -43,6 +44,7 @@
 #include "lib/state/timers/restore.h"
 #include "lib/state/tree/child.h"
 #include "lib/state/tree/restore.h"
+#include "lib/state/tree/seed.h"
 #include "lib/state/validate.h"
 
 namespace ckpt::restore {
@@ -308,7 +310,7 @@ class WholeTree final : public Rebuild {
 
   Result<void> build(const Cancel& cancel) override {
     CKPT_TRY(load_pages());
-    CKPT_TRY_ASSIGN(area_, RestorerArea::create(ranges_of(image_)));
+    CKPT_TRY_ASSIGN(area_, RestorerArea::create(ranges_of(image_), has_seed()));
     CKPT_TRY(ipc_.set_back());
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
@@ -438,7 +440,8 @@ class WholeTree final : public Rebuild {
     for (const store::Terminal& terminal : image_.terminals) {
       if (terminal.session == 0 || !terminal.master_open) continue;
       const std::string name = fmt::format("/dev/pts/{}", terminal.index);
-      CKPT_TRY_ASSIGN(UniqueFd slave, io::open_file(name, O_RDWR | O_NOCTTY | O_NONBLOCK));
+      UniqueFd slave(state::open_in_tree(name.c_str(), O_RDWR | O_NOCTTY | O_NONBLOCK));
+      if (!slave) return sys_error(-slave.get(), name, "cannot be opened");
       CKPT_TRY_ASSIGN(session_terminals_[terminal.session], inherited_->keep(std::move(slave), name));
     }
     return {};

@@ -1,6 +1,7 @@
 #include "lib/engine/tidier.h"
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
@@ -17,9 +18,11 @@
 #include "lib/base/threads.h"
 #include "lib/memory/leftovers.h"
 #include "lib/memory/tracking_daemon.h"
+#include "lib/proc/fork_far_away.h"
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/usage.h"
+#include "lib/state/namespaces/entered.h"
 
 namespace ckpt::engine {
 
@@ -130,6 +133,14 @@ Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd theirs(ends[0]), ours(ends[1]);
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(target));
+  if (state::entered() != nullptr) {  // as a tracking daemon then
+    const pid_t tidier = proc::fork_far_away(CLONE_PARENT, 0);
+    if (tidier < 0) return fork_error(errno, "", "cannot make a process");
+    if (tidier != 0) return Tidier(std::move(ours));
+    ::prctl(PR_SET_NAME, proc::kTidierName, 0, 0, 0);
+    ours.reset();
+    live(theirs.get(), target, stat.start_time, staging);
+  }
   // Twice, so that it is nobody's child here: what ends ckpt's children does not end it.
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");

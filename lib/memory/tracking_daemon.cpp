@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -28,6 +29,7 @@
 #include "lib/base/threads.h"
 #include "lib/proc/fork_far_away.h"
 #include "lib/proc/own_helpers.h"
+#include "lib/state/namespaces/entered.h"
 
 namespace ckpt::capture {
 
@@ -139,7 +141,8 @@ void move_aside() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   UniqueFd ready(ends[0]), end(ends[1]);
-  const pid_t copy = proc::fork_far_away();
+  const bool has_parent = state::entered() != nullptr;
+  const pid_t copy = has_parent ? proc::fork_far_away(CLONE_PARENT, 0) : proc::fork_far_away();
   if (copy < 0) return;
   if (copy == 0) {
     ::setsid();  // the number of a session is not free while it has members
@@ -236,6 +239,16 @@ Result<TrackingDaemon> TrackingDaemon::spawn() {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return sys_error("tracking daemon", "cannot make its channel");
   UniqueFd ours(ends[0]), theirs(ends[1]);
+  if (state::entered() != nullptr) {
+    // In the pid namespace of the target nobody's child would be that of its first process, which knows nothing of it:
+    // it becomes one of whoever ran this worker from outside.
+    const pid_t daemon = proc::fork_far_away(CLONE_PARENT, 0);
+    if (daemon < 0) return fork_error(errno, "tracking daemon", "cannot start it");
+    if (daemon != 0) return TrackingDaemon(std::move(ours));
+    ::prctl(PR_SET_NAME, proc::kTrackingDaemonName);
+    ::close(ours.get());
+    keep(theirs.get());
+  }
   // Twice, so that the daemon is nobody's child here: ckpt's own end must not wait for it.
   pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "tracking daemon", "cannot start it");

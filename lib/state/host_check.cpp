@@ -17,6 +17,7 @@
 #include "lib/proc/own_helpers.h"
 #include "lib/proc/procfs.h"
 #include "lib/state/tree/child.h"
+#include "lib/state/tree/seed.h"
 
 namespace ckpt::restore {
 
@@ -140,8 +141,10 @@ void check_host(const store::HostFacts& then, const store::TreeImage& tree, Reas
 void check_numbers(const store::TreeImage& tree, Reasons& reasons) {
   Stopwatch waited;
   for (const auto& process : tree.processes) {
-    await_reaping(process.pid);
+    constexpr int kInit = 1;
+    if (process.pid != kInit || !has_seed()) await_reaping(process.pid);
     for (const auto& thread : process.threads) {
+      if (thread.tid == kInit && has_seed()) continue;
       const bool with_group = thread.tid == process.pid;
       if (!is_taken(thread.tid, with_group)) continue;
       await_release(tree, thread.tid, with_group, waited);

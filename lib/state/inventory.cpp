@@ -16,6 +16,8 @@
 #include "lib/base/worker_pool.h"
 #include "lib/proc/userfault.h"
 #include "lib/state/memory_policies/capture.h"
+#include "lib/state/namespaces/capture.h"
+#include "lib/state/namespaces/entered.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -35,7 +37,8 @@ Error blocked_error(int pid, const std::vector<Blocker>& blockers) {
     error.code = Code::kBusy;
     error.hint = "a lazy restore lets go of a process once all of its memory is in: try again then";
   }
-  if (std::any_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.what == kOtherNamespace; })) {
+  if (state::entered() == nullptr &&
+      std::any_of(blockers.begin(), blockers.end(), [](const Blocker& b) { return b.what == kOtherNamespace; })) {
     auto status = proc::read_status(pid, pid);
     const int inside = status && !status->ns_pids.empty() ? status->ns_pids.back() : pid;
     error.hint = "run ckpt where the process is, for instance: nsenter --target " + std::to_string(pid) +
@@ -244,7 +247,8 @@ Result<void> block_process(Walk& walk, size_t process) {
   if (status.tracer != 0 && status.tracer != ::getpid())
     walk.block(process, "", "is traced by " + proc::describe_pid(status.tracer));
   constexpr int kInit = 1;
-  if (pid == kInit && walk.options.ends) {
+  const bool can_be_ended = state::entered() != nullptr && state::entered()->end_init;
+  if (pid == kInit && walk.options.ends && !can_be_ended) {
     walk.block(process, "", "is the init of ckpt's own pid namespace, which the kernel lets nobody inside end or stop",
                "--leave-running");
   }
@@ -365,7 +369,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   std::optional<WorkerPool> own;
   if (options.pool == nullptr && !options.frozen) make_helpers(0, own);
   Walk walk{members, options, files, shared_memory, out, own ? &*own : options.pool, std::vector<Seen>(members.size())};
-  const Namespaces ours;
+  const Namespaces ours(members[0].entry.pid);
   CKPT_TRY(side_by_side(walk.pool, members.size(), [&](size_t i) -> Result<void> {
     CKPT_TRY(take_process_facts(walk, i));
     if (!walk.is_zombie(i)) ours.compare(walk, i);
@@ -374,6 +378,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   walk.collect_blockers();
   // Of what is in another namespace nothing else can be told rightly: names lead elsewhere, numbers are others.
   if (!out.blockers.empty()) return out;
+  CKPT_TRY(inventory_namespaces(walk));
   inventory_sharing(walk);
   inventory_leaders(walk);
   CKPT_TRY(look_at_processes(walk));

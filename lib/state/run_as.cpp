@@ -12,6 +12,8 @@
 
 #include <cerrno>
 
+#include "lib/state/files/tree_root.h"
+
 namespace ckpt::restore {
 
 namespace {
@@ -112,7 +114,9 @@ Rights rights_of(const store::Thread& thread) {
 
 Result<int> run_with(const Rights& rights, const std::function<int()>& call) {
   const std::string why_not = fmt::format("cannot take the rights of user {}, group {}", rights.uid, rights.gid);
-  CKPT_TRY_ASSIGN(CallResult result, run_in_child(0, [&] { return take_rights(rights); }, call, why_not.c_str()));
+  CKPT_TRY_ASSIGN(CallResult result,
+                  run_in_child(
+                      0, [&] { return state::enter_tree_root() && take_rights(rights); }, call, why_not.c_str()));
   return result.value;
 }
 

@@ -31,8 +31,8 @@ struct Rights {
 };
 Rights rights_of(const store::Thread& thread);
 
-/// Like `run_as`, under any number, with these rights: capabilities are given up, never gained. The result is the
-/// call's.
+/// Like `run_as`, under any number, with these rights: capabilities are given up, never gained, and the
+/// child's root is that of the processes (files/tree_root.h). The result is the call's.
 Result<int> run_with(const Rights& rights, const std::function<int()>& call);
 
 /// Integers that `call` can store for ckpt: a page that both share.

@@ -14,6 +14,8 @@
 namespace ckpt::capture {
 
 inline constexpr const char* kOtherNamespace = "another one than ckpt's, which is not supported yet";
+inline constexpr const char* kNestedNamespace =
+    "another one than that of its tree's first process, which is not supported yet";
 /// Missing pages of such a mapping are not zero: somebody has yet to bring them.
 inline constexpr const char* kBeingFilled =
     "memory that a lazy restore is still bringing in, or that is under a userfaultfd of the process's own";
@@ -59,15 +61,20 @@ struct Walk {
 void inventory_sharing(Walk& walk);
 /// Fills ProcessImage::outside_{session,group}.
 void inventory_leaders(Walk& walk);
-/// ckpt's own, to compare with.
+/// Those of the tree's first process, and ckpt's own.
 class Namespaces {
  public:
-  Namespaces();
-  /// Side by side: where those of a process are others.
+  explicit Namespaces(int first);
+  /// Side by side: where those of a process are others than those of the first one, or than ckpt's, which has entered
+  /// what it could (namespaces/entered.h).
   void compare(Walk& walk, size_t process) const;
 
  private:
-  std::vector<std::pair<std::string, std::string>> links_;  ///< "ns/pid" and what it leads to
+  struct Link {
+    std::string name;  ///< "ns/pid"
+    std::string first, ours;
+  };
+  std::vector<Link> links_;
 };
 /// Side by side.
 Result<void> inventory_threads(Walk& walk, size_t process);

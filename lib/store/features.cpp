@@ -43,6 +43,7 @@ constexpr Feature kFeatures[] = {
     {"names-of-deleted-file", has_names_of_deleted_file},
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},
+    {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
 };
 
 }  // namespace

@@ -98,6 +98,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.object("ipc", t.ipc);
   a.list("devices", t.devices);
   a.object("gpu", t.gpu);
+  a.optional().object("namespaces", t.namespaces);
 }
 
 template <class A>

@@ -22,6 +22,7 @@
 #include "lib/state/locks/record.h"
 #include "lib/state/mappings/record.h"
 #include "lib/state/memory_policies/record.h"
+#include "lib/state/namespaces/record.h"
 #include "lib/state/pidfds/record.h"
 #include "lib/state/pipes/record.h"
 #include "lib/state/posix_queues/record.h"
@@ -106,6 +107,7 @@ struct TreeImage {
   SystemVIpc ipc;
   std::vector<DeviceMemory> devices;
   GpuState gpu;
+  Namespaces namespaces;
   const ProcessImage& root() const { return processes.front(); }
   bool operator==(const TreeImage&) const = default;
 };

@@ -13,6 +13,7 @@
 #include <filesystem>
 
 #include "lib/base/io.h"
+#include "lib/state/files/tree_root.h"
 
 namespace ckpt::restore {
 
@@ -37,7 +38,8 @@ class Way {
  public:
   /// Negative: -errno.
   int open(const std::vector<std::string>& pieces) {
-    dir_ = ::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    dir_ = state::open_tree_root();
+    if (dir_ < 0) return dir_;
     for (size_t i = 0; dir_ >= 0 && i + 1 < pieces.size(); ++i) {
       const char* name = pieces[i].c_str();
       int next = ::openat(dir_, name, kFolder);
@@ -226,7 +228,7 @@ Result<UniqueFd> make_in_scratch(const FileIdentity& file) {
 /// The file system that it was on, as far as its folders are there.
 Result<UniqueFd> make_without_name(const FileIdentity& file, const Rights& rights) {
   if (!S_ISREG(file.mode)) return make_in_scratch(file);
-  UniqueFd dir(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+  UniqueFd dir(state::open_tree_root());
   for (const std::string& piece : pieces_of(file.path)) {
     UniqueFd next(::openat(dir.get(), piece.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
     if (!next) break;

@@ -15,6 +15,7 @@
 #include "lib/base/io.h"
 #include "lib/state/files/file_state.h"
 #include "lib/state/files/ghosts.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
 #include "lib/state/run_as.h"
 
@@ -306,9 +307,12 @@ namespace {
 void check_place(const FileIdentity& file, Reasons& reasons) {
   std::string folder = file.path;
   struct statfs at {};
-  do {
+  for (;;) {
     folder.resize(std::max<size_t>(folder.rfind('/'), 1));
-  } while (::statfs(folder.c_str(), &at) != 0 && errno == ENOENT && folder.size() > 1);
+    const UniqueFd there(state::open_in_tree(folder.c_str(), O_PATH));
+    if (there && ::fstatfs(there.get(), &at) == 0) break;
+    if (there || folder.size() == 1) break;
+  }
   constexpr long kProc = 0x9fa0, kSysfs = 0x62656572, kReadOnly = 1;
   if (at.f_type == kProc || at.f_type == kSysfs || (at.f_flags & kReadOnly) != 0)
     reasons.add(Code::kUnsupported, file.path + ": was deleted while in use, and nothing can be made there");

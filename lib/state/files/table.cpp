@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <sys/vfs.h>
 
 #include <algorithm>
@@ -12,6 +13,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/inventory.h"
 
 namespace ckpt::capture {
@@ -30,12 +32,15 @@ namespace {
 
 /// Another name of a file, in the folder where the deleted one was; empty: there is none.
 std::string name_beside(const std::string& path, const struct stat& st) {
+  const std::filesystem::path folder = std::filesystem::path(path).parent_path();
+  const UniqueFd handle(state::open_in_tree(folder.c_str(), O_PATH | O_DIRECTORY));
+  if (!handle) return "";
   std::error_code ec;
-  std::filesystem::directory_iterator it(std::filesystem::path(path).parent_path(), ec), end;
+  std::filesystem::directory_iterator it(fmt::format("/proc/self/fd/{}", handle.get()), ec), end;
   for (; !ec && it != end; it.increment(ec)) {
     struct stat other{};
     if (::lstat(it->path().c_str(), &other) == 0 && other.st_ino == st.st_ino && other.st_dev == st.st_dev)
-      return it->path().string();
+      return folder / it->path().filename();
   }
   return "";
 }
@@ -61,6 +66,18 @@ bool is_on_kernels_own(const std::string& access) {
 
 }  // namespace
 
+namespace {
+
+/// null, zero, full, random, urandom: one is as good as the other, of whatever file system.
+bool is_plain_device(const struct stat& st) {
+  constexpr unsigned kMemory = 1;
+  const unsigned number = minor(st.st_rdev);
+  return S_ISCHR(st.st_mode) && major(st.st_rdev) == kMemory &&
+         (number == 3 || number == 5 || (number >= 7 && number <= 9));
+}
+
+}  // namespace
+
 int FileTable::append(const std::string& path, const struct stat& st) {
   const int index = static_cast<int>(out_.image.files.size());
   by_path_.emplace(std::make_pair(path, static_cast<uint64_t>(st.st_ino)), index);
@@ -78,8 +95,9 @@ int FileTable::append(const std::string& path, const struct stat& st) {
 Result<int> FileTable::add(const std::string& path, const struct stat& st, const std::string& access) {
   if (int known = find(path, st.st_ino); known >= 0) return known;
   struct stat named{};
-  bool there = (S_ISLNK(st.st_mode) ? ::lstat(path.c_str(), &named) : ::stat(path.c_str(), &named)) == 0;
+  const bool there = state::stat_in_tree(path, named, !S_ISLNK(st.st_mode));
   if (there && named.st_ino == st.st_ino && named.st_dev == st.st_dev) return append(path, st);
+  if (there && is_plain_device(st) && S_ISCHR(named.st_mode) && named.st_rdev == st.st_rdev) return append(path, named);
   if (ends_with(path, kDeleted)) return add_deleted(path, st, access);
   return fail(Code::kMismatch, path,
               there ? "its name now leads to another file" : "its name cannot be reached from here");

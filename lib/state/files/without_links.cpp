@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <cstring>
 
+#include "lib/state/files/tree_root.h"
+
 namespace ckpt::restore {
 
 namespace {
@@ -30,8 +32,8 @@ int open_last(int dir, const char* name, int flags) {
 }  // namespace
 
 int walk_without_links(const char* path, int flags) {
-  int dir = ::open("/", kFolder);
-  if (dir < 0) return -errno;
+  int dir = state::open_tree_root();
+  if (dir < 0) return dir;
   std::array<char, 256> name{};
   for (const char* at = path;;) {
     while (*at == '/') ++at;
@@ -56,10 +58,14 @@ int walk_without_links(const char* path, int flags) {
 int open_without_links(const char* path, int flags) {
   open_how how{};
   how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
-  how.resolve = RESOLVE_NO_SYMLINKS;
-  const long fd = ::syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof how);
+  how.resolve = RESOLVE_NO_SYMLINKS | RESOLVE_IN_ROOT;
+  const int root = state::open_tree_root();
+  if (root < 0) return root;
+  const long fd = ::syscall(SYS_openat2, root, path, &how, sizeof how);
+  const int error = errno;
+  ::close(root);
   if (fd >= 0) return static_cast<int>(fd);
-  return errno == ENOSYS || errno == EPERM ? walk_without_links(path, flags) : -errno;
+  return error == ENOSYS || error == EPERM ? walk_without_links(path, flags) : -error;
 }
 
 }  // namespace ckpt::restore

@@ -1,3 +1,5 @@
+#include "lib/state/io_uring/capture.h"
+
 #include <elf.h>
 #include <fcntl.h>
 #include <fmt/format.h>
@@ -11,7 +13,7 @@
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/proc/remote_memory.h"
-#include "lib/state/io_uring/capture.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -61,16 +63,17 @@ Result<struct stat> stat_mapped(int pid, const Vma& vma) {
   struct stat st{};
   std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
   if (::stat(link.c_str(), &st) == 0) return st;
-  if (::stat(vma.name.c_str(), &st) == 0 && st.st_ino == vma.inode) return st;
+  if (state::stat_in_tree(vma.name, st) && st.st_ino == vma.inode) return st;
   return fail(Code::kMismatch, vma.name, "its name now leads to another file, or to none");
 }
 
 /// The NT_GNU_BUILD_ID note of an ELF file, hex; empty when it has none. Bounded reads, nothing trusted.
 std::string read_build_id(const std::string& path) {
-  auto fd = io::open_file(path, O_RDONLY);
+  // Somebody may have put a fifo there meanwhile, which must not hold ckpt up.
+  const UniqueFd fd(state::open_in_tree(path.c_str(), O_RDONLY | O_NONBLOCK));
   if (!fd) return "";
   std::byte head[4096];
-  ssize_t got = ::pread(fd->get(), head, sizeof head, 0);
+  ssize_t got = ::pread(fd.get(), head, sizeof head, 0);
   Elf64_Ehdr elf{};
   if (got < static_cast<ssize_t>(sizeof elf)) return "";
   std::memcpy(&elf, head, sizeof elf);
@@ -82,7 +85,7 @@ std::string read_build_id(const std::string& path) {
     std::memcpy(&segment, head + at, sizeof segment);
     if (segment.p_type != PT_NOTE || segment.p_filesz > sizeof head) continue;
     std::byte notes[4096];
-    if (!io::pread_exact(fd->get(), MutableByteSpan(notes, segment.p_filesz), segment.p_offset, path)) continue;
+    if (!io::pread_exact(fd.get(), MutableByteSpan(notes, segment.p_filesz), segment.p_offset, path)) continue;
     ByteReader reader(ByteSpan(notes, segment.p_filesz));
     while (auto header = reader.read<Elf64_Nhdr>()) {
       auto name = reader.take((uint64_t{header->n_namesz} + 3) / 4 * 4);

@@ -14,6 +14,7 @@
 #include <climits>
 
 #include "lib/proc/procfs.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/sockets/capture_internal.h"
 
 namespace ckpt::capture {
@@ -29,7 +30,7 @@ Result<UniqueFd> open_file_of(int fd, const Socket& socket) {
   if (file) return file;
   int error = errno;
   std::string path = proc::unix_name(socket.name);
-  if (error == EPERM && path[0] == '/') file.reset(::open(path.c_str(), O_PATH | O_CLOEXEC | O_NOFOLLOW));
+  if (error == EPERM && path[0] == '/') file.reset(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW));
   if (!file) return sys_error(error, "socket", "cannot find the file that it is bound to");
   return file;
 }
@@ -46,7 +47,7 @@ Result<void> take_file(int fd, Socket& socket) {
   socket.file.mode = st.st_mode & 07777, socket.file.uid = st.st_uid, socket.file.gid = st.st_gid;
   // The kernel appends " (deleted)"; another file may have come to the same place.
   bool is_there =
-      ::lstat(socket.file.path.c_str(), &there) == 0 && there.st_dev == st.st_dev && there.st_ino == st.st_ino;
+      state::stat_in_tree(socket.file.path, there, false) && there.st_dev == st.st_dev && there.st_ino == st.st_ino;
   socket.file.deleted = !is_there;
   return {};
 }

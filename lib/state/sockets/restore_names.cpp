@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <filesystem>
 
+#include "lib/state/files/tree_root.h"
 #include "lib/state/files/without_links.h"
 #include "lib/state/sockets/restore_internal.h"
 
@@ -49,13 +50,13 @@ bool is_beyond_others(const std::string& folder) {
   for (size_t at = 0; at != std::string::npos; at = folder.find('/', at + 1)) {
     struct stat st {};
     const std::string part = at == 0 ? "/" : folder.substr(0, at);
-    if (::lstat(part.c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || (st.st_uid != 0 && st.st_uid != ::geteuid()))
+    if (!state::stat_in_tree(part, st, false) || !S_ISDIR(st.st_mode) || (st.st_uid != 0 && st.st_uid != ::geteuid()))
       return false;
     if ((st.st_mode & 022) != 0 && (st.st_mode & S_ISVTX) == 0) return false;
   }
   struct stat st {};
-  return ::lstat(folder.c_str(), &st) == 0 && S_ISDIR(st.st_mode) && (st.st_uid == 0 || st.st_uid == ::geteuid()) &&
-         ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0);
+  return state::stat_in_tree(folder, st, false) && S_ISDIR(st.st_mode) &&
+         (st.st_uid == 0 || st.st_uid == ::geteuid()) && ((st.st_mode & 022) == 0 || (st.st_mode & S_ISVTX) != 0);
 }
 
 }  // namespace
@@ -112,7 +113,7 @@ struct UnixNames::Place {
   Result<int> run(const std::function<int()>& call) const {
     CKPT_TRY_ASSIGN(int result, run_with(owner, call));
     if ((result != -EACCES && result != -EPERM) || !beyond_others) return result;
-    CKPT_TRY_ASSIGN(CallResult own, run_as({}, call));
+    CKPT_TRY_ASSIGN(CallResult own, run_as({}, [&] { return state::enter_tree_root() ? call() : -errno; }));
     return own.value;
   }
   /// The file of that name itself, a link not followed.
@@ -145,7 +146,8 @@ Result<void> UnixNames::bind_file(int fd, const store::Socket& socket) {
     return fail(Code::kUnsupported, path,
                 "the file of a unix socket was moved here, and its name " + name + " is relative");
   // A file that was renamed after bind is bound under its first name and renamed again.
-  if (moved && ::access(name.c_str(), F_OK) == 0)
+  struct stat taken {};
+  if (moved && state::stat_in_tree(name, taken))
     return fail(Code::kBusy, name, "a unix socket was bound here, and now there is something else");
   // The file gets its mode from the socket.
   if (::fchmod(fd, socket.file.mode) != 0) return sys_error(path, "cannot choose the mode of the socket file");

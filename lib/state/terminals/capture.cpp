@@ -17,6 +17,7 @@
 #include "lib/base/unique_fd.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/terminal_queue.h"
+#include "lib/state/files/tree_root.h"
 
 namespace ckpt::capture {
 
@@ -79,7 +80,7 @@ Result<Terminal> describe_pair(int index, int master) {
   if (::ioctl(master, TIOCGSID, &number) == 0 && number > 0) terminal.session = number;
   if (::ioctl(master, TIOCGPGRP, &number) == 0 && number > 0) terminal.foreground = number;
   struct stat st{};
-  if (::stat(subject_of(index).c_str(), &st) != 0) return sys_error(subject_of(index), "cannot stat");
+  if (!state::stat_in_tree(subject_of(index), st)) return sys_error(subject_of(index), "cannot stat");
   if (slave_index(st.st_rdev) != index) return fail(Code::kUnsupported, subject_of(index), "belongs to another devpts");
   terminal.uid = st.st_uid, terminal.gid = st.st_gid, terminal.mode = st.st_mode & 07777;
   return terminal;

@@ -4,11 +4,11 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/ioctl.h>
-#include <unistd.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -19,6 +19,7 @@
 
 #include "lib/base/io.h"
 #include "lib/proc/terminal_queue.h"
+#include "lib/state/files/tree_root.h"
 
 namespace ckpt::restore {
 
@@ -40,7 +41,8 @@ Result<void> control(int fd, unsigned long request, const void* argument, const 
 Result<void> allocate_free(std::set<int>& wanted, std::map<int, UniqueFd>& out) {
   std::vector<UniqueFd> others;
   for (auto next = wanted.begin(); next != wanted.end();) {
-    CKPT_TRY_ASSIGN(UniqueFd master, io::open_file("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC | O_NONBLOCK));
+    UniqueFd master(state::open_in_tree("/dev/ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK));
+    if (!master) return sys_error(-master.get(), "/dev/ptmx", "cannot be opened");
     unsigned number = 0;
     if (::ioctl(master.get(), TIOCGPTN, &number) != 0) return sys_error("/dev/ptmx", "cannot make a terminal");
     const int index = static_cast<int>(number);
@@ -133,8 +135,12 @@ class TerminalBuilder {
 
   Result<void> set_owner() {
     std::string path = subject_of(terminal_);
-    if (::chown(path.c_str(), terminal_.uid, terminal_.gid) != 0) return sys_error(path, "cannot set its owner");
-    if (::chmod(path.c_str(), terminal_.mode) != 0) return sys_error(path, "cannot set its mode");
+    const UniqueFd slave(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW));
+    if (!slave) return sys_error(-slave.get(), path, "cannot be opened");
+    if (::fchownat(slave.get(), "", terminal_.uid, terminal_.gid, AT_EMPTY_PATH) != 0)
+      return sys_error(path, "cannot set its owner");
+    if (::chmod(fmt::format("/proc/self/fd/{}", slave.get()).c_str(), terminal_.mode) != 0)
+      return sys_error(path, "cannot set its mode");
     return {};
   }
 
@@ -213,7 +219,8 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
 
 void check_terminals(const std::vector<Terminal>& terminals, Reasons& reasons) {
   for (const Terminal& terminal : terminals) {
-    if (::access(subject_of(terminal).c_str(), F_OK) == 0) reasons.add(in_use(terminal.index));
+    struct stat st {};
+    if (state::stat_in_tree(subject_of(terminal), st)) reasons.add(in_use(terminal.index));
   }
 }
 

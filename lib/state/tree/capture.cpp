@@ -5,6 +5,8 @@
 
 #include <map>
 
+#include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/entered.h"
 #include "lib/state/walk.h"
 
 namespace ckpt::capture {
@@ -87,17 +89,25 @@ void block_namespaces_of_threads(Walk& walk, size_t process) {
 
 }  // namespace
 
-Namespaces::Namespaces() {
+Namespaces::Namespaces(int first) {
   for (const char* ns : {"pid", "mnt", "net", "ipc", "uts", "user", "cgroup", "time"}) {
     const std::string name = std::string("ns/") + ns;
-    if (auto link = proc::read_link(::getpid(), name)) links_.emplace_back(name, std::move(*link));
+    auto ours = proc::read_link(::getpid(), name), theirs = proc::read_link(first, name);
+    // Names are looked up under the tree's own root, and of a control group its whole path is kept.
+    const bool may_differ =
+        (name == "ns/mnt" && state::has_tree_root()) || (name == "ns/cgroup" && state::entered() != nullptr);
+    if (ours && theirs) links_.push_back({name, *theirs, may_differ ? *theirs : *ours});
   }
 }
 
 void Namespaces::compare(Walk& walk, size_t process) const {
-  for (const auto& [name, ours] : links_) {
-    auto theirs = proc::read_link(walk.members[process].entry.pid, name);
-    if (theirs && *theirs != ours) walk.block(process, "namespace " + *theirs, kOtherNamespace);
+  for (const Link& link : links_) {
+    auto theirs = proc::read_link(walk.members[process].entry.pid, link.name);
+    if (!theirs) continue;
+    if (*theirs != link.first)
+      walk.block(process, "namespace " + *theirs, kNestedNamespace);
+    else if (link.first != link.ours)
+      walk.block(process, "namespace " + *theirs, kOtherNamespace);
   }
   block_namespaces_for_children(walk, process);
   if (!walk.options.frozen) block_namespaces_of_threads(walk, process);

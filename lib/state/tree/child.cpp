@@ -22,11 +22,13 @@
 #include "lib/proc/procfs.h"
 #include "lib/proc/ptrace.h"
 #include "lib/proc/seccomp.h"
+#include "lib/state/tree/seed.h"
 
 namespace ckpt::restore {
 
 namespace {
 
+constexpr int kInit = 1;
 constexpr uint64_t kAllButTrap = ~(1ull << (SIGTRAP - 1));
 
 /// What the child does until it is attached: nothing that needs more than system calls, for ckpt may have threads that
@@ -134,10 +136,19 @@ Error creation_error(int pid, int err) {
 
 }  // namespace
 
+namespace {
+
+bool is_seed(int pid) { return pid == kInit && has_seed(); }
+
+}  // namespace
+
 Result<Child> Child::create(int pid, RestorerArea& area, Parent parent) {
   long got = 0;
   int stand_in = -1;
-  if (parent != Parent::kStandIn) {
+  if (is_seed(pid)) {
+    CKPT_TRY(raise_seed(area));
+    got = pid;
+  } else if (parent != Parent::kStandIn) {
     got = clone_with_pid(pid, parent == Parent::kCallers);
   } else {
     std::byte* room = area.allocate(sizeof(std::atomic<long>));  // memory that the stand-in shares
@@ -185,6 +196,7 @@ void reap_threads(int pid) {
 
 Child::~Child() {
   if (pid_ <= 0) return;
+  if (pid_ == kInit) return;  // nobody inside may end it: the kernel does, with its tracer
   ::kill(pid_, SIGKILL);
   reap_threads(pid_);
   int status = 0;

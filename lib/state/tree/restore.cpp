@@ -13,6 +13,7 @@
 #include <cstdlib>
 
 #include "lib/base/io.h"
+#include "lib/state/files/tree_root.h"
 #include "lib/state/terminals/restore.h"
 
 namespace ckpt::restore {
@@ -103,8 +104,17 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   return {};
 }
 
+/// The mount namespace of the tree, which ckpt itself is not in: before others are made, which are born in it.
+Result<void> Tree::enter_mounts() {
+  if (state::tree_mount_namespace() < 0) return {};
+  SyscallBatch batch;
+  batch.add("enter the mount namespace", SYS_setns, state::tree_mount_namespace(), CLONE_NEWNS);
+  return children_[0]->run(batch);
+}
+
 Result<void> Tree::make(RestorerArea& area, Child::Parent parent_of_root) {
   CKPT_TRY(make_root(area, parent_of_root));
+  CKPT_TRY(enter_mounts());
   CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());

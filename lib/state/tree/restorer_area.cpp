@@ -1,6 +1,7 @@
 #include "lib/state/tree/restorer_area.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -36,23 +37,31 @@ uint64_t free_place(uint64_t start, const std::vector<Range>& avoid) {
 
 }  // namespace
 
-Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid) {
+Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid, bool with_file) {
 #ifdef __SANITIZE_THREAD__
   constexpr uint64_t kFirst = 0x7e80'0000'0000;  // lower it keeps its own memory
 #else
   constexpr uint64_t kFirst = 1ull << 40;
 #endif
   constexpr uint64_t kLast = 0x7fff00000000, kStep = 1ull << 32;
+  UniqueFd file;
+  if (with_file) {
+    file = UniqueFd(::memfd_create("ckpt-restorer", MFD_CLOEXEC));
+    if (!file || ::ftruncate(file.get(), kSize) != 0)
+      return sys_error("", "cannot make the memory shared with the new process");
+  }
+  const int kind = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE | (with_file ? 0 : MAP_ANONYMOUS);
   for (uint64_t start = kFirst; start < kLast; start += kStep) {
     uint64_t place = free_place(start, avoid);
     if (place + kSize > kLast) break;
-    void* memory = ::mmap(reinterpret_cast<void*>(place), kSize, PROT_READ | PROT_WRITE | PROT_EXEC,
-                          MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+    void* memory =
+        ::mmap(reinterpret_cast<void*>(place), kSize, PROT_READ | PROT_WRITE | PROT_EXEC, kind, file.get(), 0);
     if (memory == MAP_FAILED) {
       if (errno == EEXIST) continue;
       return sys_error("", "cannot make the memory shared with the new process");
     }
     RestorerArea area;
+    area.file_ = std::move(file);
     area.memory_ = Mapping(memory, kSize);
     std::memcpy(area.memory_.data(), kTable.data(), kTable.size());
     std::memcpy(area.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());

@@ -26,8 +26,10 @@ class RestorerArea {
   static constexpr uint64_t kAsideSize = 1ull << 20;  ///< the end of it: where vdso and vvar wait
 
   /// Finds a place outside of `avoid` (the target's mappings, sorted) and of ckpt's own address space, and writes the
-  /// code there.
-  static Result<RestorerArea> create(const std::vector<Range>& avoid);
+  /// code there. `with_file`: for a process that is no child of ckpt to map, too (seed.h).
+  static Result<RestorerArea> create(const std::vector<Range>& avoid, bool with_file = false);
+  /// -1: none.
+  int file() const { return file_.get(); }
 
   uint64_t address() const { return reinterpret_cast<uint64_t>(memory_.data()); }
   uint64_t aside() const { return address() + kSize - kAsideSize; }
@@ -52,6 +54,7 @@ class RestorerArea {
   bool overflowed() const { return overflowed_; }
 
  private:
+  UniqueFd file_;
   Mapping memory_;
   uint64_t used_ = 0;
   bool overflowed_ = false;

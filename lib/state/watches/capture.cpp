@@ -20,6 +20,7 @@
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/base/threads.h"
+#include "lib/state/files/tree_root.h"
 
 namespace ckpt::capture {
 
@@ -89,12 +90,14 @@ Result<void> for_each_line(std::string_view text, std::string_view prefix, Visit
 
 bool is_file(const std::string& path, const FileFinder::Handle& handle) {
   struct stat st{};
-  return ::stat(path.c_str(), &st) == 0 && st.st_dev == handle.device && st.st_ino == handle.inode;
+  return state::stat_in_tree(path, st) && st.st_dev == handle.device && st.st_ino == handle.inode;
 }
 
 /// The entry of a folder that is this file, or "".
 std::string find_in(const std::string& folder, const FileFinder::Handle& handle) {
-  std::unique_ptr<DIR, int (*)(DIR*)> dir(::opendir(folder.c_str()), ::closedir);
+  UniqueFd fd(state::open_in_tree(folder.c_str(), O_RDONLY | O_DIRECTORY | O_NONBLOCK));
+  std::unique_ptr<DIR, int (*)(DIR*)> dir(fd ? ::fdopendir(fd.get()) : nullptr, ::closedir);
+  if (dir) (void)fd.release();
   while (dirent* entry = dir ? ::readdir(dir.get()) : nullptr) {
     if (entry->d_ino != handle.inode) continue;
     std::string path = folder == "/" ? folder + entry->d_name : folder + "/" + entry->d_name;
@@ -126,8 +129,7 @@ Result<int> waiting_bytes(int fd, const char* subject) {
 }  // namespace
 
 Result<FileFinder> FileFinder::create(std::vector<std::string> hints) {
-  constexpr uint64_t kLimit = 64 << 20;
-  CKPT_TRY_ASSIGN(std::string text, io::read_file("/proc/self/mountinfo", kLimit));
+  CKPT_TRY_ASSIGN(std::string text, state::read_tree_mountinfo());
   FileFinder out;
   out.hints_ = std::move(hints);
   for (std::string_view rest = text; !rest.empty();) {
@@ -149,7 +151,9 @@ Result<FileFinder> FileFinder::create(std::vector<std::string> hints) {
 
 /// What the handle leads to on the file system of `mount`; empty where it leads nowhere. Changes the current folder.
 UniqueFd FileFinder::open_handle(const Mount& mount, const Handle& handle) {
-  if (handle.bytes.empty() || ::chdir(mount.path.c_str()) != 0) return {};
+  if (handle.bytes.empty()) return {};
+  const UniqueFd folder(state::open_in_tree(mount.path.c_str(), O_PATH | O_DIRECTORY));
+  if (!folder || ::fchdir(folder.get()) != 0) return {};
   std::vector<std::byte> room(sizeof(file_handle) + handle.bytes.size());
   auto* raw = reinterpret_cast<file_handle*>(room.data());
   raw->handle_bytes = static_cast<unsigned>(handle.bytes.size());
@@ -172,7 +176,7 @@ Result<FileFinder::NamedFile> FileFinder::find(const Handle& handle) const {
     ssize_t size = ::readlink(fmt::format("/proc/self/fd/{}", file.get()).c_str(), name, sizeof name);
     std::string path(name, size > 0 ? static_cast<size_t>(size) : 0);
     // Not so when another file is mounted over it, or the kernel has forgotten its name.
-    if (::stat(path.c_str(), &named) == 0 && named.st_dev == st.st_dev && named.st_ino == st.st_ino)
+    if (state::stat_in_tree(path, named) && named.st_dev == st.st_dev && named.st_ino == st.st_ino)
       return NamedFile{path, st.st_dev, st.st_ino};
   }
   for (const std::string& hint : hints_) {

@@ -1,0 +1,206 @@
+#include "lib/engine/placement.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+
+#include "lib/base/io.h"
+#include "lib/base/unique_fd.h"
+#include "lib/engine/pid_namespace.h"
+#include "lib/proc/procfs.h"
+#include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/restore.h"
+#include "lib/state/tree/seed.h"
+
+namespace ckpt::engine {
+
+namespace {
+
+struct Kind {
+  const char* name;
+  int flag;
+};
+// The mount namespace of a container may be out of reach from another user's, and is entered by the processes alone.
+constexpr Kind kKinds[] = {{"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC}, {"uts", CLONE_NEWUTS},
+                           {"mnt", CLONE_NEWNS},  {"pid", CLONE_NEWPID}, {"cgroup", CLONE_NEWCGROUP}};
+
+bool is_known(const std::string& kind) {
+  return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& known) { return kind == known.name; });
+}
+
+bool is_own(const std::string& path) {
+  struct stat ours {
+  }, theirs{};
+  const std::string kind = path.substr(path.rfind('/') + 1);
+  return ::stat(path.c_str(), &theirs) == 0 && ::stat(("/proc/self/ns/" + kind).c_str(), &ours) == 0 &&
+         ours.st_ino == theirs.st_ino && ours.st_dev == theirs.st_dev;
+}
+
+Result<void> join_all_of(int pid, NamespacePlan& plan) {
+  if (auto stat = proc::read_stat(pid); !stat || stat->is_zombie())
+    return fail(Code::kNotFound, fmt::format("--into {}", pid), "no such process");
+  for (const char* kind : {"user", "time"}) {
+    const std::string path = fmt::format("/proc/{}/ns/{}", pid, kind);
+    if (!is_own(path)) {
+      return fail(Code::kUnsupported, fmt::format("--into {}", pid),
+                  fmt::format("is in a {} namespace of its own, which is not supported", kind));
+    }
+  }
+  for (const Kind& kind : kKinds) {
+    const std::string path = fmt::format("/proc/{}/ns/{}", pid, kind.name);
+    if (!is_own(path)) plan.join[kind.name] = path;
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placement& placement) {
+  NamespacePlan out;
+  for (const auto& [kind, path] : placement.join) {
+    if (!is_known(kind)) return fail(Code::kUsage, "--join-ns " + kind, "is no kind of namespace that can be joined");
+    out.join[kind] = path;
+  }
+  if (placement.into != 0) CKPT_TRY(join_all_of(placement.into, out));
+  for (const std::string& kind : tree.namespaces.own) {
+    if (placement.into == 0 && out.join.find(kind) == out.join.end()) out.make[kind] = true;
+  }
+  out.makes_init = out.make.count("pid") != 0 && tree.root().pid == 1;
+  if (tree.root().pid == 1 && !out.makes_init) {
+    return fail(Code::kUnsupported, "the image",
+                "is of process 1 of a pid namespace, which can be restored into a new one only");
+  }
+  CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("mnt") != 0, out.make.count("net") != 0));
+  return out;
+}
+
+namespace {
+
+Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
+  if (plan.join.count("mnt") == 0 && plan.make.count("mnt") == 0) {
+    // The worker's own is a copy, which shows another /proc.
+    CKPT_TRY_ASSIGN(UniqueFd root, io::open_file("/", O_PATH | O_DIRECTORY));
+    CKPT_TRY_ASSIGN(UniqueFd handle, io::open_file("/proc/self/ns/mnt", O_RDONLY));
+    state::set_tree_root(std::move(root), std::move(handle));
+  }
+  for (const auto& [kind, path] : plan.join) {
+    if (kind == "cgroup") continue;  // a new member sees its group as the others do
+    if (kind == "mnt") {
+      CKPT_TRY_ASSIGN(state::MountNamespace mounts, state::open_mount_namespace(path));
+      state::set_tree_root(std::move(mounts.root), std::move(mounts.handle));
+      continue;
+    }
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY));
+    const auto flag = std::find_if(std::begin(kKinds), std::end(kKinds), [&](const Kind& k) { return kind == k.name; });
+    if (::setns(fd.get(), flag->flag) != 0) return sys_error(path, "cannot be joined");
+    if (kind == "pid") pid_namespace = 1;
+  }
+  return {};
+}
+
+Result<void> make(const NamespacePlan& plan) {
+  int flags = 0;
+  for (const Kind& kind : kKinds) {
+    const std::string name = kind.name;
+    if (name != "mnt" && name != "cgroup" && name != "pid" && plan.make.count(name) != 0) flags |= kind.flag;
+  }
+  if (flags != 0 && ::unshare(flags) != 0) return sys_error("namespaces", "cannot be made");
+  return {};
+}
+
+/// A /proc of the pid namespace that it is in, for ckpt alone.
+Result<void> mount_proc() {
+  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    return sys_error("/proc", "cannot be mounted");
+  return {};
+}
+
+int highest_number(const store::TreeImage& tree) {
+  int out = 0;
+  for (const auto& process : tree.processes) {
+    for (const auto& thread : process.threads) out = std::max(out, thread.tid);
+  }
+  return out;
+}
+
+/// In a child, which is the first to be where its numbers count: ckpt's own processes leave the image's free.
+void step_over(const store::TreeImage& tree) {
+  const pid_t scout = ::fork();
+  if (scout == 0) ::_exit(number_processes_above(highest_number(tree)) ? 0 : 1);
+  if (scout > 0) ::waitpid(scout, nullptr, 0);
+}
+
+int tell(const Error& error) {
+  std::fprintf(stderr, "ckpt: %s\n", error.text().c_str());
+  if (!error.hint.empty()) std::fprintf(stderr, "hint: %s\n", error.hint.c_str());
+  return exit_code(error.code);
+}
+
+/// In the worker, which nobody inside may trace without CAP_SYS_PTRACE: its root is not that of the container.
+Result<void> settle_in(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree) {
+  ::prctl(PR_SET_DUMPABLE, 0);
+  CKPT_TRY(mount_proc());
+  if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
+  CKPT_TRY(restore::fill_namespaces(tree.namespaces, plan.make));
+  if (plan.make.count("mnt") == 0) return {};
+  return restore::make_mounts(tree.namespaces, placement.root, placement.external);
+}
+
+}  // namespace
+
+Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree,
+                          const std::function<int()>& work) {
+  std::fflush(nullptr);
+  CKPT_TRY(remember_outer_proc());
+  int joins_pids = 0;
+  CKPT_TRY(join(plan, joins_pids));
+  CKPT_TRY(make(plan));
+  auto inside = [&]() -> int {
+    if (auto settled = settle_in(plan, placement, tree); !settled) return tell(settled.error());
+    return work();
+  };
+  Placed out;
+  if (plan.make.count("pid") != 0 && !plan.makes_init) {
+    PidNamespaceOptions apart;
+    apart.highest = highest_number(tree), apart.detach = placement.detach;
+    CKPT_TRY_ASSIGN(out.code, run_in_pid_namespace(apart, inside));
+    return out;
+  }
+  if (plan.makes_init) {
+    if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
+    CKPT_TRY_ASSIGN(out.init, restore::plant_seed(placement.sibling));
+  }
+  if (joins_pids != 0) step_over(tree);
+  const sigset_t old = block_relayed_signals();
+  const pid_t worker = ::fork();
+  if (worker < 0) return fork_error(errno, "", "cannot make a process");
+  if (worker == 0) {
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    const int code = inside();
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  out.code = relay_signals(worker);
+  sigprocmask(SIG_SETMASK, &old, nullptr);
+  if (out.code == 0 || out.init == 0) return out;
+  ::kill(out.init, SIGKILL);
+  if (!placement.sibling) ::waitpid(out.init, nullptr, __WALL);
+  out.init = 0;
+  return out;
+}
+
+}  // namespace ckpt::engine

@@ -1,0 +1,44 @@
+// In which namespaces a restore makes the processes: ckpt's own, those of a running process, or new ones of the content
+// that the image says.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lib/base/result.h"
+#include "lib/store/image.h"
+
+namespace ckpt::engine {
+
+struct Placement {
+  int into = 0;                                 ///< all namespaces of this process; 0: of none
+  std::map<std::string, std::string> join;      ///< by kind, as /proc/PID/ns has them: the file of one to join
+  std::string root;                             ///< of a new mount namespace: this folder; empty: where it was
+  std::map<std::string, std::string> external;  ///< what is mounted there comes from: a path, by the key of the dump
+  bool detach = false;
+  bool sibling = false;  ///< process 1 of a new pid namespace becomes a child of this process's parent
+};
+
+/// Where each kind comes from.
+struct NamespacePlan {
+  std::map<std::string, std::string> join;  ///< by kind: files below /proc, or as given
+  std::map<std::string, bool> make;         ///< by kind: a new one
+  bool makes_init = false;                  ///< the image's first process is process 1 of a new pid namespace
+  bool empty() const { return join.empty() && make.empty(); }
+};
+/// kUsage, kNotFound, kUnsupported: an image whose namespaces cannot be made, a process that is not there.
+Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placement& placement);
+
+struct Placed {
+  int code = 0;
+  int init = 0;  ///< process 1 of a new pid namespace, by its number here: it runs as a child of this process; 0: none
+};
+/// Runs `work` in a child that is in these namespaces, with a copy of ckpt's own mount namespace as in beside.h; what
+/// it makes is in the planned one. What `work` leaves where it does not return 0 ends. Needs CAP_SYS_ADMIN. Call it
+/// from a process without other threads: it joins namespaces, too.
+Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree,
+                          const std::function<int()>& work);
+
+}  // namespace ckpt::engine

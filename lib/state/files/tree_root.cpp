@@ -1,0 +1,92 @@
+#include "lib/state/files/tree_root.h"
+
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <sched.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+
+#include "lib/base/io.h"
+#include "lib/state/run_as.h"
+
+namespace ckpt::state {
+
+namespace {
+
+// Never closed: the processes that ckpt forks look names up, too.
+int g_root = -1, g_namespace = -1;
+
+constexpr int kFolder = O_PATH | O_DIRECTORY | O_CLOEXEC;
+
+}  // namespace
+
+void set_tree_root(UniqueFd root, UniqueFd namespace_fd) {
+  g_root = root.release();
+  g_namespace = namespace_fd.release();
+}
+
+bool has_tree_root() { return g_root >= 0; }
+int tree_mount_namespace() { return g_namespace; }
+
+Result<MountNamespace> open_mount_namespace(const std::string& path) {
+  MountNamespace out;
+  CKPT_TRY_ASSIGN(out.handle, io::open_file(path, O_RDONLY));
+  // A helper goes there, since nobody with threads may, and nobody comes back as he was.
+  CKPT_TRY_ASSIGN(restore::CallResult opened, restore::run_as({}, [&] {
+                    if (::setns(out.handle.get(), CLONE_NEWNS) != 0) return -errno;
+                    const int root = ::open("/", kFolder);
+                    return root < 0 ? -errno : root;
+                  }));
+  if (opened.value < 0) return sys_error(-opened.value, path, "cannot be entered");
+  out.root = UniqueFd(opened.value);
+  return out;
+}
+
+Result<std::string> read_tree_mountinfo() {
+  constexpr uint64_t kLimit = 64 << 20;
+  if (g_namespace < 0) return io::read_file("/proc/self/mountinfo", kLimit);
+  CKPT_TRY_ASSIGN(restore::CallResult opened, restore::run_as({}, [&] {
+                    // Through ckpt's own /proc: there may be none in the namespace.
+                    const int self = ::open("/proc/self", O_PATH | O_CLOEXEC);
+                    if (self < 0 || ::setns(g_namespace, CLONE_NEWNS) != 0) return -errno;
+                    const int file = ::openat(self, "mountinfo", O_RDONLY | O_CLOEXEC);
+                    const int error = errno;
+                    ::close(self);
+                    return file < 0 ? -error : file;
+                  }));
+  if (opened.value < 0) return sys_error(-opened.value, "mountinfo", "cannot be read in the process's mount namespace");
+  const UniqueFd file(opened.value);
+  return io::read_all(file.get(), kLimit, "mountinfo");
+}
+
+int open_tree_root() {
+  const int fd = g_root < 0 ? ::open("/", kFolder) : ::openat(g_root, ".", kFolder);
+  return fd < 0 ? -errno : fd;
+}
+
+int open_in_tree(const char* path, int flags) {
+  if (g_root < 0) {
+    const int fd = ::open(path, flags | O_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+  }
+  open_how how{};
+  how.flags = static_cast<uint64_t>(flags | O_CLOEXEC);
+  how.resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS;
+  const long fd = ::syscall(SYS_openat2, g_root, path, &how, sizeof how);
+  return fd < 0 ? -errno : static_cast<int>(fd);
+}
+
+bool stat_in_tree(const std::string& path, struct stat& st, bool follow) {
+  if (g_root < 0) return (follow ? ::stat(path.c_str(), &st) : ::lstat(path.c_str(), &st)) == 0;
+  const UniqueFd fd(open_in_tree(path.c_str(), O_PATH | (follow ? 0 : O_NOFOLLOW)));
+  return fd && ::fstat(fd.get(), &st) == 0;
+}
+
+bool enter_tree_root() {
+  if (g_root < 0) return true;
+  return ::fchdir(g_root) == 0 && ::chroot(".") == 0;
+}
+
+}  // namespace ckpt::state

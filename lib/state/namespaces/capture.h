@@ -1,0 +1,11 @@
+// The namespaces of a tree, which this process has entered (entered.h).
+#pragma once
+
+#include "lib/state/walk.h"
+
+namespace ckpt::capture {
+
+/// Fills TreeImage::namespaces.
+Result<void> inventory_namespaces(Walk& walk);
+
+}  // namespace ckpt::capture

@@ -1,0 +1,16 @@
+#include "lib/state/namespaces/entered.h"
+
+#include <optional>
+
+namespace ckpt::state {
+
+namespace {
+
+std::optional<Entered> g_entered;
+
+}  // namespace
+
+void set_entered(Entered entered) { g_entered = std::move(entered); }
+const Entered* entered() { return g_entered ? &*g_entered : nullptr; }
+
+}  // namespace ckpt::state

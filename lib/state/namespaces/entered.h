@@ -1,0 +1,25 @@
+// The namespaces of a tree that lives in others than whoever ran ckpt: this process, ckpt's worker, has entered them
+// (lib/engine/beside.h), but for the mount namespace, in which it only looks names up (files/tree_root.h).
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "lib/base/result.h"
+
+namespace ckpt::state {
+
+struct Entered {
+  std::vector<std::string> kinds;  ///< as in /proc/PID/ns: those that the tree has of its own; empty: not to be told of
+  /// Ends the first process of the pid namespace, which nobody inside may; with it everything there ends, this process
+  /// too: it returns only where that failed. Empty: the tree does not have it.
+  std::function<Result<void>()> end_init;
+};
+
+/// For the rest of this process's life.
+void set_entered(Entered entered);
+/// Null: none.
+const Entered* entered();
+
+}  // namespace ckpt::state

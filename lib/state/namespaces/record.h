@@ -1,0 +1,30 @@
+// The namespaces that a tree has of its own: what the manifest says of them.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace ckpt::store {
+
+/// Of a tree that is where ckpt is: nothing.
+struct Namespaces {
+  std::vector<std::string> own;      ///< kinds, as /proc/PID/ns has them: others than those of whoever ran ckpt
+  std::string hostname, domainname;  ///< of an own "uts"
+  bool has(const std::string& kind) const {
+    for (const std::string& one : own) {
+      if (one == kind) return true;
+    }
+    return false;
+  }
+  bool operator==(const Namespaces&) const = default;
+};
+
+template <class A>
+void describe(A& a, typename A::template Of<Namespaces> n) {
+  a.texts("own", n.own);
+  a.text("hostname", n.hostname);
+  a.text("domainname", n.domainname);
+}
+
+}  // namespace ckpt::store

@@ -1,0 +1,200 @@
+#!/usr/bin/env python3
+"""Processes in namespaces of their own, looked at and dumped from outside, restored into a running process's namespaces or into new ones.
+
+The targets check themselves. Their folder is a file system in memory that only their mount namespace has: what is looked up
+elsewhere is not found.
+"""
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import CKPT, TARGETS, Failure, Skip, Workplace, ckpt, exists_unreaped, read_text, wait_until
+
+ALL = ["--pid", "--mount", "--ipc", "--uts", "--net", "--cgroup"]
+HOLDER = 'mount -t proc proc /proc; mount -t tmpfs tmpfs "$0"; hostname inside; while :; do sleep 1; done'
+
+
+def namespace(pid, kind):
+    return os.readlink(f"/proc/{pid}/ns/{kind}")
+
+
+def children_of(pid):
+    return read_text(f"/proc/{pid}/task/{pid}/children").split()
+
+
+class Namespaces:
+    """New ones, held by a shell that is their process 1, as by a pause container."""
+
+    def __init__(self, folder):
+        self.folder = folder
+        os.makedirs(folder, exist_ok=True)
+        self.popen = subprocess.Popen(["unshare", "--fork", "--kill-child", *ALL, "sh", "-c", HOLDER, folder],
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_until(lambda: self.popen.poll() is not None or children_of(self.popen.pid), "number 1 is there")
+        if self.popen.poll() is not None:
+            raise Skip("no namespaces can be made here")
+        self.init = int(children_of(self.popen.pid)[0])
+        wait_until(lambda: any(read_text(f"/proc/{child}/comm").strip() == "sleep" for child in children_of(self.init)), "the namespaces are as they are to be")
+
+    def path(self, *names):
+        return os.path.join(f"/proc/{self.init}/root" + self.folder, *names)
+
+    def start(self, program, *arguments):
+        """Runs a target there; its number here."""
+        work = os.path.join(self.folder, "work")
+        os.makedirs(self.path("work"))
+        os.chmod(self.path("work"), 0o777)
+        enter = subprocess.Popen(["nsenter", "--target", str(self.init), "--all", "setsid", "sh", "-c", '"$@" < /dev/null > "$0/log" 2>&1 &', work,
+                                  os.path.join(TARGETS, f"target_{program}"), work, *arguments], stdin=subprocess.DEVNULL)
+        if enter.wait() != 0:
+            raise Failure(f"{program} does not start")
+        wait_until(lambda: os.path.exists(self.path("work", "ready")) or os.path.exists(self.path("work", "result")), f"{program} is ready")
+        if os.path.exists(self.path("work", "result")):
+            raise Skip(read_text(self.path("work", "result")).strip())
+        inside, self.number = read_text(self.path("work", "ready")).split()
+        self.inside = int(inside)
+        return self.outside(self.inside)
+
+    def outside(self, inside):
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            for line in read_text(f"/proc/{pid}/status").splitlines():
+                if line.startswith("NSpid:") and line.split()[-1] == str(inside) and len(line.split()) > 2 and namespace(pid, "pid") == namespace(self.init, "pid"):
+                    return int(pid)
+        raise Failure(f"process {inside} is not there")
+
+    def forget_answers(self):
+        for name in ("ready", "result"):
+            if os.path.exists(self.path("work", name)):
+                os.unlink(self.path("work", name))
+
+    def check(self):
+        with open(self.path("work", ".check"), "w") as stream:
+            stream.write("0")
+        os.rename(self.path("work", ".check"), self.path("work", "check"))
+        wait_until(lambda: os.path.exists(self.path("work", "result")), "the target answers")
+        verdict = read_text(self.path("work", "result")).strip()
+        if verdict != f"pass {self.number}":
+            raise Failure(f"{verdict}\n{read_text(self.path('work', 'log'))}")
+
+    def end(self):
+        self.popen.kill()
+        self.popen.wait()
+
+
+def into(place, program, *arguments, flags=()):
+    """A process beside the namespaces' first one, from outside: check, pre-dump, dump, and back where it was."""
+    there = Namespaces(place.folder(program))
+    try:
+        pid = there.start(program, *arguments)
+        image = os.path.join(place.path, f"{program}-image")
+        ckpt("check", "-p", pid, *flags).expect(0)
+        ckpt("pre-dump", "-p", pid, "-f", image + "-first", *flags).expect(0)
+        report = ckpt("dump", "-p", pid, "-f", image, "--json", *flags)
+        report.expect(0)
+        if report.document()["pid"] != there.inside or not report.document()["parent"]:
+            raise Failure(f"{program}: {report.document()}")
+        wait_until(lambda: not exists_unreaped(pid), f"{program} has ended")
+        there.forget_answers()
+        pidfile = os.path.join(place.path, "pid")
+        ckpt("restore", "-f", image, "-d", "--into", there.init, "--pidfile", pidfile).expect(0)
+        back = int(read_text(pidfile))
+        for kind in ("pid", "mnt", "net", "ipc", "uts"):
+            if namespace(back, kind) != namespace(there.init, kind):
+                raise Failure(f"{program}: restored into another {kind} namespace")
+        there.check()
+    finally:
+        there.end()
+
+
+def first_process(place):
+    """Process 1 of a namespace: ended from outside, and process 1 of a new one afterwards, twice."""
+    folder = os.path.join(place.path, "first")
+    os.makedirs(folder)
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "--uts", "sh", "-c", 'hostname first; exec "$0" "$1"', os.path.join(TARGETS, "target_sysv_ipc"), folder],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    try:
+        wait_until(lambda: os.path.exists(os.path.join(folder, "ready")), "it is ready")
+        number = read_text(os.path.join(folder, "ready")).split()[1]
+        pid = int(children_of(popen.pid)[0])
+        ckpt("dump", "-p", pid, "-f", os.path.join(place.path, "running"), "-R").expect(0)
+        ckpt("dump", "-p", pid, "-f", os.path.join(place.path, "stopped"), "-s").expect(6, "cannot be left stopped")
+        for name in ("one", "two"):
+            said = ckpt("dump", "-p", pid, "-f", os.path.join(place.path, name))
+            said.expect(0, "ended")
+            wait_until(lambda: not exists_unreaped(pid), "it has ended")
+            pidfile = os.path.join(place.path, "pid")
+            ckpt("restore", "-f", os.path.join(place.path, name), "-d", "--pidfile", pidfile).expect(0)
+            pid = int(read_text(pidfile))
+            status = read_text(f"/proc/{pid}/status")
+            if not any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in status.splitlines()):
+                raise Failure(f"not number 1: {status}")
+            if namespace(pid, "mnt") != namespace("self", "mnt") or namespace(pid, "uts") == namespace("self", "uts"):
+                raise Failure("not in the namespaces that it was in")
+            hostname = subprocess.run(["nsenter", "--target", str(pid), "--uts", "hostname"], capture_output=True, text=True, check=True).stdout.strip()
+            if hostname != "first":
+                raise Failure(f"the hostname is {hostname}")
+        with open(os.path.join(folder, ".check"), "w") as stream:
+            stream.write("0")
+        os.rename(os.path.join(folder, ".check"), os.path.join(folder, "check"))
+        wait_until(lambda: os.path.exists(os.path.join(folder, "result")), "it answers")
+        verdict = read_text(os.path.join(folder, "result")).strip()
+        if verdict != f"pass {number}":
+            raise Failure(verdict)
+    finally:
+        popen.kill()
+        popen.wait()
+
+
+def refused(place):
+    """What cannot be done is told before anything is touched."""
+    there = Namespaces(place.folder("refused"))
+    try:
+        pid = there.start("mem_anonymous")
+        image = os.path.join(place.path, "refused-image")
+        ckpt("dump", "-p", pid, "-f", image, "-R").expect(0)
+        ckpt("restore", "-f", image, "-d", "--into", 1 << 22).expect(4)
+        ckpt("restore", "-f", image, "-d", "--into", there.init).expect(7, "is taken by")
+        ckpt("restore", "-f", image, "-d", "--join-ns", "nonsense:/proc/1/ns/net").expect(2)
+        there.check()
+    finally:
+        there.end()
+    apart = subprocess.Popen(["unshare", "--user", "--map-root-user", "sleep", "60"], stdin=subprocess.DEVNULL)
+    try:
+        time.sleep(0.2)
+        if apart.poll() is None:
+            ckpt("check", "-p", apart.pid).expect(1, "user:[")
+            ckpt("dump", "-p", apart.pid, "-f", os.path.join(place.path, "user")).expect(6, "user:[")
+    finally:
+        apart.kill()
+        apart.wait()
+
+
+def main():
+    if os.geteuid() != 0 or not CKPT:
+        print("skipped: namespaces: wants root")
+        return 77
+    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount")):
+        print("skipped: namespaces: wants util-linux")
+        return 77
+    failures = 0
+    with Workplace("namespaces") as place:
+        cases = [(program, lambda program=program: into(place, program))
+                 for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")]
+        cases += [("first process", lambda: first_process(place)), ("refused", lambda: refused(place))]
+        for name, case in cases:
+            try:
+                case()
+            except Skip as lacking:
+                print(f"skipped: {name}: {lacking}")
+            except (Failure, OSError) as failure:
+                print(f"FAIL {name}: {failure}", file=sys.stderr)
+                failures += 1
+    print(f"namespaces: {len(cases)} cases, {failures} failures")
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
