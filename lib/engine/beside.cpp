@@ -178,6 +178,7 @@ Result<void> mount_proc() {
     if (auto mounted = mount_proc(); !mounted) give_up(mounted.error());
   }
   state::Entered entered;
+  entered.init_is_ckpts = there.in_ckpts_own;
   if (!there.in_ckpts_own) entered.kinds = there.kinds;
   if (executioner != nullptr) entered.end_init = [executioner] { return executioner->ask(); };
   state::set_entered(std::move(entered));

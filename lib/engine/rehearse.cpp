@@ -296,7 +296,8 @@ Result<Rehearsal> rehearse(const std::filesystem::path& image, store::Trust trus
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> reader, store::ImageReader::open(dir, trust));
   CKPT_TRY(check_leases(reader->manifest().tree));
   if (!reader->manifest().tree.namespaces.own.empty())
-    return fail(Code::kUnsupported, image.string(), "is of processes in namespaces of their own, which are not rehearsed");
+    return fail(Code::kUnsupported, image.string(),
+                "is of processes in namespaces of their own, which are not rehearsed");
   const SealOptions seal = seal_for(reader->manifest().tree);
   reader.reset();
   UniqueFd report(::memfd_create("ckpt-rehearsal", MFD_CLOEXEC));

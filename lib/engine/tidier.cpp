@@ -133,7 +133,7 @@ Result<Tidier> Tidier::spawn(int target, const fs::path& staging) {
   if (::pipe2(ends, O_CLOEXEC) != 0) return sys_error("", "cannot make a pipe");
   UniqueFd theirs(ends[0]), ours(ends[1]);
   CKPT_TRY_ASSIGN(proc::Stat stat, proc::read_stat(target));
-  if (state::entered() != nullptr) {  // as a tracking daemon then
+  if (state::stays_as_sibling()) {  // as a tracking daemon then
     const pid_t tidier = proc::fork_far_away(CLONE_PARENT, 0);
     if (tidier < 0) return fork_error(errno, "", "cannot make a process");
     if (tidier != 0) return Tidier(std::move(ours));

@@ -141,7 +141,7 @@ void move_aside() {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC) != 0) return;
   UniqueFd ready(ends[0]), end(ends[1]);
-  const bool has_parent = state::entered() != nullptr;
+  const bool has_parent = state::stays_as_sibling();
   const pid_t copy = has_parent ? proc::fork_far_away(CLONE_PARENT, 0) : proc::fork_far_away();
   if (copy < 0) return;
   if (copy == 0) {
@@ -239,7 +239,7 @@ Result<TrackingDaemon> TrackingDaemon::spawn() {
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return sys_error("tracking daemon", "cannot make its channel");
   UniqueFd ours(ends[0]), theirs(ends[1]);
-  if (state::entered() != nullptr) {
+  if (state::stays_as_sibling()) {
     // In the pid namespace of the target nobody's child would be that of its first process, which knows nothing of it:
     // it becomes one of whoever ran this worker from outside.
     const pid_t daemon = proc::fork_far_away(CLONE_PARENT, 0);

@@ -11,6 +11,8 @@
 namespace ckpt::state {
 
 struct Entered {
+  /// Process 1 is a ckpt, which knows what to do with whose parent has ended. Another one must not hear of ckpt's own.
+  bool init_is_ckpts = false;
   std::vector<std::string> kinds;  ///< as in /proc/PID/ns: those that the tree has of its own; empty: not to be told of
   /// Ends the first process of the pid namespace, which nobody inside may; with it everything there ends, this process
   /// too: it returns only where that failed. Empty: the tree does not have it.
@@ -21,5 +23,7 @@ struct Entered {
 void set_entered(Entered entered);
 /// Null: none.
 const Entered* entered();
+/// Processes of ckpt's own that are to stay are made as siblings of this one, whose parent is outside.
+bool stays_as_sibling();
 
 }  // namespace ckpt::state
