@@ -119,7 +119,7 @@ Result<void> run_cat(Context& context, const CatOptions& options) {
 
 Command::Run add_cat(VerbOptions& app) {
   auto options = std::make_shared<CatOptions>();
-  app.add_saved("path", Saved::kCheckpoint, options->path, "A model checkpoint").type_name("PATH").required();
+  app.add_saved("path", Saved::kCheckpoint, options->path, "A model checkpoint").type_name("PATH|URL").required();
   app.add_option("key", options->key, "A tensor or an object").type_name("KEY").required();
   add_from(app, options->from);
   add_max_memory(app, options->max_memory);

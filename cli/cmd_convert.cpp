@@ -188,6 +188,7 @@ Command::Run add_convert(VerbOptions& app) {
   auto state = std::make_shared<ConvertOptions>();
   ConvertOptions& o = *state;
   app.add_saved("SRC", Saved::kCheckpoint, o.source, "The checkpoint to read: its format is told by its content")
+      .type_name("PATH|URL")
       .required();
   app.add_option("DST", o.destination,
                  "What to write: a folder, or a file by its name; it appears complete, or not at all")

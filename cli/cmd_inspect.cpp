@@ -137,7 +137,7 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
 Command::Run add_inspect(VerbOptions& app) {
   auto options = std::make_shared<InspectOptions>();
   app.add_saved("path", Saved::kEither, options->path, "A process image or a model checkpoint")
-      .type_name("PATH")
+      .type_name("PATH|URL")
       .required();
   app.add_option("glob", options->globs, "Keys to show: * inside one part, ** across dots").type_name("GLOB");
   add_from(app, options->from);
@@ -151,7 +151,7 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
   app.add_saved("--diff", Saved::kCheckpoint, options->diff,
                 "What is different in another checkpoint, of any format; exit 1 if anything is")
-      .type_name("OTHER");
+      .type_name("OTHER|URL");
   app.add_option("--tolerance", options->tolerance, "For --diff: ABS or ABS,REL; without it bits count")
       .type_name("ABS[,REL]");
   app.add_option("--shards", options->shards, "Where a tensor's shards lie: grid, offsets, file, bytes")

@@ -123,7 +123,7 @@ Result<void> run_load_metadata(Context& context, const LoadMetadataOptions& opti
 Command::Run add_load_metadata(VerbOptions& app) {
   auto options = std::make_shared<LoadMetadataOptions>();
   app.add_saved("path", Saved::kEither, options->path, "A model checkpoint or a process image")
-      .type_name("PATH")
+      .type_name("PATH|URL")
       .required();
   add_from(app, options->from);
   app.add_option("--key", options->globs, "Only keys that match: * inside one part, ** across dots; may be repeated")

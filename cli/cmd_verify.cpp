@@ -9,9 +9,10 @@
 #include "cli/plural.h"
 #include "cli/verify_image.h"
 #include "cli/verify_report.h"
-#include "lib/model/verify/verify.h"
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
+#include "lib/model/verify/verify.h"
+#include "lib/remote/mounted.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -146,6 +147,8 @@ Result<void> verify_unopened(Context& context, const VerifyCommand& command, con
 }
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
+  if (command.write_manifest == "default" && remote::with_urls(command.path))
+    return fail(Code::kUsage, command.path, "is not written to: name the file, --write-manifest FILE");
   CKPT_TRY_ASSIGN(model::Selection chosen, selection(command));
   if (!command.write_manifest.empty() && (!command.part.empty() || !command.sample.empty())) {
     return fail(Code::kUsage, command.write_manifest,
@@ -193,12 +196,12 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 Command::Run add_verify(VerbOptions& app) {
   auto command = std::make_shared<VerifyCommand>();
   app.add_saved("path", Saved::kEither, command->path, "A model checkpoint or a process image")
-      .type_name("PATH")
+      .type_name("PATH|URL")
       .required();
   add_from(app, command->from);
   app.add_saved("--against", Saved::kCheckpoint, command->against,
                 "Compare every tensor, bit for bit, with another checkpoint of whatever format")
-      .type_name("PATH");
+      .type_name("PATH|URL");
   app.add_option("--manifest", command->manifest, "Compare hashes with this manifest, not with the checkpoint's own")
       .type_name("FILE");
   app.add_option("--write-manifest", command->write_manifest,

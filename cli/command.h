@@ -4,11 +4,14 @@
 #include <functional>
 #include <memory>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "cli/console.h"
 #include "cli/verb_options.h"
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
+#include "lib/remote/mounted.h"
 
 namespace ckpt::cli {
 
@@ -17,6 +20,10 @@ struct Context {
   Console& out;            ///< stdout: data; stderr: everything else
   ProgressSink& progress;
   const Cancel& cancel;    ///< set by the first SIGINT or SIGTERM
+  std::vector<std::shared_ptr<remote::Mounted>> mounted = {};  ///< URLs among the paths, until the verb is over
+
+  /// The path as it is, or of a URL that of the placeholders for what lies there (lib/remote/mounted.h).
+  Result<std::string> local(const std::string& path_or_url);
   int exit_status = 0;     ///< of a run that succeeded: `restore` ends as the process did that it stood in for
 };
 

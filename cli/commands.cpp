@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "lib/remote/url.h"
 
 namespace ckpt::cli {
 
@@ -27,6 +28,13 @@ Command::Run add_rm(VerbOptions& app);
 Command::Run add_help(VerbOptions& app);
 Command::Run add_version(VerbOptions& app);
 Command::Run add_completion(VerbOptions& app);
+
+Result<std::string> Context::local(const std::string& path_or_url) {
+  if (!remote::is_url(path_or_url)) return path_or_url;
+  CKPT_TRY_ASSIGN(std::shared_ptr<remote::Mounted> there, remote::Mounted::open(path_or_url, &cancel));
+  mounted.push_back(there);
+  return there->path().string();
+}
 
 std::span<const Command> commands() {
   static const std::vector<Command> kCommands = {

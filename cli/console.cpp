@@ -9,11 +9,20 @@
 #include <nlohmann/json.hpp>
 
 #include "lib/base/text.h"
+#include "lib/remote/mounted.h"
 
 namespace ckpt::cli {
 
+namespace {
+
+std::string shown(std::string_view text) { return remote::with_urls(text).value_or(std::string(text)); }
+
+}  // namespace
+
 void Console::data(std::string_view text) {
   if (progress_ != nullptr) progress_->hide();
+  const std::optional<std::string> named = remote::with_urls(text);
+  if (named) text = *named;
   if (error_ == 0 && std::fwrite(text.data(), 1, text.size(), stdout) != text.size()) error_ = errno;
   // A program that reads JSON lines wants each one when it is true.
   if (error_ == 0 && options_.json && std::fflush(stdout) != 0) error_ = errno;
@@ -30,12 +39,13 @@ Result<void> Console::finish() {
 void Console::info(std::string_view line) {
   if (options_.quiet) return;
   if (progress_ != nullptr) progress_->hide();
+  const std::string text = shown(line);
   if (!options_.json && options_.progress != "jsonl") {
-    fmt::print(stderr, "{}\n", line);
+    fmt::print(stderr, "{}\n", text);
     return;
   }
   // Who reads JSON from one stream or the other reads no prose beside it: the form of Progress::note.
-  const nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", "note"}, {"text", line}};
+  const nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", "note"}, {"text", text}};
   fmt::print(stderr, "{}\n", doc.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace));
 }
 
@@ -95,17 +105,17 @@ void report_error(const Error& error, const GlobalOptions& options) {
     nlohmann::json doc = {{"schema", "ckpt.error/1"},
                           {"code", exit_code(error.code)},
                           {"kind", code_name(error.code)},
-                          {"message", error.text()},
+                          {"message", shown(error.text())},
                           {"hint", error.hint},
                           {"target_state", error.target_state}};
-    if (!error.causes.empty()) doc["causes"] = error.causes;
+    for (const std::string& cause : error.causes) doc["causes"].push_back(shown(cause));
     fmt::print(stderr, "{}\n", doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace));
     return;
   }
   bool color = Console(options).color(stderr);
   fmt::print(stderr, "{}ckpt:{} {}\n", color ? "\033[1;31m" : "", color ? "\033[0m" : "",
-             escape_for_terminal(error.text()));
-  for (const std::string& cause : error.causes) fmt::print(stderr, "  {}\n", escape_for_terminal(cause));
+             escape_for_terminal(shown(error.text())));
+  for (const std::string& cause : error.causes) fmt::print(stderr, "  {}\n", escape_for_terminal(shown(cause)));
   if (!error.target_state.empty()) fmt::print(stderr, "target: {}\n", escape_for_terminal(error.target_state));
   if (!error.hint.empty()) fmt::print(stderr, "hint: {}\n", escape_for_terminal(error.hint));
 }

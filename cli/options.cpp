@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <CLI/CLI.hpp>
-
 #include <algorithm>
 #include <array>
 #include <cctype>
@@ -16,6 +15,7 @@
 #include "cli/guard.h"
 #include "cli/progress.h"
 #include "cli/suggest.h"
+#include "lib/remote/url.h"
 
 namespace ckpt::cli {
 
@@ -237,15 +237,15 @@ Error usage_error(CLI::App& app, const CLI::ParseError& e) {
 }
 
 /// `scheme://`, with or without something behind it.
-bool is_url(const std::string& word) {
+bool looks_like_url(const std::string& word) {
   const size_t end = word.find("://");
   if (end == std::string::npos || end == 0 || std::isalpha(static_cast<unsigned char>(word[0])) == 0) return false;
   return std::all_of(word.begin(), word.begin() + static_cast<ptrdiff_t>(end),
                      [](unsigned char c) { return std::isalnum(c) != 0 || c == '+' || c == '.' || c == '-'; });
 }
 
-/// Nothing is read from or written to another machine. Every path comes through here, and no path begins like this.
-/// What follows `run --` is the program's own.
+/// URLs are read where an option's value is a PATH|URL; nothing is written to one. Every path comes through here, and
+/// no path begins like this. What follows `run --` is the program's own.
 Result<void> refuse_urls(const CLI::App& app) {
   for (const CLI::App* verb : app.get_subcommands()) {
     for (const CLI::Option* option : verb->get_options()) {
@@ -253,8 +253,12 @@ Result<void> refuse_urls(const CLI::App& app) {
       std::vector<std::string> words = option->results();
       words.push_back(option->get_default_str());
       for (const std::string& word : words) {
-        if (!is_url(word)) continue;
-        return Error(Code::kUnsupported, word, "is a URL: URLs are not read yet, nor written")
+        if (!looks_like_url(word)) continue;
+        const bool reads = option->get_type_name().find("URL") != std::string::npos;
+        if (reads && remote::is_url(word)) continue;
+        return Error(Code::kUnsupported, word,
+                     reads ? "is a URL of a kind that is not read: s3://, gs://, http:// and https:// are"
+                           : "is a URL: what is read or written here is on this host")
             .with_hint("mount it, or copy it to a folder first");
       }
     }

@@ -12,6 +12,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/base/threads.h"
+#include "lib/remote/mounted.h"
 
 namespace ckpt::cli {
 
@@ -111,8 +112,9 @@ void Progress::begin(std::string_view phase, uint64_t total_bytes) {
   pthread_sigmask(SIG_SETMASK, &old, nullptr);
 }
 
-void Progress::note(std::string_view text) {
+void Progress::note(std::string_view line) {
   if (!notes_) return;
+  const std::string text = remote::with_urls(line).value_or(std::string(line));
   std::lock_guard lock(mutex_);
   if (form_ == Form::kJson) {
     nlohmann::ordered_json doc = {{"schema", "ckpt.progress/1"}, {"event", "note"}, {"text", text}};

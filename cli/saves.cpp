@@ -215,8 +215,8 @@ Result<void> Parents::check(const fs::path& image, const store::Manifest& manife
 Result<std::string> resolve_saved(const std::string& text, Saved wanted, Context& context) {
   const std::optional<schedule::At> at = schedule::parse_at(text);
   std::error_code ec;
-  if (!at || fs::exists(fs::symlink_status(text, ec))) return text;
-  const fs::path folder = at->folder;
+  if (!at || fs::exists(fs::symlink_status(text, ec))) return context.local(text);
+  CKPT_TRY_ASSIGN(const fs::path folder, context.local(at->folder));
   if (store::ImageReader::looks_like_image(folder))
     return fail(Code::kUsage, folder.string(), "is an image itself: there is nothing to choose from");
   CKPT_TRY_ASSIGN(const Saves saves, find_saves(folder, wanted));

@@ -16,6 +16,7 @@ namespace ckpt::cli {
 /// `DIR@latest` becomes the newest complete save in DIR, `DIR@100` the one of step 100; both are told. Any other text,
 /// and whatever exists by that name, stays as it is. Newer saves that are not complete are skipped with a note, and so
 /// are those that are newer than what a tracker file (latest_checkpointed_iteration.txt, ...) names.
+/// A URL becomes the path of its placeholders (Context::local).
 /// kUsage: two could be meant. kNotFound: none is there.
 Result<std::string> resolve_saved(const std::string& text, Saved wanted, Context& context);
 

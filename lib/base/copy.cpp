@@ -9,12 +9,14 @@
 #include <vector>
 
 #include "lib/base/io.h"
+#include "lib/base/virtual_file.h"
 
 namespace ckpt::io {
 
 Result<void> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offset, uint64_t length,
                         const std::string& subject) {
-  while (length > 0) {
+  const bool elsewhere = find_virtual_file(from) != nullptr;
+  while (length > 0 && !elsewhere) {
     auto in = static_cast<off64_t>(from_offset), out = static_cast<off64_t>(to_offset);
     ssize_t n = ::copy_file_range(from, &in, to, &out, length, 0);
     if (n < 0 && errno == EINTR) continue;
@@ -37,6 +39,7 @@ Result<void> copy_range(int from, uint64_t from_offset, int to, uint64_t to_offs
 }
 
 bool clone_range(int from, uint64_t from_offset, int to, uint64_t to_offset, uint64_t length) {
+  if (find_virtual_file(from)) return false;
   struct file_clone_range range{};
   range.src_fd = from;
   range.src_offset = from_offset;

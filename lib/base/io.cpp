@@ -7,6 +7,8 @@
 #include <algorithm>
 #include <cerrno>
 
+#include "lib/base/virtual_file.h"
+
 namespace ckpt::io {
 
 Result<UniqueFd> open_file(const std::filesystem::path& path, int flags, unsigned mode) {
@@ -33,13 +35,25 @@ Result<struct stat> stat_fd(int fd, const std::string& subject) {
   return st;
 }
 
+namespace {
+
+Error larger_than(uint64_t limit, const std::string& subject) {
+  return {Code::kCorrupt, subject, "is larger than the limit of " + std::to_string(limit) + " bytes"};
+}
+
+}  // namespace
+
 Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject) {
   std::string out;
+  if (auto elsewhere = find_virtual_file(fd)) {
+    if (elsewhere->size() > limit) return larger_than(limit, subject);
+    out.resize(elsewhere->size());
+    CKPT_TRY(elsewhere->read(0, std::as_writable_bytes(std::span(out))));
+    return out;
+  }
   struct stat st{};
   if (::fstat(fd, &st) == 0 && st.st_size > 0) {
-    if (static_cast<uint64_t>(st.st_size) > limit) {
-      return fail(Code::kCorrupt, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
-    }
+    if (static_cast<uint64_t>(st.st_size) > limit) return larger_than(limit, subject);
     out.resize(static_cast<size_t>(st.st_size));
   }
   // What has no size, /proc above all, comes 4 KiB at a time: no room is made, and cleared, for more than was read.
@@ -57,9 +71,7 @@ Result<std::string> read_all(int fd, uint64_t limit, const std::string& subject)
     }
     if (!in_place) out.append(piece, static_cast<size_t>(n));
     used += static_cast<size_t>(n);
-    if (used > limit) {
-      return fail(Code::kCorrupt, subject, "is larger than the limit of " + std::to_string(limit) + " bytes");
-    }
+    if (used > limit) return larger_than(limit, subject);
   }
 }
 
@@ -72,6 +84,11 @@ Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit)
 }
 
 Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std::string& subject) {
+  if (auto elsewhere = find_virtual_file(fd)) {
+    if (offset > elsewhere->size() || out.size() > elsewhere->size() - offset)
+      return fail(Code::kCorrupt, subject, "truncated: it ends at byte " + std::to_string(elsewhere->size()));
+    return elsewhere->read(offset, out);
+  }
   while (!out.empty()) {
     ssize_t n = ::pread(fd, out.data(), out.size(), static_cast<off_t>(offset));
     if (n < 0) {

@@ -1,0 +1,104 @@
+#include "lib/remote/cached_object.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace ckpt::remote {
+
+Result<void> BlockCache::read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out) {
+  if (out.size() >= 2 * kBlock) return read_long(object, offset, out);
+  std::unique_lock lock(mutex_);
+  while (!out.empty()) {
+    const uint64_t index = offset / kBlock, inside = offset % kBlock;
+    std::shared_ptr<Block> block = want(number, object, index, lock);
+    fetch_ahead(number, object, index, lock);
+    changed_.wait(lock, [&] { return block->ready; });
+    if (block->error) {
+      blocks_.erase({number, index});  // the next one who asks has another try
+      return *block->error;
+    }
+    const size_t taken = std::min<uint64_t>(out.size(), block->bytes.size() - inside);
+    std::memcpy(out.data(), block->bytes.data() + inside, taken);
+    out = out.subspan(taken);
+    offset += taken;
+  }
+  return {};
+}
+
+/// Past the cache, in parts side by side. The caller waits for its own parts alone.
+Result<void> BlockCache::read_long(const Object& object, uint64_t offset, MutableByteSpan out) {
+  struct Waiting {
+    std::mutex mutex;
+    std::condition_variable done;
+    size_t open = 0;
+    std::optional<Error> error;
+  } waiting;
+  for (uint64_t at = 0; at < out.size(); at += kPart) {
+    MutableByteSpan part = out.subspan(at, std::min<uint64_t>(kPart, out.size() - at));
+    {
+      std::lock_guard lock(waiting.mutex);
+      ++waiting.open;
+    }
+    pool_.submit([this, &object, &waiting, part, from = offset + at]() -> Result<void> {
+      Result<void> read = backend_.read(object, from, part);
+      std::lock_guard lock(waiting.mutex);
+      if (!read && !waiting.error) waiting.error = read.error();
+      --waiting.open;
+      waiting.done.notify_all();
+      return {};
+    });
+  }
+  std::unique_lock lock(waiting.mutex);
+  waiting.done.wait(lock, [&] { return waiting.open == 0; });
+  if (waiting.error) return *waiting.error;
+  return {};
+}
+
+/// The block, there or on its way.
+std::shared_ptr<BlockCache::Block> BlockCache::want(size_t number, const Object& object, uint64_t index,
+                                                    std::unique_lock<std::mutex>& lock) {
+  const Key key{number, index};
+  if (auto found = blocks_.find(key); found != blocks_.end()) {
+    recent_.splice(recent_.begin(), recent_, found->second.recent);
+    return found->second.block;
+  }
+  auto block = std::make_shared<Block>();
+  recent_.push_front(key);
+  blocks_[key] = {block, recent_.begin()};
+  drop_oldest();
+  lock.unlock();
+  pool_.submit([this, block, object, index]() -> Result<void> {
+    std::vector<std::byte> bytes(std::min(kBlock, object.size - index * kBlock));
+    Result<void> read = backend_.read(object, index * kBlock, bytes);
+    std::lock_guard done(mutex_);
+    if (read)
+      block->bytes = std::move(bytes);
+    else
+      block->error = read.error();
+    block->ready = true;
+    changed_.notify_all();
+    return {};
+  });
+  lock.lock();
+  return block;
+}
+
+void BlockCache::fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock) {
+  Reader& reader = readers_[number];
+  if (index + 1 == reader.next) return;  // the same block again
+  const bool goes_on = index == reader.next && index > 0;
+  reader.ahead = goes_on ? std::min(reader.ahead * 2, kLongestAhead) : 1;
+  reader.next = index + 1;
+  if (!goes_on) return;
+  const uint64_t ahead = reader.ahead, blocks = (object.size + kBlock - 1) / kBlock;
+  for (uint64_t next = index + 1; next < std::min(blocks, index + 1 + ahead); ++next) want(number, object, next, lock);
+}
+
+void BlockCache::drop_oldest() {
+  while (recent_.size() > kMemory / kBlock) {
+    blocks_.erase(recent_.back());
+    recent_.pop_back();
+  }
+}
+
+}  // namespace ckpt::remote

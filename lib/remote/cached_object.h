@@ -1,0 +1,79 @@
+// Objects read by blocks: what was read a moment ago, and what will be read next, costs no request.
+#pragma once
+
+#include <condition_variable>
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+
+#include "lib/base/virtual_file.h"
+#include "lib/base/worker_pool.h"
+#include "lib/remote/backend.h"
+
+namespace ckpt::remote {
+
+/// Blocks of all objects of a backend, the least recently used dropped first: memory stays below kMemory and what is on
+/// its way. Requests are made by its own threads, so many at once as it has.
+class BlockCache {
+ public:
+  static constexpr uint64_t kBlock = 1 << 20;
+  static constexpr uint64_t kMemory = 96 << 20;
+  static constexpr unsigned kThreads = 8;
+  static constexpr uint64_t kLongestAhead = 16;  ///< blocks that are fetched before somebody asks for them
+  static constexpr uint64_t kPart = 8 << 20;     ///< of a long read: as much as one request brings
+
+  /// `backend` must outlive it.
+  explicit BlockCache(Backend& backend) : backend_(backend), pool_(kThreads, 4096) {}
+
+  /// Thread-safe. `number` tells objects apart.
+  Result<void> read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out);
+
+ private:
+  struct Block {
+    std::vector<std::byte> bytes;
+    std::optional<Error> error;
+    bool ready = false;
+  };
+  using Key = std::pair<size_t, uint64_t>;
+  struct Entry {
+    std::shared_ptr<Block> block;
+    std::list<Key>::iterator recent;
+  };
+  /// How an object was read so far.
+  struct Reader {
+    uint64_t next = 0;   ///< the block behind the last one that was read
+    uint64_t ahead = 1;  ///< grows while it is read front to back
+  };
+
+  Result<void> read_long(const Object& object, uint64_t offset, MutableByteSpan out);
+  std::shared_ptr<Block> want(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
+  void fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
+  void drop_oldest();
+
+  Backend& backend_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::map<Key, Entry> blocks_;
+  std::list<Key> recent_;  ///< the last one used first
+  std::map<size_t, Reader> readers_;
+  WorkerPool pool_;  ///< last: its threads use the rest
+};
+
+/// One object as a file.
+class CachedObject final : public io::VirtualFile {
+ public:
+  CachedObject(std::shared_ptr<BlockCache> cache, size_t number, Object object)
+      : cache_(std::move(cache)), number_(number), object_(std::move(object)) {}
+  uint64_t size() const override { return object_.size; }
+  Result<void> read(uint64_t offset, MutableByteSpan out) const override {
+    return cache_->read(number_, object_, offset, out);
+  }
+
+ private:
+  std::shared_ptr<BlockCache> cache_;
+  size_t number_;
+  Object object_;
+};
+
+}  // namespace ckpt::remote

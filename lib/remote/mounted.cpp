@@ -1,0 +1,117 @@
+#include "lib/remote/mounted.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdlib>
+#include <map>
+#include <mutex>
+
+#include "lib/base/io.h"
+#include "lib/remote/cached_object.h"
+
+namespace ckpt::remote {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+/// Where placeholders lie, and the URL that it stands for.
+struct Names {
+  std::mutex mutex;
+  std::map<std::string, std::string> urls;
+};
+
+Names& names() {
+  static Names instance;
+  return instance;
+}
+
+/// A relative path of plain parts: it comes from a server.
+bool stays_below(const std::string& name) {
+  for (size_t begin = 0; begin <= name.size();) {
+    const size_t end = std::min(name.find('/', begin), name.size());
+    const std::string_view part = std::string_view(name).substr(begin, end - begin);
+    if (part.empty() || part == "." || part == ".." || part.find('\0') != std::string_view::npos || part.size() > 255)
+      return false;
+    begin = end + 1;
+  }
+  return true;
+}
+
+}  // namespace
+
+struct Mounted::Files {
+  std::unique_ptr<Backend> backend;
+  std::shared_ptr<BlockCache> cache;
+  std::vector<struct stat> placeholders;
+
+  Result<void> add(const fs::path& path, size_t number, const Object& object) {
+    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+    if (!fd && (errno == EEXIST || errno == ENOTDIR))
+      return fail(Code::kUnsupported, object.name, "is an object, and others lie below it as in a folder");
+    if (!fd) return sys_error(path.string(), "cannot make a placeholder");
+    if (::ftruncate(fd.get(), static_cast<off_t>(object.size)) != 0)
+      return sys_error(object.name, "is too large for TMPDIR's file system");
+    CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
+    io::set_virtual_file(st, std::make_shared<CachedObject>(cache, number, object));
+    placeholders.push_back(st);
+    return {};
+  }
+};
+
+Result<std::unique_ptr<Mounted>> Mounted::open(const std::string& url, const Cancel* cancel) {
+  CKPT_TRY_ASSIGN(const Url parsed, parse_url(url));
+  std::unique_ptr<Mounted> out(new Mounted);
+  out->files_ = std::make_unique<Files>();
+  Files& files = *out->files_;
+  CKPT_TRY_ASSIGN(files.backend, open_backend(parsed, cancel));
+  CKPT_TRY_ASSIGN(const std::vector<Object> objects, files.backend->list(kMostObjects));
+  files.cache = std::make_shared<BlockCache>(*files.backend);
+  std::error_code ec;
+  std::string pattern = (fs::temp_directory_path(ec) / "ckpt-url-XXXXXX").string();
+  if (ec || ::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder for placeholders");
+  out->folder_ = pattern;
+  std::string name = parsed.name();
+  if (name.empty() || !stays_below(name)) name = "checkpoint";
+  out->path_ = out->folder_ / name;
+  out->url_ = url;
+  while (out->url_.size() > 1 && out->url_.back() == '/') out->url_.pop_back();
+  {
+    std::lock_guard lock(names().mutex);
+    names().urls[out->path_.string()] = out->url_;
+  }
+  const bool single = objects.size() == 1 && objects[0].name.empty();
+  if (!single && ::mkdir(out->path_.c_str(), 0700) != 0) return sys_error(out->path_.string(), "cannot make a folder");
+  fs::path made;
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (!single && !stays_below(objects[i].name))
+      return fail(Code::kCorrupt, url, "holds an object whose name leads elsewhere: " + objects[i].name);
+    const fs::path path = single ? out->path_ : out->path_ / objects[i].name;
+    if (path.parent_path() != made) fs::create_directories(made = path.parent_path(), ec);
+    if (ec) return fail(Code::kUnsupported, objects[i].name, "lies below another object, as in a folder");
+    CKPT_TRY(files.add(path, i, objects[i]));
+  }
+  return out;
+}
+
+Mounted::~Mounted() {
+  for (const struct stat& st : files_->placeholders) io::set_virtual_file(st, nullptr);
+  std::error_code ec;
+  if (!folder_.empty()) fs::remove_all(folder_, ec);
+}
+
+std::optional<std::string> with_urls(std::string_view text) {
+  std::lock_guard lock(names().mutex);
+  std::optional<std::string> out;
+  for (const auto& [path, url] : names().urls) {
+    if (text.find(path) == std::string_view::npos && !out) continue;
+    if (!out) out = std::string(text);
+    for (size_t at = 0; (at = out->find(path, at)) != std::string::npos; at += url.size())
+      out->replace(at, path.size(), url);
+  }
+  return out;
+}
+
+}  // namespace ckpt::remote

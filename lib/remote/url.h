@@ -1,0 +1,35 @@
+// What names a thing on another host: s3://BUCKET/KEY, gs://BUCKET/KEY, http(s)://HOST/PATH.
+#pragma once
+
+#include <string>
+#include <string_view>
+
+#include "lib/base/result.h"
+
+namespace ckpt::remote {
+
+struct Url {
+  enum class Scheme { kHttp, kS3, kGoogle } scheme = Scheme::kHttp;
+  std::string text;    ///< as the user wrote it
+  std::string origin;  ///< kHttp: "https://host:port"
+  std::string path;    ///< kHttp: from the slash on, percent-encoded as it was written
+  std::string query;   ///< kHttp: behind the question mark: of a URL that was signed beforehand
+  std::string bucket;  ///< kS3, kGoogle
+  std::string key;     ///< kS3, kGoogle: not encoded, without a slash at its front
+
+  /// The last part of the path or of the key, decoded: what a file of it is called.
+  std::string name() const;
+};
+
+/// Whether a path that the user gave is one: it begins with one of the schemes.
+bool is_url(std::string_view text);
+
+/// kUsage: no such scheme, no host or bucket, a user name or password in it (credentials come from the environment).
+Result<Url> parse_url(const std::string& text);
+
+/// All but A-Z a-z 0-9 - . _ ~ as %XX; slashes stay where they are where `keep_slashes`.
+std::string percent_encode(std::string_view text, bool keep_slashes);
+/// %XX undone; what is no such pair stays.
+std::string percent_decode(std::string_view text);
+
+}  // namespace ckpt::remote

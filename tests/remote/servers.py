@@ -1,0 +1,153 @@
+"""Servers of the tests: plain HTTP over a folder, and S3 that checks signatures by the standard library alone; both misbehave on request.
+
+Faults are a list of callables that see a GET of an object (handler, name, data) and return True where they answered it: each is asked
+until it is spent.
+"""
+import datetime
+import hashlib
+import hmac
+import http.server
+import os
+import re
+import threading
+import urllib.parse
+from xml.sax.saxutils import escape
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    wbufsize = -1
+
+    def log_message(self, *args):
+        pass
+
+    def handle(self):
+        try:
+            super().handle()
+        except (ConnectionError, TimeoutError):
+            pass
+
+    def answer(self, status, body=b"", **headers):
+        self.send_response(status)
+        headers.setdefault("Content-Length", str(len(body)))
+        for name, value in headers.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body)
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        self.server.requests.append((self.command, self.path))
+        self.serve()
+
+    def send_object(self, name, data):
+        etag = '"%s"' % hashlib.md5(data).hexdigest()
+        if self.command == "GET":
+            for fault in list(self.server.faults):
+                if fault(self, name, data):
+                    return
+        if self.headers.get("If-Match", etag) != etag:
+            self.answer(412)
+            return
+        wanted = re.fullmatch(r"bytes=(\d+)-(\d+)", self.headers.get("Range", ""))
+        if wanted and self.server.ranges:
+            first, last = int(wanted[1]), min(int(wanted[2]), len(data) - 1)
+            self.answer(206, data[first : last + 1], ETag=etag, Content_Range=f"bytes {first}-{last}/{len(data)}")
+        else:
+            self.answer(200, data, ETag=etag)
+
+
+class Files(Handler):
+    """A folder, with pages of links for the folders in it, which leave out what begins with a dot, as nginx's do."""
+
+    def serve(self):
+        path = urllib.parse.unquote(self.path.split("?")[0])
+        place = os.path.join(self.server.root, path.lstrip("/"))
+        if path in self.server.pages:
+            self.answer(200, self.server.pages[path].encode())
+        elif path in self.server.redirects:
+            self.answer(302, Location=self.server.redirects[path])
+        elif os.path.isfile(place):
+            with open(place, "rb") as stream:
+                self.send_object(path, stream.read())
+        elif os.path.isdir(place) and path.endswith("/") and self.server.lists:
+            names = [n + "/" * os.path.isdir(os.path.join(place, n)) for n in sorted(os.listdir(place)) if not n.startswith(".")]
+            self.answer(200, "".join(f'<a href="{urllib.parse.quote(n)}">{n}</a>' for n in ["../", *names]).encode(), Content_Type="text/html")
+        else:
+            self.answer(404, b"no")
+
+
+class S3(Handler):
+    """Buckets are folders. HEAD, GET with ranges, ListObjectsV2 by pages of three; every request must be signed rightly."""
+
+    KEY, SECRET = "TESTKEY", "test/secret+key"
+
+    def signed(self, path, query):
+        parts = re.fullmatch(r"AWS4-HMAC-SHA256 Credential=([^/]+)/(\d+)/([^/]+)/s3/aws4_request, SignedHeaders=([^,]+), Signature=(\w+)",
+                             self.headers.get("Authorization", ""))
+        if not parts or parts[1] != self.KEY:
+            return False
+        then = datetime.datetime.strptime(self.headers["x-amz-date"], "%Y%m%dT%H%M%SZ").replace(tzinfo=datetime.timezone.utc)
+        if abs((datetime.datetime.now(datetime.timezone.utc) - then).total_seconds()) > 900:
+            return False
+        quoted = sorted((urllib.parse.quote(k, "-_.~"), urllib.parse.quote(v, "-_.~")) for k, v in query)
+        names = parts[4].split(";")
+        text = "\n".join([self.command, urllib.parse.quote(urllib.parse.unquote(path), "/-_.~"), "&".join(f"{k}={v}" for k, v in quoted),
+                          *[f"{n}:{self.headers[n].strip()}" for n in names], "", parts[4], self.headers["x-amz-content-sha256"]])
+        scope = f"{parts[2]}/{parts[3]}/s3/aws4_request"
+        key = ("AWS4" + self.SECRET).encode()
+        for part in (parts[2], parts[3], "s3", "aws4_request"):
+            key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+        to_sign = "\n".join(["AWS4-HMAC-SHA256", self.headers["x-amz-date"], scope, hashlib.sha256(text.encode()).hexdigest()])
+        return hmac.compare_digest(hmac.new(key, to_sign.encode(), hashlib.sha256).hexdigest(), parts[5])
+
+    def error(self, status, code):
+        self.answer(status, f"<Error><Code>{code}</Code><Message>about {code}</Message></Error>".encode())
+
+    def serve(self):
+        path, _, query_text = self.path.partition("?")
+        query = urllib.parse.parse_qsl(query_text, keep_blank_values=True)
+        if not self.signed(path, query):
+            return self.error(403, "SignatureDoesNotMatch")
+        bucket, _, key = urllib.parse.unquote(path).lstrip("/").partition("/")
+        objects = self.server.buckets.get(bucket)
+        if objects is None:
+            return self.error(404, "NoSuchBucket")
+        if key:
+            return self.send_object(key, objects[key]) if key in objects else self.error(404, "NoSuchKey")
+        asked = dict(query)
+        keys = sorted(k for k in objects if k.startswith(asked.get("prefix", "")))
+        begin = int(asked.get("continuation-token", "0"))
+        page = keys[begin : begin + self.server.page]
+        more = begin + self.server.page < len(keys)
+        contents = "".join(f"<Contents><Key>{escape(k)}</Key><Size>{len(objects[k])}</Size>"
+                           f"<ETag>&quot;{hashlib.md5(objects[k]).hexdigest()}&quot;</ETag></Contents>" for k in page)
+        self.answer(200, (f'<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{contents}'
+                          f"<IsTruncated>{str(more).lower()}</IsTruncated>"
+                          + (f"<NextContinuationToken>{begin + self.server.page}</NextContinuationToken>" if more else "")
+                          + "</ListBucketResult>").encode())
+
+
+class Server:
+    """`with Server(Files, root=folder) as url:`; its attributes may be changed meanwhile."""
+
+    def __init__(self, handler, **settings):
+        self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
+        defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {},
+                    "page": 3}
+        for name, value in {**defaults, **settings}.items():
+            setattr(self.http, name, value)
+        self.url = "http://127.0.0.1:%d" % self.http.server_address[1]
+
+    def __enter__(self):
+        self.thread = threading.Thread(target=self.http.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+        self.thread.start()
+        return self
+
+    def __exit__(self, *exc):
+        self.http.shutdown()
+        self.http.server_close()
