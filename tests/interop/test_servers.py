@@ -1,0 +1,98 @@
+"""Checkpoints in buckets of servers that others wrote: moto's S3, which Amazon's own library fills, and rclone's, which checks signatures."""
+import hashlib
+import json
+import os
+import pathlib
+import shutil
+import socket
+import subprocess
+import time
+
+import pytest
+from conftest import CKPT, fixture
+
+HERE = pathlib.Path(__file__).resolve().parent
+KEY, SECRET = "AKIDEXAMPLEKEY", "secret/with+signs="
+UPLOAD = """
+import os, sys, boto3
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id=sys.argv[2], aws_secret_access_key=sys.argv[3])
+s3.create_bucket(Bucket="bucket")
+for folder, _, names in os.walk(sys.argv[4]):
+    for name in names:
+        path = os.path.join(folder, name)
+        s3.upload_file(path, "bucket", "a=1/b+c/" + os.path.relpath(path, sys.argv[4]))
+"""
+
+
+@pytest.fixture(scope="session")
+def python():
+    return subprocess.run([HERE / "make_env.sh", "servers"], check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """Real ones by other software, and one of a few MiB, whose objects are read in parts."""
+    root = tmp_path_factory.mktemp("checkpoints")
+    for name in ("dcp-2.9.1", "dcp-2.9.1-zstd", "dcp-2.9.1-file-per-item"):
+        shutil.copytree(fixture("generated-dcp", name), root / name)
+    subprocess.run([HERE.parent / "support" / "make_megatron_zarr.py", root / "megatron", "--mib", "24"], check=True, stdout=subprocess.DEVNULL)
+    subprocess.run([CKPT, "convert", root / "megatron", root / "file.safetensors", "--to", "safetensors", "--tensors-only", "-q"], check=True)
+    return root
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return s.getsockname()[1]
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def server(request, python, checkpoints, tmp_path):
+    port, url = free_port(), ""
+    url = f"http://127.0.0.1:{port}"
+    tools = pathlib.Path(python).parent
+    if request.param == "moto":
+        command = [tools / "moto_server", "-p", str(port)]
+    else:
+        (tmp_path / "store").mkdir()
+        command = [tools / "rclone", "serve", "s3", "--config", "", "--auth-key", f"{KEY},{SECRET}", "--addr", f"127.0.0.1:{port}", tmp_path / "store"]
+    with open(tmp_path / "log", "wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log)
+    try:
+        end = time.monotonic() + 60
+        while True:
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+                break
+            except OSError:
+                assert process.poll() is None and time.monotonic() < end, (tmp_path / "log").read_text()
+                time.sleep(0.05)
+        subprocess.run([python, "-c", UPLOAD, url, KEY, SECRET, checkpoints], check=True)
+        yield request.param, {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": KEY, "AWS_SECRET_ACCESS_KEY": SECRET, "AWS_REGION": "us-east-1"}
+    finally:
+        process.kill()
+        process.wait()
+
+
+def run(env, *args, code=0):
+    done = subprocess.run([CKPT, *map(str, args)], capture_output=True, env={**os.environ, **env}, check=False)
+    assert done.returncode == code, done.stderr.decode()
+    return done.stdout
+
+
+def test_checkpoints_in_a_bucket_are_those_of_the_folder(server, checkpoints, tmp_path):
+    kind, env = server
+    for path in sorted(checkpoints.iterdir()):
+        url = f"s3://bucket/a=1/b+c/{path.name}"
+        run(env, "verify", url, "--against", path)
+        there, here = (json.loads(run(env, "load-metadata", at)) for at in (url, path))
+        assert {**there, "path": ""} == {**here, "path": ""}, path.name
+    written = tmp_path / "written"
+    run(env, "convert", "s3://bucket/a=1/b+c/megatron", written, "--to", "torch_dist", "--verify")
+    run(env, "verify", written, "--against", checkpoints / "megatron")
+    name = json.loads(run({}, "load-metadata", checkpoints / "file.safetensors"))["tensors"][0]["key"]
+    digests = {hashlib.sha256(run(env, "cat", at, name)).digest() for at in ("s3://bucket/a=1/b+c/file.safetensors", checkpoints / "file.safetensors")}
+    assert len(digests) == 1
+    run(env, "inspect", "s3://bucket/nothing", code=4)
+    if kind == "rclone":  # moto takes every signature
+        run({**env, "AWS_SECRET_ACCESS_KEY": "wrong"}, "inspect", "s3://bucket/a=1/b+c/dcp-2.9.1", code=5)
