@@ -107,13 +107,18 @@ def what_is_required_is_named():
     yield from problems(["convert", "src", "dst"], 4, err="src", env={"CKPT_CONFIG": "config"})
 
 
-def urls_are_no_paths():
+def urls_are_read_where_checkpoints_are():
+    """tests/remote has what is read; here what is not."""
     lines = [[verb, *("s3://bucket/x" if word in ("image", "src") else word for word in right)] for verb, right in RIGHT.items()
-             if verb not in ("run", "completion", "plan")]
-    lines += [["convert", "src", "s3://bucket/x", "--to", "torch"], ["list", "https://host/x"], ["dump", "-p", "1", "-f", "image", "--prev", "gs://a"],
-              ["verify", "image", "--against", "hf://a/b"]]
+             if verb in ("pre-dump", "dump", "restore", "squash", "rm")]
+    lines += [["convert", "src", "s3://bucket/x", "--to", "torch"], ["list", "https://host/x"], ["dump", "-p", "1", "-f", "image", "--prev", "gs://a"]]
     for line in lines:
-        yield from problems(line, 6, err="is a URL: URLs are not read yet")
+        yield from problems(line, 6, err="is a URL: what is read or written here is on this host")
+    yield from problems(["verify", "image", "--against", "hf://a/b"], 6, err="is a URL of a kind that is not read")
+    for wrong, words in (("s3://", "names no bucket"), ("http://", "names no host"), ("https://user:word7@host/x", "user name or a password")):
+        yield from problems(["inspect", wrong], 2, err=words)
+        if "word7" in run("inspect", wrong).stderr:
+            yield "inspect: a password is shown"
     # A name with such characters in its middle is a path, and what follows `run --` is the program's.
     yield from problems(["inspect", "./s3://bucket"], 4, err="s3://bucket")
     if "URL" in run("run", "--", "/no/such/program", "s3://bucket").stderr:
@@ -195,5 +200,5 @@ def names_are_escaped():
 
 
 main(every_verb_has_help, nothing_or_nonsense_instead_of_a_verb, unknown_options_are_refused_by_name,
-     what_is_almost_right_is_told, values_that_are_not_are_told_in_words, what_is_required_is_named, urls_are_no_paths, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
+     what_is_almost_right_is_told, values_that_are_not_are_told_in_words, what_is_required_is_named, urls_are_read_where_checkpoints_are, values_are_checked, missing_paths_are_not_found, what_is_no_checkpoint_is_said,
      errors_are_one_json_line_with_json, only_names_that_the_user_gave_are_told, names_are_escaped)
