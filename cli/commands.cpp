@@ -22,6 +22,7 @@ Command::Run add_convert(VerbOptions& app);
 Command::Run add_cat(VerbOptions& app);
 Command::Run add_plan(VerbOptions& app);
 Command::Run add_watch(VerbOptions& app);
+Command::Run add_guard(VerbOptions& app);
 Command::Run add_list(VerbOptions& app);
 Command::Run add_squash(VerbOptions& app);
 Command::Run add_rm(VerbOptions& app);
@@ -43,6 +44,8 @@ std::span<const Command> commands() {
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
       {"run", "Start a program so that its GPU memory can be saved while it runs", add_run, Group::kProcess},
       {"watch", "Take images of a process every so often, and restore it when it died", add_watch, Group::kProcess},
+      {"guard", "Run a program that becomes an image when told to make way, and goes on later", add_guard,
+       Group::kProcess},
       {"suspend", "Free the GPU that a process uses; it goes on up to its next GPU call", add_suspend, Group::kProcess},
       {"resume", "Give a suspended process its GPU state back", add_resume, Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},

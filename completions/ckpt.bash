@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -111,6 +111,18 @@ _ckpt() {
     watch:--restart) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
     watch:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
+    guard:-f|guard:-D|guard:--images-dir|guard:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--full-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--keep-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--notice-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--notice) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--status) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    guard:--external-pipes) COMPREPLY=($(compgen -W 'keep null' -- "$cur")); return ;;
+    guard:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     suspend:-p|suspend:-t|suspend:--pid|suspend:--tree) _ckpt_pids "$cur"; return ;;
     suspend:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:-p|resume:-t|resume:--pid|resume:--tree) _ckpt_pids "$cur"; return ;;
@@ -182,12 +194,13 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
+    guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -211,7 +224,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

@@ -108,7 +108,7 @@ def read_text(path):
 
 
 OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
-                "load-metadata-image", "verify-image", "list", "squash", "rm", "watch"}
+                "load-metadata-image", "verify-image", "list", "squash", "rm", "watch", "guard"}
 
 
 def documents_of_processes():
@@ -127,6 +127,7 @@ def documents_of_processes():
             yield from printed("dump-dry-run", "dump", "-p", pid, "-f", "before", "--dry-run")
             yield from printed("pre-dump", "pre-dump", "-p", pid, "-f", "before")
             yield from watched(pid)
+            yield from guarded()
             yield from printed("dump", "dump", "-p", pid, "-f", "image")
         finally:
             process.kill()
@@ -167,6 +168,27 @@ def watched(pid):
         yield f"watch: no {missing}"
     for line in lines:
         yield from wrong("watch", line)
+
+
+def guarded():
+    lines = []
+    for _ in range(2):
+        with open("events", "w+", encoding="utf-8") as out:
+            with subprocess.Popen([CKPT, "guard", "-f", "guarded", "--every", "10ms", "--keep-last", "1", "--full-every", "1", "--json",
+                                   "--", "/bin/sh", "-c", "exec sleep 1000 >/dev/null 2>&1"], stdin=subprocess.DEVNULL, stdout=out, stderr=subprocess.DEVNULL) as guard:
+                for _ in range(3000):
+                    out.seek(0)
+                    if "removed" in out.read():
+                        break
+                    time.sleep(0.01)
+                guard.terminate()
+                guard.wait(30)
+            out.seek(0)
+            lines += [json.loads(line) for line in out.read().splitlines()]
+    if missing := {"started", "restored", "saved", "removed", "notice", "checkpointed", "ended"} - {line["event"] for line in lines}:
+        yield f"guard: no {missing}"
+    for line in lines:
+        yield from wrong("guard", line)
 
 
 def restored(pid):

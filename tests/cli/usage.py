@@ -31,6 +31,7 @@ RIGHT = {
     "rm": ["image"],
     "run": ["true"],
     "watch": ["-p", "1", "-f", "image", "--every", "1s"],
+    "guard": ["-f", "image", "true"],
     "plan": ["--mtbf", "3h", "--save-cost", "1s"],
     "completion": ["bash"],
 }
