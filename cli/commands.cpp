@@ -26,6 +26,8 @@ Command::Run add_guard(VerbOptions& app);
 Command::Run add_list(VerbOptions& app);
 Command::Run add_squash(VerbOptions& app);
 Command::Run add_rm(VerbOptions& app);
+Command::Run add_agent(VerbOptions& app);
+Command::Run add_persist(VerbOptions& app);
 Command::Run add_help(VerbOptions& app);
 Command::Run add_version(VerbOptions& app);
 Command::Run add_completion(VerbOptions& app);
@@ -55,6 +57,8 @@ std::span<const Command> commands() {
       {"criu", "Speak criu's command line and RPC in its place, for runc and podman", add_criu, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"cat", "Print one tensor's bytes, or a slice of it, raw or as npy", add_cat, Group::kModel},
+      {"agent", "Hold what trainers save in memory, and write it to storage", add_agent, Group::kModel},
+      {"persist", "Have an agent write its newest step to storage now", add_persist, Group::kModel},
       {"inspect", "Show what a process image or a model checkpoint holds", add_inspect, Group::kBoth},
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata,

@@ -177,6 +177,12 @@ Result<tensor::Catalog> open_checkpoint(const fs::path& path, const ReadOptions&
                 "names " + inner->filename().string() + " as its latest checkpoint, which is missing");
   CKPT_TRY(check_access(*inner));
   const Format* format = find_format(*inner);
+  if (format == nullptr) {  // a folder that holds one torch.save file, in a save root
+    if (auto file = only_torch_file(*inner)) {
+      inner = file;
+      format = find_format(*inner);
+    }
+  }
   if (format == nullptr) return explain(*inner);
   CKPT_TRY_ASSIGN(tensor::Catalog catalog, format->read(*inner, options));
   catalog.warnings.insert(catalog.warnings.begin(), "the checkpoint lies in " + inner->string());

@@ -79,7 +79,7 @@ make_tarball() {
   local name=ckpt-$version root=$work/tarball/ckpt-$version
   install_into "$work/tarball" "/$name"
   # The program that needs nothing, in place of the one that is installed; what only the other can use goes with that.
-  rm -rf "$root/lib" "$root"/lib[0-9]*
+  rm -rf "$root/lib" "$root"/lib[0-9]* "$root/include" "$root/share/pkgconfig" "$root/share/ckpt/torch"
   strip --strip-all --remove-section=.comment -o "$root/bin/ckpt" "$build/static/ckpt"
   [ -z "$(libraries_of "$root/bin/ckpt")" ] || fail "the static ckpt needs $(libraries_of "$root/bin/ckpt" | xargs)"
   documents_into "$root"

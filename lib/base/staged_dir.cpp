@@ -3,8 +3,8 @@
 #include <fcntl.h>
 #include <linux/fs.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
-
 #include <unistd.h>
 
 #include <algorithm>
@@ -169,6 +169,17 @@ Result<void> StagedDir::make_staging(const fs::path& where, const std::string& p
     ::rmdir(name.c_str());
   }
   return fail(Code::kBusy, where.string(), "cannot lock a staging folder");
+}
+
+Result<void> StagedDir::share() const {
+  // A folder in it tells: asking umask(2) would change it for all threads, and /proc is not everywhere.
+  const fs::path probe = staging_ / ".umask";
+  struct stat st {};
+  if (::mkdir(probe.c_str(), 0777) != 0 || ::stat(probe.c_str(), &st) != 0 || ::rmdir(probe.c_str()) != 0 ||
+      ::chmod(staging_.c_str(), st.st_mode & 0777) != 0) {
+    return sys_error(staging_.string(), "cannot set its mode");
+  }
+  return {};
 }
 
 StagedDir::StagedDir(StagedDir&& other) noexcept { *this = std::move(other); }

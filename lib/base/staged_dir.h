@@ -39,6 +39,10 @@ class StagedDir {
   StagedDir& operator=(StagedDir&&) noexcept;
   ~StagedDir();
 
+  /// mkdtemp's 0700 becomes what mkdir gives: checkpoints of models are shared as other files are. Before anything is
+  /// staged.
+  Result<void> share() const;
+
   const std::filesystem::path& path() const { return staging_; }
   const std::filesystem::path& destination() const { return destination_; }
 

@@ -102,6 +102,26 @@ def documents_of_models():
     yield from printed("check", "check")
 
 
+LIBRARY = os.path.join(os.path.dirname(CKPT), "libckpt-flash.so")
+
+
+def documents_of_agents():
+    if not os.path.exists(LIBRARY):
+        print("skip  documents of agents: libckpt-flash.so is not built here")
+        seen.update(("agent", "persist"))
+        return
+    os.environ["CKPT_FLASH_LIBRARY"], os.environ["CKPT_BIN"] = LIBRARY, CKPT
+    sys.path.insert(0, os.path.join(MAN, "..", "plugins", "torch"))
+    from ckpt_flash import Engine
+    with Engine("flash", linger=20) as engine:
+        yield from printed("agent", "agent", "flash", "--status")
+        yield from printed(None, "persist", "flash", code=4)
+        engine.save(1, {"w": bytearray(100), "step": 1})
+        yield from printed("agent", "agent", "flash", "--status")
+        yield from printed("persist", "persist", "flash", "--no-wait")
+        yield from printed("persist", "persist", "flash")
+
+
 def read_text(path):
     with open(path, encoding="utf-8", errors="replace") as stream:
         return stream.read()
@@ -221,4 +241,4 @@ def every_document_was_seen_and_is_in_the_manual():
         yield f"ckpt-json(5) and the schema disagree on {name}"
 
 
-main(documents_of_models, documents_of_processes, every_document_was_seen_and_is_in_the_manual)
+main(documents_of_models, documents_of_agents, documents_of_processes, every_document_was_seen_and_is_in_the_manual)

@@ -45,8 +45,20 @@ def it_finds_its_library(work):
     assert library["present"] and library["detail"].startswith(f"{there}/lib"), library
 
 
+def trainers_find_the_flash_library(work):
+    there = f"{work}/root/opt/ckpt"
+    same_bytes(f"{there}/include/ckpt_flash.h", "lib/flash/client/ckpt_flash.h")
+    with open(f"{there}/share/pkgconfig/ckpt-flash.pc", encoding="utf-8") as file:
+        assert "-lckpt-flash" in file.read()
+    code = "import ckpt_flash._library as l; l.Library.shared(); print(l.find_library(), l.find_binary(l.find_library()))"
+    told = run("python3", "-c", code, env={"PATH": f"{there}/bin:/usr/bin", "PYTHONPATH": f"{there}/share/ckpt/torch",
+                                           "PYTHONDONTWRITEBYTECODE": "1"})
+    library, binary = told.split()
+    assert library.startswith(f"{there}/lib") and binary == f"{there}/bin/ckpt", told
+
+
 enter("make")
 if os.path.realpath(sys.argv[1]) != f"{SOURCE}/build":
     print("skipped: install.py: make install takes what is in build/, and this is another folder")
     sys.exit(SKIPPED)
-main(installed_without_apt, everything_is_in_its_place, it_finds_its_library)
+main(installed_without_apt, everything_is_in_its_place, it_finds_its_library, trainers_find_the_flash_library)

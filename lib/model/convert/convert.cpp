@@ -60,18 +60,6 @@ Result<void> check_room(const fs::path& folder, const fs::path& name, uint64_t b
               fmt::format("{} are free there, the checkpoint needs {}", human_bytes(room), human_bytes(bytes)));
 }
 
-/// mkdtemp's 0700 becomes what mkdir gives: checkpoints are shared as other files are. The folder is new and empty. A
-/// folder in it tells: asking umask(2) would change it for all threads, and /proc is not everywhere.
-Result<void> apply_umask(const fs::path& folder) {
-  const fs::path probe = folder / ".umask";
-  struct stat st{};
-  if (::mkdir(probe.c_str(), 0777) != 0 || ::stat(probe.c_str(), &st) != 0 || ::rmdir(probe.c_str()) != 0 ||
-      ::chmod(folder.c_str(), st.st_mode & 0777) != 0) {
-    return sys_error(folder.string(), "cannot set its mode");
-  }
-  return {};
-}
-
 Result<uint64_t> bytes_in(const fs::path& folder) {
   uint64_t total = 0;
   std::error_code ec;
@@ -280,7 +268,7 @@ class Conversion {
   Result<void> write_all() {
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
     CKPT_TRY(check_room(staged.path(), request_.destination, report_.total_bytes));
-    CKPT_TRY(apply_umask(staged.path()));
+    CKPT_TRY(staged.share());
     CKPT_TRY(write_data(staged.path(), files_of_part(*layout_, {})));
     CKPT_TRY(write_generated(staged.path()));
     CKPT_TRY(verify(staged.path()));

@@ -1,0 +1,117 @@
+#include "lib/flash/ledger.h"
+
+#include <algorithm>
+
+namespace ckpt::flash {
+
+std::optional<uint32_t> RankState::buffer_of(uint64_t step) const {
+  for (uint32_t i = 0; segment && i < segment->shape().buffers; ++i) {
+    const SlotState slot = segment->slot(i);
+    if (slot.complete() && slot.step == step && !use[i].writing) return i;
+  }
+  return std::nullopt;
+}
+
+std::set<uint64_t> RankState::steps() const {
+  std::set<uint64_t> out;
+  for (const auto& of : {segment, before}) {
+    for (uint32_t i = 0; of && i < of->shape().buffers; ++i) {
+      const SlotState slot = of->slot(i);
+      if (slot.complete() && !(of == segment && use[i].writing)) out.insert(slot.step);
+    }
+  }
+  return out;
+}
+
+std::vector<uint64_t> Ledger::common_steps() const {
+  if (ranks_.empty() || ranks_.size() < expected_) return {};
+  std::set<uint64_t> common;
+  bool first = true;
+  for (const auto& [number, state] : ranks_) {
+    std::set<uint64_t> own = state.steps(), both;
+    if (first)
+      both = std::move(own);
+    else
+      std::set_intersection(common.begin(), common.end(), own.begin(), own.end(), std::inserter(both, both.end()));
+    first = false;
+    common = std::move(both);
+  }
+  return {common.begin(), common.end()};
+}
+
+std::optional<uint64_t> Ledger::newest_common() const {
+  const std::vector<uint64_t> steps = common_steps();
+  return steps.empty() ? std::nullopt : std::optional(steps.back());
+}
+
+Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) const {
+  const RankState& state = ranks_.at(rank);
+  const uint32_t buffers = state.segment->shape().buffers;
+  const std::optional<uint64_t> newest = newest_common();
+  // One of them, should a step that was saved twice be in both.
+  const std::optional<uint32_t> keep = newest && buffers > 1 ? state.buffer_of(*newest) : std::nullopt;
+  bool pinned = false, found = false;
+  uint64_t oldest = 0;
+  for (uint32_t i = 0; i < buffers; ++i) {
+    const SlotState slot = state.segment->slot(i);
+    const BufferUse& use = state.use[i];
+    const bool complete = slot.complete() && !use.writing;
+    // Of the same step: it is saved again, over itself only where nothing else is free.
+    if (use.readers > 0) continue;
+    if (keep == i) continue;
+    if (use.mapped) {
+      pinned = true;
+      continue;
+    }
+    const uint64_t age = !complete ? 0 : slot.step == step ? 1 : slot.step + 2;
+    if (found && age >= oldest) continue;
+    found = true;
+    oldest = age;
+    buffer = i;
+  }
+  return found ? Choice::kGranted : pinned ? Choice::kPinned : Choice::kBusy;
+}
+
+void Ledger::settle() {
+  if (ranks_.size() < expected_) return;
+  for (const auto& [number, state] : ranks_) {
+    if (!state.segment) return;
+  }
+  const std::optional<uint64_t> newest = newest_common();
+  if (!newest) return;
+  for (const auto& [number, state] : ranks_) {
+    if (!state.buffer_of(*newest)) return;
+  }
+  for (auto& [number, state] : ranks_) state.before.reset();
+}
+
+void Ledger::forget_after(uint64_t step, const std::set<uint64_t>& alive) {
+  for (auto& [number, state] : ranks_) {
+    for (uint32_t i = 0; state.segment && i < state.segment->shape().buffers; ++i) {
+      const SlotState slot = state.segment->slot(i);
+      const BufferUse& use = state.use[i];
+      if (slot.complete() && slot.step > step && !use.writing && alive.count(use.owner) == 0) state.segment->clear(i);
+    }
+    for (uint32_t i = 0; state.before && i < state.before->shape().buffers; ++i) {
+      const SlotState slot = state.before->slot(i);
+      if (slot.complete() && slot.step > step) state.before->clear(i);
+    }
+  }
+}
+
+std::vector<Held> Ledger::holders(uint64_t step) const {
+  std::vector<Held> out;
+  for (const auto& [number, state] : ranks_) {
+    if (auto buffer = state.buffer_of(step)) {
+      out.push_back({number, state.segment, *buffer});
+      continue;
+    }
+    for (uint32_t i = 0; state.before && i < state.before->shape().buffers; ++i) {
+      const SlotState slot = state.before->slot(i);
+      if (slot.complete() && slot.step == step) out.push_back({number, state.before, i});
+    }
+  }
+  return out;
+}
+
+}  // namespace ckpt::flash

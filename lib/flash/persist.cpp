@@ -1,0 +1,444 @@
+#include "lib/flash/persist.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <map>
+#include <thread>
+
+#include "formats/finish.h"
+#include "formats/format.h"
+#include "formats/writers.h"
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/base/staged_dir.h"
+#include "lib/base/worker_pool.h"
+#include "lib/tensor/write_files.h"
+
+namespace ckpt::flash {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr uint64_t kBlock = 512 << 10;
+constexpr const char* kRemoving = ".ckpt-removing-";
+
+tensor::KeyPath key_path(const std::vector<Step>& steps) {
+  tensor::KeyPath out;
+  for (const Step& step : steps)
+    out.push_back({static_cast<tensor::PathStep::Kind>(step.kind), step.name, step.number});
+  return out;
+}
+
+/// Slows down whoever reports progress to so many bytes a second.
+class Throttle : public ProgressSink {
+ public:
+  explicit Throttle(uint64_t rate) : rate_(rate) {}
+  void begin(std::string_view, uint64_t) override {}
+  void note(std::string_view) override {}
+  void advance(uint64_t bytes) override {
+    if (rate_ == 0) return;
+    const uint64_t done = done_ += bytes;
+    const auto due = static_cast<uint64_t>(static_cast<double>(done) / static_cast<double>(rate_) * 1e6);
+    const uint64_t now = watch_.elapsed_us();
+    if (due > now) std::this_thread::sleep_for(std::chrono::microseconds(due - now));
+  }
+
+ private:
+  uint64_t rate_;
+  std::atomic<uint64_t> done_{0};
+  Stopwatch watch_;
+};
+
+/// Puts the ranks' parts of tensors together.
+class Union {
+ public:
+  explicit Union(tensor::Catalog& catalog) : catalog_(catalog) {}
+
+  Result<void> add(const LayoutTensor& entry, const Held& held, uint32_t file) {
+    const auto dtype = tensor::dtype_from_name(entry.dtype);
+    if (!dtype) return fail(Code::kUnsupported, entry.key, "dtype " + entry.dtype + " is not written");
+    auto [at, added] = by_key_.try_emplace(entry.key, catalog_.tensors.size());
+    if (added) {
+      tensor::Tensor tensor;
+      tensor.key = entry.key;
+      tensor.dtype = *dtype;
+      tensor.shape = entry.global_shape;
+      tensor.path = key_path(entry.path);
+      catalog_.tensors.push_back(std::move(tensor));
+    }
+    tensor::Tensor& tensor = catalog_.tensors[at->second];
+    if (tensor.dtype != *dtype || tensor.shape != entry.global_shape)
+      return fail(Code::kMismatch, entry.key,
+                  fmt::format("rank {} has it with another dtype or global shape than a rank before it", held.rank));
+    for (const tensor::Shard& shard : tensor.shards) {
+      if (shard.offset == entry.global_offset && shard.shape == entry.shape) return {};  // a replica
+    }
+    tensor::Shard shard;
+    shard.offset = entry.global_offset;
+    shard.shape = entry.shape;
+    shard.where = {file, held.segment->buffer_offset(held.buffer) + entry.offset, entry.bytes};
+    tensor.shards.push_back(std::move(shard));
+    return {};
+  }
+
+ private:
+  tensor::Catalog& catalog_;
+  std::map<std::string, size_t> by_key_;
+};
+
+Result<std::string> read_objects(const Held& held) {
+  std::string out(held.segment->slot(held.buffer).objects_bytes, 0);
+  CKPT_TRY(io::pread_exact(held.segment->fd(), {reinterpret_cast<std::byte*>(out.data()), out.size()},
+                           held.segment->objects_offset(held.buffer), "segment"));
+  return out;
+}
+
+}  // namespace
+
+std::string folder_name(uint64_t step) { return fmt::format("iter_{:07}", step); }
+
+Result<tensor::Catalog> catalog_of(const std::vector<Held>& ranks, const std::string& format,
+                                   std::vector<std::string>& notes) {
+  tensor::Catalog out;
+  out.format = format == "torch_dist" ? "torch_dist" : "dcp";
+  out.root = "/proc/self/fd";  // a segment is a file of that name to whoever reads the catalog
+  Union tensors(out);
+  std::map<std::string, uint32_t> objects;
+  for (const Held& held : ranks) {
+    const auto file = static_cast<uint32_t>(out.files.size());
+    out.files.push_back({std::to_string(held.segment->fd()), held.segment->shape().segment_bytes});
+    for (const LayoutTensor& entry : held.segment->layout().tensors) CKPT_TRY(tensors.add(entry, held, file));
+    CKPT_TRY_ASSIGN(const std::string text, read_objects(held));
+    CKPT_TRY_ASSIGN(const auto stored, decode_objects(as_bytes(text)));
+    for (const StoredObject& object : stored) {
+      if (object.kind == ObjectKind::kPrivate) continue;
+      const auto at = static_cast<uint64_t>(object.bytes.data() - text.data());
+      const tensor::FileRange where{file, held.segment->objects_offset(held.buffer) + at, object.bytes.size()};
+      if (object.kind == ObjectKind::kCommon) {
+        if (!out.common) out.common = where;
+        continue;
+      }
+      if (!objects.try_emplace(object.key, held.rank).second) continue;  // each rank's own is in kRanksFile
+      tensor::Object copy;
+      copy.key = object.key;
+      copy.path = key_path(object.path);
+      copy.inline_bytes.assign(as_bytes(object.bytes).begin(), as_bytes(object.bytes).end());
+      out.objects.push_back(std::move(copy));
+    }
+  }
+  if (format == "safetensors" && !(out.objects.empty() && !out.common)) {
+    out.objects.clear();
+    out.common.reset();
+    notes.push_back(std::string("safetensors files have no place for objects: they are in ") + kRanksFile + " alone");
+  }
+  return formats::finish_catalog(std::move(out), {}, {});
+}
+
+namespace {
+
+/// One persist, step by step.
+class Persist {
+ public:
+  Persist(const PersistRequest& request, const Cancel& cancel)
+      : request_(request), cancel_(cancel), throttle_(request.rate), control_{request.workers,
+                                                                              true,
+                                                                              uint64_t{256} << 20,
+                                                                              throttle_,
+                                                                              cancel,
+                                                                              false} {}
+
+  Result<PersistReport> run() {
+    Stopwatch watch;
+    report_.step = request_.step;
+    CKPT_TRY_ASSIGN(catalog_, catalog_of(request_.ranks, request_.format, report_.notes));
+    selection_ = tensor::Selection::all(catalog_);
+    const formats::Writer* writer = formats::find_writer(request_.format);
+    if (writer == nullptr) return fail(Code::kUsage, request_.format, "is no format that ckpt writes");
+    CKPT_TRY_ASSIGN(layout_, writer->plan(selection_, {}));
+    for (const std::string& note : layout_->notes) report_.notes.push_back(note);
+    report_.path = request_.directory / folder_name(request_.step);
+    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true));
+    CKPT_TRY(staged.share());
+    report_.plan_us = watch.lap_us();
+    CKPT_TRY(write(staged.path()));
+    report_.write_us = watch.lap_us();
+    CKPT_TRY(hash_memory());
+    if (request_.verify) CKPT_TRY(verify(staged.path()));
+    CKPT_TRY(write_ranks(staged.path()));
+    report_.verify_us = watch.lap_us();
+    CKPT_TRY(cancel_.check());
+    CKPT_TRY(staged.commit(layout_->last_file, true));
+    CKPT_TRY(replace(kLatestFile, folder_name(request_.step) + "\n"));
+    CKPT_TRY(replace(kMegatronLatestFile, std::to_string(request_.step)));
+    report_.sync_us = watch.lap_us();
+    remove_older();
+    return std::move(report_);
+  }
+
+ private:
+  Result<void> write(const fs::path& folder) {
+    std::vector<size_t> data;
+    for (size_t i = 0; i < layout_->files.size(); ++i) {
+      report_.bytes += layout_->files[i].size;
+      if (!layout_->files[i].generate) data.push_back(i);
+    }
+    CKPT_TRY_ASSIGN(auto odd, write_data_files(*layout_, selection_, folder, data, control_));
+    for (const tensor::Finding& finding : odd) report_.notes.push_back(finding.text());
+    for (const tensor::OutputFile& file : layout_->files) {
+      if (file.generate) CKPT_TRY(write_generated_file(file, folder, control_));
+    }
+    return {};
+  }
+
+  /// Of every shard that was written. Replicas get that of the one that was.
+  Result<void> hash_memory() {
+    std::vector<std::pair<const tensor::Tensor*, const tensor::Shard*>> work;
+    for (const tensor::Tensor& tensor : catalog_.tensors) {
+      for (const tensor::Shard& shard : tensor.shards) {
+        places_[{tensor.key, shard.offset, shard.shape}] = work.size();
+        work.emplace_back(&tensor, &shard);
+      }
+    }
+    hashes_.resize(work.size());
+    std::optional<WorkerPool> pool;
+    make_helpers(request_.workers, pool);
+    return side_by_side(pool ? &*pool : nullptr, work.size(), [&](size_t i) -> Result<void> {
+      const tensor::FileRange& where = work[i].second->where;
+      const Held& held = request_.ranks[where.file];
+      Xxh3 hash;
+      std::vector<std::byte> block(std::min(kBlock, where.length));
+      for (uint64_t at = 0; at < where.length; at += block.size()) {
+        CKPT_TRY(cancel_.check());
+        block.resize(std::min<uint64_t>(kBlock, where.length - at));
+        CKPT_TRY(io::pread_exact(held.segment->fd(), block, where.offset + at, "segment"));
+        hash.update(block);
+      }
+      hashes_[i] = hash.digest();
+      return {};
+    });
+  }
+
+  Result<void> verify(const fs::path& folder);
+  Result<void> write_ranks(const fs::path& folder);
+
+  /// A small file that is there with the old content or with the new one.
+  Result<void> replace(const char* name, const std::string& content) const {
+    const fs::path path = request_.directory / name, draft = request_.directory / (std::string(".") + name + ".new");
+    {
+      CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666));
+      CKPT_TRY(io::write_all(fd.get(), as_bytes(content), draft.string()));
+      CKPT_TRY(io::sync_fd(fd.get(), draft.string()));
+    }
+    if (::rename(draft.c_str(), path.c_str()) != 0) return sys_error(path.string(), "cannot replace");
+    return io::sync_dir(request_.directory);
+  }
+
+  /// Computed from what is on disk; a folder of somebody else's is not counted and never touched.
+  void remove_older() {
+    if (request_.keep == 0) return;
+    std::vector<std::pair<uint64_t, fs::path>> found;
+    std::error_code ec;
+    for (fs::directory_iterator it(request_.directory, ec), end; !ec && it != end; it.increment(ec)) {
+      const std::string name = it->path().filename().string();
+      std::error_code ignored;
+      if (name.rfind(kRemoving, 0) == 0) fs::remove_all(it->path(), ignored);  // of one that was killed
+      unsigned long long step = 0;
+      int used = 0;
+      if (std::sscanf(name.c_str(), "iter_%llu%n", &step, &used) != 1 || static_cast<size_t>(used) != name.size())
+        continue;
+      if (step != request_.step && fs::is_regular_file(it->path() / kRanksFile, ignored))
+        found.emplace_back(step, it->path());
+    }
+    std::sort(found.rbegin(), found.rend());
+    for (size_t i = request_.keep - 1; i < found.size(); ++i) {
+      const fs::path away = request_.directory / (kRemoving + found[i].second.filename().string());
+      fs::rename(found[i].second, away, ec);
+      if (!ec) fs::remove_all(away, ec);
+      if (ec) report_.notes.push_back("cannot remove " + found[i].second.string() + ": " + ec.message());
+    }
+  }
+
+  using Place = std::tuple<std::string, tensor::Shape, tensor::Shape>;
+  const PersistRequest& request_;
+  const Cancel& cancel_;
+  Throttle throttle_;
+  tensor::WriteControl control_;
+  tensor::Catalog catalog_;
+  tensor::Selection selection_;
+  std::unique_ptr<tensor::Layout> layout_;
+  std::map<Place, size_t> places_;
+  std::vector<Hash128> hashes_;
+  PersistReport report_;
+};
+
+/// A box of a tensor of a checkpoint, hashed in row-major order.
+Result<Hash128> hash_region(const tensor::Catalog& catalog, tensor::FileCache& files, const tensor::Tensor& tensor,
+                            const tensor::Region& region, const Cancel& cancel, MutableByteSpan copy) {
+  tensor::RegionReader reader(catalog, files);
+  tensor::RowMajorBlocks blocks(region.shape, tensor::item_size(tensor.dtype), kBlock);
+  Xxh3 hash;
+  std::vector<std::byte> own;
+  uint64_t at = 0;
+  while (auto block = blocks.next()) {
+    CKPT_TRY(cancel.check());
+    const uint64_t size = tensor::element_count(block->shape).value_or(0) * tensor::item_size(tensor.dtype);
+    for (size_t axis = 0; axis < block->offset.size(); ++axis) block->offset[axis] += region.offset[axis];
+    if (copy.empty()) own.resize(size);
+    MutableByteSpan out = copy.empty() ? MutableByteSpan(own) : copy.subspan(at, size);
+    CKPT_TRY(reader.read(tensor, *block, out));
+    hash.update(out);
+    at += size;
+  }
+  return hash.digest();
+}
+
+const tensor::Tensor* find_tensor(const tensor::Catalog& catalog, const std::string& key, const tensor::KeyPath& path) {
+  auto by_key = [&](const std::string& wanted) -> const tensor::Tensor* {
+    auto at = std::lower_bound(catalog.tensors.begin(), catalog.tensors.end(), wanted,
+                               [](const tensor::Tensor& tensor, const std::string& k) { return tensor.key < k; });
+    return at != catalog.tensors.end() && at->key == wanted ? &*at : nullptr;
+  };
+  if (const tensor::Tensor* found = by_key(key)) return found;
+  return path.empty() ? nullptr : by_key(tensor::join_path(path, true));
+}
+
+Result<void> Persist::verify(const fs::path& folder) {
+  CKPT_TRY_ASSIGN(const tensor::Catalog written, formats::open_checkpoint(folder, {}));
+  tensor::FileCache files(written);
+  std::vector<std::pair<const tensor::Tensor*, const tensor::Shard*>> work;
+  for (const tensor::Tensor& tensor : catalog_.tensors) {
+    for (const tensor::Shard& shard : tensor.shards) work.emplace_back(&tensor, &shard);
+  }
+  std::optional<WorkerPool> pool;
+  make_helpers(request_.workers, pool);
+  return side_by_side(pool ? &*pool : nullptr, work.size(), [&](size_t i) -> Result<void> {
+    const auto& [tensor, shard] = work[i];
+    const tensor::Tensor* found = find_tensor(written, tensor->key, tensor->path);
+    if (found == nullptr || found->dtype != tensor->dtype || found->shape != tensor->shape)
+      return fail(Code::kCorrupt, tensor->key, "is not in what was written, or with another dtype or shape");
+    CKPT_TRY(tensor::check_readable(written, *found));
+    CKPT_TRY_ASSIGN(const Hash128 hash,
+                    hash_region(written, files, *found, {shard->offset, shard->shape}, cancel_, {}));
+    if (hash == hashes_[i]) return {};
+    return fail(Code::kCorrupt, tensor->key, "reads back otherwise than it was in memory");
+  });
+}
+
+Result<void> Persist::write_ranks(const fs::path& folder) {
+  RanksRecord record{request_.step, request_.world, {}};
+  for (const Held& held : request_.ranks) {
+    RankRecord rank;
+    rank.rank = held.rank;
+    rank.layout = held.segment->layout_text();
+    CKPT_TRY_ASSIGN(rank.objects, read_objects(held));
+    for (const LayoutTensor& tensor : held.segment->layout().tensors)
+      rank.hashes.push_back(hashes_[places_.at({tensor.key, tensor.global_offset, tensor.shape})]);
+    record.ranks.push_back(std::move(rank));
+  }
+  const std::string text = encode_ranks(record);
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(folder / kRanksFile, O_WRONLY | O_CREAT | O_EXCL, 0666));
+  CKPT_TRY(io::write_all(fd.get(), as_bytes(text), kRanksFile));
+  report_.bytes += text.size();
+  return {};
+}
+
+}  // namespace
+
+Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel) {
+  return Persist(request, cancel).run();
+}
+
+Result<fs::path> newest_checkpoint(const fs::path& directory) {
+  std::error_code ec;
+  if (auto latest = io::read_file(directory / kLatestFile, 256)) {
+    const fs::path named = latest->substr(0, latest->find('\n'));
+    if (named.has_filename() && !named.has_parent_path() && fs::is_regular_file(directory / named / kRanksFile, ec))
+      return directory / named;
+  }
+  std::optional<std::pair<unsigned long long, fs::path>> best;
+  for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
+    const std::string name = it->path().filename().string();
+    unsigned long long step = 0;
+    std::error_code ignored;
+    if (std::sscanf(name.c_str(), "iter_%llu", &step) != 1 || name != folder_name(step)) continue;
+    if ((!best || step > best->first) && fs::is_regular_file(it->path() / kRanksFile, ignored))
+      best.emplace(step, it->path());
+  }
+  if (!best) return fail(Code::kNotFound, directory.string(), "holds no checkpoint of an agent");
+  return best->second;
+}
+
+namespace {
+
+bool is_whole(const BufferLayout& layout) {
+  return std::all_of(layout.tensors.begin(), layout.tensors.end(),
+                     [](const LayoutTensor& tensor) { return tensor.shape == tensor.global_shape; });
+}
+
+Result<void> fill(const Segment& segment, const RankRecord& rank, const fs::path& folder, const Cancel& cancel) {
+  CKPT_TRY_ASSIGN(const tensor::Catalog catalog, formats::open_checkpoint(folder, {}));
+  tensor::FileCache files(catalog);
+  const auto& tensors = segment.layout().tensors;
+  if (rank.hashes.size() != tensors.size()) return fail(Code::kCorrupt, kRanksFile, "lacks hashes");
+  const uint64_t size = segment.shape().data_bytes;
+  void* data = size == 0 ? nullptr
+                         : ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED, segment.fd(),
+                                  static_cast<off_t>(segment.buffer_offset(0)));
+  if (data == MAP_FAILED) return sys_error("segment", "cannot map");
+  const Mapping mapping(data, size);
+  std::optional<WorkerPool> pool;
+  make_helpers(0, pool);
+  return side_by_side(pool ? &*pool : nullptr, tensors.size(), [&](size_t i) -> Result<void> {
+    const LayoutTensor& entry = tensors[i];
+    const tensor::Tensor* found = find_tensor(catalog, entry.key, key_path(entry.path));
+    if (found == nullptr || tensor::dtype_name(found->dtype) != entry.dtype || found->shape != entry.global_shape)
+      return fail(Code::kCorrupt, entry.key, "is not in the checkpoint, or with another dtype or shape");
+    CKPT_TRY(tensor::check_readable(catalog, *found));
+    if (entry.bytes == 0) return {};
+    MutableByteSpan out(mapping.data() + entry.offset, entry.bytes);
+    CKPT_TRY_ASSIGN(const Hash128 hash,
+                    hash_region(catalog, files, *found, {entry.global_offset, entry.shape}, cancel, out));
+    if (hash == rank.hashes[i]) return {};
+    return fail(Code::kCorrupt, entry.key, "is damaged: its hash differs from that which was written with it");
+  });
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Segment>> load_rank(const fs::path& directory, const fs::path& path, uint32_t rank,
+                                           uint32_t world, const Cancel& cancel) {
+  fs::path folder = path;
+  if (path.empty()) {
+    CKPT_TRY_ASSIGN(folder, newest_checkpoint(directory));
+  }
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file(folder / kRanksFile, uint64_t{1} << 33));
+  CKPT_TRY_ASSIGN(RanksRecord record, decode_ranks(as_bytes(text)));
+  auto at = std::find_if(record.ranks.begin(), record.ranks.end(), [&](const RankRecord& r) { return r.rank == rank; });
+  if (at == record.ranks.end() || record.world != world) {
+    at = record.ranks.begin();
+    CKPT_TRY_ASSIGN(const BufferLayout first, decode_layout(as_bytes(at == record.ranks.end() ? "" : at->layout)));
+    if (!is_whole(first))
+      return Error(Code::kMismatch, folder.string(),
+                   fmt::format("is of {} ranks, whose tensors are sharded; these are {}", record.world, world))
+          .with_hint("read it with FlashReader or torch.distributed.checkpoint.load, which cut it anew");
+  }
+  const uint64_t capacity = std::max<uint64_t>(at->objects.size() * 2, uint64_t{1} << 20);
+  const uint64_t needed = at->layout.size() + capacity;
+  CKPT_TRY_ASSIGN(BufferLayout layout, decode_layout(as_bytes(at->layout)));
+  CKPT_TRY_ASSIGN(auto out,
+                  Segment::create(rank, world, at->layout, capacity, buffers_for(layout.data_bytes + needed)));
+  out->begin(0);
+  CKPT_TRY(fill(*out, *at, folder, cancel));
+  CKPT_TRY(io::pwrite_all(out->fd(), as_bytes(at->objects), out->objects_offset(0), "segment"));
+  out->commit(0, record.step, at->objects.size());
+  return out;
+}
+
+}  // namespace ckpt::flash

@@ -1,0 +1,161 @@
+"""libckpt-flash through ctypes: the structures of ckpt_flash.h, and its errors as exceptions."""
+import ctypes
+import os
+from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, c_uint32, c_uint64, c_void_p
+
+ANY_STEP = 2**64 - 1
+SKIPPED, LOST = 1000, 1002
+NAME, NUMBER, INDEX = 0, 1, 2
+VALUE, COMMON, PRIVATE = 0, 1, 2
+LEVELS = {1: "memory", 2: "partner", 3: "storage"}
+
+
+class FlashError(RuntimeError):
+    """`status`: an exit code of ckpt, or LOST."""
+
+    def __init__(self, status, text):
+        super().__init__(text)
+        self.status = status
+
+
+class NotFound(FlashError):
+    """There is no agent, or no such step."""
+
+
+class Busy(FlashError):
+    """The agent is still writing."""
+
+
+class Lost(FlashError):
+    """The agent is gone."""
+
+
+class Step(ctypes.Structure):
+    _fields_ = [("kind", c_int32), ("name", c_char_p), ("number", c_int64)]
+
+
+class Tensor(ctypes.Structure):
+    _fields_ = [("key", c_char_p), ("dtype", c_char_p), ("dims", c_uint32), ("shape", POINTER(c_uint64)),
+                ("global_shape", POINTER(c_uint64)), ("global_offset", POINTER(c_uint64)), ("steps", c_uint32),
+                ("path", POINTER(Step))]
+
+
+class Object(ctypes.Structure):
+    _fields_ = [("key", c_char_p), ("kind", c_int32), ("steps", c_uint32), ("path", POINTER(Step)), ("data", c_void_p),
+                ("bytes", c_uint64)]
+
+
+class Options(ctypes.Structure):
+    _fields_ = [("size", c_size_t), ("directory", c_char_p), ("socket", c_char_p), ("rank", c_uint32),
+                ("world", c_uint32), ("local_world", c_uint32), ("threads", c_uint32)]
+
+
+class SavedInfo(ctypes.Structure):
+    _fields_ = [("copy_us", c_uint64), ("total_us", c_uint64), ("bytes", c_uint64), ("newest_step", c_uint64)]
+
+
+class LoadedInfo(ctypes.Structure):
+    _fields_ = [("step", c_uint64), ("level", c_int32), ("tensors", c_uint32), ("objects", c_uint32),
+                ("tensor", POINTER(Tensor)), ("data", POINTER(c_void_p)), ("object", POINTER(Object)),
+                ("bytes", c_uint64), ("total_us", c_uint64), ("mapping", c_void_p)]
+
+
+def find_library():
+    """CKPT_FLASH_LIBRARY, else where `make install` and the package put it, else beside a ckpt in PATH (a build folder)."""
+    named = os.environ.get("CKPT_FLASH_LIBRARY")
+    if named:
+        return named
+    here = os.path.dirname(os.path.abspath(__file__))
+    folders = [here, os.path.join(here, "..", "..", "..", "build"), "/usr/local/lib/ckpt", "/usr/lib/ckpt"]
+    binaries = [os.environ.get("CKPT_BIN", "")]
+    binaries += [os.path.join(folder, "ckpt") for folder in os.environ.get("PATH", "").split(os.pathsep)]
+    for binary in binaries:
+        if os.path.isfile(binary):
+            folder = os.path.dirname(os.path.realpath(binary))
+            folders += [folder, os.path.join(folder, "..", "lib", "ckpt")]
+    for folder in folders:
+        path = os.path.join(folder, "libckpt-flash.so")
+        if os.path.isfile(path):
+            return os.path.realpath(path)
+    raise ImportError("libckpt-flash.so is not found: install ckpt, or name the file in CKPT_FLASH_LIBRARY")
+
+
+def find_binary(library):
+    """The ckpt that the library came with, to start an agent."""
+    folder = os.path.dirname(library)
+    candidates = [os.environ.get("CKPT_BIN", ""), os.path.join(folder, "ckpt"),
+                  os.path.join(folder, "..", "..", "bin", "ckpt")]
+    candidates += [os.path.join(place, "ckpt") for place in os.environ.get("PATH", "").split(os.pathsep)]
+    for candidate in candidates:
+        if os.path.isfile(candidate) and os.access(candidate, os.X_OK):
+            return os.path.realpath(candidate)
+    raise FlashError(4, "no ckpt is found that could be started as agent: set CKPT_BIN")
+
+
+class Library:
+    """One handle. Not thread-safe, as in C."""
+
+    _shared = None
+
+    @classmethod
+    def shared(cls):
+        if cls._shared is None:
+            path = find_library()
+            lib = ctypes.CDLL(path)
+            lib.path = path
+            lib.ckpt_flash_error.restype = c_char_p
+            lib.ckpt_flash_close.restype = lib.ckpt_flash_unload.restype = None
+            for name, types in {
+                    "open": [POINTER(Options), POINTER(c_void_p)], "reconnect": [c_void_p], "error": [c_void_p],
+                    "declare": [c_void_p, POINTER(Tensor), c_uint32, c_uint64], "ready": [c_void_p],
+                    "save": [c_void_p, c_uint64, POINTER(c_void_p), POINTER(Object), c_uint32, c_int, c_uint64, c_int,
+                             POINTER(SavedInfo)],
+                    "begin": [c_void_p, c_uint64, c_int, c_uint64, POINTER(c_void_p)],
+                    "copy": [c_void_p, POINTER(c_void_p)],
+                    "commit": [c_void_p, POINTER(Object), c_uint32, c_int, POINTER(SavedInfo)], "abort": [c_void_p],
+                    "load": [c_void_p, c_uint64, c_int, c_char_p, POINTER(POINTER(LoadedInfo))],
+                    "unload": [c_void_p, POINTER(LoadedInfo)], "persist": [c_void_p, c_uint64, c_char_p, c_int],
+                    "status": [c_void_p, POINTER(c_char_p)], "close": [c_void_p]}.items():
+                getattr(lib, "ckpt_flash_" + name).argtypes = types
+            cls._shared = lib
+        return cls._shared
+
+    def __init__(self, directory, socket, rank, world, local_world, threads):
+        self.lib = Library.shared()
+        self.handle = c_void_p()
+        options = Options(ctypes.sizeof(Options), os.fsencode(directory), os.fsencode(socket) if socket else None, rank,
+                          world, local_world, threads)
+        self.opened = self.lib.ckpt_flash_open(byref(options), byref(self.handle))
+
+    def check(self, status):
+        if status in (0, SKIPPED):
+            return status
+        text = (self.lib.ckpt_flash_error(self.handle) or b"").decode(errors="replace") if self.handle else ""
+        kind = {4: NotFound, 7: Busy, LOST: Lost}.get(status, FlashError)
+        raise kind(status, text or f"libckpt-flash: status {status}")
+
+    def __getattr__(self, name):
+        function = getattr(self.lib, "ckpt_flash_" + name)
+        return lambda *arguments: self.check(function(self.handle, *arguments))
+
+    def unload(self, loaded):
+        if self.handle:
+            self.lib.ckpt_flash_unload(self.handle, loaded)
+
+    def close(self):
+        if self.handle:
+            self.lib.ckpt_flash_close(self.handle)
+            self.handle = c_void_p()
+
+
+def steps_of(path):
+    """A tuple of names, ints (a dict's numbers) and ("index", n) as an array that lives as long as what it is put in."""
+    out = (Step * len(path))()
+    for at, (kind, value) in enumerate(path):
+        out[at] = Step(kind, value.encode() if kind == NAME else None, 0 if kind == NAME else value)
+    return out
+
+
+def path_of(steps, count):
+    return tuple((steps[i].kind, steps[i].name.decode() if steps[i].kind == NAME else steps[i].number)
+                 for i in range(count))

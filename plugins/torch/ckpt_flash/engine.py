@@ -1,0 +1,372 @@
+"""The engine that a training loop holds."""
+import ctypes
+import json
+import math
+import os
+import subprocess
+import time
+import weakref
+from ctypes import byref, c_uint64, c_void_p
+
+from . import _library as library
+from . import state as states
+from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo, Tensor
+
+_agents = []  # that this process started: kept, for they are nobody's to wait for
+_IF_BUSY = {"skip": 0, "wait": 1, "fail": 2}
+_FROM = {"best": 0, "memory": 1, "storage": 2}
+
+
+class Saved:
+    """What a save did. False where it was skipped."""
+
+    def __init__(self, step, skipped="", info=None):
+        self.step, self.skipped = step, skipped
+        self.copy_us = info.copy_us if info else 0
+        self.total_us = info.total_us if info else 0
+        self.bytes = info.bytes if info else 0
+        newest = info.newest_step if info else ANY_STEP
+        #: The newest step that every rank of this node has in memory.
+        self.newest_step = None if newest == ANY_STEP else newest
+
+    def __bool__(self):
+        return not self.skipped
+
+    def __repr__(self):
+        return f"Saved(step={self.step}, skipped={self.skipped!r}, total_us={self.total_us}, bytes={self.bytes})"
+
+
+class Loaded(dict):
+    """The state dict, with the step it is of, which level served it (memory, partner, storage), and how long that took."""
+
+    step = None
+    level = None
+    total_us = 0
+    bytes = 0
+
+
+class Engine:
+    """Saves to the memory of the node's agent, which it starts if there is none, and loads from there or from storage.
+
+    checkpoint_dir         the folder of checkpoints; it also names the agent
+    max_to_keep            checkpoints in it; 0: all. Computed from what is on disk
+    save_mem_interval      steps between saves to memory; 0: every call of save is one
+    save_storage_interval  steps between those that the agent writes to storage; 0: only when a trainer or the agent ends
+    auto_save              measures what a save costs and saves to memory as often as one percent of the time allows
+
+    format       dcp, torch_dist, torch or safetensors: what is written to storage
+    if_busy      skip, wait or fail, where the agent still writes what a save would overwrite. A step that goes to storage
+                 waits in any case
+    rank, world, local_world  of this process; found in torch.distributed or the launcher's environment
+    start_agent  False: somebody else starts `ckpt agent`
+    linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
+    connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
+    """
+
+    def __init__(self, checkpoint_dir, max_to_keep=1, save_mem_interval=0, save_storage_interval=0, auto_save=False, *,
+                 format="dcp", if_busy="skip", timeout=600.0, rank=None, world=None, local_world=None, threads=0,
+                 socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0):
+        if if_busy not in _IF_BUSY:
+            raise ValueError("if_busy is skip, wait or fail")
+        self.checkpoint_dir = os.path.abspath(checkpoint_dir)
+        self.save_mem_interval, self.save_storage_interval = save_mem_interval, save_storage_interval
+        self.auto_save, self.if_busy, self.timeout, self.format = auto_save, if_busy, timeout, format
+        self.skipped = 0
+        self._agent = {"max_to_keep": max_to_keep, "linger": linger, "rate": rate, "start": start_agent, "socket": socket}
+        self.rank, self.world, self.local_world = _ranks(rank, world, local_world)
+        self._threads, self._connect_timeout = threads, connect_timeout
+        self._declared = None
+        self._object_bytes = 0
+        self._pace = None
+        self._cost = 0.0
+        os.makedirs(self.checkpoint_dir, exist_ok=True)
+        self._library = self._open()
+        self._finalizer = weakref.finalize(self, Library.close, self._library)
+
+    # --- saving ---
+
+    def wants(self, step):
+        """(to memory, to storage): whether `save` of this step does something."""
+        storage = self.save_storage_interval > 0 and step % self.save_storage_interval == 0
+        interval = self._interval() if self.auto_save else self.save_mem_interval
+        return storage or interval == 0 or step % interval == 0, storage
+
+    def save(self, step, state_dict, *, force=False, persist=None):
+        """Copies the state into the agent's memory if the step is a multiple of an interval; returns a Saved, or None.
+
+        When it returns the step is complete in the agent's memory: it outlives this process. `persist`: whether it goes
+        to storage, too; None: by save_storage_interval."""
+        memory, storage = self.wants(step)
+        storage = storage if persist is None else persist
+        if not (memory or storage or force):
+            return None
+        began = time.monotonic()
+        tensors, objects = states.flatten(state_dict)
+        blobs = self._objects(objects)
+        if_busy = "wait" if storage else self.if_busy
+        saved = self._again(lambda: self._save(step, tensors, blobs, if_busy, storage))
+        if saved:
+            cost = time.monotonic() - began
+            self._cost = cost if self._cost == 0 else 0.8 * self._cost + 0.2 * cost
+        else:
+            self.skipped += 1
+        return saved
+
+    def prepare(self, state_dict):
+        """Tells the agent what will be saved, so that the memory is there when the first save comes."""
+        tensors, objects = states.flatten(state_dict)
+        blobs = self._objects(objects)
+        self._again(lambda: self._declare(tensors, sum(len(blob) for _, _, _, blob in blobs)))
+
+    def ready(self):
+        """Waits until the memory is ready, as benchmarks want it."""
+        self._library.ready()
+
+    def persist(self, step=None, directory=None, wait=True):
+        """The newest step, or this one, to storage now."""
+        where = os.fsencode(os.path.abspath(directory)) if directory else None
+        self._again(lambda: self._library.persist(ANY_STEP if step is None else step, where, int(wait)))
+
+    def status(self):
+        """What the agent holds, as a dict."""
+        text = ctypes.c_char_p()
+        self._again(lambda: self._library.status(byref(text)))
+        return json.loads(text.value)
+
+    # --- loading ---
+
+    def load(self, path="", *, step=None, level="best", kind=None):
+        """The newest step that every rank has, as a Loaded; None where there is none anywhere.
+
+        `path`: a checkpoint folder; then it is that. Tensors lie over memory of this process alone, copied when they are
+        written to: a load costs next to nothing, and the saved step stays as it is. `kind`: torch, numpy or buffer, what
+        tensors become; None: torch where the program has imported it, else numpy where that is there."""
+        if step is None and not path and level == "best":
+            step = self._agreed_step()
+            if step is None and self.world > self.local_world:
+                level = "storage"
+        kind = kind or _kind()
+        result = ctypes.POINTER(library.LoadedInfo)()
+        where = os.fsencode(os.path.abspath(path)) if path else None
+        try:
+            self._again(lambda: self._library.load(ANY_STEP if step is None else step,
+                                                   _FROM["storage" if path else level], where, byref(result)))
+        except NotFound:
+            return None
+        return self._unpack(result, kind)
+
+    def close(self):
+        """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends."""
+        self._finalizer()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
+    # --- the agent ---
+
+    def _open(self):
+        deadline = time.monotonic() + self._connect_timeout
+        started = False
+        while True:
+            opened = Library(self.checkpoint_dir, self._agent["socket"], self.rank, self.world, self.local_world,
+                             self._threads)
+            if opened.opened == 0:
+                return opened
+            try:
+                opened.check(opened.opened)
+            except NotFound:
+                if not self._agent["start"] or time.monotonic() > deadline:
+                    raise
+            except Busy:  # the trainer before this one is not quite gone
+                if time.monotonic() > deadline:
+                    raise
+            finally:
+                opened.close()
+            if not started and self._agent["start"]:
+                self._start_agent()
+                started = True
+            time.sleep(0.01)
+
+    def _start_agent(self):
+        options = ["--to", self.format]
+        for flag, name in (("--keep-last", "max_to_keep"), ("--linger", "linger"), ("--rate", "rate"), ("--socket", "socket")):
+            if self._agent[name]:
+                options += [flag, str(self._agent[name])]
+        binary = library.find_binary(Library.shared().path)
+        with open(os.path.join(self.checkpoint_dir, "ckpt-agent.log"), "ab") as log:
+            # A session of its own: what kills the trainer's group leaves the agent. Nothing of the trainer's stays open in it.
+            _agents.append(subprocess.Popen([binary, "agent", self.checkpoint_dir, *options], stdin=subprocess.DEVNULL, stdout=log,
+                             stderr=log, start_new_session=True, close_fds=True, cwd="/",
+                             env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}))
+
+    def _again(self, work):
+        """Once more with a new agent where the one that was is gone: it takes over the memory that this process holds."""
+        try:
+            return work()
+        except Lost:
+            deadline = time.monotonic() + 30
+            started = False
+            while True:
+                try:
+                    self._library.reconnect()
+                    break
+                except (NotFound, Busy, Lost):
+                    if time.monotonic() > deadline or not self._agent["start"]:
+                        raise
+                if not started:
+                    self._start_agent()
+                    started = True
+                time.sleep(0.01)
+            return work()
+
+    # --- details ---
+
+    def _interval(self):
+        """So that saves take one percent of the time, by what steps and saves have taken so far."""
+        now = time.monotonic()
+        if self._pace is None:
+            self._pace = [now, 0]
+        self._pace[1] += 1
+        steps, passed = self._pace[1] - 1, now - self._pace[0]
+        if steps < 1 or self._cost == 0:
+            return 1
+        return max(1, math.ceil(self._cost / (0.01 * passed / steps)))
+
+    def _objects(self, objects):
+        megatron = self.format == "torch_dist"
+        out = [(path, key, library.PRIVATE if megatron else library.VALUE, states.dump(value))
+               for path, key, value in objects]
+        if megatron and objects:  # its loaders know one object, the common state
+            common = states.nest([(path, value) for path, _, value in objects])
+            out.append(((), "common", library.COMMON, states.dump(common)))
+        return out
+
+    def _declare(self, tensors, object_bytes):
+        shape = [(leaf.key, leaf.dtype, leaf.shape, leaf.global_shape, leaf.global_offset, leaf.path) for leaf in tensors]
+        if self._declared == shape and object_bytes <= self._object_bytes:
+            return
+        described = (Tensor * len(tensors))()
+        kept = []
+        for at, leaf in enumerate(tensors):
+            dims = len(leaf.shape)
+            numbers = [(c_uint64 * dims)(*values) if values is not None else None
+                       for values in (leaf.shape, leaf.global_shape, leaf.global_offset)]
+            path = library.steps_of(leaf.path)
+            kept.append((numbers, path))
+            described[at] = Tensor(leaf.key.encode(), leaf.dtype.encode(), dims, numbers[0], numbers[1], numbers[2],
+                                   len(leaf.path), path)
+        capacity = max(1 << 20, 2 * object_bytes + (1 << 16))
+        self._library.declare(described, len(tensors), capacity)
+        self._declared, self._object_bytes = shape, capacity // 2
+
+    def _save(self, step, tensors, blobs, if_busy, storage):
+        self._declare(tensors, sum(len(blob) + 256 for _, _, _, blob in blobs))
+        pointers = [leaf.pointer() for leaf in tensors]
+        places = (c_void_p * len(tensors))()
+        if self._library.begin(step, _IF_BUSY[if_busy], int(self.timeout * 1000), places) == library.SKIPPED:
+            return Saved(step, skipped=self._library.lib.ckpt_flash_error(self._library.handle).decode(errors="replace"))
+        try:
+            self._copy(tensors, pointers, places)
+            objects = (library.Object * len(blobs))()
+            kept = []
+            for at, (path, key, kind, blob) in enumerate(blobs):
+                steps = library.steps_of(path)
+                kept.append(steps)
+                objects[at] = library.Object(key.encode(), kind, len(path), steps,
+                                             ctypes.cast(ctypes.c_char_p(blob), c_void_p), len(blob))
+            info = SavedInfo()
+            self._library.commit(objects, len(blobs), int(storage), byref(info))
+        except Lost:
+            raise
+        except BaseException:
+            try:
+                self._library.abort()
+            except FlashError:
+                pass
+            raise
+        return Saved(step, info=info)
+
+    def _copy(self, tensors, pointers, places):
+        """Host memory by the library's threads; of a device straight into the shared memory."""
+        on_device = [at for at, pointer in enumerate(pointers) if pointer is None]
+        for at in on_device:
+            leaf = tensors[at]
+            local = leaf.value.contiguous()
+            if local.numel() > 0:
+                size = local.numel() * local.element_size()
+                block = (ctypes.c_char * size).from_address(places[at])
+                target = states.array(block, 0, size, leaf.dtype, leaf.shape, "torch")
+                target.copy_(local, non_blocking=True)
+        self._library.copy((c_void_p * len(pointers))(*pointers))
+        if on_device:
+            torch = states.torch_module()
+            for device in {tensors[at].value.device for at in on_device}:
+                getattr(torch, device.type).synchronize(device)
+
+    def _unpack(self, result, kind):
+        info = result.contents
+        # One block below everything: when the last tensor over it is gone, so is the mapping.
+        block = (ctypes.c_char * max(info.bytes, 1)).from_address(info.data[0] if info.tensors else info.mapping)
+        weakref.finalize(block, self._library.unload, result)
+        leaves = []
+        for at in range(info.tensors):
+            tensor = info.tensor[at]
+            shape = tuple(tensor.shape[i] for i in range(tensor.dims))
+            dtype = tensor.dtype.decode()
+            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * _ITEM[dtype], dtype, shape, kind)
+            leaves.append((library.path_of(tensor.path, tensor.steps), value))
+        for at in range(info.objects):
+            one = info.object[at]
+            if one.kind != library.COMMON:
+                value = states.restore(ctypes.string_at(one.data, one.bytes))
+                leaves.append((library.path_of(one.path, one.steps), value))
+        out = Loaded(states.nest(leaves))
+        out.step, out.level = info.step, LEVELS.get(info.level, "?")
+        out.total_us, out.bytes = info.total_us, info.bytes
+        return out
+
+    def _agreed_step(self):
+        """The newest step that all nodes have in memory, where there are several of them and torch.distributed runs."""
+        if self.world == self.local_world:
+            return None
+        torch = states.torch_module()
+        if torch is None or not torch.distributed.is_initialized():
+            return None
+        ranks = self.status()["ranks"]
+        own = set.intersection(*(set(one["steps"]) for one in ranks)) if len(ranks) == self.local_world else set()
+        gathered = [None] * self.world
+        torch.distributed.all_gather_object(gathered, own)
+        common = set.intersection(*gathered)
+        return max(common) if common else None
+
+
+_ITEM = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+         "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
+         "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+         "float4_e2m1fn_x2": 1}
+
+
+def _kind():
+    if states.torch_module() is not None:
+        return "torch"
+    try:
+        import numpy  # noqa: F401
+        return "numpy"
+    except ImportError:
+        return "buffer"
+
+
+def _ranks(rank, world, local_world):
+    torch = states.torch_module()
+    if torch is not None and torch.distributed.is_available() and torch.distributed.is_initialized():
+        rank = torch.distributed.get_rank() if rank is None else rank
+        world = torch.distributed.get_world_size() if world is None else world
+    environment = os.environ
+    rank = int(environment.get("RANK", 0)) if rank is None else rank
+    world = int(environment.get("WORLD_SIZE", 1)) if world is None else world
+    if local_world is None:
+        local_world = min(world, int(environment.get("LOCAL_WORLD_SIZE", world)))
+    return rank, world, local_world

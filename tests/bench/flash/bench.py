@@ -1,0 +1,81 @@
+#!/usr/bin/env python3
+"""A save to an agent's memory, a load from it, a persist, each as a ratio to the plain way of the same run.
+
+usage: bench.py [GIB]    CKPT_BIN names ckpt. Uses numpy alone.
+"""
+import ctypes
+import os
+import shutil
+import statistics
+import sys
+import tempfile
+import threading
+import time
+
+CKPT = os.path.abspath(os.environ["CKPT_BIN"])
+os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "..", "plugins", "torch"))
+import numpy  # noqa: E402
+from ckpt_flash import Engine  # noqa: E402
+
+TENSORS, THREADS = 32, os.cpu_count() or 1
+
+
+def timed(work):
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+def parallel_copy(pairs):
+    """memcpy by as many threads as there are cores (ctypes lets go of the interpreter's lock)."""
+    def some(part):
+        for to, source in part:
+            ctypes.memmove(to.ctypes.data, source.ctypes.data, source.nbytes)
+    threads = [threading.Thread(target=some, args=(pairs[at::THREADS],)) for at in range(THREADS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def copy_file(source, target):
+    with open(source, "rb") as reading, open(target, "wb") as writing:
+        while os.copy_file_range(reading.fileno(), writing.fileno(), 1 << 30):
+            pass
+        os.fsync(writing.fileno())
+
+
+def main():
+    gib = float(sys.argv[1]) if len(sys.argv) > 1 else 1.0
+    count = int(gib * 2**30 / TENSORS / 4)
+    state = {f"t{i}": numpy.full(count, i, "f4") for i in range(TENSORS)}
+    copies = {name: numpy.full_like(value, 1) for name, value in state.items()}
+    pairs = [(copies[name], state[name]) for name in state]
+    folder = tempfile.mkdtemp(prefix="ckpt-bench-flash-", dir=os.environ.get("CKPT_BENCH_DIR"))
+    try:
+        with Engine(folder + "/c", linger=60) as engine:
+            engine.prepare(state)
+            engine.ready()
+            first = timed(lambda: engine.save(1, state))
+            saves, plain = [], []
+            for step in range(2, 9):
+                plain.append(timed(lambda: parallel_copy(pairs)))
+                saves.append(timed(lambda: engine.save(step, state)))
+            copy = statistics.median(plain)
+            loads = [timed(engine.load) for _ in range(5)]
+            persist = timed(engine.persist)
+            files = [os.path.join(root, name) for root, _, names in os.walk(folder + "/c") for name in names]
+            cp = timed(lambda: [copy_file(path, f"{folder}/copy{at}") for at, path in enumerate(files)])
+            print(f"{gib:g} GiB in {TENSORS} tensors, {THREADS} threads")
+            print(f"parallel copy         {copy:7.3f} s")
+            print(f"save, median          {statistics.median(saves):7.3f} s   {statistics.median(saves) / copy:5.2f} of the copy")
+            print(f"save, the first       {first:7.3f} s   {first / copy:5.2f}")
+            print(f"load, mapped          {statistics.median(loads) * 1000:7.3f} ms")
+            print(f"cp and fsync          {cp:7.3f} s")
+            print(f"persist, verified     {persist:7.3f} s   {cp / persist:5.2f} of cp's speed")
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+main()

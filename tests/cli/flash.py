@@ -1,0 +1,352 @@
+#!/usr/bin/env python3
+"""Flash checkpoints without torch: trainers with numpy arrays save to an agent, which persists; strangers knock at its socket.
+
+    flash.py CKPT_BINARY [TEST...]
+"""
+import fcntl
+import json
+import os
+import pathlib
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+import numpy
+
+CKPT = os.path.abspath(sys.argv.pop(1))
+SOURCE = pathlib.Path(__file__).resolve().parents[2]
+os.environ["CKPT_BIN"] = CKPT
+os.environ.setdefault("CKPT_FLASH_LIBRARY", os.path.join(os.path.dirname(CKPT), "libckpt-flash.so"))
+if not os.path.exists(os.environ["CKPT_FLASH_LIBRARY"]):
+    print("skipped: flash: libckpt-flash.so is not built here")
+    sys.exit(77)
+sys.path.insert(0, str(SOURCE / "plugins" / "torch"))
+from ckpt_flash import Busy, Engine, FlashError  # noqa: E402
+
+HEADER = struct.Struct("<IHHQIIIIQQII")  # man/ckpt-agent.7
+REPLY = struct.Struct("<IHHQiIQ4Q")
+MAGIC, HELLO, DECLARE, ADOPT, BEGIN, COMMIT, LOAD, PERSIST, STATUS = 0x4C464B43, 1, 2, 3, 4, 5, 7, 9, 10
+
+
+def state_of(step, size=50_000):
+    random = numpy.random.default_rng(step)
+    return {"model": {"w": random.standard_normal((size // 10, 10)).astype("f4"), "half": random.standard_normal(7).astype("f2"),
+                      "empty": numpy.zeros((0, 3), "f4"), "scalar": numpy.array(step, "i8"), "mask": numpy.array([True, False])},
+            "optimizer": {"state": {0: {"m": random.standard_normal(100)}, 1: {"m": random.standard_normal(3)}},
+                          "param_groups": [{"lr": 0.1, "params": [0, 1]}]},
+            "list": [numpy.arange(5), {"inner": numpy.arange(3), "text": "x"}], "step": step, "none": None}
+
+
+def same(a, b):
+    if isinstance(a, numpy.ndarray):
+        return isinstance(b, numpy.ndarray) and a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
+    if isinstance(a, dict):
+        return isinstance(b, dict) and a.keys() == b.keys() and all(same(a[k], b[k]) for k in a)
+    if isinstance(a, list):
+        return isinstance(b, list) and len(a) == len(b) and all(map(same, a, b))
+    return a == b
+
+
+def wait_until(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not come to be"
+        time.sleep(0.005)
+
+
+class Agent:
+    """An agent started by hand."""
+
+    def __init__(self, folder, *options, before=()):
+        self.folder = str(folder)
+        self.err = tempfile.TemporaryFile("w+")
+        self.process = subprocess.Popen([*before, CKPT, "agent", self.folder, *options], stderr=self.err, stdin=subprocess.DEVNULL)
+        wait_until(lambda: "serves" in self.text() or self.process.poll() is not None)
+
+    def text(self):
+        self.err.seek(0)
+        return self.err.read()
+
+    def stop(self, how=signal.SIGTERM):
+        self.process.send_signal(how)
+        return self.process.wait(60)
+
+
+class Flash(unittest.TestCase):
+    def setUp(self):
+        self.base = pathlib.Path(tempfile.mkdtemp(prefix="ckpt-flash-"))
+        self.agents, self.engines = [], []
+
+    def tearDown(self):
+        for engine in self.engines:
+            engine.close()
+        for agent in self.agents:
+            if agent.process.poll() is None:
+                agent.stop(signal.SIGKILL)
+            agent.err.close()
+        shutil.rmtree(self.base)
+
+    def agent(self, *options, **how):
+        self.agents.append(Agent(self.base / "c", *options, **how))
+        return self.agents[-1]
+
+    def engine(self, **options):
+        options.setdefault("start_agent", False)
+        self.engines.append(Engine(self.base / "c", **options))
+        return self.engines[-1]
+
+    def ckpt(self, *arguments, code=0):
+        done = subprocess.run([CKPT, *map(str, arguments)], capture_output=True, text=True)
+        self.assertEqual(done.returncode, code, done.stderr)
+        return done
+
+    def steps_on_disk(self):
+        return sorted(int(path.name[5:]) for path in (self.base / "c").glob("iter_*"))
+
+    def persisted(self, format_name):
+        agent = self.agent("--to", format_name)
+        self.engine(format=format_name).save(3, state_of(3))
+        told = json.loads(self.ckpt("persist", self.base / "c", "--json").stdout)
+        self.assertEqual((told["step"], told["durable"], told["path"]), (3, True, str(self.base / "c" / "iter_0000003")))
+        self.assertEqual(agent.stop(), 0)
+        self.assertIn("is sound", self.ckpt("verify", self.base / "c").stderr)
+        self.assertEqual((self.base / "c" / "LATEST").read_text(), "iter_0000003\n")
+        self.assertEqual((self.base / "c" / "latest_checkpointed_iteration.txt").read_text(), "3")
+        self.agent()
+        loaded = self.engine().load()
+        self.assertEqual((loaded.step, loaded.level), (3, "storage"))
+        self.assertTrue(same(loaded, state_of(3)))
+
+    def test_every_format_is_sound_and_loads_again(self):
+        for name in ("dcp", "torch", "safetensors", "torch_dist"):
+            with self.subTest(name):
+                self.tearDown()
+                self.setUp()
+                self.persisted(name)
+
+    def test_a_new_trainer_has_the_last_step_from_memory(self):
+        self.agent()
+        first = self.engine()
+        self.assertIsNone(first.load())
+        for step in (1, 2, 3):
+            self.assertTrue(first.save(step, state_of(step)))
+        with self.assertRaisesRegex(Busy, "rank 0 is process"):
+            Engine(self.base / "c", start_agent=False, connect_timeout=0).close()
+        first.close()
+        loaded = self.engine().load()
+        self.assertEqual((loaded.step, loaded.level), (3, "memory"))
+        self.assertTrue(same(loaded, state_of(3)))
+
+    def test_what_was_loaded_may_be_changed_and_stays_through_later_saves(self):
+        self.agent()
+        engine = self.engine()
+        engine.save(1, state_of(1))
+        one = engine.load()
+        one["model"]["w"][0] = 7
+        again = engine.load()
+        self.assertTrue(same(again, state_of(1)))
+        for step in range(2, 7):
+            self.assertTrue(engine.save(step, state_of(step)))
+        self.assertTrue(same(again, state_of(1)))
+        self.assertEqual(one["model"]["w"][0, 0], 7)
+        self.assertTrue(same(engine.load(), state_of(6)))
+
+    def test_two_ranks_a_step_counts_when_both_have_it(self):
+        self.agent()
+        ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
+        for step in (1, 2):
+            for rank, engine in enumerate(ranks):
+                engine.save(step, {"own": {str(rank): numpy.full(9, step * 10 + rank)}, "same": numpy.full(4, step)})
+        ranks[0].save(3, {"own": {"0": numpy.full(9, 30)}, "same": numpy.full(4, 3)})
+        self.assertEqual(ranks[0].status()["newest_step"], 2)
+        refused = self.ckpt("persist", self.base / "c", "--step", 3, code=4).stderr
+        self.assertIn("rank 1 has 1 and 2", refused)
+        for rank, engine in enumerate(ranks):
+            self.assertTrue(same(engine.load()["own"][str(rank)], numpy.full(9, 20 + rank)))
+        self.ckpt("persist", self.base / "c")
+        self.assertIn("own.1", self.ckpt("inspect", self.base / "c").stdout)
+
+    def test_ranks_that_contradict_each_other_are_refused_by_key(self):
+        agent = self.agent()
+        for rank in (0, 1):
+            self.engine(rank=rank, world=2).save(1, {"w": numpy.zeros(5 + rank)})
+        self.assertIn("w: rank 1 has it with another", self.ckpt("persist", self.base / "c", code=1).stderr)
+        self.assertEqual(self.steps_on_disk(), [])
+        self.assertEqual(agent.stop(), 7)
+
+    def test_a_layout_that_changes_is_taken_and_the_step_before_stays_until_then(self):
+        self.agent()
+        engine = self.engine()
+        engine.save(1, state_of(1, 1000))
+        engine.prepare(state_of(2, 2000))
+        self.assertTrue(same(engine.load(), state_of(1, 1000)))
+        engine.save(2, state_of(2, 2000))
+        engine.save(3, dict(state_of(3, 2000), blob=b"x" * 3_000_000))  # objects that outgrow what was declared
+        self.assertEqual(len(engine.load()["blob"]), 3_000_000)
+
+    def test_busy_is_skipped_refused_or_waited_for(self):
+        self.agent("--rate", "4M")
+        engine = self.engine()
+        big = {"w": numpy.zeros(1_500_000)}
+        engine.save(1, big)
+        engine.persist(wait=False)
+        self.assertTrue(engine.save(2, big))
+        skipped = engine.save(3, big)
+        self.assertFalse(skipped)
+        self.assertIn("step 1 is still being written", skipped.skipped)
+        engine.if_busy = "fail"
+        with self.assertRaises(Busy):
+            engine.save(3, big)
+        engine.if_busy = "wait"
+        self.assertTrue(engine.save(3, big))
+        status = engine.status()
+        self.assertEqual((status["skipped"], status["refused"], status["waited"]), (1, 1, 1))
+
+    def test_retention_counts_what_is_on_disk(self):
+        self.agent("--keep-last", "2", "--every", "2")
+        engine = self.engine()
+        (self.base / "c" / "iter_0000001").mkdir()  # somebody else's
+        for step in range(1, 9):
+            engine.if_busy = "wait"
+            engine.save(step, state_of(step, 100))
+            if step % 2 == 0:
+                engine.persist(step)
+        self.assertEqual(self.steps_on_disk(), [1, 6, 8])
+
+    def test_sigterm_saves_the_newest_step_and_says_whether_it_could(self):
+        agent = self.agent()
+        self.engine().save(5, state_of(5))
+        self.assertEqual(agent.stop(), 0)
+        self.assertEqual(self.steps_on_disk(), [5])
+        agent = self.agent("--grace", "0")
+        self.engine().save(6, state_of(6))
+        self.assertEqual(agent.stop(), 7)
+        self.assertEqual(self.steps_on_disk(), [5])
+        self.assertIn("is sound", self.ckpt("verify", self.base / "c").stderr)
+
+    def test_no_room_leaves_nothing_behind_and_memory_as_it_was(self):
+        if os.geteuid() != 0:
+            self.skipTest("a small disk takes root")
+        (self.base / "c").mkdir()
+        script = f'mount -t tmpfs -o size=64k none "{self.base}/c" && exec "$@"'
+        agent = self.agent(before=["unshare", "-m", "sh", "-c", script, "sh"])
+        engine = self.engine()
+        engine.save(1, state_of(1))
+        with self.assertRaises(FlashError) as caught:
+            engine.persist()
+        self.assertEqual(caught.exception.status, 9)
+        self.assertEqual(os.listdir(f"/proc/{agent.process.pid}/root{self.base}/c"), [])
+        self.assertTrue(same(engine.load(), state_of(1)))
+        self.assertEqual(engine.status()["failures"], 1)
+        self.assertEqual(agent.stop(), 7)
+
+    def test_storage_that_was_damaged_is_refused(self):
+        agent = self.agent("--to", "torch")
+        self.engine().save(1, state_of(1))
+        self.assertEqual(agent.stop(), 0)
+        path = self.base / "c" / "iter_0000001" / "model.pt"
+        data = bytearray(path.read_bytes())
+        at = bytes(data).find(state_of(1)["model"]["w"].tobytes()[:64])
+        data[at + 5] ^= 1
+        path.write_bytes(data)
+        self.agent()
+        with self.assertRaisesRegex(FlashError, "model.w.*hash differs"):
+            self.engine().load()
+
+    def test_an_agent_is_found_by_its_folder_alone_and_there_is_one(self):
+        self.agent()
+        self.assertIn("has an agent already", self.ckpt("agent", self.base / "c", code=7).stderr)
+        os.symlink(self.base / "c", self.base / "link")
+        status = json.loads(self.ckpt("agent", self.base / "link", "--status").stdout)
+        self.assertEqual(status["schema"], "ckpt.agent/1")
+        self.assertIn("has no agent", self.ckpt("persist", self.base, code=4).stderr)
+
+    def test_an_engine_starts_its_agent_which_ends_after_the_last_trainer(self):
+        engine = self.engine(start_agent=True, linger=30)
+        engine.save(1, state_of(1))
+        agent = engine.status()["pid"]
+        engine.close()
+        wait_until(lambda: not os.path.exists(f"/proc/{agent}") or "Z" in pathlib.Path(f"/proc/{agent}/stat").read_text())
+        self.assertEqual(self.steps_on_disk(), [1])
+
+    # --- strangers ---
+
+    def knock(self):
+        """A connection to the agent's socket."""
+        fd = os.open("/run/ckpt" if os.geteuid() == 0 else os.environ.get("XDG_RUNTIME_DIR", "/tmp") + "/ckpt", os.O_PATH)
+        name, hash_of = os.path.realpath(self.base / "c"), 0xCBF29CE484222325
+        for byte in os.fsencode(name):
+            hash_of = (hash_of ^ byte) * 0x100000001B3 % 2**64
+        out = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out.settimeout(10)
+        out.connect(f"/proc/self/fd/{fd}/flash-{hash_of:016x}.sock")
+        os.close(fd)
+        return out
+
+    def ask(self, peer, kind, rank=0, world=1, local=1, flags=0, step=0, value=0, fds=(), version=1, text=b""):
+        message = HEADER.pack(MAGIC, version, kind, 1, rank, world, local, flags, step, value, len(text), 0) + text
+        socket.send_fds(peer, [message], fds)
+        answer = peer.recv(70_000)
+        return REPLY.unpack(answer[:REPLY.size])[4] if answer else None, answer[REPLY.size:].decode()
+
+    def test_messages_that_are_none_are_refused_and_harm_nobody(self):
+        self.agent()
+        good = self.engine()
+        good.save(1, state_of(1))
+        for junk in (b"x", b"x" * 4000, b"\0" * HEADER.size, HEADER.pack(MAGIC, 1, 1, 0, 0, 1, 1, 0, 0, 0, 9, 0)):
+            with self.knock() as peer:
+                peer.send(junk)
+                self.assertEqual(peer.recv(100), b"")
+        with self.knock() as peer:
+            self.assertEqual(self.ask(peer, HELLO, version=2)[0], 6)
+        with self.knock() as peer:
+            self.assertEqual(self.ask(peer, 99)[0], 6)
+            self.assertEqual(self.ask(peer, HELLO, rank=5, world=3)[0], 2)
+            self.assertEqual(self.ask(peer, HELLO, rank=0, world=10**9)[0], 2)
+            self.assertEqual(self.ask(peer, HELLO)[0], 7)
+            for kind in (DECLARE, ADOPT, BEGIN, COMMIT):
+                self.assertEqual(self.ask(peer, kind)[0], 2, kind)
+        self.assertTrue(same(good.load(), state_of(1)))
+
+    def test_layouts_and_segments_that_lie_are_refused(self):
+        self.agent()
+        tensor = struct.pack("<I1sI7sIQQQQI", 1, b"w", 7, b"float32", 1, 4, 4, 0, 0, 0)
+        layout = struct.pack("<IIQ", 0x3159414C, 1, 64) + tensor
+
+        def memfd(data, seals=fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW):
+            fd = os.memfd_create("x", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+            os.write(fd, data)
+            fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+            return fd
+
+        with self.knock() as peer:
+            self.assertEqual(self.ask(peer, HELLO)[0], 0)
+            for data in (b"", layout[:-1], layout + b"x", struct.pack("<IIQ", 0x3159414C, 1, 2**63) + tensor,
+                         struct.pack("<IIQ", 0x3159414C, 2**31, 64) + tensor, layout.replace(b"float32", b"float99")):
+                fd = memfd(data)
+                self.assertIn(self.ask(peer, DECLARE, fds=[fd])[0], (1, 2), data)
+                os.close(fd)
+            open_fd = memfd(layout, 0)
+            self.assertEqual(self.ask(peer, DECLARE, fds=[open_fd])[0], 2)
+            self.assertEqual(self.ask(peer, ADOPT, fds=[open_fd])[0], 1)
+            os.close(open_fd)
+            fd = memfd(layout)
+            self.assertEqual(self.ask(peer, DECLARE, value=2**62, fds=[fd])[0], 2)
+            self.assertEqual(self.ask(peer, DECLARE, fds=[fd])[0], 0)
+            os.close(fd)
+            self.assertEqual(self.ask(peer, COMMIT, step=1)[0], 2)  # nothing was begun
+            self.assertEqual(self.ask(peer, BEGIN, step=1)[0], 0)
+            self.assertEqual(self.ask(peer, COMMIT, step=1)[0], 2)  # nor written
+            self.assertEqual(self.ask(peer, COMMIT, step=1, value=77)[0], 2)
+            self.assertEqual(self.ask(peer, PERSIST, step=2**64 - 1)[0], 4)
+            self.assertEqual(self.ask(peer, STATUS)[0], 0)
+
+
+if __name__ == "__main__":
+    unittest.main()

@@ -1,0 +1,194 @@
+#include "lib/flash/ledger.h"
+
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <thread>
+
+#include "lib/flash/client/copy.h"
+
+using namespace ckpt;
+using namespace ckpt::flash;
+
+namespace {
+
+std::shared_ptr<Segment> segment(uint32_t rank, uint32_t buffers, uint64_t elements = 1000) {
+  BufferLayout layout;
+  LayoutTensor tensor;
+  tensor.key = "w";
+  tensor.dtype = "uint8";
+  tensor.shape = tensor.global_shape = {elements};
+  tensor.global_offset = {0};
+  layout.tensors = {tensor};
+  REQUIRE(place_tensors(layout));
+  auto out = Segment::create(rank, 2, encode_layout(layout), 100, buffers);
+  REQUIRE(out);
+  return *out;
+}
+
+/// Two ranks with two buffers each.
+Ledger two_ranks(uint32_t buffers = 2) {
+  Ledger out;
+  out.expect(2);
+  for (uint32_t rank : {0u, 1u}) out.rank(rank).segment = segment(rank, buffers);
+  return out;
+}
+
+void save(Ledger& ledger, uint32_t rank, uint64_t step) {
+  uint32_t buffer = 9;
+  REQUIRE(ledger.choose(rank, step, buffer) == Ledger::Choice::kGranted);
+  ledger.rank(rank).segment->begin(buffer);
+  ledger.rank(rank).segment->commit(buffer, step, 0);
+}
+
+}  // namespace
+
+TEST_CASE("ledger: a step counts once every rank has it, and half a step never") {
+  Ledger ledger = two_ranks();
+  CHECK_FALSE(ledger.newest_common());
+  save(ledger, 0, 5);
+  CHECK_FALSE(ledger.newest_common());
+  ledger.rank(1).segment->begin(0);
+  CHECK_FALSE(ledger.newest_common());
+  ledger.rank(1).segment->commit(0, 5, 0);
+  CHECK(ledger.newest_common() == 5);
+  ledger.rank(0).segment->begin(*ledger.rank(0).buffer_of(5));
+  CHECK_FALSE(ledger.newest_common());
+}
+
+TEST_CASE("ledger: what has not said that it is done is not offered, though its header says so") {
+  Ledger ledger = two_ranks();
+  save(ledger, 0, 5);
+  save(ledger, 1, 5);
+  ledger.rank(1).use[0].writing = ledger.rank(1).use[1].writing = true;
+  CHECK_FALSE(ledger.newest_common());
+}
+
+TEST_CASE("ledger: the newest common step is never what a save is written over, where there are two buffers") {
+  Ledger ledger = two_ranks();
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  for (uint64_t step = 2; step < 9; ++step) {  // rank 1 does not come along
+    save(ledger, 0, step);
+    CHECK(ledger.newest_common() == 1);
+  }
+  save(ledger, 1, 8);
+  CHECK(ledger.newest_common() == 8);
+}
+
+TEST_CASE("ledger: once a job goes on from a step, later ones of trainers that are gone are no part of it") {
+  Ledger ledger = two_ranks();
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  save(ledger, 0, 2);
+  ledger.rank(0).use[*ledger.rank(0).buffer_of(2)].owner = 7;
+  ledger.forget_after(1, {7});
+  CHECK(ledger.rank(0).buffer_of(2));
+  ledger.forget_after(1, {8});
+  CHECK_FALSE(ledger.rank(0).buffer_of(2));
+  CHECK(ledger.newest_common() == 1);
+}
+
+TEST_CASE("ledger: a step that was saved twice, since an agent died in between, does not fill both buffers for good") {
+  Ledger ledger = two_ranks();
+  for (uint64_t step : {1, 1, 2, 2, 3}) {
+    for (uint32_t rank : {0u, 1u}) save(ledger, rank, step);
+    CHECK(ledger.newest_common() == step);
+  }
+}
+
+TEST_CASE("ledger: a buffer that is persisted is busy, one that its trainer maps is pinned") {
+  Ledger ledger = two_ranks();
+  for (uint64_t step : {1, 2}) {
+    for (uint32_t rank : {0u, 1u}) save(ledger, rank, step);
+  }
+  const uint32_t old = *ledger.rank(0).buffer_of(1);
+  uint32_t buffer = 9;
+  ledger.rank(0).use[old].readers = 1;
+  CHECK(ledger.choose(0, 3, buffer) == Ledger::Choice::kBusy);
+  ledger.rank(0).use[old].readers = 0;
+  ledger.rank(0).use[old].mapped = true;
+  CHECK(ledger.choose(0, 3, buffer) == Ledger::Choice::kPinned);
+  ledger.rank(0).use[old].mapped = false;
+  CHECK(ledger.choose(0, 3, buffer) == Ledger::Choice::kGranted);
+  CHECK(buffer == old);
+}
+
+TEST_CASE("ledger: with one buffer a save is written over the step before") {
+  Ledger ledger = two_ranks(1);
+  for (uint64_t step : {1, 2}) {
+    for (uint32_t rank : {0u, 1u}) save(ledger, rank, step);
+    CHECK(ledger.newest_common() == step);
+  }
+}
+
+TEST_CASE("ledger: of a former layout the newest step stays until all ranks have one of the new") {
+  Ledger ledger = two_ranks();
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  for (uint32_t rank : {0u, 1u}) {
+    RankState& state = ledger.rank(rank);
+    state.before = std::exchange(state.segment, segment(rank, 2, 2000));
+  }
+  CHECK(ledger.newest_common() == 1);
+  CHECK(ledger.holders(1).size() == 2);
+  save(ledger, 0, 2);
+  ledger.settle();
+  CHECK(ledger.newest_common() == 1);
+  save(ledger, 1, 2);
+  ledger.settle();
+  CHECK(ledger.newest_common() == 2);
+  CHECK(ledger.rank(0).before == nullptr);
+}
+
+TEST_CASE("segment: another agent takes it up with its steps; what can change its size, or lies, is refused") {
+  auto made = segment(1, 2);
+  made->begin(1);
+  made->commit(1, 7, 3);
+  auto taken = Segment::adopt(UniqueFd(::dup(made->fd())));
+  REQUIRE(taken);
+  CHECK((*taken)->shape().rank == 1);
+  CHECK((*taken)->slot(1).step == 7);
+  CHECK((*taken)->slot(1).complete());
+  CHECK_FALSE((*taken)->slot(0).complete());
+  CHECK((*taken)->layout().tensors[0].key == "w");
+
+  UniqueFd open(::memfd_create("x", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  REQUIRE(::ftruncate(open.get(), 1 << 20) == 0);
+  CHECK_FALSE(Segment::adopt(UniqueFd(::dup(open.get()))));
+  REQUIRE(::fcntl(open.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) == 0);
+  CHECK_FALSE(Segment::adopt(UniqueFd(::dup(open.get()))));
+
+  // Each byte of the header but the slots', flipped.
+  std::vector<char> header(offsetof(SegmentHeader, slots));
+  REQUIRE(::pread(made->fd(), header.data(), header.size(), 0) == static_cast<ssize_t>(header.size()));
+  for (size_t at = 0; at < header.size(); ++at) {
+    const char flipped = static_cast<char>(header[at] ^ 0x40);
+    REQUIRE(::pwrite(made->fd(), &flipped, 1, static_cast<off_t>(at)) == 1);
+    auto lie = Segment::adopt(UniqueFd(::dup(made->fd())));
+    if (lie) CHECK((*lie)->shape().segment_bytes == made->shape().segment_bytes);
+    REQUIRE(::pwrite(made->fd(), &header[at], 1, static_cast<off_t>(at)) == 1);
+  }
+  CHECK(Segment::adopt(UniqueFd(::dup(made->fd()))));
+}
+
+TEST_CASE("segment: a slot that claims more objects than there is room for holds nothing") {
+  auto made = segment(0, 1);
+  made->begin(0);
+  made->commit(0, 1, 101);
+  CHECK_FALSE(made->slot(0).complete());
+}
+
+TEST_CASE("copy: any size from and to any address") {
+  std::vector<unsigned char> from(9'000'000), to(from.size() + 64);
+  for (size_t i = 0; i < from.size(); ++i) from[i] = static_cast<unsigned char>(i * 2654435761u >> 13);
+  for (size_t size : {size_t{0}, size_t{1}, size_t{63}, size_t{4096}, size_t{5001}, size_t{8'999'900}}) {
+    for (size_t shift : {size_t{0}, size_t{1}, size_t{33}}) {
+      std::fill(to.begin(), to.end(), 0);
+      copy_all({{to.data() + shift, from.data() + 7, size}}, 3);
+      CHECK(std::equal(from.begin() + 7, from.begin() + 7 + static_cast<long>(size),
+                       to.begin() + static_cast<long>(shift)));
+      CHECK(to[shift + size] == 0);
+    }
+  }
+}
