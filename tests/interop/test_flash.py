@@ -1,0 +1,131 @@
+"""Flash checkpoints with torch: what the agent wrote is read by torch's own loaders, and what is loaded from memory trains on as
+if nothing had been."""
+import os
+import sys
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+
+from conftest import CKPT, SOURCE, as_two_processes, bits
+
+LIBRARY = os.path.join(os.path.dirname(CKPT), "libckpt-flash.so")
+pytestmark = pytest.mark.skipif(not os.path.exists(LIBRARY), reason="libckpt-flash.so is not built here")
+os.environ["CKPT_BIN"], os.environ["CKPT_FLASH_LIBRARY"] = os.path.abspath(CKPT), os.path.abspath(LIBRARY)
+sys.path.insert(0, str(SOURCE / "plugins" / "torch"))
+from ckpt_flash import Engine  # noqa: E402
+
+
+def equal(a, b):
+    if isinstance(a, torch.Tensor):
+        return isinstance(b, torch.Tensor) and a.dtype == b.dtype and a.shape == b.shape and bits(a) == bits(b)
+    if isinstance(a, dict):
+        return a.keys() == b.keys() and all(equal(a[k], b[k]) for k in a)
+    if isinstance(a, (list, tuple)):
+        return len(a) == len(b) and all(map(equal, a, b))
+    return a == b
+
+
+def trained(steps, model=None, optimizer=None, begin=0):
+    if model is None:
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(20, 30), torch.nn.BatchNorm1d(30), torch.nn.ReLU(), torch.nn.Linear(30, 5))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    for step in range(begin, steps):
+        torch.manual_seed(1000 + step)
+        optimizer.zero_grad()
+        model(torch.randn(16, 20)).square().mean().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+def state_of(model, optimizer):
+    return {"model": model.state_dict(), "optimizer": optimizer.state_dict(), "rng": torch.get_rng_state(), "lr": 0.01}
+
+
+def test_a_loop_that_goes_on_from_memory_ends_with_the_same_weights(tmp_path):
+    model, optimizer = trained(5)
+    with Engine(tmp_path / "c", linger=60) as engine:
+        engine.prepare(state_of(model, optimizer))
+        assert engine.save(5, state_of(model, optimizer))
+    with Engine(tmp_path / "c", linger=60) as engine:
+        loaded = engine.load()
+        assert loaded.step == 5 and loaded.level in ("memory", "storage")
+        assert equal(dict(loaded), state_of(model, optimizer))
+        fresh, its = trained(0)
+        fresh.load_state_dict(loaded["model"])
+        its.load_state_dict(loaded["optimizer"])
+        trained(9, fresh, its, begin=5)
+    assert equal(fresh.state_dict(), trained(9)[0].state_dict())
+
+
+def test_every_dtype_and_odd_tensors_come_back(tmp_path):
+    state = {str(dtype): torch.arange(24).reshape(2, 3, 4).to(dtype)
+             for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16,
+                           torch.int8, torch.uint8, torch.bool, torch.complex64, torch.float8_e4m3fn, torch.float8_e5m2)}
+    state |= {"scalar": torch.tensor(3.5), "empty": torch.empty(0, 4), "transposed": torch.arange(12.).reshape(3, 4).t(),
+              "parameter": torch.nn.Parameter(torch.ones(3)), "conjugate": torch.tensor([1 + 2j]).conj(), "tied": None}
+    state["tied"] = state["transposed"]
+    with Engine(tmp_path / "c", linger=60) as engine:
+        engine.save(1, state)
+        loaded = engine.load()
+        assert equal({k: v.detach().resolve_conj().contiguous() for k, v in state.items()}, dict(loaded))
+        engine.persist()
+        assert equal(dict(engine.load(level="storage")), dict(loaded))
+
+
+@pytest.mark.parametrize("form", ["dcp", "torch", "safetensors", "torch_dist"])
+def test_torch_reads_what_the_agent_wrote(tmp_path, ckpt, form):
+    state = state_of(*trained(3))
+    with Engine(tmp_path / "c", format=form, linger=60) as engine:
+        engine.save(3, state)
+        engine.persist()
+    folder = tmp_path / "c" / (tmp_path / "c" / "LATEST").read_text().strip()
+    ckpt("verify", folder)
+    if form == "torch":
+        assert equal(torch.load(folder / "model.pt", weights_only=True), state)
+    elif form == "safetensors":
+        from safetensors.torch import load_file
+        read = load_file(folder / "model.safetensors")
+        assert all(equal(read[f"model.{name}"], value) for name, value in state["model"].items())
+    else:
+        template = {"model": {name: torch.zeros_like(value) for name, value in state["model"].items()}}
+        if form == "dcp":
+            template["lr"] = None
+        dcp.load(template, checkpoint_id=folder, no_dist=True)
+        assert equal(template["model"], dict(state["model"])) and template.get("lr", 0.01) == 0.01
+        if form == "torch_dist":
+            assert torch.load(folder / "common.pt", weights_only=False)["lr"] == 0.01
+
+
+def sharded(rank, folder):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2,))
+    whole = torch.arange(35.).reshape(5, 7)  # three rows and two
+    state = {"w": distribute_tensor(whole, mesh, [Shard(0)]), "b": torch.full((4,), 2.0), "rank": f"rank {rank}"}
+    engine = Engine(folder, linger=60, if_busy="wait")
+    for step in (1, 2):
+        torch.distributed.barrier()
+        assert engine.save(step, state)
+    torch.distributed.barrier()
+    loaded = engine.load()
+    assert loaded.step == 2 and loaded["rank"] == f"rank {rank}"
+    assert equal(loaded["w"], state["w"].to_local()) and equal(loaded["b"], state["b"])
+    torch.distributed.barrier()
+    if rank == 0:
+        engine.persist()
+    torch.distributed.barrier()
+    from_storage = engine.load(level="storage")
+    assert equal(from_storage["w"], state["w"].to_local()) and from_storage["rank"] == f"rank {rank}"
+    torch.distributed.barrier()
+    engine.close()
+
+
+def test_two_ranks_with_a_sharded_tensor(tmp_path, ckpt):
+    as_two_processes(sharded, tmp_path / "store", str(tmp_path / "c"))
+    folder = tmp_path / "c" / "iter_0000002"
+    ckpt("verify", folder)
+    template = {"w": torch.zeros(5, 7), "b": torch.zeros(4)}
+    dcp.load(template, checkpoint_id=folder, no_dist=True)
+    assert equal(template, {"w": torch.arange(35.).reshape(5, 7), "b": torch.full((4,), 2.0)})
