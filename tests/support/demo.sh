@@ -1,5 +1,6 @@
 #!/bin/bash
-# Both main jobs on real input: a training process is checkpointed and restored, and a model checkpoint is converted.
+# The main jobs on real input: a training process is checkpointed and restored, a model checkpoint is converted, and a training loop
+# goes on from an agent's memory.
 # Needs CKPT_BIN (default build/ckpt), python3 and numpy. Ends with a status other than 0 at the first mismatch.
 set -euo pipefail
 
@@ -106,4 +107,20 @@ tail -n 1 "$work/table"
 say "verify torch_dist"
 "$ckpt" verify "$work/torch_dist"
 
-heading "Done: both jobs hold"
+heading "5. A training loop that is killed in a save goes on from memory"
+library=${CKPT_FLASH_LIBRARY:-$(dirname "$ckpt")/libckpt-flash.so}
+if [ -e "$library" ]; then
+  export CKPT_BIN=$ckpt CKPT_FLASH_LIBRARY=$library
+  "$python" "$here/flash_train.py" "$work/straight-flash" 30 >"$work/straight-flash.log"
+  "$python" "$here/flash_train.py" "$work/flash" 30 --die 17 2>/dev/null && fail "the loop was not killed"
+  echo "killed (-9) in the save of step 17"
+  "$python" "$here/flash_train.py" "$work/flash" 30 | tee "$work/flash.log"
+  cmp <(grep sha256 "$work/straight-flash.log") <(grep sha256 "$work/flash.log") || fail "it ends with other weights"
+  echo "weights: identical to the uninterrupted run"
+  say "verify flash    # what its agent has written meanwhile"
+  "$ckpt" verify "$work/flash"
+else
+  echo "left out: libckpt-flash.so is not built here"
+fi
+
+heading "Done: all jobs hold"
