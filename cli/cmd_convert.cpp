@@ -33,6 +33,8 @@ struct ConvertOptions {
 std::string document(const ConvertOptions& options, const model::ConvertReport& report) {
   nlohmann::json files = nlohmann::json::array();
   for (const auto& [name, size] : report.files) files.push_back({{"name", name}, {"bytes", size}});
+  nlohmann::ordered_json phases = nlohmann::ordered_json::object();
+  for (const auto& [name, us] : report.phases_us) phases[name] = us;
   nlohmann::json skipped = nlohmann::json::array();
   for (const tensor::Unreadable& entry : report.skipped) skipped.push_back({{"key", entry.key}, {"why", entry.why}});
   const nlohmann::json doc = {{"schema", "ckpt.convert/1"},
@@ -49,6 +51,7 @@ std::string document(const ConvertOptions& options, const model::ConvertReport& 
                               {"payload_bytes", report.payload_bytes},
                               {"total_bytes", report.total_bytes},
                               {"duration_us", report.duration_us},
+                              {"phases_us", phases},
                               {"kept_files", report.kept_files},
                               {"finished", report.finished},
                               {"was_there", report.was_there},

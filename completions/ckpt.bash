@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -156,6 +156,17 @@ _ckpt() {
     cat:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     cat:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     cat:--slice) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--to) COMPREPLY=($(compgen -W 'dcp torch_dist torch safetensors' -- "$cur")); return ;;
+    agent:--every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--rate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--buffers) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--linger) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    persist:--step) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    persist:--into) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    persist:--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     inspect:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--depth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -194,7 +205,7 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -210,6 +221,8 @@ _ckpt() {
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
+    agent) words='-h --help --to --every --keep-last --rate --buffers --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
+    persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -224,7 +237,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat inspect verify load-metadata plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

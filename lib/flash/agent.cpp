@@ -488,19 +488,22 @@ class Agent {
 
   Result<void> load(const std::shared_ptr<Connection>& from, const Incoming& message) {
     const Request& request = message.request;
-    CKPT_TRY_ASSIGN(const uint32_t rank, rank_of(*from));
+    CKPT_TRY_ASSIGN(const uint32_t own, rank_of(*from));
+    const uint32_t rank = request.rank;  // another's, for those who put parts of several together
+    if (rank >= world_) return fail(Code::kUsage, "load", "names no rank of this job");
     const auto how = static_cast<LoadFrom>(request.flags);
     const auto steps = ledger_.common_steps();
     const bool any = request.step == kAnyStep;
     const bool there = any ? !steps.empty() : std::find(steps.begin(), steps.end(), request.step) != steps.end();
     if (how != LoadFrom::kStorage && message.text.empty() && there) {
       const uint64_t step = any ? steps.back() : request.step;
-      if (any) forget_after(step);
+      if (any && rank == own) forget_after(step);
       for (const Held& held : ledger_.holders(step)) {
         if (held.rank == rank) return hand_out(from, request, held, step, Level::kMemory);
       }
     }
     if (how == LoadFrom::kMemory) return fail(Code::kNotFound, "", why_not_in_memory(request.step));
+    if (rank != own) return fail(Code::kUsage, "load", "of another rank comes from memory alone");
     in_thread([this, from, request, rank, path = fs::path(message.text), world = world_] {
       auto segment = load_rank(options_.directory, path, rank, world, cancel_);
       post([this, from, request, rank, segment = std::move(segment)]() mutable {
@@ -528,12 +531,13 @@ class Agent {
   Result<void> hand_out(const std::shared_ptr<Connection>& to, const Request& request, const Held& held, uint64_t step,
                         Level level) {
     RankState& state = ledger_.rank(held.rank);
-    if (held.segment == state.segment) state.use[held.buffer].mapped = true;
+    const bool pins = held.segment == state.segment && to->rank == held.rank;
+    if (pins) state.use[held.buffer].mapped = true;
     Reply reply;
     reply.step = step;
     reply.value[0] = held.buffer;
     reply.value[1] = static_cast<uint64_t>(level);
-    reply.value[2] = held.segment == state.segment ? 1 : 0;
+    reply.value[2] = pins ? 1 : 0;
     answer(to, request, reply, {}, held.segment->fd());
     return {};
   }

@@ -135,7 +135,9 @@ def kill_agent(folder):
 
 
 def sound(folder):
-    done = subprocess.run([CKPT, "verify", f"{folder}/c"], capture_output=True, text=True)
+    """What LATEST names: Megatron's file is replaced after it."""
+    newest = (pathlib.Path(folder) / "c" / "LATEST").read_text().strip()
+    done = subprocess.run([CKPT, "verify", f"{folder}/c/{newest}"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
 

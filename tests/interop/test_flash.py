@@ -129,3 +129,50 @@ def test_two_ranks_with_a_sharded_tensor(tmp_path, ckpt):
     template = {"w": torch.zeros(5, 7), "b": torch.zeros(4)}
     dcp.load(template, checkpoint_id=folder, no_dist=True)
     assert equal(template, {"w": torch.arange(35.).reshape(5, 7), "b": torch.full((4,), 2.0)})
+
+
+def through_dcp(rank, folder):
+    from ckpt_flash import FlashReader, FlashWriter
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2,))
+    whole = torch.arange(35.).reshape(5, 7)
+
+    def state(factor, placement):
+        return {"model": {"w": distribute_tensor(whole * factor, mesh, [placement]), "b": torch.full((4,), 2.0 * factor)},
+                "optimizer": {"state": {"w": {"step": torch.tensor(3.0 * factor)}}, "lr": 0.5 * factor}}
+
+    engine = Engine(folder, linger=60)
+    dcp.save(state(1, Shard(0)), storage_writer=FlashWriter(engine, step=4))
+    for placement in (Shard(0), Shard(1), Replicate()):  # as it was saved, and cut anew
+        for level in ("memory", "storage"):
+            target, reader = state(0, placement), FlashReader(engine, step=None if level == "memory" else 99)
+            if level == "storage":
+                torch.distributed.barrier()
+                if rank == 0:
+                    engine.persist()
+                torch.distributed.barrier()
+            dcp.load(target, storage_reader=reader)
+            assert reader.level == level
+            assert equal(target["model"]["w"].full_tensor(), whole) and equal(target["model"]["b"], torch.full((4,), 2.0))
+            assert target["optimizer"]["state"]["w"]["step"] == 3 and target["optimizer"]["lr"] == 0.5
+    engine.close()
+
+
+def test_dcp_save_and_load_go_through_memory_and_cut_anew(tmp_path):
+    as_two_processes(through_dcp, tmp_path / "store", str(tmp_path / "c"))
+
+
+def test_a_snapshot_is_of_the_moment_it_was_taken(tmp_path):
+    weights = {str(i): torch.full((300_000,), float(i)) for i in range(8)}
+    with Engine(tmp_path / "c", linger=60) as engine:
+        saved = engine.save(1, {"w": weights, "step": 1}, mode="snapshot")
+        for tensor in weights.values():
+            tensor.add_(100)
+        saved.wait()
+        assert saved.done()
+        loaded = engine.load()
+        assert loaded.step == 1
+        assert all(torch.equal(loaded["w"][str(i)], torch.full((300_000,), float(i))) for i in range(8))
+        assert engine.save(2, {"w": weights, "step": 2}, mode="snapshot")
+        assert torch.equal(engine.load()["w"]["3"], torch.full((300_000,), 103.0))

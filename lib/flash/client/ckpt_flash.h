@@ -71,7 +71,8 @@ typedef struct {
 typedef struct {
   uint64_t copy_us, total_us;
   uint64_t bytes;
-  uint64_t newest_step; /* that all ranks of this node have; CKPT_FLASH_ANY_STEP: none */
+  uint64_t newest_step;     /* that all ranks of this node have; CKPT_FLASH_ANY_STEP: none, or not known yet */
+  uint64_t protected_bytes; /* of a snapshot: what is copied behind the trainer; 0: all was copied before the return */
 } ckpt_flash_saved;
 
 /* What a load gives: valid until ckpt_flash_unload, writable, of this process alone (the saved step stays as it is). */
@@ -111,8 +112,20 @@ int ckpt_flash_commit(ckpt_flash* flash, const ckpt_flash_object* objects, uint3
                       ckpt_flash_saved* saved);
 int ckpt_flash_abort(ckpt_flash* flash);
 
+/* A save that does not copy: returns once the pages of large tensors are write-protected (userfaultfd; Linux 6.4, and
+ * the right to it). Threads of the library copy behind it, and what the trainer writes to first. The tensors must stay
+ * mapped until it is done. Any later call but done and error waits for that first. Where it cannot be it is a save. */
+int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,
+                        uint32_t count, int if_busy, uint64_t timeout_ms, int persist, ckpt_flash_saved* saved);
+/* 1: nothing is under way. */
+int ckpt_flash_done(const ckpt_flash* flash);
+/* Waits until the step is complete in the agent's memory. */
+int ckpt_flash_wait(ckpt_flash* flash, ckpt_flash_saved* saved);
+
 /* 4: there is none. `path`: a checkpoint folder, for CKPT_FLASH_FROM_STORAGE; NULL: the newest. */
 int ckpt_flash_load(ckpt_flash* flash, uint64_t step, int from, const char* path, ckpt_flash_loaded** out);
+/* What another rank of this node has of a step in memory. It is not kept: to be copied before anybody saves again. */
+int ckpt_flash_look(ckpt_flash* flash, uint32_t rank, uint64_t step, ckpt_flash_loaded** out);
 void ckpt_flash_unload(ckpt_flash* flash, ckpt_flash_loaded* loaded);
 
 /* `wait`: returns when the step is durable. */

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <mutex>
 #include <new>
 
 #include "lib/base/checked.h"
@@ -16,6 +17,7 @@
 #include "lib/flash/channel.h"
 #include "lib/flash/client/ckpt_flash.h"
 #include "lib/flash/client/copy.h"
+#include "lib/flash/client/snapshot.h"
 #include "lib/flash/connect.h"
 #include "lib/flash/layout.h"
 
@@ -138,12 +140,17 @@ struct ckpt_flash {
   uint64_t next_id = 0;
   std::unique_ptr<Mapped> mapped;
   std::list<Loaded> loaded;
+  std::mutex talking;  ///< a snapshot says by itself that it is complete
+  std::unique_ptr<Snapshot> snapshot;
+  Result<void> snapshot_result;
+  ckpt_flash_saved snapshot_saved{};
   bool writing = false;
   uint64_t buffer = 0, step = 0, began_us = 0, copied_us = 0;
 
   // --- the agent ---
 
   Result<Answer> call(Type type, Request request, const std::string& words = {}, int fd = -1, int timeout = kAnswerMs) {
+    const std::lock_guard lock(talking);
     if (!socket) return sys_error(EPIPE, "agent", "is not connected");
     request.type = static_cast<uint16_t>(type);
     request.id = ++next_id;
@@ -259,22 +266,26 @@ struct ckpt_flash {
     return {};
   }
 
-  Result<void> copy(const void* const* data) {
-    if (!writing) return fail(Code::kUsage, "", "no save is under way");
-    const uint64_t start = now_us(CLOCK_MONOTONIC);
+  std::vector<CopyPart> parts_of(const void* const* data) const {
     std::vector<CopyPart> parts;
     const auto& tensors = mapped->layout.tensors;
     for (size_t i = 0; i < tensors.size(); ++i) {
       if (data[i] != nullptr && tensors[i].bytes > 0)
         parts.push_back({mapped->buffer(buffer) + tensors[i].offset, data[i], tensors[i].bytes});
     }
-    copy_all(parts, threads);
+    return parts;
+  }
+
+  Result<void> copy(const void* const* data) {
+    if (!writing) return fail(Code::kUsage, "", "no save is under way");
+    const uint64_t start = now_us(CLOCK_MONOTONIC);
+    copy_all(parts_of(data), threads);
     copied_us += now_us(CLOCK_MONOTONIC) - start;
     return {};
   }
 
-  Result<void> commit(const ckpt_flash_object* objects, uint32_t count, int persist, ckpt_flash_saved* saved) {
-    if (!writing) return fail(Code::kUsage, "", "no save is under way");
+  /// Into the buffer; returns their bytes.
+  Result<uint64_t> put_objects(const ckpt_flash_object* objects, uint32_t count) {
     std::vector<StoredObject> stored;
     for (uint32_t i = 0; i < count; ++i) {
       const ckpt_flash_object& object = objects[i];
@@ -285,25 +296,70 @@ struct ckpt_flash {
                         {static_cast<const char*>(object.data), object.bytes}});
     }
     const std::string encoded = count == 0 ? std::string() : encode_objects(stored);
-    SegmentHeader& header = mapped->header();
+    const SegmentHeader& header = mapped->header();
     if (encoded.size() > header.objects_capacity) return fail(Code::kNoRoom, "objects", "need more room than declared");
     std::memcpy(mapped->buffer(buffer) + header.data_bytes, encoded.data(), encoded.size());
-    Slot& slot = header.slots[buffer];
+    return encoded.size();
+  }
+
+  /// The one moment at which the step comes into being; then the agent is told.
+  Result<void> complete(uint64_t object_bytes, int persist, ckpt_flash_saved* saved) {
+    Slot& slot = mapped->header().slots[buffer];
     slot.step.store(step);
-    slot.objects_bytes.store(encoded.size());
+    slot.objects_bytes.store(object_bytes);
     slot.saved_us.store(now_us(CLOCK_REALTIME));
-    slot.sequence.store(slot.sequence.load() + 1, std::memory_order_release);  // complete
-    writing = false;
+    slot.sequence.store(slot.sequence.load() + 1, std::memory_order_release);
     Request request;
     request.step = step;
     request.value = buffer;
     request.flags = persist != 0 ? kPersistThis : 0;
-    CKPT_TRY_ASSIGN(const Answer answer, checked(call(Type::kCommit, request)));
+    CKPT_TRY_ASSIGN(const Answer answer, ckpt::flash::checked(call(Type::kCommit, request)));
     if (saved != nullptr) {
-      *saved = {copied_us, now_us(CLOCK_MONOTONIC) - began_us, mapped->layout.data_bytes + encoded.size(),
-                answer.reply.step};
+      *saved = {copied_us, now_us(CLOCK_MONOTONIC) - began_us, mapped->layout.data_bytes + object_bytes,
+                answer.reply.step, 0};
     }
     return {};
+  }
+
+  Result<void> commit(const ckpt_flash_object* objects, uint32_t count, int persist, ckpt_flash_saved* saved) {
+    if (!writing) return fail(Code::kUsage, "", "no save is under way");
+    CKPT_TRY_ASSIGN(const uint64_t object_bytes, put_objects(objects, count));
+    writing = false;
+    return complete(object_bytes, persist, saved);
+  }
+
+  // --- a save that does not copy ---
+
+  /// After `begin`: returns once pages are protected; what cannot be is copied here and now.
+  Result<void> take_snapshot(const void* const* data, const ckpt_flash_object* objects, uint32_t count, int persist,
+                             ckpt_flash_saved* saved) {
+    const uint64_t start = now_us(CLOCK_MONOTONIC);
+    CKPT_TRY_ASSIGN(const uint64_t object_bytes, put_objects(objects, count));
+    snapshot_saved = {};
+    auto done = [this, object_bytes, persist, start] {
+      copied_us = now_us(CLOCK_MONOTONIC) - start;
+      snapshot_result = complete(object_bytes, persist, &snapshot_saved);
+    };
+    snapshot = Snapshot::begin(parts_of(data), threads, done);
+    if (!snapshot) {
+      CKPT_TRY(copy(data));
+      writing = false;
+      return complete(object_bytes, persist, saved);
+    }
+    if (saved != nullptr) {
+      *saved = {now_us(CLOCK_MONOTONIC) - start, now_us(CLOCK_MONOTONIC) - began_us,
+                mapped->layout.data_bytes + object_bytes, kAnyStep, snapshot->protected_bytes()};
+    }
+    return {};
+  }
+
+  /// Waits for the snapshot that is under way, if there is one.
+  Result<void> finish() {
+    if (!snapshot) return {};
+    snapshot->wait();
+    snapshot.reset();
+    writing = false;
+    return std::exchange(snapshot_result, Result<void>());
   }
 
   Result<void> abort() {
@@ -316,10 +372,11 @@ struct ckpt_flash {
 
   // --- what is loaded ---
 
-  Result<ckpt_flash_loaded*> load(uint64_t wanted, int from, const char* path) {
+  Result<ckpt_flash_loaded*> load(uint32_t of, uint64_t wanted, int from, const char* path) {
     const uint64_t start = now_us(CLOCK_MONOTONIC);
     if (writing) return fail(Code::kUsage, "", "a save is under way");
     Request request;
+    request.rank = of;
     request.step = wanted;
     request.flags = static_cast<uint32_t>(from);
     CKPT_TRY_ASSIGN(Answer answer, checked(call(Type::kLoad, request, path != nullptr ? path : "", -1, -1)));
@@ -399,9 +456,11 @@ struct ckpt_flash {
     error = failed.text();
     return failed.sys_errno == EPIPE ? kLostStatus : exit_code(failed.code);
   }
+  /// One call of the interface, behind what an earlier one has left under way: its failure is the failure of this one.
   template <class Work>
   int run(Work work) {
     try {
+      if (auto before = finish(); !before) return status(before.error());
       auto done = work();
       return done ? 0 : status(done.error());
     } catch (const std::bad_alloc&) {
@@ -484,10 +543,39 @@ int ckpt_flash_save(ckpt_flash* flash, uint64_t step, const void* const* data, c
   return done;
 }
 
+int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,
+                        uint32_t count, int if_busy, uint64_t timeout_ms, int persist, ckpt_flash_saved* saved) {
+  int done = ckpt_flash_begin(flash, step, if_busy, timeout_ms, nullptr);
+  if (done != 0) return done;
+  done = flash->run([&] { return flash->take_snapshot(data, objects, count, persist, saved); });
+  if (done != 0 && flash->writing) {
+    const std::string why = flash->error;
+    (void)ckpt_flash_abort(flash);
+    flash->error = why;
+  }
+  return done;
+}
+
+int ckpt_flash_done(const ckpt_flash* flash) { return flash->snapshot && !flash->snapshot->finished() ? 0 : 1; }
+
+int ckpt_flash_wait(ckpt_flash* flash, ckpt_flash_saved* saved) {
+  const int failed = flash->run([&]() -> Result<void> { return {}; });
+  if (failed == 0 && saved != nullptr) *saved = flash->snapshot_saved;
+  return failed;
+}
+
 int ckpt_flash_load(ckpt_flash* flash, uint64_t step, int from, const char* path, ckpt_flash_loaded** out) {
   *out = nullptr;
   return flash->run([&]() -> Result<void> {
-    CKPT_TRY_ASSIGN(*out, flash->load(step, from, path));
+    CKPT_TRY_ASSIGN(*out, flash->load(flash->rank, step, from, path));
+    return {};
+  });
+}
+
+int ckpt_flash_look(ckpt_flash* flash, uint32_t rank, uint64_t step, ckpt_flash_loaded** out) {
+  *out = nullptr;
+  return flash->run([&]() -> Result<void> {
+    CKPT_TRY_ASSIGN(*out, flash->load(rank, step, CKPT_FLASH_FROM_MEMORY, nullptr));
     return {};
   });
 }
@@ -522,6 +610,7 @@ int ckpt_flash_status(ckpt_flash* flash, const char** json) {
 
 void ckpt_flash_close(ckpt_flash* flash) {
   if (flash == nullptr) return;
+  (void)flash->run([&]() -> Result<void> { return {}; });
   if (flash->socket) (void)flash->run([&] { return flash->abort(); });
   if (flash->socket) (void)flash->run([&] { return flash->call(Type::kBye, {}, {}, -1, 1000); });
   delete flash;

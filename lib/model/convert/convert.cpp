@@ -16,6 +16,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/tensor/write_files.h"
 
@@ -109,6 +110,7 @@ class Conversion {
     CKPT_TRY(plan());
     CKPT_TRY(plan_siblings());
     describe();
+    end_phase("plan");
     if (request_.dry_run) CKPT_TRY(rehearse());
     else if (request_.resume || request_.part.count > 1) CKPT_TRY(write_part());
     else CKPT_TRY(write_all());
@@ -241,15 +243,19 @@ class Conversion {
     return check_room(staged.path(), request_.destination, report_.total_bytes);
   }
 
+  void end_phase(const char* name) { report_.phases_us.emplace_back(name, trace::phase(watch_, name)); }
+
   Result<void> write_generated(const fs::path& folder) {
     for (const tensor::OutputFile& file : layout_->files) {
       if (file.generate) CKPT_TRY(write_generated_file(file, folder, control_));
     }
+    end_phase("metadata");
     return cancel_.check();
   }
 
   Result<void> write_data(const fs::path& folder, std::span<const size_t> which) {
     CKPT_TRY_ASSIGN(const auto findings, write_data_files(*layout_, selected_.selection, folder, which, control_));
+    end_phase("copy");
     note_damage(findings);
     for (const tensor::Finding& finding : findings) {
       if (finding.warning) report_.notes.push_back(finding.text());
@@ -262,6 +268,7 @@ class Conversion {
     const fs::path written = kind_ == StagedDir::Kind::kFile ? folder / layout_->last_file : folder;
     CKPT_TRY(compare_with_source(written, selected_.selection, control_.workers, control_.progress, cancel_));
     report_.verified = true;
+    end_phase("verify");
     return {};
   }
 
@@ -273,7 +280,9 @@ class Conversion {
     CKPT_TRY(write_generated(staged.path()));
     CKPT_TRY(verify(staged.path()));
     CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(staged.path()));
-    return staged.commit(layout_->last_file, request_.durable);
+    CKPT_TRY(staged.commit(layout_->last_file, request_.durable));
+    end_phase("commit");
+    return {};
   }
 
   /// One of many processes, or one that goes on where another was killed. The last one finishes.
@@ -309,9 +318,12 @@ class Conversion {
     CKPT_TRY(write_generated(workspace.files()));
     CKPT_TRY(verify(workspace.files()));
     CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(workspace.files()));
-    return workspace.finish(*layout_, request_.destination, request_.force, kind_);
+    CKPT_TRY(workspace.finish(*layout_, request_.destination, request_.force, kind_));
+    end_phase("commit");
+    return {};
   }
 
+  Stopwatch watch_;
   const ConvertRequest& request_;
   const Cancel& cancel_;
   tensor::WriteControl control_;

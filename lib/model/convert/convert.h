@@ -43,6 +43,9 @@ struct ConvertReport {
   uint64_t total_bytes = 0;    ///< on disk; an estimate, slightly high, after a dry run
   uint64_t kept_files = 0;     ///< data files that an earlier run had made
   uint64_t duration_us = 0;    ///< reading the source's metadata included
+  /// What took how long, in order: plan (the source's metadata and soundness), copy (bytes read and written), metadata
+  /// (the files that describe them), verify, commit (synced, renamed).
+  std::vector<std::pair<std::string, uint64_t>> phases_us;
   bool finished = true;        ///< false: other parts are still to come
   bool was_there =
       false;  ///< with --resume or a part: the destination holds files of these names and sizes, nothing was done

@@ -13,3 +13,11 @@ from ._library import Busy, FlashError, NotFound
 from .engine import Engine, Loaded, Saved
 
 __all__ = ["Busy", "Engine", "FlashError", "Loaded", "NotFound", "Saved"]
+
+
+def __getattr__(name):
+    """FlashWriter and FlashReader need torch: it is imported when they are asked for."""
+    if name in ("FlashWriter", "FlashReader"):
+        from . import distributed
+        return getattr(distributed, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

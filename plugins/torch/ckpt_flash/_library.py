@@ -51,7 +51,8 @@ class Options(ctypes.Structure):
 
 
 class SavedInfo(ctypes.Structure):
-    _fields_ = [("copy_us", c_uint64), ("total_us", c_uint64), ("bytes", c_uint64), ("newest_step", c_uint64)]
+    _fields_ = [("copy_us", c_uint64), ("total_us", c_uint64), ("bytes", c_uint64), ("newest_step", c_uint64),
+                ("protected_bytes", c_uint64)]
 
 
 class LoadedInfo(ctypes.Structure):
@@ -110,6 +111,10 @@ class Library:
                     "declare": [c_void_p, POINTER(Tensor), c_uint32, c_uint64], "ready": [c_void_p],
                     "save": [c_void_p, c_uint64, POINTER(c_void_p), POINTER(Object), c_uint32, c_int, c_uint64, c_int,
                              POINTER(SavedInfo)],
+                    "snapshot": [c_void_p, c_uint64, POINTER(c_void_p), POINTER(Object), c_uint32, c_int, c_uint64, c_int,
+                                 POINTER(SavedInfo)],
+                    "wait": [c_void_p, POINTER(SavedInfo)], "done": [c_void_p],
+                    "look": [c_void_p, c_uint32, c_uint64, POINTER(POINTER(LoadedInfo))],
                     "begin": [c_void_p, c_uint64, c_int, c_uint64, POINTER(c_void_p)],
                     "copy": [c_void_p, POINTER(c_void_p)],
                     "commit": [c_void_p, POINTER(Object), c_uint32, c_int, POINTER(SavedInfo)], "abort": [c_void_p],

@@ -20,8 +20,11 @@ _FROM = {"best": 0, "memory": 1, "storage": 2}
 class Saved:
     """What a save did. False where it was skipped."""
 
-    def __init__(self, step, skipped="", info=None):
+    def __init__(self, step, skipped="", info=None, under_way=None):
         self.step, self.skipped = step, skipped
+        self._under_way = under_way
+        #: Of a snapshot: bytes that are copied behind the trainer.
+        self.protected_bytes = info.protected_bytes if info else 0
         self.copy_us = info.copy_us if info else 0
         self.total_us = info.total_us if info else 0
         self.bytes = info.bytes if info else 0
@@ -31,6 +34,16 @@ class Saved:
 
     def __bool__(self):
         return not self.skipped
+
+    def done(self):
+        """Whether the step is complete in the agent's memory: at once, but for a snapshot."""
+        return self._under_way is None or self._under_way(self, False)
+
+    def wait(self):
+        """Until it is."""
+        if self._under_way is not None:
+            self._under_way(self, True)
+        return self
 
     def __repr__(self):
         return f"Saved(step={self.step}, skipped={self.skipped!r}, total_us={self.total_us}, bytes={self.bytes})"
@@ -76,6 +89,7 @@ class Engine:
         self.rank, self.world, self.local_world = _ranks(rank, world, local_world)
         self._threads, self._connect_timeout = threads, connect_timeout
         self._declared = None
+        self._tensors = None  # of a snapshot that is under way
         self._object_bytes = 0
         self._pace = None
         self._cost = 0.0
@@ -91,11 +105,18 @@ class Engine:
         interval = self._interval() if self.auto_save else self.save_mem_interval
         return storage or interval == 0 or step % interval == 0, storage
 
-    def save(self, step, state_dict, *, force=False, persist=None):
+    def save(self, step, state_dict, *, force=False, persist=None, mode="copy"):
         """Copies the state into the agent's memory if the step is a multiple of an interval; returns a Saved, or None.
 
         When it returns the step is complete in the agent's memory: it outlives this process. `persist`: whether it goes
-        to storage, too; None: by save_storage_interval."""
+        to storage, too; None: by save_storage_interval.
+
+        mode="snapshot": returns once the tensors' pages are write-protected; they are copied behind the loop, and what the
+        loop writes meanwhile is copied first. The step is complete when Saved.done() says so, and at the latest when the
+        next call of this engine returns; a trainer that is killed before leaves the step before. Tensors that are freed
+        meanwhile are kept until then. Where the kernel cannot do it (Linux before 6.4, no right to userfaultfd) it copies."""
+        if mode not in ("copy", "snapshot"):
+            raise ValueError("mode is copy or snapshot")
         memory, storage = self.wants(step)
         storage = storage if persist is None else persist
         if not (memory or storage or force):
@@ -104,7 +125,7 @@ class Engine:
         tensors, objects = states.flatten(state_dict)
         blobs = self._objects(objects)
         if_busy = "wait" if storage else self.if_busy
-        saved = self._again(lambda: self._save(step, tensors, blobs, if_busy, storage))
+        saved = self._again(lambda: self._save(step, tensors, blobs, if_busy, storage, mode == "snapshot"))
         if saved:
             cost = time.monotonic() - began
             self._cost = cost if self._cost == 0 else 0.8 * self._cost + 0.2 * cost
@@ -153,6 +174,7 @@ class Engine:
                                                    _FROM["storage" if path else level], where, byref(result)))
         except NotFound:
             return None
+        self._declared = None  # a load from storage brings memory of its own
         return self._unpack(result, kind)
 
     def close(self):
@@ -180,7 +202,7 @@ class Engine:
             except NotFound:
                 if not self._agent["start"] or time.monotonic() > deadline:
                     raise
-            except Busy:  # the trainer before this one is not quite gone
+            except (Busy, Lost):  # the trainer before this one, or the agent, is not quite gone
                 if time.monotonic() > deadline:
                     raise
             finally:
@@ -222,6 +244,32 @@ class Engine:
                 time.sleep(0.01)
             return work()
 
+    # --- for torch.distributed.checkpoint ---
+
+    def save_parts(self, step, leaves, blobs, *, if_busy="wait", persist=None):
+        """Leafs and (path, key, kind, bytes) as somebody else has cut them."""
+        storage = self.wants(step)[1] if persist is None else persist
+        return self._again(lambda: self._save(step, leaves, blobs, if_busy, storage, False))
+
+    def look(self, rank, step):
+        """(leaves, objects) that a rank of this node has of a step in memory: [(key, dtype, shape, global shape, offset,
+        tensor)], [(key, path, bytes)]. To be copied before anybody saves again."""
+        result = ctypes.POINTER(library.LoadedInfo)()
+        self._again(lambda: self._library.look(rank, step, byref(result)))
+        info, block = self._block(result)
+        leaves = []
+        for at in range(info.tensors):
+            one = info.tensor[at]
+            shape, whole, offset = (tuple(numbers[i] for i in range(one.dims))
+                                    for numbers in (one.shape, one.global_shape, one.global_offset))
+            dtype = one.dtype.decode()
+            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * _ITEM[dtype], dtype, shape, "torch")
+            leaves.append((one.key.decode(), dtype, shape, whole, offset, value))
+        objects = [(info.object[at].key.decode(), library.path_of(info.object[at].path, info.object[at].steps),
+                    ctypes.string_at(info.object[at].data, info.object[at].bytes))
+                   for at in range(info.objects) if info.object[at].kind != library.COMMON]
+        return leaves, objects
+
     # --- details ---
 
     def _interval(self):
@@ -262,22 +310,32 @@ class Engine:
         self._library.declare(described, len(tensors), capacity)
         self._declared, self._object_bytes = shape, capacity // 2
 
-    def _save(self, step, tensors, blobs, if_busy, storage):
+    def _save(self, step, tensors, blobs, if_busy, storage, snapshot):
         self._declare(tensors, sum(len(blob) + 256 for _, _, _, blob in blobs))
         pointers = [leaf.pointer() for leaf in tensors]
+        objects = (library.Object * len(blobs))()
+        kept = []
+        for at, (path, key, kind, blob) in enumerate(blobs):
+            steps = library.steps_of(path)
+            kept.append(steps)
+            objects[at] = library.Object(key.encode(), kind, len(path), steps,
+                                         ctypes.cast(ctypes.c_char_p(blob), c_void_p), len(blob))
+        info = SavedInfo()
+        timeout = int(self.timeout * 1000)
+        if snapshot and None not in pointers:
+            self._library.wait(None)  # of the one before, whose tensors are let go now
+            done = self._library.snapshot(step, (c_void_p * len(pointers))(*pointers), objects, len(blobs),
+                                          _IF_BUSY[if_busy], timeout, int(storage), byref(info))
+            if done == library.SKIPPED:
+                return Saved(step, skipped=self._why())
+            self._tensors = tensors
+            return Saved(step, info=info, under_way=self._under_way)
         places = (c_void_p * len(tensors))()
-        if self._library.begin(step, _IF_BUSY[if_busy], int(self.timeout * 1000), places) == library.SKIPPED:
-            return Saved(step, skipped=self._library.lib.ckpt_flash_error(self._library.handle).decode(errors="replace"))
+        if self._library.begin(step, _IF_BUSY[if_busy], timeout, places) == library.SKIPPED:
+            return Saved(step, skipped=self._why())
+        self._tensors = None
         try:
             self._copy(tensors, pointers, places)
-            objects = (library.Object * len(blobs))()
-            kept = []
-            for at, (path, key, kind, blob) in enumerate(blobs):
-                steps = library.steps_of(path)
-                kept.append(steps)
-                objects[at] = library.Object(key.encode(), kind, len(path), steps,
-                                             ctypes.cast(ctypes.c_char_p(blob), c_void_p), len(blob))
-            info = SavedInfo()
             self._library.commit(objects, len(blobs), int(storage), byref(info))
         except Lost:
             raise
@@ -288,6 +346,21 @@ class Engine:
                 pass
             raise
         return Saved(step, info=info)
+
+    def _why(self):
+        return self._library.lib.ckpt_flash_error(self._library.handle).decode(errors="replace")
+
+    def _under_way(self, saved, wait):
+        """Of the last snapshot; an earlier one is complete."""
+        if not wait and self._library.handle and self._library.lib.ckpt_flash_done(self._library.handle) == 0:
+            return False
+        info = SavedInfo()
+        self._again(lambda: self._library.wait(byref(info)))
+        saved._under_way = None
+        if info.total_us:
+            saved.total_us, saved.newest_step = info.total_us, None if info.newest_step == ANY_STEP else info.newest_step
+        self._tensors = None
+        return True
 
     def _copy(self, tensors, pointers, places):
         """Host memory by the library's threads; of a device straight into the shared memory."""
@@ -307,10 +380,7 @@ class Engine:
                 getattr(torch, device.type).synchronize(device)
 
     def _unpack(self, result, kind):
-        info = result.contents
-        # One block below everything: when the last tensor over it is gone, so is the mapping.
-        block = (ctypes.c_char * max(info.bytes, 1)).from_address(info.data[0] if info.tensors else info.mapping)
-        weakref.finalize(block, self._library.unload, result)
+        info, block = self._block(result)
         leaves = []
         for at in range(info.tensors):
             tensor = info.tensor[at]
@@ -327,6 +397,13 @@ class Engine:
         out.step, out.level = info.step, LEVELS.get(info.level, "?")
         out.total_us, out.bytes = info.total_us, info.bytes
         return out
+
+    def _block(self, result):
+        """One block below everything: when the last tensor over it is gone, so is the mapping."""
+        info = result.contents
+        block = (ctypes.c_char * max(info.bytes, 1)).from_address(info.data[0] if info.tensors else info.mapping)
+        weakref.finalize(block, self._library.unload, result)
+        return info, block
 
     def _agreed_step(self):
         """The newest step that all nodes have in memory, where there are several of them and torch.distributed runs."""
