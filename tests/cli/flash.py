@@ -259,6 +259,17 @@ class Flash(unittest.TestCase):
         with self.assertRaisesRegex(FlashError, "model.w.*hash differs"):
             self.engine().load()
 
+    def test_objects_from_storage_run_nothing_unless_they_are_trusted(self):
+        agent = self.agent()
+        self.engine().save(1, {"w": numpy.zeros(3), "object": pathlib.PurePosixPath("/x"), "set": {1, 2}})
+        self.assertEqual(self.engines[-1].load()["object"], pathlib.PurePosixPath("/x"))
+        self.assertEqual(agent.stop(), 0)
+        self.agent()
+        with self.assertRaisesRegex(FlashError, "trust=True.*pathlib"):
+            self.engine().load()
+        loaded = self.engines[-1].load(trust=True)
+        self.assertEqual((loaded["object"], loaded["set"]), (pathlib.PurePosixPath("/x"), {1, 2}))
+
     def test_an_agent_is_found_by_its_folder_alone_and_there_is_one(self):
         self.agent()
         self.assertIn("has an agent already", self.ckpt("agent", self.base / "c", code=7).stderr)
