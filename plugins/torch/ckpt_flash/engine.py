@@ -192,7 +192,7 @@ class Engine:
 
     def _open(self):
         deadline = time.monotonic() + self._connect_timeout
-        started = False
+        started = None
         while True:
             opened = Library(self.checkpoint_dir, self._agent["socket"], self.rank, self.world, self.local_world,
                              self._threads)
@@ -208,12 +208,16 @@ class Engine:
                     raise
             finally:
                 opened.close()
-            if not started and self._agent["start"]:
-                self._start_agent()
-                started = True
+            if self._agent["start"]:
+                started = self._start_agent(started)
             time.sleep(0.01)
 
-    def _start_agent(self):
+    def _start_agent(self, before):
+        """Again where the one that was started `before` has ended: the one that was killed may not quite have been gone."""
+        if before is not None and before.poll() is None:
+            return before
+        if before is not None:
+            time.sleep(0.05)
         options = ["--to", self.format]
         for flag, name in (("--keep-last", "max_to_keep"), ("--linger", "linger"), ("--rate", "rate"), ("--socket", "socket")):
             if self._agent[name]:
@@ -224,6 +228,7 @@ class Engine:
             _agents.append(subprocess.Popen([binary, "agent", self.checkpoint_dir, *options], stdin=subprocess.DEVNULL, stdout=log,
                              stderr=log, start_new_session=True, close_fds=True, cwd="/",
                              env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}))
+        return _agents[-1]
 
     def _again(self, work):
         """Once more with a new agent where the one that was is gone: it takes over the memory that this process holds."""
@@ -231,7 +236,7 @@ class Engine:
             return work()
         except Lost:
             deadline = time.monotonic() + 30
-            started = False
+            started = None
             while True:
                 try:
                     self._library.reconnect()
@@ -239,9 +244,7 @@ class Engine:
                 except (NotFound, Busy, Lost):
                     if time.monotonic() > deadline or not self._agent["start"]:
                         raise
-                if not started:
-                    self._start_agent()
-                    started = True
+                started = self._start_agent(started)
                 time.sleep(0.01)
             return work()
 
