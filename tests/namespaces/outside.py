@@ -17,6 +17,10 @@ ALL = ["--pid", "--mount", "--ipc", "--uts", "--net", "--cgroup"]
 HOLDER = 'mount -t proc proc /proc; mount -t tmpfs tmpfs "$0"; hostname inside; while :; do sleep 1; done'
 
 
+# What an own network namespace is given beside what a new one has.
+NETWORK = "ip link set lo up; echo 42 > /proc/sys/net/ipv4/ip_default_ttl; "
+
+
 def namespace(pid, kind):
     return os.readlink(f"/proc/{pid}/ns/{kind}")
 
@@ -113,7 +117,7 @@ def first_process(place):
     """Process 1 of a namespace: ended from outside, and process 1 of a new one afterwards, twice."""
     folder = os.path.join(place.path, "first")
     os.makedirs(folder)
-    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "--uts", "sh", "-c", 'hostname first; exec "$0" "$1"', os.path.join(TARGETS, "target_sysv_ipc"), folder],
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "--uts", "--net", "sh", "-c", NETWORK + 'hostname first; exec "$0" "$1"', os.path.join(TARGETS, "target_sysv_ipc"), folder],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_until(lambda: os.path.exists(os.path.join(folder, "ready")), "it is ready")
@@ -136,6 +140,10 @@ def first_process(place):
             hostname = subprocess.run(["nsenter", "--target", str(pid), "--uts", "hostname"], capture_output=True, text=True, check=True).stdout.strip()
             if hostname != "first":
                 raise Failure(f"the hostname is {hostname}")
+            network = subprocess.run(["nsenter", "--target", str(pid), "--net", "sh", "-c", "cat /proc/sys/net/ipv4/ip_default_ttl; ip -o link show lo"],
+                                     capture_output=True, text=True, check=True).stdout
+            if not network.startswith("42\n") or ",UP" not in network:
+                raise Failure(f"the network namespace is another one: {network}")
         with open(os.path.join(folder, ".check"), "w") as stream:
             stream.write("0")
         os.rename(os.path.join(folder, ".check"), os.path.join(folder, "check"))
@@ -158,9 +166,25 @@ def refused(place):
         ckpt("restore", "-f", image, "-d", "--into", 1 << 22).expect(4)
         ckpt("restore", "-f", image, "-d", "--into", there.init).expect(7, "is taken by")
         ckpt("restore", "-f", image, "-d", "--join-ns", "nonsense:/proc/1/ns/net").expect(2)
+        ckpt("restore", "-f", image, "-d").expect(6, "a mount namespace", "--into")
         there.check()
+        wired = ckpt("inspect", image, "--json")
+        wired.expect(0)
+        if set(wired.document()["namespaces"]) < {"pid", "mnt", "net", "ipc", "uts"}:
+            raise Failure(f"inspect says {wired.document()['namespaces']}")
     finally:
         there.end()
+    wired = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "--net", "sh", "-c", "ip link add dummy0 type dummy; sleep 60; true"], stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        time.sleep(0.5)
+        init = int(children_of(wired.pid)[0])
+        if "dummy0" in subprocess.run(["nsenter", "--target", str(init), "--net", "ip", "link"], capture_output=True, text=True, check=True).stdout:
+            ckpt("dump", "-p", init, "-f", os.path.join(place.path, "wired")).expect(6, "interface dummy0")
+        else:
+            print("skipped: an interface beside lo: this kernel has no dummy")
+    finally:
+        wired.kill()
+        wired.wait()
     apart = subprocess.Popen(["unshare", "--user", "--map-root-user", "sleep", "60"], stdin=subprocess.DEVNULL)
     try:
         time.sleep(0.2)
@@ -176,8 +200,8 @@ def main():
     if os.geteuid() != 0 or not CKPT:
         print("skipped: namespaces: wants root")
         return 77
-    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount")):
-        print("skipped: namespaces: wants util-linux")
+    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount", "ip")):
+        print("skipped: namespaces: wants util-linux and iproute2")
         return 77
     failures = 0
     with Workplace("namespaces") as place:

@@ -3,8 +3,24 @@
 #include <sys/utsname.h>
 
 #include "lib/state/namespaces/entered.h"
+#include "lib/state/namespaces/network.h"
 
 namespace ckpt::capture {
+
+namespace {
+
+/// Process 1 cannot be restored into a namespace that is there: what is not made anew with it would be lost.
+void block_what_cannot_be_made(Walk& walk) {
+  constexpr int kInit = 1;
+  const store::Namespaces& own = walk.out.image.namespaces;
+  if (walk.members[0].entry.pid != kInit || !walk.options.ends) return;
+  constexpr const char* kWhy = "which a restore cannot make again yet";
+  if (own.has("mnt")) walk.out.block(0, "namespace mnt", std::string("its own, ") + kWhy, "--leave-running");
+  for (const std::string& thing : own.network.beyond)
+    walk.out.block(0, "namespace net", thing + ", " + kWhy, "--leave-running");
+}
+
+}  // namespace
 
 Result<void> inventory_namespaces(Walk& walk) {
   const state::Entered* entered = state::entered();
@@ -16,13 +32,15 @@ Result<void> inventory_namespaces(Walk& walk) {
     if (::uname(&names) != 0) return sys_error("uts namespace", "cannot be asked for its names");
     out.hostname = names.nodename, out.domainname = names.domainname;
   }
-  constexpr int kInit = 1;
-  const bool is_init = walk.members[0].entry.pid == kInit;
-  for (const char* kind : {"mnt", "net"}) {
-    if (is_init && walk.options.ends && out.has(kind))
-      walk.out.block(0, std::string("namespace ") + kind, "its own, which a restore cannot make again yet",
-                     "--leave-running");
+  if (out.has("net")) {
+    // Of a frozen tree what was seen while it ran: ckpt has put a packet filter there since, perhaps.
+    if (walk.options.frozen && walk.options.earlier != nullptr) {
+      out.network = walk.options.earlier->image.namespaces.network;
+    } else {
+      CKPT_TRY_ASSIGN(out.network, take_network());
+    }
   }
+  block_what_cannot_be_made(walk);
   return {};
 }
 

@@ -1,5 +1,6 @@
 #include "lib/state/namespaces/restore.h"
 
+#include <fcntl.h>
 #include <net/if.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
@@ -7,6 +8,7 @@
 
 #include <cstring>
 
+#include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
 
 namespace ckpt::restore {
@@ -21,16 +23,38 @@ Result<void> set_names(const store::Namespaces& namespaces) {
   return {};
 }
 
+Result<void> set_up_network(const store::Network& network) {
+  if (network.loopback_up) {
+    const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+    ifreq request{};
+    std::strcpy(request.ifr_name, "lo");
+    request.ifr_flags = IFF_UP | IFF_RUNNING;
+    if (!fd || ::ioctl(fd.get(), SIOCSIFFLAGS, &request) != 0) return sys_error("lo", "cannot be brought up");
+  }
+  for (const store::NetworkSetting& setting : network.settings) {
+    const std::string path = "/proc/sys/" + setting.path;
+    if (setting.path.rfind("net/", 0) != 0 || ("/" + setting.path + "/").find("/../") != std::string::npos)
+      return fail(Code::kCorrupt, setting.path, "is no setting of a network namespace");
+    CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
+    CKPT_TRY(io::write_all(file.get(), as_bytes(setting.value), path));
+  }
+  return {};
+}
+
 }  // namespace
 
-Result<void> check_namespaces(const store::Namespaces&, bool mounts, bool network) {
-  if (!mounts && !network) return {};
-  return Error(Code::kUnsupported, "the image", "is of a tree in a mount or network namespace of its own")
-      .with_hint("--into PID restores it into those of a running process");
+Result<void> check_namespaces(const store::Namespaces& namespaces, bool mounts, bool network) {
+  Error error(Code::kUnsupported, "the image", "is of processes in namespaces that cannot be made again yet");
+  if (mounts) error.causes.emplace_back("a mount namespace");
+  for (const std::string& thing : network ? namespaces.network.beyond : std::vector<std::string>())
+    error.causes.push_back("a network namespace with " + thing);
+  if (error.causes.empty()) return {};
+  return std::move(error).with_hint("--into PID restores it into those of a running process");
 }
 
 Result<void> fill_namespaces(const store::Namespaces& namespaces, const std::map<std::string, bool>& make) {
   if (make.count("uts") != 0) CKPT_TRY(set_names(namespaces));
+  if (make.count("net") != 0) CKPT_TRY(set_up_network(namespaces.network));
   return {};
 }
 
