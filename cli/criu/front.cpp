@@ -14,6 +14,7 @@
 #include "cli/criu/work.h"
 #include "cli/guard.h"
 #include "cli/inherited_signals.h"
+#include "lib/engine/restore.h"
 
 namespace ckpt::cli::criu {
 
@@ -39,6 +40,7 @@ int run_restore(Task& task) {
   if (!report) return end_with(task.log, report.error());
   if (!task.options.exec_command.empty()) return execute(task.options.exec_command, task.log);
   if (task.options.detach) return 0;
+  if (report->status >= 0) return report->status;
   auto end = engine::supervise(report->pid, task.cancel);
   return end ? end->shell_status() : end_with(task.log, end.error());
 }
@@ -68,7 +70,7 @@ int run_dedup(Task& task) {
 }
 
 int run_folder_command(const CommandLine& line, Log& log, const Cancel& cancel) {
-  Task task{line.options, log, cancel, {}};
+  Task task{line.options, log, cancel, {}, {}};
   if (auto entered = enter_folders(task); !entered) return end_with(log, entered.error());
   if (line.command == "restore") return run_restore(task);
   if (line.command == "dedup") return run_dedup(task);

@@ -14,6 +14,10 @@ Result<void> Log::open(const std::filesystem::path& file) {
   return {};
 }
 
+void Log::take_stderr() const {
+  if (file_) ::dup2(file_.get(), STDERR_FILENO);
+}
+
 /// One write: lines of several processes do not mix. What cannot be logged must not make the work fail.
 void Log::line(int level, std::string_view text) {
   if (level > level_ || (silent_ && !file_)) return;

@@ -22,6 +22,8 @@ class Log final : public ProgressSink {
   /// Goes on in `file`, which is made anew (0600; no link is followed).
   Result<void> open(const std::filesystem::path& file);
   void set_level(int level) { level_ = level; }
+  /// Where there is a file, standard error leads there, too.
+  void take_stderr() const;
   /// Standard error belongs to somebody else: without a file nothing is written.
   void keep_off_stderr() { silent_ = true; }
 

@@ -1,8 +1,12 @@
 // criu's command line. getopt_long reads it, as it does in criu: short options in one word, abbreviated long ones.
 #include "cli/criu/options.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <getopt.h>
+#include <linux/nsfs.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 
 #include <array>
 #include <cctype>
@@ -84,6 +88,37 @@ Result<void> set_level(Options& options, const std::string& value) {
   return {};
 }
 
+struct NamespaceKind {
+  const char* name;
+  int flag;
+};
+constexpr NamespaceKind kNamespaceKinds[] = {
+    {"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC}, {"uts", CLONE_NEWUTS}, {"mnt", CLONE_NEWNS}, {"pid", CLONE_NEWPID}};
+
+/// "KIND:PATH", or "KIND:PID"
+Result<void> set_joined(Options& options, const std::string& value) {
+  const size_t colon = value.find(':');
+  const std::string kind = value.substr(0, colon), where = colon == std::string::npos ? "" : value.substr(colon + 1);
+  if (where.empty() || where.find(',') != std::string::npos)
+    return fail(Code::kUsage, "--join-ns " + value, "is not of the form KIND:PATH or KIND:PID");
+  const bool is_pid = where.find_first_not_of("0123456789") == std::string::npos;
+  options.joined[kind] = is_pid ? fmt::format("/proc/{}/ns/{}", where, kind) : where;
+  return {};
+}
+
+/// "KEY:VALUE"
+Result<void> set_external_mount(Options& options, const std::string& value) {
+  const size_t colon = value.find(':');
+  if (colon == std::string::npos || colon == 0) return not_supported("--ext-mount-map " + value, "KEY:VALUE is");
+  options.external_mounts[value.substr(0, colon)] = value.substr(colon + 1);
+  return {};
+}
+
+/// Interfaces are never made again: those of a network namespace are seen to by whoever restores.
+Result<void> set_empty(Options&, const std::string& value) {
+  return value == "net" ? Result<void>() : not_supported("--empty-ns " + value);
+}
+
 /// "fd[NUM]:RES"
 Result<void> set_inherited(Options& options, const std::string& value) {
   const size_t close = value.find("]:");
@@ -134,11 +169,12 @@ constexpr std::array kKnown = {
     Known{"stream", 0, Value::kNone, nullptr, kNoServer, true},
     Known{"mntns-compat-mode", 0, Value::kNone, nullptr, kOneWay},
     Known{"network-lock", 0, Value::kRequired, set_network_lock},
-    Known{"external", 0, Value::kRequired, nullptr, nullptr, true},
+    Known{"external", 0, Value::kRequired, [](Options& o, const std::string& v) { return add_external(v, o); }},
     Known{"tcp-established", 0, Value::kNone, set_flag<&Options::tcp_established>},
     Known{"skip-in-flight", 0, Value::kNone, nullptr, kAlways},
     Known{"tcp-close", 0, Value::kNone, set_flag<&Options::tcp_close>},
-    Known{"root", 'r', Value::kRequired, nullptr, nullptr, true},
+    Known{"root", 'r', Value::kRequired,
+          [](Options& o, const std::string& v) -> Result<void> { return o.root = v, Result<void>(); }},
     Known{"evasive-devices", 0, Value::kNone, nullptr, "a device is opened by its path, or refused"},
     Known{"link-remap", 0, Value::kNone, nullptr, "no link is made: the content of deleted files goes with the image"},
     Known{"ghost-limit", 0, Value::kRequired,
@@ -183,11 +219,11 @@ constexpr std::array kKnown = {
     Known{"skip-mnt", 0, Value::kRequired, nullptr, nullptr, true},
     Known{"enable-fs", 0, Value::kRequired, nullptr, nullptr, true},
     Known{"inherit-fd", 0, Value::kRequired, set_inherited},
-    Known{"empty-ns", 0, Value::kRequired, nullptr, nullptr, true},
-    Known{"join-ns", 'J', Value::kRequired, nullptr, nullptr, true},
+    Known{"empty-ns", 0, Value::kRequired, set_empty},
+    Known{"join-ns", 'J', Value::kRequired, set_joined},
     Known{"file-validation", 0, Value::kRequired, nullptr, "files are compared by size and time, as ckpt restore does"},
     Known{"ext-unix-sk", 'x', Value::kOptional, set_unix},
-    Known{"ext-mount-map", 'M', Value::kRequired, nullptr, nullptr, true},
+    Known{"ext-mount-map", 'M', Value::kRequired, set_external_mount},
     Known{"enable-external-sharing", 0, Value::kNone, nullptr, nullptr, true},
     Known{"enable-external-masters", 0, Value::kNone, nullptr, nullptr, true},
     Known{"veth-pair", 0, Value::kRequired, nullptr, nullptr, true},
@@ -381,10 +417,32 @@ Result<CgroupRoot> parse_cgroup_root(const std::string& text) {
 Result<void> inherit(const std::string& key, int fd, Options& options) {
   std::string name = key;
   if (name.starts_with("pipe[")) name.insert(4, ":");
-  if (!name.starts_with("pipe:["))
-    return not_supported("--inherit-fd " + key, "only pipes are taken from the caller; all else comes from the image");
-  options.inherited[name] = fd;
+  const int kind = ::ioctl(fd, NS_GET_NSTYPE);
+  for (const NamespaceKind& known : kNamespaceKinds) {
+    if (kind == known.flag) return options.joined[known.name] = fmt::format("/proc/self/fd/{}", fd), Result<void>();
+  }
+  if (!name.starts_with("pipe:[")) {
+    return not_supported("--inherit-fd " + key,
+                         "only pipes and namespaces are taken from the caller; all else comes from the image");
+  }
+  // Above the standard streams, which lead elsewhere while ckpt works.
+  constexpr int kAbove = 10;
+  const int copy = ::fcntl(fd, F_DUPFD_CLOEXEC, kAbove);
+  if (copy < 0) return sys_error(fmt::format("--inherit-fd fd[{}]", fd), "cannot be used for " + key);
+  options.inherited[name] = copy;
   return {};
+}
+
+Result<void> add_external(const std::string& text, Options& options) {
+  const size_t open = text.find('['), close = text.find(']');
+  const std::string kind = text.substr(0, open);
+  const bool is_pair = open != std::string::npos && close != std::string::npos && close > open;
+  const std::string key = is_pair ? text.substr(open + 1, close - open - 1) : "";
+  const std::string value = is_pair && text.size() > close + 1 && text[close + 1] == ':' ? text.substr(close + 2) : "";
+  if (kind == "mnt" && !key.empty()) return options.external_mounts[key] = value.empty() ? key : value, Result<void>();
+  // Namespaces are given back by --inherit-fd.
+  if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) return {};
+  return not_supported("--external " + text, "mnt[KEY]:VALUE, net[INODE]:KEY and pid[INODE]:KEY are");
 }
 
 Result<Cgroups> parse_cgroups(const std::string& mode) {

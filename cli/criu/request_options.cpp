@@ -26,8 +26,6 @@ Result<void> refuse(const criu_rpc::Options& request) {
       {request.lazy_pages(), "lazy_pages", "ckpt restore --lazy brings its own lazy-pages daemon"},
       {request.has_ps(), "ps (a page server)", kNoServer},
       {request.tls(), "tls", kNoServer},
-      {!request.external().empty(), "external", ""},
-      {!request.join_ns().empty(), "join_ns", ""},
       {!request.veths().empty(), "veths", ""},
       {request.auto_ext_mnt(), "auto_ext_mnt", ""},
       {request.ext_sharing(), "ext_sharing", ""},
@@ -137,6 +135,13 @@ Result<void> take_options(const criu_rpc::Options& request, pid_t peer, bool res
   for (const criu_rpc::CgroupRoot& root : request.cg_root())
     options.cgroup_roots.push_back({root.ctrl(), root.path(), !root.has_ctrl()});
   CKPT_TRY(take_inherited(request, options));
+  options.root = request.root();
+  for (const criu_rpc::ExternalMount& mount : request.ext_mnt()) options.external_mounts[mount.key()] = mount.val();
+  for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource, options));
+  for (const criu_rpc::JoinedNamespace& one : request.join_ns()) {
+    if (!one.extra_opt().empty()) return not_supported("the request's join_ns with extra_opt");
+    options.joined[one.ns()] = one.ns_file();
+  }
   if (!request.has_status_fd()) return {};
   CKPT_TRY_ASSIGN(UniqueFd status, io::open_file(of_peer(peer, request.status_fd()), O_WRONLY));
   options.status_fd = status.release();

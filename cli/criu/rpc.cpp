@@ -2,7 +2,6 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,10 +12,12 @@
 
 #include "cli/criu/request_options.h"
 #include "cli/criu/rpc.pb.h"
+#include "cli/criu/verdict.h"
 #include "cli/criu/work.h"
 #include "cli/guard.h"
 #include "cli/inherited_signals.h"
-#include "lib/base/io.h"
+#include "lib/base/fd_message.h"
+#include "lib/engine/pid_namespace.h"
 
 namespace ckpt::cli::criu {
 
@@ -66,14 +67,16 @@ class Peer {
     return sys_error("the answer", "cannot be sent");
   }
 
-  /// Tells it of a point of the work and waits for its word.
-  Result<void> notify(const char* script, int pid) const {
+  /// Tells it of a point of the work and waits for its word. `pid`: 0: none; `fd` goes with it; -1: none.
+  Result<void> notify(const char* script, int pid, int fd = -1) const {
     Response message;
     message.set_type(criu_rpc::NOTIFY);
     message.set_success(true);
     message.mutable_notify()->set_script(script);
     if (pid > 0) message.mutable_notify()->set_pid(pid);
-    CKPT_TRY(send(message));
+    const std::string data = message.SerializeAsString();
+    const auto sent = send_with_fds(socket_, as_bytes(data), std::span(&fd, fd < 0 ? 0 : 1));
+    if (sent != static_cast<ssize_t>(data.size())) return sys_error("a notification", "cannot be sent");
     CKPT_TRY_ASSIGN(const std::optional<Request> answer, receive());
     if (answer && answer->type() == criu_rpc::NOTIFY && answer->notify_success()) return {};
     return fail(Code::kMismatch, fmt::format("notification {}", script),
@@ -108,26 +111,10 @@ int errno_of(const Error& error) {
   }
 }
 
-/// An error's number and text, handed from a worker process to the one that answers.
-class Verdict {
- public:
-  Verdict() : fd_(::memfd_create("ckpt-verdict", MFD_CLOEXEC)) {}
-  void set(const Error& error) const {
-    const std::string text = fmt::format("{} {}", errno_of(error), error.text());
-    (void)!::pwrite(fd_.get(), text.data(), text.size(), 0);
-  }
-  void tell(Response& response) const {
-    constexpr uint64_t kLimit = 1 << 20;
-    ::lseek(fd_.get(), 0, SEEK_SET);
-    auto text = io::read_all(fd_.get(), kLimit, "verdict");
-    if (!text || text->empty()) return response.set_cr_errmsg("ckpt's worker was ended");
-    response.set_cr_errno(std::atoi(text->c_str()));
-    response.set_cr_errmsg(text->substr(std::min(text->find(' '), text->size() - 1) + 1));
-  }
-
- private:
-  UniqueFd fd_;
-};
+void say_no(const Error& error, Response& response) {
+  response.set_cr_errno(errno_of(error));
+  response.set_cr_errmsg(error.text());
+}
 
 class Service {
  public:
@@ -172,7 +159,7 @@ Result<void> Service::check_request(const Request& request) const {
 
 /// The log is opened on the way, so that it has what is refused after it.
 Result<Task> Service::task_of(const Request& request) {
-  Task task{defaults_, log_, cancel_, {}};
+  Task task{defaults_, log_, cancel_, {}, {}};
   CKPT_TRY(take_folders(request.opts(), peer_.pid(), task.options));
   CKPT_TRY(enter_folders(task));
   Options before = task.options;
@@ -182,8 +169,14 @@ Result<Task> Service::task_of(const Request& request) {
                          before.log_file != task.options.log_file;
   if (elsewhere) CKPT_TRY(enter_folders(task));
   log_.set_level(task.options.log_level);
-  if (!request.opts().notify_scripts()) return task;
-  task.notify = [this](const char* action, int pid) { return peer_.notify(action, pid); };
+  // What processes of ckpt's own say there; a job of a shell keeps its descriptors.
+  if (!task.options.shell_job) log_.take_stderr();
+  if (request.opts().notify_scripts())
+    task.notify = [this, restores = request.type() == criu_rpc::RESTORE](const char* action, int pid) {
+      return peer_.notify(action, restores ? engine::number_outside(pid) : pid);
+    };
+  if (task.options.orphan_terminals)
+    task.take_master = [this](int master) { return peer_.notify("orphan-pts-master", 0, master); };
   return task;
 }
 
@@ -197,16 +190,15 @@ bool Service::capture_for(Task& task, bool pre_dump, Response& response) {
     verdict.set(done.error());
     return 1;
   };
-  const bool done = run_guarded(work, cancel_) == 0;
-  if (!done) verdict.tell(response);
-  return done;
+  if (run_guarded(work, cancel_) == 0) return true;
+  say_no(verdict.get(), response);
+  return false;
 }
 
 bool Service::answer_folders(const Request& request, Response& response) {
   auto refuse = [&](const Error& error) {
     log_.error(error);
-    response.set_cr_errno(errno_of(error));
-    response.set_cr_errmsg(error.text());
+    say_no(error, response);
     return false;
   };
   if (request.type() == criu_rpc::DUMP) response.mutable_dump()->set_restored(false);
@@ -226,8 +218,7 @@ bool Service::answer(const Request& request) {
   response.set_type(request.type());
   bool done = true;
   if (auto fit = check_request(request); !fit) {
-    response.set_cr_errno(errno_of(fit.error()));
-    response.set_cr_errmsg(fit.error().text());
+    say_no(fit.error(), response);
     done = false;
   } else if (request.type() == criu_rpc::VERSION) {
     response.mutable_version()->set_major_number(kMajor);

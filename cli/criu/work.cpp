@@ -1,21 +1,24 @@
 #include "cli/criu/work.h"
 
 #include <fmt/format.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <csignal>
+#include <optional>
 #include <string_view>
 
-#include "cli/command.h"
 #include "cli/criu/images.h"
-#include "cli/dump_flags.h"
+#include "cli/criu/verdict.h"
 #include "cli/gpu_flags.h"
 #include "cli/owner_rights.h"
 #include "lib/base/text.h"
+#include "lib/engine/beside.h"
 #include "lib/engine/check.h"
 #include "lib/engine/dump.h"
+#include "lib/engine/placement.h"
 
 namespace ckpt::cli::criu {
 
@@ -70,7 +73,8 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.dir = image_in(options.images_dir);
   CKPT_TRY_ASSIGN(out.prev, parent_image(options));
   out.no_prev = options.prev.empty();  // what criu is not told of is no parent
-  out.external.terminals = options.shell_job || options.orphan_terminals;
+  out.external.terminals = options.shell_job;
+  out.external.adopt_terminals = options.orphan_terminals && !options.shell_job;
   out.external.pipes = state::ExternalPipes::kKeep;  // criu takes them in any case
   if (options.ghost_limit != 0) out.ghost_limit = options.ghost_limit;
   out.sockets.tcp_established = options.tcp_established;
@@ -121,6 +125,82 @@ constexpr std::array kHostFeatures = {HostFeature{"mem_dirty_track", "dump", "PA
                                       HostFeature{"clone3_set_tid", "restore", "CAP_CHECKPOINT_RESTORE"},
                                       HostFeature{"ns_pid", "restore", "CAP_CHECKPOINT_RESTORE"}};
 
+/// By a worker in the namespaces of the process, which ends with the tree where that has the first process of a pid
+/// namespace.
+Result<void> capture_beside(const Task& task, const engine::Beside& there, engine::DumpOptions& options,
+                            const std::function<Result<void>()>& work) {
+  const Verdict verdict;
+  options.pid = there.inside;
+  options.before_common_end = [&](const engine::DumpReport& report) { afterwards(task, report); };
+  auto inside = [&]() -> int {
+    auto done = work();
+    if (done) return 0;
+    verdict.set(done.error());
+    return 1;
+  };
+  CKPT_TRY_ASSIGN(const int code, engine::run_beside(there, inside, [&] { options.actions.ready(); }));
+  return code == 0 ? Result<void>() : verdict.get();
+}
+
+Result<engine::RestoreOptions> restore_options(const Task& task) {
+  const Options& options = task.options;
+  engine::RestoreOptions out;
+  out.image = find_image(options.images_dir);
+  out.pidfile = options.pidfile;
+  out.detach = options.detach && options.exec_command.empty();
+  out.sibling = options.sibling;
+  out.external.terminals = options.shell_job;
+  // As criu has it: what nobody gives has lost its other end.
+  out.external.pipes = options.shell_job ? state::ExternalPipes::kKeep : state::ExternalPipes::kEnded;
+  out.external.given = options.inherited;
+  out.external.take_master = task.take_master;
+  out.cgroups.leave = options.cgroups == Cgroups::kLeave;
+  for (const CgroupRoot& root : options.cgroup_roots)
+    out.cgroups.roots.push_back({root.every ? "*" : root.controllers, root.path});
+  CKPT_TRY_ASSIGN(out.gpu, gpu_options({}));
+  out.actions = actions(task);
+  return out;
+}
+
+Result<Restored> restore_here(const engine::RestoreOptions& how, const Task& task) {
+  CKPT_TRY_ASSIGN(const engine::RestoreReport report, engine::restore(how, task.log, task.cancel));
+  return Restored{report.pid_outside, report.pid, static_cast<int>(report.processes), -1, count(report)};
+}
+
+/// In other namespaces, by a worker that is in them. Whoever asked is told when they are there.
+Result<Restored> restore_placed(engine::RestoreOptions how, const engine::Placement& placement,
+                                const engine::NamespacePlan& plan, const store::TreeImage& tree, const Task& task) {
+  const Verdict verdict;
+  void* memory = ::mmap(nullptr, sizeof(Restored), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) return sys_error("", "cannot share memory with a worker");
+  auto& shared = *new (memory) Restored();
+  if (task.notify && plan.makes_init) {
+    how.actions.notify = [&](const char* action, int pid) -> Result<void> {
+      CKPT_TRY(task.notify(action, pid));
+      if (action != std::string_view("pre-restore")) return {};
+      return task.notify("setup-namespaces", pid);
+    };
+  }
+  auto work = [&]() -> int {
+    auto done = restore_here(how, task);
+    if (done) shared = *done;
+    if (done && (how.detach || plan.makes_init)) return 0;
+    if (done) {  // a child of this worker's, which waits for it
+      auto end = engine::supervise(done->pid_inside, task.cancel);
+      if (end) return shared.status = end->shell_status(), 0;
+      verdict.set(end.error());
+      return 1;
+    }
+    verdict.set(done.error());
+    return 1;
+  };
+  auto placed = engine::run_placed(plan, placement, tree, work);
+  const Restored restored = shared;
+  ::munmap(memory, sizeof(Restored));
+  if (!placed) return std::move(placed).error();
+  return placed->code == 0 ? Result<Restored>(restored) : verdict.get();
+}
+
 }  // namespace
 
 Result<void> enter_folders(Task& task) {
@@ -137,54 +217,44 @@ Result<void> enter_folders(Task& task) {
 Result<void> capture(Task& task, bool pre_dump) {
   CKPT_TRY_ASSIGN(engine::DumpOptions options, dump_options(task, pre_dump));
   CKPT_TRY(options.actions.check());
-  GlobalOptions global;
-  global.quiet = true;
-  Console console(global);
-  Context context{console, task.log, task.cancel};
-  options.before_common_end = [&](const engine::DumpReport& report) { afterwards(task, report); };
-  CKPT_TRY(where_it_is(options.pid, context, [&]() -> Result<void> {
+  auto work = [&]() -> Result<void> {
     auto report =
         pre_dump ? engine::pre_dump(options, task.log, task.cancel) : engine::dump(options, task.log, task.cancel);
     if (!report) return std::move(report).error();
-    afterwards(task, *report);
-    return {};
-  }));
-  if (context.exit_status != 0)
-    return fail(Code::kMismatch, fmt::format("process {}", task.options.pid), "was not captured: see above");
+    return afterwards(task, *report), Result<void>();
+  };
+  CKPT_TRY(engine::check_process(options.pid));
+  CKPT_TRY_ASSIGN(const std::optional<engine::Beside> there, engine::find_beside(options.pid));
+  CKPT_TRY(there ? capture_beside(task, *there, options, work) : work());
   return write_inventory(task.options.images_dir);
 }
 
-Result<engine::RestoreReport> restore(Task& task) {
+Result<Restored> restore(Task& task) {
   const Options& options = task.options;
-  engine::RestoreOptions how;
-  how.image = find_image(options.images_dir);
-  how.pidfile = options.pidfile;
-  how.detach = options.detach && options.exec_command.empty();
-  how.sibling = options.sibling;
-  how.external.terminals = options.shell_job;
-  // As criu has it: what nobody gives has lost its other end.
-  how.external.pipes = options.shell_job ? state::ExternalPipes::kKeep : state::ExternalPipes::kEnded;
-  how.external.given = options.inherited;
-  how.cgroups.leave = options.cgroups == Cgroups::kLeave;
-  for (const CgroupRoot& root : options.cgroup_roots)
-    how.cgroups.roots.push_back({root.every ? "*" : root.controllers, root.path});
-  CKPT_TRY_ASSIGN(how.gpu, gpu_options({}));
-  how.actions = actions(task);
+  CKPT_TRY_ASSIGN(engine::RestoreOptions how, restore_options(task));
   CKPT_TRY(how.actions.check());
+  CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(how.image));
+  engine::Placement placement;
+  placement.join = options.joined;
+  placement.root = options.root;
+  placement.external = options.external_mounts;
+  placement.detach = how.detach, placement.sibling = how.sibling;
+  CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest.tree, placement));
+  how.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(how, [&](const std::string& text) { task.log.note(text); }));
-  CKPT_TRY_ASSIGN(engine::RestoreReport report, engine::restore(how, task.log, task.cancel));
-  const RestoreStatistics statistics = count(report);
-  if (auto written = write_statistics(".", statistics); !written) task.log.note(written.error().text());
-  task.log.info(fmt::format("restored process {}: {} processes, {} in {} pages, in {}", report.pid, report.processes,
-                            human_bytes(report.bytes), report.pages, human_us(report.total_us)));
+  CKPT_TRY_ASSIGN(const Restored restored,
+                  plan.empty() ? restore_here(how, task) : restore_placed(how, placement, plan, manifest.tree, task));
+  if (auto written = write_statistics(".", restored.statistics); !written) task.log.note(written.error().text());
+  task.log.info(fmt::format("restored process {}: {} processes, {} pages, in {}", restored.pid, restored.processes,
+                            restored.statistics.pages_restored, human_us(restored.statistics.restore_us)));
   if (options.display_stats) {
     fmt::print(
         "Displaying restore stats:\nPages compared: 0\nPages skipped COW: 0\nPages restored: {}\n"
         "Restore time: {} us\nForking time: {} us\n",
-        statistics.pages_restored, statistics.restore_us, statistics.forking_us);
+        restored.statistics.pages_restored, restored.statistics.restore_us, restored.statistics.forking_us);
     std::fflush(stdout);  // the process may write to the same stream from now on
   }
-  return report;
+  return restored;
 }
 
 Result<void> check(const std::string& feature) {

@@ -1,12 +1,15 @@
 #!/usr/bin/env python3
 """ckpt in criu's place: the command lines that criu's users type, and the RPC that container runtimes speak."""
 import ctypes
+import fcntl
 import os
+import pty
 import re
 import signal
 import struct
 import subprocess
 import sys
+import termios
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
@@ -329,6 +332,53 @@ def rpc_gives_pipes_by_their_names():
         os.close(fd)
 
 
+def rpc_hands_over_masters_of_terminals():
+    images = folder("images")
+    master, slave = pty.openpty()
+    index = os.ttyname(slave)
+    attributes = termios.tcgetattr(slave)
+    attributes[1] &= ~termios.OPOST
+    termios.tcsetattr(slave, termios.TCSANOW, attributes)
+    with Target(stdin=slave, stdout=slave, preexec_fn=lambda: fcntl.ioctl(slave, termios.TIOCSCTTY, 0)) as target:
+        os.close(slave)
+        asked = swrk()
+        if asked.ask(DUMP, options(images_dir_fd=images, pid=target.pid))[2] != [0] or "a terminal" not in text("images/criu.log"):
+            yield "a terminal from outside is no obstacle"
+        asked.end()
+        asked = swrk()
+        answer = asked.ask(DUMP, options(images_dir_fd=images, pid=target.pid, orphan_pts_master=1))
+        if answer[2] != [1]:
+            yield text("images/criu.log")
+        target.reap()
+        os.close(master)
+        lonely = swrk()
+        answer = lonely.ask(RESTORE, options(images_dir_fd=images, rst_sibling=1))
+        if answer[2] != [0] or b"nobody to take the new one" not in answer[9][0]:
+            yield f"nobody asked for the master: {answer}"
+        lonely.end()
+        back = swrk()
+        answer = back.ask(RESTORE, options(images_dir_fd=images, orphan_pts_master=1, rst_sibling=1))
+        if answer[2] != [1] or ("orphan-pts-master", 0) not in back.notified or len(back.fds) != 1:
+            yield f"{answer}, {back.notified}, {back.fds}: {text('images/criu.log')}"
+            return
+        back.end()
+        if os.readlink(f"/proc/{target.pid}/fd/0") != index or not target.goes_on():
+            yield f"its terminal is {os.readlink(f'/proc/{target.pid}/fd/0')}"
+        with open(f"/proc/{target.pid}/fd/1", "wb", buffering=0) as theirs:
+            theirs.write(b"line\n")
+            if os.read(back.fds[0], 100) != b"line\n" or termios.tcgetattr(theirs)[1] != attributes[1]:
+                yield "the settings are not those of before"
+        os.write(back.fds[0], b"\x03")  # ^C, to the group in the foreground
+        for _ in range(1000):
+            if not target.runs():
+                break
+            time.sleep(0.005)
+        else:
+            yield "the terminal does not control its session"
+        os.close(back.fds[0])
+    os.close(images)
+
+
 def rpc_refuses_by_name():
     images = folder("images")
     with Target() as target:
@@ -377,4 +427,4 @@ if os.geteuid() != 0 or ctypes.CDLL(None).prctl(36, 1, 0, 0, 0) != 0:  # PR_SET_
     sys.exit(SKIPPED)
 main(versions_and_checks, the_usual_lines_work, a_restore_in_the_foreground_ends_as_its_process, a_sibling_is_the_callers_child,
      pipes_are_given_or_have_ended, configuration_files_count, what_is_not_supported_is_refused_by_name, rpc_answers_questions, rpc_dumps_and_restores,
-     rpc_gives_pipes_by_their_names, rpc_refuses_by_name, who_kills_swrk_does_not_harm_the_process)
+     rpc_gives_pipes_by_their_names, rpc_hands_over_masters_of_terminals, rpc_refuses_by_name, who_kills_swrk_does_not_harm_the_process)

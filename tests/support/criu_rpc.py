@@ -1,4 +1,5 @@
 """criu's RPC as a container runtime speaks it: a few lines of protobuf's wire format, a socketpair, and criu swrk behind it."""
+import array
 import os
 import socket
 import subprocess
@@ -74,7 +75,7 @@ class Swrk:
 
     def __init__(self, criu, ack=lambda script: True, **keywords):
         self.socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self.ack, self.notified = ack, []
+        self.ack, self.notified, self.fds = ack, [], []
         with theirs:
             number = theirs.fileno()
             keep = keywords.pop("pass_fds", ())
@@ -89,6 +90,9 @@ class Swrk:
         self.socket.send(encode(*request))
         while True:
             data, control, _, _ = self.socket.recvmsg(1 << 20, 4096)
+            for level, kind_of, value in control:
+                if (level, kind_of) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                    self.fds += array.array("i", value[:len(value) // 4 * 4]).tolist()
             if not data:
                 raise EOFError("criu swrk has ended without an answer")
             answer = decode(data)

@@ -88,7 +88,7 @@ class DescriptorBuilder {
       ends[object] = {image_.terminal_ends[object], descriptor.flags};
       owners[object] = &descriptor;
     }
-    std::vector<UniqueFd> fds = make_terminals(image_.terminals, ends, reasons_);
+    std::vector<UniqueFd> fds = make_terminals(image_.terminals, ends, reasons_, options_.external.take_master);
     for (size_t i = 0; i < fds.size(); ++i) {
       if (!fds[i] || owners[i] == nullptr) continue;
       auto kept = inherited_.keep(std::move(fds[i]), subject_of(*owners[i]));

@@ -1,8 +1,11 @@
 // What becomes of terminals and pipes from outside the tree, which are no state of its own.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <string>
+
+#include "lib/base/result.h"
 
 namespace ckpt::state {
 
@@ -16,7 +19,12 @@ enum class ExternalPipes {
 struct ExternalOptions {
   bool terminals = false;  ///< ckpt's own descriptors of the same numbers take their place
   ExternalPipes pipes = ExternalPipes::kFail;
-  std::map<std::string, int> given;  ///< of a restore: ckpt's descriptor for "pipe:[4711]", whatever else is said
+  /// Of a restore: ckpt's descriptor for "pipe:[4711]", whatever else is said.
+  std::map<std::string, int> given = {};
+  /// Of a dump: terminals whose master is outside go with the image, and whoever restores it gets the new masters.
+  bool adopt_terminals = false;
+  /// Of a restore: is given the master (borrowed) of each terminal that an image has adopted.
+  std::function<Result<void>(int master)> take_master = {};
 };
 
 }  // namespace ckpt::state

@@ -88,7 +88,7 @@ Result<Terminal> describe_pair(int index, int master) {
 
 class Finder {
  public:
-  Finder(const std::vector<int>& fds, bool frozen) : fds_(fds), frozen_(frozen) {}
+  Finder(const std::vector<int>& fds, bool frozen, bool adopt) : fds_(fds), frozen_(frozen), adopt_(adopt) {}
 
   Result<TerminalsFound> run() {
     out_.ends.resize(fds_.size());
@@ -135,12 +135,15 @@ class Finder {
     end.side = file.side, end.hung_up = file.hung_up;
     auto known = known_.find(file.index);
     if (known == known_.end()) {
-      if (!file.hung_up) return {};
-      if (file.index < 0) {
+      if (!file.hung_up && (!adopt_ || file.index < 0)) return {};
+      if (!file.hung_up) {
+        CKPT_TRY(adopt(file.index, fds_[i]));
+      } else if (file.index < 0) {
         out_.refused.emplace_back(i, "a terminal that has hung up, opened as /dev/tty, which is not supported");
         return {};
+      } else {
+        CKPT_TRY(add_orphan(file.index, fds_[i]));
       }
-      CKPT_TRY(add_orphan(file.index, fds_[i]));
       known = known_.find(file.index);
     }
     Terminal& terminal = out_.terminals[known->second];
@@ -152,6 +155,23 @@ class Finder {
                                 fmt::format("a terminal with line discipline {}, which is not supported", discipline));
     CKPT_TRY_ASSIGN(bool exclusive, read_flag(fds_[i], TIOCGEXCL, file.index));
     terminal.slave_exclusive |= exclusive;
+    return {};
+  }
+
+  /// A terminal whose master is outside, as its slave tells of it.
+  Result<void> adopt(int index, int slave) {
+    struct stat st {};
+    if (::fstat(slave, &st) != 0) return sys_error(subject_of(index), "cannot stat");
+    Terminal terminal;
+    terminal.index = index;
+    CKPT_TRY(read_settings(slave, terminal));
+    struct stat named {};  // one that was opened as /dev/tty has another owner
+    const bool by_name = state::stat_in_tree(subject_of(index), named) && slave_index(named.st_rdev) == index;
+    const struct stat& owner = by_name ? named : st;
+    terminal.uid = owner.st_uid, terminal.gid = owner.st_gid, terminal.mode = owner.st_mode & 07777;
+    known_[index] = out_.terminals.size();
+    out_.adopted.push_back(out_.terminals.size());
+    out_.terminals.push_back(std::move(terminal));
     return {};
   }
 
@@ -202,7 +222,7 @@ class Finder {
   }
 
   const std::vector<int>& fds_;
-  bool frozen_;
+  bool frozen_, adopt_;
   std::vector<TerminalFile> files_;
   std::map<int, size_t> known_;    ///< index -> place in terminals
   std::map<int, size_t> masters_;  ///< index -> place in fds_
@@ -255,8 +275,8 @@ Result<std::optional<TerminalFile>> identify_terminal(int fd) {
   return std::optional(out);
 }
 
-Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen) {
-  return Finder(fds, frozen).run();
+Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen, bool adopt) {
+  return Finder(fds, frozen, adopt).run();
 }
 
 std::vector<std::pair<int, std::string>> outside_users_of_terminals(const std::vector<Terminal>& terminals,

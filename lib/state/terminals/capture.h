@@ -22,14 +22,15 @@ Result<std::optional<TerminalFile>> identify_terminal(int fd);
 struct TerminalsFound {
   std::vector<store::Terminal> terminals;
   std::vector<store::TerminalEnd> ends;  ///< parallel to `fds`; terminal -1: its master is outside of the tree
+  std::vector<size_t> adopted;           ///< terminals whose master is outside: of no session as far as is known
   std::vector<std::pair<size_t, std::string>> refused;  ///< (index into `fds`, why it cannot be carried)
   std::vector<std::string> notes;
 };
 
 /// `fds`: one duplicate for each open file description of the tree that is a terminal. With `frozen` what waits in the
 /// terminals is copied too, for which every process that uses them must stand still: it is taken out and put back.
-/// Nothing else is touched.
-Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen);
+/// Nothing else is touched. `adopt`: terminals whose master is outside as well, but for what waits in them.
+Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen, bool adopt = false);
 
 /// Who, of the processes that are not in `tree` (sorted), has the slave of one of these terminals open: (index, "12
 /// (sh)"). The end of the tree would hang up on it. Looks through all of /proc: while the tree runs.

@@ -1,15 +1,41 @@
 #include "lib/state/terminals/collect.h"
 
 #include <fmt/format.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <cstdio>
 
+#include "lib/base/io.h"
 #include "lib/state/external/capture.h"
 #include "lib/state/terminals/capture.h"
 
 namespace ckpt::capture {
 
 using store::Descriptor;
+
+namespace {
+
+/// The session that a terminal controls, by the leader's own word: the master, which would tell it, is outside.
+void find_session(const Walk& walk, store::Terminal& terminal) {
+  constexpr uint64_t kLimit = 4096;
+  constexpr unsigned kSlaves = 136, kPerMajor = 256;
+  const unsigned index = static_cast<unsigned>(terminal.index);
+  const auto device = static_cast<int>(makedev(kSlaves + index / kPerMajor, index % kPerMajor));
+  for (const Member& member : walk.members) {
+    auto text = io::read_file(fmt::format("/proc/{}/stat", member.entry.pid), kLimit);
+    const size_t name_end = text ? text->rfind(')') : std::string::npos;
+    int session = 0, controlling = 0, foreground = 0;
+    if (name_end == std::string::npos ||
+        std::sscanf(text->c_str() + name_end + 1, " %*c %*d %*d %d %d %d", &session, &controlling, &foreground) != 3)
+      continue;
+    if (session != member.entry.pid || controlling != device) continue;
+    terminal.session = session;
+    if (foreground > 0) terminal.foreground = foreground;
+  }
+}
+
+}  // namespace
 
 Result<void> TerminalCollector::add(const Place& place, int index) {
   CKPT_TRY_ASSIGN(UniqueFd theirs, DescriptorContext::duplicate(place));
@@ -21,7 +47,9 @@ Result<void> TerminalCollector::settle() {
   if (ends_.empty()) return {};
   std::vector<int> fds;
   for (const OpenEnd& open : ends_) fds.push_back(open.fd.get());
-  CKPT_TRY_ASSIGN(TerminalsFound found, describe_terminals(fds, context_.frozen()));
+  CKPT_TRY_ASSIGN(TerminalsFound found,
+                  describe_terminals(fds, context_.frozen(), context_.walk.options.external.adopt_terminals));
+  for (size_t adopted : found.adopted) find_session(context_.walk, found.terminals[adopted]);
   for (size_t i = 0; i < ends_.size(); ++i) {
     const Place& place = ends_[i].place;
     Descriptor& d = context_.out.image.descriptors[static_cast<size_t>(ends_[i].descriptor)];

@@ -133,6 +133,8 @@ class TerminalBuilder {
     return out;
   }
 
+  int master() const { return master_.get(); }
+
   Result<void> set_owner() {
     std::string path = subject_of(terminal_);
     const UniqueFd slave(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW));
@@ -188,7 +190,7 @@ class TerminalBuilder {
 using Ends = std::vector<std::pair<TerminalEnd, int>>;
 
 Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, const Ends& ends,
-                      std::vector<UniqueFd>& out) {
+                      const std::function<Result<void>(int)>& take_master, std::vector<UniqueFd>& out) {
   auto visit = [&](auto wanted, auto open) -> Result<void> {
     for (size_t i = 0; i < ends.size(); ++i) {
       if (ends[i].first.terminal != place || !wanted(ends[i].first)) continue;
@@ -198,10 +200,16 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
   };
   auto is_slave = [](const TerminalEnd& end) { return end.side != TerminalSide::kMaster; };
   auto cut_off = [&](const TerminalEnd& end) { return is_slave(end) && end.hung_up; };
-  bool has_slave = false, has_cut_off = false;
+  bool has_slave = false, has_cut_off = false, has_master = false;
   for (const auto& [end, flags] : ends) {
     has_slave |= end.terminal == place && is_slave(end);
     has_cut_off |= end.terminal == place && cut_off(end);
+    has_master |= end.terminal == place && !is_slave(end);
+  }
+  const bool adopted = terminal.master_open && !has_master;
+  if (adopted && !take_master) {
+    return fail(Code::kUsage, subject_of(terminal),
+                "had its master outside of the tree, and there is nobody to take the new one");
   }
   TerminalBuilder builder(terminal, std::move(master));
   CKPT_TRY(builder.begin(has_slave));
@@ -212,7 +220,9 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
                  [&](TerminalSide side, int flags) { return builder.open(side, flags); }));
   CKPT_TRY(visit([&](const TerminalEnd& end) { return !is_slave(end); },
                  [&](TerminalSide, int flags) { return builder.take_master(flags); }));
-  return builder.set_state();  // with the builder the master goes, where it was gone, and hangs up the slaves
+  CKPT_TRY(builder.set_state());
+  if (adopted) CKPT_TRY(take_master(builder.master()));
+  return {};  // with the builder the master goes, where it was gone, and hangs up the slaves
 }
 
 }  // namespace
@@ -224,7 +234,8 @@ void check_terminals(const std::vector<Terminal>& terminals, Reasons& reasons) {
   }
 }
 
-std::vector<UniqueFd> make_terminals(const std::vector<Terminal>& terminals, const Ends& ends, Reasons& reasons) {
+std::vector<UniqueFd> make_terminals(const std::vector<Terminal>& terminals, const Ends& ends, Reasons& reasons,
+                                     const std::function<Result<void>(int)>& take_master) {
   std::vector<UniqueFd> out(ends.size());
   std::set<int> wanted;
   for (const Terminal& terminal : terminals) wanted.insert(terminal.index);
@@ -232,7 +243,7 @@ std::vector<UniqueFd> make_terminals(const std::vector<Terminal>& terminals, con
   for (size_t i = 0; i < terminals.size(); ++i) {
     auto master = masters.find(terminals[i].index);
     if (master == masters.end() || !master->second) continue;
-    auto made = make_one(terminals[i], static_cast<int>(i), std::move(master->second), ends, out);
+    auto made = make_one(terminals[i], static_cast<int>(i), std::move(master->second), ends, take_master, out);
     if (!made) reasons.add(made.error());
   }
   return out;
