@@ -17,6 +17,7 @@
 #include <cstdlib>
 #include <string>
 
+#include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/memory/tracking_daemon.h"

@@ -15,6 +15,7 @@
 #include <cstdio>
 
 #include "lib/base/io.h"
+#include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/proc/procfs.h"
