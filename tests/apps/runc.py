@@ -30,11 +30,12 @@ def check_parent(folder, image, parent):
 
 
 def end(state):
-    """Its monitor, which would reap it, is this process."""
+    """Its monitor, which reaps it and what ckpt left in its pid namespace, is this process."""
     pid = json.loads(state)["pid"]
     if pid > 0:
         os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
+        while os.waitpid(-1, 0)[0] != pid:
+            pass
 
 
 def test(run):
