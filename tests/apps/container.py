@@ -73,7 +73,7 @@ def can_restore(checkpoint, name):
     except Failure as failure:
         if "which a restore cannot make again yet" not in str(failure):
             raise
-        print(f"skipped: {name}: the restore: new mount and network namespaces are refused")
+        print(f"skipped: {name}: the restore: new mount namespaces are refused")
         return False
 
 
