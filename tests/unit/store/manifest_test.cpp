@@ -253,11 +253,23 @@ class Fill {
     one(threads.back());
     mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20, login_uid &= 0xffffffff;
   }
+  void one(NetworkSetting& v) {
+    auto& [path, value] = v;
+    all(path, value);
+  }
+  void one(Network& v) {
+    auto& [loopback_up, settings, beyond] = v;
+    all(loopback_up, settings, beyond);
+  }
+  void one(Namespaces& v) {
+    auto& [own, hostname, domainname, network] = v;
+    all(own, hostname, domainname, network);
+  }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
     auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies,
-           handles, queues, rings, ipc, devices, gpu] = v;
-    all(processes, files, descriptors, pipes, shared, filter, handles, ipc);
+           handles, queues, rings, ipc, devices, gpu, namespaces] = v;
+    all(processes, files, descriptors, pipes, shared, filter, handles, ipc, namespaces);
     gpu = {"driver 1", {{"GPU-1", "a", 7}}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
