@@ -88,6 +88,8 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
                                                        options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
   if (!options.placed && !image->manifest().tree.namespaces.own.empty())
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
+  if (image->manifest().tree.namespaces.has("cgroup"))
+    progress.note("no cgroup namespace of their own is made: the processes see the whole paths of their groups");
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
