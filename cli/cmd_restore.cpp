@@ -140,11 +140,14 @@ Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, c
 }
 
 Result<void> run_restore(RestoreFlags& flags, Context& context) {
-  CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(flags.options.image));
-  CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest.tree, flags.placement));
+  engine::NamespacePlan plan;
+  const auto manifest = store::read_manifest(flags.options.image);  // what is wrong with it the restore itself tells
+  if (manifest) {
+    CKPT_TRY_ASSIGN(plan, engine::plan_namespaces(manifest->tree, flags.placement));
+  }
   flags.options.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
-  if (!plan.empty()) return restore_placed(flags, manifest.tree, plan, context);
+  if (!plan.empty()) return restore_placed(flags, manifest->tree, plan, context);
   const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
   return apart ? restore_apart(flags, context) : restore_here(flags, context);
 }
