@@ -91,11 +91,16 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
   }
   if (!options.globs.empty())
     return fail(Code::kUsage, options.path, "is a process image: it has no keys that a glob could choose");
-  return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path);
+  const ImageViews views{options.maps, options.descriptors, options.threads};
+  if (options.stats && views.any())
+    return fail(Code::kUsage, "", "--stats does not go with --maps, --fds and --threads");
+  return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path, views);
 }
 
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
+  if (options.maps || options.descriptors || options.threads)
+    return fail(Code::kUsage, options.path, "is no process image: --maps, --fds and --threads are for those");
   CKPT_TRY(check_views(options));
   if (options.html == "-" && context.out.json())
     return fail(Code::kUsage, "", "--html - and --json both write to stdout");
@@ -147,6 +152,9 @@ Command::Run add_inspect(VerbOptions& app) {
   app.add_flag("--stats", options->stats,
                "Of a model: min, max, mean, std, NaN, Inf, zeros of each tensor. Of a process image: what each kind of "
                "saving saved, and how long each phase took");
+  app.add_flag("--maps", options->maps, "Of a process image: the mappings of each process");
+  app.add_flag("--fds", options->descriptors, "Of a process image: its descriptors");
+  app.add_flag("--threads", options->threads, "Of a process image: its threads");
   app.add_flag("--tree", options->tree, "Names as a tree, sizes rolled up");
   app.add_option("--depth", options->depth, "Levels of --tree (3; 0: all)").type_name("N");
   app.add_saved("--diff", Saved::kCheckpoint, options->diff,

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
+#include "cli/table.h"
 #include "lib/base/text.h"
 #include "lib/remote/mounted.h"
 
@@ -50,47 +51,26 @@ void Console::info(std::string_view line) {
 }
 
 namespace {
-/// Columns on a terminal: UTF-8 continuation bytes take none.
-size_t width(const std::string& s) {
-  return static_cast<size_t>(std::count_if(s.begin(), s.end(), [](char c) { return (c & 0xc0) != 0x80; }));
-}
 
-std::vector<std::string> lay_out(const std::vector<std::string>& header,
-                                 const std::vector<std::vector<std::string>>& rows, const std::vector<size_t>& right) {
-  std::vector<std::vector<std::string>> all;
-  if (!header.empty()) all.push_back(header);
+std::vector<std::vector<std::string>> escaped(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::vector<std::string>> out;
   for (const auto& row : rows) {
-    auto& cells = all.emplace_back();
-    for (const std::string& cell : row) cells.push_back(escape_for_terminal(cell));
+    auto& cells = out.emplace_back();
+    for (const std::string& cell : row) cells.push_back(escape_for_terminal(shown(cell)));
   }
-  std::vector<size_t> widths;
-  for (const auto& row : all) {
-    widths.resize(std::max(widths.size(), row.size()));
-    for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], width(row[i]));
-  }
-  std::vector<std::string> lines;
-  for (const auto& row : all) {
-    std::string& line = lines.emplace_back();
-    for (size_t i = 0; i < row.size(); ++i) {
-      bool to_right = std::find(right.begin(), right.end(), i) != right.end();
-      std::string pad(widths[i] - width(row[i]), ' ');
-      line += to_right ? pad + row[i] : row[i] + pad;
-      if (i + 1 < row.size()) line += "  ";
-    }
-    line.erase(line.find_last_not_of(' ') + 1);
-  }
-  return lines;
+  return out;
 }
 
 }  // namespace
 
 void Console::table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                     const std::vector<size_t>& right) {
-  for (const std::string& line : lay_out(header, rows, right)) data(line + "\n");
+  for (const std::string& line : lay_out({header, escaped(rows), right}, terminal_columns(STDOUT_FILENO)))
+    data(line + "\n");
 }
 
 void Console::info_table(const std::vector<std::vector<std::string>>& rows) {
-  for (const std::string& line : lay_out({}, rows, {})) info(line);
+  for (const std::string& line : lay_out({{}, escaped(rows), {}}, terminal_columns(STDERR_FILENO))) info(line);
 }
 
 bool Console::color(std::FILE* stream) const {

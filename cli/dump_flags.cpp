@@ -278,9 +278,6 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
     context.out.data(doc.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
     return;
   }
-  std::string phases;
-  for (const auto& [name, us] : stats.phases_us)
-    phases += fmt::format("{}{} {}", phases.empty() ? "" : ", ", name, human_us(us));
   auto pages = [](uint64_t n) { return fmt::format("{} ({})", n, human_bytes(n * store::kPageSize)); };
   const size_t others = manifest.tree.processes.size() - 1;
   const auto& arguments = manifest.tree.root().arguments;
@@ -293,7 +290,7 @@ void print_dump_report(Context& context, const char* verb, const DumpFlags& flag
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", stats.pages_scanned,
                             pages(stats.pages_copied), stats.pages_zero, stats.pages_unchanged)},
       {"written", human_bytes(stats.bytes_written)},
-      {"phases", phases},
+      {"phases", phases_text(stats)},
       {"meanwhile", load_text(stats)},
       {"target", report.target_state + (report.armed ? ", writes tracked for the next dump" : "")},
   };

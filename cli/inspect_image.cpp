@@ -4,8 +4,11 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 
+#include "cli/plural.h"
 #include "cli/stats_text.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
@@ -119,8 +122,6 @@ void print_summary(Console& out, const ImageReader& reader) {
   const ProcessImage& p = m.tree.root();
   size_t threads = 0, maps = 0;
   for (const ProcessImage& process : m.tree.processes) threads += process.threads.size(), maps += process.maps.size();
-  std::vector<std::string> phases;
-  for (const auto& phase : m.stats.phases_us) phases.push_back(phase.first + " " + human_us(phase.second));
   std::string on_disk = human_bytes(reader.stored_bytes());
   std::string parent = "none";
   if (!m.parent_path.empty()) {
@@ -128,8 +129,6 @@ void print_summary(Console& out, const ImageReader& reader) {
     on_disk += ", with parents " + human_bytes(reader.chain_bytes());
   }
   PageCounts pages = count_pages(reader.blocks(), 0, ~uint64_t{0});
-  std::string phase_text;
-  for (const std::string& phase : phases) phase_text += (phase_text.empty() ? "" : ", ") + phase;
   std::vector<std::vector<std::string>> rows = {
       {"image", reader.path().string()},
       {"id", m.id},
@@ -143,7 +142,7 @@ void print_summary(Console& out, const ImageReader& reader) {
       {"on disk", on_disk},
       {"frozen", frozen_text(m.stats)},
       {"pre-copied", rounds_text(m.stats)},
-      {"phases", phase_text},
+      {"phases", phases_text(m.stats)},
       {"pages", fmt::format("{} scanned, {} copied, {} zero, {} unchanged", m.stats.pages_scanned, m.stats.pages_copied,
                             m.stats.pages_zero, m.stats.pages_unchanged)}};
   if (const std::string own = state::show(m.tree.namespaces); !own.empty())
@@ -175,21 +174,32 @@ std::string state_of(const ProcessImage& p) {
   return p.stopped ? "stopped" : "";
 }
 
+/// How far below the first process one is.
+size_t depth_of(const TreeImage& tree, const ProcessImage& process) {
+  size_t depth = 0;
+  for (const ProcessImage* at = &process; at != &tree.processes[0] && depth < tree.processes.size(); ++depth) {
+    auto parent = std::find_if(tree.processes.begin(), tree.processes.end(),
+                               [&](const ProcessImage& p) { return p.pid == at->parent_pid; });
+    if (parent == tree.processes.end()) break;
+    at = &*parent;
+  }
+  return depth;
+}
+
 void print_tree(Console& out, const TreeImage& tree) {
   std::vector<std::vector<std::string>> rows;
   for (const ProcessImage& p : tree.processes) {
     std::string state = state_of(p), shares = shared_with(tree, p);
     rows.push_back({std::to_string(p.pid), std::to_string(p.parent_pid), std::to_string(p.group),
-                    std::to_string(p.session), std::to_string(p.threads.size()), p.threads[0].comm,
+                    std::to_string(p.session), std::to_string(p.threads.size()),
+                    std::string(2 * depth_of(tree, p), ' ') + p.threads[0].comm,
                     state + (state.empty() || shares.empty() ? "" : ", ") + shares});
   }
   out.data("\n");
   out.table({"PID", "PARENT", "GROUP", "SESSION", "THREADS", "NAME", "STATE"}, rows, {0, 1, 2, 3, 4});
 }
 
-void print_process(Console& out, const ImageReader& reader, size_t index) {
-  const TreeImage& tree = reader.manifest().tree;
-  const ProcessImage& p = tree.processes[index];
+void print_maps(Console& out, const ImageReader& reader, const ProcessImage& p) {
   std::vector<std::vector<std::string>> rows;
   for (const MemoryMap& map : p.maps) {
     PageCounts pages = pages_of(reader, p, map);
@@ -197,11 +207,11 @@ void print_process(Console& out, const ImageReader& reader, size_t index) {
                     protection(map.prot), mapping_kind(map.kind), std::to_string(pages.data),
                     std::to_string(pages.zero), map.name});
   }
-  out.data(tree.processes.size() == 1
-               ? "\n"
-               : fmt::format("\nprocess {} ({})\n\n", p.pid, escape_for_terminal(p.threads[0].comm)));
-  out.table({"MAPPING", "SIZE", "PROT", "KIND", "PAGES", "ZERO", "NAME"}, rows, {1, 4, 5});
-  rows.clear();
+  out.table({"MAPPING", "SIZE", "PROT", "KIND", "PAGES", "ZERO", "NAME"}, rows, {0, 1, 4, 5});
+}
+
+void print_descriptors(Console& out, const TreeImage& tree, size_t index) {
+  std::vector<std::vector<std::string>> rows;
   for (const Descriptor& d : tree.descriptors) {
     std::string numbers;
     for (int fd : numbers_in(d, static_cast<int>(index))) numbers += (numbers.empty() ? "" : " ") + std::to_string(fd);
@@ -209,22 +219,82 @@ void print_process(Console& out, const ImageReader& reader, size_t index) {
     rows.push_back(
         {numbers, facts_of(d.kind).label, access_mode(d.flags), std::to_string(d.offset), state::show(tree, d)});
   }
-  out.data("\n");
   out.table({"FD", "KIND", "MODE", "OFFSET", "WHAT"}, rows, {3});
-  rows.clear();
+}
+
+void print_threads(Console& out, const ProcessImage& p) {
+  std::vector<std::vector<std::string>> rows;
   for (const Thread& t : p.threads) {
     rows.push_back({std::to_string(t.tid), t.comm, fmt::format("{:x}", t.regs.value[kRip]), std::to_string(t.nice),
                     std::to_string(t.pending.size())});
   }
-  out.data("\n");
   out.table({"TID", "NAME", "RIP", "NICE", "PENDING"}, rows, {0, 3, 4});
 }
 
-void print_tables(Console& out, const ImageReader& reader) {
+/// "12 worker, 1 main", the most frequent first.
+std::string counted_names(const std::map<std::string, size_t>& names) {
+  std::vector<std::pair<std::string, size_t>> sorted(names.begin(), names.end());
+  std::stable_sort(sorted.begin(), sorted.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string out;
+  for (const auto& [name, count] : sorted) out += fmt::format("{}{} {}", out.empty() ? "" : ", ", count, name);
+  return out.empty() ? "none" : out;
+}
+
+/// A line for each kind of mapping: its sizes, and what of it the image has.
+void add_memory(const ImageReader& reader, const ProcessImage& p, std::vector<std::vector<std::string>>& rows) {
+  struct Sum {
+    uint64_t bytes = 0, mappings = 0, pages = 0;
+    std::set<std::string> files;
+  };
+  std::map<std::string, Sum> kinds;
+  for (const MemoryMap& map : p.maps) {
+    Sum& sum = kinds[mapping_kind(map.kind)];
+    sum.bytes += map.end - map.start, ++sum.mappings, sum.pages += pages_of(reader, p, map).data;
+    if (map.name.starts_with('/')) sum.files.insert(map.name);
+  }
+  for (const auto& [kind, sum] : kinds) {
+    const std::string files = sum.files.empty() ? "" : " of " + counted(sum.files.size(), "file");
+    rows.push_back({kind, fmt::format("{} in {}{}; {} in the image", human_bytes(sum.bytes),
+                                      counted(sum.mappings, "mapping"), files, human_bytes(sum.pages * kPageSize))});
+  }
+}
+
+void print_process_summary(Console& out, const ImageReader& reader, size_t index) {
+  const TreeImage& tree = reader.manifest().tree;
+  const ProcessImage& p = tree.processes[index];
+  std::map<std::string, size_t> descriptors, threads;
+  for (const Descriptor& d : tree.descriptors) {
+    if (!numbers_in(d, static_cast<int>(index)).empty()) ++descriptors[facts_of(d.kind).label];
+  }
+  for (const Thread& thread : p.threads) ++threads[thread.comm];
+  std::vector<std::vector<std::string>> rows;
+  add_memory(reader, p, rows);
+  rows.push_back({"descriptors", counted_names(descriptors)});
+  rows.push_back({"threads", counted_names(threads)});
+  out.table({}, rows);
+}
+
+void print_process(Console& out, const ImageReader& reader, size_t index, const ImageViews& views) {
+  const TreeImage& tree = reader.manifest().tree;
+  const ProcessImage& p = tree.processes[index];
+  if (tree.processes.size() > 1)
+    out.data(fmt::format("\nprocess {} ({})\n", p.pid, escape_for_terminal(p.threads[0].comm)));
+  auto part = [&](bool wanted, auto print) {
+    if (!wanted) return;
+    out.data("\n");
+    print();
+  };
+  part(!views.any(), [&] { print_process_summary(out, reader, index); });
+  part(views.maps, [&] { print_maps(out, reader, p); });
+  part(views.descriptors, [&] { print_descriptors(out, tree, index); });
+  part(views.threads, [&] { print_threads(out, p); });
+}
+
+void print_tables(Console& out, const ImageReader& reader, const ImageViews& views) {
   const TreeImage& tree = reader.manifest().tree;
   if (tree.processes.size() > 1) print_tree(out, tree);
   for (size_t i = 0; i < tree.processes.size(); ++i) {
-    if (!tree.processes[i].zombie) print_process(out, reader, i);
+    if (!tree.processes[i].zombie) print_process(out, reader, i, views);
   }
 }
 
@@ -298,14 +368,14 @@ Json inspect_json(const ImageReader& reader) {
 
 }  // namespace
 
-Result<void> inspect_image(Context& context, const std::filesystem::path& dir) {
+Result<void> inspect_image(Context& context, const std::filesystem::path& dir, const ImageViews& views) {
   CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(dir));
   if (context.out.json()) {
     context.out.data(to_text(inspect_json(*reader)));
     return {};
   }
   print_summary(context.out, *reader);
-  print_tables(context.out, *reader);
+  print_tables(context.out, *reader, views);
   return {};
 }
 

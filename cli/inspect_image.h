@@ -10,8 +10,14 @@
 
 namespace ckpt::cli {
 
-/// Summary, mappings, descriptors and threads as tables; with --json one document, schema ckpt.inspect/1.
-Result<void> inspect_image(Context& context, const std::filesystem::path& dir);
+/// Which tables of each process are shown; none: a summary of it.
+struct ImageViews {
+  bool maps = false, descriptors = false, threads = false;
+  bool any() const { return maps || descriptors || threads; }
+};
+/// What the image is, its tree of processes, and of each the summary or the tables that are asked for; with --json one
+/// document of it all, schema ckpt.inspect/1.
+Result<void> inspect_image(Context& context, const std::filesystem::path& dir, const ImageViews& views);
 /// From the manifest alone: how the image came about, what took no room in it and why.
 Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir);
 /// The manifest as it is stored, digests checked; no byte of the process's memory is read.

@@ -45,6 +45,18 @@ std::string load_text(const store::CaptureStats& stats) {
                      human_us(stats.target_ran_us), human_us(stats.target_waited_us), waited);
 }
 
+std::string phases_text(const store::CaptureStats& stats, bool all) {
+  constexpr size_t kLongest = 3;
+  auto phases = stats.phases_us;
+  const size_t shown = all ? phases.size() : std::min(kLongest, phases.size());
+  if (!all)
+    std::stable_sort(phases.begin(), phases.end(), [](const auto& a, const auto& b) { return a.second > b.second; });
+  std::string out;
+  for (size_t i = 0; i < shown; ++i)
+    out += fmt::format("{}{} {}", i == 0 ? "" : ", ", phases[i].first, human_us(phases[i].second));
+  return shown == phases.size() ? out : out + fmt::format(", and {} shorter ones", phases.size() - shown);
+}
+
 std::string stats_json(const store::CaptureStats& stats) {
   using Json = nlohmann::ordered_json;
   Json phases = Json::object(), saved = Json::object();

@@ -38,8 +38,8 @@ Ran run(const std::function<Result<void>(Context&)>& verb, bool json) {
   return {std::move(result), slurp(temp.path / "out")};
 }
 
-Ran run_inspect(const fs::path& dir, bool json) {
-  return run([&](Context& c) { return inspect_image(c, dir); }, json);
+Ran run_inspect(const fs::path& dir, bool json, ImageViews views = {}) {
+  return run([&](Context& c) { return inspect_image(c, dir, views); }, json);
 }
 Ran run_verify(const fs::path& dir, bool json) {
   return run([&](Context& c) { return verify_image(c, dir, {}); }, json);
@@ -75,10 +75,24 @@ void make_images(const fs::path& dir) {
 
 }  // namespace
 
-TEST_CASE("inspect: a process image is shown in tables, with nothing that could drive a terminal") {
+TEST_CASE("inspect: a process image is summed up, with nothing that could drive a terminal") {
   TempDir temp;
   make_images(temp.path);
   Ran ran = run_inspect(temp.path / "b", false);
+  REQUIRE(ran.result);
+  for (const char* text : {"4711: evil\\x1b[31m --x", "../a (2 images in the chain)", "1.23 ms",
+                           "108 KiB in 1 mapping; 72.0 KiB in the image", "1 external"}) {
+    CHECK_MESSAGE(ran.out.find(text) != std::string::npos, text, " in\n", ran.out);
+  }
+  CHECK(ran.out.find("[heap]") == std::string::npos);
+  CHECK(ran.out.find('\x1b') == std::string::npos);
+}
+
+TEST_CASE(
+    "inspect: a process image is shown in the tables that are asked for, with nothing that could drive a terminal") {
+  TempDir temp;
+  make_images(temp.path);
+  Ran ran = run_inspect(temp.path / "b", false, {.maps = true, .descriptors = true, .threads = true});
   REQUIRE(ran.result);
   for (const char* text : {"4711: evil\\x1b[31m --x", "../a (2 images in the chain)", "1.23 ms", "[heap]", "rw-",
                            "tty /dev/pts/3", "0 1 2"}) {
