@@ -5,6 +5,20 @@
 
 namespace ckpt::remote {
 
+namespace {
+
+/// A read whose end somebody waits for: it fails where memory runs out, and does not throw.
+template <class Read>
+Result<void> without_throwing(Read read) {
+  try {
+    return read();
+  } catch (const std::bad_alloc&) {
+    return fail(Code::kNoRoom, "", "out of memory");
+  }
+}
+
+}  // namespace
+
 Result<void> BlockCache::read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out) {
   if (out.size() >= 2 * kBlock) return read_long(object, offset, out);
   std::unique_lock lock(mutex_);
@@ -40,7 +54,7 @@ Result<void> BlockCache::read_long(const Object& object, uint64_t offset, Mutabl
       ++waiting.open;
     }
     pool_.submit([this, &object, &waiting, part, from = offset + at]() -> Result<void> {
-      Result<void> read = backend_.read(object, from, part);
+      Result<void> read = without_throwing([&] { return backend_.read(object, from, part); });
       std::lock_guard lock(waiting.mutex);
       if (!read && !waiting.error) waiting.error = read.error();
       --waiting.open;
@@ -68,8 +82,11 @@ std::shared_ptr<BlockCache::Block> BlockCache::want(size_t number, const Object&
   drop_oldest();
   lock.unlock();
   pool_.submit([this, block, object, index]() -> Result<void> {
-    std::vector<std::byte> bytes(std::min(kBlock, object.size - index * kBlock));
-    Result<void> read = backend_.read(object, index * kBlock, bytes);
+    std::vector<std::byte> bytes;
+    Result<void> read = without_throwing([&] {
+      bytes.resize(std::min(kBlock, object.size - index * kBlock));
+      return backend_.read(object, index * kBlock, bytes);
+    });
     std::lock_guard done(mutex_);
     if (read)
       block->bytes = std::move(bytes);

@@ -161,7 +161,6 @@ HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink&
   const Curl& curl = handle->curl;
   CURL* easy = handle->easy;
   if (easy == nullptr) return out.code = CURLE_FAILED_INIT, out.failure = "libcurl has no memory", out;
-  ++requests_;
   curl.easy_reset(easy);  // connections stay
   auto set = [&](CURLoption option, auto value) { curl.easy_setopt(easy, option, value); };
   set(CURLOPT_URL, request.url.c_str());
@@ -239,10 +238,6 @@ Result<HttpResponse> HttpClient::send(const HttpRequestMaker& make, const HttpSi
     }
     CKPT_TRY(wait(tries, done));
   }
-}
-
-Result<HttpResponse> HttpClient::get(const std::string& url) {
-  return send([&] { return Result<HttpRequest>(HttpRequest{"GET", url, {}}); });
 }
 
 Error http_error(const std::string& subject, const HttpResponse& response, const std::string& detail) {

@@ -1,7 +1,6 @@
 // HTTP exchanges by libcurl: connections are kept for the next one, what failed by accident is tried again.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -58,10 +57,6 @@ class HttpClient {
   /// server is returned, whatever its status. kIo: the last try failed; kInterrupted.
   Result<HttpResponse> send(const HttpRequestMaker& make, const HttpSink& sink = {},
                             const std::function<bool()>& progressed = {});
-  Result<HttpResponse> get(const std::string& url);
-
-  /// Exchanges so far, tries that failed included.
-  uint64_t requests() const { return requests_; }
 
  private:
   struct Handle;
@@ -75,7 +70,6 @@ class HttpClient {
   Options options_;
   std::mutex mutex_;
   std::vector<std::unique_ptr<Handle>> idle_;
-  std::atomic<uint64_t> requests_ = 0;
 };
 
 /// The error that an answer is: 401 and 403 kPermission, 404 and 410 kNotFound, 412 kMismatch, else kIo. `detail`: what

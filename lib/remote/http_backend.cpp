@@ -163,13 +163,17 @@ class Http final : public Backend {
       const std::string folder = open[at];
       CKPT_TRY_ASSIGN(const HttpResponse page, send("GET", folder_ + percent_encode(folder, true)));
       if (!page.success()) {
-        if (at == 0 && page.status != 404 && page.status != 403) return http_error(url_.text, page);
-        continue;
+        // What lies in a folder that cannot be listed would be missing without a word; at the top a server may list
+        // nothing.
+        if (page.status == 404 || (at == 0 && page.status == 403)) continue;
+        return http_error(url_.origin + folder_ + folder, page);
       }
       const std::vector<ListedName> entries = parse_index(page.body);
       for (const ListedName& entry : entries) {
         if (entry.folder)
           open.push_back(folder + entry.name + "/");
+        else if (entry.size)
+          out.push_back({folder + entry.name, *entry.size, ""});
         else
           CKPT_TRY(add(folder + entry.name, out));
       }

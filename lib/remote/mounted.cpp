@@ -1,10 +1,12 @@
 #include "lib/remote/mounted.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
+#include <ctime>
 #include <map>
 #include <mutex>
 
@@ -26,6 +28,24 @@ struct Names {
 Names& names() {
   static Names instance;
   return instance;
+}
+
+constexpr const char* kPrefix = "ckpt-url-";
+
+/// Folders of this user whose owner was killed: nobody holds their lock any more. One that was made this moment and is
+/// not locked yet is left alone.
+void remove_abandoned(const fs::path& temporary) {
+  constexpr std::time_t kMoment = 10;
+  std::error_code ec;
+  for (fs::directory_iterator it(temporary, ec), end; !ec && it != end; it.increment(ec)) {
+    if (!it->path().filename().string().starts_with(kPrefix)) continue;
+    const UniqueFd fd(::open(it->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat st {};
+    std::error_code ignored;
+    if (fd && ::fstat(fd.get(), &st) == 0 && st.st_uid == ::geteuid() && std::time(nullptr) - st.st_mtime > kMoment &&
+        ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0)
+      fs::remove_all(it->path(), ignored);
+  }
 }
 
 /// A relative path of plain parts: it comes from a server.
@@ -70,9 +90,14 @@ Result<std::unique_ptr<Mounted>> Mounted::open(const std::string& url, const Can
   CKPT_TRY_ASSIGN(const std::vector<Object> objects, files.backend->list(kMostObjects));
   files.cache = std::make_shared<BlockCache>(*files.backend);
   std::error_code ec;
-  std::string pattern = (fs::temp_directory_path(ec) / "ckpt-url-XXXXXX").string();
-  if (ec || ::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder for placeholders");
+  const fs::path temporary = fs::temp_directory_path(ec);
+  if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
+  remove_abandoned(temporary);
+  std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder for placeholders");
   out->folder_ = pattern;
+  CKPT_TRY_ASSIGN(out->lock_, io::open_file(out->folder_, O_RDONLY | O_DIRECTORY));
+  if (::flock(out->lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
   std::string name = parsed.name();
   if (name.empty() || !stays_below(name)) name = "checkpoint";
   out->path_ = out->folder_ / name;

@@ -9,6 +9,7 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
 
 namespace ckpt::remote {
 
@@ -18,7 +19,8 @@ class Mounted {
   static constexpr size_t kMostObjects = 2'000'000;
 
   /// Asks what lies at the URL, and makes placeholders in a folder of its own below TMPDIR, which the destructor takes
-  /// away. kCorrupt: an object's name leads elsewhere. `cancel` must outlive it.
+  /// away; those of a ckpt that was killed go first. kCorrupt: an object's name leads elsewhere. `cancel` must outlive
+  /// it.
   static Result<std::unique_ptr<Mounted>> open(const std::string& url, const Cancel* cancel);
   ~Mounted();
   Mounted(const Mounted&) = delete;
@@ -30,6 +32,7 @@ class Mounted {
  private:
   Mounted() = default;
   struct Files;
+  UniqueFd lock_;  ///< of folder_: its owner lives
   std::filesystem::path folder_, path_;
   std::string url_;
   std::unique_ptr<Files> files_;

@@ -124,6 +124,8 @@ class S3 final : public Backend {
     CKPT_TRY_ASSIGN(const HttpResponse response, send("HEAD", key, {}));
     if (response.status == 404 || response.status == 403) return std::optional<Object>();
     if (!response.success()) return error(url_.text, response);
+    if (response.header("content-length").empty())
+      return fail(Code::kCorrupt, url_.text, "the server does not tell its size");
     Object out;
     out.size = std::strtoull(response.header("content-length").c_str(), nullptr, 10);
     out.etag = response.header("etag");

@@ -67,7 +67,9 @@ class Files(Handler):
     def serve(self):
         path = urllib.parse.unquote(self.path.split("?")[0])
         place = os.path.join(self.server.root, path.lstrip("/"))
-        if path in self.server.pages:
+        if path in self.server.refused:
+            self.answer(403)
+        elif path in self.server.pages:
             self.answer(200, self.server.pages[path].encode())
         elif path in self.server.redirects:
             self.answer(302, Location=self.server.redirects[path])
@@ -137,7 +139,7 @@ class Server:
 
     def __init__(self, handler, **settings):
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {},
+        defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
                     "page": 3}
         for name, value in {**defaults, **settings}.items():
             setattr(self.http, name, value)

@@ -3,6 +3,7 @@
 
     urls.py CKPT_BINARY [TEST...]
 """
+import fcntl
 import hashlib
 import json
 import os
@@ -179,6 +180,28 @@ class Urls(unittest.TestCase):
             told = self.run_ckpt("verify", "s3://bucket/dcp", env={"AWS_ENDPOINT_URL": server.url}, code=8)
             self.assertIn("503", told)
             self.assertNotIn("damaged", told)
+
+    def test_placeholders_of_a_killed_ckpt_go_with_the_next(self):
+        with Server(Files, root=str(self.base / "root")) as server:
+            left = self.scratch / "ckpt-url-abcdef"
+            (left / "model").mkdir(parents=True)
+            os.utime(left, (1, 1))
+            other = self.scratch / "ckpt-url-locked"
+            other.mkdir()
+            os.utime(other, (1, 1))
+            held = os.open(other, os.O_RDONLY)
+            fcntl.flock(held, fcntl.LOCK_EX)
+            self.run_ckpt("inspect", server.url + "/model.safetensors")
+            self.assertEqual(os.listdir(self.scratch), ["ckpt-url-locked"])
+            os.close(held)
+            other.rmdir()
+
+    def test_a_folder_that_cannot_be_listed_is_told(self):
+        with Server(Files, root=str(self.base / "root")) as server:
+            server.http.pages["/run/"] = '<a href="a/">a</a><a href="b/">b</a>'
+            server.http.pages["/run/a/"] = '<a href="model.safetensors">m</a>'
+            server.http.refused = {"/run/b/"}
+            self.assertIn("403", self.run_ckpt("inspect", server.url + "/run/", code=5))
 
     def test_servers_that_lie_are_named(self):
         def other_range(handler, name, data):
