@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 
 #include "cli/guard_folder.h"
@@ -90,10 +91,11 @@ class Guarded {
       if (process_->has_ended()) return finish_ended();
       if (!why.empty()) return make_way(why);
       if (std::string notice = look_for_notice(); !notice.empty()) return make_way(notice);
-      if (background_)
-        look_after_image();
-      else if (timer_.is_due(monotonic_us()))
+      if (background_) {
+        if (look_after_image()) remove_superfluous();
+      } else if (timer_.is_due(monotonic_us())) {
         start_image();
+      }
       wait(process_->fd(), patience());
     }
   }
@@ -183,6 +185,7 @@ class Guarded {
       restore_signals();
       sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
       ::execv(request_.program.c_str(), words.data());
+      ::dprintf(STDERR_FILENO, "ckpt: %s: cannot be executed: %s\n", request_.program.c_str(), ::strerror(errno));
       ::_exit(127);
     }
     CKPT_TRY_ASSIGN(engine::WatchedProcess process, engine::WatchedProcess::open(child));
@@ -286,10 +289,12 @@ class Guarded {
       ::execl("/bin/sh", "sh", "-c", flags_.notice.c_str(), nullptr);
       ::_exit(127);
     }
-    if (child > 0)
+    if (child > 0) {
+      ::setpgid(child, child);  // whoever of both comes first: the group is what is ended
       notice_pid_ = child;
-    else
+    } else {
       notice_again_us_ = monotonic_us() + kNoticePause;
+    }
   }
 
   // --- images --------------------------------------------------------------------------------------------------------
@@ -315,15 +320,16 @@ class Guarded {
   }
 
   /// Of an image made beside the job.
-  void look_after_image() {
+  /// Whether there is a new one.
+  bool look_after_image() {
     const std::optional<int> code = background_->finished();
-    if (!code) return;
+    if (!code) return false;
     if (*code == 0)
       tell_saved("saved", background_->document());
     else if (!process_->has_ended())
       tell_failed(background_->error());
     background_.reset();
-    if (*code == 0) remove_superfluous();
+    return *code == 0;
   }
 
   void tell_failed(const Error& error) {
@@ -346,9 +352,11 @@ class Guarded {
   void remove_superfluous() {
     if (!flags_.rules.any()) return;
     const Cancel never;
-    auto removed = apply_retention(folder_.path(), flags_.rules, false, context_.progress, never);
-    if (!removed) return context_.progress.note("retention: " + removed.error().text());
-    for (const store::RemovedImage& image : *removed) {
+    std::vector<store::RemovedImage> removed;
+    auto done =
+        apply_retention({folder_.path(), flags_.rules, schedule::Order::kNumber}, removed, context_.progress, never);
+    if (!done) context_.progress.note("retention: " + done.error().text());
+    for (const store::RemovedImage& image : removed) {
       events_.tell("removed", "removed " + escape_for_terminal(image.dir.string()), "image", image.dir.string(),
                    "bytes", image.bytes);
     }
@@ -381,7 +389,7 @@ class Guarded {
     // One that is being made already is what the last one will lean on, if it does not take too long.
     if (background_) {
       (void)finished_before(*background_, begun + request_.grace_us / 2);
-      look_after_image();
+      (void)look_after_image();  // no time for retention now
     }
     auto run = start_run("dump");
     if (!run) return give_way(run.error());
@@ -403,10 +411,12 @@ class Guarded {
     (void)process_->end();  // it was ended by the dump: reaped
     tell_saved("checkpointed", document);
     state_.pid = 0;
-    CKPT_TRY(write_guard_state(folder_.path(), state_));
-    remove_superfluous();
+    // The image is complete, whatever becomes of this file: a number in it counts with its start time only.
+    if (auto written = write_guard_state(folder_.path(), state_); !written)
+      context_.progress.note(written.error().text());
     context_.exit_status = flags_.status;
     const bool requeued = request_.slurm_job.empty() || requeue();
+    remove_superfluous();
     events_.tell("ended",
                  fmt::format("the job has made way after {}{}", format_duration(us),
                              requeued ? fmt::format(": exit code {}", flags_.status) : "; it was not queued again"),
@@ -443,6 +453,7 @@ class Guarded {
                      ? "there is no image to go on from; the job gets SIGTERM"
                      : fmt::format("the next start goes on from {}; the job gets SIGTERM", escape_for_terminal(newest)),
                  "pid", process_->pid(), "image", newest);
+    told_to_end_ = true;
     process_->signal(SIGTERM);
     while (!process_->has_ended()) {
       wait(process_->fd(), std::nullopt);
@@ -460,8 +471,8 @@ class Guarded {
     else if (end)
       code = end->code;
     state_.pid = 0;
-    // One that ended well is over: the next start begins anew.
-    if (code == 0)
+    // One that ended well is over, and the next start begins anew; not one that was told to end before it was done.
+    if (code == 0 && !told_to_end_)
       CKPT_TRY(forget_images());
     else
       CKPT_TRY(write_guard_state(folder_.path(), state_));
@@ -490,6 +501,7 @@ class Guarded {
   std::optional<engine::WatchedProcess> process_;
   std::optional<CkptRun> background_;  ///< an image that is being made
   ImageFolder::Next next_;             ///< where
+  bool told_to_end_ = false;           ///< since no image of it could be made
   pid_t notice_pid_ = 0;
   uint64_t notice_again_us_ = 0;
   bool cancel_seen_ = false;

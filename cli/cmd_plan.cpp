@@ -23,8 +23,8 @@ using schedule::Plan;
 using schedule::Rhythm;
 
 struct PlanFlags {
-  std::string mtbf, node_mtbf, save_cost, restore_cost = "0", memory_save_cost, memory_restore_cost = "0";
-  uint64_t nodes = 1;
+  std::string mtbf, node_mtbf, save_cost, restore_cost = "0", memory_save_cost, memory_restore_cost;
+  uint64_t nodes = 0;  ///< 0: one
   std::optional<uint64_t> write_rate;
   std::string step_time, max_overhead, sla, memory_share, model = "exact";
 };
@@ -59,14 +59,15 @@ struct Question {
 };
 
 Result<void> read_failures(const PlanFlags& flags, Question& out) {
+  if (flags.nodes != 0 && flags.node_mtbf.empty()) return fail(Code::kUsage, "--nodes", "goes with --node-mtbf");
   if (!flags.mtbf.empty()) {
     CKPT_TRY_ASSIGN(const double mtbf, parse_positive(flags.mtbf, "--mtbf"));
     out.job_rate = 1 / mtbf;
   }
   if (!flags.node_mtbf.empty()) {
     CKPT_TRY_ASSIGN(const double mtbf, parse_positive(flags.node_mtbf, "--node-mtbf"));
-    out.nodes = flags.nodes;
-    out.node_rate = static_cast<double>(flags.nodes) / mtbf;
+    out.nodes = std::max<uint64_t>(flags.nodes, 1);
+    out.node_rate = static_cast<double>(out.nodes) / mtbf;
   }
   if (out.job_rate + out.node_rate > 0) return {};
   return Error(Code::kUsage, "plan", "--mtbf or --node-mtbf is required")
@@ -87,8 +88,11 @@ Result<void> read_levels(const PlanFlags& flags, Context& context, Question& out
     return {};
   };
   const bool two = !flags.memory_save_cost.empty();
+  if (!two && !flags.memory_restore_cost.empty())
+    return fail(Code::kUsage, "--memory-restore-cost", "goes with --memory-save-cost");
   if (two) {
-    CKPT_TRY(level(flags.memory_save_cost, "--memory-save-cost", flags.memory_restore_cost, "--memory-restore-cost"));
+    CKPT_TRY(level(flags.memory_save_cost, "--memory-save-cost",
+                   flags.memory_restore_cost.empty() ? "0" : flags.memory_restore_cost, "--memory-restore-cost"));
   }
   CKPT_TRY(level(flags.save_cost, "--save-cost", flags.restore_cost, "--restore-cost"));
   const double all = out.job_rate + out.node_rate;

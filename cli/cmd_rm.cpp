@@ -66,12 +66,15 @@ Result<void> run_rm_superfluous(Context& context, const RmFlags& flags) {
   for (const std::string& dir : flags.dirs) {
     if (store::ImageReader::looks_like_image(dir))
       return fail(Code::kUsage, dir, "is an image: what is kept is chosen among those in a folder");
-    CKPT_TRY_ASSIGN(auto some,
-                    apply_retention(dir, flags.rules, flags.options.dry_run, context.progress, context.cancel));
-    removed.insert(removed.end(), some.begin(), some.end());
   }
-  report(context.out, removed, flags.options.dry_run);
-  return {};
+  Result<void> done;
+  for (const std::string& dir : flags.dirs) {
+    const RetentionRequest request{dir, flags.rules, schedule::Order::kTime, flags.options.dry_run};
+    done = apply_retention(request, removed, context.progress, context.cancel);
+    if (!done) break;
+  }
+  if (done || !removed.empty()) report(context.out, removed, flags.options.dry_run);
+  return done;
 }
 
 Result<void> run_rm(Context& context, const RmFlags& flags) {

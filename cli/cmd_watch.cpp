@@ -207,9 +207,11 @@ class Watch {
   void remove_superfluous() {
     if (!flags_.rules.any()) return;
     const Cancel never;
-    auto removed = apply_retention(folder_.path(), flags_.rules, false, context_.progress, never);
-    if (!removed) return context_.progress.note("retention: " + removed.error().text());
-    for (const store::RemovedImage& image : *removed) {
+    std::vector<store::RemovedImage> removed;
+    auto done =
+        apply_retention({folder_.path(), flags_.rules, schedule::Order::kNumber}, removed, context_.progress, never);
+    if (!done) context_.progress.note("retention: " + done.error().text());
+    for (const store::RemovedImage& image : removed) {
       events_.tell("removed", "removed " + escape_for_terminal(image.dir.string()), "image", image.dir.string(),
                    "bytes", image.bytes);
     }
@@ -275,8 +277,14 @@ class Watch {
   Result<void> try_restart() {
     // Its number is free once it is reaped, which had to wait while a ckpt still held on to it.
     (void)process_.end();
-    CKPT_TRY_ASSIGN(const auto images, folder_.good_images(0, context_.progress));
-    if (images.empty()) return fail(Code::kNotFound, folder_.path().string(), "holds no good image");
+    CKPT_TRY_ASSIGN(auto images, folder_.good_images(0, context_.progress));
+    std::erase_if(images, [&](const std::filesystem::path& image) {
+      auto manifest = store::read_manifest(image);
+      return !manifest || manifest->tree.root().pid != process_.pid();  // of another job that used the folder
+    });
+    if (images.empty())
+      return fail(Code::kNotFound, folder_.path().string(),
+                  fmt::format("holds no good image of process {}", process_.pid()));
     CKPT_TRY_ASSIGN(const Restored restored, restore_newest(images, flags_.job, signals_, context_.progress));
     CKPT_TRY_ASSIGN(process_, engine::WatchedProcess::open(restored.pid));
     if (!process_.has_ended()) CKPT_TRY(process_.lock());

@@ -166,6 +166,15 @@ Result<ImageFolder> ImageFolder::open(const fs::path& path) {
   return out;
 }
 
+namespace {
+
+/// Their numbers are ours.
+bool is_newer(const schedule::KnownSave& a, const schedule::KnownSave& b) {
+  return schedule::is_newer(a, b, schedule::Order::kNumber);
+}
+
+}  // namespace
+
 Result<ImageFolder::Next> ImageFolder::next(int pid, uint64_t chain) const {
   CKPT_TRY_ASSIGN(std::vector<schedule::KnownSave> saves, images_in(path_));
   std::vector<std::string> names;
@@ -173,8 +182,7 @@ Result<ImageFolder::Next> ImageFolder::next(int pid, uint64_t chain) const {
   for (fs::directory_iterator it(path_, ec), end; !ec && it != end; it.increment(ec))
     names.push_back(it->path().filename().string());
   if (ec) return sys_error(ec.value(), path_.string(), "cannot be listed");
-  const auto newest =
-      std::max_element(saves.begin(), saves.end(), [](const auto& a, const auto& b) { return a.created < b.created; });
+  const auto newest = std::min_element(saves.begin(), saves.end(), is_newer);
   Next out{path_ / schedule::next_name(names), {}};
   if (newest == saves.end() || schedule::chain_length(saves, newest->name) >= chain) return out;
   auto manifest = store::read_manifest(path_ / newest->name);
@@ -185,7 +193,7 @@ Result<ImageFolder::Next> ImageFolder::next(int pid, uint64_t chain) const {
 
 Result<std::vector<fs::path>> ImageFolder::good_images(uint64_t above, ProgressSink& notes) const {
   CKPT_TRY_ASSIGN(std::vector<schedule::KnownSave> saves, images_in(path_));
-  std::sort(saves.begin(), saves.end(), [](const auto& a, const auto& b) { return a.created > b.created; });
+  std::sort(saves.begin(), saves.end(), is_newer);
   std::vector<fs::path> out;
   for (const schedule::KnownSave& save : saves) {
     if (save.step.value_or(0) <= above) continue;

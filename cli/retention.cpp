@@ -41,27 +41,30 @@ Result<std::vector<schedule::KnownSave>> images_in(const fs::path& folder) {
   return out;
 }
 
-Result<std::vector<store::RemovedImage>> apply_retention(const fs::path& folder, const schedule::RetentionRules& rules,
-                                                         bool dry_run, ProgressSink& notes, const Cancel& cancel) {
-  CKPT_TRY_ASSIGN(std::vector<schedule::KnownSave> saves, images_in(folder));
-  const std::vector<std::string> names = schedule::superfluous(std::move(saves), rules);
-  if (names.empty()) return std::vector<store::RemovedImage>();
+Result<void> apply_retention(const RetentionRequest& request, std::vector<store::RemovedImage>& removed,
+                             ProgressSink& notes, const Cancel& cancel) {
+  CKPT_TRY_ASSIGN(std::vector<schedule::KnownSave> saves, images_in(request.folder));
   std::vector<fs::path> dirs;
-  for (const std::string& name : names) dirs.push_back(folder / name);
+  for (const std::string& name : schedule::superfluous(std::move(saves), request.rules, request.order))
+    dirs.push_back(request.folder / name);
+  if (dirs.empty()) return {};
   store::RemoveOptions options;
-  options.dry_run = dry_run;
+  options.dry_run = request.dry_run;
+  auto is_needed = [](const Error& error) { return error.code == Code::kUsage || error.code == Code::kBusy; };
   auto all = store::remove_images(dirs, options, notes, cancel);
-  if (all || all.error().code == Code::kInterrupted) return all;
+  if (all) return removed.insert(removed.end(), all->begin(), all->end()), Result<void>();
+  if (!is_needed(all.error())) return std::move(all).error();
   // An image elsewhere leans on one of them, or is about to: the others go one by one, children before their parents.
-  std::vector<store::RemovedImage> out;
   for (auto dir = dirs.rbegin(); dir != dirs.rend(); ++dir) {
     auto one = store::remove_images({*dir}, options, notes, cancel);
     if (one)
-      out.insert(out.end(), one->begin(), one->end());
-    else
+      removed.insert(removed.end(), one->begin(), one->end());
+    else if (is_needed(one.error()))
       notes.note("kept " + one.error().text());
+    else
+      return std::move(one).error();
   }
-  return out;
+  return {};
 }
 
 }  // namespace ckpt::cli

@@ -12,12 +12,6 @@ namespace ckpt::schedule {
 
 namespace {
 
-void sort_newest_first(std::vector<KnownSave>& saves) {
-  std::sort(saves.begin(), saves.end(), [](const KnownSave& a, const KnownSave& b) {
-    return a.created != b.created ? a.created > b.created : a.name > b.name;
-  });
-}
-
 /// What the rules want, of saves from the newest on.
 std::set<std::string> wanted(const std::vector<KnownSave>& saves, const RetentionRules& rules) {
   std::set<std::string> out, days;
@@ -34,9 +28,14 @@ std::set<std::string> wanted(const std::vector<KnownSave>& saves, const Retentio
 
 }  // namespace
 
-std::vector<std::string> superfluous(std::vector<KnownSave> saves, const RetentionRules& rules) {
+bool is_newer(const KnownSave& a, const KnownSave& b, Order order) {
+  if (order == Order::kNumber && a.step != b.step) return a.step > b.step;
+  return a.created != b.created ? a.created > b.created : a.name > b.name;
+}
+
+std::vector<std::string> superfluous(std::vector<KnownSave> saves, const RetentionRules& rules, Order order) {
   if (!rules.any()) return {};
-  sort_newest_first(saves);
+  std::sort(saves.begin(), saves.end(), [&](const auto& a, const auto& b) { return is_newer(a, b, order); });
   std::map<std::string, std::string> parents;
   for (const KnownSave& save : saves) parents[save.name] = save.parent;
   std::set<std::string> kept;

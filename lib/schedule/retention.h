@@ -25,9 +25,15 @@ struct KnownSave {
   std::optional<uint64_t> step;  ///< the number in its name
 };
 
+/// What makes one of two the newer: its time; or its number, where one program gives the numbers, since a clock may
+/// have been set back between the two.
+enum class Order { kTime, kNumber };
+bool is_newer(const KnownSave& a, const KnownSave& b, Order order);
+
 /// The names of those that may go, the oldest first. Never among them: the newest, and what one that is kept needs.
 /// Without a rule nothing goes.
-std::vector<std::string> superfluous(std::vector<KnownSave> saves, const RetentionRules& rules);
+std::vector<std::string> superfluous(std::vector<KnownSave> saves, const RetentionRules& rules,
+                                     Order order = Order::kTime);
 
 /// How many saves a chain has, from this one to the first, itself counted. 0: there is none of that name.
 uint64_t chain_length(const std::vector<KnownSave>& saves, const std::string& name);

@@ -69,7 +69,8 @@ def wrong_values_are_named():
                         ({"--save-cost": "0"}, "--save-cost: a save that costs nothing"), ({"--save-cost": "no/folder"}, "--save-cost: 'no/folder' is neither"),
                         ({"--memory-save-cost": "1s"}, "two levels need failures of both kinds"), ({"--memory-share": "1%"}, "--memory-share: goes with"),
                         ({"--memory-save-cost": "1s", "--node-mtbf": "9h", "--model": "daly"}, "--model daly: .*one level"),
-                        ({"--nodes": "0"}, "--nodes: "), ({"--model": "yuong"}, "did you mean young")):
+                        ({"--nodes": "0"}, "--nodes: "), ({"--nodes": "8"}, "--nodes: goes with --node-mtbf"),
+                        ({"--memory-restore-cost": "1s"}, "--memory-restore-cost: goes with"), ({"--model": "yuong"}, "did you mean young")):
         options = {"--mtbf": "3h", "--save-cost": "1s", **more}
         yield from problems(["plan", *(f"{name}={value}" for name, value in options.items())], 2, err=words)
     yield from problems(["plan", "--save-cost", "1s"], 2, err="--mtbf or --node-mtbf is required\nhint: ")

@@ -101,3 +101,10 @@ TEST_CASE("back-off: twice as long each time, a limit, and progress") {
   CHECK(backoff.next_us() == 10);
   CHECK_FALSE(Backoff(0, 1, 1).next_us().has_value());
 }
+
+TEST_CASE("retention: by number the newest is the last one that was made, though the clock was set back before it") {
+  std::vector<KnownSave> saves = hourly(3);
+  saves.push_back({"00000004", "2000-01-01T00:00:00Z", "", 4});
+  CHECK(superfluous(saves, {.keep_last = 1}, Order::kNumber) == Names{"00000001", "00000002", "00000003"});
+  CHECK(superfluous(saves, {.keep_last = 1}) == Names{"00000004", "00000001", "00000002"});
+}
