@@ -272,6 +272,7 @@ class Agent {
   }
 
   Result<void> hello(const std::shared_ptr<Connection>& from, const Request& request) {
+    if (from->rank) return fail(Code::kUsage, "hello", "was said already on this connection");
     if (request.world == 0 || request.world > kMostRanks || request.rank >= request.world || request.local_world == 0 ||
         request.local_world > request.world)
       return fail(Code::kUsage, "hello", "says ranks that do not fit together");
@@ -284,7 +285,7 @@ class Agent {
         return fail(Code::kBusy, "", fmt::format("rank {} is process {} already", request.rank, other->pid));
     }
     if (world_ != request.world || ledger_.expected() != request.local_world) {
-      if (trainers() > (from->rank ? 1 : 0))
+      if (trainers() > 0)
         return fail(Code::kUsage, "hello", fmt::format("the other ranks say that they are {}", world_));
       if (world_ != 0) tell_(fmt::format("{} ranks instead of {}: memory is given back", request.world, world_));
       ledger_ = {};
@@ -497,7 +498,8 @@ class Agent {
     const bool there = any ? !steps.empty() : std::find(steps.begin(), steps.end(), request.step) != steps.end();
     if (how != LoadFrom::kStorage && message.text.empty() && there) {
       const uint64_t step = any ? steps.back() : request.step;
-      if (any && rank == own) forget_after(step);
+      // Whoever goes on from a step saves later ones anew; those of before must not be taken for parts of them.
+      if (rank == own && (any || how == LoadFrom::kBest)) forget_after(step);
       for (const Held& held : ledger_.holders(step)) {
         if (held.rank == rank) return hand_out(from, request, held, step, Level::kMemory);
       }
@@ -506,15 +508,15 @@ class Agent {
     if (rank != own) return fail(Code::kUsage, "load", "of another rank comes from memory alone");
     in_thread([this, from, request, rank, path = fs::path(message.text), world = world_] {
       auto segment = load_rank(options_.directory, path, rank, world, cancel_);
-      post([this, from, request, rank, segment = std::move(segment)]() mutable {
-        loaded(from, request, rank, std::move(segment));
+      post([this, from, request, rank, path, segment = std::move(segment)]() mutable {
+        loaded(from, request, rank, std::move(segment), path.empty());
       });
     });
     return {};
   }
 
   void loaded(const std::shared_ptr<Connection>& from, const Request& request, uint32_t rank,
-              Result<std::shared_ptr<Segment>> segment) {
+              Result<std::shared_ptr<Segment>> segment, bool from_own_directory) {
     if (from->gone) return;
     if (!segment) return refuse(from, request, segment.error());
     const uint64_t step = (*segment)->slot(0).step;
@@ -523,7 +525,7 @@ class Agent {
     RankState& state = ledger_.rank(rank);
     state = {};
     state.segment = *segment;
-    persisted_ = step, persisted_known_ = true;
+    if (from_own_directory) persisted_ = step, persisted_known_ = true;
     forget_after(step);
     (void)hand_out(from, request, {rank, *segment, 0}, step, Level::kStorage);
   }
@@ -627,6 +629,7 @@ class Agent {
     request.rate = stop_.requested() ? 0 : options_.rate;  // last words are in a hurry
     request.keep = options_.keep;
     request.verify = options_.verify;
+    request.advances = !(wanted.directory == options_.directory && persisted_known_ && persisted_ > wanted.step);
     for (const Held& held : request.ranks) hold(held, 1);
     persisting_ = true;
     persisting_step_ = wanted.step;
@@ -644,6 +647,7 @@ class Agent {
   }
 
   void hold(const Held& held, int by) {
+    if (ledger_.ranks().count(held.rank) == 0) return;  // the job began anew meanwhile, with fewer ranks
     RankState& state = ledger_.rank(held.rank);
     if (state.segment == held.segment) state.use[held.buffer].readers += static_cast<unsigned>(by);
   }
@@ -654,7 +658,7 @@ class Agent {
     std::string text;
     if (report) {
       ++counts_.persists;
-      if (report->path.parent_path() == options_.directory) persisted_ = step, persisted_known_ = true;
+      if (persisting_directory_ == options_.directory) persisted_ = step, persisted_known_ = true;
       text = report->path.string();
       reply.value[0] = report->bytes;
       reply.value[1] = report->plan_us + report->write_us;
@@ -679,9 +683,9 @@ class Agent {
   Result<AgentEnd> last_words() {
     const uint64_t deadline = monotonic_us() + options_.grace_ms * 1000;
     const auto newest = ledger_.newest_common();
-    for (const WaitingBegin& waiting : begins_)
+    // An answer that cannot be sent takes its sender off the list.
+    for (const WaitingBegin& waiting : std::exchange(begins_, {}))
       refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
-    begins_.clear();
     const bool unsaved = newest && !is_persisted(*newest) && ledger_.ranks().size() == world_;
     if (unsaved) want(*newest, {}, {});
     start_wanted();

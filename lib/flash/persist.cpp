@@ -164,6 +164,7 @@ class Persist {
     CKPT_TRY_ASSIGN(layout_, writer->plan(selection_, {}));
     for (const std::string& note : layout_->notes) report_.notes.push_back(note);
     report_.path = request_.directory / folder_name(request_.step);
+    for (const fs::path& dir : find_abandoned_staging(request_.directory)) (void)remove_abandoned_staging(dir);
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true));
     CKPT_TRY(staged.share());
     report_.plan_us = watch.lap_us();
@@ -175,10 +176,12 @@ class Persist {
     report_.verify_us = watch.lap_us();
     CKPT_TRY(cancel_.check());
     CKPT_TRY(staged.commit(layout_->last_file, true));
-    CKPT_TRY(replace(kLatestFile, folder_name(request_.step) + "\n"));
-    CKPT_TRY(replace(kMegatronLatestFile, std::to_string(request_.step)));
+    if (request_.advances) {
+      CKPT_TRY(replace(kLatestFile, folder_name(request_.step) + "\n"));
+      CKPT_TRY(replace(kMegatronLatestFile, std::to_string(request_.step)));
+    }
     report_.sync_us = watch.lap_us();
-    remove_older();
+    if (request_.advances) remove_older();
     return std::move(report_);
   }
 
@@ -207,22 +210,26 @@ class Persist {
       }
     }
     hashes_.resize(work.size());
+    for (const auto& [tensor, shard] : work) written_by_.push_back(request_.ranks[shard->where.file].rank);
     std::optional<WorkerPool> pool;
     make_helpers(request_.workers, pool);
     return side_by_side(pool ? &*pool : nullptr, work.size(), [&](size_t i) -> Result<void> {
       const tensor::FileRange& where = work[i].second->where;
-      const Held& held = request_.ranks[where.file];
-      Xxh3 hash;
-      std::vector<std::byte> block(std::min(kBlock, where.length));
-      for (uint64_t at = 0; at < where.length; at += block.size()) {
-        CKPT_TRY(cancel_.check());
-        block.resize(std::min<uint64_t>(kBlock, where.length - at));
-        CKPT_TRY(io::pread_exact(held.segment->fd(), block, where.offset + at, "segment"));
-        hash.update(block);
-      }
-      hashes_[i] = hash.digest();
+      CKPT_TRY_ASSIGN(hashes_[i], hash_of(request_.ranks[where.file], where.offset, where.length));
       return {};
     });
+  }
+
+  Result<Hash128> hash_of(const Held& held, uint64_t offset, uint64_t length) const {
+    Xxh3 hash;
+    std::vector<std::byte> block(std::min(kBlock, length));
+    for (uint64_t at = 0; at < length; at += block.size()) {
+      CKPT_TRY(cancel_.check());
+      block.resize(std::min<uint64_t>(kBlock, length - at));
+      CKPT_TRY(io::pread_exact(held.segment->fd(), block, offset + at, "segment"));
+      hash.update(block);
+    }
+    return hash.digest();
   }
 
   Result<void> verify(const fs::path& folder);
@@ -275,6 +282,7 @@ class Persist {
   std::unique_ptr<tensor::Layout> layout_;
   std::map<Place, size_t> places_;
   std::vector<Hash128> hashes_;
+  std::vector<uint32_t> written_by_;  ///< the rank whose bytes they are
   PersistReport report_;
 };
 
@@ -338,8 +346,17 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
     rank.rank = held.rank;
     rank.layout = held.segment->layout_text();
     CKPT_TRY_ASSIGN(rank.objects, read_objects(held));
-    for (const LayoutTensor& tensor : held.segment->layout().tensors)
-      rank.hashes.push_back(hashes_[places_.at({tensor.key, tensor.global_offset, tensor.shape})]);
+    for (const LayoutTensor& tensor : held.segment->layout().tensors) {
+      const size_t place = places_.at({tensor.key, tensor.global_offset, tensor.shape});
+      rank.hashes.push_back(hashes_[place]);
+      const uint32_t written = written_by_[place];
+      if (written == held.rank) continue;
+      CKPT_TRY_ASSIGN(const Hash128 own,
+                      hash_of(held, held.segment->buffer_offset(held.buffer) + tensor.offset, tensor.bytes));
+      if (!(own == hashes_[place]))
+        report_.notes.push_back(
+            fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key, written, held.rank));
+    }
     record.ranks.push_back(std::move(rank));
   }
   const std::string text = encode_ranks(record);

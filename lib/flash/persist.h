@@ -29,6 +29,7 @@ struct PersistRequest {
   unsigned workers = 0;        ///< 0: one per core
   unsigned keep = 0;           ///< checkpoints; 0: all
   bool verify = true;          ///< what was written is read again and compared by hash
+  bool advances = true;        ///< it is the newest: LATEST names it, older ones beyond `keep` go
 };
 
 struct PersistReport {
@@ -40,7 +41,8 @@ struct PersistReport {
 };
 
 /// kMismatch: the ranks contradict each other (named). kCorrupt: a tensor has a hole, or what was written reads back
-/// otherwise. kInterrupted: cancelled. The folder is as it was on any failure, but for older checkpoints beyond `keep`.
+/// otherwise. kInterrupted: cancelled. On any failure LATEST names what it named, and no folder is half written; what
+/// killed agents have staged there is removed first.
 Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel);
 
 /// The ranks' memory as a checkpoint. The segments must outlive it.

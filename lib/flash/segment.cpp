@@ -137,7 +137,7 @@ SlotState Segment::slot(uint32_t buffer) const {
   out.step = slot.step.load(std::memory_order_relaxed);
   out.objects_bytes = slot.objects_bytes.load(std::memory_order_relaxed);
   out.saved_us = slot.saved_us.load(std::memory_order_relaxed);
-  if (out.objects_bytes > shape_.objects_capacity || out.step == kAnyStep) out.sequence = 0;
+  if (out.objects_bytes > shape_.objects_capacity || out.step == kAnyStep) out.sequence = out.objects_bytes = 0;
   return out;
 }
 

@@ -172,6 +172,52 @@ class Flash(unittest.TestCase):
         self.ckpt("persist", self.base / "c")
         self.assertIn("own.1", self.ckpt("inspect", self.base / "c").stdout)
 
+    def test_a_tensor_that_two_ranks_have_with_other_bytes_is_told(self):
+        agent = self.agent()
+        for rank in (0, 1):
+            self.engine(rank=rank, world=2).save(1, {"rng": numpy.full(4, rank), "both": numpy.full(4, 7)})
+        self.ckpt("persist", self.base / "c")
+        self.assertIn("rng is written as rank 0 has it: rank 1 has other bytes", agent.text())
+        self.assertNotIn("both is written", agent.text())
+
+    def test_an_older_step_neither_moves_latest_back_nor_takes_a_newer_one_away(self):
+        self.agent("--keep-last", "1")
+        engine = self.engine()
+        engine.save(6, state_of(6, 100))
+        engine.save(7, state_of(7, 100))
+        self.ckpt("persist", self.base / "c")
+        self.ckpt("persist", self.base / "c", "--step", 6)
+        self.assertEqual(self.steps_on_disk(), [6, 7])
+        self.assertEqual((self.base / "c" / "LATEST").read_text(), "iter_0000007\n")
+
+    def test_fewer_ranks_after_a_restart_while_it_still_writes(self):
+        agent = self.agent("--rate", "2M")
+        ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
+        for rank, engine in enumerate(ranks):
+            engine.save(1, {"own": {str(rank): numpy.zeros(400_000)}})
+        ranks[0].persist(wait=False)
+        for engine in ranks:
+            engine.close()
+        alone = self.engine()
+        alone.save(2, state_of(2, 100))
+        wait_until(lambda: "step 1 is in" in agent.text())
+        self.assertEqual(alone.status()["newest_step"], 2)
+        self.assertEqual(agent.stop(), 0)
+        self.assertEqual(self.steps_on_disk(), [1, 2])
+
+    def test_what_a_killed_agent_staged_goes_with_the_next_persist(self):
+        agent = self.agent("--rate", "1M")
+        engine = self.engine()
+        engine.save(1, {"w": numpy.zeros(500_000)})
+        engine.persist(wait=False)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-staging-*")))
+        agent.stop(signal.SIGKILL)
+        engine.close()
+        self.agent()
+        self.engine().save(2, state_of(2, 100))
+        self.ckpt("persist", self.base / "c")
+        self.assertEqual(list((self.base / "c").glob(".ckpt-staging-*")), [])
+
     def test_ranks_that_contradict_each_other_are_refused_by_key(self):
         agent = self.agent()
         for rank in (0, 1):
@@ -220,7 +266,8 @@ class Flash(unittest.TestCase):
         self.assertEqual(self.steps_on_disk(), [1, 6, 8])
 
     def test_sigterm_saves_the_newest_step_and_says_whether_it_could(self):
-        agent = self.agent()
+        self.agents.append(Agent(str(self.base / "c") + "/"))
+        agent = self.agents[-1]
         self.engine().save(5, state_of(5))
         self.assertEqual(agent.stop(), 0)
         self.assertEqual(self.steps_on_disk(), [5])

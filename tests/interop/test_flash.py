@@ -146,7 +146,7 @@ def through_dcp(rank, folder):
     dcp.save(state(1, Shard(0)), storage_writer=FlashWriter(engine, step=4))
     for placement in (Shard(0), Shard(1), Replicate()):  # as it was saved, and cut anew
         for level in ("memory", "storage"):
-            target, reader = state(0, placement), FlashReader(engine, step=None if level == "memory" else 99)
+            target, reader = state(0, placement), FlashReader(engine, source=level)
             if level == "storage":
                 torch.distributed.barrier()
                 if rank == 0:
@@ -155,6 +155,8 @@ def through_dcp(rank, folder):
             dcp.load(target, storage_reader=reader)
             assert reader.level == level
             assert equal(target["model"]["w"].full_tensor(), whole) and equal(target["model"]["b"], torch.full((4,), 2.0))
+            with pytest.raises(Exception, match="neither memory nor storage has step 99"):
+                FlashReader(engine, step=99).read_metadata()
             assert target["optimizer"]["state"]["w"]["step"] == 3 and target["optimizer"]["lr"] == 0.5
     engine.close()
 

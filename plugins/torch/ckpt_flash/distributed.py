@@ -81,12 +81,14 @@ class FlashWriter(StorageWriter):
 
 
 class FlashReader(StorageReader):
-    """Reads from an engine's memory, and of what is not there from the newest checkpoint in its folder (dcp or torch_dist).
-    `level` says afterwards which it was."""
+    """Reads a step (the newest) from an engine's memory, and what is not there from its folder (dcp or torch_dist).
+    `source`: "memory" or "storage" alone. `level` says afterwards which it was."""
 
-    def __init__(self, engine: Engine, step=None):
+    def __init__(self, engine: Engine, step=None, source=None):
         super().__init__()
-        self.engine, self.step = engine, step
+        if source not in (None, "memory", "storage"):
+            raise ValueError(f"source: {source!r} is neither memory nor storage")
+        self.engine, self.step, self.source = engine, step, source
         self.level = None
         self._tensors, self._objects, self._storage = {}, {}, None
 
@@ -98,7 +100,9 @@ class FlashReader(StorageReader):
         ranks = status["ranks"]
         common = set.intersection(*(set(one["steps"]) for one in ranks)) if ranks else set()
         step = self.step if self.step is not None else max(common, default=None)
-        if step not in common or len(ranks) != status["world"]:
+        if self.source == "storage" or step not in common or len(ranks) != status["world"]:
+            if self.source == "memory":
+                raise FlashError(4, f"memory has no step {'of all ranks' if step is None else step}")
             return self._read_storage()
         return self._read_memory(step, [one["rank"] for one in ranks])
 
@@ -106,10 +110,16 @@ class FlashReader(StorageReader):
         import os
         folder = self.engine.checkpoint_dir
         try:
-            with open(os.path.join(folder, "LATEST"), encoding="ascii") as latest:
-                folder = os.path.join(folder, latest.read().strip())
+            if self.step is None:
+                with open(os.path.join(folder, "LATEST"), encoding="ascii") as latest:
+                    name = latest.read().strip()
+            else:
+                name = f"iter_{self.step:07}"
+                os.stat(os.path.join(folder, name, ".metadata"))
+            folder = os.path.join(folder, name)
         except FileNotFoundError:
-            raise FlashError(4, f"{folder}: neither memory nor storage has a checkpoint") from None
+            what = "a checkpoint" if self.step is None else f"step {self.step}"
+            raise FlashError(4, f"{folder}: neither memory nor storage has {what}") from None
         self.level, self._storage = "storage", FileSystemReader(folder)
         return self._storage.read_metadata()
 
