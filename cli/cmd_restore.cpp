@@ -145,6 +145,13 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
   if (manifest) {
     CKPT_TRY_ASSIGN(plan, engine::plan_namespaces(manifest->tree, flags.placement));
   }
+  if (flags.options.new_pid_namespace && !plan.empty()) {
+    if (plan.join.count("pid") != 0 || flags.placement.into != 0)
+      return fail(Code::kUsage, "--new-pidns", "and a pid namespace that is there exclude each other");
+    plan.make["pid"] = true;
+  }
+  if (plan.join.count("cgroup") != 0 && manifest && !manifest->tree.namespaces.has("cgroup"))
+    context.progress.note("the cgroup namespace is not joined: the processes see the whole paths of their groups");
   flags.options.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
   if (!plan.empty()) return restore_placed(flags, manifest->tree, plan, context);

@@ -106,14 +106,6 @@ Result<void> set_joined(Options& options, const std::string& value) {
   return {};
 }
 
-/// "KEY:VALUE"
-Result<void> set_external_mount(Options& options, const std::string& value) {
-  const size_t colon = value.find(':');
-  if (colon == std::string::npos || colon == 0) return not_supported("--ext-mount-map " + value, "KEY:VALUE is");
-  options.external_mounts[value.substr(0, colon)] = value.substr(colon + 1);
-  return {};
-}
-
 /// Interfaces are never made again: those of a network namespace are seen to by whoever restores.
 Result<void> set_empty(Options&, const std::string& value) {
   return value == "net" ? Result<void>() : not_supported("--empty-ns " + value);
@@ -146,6 +138,7 @@ Result<void> set_unix(Options& options, const std::string& value) {
 
 constexpr const char* kAlways = "ckpt always does that";
 constexpr const char* kOneWay = "ckpt has one way to do it";
+constexpr const char* kNoMounts = "mount namespaces are not made again";
 constexpr const char* kNoServer = "images are not sent over the network; copy the folder, or put it on a share";
 
 /// In the order of criu's help.
@@ -169,12 +162,11 @@ constexpr std::array kKnown = {
     Known{"stream", 0, Value::kNone, nullptr, kNoServer, true},
     Known{"mntns-compat-mode", 0, Value::kNone, nullptr, kOneWay},
     Known{"network-lock", 0, Value::kRequired, set_network_lock},
-    Known{"external", 0, Value::kRequired, [](Options& o, const std::string& v) { return add_external(v, o); }},
+    Known{"external", 0, Value::kRequired, [](Options&, const std::string& v) { return add_external(v); }},
     Known{"tcp-established", 0, Value::kNone, set_flag<&Options::tcp_established>},
     Known{"skip-in-flight", 0, Value::kNone, nullptr, kAlways},
     Known{"tcp-close", 0, Value::kNone, set_flag<&Options::tcp_close>},
-    Known{"root", 'r', Value::kRequired,
-          [](Options& o, const std::string& v) -> Result<void> { return o.root = v, Result<void>(); }},
+    Known{"root", 'r', Value::kRequired, nullptr, kNoMounts},
     Known{"evasive-devices", 0, Value::kNone, nullptr, "a device is opened by its path, or refused"},
     Known{"link-remap", 0, Value::kNone, nullptr, "no link is made: the content of deleted files goes with the image"},
     Known{"ghost-limit", 0, Value::kRequired,
@@ -223,7 +215,7 @@ constexpr std::array kKnown = {
     Known{"join-ns", 'J', Value::kRequired, set_joined},
     Known{"file-validation", 0, Value::kRequired, nullptr, "files are compared by size and time, as ckpt restore does"},
     Known{"ext-unix-sk", 'x', Value::kOptional, set_unix},
-    Known{"ext-mount-map", 'M', Value::kRequired, set_external_mount},
+    Known{"ext-mount-map", 'M', Value::kRequired, nullptr, kNoMounts},
     Known{"enable-external-sharing", 0, Value::kNone, nullptr, nullptr, true},
     Known{"enable-external-masters", 0, Value::kNone, nullptr, nullptr, true},
     Known{"veth-pair", 0, Value::kRequired, nullptr, nullptr, true},
@@ -433,14 +425,14 @@ Result<void> inherit(const std::string& key, int fd, Options& options) {
   return {};
 }
 
-Result<void> add_external(const std::string& text, Options& options) {
+Result<void> add_external(const std::string& text) {
   const size_t open = text.find('['), close = text.find(']');
   const std::string kind = text.substr(0, open);
   const bool is_pair = open != std::string::npos && close != std::string::npos && close > open;
   const std::string key = is_pair ? text.substr(open + 1, close - open - 1) : "";
   const std::string value = is_pair && text.size() > close + 1 && text[close + 1] == ':' ? text.substr(close + 2) : "";
-  if (kind == "mnt" && !key.empty()) return options.external_mounts[key] = value.empty() ? key : value, Result<void>();
-  // Namespaces are given back by --inherit-fd.
+  // No mount namespace is made again; the others are given back by --inherit-fd.
+  if (kind == "mnt" && !key.empty()) return {};
   if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) return {};
   return not_supported("--external " + text, "mnt[KEY]:VALUE, net[INODE]:KEY and pid[INODE]:KEY are");
 }

@@ -45,9 +45,7 @@ struct Options {
   std::vector<std::string> action_scripts;
   std::vector<std::string> exec_command;  ///< takes ckpt's place once the process runs, and is its parent
   int status_fd = -1;
-  std::map<std::string, int> inherited;  ///< "pipe:[4711]": ckpt's descriptor that takes its place
-  std::string root;                      ///< of a restored mount namespace: this folder; empty: where it was
-  std::map<std::string, std::string> external_mounts;  ///< of a dump: keys by mount point; of a restore: paths by key
+  std::map<std::string, int> inherited;                ///< "pipe:[4711]": ckpt's descriptor that takes its place
   std::map<std::string, std::string> joined;           ///< by kind of namespace (net, pid, ...): a file
   Cgroups cgroups = Cgroups::kMembership;
   std::vector<CgroupRoot> cgroup_roots;
@@ -74,7 +72,7 @@ Result<CgroupRoot> parse_cgroup_root(const std::string& text);
 /// name. kUnsupported: a resource that ckpt gets from the image.
 Result<void> inherit(const std::string& key, int fd, Options& options);
 /// "mnt[KEY]:VALUE", or "net[INODE]:KEY", which is given back by a namespace under that key.
-Result<void> add_external(const std::string& text, Options& options);
+Result<void> add_external(const std::string& text);
 /// "soft", "ignore", ...
 Result<Cgroups> parse_cgroups(const std::string& mode);
 

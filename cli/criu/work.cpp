@@ -225,8 +225,14 @@ Result<void> capture(Task& task, bool pre_dump) {
   };
   CKPT_TRY(engine::check_process(options.pid));
   CKPT_TRY_ASSIGN(const std::optional<engine::Beside> there, engine::find_beside(options.pid));
-  CKPT_TRY(there ? capture_beside(task, *there, options, work) : work());
-  return write_inventory(task.options.images_dir);
+  // Before the process is ended, which a failure afterwards could only lie about.
+  const fs::path inventory = task.options.images_dir / "inventory.img";
+  std::error_code ec;
+  const bool was_there = fs::exists(inventory, ec);
+  CKPT_TRY(write_inventory(task.options.images_dir));
+  auto done = there ? capture_beside(task, *there, options, work) : work();
+  if (!done && !was_there) fs::remove(inventory, ec);
+  return done;
 }
 
 Result<Restored> restore(Task& task) {
@@ -236,10 +242,10 @@ Result<Restored> restore(Task& task) {
   CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(how.image));
   engine::Placement placement;
   placement.join = options.joined;
-  placement.root = options.root;
-  placement.external = options.external_mounts;
   placement.detach = how.detach, placement.sibling = how.sibling;
   CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest.tree, placement));
+  if (!plan.empty() && !plan.makes_init && (how.sibling || !options.exec_command.empty()))
+    return not_supported("--restore-sibling, --exec-cmd", "a process in namespaces that are joined has another parent");
   how.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(how, [&](const std::string& text) { task.log.note(text); }));
   CKPT_TRY_ASSIGN(const Restored restored,

@@ -155,16 +155,6 @@ Result<void> enter(const Beside& there, int pidfd) {
   return {};
 }
 
-/// In the worker. A mount namespace that the host's unmounting reaches, for a daemon may stay in it.
-Result<void> mount_proc() {
-  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return sys_error("/", "cannot be kept from other mount namespaces");
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
-    return sys_error("/proc", "cannot be mounted");
-  return {};
-}
-
 [[noreturn]] void give_up(const Error& error) {
   std::fprintf(stderr, "ckpt: %s\n", error.text().c_str());
   if (!error.hint.empty()) std::fprintf(stderr, "hint: %s\n", error.hint.c_str());
@@ -176,7 +166,7 @@ Result<void> mount_proc() {
   // Who may trace a process reaches its root, which here is not that of the container.
   ::prctl(PR_SET_DUMPABLE, 0);
   if (has(there, "pid")) {
-    if (auto mounted = mount_proc(); !mounted) give_up(mounted.error());
+    if (auto mounted = mount_own_proc(); !mounted) give_up(mounted.error());
   }
   state::Entered entered;
   entered.init_is_ckpts = there.in_ckpts_own;

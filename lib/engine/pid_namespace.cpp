@@ -38,11 +38,7 @@ sigset_t watched_signals() {
 
 /// In number 1: a /proc of the namespace, and the numbers of what follows above those of the image.
 Result<void> prepare_namespace(int highest) {
-  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
-    return sys_error("/", "cannot be kept from other mount namespaces");
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
-    return sys_error("/proc", "cannot be mounted");
+  CKPT_TRY(mount_own_proc());
   return number_processes_above(highest);
 }
 
@@ -96,6 +92,15 @@ void let_go_of_streams() {
 }
 
 }  // namespace
+
+Result<void> mount_own_proc() {
+  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
+  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
+    return sys_error("/", "cannot be kept from other mount namespaces");
+  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
+    return sys_error("/proc", "cannot be mounted");
+  return {};
+}
 
 Result<void> number_processes_above(int highest) {
   auto text = io::read_file("/proc/sys/kernel/pid_max", 64);

@@ -21,6 +21,10 @@ struct PidNamespaceOptions {
 /// CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
 
+/// A mount namespace of the caller's own, a copy, whose /proc is of the pid namespace that it is in. The host's
+/// unmounting reaches it, for a daemon of ckpt's may stay there.
+Result<void> mount_own_proc();
+
 /// The next processes of the caller's pid namespace get numbers above those of an image, or, where too few are left
 /// there, the lowest. Needs CAP_SYS_ADMIN in the namespace, and its /proc.
 Result<void> number_processes_above(int highest);

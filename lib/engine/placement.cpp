@@ -69,7 +69,8 @@ Result<void> join_all_of(int pid, NamespacePlan& plan) {
 Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placement& placement) {
   NamespacePlan out;
   for (const auto& [kind, path] : placement.join) {
-    if (!is_known(kind)) return fail(Code::kUsage, "--join-ns " + kind, "is no kind of namespace that can be joined");
+    if (!is_known(kind) || kind == "cgroup")
+      return fail(Code::kUsage, "--join-ns " + kind, "is no kind of namespace that can be joined");
     out.join[kind] = path;
   }
   if (placement.into != 0) CKPT_TRY(join_all_of(placement.into, out));
@@ -88,14 +89,14 @@ Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placem
 namespace {
 
 Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
-  if (plan.join.count("mnt") == 0 && plan.make.count("mnt") == 0) {
+  if (plan.join.count("mnt") == 0) {
     // The worker's own is a copy, which shows another /proc.
     CKPT_TRY_ASSIGN(UniqueFd root, io::open_file("/", O_PATH | O_DIRECTORY));
     CKPT_TRY_ASSIGN(UniqueFd handle, io::open_file("/proc/self/ns/mnt", O_RDONLY));
     state::set_tree_root(std::move(root), std::move(handle));
   }
   for (const auto& [kind, path] : plan.join) {
-    if (kind == "cgroup") continue;  // a new member sees its group as the others do
+    if (kind == "cgroup") continue;  // --into: what ckpt's own shows stays, and run_placed's caller says so
     if (kind == "mnt") {
       CKPT_TRY_ASSIGN(state::MountNamespace mounts, state::open_mount_namespace(path));
       state::set_tree_root(std::move(mounts.root), std::move(mounts.handle));
@@ -116,16 +117,6 @@ Result<void> make(const NamespacePlan& plan) {
     if (name != "mnt" && name != "cgroup" && name != "pid" && plan.make.count(name) != 0) flags |= kind.flag;
   }
   if (flags != 0 && ::unshare(flags) != 0) return sys_error("namespaces", "cannot be made");
-  return {};
-}
-
-/// A /proc of the pid namespace that it is in, for ckpt alone.
-Result<void> mount_proc() {
-  if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
-  if (::mount(nullptr, "/", nullptr, MS_REC | MS_SLAVE, nullptr) != 0)
-    return sys_error("/", "cannot be kept from other mount namespaces");
-  if (::mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC, nullptr) != 0)
-    return sys_error("/proc", "cannot be mounted");
   return {};
 }
 
@@ -151,13 +142,11 @@ int tell(const Error& error) {
 }
 
 /// In the worker, which nobody inside may trace without CAP_SYS_PTRACE: its root is not that of the container.
-Result<void> settle_in(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree) {
+Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree) {
   ::prctl(PR_SET_DUMPABLE, 0);
-  CKPT_TRY(mount_proc());
+  CKPT_TRY(mount_own_proc());
   if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
-  CKPT_TRY(restore::fill_namespaces(tree.namespaces, plan.make));
-  if (plan.make.count("mnt") == 0) return {};
-  return restore::make_mounts(tree.namespaces, placement.root, placement.external);
+  return restore::fill_namespaces(tree.namespaces, plan.make);
 }
 
 }  // namespace
@@ -170,10 +159,11 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   CKPT_TRY(join(plan, joins_pids));
   CKPT_TRY(make(plan));
   auto inside = [&]() -> int {
-    if (auto settled = settle_in(plan, placement, tree); !settled) return tell(settled.error());
+    if (auto settled = settle_in(plan, tree); !settled) return tell(settled.error());
     return work();
   };
   Placed out;
+  UniqueFd init;
   if (plan.make.count("pid") != 0 && !plan.makes_init) {
     PidNamespaceOptions apart;
     apart.highest = highest_number(tree), apart.detach = placement.detach;
@@ -183,12 +173,32 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   if (plan.makes_init) {
     if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
     CKPT_TRY_ASSIGN(out.init, restore::plant_seed(placement.sibling));
+    init.reset(static_cast<int>(::syscall(SYS_pidfd_open, out.init, 0)));
+  }
+  auto end_init = [&] {
+    if (out.init == 0) return;
+    // Not by its number, which is another's once its parent, who need not be ckpt, has reaped it.
+    if (init) (void)::syscall(SYS_pidfd_send_signal, init.get(), SIGKILL, nullptr, 0);
+    if (!placement.sibling) ::waitpid(out.init, nullptr, __WALL);
+    out.init = 0;
+  };
+  if (out.init != 0 && !init) {
+    const Error error = sys_error("process 1", "cannot be held on to");
+    ::kill(out.init, SIGKILL);
+    end_init();
+    return error;
   }
   if (joins_pids != 0) step_over(tree);
   const sigset_t old = block_relayed_signals();
   const pid_t worker = ::fork();
-  if (worker < 0) return fork_error(errno, "", "cannot make a process");
+  if (worker < 0) {
+    Error error = fork_error(errno, "", "cannot make a process");
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    end_init();
+    return error;
+  }
   if (worker == 0) {
+    init.reset();
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     sigprocmask(SIG_SETMASK, &old, nullptr);
     const int code = inside();
@@ -197,10 +207,7 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   }
   out.code = relay_signals(worker);
   sigprocmask(SIG_SETMASK, &old, nullptr);
-  if (out.code == 0 || out.init == 0) return out;
-  ::kill(out.init, SIGKILL);
-  if (!placement.sibling) ::waitpid(out.init, nullptr, __WALL);
-  out.init = 0;
+  if (out.code != 0) end_init();
   return out;
 }
 

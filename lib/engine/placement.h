@@ -1,5 +1,5 @@
-// In which namespaces a restore makes the processes: ckpt's own, those of a running process, or new ones of the content
-// that the image says.
+// In which namespaces a restore makes the processes: ckpt's own, those of a running process, or new ones as the image
+// says. Mount and control group namespaces are never made.
 #pragma once
 
 #include <functional>
@@ -15,8 +15,6 @@ namespace ckpt::engine {
 struct Placement {
   int into = 0;                                 ///< all namespaces of this process; 0: of none
   std::map<std::string, std::string> join;      ///< by kind, as /proc/PID/ns has them: the file of one to join
-  std::string root;                             ///< of a new mount namespace: this folder; empty: where it was
-  std::map<std::string, std::string> external;  ///< what is mounted there comes from: a path, by the key of the dump
   bool detach = false;
   bool sibling = false;  ///< process 1 of a new pid namespace becomes a child of this process's parent
 };

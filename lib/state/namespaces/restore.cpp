@@ -58,8 +58,4 @@ Result<void> fill_namespaces(const store::Namespaces& namespaces, const std::map
   return {};
 }
 
-Result<void> make_mounts(const store::Namespaces&, const std::string&, const std::map<std::string, std::string>&) {
-  return {};
-}
-
 }  // namespace ckpt::restore

@@ -111,7 +111,10 @@ Result<pid_t> plant_seed(bool sibling) {
   args.flags = CLONE_CLEAR_SIGHAND | (sibling ? CLONE_PARENT : 0);
   args.exit_signal = sibling ? 0 : SIGCHLD;
   const long got = ::syscall(SYS_clone3, &args, sizeof args);
-  if (got == 0) be_seed(theirs.get());
+  if (got == 0) {
+    ::syscall(SYS_close, ours.get());  // else its own copy would keep the channel open after ckpt
+    be_seed(theirs.get());
+  }
   if (got < 0) return fork_error(errno, "process 1", "cannot be created");
   g_channel = ours.release();
   return static_cast<pid_t>(got);
