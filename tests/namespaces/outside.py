@@ -166,6 +166,8 @@ def refused(place):
         ckpt("restore", "-f", image, "-d", "--into", 1 << 22).expect(4)
         ckpt("restore", "-f", image, "-d", "--into", there.init).expect(7, "is taken by")
         ckpt("restore", "-f", image, "-d", "--join-ns", "nonsense:/proc/1/ns/net").expect(2)
+        ckpt("restore", "-f", image, "-d", "--join-ns", "cgroup:/proc/1/ns/cgroup").expect(2)
+        ckpt("restore", "-f", image, "-d", "--into", there.init, "--new-pidns").expect(2, "exclude each other")
         ckpt("restore", "-f", image, "-d").expect(6, "a mount namespace", "--into")
         there.check()
         wired = ckpt("inspect", image, "--json")
@@ -185,6 +187,19 @@ def refused(place):
     finally:
         wired.kill()
         wired.wait()
+    for setup, words in (("ip link set lo up; ip route add local 10.9.0.0/16 dev lo", "routes of its own"), ("ip rule add pref 99 lookup 7", "routing rules"),
+                         ("ipcmk -S 3", "1 System V objects that no process of the tree")):
+        holder = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "--net", "--ipc", "sh", "-c", setup + " > /dev/null && exec sleep 60"],
+                                  stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        try:
+            wait_until(lambda: holder.poll() is not None or any(read_text(f"/proc/{c}/comm").strip() == "sleep" for c in children_of(holder.pid)), setup)
+            if holder.poll() is not None:
+                print(f"skipped: {setup}: this host cannot do it")
+                continue
+            ckpt("dump", "-p", int(children_of(holder.pid)[0]), "-f", os.path.join(place.path, "routed")).expect(6, words)
+        finally:
+            holder.kill()
+            holder.wait()
     apart = subprocess.Popen(["unshare", "--user", "--map-root-user", "sleep", "60"], stdin=subprocess.DEVNULL)
     try:
         time.sleep(0.2)

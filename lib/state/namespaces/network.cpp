@@ -5,6 +5,7 @@
 #include <linux/netfilter/nf_tables.h>
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <netinet/in.h>
 #include <sched.h>
@@ -12,17 +13,21 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
 #include <map>
 #include <memory>
+#include <optional>
 #include <thread>
+#include <vector>
 
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
+#include "lib/state/namespaces/loopback.h"
 
 namespace ckpt::capture {
 
@@ -47,14 +52,28 @@ Settings read_settings() {
   return out;
 }
 
-Result<Settings> settings_of_new_namespace() {
-  Result<Settings> out = fail(Code::kIo, "network namespace", "cannot be made");
+struct Routing {
+  size_t routes = 0, rules = 0;
+};
+Result<Routing> count_routing();
+
+struct NewNamespace {
+  Settings settings;
+  Routing routing;
+};
+/// What a new one has, with loopback up where `loopback_up`.
+Result<NewNamespace> look_at_new_namespace(bool loopback_up) {
+  Result<NewNamespace> out = fail(Code::kIo, "network namespace", "cannot be made");
   std::thread apart;
   const bool started = start_thread(apart, [&] {
-    if (::unshare(CLONE_NEWNET) != 0)
-      out = sys_error("network namespace", "cannot be made");
-    else
-      out = read_settings();
+    auto look = [&]() -> Result<NewNamespace> {
+      if (::unshare(CLONE_NEWNET) != 0) return sys_error("network namespace", "cannot be made");
+      NewNamespace seen{read_settings(), {}};
+      if (loopback_up) CKPT_TRY(state::raise_loopback());
+      CKPT_TRY_ASSIGN(seen.routing, count_routing());
+      return seen;
+    };
+    out = look();
   });
   if (!started) return no_thread("");
   apart.join();
@@ -95,8 +114,50 @@ Result<void> take_interfaces(store::Network& out) {
   return {};
 }
 
-/// Whether there is a table of nftables. A kernel without them has none.
-bool has_filter_tables() {
+/// How many objects a dump of routing netlink has (RTM_GETROUTE, RTM_GETRULE), in the namespace of this thread. A
+/// family that the kernel lacks has none.
+Result<size_t> count_routing(uint16_t type, unsigned char family) {
+  struct {
+    nlmsghdr header;
+    rtmsg message;
+  } request{};
+  request.header.nlmsg_len = sizeof request;
+  request.header.nlmsg_type = type;
+  request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  request.message.rtm_family = family;
+  const UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_ROUTE));
+  if (!fd || ::send(fd.get(), &request, sizeof request, 0) < 0)
+    return sys_error("network namespace", "cannot be asked for its routes");
+  std::vector<char> answer(1 << 16);
+  for (size_t count = 0;;) {
+    const ssize_t got = ::recv(fd.get(), answer.data(), answer.size(), 0);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return sys_error("network namespace", "does not tell its routes");
+    auto left = static_cast<size_t>(got);
+    for (size_t at = 0; left - at >= sizeof(nlmsghdr);) {
+      nlmsghdr header{};
+      std::memcpy(&header, answer.data() + at, sizeof header);
+      if (header.nlmsg_type == NLMSG_DONE || header.nlmsg_type == NLMSG_ERROR) return count;
+      if (header.nlmsg_len < sizeof header || header.nlmsg_len > left - at) break;
+      ++count;
+      at += NLMSG_ALIGN(header.nlmsg_len);
+      if (at > left) break;
+    }
+  }
+}
+
+Result<Routing> count_routing() {
+  Routing out;
+  for (const unsigned char family : {AF_INET, AF_INET6}) {
+    CKPT_TRY_ASSIGN(const size_t routes, count_routing(RTM_GETROUTE, family));
+    CKPT_TRY_ASSIGN(const size_t rules, count_routing(RTM_GETRULE, family));
+    out.routes += routes, out.rules += rules;
+  }
+  return out;
+}
+
+/// Whether there is a table of nftables; nothing: the kernel does not say. One without them has none.
+std::optional<bool> has_filter_tables() {
   struct {
     nlmsghdr header;
     nfgenmsg message;
@@ -106,12 +167,20 @@ bool has_filter_tables() {
   request.header.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   const UniqueFd fd(::socket(AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_NETFILTER));
   std::array<char, 8192> answer{};
-  if (!fd || ::send(fd.get(), &request, sizeof request, 0) < 0) return false;
+  if (!fd) return errno == EPROTONOSUPPORT ? std::optional(false) : std::nullopt;
+  if (::send(fd.get(), &request, sizeof request, 0) < 0) return std::nullopt;
   const ssize_t got = ::recv(fd.get(), answer.data(), answer.size(), 0);
-  nlmsghdr first{};
-  if (got < static_cast<ssize_t>(sizeof first)) return false;
-  std::memcpy(&first, answer.data(), sizeof first);
-  return first.nlmsg_type != NLMSG_DONE && first.nlmsg_type != NLMSG_ERROR;
+  struct {
+    nlmsghdr header;
+    nlmsgerr error;
+  } first{};
+  if (got < static_cast<ssize_t>(sizeof first.header)) return std::nullopt;
+  std::memcpy(&first, answer.data(), std::min(sizeof first, static_cast<size_t>(got)));
+  if (first.header.nlmsg_type != NLMSG_ERROR) return first.header.nlmsg_type != NLMSG_DONE;
+  for (const int lacking : {EOPNOTSUPP, EINVAL, ENOENT, EPROTONOSUPPORT}) {
+    if (first.error.error == -lacking) return false;
+  }
+  return std::nullopt;
 }
 
 bool has_old_filters() {
@@ -125,17 +194,50 @@ bool has_old_filters() {
 
 }  // namespace
 
+namespace {
+
+/// Writing one of these changes others, below net/ipv4/conf and net/ipv6/conf.
+bool changes_others(const std::string& path) {
+  return path.ends_with("/forwarding") || path.ends_with("/ip_forward") || path.find("/conf/all/") != std::string::npos;
+}
+
+bool is_of_interfaces(const std::string& path) { return path.find("/conf/") != std::string::npos; }
+
+/// Those that are not as in a new namespace, in the order to write them: what changes others first, and all that it may
+/// have changed after it.
+std::vector<store::NetworkSetting> settings_to_make(const Settings& now, const Settings& fresh) {
+  std::vector<store::NetworkSetting> out;
+  bool cascades = false;
+  auto is_other = [&](const std::string& path, const std::string& value) {
+    const auto same = fresh.find(path);
+    return same != fresh.end() && same->second != value;
+  };
+  for (const auto& [path, value] : now) {
+    if (!changes_others(path) || !is_other(path, value)) continue;
+    out.push_back({path, value});
+    cascades = true;
+  }
+  for (const auto& [path, value] : now) {
+    if (changes_others(path) || fresh.count(path) == 0) continue;
+    if (is_other(path, value) || (cascades && is_of_interfaces(path))) out.push_back({path, value});
+  }
+  return out;
+}
+
+}  // namespace
+
 Result<store::Network> take_network() {
   store::Network out;
   CKPT_TRY(take_interfaces(out));
-  if (has_filter_tables()) out.beyond.emplace_back("tables of nftables");
+  const std::optional<bool> tables = has_filter_tables();
+  if (!tables) out.beyond.emplace_back("tables of nftables, perhaps: the kernel does not say");
+  if (tables == true) out.beyond.emplace_back("tables of nftables");
   if (has_old_filters()) out.beyond.emplace_back("rules of iptables");
-  const Settings now = read_settings();
-  CKPT_TRY_ASSIGN(const Settings fresh, settings_of_new_namespace());
-  for (const auto& [path, value] : now) {
-    const auto same = fresh.find(path);
-    if (same != fresh.end() && same->second != value) out.settings.push_back({path, value});
-  }
+  CKPT_TRY_ASSIGN(const NewNamespace fresh, look_at_new_namespace(out.loopback_up));
+  CKPT_TRY_ASSIGN(const Routing routing, count_routing());
+  if (out.beyond.empty() && routing.routes != fresh.routing.routes) out.beyond.emplace_back("routes of its own");
+  if (routing.rules != fresh.routing.rules) out.beyond.emplace_back("routing rules of its own");
+  out.settings = settings_to_make(read_settings(), fresh.settings);
   return out;
 }
 

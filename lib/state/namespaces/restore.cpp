@@ -1,15 +1,11 @@
 #include "lib/state/namespaces/restore.h"
 
 #include <fcntl.h>
-#include <net/if.h>
-#include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <unistd.h>
-
-#include <cstring>
 
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
+#include "lib/state/namespaces/loopback.h"
 
 namespace ckpt::restore {
 
@@ -24,13 +20,7 @@ Result<void> set_names(const store::Namespaces& namespaces) {
 }
 
 Result<void> set_up_network(const store::Network& network) {
-  if (network.loopback_up) {
-    const UniqueFd fd(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
-    ifreq request{};
-    std::strcpy(request.ifr_name, "lo");
-    request.ifr_flags = IFF_UP | IFF_RUNNING;
-    if (!fd || ::ioctl(fd.get(), SIOCSIFFLAGS, &request) != 0) return sys_error("lo", "cannot be brought up");
-  }
+  if (network.loopback_up) CKPT_TRY(state::raise_loopback());
   for (const store::NetworkSetting& setting : network.settings) {
     const std::string path = "/proc/sys/" + setting.path;
     if (setting.path.rfind("net/", 0) != 0 || ("/" + setting.path + "/").find("/../") != std::string::npos)

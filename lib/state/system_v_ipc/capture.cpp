@@ -155,6 +155,16 @@ Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::
   return out;
 }
 
+Result<size_t> count_ipc() {
+  size_t out = 0;
+  for (const char* path : {"/proc/sysvipc/shm", "/proc/sysvipc/sem", "/proc/sysvipc/msg"}) {
+    CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kListLimit));
+    CKPT_TRY_ASSIGN(const auto rows, rows_of(text, 1, path));
+    out += rows.size();
+  }
+  return out;
+}
+
 Result<bool> may_have_undo(int pid) {
   // A first thread gives a process a list, ckpt too: this one lets go of it, for "none" equals "none".
   if (::unshare(CLONE_SYSVSEM) != 0) return sys_error("ckpt", "cannot let go of its semaphore adjustments");

@@ -1,4 +1,4 @@
-// System V shared memory, semaphores and message queues of a tree, in the IPC namespace of ckpt.
+// System V shared memory, semaphores and message queues of a tree, in the IPC namespace that ckpt is in.
 #pragma once
 
 #include <set>
@@ -16,6 +16,9 @@ namespace ckpt::capture {
 /// connects an object and a process: what nobody of the tree has touched is left as it is, and stays where it is when
 /// the tree ends. Nothing is changed; messages are copied in place. While the tree is frozen.
 Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::set<int>& attached);
+
+/// All objects of the IPC namespace that this process is in.
+Result<size_t> count_ipc();
 
 /// Whether the process may have semaphore adjustments (SEM_UNDO), which nobody can read: it has a list of them, and
 /// there are semaphores. A reason against a dump: at its end the kernel would apply them.

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/state/namespaces/entered.h"
 #include "lib/state/system_v_ipc/capture.h"
 #include "lib/state/walk.h"
 #include "lib/store/image.h"
@@ -37,6 +38,24 @@ void check_attachments(Walk& walk, size_t process) {
   }
 }
 
+/// An IPC namespace ends with process 1 of its container, and all that is in it: also what nobody of the tree has used.
+Result<void> block_what_ends_with_its_namespace(Walk& walk) {
+  constexpr int kInit = 1;
+  const state::Entered* entered = state::entered();
+  const bool own = entered != nullptr && std::count(entered->kinds.begin(), entered->kinds.end(), "ipc") != 0;
+  if (!own || walk.members[0].entry.pid != kInit || !walk.options.ends) return {};
+  const store::SystemVIpc& ours = walk.out.image.ipc;
+  CKPT_TRY_ASSIGN(const size_t all, count_ipc());
+  const size_t known = ours.segments.size() + ours.sets.size() + ours.queues.size();
+  if (all > known) {
+    walk.out.block(0, "namespace ipc",
+                   fmt::format("{} System V objects that no process of the tree has made or used: they would be lost",
+                               all - known),
+                   "--leave-running");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> inventory_ipc(Walk& walk) {
@@ -59,6 +78,7 @@ Result<void> inventory_ipc(Walk& walk) {
   }
   std::sort(pids.begin(), pids.end());
   CKPT_TRY_ASSIGN(walk.out.image.ipc, describe_ipc(pids, attached));
+  CKPT_TRY(block_what_ends_with_its_namespace(walk));
   // Every process that ever had threads has a list: only in a tree that uses semaphores is anything in it.
   if (!walk.out.image.ipc.sets.empty()) {
     for (size_t i : suspects) walk.out.block(i, "", "may have semaphore adjustments (SEM_UNDO), which nobody can read");
