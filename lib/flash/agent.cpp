@@ -40,6 +40,7 @@ struct Connection {
   UniqueFd socket, process;
   int pid = 0;
   std::optional<uint32_t> rank;
+  bool copies = false;  ///< what it saves is a partner copy: the rank's trainer is on another node
   bool bye = false, gone = false;
 };
 
@@ -129,18 +130,22 @@ class Agent {
   int timeout_ms() const {
     uint64_t next = UINT64_MAX;
     for (const WaitingBegin& waiting : begins_) next = std::min(next, waiting.deadline_us);
-    if (options_.linger_ms > 0 && trainers() == 0) next = std::min(next, lonely_since_ + linger_us());
+    if (options_.linger_ms > 0 && present().empty()) next = std::min(next, lonely_since_ + linger_us());
     if (next == UINT64_MAX) return -1;
     const uint64_t now = monotonic_us();
     return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000 + 1, 1 << 30));
   }
 
-  size_t trainers() const {
-    return static_cast<size_t>(
-        std::count_if(connections_.begin(), connections_.end(), [](const auto& c) { return c->rank && !c->gone; }));
+  /// Ranks of this node whose trainers are connected.
+  std::set<uint32_t> present() const {
+    std::set<uint32_t> out;
+    for (const auto& connection : connections_) {
+      if (connection->rank && !connection->copies && !connection->gone) out.insert(*connection->rank);
+    }
+    return out;
   }
   bool lonely() const {
-    return options_.linger_ms > 0 && trainers() == 0 && monotonic_us() >= lonely_since_ + linger_us();
+    return options_.linger_ms > 0 && present().empty() && monotonic_us() >= lonely_since_ + linger_us();
   }
   /// Once every rank has ended in order nobody comes back.
   uint64_t linger_us() const {
@@ -206,6 +211,7 @@ class Agent {
     begins_.remove_if([&](const WaitingBegin& waiting) { return waiting.from == who; });
     if (!who->rank) return;
     lonely_since_ = monotonic_us();
+    ledger_.give_away_surplus(present());
     RankState& state = ledger_.rank(*who->rank);
     for (uint32_t i = 0; state.segment && i < state.segment->shape().buffers; ++i) {
       state.use[i].mapped = false;
@@ -216,12 +222,12 @@ class Agent {
       ++counts_.aborted;
     }
     ledger_.settle();
-    if (who->bye) return;
+    if (who->bye || who->copies) return;
     ++counts_.deaths;
     const auto newest = ledger_.newest_common();
     tell_(fmt::format("rank {} (process {}) is gone; {}", *who->rank, who->pid,
                       newest ? fmt::format("step {} is in memory", *newest) : "no step is complete in memory"));
-    if (options_.on_death && newest && !is_persisted(*newest)) want(*newest, {}, {});
+    if (options_.on_death && newest && !is_persisted(*newest) && ledger_.seen() == world_) want(*newest, {}, {});
   }
 
   // --- requests ---
@@ -260,9 +266,12 @@ class Agent {
       case Type::kStatus:
         answer(from, request, {}, status());
         break;
+      case Type::kKeep:
+        done = keep(from, request);
+        break;
       case Type::kBye:
         from->bye = true;
-        if (from->rank) ended_.insert(*from->rank);
+        if (from->rank && !from->copies) ended_.insert(*from->rank);
         answer(from, request, {});
         break;
       default:
@@ -276,6 +285,9 @@ class Agent {
     if (request.world == 0 || request.world > kMostRanks || request.rank >= request.world || request.local_world == 0 ||
         request.local_world > request.world)
       return fail(Code::kUsage, "hello", "says ranks that do not fit together");
+    const bool copies = (request.flags & kPartnerCopy) != 0;
+    if (copies && (world_ != request.world || ledger_.expected() != request.local_world))
+      return fail(Code::kUsage, "hello", "of a partner copy comes before the job's own ranks are known");
     for (const auto& other : connections_) {
       if (other->gone || other == from || other->rank != request.rank) continue;
       pollfd ended{other->process.get(), POLLIN, 0};
@@ -285,7 +297,7 @@ class Agent {
         return fail(Code::kBusy, "", fmt::format("rank {} is process {} already", request.rank, other->pid));
     }
     if (world_ != request.world || ledger_.expected() != request.local_world) {
-      if (trainers() > 0)
+      if (!present().empty())
         return fail(Code::kUsage, "hello", fmt::format("the other ranks say that they are {}", world_));
       if (world_ != 0) tell_(fmt::format("{} ranks instead of {}: memory is given back", request.world, world_));
       ledger_ = {};
@@ -293,7 +305,15 @@ class Agent {
       ledger_.expect(request.local_world);
     }
     from->rank = request.rank;
-    ended_.erase(request.rank);
+    from->copies = copies;
+    ledger_.rank(request.rank).kept.reset();  // whoever comes goes on from the newest
+    if (copies) {
+      ledger_.take_copy(request.rank);
+    } else {
+      ended_.erase(request.rank);
+      ledger_.take_in(request.rank);
+      ledger_.give_away_surplus(present());
+    }
     Reply reply;
     reply.step = ledger_.newest_common().value_or(kAnyStep);
     reply.value[0] = static_cast<uint64_t>(::getpid());
@@ -325,7 +345,7 @@ class Agent {
         state.segment->shape().objects_capacity >= message.request.value)
       return hand_over(from, message.request, state);
     CKPT_TRY_ASSIGN(const BufferLayout layout, decode_layout(as_bytes(text)));
-    const uint64_t bytes = (layout.data_bytes + capacity) * ledger_.expected();
+    const uint64_t bytes = (layout.data_bytes + capacity) * (ledger_.expected() + partner_copies());
     const uint32_t buffers = options_.buffers != 0 ? options_.buffers : buffers_for(bytes);
     CKPT_TRY_ASSIGN(auto segment, Segment::create(rank, world_, std::move(text), capacity, buffers));
     if (buffers == 1)
@@ -335,6 +355,8 @@ class Agent {
     in_thread([this, segment] { segment->touch(give_up_); });
     return hand_over(from, message.request, state);
   }
+
+  size_t partner_copies() const { return ledger_.ranks().size() - ledger_.seen(); }
 
   /// The old one stays for as long as it has the newest step.
   void replace_segment(RankState& state, std::shared_ptr<Segment> segment) {
@@ -360,6 +382,7 @@ class Agent {
     RankState& state = ledger_.rank(rank);
     if (state.segment && !state.steps().empty()) return fail(Code::kBusy, "adopt", "this agent has steps of this rank");
     state = {};
+    state.partner_copy = from->copies;
     state.segment = std::move(segment);
     for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
       if (state.segment->slot(i).sequence % 2 != 0) state.segment->clear(i);
@@ -478,6 +501,13 @@ class Agent {
     return {};
   }
 
+  Result<void> keep(const std::shared_ptr<Connection>& from, const Request& request) {
+    CKPT_TRY_ASSIGN(RankState * state, declared(*from));
+    state->kept = request.step;
+    answer(from, request, {});
+    return {};
+  }
+
   Result<void> release(const std::shared_ptr<Connection>& from, const Request& request) {
     CKPT_TRY_ASSIGN(BufferUse * use, buffer_in(*from, request));
     use->mapped = false;
@@ -493,6 +523,8 @@ class Agent {
     const uint32_t rank = request.rank;  // another's, for those who put parts of several together
     if (rank >= world_) return fail(Code::kUsage, "load", "names no rank of this job");
     const auto how = static_cast<LoadFrom>(request.flags);
+    if (const RankState* copy = ledger_.find(rank); copy != nullptr && copy->partner_copy)
+      return load_copy(from, request, *copy);
     const auto steps = ledger_.common_steps();
     const bool any = request.step == kAnyStep;
     const bool there = any ? !steps.empty() : std::find(steps.begin(), steps.end(), request.step) != steps.end();
@@ -513,6 +545,16 @@ class Agent {
       });
     });
     return {};
+  }
+
+  /// What is here of a rank of another node.
+  Result<void> load_copy(const std::shared_ptr<Connection>& to, const Request& request, const RankState& copy) {
+    const std::set<uint64_t> steps = copy.steps();
+    const uint64_t step = request.step == kAnyStep && !steps.empty() ? *steps.rbegin() : request.step;
+    const std::optional<Held> held = ledger_.holder(request.rank, step);
+    if (!held)
+      return fail(Code::kNotFound, "", fmt::format("the partner copy of rank {} has no such step", request.rank));
+    return hand_out(to, request, *held, step, Level::kPartner);
   }
 
   void loaded(const std::shared_ptr<Connection>& from, const Request& request, uint32_t rank,
@@ -557,10 +599,11 @@ class Agent {
   std::string why_not_in_memory(uint64_t step) const {
     std::string out = step == kAnyStep ? "no step is complete on every rank of this node"
                                        : fmt::format("step {} is not complete on every rank of this node", step);
-    if (ledger_.ranks().size() < ledger_.expected())
-      return out + fmt::format(": {} of {} ranks have been here", ledger_.ranks().size(), ledger_.expected());
+    if (ledger_.seen() < ledger_.expected())
+      return out + fmt::format(": {} of {} ranks have been here", ledger_.seen(), ledger_.expected());
     size_t shown = 0;
     for (const auto& [number, state] : ledger_.ranks()) {
+      if (state.partner_copy) continue;
       if (shown++ == 8) return out + "; ...";
       const auto steps = state.steps();
       out += fmt::format("{} rank {} has {}", shown == 1 ? ":" : ",", number,
@@ -579,9 +622,9 @@ class Agent {
     const bool any = request.step == kAnyStep;
     if (steps.empty() || (!any && std::find(steps.begin(), steps.end(), request.step) == steps.end()))
       return fail(Code::kNotFound, "", why_not_in_memory(request.step));
-    if (ledger_.ranks().size() != world_)
+    if (ledger_.seen() != world_)
       return fail(Code::kUnsupported, "",
-                  fmt::format("{} of {} ranks are on this node: every one must be", ledger_.ranks().size(), world_));
+                  fmt::format("{} of {} ranks are on this node: every one must be", ledger_.seen(), world_));
     const uint64_t step = any ? steps.back() : request.step;
     if (message.text.empty() && is_persisted(step)) return answer(from, request, persisted_reply(step)), Result<void>();
     std::vector<Waiter> waiters;
@@ -620,7 +663,7 @@ class Agent {
     PersistRequest request;
     request.ranks = ledger_.holders(wanted.step);
     persist_waiters_ = std::move(wanted.waiters);
-    if (request.ranks.size() != ledger_.ranks().size() || request.ranks.size() != world_)
+    if (request.ranks.size() != world_)
       return persisted(wanted.step, fail(Code::kMismatch, "", why_not_in_memory(wanted.step)));
     request.step = wanted.step;
     request.world = world_;
@@ -686,7 +729,7 @@ class Agent {
     // An answer that cannot be sent takes its sender off the list.
     for (const WaitingBegin& waiting : std::exchange(begins_, {}))
       refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
-    const bool unsaved = newest && !is_persisted(*newest) && ledger_.ranks().size() == world_;
+    const bool unsaved = newest && !is_persisted(*newest) && ledger_.seen() == world_;
     if (unsaved) want(*newest, {}, {});
     start_wanted();
     while (persisting_ || !wanted_.empty()) {
@@ -750,9 +793,15 @@ class Agent {
     out.members("saves", counts_.saves, "skipped", counts_.skipped, "waited", counts_.waited, "refused",
                 counts_.refused, "aborted", counts_.aborted, "persists", counts_.persists, "failures", counts_.failures,
                 "deaths", counts_.deaths, "last_error", last_error_);
-    out.open("ranks", '[');
+    status_of_ranks(out, "ranks", false);
+    status_of_ranks(out, "partner_copies", true);
+    return std::move(out).finish();
+  }
+  void status_of_ranks(JsonWriter& out, const char* name, bool partner_copies) const {
+    out.open(name, '[');
     size_t shown = 0;
     for (const auto& [number, state] : ledger_.ranks()) {
+      if (state.partner_copy != partner_copies) continue;
       if (shown++ == 256) break;
       out.open('{');
       const auto of_rank = std::find_if(connections_.begin(), connections_.end(),
@@ -762,7 +811,7 @@ class Agent {
                   state.segment ? state.segment->shape().buffers : 0, "steps", state.steps());
       out.close();
     }
-    return std::move(out).finish();
+    out.close();
   }
 
   const AgentOptions& options_;

@@ -23,16 +23,35 @@ std::set<uint64_t> RankState::steps() const {
   return out;
 }
 
+const RankState* Ledger::find(uint32_t number) const {
+  const auto found = ranks_.find(number);
+  return found == ranks_.end() ? nullptr : &found->second;
+}
+
+void Ledger::give_away_surplus(const std::set<uint32_t>& present) {
+  for (auto& [number, state] : ranks_) {
+    if (seen() <= expected_) return;
+    if (present.count(number) == 0) state.partner_copy = true;
+  }
+}
+
+size_t Ledger::seen() const {
+  return static_cast<size_t>(
+      std::count_if(ranks_.begin(), ranks_.end(), [](const auto& entry) { return !entry.second.partner_copy; }));
+}
+
 std::vector<uint64_t> Ledger::common_steps() const {
-  if (ranks_.empty() || ranks_.size() < expected_) return {};
+  const size_t own = seen();
+  if (own == 0 || own < expected_) return {};
   std::set<uint64_t> common;
   bool first = true;
   for (const auto& [number, state] : ranks_) {
-    std::set<uint64_t> own = state.steps(), both;
+    if (state.partner_copy) continue;
+    std::set<uint64_t> steps = state.steps(), both;
     if (first)
-      both = std::move(own);
+      both = std::move(steps);
     else
-      std::set_intersection(common.begin(), common.end(), own.begin(), own.end(), std::inserter(both, both.end()));
+      std::set_intersection(common.begin(), common.end(), steps.begin(), steps.end(), std::inserter(both, both.end()));
     first = false;
     common = std::move(both);
   }
@@ -47,7 +66,12 @@ std::optional<uint64_t> Ledger::newest_common() const {
 Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) const {
   const RankState& state = ranks_.at(rank);
   const uint32_t buffers = state.segment->shape().buffers;
-  const std::optional<uint64_t> newest = newest_common();
+  std::optional<uint64_t> newest = newest_common();
+  if (state.partner_copy) {
+    const std::set<uint64_t> steps = state.steps();
+    newest = steps.empty() ? std::nullopt : std::optional(*steps.rbegin());
+  }
+  if (state.kept && state.buffer_of(*state.kept)) newest = state.kept;
   // One of them, should a step that was saved twice be in both.
   const std::optional<uint32_t> keep = newest && buffers > 1 ? state.buffer_of(*newest) : std::nullopt;
   bool pinned = false, found = false;
@@ -73,16 +97,20 @@ Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) co
 }
 
 void Ledger::settle() {
-  if (ranks_.size() < expected_) return;
-  for (const auto& [number, state] : ranks_) {
-    if (!state.segment) return;
+  for (auto& [number, state] : ranks_) {
+    if (!state.partner_copy || !state.before || !state.segment) continue;
+    for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
+      if (state.segment->slot(i).complete() && !state.use[i].writing) state.before.reset();
+    }
   }
   const std::optional<uint64_t> newest = newest_common();
   if (!newest) return;
   for (const auto& [number, state] : ranks_) {
-    if (!state.buffer_of(*newest)) return;
+    if (!state.partner_copy && !state.buffer_of(*newest)) return;
   }
-  for (auto& [number, state] : ranks_) state.before.reset();
+  for (auto& [number, state] : ranks_) {
+    if (!state.partner_copy) state.before.reset();
+  }
 }
 
 void Ledger::forget_after(uint64_t step, const std::set<uint64_t>& alive) {
@@ -99,17 +127,22 @@ void Ledger::forget_after(uint64_t step, const std::set<uint64_t>& alive) {
   }
 }
 
+std::optional<Held> Ledger::holder(uint32_t number, uint64_t step) const {
+  const RankState* state = find(number);
+  if (state == nullptr) return std::nullopt;
+  if (auto buffer = state->buffer_of(step)) return Held{number, state->segment, *buffer};
+  for (uint32_t i = 0; state->before && i < state->before->shape().buffers; ++i) {
+    const SlotState slot = state->before->slot(i);
+    if (slot.complete() && slot.step == step) return Held{number, state->before, i};
+  }
+  return std::nullopt;
+}
+
 std::vector<Held> Ledger::holders(uint64_t step) const {
   std::vector<Held> out;
   for (const auto& [number, state] : ranks_) {
-    if (auto buffer = state.buffer_of(step)) {
-      out.push_back({number, state.segment, *buffer});
-      continue;
-    }
-    for (uint32_t i = 0; state.before && i < state.before->shape().buffers; ++i) {
-      const SlotState slot = state.before->slot(i);
-      if (slot.complete() && slot.step == step) out.push_back({number, state.before, i});
-    }
+    if (state.partner_copy) continue;
+    if (auto held = holder(number, step)) out.push_back(std::move(*held));
   }
   return out;
 }

@@ -24,6 +24,8 @@ struct RankState {
   std::shared_ptr<Segment> segment;
   std::array<BufferUse, kMostBuffers> use;
   std::shared_ptr<Segment> before;  ///< of another layout, until the first step of this one is complete on all ranks
+  std::optional<uint64_t> kept;     ///< the step that the trainer wants kept, whatever is saved after it
+  bool partner_copy = false;        ///< of a rank of another node: no step of this node waits for it
 
   std::optional<uint32_t> buffer_of(uint64_t step) const;
   /// Steps that are complete.
@@ -40,25 +42,38 @@ struct Held {
 class Ledger {
  public:
   RankState& rank(uint32_t number) { return ranks_[number]; }
+  /// Null: nothing is known of it.
+  const RankState* find(uint32_t number) const;
+  /// A trainer is this rank of this node, from now on, with what is here of it.
+  void take_in(uint32_t number) { ranks_[number].partner_copy = false; }
+  /// Where there are more ranks than belong to this node, the launcher has moved some to another: those that are not in
+  /// `present` become partner copies.
+  void give_away_surplus(const std::set<uint32_t>& present);
+  /// The rank is of another node.
+  void take_copy(uint32_t number) { ranks_[number].partner_copy = true; }
   const std::map<uint32_t, RankState>& ranks() const { return ranks_; }
   /// Ranks that belong to this node; 0: not known yet.
   void expect(uint32_t ranks) { expected_ = ranks; }
   uint32_t expected() const { return expected_; }
 
+  /// How many ranks of this node have been here.
+  size_t seen() const;
   /// Steps that every rank of this node has complete, in ascending order.
   std::vector<uint64_t> common_steps() const;
   std::optional<uint64_t> newest_common() const;
 
   enum class Choice { kGranted, kBusy, kPinned };
-  /// The buffer that a new step may be written to: never the newest common step's where there is another, nor one that
-  /// is read. kPinned: only the trainer's own mapping stands in the way.
+  /// The buffer that a new step may be written to: none that is read, and where there is another not that of the step
+  /// that the trainer wants kept; if it named none, of the newest common step, or of a partner copy's newest. kPinned:
+  /// only the trainer's own mapping stands in the way.
   Choice choose(uint32_t rank, uint64_t step, uint32_t& buffer) const;
   /// Drops segments of former layouts that the newest common step no longer needs.
   void settle();
   /// Takes away later steps than this one that connections which are not in `alive` have saved.
   void forget_after(uint64_t step, const std::set<uint64_t>& alive);
-  /// Of a step that is common.
+  /// This node's ranks with the step.
   std::vector<Held> holders(uint64_t step) const;
+  std::optional<Held> holder(uint32_t number, uint64_t step) const;
 
  private:
   std::map<uint32_t, RankState> ranks_;

@@ -20,7 +20,7 @@ constexpr uint64_t kMostTensors = 4'000'000;
 constexpr uint64_t kMostSegmentBytes = uint64_t{1} << 46;
 
 enum class Type : uint16_t {
-  kHello = 1,    ///< rank, world, local_world
+  kHello = 1,    ///< rank, world, local_world; flags: kPartnerCopy
   kDeclare = 2,  ///< value: bytes for objects; a descriptor: the layout. Reply: the segment's descriptor
   kAdopt = 3,    ///< a descriptor: a segment that an agent before this one made
   kBegin = 4,    ///< step; flags: IfBusy; value: milliseconds to wait. Reply: value[0] the buffer
@@ -31,11 +31,13 @@ enum class Type : uint16_t {
   kPersist = 9,  ///< step or kAnyStep; flags: kWait; text: a folder, empty: the agent's own
   kStatus = 10,  ///< reply: text, JSON
   kBye = 11,     ///< the trainer ends in order
+  kKeep = 12,    ///< step: no save is written over it, until another is named
 };
 
 enum class IfBusy : uint32_t { kSkip = 0, kWait = 1, kFail = 2 };
 enum class LoadFrom : uint32_t { kBest = 0, kMemory = 1, kStorage = 2 };
 enum class Level : uint64_t { kNone = 0, kMemory = 1, kPartner = 2, kStorage = 3 };
+constexpr uint32_t kPartnerCopy = 1;  ///< of kHello: the rank is of another node; what is saved is a copy of its memory
 constexpr uint32_t kPersistThis = 1;  ///< of kCommit: the step is to be persisted once every rank has it
 constexpr uint32_t kWait = 1;         ///< of kPersist: the reply comes when it is durable
 

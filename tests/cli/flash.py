@@ -3,6 +3,7 @@
 
     flash.py CKPT_BINARY [TEST...]
 """
+import ctypes
 import fcntl
 import json
 import os
@@ -28,6 +29,7 @@ if not os.path.exists(os.environ["CKPT_FLASH_LIBRARY"]):
     sys.exit(77)
 sys.path.insert(0, str(SOURCE / "plugins" / "torch"))
 from ckpt_flash import Busy, Engine, FlashError  # noqa: E402
+from ckpt_flash._library import Library, LoadedInfo, objects_of, tensors_of  # noqa: E402
 
 HEADER = struct.Struct("<IHHQIIIIQQII")  # man/ckpt-agent.7
 REPLY = struct.Struct("<IHHQiIQ4Q")
@@ -225,6 +227,37 @@ class Flash(unittest.TestCase):
         self.assertIn("w: rank 1 has it with another", self.ckpt("persist", self.base / "c", code=1).stderr)
         self.assertEqual(self.steps_on_disk(), [])
         self.assertEqual(agent.stop(), 7)
+
+    def test_partner_copies_are_kept_for_their_rank_and_nobody_waits_for_them(self):
+        agent = self.agent()
+        with self.knock() as peer:  # whose job is it?
+            self.assertEqual(self.ask(peer, HELLO, rank=1, world=2, flags=1)[0], 2)
+        own = self.engine(rank=0, world=2, local_world=1)
+        copy = Library(own.checkpoint_dir, None, 1, 2, 1, 1, True)
+        copy.check(copy.opened)
+        data = numpy.arange(10.0)
+        copy.declare(tensors_of([("w", "float64", [10], None, None, [(0, "w")])]), 1, 1 << 20)
+        pointers = (ctypes.c_void_p * 1)(data.ctypes.data)
+        for step in (1, 2):
+            own.save(step, {"w": numpy.full(5, step)})
+            copy.save(step, pointers, objects_of([]), 0, 1, 1000, 0, None)
+        status = own.status()
+        self.assertEqual((status["newest_step"], status["ranks"][0]["steps"], status["partner_copies"][0]["steps"]), (2, [1, 2], [1, 2]))
+        looked = ctypes.POINTER(LoadedInfo)()
+        own._library.look(1, 2, ctypes.byref(looked))
+        self.assertEqual((looked.contents.level, ctypes.string_at(looked.contents.data[0], 80)), (2, data.tobytes()))
+        own._library.unload(looked)
+        with self.assertRaisesRegex(FlashError, "1 of 2 ranks are on this node"):
+            own.persist()
+        with self.assertRaises(Busy):  # its memory is being written to
+            Engine(self.base / "c", rank=1, world=2, local_world=1, start_agent=False, connect_timeout=0.1)
+        copy.close()
+        own.close()
+        self.assertNotIn("is gone", agent.text())
+        moved = self.engine(rank=1, world=2, local_world=1)  # the launcher has numbered the nodes anew
+        loaded = moved.load(level="memory")
+        self.assertTrue(same(dict(loaded), {"w": data}))
+        self.assertEqual([(one["rank"], one["steps"]) for one in moved.status()["partner_copies"]], [(0, [1, 2])])
 
     def test_a_layout_that_changes_is_taken_and_the_step_before_stays_until_then(self):
         self.agent()

@@ -45,19 +45,23 @@ def single_process():
     torch.distributed.destroy_process_group()
 
 
-def one_of_two(rank, body, store, arguments):
+def one_rank(rank, world, body, store, arguments):
     os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"] = "127.0.0.1", "0"
-    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=world)
     body(rank, *arguments)
     torch.distributed.barrier()
     os._exit(0)
 
 
-def as_two_processes(body, store, *arguments):
-    """Runs body(rank, *arguments) as two ranks that meet at the file `store`. They leave without torch's destructors:
+def as_processes(world, body, store, *arguments, how="spawn"):
+    """Runs body(rank, *arguments) as ranks that meet at the file `store`. They leave without torch's destructors:
     that of Gloo's group joins a thread that may wait for the interpreter's lock, which the destructor's caller holds
     (seen with torch 2.13 on a busy machine: the rank never ends)."""
-    torch.multiprocessing.spawn(one_of_two, (body, store, arguments), nprocs=2)
+    torch.multiprocessing.start_processes(one_rank, (world, body, store, arguments), nprocs=world, start_method=how)
+
+
+def as_two_processes(body, store, *arguments):
+    as_processes(2, body, store, *arguments)
 
 
 def bits(tensor):

@@ -65,7 +65,8 @@ typedef struct {
   const char* directory; /* of the checkpoints: it names the agent */
   const char* socket;    /* NULL: the agent's own place */
   uint32_t rank, world, local_world;
-  uint32_t threads; /* that copy; 0: one per core, 16 at most */
+  uint32_t threads;      /* that copy; 0: one per core, 16 at most */
+  uint32_t partner_copy; /* 1: the rank is of another node, and what is saved is a copy of its memory, kept for it */
 } ckpt_flash_options;
 
 typedef struct {
@@ -111,6 +112,11 @@ int ckpt_flash_copy(ckpt_flash* flash, const void* const* data);
 int ckpt_flash_commit(ckpt_flash* flash, const ckpt_flash_object* objects, uint32_t count, int persist,
                       ckpt_flash_saved* saved);
 int ckpt_flash_abort(ckpt_flash* flash);
+/* Where the tensors of the last save (or snapshot) lie, until the next begin, declare or load. Waits for nothing. */
+int ckpt_flash_places(const ckpt_flash* flash, void** places);
+
+/* The step that a job of several nodes would go back to: no later save is written over it, until another is named. */
+int ckpt_flash_keep(ckpt_flash* flash, uint64_t step);
 
 /* A save that does not copy: returns once the pages of large tensors are write-protected (userfaultfd; Linux 6.4, and
  * the right to it). Threads of the library copy behind it, and what the trainer writes to first. The tensors must stay

@@ -135,6 +135,7 @@ using namespace ckpt::flash;
 struct ckpt_flash {
   std::string directory, socket_path, error, text;
   uint32_t rank = 0, world = 1, local_world = 1;
+  bool partner_copy = false;
   unsigned threads = 1;
   UniqueFd socket;
   uint64_t next_id = 0;
@@ -164,6 +165,7 @@ struct ckpt_flash {
     request.rank = rank;
     request.world = world;
     request.local_world = local_world;
+    request.flags = partner_copy ? kPartnerCopy : 0;
     auto said = checked(call(Type::kHello, request));
     if (!said) socket.reset();
     return said ? Result<void>() : Result<void>(said.error());
@@ -473,7 +475,9 @@ extern "C" {
 
 int ckpt_flash_open(const ckpt_flash_options* options, ckpt_flash** out) {
   *out = nullptr;
-  if (options == nullptr || options->size < sizeof *options || options->directory == nullptr) return 2;
+  // What came later is not in an older program's options.
+  constexpr size_t kLeastSize = offsetof(ckpt_flash_options, partner_copy);
+  if (options == nullptr || options->size < kLeastSize || options->directory == nullptr) return 2;
   auto* flash = new (std::nothrow)::ckpt_flash;
   if (flash == nullptr) return 9;
   *out = flash;
@@ -483,6 +487,7 @@ int ckpt_flash_open(const ckpt_flash_options* options, ckpt_flash** out) {
     flash->rank = options->rank;
     flash->world = options->world != 0 ? options->world : 1;
     flash->local_world = options->local_world != 0 ? options->local_world : flash->world;
+    flash->partner_copy = options->size >= sizeof *options && options->partner_copy != 0;
     flash->threads =
         options->threads != 0 ? options->threads : std::clamp(std::thread::hardware_concurrency(), 1u, 16u);
     return flash->connect();
@@ -508,12 +513,17 @@ int ckpt_flash_begin(ckpt_flash* flash, uint64_t step, int if_busy, uint64_t tim
   int skipped = 0;
   const int failed = flash->run([&]() -> Result<void> {
     CKPT_TRY_ASSIGN(skipped, flash->begin(step, if_busy, timeout_ms));
-    if (skipped != 0 || places == nullptr) return {};
-    const auto& tensors = flash->mapped->layout.tensors;
-    for (size_t i = 0; i < tensors.size(); ++i) places[i] = flash->mapped->buffer(flash->buffer) + tensors[i].offset;
+    if (skipped == 0 && places != nullptr) (void)ckpt_flash_places(flash, places);
     return {};
   });
   return failed != 0 ? failed : skipped;
+}
+
+int ckpt_flash_places(const ckpt_flash* flash, void** places) {
+  if (!flash->mapped) return exit_code(Code::kUsage);
+  const auto& tensors = flash->mapped->layout.tensors;
+  for (size_t i = 0; i < tensors.size(); ++i) places[i] = flash->mapped->buffer(flash->buffer) + tensors[i].offset;
+  return 0;
 }
 
 int ckpt_flash_copy(ckpt_flash* flash, const void* const* data) {
@@ -527,6 +537,15 @@ int ckpt_flash_commit(ckpt_flash* flash, const ckpt_flash_object* objects, uint3
 
 int ckpt_flash_abort(ckpt_flash* flash) {
   return flash->run([&] { return flash->abort(); });
+}
+
+int ckpt_flash_keep(ckpt_flash* flash, uint64_t step) {
+  return flash->run([&]() -> Result<void> {
+    Request request;
+    request.step = step;
+    CKPT_TRY(ckpt::flash::checked(flash->call(Type::kKeep, request)));
+    return {};
+  });
 }
 
 int ckpt_flash_save(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,

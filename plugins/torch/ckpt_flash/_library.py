@@ -5,8 +5,14 @@ from ctypes import POINTER, byref, c_char_p, c_int, c_int32, c_int64, c_size_t, 
 
 ANY_STEP = 2**64 - 1
 SKIPPED, LOST = 1000, 1002
+SKIP, WAIT, FAIL = 0, 1, 2
 NAME, NUMBER, INDEX = 0, 1, 2
 VALUE, COMMON, PRIVATE = 0, 1, 2
+#: Bytes of an element, by torch's names.
+ITEM_BYTES = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
+              "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
+              "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
+              "float4_e2m1fn_x2": 1}
 LEVELS = {1: "memory", 2: "partner", 3: "storage"}
 
 
@@ -47,7 +53,7 @@ class Object(ctypes.Structure):
 
 class Options(ctypes.Structure):
     _fields_ = [("size", c_size_t), ("directory", c_char_p), ("socket", c_char_p), ("rank", c_uint32),
-                ("world", c_uint32), ("local_world", c_uint32), ("threads", c_uint32)]
+                ("world", c_uint32), ("local_world", c_uint32), ("threads", c_uint32), ("partner_copy", c_uint32)]
 
 
 class SavedInfo(ctypes.Structure):
@@ -116,8 +122,9 @@ class Library:
                     "wait": [c_void_p, POINTER(SavedInfo)], "done": [c_void_p],
                     "look": [c_void_p, c_uint32, c_uint64, POINTER(POINTER(LoadedInfo))],
                     "begin": [c_void_p, c_uint64, c_int, c_uint64, POINTER(c_void_p)],
-                    "copy": [c_void_p, POINTER(c_void_p)],
+                    "copy": [c_void_p, POINTER(c_void_p)], "places": [c_void_p, POINTER(c_void_p)],
                     "commit": [c_void_p, POINTER(Object), c_uint32, c_int, POINTER(SavedInfo)], "abort": [c_void_p],
+                    "keep": [c_void_p, c_uint64],
                     "load": [c_void_p, c_uint64, c_int, c_char_p, POINTER(POINTER(LoadedInfo))],
                     "unload": [c_void_p, POINTER(LoadedInfo)], "persist": [c_void_p, c_uint64, c_char_p, c_int],
                     "status": [c_void_p, POINTER(c_char_p)], "close": [c_void_p]}.items():
@@ -125,11 +132,11 @@ class Library:
             cls._shared = lib
         return cls._shared
 
-    def __init__(self, directory, socket, rank, world, local_world, threads):
+    def __init__(self, directory, socket, rank, world, local_world, threads, partner_copy=False):
         self.lib = Library.shared()
         self.handle = c_void_p()
         options = Options(ctypes.sizeof(Options), os.fsencode(directory), os.fsencode(socket) if socket else None, rank,
-                          world, local_world, threads)
+                          world, local_world, threads, int(partner_copy))
         self.opened = self.lib.ckpt_flash_open(byref(options), byref(self.handle))
 
     def check(self, status):
@@ -158,6 +165,25 @@ def steps_of(path):
     out = (Step * len(path))()
     for at, (kind, value) in enumerate(path):
         out[at] = Step(kind, value.encode() if kind == NAME else None, 0 if kind == NAME else value)
+    return out
+
+
+def tensors_of(shapes):
+    """(key, dtype, shape, global shape or None, global offset or None, path) of each as an array for `declare`."""
+    out = (Tensor * len(shapes))()
+    for at, (key, dtype, shape, global_shape, global_offset, path) in enumerate(shapes):
+        dims = len(shape)
+        numbers = [(c_uint64 * dims)(*values) if values is not None else None
+                   for values in (shape, global_shape, global_offset)]
+        out[at] = Tensor(key.encode(), dtype.encode(), dims, numbers[0], numbers[1], numbers[2], len(path), steps_of(path))
+    return out
+
+
+def objects_of(blobs):
+    """(path, key, kind, bytes) of each as an array for `commit`."""
+    out = (Object * len(blobs))()
+    for at, (path, key, kind, blob) in enumerate(blobs):
+        out[at] = Object(key.encode(), kind, len(path), steps_of(path), ctypes.cast(c_char_p(blob), c_void_p), len(blob))
     return out
 
 

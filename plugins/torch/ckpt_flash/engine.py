@@ -6,14 +6,15 @@ import os
 import subprocess
 import time
 import weakref
-from ctypes import byref, c_uint64, c_void_p
+from ctypes import byref, c_void_p
 
 from . import _library as library
 from . import state as states
-from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo, Tensor
+from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo
+from .partner import Memory, Partner, check_ranks
 
 _agents = []  # that this process started: kept, for they are nobody's to wait for
-_IF_BUSY = {"skip": 0, "wait": 1, "fail": 2}
+_IF_BUSY = {"skip": library.SKIP, "wait": library.WAIT, "fail": library.FAIL}
 _FROM = {"best": 0, "memory": 1, "storage": 2}
 
 
@@ -72,19 +73,24 @@ class Engine:
                  waits in any case
     rank, world, local_world  of this process; found in torch.distributed or the launcher's environment
     start_agent  False: somebody else starts `ckpt agent`
+    partners     1: every rank's memory lies in the next node's agent, too, so that a lost node costs no step. All ranks make
+                 their engines at the same time, after torch.distributed is up, and save the same steps
     linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
     connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
     """
 
     def __init__(self, checkpoint_dir, max_to_keep=1, save_mem_interval=0, save_storage_interval=0, auto_save=False, *,
                  format="dcp", if_busy="skip", timeout=600.0, rank=None, world=None, local_world=None, threads=0,
-                 socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0):
+                 socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0, partners=0):
         if if_busy not in _IF_BUSY:
             raise ValueError("if_busy is skip, wait or fail")
+        if partners not in (0, 1) or (partners and auto_save):
+            raise ValueError("partners is 0 or 1, and not for auto_save: all ranks have to save the same steps")
         self.checkpoint_dir = os.path.abspath(checkpoint_dir)
         self.save_mem_interval, self.save_storage_interval = save_mem_interval, save_storage_interval
         self.auto_save, self.if_busy, self.timeout, self.format = auto_save, if_busy, timeout, format
         self.skipped = 0
+        self.socket = socket
         self._agent = {"max_to_keep": max_to_keep, "linger": linger, "rate": rate, "start": start_agent, "socket": socket}
         self.rank, self.world, self.local_world = _ranks(rank, world, local_world)
         self._threads, self._connect_timeout = threads, connect_timeout
@@ -93,9 +99,12 @@ class Engine:
         self._object_bytes = 0
         self._pace = None
         self._cost = 0.0
+        if partners:
+            check_ranks(self.world, self.local_world)
         os.makedirs(self.checkpoint_dir, exist_ok=True)
         self._library = self._open()
         self._finalizer = weakref.finalize(self, Library.close, self._library)
+        self._partner = Partner(self) if partners else None
 
     # --- saving ---
 
@@ -135,6 +144,7 @@ class Engine:
 
     def prepare(self, state_dict):
         """Tells the agent what will be saved, so that the memory is there when the first save comes."""
+        self._settle()
         tensors, objects = states.flatten(state_dict)
         blobs = self._objects(objects)
         self._again(lambda: self._declare(tensors, sum(len(blob) for _, _, _, blob in blobs)))
@@ -163,10 +173,17 @@ class Engine:
         written to: a load costs next to nothing, and the saved step stays as it is. `kind`: torch, numpy or buffer, what
         tensors become; None: torch where the program has imported it, else numpy where that is there. `trust`: objects that
         came from storage may be of any class, whose code runs when they are loaded."""
-        if step is None and not path and level == "best":
+        self._settle()
+        from_partner = False
+        if step is None and not path and level in ("best", "memory") and self._partner is not None:
+            step, from_partner = self._partner.gather_step()
+            self._declared = None
+            if step is None and level == "memory":
+                return None
+        elif step is None and not path and level == "best":
             step = self._agreed_step()
-            if step is None and self.world > self.local_world:
-                level = "storage"
+        if step is None and level == "best" and self.world > self.local_world:
+            level = "storage"
         kind = kind or _kind()
         result = ctypes.POINTER(library.LoadedInfo)()
         where = os.fsencode(os.path.abspath(path)) if path else None
@@ -176,10 +193,15 @@ class Engine:
         except NotFound:
             return None
         self._declared = None  # a load from storage brings memory of its own
-        return self._unpack(result, kind, trust)
+        loaded = self._unpack(result, kind, trust)
+        if from_partner:
+            loaded.level = "partner"
+        return loaded
 
     def close(self):
         """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends."""
+        if self._partner is not None:
+            self._partner.close()
         self._finalizer()
 
     def __enter__(self):
@@ -230,7 +252,7 @@ class Engine:
                              env={k: v for k, v in os.environ.items() if k != "LD_PRELOAD"}))
         return _agents[-1]
 
-    def _again(self, work):
+    def _again(self, work, handle=None):
         """Once more with a new agent where the one that was is gone: it takes over the memory that this process holds."""
         try:
             return work()
@@ -239,7 +261,9 @@ class Engine:
             started = None
             while True:
                 try:
-                    self._library.reconnect()
+                    (handle or self._library).reconnect()
+                    if self.protected_step is not None:
+                        (handle or self._library).keep(self.protected_step)
                     break
                 except (NotFound, Busy, Lost):
                     if time.monotonic() > deadline or not self._agent["start"]:
@@ -267,7 +291,7 @@ class Engine:
             shape, whole, offset = (tuple(numbers[i] for i in range(one.dims))
                                     for numbers in (one.shape, one.global_shape, one.global_offset))
             dtype = one.dtype.decode()
-            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * _ITEM[dtype], dtype, shape, "torch")
+            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * library.ITEM_BYTES[dtype], dtype, shape, "torch")
             leaves.append((one.key.decode(), dtype, shape, whole, offset, value))
         objects = [(info.object[at].key.decode(), library.path_of(info.object[at].path, info.object[at].steps),
                     ctypes.string_at(info.object[at].data, info.object[at].bytes))
@@ -300,30 +324,45 @@ class Engine:
         shape = [(leaf.key, leaf.dtype, leaf.shape, leaf.global_shape, leaf.global_offset, leaf.path) for leaf in tensors]
         if self._declared == shape and object_bytes <= self._object_bytes:
             return
-        described = (Tensor * len(tensors))()
-        kept = []
-        for at, leaf in enumerate(tensors):
-            dims = len(leaf.shape)
-            numbers = [(c_uint64 * dims)(*values) if values is not None else None
-                       for values in (leaf.shape, leaf.global_shape, leaf.global_offset)]
-            path = library.steps_of(leaf.path)
-            kept.append((numbers, path))
-            described[at] = Tensor(leaf.key.encode(), leaf.dtype.encode(), dims, numbers[0], numbers[1], numbers[2],
-                                   len(leaf.path), path)
         capacity = max(1 << 20, 2 * object_bytes + (1 << 16))
-        self._library.declare(described, len(tensors), capacity)
+        self._library.declare(library.tensors_of(shape), len(shape), capacity)
         self._declared, self._object_bytes = shape, capacity // 2
 
     def _save(self, step, tensors, blobs, if_busy, storage, snapshot):
+        self._settle()
+        if self._partner is not None and self._partner.broken:
+            return Saved(step, skipped=self._partner.broken)
+        saved = self._save_here(step, tensors, blobs, if_busy, storage, snapshot)
+        if self._partner is not None:
+            memory = self._memory(tensors, blobs) if saved else None
+            self._partner.protect(step, memory, self._is_complete)
+        return saved
+
+    def _memory(self, tensors, blobs):
+        """Where the last save lies."""
+        places = (c_void_p * max(1, len(tensors)))()
+        self._library.places(places)
+        sizes = [math.prod(leaf.shape) * library.ITEM_BYTES[leaf.dtype] for leaf in tensors]
+        return Memory(self._declared, places, sizes, blobs, 2 * self._object_bytes)
+
+    def _is_complete(self):
+        """Of the last save. To be asked by another thread, too."""
+        return not self._library.handle or self._library.lib.ckpt_flash_done(self._library.handle) != 0
+
+    def _settle(self):
+        """Until the partner has what was saved last: its buffer is not to be used before that."""
+        if self._partner is not None:
+            self._partner.settle()
+
+    @property
+    def protected_step(self):
+        """The newest step of which every rank's memory is complete on another node, too."""
+        return self._partner.protected_step if self._partner is not None else None
+
+    def _save_here(self, step, tensors, blobs, if_busy, storage, snapshot):
         self._declare(tensors, sum(len(blob) + 256 for _, _, _, blob in blobs))
         pointers = [leaf.pointer() for leaf in tensors]
-        objects = (library.Object * len(blobs))()
-        kept = []
-        for at, (path, key, kind, blob) in enumerate(blobs):
-            steps = library.steps_of(path)
-            kept.append(steps)
-            objects[at] = library.Object(key.encode(), kind, len(path), steps,
-                                         ctypes.cast(ctypes.c_char_p(blob), c_void_p), len(blob))
+        objects = library.objects_of(blobs)
         info = SavedInfo()
         timeout = int(self.timeout * 1000)
         if snapshot and None not in pointers:
@@ -356,8 +395,12 @@ class Engine:
 
     def _under_way(self, saved, wait):
         """Of the last snapshot; an earlier one is complete."""
-        if not wait and self._library.handle and self._library.lib.ckpt_flash_done(self._library.handle) == 0:
-            return False
+        if not wait:
+            if not self._is_complete():
+                return False
+            if self._partner is not None and self._partner.is_busy():
+                return True  # the rest when the copy is through
+        self._settle()
         info = SavedInfo()
         self._again(lambda: self._library.wait(byref(info)))
         saved._under_way = None
@@ -390,7 +433,7 @@ class Engine:
             tensor = info.tensor[at]
             shape = tuple(tensor.shape[i] for i in range(tensor.dims))
             dtype = tensor.dtype.decode()
-            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * _ITEM[dtype], dtype, shape, kind)
+            value = states.array(block, info.data[at] - info.data[0], math.prod(shape) * library.ITEM_BYTES[dtype], dtype, shape, kind)
             leaves.append((library.path_of(tensor.path, tensor.steps), value))
         for at in range(info.objects):
             one = info.object[at]
@@ -423,12 +466,6 @@ class Engine:
         torch.distributed.all_gather_object(gathered, own)
         common = set.intersection(*gathered)
         return max(common) if common else None
-
-
-_ITEM = {"bool": 1, "uint8": 1, "int8": 1, "uint16": 2, "int16": 2, "uint32": 4, "int32": 4, "uint64": 8, "int64": 8,
-         "float16": 2, "bfloat16": 2, "float32": 4, "float64": 8, "complex32": 4, "complex64": 8, "complex128": 16,
-         "float8_e4m3fn": 1, "float8_e5m2": 1, "float8_e4m3fnuz": 1, "float8_e5m2fnuz": 1, "float8_e8m0fnu": 1,
-         "float4_e2m1fn_x2": 1}
 
 
 def _kind():

@@ -192,3 +192,74 @@ TEST_CASE("copy: any size from and to any address") {
     }
   }
 }
+
+TEST_CASE("ledger: no step waits for a partner copy, which keeps its own newest") {
+  Ledger ledger = two_ranks();
+  ledger.rank(5).segment = segment(5, 2);
+  ledger.take_copy(5);
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 1);
+  CHECK(ledger.newest_common() == 1);
+  CHECK(ledger.holders(1).size() == 2);
+  for (uint64_t step = 1; step < 6; ++step) {
+    save(ledger, 5, step);
+    CHECK(ledger.holder(5, step));
+    uint32_t next = 9;
+    REQUIRE(ledger.choose(5, step + 1, next) == Ledger::Choice::kGranted);
+    CHECK(next != ledger.holder(5, step)->buffer);
+  }
+  CHECK(ledger.newest_common() == 1);
+  CHECK_FALSE(ledger.holder(5, 1));
+  CHECK_FALSE(ledger.holder(7, 1));
+}
+
+TEST_CASE("ledger: a rank that moves to another node leaves its memory as a partner copy, one that comes takes it up") {
+  Ledger ledger = two_ranks();
+  for (uint32_t rank : {0u, 1u}) save(ledger, rank, 3);
+  ledger.rank(2).segment = segment(2, 2);
+  ledger.take_copy(2);
+  save(ledger, 2, 3);
+  ledger.take_in(2);
+  ledger.give_away_surplus({0, 1, 2});  // not yet known to be gone
+  CHECK(ledger.seen() == 3);
+  ledger.give_away_surplus({2});
+  CHECK(ledger.seen() == 2);
+  ledger.take_in(1);
+  ledger.give_away_surplus({1, 2});
+  CHECK(ledger.seen() == 2);
+  CHECK(ledger.find(0)->partner_copy);
+  CHECK_FALSE(ledger.find(2)->partner_copy);
+  CHECK(ledger.newest_common() == 3);
+  CHECK(ledger.holder(0, 3));
+}
+
+TEST_CASE("ledger: of a partner copy's former layout the newest step stays until one of the new is complete") {
+  Ledger ledger = two_ranks();
+  ledger.rank(5).segment = segment(5, 2);
+  ledger.take_copy(5);
+  save(ledger, 5, 1);
+  RankState& state = ledger.rank(5);
+  state.before = std::exchange(state.segment, segment(5, 2, 2000));
+  ledger.settle();
+  CHECK(ledger.holder(5, 1));
+  save(ledger, 5, 2);
+  ledger.settle();
+  CHECK_FALSE(ledger.holder(5, 1));
+  CHECK(ledger.holder(5, 2));
+}
+
+TEST_CASE("ledger: what a trainer wants kept stays, whatever is saved after it") {
+  Ledger ledger = two_ranks();
+  ledger.take_copy(1);
+  ledger.expect(1);
+  for (uint32_t rank : {0u, 1u}) {
+    save(ledger, rank, 1);
+    ledger.rank(rank).kept = 1;
+    for (uint64_t step = 2; step < 5; ++step) {
+      save(ledger, rank, step);
+      CHECK(ledger.rank(rank).steps() == std::set<uint64_t>{1, step});
+    }
+    ledger.rank(rank).kept = 4;
+    save(ledger, rank, 5);
+    CHECK(ledger.rank(rank).steps() == std::set<uint64_t>{4, 5});
+  }
+}

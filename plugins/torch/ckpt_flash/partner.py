@@ -1,0 +1,315 @@
+"""Partner copies: what a rank saves also lies in the memory of another node's agent, so that a node that is lost costs no step.
+
+The nodes speak through the job's own torch.distributed, in a gloo group of all ranks that nothing else uses. After each save, behind the
+training loop, rank r sends its memory to the same local rank of the next node and takes that of the node before into an agent's
+segment of its own. A step is protected once every rank's copy of it is complete."""
+import ctypes
+import datetime
+import json
+import math
+import threading
+import warnings
+
+from . import _library as library
+from . import state as states
+from ._library import FlashError, Library, LoadedInfo
+
+CHUNK = 64 << 20  # bytes that are on the way at a time, in each direction
+
+
+def _blob(*parts):
+    """Some byte strings as one: their sizes as JSON, a newline, and they."""
+    return json.dumps([len(part) for part in parts]).encode() + b"\n" + b"".join(parts)
+
+
+def _unblob(blob):
+    sizes, _, rest = blob.partition(b"\n")
+    out, at = [], 0
+    for size in json.loads(sizes):
+        out.append(rest[at:at + size])
+        at += size
+    return out
+
+
+def encode_objects(blobs):
+    """(path, key, kind, bytes) of each, as bytes: nothing is pickled."""
+    return _blob(json.dumps([(path, key, kind) for path, key, kind, _ in blobs]).encode(), *(blob for *_, blob in blobs))
+
+
+def decode_objects(data):
+    head, *blobs = _unblob(data)
+    return [(path, key, kind, blob) for (path, key, kind), blob in zip(json.loads(head), blobs)]
+
+
+class Memory:
+    """Tensors of one rank and step as one range of bytes, and what describes it."""
+
+    def __init__(self, shapes, places, sizes, blobs, capacity):
+        self.shapes = json.dumps(shapes).encode()
+        self.objects = encode_objects(blobs)
+        self.capacity = capacity
+        used = [(place, size) for place, size in zip(places, sizes) if size > 0]
+        self.address = min((place for place, _ in used), default=0)
+        self.bytes = max((place + size for place, size in used), default=0) - self.address
+
+    @classmethod
+    def of_loaded(cls, info):
+        """Of what `look` gave; valid until that is unloaded."""
+        shapes, sizes = [], []
+        for at in range(info.tensors):
+            one = info.tensor[at]
+            shape, whole, offset = ([numbers[i] for i in range(one.dims)]
+                                    for numbers in (one.shape, one.global_shape, one.global_offset))
+            dtype = one.dtype.decode()
+            shapes.append((one.key.decode(), dtype, shape, whole, offset, library.path_of(one.path, one.steps)))
+            sizes.append(math.prod(shape) * library.ITEM_BYTES[dtype])
+        blobs = [(library.path_of(one.path, one.steps), one.key.decode(), one.kind, ctypes.string_at(one.data, one.bytes))
+                 for one in (info.object[at] for at in range(info.objects))]
+        places = [info.data[at] for at in range(info.tensors)]
+        return cls(shapes, places, sizes, blobs, max(1 << 20, 2 * sum(len(blob[3]) for blob in blobs) + (1 << 16)))
+
+
+def check_ranks(world, local_world):
+    """ValueError: there can be no partners."""
+    torch = states.torch_module()
+    if torch is None or not (torch.distributed.is_available() and torch.distributed.is_initialized()):
+        raise ValueError("partners=1 needs torch.distributed: the nodes speak through it")
+    if world == local_world or world % local_world:
+        raise ValueError(f"partners=1 needs nodes of the same number of ranks, and two at least: "
+                         f"{world} ranks, {local_world} on this node")
+
+
+class Partner:
+    """Of one engine. Every rank calls the same methods in the same order."""
+
+    def __init__(self, engine):
+        import torch
+        import torch.distributed as dist
+        self._torch, self._dist, self._engine = torch, dist, engine
+        self._to = (engine.rank + engine.local_world) % engine.world
+        self._source = (engine.rank - engine.local_world) % engine.world
+        self._group = dist.new_group(backend="gloo", timeout=datetime.timedelta(seconds=engine.timeout))
+        self._copy = None          # the handle to our own agent, as the rank whose copies we keep
+        self._job = None
+        #: Why there are no more copies; empty: there are. Nobody knows then which ranks take the last step for protected, so that
+        #: neither it nor the one before may be written over: saves are skipped.
+        self.broken = ""
+        #: The newest step of which every rank's copy is complete.
+        self.protected_step = None
+        agents = self._gather(_agent_of(engine))
+        if agents[self._to] == agents[engine.rank]:
+            raise ValueError(f"rank {engine.rank} and its partner, rank {self._to}, have the same agent: they are on one node")
+
+    # --- after a save ---
+
+    def protect(self, step, memory, done):
+        """Sends `memory` behind the loop once done() says that it is complete; None: this rank has skipped the step.
+        `memory` stays as it is until `settle` has returned."""
+        self._job = threading.Thread(target=self._run, args=(step, memory, done), name="ckpt-partner", daemon=True)
+        self._job.start()
+
+    def settle(self):
+        """Waits for the copy that is under way; then the engine's handle knows which step to keep."""
+        if self._job is None:
+            return
+        self._job.join()
+        self._job = None
+        if self.protected_step is not None:
+            engine = self._engine
+            engine._again(lambda: engine._library.keep(self.protected_step))
+
+    def is_busy(self):
+        return self._job is not None and self._job.is_alive()
+
+    def close(self):
+        self.settle()
+        if self._copy is not None:
+            self._copy.close()
+
+    def _run(self, step, memory, done):
+        try:
+            while not done():
+                threading.Event().wait(0.001)
+            if self._exchange(step, memory):
+                self.protected_step = step
+                handle = self._copy_handle()
+                self._engine._again(lambda: handle.keep(step), handle)
+        except Exception as error:  # a rank that is gone: the launcher hears of it by the job's own calls
+            self.broken = f"the partner copies of step {step} are not complete: {error}"
+            warnings.warn(self.broken, stacklevel=1)
+
+    def _exchange(self, step, memory):
+        """Whether every rank's copy is complete."""
+        theirs = self._torch.empty(2, dtype=self._torch.int64)
+        self._swap(self._torch.tensor([step, memory is not None], dtype=self._torch.int64), theirs)
+        why = ""
+        if int(theirs[0]) != step:
+            raise RuntimeError(f"rank {self._source} saves step {int(theirs[0])}, and this one step {step}")
+        receive = _Receive(self, self._copy_handle, int(theirs[0])) if theirs[1] else None
+        self._transfer(memory, self._to, receive, self._source)
+        why = receive.finish() if receive else ""
+        if why:
+            warnings.warn(f"the partner copy of rank {self._source}, step {step}, was not kept: {why}", stacklevel=1)
+        return self._all(memory is not None and receive is not None and not why)
+
+    def _copy_handle(self):
+        if self._copy is None:
+            engine = self._engine
+            self._copy = Library(engine.checkpoint_dir, engine.socket, self._source, engine.world, engine.local_world, 1, True)
+            self._copy.check(self._copy.opened)
+        return self._copy
+
+    # --- for a load ---
+
+    def gather_step(self):
+        """(the newest step that every rank has somewhere in memory, whether this rank's came from a partner). Ranks that
+        have lost it have it in their agent's memory again when this returns; (None, False): there is none."""
+        engine, status = self._engine, self._engine.status()
+        held = {kind: {one["rank"]: one["steps"] for one in status[kind]} for kind in ("ranks", "partner_copies")}
+        reports = [{kind: {int(rank): set(steps) for rank, steps in ranks.items()} for kind, ranks in report.items()}
+                   for report in self._gather(held)]
+        common = None
+        for rank in range(engine.world):
+            steps = set().union(*(report[kind].get(rank, set()) for report in reports for kind in report))
+            common = steps if common is None else common & steps
+        if not common:
+            return None, False
+        step = max(common)
+        lost = [rank for rank in range(engine.world) if step not in reports[rank]["ranks"].get(rank, set())]
+        why = ""
+        for rank in lost:  # one after the other, as every rank sees them: nobody waits for somebody who waits for him
+            keepers = [q for q in range(engine.world) if any(step in reports[q][kind].get(rank, set()) for kind in reports[q])]
+            keeper = keepers[rank % len(keepers)]
+            if keeper == engine.rank:
+                self._give(rank, step)
+            elif rank == engine.rank:
+                receive = _Receive(self, lambda: engine._library, step)
+                self._transfer(None, None, receive, keeper)
+                why = receive.finish()
+        if not self._all(not why):
+            warnings.warn(f"step {step} was not brought back from partners" + (f": {why}" if why else ""), stacklevel=1)
+            return None, False
+        return step, engine.rank in lost
+
+    def _give(self, rank, step):
+        result = ctypes.POINTER(LoadedInfo)()
+        self._engine._again(lambda: self._engine._library.look(rank, step, ctypes.byref(result)))
+        try:
+            self._transfer(Memory.of_loaded(result.contents), rank, None, None)
+        finally:
+            self._engine._library.unload(result)
+
+    # --- between ranks ---
+
+    def _transfer(self, memory, to, receive, source):
+        """Sends a Memory, receives one, or both at once: sizes, descriptions, objects, then the bytes in chunks."""
+        numbers = self._torch.zeros(4, dtype=self._torch.int64)
+        mine = None if memory is None else self._torch.tensor(
+            [len(memory.shapes), len(memory.objects), memory.bytes, memory.capacity], dtype=self._torch.int64)
+        self._swap(mine, None if receive is None else numbers, to, source)
+        shapes_bytes, objects_bytes, nbytes, capacity = (int(number) for number in numbers)
+        shapes, objects = (None if receive is None else self._torch.empty(size, dtype=self._torch.uint8)
+                           for size in (shapes_bytes, objects_bytes))
+        for text, into in ((memory.shapes, shapes), (memory.objects, objects)) if memory else ((b"", shapes), (b"", objects)):
+            self._swap(self._bytes(text) if memory else None, into, to, source)
+        view = self._view(memory.address, memory.bytes) if memory else None
+        into = None
+        if receive:
+            address = receive.begin(shapes.numpy().tobytes(), objects.numpy().tobytes(), nbytes, capacity)
+            into = self._view(address, nbytes) if address else None
+        scratch = None
+        for at in range(0, max(memory.bytes if memory else 0, nbytes), CHUNK):
+            out = view[at:at + CHUNK] if view is not None and at < len(view) else None
+            part = None
+            if receive and at < nbytes:
+                if into is None and scratch is None:  # it cannot be kept, and has to be taken all the same
+                    scratch = self._torch.empty(min(CHUNK, nbytes), dtype=self._torch.uint8)
+                part = into[at:at + CHUNK] if into is not None else scratch[:min(CHUNK, nbytes - at)]
+            self._swap(out, part, to, source)
+
+    def _swap(self, mine, theirs, to=None, source=None):
+        """`mine` goes, `theirs` comes; None: there is nothing to send, or to wait for."""
+        to, source = self._to if to is None else to, self._source if source is None else source
+        work = []
+        if mine is not None and mine.numel() > 0:
+            work.append(self._dist.isend(mine, to, group=self._group))
+        if theirs is not None and theirs.numel() > 0:
+            work.append(self._dist.irecv(theirs, source, group=self._group))
+        for one in work:
+            one.wait()
+
+    def _all(self, good):
+        """Whether it is so on every rank."""
+        flag = self._torch.tensor([int(bool(good))], dtype=self._torch.int32)
+        self._dist.all_reduce(flag, op=self._dist.ReduceOp.MIN, group=self._group)
+        return bool(flag)
+
+    def _gather(self, value):
+        """Every rank's value, which JSON can say."""
+        text = self._bytes(json.dumps(value).encode())
+        sizes = [self._torch.zeros(1, dtype=self._torch.int64) for _ in range(self._engine.world)]
+        self._dist.all_gather(sizes, self._torch.tensor([len(text)]), group=self._group)
+        most = max(int(size) for size in sizes)
+        padded = self._torch.zeros(most, dtype=self._torch.uint8)
+        padded[:len(text)] = text
+        texts = [self._torch.empty(most, dtype=self._torch.uint8) for _ in sizes]
+        self._dist.all_gather(texts, padded, group=self._group)
+        return [json.loads(one[:int(size)].numpy().tobytes()) for one, size in zip(texts, sizes)]
+
+    def _bytes(self, data):
+        return self._torch.frombuffer(bytearray(data), dtype=self._torch.uint8) if data else self._torch.empty(
+            0, dtype=self._torch.uint8)
+
+    def _view(self, address, size):
+        if size == 0:
+            return self._torch.empty(0, dtype=self._torch.uint8)
+        return self._torch.frombuffer((ctypes.c_char * size).from_address(address), dtype=self._torch.uint8)
+
+
+class _Receive:
+    """A step that comes in, as a save of a handle: complete in the agent's memory when `finish` returns "", else as if it had not
+    been. What goes wrong is kept for `finish`, so that the other end is not left waiting."""
+
+    def __init__(self, partner, handle, step):
+        self._partner, self._handle, self._step = partner, handle, step
+        self._objects, self._begun, self._why = [], False, ""
+
+    def begin(self, shapes, objects, nbytes, capacity):
+        """Where the bytes go; 0: nowhere."""
+        try:
+            shapes, self._objects = json.loads(shapes), decode_objects(objects)
+            places = (ctypes.c_void_p * max(1, len(shapes)))()
+            handle, engine = self._handle(), self._partner._engine
+
+            def begin():
+                handle.declare(library.tensors_of(shapes), len(shapes), capacity)
+                handle.begin(self._step, library.WAIT, int(engine.timeout * 1000), places)
+
+            engine._again(begin, handle)
+            self._begun = True
+            sizes = [math.prod(shape) * library.ITEM_BYTES[dtype] for _, dtype, shape, *_ in shapes]
+            used = [(place, size) for place, size in zip(places, sizes) if size > 0]
+            if not used:
+                return 0
+            address = min(place for place, _ in used)
+            if max(place + size for place, size in used) - address != nbytes:
+                raise FlashError(1, "the sender's layout is another")
+            return address
+        except (FlashError, ValueError, KeyError) as error:
+            self._why = str(error)
+            return 0
+
+    def finish(self):
+        try:
+            if self._begun and not self._why:
+                self._handle().commit(library.objects_of(self._objects), len(self._objects), 0, None)
+            elif self._begun:
+                self._handle().abort()
+        except FlashError as error:
+            self._why = self._why or str(error)
+        return self._why
+
+
+def _agent_of(engine):
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as boot:
+        return [boot.read().strip(), engine.status()["pid"]]
