@@ -10,11 +10,13 @@
 #include "cli/model_view.h"
 #include "cli/plural.h"
 #include "cli/trace_flag.h"
-#include "lib/model/convert/convert.h"
-#include "lib/model/convert/rank.h"
 #include "formats/format.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/model/convert/convert.h"
+#include "lib/model/convert/rank.h"
+#include "lib/remote/upload.h"
+#include "lib/remote/url.h"
 
 namespace ckpt::cli {
 
@@ -103,6 +105,23 @@ Result<void> run_convert(const ConvertOptions& options, Context& context) {
   return {};
 }
 
+/// A destination that is a URL. What would have to be on this host is refused by name.
+Result<void> prepare_upload(ConvertOptions& options, Context& context) {
+  if (options.no_sync)
+    return fail(Code::kUsage, "--no-sync", "is for folders of this host: an object is durable at once");
+  const std::string& url = options.destination;
+  const std::string source = remote::with_urls(options.source).value_or(options.source);
+  if (remote::lies_within(url, source)) return fail(Code::kUsage, url, "lies inside the source");
+  if (remote::lies_within(source, url)) return fail(Code::kUsage, url, "holds the source");
+  options.request.elsewhere = [&options, &context](bool one_file) -> Result<std::unique_ptr<io::StagedOutput>> {
+    const remote::Upload::Options how{one_file, options.request.force};
+    CKPT_TRY_ASSIGN(std::unique_ptr<io::StagedOutput> out,
+                    remote::Upload::open(options.destination, how, &context.cancel));
+    return out;
+  };
+  return {};
+}
+
 /// Texts of flags to what they mean.
 Result<void> prepare(ConvertOptions& options, Context& context) {
   model::ConvertRequest& request = options.request;
@@ -138,6 +157,7 @@ Result<void> prepare(ConvertOptions& options, Context& context) {
     return fail(Code::kUsage, "--no-sync",
                 "does not go with --resume and --part: what they go on from must be on disk");
   }
+  if (remote::is_url(options.destination)) return prepare_upload(options, context);
   return {};
 }
 
@@ -195,6 +215,7 @@ Command::Run add_convert(VerbOptions& app) {
       .required();
   app.add_option("DST", o.destination,
                  "What to write: a folder, or a file by its name; it appears complete, or not at all")
+      .type_name("PATH|URL")
       .required();
   app.add_option("--to", o.request.to, fmt::format("The format to write: {}", fmt::join(names_of_writers(), ", ")))
       .required()

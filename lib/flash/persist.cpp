@@ -187,15 +187,16 @@ class Persist {
 
  private:
   Result<void> write(const fs::path& folder) {
+    io::LocalOutput out(folder, control_.durable);
     std::vector<size_t> data;
     for (size_t i = 0; i < layout_->files.size(); ++i) {
       report_.bytes += layout_->files[i].size;
       if (!layout_->files[i].generate) data.push_back(i);
     }
-    CKPT_TRY_ASSIGN(auto odd, write_data_files(*layout_, selection_, folder, data, control_));
+    CKPT_TRY_ASSIGN(auto odd, write_data_files(*layout_, selection_, out, data, control_));
     for (const tensor::Finding& finding : odd) report_.notes.push_back(finding.text());
     for (const tensor::OutputFile& file : layout_->files) {
-      if (file.generate) CKPT_TRY(write_generated_file(file, folder, control_));
+      if (file.generate) CKPT_TRY(write_generated_file(file, out, control_));
     }
     return {};
   }

@@ -6,7 +6,16 @@
 namespace ckpt::remote {
 
 Result<std::unique_ptr<Backend>> open_backend(const Url& url, const Cancel* cancel) {
-  return url.scheme == Url::Scheme::kHttp ? open_http(url, cancel) : open_s3(url, cancel);
+  if (url.scheme == Url::Scheme::kHttp) return open_http(url, cancel);
+  CKPT_TRY_ASSIGN(std::unique_ptr<Backend> out, open_s3(url, cancel));
+  return out;
+}
+
+Result<std::unique_ptr<WritableBackend>> open_writable(const Url& url, const Cancel* cancel) {
+  if (url.scheme == Url::Scheme::kHttp)
+    return Error(Code::kUnsupported, url.text, "is read only: HTTP has no way to write that servers agree on")
+        .with_hint("s3:// and gs:// are written to");
+  return open_s3(url, cancel);
 }
 
 }  // namespace ckpt::remote

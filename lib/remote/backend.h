@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -30,7 +31,33 @@ class Backend {
   virtual Result<void> read(const Object& object, uint64_t offset, MutableByteSpan out) = 0;
 };
 
+/// A backend whose objects can be written. One appears under its name whole, or not at all. Names are relative to the
+/// place, as in Object. Errors as above; kCorrupt: the server has other bytes than were sent.
+class WritableBackend : public Backend {
+ public:
+  static constexpr uint64_t kSmallestPart = 5 << 20;  ///< but for the last of an upload
+  static constexpr unsigned kMostParts = 10'000;
+
+  /// `only_if_absent`: kMismatch where the object is there already, as far as the server can tell.
+  virtual Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) = 0;
+
+  /// An object in parts, of which nothing is seen until it is completed. The upload's identifier.
+  virtual Result<std::string> begin_upload(const std::string& name) = 0;
+  /// Parts count from 1 and may come in any order. What `complete_upload` wants to know of it.
+  virtual Result<std::string> upload_part(const std::string& name, const std::string& upload, unsigned number,
+                                          ByteSpan bytes) = 0;
+  virtual Result<void> complete_upload(const std::string& name, const std::string& upload,
+                                       std::span<const std::string> parts, bool only_if_absent) = 0;
+
+  /// These two work also after a stop was requested, and are content where there is nothing of the name.
+  virtual Result<void> abort_upload(const std::string& name, const std::string& upload) = 0;
+  virtual Result<void> remove(const std::string& name) = 0;
+};
+
 /// What speaks for a URL. `cancel` must outlive it; nullptr: nobody interrupts. kUnsupported: libcurl cannot be loaded.
 Result<std::unique_ptr<Backend>> open_backend(const Url& url, const Cancel* cancel);
+
+/// The same for writing. kUnsupported also: a URL that is only read, http:// and https://.
+Result<std::unique_ptr<WritableBackend>> open_writable(const Url& url, const Cancel* cancel);
 
 }  // namespace ckpt::remote

@@ -17,6 +17,7 @@ namespace ckpt::remote {
 namespace {
 
 constexpr unsigned kTries = 6;        ///< without any progress
+constexpr unsigned kTidyingTries = 3;
 constexpr long kConnectTimeout = 10;  ///< s
 constexpr long kSilence = 30;         ///< s without a byte
 constexpr std::chrono::milliseconds kFirstPause{100}, kLongestPause{5000};
@@ -181,6 +182,12 @@ HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink&
   set(CURLOPT_LOW_SPEED_LIMIT, 1L);
   set(CURLOPT_LOW_SPEED_TIME, kSilence);
   set(CURLOPT_BUFFERSIZE, 512L << 10);
+  const bool has_body = request.method == "PUT" || request.method == "POST";
+  if (has_body) {
+    set(CURLOPT_UPLOAD_BUFFERSIZE, 512L << 10);
+    set(CURLOPT_POSTFIELDS, request.body.empty() ? "" : reinterpret_cast<const char*>(request.body.data()));
+    set(CURLOPT_POSTFIELDSIZE_LARGE, static_cast<curl_off_t>(request.body.size()));
+  }
   set(CURLOPT_USERAGENT, "ckpt");
   set(CURLOPT_HEADERFUNCTION, &Try::on_header);
   set(CURLOPT_HEADERDATA, &out);
@@ -193,6 +200,9 @@ HttpClient::Try HttpClient::exchange(const HttpRequest& request, const HttpSink&
   set(CURLOPT_ERRORBUFFER, reason);
   curl_slist* headers = nullptr;
   for (const std::string& header : request.headers) headers = curl.slist_append(headers, header.c_str());
+  if (has_body) {  // neither a type that it has not, nor a pause until the server says that it may come
+    for (const char* none : {"Content-Type:", "Expect:"}) headers = curl.slist_append(headers, none);
+  }
   set(CURLOPT_HTTPHEADER, headers);
   out.code = curl.easy_perform(easy);
   curl.slist_free_all(headers);
@@ -224,6 +234,7 @@ Result<void> HttpClient::wait(unsigned tries, const Try& last) const {
 
 Result<HttpResponse> HttpClient::send(const HttpRequestMaker& make, const HttpSink& sink,
                                       const std::function<bool()>& progressed) {
+  const unsigned most = options_.brief ? 1 : options_.tidying ? kTidyingTries : kTries;
   for (unsigned tries = 1;; ++tries) {
     CKPT_TRY_ASSIGN(const HttpRequest request, make());
     Try done = exchange(request, sink);
@@ -231,7 +242,7 @@ Result<HttpResponse> HttpClient::send(const HttpRequestMaker& make, const HttpSi
     const bool answered = done.code == CURLE_OK;
     if (answered && !worth_another_try(done.response.status)) return std::move(done.response);
     if (progressed && progressed()) tries = 1;
-    if (options_.brief || tries >= kTries || (!answered && !worth_another_try(done.code))) {
+    if (tries >= most || (!answered && !worth_another_try(done.code))) {
       if (answered) return std::move(done.response);
       const std::string where = request.url.substr(0, request.url.find('?'));
       return fail(Code::kIo, where, done.failure + (tries > 1 ? fmt::format(", {} times in a row", tries) : ""));

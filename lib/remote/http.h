@@ -16,9 +16,10 @@
 namespace ckpt::remote {
 
 struct HttpRequest {
-  std::string method = "GET";  ///< PUT: with an empty body
+  std::string method = "GET";
   std::string url;
   std::vector<std::string> headers;  ///< "Name: value"
+  ByteSpan body = {};                ///< of PUT and POST; what it refers to outlives the exchange
 };
 
 struct HttpResponse {
@@ -45,6 +46,7 @@ class HttpClient {
     bool use_netrc = false;  ///< user names and passwords from ~/.netrc, for the host that they are of
     bool follow = false;     ///< redirections, never from https to http
     bool brief = false;      ///< one try, a second to connect: whether there is a server at all is not known
+    bool tidying = false;    ///< a few tries: what cannot be taken back is not worth waiting for
     const Cancel* cancel = nullptr;
   };
 

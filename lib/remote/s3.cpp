@@ -6,6 +6,7 @@
 #include <ctime>
 
 #include "lib/base/text.h"
+#include "lib/remote/md5.h"
 #include "lib/remote/s3_answers.h"
 
 namespace ckpt::remote {
@@ -19,11 +20,32 @@ bool in_path(const S3Settings& settings, const std::string& bucket) {
   return !settings.endpoint.empty() || bucket.find('.') != std::string::npos;
 }
 
-class S3 final : public Backend {
+using Query = std::map<std::string, std::string>;
+
+/// What is sent beside the place.
+struct Content {
+  std::vector<std::string> headers = {};  ///< not signed
+  ByteSpan body = {};
+};
+
+/// Of content that the server shall check.
+std::vector<std::string> md5_header(const std::optional<Md5>& md5) {
+  if (!md5) return {};
+  return {"Content-MD5: " + base64(*md5)};
+}
+
+/// Whether the ETag of an answer is the MD5 of what was sent, as it is unless the bucket encrypts with keys of its own.
+bool is_md5(const HttpResponse& response) {
+  return !response.header("x-amz-server-side-encryption").starts_with("aws:") &&
+         response.header("x-amz-server-side-encryption-customer-algorithm").empty();
+}
+
+class S3 final : public WritableBackend {
  public:
-  S3(const Url& url, S3Settings settings, std::unique_ptr<HttpClient> client)
-      : url_(url), settings_(std::move(settings)), client_(std::move(client)) {
+  S3(const Url& url, S3Settings settings, std::unique_ptr<HttpClient> client, std::unique_ptr<HttpClient> tidier)
+      : url_(url), settings_(std::move(settings)), client_(std::move(client)), tidier_(std::move(tidier)) {
     find_place();
+    prefix_ = url_.key + (url_.key.empty() || url_.key.back() == '/' ? "" : "/");
   }
 
   Result<std::vector<Object>> list(size_t limit) override {
@@ -32,7 +54,6 @@ class S3 final : public Backend {
       CKPT_TRY_ASSIGN(std::optional<Object> single, look_at(url_.key));
       if (single) return std::vector<Object>{std::move(*single)};
     }
-    prefix_ = url_.key + (folder ? "" : "/");
     std::vector<Object> out;
     for (std::string next;;) {
       CKPT_TRY_ASSIGN(S3Page page, list_page(next));
@@ -56,7 +77,7 @@ class S3 final : public Backend {
 
   Result<void> read(const Object& object, uint64_t offset, MutableByteSpan out) override {
     RangeRead read;
-    const std::string key = object.name.empty() ? url_.key : prefix_ + object.name;
+    const std::string key = key_of(object.name);
     read.subject = object.name.empty() ? url_.text : object.name;
     read.size = object.size, read.etag = object.etag, read.offset = offset, read.out = out;
     read.make_request = [&](const std::string& range) -> Result<HttpRequest> {
@@ -70,7 +91,88 @@ class S3 final : public Backend {
     return read_range(*client_, read);
   }
 
+  Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) override {
+    const std::optional<Md5> md5 = md5_of(bytes);
+    const std::string etag = md5 ? hex(*md5) : "";
+    CKPT_TRY_ASSIGN(const HttpResponse response, send_new("PUT", name, {}, {md5_header(md5), bytes}, only_if_absent));
+    if (response.success()) return check_etag(name, response, response.header("etag"), etag);
+    return ours_already(name, response, etag) ? Result<void>() : error(subject(name), response);
+  }
+
+  Result<std::string> begin_upload(const std::string& name) override {
+    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "POST", key_of(name), {{"uploads", ""}}));
+    if (!response.success()) return error(subject(name), response);
+    return parse_upload_id(response.body);
+  }
+
+  Result<std::string> upload_part(const std::string& name, const std::string& upload, unsigned number,
+                                  ByteSpan bytes) override {
+    const Query query = {{"partNumber", std::to_string(number)}, {"uploadId", upload}};
+    const std::optional<Md5> md5 = md5_of(bytes);
+    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "PUT", key_of(name), query, {md5_header(md5), bytes}));
+    if (!response.success()) return error(subject(name), response);
+    const std::string& etag = response.header("etag");
+    if (etag.empty()) return fail(Code::kCorrupt, subject(name), "the server does not name a part that it was sent");
+    CKPT_TRY(check_etag(name, response, etag, md5 ? hex(*md5) : ""));
+    return etag;
+  }
+
+  Result<void> complete_upload(const std::string& name, const std::string& upload, std::span<const std::string> parts,
+                               bool only_if_absent) override {
+    const std::string document = completion_document(parts), etag = etag_of_parts(parts);
+    const Content content{{}, as_bytes(document)};
+    CKPT_TRY_ASSIGN(const HttpResponse response,
+                    send_new("POST", name, {{"uploadId", upload}}, content, only_if_absent));
+    if (!response.success())
+      return ours_already(name, response, etag) ? Result<void>() : error(subject(name), response);
+    const std::string failed = parse_s3_error(response.body);
+    if (!failed.empty()) return fail(Code::kIo, subject(name), "the server answers " + failed);
+    CKPT_TRY_ASSIGN(const std::string completed, parse_completed(response.body));
+    return check_etag(name, response, completed, etag);
+  }
+
+  Result<void> abort_upload(const std::string& name, const std::string& upload) override {
+    return tidy(name, {{"uploadId", upload}});
+  }
+  Result<void> remove(const std::string& name) override { return tidy(name, {}); }
+
  private:
+  std::string key_of(const std::string& name) const { return name.empty() ? url_.key : prefix_ + name; }
+  const std::string& subject(const std::string& name) const { return name.empty() ? url_.text : name; }
+
+  Result<void> tidy(const std::string& name, const Query& query) {
+    CKPT_TRY_ASSIGN(const HttpResponse response, send(*tidier_, "DELETE", key_of(name), query));
+    if (response.success() || response.status == 404) return {};
+    return error(subject(name), response);
+  }
+
+  /// Where a server does not know conditions, it is asked without.
+  Result<HttpResponse> send_new(const std::string& method, const std::string& name, const Query& query, Content content,
+                                bool only_if_absent) {
+    if (only_if_absent && url_.scheme == Url::Scheme::kS3) {
+      Content conditional = content;
+      conditional.headers.emplace_back("If-None-Match: *");
+      CKPT_TRY_ASSIGN(HttpResponse response, send(*client_, method, key_of(name), query, conditional));
+      if (response.status != 501) return response;
+    }
+    return send(*client_, method, key_of(name), query, content);
+  }
+
+  /// Whether a failure is only that an earlier try had succeeded, of which the answer was lost.
+  bool ours_already(const std::string& name, const HttpResponse& response, const std::string& etag) {
+    if (etag.empty() || (response.status != 412 && response.status != 404)) return false;
+    const auto there = look_at(key_of(name));
+    return there && *there && without_quotes((*there)->etag) == etag;
+  }
+
+  /// `wanted`: as it should be, where it is an MD5 or made of some; empty: nobody knows.
+  Result<void> check_etag(const std::string& name, const HttpResponse& response, const std::string& etag,
+                          const std::string& wanted) const {
+    const std::string plain = without_quotes(etag);
+    if (wanted.empty() || !is_md5(response) || !looks_like_md5(plain) || plain == wanted) return {};
+    return fail(Code::kCorrupt, subject(name), "the server has other bytes than were sent: its ETag is not their MD5");
+  }
+
   /// Where requests go: the bucket in the host or in the path.
   void find_place() {
     const bool path = in_path(settings_, url_.bucket);
@@ -81,7 +183,7 @@ class S3 final : public Backend {
     base_ = path ? "/" + url_.bucket : "";
   }
 
-  HttpRequest make(const std::string& method, const std::string& key, const std::map<std::string, std::string>& query) {
+  HttpRequest make(const std::string& method, const std::string& key, const Query& query) {
     SignRequest what;
     what.method = method;
     const size_t host = origin_.find("://") + 3, below = origin_.find('/', host);
@@ -96,12 +198,17 @@ class S3 final : public Backend {
     return request;
   }
 
-  Result<HttpResponse> send(const std::string& method, const std::string& key,
-                            const std::map<std::string, std::string>& query) {
-    for (bool moved = false;; moved = true) {
+  Result<HttpResponse> send(HttpClient& client, const std::string& method, const std::string& key, const Query& query,
+                            const Content& content = {}) {
+    auto request = [&]() -> Result<HttpRequest> {
       CKPT_TRY(renew());
-      CKPT_TRY_ASSIGN(HttpResponse response,
-                      client_->send([&] { return Result<HttpRequest>(make(method, key, query)); }));
+      HttpRequest out = make(method, key, query);
+      out.headers.insert(out.headers.end(), content.headers.begin(), content.headers.end());
+      out.body = content.body;
+      return out;
+    };
+    for (bool moved = false;; moved = true) {
+      CKPT_TRY_ASSIGN(HttpResponse response, client.send(request));
       const std::string& region = response.header("x-amz-bucket-region");
       const bool elsewhere = !region.empty() && region != settings_.region && !response.success();
       if (!elsewhere || moved) return response;
@@ -121,7 +228,7 @@ class S3 final : public Backend {
 
   /// The object of this key; nothing: there is none, or nobody says.
   Result<std::optional<Object>> look_at(const std::string& key) {
-    CKPT_TRY_ASSIGN(const HttpResponse response, send("HEAD", key, {}));
+    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "HEAD", key, {}));
     if (response.status == 404 || response.status == 403) return std::optional<Object>();
     if (!response.success()) return error(url_.text, response);
     if (response.header("content-length").empty())
@@ -133,9 +240,9 @@ class S3 final : public Backend {
   }
 
   Result<S3Page> list_page(const std::string& next) {
-    std::map<std::string, std::string> query = {{"list-type", "2"}, {"prefix", prefix_}};
+    Query query = {{"list-type", "2"}, {"prefix", prefix_}};
     if (!next.empty()) query["continuation-token"] = next;
-    CKPT_TRY_ASSIGN(const HttpResponse response, send("GET", "", query));
+    CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "GET", "", query));
     if (!response.success()) return error(url_.text, response);
     return parse_list(response.body);
   }
@@ -151,18 +258,21 @@ class S3 final : public Backend {
   std::mutex mutex_;  ///< of settings_.credentials
   S3Settings settings_;
   std::unique_ptr<HttpClient> client_;
+  std::unique_ptr<HttpClient> tidier_;  ///< goes on after a stop was requested
   std::string origin_, base_, prefix_;
 };
 
 }  // namespace
 
-Result<std::unique_ptr<Backend>> open_s3(const Url& url, const Cancel* cancel) {
+Result<std::unique_ptr<WritableBackend>> open_s3(const Url& url, const Cancel* cancel) {
   HttpClient::Options options;
   options.cancel = cancel;
   CKPT_TRY_ASSIGN(auto client, HttpClient::make(options));
+  options.cancel = nullptr, options.tidying = true;
+  CKPT_TRY_ASSIGN(auto tidier, HttpClient::make(options));
   const bool google = url.scheme == Url::Scheme::kGoogle;
   CKPT_TRY_ASSIGN(S3Settings settings, google ? find_google_settings() : find_s3_settings(true));
-  return std::unique_ptr<Backend>(new S3(url, std::move(settings), std::move(client)));
+  return std::unique_ptr<WritableBackend>(new S3(url, std::move(settings), std::move(client), std::move(tidier)));
 }
 
 }  // namespace ckpt::remote

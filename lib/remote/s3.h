@@ -9,6 +9,6 @@
 namespace ckpt::remote {
 
 /// `url` is kS3 or kGoogle. `cancel` must outlive the backend; nullptr: nobody interrupts.
-Result<std::unique_ptr<Backend>> open_s3(const Url& url, const Cancel* cancel);
+Result<std::unique_ptr<WritableBackend>> open_s3(const Url& url, const Cancel* cancel);
 
 }  // namespace ckpt::remote

@@ -1,6 +1,7 @@
 #include "lib/remote/s3_answers.h"
 
 #include <expat.h>
+#include <fmt/format.h>
 
 #include <charconv>
 #include <functional>
@@ -87,6 +88,39 @@ Result<S3Page> parse_list(const std::string& xml) {
   else if (out.next.empty())
     return fail(Code::kCorrupt, "", "the server's list of objects does not go on");
   return out;
+}
+
+Result<std::string> parse_upload_id(const std::string& xml) {
+  std::string id;
+  Elements elements([&](const std::string& path, const std::string& text) {
+    // Servers differ in the name of what is around it.
+    if (path.starts_with("InitiateMultipartUpload") && path.ends_with("/UploadId")) id = text;
+  });
+  if (!elements.parse(xml) || id.empty()) return fail(Code::kCorrupt, "", "the server begins an upload without a name");
+  return id;
+}
+
+Result<std::string> parse_completed(const std::string& xml) {
+  std::string etag;
+  bool completed = false;
+  Elements elements([&](const std::string& path, const std::string& text) {
+    if (path == "CompleteMultipartUploadResult/ETag") etag = text;
+    if (path == "CompleteMultipartUploadResult") completed = true;
+  });
+  if (!elements.parse(xml) || !completed)
+    return fail(Code::kCorrupt, "", "the server does not say that an upload is complete");
+  return etag;
+}
+
+std::string completion_document(std::span<const std::string> etags) {
+  std::string out = "<CompleteMultipartUpload>";
+  for (size_t i = 0; i < etags.size(); ++i) {
+    std::string quoted;
+    for (const char c : etags[i])
+      quoted += c == '"' ? "&quot;" : c == '&' ? "&amp;" : c == '<' ? "&lt;" : std::string(1, c);
+    out += fmt::format("<Part><PartNumber>{}</PartNumber><ETag>{}</ETag></Part>", i + 1, quoted);
+  }
+  return out + "</CompleteMultipartUpload>";
 }
 
 std::string parse_s3_error(const std::string& xml) {

@@ -1,6 +1,7 @@
 // What an S3 server says in XML.
 #pragma once
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,16 @@ struct S3Page {
 
 /// Of ListObjectsV2. kCorrupt: it is no such answer.
 Result<S3Page> parse_list(const std::string& xml);
+
+/// Of CreateMultipartUpload: the upload's identifier. kCorrupt: it is no such answer.
+Result<std::string> parse_upload_id(const std::string& xml);
+
+/// Of CompleteMultipartUpload: the object's ETag, empty where the answer has none. kCorrupt: it is no such answer; an
+/// answer that began as a success may end as an error.
+Result<std::string> parse_completed(const std::string& xml);
+
+/// What CompleteMultipartUpload wants: the ETags of the parts, from the first on.
+std::string completion_document(std::span<const std::string> etags);
 
 /// "NoSuchKey: The specified key does not exist."; empty: the text is no error in XML.
 std::string parse_s3_error(const std::string& xml);

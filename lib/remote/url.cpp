@@ -37,6 +37,11 @@ bool is_url(std::string_view text) {
   return std::any_of(std::begin(kSchemes), std::end(kSchemes), [&](auto s) { return text.starts_with(s); });
 }
 
+bool lies_within(std::string_view url, std::string_view folder) {
+  while (!folder.empty() && folder.back() == '/') folder.remove_suffix(1);
+  return url.starts_with(folder) && (url.size() == folder.size() || url[folder.size()] == '/');
+}
+
 Result<Url> parse_url(const std::string& text) {
   Url url;
   url.text = text;

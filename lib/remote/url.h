@@ -24,6 +24,9 @@ struct Url {
 /// Whether a path that the user gave is one: it begins with one of the schemes.
 bool is_url(std::string_view text);
 
+/// Whether one URL names the other, or something below it.
+bool lies_within(std::string_view url, std::string_view folder);
+
 /// kUsage: no such scheme, no host or bucket, a user name or password in it (credentials come from the environment).
 Result<Url> parse_url(const std::string& text);
 

@@ -72,10 +72,27 @@ void MemoryBudget::release(uint64_t bytes) {
   changed_.notify_all();
 }
 
+Result<void> write_zeros(io::OutputFile& out, uint64_t from, uint64_t to) {
+  static const std::vector<std::byte> zeros(64 << 10);
+  while (from < to) {
+    const uint64_t size = std::min<uint64_t>(zeros.size(), to - from);
+    CKPT_TRY(out.write(ByteSpan(zeros).first(size), from));
+    from += size;
+  }
+  return {};
+}
+
+/// What lies between the last piece and the next is zero, and gathered pieces have it among them.
+Result<void> PieceWriter::skip_to(uint64_t offset) {
+  return out_.descriptor() >= 0 || !end_ ? Result<void>() : write_zeros(out_, *end_, offset);
+}
+
 Result<void> PieceWriter::write(const Piece& piece, std::vector<LateCrc>& late) {
   CKPT_TRY(state_.control.cancel.check());
   if (piece.size() <= kBlock) return gather(piece, late);
   CKPT_TRY(flush());
+  CKPT_TRY(skip_to(piece.offset));
+  end_ = piece.offset + piece.size();
   uint32_t crc = 0;
   uint64_t at = piece.offset;
   for (const Part& part : piece.parts) {
@@ -95,7 +112,8 @@ Result<void> PieceWriter::gather(const Piece& piece, std::vector<LateCrc>& late)
   const uint64_t end = gathered_at_ + gathered_.size();
   if (!gathered_.empty() && (piece.offset < end || piece.offset - end > kBlock || gathered_.size() >= kGathered))
     CKPT_TRY(flush());
-  if (gathered_.empty()) gathered_at_ = piece.offset;
+  if (gathered_.empty()) CKPT_TRY(skip_to(gathered_at_ = piece.offset));
+  end_ = piece.offset + piece.size();
   const size_t start = piece.offset - gathered_at_, size = piece.size();
   if (gathered_.capacity() < kGathered + 2 * kBlock) gathered_.reserve(kGathered + 2 * kBlock);
   gathered_.resize(start + size);  // zeros between pieces
@@ -201,9 +219,10 @@ Result<uint32_t> PieceWriter::copy_run(const std::string& key, const FileRange& 
   CKPT_TRY_ASSIGN(auto source, state_.files.open(run.file));
   uint64_t cloned = 0;
   const bool aligned = run.offset % io::kCloneAlignment == 0 && to % io::kCloneAlignment == 0;
-  if (aligned && run.length >= kClonedFrom && state_.clones.load(std::memory_order_relaxed)) {
+  if (aligned && run.length >= kClonedFrom && out_.descriptor() >= 0 && state_.clones.load(std::memory_order_relaxed)) {
     const uint64_t whole = align_down(run.length, io::kCloneAlignment);
-    if (io::clone_range(source->get(), run.offset, out_, to, whole)) cloned = whole;
+    if (io::clone_range(source->get(), run.offset, out_.descriptor(), to, whole))
+      cloned = whole;
     else state_.clones.store(false, std::memory_order_relaxed);
   }
   if (run.length > kBlock) {
@@ -261,9 +280,19 @@ Result<uint32_t> PieceWriter::copy_region(const Part& part, const Region& region
 
 Result<void> PieceWriter::copy_file(const FileRange& range, uint64_t to) {
   CKPT_TRY_ASSIGN(auto file, state_.files.open(range.file));
-  CKPT_TRY(io::copy_range(file->get(), range.offset, out_, to, range.length,
-                          state_.selection.source->files[range.file].path));
-  state_.control.progress.advance(range.length);
+  const std::string& name = state_.selection.source->files[range.file].path;
+  if (out_.descriptor() >= 0) {
+    CKPT_TRY(io::copy_range(file->get(), range.offset, out_.descriptor(), to, range.length, name));
+    state_.control.progress.advance(range.length);
+    return {};
+  }
+  block_.resize(std::max<size_t>(block_.size(), kBlock));
+  for (uint64_t at = 0; at < range.length; at += kBlock) {
+    CKPT_TRY(state_.control.cancel.check());
+    const MutableByteSpan block(block_.data(), std::min(kBlock, range.length - at));
+    CKPT_TRY(io::pread_exact(file->get(), block, range.offset + at, name));
+    CKPT_TRY(put(block, to + at));
+  }
   return {};
 }
 
@@ -296,18 +325,18 @@ void PieceWriter::release() {
 }
 
 Result<void> PieceWriter::put(ByteSpan data, uint64_t to) {
-  CKPT_TRY(io::pwrite_all(out_, data, to, name_));
+  CKPT_TRY(out_.write(data, to));
   wrote(data.size(), to);
   return {};
 }
 
 void PieceWriter::wrote(uint64_t bytes, uint64_t to) {
   state_.control.progress.advance(bytes);
-  if (!state_.control.durable) return;
+  if (!state_.control.durable || out_.descriptor() < 0) return;
   // The disk starts on what is there while the rest is still read: the fsync at the end then waits for little.
   unsynced_ += bytes;
   if (unsynced_ >= kWriteback && to > unsynced_at_) {
-    ::sync_file_range(out_, static_cast<off64_t>(unsynced_at_), static_cast<off64_t>(to - unsynced_at_),
+    ::sync_file_range(out_.descriptor(), static_cast<off64_t>(unsynced_at_), static_cast<off64_t>(to - unsynced_at_),
                       SYNC_FILE_RANGE_WRITE);
     unsynced_at_ = to;
     unsynced_ = 0;

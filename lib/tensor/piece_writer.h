@@ -53,10 +53,12 @@ struct Extent {
   uint64_t bytes = 0;
 };
 
+/// Zeros in [from, to), by blocks.
+Result<void> write_zeros(io::OutputFile& out, uint64_t from, uint64_t to);
+
 class PieceWriter {
  public:
-  /// `fd`: an open file named `name`, of its full size, zeros wherever nothing was written.
-  PieceWriter(WriteState& state, int fd, const std::string& name) : state_(state), out_(fd), name_(name) {}
+  PieceWriter(WriteState& state, io::OutputFile& out) : state_(state), out_(out) {}
   ~PieceWriter() { release(); }
   PieceWriter(const PieceWriter&) = delete;
   PieceWriter& operator=(const PieceWriter&) = delete;
@@ -80,6 +82,7 @@ class PieceWriter {
   Result<void> fill(const Part& part, const Region& region, MutableByteSpan out);
   Result<void> copy_file(const FileRange& range, uint64_t to);
   Result<void> put(ByteSpan data, uint64_t to);
+  Result<void> skip_to(uint64_t offset);
   void wrote(uint64_t bytes, uint64_t to);
   uint64_t lease(const Target& target, uint64_t region_bytes);
   void release();
@@ -88,10 +91,10 @@ class PieceWriter {
   void note_tensor(const Target& target);
 
   WriteState& state_;
-  int out_;
-  std::string name_;
+  io::OutputFile& out_;
   std::vector<std::byte> gathered_, block_, corner_;
   uint64_t gathered_at_ = 0;
+  std::optional<uint64_t> end_;  ///< of the last piece
   std::optional<TargetReader> reader_;
   uint64_t leased_ = 0;
   std::set<uint32_t> records_;

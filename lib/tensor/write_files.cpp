@@ -16,36 +16,17 @@
 
 namespace ckpt::tensor {
 
-namespace fs = std::filesystem;
-
 namespace {
 
-constexpr unsigned kFileMode = 0666;  // less the umask: a checkpoint is shared like any other file
 constexpr uint64_t kUnit = uint64_t{64} << 20;
-
-Result<UniqueFd> create(const fs::path& folder, const std::string& name) {
-  const fs::path path = folder / (name + ".part");
-  if (name.find('/') != std::string::npos) {
-    std::error_code ec;
-    fs::create_directories(path.parent_path(), ec);
-    if (ec) return sys_error(ec.value(), path.parent_path().string(), "cannot make the folder");
-  }
-  return io::open_file(path, O_RDWR | O_CREAT | O_TRUNC, kFileMode);
-}
-
-Result<void> finish(const UniqueFd& fd, const fs::path& folder, const std::string& name, bool durable) {
-  if (durable) CKPT_TRY(io::sync_fd(fd.get(), name));
-  const fs::path path = folder / name;
-  if (::rename((path.string() + ".part").c_str(), path.c_str()) != 0)
-    return sys_error(path.string(), "cannot rename into place");
-  return {};
-}
 
 /// A file under way. Opened by the first of its units, finished by the last.
 struct Open {
   const OutputFile* file = nullptr;
+  size_t last =
+      0;  ///< of the pieces that units write: a directory of text alone, which may hold CRCs, comes at the end
   std::mutex mutex;
-  UniqueFd fd;
+  std::unique_ptr<io::OutputFile> out;
   size_t units_left = 0;
   std::vector<LateCrc> late;
   std::set<uint32_t> records;  ///< of the source, that it was made of
@@ -94,13 +75,14 @@ Result<std::optional<Split>> split(const Layout& layout, const Selection& select
 
 class FilesWriter {
  public:
-  FilesWriter(WriteState& state, const fs::path& folder) : state_(state), folder_(folder) {}
+  FilesWriter(WriteState& state, io::OutputFolder& folder) : state_(state), folder_(folder) {}
 
   Result<void> plan(std::span<const size_t> which) {
     const Layout& layout = state_.layout;
     for (size_t index : which) {
       Open& open = open_.emplace_back();
       open.file = &layout.files[index];
+      CKPT_TRY_ASSIGN(open.last, end_of_units(*open.file));
       size_t first = open.file->first;
       uint64_t bytes = 0;
       auto close = [&](size_t last) {
@@ -108,7 +90,7 @@ class FilesWriter {
         first = last;
         bytes = 0;
       };
-      for (size_t i = open.file->first; i < open.file->last; ++i) {
+      for (size_t i = open.file->first; i < open.last; ++i) {
         CKPT_TRY_ASSIGN(std::optional<Split> large, split(layout, state_.selection, i));
         if (large) {
           close(i);
@@ -120,7 +102,7 @@ class FilesWriter {
         bytes += layout.piece_size(i);
         if (bytes >= kUnit) close(i + 1);
       }
-      close(open.file->last);
+      close(open.last);
       if (open.units_left == 0) add({&open, first, first, nullptr, 0});  // a file of nothing
     }
     return {};
@@ -140,26 +122,50 @@ class FilesWriter {
     units_.push_back(unit);
   }
 
-  Result<int> open(Open& open) {
+  Result<size_t> end_of_units(const OutputFile& file) const {
+    if (file.last - file.first < 2) return file.last;
+    CKPT_TRY_ASSIGN(const Piece piece, state_.layout.piece(file.last - 1));
+    const bool text = std::all_of(piece.parts.begin(), piece.parts.end(),
+                                  [](const Part& part) { return part.target == nullptr && part.range.length == 0; });
+    return file.last - (text ? 1 : 0);
+  }
+
+  /// Where the piece `index` of the file begins; behind the last: where the file ends.
+  Result<uint64_t> begin_of(const OutputFile& file, size_t index) const {
+    if (index >= file.last) return file.size;
+    CKPT_TRY_ASSIGN(const Piece piece, state_.layout.piece(index));
+    return piece.offset;
+  }
+
+  /// Zeros from `from` to where the piece `index` begins, where the output wants all bytes written.
+  Result<void> pad(Open& open, uint64_t from, size_t index) const {
+    if (open.out->descriptor() >= 0) return {};
+    CKPT_TRY_ASSIGN(const uint64_t to, begin_of(*open.file, index));
+    return write_zeros(*open.out, from, to);
+  }
+
+  Result<io::OutputFile*> open(Open& open) {
     std::lock_guard lock(open.mutex);
-    if (!open.fd) {
-      CKPT_TRY_ASSIGN(open.fd, create(folder_, open.file->name));
-      if (::ftruncate(open.fd.get(), static_cast<off_t>(open.file->size)) != 0)
-        return sys_error(open.file->name, "cannot set its size");
+    if (!open.out) {
+      CKPT_TRY_ASSIGN(open.out, folder_.create(open.file->name, open.file->size));
+      CKPT_TRY(pad(open, 0, open.file->first));
     }
-    return open.fd.get();
+    return open.out.get();
   }
 
   Result<void> write(const WriteUnit& unit) {
-    CKPT_TRY_ASSIGN(const int fd, open(*unit.open));
-    PieceWriter writer(state_, fd, unit.open->file->name);
+    CKPT_TRY_ASSIGN(io::OutputFile* const out, open(*unit.open));
+    PieceWriter writer(state_, *out);
     std::vector<LateCrc> late;
     if (unit.split != nullptr) CKPT_TRY(write_extent(unit, writer, late));
+    uint64_t end = 0;
     for (size_t i = unit.first; i < unit.last && unit.split == nullptr; ++i) {
       CKPT_TRY_ASSIGN(const Piece piece, state_.layout.piece(i));
       CKPT_TRY(writer.write(piece, late));
+      end = piece.offset + piece.size();
     }
     CKPT_TRY(writer.flush());
+    if (unit.split == nullptr && unit.last > unit.first) CKPT_TRY(pad(*unit.open, end, unit.last));
     return close(*unit.open, late, writer.records());
   }
 
@@ -172,7 +178,8 @@ class FilesWriter {
     }
     uint32_t crc = split.crcs[0];
     for (size_t i = 1; i < split.crcs.size(); ++i) crc = crc32_combine(crc, split.crcs[i], split.extents[i].bytes);
-    return writer.write_texts(split.piece, crc, late);
+    CKPT_TRY(writer.write_texts(split.piece, crc, late));
+    return pad(*unit.open, split.piece.offset + split.piece.size(), unit.first + 1);
   }
 
   Result<void> close(Open& open, const std::vector<LateCrc>& late, const std::set<uint32_t>& records) {
@@ -182,22 +189,41 @@ class FilesWriter {
       open.records.insert(records.begin(), records.end());
       if (--open.units_left > 0) return {};
     }
-    for (const LateCrc& one : open.late) {
-      std::array<std::byte, 4> bytes;
-      std::memcpy(bytes.data(), &one.crc, sizeof one.crc);
-      CKPT_TRY(io::pwrite_all(open.fd.get(), bytes, one.offset, open.file->name));
-    }
+    CKPT_TRY(write_late(open));
     // A file of a conversion that goes on later is taken as it is: nothing wrong may be in it.
     CKPT_TRY(state_.checksums.settle(open.records, state_.control.cancel));
     if (!state_.control.allow_damage) CKPT_TRY(state_.checksums.check());
-    CKPT_TRY(finish(open.fd, folder_, open.file->name, state_.control.durable));
-    if (state_.drop_cache) ::posix_fadvise(open.fd.get(), 0, 0, POSIX_FADV_DONTNEED);
-    open.fd.reset();
+    CKPT_TRY(open.out->finish());
+    if (state_.drop_cache) ::posix_fadvise(open.out->descriptor(), 0, 0, POSIX_FADV_DONTNEED);
+    open.out.reset();
     return {};
   }
 
+  /// CRCs that were not known when their places were passed, and the directory that may hold them.
+  Result<void> write_late(Open& open) {
+    std::string text;
+    uint64_t at = open.file->size;
+    if (open.last < open.file->last) {
+      CKPT_TRY_ASSIGN(const Piece piece, state_.layout.piece(open.last));
+      for (const Part& part : piece.parts) text += part.text;
+      at = piece.offset;
+    }
+    for (const LateCrc& one : open.late) {
+      std::array<std::byte, 4> bytes;
+      std::memcpy(bytes.data(), &one.crc, sizeof one.crc);
+      if (one.offset >= at && one.offset + bytes.size() <= at + text.size())
+        std::memcpy(text.data() + (one.offset - at), bytes.data(), bytes.size());
+      else
+        CKPT_TRY(open.out->write(bytes, one.offset));
+    }
+    CKPT_TRY(open.out->write(as_bytes(text), at));
+    state_.control.progress.advance(text.size());
+    if (open.last == open.file->last) return {};
+    return pad(open, at + text.size(), open.file->last);
+  }
+
   WriteState& state_;
-  const fs::path& folder_;
+  io::OutputFolder& folder_;
   std::deque<Open> open_;
   std::deque<Split> splits_;
   std::vector<WriteUnit> units_;
@@ -205,7 +231,7 @@ class FilesWriter {
 
 }  // namespace
 
-Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection, const fs::path& folder,
+Result<std::vector<Finding>> write_data_files(const Layout& layout, const Selection& selection, io::OutputFolder& out,
                                               std::span<const size_t> which, const WriteControl& control) {
   const unsigned workers = WorkerPool::threads_for(control.workers);
   FileCache files(*selection.source);
@@ -221,17 +247,22 @@ Result<std::vector<Finding>> write_data_files(const Layout& layout, const Select
   const auto memory = static_cast<uint64_t>(::sysconf(_SC_PHYS_PAGES)) * static_cast<uint64_t>(::sysconf(_SC_PAGESIZE));
   state.drop_cache = control.durable && bytes > memory / 2;
   control.progress.begin("convert", bytes);
-  FilesWriter writer(state, folder);
+  FilesWriter writer(state, out);
   CKPT_TRY(writer.plan(which));
   CKPT_TRY(writer.run());
   return state.checksums.take_findings();
 }
 
-Result<void> write_generated_file(const OutputFile& file, const fs::path& folder, const WriteControl& control) {
+Result<void> write_generated_file(const OutputFile& file, io::OutputFolder& out, const WriteControl& control) {
   CKPT_TRY(control.cancel.check());
-  CKPT_TRY_ASSIGN(UniqueFd fd, create(folder, file.name));
-  CKPT_TRY(file.generate([&](std::string_view block) { return io::write_all(fd.get(), as_bytes(block), file.name); }));
-  return finish(fd, folder, file.name, control.durable);
+  CKPT_TRY_ASSIGN(const std::unique_ptr<io::OutputFile> written, out.create(file.name, std::nullopt));
+  uint64_t at = 0;
+  CKPT_TRY(file.generate([&](std::string_view block) -> Result<void> {
+    CKPT_TRY(written->write(as_bytes(block), at));
+    at += block.size();
+    return {};
+  }));
+  return written->finish();
 }
 
 }  // namespace ckpt::tensor

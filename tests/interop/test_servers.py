@@ -80,6 +80,47 @@ def run(env, *args, code=0):
     return done.stdout
 
 
+UPLOADS_LEFT = """
+import sys, boto3
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id=sys.argv[2], aws_secret_access_key=sys.argv[3])
+print(len(s3.list_multipart_uploads(Bucket="bucket").get("Uploads", [])))
+"""
+DOWNLOAD = """
+import os, sys, boto3
+s3 = boto3.client("s3", endpoint_url=sys.argv[1], region_name="us-east-1", aws_access_key_id=sys.argv[2], aws_secret_access_key=sys.argv[3])
+for page in s3.get_paginator("list_objects_v2").paginate(Bucket="bucket", Prefix=sys.argv[4]):
+    for entry in page.get("Contents", []):
+        path = os.path.join(sys.argv[5], os.path.relpath(entry["Key"], sys.argv[4])) if entry["Key"] != sys.argv[4] else sys.argv[5]
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        s3.download_file("bucket", entry["Key"], path)
+"""
+
+
+def test_what_is_written_is_what_others_read(server, checkpoints, python, tmp_path):
+    """In parts and whole, replaced, and withdrawn: Amazon's own library finds the bytes that a folder has."""
+    kind, env = server
+    boto = [env["AWS_ENDPOINT_URL"], KEY, SECRET]
+    for name, *how in (("dcp", "--to", "dcp"), ("file.pt", "--to", "torch"), ("st", "--to", "safetensors", "--tensors-only", "--file-size", "10MB"),
+                       ("zarr", "--to", "zarr3", "--tensors-only")):
+        run({}, "convert", checkpoints / "megatron", tmp_path / "here" / name, *how)
+        url = f"s3://bucket/w=1/b+c/{name}"
+        run(env, "convert", checkpoints / "megatron", url, *how, "--verify")
+        run(env, "convert", checkpoints / "megatron", url, *how, code=2)
+        run(env, "convert", checkpoints / "megatron", url, *how, "--force")
+        subprocess.run([python, "-c", DOWNLOAD, *boto, f"w=1/b+c/{name}", tmp_path / "there" / name], check=True)
+    subprocess.run(["diff", "-r", tmp_path / "here", tmp_path / "there"], check=True)
+    if kind == "rclone":
+        run({**env, "AWS_SECRET_ACCESS_KEY": "wrong"}, "convert", checkpoints / "megatron", "s3://bucket/w=1/other", "--to", "dcp", code=5)
+    begun = subprocess.Popen([CKPT, "convert", checkpoints / "megatron", "s3://bucket/w=1/interrupted", "--to", "dcp"], env={**os.environ, **env})
+    time.sleep(0.05)
+    begun.terminate()
+    assert begun.wait(60) in (0, 130, -15)
+    if begun.returncode == 130:
+        run(env, "inspect", "s3://bucket/w=1/interrupted", code=4)
+    left = subprocess.run([python, "-c", UPLOADS_LEFT, *boto], check=True, capture_output=True, text=True).stdout
+    assert int(left) == 0, left
+
+
 def test_checkpoints_in_a_bucket_are_those_of_the_folder(server, checkpoints, tmp_path):
     kind, env = server
     for path in sorted(checkpoints.iterdir()):

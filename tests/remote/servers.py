@@ -1,8 +1,10 @@
 """Servers of the tests: plain HTTP over a folder, and S3 that checks signatures by the standard library alone; both misbehave on request.
 
 Faults are a list of callables that see a GET of an object (handler, name, data) and return True where they answered it: each is asked
-until it is spent.
+until it is spent. Those in `write_faults` see a PUT, POST or DELETE (handler, what, key), `what` being one of put, part, begin, complete,
+abort, delete; they are asked when its body has been read.
 """
+import base64
 import datetime
 import hashlib
 import hmac
@@ -110,6 +112,54 @@ class S3(Handler):
     def error(self, status, code):
         self.answer(status, f"<Error><Code>{code}</Code><Message>about {code}</Message></Error>".encode())
 
+    def do_PUT(self):
+        self.server.requests.append((self.command, self.path))
+        self.body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        self.serve()
+
+    do_POST = do_DELETE = do_PUT
+
+    def write(self, objects, key, query):
+        """One of the requests that change something."""
+        uploads, upload = self.server.uploads, query.get("uploadId")
+        what = {"PUT": "part" if upload else "put", "POST": "complete" if upload else "begin", "DELETE": "abort" if upload else "delete"}[self.command]
+        for fault in list(self.server.write_faults):
+            if fault(self, what, key):
+                return None
+        if upload is not None and upload not in uploads:
+            return self.error(404, "NoSuchUpload")
+        md5 = hashlib.md5(self.body)
+        if self.headers.get("Content-MD5", "") not in ("", base64.b64encode(md5.digest()).decode()):
+            return self.error(400, "BadDigest")
+        if what in ("put", "complete") and self.headers.get("If-None-Match") == "*" and key in objects:
+            return self.error(412, "PreconditionFailed")
+        if what == "put":
+            objects[key] = self.body
+            return self.answer(200, ETag=f'"{md5.hexdigest()}"')
+        if what == "begin":
+            upload = f"up/load+{len(self.server.requests)}"
+            uploads[upload] = (key, {})
+            return self.answer(200, f"<InitiateMultipartUploadResult><UploadId>{upload}</UploadId></InitiateMultipartUploadResult>".encode())
+        if what == "part":
+            uploads[upload][1][int(query["partNumber"])] = self.body
+            return self.answer(200, ETag=f'"{md5.hexdigest()}"')
+        if what == "complete":
+            named = re.findall(r"<Part><PartNumber>(\d+)</PartNumber><ETag>&quot;(\w+)&quot;</ETag></Part>", self.body.decode())
+            parts = uploads[upload][1]
+            if any(hashlib.md5(parts.get(int(n), b"none")).hexdigest() != etag for n, etag in named):
+                return self.error(400, "InvalidPart")
+            if any(len(parts[int(n)]) < 5 << 20 for n, _ in named[:-1]):
+                return self.error(400, "EntityTooSmall")
+            objects[key] = b"".join(parts[int(n)] for n, _ in named)
+            del uploads[upload]
+            etag = hashlib.md5(b"".join(bytes.fromhex(e) for _, e in named)).hexdigest()
+            return self.answer(200, f"<CompleteMultipartUploadResult><ETag>&quot;{etag}-{len(named)}&quot;</ETag></CompleteMultipartUploadResult>".encode())
+        if what == "abort":
+            del uploads[upload]
+        else:
+            objects.pop(key, None)
+        return self.answer(204)
+
     def serve(self):
         path, _, query_text = self.path.partition("?")
         query = urllib.parse.parse_qsl(query_text, keep_blank_values=True)
@@ -119,6 +169,8 @@ class S3(Handler):
         objects = self.server.buckets.get(bucket)
         if objects is None:
             return self.error(404, "NoSuchBucket")
+        if self.command not in ("GET", "HEAD"):
+            return self.write(objects, key, dict(query))
         if key:
             return self.send_object(key, objects[key]) if key in objects else self.error(404, "NoSuchKey")
         asked = dict(query)
@@ -140,7 +192,7 @@ class Server:
     def __init__(self, handler, **settings):
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
-                    "page": 3}
+                    "page": 3, "write_faults": [], "uploads": {}}
         for name, value in {**defaults, **settings}.items():
             setattr(self.http, name, value)
         self.url = "http://127.0.0.1:%d" % self.http.server_address[1]

@@ -270,7 +270,7 @@ class Urls(unittest.TestCase):
             self.run_ckpt("inspect", "s3://bucket/dir", env={"AWS_ENDPOINT_URL": server.url}, code=6)
 
     def test_what_is_not_written_to(self):
-        self.assertIn("on this host", self.run_ckpt("convert", self.file, "s3://bucket/x", "--to", "dcp", code=6))
+        self.assertIn("on this host", self.run_ckpt("squash", self.file, "s3://bucket/x", code=6))
         with Server(Files, root=str(self.base / "root")) as server:
             url = server.url + "/model.safetensors"
             self.assertIn("not written to", self.run_ckpt("verify", url, "--write-manifest", "default", code=2))

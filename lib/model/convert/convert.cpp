@@ -91,6 +91,9 @@ Result<unsigned> workers_within(uint64_t max_memory, unsigned asked) {
       std::min<uint64_t>(WorkerPool::threads_for(asked), (max_memory - kProgramMemory) / kWorkerMemory));
 }
 
+/// Each holds parts of files in memory that are not full yet.
+constexpr unsigned kWorkersElsewhere = 4;
+
 constexpr size_t kShownNames = 8;  ///< in a note
 
 /// One conversion from plan to place.
@@ -103,15 +106,19 @@ class Conversion {
   Result<ConvertReport> run() {
     Stopwatch watch;
     CKPT_TRY_ASSIGN(control_.workers, workers_within(control_.max_memory, request_.workers));
+    if (request_.elsewhere) control_.workers = std::min(control_.workers, kWorkersElsewhere);
     CKPT_TRY_ASSIGN(source_, open_source(request_));
-    CKPT_TRY(check_places(request_.source, request_.destination));
+    if (!request_.elsewhere) CKPT_TRY(check_places(request_.source, request_.destination));
     CKPT_TRY_ASSIGN(selected_, select(source_, request_.select));
     CKPT_TRY(check_soundness());
     CKPT_TRY(plan());
     CKPT_TRY(plan_siblings());
     describe();
     end_phase("plan");
-    if (request_.dry_run) CKPT_TRY(rehearse());
+    if (request_.elsewhere)
+      CKPT_TRY(write_elsewhere());
+    else if (request_.dry_run)
+      CKPT_TRY(rehearse());
     else if (request_.resume || request_.part.count > 1) CKPT_TRY(write_part());
     else CKPT_TRY(write_all());
     report_.duration_us = watch.elapsed_us();
@@ -245,16 +252,16 @@ class Conversion {
 
   void end_phase(const char* name) { report_.phases_us.emplace_back(name, trace::phase(watch_, name)); }
 
-  Result<void> write_generated(const fs::path& folder) {
+  Result<void> write_generated(io::OutputFolder& out) {
     for (const tensor::OutputFile& file : layout_->files) {
-      if (file.generate) CKPT_TRY(write_generated_file(file, folder, control_));
+      if (file.generate) CKPT_TRY(write_generated_file(file, out, control_));
     }
     end_phase("metadata");
     return cancel_.check();
   }
 
-  Result<void> write_data(const fs::path& folder, std::span<const size_t> which) {
-    CKPT_TRY_ASSIGN(const auto findings, write_data_files(*layout_, selected_.selection, folder, which, control_));
+  Result<void> write_data(io::OutputFolder& out, std::span<const size_t> which) {
+    CKPT_TRY_ASSIGN(const auto findings, write_data_files(*layout_, selected_.selection, out, which, control_));
     end_phase("copy");
     note_damage(findings);
     for (const tensor::Finding& finding : findings) {
@@ -276,12 +283,39 @@ class Conversion {
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(request_.destination, request_.force, kind_));
     CKPT_TRY(check_room(staged.path(), request_.destination, report_.total_bytes));
     CKPT_TRY(staged.share());
-    CKPT_TRY(write_data(staged.path(), files_of_part(*layout_, {})));
-    CKPT_TRY(write_generated(staged.path()));
+    io::LocalOutput out(staged.path(), request_.durable);
+    CKPT_TRY(write_data(out, files_of_part(*layout_, {})));
+    CKPT_TRY(write_generated(out));
     CKPT_TRY(verify(staged.path()));
     CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(staged.path()));
     CKPT_TRY(staged.commit(layout_->last_file, request_.durable));
     end_phase("commit");
+    return {};
+  }
+
+  /// A dry run opens the destination, too: it refuses what the real one would.
+  Result<void> write_elsewhere() {
+    if (request_.resume || request_.part.count > 1)
+      return fail(Code::kUnsupported, request_.destination.string(),
+                  "--resume and --part go on in a folder of this host: at a URL a conversion is begun anew");
+    CKPT_TRY_ASSIGN(const auto out, request_.elsewhere(kind_ == StagedDir::Kind::kFile));
+    if (request_.dry_run) return {};
+    CKPT_TRY(write_data(*out, files_of_part(*layout_, {})));
+    CKPT_TRY(write_generated(*out));
+    report_.total_bytes = out->bytes();
+    CKPT_TRY(out->commit(layout_->last_file));
+    end_phase("commit");
+    if (!request_.verify) return {};
+    auto same = [&]() -> Result<void> {
+      CKPT_TRY_ASSIGN(const fs::path written, out->read_back());
+      return compare_with_source(written, selected_.selection, control_.workers, control_.progress, cancel_);
+    }();
+    if (!same) {
+      out->withdraw();
+      return same;
+    }
+    report_.verified = true;
+    end_phase("verify");
     return {};
   }
 
@@ -307,7 +341,8 @@ class Conversion {
     }
     CKPT_TRY(check_room(workspace.files(), request_.destination, bytes));
     report_.kept_files = own.size() - missing.size();
-    CKPT_TRY(write_data(workspace.files(), missing));
+    io::LocalOutput out(workspace.files(), request_.durable);
+    CKPT_TRY(write_data(out, missing));
     for (const tensor::OutputFile& file : layout_->files) {
       if (file.generate || workspace.has(file)) continue;
       report_.finished = false;
@@ -315,7 +350,7 @@ class Conversion {
     }
     CKPT_TRY_ASSIGN(const bool mine, workspace.may_finish());
     if (!mine) return {};
-    CKPT_TRY(write_generated(workspace.files()));
+    CKPT_TRY(write_generated(out));
     CKPT_TRY(verify(workspace.files()));
     CKPT_TRY_ASSIGN(report_.total_bytes, bytes_in(workspace.files()));
     CKPT_TRY(workspace.finish(*layout_, request_.destination, request_.force, kind_));

@@ -6,11 +6,12 @@
 #include <string>
 #include <vector>
 
-#include "lib/model/convert/select.h"
-#include "lib/model/convert/workspace.h"
 #include "formats/writers.h"
 #include "lib/base/cancel.h"
+#include "lib/base/output.h"
 #include "lib/base/progress.h"
+#include "lib/model/convert/select.h"
+#include "lib/model/convert/workspace.h"
 
 namespace ckpt::model {
 
@@ -25,7 +26,7 @@ struct ConvertRequest {
   bool durable = true;    ///< on disk before it gets its name
   bool dry_run = false;   ///< everything but writing
   bool verify = false;  ///< compare the source's files with the hashes that it has; read the result again and compare,
-                        ///< before it gets its name
+                        ///< before it gets its name, or elsewhere before it may keep it
   bool allow_damage = false;   ///< go on where a CRC differs or an object lacks parts, with a note of each
   bool trust_pickles = false;  ///< pass on pickles that run code when they are loaded
   bool copy_siblings =
@@ -33,6 +34,9 @@ struct ConvertRequest {
   bool resume =
       false;  ///< go on where a conversion that was killed stopped; leave what is done for the next if this one is
   PartOf part;            ///< of many processes; more than one imply `resume`
+  /// Where the destination is no folder of this host: opens it, as one file or as a folder. Refuses (kUsage) one that
+  /// is there, unless `force`: then its `commit` replaces it. Nothing is written there without that.
+  std::function<Result<std::unique_ptr<io::StagedOutput>>(bool one_file)> elsewhere;
 };
 
 struct ConvertReport {
@@ -58,7 +62,8 @@ struct ConvertReport {
 /// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it
 /// or holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kCorrupt:
 /// what verify finds wrong with the source, in its words; kUnsupported: what of it cannot be read. kBusy: the part, or
-/// the destination, is another process's. On any failure the destination is as it was.
+/// the destination, is another process's; kUnsupported: `resume` and parts elsewhere. On any failure the destination is
+/// as it was (elsewhere, with `force`: or gone).
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel);
 
 }  // namespace ckpt::model

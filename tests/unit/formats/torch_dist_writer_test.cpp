@@ -118,13 +118,14 @@ Result<void> write_to(const fs::path& folder, const Catalog& catalog, const form
   fs::create_directories(folder);
   CKPT_TRY_ASSIGN(Planned planned, plan(catalog, options, wanted));
   const WriteControl control{workers, false, options.max_memory, null_progress(), cancel};
+  io::LocalOutput out(folder, control.durable);
   std::vector<size_t> data_files;
   for (size_t i = 0; i < planned->files.size(); ++i) {
     if (!planned->files[i].generate) data_files.push_back(i);
   }
-  CKPT_TRY(write_data_files(*planned.layout, planned.selection, folder, data_files, control));
+  CKPT_TRY(write_data_files(*planned.layout, planned.selection, out, data_files, control));
   for (const OutputFile& file : planned->files) {
-    if (file.generate) CKPT_TRY(write_generated_file(file, folder, control));
+    if (file.generate) CKPT_TRY(write_generated_file(file, out, control));
   }
   return {};
 }

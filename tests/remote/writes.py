@@ -1,0 +1,278 @@
+#!/usr/bin/env python3
+"""Checkpoints written to a bucket: the same bytes as in a folder, and nothing that looks whole where something failed.
+
+    writes.py CKPT_BINARY [TEST...]
+"""
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import unittest
+
+import numpy
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from servers import S3, Files, Server  # noqa: E402
+
+HERE = pathlib.Path(__file__).resolve().parent
+CKPT = os.path.abspath(sys.argv.pop(1))
+ENV = {"AWS_ACCESS_KEY_ID": S3.KEY, "AWS_SECRET_ACCESS_KEY": S3.SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+MIB = 1 << 20
+
+
+def write_safetensors(path, arrays):
+    header, size = {}, 0
+    for name, array in arrays.items():
+        header[name] = {"dtype": "F32", "shape": list(array.shape), "data_offsets": [size, size + array.nbytes]}
+        size += array.nbytes
+    text = json.dumps(header).encode()
+    with open(path, "wb") as out:
+        out.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            out.write(array.tobytes())
+
+
+def once(answer):
+    spent = threading.Lock()
+    return lambda *request: spent.acquire(blocking=False) and answer(*request)
+
+
+def when(wanted, answer):
+    return lambda handler, what, key: what == wanted and answer(handler, what, key)
+
+
+def hang_up(handler, what, key):
+    handler.close_connection = True
+    return True
+
+
+def busy(handler, what, key):
+    handler.answer(503, b"<Error><Code>SlowDown</Code></Error>")
+    return True
+
+
+def refuse(handler, what, key):
+    handler.answer(403, b"<Error><Code>AccessDenied</Code></Error>")
+    return True
+
+
+def other_etag(handler, what, key):
+    handler.answer(200, ETag='"%s"' % ("0" * 32))
+    return True
+
+
+class Writes(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="ckpt-writes-"))
+        random = numpy.random.default_rng(7)
+        arrays = {f"layer.{i}.weight": random.random((513, 1001), "float32") for i in range(9)}
+        arrays["large"] = random.random((5000, 1003), "float32")
+        cls.file = cls.base / "model.safetensors"
+        write_safetensors(cls.file, arrays)
+        cls.megatron = cls.base / "megatron"
+        subprocess.run([sys.executable, HERE.parent / "support" / "make_megatron_zarr.py", cls.megatron, "--mib", "8"], check=True,
+                       stdout=subprocess.DEVNULL)
+        cls.scratch = cls.base / "scratch"
+        cls.scratch.mkdir()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    def setUp(self):
+        self.server = Server(S3, buckets={"bucket": {}})
+        self.server.__enter__()
+        self.addCleanup(self.server.__exit__)
+        self.objects = self.server.http.buckets["bucket"]
+
+    def tearDown(self):
+        self.assertEqual(os.listdir(self.scratch), [], "placeholders stay behind")
+
+    def start(self, *args, env=None):
+        full = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
+        return subprocess.Popen([CKPT, *map(str, args)], stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+                                env={**full, **ENV, "AWS_ENDPOINT_URL": self.server.url, "TMPDIR": str(self.scratch), "HOME": str(self.base), **(env or {})})
+
+    def run_ckpt(self, *args, code=0, env=None):
+        process = self.start(*args, env=env)
+        out, err = process.communicate(timeout=100)
+        self.assertEqual(process.returncode, code, f"{args}: {err.decode()}")
+        told = (out + err).decode(errors="replace")
+        for secret in (S3.SECRET, str(self.scratch)):
+            self.assertNotIn(secret, told)
+        return told
+
+    def convert(self, *args, source=None, **more):
+        return self.run_ckpt("convert", source or self.file, *args, **more)
+
+    def nothing_is_left(self):
+        self.assertEqual((dict(self.objects), self.server.http.uploads), ({}, {}))
+
+    def test_the_same_bytes_as_in_a_folder(self):
+        for source, name, more in ((self.file, "a b/dcp", ["--to", "dcp"]), (self.file, "td", ["--to", "torch_dist", "--shard-size", "1MiB"]),
+                                   (self.file, "model.pt", ["--to", "torch"]), (self.file, "st", ["--to", "safetensors", "--file-size", "12MB"]),
+                                   (self.file, "one.safetensors", ["--to", "safetensors"]), (self.megatron, "meg", ["--to", "torch_dist"]),
+                                   (self.file, "zarr", ["--to", "zarr3"]), (self.file, "npy", ["--to", "npy"])):
+            local = self.base / "local" / name
+            local.parent.mkdir(parents=True, exist_ok=True)
+            self.run_ckpt("convert", source, local, *more)
+            self.server.http.requests.clear()
+            # No object may have a space in its URL as it is typed.
+            url = "s3://bucket/" + name.replace(" ", "_")
+            self.run_ckpt("convert", source, url, *more, "--verify")
+            files = {str(p.relative_to(local)): p.read_bytes() for p in local.rglob("*") if p.is_file()} if local.is_dir() else {"": local.read_bytes()}
+            prefix = url.removeprefix("s3://bucket/")
+            there = {k.removeprefix(prefix).removeprefix("/"): v for k, v in self.objects.items() if k.startswith(prefix)}
+            self.assertEqual(there.keys(), files.keys(), name)
+            self.assertEqual([k for k in files if files[k] != there[k]], [], name)
+            changes = [p.split("?")[0] for v, p in self.server.http.requests if (v == "PUT" and "partNumber" not in p) or (v == "POST" and "uploadId" in p)]
+            markers = [p for p in changes if p.endswith((".metadata", "metadata.json", "index.json", ".pt", "one.safetensors"))]
+            if markers:
+                self.assertEqual(changes[-1], markers[-1], "what makes it readable comes last")
+        self.assertEqual(self.server.http.uploads, {})
+        shutil.rmtree(self.base / "local")
+
+    def test_from_one_bucket_to_another(self):
+        self.objects["src/model.safetensors"] = self.file.read_bytes()
+        self.server.http.buckets["other"] = {}
+        self.convert("s3://other/dcp", "--to", "dcp", "--verify", source="s3://bucket/src")
+        self.run_ckpt("verify", "s3://other/dcp", "--against", self.file)
+        self.assertIn("lies inside", self.convert("s3://bucket/src/dcp", "--to", "dcp", source="s3://bucket/src", code=2))
+        self.assertIn("holds the source", self.convert("s3://bucket/src", "--to", "dcp", "--force", source="s3://bucket/src/model.safetensors", code=2))
+
+    def test_what_is_there_stays_unless_forced(self):
+        self.objects.update({"dcp/.metadata": b"old", "dcp/old.distcp": b"old", "dcpx": b"beside"})
+        self.assertIn("is there already", self.convert("s3://bucket/dcp", "--to", "dcp", code=2))
+        self.assertIn("is there already", self.convert("s3://bucket/dcp", "--to", "dcp", "--dry-run", code=2))
+        self.assertEqual(self.objects["dcp/.metadata"], b"old")
+        self.convert("s3://bucket/dcp/", "--to", "dcp", "--force")
+        self.run_ckpt("verify", "s3://bucket/dcp", "--against", self.file)
+        self.assertNotIn("dcp/old.distcp", self.objects)
+        self.assertEqual(self.objects["dcpx"], b"beside")
+
+    def test_somebody_else_was_faster(self):
+        def appears(handler, what, key):
+            if what == "begin":
+                self.objects["dcp/.metadata"] = b"theirs"
+            return False
+
+        self.server.http.write_faults = [appears]
+        self.assertIn("appeared meanwhile", self.convert("s3://bucket/dcp", "--to", "dcp", code=2))
+        self.assertEqual(dict(self.objects), {"dcp/.metadata": b"theirs"})
+        self.assertEqual(self.server.http.uploads, {})
+
+    def test_what_is_refused_by_name(self):
+        with Server(Files, root=str(self.base)) as server:
+            self.assertIn("read only", self.convert(server.url + "/x", "--to", "dcp", code=6))
+        self.assertIn("--resume", self.convert("s3://bucket/x", "--to", "dcp", "--resume", code=6))
+        self.assertIn("--no-sync", self.convert("s3://bucket/x", "--to", "dcp", "--no-sync", code=2))
+        self.assertIn("whole bucket", self.convert("s3://bucket", "--to", "dcp", "--force", code=2))
+        self.convert("s3://none/x", "--to", "dcp", code=4)
+        self.assertIn("AccessDenied", self.with_fault([refuse], code=5))
+        self.nothing_is_left()
+
+    def with_fault(self, faults, code):
+        self.server.http.write_faults = faults
+        return self.convert("s3://bucket/dcp", "--to", "dcp", code=code)
+
+    def test_what_fails_once_is_tried_again(self):
+        for what in ("begin", "part", "complete", "put"):
+            for fault in (busy, hang_up):
+                self.with_fault([once(when(what, fault))], code=0)
+                self.assertIn("dcp/.metadata", self.objects)
+                self.objects.clear()
+        self.server.http.uploads.clear()  # of those whose beginning was not answered
+
+    def test_an_answer_that_is_lost_after_the_deed(self):
+        def lost(handler, what, key):
+            handler.server.write_faults = []
+            handler.answer = lambda *a, **k: None
+            handler.write(self.objects, key, dict([p.split("=") for p in handler.path.partition("?")[2].replace("%2F", "/").replace("%2B", "+").split("&") if p]))
+            del handler.answer
+            return hang_up(handler, what, key)
+
+        for what in ("complete", "put"):
+            self.with_fault([once(when(what, lost))], code=0)
+            self.run_ckpt("verify", "s3://bucket/dcp", "--against", self.file)
+            self.objects.clear()
+
+    def test_a_server_that_goes_on_failing_leaves_nothing(self):
+        for what in ("begin", "part", "put"):
+            self.assertIn("503", self.with_fault([when(what, busy)], code=8))
+            self.nothing_is_left()
+        self.with_fault([lambda handler, what, key: key.endswith(".metadata") and what in ("put", "complete") and refuse(handler, what, key)], code=5)
+        self.nothing_is_left()
+
+    def test_a_server_that_has_other_bytes(self):
+        for what in ("part", "put"):
+            self.assertIn("other bytes than were sent", self.with_fault([when(what, other_etag)], code=1))
+            self.nothing_is_left()
+
+        def late(handler, what, key):
+            """Wrong from the moment on that it is complete."""
+            handler.server.write_faults = [late] if what != "put" else []
+            for parts in (u[1] for u in handler.server.uploads.values()):
+                for number, data in parts.items():
+                    if what == "put" and len(data) > 4 * MIB:
+                        parts[number] = data
+            for name in [k for k in self.objects if k.endswith(".distcp")]:
+                data = self.objects[name]
+                self.objects[name] = data[:-5] + bytes([data[-5] ^ 1]) + data[-4:]
+            return False
+
+        self.server.http.write_faults = [late]
+        self.convert("s3://bucket/dcp", "--to", "dcp", "--verify", code=1)
+        self.nothing_is_left()
+
+    def stop_in_the_middle(self, number):
+        begun = threading.Event()
+
+        def slow(handler, what, key):
+            if what == "part":
+                begun.set()
+                time.sleep(0.5)
+            return False
+
+        self.server.http.write_faults = [slow]
+        process = self.start("convert", self.file, "s3://bucket/dcp", "--to", "dcp")
+        if not begun.wait(20):
+            process.send_signal(signal.SIGABRT)
+            self.fail(f"no part came: {process.communicate()}, {self.server.http.requests}")
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        time.sleep(0.6)  # what the server was doing
+        return process.returncode
+
+    def test_an_interrupt_takes_everything_back(self):
+        for number in (signal.SIGINT, signal.SIGTERM):
+            self.assertEqual(self.stop_in_the_middle(number), 130)
+            self.nothing_is_left()
+
+    def test_a_killed_one_leaves_no_object(self):
+        self.stop_in_the_middle(signal.SIGKILL)
+        self.assertEqual(dict(self.objects), {})
+        self.server.http.write_faults, self.server.http.uploads = [], {}
+        self.convert("s3://bucket/dcp", "--to", "dcp")
+
+    def test_memory_stays_bounded(self):
+        large = self.base / "large.safetensors"
+        write_safetensors(large, {f"t{i}": numpy.zeros((12 * MIB,), "float32") for i in range(7)})
+        before = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        self.convert("s3://bucket/large.pt", "--to", "torch", source=large)
+        self.assertGreater(len(self.objects["large.pt"]), 300 * MIB)
+        most = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss
+        large.unlink()
+        if most > before:
+            self.assertLess(most, 256 << 10)
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
