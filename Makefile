@@ -15,8 +15,8 @@ JOBS ?= $(shell nproc)
 BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
                  libssl-dev libxxhash-dev libcurl4-openssl-dev libexpat1-dev zlib1g-dev libbz2-dev liblz4-dev \
                  libblosc-dev libsnappy-dev libre2-dev doctest-dev libprotobuf-dev protobuf-compiler
-# Loaded when they are needed: for a packet filter that holds TCP connections off, for a URL.
-RUN_PACKAGES = libnftables1 libcurl4
+# Loaded when they are needed: for a packet filter that holds TCP connections off, for a URL, for Reed-Solomon codes.
+RUN_PACKAGES = libnftables1 libcurl4 libisal2
 TEST_PACKAGES = iproute2 python3 python3-jsonschema python3-numpy python3-venv python3-yaml mandoc
 # lintian brings a hundred packages along: make deps LINT_PACKAGES=lintian
 LINT_PACKAGES =

@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/model_view.h"
+#include "cli/parity_job.h"
 #include "cli/plural.h"
 #include "cli/verify_image.h"
 #include "cli/verify_report.h"
@@ -27,7 +28,8 @@ struct VerifyCommand {
   std::string part, sample;
   uint64_t seed = 0, max_memory = uint64_t{256} << 20;
   bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false,
-       rehearse = false, trust = false;
+       rehearse = false, trust = false, parity = false;
+  std::vector<std::string> more;  ///< with --parity: the other ranks' folders
 
   bool for_models_only() const {
     return strict || optimizer || skip_unreadable || from != "auto" || tensor_hashes || globals || !against.empty() ||
@@ -147,6 +149,15 @@ Result<void> verify_unopened(Context& context, const VerifyCommand& command, con
 }
 
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
+  if (command.parity) {
+    if (command.for_models_only() || command.rehearse || command.trust)
+      return fail(Code::kUsage, "--parity", "reads every byte of every rank: no other flag goes with it");
+    ParityFlags flags{{command.path}, "", command.max_memory};
+    flags.folders.insert(flags.folders.end(), command.more.begin(), command.more.end());
+    return verify_parity(context, flags);
+  }
+  if (!command.more.empty())
+    return fail(Code::kUsage, command.more.front(), "is one path too many: only --parity takes several");
   if (command.write_manifest == "default" && remote::with_urls(command.path))
     return fail(Code::kUsage, command.path, "is not written to: name the file, --write-manifest FILE");
   CKPT_TRY_ASSIGN(model::Selection chosen, selection(command));
@@ -198,6 +209,8 @@ Command::Run add_verify(VerbOptions& app) {
   app.add_saved("path", Saved::kEither, command->path, "A model checkpoint or a process image")
       .type_name("PATH|URL")
       .required();
+  app.add_option("DIR", command->more, "With --parity: the folders of the other ranks");
+  app.add_flag("--parity", command->parity, "Compare what ckpt protect protected, and its parity, with their CRCs");
   add_from(app, command->from);
   app.add_saved("--against", Saved::kCheckpoint, command->against,
                 "Compare every tensor, bit for bit, with another checkpoint of whatever format")

@@ -22,6 +22,8 @@ Command::Run add_convert(VerbOptions& app);
 Command::Run add_cat(VerbOptions& app);
 Command::Run add_agent(VerbOptions& app);
 Command::Run add_persist(VerbOptions& app);
+Command::Run add_protect(VerbOptions& app);
+Command::Run add_rebuild(VerbOptions& app);
 Command::Run add_plan(VerbOptions& app);
 Command::Run add_watch(VerbOptions& app);
 Command::Run add_guard(VerbOptions& app);
@@ -63,6 +65,9 @@ std::span<const Command> commands() {
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata,
        Group::kBoth},
+      {"protect", "Keep parity of each rank's folder on other nodes, so that lost nodes lose nothing", add_protect,
+       Group::kBoth},
+      {"rebuild", "Bring back the folders that lost nodes took with them, byte for byte", add_rebuild, Group::kBoth},
       {"plan", "Say how often to save, from what a save costs and how often a job fails", add_plan, Group::kBoth},
       {"help", "Print the verbs, or the options of one", add_help, Group::kTool},
       {"version", "Print the version, and what this build has", add_version, Group::kTool},

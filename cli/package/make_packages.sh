@@ -67,7 +67,7 @@ Architecture: amd64
 Maintainer: $(sed -n 's/^ -- \(.*>\)  .*/\1/p' "$here/changelog" | head -n 1)
 Installed-Size: $(du -sk --apparent-size "$root/usr" | cut -f 1)
 Depends: libc6 (>= $(oldest_libc "${binaries[@]}"))
-Recommends: libcurl4, libnftables1
+Recommends: libcurl4, libisal2, libnftables1
 Section: admin
 Priority: optional
 $(cat "$here/description")

@@ -98,6 +98,16 @@ def documents_of_models():
     yield from printed("plan", "plan", "--mtbf", "3h", "--save-cost", "102s", "--step-time", "2s", "--sla", "0.5", "--max-overhead", "3%")
     yield from printed("plan", "plan", "--node-mtbf", "50d", "--mtbf", "3h", "--save-cost", ".", "--memory-save-cost", "9ms")
     yield from printed("plan", "plan", "--mtbf", "1ms", "--save-cost", "1h", code=1)
+    for rank in ("r0", "r1", "r2"):
+        os.mkdir(rank)
+        shutil.copy("a.safetensors", rank)
+    yield from printed("protect", "protect", "r0", "r1", "r2", "--scheme", "xor", "--dry-run")
+    yield from printed("protect", "protect", "r0", "r1", "r2")
+    yield from printed("verify-parity", "verify", "--parity", "r0", "r1", "r2")
+    shutil.rmtree("r1")
+    yield from printed("verify-parity", "verify", "--parity", "r0", "r1", "r2", code=1)
+    yield from printed("rebuild", "rebuild", "r0", "r1", "r2", "--dry-run")
+    yield from printed("rebuild", "rebuild", "r0", "r1", "r2")
     yield from printed("version", "--version")
     yield from printed("check", "check")
 

@@ -32,6 +32,8 @@ RIGHT = {
     "run": ["true"],
     "watch": ["-p", "1", "-f", "image", "--every", "1s"],
     "guard": ["-f", "image", "true"],
+    "protect": ["a", "b"],
+    "rebuild": ["a", "b"],
     "plan": ["--mtbf", "3h", "--save-cost", "1s"],
     "completion": ["bash"],
 }

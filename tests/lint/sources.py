@@ -9,7 +9,7 @@ import sys
 
 # Which boxes a box may include beside itself: the table of the architecture.
 MAY_INCLUDE = {
-    "cli": {"remote", "engine", "schedule", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
+    "cli": {"remote", "engine", "schedule", "parity", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
     "engine": {"memory", "state", "records", "proc", "device", "store", "base"},
     "memory": {"state", "records", "proc", "device", "store", "base"},
     "state": {"records", "proc", "store", "base"},
@@ -23,6 +23,7 @@ MAY_INCLUDE = {
     "device": {"base"},
     "tensor": {"base"},
     "schedule": {"base"},
+    "parity": {"base"},
     "remote": {"base"},
     "base": set(),
 }

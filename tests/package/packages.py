@@ -48,7 +48,7 @@ def another_version_is_refused(work):
 def the_deb_needs_libc_alone(work):
     fields = run("dpkg-deb", "--field", deb_of(work))
     assert re.search(r"^Depends: libc6 \(>= 2\.\d+\)$", fields, re.M), fields
-    holds(fields, "Recommends: libcurl4, libnftables1\n", f"Version: {VERSION}-", "Architecture: amd64")
+    holds(fields, "Recommends: libcurl4, libisal2, libnftables1\n", f"Version: {VERSION}-", "Architecture: amd64")
     assert "Pre-Depends" not in fields, fields
     for line in run("dpkg-deb", "--contents", deb_of(work)).splitlines():
         assert re.match(r"(drwxr-xr-x|-rwxr-xr-x|-rw-r--r--) root/root ", line), line

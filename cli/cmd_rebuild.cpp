@@ -1,0 +1,84 @@
+// rebuild: what lost nodes took with them, from the parity that `protect` left on the others.
+#include <fmt/format.h>
+
+#include <algorithm>
+
+#include "cli/parity_job.h"
+#include "cli/plural.h"
+#include "lib/base/clock.h"
+#include "lib/base/text.h"
+
+namespace ckpt::cli {
+
+namespace {
+
+struct RebuildFlags {
+  ParityFlags job;
+  parity::RebuildOptions options;
+};
+
+/// What is still lost afterwards.
+bool is_left_over(const parity::Health& health) {
+  if (!health.unknown.empty()) return true;
+  for (const parity::SetHealth& set : health.sets) {
+    const bool homeless = std::any_of(set.members.begin(), set.members.end(),
+                                      [](const parity::MemberHealth& member) { return member.folder.empty(); });
+    if (!set.repairable || homeless) return true;
+  }
+  return false;
+}
+
+void print_json(Console& console, const RebuildFlags& flags, const parity::Rebuilt& done, uint64_t us) {
+  JsonWriter out;
+  out.open('{');
+  out.members("schema", "ckpt.rebuild/1", "dry_run", flags.options.dry_run, "data_of_ranks", done.data,
+              "parity_of_ranks", done.parity, "bytes", done.bytes, "attempts", done.attempts, "duration_us", us);
+  out.open("found", '{');
+  write_health(out, done.health);
+  out.close();
+  console.data(std::move(out).finish());
+}
+
+Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
+  Stopwatch watch;
+  CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
+  CKPT_TRY_ASSIGN(const parity::Rebuilt done,
+                  job.run<parity::Rebuilt>([&](parity::Rank& rank) { return parity::rebuild(rank, flags.options); }));
+  if (context.out.json()) print_json(context.out, flags, done, watch.elapsed_us());
+  for (const std::string& line : health_lines(done.health)) {
+    if (!flags.options.dry_run)
+      context.out.info("found: " + line);
+    else if (!context.out.json())
+      context.out.data(line + "\n");
+  }
+  const std::string subject = flags.job.folders.front();
+  if (is_left_over(done.health)) {
+    const bool some = !done.data.empty() || !done.parity.empty();
+    return fail(some ? Code::kPartial : Code::kCorrupt, subject,
+                some ? "not all that was lost came back" : "more is lost than can be brought back");
+  }
+  if (flags.options.dry_run) return {};
+  if (done.data.empty() && done.parity.empty()) {
+    context.out.info("nothing is lost");
+    return {};
+  }
+  context.out.info(fmt::format("brought back {} and the parity of {}: {} in {}, after {}",
+                               counted(done.data.size(), "folder"), counted(done.parity.size(), "rank"),
+                               human_bytes(done.bytes), human_us(watch.elapsed_us()),
+                               counted(done.attempts, "attempt")));
+  return {};
+}
+
+}  // namespace
+
+Command::Run add_rebuild(VerbOptions& app) {
+  auto state = std::make_shared<RebuildFlags>();
+  app.add_option("DIR", state->job.folders, "The folder of each rank, as for protect; of a lost one where it goes")
+      .required();
+  app.add_flag("--force", state->options.force, "Replace folders that are damaged");
+  app.add_flag("-n,--dry-run", state->options.dry_run, "Say what is lost and from whom it comes back");
+  add_parity_flags(app, state->job);
+  return [state](Context& context) { return run_rebuild(context, *state); };
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,69 @@
+// What a rank of a job has of a protection, and what all of them have together.
+#pragma once
+
+#include <map>
+#include <optional>
+
+#include "lib/parity/group.h"
+
+namespace ckpt::parity {
+
+/// The part that one rank of the job takes.
+class Holding {
+ public:
+  /// All ranks call it: they agree on one epoch, and on who takes whose part. kNotFound: nobody has
+  /// parity. kUsage: two folders are those of one rank.
+  static Result<Holding> gather(Rank& rank);
+
+  const std::vector<SetRecord>& sets() const { return sets_; }
+  uint64_t epoch() const { return epoch_; }
+  uint32_t world() const { return world_; }
+  /// Whose part it takes; nothing: a rank too many.
+  bool has_part() const { return part_.has_value(); }
+  const SetRecord& set() const { return sets_[part_->first]; }
+  size_t set_index() const { return part_->first; }
+  uint32_t member() const { return part_->second; }
+  const ErasureCode& code() const { return *code_; }
+
+  State data() const { return data_; }
+  State parity() const { return parity_; }
+  const std::string& finding() const { return finding_; }
+  /// Only these are read from; what is changed but has every byte is one of them.
+  bool data_is_good() const { return data_ == State::kWhole || data_ == State::kChanged; }
+  bool parity_is_good() const { return parity_ == State::kWhole; }
+  /// Of data and parity that are good.
+  const FileTable& table() const { return table_; }
+  const BlockSums& data_sums() const { return data_sums_; }
+
+  /// A block of the member's symbol in a row. kCorrupt, kIo: from here on that part of it is not good.
+  Result<void> read(uint32_t row, uint64_t block, MutableByteSpan out);
+  /// Every block of what is good. Stops at nothing but `cancel`: what is damaged is noted.
+  Result<void> read_all(ProgressSink& progress, const Cancel& cancel);
+
+  /// How all members are, by set; the same on all ranks.
+  Result<std::vector<SetHealth>> compare(Transport& transport) const;
+  /// The rank of the transport that takes the part of each rank; absent: nobody.
+  const std::map<uint32_t, uint32_t>& takers() const { return takers_; }
+
+ private:
+  Result<void> choose(Rank& rank, std::map<uint64_t, ParityFile>& files, const std::vector<std::string>& said);
+  Result<void> look_at_data(Rank& rank);
+  Result<void> look_at_unprotected(Rank& rank);
+  void note(State& state, State what, const std::string& finding);
+
+  std::filesystem::path folder_;
+  uint64_t epoch_ = 0;
+  uint32_t world_ = 0;
+  std::vector<SetRecord> sets_;
+  std::map<uint32_t, uint32_t> takers_;
+  std::optional<std::pair<size_t, uint32_t>> part_;
+  std::optional<ErasureCode> code_;
+  std::optional<ParityFile> file_;
+  std::optional<RunReader> run_;
+  FileTable table_;
+  BlockSums data_sums_;
+  State data_ = State::kMissing, parity_ = State::kMissing;
+  std::string finding_;
+};
+
+}  // namespace ckpt::parity

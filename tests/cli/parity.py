@@ -1,0 +1,175 @@
+#!/usr/bin/env python3
+"""protect, rebuild, verify --parity: folders of ranks are lost, damaged, and come back byte for byte with names, modes and times."""
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from prompt import CKPT, main, problems, run
+
+
+def fill(rank, size):
+    """A rank's folder: files of odd sizes, empty ones, folders, links, modes, times."""
+    folder = f"r{rank}"
+    os.makedirs(f"{folder}/inner/empty")
+    generator = random.Random(rank)
+    for name, length in (("data.bin", size + 7 * rank), ("inner/small", 300 + rank), ("inner/nothing", 0), ("name with\nlines", 5)):
+        with open(f"{folder}/{name}", "wb") as out:
+            out.write(generator.randbytes(length))
+    os.symlink("data.bin", f"{folder}/link")
+    os.chmod(f"{folder}/inner/small", 0o4750)
+    os.utime(f"{folder}/data.bin", ns=(0, 1_577_934_245_123_456_789))
+    os.utime(f"{folder}/inner", ns=(0, -1_500_000_001))
+    return folder
+
+
+def ranks(count, size=100_000):
+    return [fill(rank, size * (1 + rank % 3)) for rank in range(count)]
+
+
+def state(folders):
+    """All that is to come back."""
+    out = {}
+    for folder in folders:
+        for path in [folder] + sorted(os.path.join(above, name) for above, dirs, files in os.walk(folder) for name in dirs + files):
+            st = os.lstat(path)
+            content = os.readlink(path) if os.path.islink(path) else open(path, "rb").read() if os.path.isfile(path) else None
+            out[path] = (st.st_mode, st.st_uid, st.st_gid, st.st_mtime_ns, content)
+    return out
+
+
+def lose(folder):
+    shutil.rmtree(folder)
+    for path in glob.glob(folder + ".ckpt-parity-*"):
+        os.unlink(path)
+
+
+def document(*arguments, code=0):
+    result = run(*arguments, "--json")
+    assert result.returncode == code, (arguments, result.returncode, result.stderr)
+    return json.loads(result.stdout)
+
+
+def every_scheme_brings_back_what_it_promises():
+    folders = ranks(6)
+    before = state(folders)
+    with open("nodes", "w", encoding="ascii") as out:
+        out.writelines(f"{rank} node{rank // 2}\n" for rank in range(6))
+    for options, losses in ((["--scheme", "xor"], [[0], [5]]), (["--scheme", "partner"], [[2]]),
+                            (["--scheme", "rs"], [[0, 1], [2, 5]]), (["--scheme", "rs", "--parity", "3"], [[1, 3, 5]]),
+                            (["--scheme", "rs", "--topology", "nodes"], [[2, 3]]),
+                            (["--topology", "nodes"], [[4, 5]])):
+        yield from problems(["protect", *folders, *options], 0, err="^protected ")
+        yield from problems(["verify", "--parity", *folders], 0, err="are whole")
+        for lost in losses:
+            for rank in lost:
+                lose(folders[rank])
+            health = document("verify", "--parity", *folders, code=1)
+            if not health["repairable"] or health["ok"]:
+                yield f"{options} without {lost}: {health}"
+            yield from problems(["rebuild", *folders], 0, err="brought back ")
+            if state(folders) != before:
+                yield f"{options} without {lost}: not what it was"
+            yield from problems(["verify", "--parity", *folders], 0, err="are whole")
+    yield from problems(["rebuild", *folders], 0, err="nothing is lost")
+    if len(glob.glob("*.ckpt-parity-*")) != 6:
+        yield f"parity of earlier protections is left: {os.listdir('.')}"
+
+
+def a_lost_folder_comes_back_elsewhere():
+    folders = ranks(4)
+    before = {path[2:]: what for path, what in state(folders[2:3]).items()}
+    run("protect", *folders)
+    lose("r2")
+    yield from problems(["rebuild", "r0", "r1", "r3", "new/place"], 0, err="brought back 1 folder")
+    after = {path[len("new/place"):]: what for path, what in state(["new/place"]).items()}
+    if after != before:
+        yield "not what it was"
+    yield from problems(["verify", "--parity", "new/place", "r3", "r1", "r0"], 0, err="are whole")
+
+
+def damage_is_noticed_and_who_can_repair_it_is_told():
+    folders = ranks(4)
+    before = state(folders)
+    run("protect", *folders)
+    times = os.stat("r1/data.bin")
+    with open("r1/data.bin", "r+b") as out:
+        out.seek(70_000)
+        out.write(b"!")
+    os.utime("r1/data.bin", ns=(times.st_atime_ns, times.st_mtime_ns))
+    yield from problems(["verify", "--parity", *folders], 1, out="rank 1 on node1: data damaged, parity whole: r1/data.bin: .*from ranks 0, 2, 3",
+                        err="can be brought back")
+    yield from problems(["rebuild", *folders], 2, err="r1: exists and is not empty\n.*--force")
+    yield from problems(["rebuild", *folders, "--force"], 0, err="brought back 1 folder and the parity of 0 ranks")
+    if state(folders) != before:
+        yield "damaged data: not what it was"
+    parity = glob.glob("r3.ckpt-parity-*")[0]
+    with open(parity, "r+b") as out:
+        out.seek(20_000)
+        byte = out.read(1)
+        out.seek(20_000)
+        out.write(bytes([byte[0] ^ 1]))
+    yield from problems(["verify", "--parity", *folders], 1, out="rank 3 on node3: data whole, parity damaged", err="can be brought back")
+    # Parity that looks whole is not: only reading tells.
+    lose("r0")
+    yield from problems(["rebuild", *folders], 1, err="more is lost than can be brought back")
+    if os.path.exists("r0"):
+        yield "a folder came back from damaged parity"
+
+
+def what_cannot_be_is_refused():
+    ranks(2)
+    yield from problems(["protect", "r0"], 2, err="xor: 1 rank on 1 node")
+    yield from problems(["protect", "r0", "r1", "--scheme", "rs"], 2, err="rs: 2 ranks on 2 nodes: a set of 2 cannot survive the loss of 2")
+    yield from problems(["protect", "r0", "r1", "--parity", "2"], 2, err="xor")
+    yield from problems(["protect", "r0", "./r0"], 2, err="is named twice")
+    yield from problems(["protect", "r0", "r1", "--failure-group", "rack"], 2, err="rank 0: nobody says in which rack it is\nhint: --topology")
+    yield from problems(["protect", "r0", "missing"], 4, err="missing")
+    yield from problems(["rebuild", "r0", "r1"], 4, err="nobody has parity of it")
+    yield from problems(["verify", "r0", "r1"], 2, err="only --parity takes several")
+    yield from problems(["verify", "--parity", "r0", "--strict"], 2, err="--parity")
+    os.mkfifo("r1/pipe")
+    yield from problems(["protect", "r0", "r1"], 6, err="r1/pipe: is neither a file, a folder nor a link")
+    if glob.glob("*parity*") or glob.glob(".ckpt*"):
+        yield f"something is left: {os.listdir('.')}"
+
+
+def the_schedule_is_printed():
+    folders = ranks(4)
+    plan = document("protect", *folders, "--dry-run")
+    for step in range(3):
+        sends = [send for send in plan["sends"] if send["step"] == step]
+        if [(send["from"], send["to"]) for send in sends] != [(i, (i + step + 1) % 4) for i in range(4)]:
+            yield f"step {step}: {sends}"
+    chunk = plan["sets"][0]["chunk_bytes"]
+    if any(link["bytes"] != chunk for link in plan["links"]) or plan["bytes_between_nodes"] != 12 * chunk:
+        yield f"links: {plan['links']}"
+    if glob.glob("*parity*"):
+        yield "a dry run wrote parity"
+
+
+def a_killed_run_leaves_the_old_parity_or_none():
+    folders = ranks(4, 8_000_000)
+    for first in (True, False):
+        for delay in (0.005, 0.02, 0.05, 0.1):
+            with subprocess.Popen([CKPT, "protect", *folders, "--scheme", "rs", "-q"], stdin=subprocess.DEVNULL) as process:
+                time.sleep(delay)
+                process.send_signal(signal.SIGKILL)
+            health = run("verify", "--parity", *folders)
+            # Which of both it is depends on when it was killed; half of it is never taken for the whole.
+            if health.returncode != 0 and not (first and health.returncode in (1, 4)):
+                yield f"killed after {delay} s: {health.returncode} {health.stdout}{health.stderr}"
+        run("protect", *folders)
+    if len(glob.glob("*.ckpt-parity-*")) != 4:
+        yield f"parity that nobody needs is left: {os.listdir('.')}"
+    yield from problems(["verify", "--parity", *folders], 0, err="are whole")
+
+
+main(every_scheme_brings_back_what_it_promises, a_lost_folder_comes_back_elsewhere, damage_is_noticed_and_who_can_repair_it_is_told,
+     what_cannot_be_is_refused, the_schedule_is_printed, a_killed_run_leaves_the_old_parity_or_none)
