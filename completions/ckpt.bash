@@ -161,6 +161,7 @@ _ckpt() {
     agent:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     agent:--rate) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     agent:--buffers) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    agent:--agree) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     agent:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     agent:--linger) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     agent:--socket) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -229,7 +230,7 @@ _ckpt() {
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
-    agent) words='-h --help --to --every --keep-last --rate --buffers --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
+    agent) words='-h --help --to --every --keep-last --rate --buffers --agree --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
     persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -251,6 +251,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from agent' -l every -r -d 'Persist 
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l keep-last -r -d 'Keep so many checkpoints; without it all'
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l rate -r -d 'Bytes a second at most that persisting writes'
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l buffers -r -d 'Of each rank; without it two where memory allows'
+complete -c ckpt -n '__fish_seen_subcommand_from agent' -l agree -r -d 'How long the agents of a job\'s other nodes may take to join a checkpoint'
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l grace -r -d 'After SIGTERM, for the newest step to be written'
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l linger -r -d 'End so long after the last trainer did'
 complete -c ckpt -n '__fish_seen_subcommand_from agent' -l socket -r -d 'The socket\'s path; without it one of DIR\'s own'

@@ -14,6 +14,19 @@ constexpr size_t kFlush = 256 << 10;
 
 }  // namespace
 
+std::vector<std::pair<std::string_view, const tensor::KeyPath*>> nested_keys(
+    std::vector<std::pair<std::string_view, const tensor::KeyPath*>> keys) {
+  static const tensor::KeyPath kFlat;
+  bool any = false;
+  for (auto& [key, path] : keys) {
+    const bool leads = tensor::leads_to(*path, key);
+    any = any || leads;
+    if (!leads) path = &kFlat;
+  }
+  if (!any) keys.clear();
+  return keys;
+}
+
 MetadataWriter::MetadataWriter(Sink sink) : sink_(std::move(sink)) {
   begin_record(kMetadataModule, "Metadata");
   out_.text("state_dict_metadata");

@@ -19,6 +19,11 @@ struct StorageInfo {
   uint64_t offset = 0, length = 0;
 };
 
+/// Where keys lay in a nested state dict, as `begin_places` wants it: keys whose path does not lead to them are at the
+/// top; none where no path does.
+std::vector<std::pair<std::string_view, const tensor::KeyPath*>> nested_keys(
+    std::vector<std::pair<std::string_view, const tensor::KeyPath*>> keys);
+
 /// Writes the pickle front to back: all tensors and objects first, then all places. `sink` is given blocks of bounded
 /// size, so that the metadata of a million shards never lies in memory as a whole.
 class MetadataWriter {

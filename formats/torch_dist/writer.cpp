@@ -260,21 +260,13 @@ class DistLayout : public tensor::Layout {
   }
 
   /// Of a plain torch checkpoint whose source knows how its keys were nested.
-  std::vector<std::pair<std::string_view, const tensor::KeyPath*>> nested_keys() const {
-    static const tensor::KeyPath kFlat;
+  std::vector<std::pair<std::string_view, const tensor::KeyPath*>> nests() const {
     std::vector<std::pair<std::string_view, const tensor::KeyPath*>> out;
-    bool any = false;
-    auto add = [&](const std::string& key, const tensor::KeyPath& path) {
-      const bool leads = tensor::leads_to(path, key);
-      any = any || leads;
-      out.emplace_back(key, leads ? &path : &kFlat);
-    };
     if (megatron_) return out;
-    for (const Target& target : selection_.tensors) add(target.key, selection_.tensor(target).path);
-    for (const ObjectTarget& target : selection_.objects) add(target.key, selection_.object(target).path);
-    for (const formats::StoredValue& value : values_) add(value.key, value.path);
-    if (!any) out.clear();
-    return out;
+    for (const Target& target : selection_.tensors) out.emplace_back(target.key, &selection_.tensor(target).path);
+    for (const ObjectTarget& target : selection_.objects) out.emplace_back(target.key, &selection_.object(target).path);
+    for (const formats::StoredValue& value : values_) out.emplace_back(value.key, &value.path);
+    return nested_keys(std::move(out));
   }
 
   Result<void> write_metadata(const OutputFile::Sink& sink) const {
@@ -286,7 +278,7 @@ class DistLayout : public tensor::Layout {
     }
     for (const ObjectTarget& object : selection_.objects) CKPT_TRY(out.object(object.key));
     for (const formats::StoredValue& value : values_) CKPT_TRY(out.object(value.key));
-    CKPT_TRY(out.begin_places(nested_keys()));
+    CKPT_TRY(out.begin_places(nests()));
     for (size_t file = 0; file < data_files_; ++file) {
       for (size_t i = files[file].first; i < files[file].last; ++i)
         CKPT_TRY(write_place(out, items_[i], files[file].name));

@@ -22,6 +22,7 @@
 #include "lib/base/text.h"
 #include "lib/base/threads.h"
 #include "lib/flash/channel.h"
+#include "lib/flash/joint.h"
 #include "lib/flash/ledger.h"
 #include "lib/flash/listener.h"
 #include "lib/flash/persist.h"
@@ -34,6 +35,9 @@ namespace {
 
 constexpr size_t kMostConnections = 8192;
 constexpr uint64_t kLeastObjects = 1 << 20;
+constexpr uint64_t kJointWriting = uint64_t{3600} * 1'000'000;  ///< for the parts of other nodes, once all have joined
+constexpr uint64_t kLookForAttempt = 1'000'000, kLookSoon = 20'000;
+constexpr uint64_t kSoonFor = 60'000'000;  ///< so long an attempt is expected once this node's trainers have asked
 
 struct Connection {
   uint64_t number = 0;  ///< of all that there were
@@ -123,6 +127,7 @@ class Agent {
     connections_.remove_if([](const auto& connection) { return connection->gone; });
     retry_begins();
     start_wanted();
+    look_for_attempt();
     return {};
   }
 
@@ -131,6 +136,7 @@ class Agent {
     uint64_t next = UINT64_MAX;
     for (const WaitingBegin& waiting : begins_) next = std::min(next, waiting.deadline_us);
     if (options_.linger_ms > 0 && present().empty()) next = std::min(next, lonely_since_ + linger_us());
+    if (follows() && !persisting_) next = std::min(next, next_look_us_);
     if (next == UINT64_MAX) return -1;
     const uint64_t now = monotonic_us();
     return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000 + 1, 1 << 30));
@@ -227,7 +233,7 @@ class Agent {
     const auto newest = ledger_.newest_common();
     tell_(fmt::format("rank {} (process {}) is gone; {}", *who->rank, who->pid,
                       newest ? fmt::format("step {} is in memory", *newest) : "no step is complete in memory"));
-    if (options_.on_death && newest && !is_persisted(*newest) && ledger_.seen() == world_) want(*newest, {}, {});
+    if (options_.on_death && newest && !is_persisted(*newest)) want(*newest, {}, {});
   }
 
   // --- requests ---
@@ -622,9 +628,11 @@ class Agent {
     const bool any = request.step == kAnyStep;
     if (steps.empty() || (!any && std::find(steps.begin(), steps.end(), request.step) == steps.end()))
       return fail(Code::kNotFound, "", why_not_in_memory(request.step));
-    if (ledger_.seen() != world_)
-      return fail(Code::kUnsupported, "",
-                  fmt::format("{} of {} ranks are on this node: every one must be", ledger_.seen(), world_));
+    if (follows())
+      return Error(Code::kUnsupported, "", "a checkpoint of several nodes is made by the agent of rank 0")
+          .with_hint("ask that one");
+    if (several_nodes() && !message.text.empty())
+      return fail(Code::kUnsupported, message.text, "is not where the other nodes' agents look");
     const uint64_t step = any ? steps.back() : request.step;
     if (message.text.empty() && is_persisted(step)) return answer(from, request, persisted_reply(step)), Result<void>();
     std::vector<Waiter> waiters;
@@ -639,8 +647,20 @@ class Agent {
     return reply;
   }
 
+  bool several_nodes() const { return ledger_.expected() < world_; }
+  /// The agent of rank 0 says when.
+  bool follows() const {
+    const RankState* zero = ledger_.find(0);
+    return several_nodes() && ledger_.seen() > 0 && (zero == nullptr || zero->partner_copy);
+  }
+
   /// Of those that nobody waits for only the newest is written.
   void want(uint64_t step, const fs::path& directory, std::vector<Waiter> waiters) {
+    if (follows()) {
+      look_soon_until_us_ = monotonic_us() + kSoonFor;
+      next_look_us_ = 0;
+      return;
+    }
     const fs::path where = directory.empty() ? options_.directory : directory;
     if (persisting_ && persisting_step_ == step && where == persisting_directory_) {
       for (Waiter& waiter : waiters) persist_waiters_.push_back(std::move(waiter));
@@ -663,26 +683,64 @@ class Agent {
     PersistRequest request;
     request.ranks = ledger_.holders(wanted.step);
     persist_waiters_ = std::move(wanted.waiters);
-    if (request.ranks.size() != world_)
+    if (request.ranks.empty() || request.ranks.size() != ledger_.expected())
       return persisted(wanted.step, fail(Code::kMismatch, "", why_not_in_memory(wanted.step)));
+    if (several_nodes() && options_.format != "dcp") {
+      return persisted(wanted.step, Error(Code::kUnsupported, options_.format, "is not written by several nodes")
+                                        .with_hint("--to dcp; ckpt convert makes the others of it"));
+    }
     request.step = wanted.step;
-    request.world = world_;
     request.directory = wanted.directory;
+    start_persist(std::move(request), {});
+  }
+
+  /// Of several nodes: what the agent of rank 0 has begun.
+  void look_for_attempt() {
+    const uint64_t now = monotonic_us();
+    if (!follows() || persisting_ || now < next_look_us_) return;
+    next_look_us_ = now + (now < look_soon_until_us_ ? kLookSoon : kLookForAttempt);
+    const std::optional<Attempt> attempt = find_attempt(options_.directory);
+    if (!attempt || attempt->folder == last_attempt_) return;
+    last_attempt_ = attempt->folder;
+    PersistRequest request;
+    request.ranks = ledger_.holders(attempt->step);
+    if (request.ranks.size() != ledger_.expected()) {
+      const std::string why = why_not_in_memory(attempt->step);
+      decline(*attempt, ledger_.ranks().begin()->first, why);
+      return persisted(attempt->step, fail(Code::kMismatch, "", why));
+    }
+    request.step = attempt->step;
+    request.directory = options_.directory;
+    start_persist(std::move(request), attempt);
+  }
+
+  /// `attempt`: of another node's agent.
+  void start_persist(PersistRequest request, const std::optional<Attempt>& attempt) {
+    request.world = world_;
     request.format = options_.format;
     request.rate = stop_.requested() ? 0 : options_.rate;  // last words are in a hurry
     request.keep = options_.keep;
     request.verify = options_.verify;
-    request.advances = !(wanted.directory == options_.directory && persisted_known_ && persisted_ > wanted.step);
+    request.advances = !(request.directory == options_.directory && persisted_known_ && persisted_ > request.step);
     for (const Held& held : request.ranks) hold(held, 1);
     persisting_ = true;
-    persisting_step_ = wanted.step;
-    persisting_directory_ = wanted.directory;
-    in_thread([this, request = std::move(request)]() mutable {
+    persisting_step_ = request.step;
+    persisting_directory_ = request.directory;
+    in_thread([this, request = std::move(request), attempt, several = several_nodes()]() mutable {
       // The training goes first.
       if (!stop_.requested()) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
-      auto report = persist(request, cancel_);
+      JointControl control{options_.agree_ms * 1000, kJointWriting,
+                           [this, ranks = request.ranks, released = false]() mutable {
+                             if (std::exchange(released, true)) return;
+                             post([this, ranks] {
+                               for (const Held& held : ranks) hold(held, -1);
+                             });
+                           }};
+      auto report = attempt   ? join_persist(request, *attempt, control, cancel_)
+                    : several ? lead_persist(request, control, cancel_)
+                              : persist(request, cancel_);
+      control.release();
       post([this, request = std::move(request), report = std::move(report)]() mutable {
-        for (const Held& held : request.ranks) hold(held, -1);
         persisting_ = false;
         persisted(request.step, std::move(report));
       });
@@ -729,13 +787,13 @@ class Agent {
     // An answer that cannot be sent takes its sender off the list.
     for (const WaitingBegin& waiting : std::exchange(begins_, {}))
       refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
-    const bool unsaved = newest && !is_persisted(*newest) && ledger_.seen() == world_;
-    if (unsaved) want(*newest, {}, {});
+    if (newest && !is_persisted(*newest)) want(*newest, {}, {});
     start_wanted();
-    while (persisting_ || !wanted_.empty()) {
+    while (persisting_ || !wanted_.empty() || (newest && follows() && !is_persisted(*newest))) {
       const uint64_t now = monotonic_us();
       if (now >= deadline) break;
-      CKPT_TRY(turn(static_cast<int>((deadline - now) / 1000 + 1)));
+      const int left = static_cast<int>((deadline - now) / 1000 + 1), next = timeout_ms();
+      CKPT_TRY(turn(next < 0 ? left : std::min(left, next)));
     }
     AgentEnd out;
     out.saved = !newest || is_persisted(*newest);
@@ -836,6 +894,8 @@ class Agent {
   bool persisting_ = false, persisted_known_ = false;
   uint64_t persisting_step_ = 0, persisted_ = 0;
   fs::path persisting_directory_;
+  fs::path last_attempt_;  ///< of the agent of rank 0, that this one has seen
+  uint64_t next_look_us_ = 0, look_soon_until_us_ = 0;
 
   std::atomic<bool> give_up_{false};
   Cancel cancel_;

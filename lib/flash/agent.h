@@ -20,6 +20,7 @@ struct AgentOptions {
   uint64_t rate = 0;           ///< bytes a second; 0: as fast as it goes
   unsigned buffers = 0;        ///< of each rank; 0: two where memory allows
   uint64_t grace_ms = 30'000;  ///< for the last persist, after SIGTERM
+  uint64_t agree_ms = 30'000;  ///< for the agents of the job's other nodes to join a checkpoint
   uint64_t linger_ms = 0;      ///< ends so long after the last trainer did; 0: never
   bool on_death = true;        ///< persists when a trainer dies
   bool verify = true;

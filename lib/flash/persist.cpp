@@ -11,13 +11,14 @@
 #include <map>
 #include <thread>
 
-#include "formats/finish.h"
 #include "formats/format.h"
 #include "formats/writers.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/worker_pool.h"
+#include "lib/flash/catalog.h"
+#include "lib/flash/latest.h"
 #include "lib/tensor/write_files.h"
 
 namespace ckpt::flash {
@@ -27,14 +28,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr uint64_t kBlock = 512 << 10;
-constexpr const char* kRemoving = ".ckpt-removing-";
-
-tensor::KeyPath key_path(const std::vector<Step>& steps) {
-  tensor::KeyPath out;
-  for (const Step& step : steps)
-    out.push_back({static_cast<tensor::PathStep::Kind>(step.kind), step.name, step.number});
-  return out;
-}
 
 /// Slows down whoever reports progress to so many bytes a second.
 class Throttle : public ProgressSink {
@@ -56,93 +49,6 @@ class Throttle : public ProgressSink {
   Stopwatch watch_;
 };
 
-/// Puts the ranks' parts of tensors together.
-class Union {
- public:
-  explicit Union(tensor::Catalog& catalog) : catalog_(catalog) {}
-
-  Result<void> add(const LayoutTensor& entry, const Held& held, uint32_t file) {
-    const auto dtype = tensor::dtype_from_name(entry.dtype);
-    if (!dtype) return fail(Code::kUnsupported, entry.key, "dtype " + entry.dtype + " is not written");
-    auto [at, added] = by_key_.try_emplace(entry.key, catalog_.tensors.size());
-    if (added) {
-      tensor::Tensor tensor;
-      tensor.key = entry.key;
-      tensor.dtype = *dtype;
-      tensor.shape = entry.global_shape;
-      tensor.path = key_path(entry.path);
-      catalog_.tensors.push_back(std::move(tensor));
-    }
-    tensor::Tensor& tensor = catalog_.tensors[at->second];
-    if (tensor.dtype != *dtype || tensor.shape != entry.global_shape)
-      return fail(Code::kMismatch, entry.key,
-                  fmt::format("rank {} has it with another dtype or global shape than a rank before it", held.rank));
-    for (const tensor::Shard& shard : tensor.shards) {
-      if (shard.offset == entry.global_offset && shard.shape == entry.shape) return {};  // a replica
-    }
-    tensor::Shard shard;
-    shard.offset = entry.global_offset;
-    shard.shape = entry.shape;
-    shard.where = {file, held.segment->buffer_offset(held.buffer) + entry.offset, entry.bytes};
-    tensor.shards.push_back(std::move(shard));
-    return {};
-  }
-
- private:
-  tensor::Catalog& catalog_;
-  std::map<std::string, size_t> by_key_;
-};
-
-Result<std::string> read_objects(const Held& held) {
-  std::string out(held.segment->slot(held.buffer).objects_bytes, 0);
-  CKPT_TRY(io::pread_exact(held.segment->fd(), {reinterpret_cast<std::byte*>(out.data()), out.size()},
-                           held.segment->objects_offset(held.buffer), "segment"));
-  return out;
-}
-
-}  // namespace
-
-std::string folder_name(uint64_t step) { return fmt::format("iter_{:07}", step); }
-
-Result<tensor::Catalog> catalog_of(const std::vector<Held>& ranks, const std::string& format,
-                                   std::vector<std::string>& notes) {
-  tensor::Catalog out;
-  out.format = format == "torch_dist" ? "torch_dist" : "dcp";
-  out.root = "/proc/self/fd";  // a segment is a file of that name to whoever reads the catalog
-  Union tensors(out);
-  std::map<std::string, uint32_t> objects;
-  for (const Held& held : ranks) {
-    const auto file = static_cast<uint32_t>(out.files.size());
-    out.files.push_back({std::to_string(held.segment->fd()), held.segment->shape().segment_bytes});
-    for (const LayoutTensor& entry : held.segment->layout().tensors) CKPT_TRY(tensors.add(entry, held, file));
-    CKPT_TRY_ASSIGN(const std::string text, read_objects(held));
-    CKPT_TRY_ASSIGN(const auto stored, decode_objects(as_bytes(text)));
-    for (const StoredObject& object : stored) {
-      if (object.kind == ObjectKind::kPrivate) continue;
-      const auto at = static_cast<uint64_t>(object.bytes.data() - text.data());
-      const tensor::FileRange where{file, held.segment->objects_offset(held.buffer) + at, object.bytes.size()};
-      if (object.kind == ObjectKind::kCommon) {
-        if (!out.common) out.common = where;
-        continue;
-      }
-      if (!objects.try_emplace(object.key, held.rank).second) continue;  // each rank's own is in kRanksFile
-      tensor::Object copy;
-      copy.key = object.key;
-      copy.path = key_path(object.path);
-      copy.inline_bytes.assign(as_bytes(object.bytes).begin(), as_bytes(object.bytes).end());
-      out.objects.push_back(std::move(copy));
-    }
-  }
-  if (format == "safetensors" && !(out.objects.empty() && !out.common)) {
-    out.objects.clear();
-    out.common.reset();
-    notes.push_back(std::string("safetensors files have no place for objects: they are in ") + kRanksFile + " alone");
-  }
-  return formats::finish_catalog(std::move(out), {}, {});
-}
-
-namespace {
-
 /// One persist, step by step.
 class Persist {
  public:
@@ -157,14 +63,15 @@ class Persist {
   Result<PersistReport> run() {
     Stopwatch watch;
     report_.step = request_.step;
-    CKPT_TRY_ASSIGN(catalog_, catalog_of(request_.ranks, request_.format, report_.notes));
+    CKPT_TRY_ASSIGN(catalog_, request_.part ? part_of(request_.ranks, request_.part->owners)
+                                            : catalog_of(request_.ranks, request_.format, report_.notes));
     selection_ = tensor::Selection::all(catalog_);
     const formats::Writer* writer = formats::find_writer(request_.format);
     if (writer == nullptr) return fail(Code::kUsage, request_.format, "is no format that ckpt writes");
     CKPT_TRY_ASSIGN(layout_, writer->plan(selection_, {}));
     for (const std::string& note : layout_->notes) report_.notes.push_back(note);
-    report_.path = request_.directory / folder_name(request_.step);
-    for (const fs::path& dir : find_abandoned_staging(request_.directory)) (void)remove_abandoned_staging(dir);
+    report_.path = request_.part ? request_.part->path : request_.directory / folder_name(request_.step);
+    for (const fs::path& dir : find_abandoned_staging(report_.path.parent_path())) (void)remove_abandoned_staging(dir);
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true));
     CKPT_TRY(staged.share());
     report_.plan_us = watch.lap_us();
@@ -176,12 +83,9 @@ class Persist {
     report_.verify_us = watch.lap_us();
     CKPT_TRY(cancel_.check());
     CKPT_TRY(staged.commit(layout_->last_file, true));
-    if (request_.advances) {
-      CKPT_TRY(replace(kLatestFile, folder_name(request_.step) + "\n"));
-      CKPT_TRY(replace(kMegatronLatestFile, std::to_string(request_.step)));
-    }
+    if (request_.advances && !request_.part)
+      CKPT_TRY(advance(request_.directory, request_.step, request_.keep, report_.notes));
     report_.sync_us = watch.lap_us();
-    if (request_.advances) remove_older();
     return std::move(report_);
   }
 
@@ -236,41 +140,11 @@ class Persist {
   Result<void> verify(const fs::path& folder);
   Result<void> write_ranks(const fs::path& folder);
 
-  /// A small file that is there with the old content or with the new one.
-  Result<void> replace(const char* name, const std::string& content) const {
-    const fs::path path = request_.directory / name, draft = request_.directory / (std::string(".") + name + ".new");
-    {
-      CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666));
-      CKPT_TRY(io::write_all(fd.get(), as_bytes(content), draft.string()));
-      CKPT_TRY(io::sync_fd(fd.get(), draft.string()));
-    }
-    if (::rename(draft.c_str(), path.c_str()) != 0) return sys_error(path.string(), "cannot replace");
-    return io::sync_dir(request_.directory);
-  }
-
-  /// Computed from what is on disk; a folder of somebody else's is not counted and never touched.
-  void remove_older() {
-    if (request_.keep == 0) return;
-    std::vector<std::pair<uint64_t, fs::path>> found;
-    std::error_code ec;
-    for (fs::directory_iterator it(request_.directory, ec), end; !ec && it != end; it.increment(ec)) {
-      const std::string name = it->path().filename().string();
-      std::error_code ignored;
-      if (name.rfind(kRemoving, 0) == 0) fs::remove_all(it->path(), ignored);  // of one that was killed
-      unsigned long long step = 0;
-      int used = 0;
-      if (std::sscanf(name.c_str(), "iter_%llu%n", &step, &used) != 1 || static_cast<size_t>(used) != name.size())
-        continue;
-      if (step != request_.step && fs::is_regular_file(it->path() / kRanksFile, ignored))
-        found.emplace_back(step, it->path());
-    }
-    std::sort(found.rbegin(), found.rend());
-    for (size_t i = request_.keep - 1; i < found.size(); ++i) {
-      const fs::path away = request_.directory / (kRemoving + found[i].second.filename().string());
-      fs::rename(found[i].second, away, ec);
-      if (!ec) fs::remove_all(away, ec);
-      if (ec) report_.notes.push_back("cannot remove " + found[i].second.string() + ": " + ec.message());
-    }
+  /// Where a rank's tensor is among what is written; nullopt: another node writes it.
+  std::optional<size_t> place_of(const LayoutTensor& tensor) const {
+    auto found = request_.part ? places_.find({part_key(tensor), tensor::Shape(tensor.shape.size()), tensor.shape})
+                               : places_.find({tensor.key, tensor.global_offset, tensor.shape});
+    return found == places_.end() ? std::nullopt : std::optional(found->second);
   }
 
   using Place = std::tuple<std::string, tensor::Shape, tensor::Shape>;
@@ -348,15 +222,17 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
     rank.layout = held.segment->layout_text();
     CKPT_TRY_ASSIGN(rank.objects, read_objects(held));
     for (const LayoutTensor& tensor : held.segment->layout().tensors) {
-      const size_t place = places_.at({tensor.key, tensor.global_offset, tensor.shape});
-      rank.hashes.push_back(hashes_[place]);
-      const uint32_t written = written_by_[place];
-      if (written == held.rank) continue;
+      const std::optional<size_t> place = place_of(tensor);
+      if (place && written_by_[*place] == held.rank) {
+        rank.hashes.push_back(hashes_[*place]);
+        continue;
+      }
       CKPT_TRY_ASSIGN(const Hash128 own,
                       hash_of(held, held.segment->buffer_offset(held.buffer) + tensor.offset, tensor.bytes));
-      if (!(own == hashes_[place]))
-        report_.notes.push_back(
-            fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key, written, held.rank));
+      rank.hashes.push_back(place ? hashes_[*place] : own);
+      if (place && !(own == hashes_[*place]))
+        report_.notes.push_back(fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key,
+                                            written_by_[*place], held.rank));
     }
     record.ranks.push_back(std::move(rank));
   }
@@ -364,6 +240,7 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(folder / kRanksFile, O_WRONLY | O_CREAT | O_EXCL, 0666));
   CKPT_TRY(io::write_all(fd.get(), as_bytes(text), kRanksFile));
   report_.bytes += text.size();
+  if (request_.part) report_.ranks = std::move(record);
   return {};
 }
 
@@ -371,26 +248,6 @@ Result<void> Persist::write_ranks(const fs::path& folder) {
 
 Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel) {
   return Persist(request, cancel).run();
-}
-
-Result<fs::path> newest_checkpoint(const fs::path& directory) {
-  std::error_code ec;
-  if (auto latest = io::read_file(directory / kLatestFile, 256)) {
-    const fs::path named = latest->substr(0, latest->find('\n'));
-    if (named.has_filename() && !named.has_parent_path() && fs::is_regular_file(directory / named / kRanksFile, ec))
-      return directory / named;
-  }
-  std::optional<std::pair<unsigned long long, fs::path>> best;
-  for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
-    const std::string name = it->path().filename().string();
-    unsigned long long step = 0;
-    std::error_code ignored;
-    if (std::sscanf(name.c_str(), "iter_%llu", &step) != 1 || name != folder_name(step)) continue;
-    if ((!best || step > best->first) && fs::is_regular_file(it->path() / kRanksFile, ignored))
-      best.emplace(step, it->path());
-  }
-  if (!best) return fail(Code::kNotFound, directory.string(), "holds no checkpoint of an agent");
-  return best->second;
 }
 
 namespace {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -10,47 +11,19 @@
 #include "lib/base/digest.h"
 #include "lib/base/result.h"
 #include "lib/flash/ledger.h"
-#include "lib/tensor/catalog.h"
 
 namespace ckpt::flash {
 
 /// Beside the checkpoint's own files: each rank's layout and objects, and hashes of its tensors (man/ckpt-agent.7).
 constexpr const char* kRanksFile = "flash.ranks";
-constexpr const char* kLatestFile = "LATEST";
-constexpr const char* kMegatronLatestFile = "latest_checkpointed_iteration.txt";
 
-struct PersistRequest {
-  std::vector<Held> ranks;  ///< of one step, in the order of their numbers
-  uint64_t step = 0;
-  uint32_t world = 1;
-  std::filesystem::path directory;
-  std::string format = "dcp";  ///< torch_dist, dcp, torch, safetensors
-  uint64_t rate = 0;           ///< bytes a second; 0: as fast as it goes
-  unsigned workers = 0;        ///< 0: one per core
-  unsigned keep = 0;           ///< checkpoints; 0: all
-  bool verify = true;          ///< what was written is read again and compared by hash
-  bool advances = true;        ///< it is the newest: LATEST names it, older ones beyond `keep` go
-};
+class Ownership;
 
-struct PersistReport {
-  uint64_t step = 0;
+/// What one of several nodes writes of a checkpoint.
+struct Part {
   std::filesystem::path path;
-  uint64_t bytes = 0;  ///< on disk
-  uint64_t plan_us = 0, write_us = 0, verify_us = 0, sync_us = 0;
-  std::vector<std::string> notes;
+  const Ownership& owners;
 };
-
-/// kMismatch: the ranks contradict each other (named). kCorrupt: a tensor has a hole, or what was written reads back
-/// otherwise. kInterrupted: cancelled. On any failure LATEST names what it named, and no folder is half written; what
-/// killed agents have staged there is removed first.
-Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel);
-
-/// The ranks' memory as a checkpoint. The segments must outlive it.
-Result<tensor::Catalog> catalog_of(const std::vector<Held>& ranks, const std::string& format,
-                                   std::vector<std::string>& notes);
-
-/// "iter_0000012"
-std::string folder_name(uint64_t step);
 
 /// Of one rank, as kRanksFile has it.
 struct RankRecord {
@@ -63,12 +36,37 @@ struct RanksRecord {
   uint32_t world = 0;
   std::vector<RankRecord> ranks;
 };
+struct PersistRequest {
+  std::vector<Held> ranks;  ///< of one step, in the order of their numbers
+  uint64_t step = 0;
+  uint32_t world = 1;
+  std::filesystem::path directory;
+  std::string format = "dcp";  ///< torch_dist, dcp, torch, safetensors
+  uint64_t rate = 0;           ///< bytes a second; 0: as fast as it goes
+  unsigned workers = 0;        ///< 0: one per core
+  unsigned keep = 0;           ///< checkpoints; 0: all
+  bool verify = true;          ///< what was written is read again and compared by hash
+  bool advances = true;        ///< it is the newest: LATEST names it, older ones beyond `keep` go
+  std::optional<Part> part;    ///< no checkpoint yet: this node's part of one, which the agent of rank 0 puts together
+};
+
+struct PersistReport {
+  uint64_t step = 0;
+  std::filesystem::path path;
+  uint64_t bytes = 0;  ///< on disk
+  uint64_t plan_us = 0, write_us = 0, verify_us = 0, sync_us = 0;
+  std::vector<std::string> notes;
+  RanksRecord ranks;  ///< what kRanksFile has; of a part alone
+};
+
+/// kMismatch: the ranks contradict each other (named). kCorrupt: a tensor has a hole, or what was written reads back
+/// otherwise. kInterrupted: cancelled. On any failure LATEST names what it named, and no folder is half written; what
+/// killed agents have staged there is removed first.
+Result<PersistReport> persist(const PersistRequest& request, const Cancel& cancel);
+
 std::string encode_ranks(const RanksRecord& record);
 /// kCorrupt: it is not what was written.
 Result<RanksRecord> decode_ranks(ByteSpan bytes);
-
-/// The folder that LATEST names, else that of the highest step. kNotFound: none.
-Result<std::filesystem::path> newest_checkpoint(const std::filesystem::path& directory);
 
 /// A rank's part of the newest checkpoint (or that of `path`, where it is not empty), in memory, complete in buffer 0.
 /// kNotFound: no checkpoint. kMismatch: it is of another number of ranks, and sharded. kCorrupt: a hash differs.

@@ -30,6 +30,7 @@ if not os.path.exists(os.environ["CKPT_FLASH_LIBRARY"]):
 sys.path.insert(0, str(SOURCE / "plugins" / "torch"))
 from ckpt_flash import Busy, Engine, FlashError  # noqa: E402
 from ckpt_flash._library import Library, LoadedInfo, objects_of, tensors_of  # noqa: E402
+from ckpt_flash.state import Leaf, dump  # noqa: E402
 
 HEADER = struct.Struct("<IHHQIIIIQQII")  # man/ckpt-agent.7
 REPLY = struct.Struct("<IHHQiIQ4Q")
@@ -229,7 +230,7 @@ class Flash(unittest.TestCase):
         self.assertEqual(agent.stop(), 7)
 
     def test_partner_copies_are_kept_for_their_rank_and_nobody_waits_for_them(self):
-        agent = self.agent()
+        agent = self.agent("--agree", "1")
         with self.knock() as peer:  # whose job is it?
             self.assertEqual(self.ask(peer, HELLO, rank=1, world=2, flags=1)[0], 2)
         own = self.engine(rank=0, world=2, local_world=1)
@@ -247,7 +248,7 @@ class Flash(unittest.TestCase):
         own._library.look(1, 2, ctypes.byref(looked))
         self.assertEqual((looked.contents.level, ctypes.string_at(looked.contents.data[0], 80)), (2, data.tobytes()))
         own._library.unload(looked)
-        with self.assertRaisesRegex(FlashError, "1 of 2 ranks are on this node"):
+        with self.assertRaisesRegex(FlashError, "1 of 2 ranks' agents have joined in time"):
             own.persist()
         with self.assertRaises(Busy):  # its memory is being written to
             Engine(self.base / "c", rank=1, world=2, local_world=1, start_agent=False, connect_timeout=0.1)
@@ -258,6 +259,102 @@ class Flash(unittest.TestCase):
         loaded = moved.load(level="memory")
         self.assertTrue(same(dict(loaded), {"w": data}))
         self.assertEqual([(one["rank"], one["steps"]) for one in moved.status()["partner_copies"]], [(0, [1, 2])])
+
+    # --- several nodes: their agents share the folder of checkpoints alone ---
+
+    def node(self, name, *options):
+        self.agents.append(Agent(self.base / "c", "--socket", str(self.base / name), *options))
+        return self.agents[-1]
+
+    def two_nodes(self, *options):
+        """Agents of two ranks each, and their engines."""
+        agents = [self.node("a", *options), self.node("b", *options)]
+        return agents, [self.engine(rank=rank, world=4, local_world=2, socket=str(self.base / "ab"[rank // 2]), if_busy="wait")
+                        for rank in range(4)]
+
+    def shards(self, rank, step):
+        """A tensor that is cut over the ranks, one that all have, one of its own, and objects."""
+        rows = numpy.arange(step, step + 70.0).reshape(10, 7)
+        begin, end = (0, 3, 4, 4, 10)[rank], (0, 3, 4, 4, 10)[rank + 1]  # rank 2's part is empty
+        leaves = []
+        for path, value, whole, offset in (
+                (("model", "cut"), rows[begin:end], (10, 7), (begin, 0)), (("model", "all"), numpy.full(5, step), (5,), (0,)),
+                ((f"own{rank}",), numpy.array(rank + step), (), ())):
+            leaf = Leaf()
+            leaf.path, leaf.key, leaf.value = tuple((0, name) for name in path), ".".join(path), value
+            leaf.dtype, leaf.shape, leaf.global_shape, leaf.global_offset = str(value.dtype), value.shape, whole, offset
+            leaves.append(leaf)
+        return leaves, [(((0, "step"),), "step", 0, dump(step)), (((0, f"name{rank}"),), f"name{rank}", 0, dump(f"rank {rank}"))]
+
+    def check_whole(self, step):
+        folder = self.base / "c" / f"iter_{step:07}"
+        self.assertIn("is sound", self.ckpt("verify", folder).stderr)
+        tensors = {one["key"]: one for one in json.loads(self.ckpt("inspect", folder, "--json").stdout)["tensors"]}
+        self.assertEqual(sorted(tensors), ["model.all", "model.cut", "own0", "own1", "own2", "own3"])
+        cut = subprocess.run([CKPT, "cat", folder, "model.cut"], capture_output=True, check=True).stdout
+        self.assertEqual(cut, numpy.arange(step, step + 70.0).tobytes())
+        self.assertEqual(list((self.base / "c").glob(".ckpt-*")), [])
+
+    def test_agents_of_two_nodes_write_one_checkpoint(self):
+        agents, engines = self.two_nodes()
+        for step in (1, 2):
+            for rank, engine in enumerate(engines):
+                engine.save_parts(step, *self.shards(rank, step), persist=step == 2)
+        wait_until(lambda: all(engine.status()["persisted_step"] == 2 for engine in engines))
+        self.assertEqual(self.steps_on_disk(), [2])
+        self.check_whole(2)
+        self.assertEqual((self.base / "c" / "LATEST").read_text(), "iter_0000002\n")
+        engines[0].persist(1)
+        self.assertEqual(self.steps_on_disk(), [1, 2])
+        self.assertEqual((self.base / "c" / "LATEST").read_text(), "iter_0000002\n")
+        for rank, engine in enumerate(engines):  # each rank gets back what it had, from storage too
+            loaded = engine.load(level="storage")
+            leaves, _ = self.shards(rank, 2)
+            self.assertTrue(same(loaded["model"]["cut"], leaves[0].value))
+            self.assertEqual((loaded[f"own{rank}"], loaded["step"], loaded[f"name{rank}"]), (rank + 2, 2, f"rank {rank}"))
+        with self.assertRaisesRegex(FlashError, "made by the agent of rank 0"):
+            engines[3].persist()
+        for engine in engines:
+            engine.save_parts(3, *self.shards(engine.rank, 3))
+        ends = [agent.process.send_signal(signal.SIGTERM) or agent for agent in agents]
+        self.assertEqual([agent.process.wait(60) for agent in ends], [0, 0], agents[0].text() + agents[1].text())
+        self.check_whole(3)
+
+    def test_nodes_that_do_not_agree_write_nothing(self):
+        agents, engines = self.two_nodes("--grace", "1")
+        for rank in (0, 1):
+            engines[rank].save_parts(5, *self.shards(rank, 5))
+        for rank in (2, 3):
+            engines[rank].save_parts(4, *self.shards(rank, 4))
+        with self.assertRaisesRegex(FlashError, "the agent of rank 2: says: step 5 is not complete on every rank"):
+            engines[0].persist()
+        for rank in (2, 3):
+            leaves, objects = self.shards(rank, 5)
+            leaves[1].global_shape = leaves[1].shape = (6,)
+            leaves[1].value = numpy.zeros(6)
+            engines[rank].save_parts(5, leaves, objects)
+        with self.assertRaisesRegex(FlashError, "model.all: rank 2 has it with another dtype or global shape"):
+            engines[0].persist()
+        self.assertEqual((self.steps_on_disk(), list((self.base / "c").glob(".ckpt-joint-*"))), ([], []))
+        self.assertEqual([agent.stop() for agent in agents], [7, 7])
+
+    def test_what_a_killed_leader_left_is_not_taken_for_the_next_attempt(self):
+        agents, engines = self.two_nodes("--rate", "200K", "--grace", "30")
+        for rank, engine in enumerate(engines):
+            leaves, objects = self.shards(rank, 1)
+            leaves[2].value = numpy.full(30_000, float(rank))
+            leaves[2].dtype, leaves[2].shape, leaves[2].global_shape, leaves[2].global_offset = "float64", (30_000,), (30_000,), (0,)
+            engine.save_parts(1, leaves, objects)
+        engines[0].persist(wait=False)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/.ckpt-staging-*")))
+        agents[0].stop(signal.SIGKILL)
+        agents.append(self.node("a"))
+        for rank in (0, 1):
+            engines[rank].save_parts(1, *self.shards(rank, 1))  # the same step, anew
+        for rank in (2, 3):
+            engines[rank].save_parts(1, *self.shards(rank, 1))
+        engines[0].persist()
+        self.check_whole(1)
 
     def test_a_layout_that_changes_is_taken_and_the_step_before_stays_until_then(self):
         self.agent()

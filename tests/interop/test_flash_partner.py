@@ -1,5 +1,5 @@
-"""Partner copies: two nodes of two ranks each (every node an agent of its own) go on after one of them is lost, or after the launcher has
-numbered them anew."""
+"""Several nodes, each with an agent of its own: partner copies, by which a job goes on after a node is lost, or after the launcher has
+numbered the nodes anew; and one checkpoint that all agents write together."""
 import contextlib
 import json
 import os
@@ -13,6 +13,8 @@ import warnings
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.format_utils import dcp_to_torch_save
 
 from conftest import CKPT, SOURCE, as_processes, bits, one_rank
 
@@ -51,7 +53,7 @@ def engine_of(rank, base, nodes, **options):
     """`nodes`: their names, in the order of their ranks."""
     node = nodes[rank // LOCAL]
     return Engine(f"{base}/{node}", socket=f"{base}/{node}.sock", rank=rank, world=WORLD, local_world=LOCAL, linger=60,
-                  partners=1, **options)
+                  partners=1, persist_on_death=False, **options)
 
 
 def train(rank, base, nodes, steps, options):
@@ -202,3 +204,34 @@ def test_a_node_killed_at_any_moment_costs_no_protected_step(base):
         lose_files(base, nodes[lost])
         nodes[lost] = f"n{number + 2}"
         chance.shuffle(nodes)  # the launcher numbers them as it likes
+
+
+def save_together(rank, base):
+    from torch.distributed.device_mesh import init_device_mesh
+    from torch.distributed.tensor import Shard, distribute_tensor
+    mesh = init_device_mesh("cpu", (2,))
+    whole = torch.arange(35.).reshape(5, 7)
+    state = {"model": {"w": distribute_tensor(whole, mesh, [Shard(0)]), "b": torch.full((4,), 2.0).bfloat16(), "none": torch.empty(0, 3)},
+             "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "lr": 0.5}, "rank": rank}
+    engine = Engine(f"{base}/c", socket=f"{base}/{rank}.sock", rank=rank, world=2, local_world=1, linger=60, partners=1)
+    assert engine.save(7, state, persist=True)
+    end = time.monotonic() + 60
+    while engine.status()["persisted_step"] != 7:
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    loaded = engine.load(level="storage")
+    assert equal(loaded["model"]["w"], state["model"]["w"].to_local()) and loaded["rank"] == rank and loaded["optimizer"]["lr"] == 0.5
+    torch.distributed.barrier()
+
+
+def test_torch_reads_what_the_agents_of_two_nodes_wrote_together(base, ckpt):
+    together(2, save_together, base / "store", str(base))
+    folder = base / "c" / "iter_0000007"
+    ckpt("verify", folder)
+    target = {"model": {"w": torch.zeros(5, 7), "b": torch.zeros(4).bfloat16(), "none": torch.empty(0, 3)},
+              "optimizer": {"state": {0: {"step": torch.tensor(0.0)}}, "lr": None}, "rank": None}
+    dcp.load(target, checkpoint_id=folder, no_dist=True)
+    assert equal(target, {"model": {"w": torch.arange(35.).reshape(5, 7), "b": torch.full((4,), 2.0).bfloat16(), "none": torch.empty(0, 3)},
+                          "optimizer": {"state": {0: {"step": torch.tensor(3.0)}}, "lr": 0.5}, "rank": 0})
+    dcp_to_torch_save(folder, base / "whole.pt")  # the nested state dict, by torch's own exporter
+    assert torch.load(base / "whole.pt", weights_only=True)["optimizer"]["state"]["0"]["step"] == 3

@@ -75,13 +75,15 @@ class Engine:
     start_agent  False: somebody else starts `ckpt agent`
     partners     1: every rank's memory lies in the next node's agent, too, so that a lost node costs no step. All ranks make
                  their engines at the same time, after torch.distributed is up, and save the same steps
+    persist_on_death  the agent writes the newest step when a trainer dies. On several nodes it waits for the others, and may skip saves
     linger       seconds after which an agent without trainers ends; where all of them closed in order, one second
     connect_timeout  seconds to wait for an agent, and for the trainer before this one to be gone
     """
 
     def __init__(self, checkpoint_dir, max_to_keep=1, save_mem_interval=0, save_storage_interval=0, auto_save=False, *,
                  format="dcp", if_busy="skip", timeout=600.0, rank=None, world=None, local_world=None, threads=0,
-                 socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0, partners=0):
+                 socket=None, start_agent=True, linger=600, rate=0, connect_timeout=30.0, partners=0,
+                 persist_on_death=True):
         if if_busy not in _IF_BUSY:
             raise ValueError("if_busy is skip, wait or fail")
         if partners not in (0, 1) or (partners and auto_save):
@@ -91,7 +93,8 @@ class Engine:
         self.auto_save, self.if_busy, self.timeout, self.format = auto_save, if_busy, timeout, format
         self.skipped = 0
         self.socket = socket
-        self._agent = {"max_to_keep": max_to_keep, "linger": linger, "rate": rate, "start": start_agent, "socket": socket}
+        self._agent = {"max_to_keep": max_to_keep, "linger": linger, "rate": rate, "start": start_agent, "socket": socket,
+                       "persist_on_death": persist_on_death}
         self.rank, self.world, self.local_world = _ranks(rank, world, local_world)
         self._threads, self._connect_timeout = threads, connect_timeout
         self._declared = None
@@ -101,6 +104,8 @@ class Engine:
         self._cost = 0.0
         if partners:
             check_ranks(self.world, self.local_world)
+        if self.world > self.local_world and format != "dcp":
+            raise ValueError(f"several nodes write dcp, not {format}: ckpt convert makes the others of it")
         os.makedirs(self.checkpoint_dir, exist_ok=True)
         self._library = self._open()
         self._finalizer = weakref.finalize(self, Library.close, self._library)
@@ -244,6 +249,8 @@ class Engine:
         for flag, name in (("--keep-last", "max_to_keep"), ("--linger", "linger"), ("--rate", "rate"), ("--socket", "socket")):
             if self._agent[name]:
                 options += [flag, str(self._agent[name])]
+        if not self._agent["persist_on_death"]:
+            options.append("--no-persist-on-death")
         binary = library.find_binary(Library.shared().path)
         with open(os.path.join(self.checkpoint_dir, "ckpt-agent.log"), "ab") as log:
             # A session of its own: what kills the trainer's group leaves the agent. Nothing of the trainer's stays open in it.

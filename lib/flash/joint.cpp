@@ -1,0 +1,386 @@
+#include "lib/flash/joint.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+#include <sys/random.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cstdio>
+#include <set>
+#include <thread>
+
+#include "formats/format.h"
+#include "formats/torch_dist/metadata_writer.h"
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/base/staged_dir.h"
+#include "lib/flash/catalog.h"
+#include "lib/flash/latest.h"
+#include "lib/tensor/read.h"
+
+namespace ckpt::flash {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kAttempt = ".ckpt-joint-";
+constexpr const char* kRanks = "ranks-";
+constexpr const char* kPart = "part-";
+constexpr const char* kWritten = "written-";  ///< the part is complete and durable, and its agent is done with it
+constexpr const char* kDeclined = "declined-";
+constexpr auto kPause = std::chrono::milliseconds(20);
+constexpr uint64_t kMostRanksBytes = uint64_t{1} << 33;
+
+/// The number behind `prefix`; nullopt: the name is another one.
+std::optional<uint32_t> number_behind(const std::string& name, const char* prefix) {
+  const size_t length = std::char_traits<char>::length(prefix);
+  if (name.compare(0, length, prefix) != 0 || name.size() == length || name.size() > length + 9 ||
+      name.find_first_not_of("0123456789", length) != std::string::npos)
+    return std::nullopt;
+  return static_cast<uint32_t>(std::stoul(name.substr(length)));
+}
+
+/// All or nothing under its name.
+Result<void> put_file(const fs::path& folder, const std::string& name, const std::string& content) {
+  const fs::path draft = folder / ("." + name);
+  {
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600));
+    CKPT_TRY(io::write_all(fd.get(), as_bytes(content), draft.string()));
+  }
+  if (::rename(draft.c_str(), (folder / name).c_str()) != 0) return sys_error(draft.string(), "cannot rename");
+  return {};
+}
+
+Result<RanksRecord> read_ranks(const fs::path& path) {
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kMostRanksBytes));
+  return decode_ranks(as_bytes(text));
+}
+
+/// Of one node.
+struct Node {
+  uint32_t first = 0;  ///< its lowest rank, which names its files
+  RanksRecord ranks;
+};
+
+class Joint {
+ public:
+  Joint(const PersistRequest& request, fs::path folder, const JointControl& control, const Cancel& cancel)
+      : request_(request),
+        folder_(std::move(folder)),
+        control_(control),
+        cancel_(cancel),
+        deadline_us_(monotonic_us() + control.joining_us) {}
+
+  /// What every agent does, the leader too: after it this node's part is on disk.
+  Result<PersistReport> take_part() {
+    CKPT_TRY(publish());
+    CKPT_TRY(wait_for_ranks());
+    PersistRequest part = request_;
+    part.part.emplace(Part{folder_ / (kPart + std::to_string(first_rank())), *owners_});
+    auto report = persist(part, cancel_);
+    control_.release();
+    if (report)
+      CKPT_TRY(put_file(folder_, kWritten + std::to_string(first_rank()), ""));
+    else
+      decline({folder_, request_.step}, first_rank(), report.error().text());
+    return report;
+  }
+
+  /// Of the leader, once it has taken part.
+  Result<void> put_together(PersistReport& report) {
+    Stopwatch watch;
+    for (const Node& node : nodes_) CKPT_TRY(wait_for_part(node));
+    report.path = request_.directory / folder_name(request_.step);
+    CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report.path, true));
+    CKPT_TRY(staged.share());
+    for (Node& node : nodes_) CKPT_TRY(take_files(node, staged.path()));
+    CKPT_TRY(write_metadata(staged.path()));
+    CKPT_TRY(write_ranks(staged.path(), report.notes));
+    CKPT_TRY(check(staged.path()));
+    report.verify_us += watch.lap_us();
+    CKPT_TRY(cancel_.check());
+    CKPT_TRY(staged.commit(".metadata", true));
+    if (request_.advances) CKPT_TRY(advance(request_.directory, request_.step, request_.keep, report.notes));
+    report.sync_us += watch.lap_us();
+    return {};
+  }
+
+  /// Of the others: until the leader has ended it, one way or the other.
+  Result<void> wait_for_end(PersistReport& report) {
+    std::error_code ec;
+    while (fs::exists(folder_, ec)) CKPT_TRY(pause("the agent of rank 0 has not finished"));
+    report.path = request_.directory / folder_name(request_.step);
+    auto whole = read_ranks(report.path / kRanksFile);
+    if (whole && holds(*whole, report.ranks)) return {};
+    return fail(Code::kMismatch, report.path.string(), "was given up by the agent of rank 0, which says why");
+  }
+
+ private:
+  uint32_t first_rank() const { return request_.ranks.front().rank; }
+
+  Result<void> publish() {
+    RanksRecord record{request_.step, request_.world, {}};
+    for (const Held& held : request_.ranks) {
+      CKPT_TRY_ASSIGN(std::string objects, read_objects(held));
+      record.ranks.push_back({held.rank, held.segment->layout_text(), std::move(objects), {}});
+    }
+    return put_file(folder_, kRanks + std::to_string(first_rank()), encode_ranks(record));
+  }
+
+  /// Until every rank of the job has been published; then it is known who writes what.
+  Result<void> wait_for_ranks() {
+    std::set<uint32_t> ranks;
+    while (ranks.size() < request_.world) {
+      std::error_code ec;
+      for (fs::directory_iterator it(folder_, ec), end; !ec && it != end; it.increment(ec)) {
+        const std::string name = it->path().filename().string();
+        const auto first = number_behind(name, kRanks);
+        if (!first || std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.first == *first; }))
+          continue;
+        CKPT_TRY_ASSIGN(RanksRecord record, read_ranks(it->path()));
+        if (record.step != request_.step || record.world != request_.world)
+          return fail(Code::kMismatch, it->path().string(), "is of another step or job");
+        for (const RankRecord& rank : record.ranks) {
+          if (!ranks.insert(rank.rank).second)
+            return fail(Code::kMismatch, "", fmt::format("two agents say that rank {} is theirs", rank.rank));
+        }
+        nodes_.push_back({*first, std::move(record)});
+      }
+      CKPT_TRY(look_for_decline());
+      if (ranks.size() == request_.world) break;
+      CKPT_TRY(pause(fmt::format("{} of {} ranks' agents have joined", ranks.size(), request_.world)));
+    }
+    std::vector<RankRecord> all;
+    for (const Node& node : nodes_) all.insert(all.end(), node.ranks.ranks.begin(), node.ranks.ranks.end());
+    std::sort(all.begin(), all.end(), [](const RankRecord& a, const RankRecord& b) { return a.rank < b.rank; });
+    CKPT_TRY_ASSIGN(owners_, Ownership::of(all));
+    deadline_us_ = monotonic_us() + control_.writing_us;
+    return {};
+  }
+
+  Result<void> look_for_decline() const {
+    std::error_code ec;
+    for (fs::directory_iterator it(folder_, ec), end; !ec && it != end; it.increment(ec)) {
+      const auto rank = number_behind(it->path().filename().string(), kDeclined);
+      if (!rank) continue;
+      CKPT_TRY_ASSIGN(const std::string why, io::read_file(it->path(), 1 << 16));
+      return fail(Code::kMismatch, fmt::format("the agent of rank {}", *rank), "says: " + why);
+    }
+    if (ec) return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
+    return {};
+  }
+
+  Result<void> wait_for_part(const Node& node) const {
+    std::error_code ec;
+    while (!fs::exists(folder_ / (kWritten + std::to_string(node.first)), ec)) {
+      CKPT_TRY(look_for_decline());
+      CKPT_TRY(pause(fmt::format("the agent of rank {} has not written its part", node.first)));
+    }
+    return {};
+  }
+
+  Result<void> pause(const std::string& what) const {
+    CKPT_TRY(cancel_.check());
+    if (monotonic_us() >= deadline_us_) return fail(Code::kMismatch, "", what + " in time");
+    std::this_thread::sleep_for(kPause);
+    return {};
+  }
+
+  // --- the whole ---
+
+  /// Its data files, under names of their own, and where its shards and objects lie in them.
+  Result<void> take_files(Node& node, const fs::path& staged) {
+    const fs::path part = folder_ / (kPart + std::to_string(node.first));
+    CKPT_TRY_ASSIGN(RanksRecord written, read_ranks(part / kRanksFile));
+    if (written.step != request_.step || written.ranks.size() != node.ranks.ranks.size())
+      return fail(Code::kMismatch, part.string(), "is not what its agent said it would be");
+    CKPT_TRY_ASSIGN(const tensor::Catalog catalog, formats::open_checkpoint(part, {}));
+    std::vector<std::string> names;
+    for (size_t i = 0; i < catalog.files.size(); ++i) names.push_back(fmt::format("__{}_{}.distcp", node.first, i));
+    for (const tensor::Tensor& tensor : catalog.tensors) {
+      for (const tensor::Shard& shard : tensor.shards)
+        shards_[tensor.key] = {names[shard.item.file], shard.item.offset, shard.item.length};
+    }
+    for (const tensor::Object& object : catalog.objects) {
+      if (object.inline_bytes.empty())
+        objects_[object.key] = {names[object.where.file], object.where.offset, object.where.length};
+    }
+    for (size_t i = 0; i < names.size(); ++i) {
+      if (::rename((part / catalog.files[i].path).c_str(), (staged / names[i]).c_str()) != 0)
+        return sys_error((part / catalog.files[i].path).string(), "cannot move");
+    }
+    node.ranks = std::move(written);
+    return {};
+  }
+
+  Result<void> write_metadata(const fs::path& staged) const {
+    const fs::path path = staged / ".metadata";
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0666));
+    torch_dist::MetadataWriter out(
+        [&](std::string_view text) { return io::write_all(fd.get(), as_bytes(text), path.string()); });
+    const tensor::Catalog& whole = owners_->whole();
+    std::vector<std::pair<std::string_view, const tensor::KeyPath*>> keys;
+    for (const tensor::Tensor& tensor : whole.tensors) {
+      const auto pieces = stored(tensor);
+      CKPT_TRY(out.tensor(tensor.key, tensor.dtype, tensor.shape, pieces.size(), [&](size_t i) {
+        return tensor::Region{pieces[i]->offset, pieces[i]->shape};
+      }));
+      keys.emplace_back(tensor.key, &tensor.path);
+    }
+    for (const tensor::Object& object : whole.objects) {
+      CKPT_TRY(out.object(object.key));
+      keys.emplace_back(object.key, &object.path);
+    }
+    CKPT_TRY(out.begin_places(torch_dist::nested_keys(std::move(keys))));
+    for (const tensor::Tensor& tensor : whole.tensors) {
+      const auto pieces = stored(tensor);
+      for (size_t i = 0; i < pieces.size(); ++i) {
+        const auto place = shards_.find(part_key(tensor.key, pieces[i]->offset, pieces[i]->shape));
+        if (place == shards_.end()) return fail(Code::kCorrupt, tensor.key, "is missing in the part of its node");
+        CKPT_TRY(out.tensor_place(tensor.key, pieces[i]->offset, i, place->second));
+      }
+    }
+    for (const tensor::Object& object : whole.objects) {
+      const auto place = objects_.find(object.key);
+      if (place == objects_.end()) return fail(Code::kCorrupt, object.key, "is missing in the part of its node");
+      CKPT_TRY(out.object_place(object.key, place->second));
+    }
+    return out.finish();
+  }
+
+  /// Those with bytes.
+  static std::vector<const tensor::Shard*> stored(const tensor::Tensor& tensor) {
+    std::vector<const tensor::Shard*> out;
+    for (const tensor::Shard& shard : tensor.shards) {
+      if (shard.where.length > 0) out.push_back(&shard);
+    }
+    return out;
+  }
+
+  /// A replica gets the hash of what was written in its place, with a note where that is another.
+  Result<void> write_ranks(const fs::path& staged, std::vector<std::string>& notes) const {
+    RanksRecord record{request_.step, request_.world, {}};
+    for (const Node& node : nodes_)
+      record.ranks.insert(record.ranks.end(), node.ranks.ranks.begin(), node.ranks.ranks.end());
+    std::sort(record.ranks.begin(), record.ranks.end(),
+              [](const RankRecord& a, const RankRecord& b) { return a.rank < b.rank; });
+    std::map<std::string, Hash128> written;
+    for (RankRecord& rank : record.ranks) {
+      CKPT_TRY_ASSIGN(const BufferLayout layout, decode_layout(as_bytes(rank.layout)));
+      if (rank.hashes.size() != layout.tensors.size())
+        return fail(Code::kCorrupt, kRanksFile, fmt::format("of rank {} lacks hashes", rank.rank));
+      for (size_t i = 0; i < layout.tensors.size(); ++i) {
+        const LayoutTensor& tensor = layout.tensors[i];
+        const auto [at, first] = written.try_emplace(part_key(tensor), rank.hashes[i]);
+        if (!first && !(at->second == rank.hashes[i]))
+          notes.push_back(fmt::format("{} is written as rank {} has it: rank {} has other bytes", tensor.key,
+                                      owners_->rank_of(tensor), rank.rank));
+        rank.hashes[i] = at->second;
+      }
+    }
+    const fs::path path = staged / kRanksFile;
+    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0666));
+    return io::write_all(fd.get(), as_bytes(encode_ranks(record)), path.string());
+  }
+
+  /// The bytes were read again by who wrote them; here it is that all are found.
+  static Result<void> check(const fs::path& staged) {
+    CKPT_TRY_ASSIGN(const tensor::Catalog catalog, formats::open_checkpoint(staged, {}));
+    for (const tensor::Tensor& tensor : catalog.tensors) CKPT_TRY(tensor::check_readable(catalog, tensor));
+    return {};
+  }
+
+  /// Whether `whole` has what this node has written.
+  bool holds(const RanksRecord& whole, const RanksRecord& own) const {
+    if (whole.step != own.step) return false;
+    return std::all_of(own.ranks.begin(), own.ranks.end(), [&](const RankRecord& rank) {
+      const auto found = std::find_if(whole.ranks.begin(), whole.ranks.end(),
+                                      [&](const RankRecord& other) { return other.rank == rank.rank; });
+      const auto layout = decode_layout(as_bytes(rank.layout));
+      if (found == whole.ranks.end() || found->layout != rank.layout || found->objects != rank.objects || !layout)
+        return false;
+      for (size_t i = 0; i < layout->tensors.size() && i < rank.hashes.size() && i < found->hashes.size(); ++i) {
+        if (owners_->rank_of(layout->tensors[i]) == rank.rank && !(found->hashes[i] == rank.hashes[i])) return false;
+      }
+      return true;
+    });
+  }
+
+  const PersistRequest& request_;
+  fs::path folder_;
+  const JointControl& control_;
+  const Cancel& cancel_;
+  uint64_t deadline_us_;
+  std::vector<Node> nodes_;
+  std::optional<Ownership> owners_;
+  std::map<std::string, torch_dist::StorageInfo> shards_, objects_;
+};
+
+/// "iter_0000005-" and 16 digits of its own, so that nobody takes it for an earlier one.
+Result<fs::path> make_attempt(const fs::path& directory, uint64_t step) {
+  uint64_t nonce = 0;
+  if (::getrandom(&nonce, sizeof nonce, 0) != sizeof nonce) return sys_error("random", "cannot be had");
+  const fs::path out = directory / fmt::format("{}{}-{:016x}", kAttempt, folder_name(step), nonce);
+  if (::mkdir(out.c_str(), 0700) != 0) return sys_error(out.string(), "cannot make");
+  return out;
+}
+
+std::optional<Attempt> attempt_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  unsigned long long step = 0, nonce = 0;
+  if (name.rfind(kAttempt, 0) != 0) return std::nullopt;
+  const std::string rest = name.substr(std::char_traits<char>::length(kAttempt));
+  if (std::sscanf(rest.c_str(), "iter_%llu-%16llx", &step, &nonce) != 2 ||
+      rest != fmt::format("{}-{:016x}", folder_name(step), nonce))
+    return std::nullopt;
+  return Attempt{path, step};
+}
+
+std::vector<Attempt> attempts_in(const fs::path& directory) {
+  std::vector<Attempt> out;
+  std::error_code ec;
+  for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
+    if (auto found = attempt_of(it->path())) out.push_back(std::move(*found));
+  }
+  return out;
+}
+
+}  // namespace
+
+std::optional<Attempt> find_attempt(const fs::path& directory) {
+  std::vector<Attempt> found = attempts_in(directory);
+  return found.size() == 1 ? std::optional(std::move(found.front())) : std::nullopt;
+}
+
+Result<PersistReport> lead_persist(const PersistRequest& request, const JointControl& control, const Cancel& cancel) {
+  std::error_code ec;
+  for (const Attempt& old : attempts_in(request.directory)) fs::remove_all(old.folder, ec);
+  CKPT_TRY_ASSIGN(const fs::path folder, make_attempt(request.directory, request.step));
+  Joint joint(request, folder, control, cancel);
+  auto report = joint.take_part();
+  if (report) {
+    auto done = joint.put_together(*report);
+    if (!done) report = std::move(done).error();
+  }
+  fs::remove_all(folder, ec);
+  return report;
+}
+
+Result<PersistReport> join_persist(const PersistRequest& request, const Attempt& attempt, const JointControl& control,
+                                   const Cancel& cancel) {
+  Joint joint(request, attempt.folder, control, cancel);
+  CKPT_TRY_ASSIGN(PersistReport report, joint.take_part());
+  CKPT_TRY(joint.wait_for_end(report));
+  return report;
+}
+
+void decline(const Attempt& attempt, uint32_t rank, const std::string& why) {
+  (void)put_file(attempt.folder, kDeclined + std::to_string(rank), why);
+}
+
+}  // namespace ckpt::flash
