@@ -208,8 +208,11 @@ Result<void> list(Context& context, const fs::path& top) {
 
 Command::Run add_list(VerbOptions& app) {
   auto top = std::make_shared<std::string>(".");
-  app.add_option("DIR", *top, "Folder to look below").shows_default();
-  return [top](Context& context) { return list(context, *top); };
+  app.add_option("DIR", *top, "Folder to look below").shows_default().type_name("PATH|URL");
+  return [top](Context& context) -> Result<void> {
+    CKPT_TRY_ASSIGN(const std::string folder, context.local(*top));
+    return list(context, folder);
+  };
 }
 
 }  // namespace ckpt::cli

@@ -8,6 +8,7 @@
 #include "cli/dump_flags.h"
 #include "cli/gpu_flags.h"
 #include "cli/owner_rights.h"
+#include "cli/remote_images.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
@@ -140,6 +141,7 @@ Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, c
 }
 
 Result<void> run_restore(RestoreFlags& flags, Context& context) {
+  CKPT_TRY(check_trust(flags.options.image, flags.options.trust));
   engine::NamespacePlan plan;
   const auto manifest = store::read_manifest(flags.options.image);  // what is wrong with it the restore itself tells
   if (manifest) {
@@ -150,6 +152,10 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
       return fail(Code::kUsage, "--new-pidns", "and a pid namespace that is there exclude each other");
     plan.make["pid"] = true;
   }
+  if (!plan.empty() && remote::with_urls(flags.options.image.string()))
+    return Error(Code::kUnsupported, flags.options.image.string(),
+                 "lies at a URL, which cannot be reached from other namespaces")
+        .with_hint("copy the image, with its parents, to a folder first");
   if (plan.join.count("cgroup") != 0 && manifest && !manifest->tree.namespaces.has("cgroup"))
     context.progress.note("the cgroup namespace is not joined: the processes see the whole paths of their groups");
   flags.options.placed = !plan.empty();
@@ -181,7 +187,9 @@ Result<void> parse_joins(const std::vector<std::string>& words, engine::Placemen
 Command::Run add_restore(VerbOptions& app) {
   auto flags = std::make_shared<RestoreFlags>();
   engine::RestoreOptions* options = &flags->options;
-  app.add_saved("-f,--images-dir,-D,--dir", Saved::kImage, options->image, "The image").required().type_name("DIR");
+  app.add_saved("-f,--images-dir,-D,--dir", Saved::kImage, options->image, "The image")
+      .required()
+      .type_name("PATH|URL");
   app.add_flag("-d,--detach,--restore-detached", options->detach, "Return once the process runs");
   app.add_option("--pidfile", options->pidfile, "Write the pid there before the process runs").type_name("FILE");
   add_external_flags(app, flags->external,

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/remote_images.h"
 #include "lib/base/clock.h"
 #include "lib/base/staged_dir.h"
 #include "lib/base/text.h"
@@ -85,7 +86,7 @@ Result<void> run_squash(Context& context, const SquashFlags& flags) {
 
 Command::Run add_squash(VerbOptions& app) {
   auto state = std::make_shared<SquashFlags>();
-  app.add_saved("SRC", Saved::kImage, state->source, "The last image of the chain").required();
+  app.add_saved("SRC", Saved::kImage, state->source, "The last image of the chain").type_name("PATH|URL").required();
   app.add_option("DST", state->destination, "The folder to write: it appears complete, or not at all").required();
   app.add_flag("--force", state->options.force, "Replace a folder that is not empty");
   app.add_flag("--no-compress", state->no_compress, "Store pages as they are");
@@ -97,6 +98,7 @@ Command::Run add_squash(VerbOptions& app) {
     state->options.compress = !state->no_compress;
     state->options.sha256_pages = state->hash == "sha256";
     if (state->trust) state->options.trust = store::Trust::kAnybody;
+    if (Result<void> trusted = check_trust(state->source, state->trust); !trusted) return trusted;
     return run_squash(context, *state);
   };
 }

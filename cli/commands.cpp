@@ -2,6 +2,7 @@
 #include <vector>
 
 #include "cli/command.h"
+#include "cli/remote_images.h"
 #include "lib/remote/url.h"
 
 namespace ckpt::cli {
@@ -38,6 +39,7 @@ Result<std::string> Context::local(const std::string& path_or_url) {
   if (!remote::is_url(path_or_url)) return path_or_url;
   CKPT_TRY_ASSIGN(std::shared_ptr<remote::Mounted> there, remote::Mounted::open(path_or_url, &cancel));
   mounted.push_back(there);
+  CKPT_TRY(mount_parents(*there));
   return there->path().string();
 }
 

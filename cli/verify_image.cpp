@@ -8,6 +8,7 @@
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
 #include "lib/engine/rehearse.h"
+#include "lib/remote/mounted.h"
 #include "lib/store/image.h"
 
 namespace ckpt::cli {
@@ -77,6 +78,9 @@ Result<void> verify_image(Context& context, const std::filesystem::path& dir, co
   Stopwatch watch;
   CKPT_TRY_ASSIGN(Outcome outcome, examine(context, dir));
   if (options.rehearse && outcome.findings.empty()) {
+    if (remote::with_urls(dir.string()))
+      return Error(Code::kUnsupported, dir.string(), "lies at a URL, which cannot be reached from sealed namespaces")
+          .with_hint("copy the image, with its parents, to a folder first");
     const auto trust = options.trust ? store::Trust::kAnybody : store::Trust::kOwn;
     CKPT_TRY_ASSIGN(outcome.rehearsal, engine::rehearse(dir, trust, context.cancel));
   }

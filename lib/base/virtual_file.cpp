@@ -1,8 +1,11 @@
 #include "lib/base/virtual_file.h"
 
+#include <pthread.h>
+
 #include <atomic>
 #include <map>
 #include <mutex>
+#include <new>
 #include <shared_mutex>
 #include <utility>
 
@@ -20,11 +23,20 @@ Registry& registry() {
   return instance;
 }
 
+/// A fork finds the registry whole, whatever other threads did. Its lock is made anew there: glibc knows a writer by
+/// its thread id, which is another one in the child.
+void outlive_forks() {
+  static const int once = ::pthread_atfork([] { registry().mutex.lock(); }, [] { registry().mutex.unlock(); },
+                                           [] { new (&registry().mutex) std::shared_mutex; });
+  (void)once;
+}
+
 std::atomic<size_t> g_count = 0;
 
 }  // namespace
 
 void set_virtual_file(const struct stat& st, std::shared_ptr<const VirtualFile> file) {
+  outlive_forks();
   std::unique_lock lock(registry().mutex);
   auto& files = registry().files;
   if (file)

@@ -1,5 +1,7 @@
 #include "lib/remote/cached_object.h"
 
+#include <pthread.h>
+
 #include <algorithm>
 #include <cstring>
 
@@ -17,7 +19,47 @@ Result<void> without_throwing(Read read) {
   }
 }
 
+/// How often this process and those that it descends from were forked: a pid is no mark, each namespace has a 1.
+std::atomic<uint64_t> g_generation = 0;
+
+uint64_t generation() {
+  static const int once = ::pthread_atfork(nullptr, nullptr, [] { ++g_generation; });
+  (void)once;
+  return g_generation;
+}
+
 }  // namespace
+
+struct ObjectSource::Used {
+  explicit Used(std::unique_ptr<Backend> b) : backend(std::move(b)), cache(*backend), made_in(generation()) {}
+  std::unique_ptr<Backend> backend;
+  BlockCache cache;
+  const uint64_t made_in;
+};
+
+ObjectSource::ObjectSource(std::unique_ptr<Backend> backend, Open open)
+    : open_(std::move(open)), used_(new Used(std::move(backend))) {}
+
+ObjectSource::~ObjectSource() {
+  Used* used = used_;
+  if (used->made_in == generation()) delete used;
+}
+
+Result<void> ObjectSource::read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out) {
+  Used* used = used_;
+  if (used->made_in != generation()) {
+    CKPT_TRY_ASSIGN(used, renew(used));
+  }
+  return used->cache.read(number, object, offset, out);
+}
+
+Result<ObjectSource::Used*> ObjectSource::renew(Used* of_parent) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<Backend> backend, open_());
+  (void)backend->list(1);  // where the bucket is, as the parent learned it; what is wrong the read tells
+  auto fresh = std::make_unique<Used>(std::move(backend));
+  // Of several threads one brings its own.
+  return used_.compare_exchange_strong(of_parent, fresh.get()) ? fresh.release() : of_parent;
+}
 
 Result<void> BlockCache::read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out) {
   if (out.size() >= 2 * kBlock) return read_long(object, offset, out);

@@ -1,7 +1,9 @@
 // Objects read by blocks: what was read a moment ago, and what will be read next, costs no request.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <list>
 #include <map>
 #include <memory>
@@ -60,18 +62,40 @@ class BlockCache {
   WorkerPool pool_;  ///< last: its threads use the rest
 };
 
+/// A backend with its cache. A fork of this process has neither their threads nor their connections: there both are
+/// made anew when they are first needed, and what was there is left alone.
+class ObjectSource {
+ public:
+  using Open = std::function<Result<std::unique_ptr<Backend>>()>;
+
+  /// `open`: the backend again.
+  ObjectSource(std::unique_ptr<Backend> backend, Open open);
+  ~ObjectSource();
+  ObjectSource(const ObjectSource&) = delete;
+  ObjectSource& operator=(const ObjectSource&) = delete;
+
+  /// Thread-safe. `number` tells objects apart.
+  Result<void> read(size_t number, const Object& object, uint64_t offset, MutableByteSpan out);
+
+ private:
+  struct Used;
+  Result<Used*> renew(Used* of_parent);
+  Open open_;
+  std::atomic<Used*> used_;
+};
+
 /// One object as a file.
 class CachedObject final : public io::VirtualFile {
  public:
-  CachedObject(std::shared_ptr<BlockCache> cache, size_t number, Object object)
-      : cache_(std::move(cache)), number_(number), object_(std::move(object)) {}
+  CachedObject(std::shared_ptr<ObjectSource> source, size_t number, Object object)
+      : source_(std::move(source)), number_(number), object_(std::move(object)) {}
   uint64_t size() const override { return object_.size; }
   Result<void> read(uint64_t offset, MutableByteSpan out) const override {
-    return cache_->read(number_, object_, offset, out);
+    return source_->read(number_, object_, offset, out);
   }
 
  private:
-  std::shared_ptr<BlockCache> cache_;
+  std::shared_ptr<ObjectSource> source_;
   size_t number_;
   Object object_;
 };

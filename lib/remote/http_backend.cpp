@@ -21,7 +21,8 @@ constexpr const char* kFileNames[] = {"model.safetensors", "pytorch_model.bin", 
 
 class Http final : public Backend {
  public:
-  Http(const Url& url, std::unique_ptr<HttpClient> client) : url_(url), client_(std::move(client)) {}
+  Http(const Url& url, std::unique_ptr<HttpClient> client)
+      : url_(url), client_(std::move(client)), folder_(url.path + (url.path.back() == '/' ? "" : "/")) {}
 
   Result<std::vector<Object>> list(size_t limit) override {
     const bool folder = url_.query.empty() && url_.path.back() == '/';
@@ -30,7 +31,6 @@ class Http final : public Backend {
       if (single) return std::vector<Object>{std::move(*single)};
       if (!url_.query.empty()) return fail(Code::kNotFound, url_.text, "the server has no such file");
     }
-    folder_ = url_.path + (folder ? "" : "/");
     std::vector<Object> out;
     CKPT_TRY(list_repository(out));
     if (out.empty()) CKPT_TRY(list_pages(limit, out));
@@ -184,7 +184,7 @@ class Http final : public Backend {
 
   const Url url_;
   std::unique_ptr<HttpClient> client_;
-  std::string folder_;  ///< path of the folder, with its slash
+  const std::string folder_;  ///< path of the folder, with its slash
 };
 
 }  // namespace

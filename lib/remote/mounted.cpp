@@ -62,69 +62,101 @@ bool stays_below(const std::string& name) {
 
 }  // namespace
 
-struct Mounted::Files {
-  std::unique_ptr<Backend> backend;
-  std::shared_ptr<BlockCache> cache;
-  std::vector<struct stat> placeholders;
+namespace {
 
-  Result<void> add(const fs::path& path, size_t number, const Object& object) {
-    UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd && (errno == EEXIST || errno == ENOTDIR))
-      return fail(Code::kUnsupported, object.name, "is an object, and others lie below it as in a folder");
-    if (!fd) return sys_error(path.string(), "cannot make a placeholder");
-    if (::ftruncate(fd.get(), static_cast<off_t>(object.size)) != 0)
-      return sys_error(object.name, "is too large for TMPDIR's file system");
-    CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
-    io::set_virtual_file(st, std::make_shared<CachedObject>(cache, number, object));
-    placeholders.push_back(st);
-    return {};
-  }
-};
+/// An empty file of the object's size, which reads as the object.
+Result<struct stat> make_placeholder(const fs::path& path, const std::shared_ptr<ObjectSource>& source, size_t number,
+                                     const Object& object) {
+  UniqueFd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600));
+  if (!fd && (errno == EEXIST || errno == ENOTDIR))
+    return fail(Code::kUnsupported, object.name, "is an object, and others lie below it as in a folder");
+  if (!fd) return sys_error(path.string(), "cannot make a placeholder");
+  if (::ftruncate(fd.get(), static_cast<off_t>(object.size)) != 0)
+    return sys_error(object.name, "is too large for TMPDIR's file system");
+  CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
+  io::set_virtual_file(st, std::make_shared<CachedObject>(source, number, object));
+  return st;
+}
+
+std::string without_slashes(std::string url) {
+  while (url.size() > 1 && url.back() == '/') url.pop_back();
+  return url;
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Mounted>> Mounted::open(const std::string& url, const Cancel* cancel) {
   CKPT_TRY_ASSIGN(const Url parsed, parse_url(url));
-  std::unique_ptr<Mounted> out(new Mounted);
-  out->files_ = std::make_unique<Files>();
-  Files& files = *out->files_;
-  CKPT_TRY_ASSIGN(files.backend, open_backend(parsed, cancel));
-  CKPT_TRY_ASSIGN(const std::vector<Object> objects, files.backend->list(kMostObjects));
-  files.cache = std::make_shared<BlockCache>(*files.backend);
+  std::unique_ptr<Mounted> out(new Mounted(cancel));
+  out->url_ = without_slashes(url);
+  std::string name = parsed.name();
+  if (name.empty() || !stays_below(name)) name = "checkpoint";
+  CKPT_TRY(out->mount(url, name));
+  out->path_ = out->folder_ / name;
+  return out;
+}
+
+Result<bool> Mounted::add_beside(const fs::path& path) {
+  const std::string name = path.filename().string();
+  const size_t slash = url_.rfind('/');
+  const bool at_the_top = slash == std::string::npos || slash < url_.find("://") + 3;
+  if (at_the_top || path.parent_path() != folder_ || path == path_ || !stays_below(name)) return false;
+  const bool is_http = url_.starts_with("http");
+  const std::string url = url_.substr(0, slash + 1) + (is_http ? percent_encode(name, false) : name);
+  auto done = mount(url, path);
+  if (!done && done.error().code == Code::kNotFound) return false;
+  if (!done) return std::move(done).error();
+  return true;
+}
+
+/// Below TMPDIR, and locked.
+Result<void> Mounted::make_folder() {
   std::error_code ec;
   const fs::path temporary = fs::temp_directory_path(ec);
   if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
   remove_abandoned(temporary);
   std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder for placeholders");
-  out->folder_ = pattern;
-  CKPT_TRY_ASSIGN(out->lock_, io::open_file(out->folder_, O_RDONLY | O_DIRECTORY));
-  if (::flock(out->lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
-  std::string name = parsed.name();
-  if (name.empty() || !stays_below(name)) name = "checkpoint";
-  out->path_ = out->folder_ / name;
-  out->url_ = url;
-  while (out->url_.size() > 1 && out->url_.back() == '/') out->url_.pop_back();
+  folder_ = pattern;
+  CKPT_TRY_ASSIGN(lock_, io::open_file(folder_, O_RDONLY | O_DIRECTORY));
+  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
+  folder_ = fs::canonical(folder_, ec);
+  return {};
+}
+
+/// `path`: below the folder, which is made once it is known that there is something.
+Result<void> Mounted::mount(const std::string& url, const fs::path& path) {
+  CKPT_TRY_ASSIGN(const Url parsed, parse_url(url));
+  auto open = [parsed, cancel = cancel_] { return open_backend(parsed, cancel); };
+  CKPT_TRY_ASSIGN(std::unique_ptr<Backend> backend, open());
+  CKPT_TRY_ASSIGN(const std::vector<Object> objects, backend->list(kMostObjects));
+  if (folder_.empty()) CKPT_TRY(make_folder());
+  const fs::path top = folder_ / path;
   {
     std::lock_guard lock(names().mutex);
-    names().urls[out->path_.string()] = out->url_;
+    names().urls[top.string()] = without_slashes(url);
   }
+  const auto source = std::make_shared<ObjectSource>(std::move(backend), open);
   const bool single = objects.size() == 1 && objects[0].name.empty();
-  if (!single && ::mkdir(out->path_.c_str(), 0700) != 0) return sys_error(out->path_.string(), "cannot make a folder");
+  if (!single && ::mkdir(top.c_str(), 0700) != 0) return sys_error(top.string(), "cannot make a folder");
   fs::path made;
   for (size_t i = 0; i < objects.size(); ++i) {
     if (!single && !stays_below(objects[i].name))
       return fail(Code::kCorrupt, url, "holds an object whose name leads elsewhere: " + objects[i].name);
-    const fs::path path = single ? out->path_ : out->path_ / objects[i].name;
-    if (path.parent_path() != made) fs::create_directories(made = path.parent_path(), ec);
+    const fs::path place = single ? top : top / objects[i].name;
+    std::error_code ec;
+    if (place.parent_path() != made) fs::create_directories(made = place.parent_path(), ec);
     if (ec) return fail(Code::kUnsupported, objects[i].name, "lies below another object, as in a folder");
-    CKPT_TRY(files.add(path, i, objects[i]));
+    CKPT_TRY_ASSIGN(const struct stat st, make_placeholder(place, source, i, objects[i]));
+    placeholders_.push_back(st);
   }
-  return out;
+  return {};
 }
 
 Mounted::~Mounted() {
-  for (const struct stat& st : files_->placeholders) io::set_virtual_file(st, nullptr);
+  for (const struct stat& st : placeholders_) io::set_virtual_file(st, nullptr);
   std::error_code ec;
-  if (!folder_.empty()) fs::remove_all(folder_, ec);
+  if (!folder_.empty() && ::getpid() == owner_) fs::remove_all(folder_, ec);
 }
 
 std::optional<std::string> with_urls(std::string_view text) {

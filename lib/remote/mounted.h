@@ -1,11 +1,15 @@
 // A checkpoint at a URL as a folder of this host: placeholders (lib/base/virtual_file.h) stand for its objects.
 #pragma once
 
+#include <sys/stat.h>
+#include <unistd.h>
+
 #include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
@@ -29,13 +33,21 @@ class Mounted {
   /// Of the placeholder that the URL is: a folder, or a file.
   const std::filesystem::path& path() const { return path_; }
 
+  /// What lies beside the URL under another name, as a placeholder beside `path()`, where `path` must lie. False: there
+  /// is nothing, or the place is another one.
+  Result<bool> add_beside(const std::filesystem::path& path);
+
  private:
-  Mounted() = default;
-  struct Files;
-  UniqueFd lock_;  ///< of folder_: its owner lives
+  explicit Mounted(const Cancel* cancel) : cancel_(cancel) {}
+  Result<void> make_folder();
+  Result<void> mount(const std::string& url, const std::filesystem::path& path);
+
+  const Cancel* cancel_;
+  const pid_t owner_ = ::getpid();  ///< a fork removes nothing
+  UniqueFd lock_;                   ///< of folder_: its owner lives
   std::filesystem::path folder_, path_;
   std::string url_;
-  std::unique_ptr<Files> files_;
+  std::vector<struct stat> placeholders_;
 };
 
 /// A text in which paths of placeholders are the URLs that the user gave; nothing: it has none of them.

@@ -300,7 +300,10 @@ bool ImageReader::looks_like_image(const std::filesystem::path& dir) {
   auto begins = [&](const char* file, std::string_view with) {
     auto fd = io::open_regular(dir_fd.get(), file);
     std::array<char, 64> head{};
-    if (!fd || ::pread(fd->get(), head.data(), head.size(), 0) < 0) return false;
+    const auto st = fd ? io::stat_fd(fd->get(), file) : fail(std::move(fd).error());
+    if (!st) return false;
+    const size_t size = std::min<uint64_t>(head.size(), static_cast<uint64_t>(st->st_size));
+    if (!io::pread_exact(fd->get(), std::as_writable_bytes(std::span(head)).first(size), 0, file)) return false;
     return std::string_view(head.data(), head.size()).find(with) != std::string_view::npos;
   };
   // Either mark will do: a damaged manifest must be told as that, not as a folder of some other kind.

@@ -38,7 +38,7 @@ MACHINE_PATH = re.compile(r"(?<![\w.$}])/(?:home/\w+|Users/\w+|root|work|workspa
 GLUED_JSON = re.compile(r'\\":')  # "\"key\": in a string literal
 # A placeholder for a file elsewhere (lib/base/virtual_file.h) reads as zeros by these.
 RAW_READ = re.compile(r"(?<!\w)::p?read(v|64)?\(|\bmmap\(|\bifstream\b|\bfopen\(|copy_file_range\(|sendfile\(")
-READS_CHECKPOINTS = ("formats/", "lib/tensor/", "lib/model/")
+READS_CHECKPOINTS = ("formats/", "lib/tensor/", "lib/model/", "lib/store/")
 # The trace's compact lines, and a pickle with an indentation of its own.
 MAY_GLUE_JSON = ("lib/base/json_", "lib/base/trace.cpp", "formats/pickle/render.cpp")
 SKIPPED = {".git", "__pycache__", ".cache"}
@@ -94,7 +94,7 @@ def check_source(path, lines):
             yield f"{path}:{number}: {problem}"
         if glues_json(path, line):
             yield f"{path}:{number}: JSON glued from strings: lib/base/json_writer.h writes it"
-        if path.startswith(READS_CHECKPOINTS) and RAW_READ.search(line) and not line.lstrip().startswith("//"):
+        if path.startswith(READS_CHECKPOINTS) and RAW_READ.search(line) and "MAP_ANONYMOUS" not in line and not line.lstrip().startswith("//"):
             yield f"{path}:{number}: a file is read past lib/base/io.h, which knows of files that are elsewhere"
 
 

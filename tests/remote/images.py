@@ -1,0 +1,151 @@
+#!/usr/bin/env python3
+"""Process images at URLs: what the verbs say of a chain of them is what they say of the folders, and its processes run again.
+
+    images.py CKPT_BINARY [TEST...]
+"""
+import hashlib
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import unittest
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+from servers import S3, Files, Server  # noqa: E402
+
+CKPT = os.path.abspath(sys.argv.pop(1))
+ENV = {"AWS_ACCESS_KEY_ID": S3.KEY, "AWS_SECRET_ACCESS_KEY": S3.SECRET, "AWS_EC2_METADATA_DISABLED": "true"}
+# Writes the digest of all of its memory to the file when it is told to.
+PROGRAM = """
+import hashlib, os, random, signal, sys
+data = bytearray(random.Random(7).randbytes(24 << 20))
+def tell(*_):
+    with open(sys.argv[1] + ".new", "w") as out: out.write(hashlib.sha256(data).hexdigest())
+    os.rename(sys.argv[1] + ".new", sys.argv[1])
+def change(*_): data[::65536] = bytes(reversed(data[::65536]))
+signal.signal(signal.SIGUSR1, tell)
+signal.signal(signal.SIGUSR2, change)
+tell()
+while True: signal.pause()
+"""
+
+
+def eventually(condition, seconds=30):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise AssertionError("it did not come to pass")
+        time.sleep(0.02)
+
+
+@unittest.skipUnless(os.geteuid() == 0, "needs root")
+class Images(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.base = pathlib.Path(tempfile.mkdtemp(prefix="ckpt-images-"))
+        cls.scratch = cls.base / "scratch"
+        cls.scratch.mkdir()
+        (cls.base / "program.py").write_text(PROGRAM)
+        cls.told = cls.base / "told"
+        cls.process = subprocess.Popen([sys.executable, cls.base / "program.py", cls.told], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                                       stderr=subprocess.DEVNULL, start_new_session=True)
+        eventually(cls.told.exists)
+        images = cls.base / "run"
+        images.mkdir()
+        cls.pid = cls.process.pid
+        subprocess.run([CKPT, "pre-dump", "-p", str(cls.pid), "-f", images / "a", "-q"], check=True)
+        os.kill(cls.pid, signal.SIGUSR2)
+        cls.digest = cls.ask()
+        subprocess.run([CKPT, "dump", "-p", str(cls.pid), "-f", images / "b", "--prev", images / "a", "-q"], check=True)
+        cls.process.wait()
+        cls.images = images
+        cls.objects = {f"x/{p.relative_to(images)}": p.read_bytes() for p in images.rglob("*") if p.is_file() and not p.is_symlink()}
+
+    @classmethod
+    def ask(cls):
+        cls.told.unlink(missing_ok=True)
+        os.kill(cls.pid, signal.SIGUSR1)
+        eventually(cls.told.exists)
+        return cls.told.read_text()
+
+    @classmethod
+    def tearDownClass(cls):
+        shutil.rmtree(cls.base)
+
+    def setUp(self):
+        self.server = Server(S3, buckets={"bucket": dict(self.objects)}, page=1000)
+        self.server.__enter__()
+        self.addCleanup(self.server.__exit__)
+
+    def run_ckpt(self, *args, code=0):
+        full = {k: v for k, v in os.environ.items() if not k.startswith(("AWS_", "HF_"))}
+        with tempfile.TemporaryFile() as out:  # what goes on behind ckpt keeps its stderr
+            done = subprocess.run([CKPT, *map(str, args)], stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=100, check=False,
+                                  env={**full, **ENV, "AWS_ENDPOINT_URL": self.server.url, "TMPDIR": str(self.scratch), "HOME": str(self.base)})
+            out.seek(0)
+            told = out.read().decode(errors="replace")
+        self.assertEqual(done.returncode, code, f"{args}: {told}")
+        self.assertNotIn(str(self.scratch), told, "a placeholder's path is shown")
+        self.assertNotIn(S3.SECRET, told)
+        self.assertEqual(os.listdir(self.scratch), [], "placeholders stay behind")
+        return told
+
+    def test_what_is_said_of_it(self):
+        for line in (["inspect"], ["inspect", "--json"], ["inspect", "--maps"], ["verify"], ["list", "--json"]):
+            for image in ("b", "a") if line[0] != "list" else ("",):
+                url = f"s3://bucket/x/{image}".rstrip("/")
+                there, here = self.run_ckpt(*line, url), self.run_ckpt(*line, self.images / image)
+                if line != ["verify"]:
+                    self.assertEqual(there.replace(url, "PATH"), here.replace(str(self.images / image).rstrip("/"), "PATH"), line)
+        del self.server.http.buckets["bucket"]["x/a/manifest.json"]
+        self.assertIn("s3://bucket/x/a", self.run_ckpt("verify", "s3://bucket/x/b", code=4))
+
+    def test_damage_is_found(self):
+        pages = bytearray(self.objects["x/a/pages"])
+        pages[len(pages) // 2] ^= 1
+        self.server.http.buckets["bucket"]["x/a/pages"] = bytes(pages)
+        self.run_ckpt("verify", "s3://bucket/x/b", code=1)
+
+    def test_a_chain_becomes_one(self):
+        self.assertIn("--trust", self.run_ckpt("squash", "s3://bucket/x/b", self.base / "one", code=5))
+        self.run_ckpt("squash", "s3://bucket/x/b", self.base / "one", "--trust")
+        self.run_ckpt("verify", self.base / "one")
+        self.run_ckpt("restore", "-f", self.base / "one", "-d")
+        self.runs_and_ends()
+
+    def runs_and_ends(self):
+        self.assertEqual(self.ask(), self.digest)
+        os.kill(self.pid, signal.SIGKILL)
+        eventually(lambda: not os.path.exists(f"/proc/{self.pid}"))
+
+    def test_it_runs_again(self):
+        self.assertIn("--trust", self.run_ckpt("restore", "-f", "s3://bucket/x/b", code=5))
+        for how in ([], ["--lazy"]):
+            self.run_ckpt("restore", "-f", "s3://bucket/x/b", "-d", "--trust", *how)
+            self.runs_and_ends()
+        with Server(Files, root=str(self.base)) as server:
+            self.run_ckpt("restore", "-f", server.url + "/run/b/", "-d", "--trust")
+            self.runs_and_ends()
+
+    def test_a_server_that_goes_away_leaves_no_process(self):
+        def gone(handler, name, data):
+            if not name.endswith("/pages"):
+                return False
+            handler.answer(503, b"")
+            return True
+
+        self.server.http.faults = [gone]
+        self.assertIn("503", self.run_ckpt("restore", "-f", "s3://bucket/x/b", "-d", "--trust", code=8))
+        self.assertFalse(os.path.exists(f"/proc/{self.pid}"))
+
+    def test_what_is_refused_by_name(self):
+        self.assertIn("namespaces", self.run_ckpt("verify", "--rehearse", "s3://bucket/x/b", code=6))
+        self.assertIn("on this host", self.run_ckpt("rm", "s3://bucket/x/b", code=6))
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=2)
