@@ -106,8 +106,11 @@ Result<void> run_protect(Context& context, const ProtectFlags& flags) {
   options.rules.group = flags.group == "rack" ? parity::FailureGroup::kRack : parity::FailureGroup::kNode;
   options.rules.set_size = flags.set_size;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
-  CKPT_TRY_ASSIGN(const parity::Protection done,
-                  job.run<parity::Protection>([&](parity::Rank& rank) { return parity::protect(rank, options); }));
+  const auto protection =
+      job.run<parity::Protection>([&](parity::Rank& rank) { return parity::protect(rank, options); });
+  if (!job.speaks()) return job.end_silently(protection);
+  if (!protection) return protection.error();
+  const parity::Protection& done = *protection;
   CKPT_TRY_ASSIGN(const Traffic traffic, traffic_of(done.sets));
   const uint64_t us = watch.elapsed_us();
   if (context.out.json())
@@ -127,7 +130,8 @@ Result<void> run_protect(Context& context, const ProtectFlags& flags) {
 
 Command::Run add_protect(VerbOptions& app) {
   auto state = std::make_shared<ProtectFlags>();
-  app.add_option("DIR", state->job.folders, "The folder of each rank, in the order of ranks").required();
+  app.add_option("DIR", state->job.folders, "The folder of each rank, in their order; under MPI this rank's")
+      .required();
   app.add_option("--scheme", state->scheme, "partner: copies; xor: one lost node is survived; rs: --parity of them")
       .type_name("SCHEME")
       .one_of({"partner", "xor", "rs"})

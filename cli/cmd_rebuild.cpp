@@ -42,8 +42,11 @@ void print_json(Console& console, const RebuildFlags& flags, const parity::Rebui
 Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
   Stopwatch watch;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
-  CKPT_TRY_ASSIGN(const parity::Rebuilt done,
-                  job.run<parity::Rebuilt>([&](parity::Rank& rank) { return parity::rebuild(rank, flags.options); }));
+  const auto rebuilt =
+      job.run<parity::Rebuilt>([&](parity::Rank& rank) { return parity::rebuild(rank, flags.options); });
+  if (!job.speaks()) return job.end_silently(rebuilt);
+  if (!rebuilt) return rebuilt.error();
+  const parity::Rebuilt& done = *rebuilt;
   if (context.out.json()) print_json(context.out, flags, done, watch.elapsed_us());
   for (const std::string& line : health_lines(done.health)) {
     if (!flags.options.dry_run)
@@ -51,7 +54,7 @@ Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
     else if (!context.out.json())
       context.out.data(line + "\n");
   }
-  const std::string subject = flags.job.folders.front();
+  const std::string subject = job.first_folder();
   if (is_left_over(done.health)) {
     const bool some = !done.data.empty() || !done.parity.empty();
     return fail(some ? Code::kPartial : Code::kCorrupt, subject,

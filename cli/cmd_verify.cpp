@@ -152,7 +152,8 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   if (command.parity) {
     if (command.for_models_only() || command.rehearse || command.trust)
       return fail(Code::kUsage, "--parity", "reads every byte of every rank: no other flag goes with it");
-    ParityFlags flags{{command.path}, "", command.max_memory};
+    ParityFlags flags;
+    flags.folders = {command.path}, flags.max_memory = command.max_memory;
     flags.folders.insert(flags.folders.end(), command.more.begin(), command.more.end());
     return verify_parity(context, flags);
   }

@@ -1,12 +1,18 @@
 #include "cli/parity_job.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
+#include <charconv>
+#include <cstdlib>
+#include <cstring>
 #include <optional>
 
 #include "cli/model_view.h"
 #include "cli/plural.h"
+#include "cli/program_file.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -17,6 +23,26 @@ namespace {
 
 constexpr uint64_t kMostTopology = 16 << 20;
 
+/// A number that a launcher has set.
+std::optional<uint32_t> number_in(const char* name) {
+  const char* text = std::getenv(name);
+  uint32_t out = 0;
+  if (text == nullptr) return std::nullopt;
+  const auto [end, error] = std::from_chars(text, text + std::strlen(text), out);
+  return error == std::errc() && *end == 0 && out != 0 ? std::optional(out) : std::nullopt;
+}
+
+/// Nothing: no MPI has.
+std::optional<mpi::Kind> launched_by(const ParityFlags& flags) {
+  if (flags.mpi == "openmpi") return mpi::Kind::kOpenMpi;
+  if (flags.mpi == "mpich") return mpi::Kind::kMpich;
+  if (flags.mpi == "none") return std::nullopt;
+  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return mpi::Kind::kOpenMpi;
+  if (std::getenv("PMI_SIZE") != nullptr) return mpi::Kind::kMpich;
+  if (std::getenv("PMIX_RANK") != nullptr) return mpi::Kind::kOpenMpi;
+  return std::nullopt;
+}
+
 std::string ranks_text(const std::vector<uint32_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + fmt::format("{}", fmt::join(ranks, ", "));
 }
@@ -26,42 +52,91 @@ std::string ranks_text(const std::vector<uint32_t>& ranks) {
 void add_parity_flags(VerbOptions& app, ParityFlags& flags) {
   app.add_option("--topology", flags.topology, "Which rank runs on which node: lines of RANK NODE [RACK]")
       .type_name("FILE");
+  app.add_option("--mpi", flags.mpi, "The MPI that has started the ranks; auto: what its variables say")
+      .type_name("MPI")
+      .one_of({"auto", "openmpi", "mpich", "none"})
+      .shows_default();
   add_max_memory(app, flags.max_memory);
 }
 
 Result<ParityJob> ParityJob::open(Context& context, const ParityFlags& flags) {
   ParityJob out(context);
   out.folders_ = flags.folders;
-  if (flags.topology.empty()) {
-    // Nothing else is known: each folder is on a node of its own.
-    for (size_t i = 0; i < flags.folders.size(); ++i) out.places_.push_back({fmt::format("node{}", i), ""});
-  } else {
-    CKPT_TRY_ASSIGN(const std::string text, io::read_file(flags.topology, kMostTopology));
-    CKPT_TRY_ASSIGN(out.places_, parity::parse_topology(text, flags.topology));
-    if (out.places_.size() != flags.folders.size())
-      return fail(Code::kUsage, flags.topology,
-                  fmt::format("is of {}, and {} were given", counted(out.places_.size(), "rank"),
-                              counted(flags.folders.size(), "folder")));
-  }
+  out.memory_ = flags.max_memory / flags.folders.size();
+  if (const auto kind = launched_by(flags))
+    CKPT_TRY(out.connect(flags, *kind));
+  else if (flags.folders.size() == 1 && number_in("WORLD_SIZE").value_or(1) > 1)
+    return Error(Code::kUsage, "WORLD_SIZE", "says that there are more ranks, and nothing connects them")
+        .with_hint("start ckpt by mpirun or srun --mpi, or name the folders of all ranks");
+  CKPT_TRY(out.place(flags));
   std::vector<std::filesystem::path> known;
-  for (const std::string& folder : flags.folders) {
+  for (const std::string& folder : out.folders_) {
     std::error_code ec;
     known.push_back(std::filesystem::weakly_canonical(folder, ec));
     if (std::count(known.begin(), known.end(), known.back()) > 1)
       return fail(Code::kUsage, folder, "is named twice: each rank has a folder of its own");
   }
-  out.memory_ = flags.max_memory / flags.folders.size();
   return out;
 }
 
+Result<void> ParityJob::connect(const ParityFlags& flags, mpi::Kind kind) {
+  if (flags.folders.size() != 1)
+    return Error(Code::kUsage, flags.folders[1], "is one folder too many: each rank names its own")
+        .with_hint("{rank}, {local_rank} and {node} in DIR stand for those of the rank; --mpi none: no MPI");
+  CKPT_TRY_ASSIGN(const std::string plugin, find_library(mpi::plugin_name(kind)));
+  CKPT_TRY_ASSIGN(transport_, mpi::start(kind, plugin));
+  for (const auto& [name, is] : {std::pair("WORLD_SIZE", transport_->size()), std::pair("RANK", transport_->rank())}) {
+    if (number_in(name).value_or(is) != is)
+      return fail(Code::kUsage, name, fmt::format("is {}, and MPI says {}", *number_in(name), is));
+  }
+  return {};
+}
+
+/// Where the ranks run: what the topology says, else the variables of launchers, else the names of hosts. Without MPI
+/// each folder is on a node of its own.
+Result<void> ParityJob::place(const ParityFlags& flags) {
+  const size_t ranks = transport_ != nullptr ? transport_->size() : folders_.size();
+  if (!flags.topology.empty()) {
+    CKPT_TRY_ASSIGN(const std::string text, io::read_file(flags.topology, kMostTopology));
+    CKPT_TRY_ASSIGN(places_, parity::parse_topology(text, flags.topology));
+    if (places_.size() != ranks)
+      return fail(Code::kUsage, flags.topology,
+                  fmt::format("is of {}, and there are {}", counted(places_.size(), "rank"), ranks));
+  } else {
+    const auto local = number_in("LOCAL_WORLD_SIZE");
+    for (size_t i = 0; i < ranks; ++i) places_.push_back({fmt::format("node{}", local ? i / *local : i), ""});
+  }
+  if (transport_ == nullptr) return {};
+  if (flags.topology.empty() && !number_in("LOCAL_WORLD_SIZE")) {
+    std::array<char, 256> host{};
+    if (::gethostname(host.data(), host.size() - 1) != 0) return sys_error("gethostname", "the host has no name");
+    CKPT_TRY_ASSIGN(const auto hosts, transport_->all_gather(host.data()));
+    for (size_t i = 0; i < ranks; ++i) places_[i].node = hosts[i];
+  }
+  const uint32_t rank = transport_->rank();
+  const auto before = std::count_if(places_.begin(), places_.begin() + rank,
+                                    [&](const parity::Place& other) { return other.node == places_[rank].node; });
+  std::string& folder = folders_.front();
+  for (const auto& [name, value] :
+       {std::pair("{rank}", fmt::format("{}", rank)), std::pair("{local_rank}", fmt::format("{}", before)),
+        std::pair("{node}", places_[rank].node)}) {
+    for (size_t at; (at = folder.find(name)) != std::string::npos;) folder.replace(at, std::strlen(name), value);
+  }
+  return {};
+}
+
 Result<void> ParityJob::run_ranks(const std::function<Result<void>(parity::Rank&)>& work) {
+  if (transport_ != nullptr) {
+    ProgressSink& progress = speaks() ? context_.progress : null_progress();
+    parity::Rank rank{*transport_, folders_.front(), places_[transport_->rank()], memory_, progress, context_.cancel};
+    return work(rank);
+  }
   auto results = parity::run_locally(static_cast<uint32_t>(folders_.size()), [&](parity::Transport& transport) {
     parity::Rank rank{transport, folders_[transport.rank()], places_[transport.rank()],
                       memory_,   context_.progress,          context_.cancel};
     return work(rank);
   });
   if (!results) return results.error();
-  CKPT_TRY(results->front());
   for (Result<void>& one : *results) CKPT_TRY(one);
   return {};
 }
@@ -107,11 +182,14 @@ void write_health(JsonWriter& out, const parity::Health& health) {
 Result<void> verify_parity(Context& context, const ParityFlags& flags) {
   Stopwatch watch;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags));
-  CKPT_TRY_ASSIGN(const parity::Health health, job.run<parity::Health>(parity::check_parity));
+  const auto checked = job.run<parity::Health>(parity::check_parity);
+  if (!job.speaks()) return job.end_silently(checked);
+  if (!checked) return checked.error();
+  const parity::Health& health = *checked;
   if (context.out.json()) {
     JsonWriter out;
     out.open('{');
-    out.members("schema", "ckpt.verify/1", "kind", "parity", "path", flags.folders.front(), "ok", health.whole(),
+    out.members("schema", "ckpt.verify/1", "kind", "parity", "path", job.first_folder(), "ok", health.whole(),
                 "duration_us", watch.elapsed_us());
     write_health(out, health);
     context.out.data(std::move(out).finish());
@@ -119,7 +197,7 @@ Result<void> verify_parity(Context& context, const ParityFlags& flags) {
     for (const std::string& line : health_lines(health)) context.out.data(line + "\n");
   }
   if (!health.whole())
-    return fail(Code::kCorrupt, flags.folders.front(),
+    return fail(Code::kCorrupt, job.first_folder(),
                 health.repairable() ? "not whole, and can be brought back" : "not whole, and cannot be brought back");
   uint64_t bytes = 0;
   for (const parity::SetHealth& set : health.sets) {

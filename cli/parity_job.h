@@ -1,4 +1,5 @@
-// protect, rebuild and verify --parity are done by many ranks together: here folders on one command line, each a rank.
+// protect, rebuild and verify --parity are done by many ranks together: folders on one command line, each a rank that
+// is a thread here, or processes that mpirun has started, each with its own folder.
 #pragma once
 
 #include <functional>
@@ -8,12 +9,13 @@
 #include "cli/command.h"
 #include "lib/base/json_writer.h"
 #include "lib/parity/group.h"
+#include "plugins/mpi/transport.h"
 
 namespace ckpt::cli {
 
 struct ParityFlags {
   std::vector<std::string> folders;
-  std::string topology;
+  std::string topology, mpi = "auto";
   uint64_t max_memory = uint64_t{256} << 20;
 };
 
@@ -22,28 +24,43 @@ void add_parity_flags(VerbOptions& app, ParityFlags& flags);
 
 class ParityJob {
  public:
-  /// kUsage: folders and topology do not go together.
+  /// Starts MPI where ckpt was started by it. kUsage: folders and topology do not go together.
   static Result<ParityJob> open(Context& context, const ParityFlags& flags);
 
-  /// Calls `work` once on each rank and returns what it returned on the first one: the others' is the same.
+  /// Whether this process tells what came of it: of many that MPI has started one does.
+  bool speaks() const { return transport_ == nullptr || transport_->rank() == 0; }
+  /// What the others return: all of them know of the same error, and the one that speaks ends with it. But not of a
+  /// failure of MPI.
+  template <class T>
+  Result<void> end_silently(const Result<T>& done) const {
+    return done || done.error().subject != mpi::kSubject ? Result<void>() : Result<void>(done.error());
+  }
+  const std::string& first_folder() const { return folders_.front(); }
+
+  /// Calls `work` once on each rank that this process is and returns what it returned on the first one: the others' is
+  /// the same.
   template <class T>
   Result<T> run(const std::function<Result<T>(parity::Rank&)>& work) {
     std::optional<Result<T>> first;
-    CKPT_TRY(run_ranks([&](parity::Rank& rank) -> Result<void> {
+    Result<void> done = run_ranks([&](parity::Rank& rank) -> Result<void> {
       Result<T> out = work(rank);
       Result<void> well = out ? Result<void>() : Result<void>(out.error());
-      if (rank.transport.rank() == 0) first.emplace(std::move(out));
+      if (transport_ != nullptr || rank.transport.rank() == 0) first.emplace(std::move(out));
       return well;
-    }));
+    });
+    if (!done) return done.error();
     return std::move(*first);
   }
 
  private:
   explicit ParityJob(Context& context) : context_(context) {}
+  Result<void> connect(const ParityFlags& flags, mpi::Kind kind);
+  Result<void> place(const ParityFlags& flags);
   Result<void> run_ranks(const std::function<Result<void>(parity::Rank&)>& work);
 
   Context& context_;
-  std::vector<std::string> folders_;
+  std::unique_ptr<parity::Transport> transport_;  ///< MPI; none: threads
+  std::vector<std::string> folders_;              ///< of the ranks that this process is
   std::vector<parity::Place> places_;
   uint64_t memory_ = 0;
 };

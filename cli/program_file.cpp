@@ -71,24 +71,25 @@ bool is_file(const fs::path& path) {
 
 }  // namespace
 
-Result<std::string> find_interposer() {
-  CKPT_TRY(check_loads_libraries(kInterposer));  // without the driver nothing could be done with it
+Result<std::string> find_interposer() { return find_library(kInterposer); }
+
+Result<std::string> find_library(const std::string& name) {
+  CKPT_TRY(check_loads_libraries(name));  // what it is there for could not be loaded either
   std::error_code error;
   const fs::path folder = fs::read_symlink("/proc/self/exe", error).parent_path();
   if (error) return sys_error(error.value(), "/proc/self/exe", "cannot tell where this program is");
-  if (is_file(folder / kInterposer)) return (folder / kInterposer).string();
+  if (is_file(folder / name)) return (folder / name).string();
   const fs::path prefix = folder.parent_path();
   for (fs::directory_iterator outer(prefix, error), end; !error && outer != end; outer.increment(error)) {
     if (!outer->path().filename().string().starts_with("lib")) continue;
-    if (const fs::path found = outer->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
+    if (const fs::path found = outer->path() / "ckpt" / name; is_file(found)) return found.string();
     std::error_code inner_error;
     for (fs::directory_iterator inner(outer->path(), inner_error); !inner_error && inner != end;
          inner.increment(inner_error)) {
-      if (const fs::path found = inner->path() / "ckpt" / kInterposer; is_file(found)) return found.string();
+      if (const fs::path found = inner->path() / "ckpt" / name; is_file(found)) return found.string();
     }
   }
-  return Error(Code::kUnsupported, kInterposer, "is not installed")
-      .with_hint("it belongs beside ckpt, or in ../lib/ckpt");
+  return Error(Code::kUnsupported, name, "is not installed").with_hint("it belongs beside ckpt, or in ../lib/ckpt");
 }
 
 Result<std::string> find_program(const std::string& name) {

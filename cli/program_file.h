@@ -10,8 +10,10 @@ namespace ckpt::cli {
 /// As execvp looks for it: a name without a slash in PATH. kNotFound, kPermission.
 Result<std::string> find_program(const std::string& name);
 
-/// The library that `ckpt run` preloads: beside the binary, as it is built; in ../lib*/ckpt or ../lib/*/ckpt, as it is
+/// A library of ckpt's own: beside the binary, as it is built; in ../lib*/ckpt or ../lib/*/ckpt, as it is
 /// installed. kUnsupported: there is none, or this ckpt could not load the driver.
+Result<std::string> find_library(const std::string& name);
+/// The one that `ckpt run` preloads.
 Result<std::string> find_interposer();
 
 /// kUnsupported: nothing can be preloaded into it, and why. A script is judged by its interpreter.

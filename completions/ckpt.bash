@@ -196,8 +196,10 @@ _ckpt() {
     protect:--failure-group) COMPREPLY=($(compgen -W 'node rack' -- "$cur")); return ;;
     protect:--set-size) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     protect:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    protect:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     protect:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rebuild:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rebuild:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     rebuild:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     plan:--mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     plan:--node-mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -235,8 +237,8 @@ _ckpt() {
     inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
     verify) words='-h --help --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
-    protect) words='-h --help --scheme --parity --failure-group --set-size -n --dry-run --topology --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
-    rebuild) words='-h --help --force -n --dry-run --topology --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
+    protect) words='-h --help --scheme --parity --failure-group --set-size -n --dry-run --topology --mpi --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
+    rebuild) words='-h --help --force -n --dry-run --topology --mpi --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     plan) words='-h --help --mtbf --node-mtbf --nodes --save-cost --write-rate --restore-cost --memory-save-cost --memory-restore-cost --memory-share --step-time --max-overhead --sla --model -V --version -h --help --json --progress --color -q --quiet' ;;
     help) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     version) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -18,7 +18,7 @@ MAY_INCLUDE = {
     "flash": {"formats", "tensor", "base"},
     "model": {"formats", "tensor", "base"},
     "formats": {"tensor", "base"},
-    "plugins": {"device", "base"},
+    "plugins": {"device", "parity", "base"},
     "proc": {"base"},
     "device": {"base"},
     "tensor": {"base"},
