@@ -3,8 +3,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -14,18 +12,15 @@
 #include <cerrno>
 #include <csignal>
 #include <list>
-#include <mutex>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
-#include "lib/base/threads.h"
 #include "lib/flash/channel.h"
-#include "lib/flash/joint.h"
 #include "lib/flash/ledger.h"
 #include "lib/flash/listener.h"
-#include "lib/flash/persist.h"
+#include "lib/flash/persister.h"
 
 namespace ckpt::flash {
 
@@ -35,9 +30,6 @@ namespace {
 
 constexpr size_t kMostConnections = 8192;
 constexpr uint64_t kLeastObjects = 1 << 20;
-constexpr uint64_t kJointWriting = uint64_t{3600} * 1'000'000;  ///< for the parts of other nodes, once all have joined
-constexpr uint64_t kLookForAttempt = 1'000'000, kLookSoon = 20'000;
-constexpr uint64_t kSoonFor = 60'000'000;  ///< so long an attempt is expected once this node's trainers have asked
 
 struct Connection {
   uint64_t number = 0;  ///< of all that there were
@@ -55,25 +47,8 @@ struct WaitingBegin {
   uint64_t deadline_us = 0;
 };
 
-/// Whoever asked for a persist and waits for its end.
-struct Waiter {
-  std::weak_ptr<Connection> from;
-  Request request;
-};
-
-struct Wanted {
-  uint64_t step = 0;
-  fs::path directory;
-  std::vector<Waiter> waiters;
-};
-
-struct Worker {
-  std::thread thread;
-  std::shared_ptr<std::atomic<bool>> done;
-};
-
 struct Counts {
-  uint64_t saves = 0, skipped = 0, waited = 0, refused = 0, aborted = 0, persists = 0, failures = 0, deaths = 0;
+  uint64_t saves = 0, skipped = 0, waited = 0, refused = 0, aborted = 0, deaths = 0;
 };
 
 class Agent {
@@ -83,15 +58,14 @@ class Agent {
   ~Agent() {
     give_up_.store(true);
     cancel_.request();
-    for (Worker& worker : workers_) worker.thread.join();
+    background_.join();
   }
 
   Result<AgentEnd> run(const std::function<void()>& ready) {
     std::vector<fs::path> made;
     CKPT_TRY(io::make_folders(options_.directory, made));
     CKPT_TRY(listener_.open(options_.directory.string(), options_.socket));
-    wake_.reset(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-    if (!wake_) return sys_error("eventfd", "cannot make");
+    CKPT_TRY(background_.open());
     // Delivered in ppoll alone: none is lost between a look at the flag and the wait.
     sigset_t blocked;
     sigemptyset(&blocked);
@@ -99,7 +73,7 @@ class Agent {
     ::pthread_sigmask(SIG_BLOCK, &blocked, &waiting_mask_);
     for (int signal : {SIGINT, SIGTERM, SIGHUP}) sigdelset(&waiting_mask_, signal);
     ready();
-    while (!stop_.requested() && !(lonely() && !persisting_)) CKPT_TRY(turn(timeout_ms()));
+    while (!stop_.requested() && !(lonely() && !persister_.is_working())) CKPT_TRY(turn(timeout_ms()));
     return last_words();
   }
 
@@ -107,7 +81,7 @@ class Agent {
   // --- the loop ---
 
   Result<void> turn(int timeout) {
-    std::vector<pollfd> wait = {{listener_.fd(), POLLIN, 0}, {wake_.get(), POLLIN, 0}};
+    std::vector<pollfd> wait = {{listener_.fd(), POLLIN, 0}, {background_.fd(), POLLIN, 0}};
     std::vector<std::shared_ptr<Connection>> order(connections_.begin(), connections_.end());
     for (const auto& connection : order) {
       wait.push_back({connection->socket.get(), POLLIN, 0});
@@ -117,7 +91,7 @@ class Agent {
     const int ready = ::ppoll(wait.data(), wait.size(), timeout < 0 ? nullptr : &limit, &waiting_mask_);
     if (ready < 0 && errno != EINTR) return sys_error("poll", "cannot wait");
     if (ready > 0) {
-      if (wait[1].revents != 0) take_results();
+      if (wait[1].revents != 0) background_.take_results();
       for (size_t i = 0; i < order.size(); ++i) {
         if (wait[2 + 2 * i].revents != 0) receive(order[i]);
         if (wait[3 + 2 * i].revents != 0 && !order[i]->gone) leave(order[i]);
@@ -126,8 +100,7 @@ class Agent {
     }
     connections_.remove_if([](const auto& connection) { return connection->gone; });
     retry_begins();
-    start_wanted();
-    look_for_attempt();
+    persister_.work();
     return {};
   }
 
@@ -136,7 +109,7 @@ class Agent {
     uint64_t next = UINT64_MAX;
     for (const WaitingBegin& waiting : begins_) next = std::min(next, waiting.deadline_us);
     if (options_.linger_ms > 0 && present().empty()) next = std::min(next, lonely_since_ + linger_us());
-    if (follows() && !persisting_) next = std::min(next, next_look_us_);
+    next = std::min(next, persister_.next_look_us().value_or(UINT64_MAX));
     if (next == UINT64_MAX) return -1;
     const uint64_t now = monotonic_us();
     return next <= now ? 0 : static_cast<int>(std::min<uint64_t>((next - now) / 1000 + 1, 1 << 30));
@@ -233,7 +206,7 @@ class Agent {
     const auto newest = ledger_.newest_common();
     tell_(fmt::format("rank {} (process {}) is gone; {}", *who->rank, who->pid,
                       newest ? fmt::format("step {} is in memory", *newest) : "no step is complete in memory"));
-    if (options_.on_death && newest && !is_persisted(*newest)) want(*newest, {}, {});
+    if (options_.on_death && newest && persister_.persisted() != newest) persister_.want(*newest);
   }
 
   // --- requests ---
@@ -292,7 +265,7 @@ class Agent {
         request.local_world > request.world)
       return fail(Code::kUsage, "hello", "says ranks that do not fit together");
     const bool copies = (request.flags & kPartnerCopy) != 0;
-    if (copies && (world_ != request.world || ledger_.expected() != request.local_world))
+    if (copies && (ledger_.world() != request.world || ledger_.expected() != request.local_world))
       return fail(Code::kUsage, "hello", "of a partner copy comes before the job's own ranks are known");
     for (const auto& other : connections_) {
       if (other->gone || other == from || other->rank != request.rank) continue;
@@ -302,13 +275,13 @@ class Agent {
       else
         return fail(Code::kBusy, "", fmt::format("rank {} is process {} already", request.rank, other->pid));
     }
-    if (world_ != request.world || ledger_.expected() != request.local_world) {
+    if (ledger_.world() != request.world || ledger_.expected() != request.local_world) {
       if (!present().empty())
-        return fail(Code::kUsage, "hello", fmt::format("the other ranks say that they are {}", world_));
-      if (world_ != 0) tell_(fmt::format("{} ranks instead of {}: memory is given back", request.world, world_));
+        return fail(Code::kUsage, "hello", fmt::format("the other ranks say that they are {}", ledger_.world()));
+      if (ledger_.world() != 0)
+        tell_(fmt::format("{} ranks instead of {}: memory is given back", request.world, ledger_.world()));
       ledger_ = {};
-      world_ = request.world;
-      ledger_.expect(request.local_world);
+      ledger_.expect(request.local_world, request.world);
     }
     from->rank = request.rank;
     from->copies = copies;
@@ -353,12 +326,12 @@ class Agent {
     CKPT_TRY_ASSIGN(const BufferLayout layout, decode_layout(as_bytes(text)));
     const uint64_t bytes = (layout.data_bytes + capacity) * (ledger_.expected() + partner_copies());
     const uint32_t buffers = options_.buffers != 0 ? options_.buffers : buffers_for(bytes);
-    CKPT_TRY_ASSIGN(auto segment, Segment::create(rank, world_, std::move(text), capacity, buffers));
+    CKPT_TRY_ASSIGN(auto segment, Segment::create(rank, ledger_.world(), std::move(text), capacity, buffers));
     if (buffers == 1)
       tell_(fmt::format("rank {}: memory allows one buffer of {}: a trainer killed in a save leaves no step in memory",
                         rank, human_bytes(layout.data_bytes)));
     replace_segment(state, segment);
-    in_thread([this, segment] { segment->touch(give_up_); });
+    background_.start([this, segment] { segment->touch(give_up_); });
     return hand_over(from, message.request, state);
   }
 
@@ -383,7 +356,7 @@ class Agent {
     CKPT_TRY_ASSIGN(const uint32_t rank, rank_of(*from));
     if (message.fds.size() != 1) return fail(Code::kUsage, "adopt", "comes without a segment");
     CKPT_TRY_ASSIGN(auto segment, Segment::adopt(std::move(message.fds[0])));
-    if (segment->shape().rank != rank || segment->shape().world != world_)
+    if (segment->shape().rank != rank || segment->shape().world != ledger_.world())
       return fail(Code::kUsage, "adopt", "is the segment of another rank");
     RankState& state = ledger_.rank(rank);
     if (state.segment && !state.steps().empty()) return fail(Code::kBusy, "adopt", "this agent has steps of this rank");
@@ -443,8 +416,8 @@ class Agent {
     state.use[buffer].owner = to.number;
   }
   std::string busy_text() const {
-    return persisting_ ? fmt::format("step {} is still being written to storage", persisting_step_)
-                       : "every buffer is in use";
+    const std::optional<uint64_t> step = persister_.working_on();
+    return step ? fmt::format("step {} is still being written to storage", *step) : "every buffer is in use";
   }
 
   void retry_begins() {
@@ -482,17 +455,10 @@ class Agent {
       return fail(Code::kUsage, "commit", "of a buffer that holds no complete step of this number");
     use->writing = false;
     ++counts_.saves;
-    if (request.step == persisted_) persisted_known_ = false;  // saved anew
-    if ((request.flags & kPersistThis) != 0) due_ = due_ ? std::max(*due_, request.step) : request.step;
     ledger_.settle();
-    const auto newest = ledger_.newest_common();
-    if (newest == request.step) {
-      const bool periodic = options_.every > 0 && request.step % options_.every == 0;
-      if (due_ == request.step || periodic) want(request.step, {}, {});
-      if (due_ && *due_ <= request.step) due_.reset();
-    }
+    persister_.saved(request.step, (request.flags & kPersistThis) != 0);
     Reply reply;
-    reply.step = newest.value_or(kAnyStep);
+    reply.step = ledger_.newest_common().value_or(kAnyStep);
     answer(from, request, reply);
     return {};
   }
@@ -527,7 +493,7 @@ class Agent {
     const Request& request = message.request;
     CKPT_TRY_ASSIGN(const uint32_t own, rank_of(*from));
     const uint32_t rank = request.rank;  // another's, for those who put parts of several together
-    if (rank >= world_) return fail(Code::kUsage, "load", "names no rank of this job");
+    if (rank >= ledger_.world()) return fail(Code::kUsage, "load", "names no rank of this job");
     const auto how = static_cast<LoadFrom>(request.flags);
     if (const RankState* copy = ledger_.find(rank); copy != nullptr && copy->partner_copy)
       return load_copy(from, request, *copy);
@@ -542,11 +508,11 @@ class Agent {
         if (held.rank == rank) return hand_out(from, request, held, step, Level::kMemory);
       }
     }
-    if (how == LoadFrom::kMemory) return fail(Code::kNotFound, "", why_not_in_memory(request.step));
+    if (how == LoadFrom::kMemory) return fail(Code::kNotFound, "", ledger_.why_not_common(request.step));
     if (rank != own) return fail(Code::kUsage, "load", "of another rank comes from memory alone");
-    in_thread([this, from, request, rank, path = fs::path(message.text), world = world_] {
+    background_.start([this, from, request, rank, path = fs::path(message.text), world = ledger_.world()] {
       auto segment = load_rank(options_.directory, path, rank, world, cancel_);
-      post([this, from, request, rank, path, segment = std::move(segment)]() mutable {
+      background_.post([this, from, request, rank, path, segment = std::move(segment)]() mutable {
         loaded(from, request, rank, std::move(segment), path.empty());
       });
     });
@@ -573,7 +539,7 @@ class Agent {
     RankState& state = ledger_.rank(rank);
     state = {};
     state.segment = *segment;
-    if (from_own_directory) persisted_ = step, persisted_known_ = true;
+    if (from_own_directory) persister_.found(step);
     forget_after(step);
     (void)hand_out(from, request, {rank, *segment, 0}, step, Level::kStorage);
   }
@@ -602,182 +568,49 @@ class Agent {
     ledger_.forget_after(step, alive);
   }
 
-  std::string why_not_in_memory(uint64_t step) const {
-    std::string out = step == kAnyStep ? "no step is complete on every rank of this node"
-                                       : fmt::format("step {} is not complete on every rank of this node", step);
-    if (ledger_.seen() < ledger_.expected())
-      return out + fmt::format(": {} of {} ranks have been here", ledger_.seen(), ledger_.expected());
-    size_t shown = 0;
-    for (const auto& [number, state] : ledger_.ranks()) {
-      if (state.partner_copy) continue;
-      if (shown++ == 8) return out + "; ...";
-      const auto steps = state.steps();
-      out += fmt::format("{} rank {} has {}", shown == 1 ? ":" : ",", number,
-                         steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, " and ")));
-    }
-    return out;
-  }
-
   // --- persisting ---
-
-  bool is_persisted(uint64_t step) const { return persisted_known_ && persisted_ == step; }
 
   Result<void> persist_asked(const std::shared_ptr<Connection>& from, const Incoming& message) {
     const Request& request = message.request;
     const auto steps = ledger_.common_steps();
     const bool any = request.step == kAnyStep;
     if (steps.empty() || (!any && std::find(steps.begin(), steps.end(), request.step) == steps.end()))
-      return fail(Code::kNotFound, "", why_not_in_memory(request.step));
-    if (follows())
+      return fail(Code::kNotFound, "", ledger_.why_not_common(request.step));
+    if (persister_.follows())
       return Error(Code::kUnsupported, "", "a checkpoint of several nodes is made by the agent of rank 0")
           .with_hint("ask that one");
-    if (several_nodes() && !message.text.empty())
+    if (ledger_.several_nodes() && !message.text.empty())
       return fail(Code::kUnsupported, message.text, "is not where the other nodes' agents look");
     const uint64_t step = any ? steps.back() : request.step;
-    if (message.text.empty() && is_persisted(step)) return answer(from, request, persisted_reply(step)), Result<void>();
-    std::vector<Waiter> waiters;
-    if ((request.flags & kWait) != 0) waiters.push_back({from, request});
-    want(step, message.text, std::move(waiters));
-    if ((request.flags & kWait) == 0) answer(from, request, persisted_reply(step));
+    Reply known;
+    known.step = step;
+    if (message.text.empty() && persister_.persisted() == step) return answer(from, request, known), Result<void>();
+    const bool waits = (request.flags & kWait) != 0;
+    persister_.want(
+        step, message.text,
+        !waits ? Persister::Done()
+               : [this, to = std::weak_ptr(from), request](uint64_t, const Result<PersistReport>& report) {
+                   if (auto waiting = to.lock()) tell_persisted(waiting, request, report);
+                 });
+    persister_.work();  // it holds the step's buffers before whoever asked can save again
+    if (!waits) answer(from, request, known);
     return {};
   }
-  static Reply persisted_reply(uint64_t step) {
+
+  void tell_persisted(const std::shared_ptr<Connection>& to, const Request& request,
+                      const Result<PersistReport>& report) {
     Reply reply;
-    reply.step = step;
-    return reply;
-  }
-
-  bool several_nodes() const { return ledger_.expected() < world_; }
-  /// The agent of rank 0 says when.
-  bool follows() const {
-    const RankState* zero = ledger_.find(0);
-    return several_nodes() && ledger_.seen() > 0 && (zero == nullptr || zero->partner_copy);
-  }
-
-  /// Of those that nobody waits for only the newest is written.
-  void want(uint64_t step, const fs::path& directory, std::vector<Waiter> waiters) {
-    if (follows()) {
-      look_soon_until_us_ = monotonic_us() + kSoonFor;
-      next_look_us_ = 0;
-      return;
-    }
-    const fs::path where = directory.empty() ? options_.directory : directory;
-    if (persisting_ && persisting_step_ == step && where == persisting_directory_) {
-      for (Waiter& waiter : waiters) persist_waiters_.push_back(std::move(waiter));
-      return;
-    }
-    for (Wanted& wanted : wanted_) {
-      if (wanted.directory != where || (wanted.step != step && !(wanted.waiters.empty() && step > wanted.step)))
-        continue;
-      wanted.step = step;
-      for (Waiter& waiter : waiters) wanted.waiters.push_back(std::move(waiter));
-      return;
-    }
-    wanted_.push_back({step, where, std::move(waiters)});
-  }
-
-  void start_wanted() {
-    if (persisting_ || wanted_.empty()) return;
-    Wanted wanted = std::move(wanted_.front());
-    wanted_.pop_front();
-    PersistRequest request;
-    request.ranks = ledger_.holders(wanted.step);
-    persist_waiters_ = std::move(wanted.waiters);
-    if (request.ranks.empty() || request.ranks.size() != ledger_.expected())
-      return persisted(wanted.step, fail(Code::kMismatch, "", why_not_in_memory(wanted.step)));
-    if (several_nodes() && options_.format != "dcp") {
-      return persisted(wanted.step, Error(Code::kUnsupported, options_.format, "is not written by several nodes")
-                                        .with_hint("--to dcp; ckpt convert makes the others of it"));
-    }
-    request.step = wanted.step;
-    request.directory = wanted.directory;
-    start_persist(std::move(request), {});
-  }
-
-  /// Of several nodes: what the agent of rank 0 has begun.
-  void look_for_attempt() {
-    const uint64_t now = monotonic_us();
-    if (!follows() || persisting_ || now < next_look_us_) return;
-    next_look_us_ = now + (now < look_soon_until_us_ ? kLookSoon : kLookForAttempt);
-    const std::optional<Attempt> attempt = find_attempt(options_.directory);
-    if (!attempt || attempt->folder == last_attempt_) return;
-    last_attempt_ = attempt->folder;
-    PersistRequest request;
-    request.ranks = ledger_.holders(attempt->step);
-    if (request.ranks.size() != ledger_.expected()) {
-      const std::string why = why_not_in_memory(attempt->step);
-      decline(*attempt, ledger_.ranks().begin()->first, why);
-      return persisted(attempt->step, fail(Code::kMismatch, "", why));
-    }
-    request.step = attempt->step;
-    request.directory = options_.directory;
-    start_persist(std::move(request), attempt);
-  }
-
-  /// `attempt`: of another node's agent.
-  void start_persist(PersistRequest request, const std::optional<Attempt>& attempt) {
-    request.world = world_;
-    request.format = options_.format;
-    request.rate = stop_.requested() ? 0 : options_.rate;  // last words are in a hurry
-    request.keep = options_.keep;
-    request.verify = options_.verify;
-    request.advances = !(request.directory == options_.directory && persisted_known_ && persisted_ > request.step);
-    for (const Held& held : request.ranks) hold(held, 1);
-    persisting_ = true;
-    persisting_step_ = request.step;
-    persisting_directory_ = request.directory;
-    in_thread([this, request = std::move(request), attempt, several = several_nodes()]() mutable {
-      // The training goes first.
-      if (!stop_.requested()) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
-      JointControl control{options_.agree_ms * 1000, kJointWriting,
-                           [this, ranks = request.ranks, released = false]() mutable {
-                             if (std::exchange(released, true)) return;
-                             post([this, ranks] {
-                               for (const Held& held : ranks) hold(held, -1);
-                             });
-                           }};
-      auto report = attempt   ? join_persist(request, *attempt, control, cancel_)
-                    : several ? lead_persist(request, control, cancel_)
-                              : persist(request, cancel_);
-      control.release();
-      post([this, request = std::move(request), report = std::move(report)]() mutable {
-        persisting_ = false;
-        persisted(request.step, std::move(report));
-      });
-    });
-  }
-
-  void hold(const Held& held, int by) {
-    if (ledger_.ranks().count(held.rank) == 0) return;  // the job began anew meanwhile, with fewer ranks
-    RankState& state = ledger_.rank(held.rank);
-    if (state.segment == held.segment) state.use[held.buffer].readers += static_cast<unsigned>(by);
-  }
-
-  void persisted(uint64_t step, Result<PersistReport> report) {
-    Reply reply;
-    reply.step = step;
-    std::string text;
-    if (report) {
-      ++counts_.persists;
-      if (persisting_directory_ == options_.directory) persisted_ = step, persisted_known_ = true;
-      text = report->path.string();
-      reply.value[0] = report->bytes;
-      reply.value[1] = report->plan_us + report->write_us;
-      reply.value[2] = report->verify_us;
-      reply.value[3] = report->sync_us;
-      tell_(fmt::format("step {} is in {}: {}, written in {}, verified in {}, synced in {}", step, text,
-                        human_bytes(report->bytes), human_us(report->plan_us + report->write_us),
-                        human_us(report->verify_us), human_us(report->sync_us)));
-      for (const std::string& note : report->notes) tell_("note: " + note);
-    } else {
-      ++counts_.failures;
+    if (!report) {
+      reply.step = request.step;
       reply.status = exit_code(report.error().code);
-      text = last_error_ = report.error().text();
-      tell_(fmt::format("step {} was not persisted: {}", step, text));
+      return answer(to, request, reply, report.error().text());
     }
-    for (const Waiter& waiter : std::exchange(persist_waiters_, {})) {
-      if (auto to = waiter.from.lock()) answer(to, waiter.request, reply, text);
-    }
+    reply.step = report->step;
+    reply.value[0] = report->bytes;
+    reply.value[1] = report->plan_us + report->write_us;
+    reply.value[2] = report->verify_us;
+    reply.value[3] = report->sync_us;
+    answer(to, request, reply, report->path.string());
   }
 
   /// What a SIGTERM leaves time for.
@@ -787,70 +620,30 @@ class Agent {
     // An answer that cannot be sent takes its sender off the list.
     for (const WaitingBegin& waiting : std::exchange(begins_, {}))
       refuse(waiting.from, waiting.request, Error(Code::kBusy, "", "the agent ends"));
-    if (newest && !is_persisted(*newest)) want(*newest, {}, {});
-    start_wanted();
-    while (persisting_ || !wanted_.empty() || (newest && follows() && !is_persisted(*newest))) {
+    if (newest && persister_.persisted() != newest) persister_.want(*newest);
+    persister_.work();
+    while (!persister_.is_idle() || (newest && persister_.follows() && persister_.persisted() != newest)) {
       const uint64_t now = monotonic_us();
       if (now >= deadline) break;
       const int left = static_cast<int>((deadline - now) / 1000 + 1), next = timeout_ms();
       CKPT_TRY(turn(next < 0 ? left : std::min(left, next)));
     }
     AgentEnd out;
-    out.saved = !newest || is_persisted(*newest);
-    out.step = persisted_;
+    out.saved = !newest || persister_.persisted() == newest;
+    out.step = persister_.persisted().value_or(0);
     return out;
-  }
-
-  // --- what takes long ---
-
-  template <class Work>
-  void in_thread(Work work) {
-    auto done = std::make_shared<std::atomic<bool>>(false);
-    auto run = [this, work = std::move(work), done]() mutable {
-      work();
-      done->store(true);
-      post([] {});  // whoever waits joins it
-    };
-    std::thread thread;
-    if (start_thread(thread, run))
-      workers_.push_back({std::move(thread), done});
-    else
-      run();  // no room for a thread: everybody waits
-  }
-  void post(std::function<void()> result) {
-    {
-      std::lock_guard lock(mutex_);
-      results_.push_back(std::move(result));
-    }
-    const uint64_t one = 1;
-    (void)!::write(wake_.get(), &one, sizeof one);
-  }
-  void take_results() {
-    uint64_t count;
-    (void)!::read(wake_.get(), &count, sizeof count);
-    std::vector<std::function<void()>> results;
-    {
-      std::lock_guard lock(mutex_);
-      results.swap(results_);
-    }
-    for (auto& result : results) result();
-    workers_.remove_if([](Worker& worker) {
-      if (!worker.done->load()) return false;
-      worker.thread.join();
-      return true;
-    });
   }
 
   std::string status() const {
     JsonWriter out;
     out.open('{');
     out.members("schema", "ckpt.agent/1", "pid", ::getpid(), "directory", options_.directory.string(), "format",
-                options_.format, "world", world_, "local_world", ledger_.expected(), "newest_step",
-                ledger_.newest_common(), "persisted_step", persisted_known_ ? std::optional(persisted_) : std::nullopt,
-                "persisting_step", persisting_ ? std::optional(persisting_step_) : std::nullopt);
+                options_.format, "world", ledger_.world(), "local_world", ledger_.expected(), "newest_step",
+                ledger_.newest_common(), "persisted_step", persister_.persisted(), "persisting_step",
+                persister_.working_on());
     out.members("saves", counts_.saves, "skipped", counts_.skipped, "waited", counts_.waited, "refused",
-                counts_.refused, "aborted", counts_.aborted, "persists", counts_.persists, "failures", counts_.failures,
-                "deaths", counts_.deaths, "last_error", last_error_);
+                counts_.refused, "aborted", counts_.aborted, "persists", persister_.persists(), "failures",
+                persister_.failures(), "deaths", counts_.deaths, "last_error", persister_.last_error());
     status_of_ranks(out, "ranks", false);
     status_of_ranks(out, "partner_copies", true);
     return std::move(out).finish();
@@ -876,32 +669,19 @@ class Agent {
   const Cancel& stop_;
   const Tell& tell_;
   Listener listener_;
-  UniqueFd wake_;
   sigset_t waiting_mask_{};
   std::list<std::shared_ptr<Connection>> connections_;
   uint64_t connections_made_ = 0;
   std::list<WaitingBegin> begins_;
   Ledger ledger_;
-  uint32_t world_ = 0;
   std::set<uint32_t> ended_;  ///< ranks that said kBye
   Counts counts_;
-  std::string last_error_;
   uint64_t lonely_since_ = monotonic_us();
-
-  std::list<Wanted> wanted_;
-  std::vector<Waiter> persist_waiters_;
-  std::optional<uint64_t> due_;  ///< to be persisted once every rank has it
-  bool persisting_ = false, persisted_known_ = false;
-  uint64_t persisting_step_ = 0, persisted_ = 0;
-  fs::path persisting_directory_;
-  fs::path last_attempt_;  ///< of the agent of rank 0, that this one has seen
-  uint64_t next_look_us_ = 0, look_soon_until_us_ = 0;
 
   std::atomic<bool> give_up_{false};
   Cancel cancel_;
-  std::mutex mutex_;
-  std::vector<std::function<void()>> results_;
-  std::list<Worker> workers_;
+  Background background_;
+  Persister persister_{options_, ledger_, background_, stop_, cancel_, tell_};
 };
 
 }  // namespace

@@ -1,6 +1,11 @@
 #include "lib/flash/ledger.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+
+#include "lib/flash/protocol.h"
 
 namespace ckpt::flash {
 
@@ -61,6 +66,28 @@ std::vector<uint64_t> Ledger::common_steps() const {
 std::optional<uint64_t> Ledger::newest_common() const {
   const std::vector<uint64_t> steps = common_steps();
   return steps.empty() ? std::nullopt : std::optional(steps.back());
+}
+
+std::string Ledger::why_not_common(uint64_t step) const {
+  std::string out = step == kAnyStep ? "no step is complete on every rank of this node"
+                                     : fmt::format("step {} is not complete on every rank of this node", step);
+  if (seen() < expected_) return out + fmt::format(": {} of {} ranks have been here", seen(), expected_);
+  size_t shown = 0;
+  for (const auto& [number, state] : ranks_) {
+    if (state.partner_copy) continue;
+    if (shown++ == 8) return out + "; ...";
+    const auto steps = state.steps();
+    out += fmt::format("{} rank {} has {}", shown == 1 ? ":" : ",", number,
+                       steps.empty() ? "none" : fmt::format("{}", fmt::join(steps, " and ")));
+  }
+  return out;
+}
+
+uint32_t Ledger::first() const {
+  for (const auto& [number, state] : ranks_) {
+    if (!state.partner_copy) return number;
+  }
+  return 0;
 }
 
 Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) const {

@@ -6,6 +6,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <string>
 #include <vector>
 
 #include "lib/flash/segment.h"
@@ -52,15 +53,24 @@ class Ledger {
   /// The rank is of another node.
   void take_copy(uint32_t number) { ranks_[number].partner_copy = true; }
   const std::map<uint32_t, RankState>& ranks() const { return ranks_; }
-  /// Ranks that belong to this node; 0: not known yet.
-  void expect(uint32_t ranks) { expected_ = ranks; }
+  /// Ranks that belong to this node, and those of the whole job.
+  void expect(uint32_t ranks, uint32_t world) {
+    expected_ = ranks;
+    world_ = world;
+  }
   uint32_t expected() const { return expected_; }
+  uint32_t world() const { return world_; }  ///< 0: not known yet
+  bool several_nodes() const { return expected_ < world_; }
 
   /// How many ranks of this node have been here.
   size_t seen() const;
   /// Steps that every rank of this node has complete, in ascending order.
   std::vector<uint64_t> common_steps() const;
   std::optional<uint64_t> newest_common() const;
+  /// In words; `step`: kAnyStep is any.
+  std::string why_not_common(uint64_t step) const;
+  /// The lowest of this node's ranks that have been here.
+  uint32_t first() const;
 
   enum class Choice { kGranted, kBusy, kPinned };
   /// The buffer that a new step may be written to: none that is read, and where there is another not that of the step
@@ -77,7 +87,7 @@ class Ledger {
 
  private:
   std::map<uint32_t, RankState> ranks_;
-  uint32_t expected_ = 0;
+  uint32_t expected_ = 0, world_ = 0;
 };
 
 }  // namespace ckpt::flash

@@ -32,7 +32,7 @@ std::shared_ptr<Segment> segment(uint32_t rank, uint32_t buffers, uint64_t eleme
 /// Two ranks with two buffers each.
 Ledger two_ranks(uint32_t buffers = 2) {
   Ledger out;
-  out.expect(2);
+  out.expect(2, 2);
   for (uint32_t rank : {0u, 1u}) out.rank(rank).segment = segment(rank, buffers);
   return out;
 }
@@ -250,7 +250,7 @@ TEST_CASE("ledger: of a partner copy's former layout the newest step stays until
 TEST_CASE("ledger: what a trainer wants kept stays, whatever is saved after it") {
   Ledger ledger = two_ranks();
   ledger.take_copy(1);
-  ledger.expect(1);
+  ledger.expect(1, 2);
   for (uint32_t rank : {0u, 1u}) {
     save(ledger, rank, 1);
     ledger.rank(rank).kept = 1;

@@ -1,0 +1,85 @@
+// Which steps are written to storage, and when: one after the other, on one node or together with the agents of others.
+#pragma once
+
+#include <filesystem>
+#include <functional>
+#include <list>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/flash/agent.h"
+#include "lib/flash/background.h"
+#include "lib/flash/joint.h"
+#include "lib/flash/ledger.h"
+#include "lib/flash/persist.h"
+
+namespace ckpt::flash {
+
+/// Of the agent's loop alone; only the writing itself is done beside it.
+class Persister {
+ public:
+  /// Told when a step that was wanted is durable, or is not to be.
+  using Done = std::function<void(uint64_t step, const Result<PersistReport>&)>;
+
+  /// `stop`: the agent is to end, so that this is in a hurry. `cancel`: what is under way is given up.
+  Persister(const AgentOptions& options, Ledger& ledger, Background& background, const Cancel& stop,
+            const Cancel& cancel, const Tell& tell)
+      : options_(options), ledger_(ledger), background_(background), stop_(stop), cancel_(cancel), tell_(tell) {}
+
+  /// Of those that nobody waits for only the newest is written. Where another node's agent leads nothing is: that one
+  /// is looked for more often.
+  void want(uint64_t step, const std::filesystem::path& directory = {}, Done done = {});
+  /// A rank has saved the step. `persist`: its trainer wants it on disk, once every rank has it.
+  void saved(uint64_t step, bool persist);
+  /// It was read from the newest checkpoint.
+  void found(uint64_t step) { persisted_ = step; }
+  /// Begins what is wanted, or what another node's agent has begun. To be called in every turn of the loop.
+  void work();
+
+  bool is_working() const { return working_.has_value(); }
+  bool is_idle() const { return !working_ && wanted_.empty(); }
+  /// The step that is being written.
+  std::optional<uint64_t> working_on() const { return working_ ? std::optional(working_->step) : std::nullopt; }
+  /// The last one on disk, by this agent or found there, that was not saved anew since.
+  std::optional<uint64_t> persisted() const { return persisted_; }
+  /// When `work` wants to be called, though nothing happened: monotonic_us.
+  std::optional<uint64_t> next_look_us() const;
+  /// Ranks are on other nodes, too, and rank 0 is one of those: its agent says when.
+  bool follows() const;
+
+  uint64_t persists() const { return persists_; }
+  uint64_t failures() const { return failures_; }
+  const std::string& last_error() const { return last_error_; }
+
+ private:
+  struct Wanted {
+    uint64_t step = 0;
+    std::filesystem::path directory;
+    std::vector<Done> done;
+  };
+
+  void begin_wanted();
+  void look_for_attempt();
+  /// `attempt`: of another node's agent.
+  void begin(Wanted what, std::vector<Held> ranks, const std::optional<Attempt>& attempt);
+  void hold(const Held& held, int by);
+  void finish(const Wanted& what, Result<PersistReport> report);
+
+  const AgentOptions& options_;
+  Ledger& ledger_;
+  Background& background_;
+  const Cancel &stop_, &cancel_;
+  const Tell& tell_;
+  std::list<Wanted> wanted_;
+  std::optional<Wanted> working_;
+  std::optional<uint64_t> due_;  ///< to be persisted once every rank has it
+  std::optional<uint64_t> persisted_;
+  std::filesystem::path last_attempt_;  ///< of another agent, that this one has seen
+  uint64_t next_look_us_ = 0, look_soon_until_us_ = 0;
+  uint64_t persists_ = 0, failures_ = 0;
+  std::string last_error_;
+};
+
+}  // namespace ckpt::flash
