@@ -98,7 +98,6 @@ void print_plan(Console& console, const parity::Protection& done, const Traffic&
 }
 
 Result<void> run_protect(Context& context, const ProtectFlags& flags) {
-  Stopwatch watch;
   parity::ProtectOptions options;
   options.dry_run = flags.dry_run;
   options.rules.scheme = *parity::scheme_from_name(flags.scheme);
@@ -106,6 +105,7 @@ Result<void> run_protect(Context& context, const ProtectFlags& flags) {
   options.rules.group = flags.group == "rack" ? parity::FailureGroup::kRack : parity::FailureGroup::kNode;
   options.rules.set_size = flags.set_size;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
+  Stopwatch watch;  // MPI has started
   const auto protection =
       job.run<parity::Protection>([&](parity::Rank& rank) { return parity::protect(rank, options); });
   if (!job.speaks()) return job.end_silently(protection);

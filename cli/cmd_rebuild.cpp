@@ -40,8 +40,8 @@ void print_json(Console& console, const RebuildFlags& flags, const parity::Rebui
 }
 
 Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
-  Stopwatch watch;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
+  Stopwatch watch;  // MPI has started
   const auto rebuilt =
       job.run<parity::Rebuilt>([&](parity::Rank& rank) { return parity::rebuild(rank, flags.options); });
   if (!job.speaks()) return job.end_silently(rebuilt);

@@ -180,8 +180,8 @@ void write_health(JsonWriter& out, const parity::Health& health) {
 }
 
 Result<void> verify_parity(Context& context, const ParityFlags& flags) {
-  Stopwatch watch;
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags));
+  Stopwatch watch;  // MPI has started
   const auto checked = job.run<parity::Health>(parity::check_parity);
   if (!job.speaks()) return job.end_silently(checked);
   if (!checked) return checked.error();
