@@ -65,7 +65,7 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
 struct RestoreFlags {
   engine::RestoreOptions options;
   engine::Placement placement;
-  std::vector<std::string> join;
+  std::vector<std::string> join, external_mounts;
   GpuFlags gpu;
   ExternalFlags external;
   std::string trace;  ///< a file; empty: none
@@ -145,7 +145,7 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
   engine::NamespacePlan plan;
   const auto manifest = store::read_manifest(flags.options.image);  // what is wrong with it the restore itself tells
   if (manifest) {
-    CKPT_TRY_ASSIGN(plan, engine::plan_namespaces(manifest->tree, flags.placement));
+    CKPT_TRY_ASSIGN(plan, engine::plan_namespaces(*manifest, flags.placement));
   }
   if (flags.options.new_pid_namespace && !plan.empty()) {
     if (plan.join.count("pid") != 0 || flags.placement.into != 0)
@@ -204,6 +204,12 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_option("--join-ns", flags->join, "In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts")
       .type_name("KIND:PATH")
       .one_value_each();
+  app.add_option("--root", flags->placement.mounts.root, "The folder that becomes the root of a new mount namespace")
+      .type_name("DIR");
+  app.add_option("--external", flags->external_mounts,
+                 "What is mounted in a new mount namespace, by the key of the dump or the place")
+      .type_name("mnt[KEY]:PATH")
+      .one_value_each();
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there").type_name("FILE");
   app.add_option("--allow-changed", options->allow_changed,
@@ -223,6 +229,10 @@ Command::Run add_restore(VerbOptions& app) {
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     flags->options.external = flags->external.finish();
     CKPT_TRY(parse_joins(flags->join, flags->placement));
+    for (const std::string& text : flags->external_mounts) {
+      CKPT_TRY_ASSIGN(auto mount, state::parse_external_mount(text));
+      flags->placement.mounts.external.insert(std::move(mount));
+    }
     return run_restore(*flags, context);
   };
 }

@@ -88,6 +88,10 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
       app, flags.external, "Allow terminals and pipes from outside the tree: restore takes its own in their place",
       "Pipes from outside the tree: an obstacle, kept as --shell-job does, or /dev/null after a restore");
   add_socket_flags(app, flags.options.sockets);
+  app.add_option("--external", flags.external_mounts,
+                 "What is mounted at POINT does not go with the image: restore is told under KEY what is")
+      .type_name("mnt[POINT]:KEY")
+      .one_value_each();
   add_gpu_flag(app, flags.gpu, "GPU state: taken where there is some, an obstacle, or asked for");
   add_gpu_lock_timeout_flag(app, flags.gpu);
   add_delta_flag(app, flags.gpu);
@@ -159,6 +163,10 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
   flags.options.external = flags.external.finish();
+  for (const std::string& text : flags.external_mounts) {
+    CKPT_TRY_ASSIGN(auto mount, state::parse_external_mount(text));
+    flags.options.external_mounts.insert(std::move(mount));
+  }
   flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;
   flags.options.sha256_pages = flags.hash == "sha256";

@@ -25,6 +25,7 @@ struct DumpFlags {
   std::string dir, prev;
   ExternalFlags external;
   std::string criu_prev;  ///< as criu names it, from `dir`
+  std::vector<std::string> external_mounts;
   std::string trace;  ///< a file; empty: none
   GpuFlags gpu;
   std::string hash = "xxh3";

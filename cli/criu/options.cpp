@@ -136,9 +136,19 @@ Result<void> set_unix(Options& options, const std::string& value) {
   return {};
 }
 
+/// "KEY:VALUE"
+Result<void> set_mount(Options& options, const std::string& value) {
+  const size_t colon = value.find(':');
+  if (colon == std::string::npos || colon == 0 || colon + 1 == value.size())
+    return not_supported("--ext-mount-map " + value, "KEY:VALUE is, for each mount");
+  options.external_mounts[value.substr(0, colon)] = value.substr(colon + 1);
+  return {};
+}
+
+Result<void> add_external_option(Options& options, const std::string& value) { return add_external(value, options); }
+
 constexpr const char* kAlways = "ckpt always does that";
 constexpr const char* kOneWay = "ckpt has one way to do it";
-constexpr const char* kNoMounts = "mount namespaces are not made again";
 constexpr const char* kNoServer = "images are not sent over the network; copy the folder, or put it on a share";
 
 /// In the order of criu's help.
@@ -162,11 +172,12 @@ constexpr std::array kKnown = {
     Known{"stream", 0, Value::kNone, nullptr, kNoServer, true},
     Known{"mntns-compat-mode", 0, Value::kNone, nullptr, kOneWay},
     Known{"network-lock", 0, Value::kRequired, set_network_lock},
-    Known{"external", 0, Value::kRequired, [](Options&, const std::string& v) { return add_external(v); }},
+    Known{"external", 0, Value::kRequired, add_external_option},
     Known{"tcp-established", 0, Value::kNone, set_flag<&Options::tcp_established>},
     Known{"skip-in-flight", 0, Value::kNone, nullptr, kAlways},
     Known{"tcp-close", 0, Value::kNone, set_flag<&Options::tcp_close>},
-    Known{"root", 'r', Value::kRequired, nullptr, kNoMounts},
+    Known{"root", 'r', Value::kRequired,
+          [](Options& o, const std::string& v) -> Result<void> { return o.root = v, Result<void>(); }},
     Known{"evasive-devices", 0, Value::kNone, nullptr, "a device is opened by its path, or refused"},
     Known{"link-remap", 0, Value::kNone, nullptr, "no link is made: the content of deleted files goes with the image"},
     Known{"ghost-limit", 0, Value::kRequired,
@@ -215,7 +226,7 @@ constexpr std::array kKnown = {
     Known{"join-ns", 'J', Value::kRequired, set_joined},
     Known{"file-validation", 0, Value::kRequired, nullptr, "files are compared by size and time, as ckpt restore does"},
     Known{"ext-unix-sk", 'x', Value::kOptional, set_unix},
-    Known{"ext-mount-map", 'M', Value::kRequired, nullptr, kNoMounts},
+    Known{"ext-mount-map", 'M', Value::kRequired, set_mount},
     Known{"enable-external-sharing", 0, Value::kNone, nullptr, nullptr, true},
     Known{"enable-external-masters", 0, Value::kNone, nullptr, nullptr, true},
     Known{"veth-pair", 0, Value::kRequired, nullptr, nullptr, true},
@@ -425,14 +436,14 @@ Result<void> inherit(const std::string& key, int fd, Options& options) {
   return {};
 }
 
-Result<void> add_external(const std::string& text) {
+Result<void> add_external(const std::string& text, Options& options) {
   const size_t open = text.find('['), close = text.find(']');
   const std::string kind = text.substr(0, open);
   const bool is_pair = open != std::string::npos && close != std::string::npos && close > open;
   const std::string key = is_pair ? text.substr(open + 1, close - open - 1) : "";
   const std::string value = is_pair && text.size() > close + 1 && text[close + 1] == ':' ? text.substr(close + 2) : "";
-  // No mount namespace is made again; the others are given back by --inherit-fd.
-  if (kind == "mnt" && !key.empty()) return {};
+  if (kind == "mnt" && !key.empty() && !value.empty()) return options.external_mounts[key] = value, Result<void>();
+  // They are given back by --inherit-fd.
   if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) return {};
   return not_supported("--external " + text, "mnt[KEY]:VALUE, net[INODE]:KEY and pid[INODE]:KEY are");
 }

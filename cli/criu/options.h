@@ -47,6 +47,8 @@ struct Options {
   int status_fd = -1;
   std::map<std::string, int> inherited;                ///< "pipe:[4711]": ckpt's descriptor that takes its place
   std::map<std::string, std::string> joined;           ///< by kind of namespace (net, pid, ...): a file
+  std::string root;                                    ///< of a new mount namespace
+  std::map<std::string, std::string> external_mounts;  ///< of a dump the key of each mount point, else a path for each
   Cgroups cgroups = Cgroups::kMembership;
   std::vector<CgroupRoot> cgroup_roots;
   std::string feature;  ///< check --feature
@@ -72,7 +74,7 @@ Result<CgroupRoot> parse_cgroup_root(const std::string& text);
 /// name. kUnsupported: a resource that ckpt gets from the image.
 Result<void> inherit(const std::string& key, int fd, Options& options);
 /// "mnt[KEY]:VALUE", or "net[INODE]:KEY", which is given back by a namespace under that key.
-Result<void> add_external(const std::string& text);
+Result<void> add_external(const std::string& text, Options& options);
 /// "soft", "ignore", ...
 Result<Cgroups> parse_cgroups(const std::string& mode);
 

@@ -135,8 +135,9 @@ Result<void> take_options(const criu_rpc::Options& request, pid_t peer, bool res
   for (const criu_rpc::CgroupRoot& root : request.cg_root())
     options.cgroup_roots.push_back({root.ctrl(), root.path(), !root.has_ctrl()});
   CKPT_TRY(take_inherited(request, options));
-  // request.root and ext_mnt, which runtimes always send: no mount namespace is made again.
-  for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource));
+  if (!request.root().empty()) options.root = request.root();
+  for (const criu_rpc::ExternalMount& mount : request.ext_mnt()) options.external_mounts[mount.key()] = mount.val();
+  for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource, options));
   for (const criu_rpc::JoinedNamespace& one : request.join_ns()) {
     if (!one.extra_opt().empty()) return not_supported("the request's join_ns with extra_opt");
     options.joined[one.ns()] = one.ns_file();

@@ -80,6 +80,7 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.sockets.tcp_established = options.tcp_established;
   out.sockets.tcp_close = options.tcp_close;
   out.sockets.external_unix = options.external_unix;
+  out.external_mounts = options.external_mounts;
   CKPT_TRY_ASSIGN(out.gpu, gpu_options({}));
   out.actions = actions(task);
   std::error_code ec;
@@ -242,8 +243,11 @@ Result<Restored> restore(Task& task) {
   CKPT_TRY_ASSIGN(const store::Manifest manifest, store::read_manifest(how.image));
   engine::Placement placement;
   placement.join = options.joined;
+  // Whoever asks gives these of every container, also of one whose mounts are joined.
+  if (manifest.tree.namespaces.has("mnt") && options.joined.count("mnt") == 0)
+    placement.mounts = {options.root, options.external_mounts};
   placement.detach = how.detach, placement.sibling = how.sibling;
-  CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest.tree, placement));
+  CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest, placement));
   if (!plan.empty() && !plan.makes_init && (how.sibling || !options.exec_command.empty()))
     return not_supported("--restore-sibling, --exec-cmd", "a process in namespaces that are joined has another parent");
   how.placed = !plan.empty();

@@ -48,6 +48,7 @@ capture::InventoryOptions CaptureContext::running_options(const capture::Invento
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
           .sockets = options.sockets,
+          .external_mounts = options.external_mounts,
           .gpus_leave = options.gpu.policy != GpuOptions::Policy::kOff,
           .ends = !runs_on(),
           .just_before = just_before};
@@ -57,6 +58,7 @@ capture::InventoryOptions CaptureContext::frozen_options(const capture::Inventor
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
           .sockets = options.sockets,
+          .external_mounts = options.external_mounts,
           .ends = !runs_on(),
           .frozen = true,
           .earlier = &earlier,

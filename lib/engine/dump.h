@@ -27,6 +27,7 @@ struct DumpOptions {
   state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
+  state::ExternalMounts external_mounts;
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands

@@ -20,6 +20,8 @@
 #include "lib/engine/pid_namespace.h"
 #include "lib/proc/procfs.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/mounts/plan.h"
+#include "lib/state/mounts/restore.h"
 #include "lib/state/namespaces/restore.h"
 #include "lib/state/tree/seed.h"
 
@@ -66,7 +68,8 @@ Result<void> join_all_of(int pid, NamespacePlan& plan) {
 
 }  // namespace
 
-Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placement& placement) {
+Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Placement& placement) {
+  const store::TreeImage& tree = manifest.tree;
   NamespacePlan out;
   for (const auto& [kind, path] : placement.join) {
     if (!is_known(kind) || kind == "cgroup")
@@ -82,14 +85,21 @@ Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placem
     return fail(Code::kUnsupported, "the image",
                 "is of process 1 of a pid namespace, which can be restored into a new one only");
   }
-  CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("mnt") != 0, out.make.count("net") != 0));
+  CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("net") != 0));
+  if (out.make.count("mnt") != 0) {
+    CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
+    CKPT_TRY(state::plan_mounts(tree.namespaces.mounts, placement.mounts));
+  } else if (!placement.mounts.root.empty() || !placement.mounts.external.empty()) {
+    return fail(Code::kUsage, "--root, --external", "are of a mount namespace that is made, and none is");
+  }
+  out.boot_id = manifest.host.boot_id;
   return out;
 }
 
 namespace {
 
 Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
-  if (plan.join.count("mnt") == 0) {
+  if (plan.join.count("mnt") == 0 && plan.make.count("mnt") == 0) {
     // The worker's own is a copy, which shows another /proc.
     CKPT_TRY_ASSIGN(UniqueFd root, io::open_file("/", O_PATH | O_DIRECTORY));
     CKPT_TRY_ASSIGN(UniqueFd handle, io::open_file("/proc/self/ns/mnt", O_RDONLY));
@@ -142,8 +152,11 @@ int tell(const Error& error) {
 }
 
 /// In the worker, which nobody inside may trace without CAP_SYS_PTRACE: its root is not that of the container.
-Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree) {
+Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, const state::MountOptions& mounts) {
   ::prctl(PR_SET_DUMPABLE, 0);
+  // While /proc and what lies on it are still those of ckpt's caller.
+  if (plan.make.count("mnt") != 0)
+    CKPT_TRY(restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, mounts));
   CKPT_TRY(mount_own_proc());
   if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
   return restore::fill_namespaces(tree.namespaces, plan.make);
@@ -159,7 +172,7 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   CKPT_TRY(join(plan, joins_pids));
   CKPT_TRY(make(plan));
   auto inside = [&]() -> int {
-    if (auto settled = settle_in(plan, tree); !settled) return tell(settled.error());
+    if (auto settled = settle_in(plan, tree, placement.mounts); !settled) return tell(settled.error());
     return work();
   };
   Placed out;

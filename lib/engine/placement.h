@@ -1,5 +1,5 @@
 // In which namespaces a restore makes the processes: ckpt's own, those of a running process, or new ones as the image
-// says. Mount and control group namespaces are never made.
+// says. Control group namespaces are never made.
 #pragma once
 
 #include <functional>
@@ -8,6 +8,7 @@
 #include <string>
 
 #include "lib/base/result.h"
+#include "lib/state/mounts/options.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -15,6 +16,7 @@ namespace ckpt::engine {
 struct Placement {
   int into = 0;                                 ///< all namespaces of this process; 0: of none
   std::map<std::string, std::string> join;      ///< by kind, as /proc/PID/ns has them: the file of one to join
+  state::MountOptions mounts;                   ///< of a new mount namespace
   bool detach = false;
   bool sibling = false;  ///< process 1 of a new pid namespace becomes a child of this process's parent
 };
@@ -23,11 +25,12 @@ struct Placement {
 struct NamespacePlan {
   std::map<std::string, std::string> join;  ///< by kind: files below /proc, or as given
   std::map<std::string, bool> make;         ///< by kind: a new one
+  std::string boot_id;                      ///< of the host of the image
   bool makes_init = false;                  ///< the image's first process is process 1 of a new pid namespace
   bool empty() const { return join.empty() && make.empty(); }
 };
 /// kUsage, kNotFound, kUnsupported: an image whose namespaces cannot be made, a process that is not there.
-Result<NamespacePlan> plan_namespaces(const store::TreeImage& tree, const Placement& placement);
+Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Placement& placement);
 
 struct Placed {
   int code = 0;

@@ -34,6 +34,7 @@
 #include "lib/state/locks/restore.h"
 #include "lib/state/mappings/restore.h"
 #include "lib/state/memory_policies/restore.h"
+#include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/plan_check.h"
 #include "lib/state/seccomp/restore.h"
@@ -450,7 +451,8 @@ class WholeTree final : public Rebuild {
   /// Whether there is memory that ckpt itself fills before the processes are made.
   bool has_contents() const {
     auto is_ghost = [](const store::FileIdentity& file) { return file.space >= 0; };
-    return !image_.shared_memory.empty() || std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
+    return !image_.shared_memory.empty() || !image_.namespaces.mounts.mounts.empty() ||
+           std::any_of(image_.files.begin(), image_.files.end(), is_ghost);
   }
 
   /// What no process can do without for a moment; the lazy-pages daemon loads the rest once they run.
@@ -470,6 +472,11 @@ class WholeTree final : public Rebuild {
     }
     for (const store::FileIdentity& file : image_.files) {
       if (file.space >= 0) add(file.space, 0, file.size);
+    }
+    for (const store::MountedFilesystem& filesystem : image_.namespaces.mounts.filesystems) {
+      for (const store::MemoryFile& file : filesystem.files) {
+        if (file.space >= 0) add(file.space, 0, file.size);
+      }
     }
     std::sort(out.begin(), out.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
     return out;
@@ -504,6 +511,7 @@ class WholeTree final : public Rebuild {
       bytes += static_cast<uint64_t>(__builtin_popcount(block.data_mask)) * store::kPageSize;
     progress_.begin("fill", bytes);
     CKPT_TRY(fill_ghosts(reader_, files_, progress_, cancel));
+    CKPT_TRY(fill_memory_files(reader_, progress_, cancel));
     files_.ghosts.clear();  // an executable must not be open for writing
     for (size_t i = 0; i < image_.shared_memory.size(); ++i) {
       const store::SharedMemory& memory = image_.shared_memory[i];

@@ -10,7 +10,7 @@ namespace ckpt::capture {
 
 namespace {
 
-enum class Of { kProcess, kSharedMemory, kFile, kDevice };
+enum class Of { kProcess, kSharedMemory, kFile, kDevice, kMemoryFile };
 using Key = std::tuple<Of, uint64_t, uint64_t>;
 
 /// Calls `visit(key, space)` for everything of a tree that has pages of its own.
@@ -30,6 +30,11 @@ void for_each_space(Tree& tree, Visit visit) {
     const bool has_bytes = file.deleted && S_ISREG(file.mode) && file.other_name.empty();
     if (has_bytes && seen.emplace(file.device, file.inode).second)
       visit(Key{Of::kFile, file.device, file.inode}, file.space);
+  }
+  for (auto& filesystem : tree.namespaces.mounts.filesystems) {
+    for (auto& file : filesystem.files) {
+      if (file.has_bytes()) visit(Key{Of::kMemoryFile, filesystem.device, file.inode}, file.space);
+    }
   }
 }
 

@@ -2,6 +2,7 @@
 // cannot carry. No thread is stopped and nothing is touched: `check` and the refusals of `dump` come from here.
 #pragma once
 
+#include <map>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,6 +13,7 @@
 #include "lib/base/worker_pool.h"
 #include "lib/proc/procfs.h"
 #include "lib/state/external/options.h"
+#include "lib/state/mounts/options.h"
 #include "lib/store/process_image.h"
 
 namespace ckpt::capture {
@@ -46,6 +48,7 @@ struct InventoryOptions {
   state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   SocketOptions sockets;
+  state::ExternalMounts external_mounts;
   /// Descriptors and mappings of GPUs are left out: the driver will take them away before the final look.
   bool gpus_leave = false;
   bool ends = true;        ///< the processes will be ended, or stopped
@@ -81,6 +84,9 @@ struct Inventory {
   std::vector<bool> gpus;    ///< of each process: whether a mapping is_of_gpu
   std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
+  /// By device: of a frozen tree the bytes of files in memory, parallel to those of MountedFilesystem::files that
+  /// have_bytes.
+  std::map<uint64_t, std::vector<ContentSource>> memory_files;
   std::vector<ContentSource> ghosts;         ///< parallel to image.files; of deleted regular files
   std::set<std::string> outside_pipes;  ///< pipes with both ends in the tree that others have open, too
   std::vector<std::pair<int, int>>

@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/state/mounts/plan.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/sockets/restore.h"
 
@@ -185,6 +186,12 @@ Result<std::map<int, Space>> spaces_of(const store::TreeImage& tree) {
   for (const auto& file : tree.files) {
     if (file.space >= 0 && !take(file.space, {nullptr, file.size})) return damaged("two things have one memory space");
   }
+  for (const auto& filesystem : tree.namespaces.mounts.filesystems) {
+    for (const auto& file : filesystem.files) {
+      if (file.space >= 0 && !take(file.space, {nullptr, file.size}))
+        return damaged("two things have one memory space");
+    }
+  }
   return out;
 }
 
@@ -289,6 +296,7 @@ Result<void> validate(const store::TreeImage& tree) {
   std::set<int> numbers;
   if (tree.processes.empty()) return damaged("no process");
   CKPT_TRY(validate_relations(tree));
+  CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
     CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));

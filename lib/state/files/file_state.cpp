@@ -8,6 +8,7 @@
 #include <algorithm>
 
 #include "lib/state/files/without_links.h"
+#include "lib/state/mounts/made.h"
 
 namespace ckpt::restore {
 
@@ -39,6 +40,8 @@ bool has_owner_and_mode(const FileIdentity& file, const FileNow& now) {
 /// The number of a device may be another one after a boot; then the file's inode, its owner, its mode and that it has
 /// not become older must do.
 bool is_same_file(const FileIdentity& file, const FileNow& now) {
+  // ckpt has made it itself, from the image.
+  if (const auto made = state::made_device(file.device)) return now.device() == *made;
   if (now.st.stx_ino != file.inode) return false;
   // Numbers are given out again. Older images say 0 for whose a file is.
   const bool of_another = file.uid != 0 && now.st.stx_uid != file.uid;

@@ -2,6 +2,8 @@
 
 #include <sys/utsname.h>
 
+#include "lib/state/mounts/capture.h"
+#include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/entered.h"
 #include "lib/state/namespaces/network.h"
 
@@ -15,7 +17,8 @@ void block_what_cannot_be_made(Walk& walk) {
   const store::Namespaces& own = walk.out.image.namespaces;
   if (walk.members[0].entry.pid != kInit || !walk.options.ends) return;
   constexpr const char* kWhy = "which a restore cannot make again yet";
-  if (own.has("mnt")) walk.out.block(0, "namespace mnt", std::string("its own, ") + kWhy, "--leave-running");
+  for (const std::string& mount : state::mounts_in_the_way(own.mounts))
+    walk.out.block(0, "namespace mnt", mount + ", " + kWhy, "--external 'mnt[MOUNTPOINT]:KEY'");
   for (const std::string& thing : own.network.beyond)
     walk.out.block(0, "namespace net", thing + ", " + kWhy, "--leave-running");
 }
@@ -40,6 +43,7 @@ Result<void> inventory_namespaces(Walk& walk) {
       CKPT_TRY_ASSIGN(out.network, take_network());
     }
   }
+  if (out.has("mnt")) CKPT_TRY(inventory_mounts(walk));
   block_what_cannot_be_made(walk);
   return {};
 }

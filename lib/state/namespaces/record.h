@@ -5,6 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "lib/state/mounts/record.h"
+
 namespace ckpt::store {
 
 /// A file below /proc/sys.
@@ -26,6 +28,7 @@ struct Namespaces {
   std::vector<std::string> own;      ///< kinds, as /proc/PID/ns has them: others than those of whoever ran ckpt
   std::string hostname, domainname;  ///< of an own "uts"
   Network network;
+  Mounts mounts;  ///< of an own "mnt"
   bool has(const std::string& kind) const {
     for (const std::string& one : own) {
       if (one == kind) return true;
@@ -54,6 +57,7 @@ void describe(A& a, typename A::template Of<Namespaces> n) {
   a.text("hostname", n.hostname);
   a.text("domainname", n.domainname);
   a.optional().object("network", n.network);
+  a.optional().object("mounts", n.mounts);
 }
 
 }  // namespace ckpt::store

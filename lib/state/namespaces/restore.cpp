@@ -33,9 +33,8 @@ Result<void> set_up_network(const store::Network& network) {
 
 }  // namespace
 
-Result<void> check_namespaces(const store::Namespaces& namespaces, bool mounts, bool network) {
+Result<void> check_namespaces(const store::Namespaces& namespaces, bool network) {
   Error error(Code::kUnsupported, "the image", "is of processes in namespaces that cannot be made again yet");
-  if (mounts) error.causes.emplace_back("a mount namespace");
   for (const std::string& thing : network ? namespaces.network.beyond : std::vector<std::string>())
     error.causes.push_back("a network namespace with " + thing);
   if (error.causes.empty()) return {};

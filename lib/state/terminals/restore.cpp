@@ -20,6 +20,7 @@
 #include "lib/base/io.h"
 #include "lib/proc/terminal_queue.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/mounts/made.h"
 
 namespace ckpt::restore {
 
@@ -63,6 +64,10 @@ Error in_use(int index) { return Error(Code::kBusy, "", fmt::format("terminal /d
 std::map<int, UniqueFd> allocate(std::set<int> wanted, Reasons& reasons) {
   constexpr int kAttempts = 50;
   std::map<int, UniqueFd> out;
+  std::erase_if(wanted, [&](int index) {
+    UniqueFd master = state::take_reserved_terminal(index);
+    return master && out.emplace(index, std::move(master)).second;
+  });
   for (int attempt = 0; attempt < kAttempts && !wanted.empty(); ++attempt) {
     if (attempt > 0) ::usleep(20'000);
     if (auto done = allocate_free(wanted, out); !done) {
@@ -230,7 +235,8 @@ Result<void> make_one(const Terminal& terminal, int place, UniqueFd master, cons
 void check_terminals(const std::vector<Terminal>& terminals, Reasons& reasons) {
   for (const Terminal& terminal : terminals) {
     struct stat st {};
-    if (state::stat_in_tree(subject_of(terminal), st)) reasons.add(in_use(terminal.index));
+    if (!state::is_terminal_reserved(terminal.index) && state::stat_in_tree(subject_of(terminal), st))
+      reasons.add(in_use(terminal.index));
   }
 }
 

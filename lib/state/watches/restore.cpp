@@ -13,6 +13,7 @@
 #include <climits>
 
 #include "lib/state/files/without_links.h"
+#include "lib/state/mounts/made.h"
 
 namespace ckpt::restore {
 
@@ -37,7 +38,9 @@ Result<Watched> find_watched(const std::string& path) {
 Result<Watched> find_same(const std::string& path, uint64_t device, uint64_t inode) {
   CKPT_TRY_ASSIGN(Watched watched, find_watched(path));
   struct stat st{};
-  if (::fstat(watched.fd.get(), &st) != 0 || st.st_dev != device || st.st_ino != inode)
+  const bool is_there = ::fstat(watched.fd.get(), &st) == 0;
+  const auto made = state::made_device(device);  // by ckpt itself, from the image
+  if (!is_there || (made ? st.st_dev != *made : st.st_dev != device || st.st_ino != inode))
     return fail(Code::kMismatch, path, "is watched by the process, and has been replaced since");
   return watched;
 }

@@ -262,8 +262,30 @@ class Fill {
     all(loopback_up, settings, beyond);
   }
   void one(Namespaces& v) {
-    auto& [own, hostname, domainname, network] = v;
-    all(own, hostname, domainname, network);
+    auto& [own, hostname, domainname, network, mounts] = v;
+    all(own, hostname, domainname, network, mounts);
+  }
+  void one(FileAttribute& v) {
+    auto& [name, value] = v;
+    all(name, value);
+  }
+  void one(MemoryFile& v) {
+    auto& [path, mode, uid, gid, inode, device, size, mtime, target, link_of, attributes, space] = v;
+    all(path, mode, uid, gid, inode, device, size, mtime, target, attributes);
+    link_of = -1, space = 17;
+  }
+  void one(MountedFilesystem& v) {
+    auto& [device, type, source, options, files] = v;
+    all(device, type, source, options, files);
+  }
+  void one(Mount& v) {
+    auto& [parent, filesystem, root, point, options, shared, slave, external, host, device, inode, problem] = v;
+    all(root, point, options, shared, slave, external, host, device, inode, problem);
+    parent = -1, filesystem = 3;
+  }
+  void one(Mounts& v) {
+    auto& [filesystems, mounts] = v;
+    all(filesystems, mounts);
   }
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.

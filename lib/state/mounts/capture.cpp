@@ -1,0 +1,196 @@
+#include "lib/state/mounts/capture.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "lib/base/io.h"
+#include "lib/state/files/tree_root.h"
+#include "lib/state/files/without_links.h"
+#include "lib/state/mounts/mountinfo.h"
+#include "lib/state/mounts/plan.h"
+#include "lib/state/run_as.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+using store::Mount;
+using store::Mounts;
+
+constexpr std::string_view kGone = "//deleted";
+
+/// A mount that can be seen, and what is there.
+struct Visible {
+  const MountLine* line = nullptr;
+  UniqueFd handle;
+  struct stat st {};
+};
+
+Result<int> mount_id_of(int fd) {
+  constexpr uint64_t kLimit = 4096;
+  constexpr std::string_view kName = "mnt_id:\t";
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file(fmt::format("/proc/self/fdinfo/{}", fd), kLimit));
+  const size_t at = text.find(kName);
+  return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + kName.size());
+}
+
+/// Where a path leads to another mount, this one lies behind that.
+Result<std::optional<Visible>> look_at(const MountLine& line) {
+  Visible out{&line, UniqueFd(state::open_in_tree(line.point.c_str(), O_PATH))};
+  if (!out.handle || ::fstat(out.handle.get(), &out.st) != 0) return std::optional<Visible>();
+  CKPT_TRY_ASSIGN(const int id, mount_id_of(out.handle.get()));
+  return id == line.id ? std::optional<Visible>(std::move(out)) : std::nullopt;
+}
+
+/// What ckpt sees outside of the tree, in its own mount namespace.
+class Outside {
+ public:
+  static Result<Outside> look() {
+    constexpr uint64_t kLimit = 64 << 20;
+    Outside out;
+    CKPT_TRY_ASSIGN(const std::string text, io::read_file("/proc/self/mountinfo", kLimit));
+    CKPT_TRY_ASSIGN(out.lines_, parse_mountinfo(text));
+    return out;
+  }
+
+  /// Where the very folder or file is; empty: nowhere.
+  std::string find(const MountLine& line, const struct stat& wanted) const {
+    for (const MountLine& own : lines_) {
+      std::string rest;
+      if (own.device != line.device || !state::below(line.root, own.root, rest)) continue;
+      std::string path = own.point;
+      if (!rest.empty()) path += (path == "/" ? "" : "/") + rest;
+      struct stat st {};
+      if (::lstat(path.c_str(), &st) == 0 && st.st_dev == wanted.st_dev && st.st_ino == wanted.st_ino) return path;
+    }
+    return "";
+  }
+
+ private:
+  std::vector<MountLine> lines_;
+};
+
+class Recorder {
+ public:
+  Recorder(Walk& walk, Mounts& out) : walk_(walk), out_(out) {}
+
+  Result<void> run(const std::vector<MountLine>& lines) {
+    CKPT_TRY_ASSIGN(const Outside outside, Outside::look());
+    for (const MountLine& line : lines) {
+      by_id_[line.id] = &line;
+      CKPT_TRY_ASSIGN(auto seen, look_at(line));
+      if (seen) visible_.emplace(line.id, std::move(*seen));
+    }
+    for (const MountLine& line : lines) {
+      if (visible_.count(line.id) != 0) add(line.id, outside);
+    }
+    if (out_.mounts.empty()) return fail(Code::kIo, "mountinfo", "shows no mount of the processes");
+    return add_files();
+  }
+
+ private:
+  /// Hidden ones are none: what lies on them lies on what they lie on.
+  int parent_of(int id) const {
+    for (size_t steps = 0; steps <= by_id_.size(); ++steps) {
+      const auto line = by_id_.find(by_id_.at(id)->parent);
+      if (line == by_id_.end()) return 0;
+      id = line->first;
+      if (visible_.count(id) != 0) return id;
+    }
+    return 0;
+  }
+
+  int filesystem_of(const MountLine& line) {
+    auto [known, is_new] = filesystems_.emplace(line.device, static_cast<int>(out_.filesystems.size()));
+    if (is_new) out_.filesystems.push_back({line.device, line.type, line.source, line.super_options, {}});
+    return known->second;
+  }
+
+  /// After what it lies on. Its index.
+  int add(int id, const Outside& outside) {
+    if (auto known = indices_.find(id); known != indices_.end()) return known->second;
+    indices_.emplace(id, -1);  // should the kernel's parents go round in a circle
+    const Visible& seen = visible_.at(id);
+    const MountLine& line = *seen.line;
+    const int parent_id = parent_of(id);
+    const int parent = parent_id == 0 ? -1 : add(parent_id, outside);
+    Mount mount;
+    mount.parent = parent, mount.filesystem = filesystem_of(line);
+    mount.root = line.root, mount.point = line.point, mount.options = line.options;
+    mount.shared = line.shared, mount.slave = line.slave;
+    mount.device = seen.st.st_dev, mount.inode = seen.st.st_ino;
+    if (const size_t at = mount.root.rfind(kGone); at != std::string::npos && at + kGone.size() == mount.root.size()) {
+      mount.root.resize(std::max<size_t>(at, 1));
+      mount.problem = "which has been deleted there";
+    } else {
+      mount.host = outside.find(line, seen.st);
+    }
+    const auto named = walk_.options.external_mounts.find(line.point);
+    if (named != walk_.options.external_mounts.end()) mount.external = named->second;
+    const int index = static_cast<int>(out_.mounts.size());
+    out_.mounts.push_back(std::move(mount));
+    return indices_[id] = index;
+  }
+
+  /// Of each file system in memory that is nowhere outside, through a mount that shows all of it.
+  Result<void> add_files() {
+    std::set<int> outside;
+    for (const Mount& mount : out_.mounts) {
+      if (!mount.host.empty()) outside.insert(mount.filesystem);
+    }
+    for (const auto& [id, index] : indices_) {
+      Mount& mount = out_.mounts[static_cast<size_t>(index)];
+      auto& filesystem = out_.filesystems[static_cast<size_t>(mount.filesystem)];
+      const bool is_wanted = state::is_in_memory(filesystem.type) && outside.count(mount.filesystem) == 0;
+      if (!is_wanted || mount.root != "/" || !mount.external.empty() || !filesystem.files.empty()) continue;
+      CKPT_TRY(take_files(visible_.at(id).handle.get(), mount, filesystem));
+    }
+    return {};
+  }
+
+  /// Through a mount of its own, on which no other lies.
+  Result<void> take_files(int handle, Mount& mount, store::MountedFilesystem& filesystem) {
+    CKPT_TRY_ASSIGN(const restore::CallResult bare, restore::run_as({}, [&] {
+                      if (::setns(state::tree_mount_namespace(), CLONE_NEWNS) != 0) return -errno;
+                      const int fd = ::open_tree(handle, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+                      return fd < 0 ? -errno : fd;
+                    }));
+    if (bare.value < 0) return sys_error(-bare.value, mount.point, "cannot be looked at (open_tree, Linux 5.2)");
+    const UniqueFd root(bare.value);
+    auto found = read_memory_files(root.get(), walk_.options.frozen);
+    if (!found && found.error().code != Code::kUnsupported)
+      return std::move(found.error()).with_cause("in the file system in memory that is mounted at " + mount.point);
+    if (!found) return mount.problem = "which " + found.error().message, Result<void>();
+    filesystem.files = std::move(found->files);
+    auto& sources = walk_.out.memory_files[filesystem.device];
+    for (UniqueFd& fd : found->bytes) sources.push_back({std::move(fd)});
+    return {};
+  }
+
+  Walk& walk_;
+  Mounts& out_;
+  std::map<int, const MountLine*> by_id_;
+  std::map<int, Visible> visible_;
+  std::map<int, int> indices_;  ///< by id
+  std::map<uint64_t, int> filesystems_;
+};
+
+}  // namespace
+
+Result<void> inventory_mounts(Walk& walk) {
+  CKPT_TRY_ASSIGN(const std::string text, state::read_tree_mountinfo());
+  CKPT_TRY_ASSIGN(const std::vector<MountLine> lines, parse_mountinfo(text));
+  return Recorder(walk, walk.out.image.namespaces.mounts).run(lines);
+}
+
+}  // namespace ckpt::capture

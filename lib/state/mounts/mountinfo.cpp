@@ -1,0 +1,55 @@
+#include "lib/state/mounts/mountinfo.h"
+
+#include <sys/sysmacros.h>
+
+#include <charconv>
+
+#include "lib/base/text.h"
+
+namespace ckpt::capture {
+
+namespace {
+
+std::string_view next(std::string_view& rest, char separator) {
+  const size_t at = rest.find(separator);
+  const std::string_view out = rest.substr(0, at);
+  rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + 1);
+  return out;
+}
+
+template <class I>
+bool parse(std::string_view text, I& out) {
+  return std::from_chars(text.data(), text.data() + text.size(), out).ptr == text.data() + text.size() && !text.empty();
+}
+
+bool parse_line(std::string_view line, MountLine& out) {
+  unsigned first = 0, second = 0;
+  bool ok = parse(next(line, ' '), out.id) && parse(next(line, ' '), out.parent);
+  std::string_view device = next(line, ' ');
+  ok = ok && parse(next(device, ':'), first) && parse(device, second);
+  out.device = makedev(first, second);
+  out.root = unescape_octal(next(line, ' '));
+  out.point = unescape_octal(next(line, ' '));
+  out.options = next(line, ' ');
+  for (std::string_view field = next(line, ' '); field != "-"; field = next(line, ' ')) {
+    if (line.empty()) return false;
+    out.shared = out.shared || field.starts_with("shared:");
+    out.slave = out.slave || field.starts_with("master:");
+  }
+  out.type = next(line, ' ');
+  out.source = unescape_octal(next(line, ' '));
+  out.super_options = unescape_octal(line);
+  return ok && !out.type.empty() && out.point.starts_with('/');
+}
+
+}  // namespace
+
+Result<std::vector<MountLine>> parse_mountinfo(std::string_view text) {
+  std::vector<MountLine> out;
+  while (!text.empty()) {
+    if (!parse_line(next(text, '\n'), out.emplace_back())) return fail(Code::kIo, "mountinfo", "cannot be understood");
+  }
+  return out;
+}
+
+}  // namespace ckpt::capture

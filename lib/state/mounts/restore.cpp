@@ -1,0 +1,339 @@
+#include "lib/state/mounts/restore.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <linux/openat2.h>
+#include <sched.h>
+#include <sys/ioctl.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <charconv>
+#include <map>
+#include <string_view>
+
+#include "lib/base/io.h"
+#include "lib/state/files/tree_root.h"
+#include "lib/state/mounts/made.h"
+#include "lib/state/mounts/memory_files_restore.h"
+#include "lib/state/mounts/open_below.h"
+#include "lib/state/mounts/plan.h"
+#include "lib/state/run_as.h"
+
+namespace ckpt::restore {
+
+namespace {
+
+using state::MountSource;
+using store::Mount;
+using store::MountedFilesystem;
+using store::Mounts;
+
+std::string subject_of(const Mount& mount) { return "mount " + mount.point; }
+
+template <class Visit>
+void for_each_word(std::string_view text, Visit visit) {
+  while (!text.empty()) {
+    const size_t at = std::min(text.find(','), text.size());
+    if (at != 0) visit(std::string(text.substr(0, at)));
+    text.remove_prefix(std::min(at + 1, text.size()));
+  }
+}
+
+/// A mount that is nowhere yet, and that neither gets nor passes on what is mounted elsewhere, but for what its master
+/// does.
+Result<UniqueFd> mount_apart(int handle, bool slave, const std::string& subject) {
+  UniqueFd out(::open_tree(handle, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+  if (!out) return sys_error(subject, "cannot be mounted again (open_tree, Linux 5.2)");
+  mount_attr attributes{};
+  attributes.propagation = slave ? MS_SLAVE : MS_PRIVATE;
+  if (::mount_setattr(out.get(), "", AT_EMPTY_PATH, &attributes, sizeof attributes) != 0)
+    return sys_error(subject, "cannot be kept from other mount namespaces (mount_setattr, Linux 5.12)");
+  return out;
+}
+
+/// Whoever runs ckpt has named it.
+Result<UniqueFd> open_given(const std::string& path) { return io::open_file(path, O_PATH); }
+
+/// The image has named it: it must be what the processes had, and no link leads there.
+Result<UniqueFd> open_host(const Mount& mount, bool same_boot) {
+  open_how how{};
+  how.flags = O_PATH | O_CLOEXEC;
+  how.resolve = RESOLVE_NO_SYMLINKS;
+  UniqueFd out(static_cast<int>(::syscall(SYS_openat2, AT_FDCWD, mount.host.c_str(), &how, sizeof how)));
+  struct stat st {};
+  const std::string hint = fmt::format("--external 'mnt[{}]:PATH' names what is to be mounted there", mount.point);
+  if (!out || ::fstat(out.get(), &st) != 0)
+    return Error(sys_error(mount.host, "is to be mounted at " + mount.point)).with_hint(hint);
+  // Numbers of devices are given anew at a boot; those of inodes are not.
+  if (st.st_ino == mount.inode && (st.st_dev == mount.device || !same_boot)) return out;
+  return Error(Code::kMismatch, mount.host, "is not what was mounted at " + mount.point).with_hint(hint);
+}
+
+bool set_option(int context, const std::string& word) {
+  const size_t equals = word.find('=');
+  if (equals == std::string::npos) return ::fsconfig(context, FSCONFIG_SET_FLAG, word.c_str(), nullptr, 0) == 0;
+  return ::fsconfig(context, FSCONFIG_SET_STRING, word.substr(0, equals).c_str(), word.c_str() + equals + 1, 0) == 0;
+}
+
+/// What mountinfo shows and no mount takes; and what is set once the files are there.
+bool is_no_option(const std::string& word, bool in_memory) {
+  return word == "rw" || word == "seclabel" || (word == "ro" && in_memory);
+}
+
+Result<UniqueFd> make_filesystem(const MountedFilesystem& filesystem) {
+  const std::string subject = fmt::format("{} {}", filesystem.type, filesystem.source);
+  const UniqueFd context(::fsopen(filesystem.type.c_str(), FSOPEN_CLOEXEC));
+  if (!context) return sys_error(subject, "cannot be made (fsopen, Linux 5.2)");
+  (void)::fsconfig(context.get(), FSCONFIG_SET_STRING, "source", filesystem.source.c_str(), 0);
+  std::string refused;
+  const bool in_memory = state::is_in_memory(filesystem.type);
+  for_each_word(filesystem.options, [&](const std::string& word) {
+    if (is_no_option(word, in_memory)) return;
+    if (refused.empty() && !set_option(context.get(), word)) refused = word;
+  });
+  if (!refused.empty()) return sys_error(subject, "cannot be given its option " + refused);
+  if (::fsconfig(context.get(), FSCONFIG_CMD_CREATE, nullptr, nullptr, 0) != 0)
+    return sys_error(subject, "cannot be made");
+  UniqueFd out(::fsmount(context.get(), FSMOUNT_CLOEXEC, 0));
+  if (!out) return sys_error(subject, "cannot be mounted");
+  struct stat st {};
+  if (::fstat(out.get(), &st) != 0) return sys_error(subject, "cannot be looked at");
+  if (in_memory) CKPT_TRY(make_memory_files(filesystem.files, out.get()));
+  UniqueFd root(::fcntl(out.get(), F_DUPFD_CLOEXEC, 3));
+  if (!root) return sys_error(subject, "cannot be kept");
+  state::add_made_filesystem(filesystem.device, st.st_dev, std::move(root));
+  return out;
+}
+
+struct Attribute {
+  std::string_view word;
+  uint64_t flag;
+};
+constexpr Attribute kAttributes[] = {{"ro", MOUNT_ATTR_RDONLY},
+                                     {"nosuid", MOUNT_ATTR_NOSUID},
+                                     {"nodev", MOUNT_ATTR_NODEV},
+                                     {"noexec", MOUNT_ATTR_NOEXEC},
+                                     {"noatime", MOUNT_ATTR_NOATIME},
+                                     {"nodiratime", MOUNT_ATTR_NODIRATIME},
+                                     {"nosymfollow", MOUNT_ATTR_NOSYMFOLLOW}};
+
+mount_attr attributes_of(const Mount& mount) {
+  mount_attr out{};
+  out.attr_clr = MOUNT_ATTR__ATIME;
+  bool relative = false;
+  for (const Attribute& one : kAttributes) out.attr_clr |= one.flag;
+  for_each_word(mount.options, [&](const std::string& word) {
+    relative = relative || word == "relatime";
+    for (const Attribute& one : kAttributes) out.attr_set |= word == one.word ? one.flag : 0;
+  });
+  if (!relative && (out.attr_set & MOUNT_ATTR_NOATIME) == 0) out.attr_set |= MOUNT_ATTR_STRICTATIME;
+  return out;
+}
+
+/// The number of a terminal whose slave a mount shows; -1: it does not.
+int terminal_of(const Mounts& mounts, const Mount& mount, const MountSource& source) {
+  int out = -1;
+  const char* const end = source.path.data() + source.path.size();
+  const bool is_slave = source.kind == MountSource::Kind::kNew &&
+                        mounts.filesystems[static_cast<size_t>(mount.filesystem)].type == "devpts" &&
+                        std::from_chars(source.path.data(), end, out).ptr == end && !source.path.empty();
+  return is_slave ? out : -1;
+}
+
+/// What the helper below does, step by step, and what it makes for this process.
+enum Step { kLeave, kPlaceBase, kTerminal, kShow, kAttributesOf, kPlace, kMove, kShare, kPivot, kName };
+constexpr const char* kSteps[] = {"cannot be kept from other mount namespaces",
+                                  "cannot be made ready",
+                                  "cannot have its terminal made",
+                                  "shows something that is not there",
+                                  "cannot be given its options",
+                                  "has no place there",
+                                  "cannot be moved to its place",
+                                  "cannot be shared",
+                                  "cannot become the root",
+                                  "cannot be held on to"};
+
+/// A base is what mounts are made from: a file system that is new, or what another place shows.
+struct Part {
+  size_t base = 0;
+  std::string below_base, point;  ///< `point`: seen from what it lies on
+  int terminal = -1;
+  mount_attr attributes{};
+};
+
+class Builder {
+ public:
+  explicit Builder(const Mounts& mounts) : mounts_(mounts) {}
+
+  Result<void> prepare(const std::vector<MountSource>& sources, bool same_boot) {
+    std::map<int, size_t> made;  // by file system
+    parts_.resize(mounts_.mounts.size());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const Mount& mount = mounts_.mounts[i];
+      const MountSource& source = sources[i];
+      Part& part = parts_[i];
+      const std::string on = i == 0 ? "/" : mounts_.mounts[static_cast<size_t>(mount.parent)].point;
+      (void)state::below(mount.point, on, part.point);
+      part.attributes = attributes_of(mount);
+      part.terminal = terminal_of(mounts_, mount, source);
+      if (source.kind == MountSource::Kind::kOther) continue;
+      if (source.kind == MountSource::Kind::kNew) {
+        auto [known, is_new] = made.emplace(mount.filesystem, bases_.size());
+        if (is_new) {
+          CKPT_TRY_ASSIGN(UniqueFd base, make_filesystem(mounts_.filesystems[static_cast<size_t>(mount.filesystem)]));
+          bases_.push_back(std::move(base));
+        }
+        part.base = known->second, part.below_base = source.path;
+        continue;
+      }
+      const bool given = source.kind == MountSource::Kind::kGiven;
+      CKPT_TRY_ASSIGN(const UniqueFd there, given ? open_given(source.path) : open_host(mount, same_boot));
+      CKPT_TRY_ASSIGN(UniqueFd base, mount_apart(there.get(), mount.slave, subject_of(mount)));
+      part.base = bases_.size();
+      bases_.push_back(std::move(base));
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (sources[i].kind != MountSource::Kind::kOther) continue;
+      const Part& other = parts_[static_cast<size_t>(sources[i].other)];
+      parts_[i].base = other.base;
+      const bool both = !other.below_base.empty() && !sources[i].path.empty();
+      parts_[i].below_base = other.below_base + (both ? "/" : "") + sources[i].path;
+    }
+    return {};
+  }
+
+  /// A helper makes the namespace, and hands over what holds it.
+  Result<void> build() {
+    CKPT_TRY_ASSIGN(SharedValues shared, SharedValues::create());
+    values_ = shared.values();
+    std::fill_n(values_, SharedValues::kValues, -1);
+    CKPT_TRY_ASSIGN(const CallResult done, run_as({}, [&] { return run(); }));
+    UniqueFd root(values_[kRoot]), handle(values_[kHandle]);
+    for (size_t i = 0; i < parts_.size() && kFirstTerminal + i < SharedValues::kValues; ++i) {
+      UniqueFd master(values_[kFirstTerminal + i]);
+      if (master) state::reserve_terminal(parts_[i].terminal, std::move(master));
+    }
+    if (done.value < 0) {
+      const auto which = static_cast<size_t>(std::max(values_[kWhich], 0));
+      const std::string subject = which < parts_.size() ? subject_of(mounts_.mounts[which]) : "mount namespace";
+      return sys_error(-done.value, subject, kSteps[std::clamp(values_[kStep], 0, static_cast<int>(kName))]);
+    }
+    state::set_tree_root(std::move(root), std::move(handle));
+    return {};
+  }
+
+ private:
+  enum Value : size_t { kStep, kWhich, kRoot, kHandle, kFirstTerminal };
+
+  int fails(Step step, size_t which) {
+    const int error = errno != 0 ? errno : EIO;
+    values_[kStep] = step, values_[kWhich] = static_cast<int>(which);
+    return -error;
+  }
+
+  /// In the helper, which shares descriptors and nothing else. The bases are mounted on /proc of a copy of this
+  /// process's namespace, the new tree on its "/": what it had goes with the bases.
+  int run() {
+    const UniqueFd proc(::open("/proc/self", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!proc || ::unshare(CLONE_NEWNS) != 0 || ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0)
+      return fails(kLeave, parts_.size());
+    std::vector<bool> is_folder;
+    for (size_t i = 0; i < bases_.size(); ++i) {
+      struct stat st {};
+      is_folder.push_back(::fstat(bases_[i].get(), &st) == 0 && S_ISDIR(st.st_mode));
+      if (is_folder[i] && ::move_mount(bases_[i].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) != 0)
+        return fails(kPlaceBase, i);
+    }
+    std::vector<UniqueFd> shown(parts_.size());
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      if (const int failed = mount_one(i, is_folder[parts_[i].base], shown); failed < 0) return failed;
+    }
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      mount_attr shared{};
+      shared.propagation = MS_SHARED;
+      if (mounts_.mounts[i].shared && ::mount_setattr(shown[i].get(), "", AT_EMPTY_PATH, &shared, sizeof shared) != 0)
+        return fails(kShare, i);
+    }
+    if (::fchdir(shown[0].get()) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0 || ::umount2(".", MNT_DETACH) != 0)
+      return fails(kPivot, 0);
+    const int handle = ::openat(proc.get(), "ns/mnt", O_RDONLY | O_CLOEXEC);
+    if (handle < 0) return fails(kName, parts_.size());
+    values_[kRoot] = shown[0].release(), values_[kHandle] = handle;
+    return 0;
+  }
+
+  int mount_one(size_t i, bool of_folder, std::vector<UniqueFd>& shown) {
+    Part& part = parts_[i];
+    const int base = bases_[part.base].get();
+    if (part.terminal >= 0 && !make_terminal(i, part.terminal, shown)) return fails(kTerminal, i);
+    const bool used = std::any_of(parts_.begin(), parts_.begin() + static_cast<ptrdiff_t>(i),
+                                  [&](const Part& other) { return other.base == part.base; });
+    if (!of_folder && !used) {
+      shown[i] = UniqueFd(::fcntl(base, F_DUPFD_CLOEXEC, 3));  // nothing but a file has a file mounted on it
+    } else if (!of_folder) {
+      shown[i] = UniqueFd(::open_tree(base, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+    } else {
+      const UniqueFd what = state::open_below(base, part.below_base, O_PATH);
+      if (what) shown[i] = UniqueFd(::open_tree(what.get(), "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC));
+    }
+    if (!shown[i]) return fails(kShow, i);
+    if (::mount_setattr(shown[i].get(), "", AT_EMPTY_PATH, &part.attributes, sizeof part.attributes) != 0)
+      return fails(kAttributesOf, i);
+    if (i == 0)
+      return ::move_mount(shown[0].get(), "", AT_FDCWD, "/", MOVE_MOUNT_F_EMPTY_PATH) == 0 ? 0 : fails(kMove, 0);
+    const auto parent = static_cast<size_t>(mounts_.mounts[i].parent);
+    const UniqueFd place = state::open_below(shown[parent].get(), part.point, O_PATH);
+    if (!place) return fails(kPlace, i);
+    constexpr unsigned kBoth = MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH;
+    return ::move_mount(shown[i].get(), "", place.get(), "", kBoth) == 0 ? 0 : fails(kMove, i);
+  }
+
+  /// Opened where the processes will find it: their names of it come from there.
+  bool make_terminal(size_t i, int index, const std::vector<UniqueFd>& shown) {
+    int folder = -1;
+    for (size_t other = 0; other < i; ++other) {
+      if (parts_[other].base == parts_[i].base && parts_[other].terminal == index) return true;
+      const bool whole = parts_[other].base == parts_[i].base && parts_[other].below_base.empty();
+      if (whole && folder < 0) folder = shown[other].get();
+    }
+    std::vector<UniqueFd> lower;
+    for (int number = -1; number < index;) {
+      UniqueFd master(::openat(folder, "ptmx", O_RDWR | O_NOCTTY | O_NONBLOCK | O_CLOEXEC));
+      if (!master || ::ioctl(master.get(), TIOCGPTN, &number) != 0) return false;
+      if (number > index) return errno = EBUSY, false;
+      lower.push_back(std::move(master));
+    }
+    if (kFirstTerminal + i >= SharedValues::kValues) return errno = E2BIG, false;
+    values_[kFirstTerminal + i] = lower.back().release();
+    return true;
+  }
+
+  const Mounts& mounts_;
+  std::vector<UniqueFd> bases_;
+  std::vector<Part> parts_;
+  int* values_ = nullptr;
+};
+
+bool is_this_boot(const std::string& boot_id) {
+  constexpr uint64_t kLimit = 64;
+  auto now = io::read_file("/proc/sys/kernel/random/boot_id", kLimit);
+  return !now || now->starts_with(boot_id);
+}
+
+}  // namespace
+
+Result<void> make_mount_namespace(const store::Mounts& mounts, const std::string& boot_id,
+                                  const state::MountOptions& options) {
+  CKPT_TRY(state::validate_mounts(mounts));
+  CKPT_TRY_ASSIGN(const std::vector<MountSource> sources, state::plan_mounts(mounts, options));
+  Builder builder(mounts);
+  CKPT_TRY(builder.prepare(sources, is_this_boot(boot_id)));
+  return builder.build();
+}
+
+}  // namespace ckpt::restore

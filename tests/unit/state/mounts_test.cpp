@@ -1,0 +1,162 @@
+#include <doctest/doctest.h>
+#include <sys/sysmacros.h>
+
+#include "lib/state/mounts/mountinfo.h"
+#include "lib/state/mounts/plan.h"
+
+using namespace ckpt;
+using state::MountSource;
+
+namespace {
+
+constexpr const char* kInfo =
+    "110 88 254:0 /srv/root / rw,relatime shared:1 - ext4 /dev/vda rw,discard\n"
+    "111 110 0:40 / /dev rw,nosuid master:7 propagate_from:2 - tmpfs tmp\\040fs rw,size=64k\n"
+    "112 111 0:40 /null /dev/a\\134b ro - tmpfs tmpfs rw\n";
+
+store::Mount mount(int parent, int filesystem, const char* root, const std::string& point, const char* host = "") {
+  store::Mount out;
+  out.parent = parent, out.filesystem = filesystem;
+  out.root = root, out.point = point, out.host = host;
+  return out;
+}
+
+store::MemoryFile file(const char* path, uint32_t mode) {
+  store::MemoryFile out;
+  out.path = path, out.mode = mode;
+  return out;
+}
+
+/// A root of the host's, and what `types` names, one below the other.
+store::Mounts chain(const std::vector<std::string>& types) {
+  store::Mounts out;
+  out.filesystems.push_back({1, "ext4", "/dev/vda", "rw", {}});
+  out.mounts.push_back(mount(-1, 0, "/srv/root", "/", "/srv/root"));
+  for (const std::string& type : types) {
+    const int parent = static_cast<int>(out.mounts.size()) - 1;
+    const std::string& on = out.mounts.back().point;
+    out.filesystems.push_back({static_cast<uint64_t>(parent) + 2, type, type, "rw", {}});
+    if (state::is_in_memory(type)) out.filesystems.back().files.push_back(file("", S_IFDIR | 0755));
+    out.mounts.push_back(mount(parent, parent + 1, "/", (on == "/" ? "" : on) + "/" + type));
+  }
+  return out;
+}
+
+Code code_of(const Result<void>& result) { return result ? Code::kBug : result.error().code; }
+
+}  // namespace
+
+TEST_CASE("mountinfo: fields, escapes and propagation") {
+  auto lines = capture::parse_mountinfo(kInfo);
+  REQUIRE(lines);
+  REQUIRE(lines->size() == 3);
+  CHECK((*lines)[0].shared);
+  CHECK_FALSE((*lines)[0].slave);
+  CHECK((*lines)[0].device == makedev(254, 0));
+  CHECK((*lines)[0].super_options == "rw,discard");
+  CHECK((*lines)[1].slave);
+  CHECK((*lines)[1].source == "tmp fs");
+  CHECK((*lines)[2].point == "/dev/a\\b");
+  CHECK((*lines)[2].parent == 111);
+}
+
+TEST_CASE("mountinfo: cut at every byte it is understood or refused") {
+  const std::string text = kInfo;
+  for (size_t end = 0; end < text.size(); ++end) (void)capture::parse_mountinfo(text.substr(0, end));
+  CHECK_FALSE(capture::parse_mountinfo("1 2 3:4 / / rw\n"));
+  CHECK_FALSE(capture::parse_mountinfo("x 2 3:4 / / rw - a b c\n"));
+}
+
+TEST_CASE("mounts: a folder is below itself and what begins with it and a slash") {
+  std::string rest;
+  CHECK(state::below("/a/b", "/a", rest));
+  CHECK(rest == "b");
+  CHECK(state::below("/a", "/a", rest));
+  CHECK(rest.empty());
+  CHECK(state::below("/a/b", "/", rest));
+  CHECK(rest == "a/b");
+  CHECK_FALSE(state::below("/ab", "/a", rest));
+  CHECK_FALSE(state::below("/", "/a", rest));
+}
+
+TEST_CASE("mounts: each comes from where it can") {
+  store::Mounts mounts = chain({"proc", "tmpfs"});
+  mounts.mounts.push_back(mount(1, 1, "/sys", "/proc/sys"));
+  auto plan = state::plan_mounts(mounts, {});
+  REQUIRE(plan);
+  CHECK((*plan)[0].kind == MountSource::Kind::kHost);
+  CHECK((*plan)[1].kind == MountSource::Kind::kNew);
+  CHECK((*plan)[2].kind == MountSource::Kind::kNew);
+  CHECK((*plan)[3].kind == MountSource::Kind::kNew);
+  CHECK((*plan)[3].path == "sys");
+  plan = state::plan_mounts(mounts, {.root = "/elsewhere", .external = {{"/proc/tmpfs", "/given"}}});
+  REQUIRE(plan);
+  CHECK((*plan)[0].path == "/elsewhere");
+  CHECK((*plan)[2].kind == MountSource::Kind::kGiven);
+  CHECK((*plan)[2].path == "/given");
+}
+
+TEST_CASE("mounts: what lies below a root that is given comes from there") {
+  store::Mounts mounts = chain({});
+  mounts.mounts.push_back(mount(0, 0, "/srv/root/etc", "/etc", "/srv/root/etc"));
+  auto plan = state::plan_mounts(mounts, {.root = "/elsewhere", .external = {}});
+  REQUIRE(plan);
+  CHECK((*plan)[1].kind == MountSource::Kind::kOther);
+  CHECK((*plan)[1].other == 0);
+  CHECK((*plan)[1].path == "etc");
+}
+
+TEST_CASE("mounts: what there is no way for is refused by name, each one") {
+  store::Mounts mounts = chain({"fuse.x", "tmpfs", "overlay"});
+  auto plan = state::plan_mounts(mounts, {});
+  REQUIRE_FALSE(plan);
+  CHECK(plan.error().code == Code::kUnsupported);
+  REQUIRE(plan.error().causes.size() == 2);
+  CHECK(plan.error().causes[0].find("/fuse.x") != std::string::npos);
+  CHECK(state::mounts_in_the_way(mounts).size() == 2);
+  mounts.mounts[1].external = "key";
+  CHECK(state::mounts_in_the_way(mounts).size() == 1);
+  CHECK_FALSE(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/overlay", "/x"}}}));
+  CHECK(state::plan_mounts(mounts, {.root = "", .external = {{"/fuse.x/tmpfs/overlay", "/x"}, {"key", "/y"}}}));
+  CHECK_FALSE(state::plan_mounts({}, {}));
+}
+
+TEST_CASE("mounts: a description that leads elsewhere is damaged") {
+  const store::Mounts good = chain({"tmpfs", "proc"});
+  CHECK(state::validate_mounts(good));
+  auto broken = [&](auto change) {
+    store::Mounts mounts = good;
+    change(mounts);
+    return code_of(state::validate_mounts(mounts)) == Code::kCorrupt;
+  };
+  CHECK(broken([](auto& m) { m.mounts[1].parent = 1; }));
+  CHECK(broken([](auto& m) { m.mounts[1].parent = -1; }));
+  CHECK(broken([](auto& m) { m.mounts[0].parent = 0; }));
+  CHECK(broken([](auto& m) { m.mounts[2].filesystem = 9; }));
+  CHECK(broken([](auto& m) { m.mounts[2].point = "/tmpfs/../../proc"; }));
+  CHECK(broken([](auto& m) { m.mounts[2].point = "/other"; }));
+  CHECK(broken([](auto& m) { m.mounts[2].root = "sys"; }));
+  CHECK(broken([](auto& m) { m.mounts[0].host = "/srv/../etc"; }));
+  auto with_file = [&](const store::MemoryFile& one) {
+    return broken([&](auto& m) { m.filesystems[1].files.push_back(one); });
+  };
+  CHECK_FALSE(with_file(file("a/b", S_IFREG | 0644)));
+  CHECK(with_file(file("", S_IFDIR | 0755)));
+  CHECK(with_file(file("../up", S_IFREG | 0644)));
+  CHECK(with_file(file("/top", S_IFREG | 0644)));
+  CHECK(with_file(file("a//b", S_IFREG | 0644)));
+  CHECK(with_file(file("link", S_IFLNK | 0777)));
+  store::MemoryFile later = file("later", S_IFREG | 0644), bytes = file("bytes", S_IFREG | 0644);
+  later.link_of = 7, bytes.size = 7;
+  CHECK(with_file(later));
+  CHECK(with_file(bytes));  // without a memory space
+}
+
+TEST_CASE("mounts: --external wants a key and a value") {
+  auto good = state::parse_external_mount("mnt[/etc/hosts]:/tmp/x");
+  REQUIRE(good);
+  CHECK(good->first == "/etc/hosts");
+  CHECK(good->second == "/tmp/x");
+  for (const char* text : {"", "mnt", "mnt[]:x", "mnt[a]", "mnt[a]:", "net[a]:b"})
+    CHECK_FALSE(state::parse_external_mount(text));
+}
