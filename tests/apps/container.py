@@ -5,7 +5,7 @@ import shutil
 import subprocess
 
 from app import Failure, find, install, wait_until
-from harness import CKPT, read_text
+from harness import CKPT, all_children, exists_unreaped, read_text
 
 # Counts in a variable, a file of its root and one of a tmpfs, and checks all three against each other.
 COUNTER = """
@@ -42,6 +42,18 @@ def environment(folder):
     return {**os.environ, "PATH": f"{place}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
+def wait_reaping(popen):
+    """As the monitor of containers does, which is the nearest subreaper: a pid namespace ends once nothing in it is a zombie."""
+    def ended():
+        if popen.poll() is not None:
+            return True
+        for pid in all_children():
+            if pid != popen.pid:
+                exists_unreaped(pid)
+        return False
+    wait_until(ended, f"{popen.args[0]} takes too long", 120, 0.01)
+
+
 def logs(folder):
     """What ckpt's logs below a folder say of errors."""
     found = []
@@ -55,26 +67,13 @@ def logs(folder):
 def call(folder, *words, logs_in=None, **keywords):
     """Runs a command of the runtime's; a failure has ckpt's words on it."""
     with open(os.path.join(folder, "out"), "wb+") as out:
-        done = subprocess.run([str(word) for word in words], env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out, timeout=120,
-                              check=False, **keywords)
+        done = subprocess.Popen([str(word) for word in words], env=environment(folder), stdin=subprocess.DEVNULL, stdout=out, stderr=out, **keywords)
+        wait_reaping(done)
         out.seek(0)
         said = out.read().decode(errors="replace")
     if done.returncode != 0:
         raise Failure(f"{' '.join(map(str, words))}: exit {done.returncode}: {said}\n{logs(logs_in or folder)}")
     return said
-
-
-def can_restore(checkpoint, name):
-    """Calls `checkpoint`, which ends the container. False where ckpt refuses that, because it could not make the container's namespaces
-    again: then it must go on."""
-    try:
-        checkpoint()
-        return True
-    except Failure as failure:
-        if "which a restore cannot make again yet" not in str(failure):
-            raise
-        print(f"skipped: {name}: the restore: new mount namespaces are refused")
-        return False
 
 
 class Counted:

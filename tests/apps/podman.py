@@ -9,7 +9,7 @@ import shutil
 import subprocess
 
 from app import Skip, expect, find, install, main, wait_until
-from container import Counted, busybox_root, call, can_restore, environment
+from container import Counted, busybox_root, call, environment
 
 FLAGS = ["--runtime", "runc", "--cgroup-manager", "cgroupfs"]
 RUN = ["--network", "none", "--ulimit", "nofile=1024:1024", "--ulimit", "nproc=1000:1000", "--security-opt", "seccomp=unconfined"]
@@ -55,10 +55,17 @@ def python_root(folder):
 
 
 class Container:
-    def __init__(self, run, root, command, *flags):
+    def __init__(self, run, root, command, *flags, image=False):
+        """`image`: made of the root folder; podman imports no archive of a container that has none."""
         self.folder, self.name = run.folder, f"ckpt-{run.variant}-{os.getpid()}"
         self.podman = [find("podman"), "--root", f"{run.folder}/storage", "--runroot", f"{run.folder}/run", "--storage-driver", "vfs", *FLAGS]
-        self.call("run", "--detach", "--name", self.name, *flags, *RUN, "--rootfs", root, *command)
+        place = ["--rootfs", root]
+        if image:
+            place = ["localhost/ckpt-test"]
+            archive = os.path.join(run.folder, "root.tar")
+            subprocess.run(["tar", "-C", root, "-cf", archive, "."], check=True)
+            self.call("import", archive, *place)
+        self.call("run", "--detach", "--name", self.name, *flags, *RUN, *place, *command)
 
     def call(self, *words):
         return call(self.folder, *self.podman, *words, logs_in=f"{self.folder}/storage")
@@ -82,10 +89,7 @@ def rounds_of_checkpoints(container, goes_on, *flags):
     container.call("container", "checkpoint", "--pre-checkpoint", *flags, container.name)
     goes_on("after a pre-checkpoint")
     for turn in range(2):
-        if not can_restore(lambda: container.call("container", "checkpoint", *flags, container.name), container.name):
-            expect(container.running(), True, "running after a refusal")
-            goes_on("refused")
-            return False
+        container.call("container", "checkpoint", *flags, container.name)
         expect(container.running(), False, "running after its checkpoint")
         container.call("container", "restore", *flags, container.name)
         goes_on(f"restored, turn {turn}")
@@ -94,7 +98,6 @@ def rounds_of_checkpoints(container, goes_on, *flags):
     container.call("container", "checkpoint", "--with-previous", *flags, container.name)
     container.call("container", "restore", *flags, container.name)
     goes_on("restored from two")
-    return True
 
 
 def through_an_archive(container, goes_on, *flags):
@@ -140,10 +143,10 @@ def test(run):
             rounds_of_checkpoints(container, Counted(container.output).goes_on)
         else:
             flags = ["--tty"] if run.variant == "terminal" else []
-            container = Container(run, busybox_root(run.folder), ["/bin/counter"], *flags)
+            container = Container(run, busybox_root(run.folder), ["/bin/counter"], *flags, image=True)
             counted = Counted(container.output)
-            if rounds_of_checkpoints(container, counted.goes_on):
-                through_an_archive(container, counted.goes_on)
+            rounds_of_checkpoints(container, counted.goes_on)
+            through_an_archive(container, counted.goes_on)
     finally:
         if container is not None:
             container.remove()
