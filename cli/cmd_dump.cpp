@@ -1,4 +1,5 @@
 #include "cli/dump_flags.h"
+#include "cli/dump_to_url.h"
 #include "cli/trace_flag.h"
 
 namespace ckpt::cli {
@@ -29,9 +30,12 @@ Command::Run add_dump(VerbOptions& app) {
                            : flags->leave_stopped ? After::kLeaveStopped
                                                   : After::kEnd;
     return dump_where_it_is(*flags, context, [&]() -> Result<void> {
+      CKPT_TRY_ASSIGN(const auto elsewhere, ImageUpload::prepare(*flags, context));
       if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
       auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };
-      CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "dump", context, work));
+      auto taken = traced(flags->trace, "dump", context, work);
+      if (elsewhere) elsewhere->finish(taken);
+      CKPT_TRY_ASSIGN(const engine::DumpReport report, std::move(taken));
       print_dump_report(context, "dump", *flags, report);
       return {};
     });

@@ -1,4 +1,5 @@
 #include "cli/dump_flags.h"
+#include "cli/dump_to_url.h"
 #include "cli/trace_flag.h"
 
 namespace ckpt::cli {
@@ -11,9 +12,12 @@ Command::Run add_pre_dump(VerbOptions& app) {
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(finish_dump_flags(*flags));
     return where_it_is(flags->options.pid, context, [&]() -> Result<void> {
+      CKPT_TRY_ASSIGN(const auto elsewhere, ImageUpload::prepare(*flags, context));
       if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
       auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };
-      CKPT_TRY_ASSIGN(engine::DumpReport report, traced(flags->trace, "pre-dump", context, work));
+      auto taken = traced(flags->trace, "pre-dump", context, work);
+      if (elsewhere) elsewhere->finish(taken);
+      CKPT_TRY_ASSIGN(const engine::DumpReport report, std::move(taken));
       print_dump_report(context, "pre-dump", *flags, report);
       return {};
     });

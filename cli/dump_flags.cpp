@@ -74,6 +74,7 @@ void add_criu_output_flags(VerbOptions& app) {
 void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   app.add_option("-p,--pid,-t,--tree", flags.options.pid, "The process, with all its descendants").required();
   app.add_option("-f,--images-dir,-D,--dir", flags.dir, "The folder of the image; it must not exist or be empty")
+      .type_name("PATH|URL")
       .required();
   const VerbOption prev =
       app.add_saved("--prev", Saved::kImage, flags.prev, "The parent image: only what differs from it is stored");

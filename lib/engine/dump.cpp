@@ -76,8 +76,9 @@ Result<void> Dump::open_image() {
   CKPT_TRY(image.choose_parent(tracees));
   CKPT_TRY(image.open());
   CKPT_TRY(context.act("pre-dump"));
-  const bool tracks =
+  const bool goes_on_from =
       context.verb == CaptureContext::Verb::kPreDump || (context.runs_on() && tracees.any_tracked());
+  const bool tracks = goes_on_from && !context.options.publish;
   if (tracks) tracees.spawn_daemons();
   tracees.take_over_tracking(image.parent_id(), tracks);
   return {};

@@ -44,6 +44,9 @@ struct DumpOptions {
   bool sha256_pages = false;       ///< SHA-256 of the pages files, too
   unsigned workers = 0;            ///< 0: one a core
   uint64_t freeze_timeout_us = 10'000'000;
+  /// Takes the image elsewhere once all of it is in the folder that it is given, before it has its name: where this
+  /// fails there is no image, and the tree goes on. It is not tracked then: no later image can refer to this one.
+  std::function<Result<void>(const std::filesystem::path& folder)> publish;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };
   After after = After::kEnd;       ///< dump only: the target once the image is durable
   /// Told how the dump went where ckpt's worker ends with the tree (state::Entered::end_init), just before: `dump`

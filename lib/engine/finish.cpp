@@ -175,7 +175,11 @@ Result<void> Finish::commit() {
   context_.phase("write");
   return capture_.image.writer().commit(manifest, [this](const std::filesystem::path& dir) -> Result<void> {
     CKPT_TRY(check_madvise());
-    return context_.options.rehearse ? rehearse_image(dir) : Result<void>();
+    if (context_.options.rehearse) CKPT_TRY(rehearse_image(dir));
+    if (!context_.options.publish) return {};
+    CKPT_TRY(context_.options.publish(dir));
+    context_.phase("upload");
+    return {};
   });
 }
 

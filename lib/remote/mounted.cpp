@@ -30,24 +30,6 @@ Names& names() {
   return instance;
 }
 
-constexpr const char* kPrefix = "ckpt-url-";
-
-/// Folders of this user whose owner was killed: nobody holds their lock any more. One that was made this moment and is
-/// not locked yet is left alone.
-void remove_abandoned(const fs::path& temporary) {
-  constexpr std::time_t kMoment = 10;
-  std::error_code ec;
-  for (fs::directory_iterator it(temporary, ec), end; !ec && it != end; it.increment(ec)) {
-    if (!it->path().filename().string().starts_with(kPrefix)) continue;
-    const UniqueFd fd(::open(it->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    struct stat st {};
-    std::error_code ignored;
-    if (fd && ::fstat(fd.get(), &st) == 0 && st.st_uid == ::geteuid() && std::time(nullptr) - st.st_mtime > kMoment &&
-        ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0)
-      fs::remove_all(it->path(), ignored);
-  }
-}
-
 /// A relative path of plain parts: it comes from a server.
 bool stays_below(const std::string& name) {
   for (size_t begin = 0; begin <= name.size();) {
@@ -92,7 +74,7 @@ Result<std::unique_ptr<Mounted>> Mounted::open(const std::string& url, const Can
   std::string name = parsed.name();
   if (name.empty() || !stays_below(name)) name = "checkpoint";
   CKPT_TRY(out->mount(url, name));
-  out->path_ = out->folder_ / name;
+  out->path_ = out->folder_.path() / name;
   return out;
 }
 
@@ -100,7 +82,7 @@ Result<bool> Mounted::add_beside(const fs::path& path) {
   const std::string name = path.filename().string();
   const size_t slash = url_.rfind('/');
   const bool at_the_top = slash == std::string::npos || slash < url_.find("://") + 3;
-  if (at_the_top || path.parent_path() != folder_ || path == path_ || !stays_below(name)) return false;
+  if (at_the_top || path.parent_path() != folder_.path() || path == path_ || !stays_below(name)) return false;
   const bool is_http = url_.starts_with("http");
   const std::string url = url_.substr(0, slash + 1) + (is_http ? percent_encode(name, false) : name);
   auto done = mount(url, path);
@@ -109,29 +91,16 @@ Result<bool> Mounted::add_beside(const fs::path& path) {
   return true;
 }
 
-/// Below TMPDIR, and locked.
-Result<void> Mounted::make_folder() {
-  std::error_code ec;
-  const fs::path temporary = fs::temp_directory_path(ec);
-  if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
-  remove_abandoned(temporary);
-  std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
-  if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot make a folder for placeholders");
-  folder_ = pattern;
-  CKPT_TRY_ASSIGN(lock_, io::open_file(folder_, O_RDONLY | O_DIRECTORY));
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
-  folder_ = fs::canonical(folder_, ec);
-  return {};
-}
-
 /// `path`: below the folder, which is made once it is known that there is something.
 Result<void> Mounted::mount(const std::string& url, const fs::path& path) {
   CKPT_TRY_ASSIGN(const Url parsed, parse_url(url));
   auto open = [parsed, cancel = cancel_] { return open_backend(parsed, cancel); };
   CKPT_TRY_ASSIGN(std::unique_ptr<Backend> backend, open());
   CKPT_TRY_ASSIGN(const std::vector<Object> objects, backend->list(kMostObjects));
-  if (folder_.empty()) CKPT_TRY(make_folder());
-  const fs::path top = folder_ / path;
+  if (folder_.path().empty()) {
+    CKPT_TRY_ASSIGN(folder_, ScratchFolder::make());
+  }
+  const fs::path top = folder_.path() / path;
   {
     std::lock_guard lock(names().mutex);
     names().urls[top.string()] = without_slashes(url);
@@ -155,8 +124,6 @@ Result<void> Mounted::mount(const std::string& url, const fs::path& path) {
 
 Mounted::~Mounted() {
   for (const struct stat& st : placeholders_) io::set_virtual_file(st, nullptr);
-  std::error_code ec;
-  if (!folder_.empty() && ::getpid() == owner_) fs::remove_all(folder_, ec);
 }
 
 std::optional<std::string> with_urls(std::string_view text) {

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <sys/stat.h>
-#include <unistd.h>
 
 #include <filesystem>
 #include <memory>
@@ -13,7 +12,7 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
-#include "lib/base/unique_fd.h"
+#include "lib/remote/scratch_folder.h"
 
 namespace ckpt::remote {
 
@@ -39,13 +38,11 @@ class Mounted {
 
  private:
   explicit Mounted(const Cancel* cancel) : cancel_(cancel) {}
-  Result<void> make_folder();
   Result<void> mount(const std::string& url, const std::filesystem::path& path);
 
   const Cancel* cancel_;
-  const pid_t owner_ = ::getpid();  ///< a fork removes nothing
-  UniqueFd lock_;                   ///< of folder_: its owner lives
-  std::filesystem::path folder_, path_;
+  ScratchFolder folder_;
+  std::filesystem::path path_;
   std::string url_;
   std::vector<struct stat> placeholders_;
 };

@@ -26,7 +26,9 @@ data = bytearray(random.Random(7).randbytes(24 << 20))
 def tell(*_):
     with open(sys.argv[1] + ".new", "w") as out: out.write(hashlib.sha256(data).hexdigest())
     os.rename(sys.argv[1] + ".new", sys.argv[1])
-def change(*_): data[::65536] = bytes(reversed(data[::65536]))
+def change(*_):
+    data[::65536] = bytes(reversed(data[::65536]))
+    tell()
 signal.signal(signal.SIGUSR1, tell)
 signal.signal(signal.SIGUSR2, change)
 tell()
@@ -58,22 +60,23 @@ class Images(unittest.TestCase):
         images.mkdir()
         cls.pid = cls.process.pid
         subprocess.run([CKPT, "pre-dump", "-p", str(cls.pid), "-f", images / "a", "-q"], check=True)
-        os.kill(cls.pid, signal.SIGUSR2)
-        cls.digest = cls.ask()
+        cls.digest = cls.ask(signal.SIGUSR2)
         subprocess.run([CKPT, "dump", "-p", str(cls.pid), "-f", images / "b", "--prev", images / "a", "-q"], check=True)
         cls.process.wait()
         cls.images = images
         cls.objects = {f"x/{p.relative_to(images)}": p.read_bytes() for p in images.rglob("*") if p.is_file() and not p.is_symlink()}
 
     @classmethod
-    def ask(cls):
+    def ask(cls, number=signal.SIGUSR1):
         cls.told.unlink(missing_ok=True)
-        os.kill(cls.pid, signal.SIGUSR1)
+        os.kill(cls.pid, number)
         eventually(cls.told.exists)
         return cls.told.read_text()
 
     @classmethod
     def tearDownClass(cls):
+        if os.path.exists(f"/proc/{cls.pid}"):  # of a test that failed
+            os.kill(cls.pid, signal.SIGKILL)
         shutil.rmtree(cls.base)
 
     def setUp(self):
@@ -129,6 +132,45 @@ class Images(unittest.TestCase):
             self.runs_and_ends()
         with Server(Files, root=str(self.base)) as server:
             self.run_ckpt("restore", "-f", server.url + "/run/b/", "-d", "--trust")
+            self.runs_and_ends()
+
+    def start(self):
+        """The process, from the image in the folder."""
+        self.run_ckpt("restore", "-f", self.images / "b", "-d")
+
+    def test_it_is_written_there(self):
+        self.start()
+        for verb, name, more in (("pre-dump", "p", []), ("dump", "r", ["-R"]), ("dump", "e", [])):
+            told = self.run_ckpt(verb, "-p", self.pid, "-f", f"s3://bucket/y/{name}", *more)
+            self.assertIn(f"s3://bucket/y/{name}", told)
+            changes = [p for v, p in self.server.http.requests if v == "PUT" and "partNumber" not in p]
+            self.assertTrue(changes[-1].endswith("/manifest.json"), changes)
+            self.run_ckpt("verify", f"s3://bucket/y/{name}")
+            if verb == "pre-dump" or more:
+                self.assertEqual(self.ask(), self.digest)
+        eventually(lambda: not os.path.exists(f"/proc/{self.pid}"))
+        self.assertEqual(self.server.http.uploads, {})
+        for name in ("p", "e"):
+            self.run_ckpt("restore", "-f", f"s3://bucket/y/{name}", "-d", "--trust")
+            self.runs_and_ends()
+
+    def test_what_fails_leaves_the_process_and_no_object(self):
+        self.start()
+        try:
+            objects = self.server.http.buckets["bucket"]
+            before = dict(objects)
+            for what in ("part", "complete"):
+                self.server.http.write_faults = [lambda handler, asked, key: asked == what and (handler.answer(403, b"") or True)]
+                self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/y/c", code=5)
+                self.assertEqual((objects, self.server.http.uploads), (before, {}))
+                self.assertEqual(self.ask(), self.digest)
+            self.server.http.write_faults = []
+            self.assertIn("is there already", self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/x/b", code=2))
+            self.assertIn("--prev", self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/y/c", "--prev", self.images / "a", code=2))
+            self.assertIn("read only", self.run_ckpt("dump", "-p", self.pid, "-f", self.server.url + "/x", code=6))
+            self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/y/c", "--dry-run")
+            self.assertEqual(objects, before)
+        finally:
             self.runs_and_ends()
 
     def test_a_server_that_goes_away_leaves_no_process(self):

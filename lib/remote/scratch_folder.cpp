@@ -1,0 +1,67 @@
+#include "lib/remote/scratch_folder.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cstdlib>
+#include <ctime>
+#include <utility>
+
+#include "lib/base/io.h"
+
+namespace ckpt::remote {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+constexpr const char* kPrefix = "ckpt-url-";
+
+/// Folders of this user whose owner was killed: nobody holds their lock any more. One that was made this moment and is
+/// not locked yet is left alone.
+void remove_abandoned(const fs::path& temporary) {
+  constexpr std::time_t kMoment = 10;
+  std::error_code ec;
+  for (fs::directory_iterator it(temporary, ec), end; !ec && it != end; it.increment(ec)) {
+    if (!it->path().filename().string().starts_with(kPrefix)) continue;
+    const UniqueFd fd(::open(it->path().c_str(), O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+    struct stat st {};
+    std::error_code ignored;
+    if (fd && ::fstat(fd.get(), &st) == 0 && st.st_uid == ::geteuid() && std::time(nullptr) - st.st_mtime > kMoment &&
+        ::flock(fd.get(), LOCK_EX | LOCK_NB) == 0)
+      fs::remove_all(it->path(), ignored);
+  }
+}
+
+}  // namespace
+
+Result<ScratchFolder> ScratchFolder::make() {
+  std::error_code ec;
+  const fs::path temporary = fs::temp_directory_path(ec);
+  if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
+  remove_abandoned(temporary);
+  std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
+  if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot be made");
+  ScratchFolder out;
+  out.path_ = pattern;
+  CKPT_TRY_ASSIGN(out.lock_, io::open_file(out.path_, O_RDONLY | O_DIRECTORY));
+  if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
+  const fs::path canonical = fs::canonical(out.path_, ec);
+  if (!ec) out.path_ = canonical;
+  return out;
+}
+
+ScratchFolder& ScratchFolder::operator=(ScratchFolder&& other) noexcept {
+  std::swap(lock_, other.lock_);
+  std::swap(path_, other.path_);
+  std::swap(owner_, other.owner_);
+  return *this;
+}
+
+ScratchFolder::~ScratchFolder() {
+  std::error_code ec;
+  if (!path_.empty() && ::getpid() == owner_) fs::remove_all(path_, ec);
+}
+
+}  // namespace ckpt::remote

@@ -1,0 +1,32 @@
+// A folder below TMPDIR for what stands for objects elsewhere, or is on its way there.
+#pragma once
+
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+
+namespace ckpt::remote {
+
+/// Locked while its owner lives: those that killed ones have left go when the next is made. The destructor removes it
+/// with all that is in it, but in a fork.
+class ScratchFolder {
+ public:
+  static Result<ScratchFolder> make();
+  ScratchFolder() = default;  ///< none
+  ScratchFolder(ScratchFolder&& other) noexcept { *this = std::move(other); }
+  ScratchFolder& operator=(ScratchFolder&& other) noexcept;
+  ~ScratchFolder();
+
+  /// Canonical; empty: none.
+  const std::filesystem::path& path() const { return path_; }
+
+ private:
+  UniqueFd lock_;
+  std::filesystem::path path_;
+  pid_t owner_ = ::getpid();
+};
+
+}  // namespace ckpt::remote
