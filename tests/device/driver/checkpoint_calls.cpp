@@ -86,7 +86,7 @@ CUresult await(const Ends& ends, uint64_t number) {
     if (::poll(both, 2, kPollMs) <= 0) continue;
     Reply reply;
     if ((both[0].revents & POLLIN) != 0 && ::read(ends.reply, &reply, sizeof(reply)) == sizeof(reply) &&
-        reply.number == number)
+        (reply.number == number || settings().out_of_step))
       return static_cast<CUresult>(reply.result);
     if ((both[1].revents & POLLIN) != 0) return CUDA_ERROR_OPERATING_SYSTEM;  // it has ended
     if ((both[0].revents & (POLLIN | POLLHUP)) == POLLHUP) both[0].fd = -1;   // it is ending
@@ -113,7 +113,8 @@ CUresult enter(const char* name, int& pid, Note& note) {
   if (CUresult bad = fault(name)) return bad;
   if (settings().version < 12080) return CUDA_ERROR_NOT_SUPPORTED;
   pid = process_of(pid);
-  return pid != 0 && find_note(pid, note) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+  if (pid != 0 && find_note(pid, note)) return CUDA_SUCCESS;
+  return settings().stranger ? CUDA_ERROR_OPERATING_SYSTEM : CUDA_ERROR_INVALID_VALUE;
 }
 
 template <class Args>

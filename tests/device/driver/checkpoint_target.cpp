@@ -37,6 +37,7 @@ CUresult do_lock(uint32_t timeout_ms) {
   gate_close();
   timespec began, now;
   ::clock_gettime(CLOCK_MONOTONIC, &began);
+  ::usleep(settings().lock_ms * 1000);
   while (!gate_quiet() || pending_work.load() != 0) {
     ::usleep(200);
     ::clock_gettime(CLOCK_MONOTONIC, &now);
@@ -121,11 +122,12 @@ CUresult do_checkpoint() {
     if (fd >= 0) ::close(fd);
     fd = -1;
   }
+  nodes_drop();
   set_state(CU_PROCESS_STATE_CHECKPOINTED);
   return CUDA_SUCCESS;
 }
 
-/// Every GPU that this process uses must be named, once, and go to one of the same kind and size.
+/// Every GPU that this process sees must be named, once, and go to one of the same kind and size, of its own.
 CUresult read_pairs(const Request& request, int (&to)[kMaxGpus]) {
   for (int device = 0; device < kMaxGpus; ++device) to[device] = gpu_of[device];
   if (request.pairs == 0) return CUDA_SUCCESS;
@@ -144,7 +146,9 @@ CUresult read_pairs(const Request& request, int (&to)[kMaxGpus]) {
         return CUDA_ERROR_INVALID_VALUE;
       to[device] = found;
     }
-    if (named > 1 || (named == 0 && device_in_use(device))) return CUDA_ERROR_INVALID_VALUE;
+    if (named != 1) return CUDA_ERROR_INVALID_VALUE;
+    for (int other = 0; other < device; ++other)
+      if (to[other] == to[device]) return CUDA_ERROR_INVALID_VALUE;
   }
   return CUDA_SUCCESS;
 }
@@ -184,6 +188,7 @@ CUresult do_restore(const Request& request) {
   int to[kMaxGpus];
   if (CUresult bad = read_pairs(request, to)) return bad;
   if (!take_all(to)) return CUDA_ERROR_OUT_OF_MEMORY;
+  if (!nodes_take()) return failed();
   ::memcpy(gpu_of, to, sizeof(to));
   for (Physical& each : memory().physical)
     if (!bring_back(each)) return failed();

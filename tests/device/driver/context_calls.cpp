@@ -118,7 +118,7 @@ CUresult cuInit(unsigned flags) {
     if (initialised.load()) forked_after_init = true;
     in_child();
   });
-  if (!restore_thread_start()) return CUDA_ERROR_OPERATING_SYSTEM;
+  if (!nodes_take() || !restore_thread_start()) return CUDA_ERROR_OPERATING_SYSTEM;
   initialised = true;
   return CUDA_SUCCESS;
 }

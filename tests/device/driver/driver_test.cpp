@@ -292,7 +292,7 @@ TEST_CASE("FAILED is for good") {
   CHECK(program.unlock() == CUDA_ERROR_ILLEGAL_STATE);
 }
 
-TEST_CASE("pairs of GPUs: all that are in use are named, once, and exist") {
+TEST_CASE("pairs of GPUs: all that are seen are named, once, and exist") {
   Program program("two_gpus");
   REQUIRE(program.lock() == CUDA_SUCCESS);
   REQUIRE(program.checkpoint() == CUDA_SUCCESS);
@@ -310,7 +310,9 @@ TEST_CASE("one GPU's process goes to the other GPU") {
   size_t other = free_bytes(1);
   REQUIRE(program.lock() == CUDA_SUCCESS);
   REQUIRE(program.checkpoint() == CUDA_SUCCESS);
-  REQUIRE(program.restore({{uuid(0), uuid(1)}}) == CUDA_SUCCESS);
+  CHECK(program.restore({{uuid(0), uuid(1)}}) == CUDA_ERROR_INVALID_VALUE);
+  CHECK(program.restore({{uuid(0), uuid(1)}, {uuid(1), uuid(1)}}) == CUDA_ERROR_INVALID_VALUE);
+  REQUIRE(program.restore({{uuid(0), uuid(1)}, {uuid(1), uuid(0)}}) == CUDA_SUCCESS);
   CHECK(free_bytes(1) < other);
   CHECK(free_bytes(0) == 64u << 20);
   REQUIRE(program.unlock() == CUDA_SUCCESS);

@@ -54,6 +54,11 @@ void read_faults() {
   }
 }
 
+bool unkind(const char* what) {
+  const char* text = ::getenv("CKPT_STANDIN_UNKIND");
+  return text != nullptr && ("," + std::string(text) + ",").find("," + std::string(what) + ",") != std::string::npos;
+}
+
 Settings read_settings() {
   Settings all;
   all.gpus = static_cast<int>(std::min<uint64_t>(number("CKPT_STANDIN_GPUS", 1), kMaxGpus));
@@ -71,6 +76,9 @@ Settings read_settings() {
   all.seed = number("CKPT_STANDIN_SEED", 0);
   all.delay_us = static_cast<unsigned>(number("CKPT_STANDIN_DELAY_US", 200));
   if (const char* folder = ::getenv("CKPT_STANDIN_DIR")) all.folder = folder;
+  all.lock_ms = static_cast<unsigned>(number("CKPT_STANDIN_LOCK_MS", 0));
+  all.nvml = number("CKPT_STANDIN_NVML", 1) != 0;
+  all.nodes = unkind("nodes"), all.stranger = unkind("stranger"), all.out_of_step = unkind("out_of_step");
   read_faults();
   return all;
 }

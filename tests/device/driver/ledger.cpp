@@ -82,6 +82,22 @@ class Ledger {
       if (each.inode != 0 && each.gpu == gpu) sum += each.bytes;
     return sum;
   }
+  int processes(int gpu, int* pids, uint64_t* bytes, int most) const {
+    int count = 0;
+    auto add = [&](int pid, uint64_t more) {
+      int at = 0;
+      while (at < count && pids[at] != pid) ++at;
+      if (pid == 0 || more == 0 || at == most) return;
+      if (at == count) pids[count] = pid, bytes[count++] = 0;
+      bytes[at] += more;
+    };
+    for (const Process& each : content_.processes) add(each.who.pid, each.used[gpu]);
+    for (const Piece& each : content_.pieces) {
+      for (const Holder& who : each.holders)
+        if (each.inode != 0 && each.gpu == gpu) add(who.pid, each.bytes);
+    }
+    return count;
+  }
   bool fits(int gpu, uint64_t bytes) const { return used(gpu) + bytes <= settings().capacity[gpu]; }
   /// Null: the table is full.
   Process* own() {
@@ -150,6 +166,11 @@ void ledger_give(int gpu, uint64_t bytes) {
 uint64_t ledger_used(int gpu) {
   Ledger ledger;
   return ledger.used(gpu);
+}
+
+int ledger_processes(int gpu, int* pids, uint64_t* bytes, int most) {
+  Ledger ledger;
+  return ledger.processes(gpu, pids, bytes, most);
 }
 
 bool ledger_hold(int gpu, uint64_t bytes, uint64_t inode, bool taken) {

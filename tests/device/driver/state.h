@@ -49,6 +49,13 @@ struct Settings {
   uint64_t seed = 0;        ///< 0: streams do not dawdle
   unsigned delay_us = 200;  ///< at most, before each piece of work
   std::string folder;       ///< shared by the processes that share GPUs; empty: each has them alone
+  unsigned lock_ms = 0;     ///< how long a lock takes that waits for nothing (CKPT_STANDIN_LOCK_MS)
+  bool nvml = true;         ///< the management library tells what processes use (CKPT_STANDIN_NVML=0: it is not there)
+  // What drivers do as far as is known of one or the other, each by its name in CKPT_STANDIN_UNKIND
+  // (nodes,stranger,..).
+  bool nodes = false;        ///< the files /dev/nvidia* that are there are open and mapped, and a fork inherits them
+  bool stranger = false;     ///< of a process without a context the state is an error that says nothing (304)
+  bool out_of_step = false;  ///< where a caller was killed, the next one gets the answer to its call, and so on
 };
 Settings& settings();
 CUuuid uuid_of(int gpu);
@@ -165,8 +172,14 @@ uint64_t ledger_used(int gpu);
 /// `taken`: the bytes were taken before, and now count as shared.
 bool ledger_hold(int gpu, uint64_t bytes, uint64_t inode, bool taken = false);
 void ledger_drop(uint64_t inode);
+/// The processes that have memory of a GPU, and how much. How many, no more than `most`.
+int ledger_processes(int gpu, int* pids, uint64_t* bytes, int most);
 /// Which GPU a device of this process is: changed by a restore to another.
 extern int gpu_of[kMaxGpus];
+
+/// Settings::nodes: at first, or again at the same addresses and numbers. The second: let go of.
+bool nodes_take();
+void nodes_drop();
 
 // --- Contexts (context.cpp)
 
