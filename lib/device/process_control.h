@@ -25,6 +25,12 @@ struct Gpu {
   uint64_t total_bytes = 0, free_bytes = 0;
 };
 
+/// What one process has of a device's memory.
+struct GpuShare {
+  std::string uuid, name;
+  uint64_t bytes = 0;
+};
+
 /// Old UUID to new UUID, in restores.
 using GpuMap = std::vector<std::pair<std::string, std::string>>;
 
@@ -42,11 +48,14 @@ class ProcessControl {
   /// before.
   virtual Result<void> lock(int pid, uint64_t timeout_us) = 0;
   virtual Result<void> checkpoint(int pid) = 0;
-  /// To the same devices, or to those that `gpus` names: then every device that the process had must be named.
+  /// To the same devices, or to those that `gpus` names: then every device that the process had must be named, whether
+  /// it used it or not, and no two may go to one.
   virtual Result<void> restore(int pid, const GpuMap& gpus) = 0;
   virtual Result<void> unlock(int pid) = 0;
-  /// With what is free of each at this moment.
+  /// With what is free of each at this moment. The first question may take seconds.
   virtual Result<std::vector<Gpu>> gpus() = 0;
+  /// Of every device whose memory the process has. kUnsupported: it cannot be told here.
+  virtual Result<std::vector<GpuShare>> memory_of(int pid) = 0;
 };
 
 }  // namespace ckpt::device

@@ -39,6 +39,8 @@ class Target {
   virtual Result<std::string> device_uuid(int device) = 0;
   /// Stable only while the gate is closed.
   virtual Result<std::vector<Allocation>> allocations() = 0;
+  /// The device of each context, as an ordinal in the target.
+  virtual Result<std::vector<int>> contexts() = 0;
   /// What the driver's own checkpoint cannot carry, a sentence each: "managed memory (3 allocations, 1.0 GiB), ...".
   virtual Result<std::vector<std::string>> hazards() = 0;
   /// The memory of an owned allocation, to import. kUnsupported: it is not owned; kNotFound: there is none of that id.
@@ -75,6 +77,8 @@ class Target {
   /// by another object, when it finds itself made again or has run for `lease_us`; then the gate opens by itself only
   /// if no memory is missing.
   virtual Result<void> hold(uint64_t lease_us) = 0;
+  /// After `hold`: the lease begins anew. By one thread, which no other call on this object goes beside.
+  virtual void renew_lease() = 0;
   /// After `hold`, once the target runs again: the conversation goes on. kNotFound: not yet, or it has ended.
   virtual Result<void> wake() = 0;
 

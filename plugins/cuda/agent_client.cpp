@@ -204,6 +204,8 @@ Result<std::vector<std::string>> AgentTarget::hazards() {
   auto of = [](agent::Kind kind) { return [kind](const agent::AllocationReply& e) { return e.kind == kind; }; };
   add(of(agent::Kind::kManaged), "managed memory", "which the driver cannot checkpoint");
   add(of(agent::Kind::kForeign), "memory of another process by CUDA IPC", "which the driver cannot checkpoint");
+  add(of(agent::Kind::kImported), "memory of another process by a shareable handle (symmetric memory, NVSHMEM)",
+      "which the driver cannot checkpoint");
   add([](const agent::AllocationReply& e) { return e.unfilled != 0; }, "device memory without its content",
       "since a restore has ended before it had filled all");
   add([](const agent::AllocationReply& e) { return e.released != 0; }, "device memory that was taken away",
@@ -265,11 +267,26 @@ Result<void> AgentTarget::hold(uint64_t lease_us) {
 
 Result<void> AgentTarget::renew(uint64_t id) { return tell(Type::kRenew, id); }
 
-Result<void> AgentTarget::wake() {
-  if (socket_ && hello()) return {};  // it was never held
-  uint32_t word = 1;
+void AgentTarget::write_word(uint32_t word) const {
   iovec here{&word, sizeof word}, there{reinterpret_cast<void*>(wake_address_), sizeof word};
   if (wake_address_ != 0) (void)::process_vm_writev(pid_, &here, 1, &there, 1, 0);
+}
+
+void AgentTarget::renew_lease() {
+  renewals_ = renewals_ + 1 == agent::kWoken ? 1 : renewals_ + 1;
+  write_word(renewals_);
+}
+
+Result<std::vector<int>> AgentTarget::contexts() {
+  CKPT_TRY_ASSIGN(const Reply reply, ask(Type::kContexts));
+  std::vector<int32_t> devices(reply.payload.size() / sizeof(int32_t));
+  std::memcpy(devices.data(), reply.payload.data(), devices.size() * sizeof(int32_t));
+  return std::vector<int>(devices.begin(), devices.end());
+}
+
+Result<void> AgentTarget::wake() {
+  if (socket_ && hello()) return {};  // it was never held
+  write_word(agent::kWoken);
   CKPT_TRY_ASSIGN(std::unique_ptr<AgentTarget> again, connect(pid_, kWayUs));
   std::lock_guard lock(mutex_);
   socket_ = std::move(again->socket_), sequence_ = again->sequence_;

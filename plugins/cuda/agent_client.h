@@ -24,6 +24,7 @@ class AgentTarget final : public device::Target {
   int pid() const override { return pid_; }
   Result<std::string> device_uuid(int device) override;
   Result<std::vector<device::Allocation>> allocations() override;
+  Result<std::vector<int>> contexts() override;
   Result<std::vector<std::string>> hazards() override;
   Result<UniqueFd> export_allocation(uint64_t id) override;
 
@@ -58,6 +59,7 @@ class AgentTarget final : public device::Target {
   Result<void> forget();
   /// Every other call fails until `wake`. Where the agent cannot be woken its lease is what counts.
   Result<void> hold(uint64_t lease_us) override;
+  void renew_lease() override;
   Result<void> wake() override;
 
  private:
@@ -80,12 +82,14 @@ class AgentTarget final : public device::Target {
   template <class T, class Parse>
   Result<std::vector<T>> list(agent::Type type, Parse parse, uint64_t limit);
   std::string subject() const;
+  void write_word(uint32_t word) const;
 
   int pid_;
   std::mutex mutex_;
   UniqueFd socket_;
   uint32_t sequence_ = 0;
   uint64_t wake_address_ = 0;  ///< in the target
+  uint32_t renewals_ = 0;
   uint64_t recording_limit_ = 0;
 };
 

@@ -26,7 +26,7 @@
 namespace ckpt::agent {
 
 inline constexpr uint32_t kMagic = 0x41504b43;  // "CKPA"
-inline constexpr uint32_t kVersion = 2;
+inline constexpr uint32_t kVersion = 3;
 inline constexpr size_t kMaxPayload = 60 << 10;
 inline constexpr char kAddressPrefix[] = "ckpt-agent-";
 
@@ -44,7 +44,7 @@ enum class Type : uint32_t {
   kAttach,   ///< a: id; with a descriptor, or without: what the agent keeps, or fresh memory, which the client fills
   kForget,   ///< what the agent keeps of released memory: from here on the client has it
   kHold,     ///< a: lease, milliseconds of the agent's own running time. The reply is the last word; a: address of four
-          ///< bytes that end the wait when they are written
+             ///< bytes, zero: kWoken there ends the wait, any other change begins the lease anew
   kBeginCow,     ///< a: budget in bytes; nothing is wanted yet
   kSaved,        ///< a: the first index; reply a: how many are saved, b: how many missed; payload: SavedReply each
   kMissed,       ///< a: the first index; payload: RangeReply each
@@ -56,12 +56,14 @@ enum class Type : uint32_t {
   kBeginRecording,  ///< a: limit
   kRecorded,        ///< a: the first index; reply a: how many there are; payload: RecordReply and what follows it, each
   kEndRecording,
-  kReplay,  ///< payload: a record
-  kWanted,  ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
-  kRenew,   ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
+  kReplay,    ///< payload: a record
+  kWanted,    ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
+  kRenew,     ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
+  kContexts,  ///< payload: int32_t each, the ordinal of its device
   kCount,
 };
 inline constexpr uint64_t kMaxDemandWait = 2000;
+inline constexpr uint32_t kWoken = ~uint32_t{0};
 
 enum class Status : uint32_t {
   kDone,
@@ -86,13 +88,14 @@ struct Message {
 static_assert(sizeof(Message) == 40);
 
 enum class Kind : uint32_t {
-  kOwned,    ///< by the agent: can be exported, released, attached
-  kNative,   ///< of cuMemAlloc, small or where the device cannot do better
-  kManaged,  ///< of cuMemAllocManaged
-  kPool,     ///< stream-ordered
-  kMapped,   ///< mapped by the program itself with cuMemMap
-  kPinned,   ///< host memory that devices write to
-  kForeign,  ///< another process's, by cuIpcOpenMemHandle
+  kOwned,     ///< by the agent: can be exported, released, attached
+  kNative,    ///< of cuMemAlloc, small or where the device cannot do better
+  kManaged,   ///< of cuMemAllocManaged
+  kPool,      ///< stream-ordered
+  kMapped,    ///< mapped by the program itself with cuMemMap
+  kPinned,    ///< host memory that devices write to
+  kForeign,   ///< another process's, by cuIpcOpenMemHandle
+  kImported,  ///< by a handle of cuMemImportFromShareableHandle, of a pool that was imported, or of another API
 };
 
 struct HelloReply {

@@ -49,7 +49,7 @@ Result<std::vector<agent::AllocationReply>> parse_allocations(std::string_view p
   CKPT_TRY_ASSIGN(auto found, all_of<agent::AllocationReply>(payload));
   for (const agent::AllocationReply& a : found) {
     const bool chunked = (a.address | a.size) % device::kMinChunk == 0 && a.size != 0;
-    if (!is_sound(a.address, a.size) || a.kind > agent::Kind::kForeign || a.device < 0) return damaged();
+    if (!is_sound(a.address, a.size) || a.kind > agent::Kind::kImported || a.device < 0) return damaged();
     if (a.kind == agent::Kind::kOwned && !chunked) return damaged();
   }
   return found;

@@ -2,6 +2,7 @@
 
 #include <dlfcn.h>
 
+#include <algorithm>
 #include <cstdlib>
 
 #include "plugins/cuda/uuid.h"
@@ -15,11 +16,18 @@ struct Nvml {
   struct Memory {
     unsigned long long total, free, used;
   };
+  struct Process {
+    unsigned pid;
+    unsigned long long used;  ///< kNotTold: not on this system
+    unsigned gpu_instance, compute_instance;
+  };
+  static constexpr unsigned long long kNotTold = ~0ull;
   int (*init)() = nullptr;
   int (*handle_by_uuid)(const char*, void**) = nullptr;
   int (*memory_info)(void*, Memory*) = nullptr;
+  int (*processes)(void*, unsigned*, Process*) = nullptr;  ///< null before r470
 
-  /// Null where it cannot be used. A driver that was named by hand is not NVML's.
+  /// Null where it cannot be used. Beside a driver that was named by hand it is that file's, if there is one in it.
   static const Nvml* get() {
     static const Nvml nvml = load();
     return nvml.init != nullptr ? &nvml : nullptr;
@@ -28,12 +36,14 @@ struct Nvml {
  private:
   static Nvml load() {
     Nvml out;
-    void* library =
-        std::getenv("CKPT_CUDA_DRIVER") != nullptr ? nullptr : ::dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    const char* named = std::getenv("CKPT_CUDA_DRIVER");
+    void* library = ::dlopen(named != nullptr && *named != 0 ? named : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     if (library == nullptr) return out;
     out.init = reinterpret_cast<int (*)()>(::dlsym(library, "nvmlInit_v2"));
     out.handle_by_uuid = reinterpret_cast<int (*)(const char*, void**)>(::dlsym(library, "nvmlDeviceGetHandleByUUID"));
     out.memory_info = reinterpret_cast<int (*)(void*, Memory*)>(::dlsym(library, "nvmlDeviceGetMemoryInfo"));
+    out.processes = reinterpret_cast<int (*)(void*, unsigned*, Process*)>(
+        ::dlsym(library, "nvmlDeviceGetComputeRunningProcesses_v3"));
     if (out.handle_by_uuid == nullptr || out.memory_info == nullptr || out.init == nullptr || out.init() != 0)
       out.init = nullptr;
     return out;
@@ -100,6 +110,29 @@ Result<std::vector<device::Gpu>> MemoryInfo::gpus() {
     else CKPT_TRY(ask_context(device));
     out.push_back(device.gpu);
   }
+  return out;
+}
+
+Result<std::vector<device::GpuShare>> MemoryInfo::of_process(int pid) {
+  CKPT_TRY(find());
+  const Error not_told(Code::kUnsupported, "process " + std::to_string(pid), "NVML does not tell its device memory");
+  constexpr unsigned kSpare = 64;
+  std::vector<device::GpuShare> out;
+  for (Device& device : devices_) {
+    if (device.nvml == nullptr || Nvml::get()->processes == nullptr) return not_told;
+    unsigned count = 0;
+    (void)Nvml::get()->processes(device.nvml, &count, nullptr);
+    std::vector<Nvml::Process> processes(count + kSpare);
+    count = static_cast<unsigned>(processes.size());
+    if (Nvml::get()->processes(device.nvml, &count, processes.data()) != 0) return not_told;
+    processes.resize(std::min<size_t>(count, processes.size()));
+    for (const Nvml::Process& process : processes) {
+      if (process.pid != static_cast<unsigned>(pid)) continue;
+      if (process.used == Nvml::kNotTold) return not_told;
+      out.push_back({device.gpu.uuid, device.gpu.name, process.used});
+    }
+  }
+  if (out.empty()) return not_told;
   return out;
 }
 

@@ -19,6 +19,9 @@ class MemoryInfo {
   MemoryInfo& operator=(const MemoryInfo&) = delete;
 
   Result<std::vector<device::Gpu>> gpus();
+  /// NVML alone tells. kUnsupported: it is not there, or knows of no such process (it tells pids of its own namespace,
+  /// and in some containers none).
+  Result<std::vector<device::GpuShare>> of_process(int pid);
 
  private:
   struct Device {

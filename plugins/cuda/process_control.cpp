@@ -20,6 +20,7 @@ namespace {
 
 constexpr int kFirstCudaVersion = 12080;
 constexpr auto kPatience = std::chrono::seconds(10);
+constexpr auto kStep = std::chrono::milliseconds(1);
 
 std::string process(int pid) { return fmt::format("process {}", pid); }
 
@@ -33,9 +34,10 @@ class CudaProcessControl final : public device::ProcessControl {
     auto asked = std::make_shared<api::CUprocessState>(api::CU_PROCESS_STATE_RUNNING);
     auto ask = [driver = driver_, pid, asked] { return driver->call().cuCheckpointProcessGetState(pid, asked.get()); };
     CKPT_TRY_ASSIGN(const api::CUresult result, answer_in_time(pid, ask));
-    // What the driver says of a process that has no context of it; cuda.h does not tell them apart.
+    // What drivers say of a process that has no context of theirs; cuda.h does not tell them apart.
     if (result == api::CUDA_ERROR_INVALID_VALUE || result == api::CUDA_ERROR_NOT_INITIALIZED ||
-        result == api::CUDA_ERROR_NOT_FOUND || result == api::CUDA_ERROR_INVALID_CONTEXT)
+        result == api::CUDA_ERROR_NOT_FOUND || result == api::CUDA_ERROR_INVALID_CONTEXT ||
+        result == api::CUDA_ERROR_OPERATING_SYSTEM)
       return device::ProcessState::kNone;
     CKPT_TRY(driver_->check(result, process(pid), "the driver does not tell its state"));
     switch (*asked) {
@@ -65,14 +67,14 @@ class CudaProcessControl final : public device::ProcessControl {
     constexpr uint64_t kMost = std::numeric_limits<unsigned>::max();
     api::CUcheckpointLockArgs arguments{};
     arguments.timeoutMs = static_cast<unsigned>(std::clamp<uint64_t>(timeout_us / 1000, 1, kMost));
-    return driver_->check(driver_->call().cuCheckpointProcessLock(pid, &arguments), process(pid),
-                          "its GPU work cannot be held");
+    return done(driver_->call().cuCheckpointProcessLock(pid, &arguments), pid, api::CU_PROCESS_STATE_LOCKED,
+                "its GPU work cannot be held");
   }
 
   Result<void> checkpoint(int pid) override {
     api::CUcheckpointCheckpointArgs arguments{};
-    return driver_->check(driver_->call().cuCheckpointProcessCheckpoint(pid, &arguments), process(pid),
-                          "its GPU state cannot be saved");
+    return done(driver_->call().cuCheckpointProcessCheckpoint(pid, &arguments), pid, api::CU_PROCESS_STATE_CHECKPOINTED,
+                "its GPU state cannot be saved");
   }
 
   Result<void> restore(int pid, const device::GpuMap& gpus) override {
@@ -86,19 +88,36 @@ class CudaProcessControl final : public device::ProcessControl {
     api::CUcheckpointRestoreArgs arguments{};
     arguments.gpuPairs = pairs.empty() ? nullptr : pairs.data();
     arguments.gpuPairsCount = static_cast<unsigned>(pairs.size());
-    return driver_->check(driver_->call().cuCheckpointProcessRestore(pid, &arguments), process(pid),
-                          "its GPU state cannot be put back");
+    return done(driver_->call().cuCheckpointProcessRestore(pid, &arguments), pid, api::CU_PROCESS_STATE_LOCKED,
+                "its GPU state cannot be put back");
   }
 
   Result<void> unlock(int pid) override {
     api::CUcheckpointUnlockArgs arguments{};
-    return driver_->check(driver_->call().cuCheckpointProcessUnlock(pid, &arguments), process(pid),
-                          "its GPU calls cannot be let go");
+    return done(driver_->call().cuCheckpointProcessUnlock(pid, &arguments), pid, api::CU_PROCESS_STATE_RUNNING,
+                "its GPU calls cannot be let go");
   }
 
   Result<std::vector<device::Gpu>> gpus() override { return memory_.gpus(); }
+  Result<std::vector<device::GpuShare>> memory_of(int pid) override { return memory_.of_process(pid); }
 
  private:
+  /// Where a caller was killed in the middle of a call, drivers have been seen to answer the next one with the result
+  /// of the one before it (checkpoint-restore/criu pull request 2547): what is said to be done is looked at.
+  Result<void> done(api::CUresult result, int pid, api::CUprocessState wanted, const char* otherwise) const {
+    CKPT_TRY(driver_->check(result, process(pid), otherwise));
+    auto asked = std::make_shared<api::CUprocessState>(wanted);
+    auto ask = [driver = driver_, pid, asked] { return driver->call().cuCheckpointProcessGetState(pid, asked.get()); };
+    for (auto until = std::chrono::steady_clock::now() + kPatience;; std::this_thread::sleep_for(kStep)) {
+      const auto told = answer_in_time(pid, ask);
+      if (!told || *told != api::CUDA_SUCCESS || *asked == wanted) return {};  // it has ended, or it is so
+      if (std::chrono::steady_clock::now() > until) break;
+    }
+    return fail(Code::kIo, process(pid),
+                fmt::format("{}: the driver says that it is done, and that the process is in state {}", otherwise,
+                            static_cast<int>(*asked)));
+  }
+
   /// Calls that merely ask hang for processes in NCCL's calls (NVIDIA/cuda-checkpoint issue 30). The thread is left
   /// behind then.
   static Result<api::CUresult> answer_in_time(int pid, std::function<api::CUresult()> ask) {

@@ -7,8 +7,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 #include <vector>
 
 #include "plugins/interposer/agent_socket.h"
@@ -32,7 +34,8 @@ constexpr size_t kStack = 256 << 10;
 
 OwnFd g_listener, g_client;
 std::atomic<bool> g_started{false}, g_ending{false};
-std::atomic<uint32_t> g_woken{0};  ///< written by ckpt, into our memory
+std::atomic<bool> g_told{false};  ///< that there is no agent
+std::atomic<uint32_t> g_word{0};  ///< while held: written by ckpt, into our memory
 
 struct Reply {
   Message message;
@@ -197,6 +200,12 @@ void device_uuid(uint64_t ordinal, Reply& reply) {
   reply.payload.assign(uuid.bytes, sizeof uuid.bytes);
 }
 
+void list_contexts(Reply& reply) {
+  for (int32_t device : devices_of_contexts()) {
+    if (!full<int32_t>(reply.payload)) append(reply.payload, device);
+  }
+}
+
 void drain_for(uint64_t timeout_us, Reply& reply) {
   const CUresult result = captures_active() ? CUDA_ERROR_NOT_READY : drain(deadline(timeout_us), client_gone);
   if (result == CUDA_SUCCESS) free_deferred();  // not before: it waits for work, and knows no end
@@ -247,8 +256,8 @@ Reply serve(const agent::Received& in) {
     case Type::kForget: drop_kept(); break;
     case Type::kHold:
       reply.last = true;
-      g_woken.store(0);
-      reply.message.a = reinterpret_cast<uint64_t>(&g_woken);
+      g_word.store(0);
+      reply.message.a = reinterpret_cast<uint64_t>(&g_word);
       break;
     case Type::kBeginCow: begin_cow(request.a); break;
     case Type::kWanted: want(ranges_of(in.payload)); break;
@@ -264,6 +273,9 @@ Reply serve(const agent::Received& in) {
     case Type::kEndRecording: end_recording(); break;
     case Type::kReplay: answer(reply, replay(in.payload)); break;
     case Type::kRenew: answer(reply, renew_memory(request.a)); break;
+    case Type::kContexts:
+      list_contexts(reply);
+      break;
     case Type::kCount: break;
   }
   return reply;
@@ -287,8 +299,13 @@ bool in_another_life(uint64_t life) {
 /// Without a socket, the gate closed, until a new life, a word from ckpt, or the end of the lease.
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
-  for (uint64_t step = 0; step < steps && !in_another_life(life) && g_woken.load() == 0 && !g_ending.load(); ++step)
+  uint32_t word = 0;
+  for (uint64_t step = 0; step < steps && !in_another_life(life) && !g_ending.load(); ++step) {
+    const uint32_t now = g_word.load();
+    if (now == agent::kWoken) break;
+    if (std::exchange(word, now) != now) step = 0;  // the lease is renewed
     usleep(kHoldStepUs);
+  }
   const auto all = all_allocations();
   if (std::none_of(all.begin(), all.end(), [](const Allocation& a) { return a.released || a.blank; })) open_gate();
 }
@@ -360,8 +377,14 @@ void start_agent() {
   static std::atomic<bool> registered{false};
   if (!registered.exchange(true)) pthread_atfork(nullptr, nullptr, begin_anew_in_child);
   listen_for_clients(&g_listener);  // here: whoever sees that the program has CUDA can talk to it
-  if (start_thread(serve_clients, kStack, "ckpt-agent")) return;
+  const int failed = start_thread(serve_clients, kStack, "ckpt-agent");
+  if (failed == 0) return;
   g_listener.close();
+  remove_socket_file();
+  if (!g_told.exchange(true))
+    dprintf(STDERR_FILENO,
+            "ckpt run: process %d has no agent (no thread for it: %s): its GPU memory is not pre-copied\n", getpid(),
+            std::strerror(failed));
   g_started.store(false);
 }
 

@@ -278,12 +278,12 @@ Reach reach_of(CUdeviceptr address) {
   auto at = table.upper_bound(address);
   if (at == table.begin()) return {};
   --at;
-  auto mapping = [](const Allocation& a) { return a.kind == Kind::kMapped || a.program_handle != 0; };
-  if ((at->second.kind != Kind::kOwned && !mapping(at->second)) || address - at->first >= at->second.mapped) return {};
+  if ((at->second.kind != Kind::kOwned && !is_mapping(at->second)) || address - at->first >= at->second.mapped)
+    return {};
   Reach reach{at->first, at->second.mapped};
-  if (!mapping(at->second)) return reach;
+  if (!is_mapping(at->second)) return reach;
   auto joins = [&](const Allocation& left, const Allocation& right) {
-    return mapping(left) && mapping(right) && left.base + left.mapped == right.base;
+    return is_mapping(left) && is_mapping(right) && left.base + left.mapped == right.base;
   };
   for (auto left = at; left != table.begin() && joins(std::prev(left)->second, left->second);) {
     --left;
@@ -324,8 +324,7 @@ std::vector<uint64_t> forget_context(CUcontext context) {
     std::unique_lock lock(state().mutex);
     for (auto at = state().table.begin(); at != state().table.end();) {
       // Pools are their device's, and mappings nobody's.
-      if (at->second.context != context || at->second.kind == Kind::kPool || at->second.kind == Kind::kMapped ||
-          at->second.program_handle != 0) {
+      if (at->second.context != context || at->second.kind == Kind::kPool || is_mapping(at->second)) {
         ++at;
         continue;
       }

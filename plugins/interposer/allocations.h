@@ -31,6 +31,11 @@ struct Allocation {
   int kept_fd = -1;  ///< of a released one: the memory, until the client says that it has it
 };
 
+/// Mapped by the program itself.
+inline bool is_mapping(const Allocation& a) {
+  return a.kind == Kind::kMapped || a.kind == Kind::kImported || a.program_handle != 0;
+}
+
 /// CUDA_ERROR_NOT_SUPPORTED: the caller asks the driver for native memory instead.
 CUresult allocate_owned(CUdeviceptr* out, size_t size);
 /// Of one that is out of the table. Waits for the context's work as cuMemFree does; while a stream is being captured,

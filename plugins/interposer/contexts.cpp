@@ -100,6 +100,13 @@ std::vector<CUcontext> all_contexts() {
   return all;
 }
 
+std::vector<int> devices_of_contexts() {
+  std::lock_guard lock(state().mutex);
+  std::vector<int> all;
+  for (const Context& context : state().contexts) all.push_back(context.device);
+  return all;
+}
+
 void capture_began(CUstream stream) {
   std::lock_guard lock(state().mutex);
   state().capturing.push_back(stream);
@@ -131,7 +138,7 @@ CUresult drain(uint64_t deadline_ns, GiveUp give_up) {
   // it.
   for (bool fresh = false; !fresh;) {
     fresh = !state().draining.exchange(true);
-    if (fresh && !start_thread(drainer, 0, nullptr)) {
+    if (fresh && start_thread(drainer, 0, nullptr) != 0) {
       state().draining.store(false);
       return CUDA_ERROR_OPERATING_SYSTEM;
     }

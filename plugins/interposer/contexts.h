@@ -16,6 +16,8 @@ void context_ended(CUcontext context);
 /// The primary context of a device, if the program has retained it.
 CUcontext primary_context(int device);
 std::vector<CUcontext> all_contexts();
+/// Of each. The driver is not asked: in a suspended process it would answer once that is resumed.
+std::vector<int> devices_of_contexts();
 
 void capture_began(CUstream stream);
 void capture_ended(CUstream stream);

@@ -4,6 +4,7 @@
 #include <map>
 #include <mutex>
 #include <new>
+#include <set>
 
 #include "plugins/interposer/allocations.h"
 #include "plugins/interposer/contexts.h"
@@ -30,6 +31,7 @@ struct Physical {
 struct State {
   std::mutex mutex;
   std::map<Handle, Physical> table;
+  std::set<Handle> imported;  ///< the driver's
   Handle next = kOurs + 1;
 };
 alignas(State) unsigned char g_place[sizeof(State)];
@@ -90,6 +92,7 @@ Handle real_handle(Handle handle, bool share_it) {
 bool release_physical(Handle handle) {
   std::lock_guard lock(state().mutex);
   Physical* physical = find_physical(handle);
+  state().imported.erase(handle);
   if (physical == nullptr || physical->references == 0) return false;
   --physical->references;
   drop_unused(handle);
@@ -115,10 +118,16 @@ void restore_properties(Handle handle, CUmemAllocationProp* prop) {
     prop->requestedHandleTypes = physical->asked;
 }
 
+void physical_imported(Handle handle) {
+  std::lock_guard lock(state().mutex);
+  state().imported.insert(handle);
+}
+
 void physical_mapped(Handle handle, CUdeviceptr base, size_t size, size_t offset) {
   std::lock_guard lock(state().mutex);
   Physical* physical = find_physical(handle);
-  if (physical == nullptr) return note(Kind::kMapped, base, size);
+  if (physical == nullptr)
+    return note(state().imported.count(handle) != 0 ? Kind::kImported : Kind::kMapped, base, size);
   if (++physical->mappings > 1 || offset != 0 || size != physical->size) share(*physical);
   if (physical->mappings == 1) {
     physical->base = base;

@@ -23,6 +23,9 @@ bool retain_physical(CUdeviceptr address, Handle* out);
 /// What the program asked for, in place of what we did.
 void restore_properties(Handle handle, CUmemAllocationProp* prop);
 
+/// A handle by which the driver gave the program memory of somebody else; a mapping of it is noted as such.
+void physical_imported(Handle handle);
+
 /// Both after the driver has done it.
 void physical_mapped(Handle handle, CUdeviceptr base, size_t size, size_t offset);
 void physical_unmapped(Handle handle);

@@ -5,8 +5,9 @@
 
 namespace ckpt::interposer {
 
-/// Detached, with all signals blocked: those are the program's. `stack`: bytes, 0: as the program's threads have it.
-/// `name`: null for one that may end at once. False: there can be no thread.
-bool start_thread(void* (*run)(void*), size_t stack, const char* name);
+/// Detached, with all signals blocked: those are the program's. `stack`: bytes, 0: as the program's threads have it;
+/// more where that has no room for the thread-local variables of all libraries. `name`: null for one that may end at
+/// once. 0, or why there can be no thread (an errno).
+int start_thread(void* (*run)(void*), size_t stack, const char* name);
 
 }  // namespace ckpt::interposer

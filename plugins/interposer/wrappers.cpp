@@ -116,9 +116,6 @@ CUresult end_noted(CUdeviceptr base, Call call) {
   return result;
 }
 
-/// Mapped by the program itself.
-bool is_mapping(const Allocation& a) { return a.kind == Kind::kMapped || a.program_handle != 0; }
-
 CUresult free_ours(const Passage& passage, CUdeviceptr base) {
   const auto taken = take(base);
   if (!taken) return CUDA_ERROR_INVALID_VALUE;  // another thread was faster
@@ -278,6 +275,20 @@ CUresult mem_export(void* out, CUmemGenericAllocationHandle handle, CUmemAllocat
                     unsigned long long flags) {
   Passage passage;
   return drv::cuMemExportToShareableHandle(out, real_handle(handle, true), type, flags);
+}
+
+CUresult mem_import(CUmemGenericAllocationHandle* out, void* from, CUmemAllocationHandleType type) {
+  Passage passage;
+  const CUresult result = drv::cuMemImportFromShareableHandle(out, from, type);
+  if (result == CUDA_SUCCESS) physical_imported(*out);
+  return result;
+}
+
+CUresult pool_import_pointer(CUdeviceptr* out, CUmemoryPool pool, CUmemPoolPtrExportData* data) {
+  Passage passage;
+  const CUresult result = drv::cuMemPoolImportPointer(out, pool, data);
+  if (result == CUDA_SUCCESS) note(Kind::kForeign, *out, 1);
+  return result;
 }
 
 CUresult mem_handle_properties(CUmemAllocationProp* prop, CUmemGenericAllocationHandle handle) {
@@ -504,6 +515,8 @@ void put_memory(Table& table) {
   put(table, "cuMemSetAccess", mem_set_access);
   put(table, "cuMemRetainAllocationHandle", mem_retain_handle);
   put(table, "cuMemExportToShareableHandle", mem_export);
+  put(table, "cuMemImportFromShareableHandle", mem_import);
+  put(table, "cuMemPoolImportPointer", pool_import_pointer);
   put(table, "cuMemGetAllocationPropertiesFromHandle", mem_handle_properties);
   put(table, "cuMulticastBindMem", multicast_bind);
   put(table, "cuIpcOpenMemHandle_v2", ipc_open_mem);

@@ -133,6 +133,11 @@ TEST_CASE("a held target has no socket, and listens again when its lease is up")
     CHECK(std::filesystem::read_symlink(entry.path(), error).string().find("socket:") == std::string::npos);
   }
   CHECK(agent->hello().error().code == Code::kNotFound);
+  for (int renewal = 0; renewal < 10; ++renewal) {  // twice as long as the lease
+    CHECK(AgentTarget::connect(puppet.pid(), 0).error().code == Code::kNotFound);
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    agent->renew_lease();
+  }
   CHECK(AgentTarget::connect(puppet.pid(), 0).error().code == Code::kNotFound);
   Result<std::unique_ptr<AgentTarget>> again = fail(Code::kBug, "", "");
   for (int i = 0; i < 500 && !again; ++i) {

@@ -175,6 +175,18 @@ TEST_CASE("memory of another process is named while it is open; owned memory is 
   CHECK(agent->hazards().value().empty());
 }
 
+TEST_CASE("memory that came by a shareable handle is named while it is mapped") {
+  Puppet puppet;
+  REQUIRE(puppet.ask("import 4194304") == "ok");
+  auto agent = puppet.agent();
+  auto hazards = agent->hazards();
+  REQUIRE(hazards);
+  REQUIRE(hazards->size() == 1);
+  CHECK((*hazards)[0].starts_with("memory of another process by a shareable handle"));
+  CHECK(puppet.ask("unmap 0") == "ok");
+  CHECK(agent->hazards().value().empty());
+}
+
 TEST_CASE("questions about memory that is away wait until it is back") {
   Puppet puppet;
   const uint64_t plain = puppet.number("alloc 5000000"), segment = puppet.number("segment 1 4194304");

@@ -214,6 +214,28 @@ std::string share(size_t piece) {
   return "ok";
 }
 
+/// Memory that comes by a descriptor, as another process's would.
+std::string import(size_t size) {
+  constexpr auto kFd = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
+  CUmemAllocationProp prop{};
+  prop.type = CU_MEM_ALLOCATION_TYPE_PINNED;
+  prop.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+  prop.requestedHandleTypes = kFd;
+  CUmemGenericAllocationHandle made, imported;
+  int fd = -1;
+  DO(cuMemCreate(&made, size, &prop, 0));
+  DO(cuMemExportToShareableHandle(&fd, made, kFd, 0));
+  DO(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<intptr_t>(fd)), kFd));
+  close(fd);
+  CUdeviceptr at;
+  DO(cuMemAddressReserve(&at, size, 0, 0, 0));
+  DO(cuMemMap(at, size, 0, imported, 0));
+  DO(cuMemRelease(imported));
+  DO(cuMemRelease(made));
+  memory.push_back({at, size});
+  return "ok";
+}
+
 std::string pitched(size_t width, size_t height) {
   CUdeviceptr p;
   size_t pitch;
@@ -318,6 +340,11 @@ std::string obey(const std::string& line) {
   if (verb == "segment") return segment(a, b);
   if (verb == "end-segment") return end_segment(a);
   if (verb == "share") return share(a);
+  if (verb == "import") return import(a);
+  if (verb == "unmap") {
+    DO(cuMemUnmap(memory[a].first, memory[a].second));
+    return "ok";
+  }
   if (verb == "pitch") return pitched(a, b);
   if (verb == "write") {
     words->write(memory[a].first, memory[a].second, b);

@@ -61,6 +61,7 @@ class EmulatedTarget : public Target {
   int pid() const override { return pid_; }
   Result<std::string> device_uuid(int device) override;
   Result<std::vector<Allocation>> allocations() override;
+  Result<std::vector<int>> contexts() override { return std::vector<int>(gpus_.empty() ? 0 : 1); }
   Result<std::vector<std::string>> hazards() override { return std::vector<std::string>(); }
   Result<UniqueFd> export_allocation(uint64_t id) override;
   Result<void> close_gate(uint64_t timeout_us) override;
@@ -74,6 +75,7 @@ class EmulatedTarget : public Target {
   Result<void> attach(uint64_t id, int fd) override;
   Result<void> renew(uint64_t) override { return {}; }
   Result<void> hold(uint64_t) override { return {}; }
+  void renew_lease() override {}
   Result<void> wake() override { return {}; }
   Result<void> begin_fill(const std::vector<uint64_t>& ids) override;
   Result<std::optional<std::vector<uint64_t>>> next_demand(uint64_t timeout_us) override;
