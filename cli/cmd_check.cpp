@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/dump_flags.h"
+#include "cli/gpu_view.h"
 #include "cli/program_file.h"
 #include "lib/base/linkage.h"
 #include "lib/base/text.h"
@@ -69,6 +70,11 @@ void print_json(Console& out, const CheckFlags& flags, const engine::CheckReport
     doc["blockers"] = nlohmann::ordered_json::array();
     for (const auto& b : report.blockers)
       doc["blockers"].push_back({{"subject", b.subject}, {"what", b.what}, {"flag", b.flag}});
+    doc["notes"] = report.notes;
+    doc["gpu"] = nlohmann::ordered_json::parse(gpu_processes_json(report.gpu));
+    doc["host_room"] = nlohmann::ordered_json::array();
+    for (const engine::HostRoom& room : report.host_room)
+      doc["host_room"].push_back({{"limit", room.limit}, {"needed", room.needed}, {"bytes", room.bytes}});
   }
   out.data(doc.dump(2, ' ', false, nlohmann::json::error_handler_t::replace) + "\n");
 }
@@ -92,6 +98,14 @@ void print_table(Console& out, const CheckFlags& flags, const engine::CheckRepor
   } else {
     for (const auto& b : report.blockers) rows.push_back({b.subject, b.what, b.flag.empty() ? "-" : b.flag});
     out.table({"WHERE", "WHAT", "ALLOWED BY"}, rows);
+  }
+  for (const std::string& note : report.notes) out.data("note: " + escape_for_terminal(note) + "\n");
+  if (report.gpu.empty()) return;
+  print_gpu_table(out, report.gpu);
+  for (const engine::HostRoom& room : report.host_room) {
+    out.data(fmt::format("to move to host memory: {}, about {} at 8 GB/s; {} has room for {}\n",
+                         human_bytes(room.needed), human_us(engine::expected_move_us(room.needed)),
+                         escape_for_terminal(room.limit), human_bytes(room.bytes)));
   }
 }
 

@@ -7,6 +7,8 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/gpu_flags.h"
+#include "cli/gpu_view.h"
 #include "cli/saves.h"
 #include "formats/format.h"
 #include "lib/base/json_writer.h"
@@ -204,13 +206,36 @@ Result<void> list(Context& context, const fs::path& top) {
   return {};
 }
 
+Result<void> list_gpus(Context& context) {
+  CKPT_TRY_ASSIGN(const engine::GpuOptions options, gpu_options({}));
+  CKPT_TRY_ASSIGN(const std::vector<engine::GpuProcess> processes,
+                  engine::look_at_gpu_processes(engine::processes_that_may_use_gpus(), options));
+  if (context.out.json()) {
+    const Json doc = {{"schema", "ckpt.list-gpu/1"}, {"processes", Json::parse(gpu_processes_json(processes))}};
+    context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
+  } else if (processes.empty()) {
+    context.out.info("no process with GPU state that this user may look into");
+  } else {
+    print_gpu_table(context.out, processes);
+  }
+  return {};
+}
+
+struct ListFlags {
+  std::string top = ".";
+  bool gpu = false;
+};
+
 }  // namespace
 
 Command::Run add_list(VerbOptions& app) {
-  auto top = std::make_shared<std::string>(".");
-  app.add_option("DIR", *top, "Folder to look below").shows_default().type_name("PATH|URL");
-  return [top](Context& context) -> Result<void> {
-    CKPT_TRY_ASSIGN(const std::string folder, context.local(*top));
+  auto flags = std::make_shared<ListFlags>();
+  app.add_option("DIR", flags->top, "Folder to look below").shows_default().type_name("PATH|URL");
+  app.add_flag("--gpu", flags->gpu,
+               "The processes of this machine that have GPU state, suspended ones among them, in place of images");
+  return [flags](Context& context) -> Result<void> {
+    if (flags->gpu) return list_gpus(context);
+    CKPT_TRY_ASSIGN(const std::string folder, context.local(flags->top));
     return list(context, folder);
   };
 }

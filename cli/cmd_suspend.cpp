@@ -1,4 +1,4 @@
-// suspend and resume: a GPU for another job, and back.
+// suspend and resume: a GPU for another job, and back; lock and unlock, the first and the last step of it alone.
 #include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
@@ -13,11 +13,38 @@ namespace ckpt::cli {
 namespace {
 
 struct SuspendFlags {
-  int pid = 0;
+  std::vector<int> pids;
   GpuFlags gpu;
 };
 
+constexpr const char* kPids = "The process, with all its descendants; may be given several times";
+
+void add_pids(VerbOptions& app, std::vector<int>& pids) {
+  app.add_option("-p,--pid,-t,--tree", pids, kPids).required().positive();
+}
+
+Result<void> check_processes(const std::vector<int>& pids) {
+  for (int pid : pids) CKPT_TRY(engine::check_process(pid));
+  return {};
+}
+
+void print(Console& out, const char* verb, const engine::LockReport& report) {
+  const bool locked = std::string_view(verb) == "lock";
+  if (out.json()) {
+    const nlohmann::ordered_json doc = {{"schema", std::string("ckpt.") + verb + "/1"},
+                                        {"pids", report.pids},
+                                        {"took_us", report.took_us},
+                                        {"target_state", locked ? "locked" : "running"}};
+    out.data(doc.dump() + "\n");
+    return;
+  }
+  if (report.pids.empty()) return out.info("nothing is locked: all run");
+  out.info(fmt::format("{}ed {} process{} in {}", verb, report.pids.size(), report.pids.size() == 1 ? "" : "es",
+                       human_us(report.took_us)));
+}
+
 void print(Console& out, const engine::SuspendReport& report) {
+  for (const std::string& note : report.notes) out.info("note: " + escape_for_terminal(note));
   if (out.json()) {
     nlohmann::ordered_json doc = {{"schema", "ckpt.suspend/1"}, {"pids", report.pids}, {"driver", report.state.driver}};
     doc["freed"] = nlohmann::ordered_json::array();
@@ -60,22 +87,45 @@ void print(Console& out, const engine::ResumeReport& report) {
 
 Command::Run add_suspend(VerbOptions& app) {
   auto flags = std::make_shared<SuspendFlags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pid, "The process, with all its descendants").required().positive();
+  add_pids(app, flags->pids);
   add_gpu_lock_timeout_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
-    CKPT_TRY(engine::check_process(flags->pid));
+    CKPT_TRY(check_processes(flags->pids));
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(flags->pid, options, context.cancel));
+    CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(flags->pids, options, context.cancel));
     print(context.out, report);
+    return {};
+  };
+}
+
+Command::Run add_lock(VerbOptions& app) {
+  auto flags = std::make_shared<SuspendFlags>();
+  add_pids(app, flags->pids);
+  add_gpu_lock_timeout_flag(app, flags->gpu);
+  return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(check_processes(flags->pids));
+    CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
+    CKPT_TRY_ASSIGN(engine::LockReport report, engine::lock_gpus(flags->pids, options, context.cancel));
+    print(context.out, "lock", report);
+    return {};
+  };
+}
+
+Command::Run add_unlock(VerbOptions& app) {
+  auto flags = std::make_shared<SuspendFlags>();
+  add_pids(app, flags->pids);
+  return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(check_processes(flags->pids));
+    CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
+    CKPT_TRY_ASSIGN(engine::LockReport report, engine::unlock_gpus(flags->pids, options));
+    print(context.out, "unlock", report);
     return {};
   };
 }
 
 Command::Run add_resume(VerbOptions& app) {
   auto flags = std::make_shared<ResumeFlags>();
-  app.add_option("-p,--pid,-t,--tree", flags->pids, "The process, with all its descendants; may be given several times")
-      .required()
-      .positive();
+  add_pids(app, flags->pids);
   app.add_option("--after", flags->after, "Wait until this other process has ended").positive().type_name("PID");
   app.add_option("--parked", flags->parked, "With --after: the socket by which the other ckpt hands over device memory")
       .type_name("FD")

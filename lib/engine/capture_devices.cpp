@@ -6,9 +6,14 @@
 
 namespace ckpt::engine {
 
+Result<void> CaptureDevices::prepare() {
+  return driver_.look([this](int pid) { return owned_bytes(pid, context_.options.gpu); });
+}
+
 Result<void> CaptureDevices::pre_copy(store::TreeImage& running, NewImage& image) {
   const DumpOptions& options = context_.options;
   CKPT_TRY(owned_.connect(driver_.pids()));
+  CKPT_TRY(driver_.look([this](int pid) { return owned_.bytes_of(pid); }));
   if (owned_.empty()) return {};
   owned_.add_spaces(running);
   CKPT_TRY(image.number_spaces(running));
@@ -34,6 +39,7 @@ Result<void> CaptureDevices::hold(OwnedMemory::Copy copy) {
 
 Result<void> CaptureDevices::checkpoint(proc::FrozenTree& tree) {
   if (driver_.empty()) return {};
+  owned_.keep_no_leases();
   CKPT_TRY(driver_.checkpoint(&tree));
   context_.phase("gpu checkpoint");
   return {};

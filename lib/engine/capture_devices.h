@@ -13,7 +13,7 @@
 
 namespace ckpt::engine {
 
-/// The order of a capture: pre_copy, hold; with the tree frozen checkpoint, give_back; once it runs attach,
+/// The order of a capture: prepare, pre_copy, hold; with the tree frozen checkpoint, give_back; once it runs attach,
 /// copy_deferred. Wherever it fails `give_back` and `attach` must follow, as far as there is something to give back.
 class CaptureDevices {
  public:
@@ -28,6 +28,8 @@ class CaptureDevices {
   OwnedMemory& owned() { return owned_; }
   bool empty() const { return driver_.empty(); }
 
+  /// Refuses what would find no room in host memory. Nothing is held.
+  Result<void> prepare();
   /// While kernels run. `running`: the tree, whose spaces get their numbers.
   Result<void> pre_copy(store::TreeImage& running, NewImage& image);
   /// GPU work waits from here on.

@@ -7,6 +7,7 @@
 
 #include <cerrno>
 
+#include "lib/engine/gpu_files.h"
 #include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
 
@@ -60,10 +61,28 @@ Result<CheckReport> check(int pid, const state::ExternalOptions& external, const
     if (!member.entry.zombie) pids.push_back(member.entry.pid);
   }
   DeviceHold devices(gpu);
-  if (auto found = devices.find(pids); !found)
+  if (auto found = devices.find(pids); !found) {
     report.blockers.push_back({found.error().subject, found.error().message, ""});
+  } else {
+    CKPT_TRY_ASSIGN(const auto stay, find_gpu_files_that_stay(pid, options, inventory, devices));
+    report.blockers.insert(report.blockers.end(), stay.begin(), stay.end());
+  }
   for (capture::Blocker& blocker : blockers_of(devices)) report.blockers.push_back(std::move(blocker));
+  for (const DeviceHold::Hazard& note : devices.new_notes())
+    report.notes.push_back(proc::describe_pid(note.pid) + " " + note.what);
   report.gpu_processes = devices.pids();
+  if (gpu.policy == GpuOptions::Policy::kOff) return report;
+  // Without a driver the blockers say so.
+  if (auto processes = look_at_gpu_processes(pids, gpu)) report.gpu = std::move(*processes);
+  std::vector<GpuLoad> loads;
+  for (const GpuProcess& process : report.gpu) {
+    if (process.state == device::ProcessState::kRunning && process.memory)
+      loads.push_back({process.pid, process.bytes() - std::min(process.bytes(), process.owned_bytes)});
+  }
+  report.host_room = host_room_for(loads);
+  for (const HostRoom& room : report.host_room) {
+    if (!room.enough()) report.blockers.push_back({report.process, no_room_for(room), ""});
+  }
   return report;
 }
 

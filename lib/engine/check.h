@@ -6,6 +6,8 @@
 
 #include "lib/base/result.h"
 #include "lib/engine/device_hold.h"
+#include "lib/engine/gpu_processes.h"
+#include "lib/engine/gpu_room.h"
 #include "lib/state/external/options.h"
 #include "lib/state/inventory.h"
 
@@ -24,8 +26,11 @@ struct Feature {
 struct CheckReport {
   std::vector<Feature> host;
   std::vector<int> gpu_processes;  ///< those whose GPU state the driver would checkpoint
+  std::vector<GpuProcess> gpu;     ///< all with GPU state, suspended ones among them
+  std::vector<HostRoom> host_room;  ///< for what a dump would move there
   std::string process;  ///< "4711 (python3)"; empty when only the host was asked for
   std::vector<capture::Blocker> blockers;
+  std::vector<std::string> notes;  ///< what a person should know, no obstacle
 };
 
 /// Whether this process may give processes their numbers back.

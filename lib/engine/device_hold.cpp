@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "lib/base/text.h"
 #include "lib/engine/gpu_hazards.h"
 #include "lib/proc/procfs.h"
 #include "lib/proc/run_alone.h"
@@ -27,7 +26,24 @@ std::string commands_for(const std::vector<int>& pids) {
   return out;
 }
 
-/// What of each GPU became free between two questions.
+/// What the processes have together. Nothing: it is not told of all of them.
+std::optional<std::vector<store::GpuUse>> use_of(device::ProcessControl& control, const std::vector<int>& pids) {
+  std::vector<store::GpuUse> out;
+  for (int pid : pids) {
+    auto shares = control.memory_of(pid);
+    if (!shares) return std::nullopt;
+    for (const device::GpuShare& share : *shares) {
+      auto same = std::find_if(out.begin(), out.end(), [&](const auto& other) { return other.uuid == share.uuid; });
+      if (same == out.end())
+        out.push_back({share.uuid, share.name, share.bytes});
+      else
+        same->bytes += share.bytes;
+    }
+  }
+  return out;
+}
+
+/// What of each GPU became free between two questions: of one that others use, too, it is wrong by what they do.
 std::vector<store::GpuUse> freed(const std::vector<device::Gpu>& before, const std::vector<device::Gpu>& after) {
   std::vector<store::GpuUse> out;
   for (const device::Gpu& gpu : after) {
@@ -44,6 +60,8 @@ std::vector<store::GpuUse> freed(const std::vector<device::Gpu>& before, const s
 bool may_use_gpu(int pid) {
   return maps_any(pid, capture::is_of_gpu);
 }
+
+bool has_gpu_memory(int pid) { return maps_any(pid, is_gpu); }
 
 DeviceHold::~DeviceHold() { (void)give_back(nullptr); }
 
@@ -77,8 +95,8 @@ Result<void> DeviceHold::find(const std::vector<int>& pids, const std::function<
 Result<void> DeviceHold::add(int pid) {
   if (!control_) {
     auto opened = options_.open ? options_.open() : fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
-    // The library alone does not mean that there is a GPU: PyTorch's CUDA build runs on machines without one.
-    if (!opened && !maps_any(pid, is_gpu)) return {};
+    // PyTorch's CUDA build runs on machines without a GPU.
+    if (!opened && !has_gpu_memory(pid)) return {};
     if (!opened)
       return Error(std::move(opened).error())
           .with_cause(proc::describe_pid(pid) + " uses a GPU")
@@ -103,6 +121,10 @@ Result<void> DeviceHold::add(int pid) {
                   "its GPU state has failed in an earlier checkpoint and cannot be saved any more");
     case device::ProcessState::kRunning: break;
   }
+  if (lacks_agent(pid, options_) && without_agent_.insert(pid).second)
+    notes_.push_back({pid,
+                      "was started by ckpt run and has no agent: the driver moves all of its device memory, and "
+                      "what it cannot move is not known beforehand"});
   CKPT_TRY_ASSIGN(const int thread, control_->restore_thread(pid));
   held_.push_back({pid, thread, Step::kFound});
   return {};
@@ -119,11 +141,31 @@ Result<void> DeviceHold::in(const Held& held, proc::FrozenTree* tree, const std:
   return tree->process(held.pid).stop_new_threads(kStopUs);
 }
 
+std::vector<GpuLoad> DeviceHold::loads(const std::function<uint64_t(int pid)>& stays) const {
+  std::vector<GpuLoad> out;
+  for (const Held& held : held_) {
+    auto shares = control_->memory_of(held.pid);
+    uint64_t bytes = 0;
+    if (shares) {
+      for (const device::GpuShare& share : *shares) bytes += share.bytes;
+    }
+    out.push_back({held.pid, bytes - std::min(bytes, stays(held.pid))});
+  }
+  return out;
+}
+
+Result<void> DeviceHold::look(const std::function<uint64_t(int pid)>& stays) {
+  if (held_.empty()) return {};
+  // A GPU without room for the question is no obstacle.
+  if (auto before = control_->gpus()) free_before_ = std::move(*before);
+  return check_host_room(loads(stays));
+}
+
 Result<void> DeviceHold::lock() {
   if (held_.empty()) return {};
   CKPT_TRY(start_guard());
-  // Before anything waits: the first question takes seconds. A GPU without room for the question is no obstacle.
   if (auto before = control_->gpus()) free_before_ = std::move(*before);
+  use_ = use_of(*control_, pids());
   for (Held& held : held_) {
     auto locked = control_->lock(held.pid, options_.lock_timeout_us);
     if (!locked) {
@@ -143,7 +185,12 @@ Result<void> DeviceHold::checkpoint(proc::FrozenTree* tree) {
     CKPT_TRY(in(held, tree, [&] { return control_->checkpoint(held.pid); }));
   }
   state_.driver = control_->version();
-  if (auto after = control_->gpus()) state_.used = freed(free_before_, *after);
+  state_.present.clear();
+  for (const device::Gpu& gpu : free_before_) state_.present.push_back(gpu.uuid);
+  if (use_)
+    state_.used = *use_;
+  else if (auto after = control_->gpus())
+    state_.used = freed(free_before_, *after);
   return {};
 }
 
@@ -190,34 +237,6 @@ std::vector<capture::Blocker> blockers_of(const DeviceHold& devices) {
   std::vector<capture::Blocker> out;
   for (const DeviceHold::Hazard& hazard : devices.hazards())
     out.push_back({proc::describe_pid(hazard.pid), hazard.what, ""});
-  return out;
-}
-
-Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state,
-                                  const device::GpuMap& map) {
-  CKPT_TRY_ASSIGN(const std::vector<device::Gpu> here, control.gpus());
-  auto mapped = [&](const std::string& uuid) {
-    auto pair = std::find_if(map.begin(), map.end(), [&](const auto& p) { return p.first == uuid; });
-    return pair == map.end() ? uuid : pair->second;
-  };
-  for (const auto& [from, to] : map) {
-    if (std::none_of(state.used.begin(), state.used.end(), [&](const store::GpuUse& use) { return use.uuid == from; }))
-      return fail(Code::kUsage, "--gpu-map " + from, "is not a GPU that the image used");
-  }
-  device::GpuMap out;
-  for (const store::GpuUse& use : state.used) {
-    const std::string uuid = mapped(use.uuid);
-    auto gpu = std::find_if(here.begin(), here.end(), [&](const device::Gpu& g) { return g.uuid == uuid; });
-    if (gpu == here.end()) {
-      return Error(Code::kNotFound, uuid, "is not a GPU of this machine")
-          .with_hint("--gpu-map " + use.uuid + "=UUID puts its state on another one of the same kind");
-    }
-    if (gpu->free_bytes < use.bytes) {
-      return fail(Code::kNoRoom, uuid,
-                  fmt::format("has {} free, and {} are needed", human_bytes(gpu->free_bytes), human_bytes(use.bytes)));
-    }
-    if (!map.empty()) out.emplace_back(use.uuid, uuid);
-  }
   return out;
 }
 

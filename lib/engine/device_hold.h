@@ -6,13 +6,16 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "lib/base/result.h"
 #include "lib/device/device.h"
 #include "lib/device/process_control.h"
 #include "lib/device/target.h"
+#include "lib/engine/gpu_room.h"
 #include "lib/engine/resume_guard.h"
 #include "lib/memory/device/replay.h"
 #include "lib/proc/frozen_tree.h"
@@ -44,6 +47,8 @@ struct GpuOptions {
 
 /// Whether a process has opened a GPU, or loaded its driver's library.
 bool may_use_gpu(int pid);
+/// Whether it maps a GPU's memory: the library alone does not mean that there is a GPU.
+bool has_gpu_memory(int pid);
 
 class DeviceHold {
  public:
@@ -63,11 +68,20 @@ class DeviceHold {
     std::string what;
   };
   const std::vector<Hazard>& hazards() const { return hazards_; }
+  /// What a person should know of them, no obstacle; each once.
+  std::vector<Hazard> new_notes() { return std::exchange(notes_, {}); }
   bool holds(int pid) const;
   std::vector<int> pids() const;
   /// The thread that serves the driver in `pid`; 0: it has no device state.
   int restore_thread(int pid) const;
   device::ProcessControl& control() { return *control_; }
+
+  /// Before anything waits: asks what takes the driver seconds to answer at first, and whether what it would move to
+  /// host memory has room there. `stays`: of a process, bytes of device memory that will not be there any more.
+  /// kNoRoom.
+  Result<void> look(const std::function<uint64_t(int pid)>& stays);
+  /// What each would move, as far as it is known.
+  std::vector<GpuLoad> loads(const std::function<uint64_t(int pid)>& stays) const;
 
   /// From here on until `end_guard`, the end of ckpt leaves none without its GPU. `lock` starts it, too.
   Result<void> start_guard();
@@ -97,18 +111,15 @@ class DeviceHold {
   const GpuOptions& options_;
   std::unique_ptr<device::ProcessControl> control_;
   std::vector<Held> held_;
-  std::vector<Hazard> hazards_;
+  std::vector<Hazard> hazards_, notes_;
+  std::set<int> without_agent_;  ///< of which that was noted
   std::vector<device::Gpu> free_before_;
+  std::optional<std::vector<store::GpuUse>> use_;  ///< of all together, when they were locked; nothing: not told
   store::GpuState state_;
   ResumeGuard guard_;
 };
 
 /// Its hazards, as check and dump tell of obstacles.
 std::vector<capture::Blocker> blockers_of(const DeviceHold& devices);
-
-/// Before a restore: the driver is there, and so are the GPUs, with enough free memory. kNotFound, kNoRoom, kUsage
-/// (--gpu-map), kUnsupported. Returns the pairs for ProcessControl::restore: none, or one for each GPU that was used.
-Result<device::GpuMap> check_gpus(device::ProcessControl& control, const store::GpuState& state,
-                                  const device::GpuMap& map);
 
 }  // namespace ckpt::engine

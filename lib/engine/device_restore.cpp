@@ -6,6 +6,7 @@
 #include <csignal>
 #include <new>
 
+#include "lib/engine/gpu_room.h"
 #include "lib/engine/owned_memory.h"
 #include "lib/proc/run_alone.h"
 

@@ -73,6 +73,7 @@ Result<void> Dump::open_image() {
   CKPT_TRY(tracees.collect());
   CKPT_TRY(tracees.lock());
   CKPT_TRY(tracees.clear_leftovers());
+  CKPT_TRY(capture_.devices.prepare());
   CKPT_TRY(image.choose_parent(tracees));
   CKPT_TRY(image.open());
   CKPT_TRY(context.act("pre-dump"));

@@ -72,6 +72,7 @@ Result<DumpEstimate> estimate(Capture& capture) {
   CKPT_TRY(capture.context.check_end());
   CKPT_TRY(tracees.collect());
   CKPT_TRY(tracees.lock());
+  CKPT_TRY(capture.devices.prepare());
   CKPT_TRY(image.choose_parent(tracees));
   CKPT_TRY(image.make_writer());
   DumpEstimate out;

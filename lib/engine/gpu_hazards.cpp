@@ -80,4 +80,10 @@ std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options) {
   return out;
 }
 
+bool lacks_agent(int pid, const GpuOptions& options) {
+  if (!options.connect || variable(pid, "LD_PRELOAD").find("libckpt-cuda.so") == std::string::npos) return false;
+  auto agent = options.connect(pid, 0);
+  return !agent && agent.error().code == Code::kNotFound;
+}
+
 }  // namespace ckpt::engine

@@ -12,4 +12,8 @@ namespace ckpt::engine {
 /// agent knows of its process (`ckpt run`) is known here; of others managed memory and IPC cannot be seen from outside.
 std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options);
 
+/// A process that `ckpt run` started and that uses CUDA, in which nobody answers: there was no thread or no socket for
+/// the agent, or what was to be preloaded was not.
+bool lacks_agent(int pid, const GpuOptions& options);
+
 }  // namespace ckpt::engine

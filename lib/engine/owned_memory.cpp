@@ -19,7 +19,7 @@ namespace {
 
 constexpr uint64_t kConnectUs = 10'000'000;  ///< for an agent that is about to listen
 constexpr uint64_t kLeaseUs =
-    2'000'000;  ///< from the hold to the freeze; should ckpt be killed, the agents listen again that much later
+    2'000'000;  ///< renewed until the freeze; should ckpt be killed, the agents listen again that much later
 
 const store::DeviceMemory* find_memory(const store::TreeImage& tree, int pid) {
   for (const store::DeviceMemory& memory : tree.devices) {
@@ -100,6 +100,7 @@ Result<void> OwnedMemory::connect(const std::vector<int>& pids) {
   if (opened) return {};
   targets_.clear();
   devices_.clear();
+  bytes_of_.clear();
   bytes_ = 0;
   if (opened.error().code != Code::kUnsupported) return opened;
   progress_.note(opened.error().text() + ": device memory is not pre-copied, the driver takes all of it");
@@ -112,6 +113,7 @@ Result<void> OwnedMemory::open_devices() {
     for (const device::Allocation& allocation : allocations) {
       if (allocation.kind != device::MemoryKind::kOwned) continue;
       bytes_ += allocation.size;
+      bytes_of_[target->pid()] += allocation.size;
       CKPT_TRY_ASSIGN(const std::string uuid, target->device_uuid(allocation.device));
       CKPT_TRY_ASSIGN(device::Device * device, open_once(devices_, uuid, options_));
       (void)device;
@@ -119,6 +121,11 @@ Result<void> OwnedMemory::open_devices() {
   }
   for (const auto& device : devices_) CKPT_TRY(try_hash(*device));
   return {};
+}
+
+uint64_t OwnedMemory::bytes_of(int pid) const {
+  const auto at = bytes_of_.find(pid);
+  return at == bytes_of_.end() ? 0 : at->second;
 }
 
 void OwnedMemory::add_spaces(store::TreeImage& tree) const {
@@ -193,6 +200,7 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
   CKPT_TRY(park_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
   stop.keep();
   for (const auto& target : targets_) CKPT_TRY(target->hold(kLeaseUs));
+  leases_.emplace(targets());
   return {};
 }
 
@@ -238,6 +246,7 @@ Result<void> OwnedMemory::finish(store::TreeImage& tree, store::ImageWriter& wri
 }
 
 Result<void> OwnedMemory::give_back() {
+  leases_.reset();
   if (!park_) return {};
   std::vector<device::Target*> again;
   Result<void> first;
@@ -262,7 +271,17 @@ Result<void> OwnedMemory::give_back() {
   return {};
 }
 
-void OwnedMemory::forget() { park_.reset(); }
+void OwnedMemory::forget() { leases_.reset(), park_.reset(); }
+
+uint64_t owned_bytes(int pid, const GpuOptions& options) {
+  if (!options.connect) return 0;
+  auto target = options.connect(pid, 0);
+  auto allocations = target ? (*target)->allocations() : Result<std::vector<device::Allocation>>(target.error());
+  uint64_t out = 0;
+  for (const device::Allocation& allocation : allocations.value_or({}))
+    out += allocation.kind == device::MemoryKind::kOwned ? allocation.size : 0;
+  return out;
+}
 
 Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options) {
   std::set<int> pids;

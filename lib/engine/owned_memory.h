@@ -12,6 +12,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <vector>
@@ -19,6 +20,7 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/engine/device_hold.h"
+#include "lib/engine/lease_keeper.h"
 #include "lib/memory/device/capture.h"
 #include "lib/memory/device/fill.h"
 #include "lib/memory/device/park.h"
@@ -39,6 +41,9 @@ class OwnedMemory {
   bool empty() const { return targets_.empty(); }
   std::vector<int> pids() const;
 
+  /// What of a process is parked while it is checkpointed, once `connect` is done.
+  uint64_t bytes_of(int pid) const;
+
   /// For store::number_spaces: entries with the processes' indices, whose spaces it fills in.
   void add_spaces(store::TreeImage& tree) const;
   /// The spaces are numbered in `tree`; what `parent` has of the same memory is not copied again.
@@ -52,6 +57,8 @@ class OwnedMemory {
   };
   /// kBusy: the work was not done in time, and goes on.
   Result<void> stop(ResumeGuard& guard, Copy copy);
+  /// The processes are frozen: nothing of them is written from here on.
+  void keep_no_leases() { leases_.reset(); }
   /// Between `stop` and `give_back`: what was left to be copied later is copied now.
   Result<void> copy_now();
   /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
@@ -85,12 +92,17 @@ class OwnedMemory {
   std::unique_ptr<store::ImageReader> parent_;
   std::unique_ptr<capture::DeviceCapture> capture_;
   std::optional<capture::DevicePark> park_;
+  std::optional<LeaseKeeper> leases_;
+  std::map<int, uint64_t> bytes_of_;  ///< by pid
   capture::DeviceOptions how_;
   bool deferred_ = false;  ///< the memory is to be copied once GPU work goes on
   std::optional<capture::ReplayDelta> replay_;
   capture::DevicePass pre_copied_, last_, copied_deferred_;
   uint64_t bytes_ = 0;
 };
+
+/// What an agent owns in a process; 0 where there is none to ask.
+uint64_t owned_bytes(int pid, const GpuOptions& options);
 
 /// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.
 Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options);

@@ -11,13 +11,14 @@
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
-#include <thread>
-
 #include <nlohmann/json.hpp>
+#include <set>
+#include <thread>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
+#include "lib/engine/gpu_room.h"
 #include "lib/engine/owned_memory.h"
 #include "lib/proc/procfs.h"
 
@@ -72,6 +73,12 @@ Result<std::vector<int>> members_of(int pid) {
   }
   return out;
 }
+
+}  // namespace
+
+std::vector<store::GpuUse> needed_to_resume(int pid) { return Notes::read(pid); }
+
+namespace {
 
 struct Suspended {
   int pid = 0;
@@ -137,15 +144,32 @@ Error stays_suspended(Error error, int pid) {
 
 }  // namespace
 
-Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& cancel) {
-  CKPT_TRY_ASSIGN(std::vector<int> members, members_of(pid));
+namespace {
+
+/// Those of the trees that have GPU state. kNotFound: one of the trees has none.
+Result<void> find_running(DeviceHold& devices, const std::vector<int>& roots, const char* what) {
+  std::set<int> all;
+  for (int root : roots) {
+    CKPT_TRY_ASSIGN(const std::vector<int> members, members_of(root));
+    CKPT_TRY(devices.find(members));
+    if (!devices.hazards().empty()) return Error(capture::blocked_error(root, blockers_of(devices)));
+    if (devices.empty())
+      return fail(Code::kNotFound, proc::describe_pid(root), fmt::format("has no GPU state that could be {}", what));
+    all.insert(members.begin(), members.end());
+  }
+  return devices.find({all.begin(), all.end()});
+}
+
+}  // namespace
+
+Result<SuspendReport> suspend(const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
   DeviceHold devices(options);
-  CKPT_TRY(devices.find(members));
-  if (!devices.hazards().empty()) return Error(capture::blocked_error(pid, blockers_of(devices)));
-  if (devices.empty())
-    return fail(Code::kNotFound, proc::describe_pid(pid), "has no GPU state that could be suspended");
-  CKPT_TRY(cancel.check());
+  CKPT_TRY(find_running(devices, pids, "suspended"));
   SuspendReport out;
+  for (const DeviceHold::Hazard& note : devices.new_notes())
+    out.notes.push_back(proc::describe_pid(note.pid) + " " + note.what);
+  CKPT_TRY(devices.look([](int) { return 0; }));
+  CKPT_TRY(cancel.check());
   Stopwatch watch;
   auto as_it_was = [&](Result<void> done) -> Result<void> {
     if (done) return done;
@@ -167,20 +191,50 @@ Result<SuspendReport> suspend(int pid, const GpuOptions& options, const Cancel& 
   return out;
 }
 
+Result<LockReport> lock_gpus(const std::vector<int>& pids, const GpuOptions& options, const Cancel& cancel) {
+  DeviceHold devices(options);
+  CKPT_TRY(find_running(devices, pids, "locked"));
+  CKPT_TRY(cancel.check());
+  Stopwatch watch;
+  if (auto locked = devices.lock(); !locked) return Error(std::move(locked).error()).with_target("running, as it was");
+  LockReport out{devices.pids(), watch.lap_us()};
+  devices.forget();
+  return out;
+}
+
+Result<LockReport> unlock_gpus(const std::vector<int>& pids, const GpuOptions& options) {
+  if (!options.open) return fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
+  CKPT_TRY_ASSIGN(std::unique_ptr<device::ProcessControl> control, options.open());
+  CKPT_TRY_ASSIGN(const std::vector<Suspended> found, find_suspended(*control, pids));
+  for (const Suspended& process : found) {
+    if (process.state == device::ProcessState::kLocked) continue;
+    return Error(Code::kUsage, proc::describe_pid(process.pid), "is suspended, not merely locked")
+        .with_hint(fmt::format("`ckpt resume -p {}` gives it its GPU state back", process.pid));
+  }
+  LockReport out;
+  Stopwatch watch;
+  for (const Suspended& process : found) {
+    CKPT_TRY(unlock(*control, process.pid));
+    out.pids.push_back(process.pid);
+  }
+  out.took_us = watch.lap_us();
+  return out;
+}
+
 Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& options) {
   if (!options.open) return fail(Code::kUnsupported, "", "this ckpt has no GPU driver");
   CKPT_TRY_ASSIGN(std::unique_ptr<device::ProcessControl> control, options.open());
   CKPT_TRY_ASSIGN(const std::vector<Suspended> found, find_suspended(*control, pids));
   ResumeReport out;
   if (found.empty()) return out;
-  const store::GpuState needs = needed(found);
+  store::GpuState needs = needed(found);
   device::GpuMap map;
-  if (!needs.used.empty()) {
+  if (!needs.used.empty() || !options.map.empty()) {
+    auto here = control->gpus();  // the machine that it was suspended on
+    for (const device::Gpu& gpu : here.value_or({})) needs.present.push_back(gpu.uuid);
     auto checked = check_gpus(*control, needs, options.map);
     if (!checked) return stays_suspended(std::move(checked).error(), found[0].pid);
     map = std::move(*checked);
-  } else {
-    map = options.map;
   }
   Stopwatch watch;
   for (const Suspended& process : found) {

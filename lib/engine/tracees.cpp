@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "lib/base/clock.h"
+#include "lib/engine/gpu_files.h"
 #include "lib/memory/leftovers.h"
 #include "lib/state/io_uring/capture.h"
 #include "lib/state/io_uring/drain.h"
@@ -58,7 +59,14 @@ Result<void> Tracees::find_devices() {
     const int seen = running_.find(pid);
     return seen < 0 ? may_use_gpu(pid) : running_.gpus[static_cast<size_t>(seen)];
   }));
-  if (!devices_.hazards().empty()) return capture::blocked_error(context_.options.pid, blockers_of(devices_));
+  std::vector<capture::Blocker> blockers = blockers_of(devices_);
+  CKPT_TRY_ASSIGN(
+      std::vector<capture::Blocker> stay,
+      find_gpu_files_that_stay(context_.options.pid, context_.running_options(nullptr), running_, devices_));
+  blockers.insert(blockers.end(), stay.begin(), stay.end());
+  if (!blockers.empty()) return capture::blocked_error(context_.options.pid, blockers);
+  for (const DeviceHold::Hazard& note : devices_.new_notes())
+    context_.progress.note(proc::describe_pid(note.pid) + " " + note.what);
   for (int pid : devices_.pids()) of(pid).has_pinned_pages = true;
   return {};
 }

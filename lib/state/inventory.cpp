@@ -364,6 +364,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   out.vmas.resize(members.size());
   out.placed.resize(members.size());
   out.gpus.resize(members.size());
+  out.gpu_files.resize(members.size());
   FileTable files(out, options.ghost_limit);
   SharedMemoryTable shared_memory(out);
   std::optional<WorkerPool> own;

@@ -82,6 +82,8 @@ struct Inventory {
   std::vector<std::vector<std::byte>> io_uring_contents;  ///< parallel to image.io_urings
   std::vector<bool> placed;  ///< of each process: whether mappings have NUMA policies of their own
   std::vector<bool> gpus;    ///< of each process: whether a mapping is_of_gpu
+  /// Of each process, with `gpus_leave`: the GPUs' files of which mappings and descriptors are left out.
+  std::vector<std::set<std::string>> gpu_files;
   std::vector<UniqueFd> connections;  ///< duplicates of the TCP connections among them
   std::vector<ContentSource> shared_memory;  ///< parallel to image.shared_memory
   /// By device: of a frozen tree the bytes of files in memory, parallel to those of MountedFilesystem::files that

@@ -77,6 +77,7 @@ template <class A>
 void describe(A& a, typename A::template Of<GpuState> g) {
   a.text("driver", g.driver);
   a.list("used", g.used);
+  a.optional().texts("present", g.present);
 }
 
 template <class A>

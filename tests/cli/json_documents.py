@@ -16,7 +16,7 @@ from prompt import CKPT, main, run
 from small_checkpoints import floats, safetensors, zarr_array
 
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man")
-ELSEWHERE = {"suspend", "resume"}  # they need a GPU
+ELSEWHERE = {"suspend", "resume", "lock", "unlock"}  # they need a GPU
 with open(os.path.join(MAN, "ckpt-json.schema.json"), encoding="utf-8") as stream:
     SCHEMA = json.load(stream)
 DOCUMENTS = [entry["$ref"].rsplit("/", 1)[1] for entry in SCHEMA["anyOf"]]
@@ -95,6 +95,7 @@ def documents_of_models():
     yield from printed(None, "verify", "missing", code=4)
     yield from printed(None, "verify", "empty", code=6)
     yield from printed("list", "list", ".")
+    yield from printed("list-gpu", "list", "--gpu")
     yield from printed("plan", "plan", "--mtbf", "3h", "--save-cost", "102s", "--step-time", "2s", "--sla", "0.5", "--max-overhead", "3%")
     yield from printed("plan", "plan", "--node-mtbf", "50d", "--mtbf", "3h", "--save-cost", ".", "--memory-save-cost", "9ms")
     yield from printed("plan", "plan", "--mtbf", "1ms", "--save-cost", "1h", code=1)

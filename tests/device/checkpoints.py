@@ -112,6 +112,86 @@ def test_suspend_frees_the_gpu_and_resume_gives_it_back(place):
         runs(first)
 
 
+def gpu_of(pid):
+    """What check says of one process."""
+    return next(iter(process for process in json.loads(ckpt("check", "-p", pid, "--json").out)["gpu"] if process["pid"] == pid), None)
+
+
+def test_several_are_suspended_together_and_told(place):
+    first = train(place, "first", 8)
+    with under_run():
+        second = train(place, "second", 8)
+    told = gpu_of(first.pid)
+    expect((told["state"], told["agent"], told["contexts"]) == ("running", "none", []), told)
+    expect(sum(use["bytes"] for use in told["memory"]) >= 16 * MIB, told)
+    told = gpu_of(second.pid)
+    expect((told["state"], told["agent"], told["contexts"]) == ("running", "there", [0]) and told["owned_bytes"] >= 16 * MIB, told)
+    report = json.loads(ckpt("suspend", "-p", first.pid, "-p", second.pid, "--json").expect(0).out)
+    expect(sorted(report["pids"]) == sorted([first.pid, second.pid]), report)
+    expect(sum(use["bytes"] for use in report["freed"]) >= 32 * MIB, report)
+    told = json.loads(ckpt("list", "--gpu", "--json").expect(0).out)["processes"]
+    expect({first.pid: "suspended", second.pid: "suspended"}.items() <= {one["pid"]: one["state"] for one in told}.items(), told)
+    expect("suspended" in ckpt("check", "-p", first.pid).out, "check does not say that it is suspended")
+    done = ckpt("unlock", "-p", first.pid)
+    expect(done.code == 2 and "is suspended" in done.err, done.err)
+    ckpt("resume", "-p", first.pid, "-p", second.pid).expect(0)
+    expect(gpu_of(first.pid)["state"] == "running", "it is not running")
+    for target in (first, second):
+        runs(target)
+
+
+def test_lock_and_unlock_alone(place):
+    target = train(place, "locked", 4)
+    report = json.loads(ckpt("lock", "-p", target.pid, "--json").expect(0).out)
+    expect((report["pids"], report["target_state"]) == ([target.pid], "locked"), report)
+    expect(gpu_of(target.pid)["state"] == "locked", "it is not locked")
+    done = ckpt("dump", "-p", target.pid, "-f", image(target), "-R")
+    expect(done.code == 7 and "locked already" in done.err, done.err)
+    expect(json.loads(ckpt("unlock", "-p", target.pid, "--json").expect(0).out)["pids"] == [target.pid], "not unlocked")
+    expect(json.loads(ckpt("unlock", "-p", target.pid, "--json").expect(0).out)["pids"] == [], "unlocked twice")
+    runs(target)
+
+
+def test_what_would_find_no_room_in_host_memory_is_refused(place):
+    """Memory that nobody has written: its size alone counts."""
+    with open("/proc/meminfo", encoding="ascii") as stream:
+        available = next(int(line.split()[1]) << 10 for line in stream if line.startswith("MemAvailable"))
+    script = """
+import ctypes, sys, time
+cuda = ctypes.CDLL("libcuda.so.1")
+context, memory = ctypes.c_void_p(), ctypes.c_uint64()
+assert cuda.cuInit(0) == 0 and cuda.cuDevicePrimaryCtxRetain(ctypes.byref(context), 0) == 0 and cuda.cuCtxSetCurrent(context) == 0
+assert cuda.cuMemAlloc_v2(ctypes.byref(memory), ctypes.c_size_t(int(sys.argv[2]))) == 0
+open(sys.argv[1], "w").close()
+time.sleep(600)
+"""
+    ready, quiet = os.path.join(place.path, "ready"), subprocess.DEVNULL
+    with environment(CKPT_STANDIN_CAPACITY=str(4 * available)):
+        process = subprocess.Popen([sys.executable, "-c", script, ready, str(2 * available)], close_fds=True, stdin=quiet, stdout=quiet, stderr=quiet)
+        try:
+            wait_until(lambda: os.path.exists(ready), "the memory is there")
+            before = fingerprint(process.pid)
+            for verb in (["suspend"], ["dump", "-R", "-f", os.path.join(place.path, "image")], ["dump", "-n", "-f", os.path.join(place.path, "image")]):
+                done = ckpt(*verb, "-p", process.pid)
+                expect(done.code == 9 and "MemAvailable" in done.err, f"{verb}: {done.code} {done.err}")
+            done = ckpt("check", "-p", process.pid)
+            expect(done.code == 1 and "MemAvailable" in done.out, done.out)
+            check_released(process.pid, before)
+        finally:
+            process.kill()
+            process.wait()
+
+
+def test_a_lock_that_takes_longer_than_the_lease(place):
+    """The agent stays silent, and no socket of it is in the image."""
+    with under_run(), environment(CKPT_STANDIN_LOCK_MS="2500"):
+        target = train(place, "slow", 8)
+    ckpt("dump", "-p", target.pid, "-f", image(target), "-R").expect(0)
+    with open(os.path.join(image(target), "manifest.json"), encoding="utf-8") as stream:
+        expect("ckpt-agent-" not in stream.read(), "the agent's socket is in the image")
+    runs(target)
+
+
 def test_time_slices(place):
     """Two jobs that do not fit side by side take turns."""
     with environment(CKPT_STANDIN_CAPACITY=str(128 * MIB)):
@@ -442,6 +522,46 @@ def test_another_gpu(place):
     runs(target)
 
 
+def uuids(place):
+    """Of all GPUs."""
+    probe = Target("cuda_two_gpus", place.folder("uuids"))
+    found = [use["uuid"] for use in gpu_of(probe.pid)["memory"]]
+    probe.kill()
+    return found
+
+
+def test_other_gpus_at_a_resume(place):
+    """The driver wants every GPU named, also those that the process did not use; no two of them may go to one."""
+    first, second = uuids(place)
+    target = train(place, "moved", 8)
+    old = gpu_of(target.pid)["memory"][0]["uuid"]
+    new = second if old == first else first
+    for pairs, where in (([f"{old}={new}"], new), ([f"{new}={old}", f"{old}={new}"], old), ([f"{old}={old}", f"{new}={new}"], old)):
+        ckpt("suspend", "-p", target.pid).expect(0)
+        done = ckpt("resume", "-p", target.pid, "--gpu-map", f"{old}={new}", "--gpu-map", f"{new}={new}")
+        expect(done.code == 2 and "cannot both go" in done.err, done.err)
+        ckpt("resume", "-p", target.pid, *[word for pair in pairs for word in ("--gpu-map", pair)]).expect(0)
+        expect([use["uuid"] for use in gpu_of(target.pid)["memory"]] == [where], f"{pairs}: {gpu_of(target.pid)}")
+    runs(target)
+
+
+def test_what_others_free_meanwhile_is_not_counted(place):
+    """What a process needs is what it has, not what became free while it was suspended."""
+    target, other = train(place, "counted", 8), train(place, "other", 200)
+    with environment(CKPT_STANDIN_FAULT="", CKPT_STANDIN_NVML="1"):
+        suspending = subprocess.Popen([CKPT, "suspend", "-p", str(target.pid), "--json"], close_fds=True, stdout=subprocess.PIPE, text=True)
+        other.kill()
+        freed = sum(use["bytes"] for use in json.loads(suspending.communicate(timeout=60)[0])["freed"])
+    expect(16 * MIB <= freed < 64 * MIB, f"{freed} bytes are said to have become free")
+    ckpt("resume", "-p", target.pid).expect(0)
+    with environment(CKPT_STANDIN_NVML="0"):
+        expect(gpu_of(target.pid)["memory"] is None, "somebody tells")
+        report = json.loads(ckpt("suspend", "-p", target.pid, "--json").expect(0).out)
+        expect(sum(use["bytes"] for use in report["freed"]) >= 16 * MIB, report)
+        ckpt("resume", "-p", target.pid).expect(0)
+    runs(target)
+
+
 def dirty(place, name, *how):
     """64 MiB of device memory of which half changes every 20 ms, under the interposer."""
     with under_run():
@@ -562,6 +682,21 @@ def kill_at_any_moment(target, verbs):
 
 def test_ckpt_killed_at_any_moment(place):
     kill_at_any_moment(train(place, "killed", 16), (["dump", "-R"], ["pre-dump"], ["suspend"]))
+
+
+def test_a_driver_that_is_out_of_step_after_a_kill(place):
+    """Each call gets the answer to the one before it: what is said to be done is looked at, and no image is of less."""
+    target = train(place, "step", 8)
+    with environment(CKPT_STANDIN_UNKIND="out_of_step"):
+        for attempt in range(6):
+            process = subprocess.Popen([CKPT, "dump", "-R", "-p", str(target.pid), "-f", image(target, f"killed{attempt}")],
+                                       close_fds=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+            time.sleep(0.02 + 0.1 * rng.random())
+            process.kill()
+            process.wait()
+            resumes(target)
+        ckpt("dump", "-R", "-p", target.pid, "-f", image(target, "whole")).expect(0)
+    goes_on_from(target, image(target, "whole"))
 
 
 def test_ckpt_killed_while_it_holds_device_memory(place):

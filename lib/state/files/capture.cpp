@@ -54,7 +54,10 @@ Result<bool> take_device(DescriptorContext& context, const Place& place, const s
     return true;
   }
   if (place.link.rfind("/dev/nvidia", 0) == 0) {
-    if (!context.walk.options.gpus_leave) context.block(place, "a GPU (" + place.link + ")");
+    if (context.walk.options.gpus_leave)
+      context.out.gpu_files[place.process].insert(place.link);
+    else
+      context.block(place, "a GPU (" + place.link + ")");
     return false;
   }
   return context.block(place, "a device (" + place.link + "), which is not supported"), false;

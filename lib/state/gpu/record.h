@@ -54,6 +54,7 @@ struct GpuUse {
 struct GpuState {
   std::string driver;  ///< ProcessControl::version of the driver that took the checkpoint
   std::vector<GpuUse> used;
+  std::vector<std::string> present;  ///< the UUIDs of all devices that the driver knew of; none in older images
   bool operator==(const GpuState&) const = default;
 };
 

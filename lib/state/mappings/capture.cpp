@@ -212,7 +212,10 @@ Result<void> inventory_maps(Walk& walk, size_t process) {
   for (Vma& vma : vmas) {
     if (is_of_gpu(vma.name)) walk.out.gpus[process] = true;
     if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
-    if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) continue;
+    if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) {
+      walk.out.gpu_files[process].insert(vma.name);
+      continue;
+    }
     store::MemoryMap map;
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
     map.flags = lasting_flags(vma);

@@ -13,6 +13,7 @@
 #include <map>
 #include <set>
 
+#include "lib/engine/gpu_room.h"
 #include "lib/engine/suspend.h"
 
 using namespace ckpt;
@@ -84,6 +85,8 @@ class FakeControl final : public device::ProcessControl {
   Result<std::vector<device::Gpu>> gpus() override {
     return std::vector<device::Gpu>{{"GPU-a", "Emulated", 1000, world_.free}, {"GPU-b", "Emulated", 1000, 1000}};
   }
+
+  Result<std::vector<device::GpuShare>> memory_of(int) override { return fail(Code::kUnsupported, "", "not told"); }
 
  private:
   Result<void> step(const char* call, int pid, ProcessState from, ProcessState to, int freed) {
@@ -236,7 +239,7 @@ TEST_CASE("device hold: processes in other states, and the policies") {
 TEST_CASE("gpus of an image: there, free, mapped") {
   World world;
   FakeControl control(world);
-  const store::GpuState state{"driver 1", {{"GPU-a", "Emulated", 60}}};
+  const store::GpuState state{"driver 1", {{"GPU-a", "Emulated", 60}}, {"GPU-a"}};
   auto plain = check_gpus(control, state, {});
   REQUIRE(plain);
   CHECK(plain->empty());
@@ -250,23 +253,58 @@ TEST_CASE("gpus of an image: there, free, mapped") {
   auto unknown = check_gpus(control, state, {{"GPU-c", "GPU-b"}});
   REQUIRE_FALSE(unknown);
   CHECK(unknown.error().code == Code::kUsage);
-  auto gone = check_gpus(control, {"driver 1", {{"GPU-z", "Emulated", 1}}}, {});
+  auto gone = check_gpus(control, {"driver 1", {{"GPU-z", "Emulated", 1}}, {}}, {});
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == Code::kNotFound);
-  auto partly = check_gpus(control, {"driver 1", {{"GPU-a", "", 1}, {"GPU-b", "", 1}}}, {{"GPU-b", "GPU-a"}});
-  REQUIRE(partly);
-  CHECK(*partly == device::GpuMap{{"GPU-a", "GPU-a"}, {"GPU-b", "GPU-a"}});
+}
+
+TEST_CASE("gpus of an image: every one that was there is told, and no two go to one") {
+  World world;
+  FakeControl control(world);
+  const store::GpuState both{"driver 1", {{"GPU-a", "Emulated", 60}}, {"GPU-a", "GPU-b"}};
+  CHECK(check_gpus(control, both, {{"GPU-a", "GPU-b"}}).value() ==
+        device::GpuMap{{"GPU-a", "GPU-b"}, {"GPU-b", "GPU-a"}});
+  CHECK(check_gpus(control, both, {{"GPU-b", "GPU-a"}}).value() ==
+        device::GpuMap{{"GPU-a", "GPU-b"}, {"GPU-b", "GPU-a"}});
+  CHECK(check_gpus(control, both, {{"GPU-a", "GPU-a"}, {"GPU-b", "GPU-b"}}).value() ==
+        device::GpuMap{{"GPU-a", "GPU-a"}, {"GPU-b", "GPU-b"}});
+  auto twice = check_gpus(control, both, {{"GPU-a", "GPU-b"}, {"GPU-b", "GPU-b"}});
+  REQUIRE_FALSE(twice);
+  CHECK(twice.error().code == Code::kUsage);
+  auto nowhere = check_gpus(control, both, {{"GPU-a", "GPU-z"}});
+  REQUIRE_FALSE(nowhere);
+  CHECK(nowhere.error().code == Code::kNotFound);
+  // Of a machine with more of them: those that were not used may have no place here.
+  const store::GpuState many{"driver 1", {{"GPU-x", "Emulated", 60}}, {"GPU-w", "GPU-x", "GPU-y", "GPU-z"}};
+  auto fewer = check_gpus(control, many, {{"GPU-x", "GPU-b"}});
+  REQUIRE(fewer);
+  CHECK(*fewer == device::GpuMap{{"GPU-w", "GPU-a"}, {"GPU-x", "GPU-b"}});
+  // An older image tells only of those that it used.
+  CHECK(check_gpus(control, {"driver 1", {{"GPU-a", "Emulated", 60}}, {}}, {{"GPU-a", "GPU-b"}, {"GPU-b", "GPU-a"}})
+            .value() == device::GpuMap{{"GPU-a", "GPU-b"}, {"GPU-b", "GPU-a"}});
+}
+
+TEST_CASE("room in host memory: what the driver would move, and both numbers where it does not fit") {
+  const int self = ::getpid();
+  CHECK(check_host_room({{self, 4096}}));
+  const auto rooms = host_room_for({{self, 4096}, {self, 4096}});
+  REQUIRE_FALSE(rooms.empty());
+  CHECK(rooms[0].needed == 8192);
+  auto none = check_host_room({{self, uint64_t{1} << 50}});
+  REQUIRE_FALSE(none);
+  CHECK(none.error().code == Code::kNoRoom);
+  CHECK(none.error().message.find("1.00 PiB") != std::string::npos);
 }
 
 TEST_CASE("suspend and resume: there and back, in parts, without room") {
   Fixture f(1);
   const int pid = f.pids[0];
   Cancel cancel;
-  auto suspended = suspend(pid, f.options, cancel);
+  auto suspended = suspend({pid}, f.options, cancel);
   REQUIRE(suspended);
   CHECK(suspended->pids == f.pids);
   CHECK(f.all(ProcessState::kCheckpointed));
-  auto again = suspend(pid, f.options, cancel);
+  auto again = suspend({pid}, f.options, cancel);
   REQUIRE_FALSE(again);
   CHECK(again.error().code == Code::kNotFound);
   SUBCASE("back") {
@@ -312,7 +350,7 @@ TEST_CASE("suspend: a lock that times out leaves all running") {
   Fixture f(1);
   f.world.failing["lock 0"] = Code::kBusy;
   Cancel cancel;
-  auto suspended = suspend(f.pids[0], f.options, cancel);
+  auto suspended = suspend({f.pids[0]}, f.options, cancel);
   REQUIRE_FALSE(suspended);
   CHECK(suspended.error().code == Code::kBusy);
   CHECK(suspended.error().target_state == "running, as it was");

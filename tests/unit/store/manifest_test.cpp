@@ -292,7 +292,7 @@ class Fill {
     auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies,
            handles, queues, rings, ipc, devices, gpu, namespaces] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles, ipc, namespaces);
-    gpu = {"driver 1", {{"GPU-1", "a", 7}}};
+    gpu = {"driver 1", {{"GPU-1", "a", 7}}, {"GPU-1", "GPU-2"}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
     rings = {{.sq_entries = 8, .cq_entries = 16, .sqe_size = 128, .cqe_size = 32, .no_array = true, .submitted = ~0u,
