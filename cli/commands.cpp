@@ -16,6 +16,7 @@ Command::Run add_suspend(VerbOptions& app);
 Command::Run add_resume(VerbOptions& app);
 Command::Run add_lock(VerbOptions& app);
 Command::Run add_unlock(VerbOptions& app);
+Command::Run add_timeslice(VerbOptions& app);
 Command::Run add_check(VerbOptions& app);
 Command::Run add_criu(VerbOptions& app);
 Command::Run add_inspect(VerbOptions& app);
@@ -58,6 +59,8 @@ std::span<const Command> commands() {
       {"resume", "Give a suspended process its GPU state back", add_resume, Group::kProcess},
       {"lock", "Hold a process's GPU calls once its GPU work is done; nothing is moved", add_lock, Group::kProcess},
       {"unlock", "Let the GPU calls of a locked process go on", add_unlock, Group::kProcess},
+      {"timeslice", "Let processes that do not fit on the GPUs side by side take turns", add_timeslice,
+       Group::kProcess},
       {"check", "Say whether this host, this process can be dumped and restored", add_check, Group::kProcess},
       {"list", "The process images and checkpoints below a folder", add_list, Group::kProcess},
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},

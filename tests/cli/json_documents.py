@@ -16,7 +16,7 @@ from prompt import CKPT, main, run
 from small_checkpoints import floats, safetensors, zarr_array
 
 MAN = os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "..", "man")
-ELSEWHERE = {"suspend", "resume", "lock", "unlock"}  # they need a GPU
+ELSEWHERE = {"suspend", "resume", "lock", "unlock", "timeslice"}  # they need a GPU
 with open(os.path.join(MAN, "ckpt-json.schema.json"), encoding="utf-8") as stream:
     SCHEMA = json.load(stream)
 DOCUMENTS = [entry["$ref"].rsplit("/", 1)[1] for entry in SCHEMA["anyOf"]]

@@ -209,6 +209,30 @@ def test_time_slices(place):
         runs(jobs[1])
 
 
+def test_timeslice(place):
+    """They take turns until one is left, which has its GPU; interrupted it resumes what fits and names the rest."""
+    with environment(CKPT_STANDIN_CAPACITY=str(128 * MIB)):
+        jobs = [train(place, "a", 30)]
+        ckpt("suspend", "-p", jobs[0].pid).expect(0)
+        jobs.append(train(place, "b", 30))
+        command = [CKPT, "timeslice", str(jobs[1].pid), str(jobs[0].pid), "--quantum", "100ms", "--json"]
+        pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+        slicing = subprocess.Popen(command, close_fds=True, **pipe)
+        turns = [json.loads(slicing.stdout.readline())["pid"] for _ in range(5)]
+        expect(turns == [jobs[1].pid, jobs[0].pid] * 2 + [jobs[1].pid], turns)
+        slicing.send_signal(signal.SIGINT)
+        _, said = slicing.communicate(timeout=60)
+        expect(slicing.returncode == 130 and f"ckpt resume -p {jobs[0].pid}" in said, f"{slicing.returncode} {said}")
+        expect([gpu_of(job.pid)["state"] for job in jobs] == ["suspended", "running"], "not one of them runs")
+        slicing = subprocess.Popen(command, close_fds=True, **pipe)
+        slicing.stdout.readline()
+        runs(jobs[1])
+        _, said = slicing.communicate(timeout=60)
+        expect(slicing.returncode == 0, f"{slicing.returncode} {said}")
+        expect(gpu_of(jobs[0].pid)["state"] == "running", "the last one has not its GPU")
+        runs(jobs[0])
+
+
 def test_suspend_after_memory_was_parked(place):
     """What another process has held the driver would not checkpoint: it is made the program's own again."""
     with under_run():
