@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -132,6 +132,11 @@ _ckpt() {
     resume:-p|resume:-t|resume:--pid|resume:--tree) _ckpt_pids "$cur"; return ;;
     resume:--after) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     resume:--gpu-map) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    lock:-p|lock:-t|lock:--pid|lock:--tree) _ckpt_pids "$cur"; return ;;
+    lock:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    unlock:-p|unlock:-t|unlock:--pid|unlock:--tree) _ckpt_pids "$cur"; return ;;
+    timeslice:--quantum) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    timeslice:--gpu-lock-timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     check:-p|check:-t|check:--pid|check:--tree) _ckpt_pids "$cur"; return ;;
     check:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
@@ -220,7 +225,7 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -229,8 +234,11 @@ _ckpt() {
     guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     suspend) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     resume) words='-h --help -p -t --pid --tree --after --gpu-map -V --version -h --help --json --progress --color -q --quiet' ;;
+    lock) words='-h --help -p -t --pid --tree --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
+    unlock) words='-h --help -p -t --pid --tree -V --version -h --help --json --progress --color -q --quiet' ;;
+    timeslice) words='-h --help --quantum --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
-    list) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
+    list) words='-h --help --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily -V --version -h --help --json --progress --color -q --quiet' ;;
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -254,7 +262,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

@@ -217,7 +217,8 @@ def test_timeslice(place):
         jobs.append(train(place, "b", 30))
         command = [CKPT, "timeslice", str(jobs[1].pid), str(jobs[0].pid), "--quantum", "100ms", "--json"]
         pipe = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        slicing = subprocess.Popen(command, close_fds=True, **pipe)
+        with environment(CKPT_STANDIN_CAPACITY=str(100 * MIB)):  # as ckpt sees it: no room for both
+            slicing = subprocess.Popen(command, close_fds=True, **pipe)
         turns = [json.loads(slicing.stdout.readline())["pid"] for _ in range(5)]
         expect(turns == [jobs[1].pid, jobs[0].pid] * 2 + [jobs[1].pid], turns)
         slicing.send_signal(signal.SIGINT)
