@@ -17,7 +17,7 @@ namespace {
 constexpr uint64_t kMaxFile = 1 << 20;
 
 /// The number behind "NAME " or "NAME: " at the beginning of a line.
-std::optional<uint64_t> value_of(const std::string& text, std::string_view name) {
+std::optional<uint64_t> value_behind(const std::string& text, std::string_view name) {
   for (size_t at = 0; at < text.size();) {
     const size_t end = std::min(text.find('\n', at), text.size());
     const std::string_view line(text.data() + at, end - at);
@@ -34,21 +34,21 @@ std::optional<uint64_t> number_in(const std::filesystem::path& path) {
   return std::strtoull(text->c_str(), nullptr, 10);
 }
 
-struct Names {
+struct LimitFiles {
   const char *limit, *used, *cache;
 };
-constexpr Names kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
-constexpr Names kVersion2 = {"memory.max", "memory.current", "inactive_file"};
+constexpr LimitFiles kVersion1 = {"memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"};
+constexpr LimitFiles kVersion2 = {"memory.max", "memory.current", "inactive_file"};
 
 /// Of a group and those above it, up to the one where the hierarchy is mounted.
-void add_groups(const std::filesystem::path& mount, std::string_view group, const Names& names,
+void add_groups(const std::filesystem::path& mount, std::string_view group, const LimitFiles& names,
                 std::vector<MemoryRoom>& out) {
   std::filesystem::path at = mount / std::filesystem::path(group).relative_path();
   for (at = at.lexically_normal(); at != mount && at.has_relative_path(); at = at.parent_path()) {
     const auto limit = number_in(at / names.limit), used = number_in(at / names.used);
     if (!limit || !used) continue;
     auto stat = io::read_file(at / "memory.stat", kMaxFile);
-    const uint64_t taken = *used - std::min(*used, stat ? value_of(*stat, names.cache).value_or(0) : 0);
+    const uint64_t taken = *used - std::min(*used, stat ? value_behind(*stat, names.cache).value_or(0) : 0);
     out.push_back({fmt::format("{} ({})", at.string(), names.limit), *limit - std::min(*limit, taken)});
   }
 }
@@ -58,7 +58,7 @@ void add_groups(const std::filesystem::path& mount, std::string_view group, cons
 std::vector<MemoryRoom> read_memory_room(int pid) {
   std::vector<MemoryRoom> out;
   if (auto text = io::read_file("/proc/meminfo", kMaxFile)) {
-    if (auto kib = value_of(*text, "MemAvailable")) out.push_back({"this machine (MemAvailable)", *kib << 10});
+    if (auto kib = value_behind(*text, "MemAvailable")) out.push_back({"this machine (MemAvailable)", *kib << 10});
   }
   auto groups = io::read_file(fmt::format("/proc/{}/cgroup", pid), kMaxFile);
   for (size_t at = 0; groups && at < groups->size();) {  // "4:memory:/job", "0::/job"
