@@ -1,7 +1,6 @@
 // guard: a program that becomes an image when it has to make way, and goes on from it the next time.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -11,11 +10,10 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "cli/guard_folder.h"
 #include "cli/inherited_signals.h"
-#include "cli/job.h"
+#include "cli/job_images.h"
 #include "cli/program_file.h"
 #include "cli/retention.h"
 #include "lib/base/duration.h"
@@ -64,17 +62,15 @@ const char* signal_name(int signal) {
   }
 }
 
-class Guarded {
+class Guarded : JobImages {
  public:
   Guarded(Context& context, const GuardFlags& flags, const GuardRequest& request, ImageFolder folder,
           SignalQueue signals, GuardState state)
-      : context_(context),
+      : JobImages(context, "ckpt.guard/1", {flags.job, flags.rules, flags.full_every}, std::move(folder),
+                  std::move(signals)),
         flags_(flags),
         request_(request),
-        folder_(std::move(folder)),
-        signals_(std::move(signals)),
         state_(std::move(state)),
-        events_(context.out, "ckpt.guard/1"),
         timer_(request.period_us, monotonic_us()) {}
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
@@ -230,26 +226,8 @@ class Guarded {
     }
     if (context_.cancel.requested() && why.empty() && !cancel_seen_) why = "a signal";
     cancel_seen_ = true;  // it came before the signals were taken
-    reap_strangers();
+    reap_strangers({process_ ? process_->pid() : 0, background_ ? background_->pid() : 0, notice_pid_});
     return why;
-  }
-
-  /// Orphans of a restored job become children of this process.
-  void reap_strangers() const {
-    for (;;) {
-      siginfo_t info{};
-      if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-      const bool is_run = background_ && info.si_pid == background_->pid();
-      if ((process_ && info.si_pid == process_->pid()) || is_run || info.si_pid == notice_pid_) return;
-      ::waitpid(info.si_pid, nullptr, WNOHANG);
-    }
-  }
-
-  void wait(int fd, std::optional<uint64_t> us) {
-    pollfd ready[] = {{signals_.fd(), POLLIN, 0}, {fd, POLLIN, 0}};
-    constexpr uint64_t kMost = uint64_t{3600} * 1'000'000;
-    const timespec limit = timespec_of((std::min(us.value_or(kMost), kMost) + 999) * 1000);
-    ::ppoll(ready, fd >= 0 ? 2 : 1, &limit, nullptr);
   }
 
   std::optional<uint64_t> patience() const {
@@ -299,24 +277,18 @@ class Guarded {
 
   // --- images --------------------------------------------------------------------------------------------------------
 
-  Result<CkptRun> start_run(const char* verb) {
-    CKPT_TRY_ASSIGN(next_, folder_.next(process_->pid(), flags_.full_every));
-    std::vector<std::string> words = {verb, "-p", std::to_string(process_->pid()), "-f", next_.dir.string()};
-    if (next_.prev.empty())
-      words.emplace_back("--no-prev");
-    else
-      words.insert(words.end(), {"--prev", next_.prev.string()});
-    for (std::string& more : flags_.job.for_dump()) words.push_back(std::move(more));
-    return CkptRun::start(words, signals_);
+  Result<CkptRun> start_next(const char* verb) {
+    CKPT_TRY_ASSIGN(next_, next_image(process_->pid()));
+    return start_run(verb, process_->pid(), next_);
   }
 
   void start_image() {
     timer_.begun(monotonic_us());
-    auto run = start_run("pre-dump");
+    auto run = start_next("pre-dump");
     if (run)
       background_.emplace(std::move(*run));
     else
-      tell_failed(run.error());
+      tell_failed(process_->pid(), run.error());
   }
 
   /// Of an image made beside the job.
@@ -327,39 +299,15 @@ class Guarded {
     if (*code == 0)
       tell_saved("saved", background_->document());
     else if (!process_->has_ended())
-      tell_failed(background_->error());
+      tell_failed(process_->pid(), background_->error());
     background_.reset();
     return *code == 0;
   }
 
-  void tell_failed(const Error& error) {
-    events_.tell("failed", "no image: " + escape_for_terminal(error.text()), "pid", process_->pid(), "code",
-                 exit_code(error.code), "message", error.text());
-  }
-
   void tell_saved(const char* event, const std::string& document) {
-    const auto doc = nlohmann::json::parse(document, nullptr, false);
-    auto number = [&](const char* name) { return doc.is_object() ? doc.value(name, uint64_t{0}) : 0; };
-    const uint64_t stall = number("frozen_us") + number("stops_us");
-    events_.tell(event,
-                 fmt::format("image {}{}: {}, stood still for {}", escape_for_terminal(next_.dir.string()),
-                             next_.prev.empty() ? "" : " (needs " + next_.prev.filename().string() + ")",
-                             human_bytes(number("bytes_written")), human_us(stall)),
-                 "pid", process_->pid(), "image", next_.dir.string(), "parent", next_.prev.string(), "stall_us", stall,
-                 "bytes", number("bytes_written"));
-  }
-
-  void remove_superfluous() {
-    if (!flags_.rules.any()) return;
-    const Cancel never;
-    std::vector<store::RemovedImage> removed;
-    auto done =
-        apply_retention({folder_.path(), flags_.rules, schedule::Order::kNumber}, removed, context_.progress, never);
-    if (!done) context_.progress.note("retention: " + done.error().text());
-    for (const store::RemovedImage& image : removed) {
-      events_.tell("removed", "removed " + escape_for_terminal(image.dir.string()), "image", image.dir.string(),
-                   "bytes", image.bytes);
-    }
+    const ImageFigures figures = figures_of(document);
+    events_.tell(event, text_of(next_, figures), "pid", process_->pid(), "image", next_.dir.string(), "parent",
+                 next_.prev.string(), "stall_us", figures.stall_us, "bytes", figures.bytes);
   }
 
   // --- how it ends ---------------------------------------------------------------------------------------------------
@@ -391,7 +339,7 @@ class Guarded {
       (void)finished_before(*background_, begun + request_.grace_us / 2);
       (void)look_after_image();  // no time for retention now
     }
-    auto run = start_run("dump");
+    auto run = start_next("dump");
     if (!run) return give_way(run.error());
     background_.emplace(std::move(*run));
     const bool in_time = finished_before(*background_, until);
@@ -445,7 +393,7 @@ class Guarded {
   /// No image: what is there is what the next start has. The job is told to end by itself, as it would be without a
   /// guard.
   Result<void> give_way(const Error& error) {
-    tell_failed(error);
+    tell_failed(process_->pid(), error);
     auto images = folder_.good_images(state_.over, context_.progress);
     const std::string newest = images && !images->empty() ? images->front().string() : "";
     events_.tell("not-checkpointed",
@@ -490,13 +438,9 @@ class Guarded {
     return {};
   }
 
-  Context& context_;
   const GuardFlags& flags_;
   const GuardRequest& request_;
-  ImageFolder folder_;
-  SignalQueue signals_;
   GuardState state_;
-  Events events_;
   schedule::SaveTimer timer_;
   std::optional<engine::WatchedProcess> process_;
   std::optional<CkptRun> background_;  ///< an image that is being made

@@ -1,6 +1,5 @@
 // watch: images of a process every so often, and the process again from the newest one when it died.
 #include <fmt/format.h>
-#include <poll.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
@@ -8,9 +7,8 @@
 #include <cerrno>
 #include <charconv>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "cli/job.h"
+#include "cli/job_images.h"
 #include "cli/retention.h"
 #include "cli/save_cost.h"
 #include "lib/base/duration.h"
@@ -55,17 +53,15 @@ std::string end_text(const engine::ProcessEnd& end) {
                          : fmt::format("has ended with exit code {}", end.code);
 }
 
-class Watch {
+class Watch : JobImages {
  public:
   Watch(Context& context, const WatchFlags& flags, const WatchRequest& request, engine::WatchedProcess process,
         ImageFolder folder, SignalQueue signals)
-      : context_(context),
+      : JobImages(context, "ckpt.watch/1", {flags.job, flags.rules, flags.full_every}, std::move(folder),
+                  std::move(signals)),
         flags_(flags),
         request_(request),
         process_(std::move(process)),
-        folder_(std::move(folder)),
-        signals_(std::move(signals)),
-        events_(context.out, "ckpt.watch/1"),
         timer_(request.period_us, monotonic_us()),
         backoff_(request.restarts, kFirstBackoff, kLongestBackoff) {}
 
@@ -102,26 +98,7 @@ class Watch {
     while (const int signal = signals_.next()) {
       if (signal != SIGCHLD) ++stops_;
     }
-    reap_strangers();
-  }
-
-  /// Orphans of a restored job become children of this process. The job itself is left for WatchedProcess::end.
-  void reap_strangers() const {
-    for (;;) {
-      siginfo_t info{};
-      if (::waitid(P_ALL, 0, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0) return;
-      if (info.si_pid == process_.pid() || info.si_pid == running_) return;
-      ::waitpid(info.si_pid, nullptr, WNOHANG);
-    }
-  }
-
-  /// Until a signal, something on `fd` (-1: none), or so many microseconds.
-  void wait(int fd, std::optional<uint64_t> us) {
-    pollfd ready[] = {{signals_.fd(), POLLIN, 0}, {fd, POLLIN, 0}};
-    constexpr uint64_t kMost = 3600 * kSecond;  // the clock stands still while a machine sleeps: look again
-    const uint64_t bounded = std::min(us.value_or(kMost), kMost);
-    const timespec limit = timespec_of((bounded + 999) * 1000);
-    ::ppoll(ready, fd >= 0 ? 2 : 1, &limit, nullptr);
+    reap_strangers({process_.pid(), running_});  // the job itself is left for WatchedProcess::end
   }
 
   /// What can never be saved is said at once, and nothing else is tried.
@@ -135,22 +112,15 @@ class Watch {
   Result<void> save() {
     Result<void> done = try_save();
     if (!done && !process_.has_ended()) {
-      events_.tell("failed", "no image: " + escape_for_terminal(done.error().text()), "pid", process_.pid(), "code",
-                   exit_code(done.error().code), "message", done.error().text());
+      tell_failed(process_.pid(), done.error());
     }
     return done;
   }
 
   Result<void> try_save() {
-    CKPT_TRY_ASSIGN(const ImageFolder::Next next, folder_.next(process_.pid(), flags_.full_every));
-    std::vector<std::string> words = {"pre-dump", "-p", std::to_string(process_.pid()), "-f", next.dir.string()};
-    if (next.prev.empty())
-      words.emplace_back("--no-prev");
-    else
-      words.insert(words.end(), {"--prev", next.prev.string()});
-    for (std::string& more : flags_.job.for_dump()) words.push_back(std::move(more));
+    CKPT_TRY_ASSIGN(const ImageFolder::Next next, next_image(process_.pid()));
     Stopwatch watch;
-    CKPT_TRY_ASSIGN(CkptRun run, CkptRun::start(words, signals_));
+    CKPT_TRY_ASSIGN(CkptRun run, start_run("pre-dump", process_.pid(), next));
     running_ = run.pid();
     std::optional<int> code = run.finished();
     for (bool told = false; !code; code = run.finished()) {
@@ -168,18 +138,11 @@ class Watch {
   }
 
   void tell_saved(const ImageFolder::Next& next, const std::string& document, uint64_t us) {
-    const auto doc = nlohmann::json::parse(document, nullptr, false);
-    const bool known = doc.is_object();
-    const uint64_t frozen = known ? doc.value("frozen_us", uint64_t{0}) : 0;
-    const uint64_t stall = frozen + (known ? doc.value("stops_us", uint64_t{0}) : 0);
-    const uint64_t bytes = known ? doc.value("bytes_written", uint64_t{0}) : 0;
-    events_.tell("saved",
-                 fmt::format("image {}{}: {}, stood still for {}, {}", escape_for_terminal(next.dir.string()),
-                             next.prev.empty() ? "" : " (needs " + next.prev.filename().string() + ")",
-                             human_bytes(bytes), human_us(stall), human_us(us)),
-                 "pid", process_.pid(), "image", next.dir.string(), "parent", next.prev.string(), "stall_us", stall,
-                 "duration_us", us, "bytes", bytes);
-    stalls_.push_back(stall);
+    const ImageFigures figures = figures_of(document);
+    events_.tell("saved", text_of(next, figures) + ", " + human_us(us), "pid", process_.pid(), "image",
+                 next.dir.string(), "parent", next.prev.string(), "stall_us", figures.stall_us, "duration_us", us,
+                 "bytes", figures.bytes);
+    stalls_.push_back(figures.stall_us);
     durations_.push_back(us);
     if (request_.mtbf_s > 0) plan();
   }
@@ -202,19 +165,6 @@ class Watch {
     timer_.set_period(period, monotonic_us());
     events_.tell("planned", fmt::format("an image every {}", format_duration(period)), "pid", process_.pid(),
                  "period_us", period, "overhead", plan.cost.overhead);
-  }
-
-  void remove_superfluous() {
-    if (!flags_.rules.any()) return;
-    const Cancel never;
-    std::vector<store::RemovedImage> removed;
-    auto done =
-        apply_retention({folder_.path(), flags_.rules, schedule::Order::kNumber}, removed, context_.progress, never);
-    if (!done) context_.progress.note("retention: " + done.error().text());
-    for (const store::RemovedImage& image : removed) {
-      events_.tell("removed", "removed " + escape_for_terminal(image.dir.string()), "image", image.dir.string(),
-                   "bytes", image.bytes);
-    }
   }
 
   /// The last image; the process runs on.
@@ -296,13 +246,9 @@ class Watch {
     return {};
   }
 
-  Context& context_;
   const WatchFlags& flags_;
   const WatchRequest& request_;
   engine::WatchedProcess process_;
-  ImageFolder folder_;
-  SignalQueue signals_;
-  Events events_;
   schedule::SaveTimer timer_;
   schedule::Backoff backoff_;
   std::vector<uint64_t> stalls_, durations_;

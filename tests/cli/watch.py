@@ -2,7 +2,6 @@
 """ckpt watch: images every so often, retention, the end of the process, restarts from the newest good image, kill -9 of watch."""
 import contextlib
 import glob
-import json
 import os
 import signal
 import subprocess
@@ -10,47 +9,10 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from counting_job import COUNTER, count, events, is_alive, read, wait_until
 from prompt import CKPT, main, problems, run
 
 SKIPPED = 77
-# Counts in memory, says so in a file, and fails the way that it is told to; its memory is checked at every step.
-COUNTER = """
-import os, sys, time
-table, count, told = [7 * i for i in range(200000)], 0, os.open("count", os.O_CREAT | os.O_WRONLY)
-while not os.path.exists("stop"):
-    assert all(table[i] == 7 * i for i in range(count % 1000, len(table), 1000)), "memory"
-    count += 1
-    os.pwrite(told, b"%010d" % count, 0)
-    time.sleep(0.005)
-sys.exit(int(open("stop").read() or 0))
-"""
-
-
-def read(path):
-    with open(path, encoding="utf-8", errors="replace") as stream:
-        return stream.read()
-
-
-def wait_until(what, condition, seconds=30):
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if condition():
-            return
-        time.sleep(0.01)
-    told = [read(path)[-3000:] for path in ("events", "errors") if os.path.exists(path)]
-    raise TimeoutError(f"{what}: {' '.join(told)}")
-
-
-def count():
-    with contextlib.suppress(OSError, ValueError):
-        return int(read("count"))
-    return 0
-
-
-def is_alive(pid):
-    with contextlib.suppress(OSError):
-        return read(f"/proc/{pid}/stat").rpartition(") ")[2][0] not in "ZX"
-    return False
 
 
 @contextlib.contextmanager
@@ -76,11 +38,6 @@ def watching(*arguments):
         if started.poll() is None:
             started.kill()
         started.wait()
-
-
-def events(kind=None):
-    lines = [json.loads(line) for line in read("events").splitlines(True) if line.endswith("\n")]
-    return [line for line in lines if kind is None or line["event"] == kind]
 
 
 def images():
