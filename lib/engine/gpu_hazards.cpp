@@ -72,6 +72,13 @@ std::vector<std::string> gpu_hazards(int pid, const GpuOptions& options) {
                     thread));
   if (uses_mps(pid)) out.push_back("a client of MPS (the Multi-Process Service), which the driver cannot checkpoint");
   if (uses_mig(pid)) out.push_back("a MIG instance (a part of a GPU), which the driver cannot checkpoint");
+  // CUPTI is not supported (NVIDIA/cuda-checkpoint issue 15). PyTorch loads its library always: that alone says
+  // nothing.
+  if (const std::string profiler = variable(pid, "CUDA_INJECTION64_PATH"); !profiler.empty())
+    out.push_back(
+        fmt::format("an injected profiler (CUDA_INJECTION64_PATH={}), with which the driver cannot "
+                    "checkpoint",
+                    profiler));
   if (!options.connect) return out;
   auto agent = options.connect(pid, 0);
   if (!agent) return out;

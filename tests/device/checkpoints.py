@@ -315,6 +315,9 @@ def test_what_the_driver_cannot_carry_is_named(place):
         target = Target("cuda_train", place.folder(f"mig-{variable}"), env={**os.environ, variable: "MIG-6d3c1a52-0f4e-5d43-9e0c-0a86b7d1c1aa"})
         refused(target, "a MIG instance")
         target.kill()
+    target = Target("cuda_train", place.folder("profiler"), env={**os.environ, "CUDA_INJECTION64_PATH": "/opt/profiler.so"})
+    refused(target, "an injected profiler (CUDA_INJECTION64_PATH=/opt/profiler.so)")
+    target.kill()
 
 
 def test_a_process_that_another_program_is_moving(place):
