@@ -455,8 +455,12 @@ class Agent {
       return fail(Code::kUsage, "commit", "of a buffer that holds no complete step of this number");
     use->writing = false;
     ++counts_.saves;
+    if (!from->copies) {
+      // Who saves this step makes later ones anew: those of trainers that are gone are no part of that.
+      if (request.step > 0) forget_after(request.step - 1);
+      persister_.saved(request.step, (request.flags & kPersistThis) != 0);
+    }
     ledger_.settle();
-    persister_.saved(request.step, (request.flags & kPersistThis) != 0);
     Reply reply;
     reply.step = ledger_.newest_common().value_or(kAnyStep);
     answer(from, request, reply);
@@ -476,6 +480,7 @@ class Agent {
   Result<void> keep(const std::shared_ptr<Connection>& from, const Request& request) {
     CKPT_TRY_ASSIGN(RankState * state, declared(*from));
     state->kept = request.step;
+    ledger_.settle();
     answer(from, request, {});
     return {};
   }

@@ -345,6 +345,11 @@ std::vector<Attempt> attempts_in(const fs::path& directory) {
   std::vector<Attempt> out;
   std::error_code ec;
   for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
+    // A link, or what somebody else could write to, is none.
+    struct stat st {};
+    if (::lstat(it->path().c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() ||
+        (st.st_mode & 0022) != 0)
+      continue;
     if (auto found = attempt_of(it->path())) out.push_back(std::move(*found));
   }
   return out;
@@ -360,6 +365,7 @@ std::optional<Attempt> find_attempt(const fs::path& directory) {
 Result<PersistReport> lead_persist(const PersistRequest& request, const JointControl& control, const Cancel& cancel) {
   std::error_code ec;
   for (const Attempt& old : attempts_in(request.directory)) fs::remove_all(old.folder, ec);
+  for (const fs::path& dir : find_abandoned_staging(request.directory)) (void)remove_abandoned_staging(dir);
   CKPT_TRY_ASSIGN(const fs::path folder, make_attempt(request.directory, request.step));
   Joint joint(request, folder, control, cancel);
   auto report = joint.take_part();

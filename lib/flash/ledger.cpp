@@ -10,11 +10,15 @@
 namespace ckpt::flash {
 
 std::optional<uint32_t> RankState::buffer_of(uint64_t step) const {
+  std::optional<uint32_t> out;
+  uint64_t saved_us = 0;
   for (uint32_t i = 0; segment && i < segment->shape().buffers; ++i) {
     const SlotState slot = segment->slot(i);
-    if (slot.complete() && slot.step == step && !use[i].writing) return i;
+    if (!slot.complete() || slot.step != step || use[i].writing || (out && slot.saved_us <= saved_us)) continue;
+    out = i;
+    saved_us = slot.saved_us;
   }
-  return std::nullopt;
+  return out;
 }
 
 std::set<uint64_t> RankState::steps() const {
@@ -123,9 +127,13 @@ Ledger::Choice Ledger::choose(uint32_t rank, uint64_t step, uint32_t& buffer) co
   return found ? Choice::kGranted : pinned ? Choice::kPinned : Choice::kBusy;
 }
 
+bool Ledger::keeps_before(uint32_t number, const RankState& state) const {
+  return state.kept && !state.buffer_of(*state.kept) && holder(number, *state.kept);
+}
+
 void Ledger::settle() {
   for (auto& [number, state] : ranks_) {
-    if (!state.partner_copy || !state.before || !state.segment) continue;
+    if (!state.partner_copy || !state.before || !state.segment || keeps_before(number, state)) continue;
     for (uint32_t i = 0; i < state.segment->shape().buffers; ++i) {
       if (state.segment->slot(i).complete() && !state.use[i].writing) state.before.reset();
     }
@@ -136,7 +144,7 @@ void Ledger::settle() {
     if (!state.partner_copy && !state.buffer_of(*newest)) return;
   }
   for (auto& [number, state] : ranks_) {
-    if (!state.partner_copy) state.before.reset();
+    if (!state.partner_copy && !keeps_before(number, state)) state.before.reset();
   }
 }
 

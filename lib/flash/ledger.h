@@ -28,6 +28,7 @@ struct RankState {
   std::optional<uint64_t> kept;     ///< the step that the trainer wants kept, whatever is saved after it
   bool partner_copy = false;        ///< of a rank of another node: no step of this node waits for it
 
+  /// The last one, where it was saved twice.
   std::optional<uint32_t> buffer_of(uint64_t step) const;
   /// Steps that are complete.
   std::set<uint64_t> steps() const;
@@ -86,6 +87,9 @@ class Ledger {
   std::optional<Held> holder(uint32_t number, uint64_t step) const;
 
  private:
+  /// The step that the trainer wants kept is of the former layout.
+  bool keeps_before(uint32_t number, const RankState& state) const;
+
   std::map<uint32_t, RankState> ranks_;
   uint32_t expected_ = 0, world_ = 0;
 };

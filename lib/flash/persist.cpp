@@ -71,7 +71,10 @@ class Persist {
     CKPT_TRY_ASSIGN(layout_, writer->plan(selection_, {}));
     for (const std::string& note : layout_->notes) report_.notes.push_back(note);
     report_.path = request_.part ? request_.part->path : request_.directory / folder_name(request_.step);
-    for (const fs::path& dir : find_abandoned_staging(report_.path.parent_path())) (void)remove_abandoned_staging(dir);
+    // Not among the parts of other nodes: on NFS nobody sees their locks.
+    if (!request_.part) {
+      for (const fs::path& dir : find_abandoned_staging(request_.directory)) (void)remove_abandoned_staging(dir);
+    }
     CKPT_TRY_ASSIGN(StagedDir staged, StagedDir::create(report_.path, true));
     CKPT_TRY(staged.share());
     report_.plan_us = watch.lap_us();

@@ -123,7 +123,7 @@ int ckpt_flash_keep(ckpt_flash* flash, uint64_t step);
  * mapped until it is done. Any later call but done and error waits for that first. Where it cannot be it is a save. */
 int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* data, const ckpt_flash_object* objects,
                         uint32_t count, int if_busy, uint64_t timeout_ms, int persist, ckpt_flash_saved* saved);
-/* 1: nothing is under way. */
+/* 1: nothing is under way. The one call that another thread may make beside others of the handle. */
 int ckpt_flash_done(const ckpt_flash* flash);
 /* Waits until the step is complete in the agent's memory. */
 int ckpt_flash_wait(ckpt_flash* flash, ckpt_flash_saved* saved);

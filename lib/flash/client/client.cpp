@@ -143,6 +143,7 @@ struct ckpt_flash {
   std::list<Loaded> loaded;
   std::mutex talking;  ///< a snapshot says by itself that it is complete
   std::unique_ptr<Snapshot> snapshot;
+  std::atomic<bool> under_way{false};  ///< a snapshot: what another thread may ask
   Result<void> snapshot_result;
   ckpt_flash_saved snapshot_saved{};
   bool writing = false;
@@ -341,9 +342,12 @@ struct ckpt_flash {
     auto done = [this, object_bytes, persist, start] {
       copied_us = now_us(CLOCK_MONOTONIC) - start;
       snapshot_result = complete(object_bytes, persist, &snapshot_saved);
+      under_way.store(false);
     };
+    under_way.store(true);
     snapshot = Snapshot::begin(parts_of(data), threads, done);
     if (!snapshot) {
+      under_way.store(false);
       CKPT_TRY(copy(data));
       writing = false;
       return complete(object_bytes, persist, saved);
@@ -575,7 +579,7 @@ int ckpt_flash_snapshot(ckpt_flash* flash, uint64_t step, const void* const* dat
   return done;
 }
 
-int ckpt_flash_done(const ckpt_flash* flash) { return flash->snapshot && !flash->snapshot->finished() ? 0 : 1; }
+int ckpt_flash_done(const ckpt_flash* flash) { return flash->under_way.load() ? 0 : 1; }
 
 int ckpt_flash_wait(ckpt_flash* flash, ckpt_flash_saved* saved) {
   const int failed = flash->run([&]() -> Result<void> { return {}; });

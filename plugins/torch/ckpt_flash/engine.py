@@ -339,7 +339,14 @@ class Engine:
         self._settle()
         if self._partner is not None and self._partner.broken:
             return Saved(step, skipped=self._partner.broken)
-        saved = self._save_here(step, tensors, blobs, if_busy, storage, snapshot)
+        try:
+            saved = self._save_here(step, tensors, blobs, if_busy, storage, snapshot)
+        except Lost:
+            raise
+        except BaseException:
+            if self._partner is not None:  # the other ranks are not left waiting
+                self._partner.protect(step, None, lambda: True)
+            raise
         if self._partner is not None:
             memory = self._memory(tensors, blobs) if saved else None
             self._partner.protect(step, memory, self._is_complete)

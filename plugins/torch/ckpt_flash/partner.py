@@ -3,6 +3,7 @@
 The nodes speak through the job's own torch.distributed, in a gloo group of all ranks that nothing else uses. After each save, behind the
 training loop, rank r sends its memory to the same local rank of the next node and takes that of the node before into an agent's
 segment of its own. A step is protected once every rank's copy of it is complete."""
+import contextlib
 import ctypes
 import datetime
 import json
@@ -189,15 +190,39 @@ class Partner:
         if not self._all(not why):
             warnings.warn(f"step {step} was not brought back from partners" + (f": {why}" if why else ""), stacklevel=1)
             return None, False
+        self._protect_again(step, reports)
         return step, engine.rank in lost
 
-    def _give(self, rank, step):
+    def _protect_again(self, step, reports):
+        """What the job goes on from is protected before anything is saved: only what a partner lacks is sent."""
+        engine = self._engine
+        lacks = [step not in reports[(rank + engine.local_world) % engine.world]["partner_copies"].get(rank, set())
+                 for rank in range(engine.world)]
+        why = ""
+        receive = _Receive(self, self._copy_handle, step) if lacks[self._source] else None
+        with self._look(engine.rank, step) if lacks[engine.rank] else contextlib.nullcontext() as memory:
+            if memory or receive:
+                self._transfer(memory, self._to, receive, self._source)
+        why = receive.finish() if receive else ""
+        if self._all(not why):
+            handle = self._copy_handle()
+            engine._again(lambda: handle.keep(step), handle)
+            engine._again(lambda: engine._library.keep(step))
+            self.protected_step = step
+
+    @contextlib.contextmanager
+    def _look(self, rank, step):
+        """What our agent has of it, as a Memory."""
         result = ctypes.POINTER(LoadedInfo)()
         self._engine._again(lambda: self._engine._library.look(rank, step, ctypes.byref(result)))
         try:
-            self._transfer(Memory.of_loaded(result.contents), rank, None, None)
+            yield Memory.of_loaded(result.contents)
         finally:
             self._engine._library.unload(result)
+
+    def _give(self, rank, step):
+        with self._look(rank, step) as memory:
+            self._transfer(memory, rank, None, None)
 
     # --- between ranks ---
 
