@@ -28,6 +28,7 @@ Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Cont
   flags.options.dir = out->scratch_.path() / "image";
   flags.options.no_prev = true;
   flags.options.publish = [self = out.get()](const fs::path& folder) { return self->upload(folder); };
+  flags.options.kept = [self = out.get()] { self->uploaded_ = false; };
   return out;
 }
 
@@ -66,7 +67,7 @@ void ImageUpload::finish(Result<engine::DumpReport>& outcome) {
   if (outcome)
     outcome->dir = url_;
   else if (uploaded_)
-    objects_->withdraw();
+    outcome = objects_->withdraw(std::move(outcome).error());
 }
 
 }  // namespace ckpt::cli

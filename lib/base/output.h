@@ -55,8 +55,8 @@ class StagedOutput : public OutputFolder {
   virtual uint64_t bytes() const = 0;
   /// After `commit`: where readers on this host find what was written, while this object lives.
   virtual Result<std::filesystem::path> read_back() = 0;
-  /// Takes back what was committed, as far as that can be done.
-  virtual void withdraw() noexcept = 0;
+  /// Takes back what was committed. `because` comes back, with a line about what could not be.
+  virtual Error withdraw(Error because) = 0;
 };
 
 }  // namespace ckpt::io

@@ -47,6 +47,8 @@ struct DumpOptions {
   /// Takes the image elsewhere once all of it is in the folder that it is given, before it has its name: where this
   /// fails there is no image, and the tree goes on. It is not tracked then: no later image can refer to this one.
   std::function<Result<void>(const std::filesystem::path& folder)> publish;
+  /// Called before the first process is ended: from here on the image stays, whatever fails.
+  std::function<void()> kept;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };
   After after = After::kEnd;       ///< dump only: the target once the image is durable
   /// Told how the dump went where ckpt's worker ends with the tree (state::Entered::end_init), just before: `dump`

@@ -260,6 +260,7 @@ Result<DumpReport> Finish::end_with_init() {
   capture_.connections.keep();
   capture_.devices.forget();
   DumpReport out = report("ended");
+  if (context_.options.kept) context_.options.kept();
   if (context_.options.before_common_end) context_.options.before_common_end(out);
   CKPT_TRY(state::entered()->end_init());
   return out;
@@ -267,6 +268,7 @@ Result<DumpReport> Finish::end_with_init() {
 
 Result<void> Finish::kill_tree() {
   CKPT_TRY(capture_.connections.silence(window_.collected().connections));
+  if (context_.options.kept) context_.options.kept();
   auto ended = window_.kill();
   capture_.connections.keep();
   if (ended) capture_.devices.forget();

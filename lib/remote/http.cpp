@@ -42,7 +42,9 @@ bool worth_another_try(CURLcode code) {
   }
 }
 
-bool worth_another_try(int status) { return status == 408 || status == 425 || status == 429 || status >= 500; }
+bool worth_another_try(int status) {
+  return status == 408 || status == 425 || status == 429 || (status >= 500 && status != 501);
+}
 
 std::string lower(std::string_view text) {
   std::string out(text);

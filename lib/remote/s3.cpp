@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <atomic>
 #include <ctime>
 
 #include "lib/base/text.h"
@@ -54,7 +55,9 @@ class S3 final : public WritableBackend {
       CKPT_TRY_ASSIGN(std::optional<Object> single, look_at(url_.key));
       if (single) return std::vector<Object>{std::move(*single)};
     }
+    constexpr size_t kMostEmpty = 1000;  ///< pages that add nothing
     std::vector<Object> out;
+    size_t before = 0, empty = 0;
     for (std::string next;;) {
       CKPT_TRY_ASSIGN(S3Page page, list_page(next));
       for (Object& object : page.objects) {
@@ -67,7 +70,10 @@ class S3 final : public WritableBackend {
       if (out.size() > limit)
         return fail(Code::kUsage, url_.text, fmt::format("has more than {} objects below it", limit));
       if (page.next.empty()) break;
-      if (page.next == next) return fail(Code::kCorrupt, url_.text, "the server's list of objects does not go on");
+      empty = out.size() == before ? empty + 1 : 0;
+      before = out.size();
+      if (page.next == next || empty > kMostEmpty)
+        return fail(Code::kCorrupt, url_.text, "the server's list of objects does not go on");
       next = page.next;
     }
     if (out.empty()) return fail(Code::kNotFound, url_.text, "no object has this name, and none lies below it");
@@ -149,11 +155,12 @@ class S3 final : public WritableBackend {
   /// Where a server does not know conditions, it is asked without.
   Result<HttpResponse> send_new(const std::string& method, const std::string& name, const Query& query, Content content,
                                 bool only_if_absent) {
-    if (only_if_absent && url_.scheme == Url::Scheme::kS3) {
+    if (only_if_absent && url_.scheme == Url::Scheme::kS3 && knows_conditions_) {
       Content conditional = content;
       conditional.headers.emplace_back("If-None-Match: *");
       CKPT_TRY_ASSIGN(HttpResponse response, send(*client_, method, key_of(name), query, conditional));
       if (response.status != 501) return response;
+      knows_conditions_ = false;
     }
     return send(*client_, method, key_of(name), query, content);
   }
@@ -254,6 +261,7 @@ class S3 final : public WritableBackend {
     return out;
   }
 
+  std::atomic<bool> knows_conditions_{true};  ///< the server, until it says otherwise
   const Url url_;
   std::mutex mutex_;  ///< of settings_.credentials
   S3Settings settings_;

@@ -152,7 +152,11 @@ Result<std::unique_ptr<Upload>> Upload::open(const std::string& url, const Optio
 
 Upload::~Upload() {
   pool_.reset();
-  if (!committed_) roll_back();
+  if (committed_) return;
+  try {
+    (void)roll_back();
+  } catch (...) {  // out of memory: what is left are uploads that nobody completes
+  }
 }
 
 Result<std::unique_ptr<io::OutputFile>> Upload::create(const std::string& name, std::optional<uint64_t> size) {
@@ -236,7 +240,11 @@ Result<void> Upload::commit(const std::string& last) {
   if (!complete) return fail(Code::kBug, url_, "is to be complete, and not all of its files are");
   if (cancel_ != nullptr) CKPT_TRY(cancel_->check());
   if (options_.force) CKPT_TRY(replace_what_is_there());
-  CKPT_TRY(publish_all(options_.one_file ? "" : last));
+  if (auto done = publish_all(options_.one_file ? "" : last); !done) {
+    Error failed = roll_back_because(std::move(done).error());
+    if (!there_.empty()) failed = std::move(failed).with_cause("what was there before has been removed");
+    return failed;
+  }
   committed_ = true;
   return {};
 }
@@ -257,11 +265,20 @@ Result<void> Upload::replace_what_is_there() {
   return {};
 }
 
-Result<void> Upload::publish(Staged& staged, bool only_if_absent) {
+/// Without --force nothing is written over: another's object, put there since this began, is not taken for ours, and
+/// not taken back with ours.
+Result<void> Upload::publish(Staged& staged) {
   // Before it is tried: what fails may have happened all the same.
   staged.published = true;
-  if (staged.is_held) return backend_->put(staged.name, staged.held, only_if_absent);
-  return backend_->complete_upload(staged.name, **staged.upload, staged.parts, only_if_absent);
+  auto done = staged.is_held ? backend_->put(staged.name, staged.held, !options_.force)
+                             : backend_->complete_upload(staged.name, **staged.upload, staged.parts, !options_.force);
+  if (done) {
+    staged.upload.reset();
+  } else if (done.error().code == Code::kMismatch) {
+    staged.published = false;
+    return Error(Code::kUsage, url_, "has appeared meanwhile").with_hint("--force replaces it");
+  }
+  return done;
 }
 
 Result<void> Upload::publish_all(const std::string& last) {
@@ -270,18 +287,13 @@ Result<void> Upload::publish_all(const std::string& last) {
   for (Staged& staged : staged_) {
     if (staged.name == last) {
       final = &staged;
-    } else if (!pool.submit([this, &staged] { return publish(staged, false); })) {
+    } else if (!pool.submit([this, &staged] { return publish(staged); })) {
       break;
     }
   }
   CKPT_TRY(pool.finish());
   if (final == nullptr) return fail(Code::kBug, url_, "lacks the file that makes it complete");
-  auto done = publish(*final, !options_.force);
-  if (!done && done.error().code == Code::kMismatch) {
-    final->published = false;  // another's
-    return Error(Code::kUsage, url_, "has appeared meanwhile").with_hint("--force replaces it");
-  }
-  return done;
+  return publish(*final);
 }
 
 Result<std::filesystem::path> Upload::read_back() {
@@ -289,37 +301,50 @@ Result<std::filesystem::path> Upload::read_back() {
   return mounted_->path();
 }
 
-void Upload::withdraw() noexcept {
+Error Upload::withdraw(Error because) {
   committed_ = false;
   mounted_.reset();
-  roll_back();
+  return roll_back_because(std::move(because));
 }
 
-/// As far as the server is there. What was published goes in the order of coming backwards.
-void Upload::roll_back() noexcept {
-  if (!backend_) return;
+Error Upload::roll_back_because(Error because) {
+  auto done = roll_back();
+  if (done) return because;
+  return std::move(because).with_cause("objects stay behind at " + url_ + ": " + done.error().text());
+}
+
+/// As far as the server is there; the first thing that could not be taken back. What was published goes in the order of
+/// coming backwards.
+Result<void> Upload::roll_back() {
+  if (!backend_) return {};
+  std::mutex mutex;
+  Result<void> out;
   std::atomic<bool> gone = false;
-  auto quietly = [&gone](auto tidy) {
-    return [&gone, tidy]() -> Result<void> {
-      if (!gone && !tidy().has_value()) gone = true;
+  auto quietly = [&](auto tidy) {
+    return [&, tidy]() -> Result<void> {
+      if (gone) return {};
+      auto done = tidy();
+      if (done) return {};
+      if (done.error().code == Code::kIo) gone = true;  // the others would wait as long, and be as vain
+      std::lock_guard lock(mutex);
+      if (out) out = std::move(done);
       return {};
     };
   };
-  try {
-    for (auto staged = staged_.rbegin(); staged != staged_.rend(); ++staged) {
-      if (staged->published && describes_others(staged->name))
-        (void)quietly([&] { return backend_->remove(staged->name); })();
-    }
-    WorkerPool pool(kThreads);
-    for (Staged& staged : staged_) {
-      if (staged.published) (void)pool.submit(quietly([&] { return backend_->remove(staged.name); }));
-      if (staged.uploads())
-        (void)pool.submit(quietly([&] { return backend_->abort_upload(staged.name, **staged.upload); }));
-      staged.published = false;
-    }
-    (void)pool.finish();
-  } catch (...) {  // out of memory: what is left are uploads that nobody completes
+  for (auto staged = staged_.rbegin(); staged != staged_.rend(); ++staged) {
+    if (!staged->published || !describes_others(staged->name)) continue;
+    staged->published = false;
+    (void)quietly([&] { return backend_->remove(staged->name); })();
   }
+  WorkerPool pool(kThreads);
+  for (Staged& staged : staged_) {
+    if (std::exchange(staged.published, false))
+      (void)pool.submit(quietly([&] { return backend_->remove(staged.name); }));
+    if (staged.uploads())
+      (void)pool.submit(quietly([&] { return backend_->abort_upload(staged.name, **staged.upload); }));
+  }
+  (void)pool.finish();
+  return out;
 }
 
 }  // namespace ckpt::remote

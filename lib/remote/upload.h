@@ -44,7 +44,7 @@ class Upload final : public io::StagedOutput {
   Result<void> commit(const std::string& last) override;
   uint64_t bytes() const override;
   Result<std::filesystem::path> read_back() override;
-  void withdraw() noexcept override;
+  Error withdraw(Error because) override;
 
  private:
   using Buffer = std::vector<std::byte>;
@@ -59,9 +59,10 @@ class Upload final : public io::StagedOutput {
   Result<void> send_part(Staged& staged, unsigned part, ByteSpan bytes);
   Result<void> hold(Staged& staged, Buffer bytes);
   Result<void> replace_what_is_there();
-  Result<void> publish(Staged& staged, bool only_if_absent);
+  Result<void> publish(Staged& staged);
   Result<void> publish_all(const std::string& last);
-  void roll_back() noexcept;
+  Result<void> roll_back();
+  Error roll_back_because(Error because);
 
   const std::string url_;
   const Options options_;

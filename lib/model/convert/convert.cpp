@@ -310,10 +310,7 @@ class Conversion {
       CKPT_TRY_ASSIGN(const fs::path written, out->read_back());
       return compare_with_source(written, selected_.selection, control_.workers, control_.progress, cancel_);
     }();
-    if (!same) {
-      out->withdraw();
-      return same;
-    }
+    if (!same) return out->withdraw(std::move(same).error());
     report_.verified = true;
     end_phase("verify");
     return {};
