@@ -186,9 +186,13 @@ Result<void> enter(const Beside& there, int pidfd) {
   if (!pidfd) give_up(pidfd.error());
   auto stat = proc::read_stat(there.pid);
   if (!stat) give_up(stat.error());
-  // Here, too: another ckpt from outside sees another /proc than this one's worker.
-  auto lock = capture::CaptureLock::take({there.pid, stat->start_time});
-  if (!lock) give_up(lock.error());
+  // Here, too: another ckpt from outside sees another /proc than this one's worker, if that has one of its own.
+  std::optional<capture::CaptureLock> lock;
+  if (has(there, "pid")) {
+    auto taken = capture::CaptureLock::take({there.pid, stat->start_time});
+    if (!taken) give_up(taken.error());
+    lock.emplace(std::move(*taken));
+  }
   std::optional<Executioner> executioner;
   if (there.inside == 1) {
     auto started = Executioner::start(pidfd->get());

@@ -132,6 +132,8 @@ class Recorder {
     if (const size_t at = mount.root.rfind(kGone); at != std::string::npos && at + kGone.size() == mount.root.size()) {
       mount.root.resize(std::max<size_t>(at, 1));
       mount.problem = "which has been deleted there";
+    } else if (("," + line.options + ",").find(",idmapped,") != std::string::npos) {
+      mount.problem = "whose owners are mapped (idmapped)";
     } else {
       mount.host = outside.find(line, seen.st);
     }

@@ -19,6 +19,12 @@ bool is_one_of(const std::string& type, const auto& names) {
   return std::find(names.begin(), names.end(), type) != names.end();
 }
 
+/// Names of an image never lead upwards.
+bool is_plain(const std::string& path) {
+  return path.find('\0') == std::string::npos && ("/" + path + "/").find("/../") == std::string::npos &&
+         ("/" + path + "/").find("/./") == std::string::npos && path.find("//") == std::string::npos;
+}
+
 /// What the user gave for it: by the key of the dump, else by its place.
 const std::string* given_for(const Mount& mount, const MountOptions& options) {
   auto found = options.external.find(mount.external.empty() ? mount.point : mount.external);
@@ -33,7 +39,8 @@ std::optional<MountSource> own_source(const Mounts& mounts, size_t index, const 
   if (index == 0 && !options.root.empty()) return MountSource{Kind::kGiven, options.root};
   if (const std::string* given = given_for(mount, options)) return MountSource{Kind::kGiven, *given};
   if (!mount.host.empty()) return MountSource{Kind::kHost, mount.host};
-  if (!mount.problem.empty() || !(can_be_made(filesystem.type) || !filesystem.files.empty())) return std::nullopt;
+  const bool can_be = can_be_made(filesystem.type) || (is_in_memory(filesystem.type) && !filesystem.files.empty());
+  if (!mount.problem.empty() || !can_be) return std::nullopt;
   std::string rest;
   (void)below(mount.root, "/", rest);
   return MountSource{Kind::kNew, std::move(rest)};
@@ -43,13 +50,16 @@ std::optional<MountSource> own_source(const Mounts& mounts, size_t index, const 
 std::optional<MountSource> through(const Mounts& mounts, size_t index, size_t other) {
   std::string rest;
   const Mount &mount = mounts.mounts[index], &shows = mounts.mounts[other];
-  if (other == index || shows.filesystem != mount.filesystem || !below(mount.root, shows.root, rest)) return {};
+  if (other == index || shows.filesystem != mount.filesystem || !below(mount.root, shows.root, rest) || !is_plain(rest))
+    return {};
   return MountSource{Kind::kOther, std::move(rest), static_cast<int>(other)};
 }
 
 std::optional<MountSource> source_of(const Mounts& mounts, size_t index, const MountOptions& options) {
   const bool root_is_given = index != 0 && !options.root.empty();
   const bool is_given = given_for(mounts.mounts[index], options) != nullptr;
+  // What has been deleted is nowhere else: what has its name now is something else.
+  if (!is_given && !mounts.mounts[index].problem.empty() && !(index == 0 && !options.root.empty())) return std::nullopt;
   if (root_is_given && !is_given) {
     if (auto of_root = through(mounts, index, 0)) return of_root;
   }
@@ -135,12 +145,6 @@ std::vector<std::string> mounts_in_the_way(const Mounts& mounts) {
 
 namespace {
 
-/// Names of an image never lead upwards.
-bool is_plain(const std::string& path) {
-  return path.find('\0') == std::string::npos && ("/" + path + "/").find("/../") == std::string::npos &&
-         ("/" + path + "/").find("/./") == std::string::npos && path.find("//") == std::string::npos;
-}
-
 Result<void> validate_files(const std::vector<store::MemoryFile>& files) {
   constexpr size_t kMost = 1 << 20;
   if (files.size() > kMost) return fail(Code::kCorrupt, "mounts", "a file system in memory has too many files");
@@ -161,7 +165,11 @@ Result<void> validate_files(const std::vector<store::MemoryFile>& files) {
 }  // namespace
 
 Result<void> validate_mounts(const Mounts& mounts) {
-  for (const store::MountedFilesystem& filesystem : mounts.filesystems) CKPT_TRY(validate_files(filesystem.files));
+  for (const store::MountedFilesystem& filesystem : mounts.filesystems) {
+    if (!filesystem.files.empty() && !is_in_memory(filesystem.type))
+      return fail(Code::kCorrupt, filesystem.type, "is no file system in memory, and has files");
+    CKPT_TRY(validate_files(filesystem.files));
+  }
   for (size_t i = 0; i < mounts.mounts.size(); ++i) {
     const Mount& mount = mounts.mounts[i];
     const bool in_range = mount.filesystem < static_cast<int>(mounts.filesystems.size()) && mount.filesystem >= 0 &&
@@ -169,9 +177,11 @@ Result<void> validate_mounts(const Mounts& mounts) {
     if (!in_range) return fail(Code::kCorrupt, mount.point, "is a mount on nothing, or of nothing");
     std::string rest;
     const std::string& on = i == 0 ? mount.point : mounts.mounts[static_cast<size_t>(mount.parent)].point;
-    const bool absolute = mount.point.starts_with('/') && mount.root.starts_with('/') &&
+    // Of one that is bound from outside the root is no path that is used: "net:[4026531833]" of a bound namespace.
+    const bool uses_root = mount.host.empty() && mount.external.empty();
+    const bool absolute = mount.point.starts_with('/') && (!uses_root || mount.root.starts_with('/')) &&
                           (mount.host.empty() || mount.host.starts_with('/'));
-    if (!absolute || !is_plain(mount.point) || !is_plain(mount.root) || !is_plain(mount.host) ||
+    if (!absolute || !is_plain(mount.point) || (uses_root && !is_plain(mount.root)) || !is_plain(mount.host) ||
         !below(mount.point, on, rest) || (i == 0 && mount.point != "/"))
       return fail(Code::kCorrupt, mount.point, "is no place for a mount");
   }

@@ -236,6 +236,12 @@ class Builder {
     return -error;
   }
 
+  /// The first that is of this base.
+  size_t part_on(size_t base) const {
+    const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) { return part.base == base; });
+    return static_cast<size_t>(found - parts_.begin());
+  }
+
   /// In the helper, which shares descriptors and nothing else. The bases are mounted on /proc of a copy of this
   /// process's namespace, the new tree on its "/": what it had goes with the bases.
   int run() {
@@ -247,7 +253,7 @@ class Builder {
       struct stat st {};
       is_folder.push_back(::fstat(bases_[i].get(), &st) == 0 && S_ISDIR(st.st_mode));
       if (is_folder[i] && ::move_mount(bases_[i].get(), "", AT_FDCWD, "/proc", MOVE_MOUNT_F_EMPTY_PATH) != 0)
-        return fails(kPlaceBase, i);
+        return fails(kPlaceBase, part_on(i));
     }
     std::vector<UniqueFd> shown(parts_.size());
     for (size_t i = 0; i < parts_.size(); ++i) {
