@@ -8,6 +8,7 @@ import os
 import pathlib
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -59,12 +60,25 @@ PartitionName=all Nodes={host} Default=YES MaxTime=INFINITE State=UP
 """
 
 
+def two_free_ports():
+    """The first of two that follow each other, below those that the kernel gives out."""
+    for port in range(20000 + os.getpid() % 5000 * 2, 32000, 2):
+        with socket.socket() as first, socket.socket() as second:
+            try:
+                first.bind(("", port))
+                second.bind(("", port + 1))
+                return port
+            except OSError:
+                continue
+    raise OSError("no two ports are free")
+
+
 class Slurm:
     """slurmctld, slurmd and munged with files of their own, beside any that the machine has."""
 
     def __init__(self, base):
         self.base, self.daemons = base, []
-        host, port = os.uname().nodename.split(".")[0], 20000 + os.getpid() % 10000 * 2
+        host, port = os.uname().nodename.split(".")[0], two_free_ports()
         for folder in ("munge", "state", "spool"):
             (base / folder).mkdir()
         (base / "munge" / "key").write_bytes(os.urandom(1024))
