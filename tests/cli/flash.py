@@ -320,6 +320,41 @@ class Flash(unittest.TestCase):
         self.assertEqual([agent.process.wait(60) for agent in ends], [0, 0], agents[0].text() + agents[1].text())
         self.check_whole(3)
 
+    def test_a_job_begun_anew_is_not_mixed_with_the_one_before(self):
+        agents = [self.node("a", "--no-persist-on-death"), self.node("b", "--no-persist-on-death")]
+
+        def engines():
+            return [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank]), if_busy="wait") for rank in (0, 1)]
+
+        for engine in engines():
+            for step in (4, 5):
+                engine.save(step, {"w": numpy.full(3, 100.0 + step)})
+            engine.close()
+        agents[1].stop(signal.SIGKILL)  # the node is replaced
+        agents.append(self.node("b", "--no-persist-on-death"))
+        anew = engines()
+        for step in range(1, 6):
+            for engine in anew:
+                engine.save(step, {"w": numpy.full(3, float(step))}, persist=step in (3, 5))
+            if step in (3, 5):
+                wait_until(lambda: anew[0].status()["persisted_step"] == step)
+        self.assertEqual(self.steps_on_disk(), [3, 5])
+        cut = subprocess.run([CKPT, "cat", self.base / "c" / "iter_0000005", "w"], capture_output=True, check=True).stdout
+        self.assertEqual(cut, numpy.full(3, 5.0).tobytes())
+
+    def test_a_step_saved_twice_is_the_second_one_and_a_kept_one_stays_when_the_layout_changes(self):
+        self.agent()
+        engine = self.engine()
+        for value in (1.0, 2.0):
+            self.assertTrue(engine.save(5, {"w": numpy.full(3, value)}))
+        self.assertEqual(engine.load()["w"][0], 2.0)
+        engine._library.keep(5)
+        for step in (6, 7):
+            engine.save(step, {"w": numpy.full(4, float(step))})
+        self.assertEqual(engine.status()["ranks"][0]["steps"], [5, 6, 7])
+        engine._library.keep(7)
+        self.assertEqual(engine.status()["ranks"][0]["steps"], [6, 7])
+
     def test_nodes_that_do_not_agree_write_nothing(self):
         agents, engines = self.two_nodes("--grace", "1")
         for rank in (0, 1):

@@ -156,6 +156,26 @@ def first_process(place):
         popen.wait()
 
 
+def one_alone(place):
+    """A process with one namespace of its own, which has the others, that of pids too, from us."""
+    for kind in ("net", "uts", "ipc", "mnt"):
+        image = os.path.join(place.path, "alone-" + kind)
+        popen = subprocess.Popen(["unshare", "--mount" if kind == "mnt" else "--" + kind, "sleep", "1000"], stdin=subprocess.DEVNULL,
+                                 stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        back = popen.pid
+        try:
+            wait_until(lambda: read_text(f"/proc/{popen.pid}/comm").strip() == "sleep", "it sleeps")
+            ckpt("dump", "-p", popen.pid, "-f", image + "-running", "-R").expect(0)
+            ckpt("dump", "-p", popen.pid, "-f", image).expect(0, "ended")
+            popen.wait()
+            ckpt("restore", "-f", image, "-d").expect(0)
+            if namespace(back, kind) == namespace("self", kind) or namespace(back, "pid") != namespace("self", "pid"):
+                raise Failure(f"{kind}: not in the namespaces that it was in")
+        finally:
+            subprocess.run(["kill", "-9", str(back)], stderr=subprocess.DEVNULL)
+            popen.wait()
+
+
 def refused(place):
     """What cannot be done is told before anything is touched."""
     there = Namespaces(place.folder("refused"))
@@ -221,7 +241,7 @@ def main():
     with Workplace("namespaces") as place:
         cases = [(program, lambda program=program: into(place, program))
                  for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")]
-        cases += [("first process", lambda: first_process(place)), ("refused", lambda: refused(place))]
+        cases += [("first process", lambda: first_process(place)), ("one alone", lambda: one_alone(place)), ("refused", lambda: refused(place))]
         for name, case in cases:
             try:
                 case()

@@ -159,14 +159,16 @@ class Writes(unittest.TestCase):
         self.assertEqual(self.objects["dcpx"], b"beside")
 
     def test_somebody_else_was_faster(self):
+        theirs = {"dcp/.metadata": b"theirs", "dcp/__0_0.distcp": b"theirs too"}
+
         def appears(handler, what, key):
             if what == "begin":
-                self.objects["dcp/.metadata"] = b"theirs"
+                self.objects.update(theirs)
             return False
 
         self.server.http.write_faults = [appears]
         self.assertIn("appeared meanwhile", self.convert("s3://bucket/dcp", "--to", "dcp", code=2))
-        self.assertEqual(dict(self.objects), {"dcp/.metadata": b"theirs"})
+        self.assertEqual(dict(self.objects), theirs)
         self.assertEqual(self.server.http.uploads, {})
 
     def test_what_is_refused_by_name(self):
