@@ -156,13 +156,17 @@ std::vector<std::string> health_lines(const parity::Health& health) {
     else if (!set.from.empty())
       out.push_back("it can be brought back from " + ranks_text(set.from) + ": ckpt rebuild");
   }
+  for (const std::string& folder : health.strangers) {
+    out.push_back(
+        fmt::format("{} is not of this protection of {}", escape_for_terminal(folder), counted(health.world, "rank")));
+  }
   if (!health.unknown.empty()) out.push_back("nothing is left of the sets of " + ranks_text(health.unknown));
   return out;
 }
 
 void write_health(JsonWriter& out, const parity::Health& health) {
   out.members("whole", health.whole(), "repairable", health.repairable(), "epoch", health.epoch, "ranks", health.world,
-              "unknown_ranks", health.unknown);
+              "unknown_ranks", health.unknown, "strangers", health.strangers);
   out.open("sets", '[');
   for (const parity::SetHealth& set : health.sets) {
     out.open('{');
@@ -196,6 +200,9 @@ Result<void> verify_parity(Context& context, const ParityFlags& flags) {
   } else {
     for (const std::string& line : health_lines(health)) context.out.data(line + "\n");
   }
+  if (!health.strangers.empty())
+    return fail(Code::kCorrupt, health.strangers.front(),
+                fmt::format("is not of this protection of {}", counted(health.world, "rank")));
   if (!health.whole())
     return fail(Code::kCorrupt, job.first_folder(),
                 health.repairable() ? "not whole, and can be brought back" : "not whole, and cannot be brought back");

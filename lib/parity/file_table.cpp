@@ -24,7 +24,7 @@ namespace {
 // The table, little-endian: bytes of the table (8), entries (8); then of each entry type (1), mode (4), uid (4), gid
 // (4), mtime (8, nanoseconds), size (8), lengths of name and target (4 each), the two. Padded with zeros to kAlignment.
 constexpr uint64_t kHead = 16, kEntry = 37, kAlignment = 64;
-constexpr size_t kLongestName = 64 << 10, kMostOpen = 64;
+constexpr size_t kLongestName = 64 << 10, kMostOpen = 4;
 
 template <class T>
 void append(std::string& out, T value) {

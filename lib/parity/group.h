@@ -64,6 +64,7 @@ struct Health {
   uint32_t world = 0;
   std::vector<SetHealth> sets;
   std::vector<uint32_t> unknown;  ///< ranks of whose sets nothing is left
+  std::vector<std::string> strangers;  ///< folders that are not of this protection
   bool whole() const;
   bool repairable() const;
 };

@@ -75,6 +75,7 @@ Result<Holding> Holding::gather(Rank& rank) {
       continue;
     }
     const SetRecord& record = file->record();
+    if (files.count(record.epoch) != 0) continue;  // a copy of it with another's name
     mine["files"].push_back({{"epoch", record.epoch}, {"rank", file->rank()}, {"record", to_json(record)}});
     files.emplace(record.epoch, std::move(*file));
   }
@@ -96,6 +97,7 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
     return Error(Code::kNotFound, rank.folder.string(), "nobody has parity of it").with_hint("ckpt protect makes it");
   }
   std::map<uint32_t, std::string> records;  // of each set, by its first rank
+  std::set<uint32_t> ranks;                 // of all sets
   for (uint32_t at = 0; at < said.size(); ++at) {
     for (const Offer& offer : offers_of(said[at])) {
       if (offer.epoch != epoch_) continue;
@@ -109,7 +111,11 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
       const auto [known, added] = records.emplace(record->members.front().rank, offer.record);
       if (!added && known->second != offer.record)
         return fail(Code::kCorrupt, "", "parity files of one set contradict each other");
-      if (added) sets_.push_back(*record);
+      if (!added) continue;
+      bool fits = world_ == 0 || world_ == record->world;
+      for (const MemberRecord& member : record->members) fits = ranks.insert(member.rank).second && fits;
+      if (!fits) return fail(Code::kCorrupt, "", "parity files contradict each other");
+      sets_.push_back(*record);
       world_ = record->world;
     }
   }
@@ -129,6 +135,9 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
       taken.insert(who), free.erase(part);
     }
   }
+  for (uint32_t who = 0; who < said.size(); ++who) {
+    if (taken.count(who) == 0) strangers_.push_back(Json::parse(said[who])["folder"]);
+  }
   for (const auto& [part, who] : takers_) {
     if (who != rank.transport.rank()) continue;
     for (size_t i = 0; i < sets_.size(); ++i) {
@@ -140,6 +149,9 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
   if (!part_) return {};
   CKPT_TRY_ASSIGN(code_, set().code());
   if (const auto file = files.find(epoch_); file != files.end()) {
+    if (file->second.rank() != set().members[member()].rank || to_json(file->second.record()) != to_json(set()))
+      return fail(Code::kCorrupt, rank.folder.string(),
+                  "its parity file and those of the others contradict each other");
     file_.emplace(std::move(file->second));
     parity_ = State::kWhole, finding_.clear();
     table_ = file_->table(), data_sums_ = file_->data_sums();
@@ -148,8 +160,9 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
 }
 
 void Holding::note(State& state, State what, const std::string& finding) {
+  const bool is_first = finding_.empty() || (state == State::kChanged && what == State::kDamaged);
   state = what;
-  if (finding_.empty()) finding_ = finding;
+  if (is_first) finding_ = finding;
 }
 
 Result<void> Holding::look_at_data(Rank& rank) {
@@ -162,6 +175,7 @@ Result<void> Holding::look_at_data(Rank& rank) {
   data_ = State::kWhole;
   for (const FileEntry& entry : table_.entries) {
     const std::string what = difference(folder_, entry, true);
+    suspect_ = suspect_ || difference(folder_, entry, false) == "was written since";
     if (what.empty()) continue;
     note(data_, State::kDamaged, (folder_ / entry.name).string() + ": " + what);
     return {};

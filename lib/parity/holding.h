@@ -33,6 +33,8 @@ class Holding {
   bool parity_is_good() const { return parity_ == State::kWhole; }
   /// Of data and parity that are good.
   const FileTable& table() const { return table_; }
+  /// A file was written since, be it with the same bytes: only reading tells.
+  bool suspect() const { return suspect_; }
   const BlockSums& data_sums() const { return data_sums_; }
 
   /// A block of the member's symbol in a row. kCorrupt, kIo: from here on that part of it is not good.
@@ -44,6 +46,8 @@ class Holding {
   Result<std::vector<SetHealth>> compare(Transport& transport) const;
   /// The rank of the transport that takes the part of each rank; absent: nobody.
   const std::map<uint32_t, uint32_t>& takers() const { return takers_; }
+  /// Folders for which the protection has no part.
+  const std::vector<std::string>& strangers() const { return strangers_; }
 
  private:
   Result<void> choose(Rank& rank, std::map<uint64_t, ParityFile>& files, const std::vector<std::string>& said);
@@ -56,12 +60,14 @@ class Holding {
   uint32_t world_ = 0;
   std::vector<SetRecord> sets_;
   std::map<uint32_t, uint32_t> takers_;
+  std::vector<std::string> strangers_;
   std::optional<std::pair<size_t, uint32_t>> part_;
   std::optional<ErasureCode> code_;
   std::optional<ParityFile> file_;
   std::optional<RunReader> run_;
   FileTable table_;
   BlockSums data_sums_;
+  bool suspect_ = false;
   State data_ = State::kMissing, parity_ = State::kMissing;
   std::string finding_;
 };

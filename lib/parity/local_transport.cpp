@@ -4,6 +4,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <thread>
 
 #include "lib/base/threads.h"
@@ -146,7 +147,11 @@ Result<std::vector<Result<void>>> run_locally(uint32_t ranks, const std::functio
   bool complete = true;
   for (uint32_t rank = 0; rank < ranks && complete; ++rank) {
     complete = start_thread(threads[rank], [&, rank] {
-      out[rank] = work(*transports[rank]);
+      try {
+        out[rank] = work(*transports[rank]);
+      } catch (const std::bad_alloc&) {
+        out[rank] = fail(Code::kNoRoom, "", "out of memory");
+      }
       transports[rank].reset();  // from here on nobody waits for it
     });
   }

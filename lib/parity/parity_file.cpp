@@ -24,7 +24,8 @@ constexpr std::string_view kMagic = "CKPTPAR1";
 constexpr uint32_t kVersion = 1;
 constexpr uint64_t kData = 4096;  ///< where the parity begins
 constexpr uint64_t kMostFooter = 64 << 20, kMostChunk = uint64_t{1} << 56, kMostTable = uint64_t{4} << 30;
-constexpr uint32_t kMostBlock = 64 << 20, kMostWorld = 1 << 20;
+constexpr uint64_t kMostTold = uint64_t{1} << 30;  ///< sums and table together
+constexpr uint32_t kLeastBlock = 16 << 10, kMostBlock = 1 << 20, kMostWorld = 1 << 20;
 constexpr const char* kInfix = ".ckpt-parity-";
 
 /// At the beginning of the file; the rest up to kData is zeros.
@@ -78,7 +79,7 @@ bool is_consistent(const SetRecord& record) {
   }
   const auto code = record.code();
   if (!code || record.chunk == 0 || record.block == 0 || record.chunk % kBlockUnit != 0 ||
-      record.block % kBlockUnit != 0)
+      record.block % kBlockUnit != 0 || record.block < std::min<uint64_t>(kLeastBlock, record.chunk))
     return false;
   const auto room = checked_mul<uint64_t>(record.chunk, code->data_chunks());
   return room && std::all_of(record.members.begin(), record.members.end(),
@@ -189,6 +190,8 @@ Result<void> ParityWriter::finish(const SetRecord& record, uint32_t member, cons
                                   const BlockSums& parity, const FileTable& table) {
   uint64_t at = kData + record.parity * chunk_;
   const std::string files = table.encode();
+  if (4 * (data.size() + parity.size()) + files.size() > kMostTold)
+    return fail(Code::kNoRoom, subject_, "the sums of its blocks and the table of its files are too long");
   Json json = json_of(record);
   json["member"] = member;
   json["data_sums"] = data.size();
@@ -258,7 +261,7 @@ Result<void> ParityFile::read_footer(std::string_view text, uint64_t data_at, ui
   const uint64_t sums_at = data_at + record_.parity * record_.chunk;
   if (data_sums != code.data_chunks() * record_.blocks() || parity_sums != code.parity_chunks() * record_.blocks() ||
       sums_at > footer_at || data_sums > footer_at / 4 || parity_sums > footer_at / 4 ||
-      sums_at + 4 * (data_sums + parity_sums) + table_bytes != footer_at)
+      footer_at - sums_at > kMostTold || sums_at + 4 * (data_sums + parity_sums) + table_bytes != footer_at)
     return damaged;
   std::vector<std::byte> rest(footer_at - sums_at);
   CKPT_TRY(io::pread_exact(fd_.get(), rest, sums_at, subject));

@@ -79,7 +79,7 @@ class Restoration final : public Symbols {
 
   Result<void> commit() {
     if (data_) CKPT_TRY(folder_staged_->commit(""));
-    if (parity_) CKPT_TRY(file_staged_->commit(parity_path(folder_, holding_.set().epoch).filename().string()));
+    if (parity_) CKPT_TRY(file_staged_->commit(file_staged_->destination().filename().string()));
     return {};
   }
 
@@ -113,6 +113,7 @@ class Restoration final : public Symbols {
 Health health_of(const Holding& holding, std::vector<SetHealth> sets) {
   Health out;
   out.epoch = holding.epoch(), out.world = holding.world(), out.sets = std::move(sets);
+  out.strangers = holding.strangers();
   std::vector<bool> known(out.world);
   for (const SetHealth& set : out.sets) {
     for (const MemberHealth& member : set.members) known[member.rank] = true;
@@ -125,6 +126,11 @@ Health health_of(const Holding& holding, std::vector<SetHealth> sets) {
 
 bool needs_data(const MemberHealth& member) { return member.data == State::kMissing || member.data == State::kDamaged; }
 bool needs_parity(const MemberHealth& member) { return member.parity != State::kWhole; }
+
+bool has_losses(const SetHealth& set) {
+  return std::any_of(set.members.begin(), set.members.end(),
+                     [](const MemberHealth& member) { return needs_data(member) || needs_parity(member); });
+}
 
 /// The chains of one set that end at somebody who is there.
 Schedule schedule_for(const SetHealth& set, const ErasureCode& code) {
@@ -151,7 +157,8 @@ Result<void> attempt(Rank& rank, Holding& holding, Restoration& restoration, con
 }  // namespace
 
 bool Health::whole() const {
-  return unknown.empty() && std::all_of(sets.begin(), sets.end(), [](const SetHealth& set) { return set.whole; });
+  return unknown.empty() && strangers.empty() &&
+         std::all_of(sets.begin(), sets.end(), [](const SetHealth& set) { return set.whole; });
 }
 
 bool Health::repairable() const {
@@ -169,10 +176,14 @@ Result<Health> check_parity(Rank& rank) {
 Result<Rebuilt> rebuild(Rank& rank, const RebuildOptions& options) {
   auto holding = Holding::gather(rank);
   CKPT_TRY(agree(rank.transport, holding ? Result<void>() : Result<void>(holding.error())));
+  if (!holding->strangers().empty())
+    return fail(Code::kUsage, holding->strangers().front(),
+                fmt::format("is not of this protection of {} ranks", holding->world()));
   CKPT_TRY_ASSIGN(const auto seen, holding->compare(rank.transport));
-  // Where nothing seems to be lost only reading tells; elsewhere what is read is checked on the way.
+  // Where nothing seems to be lost, and of what was written since, only reading tells; elsewhere what is read is
+  // checked on the way: against the parity file, which is as old as the protection.
   Result<void> read;
-  if (holding->has_part() && seen[holding->set_index()].whole && !options.dry_run)
+  if (holding->has_part() && (holding->suspect() || (!options.dry_run && !has_losses(seen[holding->set_index()]))))
     read = holding->read_all(rank.progress, rank.cancel);
   CKPT_TRY(agree(rank.transport, read));
   Restoration restoration(*holding, rank.folder);

@@ -6,6 +6,7 @@ import os
 import random
 import shutil
 import signal
+import struct
 import subprocess
 import sys
 import time
@@ -123,6 +124,91 @@ def damage_is_noticed_and_who_can_repair_it_is_told():
         yield "a folder came back from damaged parity"
 
 
+def what_was_written_since_brings_nothing_back():
+    folders = ranks(2)
+    run("protect", *folders)
+    with open("r1/data.bin", "r+b") as out:
+        out.write(b"anew")
+    shutil.rmtree("r0")
+    yield from problems(["rebuild", *folders, "--dry-run"], 0, out="rank 1 on node1: data damaged, parity whole: r1/data.bin: its bytes")
+    yield from problems(["rebuild", *folders], 2, err="r1: exists and is not empty\n(.*\n)*.*--force")
+    os.unlink(glob.glob("r0.ckpt-parity-*")[0])
+    yield from problems(["rebuild", *folders], 1, err="more is lost than can be brought back")
+    if os.path.exists("r0"):
+        yield "a folder came back beside one that is newer"
+
+
+def a_file_more_hides_no_damage():
+    folders = ranks(3)
+    run("protect", *folders)
+    with open("r0/later", "w", encoding="ascii"):
+        pass
+    times = os.stat("r1/data.bin")
+    with open("r1/data.bin", "r+b") as out:
+        out.write(b"!!!!")
+    os.utime("r1/data.bin", ns=(times.st_atime_ns, times.st_mtime_ns))
+    yield from problems(["rebuild", *folders], 2, err="r1: exists and is not empty")
+    yield from problems(["rebuild", *folders, "--force"], 0, err="brought back 1 folder")
+
+
+def what_is_not_of_the_protection_is_named():
+    folders = ranks(3)
+    run("protect", *folders[:2])
+    yield from problems(["verify", "--parity", *folders], 1, out="r2 is not of this protection of 2 ranks", err="r2: is not of this protection")
+    yield from problems(["rebuild", *folders], 2, err="r2: is not of this protection of 2 ranks")
+    os.chdir("r0")
+    for path in glob.glob("../r0.ckpt-parity-*"):
+        os.unlink(path)
+    yield from problems(["rebuild", ".", "../r1"], 0, err="the parity of 1 rank")
+    yield from problems(["verify", "--parity", ".", "../r1"], 0, err="are whole")
+    os.chdir("..")
+
+
+def crc32c(data):
+    crc = 0xffffffff
+    for byte in data:
+        crc ^= byte
+        for _ in range(8):
+            crc = (crc >> 1) ^ (0x82f63b78 if crc & 1 else 0)
+    return crc ^ 0xffffffff
+
+
+def change_footer(path, change):
+    """What a parity file says of its set is another, and its checksums are right."""
+    with open(path, "rb") as file:
+        content = file.read()
+    magic, version, _, at, _, zero, _ = struct.unpack_from("<8sIIQQII", content)
+    footer = json.loads(content[at:])
+    change(footer)
+    text = json.dumps(footer, separators=(",", ":")).encode()
+    head = struct.pack("<8sIIQQI", magic, version, crc32c(text), at, len(text), zero)
+    with open(path, "wb") as out:
+        out.write(head + struct.pack("<I", crc32c(head)) + content[len(head) + 4:at] + text)
+
+
+def files_that_contradict_each_other_are_refused():
+    folders = ranks(4)
+    run("protect", *folders[:2])
+    run("protect", *folders[2:])
+    epoch = int(glob.glob("r0.ckpt-parity-*")[0].rsplit("-", 1)[1], 16)
+    stranger, = glob.glob("r2.ckpt-parity-*")
+
+    def become(world, numbers):
+        def change(footer):
+            footer["epoch"], footer["world"] = epoch, world
+            for member, number in zip(footer["members"], numbers):
+                member["rank"] = number
+        change_footer(stranger, change)
+
+    for world, numbers in ((1 << 20, (1_000_000, 1_000_001)), (2, (0, 1)), (3, (2, 1))):
+        become(world, numbers)
+        for verb in (["verify", "--parity"], ["rebuild"]):
+            yield from problems([*verb, *folders[:3]], 2 if world == 2 else 1, err="has the parity of rank 0, and so has" if world == 2 else "contradict each other")
+    # Blocks so small that the table of their sums is a sparse file's whole length.
+    change_footer(stranger, lambda footer: footer.update(chunk=1 << 38, block=64))
+    yield from problems(["verify", "--parity", *folders[2:3]], 1, err="its footer contradicts itself")
+
+
 def what_cannot_be_is_refused():
     ranks(2)
     yield from problems(["protect", "r0"], 2, err="xor: 1 rank on 1 node")
@@ -172,4 +258,6 @@ def a_killed_run_leaves_the_old_parity_or_none():
 
 
 main(every_scheme_brings_back_what_it_promises, a_lost_folder_comes_back_elsewhere, damage_is_noticed_and_who_can_repair_it_is_told,
+     what_was_written_since_brings_nothing_back, a_file_more_hides_no_damage, what_is_not_of_the_protection_is_named,
+     files_that_contradict_each_other_are_refused,
      what_cannot_be_is_refused, the_schedule_is_printed, a_killed_run_leaves_the_old_parity_or_none)
