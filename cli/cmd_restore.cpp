@@ -229,10 +229,7 @@ Command::Run add_restore(VerbOptions& app) {
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     flags->options.external = flags->external.finish();
     CKPT_TRY(parse_joins(flags->join, flags->placement));
-    for (const std::string& text : flags->external_mounts) {
-      CKPT_TRY_ASSIGN(auto mount, state::parse_external_mount(text));
-      flags->placement.mounts.external.insert(std::move(mount));
-    }
+    CKPT_TRY_ASSIGN(flags->placement.mounts.external, state::parse_external_mounts(flags->external_mounts));
     return run_restore(*flags, context);
   };
 }

@@ -164,10 +164,7 @@ Result<void> finish_dump_flags(DumpFlags& flags) {
   if (flags.options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(flags.options.pid), "is not a pid");
   flags.options.dir = flags.dir;
   flags.options.external = flags.external.finish();
-  for (const std::string& text : flags.external_mounts) {
-    CKPT_TRY_ASSIGN(auto mount, state::parse_external_mount(text));
-    flags.options.external_mounts.insert(std::move(mount));
-  }
+  CKPT_TRY_ASSIGN(flags.options.external_mounts.keys, state::parse_external_mounts(flags.external_mounts));
   flags.options.prev = flags.criu_prev.empty() ? flags.prev : resolve_criu_prev(flags.dir, flags.criu_prev);
   flags.options.compress = !flags.no_compress;
   flags.options.sha256_pages = flags.hash == "sha256";
@@ -200,7 +197,7 @@ class LastWords {
   void abandon() {
     if (!before_[0]) return;
     std::fflush(nullptr);
-    for (int i : {0, 1}) ::dup2(before_[i].get(), kStreams[i]);
+    for (int i : {0, 1}) ::dup2(before_[i].get(), kStreams[i]), before_[i].reset();
   }
   void print() const {
     for (int i : {0, 1}) {
@@ -247,6 +244,7 @@ Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::fun
     words.begin();
     print_dump_report(context, "dump", flags, report);
   };
+  flags.options.went_on = [&] { words.abandon(); };
   auto then = [&]() -> Result<void> {
     Result<void> done = work();
     words.abandon();

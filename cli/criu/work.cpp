@@ -80,7 +80,7 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.sockets.tcp_established = options.tcp_established;
   out.sockets.tcp_close = options.tcp_close;
   out.sockets.external_unix = options.external_unix;
-  out.external_mounts = options.external_mounts;
+  out.external_mounts = {options.external_mounts, true};
   CKPT_TRY_ASSIGN(out.gpu, gpu_options({}));
   out.actions = actions(task);
   std::error_code ec;
@@ -129,12 +129,13 @@ constexpr std::array kHostFeatures = {HostFeature{"mem_dirty_track", "dump", "PA
 /// By a worker in the namespaces of the process, which ends with the tree where that has the first process of a pid
 /// namespace.
 Result<void> capture_beside(const Task& task, const engine::Beside& there, engine::DumpOptions& options,
-                            const std::function<Result<void>()>& work) {
+                            const std::function<Result<void>(const bool&)>& work) {
   const Verdict verdict;
   options.pid = there.inside;
-  options.before_common_end = [&](const engine::DumpReport& report) { afterwards(task, report); };
+  bool told = false;
+  options.before_common_end = [&](const engine::DumpReport& report) { afterwards(task, report), told = true; };
   auto inside = [&]() -> int {
-    auto done = work();
+    auto done = work(told);
     if (done) return 0;
     verdict.set(done.error());
     return 1;
@@ -218,11 +219,12 @@ Result<void> enter_folders(Task& task) {
 Result<void> capture(Task& task, bool pre_dump) {
   CKPT_TRY_ASSIGN(engine::DumpOptions options, dump_options(task, pre_dump));
   CKPT_TRY(options.actions.check());
-  auto work = [&]() -> Result<void> {
+  auto work = [&](const bool& told) -> Result<void> {
     auto report =
         pre_dump ? engine::pre_dump(options, task.log, task.cancel) : engine::dump(options, task.log, task.cancel);
     if (!report) return std::move(report).error();
-    return afterwards(task, *report), Result<void>();
+    if (!told) afterwards(task, *report);
+    return {};
   };
   CKPT_TRY(engine::check_process(options.pid));
   CKPT_TRY_ASSIGN(const std::optional<engine::Beside> there, engine::find_beside(options.pid));
@@ -231,7 +233,7 @@ Result<void> capture(Task& task, bool pre_dump) {
   std::error_code ec;
   const bool was_there = fs::exists(inventory, ec);
   CKPT_TRY(write_inventory(task.options.images_dir));
-  auto done = there ? capture_beside(task, *there, options, work) : work();
+  auto done = there ? capture_beside(task, *there, options, work) : work(false);
   if (!done && !was_there) fs::remove(inventory, ec);
   return done;
 }
@@ -245,7 +247,7 @@ Result<Restored> restore(Task& task) {
   placement.join = options.joined;
   // Whoever asks gives these of every container, also of one whose mounts are joined.
   if (manifest.tree.namespaces.has("mnt") && options.joined.count("mnt") == 0)
-    placement.mounts = {options.root, options.external_mounts};
+    placement.mounts = {options.root, options.external_mounts, true};
   placement.detach = how.detach, placement.sibling = how.sibling;
   CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest, placement));
   if (!plan.empty() && !plan.makes_init && (how.sibling || !options.exec_command.empty()))

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
@@ -141,6 +142,29 @@ class Executioner {
   pid_t pid_ = -1;
 };
 
+/// Of a worker in the pid namespace of others, whose first process may end with what the worker ends.
+class CommonEnd {
+ public:
+  static Result<CommonEnd> create() {
+    CommonEnd out;
+    void* page = ::mmap(nullptr, sizeof(int), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (page == MAP_FAILED) return sys_error("", "cannot make memory for the report");
+    out.begun_ = static_cast<int*>(page);  // until this process ends
+    return out;
+  }
+  /// In the worker, before it ends the processes.
+  void begin() const { __atomic_store_n(begun_, 1, __ATOMIC_RELEASE); }
+  /// Once the worker has ended with `code`.
+  bool has_come(int code, int pidfd) const {
+    constexpr int kKilled = 128 + SIGKILL, kPatienceMs = 10'000;
+    pollfd end{pidfd, POLLIN, 0};
+    return code == kKilled && __atomic_load_n(begun_, __ATOMIC_ACQUIRE) != 0 && ::poll(&end, 1, kPatienceMs) == 1;
+  }
+
+ private:
+  int* begun_ = nullptr;
+};
+
 /// All but the mount namespace. What a child is then in, this process may not be (pid).
 Result<void> enter(const Beside& there, int pidfd) {
   int flags = 0;
@@ -161,7 +185,8 @@ Result<void> enter(const Beside& there, int pidfd) {
   ::_exit(exit_code(error.code));
 }
 
-[[noreturn]] void be_worker(const Beside& there, const Executioner* executioner, const std::function<int()>& work) {
+[[noreturn]] void be_worker(const Beside& there, const Executioner* executioner, const CommonEnd* common_end,
+                            const std::function<int()>& work) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);
   // Who may trace a process reaches its root, which here is not that of the container.
   ::prctl(PR_SET_DUMPABLE, 0);
@@ -172,6 +197,7 @@ Result<void> enter(const Beside& there, int pidfd) {
   entered.init_is_ckpts = there.in_ckpts_own;
   if (!there.in_ckpts_own) entered.kinds = there.kinds;
   if (executioner != nullptr) entered.end_init = [executioner] { return executioner->ask(); };
+  if (common_end != nullptr) entered.may_end = [common_end] { common_end->begin(); };
   state::set_entered(std::move(entered));
   UniqueFd alive = there.in_ckpts_own ? stay_alive() : UniqueFd();
   const int code = work();
@@ -199,16 +225,24 @@ Result<void> enter(const Beside& there, int pidfd) {
     if (!started) give_up(started.error());
     executioner.emplace(std::move(*started));
   }
+  std::optional<CommonEnd> common_end;
+  if (has(there, "pid") && !executioner && !there.in_ckpts_own) {
+    auto created = CommonEnd::create();
+    if (!created) give_up(created.error());
+    common_end.emplace(*created);
+  }
   if (auto entered = enter(there, pidfd->get()); !entered)
     give_up(Error(std::move(entered).error()).with_hint("run ckpt as root"));
   const pid_t worker = ::fork();
   if (worker < 0) give_up(fork_error(errno, "", "cannot make a process"));
   if (worker == 0) {
     sigprocmask(SIG_SETMASK, &old, nullptr);
-    be_worker(there, executioner ? &*executioner : nullptr, work);
+    be_worker(there, executioner ? &*executioner : nullptr, common_end ? &*common_end : nullptr, work);
   }
   const int code = relay_signals(worker);
-  if (!executioner || !executioner->has_done_it()) ::_exit(code);
+  const bool ended_together =
+      executioner ? executioner->has_done_it() : common_end && common_end->has_come(code, pidfd->get());
+  if (!ended_together) ::_exit(code);
   ended();
   std::fflush(nullptr);
   ::_exit(0);

@@ -27,10 +27,10 @@ Result<std::optional<Beside>> find_beside(int pid);
 /// script) is where it was, and what the processes have is looked up under the root of theirs (files/tree_root.h). It
 /// cannot be traced but with CAP_SYS_PTRACE. Returns what `work` returned.
 ///
-/// Where `work` asks for the end of the namespace's first process (state::Entered::end_init), and it has ended, the
-/// worker has ended with it: then `ended` runs here, and the result is 0. A namespace that `restore --new-pidns` made
-/// stays for as long as `work` takes, also when its last process ends. Needs CAP_SYS_ADMIN. Call it from a process
-/// without other threads.
+/// Where `work` asks for the end of the namespace's first process (state::Entered::end_init), or ends processes with
+/// which that one ends itself (may_end), the worker ends with it: then `ended` runs here, and the result is 0. A
+/// namespace that `restore --new-pidns` made stays for as long as `work` takes, also when its last process ends. Needs
+/// CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_beside(const Beside& there, const std::function<int()>& work, const std::function<void()>& ended);
 
 }  // namespace ckpt::engine

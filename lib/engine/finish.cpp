@@ -269,7 +269,14 @@ Result<DumpReport> Finish::end_with_init() {
 Result<void> Finish::kill_tree() {
   CKPT_TRY(capture_.connections.silence(window_.collected().connections));
   if (context_.options.kept) context_.options.kept();
+  if (state::entered() != nullptr && state::entered()->may_end) {
+    DumpReport told = report("ended");
+    if (context_.options.before_common_end) context_.options.before_common_end(told);
+    context_.manifest = std::move(told.manifest);
+    state::entered()->may_end();
+  }
   auto ended = window_.kill();
+  if (context_.options.went_on) context_.options.went_on();
   capture_.connections.keep();
   if (ended) capture_.devices.forget();
   if (ended || ended.error().code == Code::kNotFound) return {};

@@ -59,7 +59,7 @@ def check(folder, number):
 class Pivoted:
     """A target as process 1 of namespaces of its own."""
 
-    def __init__(self, place, name, target="files", extra=""):
+    def __init__(self, place, name, target="files", extra="", pass_fds=()):
         self.place = place.folder(name)
         for folder in ("root", "given", "bound", "work", "old"):
             os.mkdir(os.path.join(self.place, folder))
@@ -67,7 +67,8 @@ class Pivoted:
             stream.write("of the host\n")
         flags = ["--fork", "--pid", "--mount", "--ipc", "--uts", "--net"]
         self.popen = subprocess.Popen(["unshare", *flags, "sh", "-c", SETUP, "sh", self.place, extra, os.path.join(TARGETS, f"target_{target}")],
-                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True)
+                                      stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, start_new_session=True,
+                                      pass_fds=pass_fds)
         self.work, self.pid = os.path.join(self.place, "work"), 0
         wait_until(self.started, "process 1 is ready")
         self.number = read_text(self.path("ready")).split()[1]
@@ -205,11 +206,14 @@ def refused(place):
         one.dump(image).expect(6, "mount /mnt: overlay", "--external")
         ckpt("check", "-p", one.pid).expect(1, "mount /mnt: overlay")
         one.dump(image, "--external", "nonsense").expect(2)
+        one.dump(image, "--external", "mnt[/mnt]:data", "--external", "mnt[/nowhere]:x").expect(2, "/nowhere")
+        one.dump(image, "--external", "mnt[/mnt]:data", "--external", "mnt[/mnt]:other").expect(2, "another --external")
         one.dump(image, "--external", "mnt[/mnt]:data", "--external", f"mnt[{one.place}/bound]:bound").expect(0)
         wait_until(lambda: not exists_unreaped(one.pid), "it has ended")
         given = place.folder("given")
         ckpt("restore", "-f", image, "-d").expect(6, "mount /mnt", "mnt[data]:PATH")
         ckpt("restore", "-f", image, "-d", "--external", f"mnt[data]:{given}/none").expect(4, "none")
+        ckpt("restore", "-f", image, "-d", "--external", f"mnt[data]:{given}", "--external", f"mnt[date]:{given}").expect(2, "mnt[date]")
         moved = one.place + "/given"
         os.rename(moved, moved + "-before")
         os.mkdir(moved)
@@ -225,6 +229,26 @@ def refused(place):
         ckpt("restore", "-f", image, "-d", "--join-ns", f"mnt:{one.pid}", "--root", "/").expect(2)
         one.check()
     finally:
+        one.end()
+
+
+def server_is_gone(place):
+    """A file system whose server does not answer (FUSE): nobody waits for it."""
+    try:
+        server = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as lacking:
+        raise Skip(f"no /dev/fuse: {lacking}") from lacking
+    one = Pivoted(place, "gone", "mem_anonymous", pass_fds=(server,), extra=f"""
+        mount -i -t fuse -o fd={server},rootmode=40000,user_id=0,group_id=0 nobody "$root/mnt"; exec {server}<&-""")
+    try:
+        image = os.path.join(place.path, "gone-image")
+        ckpt("dump", "-p", one.pid, "-f", image, timeout=20).expect(6, "mount /mnt: fuse", "--external")
+        one.dump(image, "--external", "mnt[/mnt]:data").expect(0)
+        wait_until(lambda: not exists_unreaped(one.pid), "it has ended")
+        one.restore(image, "--external", f"mnt[data]:{place.folder('instead')}")
+        one.check()
+    finally:
+        os.close(server)
         one.end()
 
 
@@ -261,7 +285,7 @@ def main():
     become_subreaper()
     failures = 0
     with Workplace("mounts") as place:
-        cases = [("first process", first_process), ("killed", killed), ("refused", refused)]
+        cases = [("first process", first_process), ("killed", killed), ("refused", refused), ("server is gone", server_is_gone)]
         cases += [(program, lambda place, program=program: beside(place, program))
                   for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "threads", "tree_children")]
         for name, case in cases:

@@ -156,6 +156,37 @@ def first_process(place):
         popen.wait()
 
 
+def first_process_goes_along(place):
+    """What is dumped is a child of process 1, which ends when that does: the image is there, and ckpt says so."""
+    folder = os.path.join(place.path, "along")
+    os.makedirs(folder)
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "sh", "-c", 'setsid "$0" "$1" & wait', os.path.join(TARGETS, "target_mem_anonymous"), folder],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    back = 0
+    try:
+        wait_until(lambda: os.path.exists(os.path.join(folder, "ready")), "it is ready")
+        number = read_text(os.path.join(folder, "ready")).split()[1]
+        init = int(children_of(popen.pid)[0])
+        image, pidfile = os.path.join(place.path, "along-image"), os.path.join(place.path, "pid")
+        said = ckpt("dump", "-p", children_of(init)[0], "-f", image, "--json").expect(0)
+        if said.document()["target_state"] != "ended":
+            raise Failure(said.out)
+        popen.wait(20)
+        ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
+        back = int(read_text(pidfile))
+        with open(os.path.join(folder, ".check"), "w") as stream:
+            stream.write("0")
+        os.rename(os.path.join(folder, ".check"), os.path.join(folder, "check"))
+        wait_until(lambda: os.path.exists(os.path.join(folder, "result")), "it answers")
+        if read_text(os.path.join(folder, "result")).strip() != f"pass {number}":
+            raise Failure(read_text(os.path.join(folder, "result")))
+    finally:
+        popen.kill()
+        popen.wait()
+        if back and exists_unreaped(back):
+            os.kill(back, 9)
+
+
 def one_alone(place):
     """A process with one namespace of its own, which has the others, that of pids too, from us."""
     for kind in ("net", "uts", "ipc", "mnt"):
@@ -241,7 +272,8 @@ def main():
     with Workplace("namespaces") as place:
         cases = [(program, lambda program=program: into(place, program))
                  for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")]
-        cases += [("first process", lambda: first_process(place)), ("one alone", lambda: one_alone(place)), ("refused", lambda: refused(place))]
+        cases += [("first process", lambda: first_process(place)), ("first process goes along", lambda: first_process_goes_along(place)),
+                  ("one alone", lambda: one_alone(place)), ("refused", lambda: refused(place))]
         for name, case in cases:
             try:
                 case()

@@ -5,6 +5,7 @@
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -33,8 +34,14 @@ constexpr std::string_view kGone = "//deleted";
 struct Visible {
   const MountLine* line = nullptr;
   UniqueFd handle;
-  struct stat st {};
+  struct statx st {};
 };
+
+/// Of a folder or file, as the kernel knows it: a file system whose server is gone (FUSE, NFS) is not asked.
+bool knows(int folder, const char* path, struct statx& out) {
+  constexpr int kFlags = AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW | AT_STATX_DONT_SYNC | AT_NO_AUTOMOUNT;
+  return ::statx(folder, path, kFlags, STATX_INO, &out) == 0;
+}
 
 Result<int> mount_id_of(int fd) {
   constexpr uint64_t kLimit = 4096;
@@ -44,10 +51,48 @@ Result<int> mount_id_of(int fd) {
   return at == std::string::npos ? 0 : std::atoi(text.c_str() + at + kName.size());
 }
 
+/// What paths lead to, by the table alone: a look through a file system whose server is gone would not come back.
+class Walked {
+ public:
+  explicit Walked(const std::vector<MountLine>& lines) {
+    std::set<int> ids;
+    for (const MountLine& line : lines) ids.insert(line.id);
+    for (const MountLine& line : lines) {
+      if (ids.count(line.parent) != 0 && line.parent != line.id)
+        on_[{line.parent, line.point}] = line.id;
+      else if (line.point == "/")
+        root_ = line.id;
+    }
+  }
+  /// Of a mount that lies behind another one: that one's.
+  int id_at(const std::string& path) const {
+    int at = climb(root_, "/");
+    for (size_t end = 0; end != std::string::npos && path != "/";) {
+      end = path.find('/', end + 1);
+      at = climb(at, path.substr(0, end));
+    }
+    return at;
+  }
+
+ private:
+  /// Mounts that are stacked: each lies on the one before.
+  int climb(int at, const std::string& point) const {
+    for (size_t steps = 0; steps <= on_.size(); ++steps) {
+      const auto next = on_.find({at, point});
+      if (next == on_.end()) break;
+      at = next->second;
+    }
+    return at;
+  }
+
+  std::map<std::pair<int, std::string>, int> on_;
+  int root_ = 0;
+};
+
 /// Where a path leads to another mount, this one lies behind that.
 Result<std::optional<Visible>> look_at(const MountLine& line) {
   Visible out{&line, UniqueFd(state::open_in_tree(line.point.c_str(), O_PATH))};
-  if (!out.handle || ::fstat(out.handle.get(), &out.st) != 0) return std::optional<Visible>();
+  if (!out.handle || !knows(out.handle.get(), "", out.st)) return std::optional<Visible>();
   CKPT_TRY_ASSIGN(const int id, mount_id_of(out.handle.get()));
   return id == line.id ? std::optional<Visible>(std::move(out)) : std::nullopt;
 }
@@ -64,14 +109,16 @@ class Outside {
   }
 
   /// Where the very folder or file is; empty: nowhere.
-  std::string find(const MountLine& line, const struct stat& wanted) const {
+  std::string find(const MountLine& line, const struct statx& wanted) const {
     for (const MountLine& own : lines_) {
       std::string rest;
       if (own.device != line.device || !state::below(line.root, own.root, rest)) continue;
       std::string path = own.point;
       if (!rest.empty()) path += (path == "/" ? "" : "/") + rest;
-      struct stat st {};
-      if (::lstat(path.c_str(), &st) == 0 && st.st_dev == wanted.st_dev && st.st_ino == wanted.st_ino) return path;
+      struct statx st {};
+      if (knows(AT_FDCWD, path.c_str(), st) && st.stx_dev_major == wanted.stx_dev_major &&
+          st.stx_dev_minor == wanted.stx_dev_minor && st.stx_ino == wanted.stx_ino)
+        return path;
     }
     return "";
   }
@@ -86,8 +133,10 @@ class Recorder {
 
   Result<void> run(const std::vector<MountLine>& lines) {
     CKPT_TRY_ASSIGN(const Outside outside, Outside::look());
+    const Walked walked(lines);
     for (const MountLine& line : lines) {
       by_id_[line.id] = &line;
+      if (walked.id_at(line.point) != line.id) continue;
       CKPT_TRY_ASSIGN(auto seen, look_at(line));
       if (seen) visible_.emplace(line.id, std::move(*seen));
     }
@@ -95,10 +144,22 @@ class Recorder {
       if (visible_.count(line.id) != 0) add(line.id, outside);
     }
     if (out_.mounts.empty()) return fail(Code::kIo, "mountinfo", "shows no mount of the processes");
+    CKPT_TRY(check_external());
     return add_files();
   }
 
  private:
+  Result<void> check_external() const {
+    const state::ExternalMounts& external = walk_.options.external_mounts;
+    for (const auto& [point, key] : external.keys) {
+      const auto is_there = [&point = point](const Mount& mount) { return mount.point == point; };
+      if (!external.may_match_nothing && std::none_of(out_.mounts.begin(), out_.mounts.end(), is_there))
+        return fail(Code::kUsage, fmt::format("--external 'mnt[{}]:{}'", point, key),
+                    "the processes have no mount there");
+    }
+    return {};
+  }
+
   /// Hidden ones are none: what lies on them lies on what they lie on.
   int parent_of(int id) const {
     for (size_t steps = 0; steps <= by_id_.size(); ++steps) {
@@ -128,7 +189,7 @@ class Recorder {
     mount.parent = parent, mount.filesystem = filesystem_of(line);
     mount.root = line.root, mount.point = line.point, mount.options = line.options;
     mount.shared = line.shared, mount.slave = line.slave;
-    mount.device = seen.st.st_dev, mount.inode = seen.st.st_ino;
+    mount.device = makedev(seen.st.stx_dev_major, seen.st.stx_dev_minor), mount.inode = seen.st.stx_ino;
     if (const size_t at = mount.root.rfind(kGone); at != std::string::npos && at + kGone.size() == mount.root.size()) {
       mount.root.resize(std::max<size_t>(at, 1));
       mount.problem = "which has been deleted there";
@@ -137,8 +198,8 @@ class Recorder {
     } else {
       mount.host = outside.find(line, seen.st);
     }
-    const auto named = walk_.options.external_mounts.find(line.point);
-    if (named != walk_.options.external_mounts.end()) mount.external = named->second;
+    const auto named = walk_.options.external_mounts.keys.find(line.point);
+    if (named != walk_.options.external_mounts.keys.end()) mount.external = named->second;
     const int index = static_cast<int>(out_.mounts.size());
     out_.mounts.push_back(std::move(mount));
     return indices_[id] = index;

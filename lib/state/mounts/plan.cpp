@@ -103,14 +103,34 @@ bool below(const std::string& path, const std::string& folder, std::string& rest
   return true;
 }
 
-Result<std::pair<std::string, std::string>> parse_external_mount(const std::string& text) {
+Result<std::map<std::string, std::string>> parse_external_mounts(const std::vector<std::string>& texts) {
   constexpr std::string_view kBegin = "mnt[";
-  const size_t close = text.find("]:");
-  const bool good =
-      text.starts_with(kBegin) && close != std::string::npos && close > kBegin.size() && close + 2 < text.size();
-  if (!good) return fail(Code::kUsage, "--external " + text, "is not of the form mnt[KEY]:VALUE");
-  return std::make_pair(text.substr(kBegin.size(), close - kBegin.size()), text.substr(close + 2));
+  std::map<std::string, std::string> out;
+  for (const std::string& text : texts) {
+    const size_t close = text.find("]:");
+    const bool good =
+        text.starts_with(kBegin) && close != std::string::npos && close > kBegin.size() && close + 2 < text.size();
+    if (!good) return fail(Code::kUsage, "--external " + text, "is not of the form mnt[KEY]:VALUE");
+    const auto [known, is_new] = out.emplace(text.substr(kBegin.size(), close - kBegin.size()), text.substr(close + 2));
+    if (!is_new) return fail(Code::kUsage, "--external " + text, "names what another --external names, too");
+  }
+  return out;
 }
+
+namespace {
+
+Result<void> check_names(const Mounts& mounts, const MountOptions& options) {
+  if (options.may_match_nothing) return {};
+  for (const auto& [name, path] : options.external) {
+    const auto has_name = [&name = name](const Mount& m) { return m.external == name || m.point == name; };
+    if (std::none_of(mounts.mounts.begin(), mounts.mounts.end(), has_name))
+      return fail(Code::kUsage, fmt::format("--external 'mnt[{}]:{}'", name, path),
+                  "names neither a key of the dump nor a place where the processes had a mount");
+  }
+  return {};
+}
+
+}  // namespace
 
 Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOptions& options) {
   if (mounts.mounts.empty()) {
@@ -118,6 +138,7 @@ Result<std::vector<MountSource>> plan_mounts(const Mounts& mounts, const MountOp
                  "is of processes in a mount namespace that an older ckpt did not take")
         .with_hint("--into PID restores it into that of a running process");
   }
+  CKPT_TRY(check_names(mounts, options));
   std::vector<MountSource> out;
   Error error(Code::kUnsupported, "the image", "is of processes in a mount namespace that cannot be made again here");
   for (size_t i = 0; i < mounts.mounts.size(); ++i) {

@@ -1,5 +1,6 @@
 #include "lib/state/namespaces/capture.h"
 
+#include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include "lib/state/mounts/capture.h"
@@ -11,12 +12,23 @@ namespace ckpt::capture {
 
 namespace {
 
-/// Process 1 cannot be restored into a namespace that is there: what is not made anew with it would be lost.
+/// Process 1 cannot be restored into a namespace that is there: what is not made anew with it would be lost. Others
+/// can: who dumps them is told.
 void block_what_cannot_be_made(Walk& walk) {
   constexpr int kInit = 1;
   const store::Namespaces& own = walk.out.image.namespaces;
-  if (walk.members[0].entry.pid != kInit || !walk.options.ends) return;
+  if (!walk.options.ends) return;
   constexpr const char* kWhy = "which a restore cannot make again yet";
+  if (walk.members[0].entry.pid != kInit) {
+    std::vector<std::string> in_the_way = state::mounts_in_the_way(own.mounts);
+    in_the_way.insert(in_the_way.end(), own.network.beyond.begin(), own.network.beyond.end());
+    if (in_the_way.empty() || walk.options.frozen) return;
+    const std::string more = in_the_way.size() > 1 ? fmt::format(" (and {} more)", in_the_way.size() - 1) : "";
+    walk.out.notes.push_back(
+        fmt::format("its namespaces have {}{}, {}: restore --into PID takes those of a running process", in_the_way[0],
+                    more, kWhy));
+    return;
+  }
   for (const std::string& mount : state::mounts_in_the_way(own.mounts))
     walk.out.block(0, "namespace mnt", mount + ", " + kWhy, "--external 'mnt[MOUNTPOINT]:KEY'");
   for (const std::string& thing : own.network.beyond)
@@ -27,9 +39,13 @@ void block_what_cannot_be_made(Walk& walk) {
 
 Result<void> inventory_namespaces(Walk& walk) {
   const state::Entered* entered = state::entered();
-  if (entered == nullptr) return {};
   store::Namespaces& out = walk.out.image.namespaces;
-  out.own = entered->kinds;
+  if (entered != nullptr) out.own = entered->kinds;
+  const state::ExternalMounts& external = walk.options.external_mounts;
+  if (!out.has("mnt") && !external.keys.empty() && !external.may_match_nothing)
+    return fail(Code::kUsage, "--external",
+                "is of processes in a mount namespace of their own, and these are in ckpt's");
+  if (entered == nullptr) return {};
   if (out.has("uts")) {
     utsname names{};
     if (::uname(&names) != 0) return sys_error("uts namespace", "cannot be asked for its names");

@@ -17,6 +17,9 @@ struct Entered {
   /// Ends the first process of the pid namespace, which nobody inside may; with it everything there ends, this process
   /// too: it returns only where that failed. Empty: the tree does not have it.
   std::function<Result<void>()> end_init;
+  /// Told just before the tree is ended: the first process of the pid namespace may end with it, and this one then.
+  /// Empty: that cannot happen.
+  std::function<void()> may_end;
 };
 
 /// For the rest of this process's life.

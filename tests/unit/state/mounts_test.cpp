@@ -153,10 +153,11 @@ TEST_CASE("mounts: a description that leads elsewhere is damaged") {
 }
 
 TEST_CASE("mounts: --external wants a key and a value") {
-  auto good = state::parse_external_mount("mnt[/etc/hosts]:/tmp/x");
+  auto good = state::parse_external_mounts({"mnt[/etc/hosts]:/tmp/x", "mnt[key]:y"});
   REQUIRE(good);
-  CHECK(good->first == "/etc/hosts");
-  CHECK(good->second == "/tmp/x");
+  CHECK(good->size() == 2);
+  CHECK((*good)["/etc/hosts"] == "/tmp/x");
   for (const char* text : {"", "mnt", "mnt[]:x", "mnt[a]", "mnt[a]:", "net[a]:b"})
-    CHECK_FALSE(state::parse_external_mount(text));
+    CHECK_FALSE(state::parse_external_mounts({text}));
+  CHECK_FALSE(state::parse_external_mounts({"mnt[a]:x", "mnt[a]:y"}));
 }
