@@ -61,6 +61,10 @@ bool remove_abandoned_staging(const fs::path& dir) {
   return !ec;
 }
 
+void remove_abandoned_staging_of(const fs::path& stem) {
+  remove_abandoned(stem.parent_path(), kMarker + stem.filename().string());
+}
+
 std::vector<fs::path> find_abandoned_staging(const fs::path& where) {
   std::vector<fs::path> out = staging_folders(where, kMarker);
   std::erase_if(out, [](const fs::path& dir) { return !lock_abandoned(dir); });
@@ -209,6 +213,19 @@ void StagedDir::rollback() noexcept {
   parents_.clear();
 }
 
+namespace {
+
+/// As of `like`, but for its content.
+Result<void> set_attributes(int folder, const std::string& subject, const struct stat& like) {
+  const timespec times[2] = {like.st_atim, like.st_mtim};
+  if (::fchown(folder, like.st_uid, like.st_gid) != 0) return sys_error(subject, "its owner cannot be set");
+  if (::fchmod(folder, like.st_mode & 07777) != 0) return sys_error(subject, "its mode cannot be set");
+  if (::futimens(folder, times) != 0) return sys_error(subject, "its times cannot be set");
+  return {};
+}
+
+}  // namespace
+
 Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
   std::error_code ec;
   std::vector<fs::path> entries;
@@ -221,17 +238,28 @@ Result<void> StagedDir::commit_inside(const std::string& last, bool durable) {
     if (ec) return sys_error(ec.value(), from.string(), "cannot move into place");
     return {};
   };
+  const std::string subject = destination_.string();
   CKPT_TRY_ASSIGN(UniqueFd folder, io::open_file(destination_, O_RDONLY | O_DIRECTORY));
+  CKPT_TRY_ASSIGN(const struct stat before, io::stat_fd(folder.get(), subject));
+  CKPT_TRY_ASSIGN(UniqueFd staged, io::open_file(staging_, O_RDONLY | O_DIRECTORY));
+  CKPT_TRY_ASSIGN(const struct stat wanted, io::stat_fd(staged.get(), staging_.string()));
   auto move_all = [&]() -> Result<void> {
     for (const fs::path& entry : entries) CKPT_TRY(move_up(entry));
-    if (durable) CKPT_TRY(io::sync_fd(folder.get(), destination_.string()));
-    CKPT_TRY(move_up(staging_ / last));
-    return durable ? io::sync_fd(folder.get(), destination_.string()) : Result<void>();
+    if (durable) CKPT_TRY(io::sync_fd(folder.get(), subject));
+    if (!last.empty()) {
+      CKPT_TRY(move_up(staging_ / last));
+    } else {  // the folder itself is part of what was staged; its time is the last thing that changes
+      if (::rmdir(staging_.c_str()) != 0) return sys_error(staging_.string(), "cannot be removed");
+      CKPT_TRY(set_attributes(folder.get(), subject, wanted));
+    }
+    return durable ? io::sync_fd(folder.get(), subject) : Result<void>();
   };
   Result<void> moved = move_all();
   if (!moved) {  // the commit point first, as long as the rest is there
-    ::rename((destination_ / last).c_str(), (staging_ / last).c_str());
+    if (!last.empty()) ::rename((destination_ / last).c_str(), (staging_ / last).c_str());
+    if (last.empty()) ::mkdir(staging_.c_str(), 0700);
     for (const fs::path& entry : entries) ::rename((destination_ / entry.filename()).c_str(), entry.c_str());
+    if (last.empty()) (void)set_attributes(folder.get(), subject, before);
   }
   rollback();
   return moved;

@@ -12,6 +12,9 @@ namespace ckpt {
 
 /// Removes a staging folder that nobody holds any more. False: somebody does, or it cannot be removed.
 bool remove_abandoned_staging(const std::filesystem::path& dir);
+/// Those of all destinations that lie beside `stem` and whose names begin with its name: where a name has a number in
+/// it, nobody comes back to the one that a killed ckpt had. Those that are held stay.
+void remove_abandoned_staging_of(const std::filesystem::path& stem);
 /// The staging folders in `where` that killed ones have left.
 std::vector<std::filesystem::path> find_abandoned_staging(const std::filesystem::path& where);
 
@@ -19,7 +22,8 @@ std::vector<std::filesystem::path> find_abandoned_staging(const std::filesystem:
 /// and gives it its name. The destructor without a commit removes what was staged: that is the rollback.
 ///
 /// Where the destination is itself a mount point no rename can replace it: then the staging folder lies inside it, and
-/// `commit` moves the entries up, the one named `last` (the commit point: a manifest) after all others.
+/// `commit` moves the entries up, the one named `last` (the commit point: a manifest) after all others. Where no entry
+/// is `last` the mount point gets the owner, the mode and the times of the staging folder, too.
 ///
 /// A staging folder is flock-ed by its owner, so that one left behind by a killed ckpt is known as such: `create`
 /// removes abandoned ones of the same destination.
@@ -47,8 +51,8 @@ class StagedDir {
   const std::filesystem::path& destination() const { return destination_; }
 
   /// fsync of every file and folder, rename, fsync of the parent; where that fails the name is taken back. `last`: the
-  /// entry that makes the whole complete. Without `durable` nothing is synced: complete under its name, but a crash of
-  /// the machine may still lose it.
+  /// entry that makes the whole complete, if there is one. Without `durable` nothing is synced: complete under its
+  /// name, but a crash of the machine may still lose it.
   Result<void> commit(const std::string& last, bool durable = true);
 
  private:
