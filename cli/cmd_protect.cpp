@@ -4,6 +4,7 @@
 #include <map>
 #include <set>
 
+#include "cli/model_view.h"
 #include "cli/parity_job.h"
 #include "cli/plural.h"
 #include "lib/base/clock.h"
@@ -149,6 +150,7 @@ Command::Run add_protect(VerbOptions& app) {
       .shows_default();
   app.add_flag("-n,--dry-run", state->dry_run, "Say what would be sent and written; with --json the whole schedule");
   add_parity_flags(app, state->job);
+  add_max_memory(app, state->job.max_memory);
   return [state](Context& context) { return run_protect(context, *state); };
 }
 

@@ -153,7 +153,7 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
     if (command.for_models_only() || command.rehearse || command.trust)
       return fail(Code::kUsage, "--parity", "reads every byte of every rank: no other flag goes with it");
     ParityFlags flags;
-    flags.folders = {command.path}, flags.max_memory = command.max_memory;
+    flags.folders = {command.path};
     flags.folders.insert(flags.folders.end(), command.more.begin(), command.more.end());
     return verify_parity(context, flags);
   }

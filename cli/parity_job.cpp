@@ -29,7 +29,7 @@ std::optional<uint32_t> number_in(const char* name) {
   uint32_t out = 0;
   if (text == nullptr) return std::nullopt;
   const auto [end, error] = std::from_chars(text, text + std::strlen(text), out);
-  return error == std::errc() && *end == 0 && out != 0 ? std::optional(out) : std::nullopt;
+  return error == std::errc() && *end == 0 ? std::optional(out) : std::nullopt;
 }
 
 /// Nothing: no MPI has.
@@ -56,19 +56,22 @@ void add_parity_flags(VerbOptions& app, ParityFlags& flags) {
       .type_name("MPI")
       .one_of({"auto", "openmpi", "mpich", "none"})
       .shows_default();
-  add_max_memory(app, flags.max_memory);
 }
 
 Result<ParityJob> ParityJob::open(Context& context, const ParityFlags& flags) {
   ParityJob out(context);
   out.folders_ = flags.folders;
   out.memory_ = flags.max_memory / flags.folders.size();
-  if (const auto kind = launched_by(flags))
-    CKPT_TRY(out.connect(flags, *kind));
-  else if (flags.folders.size() == 1 && number_in("WORLD_SIZE").value_or(1) > 1)
+  if (const auto kind = launched_by(flags)) {
+    CKPT_TRY_ASSIGN(const std::string plugin, find_library(mpi::plugin_name(*kind)));
+    CKPT_TRY_ASSIGN(out.transport_, mpi::start(*kind, plugin));
+    out.placed_ = out.place_ranks(flags);
+    return out;
+  }
+  if (flags.folders.size() == 1 && number_in("WORLD_SIZE").value_or(1) > 1)
     return Error(Code::kUsage, "WORLD_SIZE", "says that there are more ranks, and nothing connects them")
         .with_hint("start ckpt by mpirun or srun --mpi, or name the folders of all ranks");
-  CKPT_TRY(out.place(flags));
+  CKPT_TRY(out.place_folders(flags));
   std::vector<std::filesystem::path> known;
   for (const std::string& folder : out.folders_) {
     std::error_code ec;
@@ -79,12 +82,31 @@ Result<ParityJob> ParityJob::open(Context& context, const ParityFlags& flags) {
   return out;
 }
 
-Result<void> ParityJob::connect(const ParityFlags& flags, mpi::Kind kind) {
-  if (flags.folders.size() != 1)
-    return Error(Code::kUsage, flags.folders[1], "is one folder too many: each rank names its own")
+namespace {
+
+Result<std::vector<parity::Place>> read_topology(const std::string& path, size_t ranks) {
+  CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kMostTopology));
+  CKPT_TRY_ASSIGN(auto places, parity::parse_topology(text, path));
+  if (places.size() != ranks)
+    return fail(Code::kUsage, path, fmt::format("is of {}, and there are {}", counted(places.size(), "rank"), ranks));
+  return places;
+}
+
+}  // namespace
+
+/// Without MPI each folder is on a node of its own, if the topology does not say otherwise.
+Result<void> ParityJob::place_folders(const ParityFlags& flags) {
+  for (size_t i = 0; i < folders_.size(); ++i) places_.push_back({fmt::format("node{}", i), ""});
+  if (flags.topology.empty()) return {};
+  CKPT_TRY_ASSIGN(places_, read_topology(flags.topology, folders_.size()));
+  return {};
+}
+
+/// Whether what the launcher has said is what MPI says.
+Result<void> ParityJob::check_launch() const {
+  if (folders_.size() != 1)
+    return Error(Code::kUsage, folders_[1], "is one folder too many: each rank names its own")
         .with_hint("{rank}, {local_rank} and {node} in DIR stand for those of the rank; --mpi none: no MPI");
-  CKPT_TRY_ASSIGN(const std::string plugin, find_library(mpi::plugin_name(kind)));
-  CKPT_TRY_ASSIGN(transport_, mpi::start(kind, plugin));
   for (const auto& [name, is] : {std::pair("WORLD_SIZE", transport_->size()), std::pair("RANK", transport_->rank())}) {
     if (number_in(name).value_or(is) != is)
       return fail(Code::kUsage, name, fmt::format("is {}, and MPI says {}", *number_in(name), is));
@@ -92,27 +114,27 @@ Result<void> ParityJob::connect(const ParityFlags& flags, mpi::Kind kind) {
   return {};
 }
 
-/// Where the ranks run: what the topology says, else the variables of launchers, else the names of hosts. Without MPI
-/// each folder is on a node of its own.
-Result<void> ParityJob::place(const ParityFlags& flags) {
-  const size_t ranks = transport_ != nullptr ? transport_->size() : folders_.size();
+/// Where this rank runs: what the topology says, else the variables of launchers, else the name of the host.
+Result<parity::Place> ParityJob::own_place(const ParityFlags& flags) const {
+  CKPT_TRY(check_launch());
   if (!flags.topology.empty()) {
-    CKPT_TRY_ASSIGN(const std::string text, io::read_file(flags.topology, kMostTopology));
-    CKPT_TRY_ASSIGN(places_, parity::parse_topology(text, flags.topology));
-    if (places_.size() != ranks)
-      return fail(Code::kUsage, flags.topology,
-                  fmt::format("is of {}, and there are {}", counted(places_.size(), "rank"), ranks));
-  } else {
-    const auto local = number_in("LOCAL_WORLD_SIZE");
-    for (size_t i = 0; i < ranks; ++i) places_.push_back({fmt::format("node{}", local ? i / *local : i), ""});
+    CKPT_TRY_ASSIGN(const auto places, read_topology(flags.topology, transport_->size()));
+    return places[transport_->rank()];
   }
-  if (transport_ == nullptr) return {};
-  if (flags.topology.empty() && !number_in("LOCAL_WORLD_SIZE")) {
-    std::array<char, 256> host{};
-    if (::gethostname(host.data(), host.size() - 1) != 0) return sys_error("gethostname", "the host has no name");
-    CKPT_TRY_ASSIGN(const auto hosts, transport_->all_gather(host.data()));
-    for (size_t i = 0; i < ranks; ++i) places_[i].node = hosts[i];
-  }
+  if (const auto local = number_in("LOCAL_WORLD_SIZE"); local && *local != 0)
+    return parity::Place{fmt::format("node{}", transport_->rank() / *local), ""};
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) return sys_error("gethostname", "the host has no name");
+  return parity::Place{host.data(), ""};
+}
+
+/// All ranks know at once of what only one of them may have come upon; then all know where all run.
+Result<void> ParityJob::place_ranks(const ParityFlags& flags) {
+  const auto mine = own_place(flags);
+  CKPT_TRY(agree(*transport_, mine ? Result<void>() : Result<void>(mine.error())));
+  CKPT_TRY_ASSIGN(auto nodes, transport_->all_gather(mine->node));
+  CKPT_TRY_ASSIGN(auto racks, transport_->all_gather(mine->rack));
+  for (size_t i = 0; i < nodes.size(); ++i) places_.push_back({std::move(nodes[i]), std::move(racks[i])});
   const uint32_t rank = transport_->rank();
   const auto before = std::count_if(places_.begin(), places_.begin() + rank,
                                     [&](const parity::Place& other) { return other.node == places_[rank].node; });

@@ -19,12 +19,13 @@ struct ParityFlags {
   uint64_t max_memory = uint64_t{256} << 20;
 };
 
-/// DIR..., --topology, --max-memory.
+/// --topology, --mpi.
 void add_parity_flags(VerbOptions& app, ParityFlags& flags);
 
 class ParityJob {
  public:
-  /// Starts MPI where ckpt was started by it. kUsage: folders and topology do not go together.
+  /// Starts MPI where ckpt was started by it. kUsage: folders and topology do not go together; under MPI, where all
+  /// ranks end with the same error, `run` says so.
   static Result<ParityJob> open(Context& context, const ParityFlags& flags);
 
   /// Whether this process tells what came of it: of many that MPI has started one does.
@@ -41,6 +42,7 @@ class ParityJob {
   /// the same.
   template <class T>
   Result<T> run(const std::function<Result<T>(parity::Rank&)>& work) {
+    CKPT_TRY(placed_);
     std::optional<Result<T>> first;
     Result<void> done = run_ranks([&](parity::Rank& rank) -> Result<void> {
       Result<T> out = work(rank);
@@ -54,14 +56,17 @@ class ParityJob {
 
  private:
   explicit ParityJob(Context& context) : context_(context) {}
-  Result<void> connect(const ParityFlags& flags, mpi::Kind kind);
-  Result<void> place(const ParityFlags& flags);
+  Result<void> check_launch() const;
+  Result<void> place_folders(const ParityFlags& flags);
+  Result<void> place_ranks(const ParityFlags& flags);
+  Result<parity::Place> own_place(const ParityFlags& flags) const;
   Result<void> run_ranks(const std::function<Result<void>(parity::Rank&)>& work);
 
   Context& context_;
   std::unique_ptr<parity::Transport> transport_;  ///< MPI; none: threads
   std::vector<std::string> folders_;              ///< of the ranks that this process is
   std::vector<parity::Place> places_;
+  Result<void> placed_;
   uint64_t memory_ = 0;
 };
 

@@ -209,7 +209,6 @@ _ckpt() {
     protect:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rebuild:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rebuild:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
-    rebuild:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     plan:--mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     plan:--node-mtbf) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     plan:--nodes) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -250,7 +249,7 @@ _ckpt() {
     verify) words='-h --help --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
     protect) words='-h --help --scheme --parity --failure-group --set-size -n --dry-run --topology --mpi --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
-    rebuild) words='-h --help --force -n --dry-run --topology --mpi --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
+    rebuild) words='-h --help --force -n --dry-run --topology --mpi -V --version -h --help --json --progress --color -q --quiet' ;;
     plan) words='-h --help --mtbf --node-mtbf --nodes --save-cost --write-rate --restore-cost --memory-save-cost --memory-restore-cost --memory-share --step-time --max-overhead --sla --model -V --version -h --help --json --progress --color -q --quiet' ;;
     help) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     version) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -343,7 +343,6 @@ complete -c ckpt -n '__fish_seen_subcommand_from rebuild' -l force -d 'Replace f
 complete -c ckpt -n '__fish_seen_subcommand_from rebuild' -s n -l dry-run -d 'Say what is lost and from whom it comes back'
 complete -c ckpt -n '__fish_seen_subcommand_from rebuild' -l topology -r -d 'Which rank runs on which node: lines of RANK NODE [RACK]'
 complete -c ckpt -n '__fish_seen_subcommand_from rebuild' -l mpi -x -a 'auto openmpi mpich none' -d 'The MPI that has started the ranks; auto: what its variables say'
-complete -c ckpt -n '__fish_seen_subcommand_from rebuild' -l max-memory -r -d 'Memory to stay under (default: 256MiB)'
 complete -c ckpt -n __fish_use_subcommand -f -a plan -d 'Say how often to save, from what a save costs and how often a job fails'
 complete -c ckpt -n '__fish_seen_subcommand_from plan' -s h -l help -d 'Print this help'
 complete -c ckpt -n '__fish_seen_subcommand_from plan' -l mtbf -r -d 'Mean time between failures of the job, but for those of its nodes'

@@ -4,6 +4,7 @@ import glob
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -100,6 +101,34 @@ def what_one_rank_refuses_ends_all():
         yield f"{err}"
 
 
+def what_only_one_rank_comes_upon_before_the_first_message_ends_all():
+    fill(2, 1000)
+    with open("nodes", "w", encoding="ascii") as out:
+        out.write("0 a\n1 b\n")
+    for place, variable, wrong in ((1, "RANK", "0"), (0, "WORLD_SIZE", "3"), (1, "LOCAL_WORLD_SIZE", "0")):
+        ranks = []
+        for rank in range(2):
+            ranks += ["-n", "1", "env", "LOCAL_WORLD_SIZE=1", f"{variable}={wrong}" if rank == place else "UNUSED=1", CKPT, "protect", "r{rank}", ":"]
+        yield from ends(ranks[:-1], f"{variable}: is {wrong}, and MPI says.*on rank {place}" if variable != "LOCAL_WORLD_SIZE" else None)
+    ranks = ["-n", "1", CKPT, "protect", "r{rank}", "--topology", "none", ":", "-n", "1", CKPT, "protect", "r{rank}", "--topology", "nodes"]
+    yield from ends(ranks, "none: cannot open: No such file or directory.*on rank 0", 4)
+
+
+def ends(ranks, error, code=2):
+    """All of them, soon, with the same error, told once."""
+    environment = {"PATH": os.environ["PATH"], "HOME": os.getcwd(), "TMPDIR": "/tmp"}
+    try:
+        result = subprocess.run([LAUNCHER, "--allow-run-as-root", "--oversubscribe", *ranks], text=True, env=environment, stdin=subprocess.DEVNULL,
+                                capture_output=True, timeout=40)
+    except subprocess.TimeoutExpired:
+        yield f"{ranks}: hangs"
+        return
+    if error is None and result.returncode != 0:
+        yield f"{ranks}: {result.returncode} {result.stderr}"
+    if error is not None and (result.returncode != code or len(re.findall(error, result.stderr, re.S)) != 1):
+        yield f"{ranks}: {result.returncode} {result.stderr}"
+
+
 def a_killed_job_leaves_the_old_parity():
     fill(4, 6_000_000)
     run(4, "protect", "r{rank}")
@@ -115,4 +144,5 @@ def a_killed_job_leaves_the_old_parity():
         yield f"left: {left}"
 
 
-main(a_lost_rank_of_four_comes_back, a_lost_node_of_two_ranks_comes_back, what_one_rank_refuses_ends_all, a_killed_job_leaves_the_old_parity)
+main(a_lost_rank_of_four_comes_back, a_lost_node_of_two_ranks_comes_back, what_one_rank_refuses_ends_all,
+     what_only_one_rank_comes_upon_before_the_first_message_ends_all, a_killed_job_leaves_the_old_parity)
