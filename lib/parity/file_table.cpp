@@ -178,26 +178,52 @@ Result<FileTable> scan_folder(const fs::path& folder) {
   return out;
 }
 
-std::string difference(const fs::path& folder, const FileEntry& entry, bool content_only) {
+bool tells_loss(const Error& error) {
+  switch (error.sys_errno) {
+    case 0:
+      return error.code == Code::kCorrupt;
+    case ENOENT:
+    case ENOTDIR:
+    case ELOOP:  // O_NOFOLLOW: a link has taken its place
+    case ENXIO:  // a socket
+    case EIO:
+    case EUCLEAN:  // the file system, its checksums and the disk under it say this of bytes that are gone
+    case EBADMSG:
+    case ENODATA:
+      return true;
+    default:
+      return false;
+  }
+}
+
+Result<std::string> difference(const fs::path& folder, const FileEntry& entry, bool content_only) {
   const fs::path path = entry.name.empty() ? folder : folder / entry.name;
   struct stat st {};
   // The folder itself may be a link to where it is.
   if ((entry.name.empty() ? ::stat(path.c_str(), &st) : ::lstat(path.c_str(), &st)) != 0) {
-    return errno == ENOENT || errno == ENOTDIR ? "is missing" : "cannot be looked at";
+    if (errno == ENOENT || errno == ENOTDIR) return std::string("is missing");
+    const Error error = sys_error(path.string(), "cannot be looked at");
+    if (!tells_loss(error)) return error;
+    return error.message + ": " + std::string(std::strerror(error.sys_errno));
   }
   const bool same_type = entry.type == FileEntry::Type::kFolder ? S_ISDIR(st.st_mode)
                          : entry.type == FileEntry::Type::kFile ? S_ISREG(st.st_mode)
                                                                 : S_ISLNK(st.st_mode);
-  if (!same_type) return "is something else now";
+  if (!same_type) return std::string("is something else now");
   if (entry.type == FileEntry::Type::kFile && static_cast<uint64_t>(st.st_size) != entry.size)
-    return "has another size";
-  std::error_code ec;
-  if (entry.type == FileEntry::Type::kLink && fs::read_symlink(path, ec).string() != entry.target)
-    return "leads elsewhere now";
-  if (content_only) return "";
-  if (entry.type != FileEntry::Type::kLink && (st.st_mode & 07777) != entry.mode) return "has another mode";
-  if (entry.type == FileEntry::Type::kFile && mtime_of(st) != entry.mtime_ns) return "was written since";
-  return "";
+    return std::string("has another size");
+  if (entry.type == FileEntry::Type::kLink) {
+    std::error_code ec;
+    const std::string target = fs::read_symlink(path, ec).string();
+    if (const Error error = sys_error(ec.value(), path.string(), "cannot be read as a link"); ec && !tells_loss(error))
+      return error;
+    if (target != entry.target) return std::string("leads elsewhere now");
+  }
+  if (content_only) return std::string();
+  if (entry.type != FileEntry::Type::kLink && (st.st_mode & 07777) != entry.mode)
+    return std::string("has another mode");
+  if (entry.type == FileEntry::Type::kFile && mtime_of(st) != entry.mtime_ns) return std::string("was written since");
+  return std::string();
 }
 
 RunReader::RunReader(fs::path folder, const FileTable& table) : folder_(std::move(folder)), head_(table.encode()) {

@@ -43,7 +43,7 @@ Result<FileTable> scan_folder(const std::filesystem::path& folder);
 
 /// How an entry differs from what lies there now: "is missing", "has another size"; empty: not at all. `content_only`:
 /// what does not change a byte of any file does not count.
-std::string difference(const std::filesystem::path& folder, const FileEntry& entry, bool content_only);
+Result<std::string> difference(const std::filesystem::path& folder, const FileEntry& entry, bool content_only);
 
 /// Reads the run at any place: the table from memory, the rest from the files. One per thread.
 class RunReader {
@@ -69,6 +69,10 @@ class RunReader {
   std::map<std::string, UniqueFd> open_;  ///< the last ones used, not too many
   uint64_t size_ = 0;
 };
+
+/// Whether a failure to look at what is there, or to read it, says that it is lost: it is gone, something else, or the
+/// disk cannot give it. Not that of somebody who lacks rights, memory or descriptors.
+bool tells_loss(const Error& error);
 
 /// Makes the files of a run in an empty folder, from behind so that `run` (which is cut off as it is used up) and they
 /// together never take much more room than the run. Owners are set by root only.

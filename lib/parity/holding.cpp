@@ -1,6 +1,7 @@
 #include "lib/parity/holding.h"
 
 #include <fmt/format.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <array>
@@ -17,14 +18,14 @@ namespace {
 /// What one rank has: its parity files that can be opened.
 struct Offer {
   uint64_t epoch = 0;
-  uint32_t rank = 0;
+  uint32_t rank = 0, owner = 0;
   std::string record;
 };
 
 std::vector<Offer> offers_of(const std::string& said) {
   std::vector<Offer> out;
   const Json json = Json::parse(said);
-  for (const Json& one : json["files"]) out.push_back({one["epoch"], one["rank"], one["record"]});
+  for (const Json& one : json["files"]) out.push_back({one["epoch"], one["rank"], one["owner"], one["record"]});
   return out;
 }
 
@@ -42,19 +43,20 @@ uint64_t best_epoch(const std::vector<std::string>& said) {
 }
 
 /// Files that came after the protection, or whose modes are others; empty: none.
-std::string change_in(const fs::path& folder, const FileTable& table) {
+Result<std::string> change_in(const fs::path& folder, const FileTable& table) {
   std::set<std::string> known;
   for (const FileEntry& entry : table.entries) {
     known.insert(entry.name);
-    if (const std::string what = difference(folder, entry, false); what == "has another mode")
-      return (folder / entry.name).string() + ": " + what;
+    CKPT_TRY_ASSIGN(const std::string what, difference(folder, entry, false));
+    if (what == "has another mode") return (folder / entry.name).string() + ": " + what;
   }
   const auto now = scan_folder(folder);
+  if (!now && now.error().sys_errno != 0 && !tells_loss(now.error())) return now.error();
   if (!now) return now.error().text();
   for (const FileEntry& entry : now->entries) {
     if (known.count(entry.name) == 0) return (folder / entry.name).string() + ": is not protected: it came later";
   }
-  return "";
+  return std::string();
 }
 
 constexpr std::array<std::string_view, 4> kStates = {"whole", "missing", "damaged", "changed"};
@@ -67,24 +69,33 @@ Result<Holding> Holding::gather(Rank& rank) {
   Holding out;
   out.folder_ = rank.folder;
   std::map<uint64_t, ParityFile> files;
-  Json mine = {{"files", Json::array()}, {"folder", rank.folder.string()}};
-  for (const fs::path& path : find_parity_files(rank.folder)) {
-    auto file = ParityFile::open(path);
-    if (!file) {
-      if (out.finding_.empty()) out.parity_ = State::kDamaged, out.finding_ = file.error().text();
-      continue;
-    }
-    const SetRecord& record = file->record();
-    if (files.count(record.epoch) != 0) continue;  // a copy of it with another's name
-    mine["files"].push_back({{"epoch", record.epoch}, {"rank", file->rank()}, {"record", to_json(record)}});
-    files.emplace(record.epoch, std::move(*file));
+  CKPT_TRY(agree(rank.transport, out.open_files(files)));
+  Json mine = {{"files", Json::array()}, {"folder", rank.folder.string()}, {"damage", out.finding_}};
+  for (const auto& [epoch, file] : files) {
+    mine["files"].push_back(
+        {{"epoch", epoch}, {"rank", file.rank()}, {"owner", file.owner()}, {"record", to_json(file.record())}});
   }
-  mine["damage"] = out.finding_;
   CKPT_TRY_ASSIGN(const auto said,
                   rank.transport.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace)));
-  CKPT_TRY(out.choose(rank, files, said));
-  if (out.has_part()) CKPT_TRY(out.look_at_data(rank));
+  Result<void> done = out.choose(rank, files, said);
+  if (done && out.has_part()) done = out.look_at_data(rank);
+  CKPT_TRY(agree(rank.transport, done));
   return out;
+}
+
+/// Those that can be used, by epoch.
+Result<void> Holding::open_files(std::map<uint64_t, ParityFile>& files) {
+  CKPT_TRY_ASSIGN(const auto paths, find_parity_files(folder_));
+  for (const fs::path& path : paths) {
+    auto file = ParityFile::open(path);
+    if (!file && !tells_loss(file.error())) return file.error();
+    if (!file) {
+      if (finding_.empty()) parity_ = State::kDamaged, finding_ = file.error().text();
+      continue;
+    }
+    files.emplace(file->record().epoch, std::move(*file));  // a copy of it with another's name does not count
+  }
+  return {};
 }
 
 Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, const std::vector<std::string>& said) {
@@ -147,6 +158,12 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
     }
   }
   if (!part_) return {};
+  for (const std::string& text : said) {
+    for (const Offer& offer : offers_of(text)) {
+      const bool ours = offer.epoch == epoch_ && offer.record == records[set().members.front().rank];
+      if (ours && offer.owner != 0) owners_.insert(offer.owner);
+    }
+  }
   CKPT_TRY_ASSIGN(code_, set().code());
   if (const auto file = files.find(epoch_); file != files.end()) {
     if (file->second.rank() != set().members[member()].rank || to_json(file->second.record()) != to_json(set()))
@@ -166,21 +183,25 @@ void Holding::note(State& state, State what, const std::string& finding) {
 }
 
 Result<void> Holding::look_at_data(Rank& rank) {
-  std::error_code ec;
-  if (!fs::exists(folder_, ec)) {
+  struct stat st {};
+  if (::stat(folder_.c_str(), &st) != 0) {
+    const Error error = sys_error(folder_.string(), "cannot be looked at");
+    if (!tells_loss(error)) return error;
     note(data_, State::kMissing, folder_.string() + ": is missing");
     return {};
   }
   if (!file_) return look_at_unprotected(rank);
   data_ = State::kWhole;
   for (const FileEntry& entry : table_.entries) {
-    const std::string what = difference(folder_, entry, true);
-    suspect_ = suspect_ || difference(folder_, entry, false) == "was written since";
+    CKPT_TRY_ASSIGN(const std::string what, difference(folder_, entry, true));
+    CKPT_TRY_ASSIGN(const std::string more, difference(folder_, entry, false));
+    suspect_ = suspect_ || more == "was written since";
     if (what.empty()) continue;
     note(data_, State::kDamaged, (folder_ / entry.name).string() + ": " + what);
     return {};
   }
-  if (const std::string change = change_in(folder_, table_); !change.empty()) note(data_, State::kChanged, change);
+  CKPT_TRY_ASSIGN(const std::string change, change_in(folder_, table_));
+  if (!change.empty()) note(data_, State::kChanged, change);
   run_.emplace(folder_, table_);
   return {};
 }
@@ -191,8 +212,9 @@ Result<void> Holding::look_at_unprotected(Rank& rank) {
   auto table = scan_folder(folder_);
   const MemberRecord& me = set().members[member()];
   auto is_other = [&](const std::string& what) { note(data_, State::kDamaged, folder_.string() + ": " + what); };
+  if (!table && table.error().sys_errno != 0 && !tells_loss(table.error())) return table.error();
   if (!table)
-    is_other(table.error().text());
+    is_other(table.error().text());  // a loss, or a kind of file that was never protected
   else if (table->run_bytes() != me.bytes)
     is_other("is not what was protected");
   if (data_ == State::kDamaged) return {};
@@ -205,6 +227,7 @@ Result<void> Holding::look_at_unprotected(Rank& rank) {
       CKPT_TRY(rank.cancel.check());
       const MutableByteSpan part = std::span(bytes).first(set().block_bytes(block));
       if (Result<void> read = run_->read(chunk * set().chunk + block * set().block, part); !read) {
+        if (!tells_loss(read.error())) return read;
         is_other(read.error().text());
         return {};
       }
@@ -222,7 +245,7 @@ Result<void> Holding::read(uint32_t row, uint64_t block, MutableByteSpan out) {
   const Symbol symbol = code().symbol(member(), row);
   if (symbol.kind == Symbol::Kind::kParity) {
     Result<void> done = file_->read_block(symbol.index, block, out);
-    if (!done) note(parity_, State::kDamaged, done.error().text());
+    if (!done && tells_loss(done.error())) note(parity_, State::kDamaged, done.error().text());
     return done;
   }
   Result<void> done = run_->read(symbol.index * set().chunk + block * set().block, out);
@@ -230,7 +253,7 @@ Result<void> Holding::read(uint32_t row, uint64_t block, MutableByteSpan out) {
     const uint64_t at = symbol.index * set().chunk + block * set().block;
     done = fail(Code::kCorrupt, run_->name_at(at), "its bytes are not those that were protected");
   }
-  if (!done) note(data_, State::kDamaged, done.error().text());
+  if (!done && tells_loss(done.error())) note(data_, State::kDamaged, done.error().text());
   return done;
 }
 
@@ -244,7 +267,8 @@ Result<void> Holding::read_all(ProgressSink& progress, const Cancel& cancel) {
       CKPT_TRY(cancel.check());
       if (kind == Symbol::Kind::kData ? !data_is_good() : !parity_is_good()) break;
       const size_t size = set().block_bytes(block);
-      (void)read(row, block, std::span(bytes).first(size));
+      if (Result<void> done = read(row, block, std::span(bytes).first(size)); !done && !tells_loss(done.error()))
+        return done;
       progress.advance(size);
     }
   }

@@ -3,6 +3,7 @@
 
 #include <map>
 #include <optional>
+#include <set>
 
 #include "lib/parity/group.h"
 
@@ -11,7 +12,7 @@ namespace ckpt::parity {
 /// The part that one rank of the job takes.
 class Holding {
  public:
-  /// All ranks call it: they agree on one epoch, and on who takes whose part. kNotFound: nobody has
+  /// All ranks call it: they agree on one epoch, on who takes whose part, and on one error. kNotFound: nobody has
   /// parity. kUsage: two folders are those of one rank.
   static Result<Holding> gather(Rank& rank);
 
@@ -36,10 +37,13 @@ class Holding {
   /// A file was written since, be it with the same bytes: only reading tells.
   bool suspect() const { return suspect_; }
   const BlockSums& data_sums() const { return data_sums_; }
+  /// Users other than root who own parity files of the set, and so can have made up what comes back.
+  const std::set<uint32_t>& owners() const { return owners_; }
 
-  /// A block of the member's symbol in a row. kCorrupt, kIo: from here on that part of it is not good.
+  /// A block of the member's symbol in a row. Where the error tells a loss (`tells_loss`) that part is not good any
+  /// more from here on.
   Result<void> read(uint32_t row, uint64_t block, MutableByteSpan out);
-  /// Every block of what is good. Stops at nothing but `cancel`: what is damaged is noted.
+  /// Every block of what is good; what is damaged is noted, and no error.
   Result<void> read_all(ProgressSink& progress, const Cancel& cancel);
 
   /// How all members are, by set; the same on all ranks.
@@ -50,6 +54,7 @@ class Holding {
   const std::vector<std::string>& strangers() const { return strangers_; }
 
  private:
+  Result<void> open_files(std::map<uint64_t, ParityFile>& files);
   Result<void> choose(Rank& rank, std::map<uint64_t, ParityFile>& files, const std::vector<std::string>& said);
   Result<void> look_at_data(Rank& rank);
   Result<void> look_at_unprotected(Rank& rank);
@@ -61,6 +66,7 @@ class Holding {
   std::vector<SetRecord> sets_;
   std::map<uint32_t, uint32_t> takers_;
   std::vector<std::string> strangers_;
+  std::set<uint32_t> owners_;
   std::optional<std::pair<size_t, uint32_t>> part_;
   std::optional<ErasureCode> code_;
   std::optional<ParityFile> file_;

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
@@ -11,6 +12,7 @@
 #include "lib/base/checked.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
+#include "lib/base/staged_dir.h"
 #include "lib/parity/galois.h"
 
 namespace ckpt::parity {
@@ -159,7 +161,7 @@ fs::path parity_path(const fs::path& folder, uint64_t epoch) {
   return plain;
 }
 
-std::vector<fs::path> find_parity_files(const fs::path& folder) {
+Result<std::vector<fs::path>> find_parity_files(const fs::path& folder) {
   std::vector<fs::path> out;
   const fs::path example = parity_path(fs::absolute(folder), 0);
   const std::string name = example.filename().string(), prefix = name.substr(0, name.size() - 16);
@@ -170,8 +172,15 @@ std::vector<fs::path> find_parity_files(const fs::path& folder) {
         other.find_first_not_of("0123456789abcdef", prefix.size()) == std::string::npos)
       out.push_back(it->path());
   }
+  if (ec && ec != std::errc::no_such_file_or_directory && ec != std::errc::not_a_directory)
+    return sys_error(ec.value(), example.parent_path().string(), "cannot be listed");
   std::sort(out.rbegin(), out.rend());
   return out;
+}
+
+void remove_abandoned_parity(const fs::path& folder) {
+  const std::string example = parity_path(fs::absolute(folder), 0).string();
+  remove_abandoned_staging_of(example.substr(0, example.size() - 16));
 }
 
 Result<ParityWriter> ParityWriter::create(const fs::path& path, uint64_t chunk) {
@@ -184,6 +193,11 @@ Result<ParityWriter> ParityWriter::create(const fs::path& path, uint64_t chunk) 
 
 Result<void> ParityWriter::write(uint32_t index, uint64_t offset, ByteSpan parity) {
   return io::pwrite_all(fd_.get(), parity, kData + index * chunk_ + offset, subject_);
+}
+
+Result<void> ParityWriter::give_to(uint32_t user) {
+  if (::fchown(fd_.get(), user, static_cast<gid_t>(-1)) != 0) return sys_error(subject_, "its owner cannot be set");
+  return {};
 }
 
 Result<void> ParityWriter::finish(const SetRecord& record, uint32_t member, const BlockSums& data,
@@ -215,12 +229,18 @@ Result<void> ParityWriter::finish(const SetRecord& record, uint32_t member, cons
 }
 
 Result<ParityFile> ParityFile::open(const fs::path& path) {
+  CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
+  return read(std::move(fd), path);
+}
+
+Result<ParityFile> ParityFile::read(UniqueFd fd, const fs::path& path) {
   ParityFile out;
+  out.fd_ = std::move(fd);
   out.path_ = path;
   const std::string subject = path.string();
   const Error damaged(Code::kCorrupt, subject, "is no complete parity file");
-  CKPT_TRY_ASSIGN(out.fd_, io::open_file(path, O_RDONLY | O_NOFOLLOW | O_NONBLOCK));
   CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(out.fd_.get(), subject));
+  out.owner_ = st.st_uid;
   const auto size = static_cast<uint64_t>(st.st_size);
   if (!S_ISREG(st.st_mode) || size < kData) return damaged;
   std::vector<std::byte> head(kData);

@@ -50,13 +50,16 @@ std::optional<Hash128> hash_from_hex(const std::string& text);
 /// "NAME.ckpt-parity-EPOCH" beside the folder.
 std::filesystem::path parity_path(const std::filesystem::path& folder, uint64_t epoch);
 /// Those that lie there, the newest first.
-std::vector<std::filesystem::path> find_parity_files(const std::filesystem::path& folder);
+Result<std::vector<std::filesystem::path>> find_parity_files(const std::filesystem::path& folder);
+/// What protections that were killed have left beside the folder.
+void remove_abandoned_parity(const std::filesystem::path& folder);
 
 /// A file that is being written.
 class ParityWriter {
  public:
   static Result<ParityWriter> create(const std::filesystem::path& path, uint64_t chunk);
   Result<void> write(uint32_t index, uint64_t offset, ByteSpan parity);
+  Result<void> give_to(uint32_t user);
   /// The rest of the file. Not synced.
   Result<void> finish(const SetRecord& record, uint32_t member, const BlockSums& data, const BlockSums& parity,
                       const FileTable& table);
@@ -72,6 +75,8 @@ class ParityFile {
  public:
   /// kCorrupt, kUnsupported (a later version).
   static Result<ParityFile> open(const std::filesystem::path& path);
+  /// The same, of a file that is open. `path`: for messages.
+  static Result<ParityFile> read(UniqueFd fd, const std::filesystem::path& path);
 
   const SetRecord& record() const { return record_; }
   uint32_t member() const { return member_; }
@@ -80,6 +85,8 @@ class ParityFile {
   const BlockSums& data_sums() const { return data_sums_; }
   const BlockSums& parity_sums() const { return parity_sums_; }
   const std::filesystem::path& path() const { return path_; }
+  /// The user who owns it, and so can have made it up.
+  uint32_t owner() const { return owner_; }
   /// A whole block. kCorrupt: its CRC is another one.
   Result<void> read_block(uint32_t index, uint64_t block, MutableByteSpan out) const;
 
@@ -89,7 +96,7 @@ class ParityFile {
   std::filesystem::path path_;
   UniqueFd fd_;
   SetRecord record_;
-  uint32_t member_ = 0;
+  uint32_t member_ = 0, owner_ = 0;
   FileTable table_;
   BlockSums data_sums_, parity_sums_;
 };

@@ -84,7 +84,8 @@ Result<void> check_unchanged(const fs::path& folder, const FileTable& table) {
   CKPT_TRY_ASSIGN(const FileTable now, scan_folder(folder));
   if (now == table) return {};
   for (const FileEntry& entry : table.entries) {
-    if (const std::string what = difference(folder, entry, false); !what.empty())
+    CKPT_TRY_ASSIGN(const std::string what, difference(folder, entry, false));
+    if (!what.empty())
       return fail(Code::kMismatch, (folder / entry.name).string(), "changed while it was protected: " + what);
   }
   return fail(Code::kMismatch, folder.string(), "changed while it was protected");
@@ -174,8 +175,11 @@ Result<void> agree(Transport& transport, const Result<void>& mine) {
 
 Result<Protection> protect(Rank& rank, const ProtectOptions& options) {
   auto table = scan_folder(rank.folder);
-  CKPT_TRY(agree(rank.transport, table ? Result<void>() : Result<void>(table.error())));
-  const std::vector<fs::path> before = find_parity_files(rank.folder);
+  const auto found = find_parity_files(rank.folder);
+  CKPT_TRY(agree(rank.transport, !table   ? Result<void>(table.error())
+                                 : !found ? Result<void>(found.error())
+                                          : Result<void>()));
+  const std::vector<fs::path>& before = *found;
   const Intent mine{rank.place, table->run_bytes(), before.empty() ? 0 : epoch_of(before.front()), now_ns(),
                     rank.memory};
   CKPT_TRY_ASSIGN(const auto said, rank.transport.all_gather(mine.text()));
@@ -198,6 +202,7 @@ Result<Protection> protect(Rank& rank, const ProtectOptions& options) {
   const Schedule schedule = encoding_schedule(code, set.nodes());
   const fs::path path = parity_path(fs::absolute(rank.folder), set.epoch);
   const std::string name = path.filename().string();
+  remove_abandoned_parity(rank.folder);
   auto staged = StagedDir::create(path, false, StagedDir::Kind::kFile);
   CKPT_TRY(agree(rank.transport, staged ? Result<void>() : Result<void>(staged.error())));
   auto writer = ParityWriter::create(staged->path() / name, set.chunk);

@@ -66,14 +66,21 @@ class Restoration final : public Symbols {
     const SetRecord& set = holding_.set();
     const MemberRecord& me = set.members[holding_.member()];
     FileTable table = holding_.table();
+    if (!data_ && !parity_) return {};
+    CKPT_TRY_ASSIGN(const auto other, stranger());
     if (data_) {
       if (digest_of(data_sums_) != me.digest)
         return fail(Code::kCorrupt, folder_.string(), "the bytes that came back are not those that were protected");
       CKPT_TRY_ASSIGN(table, read_table(me.bytes));
-      CKPT_TRY(unpack(run_.get(), folder_.string(), table, folder_staged_->path()));
+      FileTable made = table;
+      if (other) {
+        CKPT_TRY_ASSIGN(made, harmless(table, *other));
+      }
+      CKPT_TRY(unpack(run_.get(), folder_.string(), made, folder_staged_->path()));
       run_.reset();
     }
     if (!parity_) return {};
+    if (other) CKPT_TRY(writer_->give_to(*other));  // it is worth no more than those that it comes from
     return writer_->finish(set, holding_.member(), data_ ? data_sums_ : holding_.data_sums(), parity_sums_, table);
   }
 
@@ -88,6 +95,31 @@ class Restoration final : public Symbols {
   uint64_t written() const { return written_; }
 
  private:
+  /// The user who can have made up what comes back; root trusts itself, and for others it is no matter.
+  Result<std::optional<uint32_t>> stranger() const {
+    const std::set<uint32_t>& owners = holding_.owners();
+    if (::geteuid() != 0 || owners.empty()) return std::optional<uint32_t>();
+    if (owners.size() == 1) return std::optional(*owners.begin());
+    return refused(folder_, fmt::format("would come back by parity files of users {}", fmt::join(owners, ", ")));
+  }
+
+  /// Root makes what a stranger's parity file says: but with no more rights than the stranger has.
+  Result<FileTable> harmless(FileTable table, uint32_t stranger) const {
+    for (FileEntry& entry : table.entries) {
+      if (entry.uid != stranger)
+        return refused(
+            folder_ / entry.name,
+            fmt::format("is of user {}, and would come back by a parity file of user {}", entry.uid, stranger));
+      entry.mode &= ~06000u;
+    }
+    return table;
+  }
+
+  static Error refused(const fs::path& path, const std::string& why) {
+    return Error(Code::kPermission, path.string(), why)
+        .with_hint("rebuild as that user; or, where the parity files are known to be right, make root their owner");
+  }
+
   Result<FileTable> read_table(uint64_t run_bytes) {
     uint64_t size = 0;
     const MutableByteSpan head = std::as_writable_bytes(std::span(&size, 1));
@@ -166,44 +198,43 @@ bool Health::repairable() const {
 }
 
 Result<Health> check_parity(Rank& rank) {
-  auto holding = Holding::gather(rank);
-  CKPT_TRY(agree(rank.transport, holding ? Result<void>() : Result<void>(holding.error())));
-  CKPT_TRY(agree(rank.transport, holding->read_all(rank.progress, rank.cancel)));
-  CKPT_TRY_ASSIGN(auto sets, holding->compare(rank.transport));
-  return health_of(*holding, std::move(sets));
+  CKPT_TRY_ASSIGN(Holding holding, Holding::gather(rank));
+  CKPT_TRY(agree(rank.transport, holding.read_all(rank.progress, rank.cancel)));
+  CKPT_TRY_ASSIGN(auto sets, holding.compare(rank.transport));
+  return health_of(holding, std::move(sets));
 }
 
 Result<Rebuilt> rebuild(Rank& rank, const RebuildOptions& options) {
-  auto holding = Holding::gather(rank);
-  CKPT_TRY(agree(rank.transport, holding ? Result<void>() : Result<void>(holding.error())));
-  if (!holding->strangers().empty())
-    return fail(Code::kUsage, holding->strangers().front(),
-                fmt::format("is not of this protection of {} ranks", holding->world()));
-  CKPT_TRY_ASSIGN(const auto seen, holding->compare(rank.transport));
+  if (!options.dry_run) remove_abandoned_parity(rank.folder);
+  CKPT_TRY_ASSIGN(Holding holding, Holding::gather(rank));
+  if (!holding.strangers().empty())
+    return fail(Code::kUsage, holding.strangers().front(),
+                fmt::format("is not of this protection of {} ranks", holding.world()));
+  CKPT_TRY_ASSIGN(const auto seen, holding.compare(rank.transport));
   // Where nothing seems to be lost, and of what was written since, only reading tells; elsewhere what is read is
   // checked on the way: against the parity file, which is as old as the protection.
   Result<void> read;
-  if (holding->has_part() && (holding->suspect() || (!options.dry_run && !has_losses(seen[holding->set_index()]))))
-    read = holding->read_all(rank.progress, rank.cancel);
+  if (holding.has_part() && (holding.suspect() || (!options.dry_run && !has_losses(seen[holding.set_index()]))))
+    read = holding.read_all(rank.progress, rank.cancel);
   CKPT_TRY(agree(rank.transport, read));
-  Restoration restoration(*holding, rank.folder);
+  Restoration restoration(holding, rank.folder);
   Rebuilt out;
   for (bool again = true; again; ++out.attempts) {
-    CKPT_TRY_ASSIGN(auto sets, holding->compare(rank.transport));
-    out.health = health_of(*holding, std::move(sets));
+    CKPT_TRY_ASSIGN(auto sets, holding.compare(rank.transport));
+    out.health = health_of(holding, std::move(sets));
     if (options.dry_run) return out;
     Result<void> ready;
     bool repairable = false;
-    if (holding->has_part()) {
-      const SetHealth& set = out.health.sets[holding->set_index()];
-      const MemberHealth& me = set.members[holding->member()];
+    if (holding.has_part()) {
+      const SetHealth& set = out.health.sets[holding.set_index()];
+      const MemberHealth& me = set.members[holding.member()];
       repairable = set.repairable;
       ready = restoration.begin(repairable && needs_data(me), repairable && needs_parity(me), options.force);
     }
     CKPT_TRY(agree(rank.transport, ready));
-    const bool data_was_good = holding->data_is_good(), parity_was_good = holding->parity_is_good();
-    Result<void> done = repairable ? attempt(rank, *holding, restoration, out.health, out.attempts) : Result<void>();
-    const bool worse = holding->data_is_good() != data_was_good || holding->parity_is_good() != parity_was_good;
+    const bool data_was_good = holding.data_is_good(), parity_was_good = holding.parity_is_good();
+    Result<void> done = repairable ? attempt(rank, holding, restoration, out.health, out.attempts) : Result<void>();
+    const bool worse = holding.data_is_good() != data_was_good || holding.parity_is_good() != parity_was_good;
     // Somebody's damage is a reason to try again, with one more to bring back; any other failure is the end.
     const bool in_vain = !done && !worse && !is_secondary(done.error());
     CKPT_TRY(agree(rank.transport, in_vain ? done : Result<void>()));

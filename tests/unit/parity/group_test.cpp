@@ -3,14 +3,19 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <filesystem>
 #include <fstream>
 #include <mutex>
 #include <optional>
 
 #include "lib/base/io.h"
+#include "tests/support/skip.h"
 #include "tests/support/temp_dir.h"
 
 using namespace ckpt;
@@ -31,6 +36,7 @@ struct Job {
     for (uint32_t rank = 0; rank < nodes * local; ++rank) fill(rank);
   }
   fs::path folder(uint32_t rank) const { return dir.path / fmt::format("r{}", rank); }
+  std::vector<fs::path> parity_of(uint32_t rank) const { return *find_parity_files(folder(rank)); }
   void fill(uint32_t rank) const {
     fs::create_directories(folder(rank) / "inner");
     std::string text;
@@ -42,7 +48,7 @@ struct Job {
   }
   void lose(uint32_t rank) const {
     fs::remove_all(folder(rank));
-    for (const fs::path& path : find_parity_files(folder(rank))) fs::remove(path);
+    for (const fs::path& path : parity_of(rank)) fs::remove(path);
   }
   std::string content() const {
     std::string out;
@@ -128,7 +134,7 @@ TEST_CASE("parity: a member that turns out damaged during a rebuild comes back, 
 TEST_CASE("parity: damaged and missing parity is noticed, and made again") {
   Job job(4, 1);
   REQUIRE(job.protect(Scheme::kXor, 1));
-  const fs::path path = find_parity_files(job.folder(2)).front();
+  const fs::path path = job.parity_of(2).front();
   std::fstream file(path, std::ios::in | std::ios::out | std::ios::binary);
   file.seekp(4096 + 100);
   file.put('!');
@@ -174,19 +180,125 @@ TEST_CASE("parity: files that came later are told, and no reason to replace the 
 TEST_CASE("parity: protection anew replaces the old one; where it fails on a rank the old one stays whole") {
   Job job(3, 1);
   REQUIRE(job.protect(Scheme::kXor, 1));
-  const auto first = find_parity_files(job.folder(0));
+  const auto first = job.parity_of(0);
   REQUIRE(::mkfifo((job.folder(1) / "pipe").c_str(), 0600) == 0);
   const auto refused = job.protect(Scheme::kRs, 2);
   REQUIRE_FALSE(refused);
   CHECK(refused.error().code == Code::kUnsupported);
-  CHECK(find_parity_files(job.folder(0)) == first);
+  CHECK(job.parity_of(0) == first);
   fs::remove(job.folder(1) / "pipe");
   REQUIRE(job.protect(Scheme::kRs, 2));
-  const auto second = find_parity_files(job.folder(0));
+  const auto second = job.parity_of(0);
   REQUIRE(second.size() == 1);
   CHECK(second > first);
   // A kill between the first name and the last leaves some ranks with the later one only beside the earlier.
   CHECK(job.check()->sets[0].set.scheme == Scheme::kRs);
+}
+
+TEST_CASE("parity: what cannot be read for lack of rights or descriptors is an error, and no damage") {
+  for (int err : {EACCES, EPERM, EMFILE, ENFILE, ENOMEM, ENOSPC, EINTR})
+    CHECK_FALSE(tells_loss(sys_error(err, "", "")));
+  for (int err : {ENOENT, ENOTDIR, EIO}) CHECK(tells_loss(sys_error(err, "", "")));
+  CHECK(tells_loss(Error(Code::kCorrupt, "", "")));
+  CHECK_FALSE(tells_loss(Error(Code::kUnsupported, "", "of a later version")));
+  if (::geteuid() != 0) return ckpt::test::skip("root reads what nobody may, and becomes somebody who does not");
+  Job job(3, 1);
+  REQUIRE(job.protect(Scheme::kXor, 1));
+  REQUIRE(::chmod(job.dir.path.c_str(), 0755) == 0);
+  for (const fs::path& path : {job.parity_of(1).front(), job.folder(1) / "data", job.folder(1)}) {
+    CAPTURE(path);
+    for (uint32_t rank = 0; rank < 3; ++rank) REQUIRE(::chmod(job.parity_of(rank).front().c_str(), 0644) == 0);
+    struct stat st {};
+    REQUIRE(::stat(path.c_str(), &st) == 0);
+    REQUIRE(::chmod((job.folder(0) / "data").c_str(), 0644) == 0);
+    REQUIRE(::chmod((job.folder(2) / "data").c_str(), 0644) == 0);
+    REQUIRE(::chmod(path.c_str(), 0) == 0);
+    REQUIRE(::seteuid(65000) == 0);
+    const auto checked = job.check();
+    const auto rebuilt = job.rebuild(true);
+    REQUIRE(::seteuid(0) == 0);
+    REQUIRE_FALSE(checked);
+    CHECK(checked.error().code == Code::kPermission);
+    REQUIRE_FALSE(rebuilt);
+    CHECK(rebuilt.error().code == Code::kPermission);
+    CHECK(rebuilt.error().causes == std::vector<std::string>{"on rank 1"});
+    REQUIRE(::chmod(path.c_str(), st.st_mode & 07777) == 0);
+  }
+}
+
+TEST_CASE("parity: by a stranger's parity file root makes nothing that the stranger could not make") {
+  constexpr uid_t kStranger = 65000;
+  if (::geteuid() != 0) return ckpt::test::skip("root only rebuilds what is another user's");
+  for (const bool forged : {true, false}) {
+    CAPTURE(forged);
+    Job job(3, 1);
+    auto give_away = [&](const fs::path& path) { REQUIRE(::chown(path.c_str(), kStranger, kStranger) == 0); };
+    for (uint32_t rank = 0; rank < 3 && !forged; ++rank) {
+      for (const char* name : {"", "data", "inner", "inner/empty"}) give_away(job.folder(rank) / name);
+      REQUIRE(::lchown((job.folder(rank) / "link").c_str(), kStranger, kStranger) == 0);
+    }
+    REQUIRE(::chmod((job.folder(1) / "data").c_str(), 06755) == 0);
+    REQUIRE(job.protect(Scheme::kXor, 1));
+    for (uint32_t rank = 0; rank < 3; ++rank) give_away(job.parity_of(rank).front());
+    job.lose(1);
+    const auto rebuilt = job.rebuild();
+    REQUIRE(rebuilt.has_value() == !forged);
+    if (forged) {
+      CHECK(rebuilt.error().code == Code::kPermission);
+      CHECK_FALSE(fs::exists(job.folder(1)));
+      CHECK(job.parity_of(1).empty());
+      continue;
+    }
+    struct stat st {};
+    REQUIRE(::stat((job.folder(1) / "data").c_str(), &st) == 0);
+    CHECK((st.st_mode & 07777) == 0755);
+    CHECK(st.st_uid == kStranger);
+    // What comes of a stranger's parity is a stranger's: another rebuild trusts it no more.
+    REQUIRE(::stat(job.parity_of(1).front().c_str(), &st) == 0);
+    CHECK(st.st_uid == kStranger);
+    REQUIRE(::chown(job.parity_of(0).front().c_str(), 0, 0) == 0);
+    REQUIRE(::chown(job.parity_of(1).front().c_str(), kStranger + 1, 0) == 0);
+    job.lose(2);
+    REQUIRE_FALSE(job.rebuild());
+    CHECK_FALSE(fs::exists(job.folder(2)));
+  }
+}
+
+TEST_CASE("parity: what a killed protection has staged goes with the next, what one that runs has stays") {
+  Job job(3, 1);
+  auto staging = [&](const char* what) {
+    return job.dir.path / fmt::format(".ckpt-staging-r1.ckpt-parity-{:016x}-{}", 7, what);
+  };
+  for (const bool again : {false, true}) {
+    REQUIRE(fs::create_directory(staging("killed")));
+    fs::create_directory(staging("runs"));
+    UniqueFd held(::open(staging("runs").c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    REQUIRE(::flock(held.get(), LOCK_EX | LOCK_NB) == 0);
+    if (again)
+      REQUIRE(job.rebuild());
+    else
+      REQUIRE(job.protect(Scheme::kXor, 1));
+    CHECK_FALSE(fs::exists(staging("killed")));
+    CHECK(fs::exists(staging("runs")));
+  }
+}
+
+TEST_CASE("parity: a lost folder that is a mount point comes back, with owner, mode and time") {
+  Job job(3, 1);
+  REQUIRE(::chmod(job.folder(1).c_str(), 0750) == 0);
+  const std::string before = job.content();
+  REQUIRE(job.protect(Scheme::kXor, 1));
+  job.lose(1);
+  fs::create_directory(job.folder(1));
+  if (::mount("tmpfs", job.folder(1).c_str(), "tmpfs", 0, "size=1m") != 0)
+    return ckpt::test::skip("mounting a tmpfs needs privileges");
+  const auto rebuilt = job.rebuild();
+  const std::string after = job.content();
+  const auto health = job.check();
+  CHECK(::umount(job.folder(1).c_str()) == 0);
+  REQUIRE(rebuilt);
+  CHECK(after == before);
+  CHECK(health->whole());
 }
 
 TEST_CASE("parity: an interruption ends all ranks, and leaves nothing") {
@@ -203,7 +315,7 @@ TEST_CASE("parity: an interruption ends all ranks, and leaves nothing") {
 TEST_CASE("parity file: cut at every byte, each byte of the head and of what follows the parity flipped") {
   Job job(3, 1);
   REQUIRE(job.protect(Scheme::kXor, 1));
-  const fs::path path = find_parity_files(job.folder(0)).front();
+  const fs::path path = job.parity_of(0).front();
   const auto file = ParityFile::open(path);
   REQUIRE(file);
   const std::string whole = *io::read_file(path, 1 << 20);
