@@ -21,7 +21,6 @@ struct ProtectFlags {
   std::string scheme = "xor", group = "node";
   unsigned parity = 0;  ///< 0: what is usual for the scheme
   unsigned set_size = 16;
-  bool dry_run = false;
 };
 
 /// What goes from where to where; nodes by name, the rest by rank.
@@ -66,7 +65,7 @@ void print_json(Console& console, const ProtectFlags& flags, const parity::Prote
   JsonWriter out;
   out.open('{');
   const SetRecord& first = done.sets.front();
-  out.members("schema", "ckpt.protect/1", "dry_run", flags.dry_run, "scheme", flags.scheme, "parity", first.parity,
+  out.members("schema", "ckpt.protect/1", "dry_run", flags.job.dry_run, "scheme", flags.scheme, "parity", first.parity,
               "epoch", first.epoch, "ranks", first.world, "data_bytes", done.data_bytes, "parity_bytes",
               done.parity_bytes, "bytes_between_nodes", traffic.between, "duration_us", us);
   out.open("sets", '[');
@@ -78,7 +77,7 @@ void print_json(Console& console, const ProtectFlags& flags, const parity::Prote
     out.close();
   }
   out.close();
-  if (flags.dry_run) write_schedule(out, traffic);
+  if (flags.job.dry_run) write_schedule(out, traffic);
   console.data(std::move(out).finish());
 }
 
@@ -100,7 +99,7 @@ void print_plan(Console& console, const parity::Protection& done, const Traffic&
 
 Result<void> run_protect(Context& context, const ProtectFlags& flags) {
   parity::ProtectOptions options;
-  options.dry_run = flags.dry_run;
+  options.dry_run = flags.job.dry_run;
   options.rules.scheme = *parity::scheme_from_name(flags.scheme);
   options.rules.parity = flags.parity != 0 ? flags.parity : options.rules.scheme == parity::Scheme::kRs ? 2 : 1;
   options.rules.group = flags.group == "rack" ? parity::FailureGroup::kRack : parity::FailureGroup::kNode;
@@ -116,9 +115,9 @@ Result<void> run_protect(Context& context, const ProtectFlags& flags) {
   const uint64_t us = watch.elapsed_us();
   if (context.out.json())
     print_json(context.out, flags, done, traffic, us);
-  else if (flags.dry_run)
+  else if (flags.job.dry_run)
     print_plan(context.out, done, traffic);
-  if (flags.dry_run) return {};
+  if (flags.job.dry_run) return {};
   const uint64_t rate = us == 0 ? 0 : static_cast<uint64_t>(static_cast<double>(done.data_bytes) * 1e6 / us);
   context.out.info(fmt::format("protected {} of {} by {} in {}: {} of parity, {} between nodes; {} ({}/s)",
                                human_bytes(done.data_bytes), counted(done.sets.front().world, "rank"), flags.scheme,
@@ -131,8 +130,8 @@ Result<void> run_protect(Context& context, const ProtectFlags& flags) {
 
 Command::Run add_protect(VerbOptions& app) {
   auto state = std::make_shared<ProtectFlags>();
-  app.add_option("DIR", state->job.folders, "The folder of each rank, in their order; under MPI this rank's")
-      .required();
+  add_parity_flags(app, state->job, "The folder of each rank, in their order; under MPI this rank's",
+                   "Say what would be sent and written; with --json the whole schedule");
   app.add_option("--scheme", state->scheme, "partner: copies; xor: one lost node is survived; rs: --parity of them")
       .type_name("SCHEME")
       .one_of({"partner", "xor", "rs"})
@@ -148,8 +147,6 @@ Command::Run add_protect(VerbOptions& app) {
       .type_name("N")
       .in_range(2, 255)
       .shows_default();
-  app.add_flag("-n,--dry-run", state->dry_run, "Say what would be sent and written; with --json the whole schedule");
-  add_parity_flags(app, state->job);
   add_max_memory(app, state->job.max_memory);
   return [state](Context& context) { return run_protect(context, *state); };
 }

@@ -14,7 +14,7 @@ namespace {
 
 struct RebuildFlags {
   ParityFlags job;
-  parity::RebuildOptions options;
+  bool force = false;
 };
 
 /// What is still lost afterwards.
@@ -31,8 +31,8 @@ bool is_left_over(const parity::Health& health) {
 void print_json(Console& console, const RebuildFlags& flags, const parity::Rebuilt& done, uint64_t us) {
   JsonWriter out;
   out.open('{');
-  out.members("schema", "ckpt.rebuild/1", "dry_run", flags.options.dry_run, "data_of_ranks", done.data,
-              "parity_of_ranks", done.parity, "bytes", done.bytes, "attempts", done.attempts, "duration_us", us);
+  out.members("schema", "ckpt.rebuild/1", "dry_run", flags.job.dry_run, "data_of_ranks", done.data, "parity_of_ranks",
+              done.parity, "bytes", done.bytes, "attempts", done.attempts, "duration_us", us);
   out.open("found", '{');
   write_health(out, done.health);
   out.close();
@@ -42,14 +42,15 @@ void print_json(Console& console, const RebuildFlags& flags, const parity::Rebui
 Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags.job));
   Stopwatch watch;  // MPI has started
-  const auto rebuilt =
-      job.run<parity::Rebuilt>([&](parity::Rank& rank) { return parity::rebuild(rank, flags.options); });
+  const auto rebuilt = job.run<parity::Rebuilt>([&](parity::Rank& rank) {
+    return parity::rebuild(rank, {flags.force, flags.job.dry_run});
+  });
   if (!job.speaks()) return job.end_silently(rebuilt);
   if (!rebuilt) return rebuilt.error();
   const parity::Rebuilt& done = *rebuilt;
   if (context.out.json()) print_json(context.out, flags, done, watch.elapsed_us());
   for (const std::string& line : health_lines(done.health)) {
-    if (!flags.options.dry_run)
+    if (!flags.job.dry_run)
       context.out.info("found: " + line);
     else if (!context.out.json())
       context.out.data(line + "\n");
@@ -60,7 +61,7 @@ Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
     return fail(some ? Code::kPartial : Code::kCorrupt, subject,
                 some ? "not all that was lost came back" : "more is lost than can be brought back");
   }
-  if (flags.options.dry_run) return {};
+  if (flags.job.dry_run) return {};
   if (done.data.empty() && done.parity.empty()) {
     context.out.info("nothing is lost");
     return {};
@@ -76,11 +77,9 @@ Result<void> run_rebuild(Context& context, const RebuildFlags& flags) {
 
 Command::Run add_rebuild(VerbOptions& app) {
   auto state = std::make_shared<RebuildFlags>();
-  app.add_option("DIR", state->job.folders, "The folder of each rank, as for protect; of a lost one where it goes")
-      .required();
-  app.add_flag("--force", state->options.force, "Replace folders that are damaged");
-  app.add_flag("-n,--dry-run", state->options.dry_run, "Say what is lost and from whom it comes back");
-  add_parity_flags(app, state->job);
+  add_parity_flags(app, state->job, "The folder of each rank, as for protect; of a lost one where it goes",
+                   "Say what is lost and from whom it comes back");
+  app.add_flag("--force", state->force, "Replace folders that are damaged");
   return [state](Context& context) { return run_rebuild(context, *state); };
 }
 

@@ -1,6 +1,7 @@
 // suspend and resume: a GPU for another job, and back; lock and unlock, the first and the last step of it alone.
 #include <fmt/format.h>
 
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "cli/gpu_flags.h"
@@ -12,20 +13,29 @@ namespace ckpt::cli {
 
 namespace {
 
-struct SuspendFlags {
-  std::vector<int> pids;
-  GpuFlags gpu;
-};
-
 constexpr const char* kPids = "The process, with all its descendants; may be given several times";
 
 void add_pids(VerbOptions& app, std::vector<int>& pids) {
   app.add_option("-p,--pid,-t,--tree", pids, kPids).required().positive();
 }
 
-Result<void> check_processes(const std::vector<int>& pids) {
-  for (int pid : pids) CKPT_TRY(engine::check_process(pid));
-  return {};
+using Work =
+    std::function<Result<void>(Context& context, const std::vector<int>& pids, const engine::GpuOptions& options)>;
+
+/// A verb on processes that are there. `waits`: for what the GPU does, --lock-timeout at most.
+Command::Run add_verb(VerbOptions& app, bool waits, Work work) {
+  struct Flags {
+    std::vector<int> pids;
+    GpuFlags gpu;
+  };
+  auto flags = std::make_shared<Flags>();
+  add_pids(app, flags->pids);
+  if (waits) add_gpu_lock_timeout_flag(app, flags->gpu);
+  return [flags, work = std::move(work)](Context& context) -> Result<void> {
+    for (int pid : flags->pids) CKPT_TRY(engine::check_process(pid));
+    CKPT_TRY_ASSIGN(const engine::GpuOptions options, gpu_options(flags->gpu));
+    return work(context, flags->pids, options);
+  };
 }
 
 void print(Console& out, const char* verb, const engine::LockReport& report) {
@@ -86,41 +96,27 @@ void print(Console& out, const engine::ResumeReport& report) {
 }  // namespace
 
 Command::Run add_suspend(VerbOptions& app) {
-  auto flags = std::make_shared<SuspendFlags>();
-  add_pids(app, flags->pids);
-  add_gpu_lock_timeout_flag(app, flags->gpu);
-  return [flags](Context& context) -> Result<void> {
-    CKPT_TRY(check_processes(flags->pids));
-    CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(flags->pids, options, context.cancel));
+  return add_verb(app, true, [](Context& context, const std::vector<int>& pids, const auto& options) -> Result<void> {
+    CKPT_TRY_ASSIGN(engine::SuspendReport report, engine::suspend(pids, options, context.cancel));
     print(context.out, report);
     return {};
-  };
+  });
 }
 
 Command::Run add_lock(VerbOptions& app) {
-  auto flags = std::make_shared<SuspendFlags>();
-  add_pids(app, flags->pids);
-  add_gpu_lock_timeout_flag(app, flags->gpu);
-  return [flags](Context& context) -> Result<void> {
-    CKPT_TRY(check_processes(flags->pids));
-    CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    CKPT_TRY_ASSIGN(engine::LockReport report, engine::lock_gpus(flags->pids, options, context.cancel));
+  return add_verb(app, true, [](Context& context, const std::vector<int>& pids, const auto& options) -> Result<void> {
+    CKPT_TRY_ASSIGN(engine::LockReport report, engine::lock_gpus(pids, options, context.cancel));
     print(context.out, "lock", report);
     return {};
-  };
+  });
 }
 
 Command::Run add_unlock(VerbOptions& app) {
-  auto flags = std::make_shared<SuspendFlags>();
-  add_pids(app, flags->pids);
-  return [flags](Context& context) -> Result<void> {
-    CKPT_TRY(check_processes(flags->pids));
-    CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
-    CKPT_TRY_ASSIGN(engine::LockReport report, engine::unlock_gpus(flags->pids, options));
+  return add_verb(app, false, [](Context& context, const std::vector<int>& pids, const auto& options) -> Result<void> {
+    CKPT_TRY_ASSIGN(engine::LockReport report, engine::unlock_gpus(pids, options));
     print(context.out, "unlock", report);
     return {};
-  };
+  });
 }
 
 Command::Run add_resume(VerbOptions& app) {

@@ -1,13 +1,10 @@
 #include "cli/guard_folder.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include <cstdio>
 #include <nlohmann/json.hpp>
 
 #include "lib/base/io.h"
 #include "lib/base/json_writer.h"
+#include "lib/base/replace_file.h"
 
 namespace ckpt::cli {
 
@@ -16,7 +13,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kName = "guard.json";
-constexpr const char* kStaged = ".guard.json.new";
 constexpr const char* kSchema = "ckpt.guard-folder/1";
 
 }  // namespace
@@ -49,13 +45,7 @@ Result<void> write_guard_state(const fs::path& folder, const GuardState& state) 
   json.members("schema", kSchema, "command", state.command, "over", state.over, "boot", state.boot, "pid", state.pid,
                "start_time", state.start_time, "not_before", state.not_before);
   json.close();
-  const std::string text = std::move(json).finish();
-  const fs::path staged = folder / kStaged;
-  CKPT_TRY(io::write_file(staged, text));
-  CKPT_TRY_ASSIGN(const UniqueFd file, io::open_file(staged, O_RDONLY));
-  CKPT_TRY(io::sync_fd(file.get(), staged.string()));
-  if (::rename(staged.c_str(), (folder / kName).c_str()) != 0) return sys_error(staged.string(), "cannot be renamed");
-  return io::sync_dir(folder);
+  return io::replace_file(folder / kName, std::move(json).finish());
 }
 
 std::string boot_id() {

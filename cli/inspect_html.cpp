@@ -3,9 +3,10 @@
 
 #include "cli/inspect_model.h"
 #include "cli/model_view.h"
-#include "lib/model/report/report.h"
 #include "lib/base/io.h"
+#include "lib/base/replace_file.h"
 #include "lib/base/text.h"
+#include "lib/model/report/report.h"
 
 namespace ckpt::cli {
 
@@ -30,26 +31,14 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
       return {};
     });
   }
-  const std::string staged = options.html + ".ckpt-new";
   uint64_t bytes = 0;
-  auto write = [&]() -> Result<void> {
-    UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-    if (!fd) return sys_error(options.html, "cannot be created");
+  auto write = [&](int fd) {
     return model::write_report(report, [&](std::string_view text) {
       bytes += text.size();
-      return io::write_all(fd.get(), as_bytes(text), options.html);
+      return io::write_all(fd, as_bytes(text), options.html);
     });
   };
-  Result<void> done = write();
-  std::error_code ec;
-  if (done) {
-    std::filesystem::rename(staged, options.html, ec);
-    if (ec) done = sys_error(ec.value(), options.html, "cannot be put in its place");
-  }
-  if (!done) {
-    std::filesystem::remove(staged, ec);
-    return done;
-  }
+  CKPT_TRY(io::replace_file(options.html, write, {0644, false}));
   context.out.info("wrote " + options.html + ": " + human_bytes(bytes));
   return {};
 }

@@ -49,7 +49,9 @@ std::string ranks_text(const std::vector<uint32_t>& ranks) {
 
 }  // namespace
 
-void add_parity_flags(VerbOptions& app, ParityFlags& flags) {
+void add_parity_flags(VerbOptions& app, ParityFlags& flags, const char* folders, const char* dry_run) {
+  app.add_option("DIR", flags.folders, folders).required();
+  app.add_flag("-n,--dry-run", flags.dry_run, dry_run);
   app.add_option("--topology", flags.topology, "Which rank runs on which node: lines of RANK NODE [RACK]")
       .type_name("FILE");
   app.add_option("--mpi", flags.mpi, "The MPI that has started the ranks; auto: what its variables say")

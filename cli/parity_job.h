@@ -17,10 +17,11 @@ struct ParityFlags {
   std::vector<std::string> folders;
   std::string topology, mpi = "auto";
   uint64_t max_memory = uint64_t{256} << 20;
+  bool dry_run = false;
 };
 
-/// --topology, --mpi.
-void add_parity_flags(VerbOptions& app, ParityFlags& flags);
+/// DIR, --dry-run, both with their help, --topology and --mpi.
+void add_parity_flags(VerbOptions& app, ParityFlags& flags, const char* folders, const char* dry_run);
 
 class ParityJob {
  public:

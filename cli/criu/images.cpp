@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "cli/criu/images.pb.h"
-#include "lib/base/io.h"
+#include "lib/base/replace_file.h"
 
 namespace ckpt::cli::criu {
 
@@ -30,18 +30,6 @@ std::string file_of(std::initializer_list<uint32_t> magic, const Message& messag
   const std::string body = message.SerializeAsString();
   add(static_cast<uint32_t>(body.size()));
   return out + body;
-}
-
-/// A name that nobody could have taken first: the folder may be a stranger's.
-Result<void> write_whole(const fs::path& path, const std::string& content) {
-  std::string staged = path.string() + ".XXXXXX";
-  UniqueFd file(::mkostemp(staged.data(), O_CLOEXEC));
-  if (!file) return sys_error(path.string(), "cannot be created");
-  Result<void> done = io::write_all(file.get(), as_bytes(content), path.string());
-  if (done) done = io::sync_fd(file.get(), path.string());
-  if (done && ::rename(staged.c_str(), path.c_str()) != 0) done = sys_error(path.string(), "cannot be created");
-  if (!done) ::unlink(staged.c_str());
-  return done;
 }
 
 /// criu's counters of time have 32 bits.
@@ -89,8 +77,7 @@ Result<void> write_inventory(const fs::path& images_dir) {
   message.set_img_version(kImageVersion);
   message.set_fdinfo_per_id(true);
   message.set_ns_per_id(true);
-  CKPT_TRY(write_whole(images_dir / "inventory.img", file_of({kInventoryMagic}, message)));
-  return io::sync_dir(images_dir);
+  return io::replace_file(images_dir / "inventory.img", file_of({kInventoryMagic}, message));
 }
 
 Result<void> write_statistics(const fs::path& work_dir, const DumpStatistics& statistics) {
@@ -104,7 +91,7 @@ Result<void> write_statistics(const fs::path& work_dir, const DumpStatistics& st
   dump.set_pages_skipped_parent(statistics.pages_skipped_parent);
   dump.set_pages_written(statistics.pages_written);
   dump.set_pages_lazy(0);
-  return write_whole(work_dir / "stats-dump", file_of({kServiceMagic, kStatisticsMagic}, message));
+  return io::replace_file(work_dir / "stats-dump", file_of({kServiceMagic, kStatisticsMagic}, message));
 }
 
 Result<void> write_statistics(const fs::path& work_dir, const RestoreStatistics& statistics) {
@@ -115,7 +102,7 @@ Result<void> write_statistics(const fs::path& work_dir, const RestoreStatistics&
   restore.set_forking_time(narrow(statistics.forking_us));
   restore.set_restore_time(narrow(statistics.restore_us));
   restore.set_pages_restored(statistics.pages_restored);
-  return write_whole(work_dir / "stats-restore", file_of({kServiceMagic, kStatisticsMagic}, message));
+  return io::replace_file(work_dir / "stats-restore", file_of({kServiceMagic, kStatisticsMagic}, message));
 }
 
 }  // namespace ckpt::cli::criu

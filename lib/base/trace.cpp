@@ -14,6 +14,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/json_text.h"
+#include "lib/base/replace_file.h"
 
 namespace ckpt::trace {
 
@@ -260,17 +261,12 @@ Result<Recording> Recording::start(const fs::path& path, std::string process_nam
 
 Result<void> Recording::write() {
   internal::g_on = false;
-  fs::path staged = path_.parent_path() / fmt::format(".{}.{}", path_.filename().string(), ::getpid());
-  auto written = [&]() -> Result<void> {
-    UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0600));
-    if (!fd) return sys_error(path_.string(), "cannot be created");
-    Output out(fd.get(), path_.string());
-    CKPT_TRY(write_events(out, process_name_, begin_ns_));
-    if (::rename(staged.c_str(), path_.c_str()) != 0) return sys_error(path_.string(), "cannot be created");
-    return {};
-  }();
-  if (!written) ::unlink(staged.c_str());
-  return written;
+  return io::replace_file(path_,
+                          [&](int fd) {
+                            Output out(fd, path_.string());
+                            return write_events(out, process_name_, begin_ns_);
+                          },
+                          {0600, false});
 }
 
 }  // namespace ckpt::trace

@@ -8,7 +8,7 @@
 #include <cstdlib>
 
 #include "lib/base/clock.h"
-#include "lib/base/io.h"
+#include "lib/base/replace_file.h"
 #include "lib/base/trace.h"
 #include "lib/engine/device_restore.h"
 #include "lib/engine/pid_namespace.h"
@@ -25,17 +25,7 @@ class PidFile {
   static Result<PidFile> write(const std::filesystem::path& path, int pid) {
     PidFile out;
     if (path.empty()) return out;
-    // A name that nobody could have taken first, and where somebody has, it is refused (mkstemp: O_EXCL, no link is
-    // followed).
-    std::string staged = path.string() + ".XXXXXX";
-    UniqueFd file(::mkostemp(staged.data(), O_CLOEXEC));
-    if (!file) return sys_error(path.string(), "cannot be created");
-    Result<void> written = io::write_all(file.get(), as_bytes(fmt::format("{}\n", pid)), path.string());
-    if (written && ::rename(staged.c_str(), path.c_str()) != 0) written = sys_error(path.string(), "cannot be created");
-    if (!written) {
-      ::unlink(staged.c_str());
-      return std::move(written).error();
-    }
+    CKPT_TRY(io::replace_file(path, fmt::format("{}\n", pid), {0600, false}));
     out.path_ = path;
     return out;
   }

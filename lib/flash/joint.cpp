@@ -17,6 +17,7 @@
 #include "formats/torch_dist/metadata_writer.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
+#include "lib/base/replace_file.h"
 #include "lib/base/staged_dir.h"
 #include "lib/flash/catalog.h"
 #include "lib/flash/latest.h"
@@ -47,13 +48,7 @@ std::optional<uint32_t> number_behind(const std::string& name, const char* prefi
 
 /// All or nothing under its name.
 Result<void> put_file(const fs::path& folder, const std::string& name, const std::string& content) {
-  const fs::path draft = folder / ("." + name);
-  {
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0600));
-    CKPT_TRY(io::write_all(fd.get(), as_bytes(content), draft.string()));
-  }
-  if (::rename(draft.c_str(), (folder / name).c_str()) != 0) return sys_error(draft.string(), "cannot rename");
-  return {};
+  return io::replace_file(folder / name, content, {0600, false});
 }
 
 Result<RanksRecord> read_ranks(const fs::path& path) {

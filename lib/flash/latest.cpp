@@ -1,6 +1,5 @@
 #include "lib/flash/latest.h"
 
-#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -8,6 +7,7 @@
 #include <optional>
 
 #include "lib/base/io.h"
+#include "lib/base/replace_file.h"
 #include "lib/flash/persist.h"
 
 namespace ckpt::flash {
@@ -17,18 +17,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kRemoving = ".ckpt-removing-";
-
-/// A small file that is there with the old content or with the new one.
-Result<void> replace(const fs::path& directory, const char* name, const std::string& content) {
-  const fs::path path = directory / name, draft = directory / (std::string(".") + name + ".new");
-  {
-    CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(draft, O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW, 0666));
-    CKPT_TRY(io::write_all(fd.get(), as_bytes(content), draft.string()));
-    CKPT_TRY(io::sync_fd(fd.get(), draft.string()));
-  }
-  if (::rename(draft.c_str(), path.c_str()) != 0) return sys_error(path.string(), "cannot replace");
-  return io::sync_dir(directory);
-}
 
 /// Computed from what is on disk; a folder of somebody else's is not counted and never touched.
 void remove_older(const fs::path& directory, uint64_t newest, unsigned keep, std::vector<std::string>& notes) {
@@ -59,8 +47,8 @@ void remove_older(const fs::path& directory, uint64_t newest, unsigned keep, std
 std::string folder_name(uint64_t step) { return fmt::format("iter_{:07}", step); }
 
 Result<void> advance(const fs::path& directory, uint64_t step, unsigned keep, std::vector<std::string>& notes) {
-  CKPT_TRY(replace(directory, kLatestFile, folder_name(step) + "\n"));
-  CKPT_TRY(replace(directory, kMegatronLatestFile, std::to_string(step)));
+  CKPT_TRY(io::replace_file(directory / kLatestFile, folder_name(step) + "\n", {0666, true}));
+  CKPT_TRY(io::replace_file(directory / kMegatronLatestFile, std::to_string(step), {0666, true}));
   remove_older(directory, step, keep, notes);
   return {};
 }

@@ -2,7 +2,6 @@
 """Mount namespaces that are made again: process 1 behind pivot_root with file systems of its own, and processes beside another process 1."""
 import hashlib
 import os
-import shutil
 import signal
 import stat
 import subprocess
@@ -10,7 +9,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, TARGETS, Failure, Skip, Workplace, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays, wait_until
+from harness import CKPT, TARGETS, Failure, Skip, become_subreaper, ckpt, exists_unreaped, read_text, reap_strays, run_cases, wait_until
 from outside import Namespaces, children_of, namespace
 
 # What is seen of the host is its whole tree, and on it lies what a container has.
@@ -275,32 +274,9 @@ def beside(place, program):
             wait_until(lambda: not exists_unreaped(back), "it has ended")
 
 
-def main():
-    if os.geteuid() != 0 or not CKPT:
-        print("skipped: mounts: wants root")
-        return 77
-    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount", "pivot_root")):
-        print("skipped: mounts: wants util-linux")
-        return 77
-    become_subreaper()
-    failures = 0
-    with Workplace("mounts") as place:
-        cases = [("first process", first_process), ("killed", killed), ("refused", refused), ("server is gone", server_is_gone)]
-        cases += [(program, lambda place, program=program: beside(place, program))
-                  for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "threads", "tree_children")]
-        for name, case in cases:
-            if sys.argv[1:] and name not in sys.argv[1:]:
-                continue
-            try:
-                case(place)
-            except Skip as lacking:
-                print(f"skipped: {name}: {lacking}")
-            except (Failure, OSError) as failure:
-                print(f"FAIL {name}: {failure}", file=sys.stderr)
-                failures += 1
-    print(f"mounts: {len(cases)} cases, {failures} failures")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    become_subreaper()
+    PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "threads", "tree_children")
+    sys.exit(run_cases("mounts", [("first process", first_process), ("killed", killed), ("refused", refused), ("server is gone", server_is_gone)] +
+                       [(program, lambda place, program=program: beside(place, program)) for program in PROGRAMS],
+                       ("unshare", "nsenter", "mount", "pivot_root")))

@@ -5,13 +5,12 @@ The targets check themselves. Their folder is a file system in memory that only 
 elsewhere is not found.
 """
 import os
-import shutil
 import subprocess
 import sys
 import time
 
 sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
-from harness import CKPT, TARGETS, Failure, Skip, Workplace, ckpt, exists_unreaped, read_text, wait_until
+from harness import TARGETS, Failure, Skip, ckpt, exists_unreaped, read_text, run_cases, wait_until
 
 ALL = ["--pid", "--mount", "--ipc", "--uts", "--net", "--cgroup"]
 HOLDER = 'mount -t proc proc /proc; mount -t tmpfs tmpfs "$0"; hostname inside; while :; do sleep 1; done'
@@ -261,30 +260,8 @@ def refused(place):
         apart.wait()
 
 
-def main():
-    if os.geteuid() != 0 or not CKPT:
-        print("skipped: namespaces: wants root")
-        return 77
-    if any(shutil.which(tool) is None for tool in ("unshare", "nsenter", "mount", "ip")):
-        print("skipped: namespaces: wants util-linux and iproute2")
-        return 77
-    failures = 0
-    with Workplace("namespaces") as place:
-        cases = [(program, lambda program=program: into(place, program))
-                 for program in ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")]
-        cases += [("first process", lambda: first_process(place)), ("first process goes along", lambda: first_process_goes_along(place)),
-                  ("one alone", lambda: one_alone(place)), ("refused", lambda: refused(place))]
-        for name, case in cases:
-            try:
-                case()
-            except Skip as lacking:
-                print(f"skipped: {name}: {lacking}")
-            except (Failure, OSError) as failure:
-                print(f"FAIL {name}: {failure}", file=sys.stderr)
-                failures += 1
-    print(f"namespaces: {len(cases)} cases, {failures} failures")
-    return 1 if failures else 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")
+    sys.exit(run_cases("namespaces", [(program, lambda place, program=program: into(place, program)) for program in PROGRAMS] +
+                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("refused", refused)],
+                       ("unshare", "nsenter", "mount", "ip")))

@@ -493,3 +493,28 @@ def run_tests(*tests):
                 except Failure:
                     pass
     return 1 if failures else SKIPPED if skipped == len(wanted or tests) else 0
+
+
+def run_cases(name, cases, tools=()):
+    """Each case, (its name, a function that is given the workplace), in one workplace for all; the exit status is for ctest. As root
+    only, and where the tools are; a case that raises Skip is named and does not fail."""
+    if os.geteuid() != 0 or not CKPT:
+        print(f"skipped: {name}: wants root")
+        return SKIPPED
+    lacking = [tool for tool in tools if shutil.which(tool) is None]
+    if lacking:
+        print(f"skipped: {name}: wants {', '.join(lacking)}")
+        return SKIPPED
+    cases = [case for case in cases if not sys.argv[1:] or case[0] in sys.argv[1:]]
+    failures = 0
+    with Workplace(name) as place:
+        for title, case in cases:
+            try:
+                case(place)
+            except Skip as lacks:
+                print(f"skipped: {title}: {lacks}")
+            except (Failure, OSError) as failure:
+                print(f"FAIL {title}: {failure}", file=sys.stderr)
+                failures += 1
+    print(f"{name}: {len(cases)} cases, {failures} failures")
+    return 1 if failures else 0

@@ -7,13 +7,14 @@
 #include <mutex>
 
 #include "formats/torch_dist/metadata.h"
-#include "lib/model/verify/folder.h"
 #include "lib/base/checked.h"
 #include "lib/base/file_stream.h"
 #include "lib/base/io.h"
 #include "lib/base/json_reader.h"
 #include "lib/base/json_writer.h"
+#include "lib/base/replace_file.h"
 #include "lib/base/worker_pool.h"
+#include "lib/model/verify/folder.h"
 
 namespace ckpt::model {
 
@@ -277,15 +278,7 @@ Result<Manifest> make_manifest(const tensor::Catalog& catalog, const fs::path& e
 }
 
 Result<void> write_manifest(const Manifest& manifest, const fs::path& path) {
-  const fs::path staged = path.string() + ".tmp";
-  UniqueFd fd(::open(staged.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!fd) return sys_error(path.string(), "cannot be created");
-  auto written = io::write_all(fd.get(), as_bytes(to_json(manifest)), path.string());
-  if (written) written = io::sync_fd(fd.get(), path.string());
-  if (written && std::rename(staged.c_str(), path.c_str()) != 0) written = sys_error(path.string(), "cannot replace");
-  if (!written) std::remove(staged.c_str());
-  CKPT_TRY(written);
-  return io::sync_dir(path.has_parent_path() ? path.parent_path() : fs::path("."));
+  return io::replace_file(path, to_json(manifest), {0644, true});
 }
 
 Result<std::string> hash_tensor(const tensor::Catalog& catalog, const tensor::Tensor& t, tensor::FileCache& files,
