@@ -13,7 +13,7 @@ namespace {
 struct AgentFlags {
   std::string directory;
   flash::AgentOptions options;
-  uint64_t grace = 30, linger = 0, agree = 30;
+  uint64_t grace = 30, linger = 0, agree = 30, lost_after = 30;
   bool no_persist_on_death = false, no_verify = false, status = false;
 };
 
@@ -27,6 +27,7 @@ Result<void> run_agent_verb(Context& context, AgentFlags& flags) {
   options.directory = flags.directory;
   options.grace_ms = flags.grace * 1000;
   options.agree_ms = flags.agree * 1000;
+  options.lost_ms = flags.lost_after * 1000;
   options.linger_ms = flags.linger * 1000;
   options.on_death = !flags.no_persist_on_death;
   options.verify = !flags.no_verify;
@@ -51,6 +52,10 @@ Command::Run add_agent(VerbOptions& app) {
   app.add_option("--rate", options.rate, "Bytes a second at most that persisting writes").as_size();
   app.add_option("--buffers", options.buffers, "Of each rank; without it two where memory allows").in_range(1, 2);
   app.add_option("--agree", state->agree, "How long the agents of a job's other nodes may take to join a checkpoint")
+      .in_range(1, 86'400)
+      .type_name("SECONDS");
+  app.add_option("--lost-after", state->lost_after,
+                 "How long one of them may give no sign of life while it writes (30)")
       .in_range(1, 86'400)
       .type_name("SECONDS");
   app.add_option("--grace", state->grace, "After SIGTERM, for the newest step to be written")

@@ -21,6 +21,7 @@ struct AgentOptions {
   unsigned buffers = 0;        ///< of each rank; 0: two where memory allows
   uint64_t grace_ms = 30'000;  ///< for the last persist, after SIGTERM
   uint64_t agree_ms = 30'000;  ///< for the agents of the job's other nodes to join a checkpoint
+  uint64_t lost_ms = 30'000;   ///< without a sign of life of one of these, while it writes its part
   uint64_t linger_ms = 0;      ///< ends so long after the last trainer did; 0: never
   bool on_death = true;        ///< persists when a trainer dies
   bool verify = true;

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <chrono>
 #include <cstdio>
 #include <set>
@@ -20,6 +21,7 @@
 #include "lib/base/replace_file.h"
 #include "lib/base/staged_dir.h"
 #include "lib/flash/catalog.h"
+#include "lib/flash/heartbeat.h"
 #include "lib/flash/latest.h"
 #include "lib/tensor/read.h"
 
@@ -30,6 +32,7 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr const char* kAttempt = ".ckpt-joint-";
+constexpr const char* kOver = ".ckpt-joint-over-";  ///< one that is being removed
 constexpr const char* kRanks = "ranks-";
 constexpr const char* kPart = "part-";
 constexpr const char* kWritten = "written-";  ///< the part is complete and durable, and its agent is done with it
@@ -51,6 +54,17 @@ Result<void> put_file(const fs::path& folder, const std::string& name, const std
   return io::replace_file(folder / name, content, {0600, false});
 }
 
+/// What a folder has; nullopt: it is gone. It is opened anew: that is when a network's file system asks its server,
+/// where the names that it knows may be some seconds old.
+std::optional<std::set<std::string>> names_in(const fs::path& folder) {
+  std::set<std::string> out;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec))
+    out.insert(it->path().filename().string());
+  if (ec == std::errc::no_such_file_or_directory || ec.value() == ESTALE) return std::nullopt;
+  return out;
+}
+
 Result<RanksRecord> read_ranks(const fs::path& path) {
   CKPT_TRY_ASSIGN(const std::string text, io::read_file(path, kMostRanksBytes));
   return decode_ranks(as_bytes(text));
@@ -69,15 +83,12 @@ class Joint {
         folder_(std::move(folder)),
         control_(control),
         cancel_(cancel),
-        deadline_us_(monotonic_us() + control.joining_us) {}
+        deadline_us_(monotonic_us() + control.joining_us),
+        heartbeat_(folder_, first_rank(), control.silent_us, kWritten, cancel) {}
 
-  /// What every agent does, the leader too: after it this node's part is on disk.
+  /// What every agent does, the leader too: after it this node's part is on disk. Where it fails the others are told.
   Result<PersistReport> take_part() {
-    CKPT_TRY(publish());
-    CKPT_TRY(wait_for_ranks());
-    PersistRequest part = request_;
-    part.part.emplace(Part{folder_ / (kPart + std::to_string(first_rank())), *owners_});
-    auto report = persist(part, cancel_);
+    auto report = write_part();
     control_.release();
     if (report)
       CKPT_TRY(put_file(folder_, kWritten + std::to_string(first_rank()), ""));
@@ -85,6 +96,9 @@ class Joint {
       decline({folder_, request_.step}, first_rank(), report.error().text());
     return report;
   }
+
+  /// No sign of life any more.
+  void end() { heartbeat_.end(); }
 
   /// Of the leader, once it has taken part.
   Result<void> put_together(PersistReport& report) {
@@ -107,8 +121,8 @@ class Joint {
 
   /// Of the others: until the leader has ended it, one way or the other.
   Result<void> wait_for_end(PersistReport& report) {
-    std::error_code ec;
-    while (fs::exists(folder_, ec)) CKPT_TRY(pause("the agent of rank 0 has not finished"));
+    while (names_in(folder_)) CKPT_TRY(pause("the agent of rank 0 has not finished"));
+    (void)names_in(request_.directory);
     report.path = request_.directory / folder_name(request_.step);
     auto whole = read_ranks(report.path / kRanksFile);
     if (whole && holds(*whole, report.ranks)) return {};
@@ -117,6 +131,19 @@ class Joint {
 
  private:
   uint32_t first_rank() const { return request_.ranks.front().rank; }
+
+  Result<PersistReport> write_part() {
+    CKPT_TRY(heartbeat_.begin());
+    CKPT_TRY(publish());
+    control_.published();
+    CKPT_TRY(wait_for_ranks());
+    CKPT_TRY(control_.joined());
+    PersistRequest part = request_;
+    part.part.emplace(Part{folder_ / (kPart + std::to_string(first_rank())), *owners_});
+    auto report = persist(part, heartbeat_.stop());
+    if (const auto others = heartbeat_.check(); !report && !others) return others.error();  // that is why
+    return report;
+  }
 
   Result<void> publish() {
     RanksRecord record{request_.step, request_.world, {}};
@@ -131,22 +158,21 @@ class Joint {
   Result<void> wait_for_ranks() {
     std::set<uint32_t> ranks;
     while (ranks.size() < request_.world) {
-      std::error_code ec;
-      for (fs::directory_iterator it(folder_, ec), end; !ec && it != end; it.increment(ec)) {
-        const std::string name = it->path().filename().string();
+      CKPT_TRY_ASSIGN(const auto names, names_now());
+      for (const std::string& name : names) {
         const auto first = number_behind(name, kRanks);
         if (!first || std::any_of(nodes_.begin(), nodes_.end(), [&](const Node& node) { return node.first == *first; }))
           continue;
-        CKPT_TRY_ASSIGN(RanksRecord record, read_ranks(it->path()));
+        CKPT_TRY_ASSIGN(RanksRecord record, read_ranks(folder_ / name));
         if (record.step != request_.step || record.world != request_.world)
-          return fail(Code::kMismatch, it->path().string(), "is of another step or job");
+          return fail(Code::kMismatch, (folder_ / name).string(), "is of another step or job");
         for (const RankRecord& rank : record.ranks) {
           if (!ranks.insert(rank.rank).second)
             return fail(Code::kMismatch, "", fmt::format("two agents say that rank {} is theirs", rank.rank));
         }
         nodes_.push_back({*first, std::move(record)});
       }
-      CKPT_TRY(look_for_decline());
+      CKPT_TRY(look_for_decline(names));
       if (ranks.size() == request_.world) break;
       CKPT_TRY(pause(fmt::format("{} of {} ranks' agents have joined", ranks.size(), request_.world)));
     }
@@ -155,32 +181,39 @@ class Joint {
     std::sort(all.begin(), all.end(), [](const RankRecord& a, const RankRecord& b) { return a.rank < b.rank; });
     CKPT_TRY_ASSIGN(owners_, Ownership::of(all));
     deadline_us_ = monotonic_us() + control_.writing_us;
+    std::vector<uint32_t> others;
+    for (const Node& node : nodes_) others.push_back(node.first);
+    if (first_rank() != 0) others = {0};  // the leader sees to all others
+    heartbeat_.watch(others);
     return {};
   }
 
-  Result<void> look_for_decline() const {
-    std::error_code ec;
-    for (fs::directory_iterator it(folder_, ec), end; !ec && it != end; it.increment(ec)) {
-      const auto rank = number_behind(it->path().filename().string(), kDeclined);
+  Result<std::set<std::string>> names_now() const {
+    if (auto names = names_in(folder_)) return std::move(*names);
+    return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
+  }
+
+  Result<void> look_for_decline(const std::set<std::string>& names) const {
+    for (const std::string& name : names) {
+      const auto rank = number_behind(name, kDeclined);
       if (!rank) continue;
-      CKPT_TRY_ASSIGN(const std::string why, io::read_file(it->path(), 1 << 16));
+      CKPT_TRY_ASSIGN(const std::string why, io::read_file(folder_ / name, 1 << 16));
       return fail(Code::kMismatch, fmt::format("the agent of rank {}", *rank), "says: " + why);
     }
-    if (ec) return fail(Code::kMismatch, folder_.string(), "was given up by the agent of rank 0");
     return {};
   }
 
   Result<void> wait_for_part(const Node& node) const {
-    std::error_code ec;
-    while (!fs::exists(folder_ / (kWritten + std::to_string(node.first)), ec)) {
-      CKPT_TRY(look_for_decline());
+    for (;;) {
+      CKPT_TRY_ASSIGN(const auto names, names_now());
+      if (names.count(kWritten + std::to_string(node.first)) != 0) return {};
+      CKPT_TRY(look_for_decline(names));
       CKPT_TRY(pause(fmt::format("the agent of rank {} has not written its part", node.first)));
     }
-    return {};
   }
 
   Result<void> pause(const std::string& what) const {
-    CKPT_TRY(cancel_.check());
+    CKPT_TRY(heartbeat_.check());
     if (monotonic_us() >= deadline_us_) return fail(Code::kMismatch, "", what + " in time");
     std::this_thread::sleep_for(kPause);
     return {};
@@ -314,6 +347,7 @@ class Joint {
   std::vector<Node> nodes_;
   std::optional<Ownership> owners_;
   std::map<std::string, torch_dist::StorageInfo> shards_, objects_;
+  Heartbeat heartbeat_;
 };
 
 /// "iter_0000005-" and 16 digits of its own, so that nobody takes it for an earlier one.
@@ -336,30 +370,41 @@ std::optional<Attempt> attempt_of(const fs::path& path) {
   return Attempt{path, step};
 }
 
-std::vector<Attempt> attempts_in(const fs::path& directory) {
-  std::vector<Attempt> out;
+/// Attempts, and what is left of some.
+std::vector<fs::path> folders_in(const fs::path& directory) {
+  std::vector<fs::path> out;
   std::error_code ec;
   for (fs::directory_iterator it(directory, ec), end; !ec && it != end; it.increment(ec)) {
     // A link, or what somebody else could write to, is none.
     struct stat st {};
-    if (::lstat(it->path().c_str(), &st) != 0 || !S_ISDIR(st.st_mode) || st.st_uid != ::geteuid() ||
-        (st.st_mode & 0022) != 0)
-      continue;
-    if (auto found = attempt_of(it->path())) out.push_back(std::move(*found));
+    if (it->path().filename().string().rfind(kAttempt, 0) == 0 && ::lstat(it->path().c_str(), &st) == 0 &&
+        S_ISDIR(st.st_mode) && st.st_uid == ::geteuid() && (st.st_mode & 0022) == 0)
+      out.push_back(it->path());
   }
   return out;
+}
+
+/// Others may still write to it: from here on nothing is made under its name.
+void remove_attempt(const fs::path& folder) {
+  const std::string name = folder.filename().string().substr(std::char_traits<char>::length(kAttempt));
+  const fs::path away = attempt_of(folder) ? folder.parent_path() / (kOver + name) : folder;
+  std::error_code ec;
+  if (away != folder) fs::rename(folder, away, ec);
+  fs::remove_all(ec ? folder : away, ec);
 }
 
 }  // namespace
 
 std::optional<Attempt> find_attempt(const fs::path& directory) {
-  std::vector<Attempt> found = attempts_in(directory);
+  std::vector<Attempt> found;
+  for (const fs::path& folder : folders_in(directory)) {
+    if (auto one = attempt_of(folder)) found.push_back(std::move(*one));
+  }
   return found.size() == 1 ? std::optional(std::move(found.front())) : std::nullopt;
 }
 
 Result<PersistReport> lead_persist(const PersistRequest& request, const JointControl& control, const Cancel& cancel) {
-  std::error_code ec;
-  for (const Attempt& old : attempts_in(request.directory)) fs::remove_all(old.folder, ec);
+  for (const fs::path& old : folders_in(request.directory)) remove_attempt(old);
   for (const fs::path& dir : find_abandoned_staging(request.directory)) (void)remove_abandoned_staging(dir);
   CKPT_TRY_ASSIGN(const fs::path folder, make_attempt(request.directory, request.step));
   Joint joint(request, folder, control, cancel);
@@ -368,7 +413,8 @@ Result<PersistReport> lead_persist(const PersistRequest& request, const JointCon
     auto done = joint.put_together(*report);
     if (!done) report = std::move(done).error();
   }
-  fs::remove_all(folder, ec);
+  joint.end();
+  remove_attempt(folder);
   return report;
 }
 

@@ -5,6 +5,8 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <chrono>
+#include <future>
 
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
@@ -31,23 +33,32 @@ std::optional<uint64_t> Persister::next_look_us() const {
 }
 
 void Persister::want(uint64_t step, const fs::path& directory, Done done) {
+  add(step, directory, std::move(done), false);
+}
+
+void Persister::offer(uint64_t step) { add(step, {}, {}, true); }
+
+void Persister::add(uint64_t step, const fs::path& directory, Done done, bool offered) {
   if (follows()) {
     look_soon_until_us_ = monotonic_us() + kSoonFor;
     next_look_us_ = 0;
     return;
   }
   const fs::path where = directory.empty() ? options_.directory : directory;
-  auto add = [&](Wanted& to) {
+  auto join = [&](Wanted& to) {
     if (done) to.done.push_back(std::move(done));
+    to.offered = to.offered && offered;
   };
-  if (working_ && working_->step == step && where == working_->directory) return add(*working_);
+  // Where it is too late to hold what is being written, it is to be written anew.
+  const bool under_way = working_ && working_->step == step && where == working_->directory;
+  if (under_way && (offered || !working_->offered || hold())) return join(*working_);
   for (Wanted& wanted : wanted_) {
     if (wanted.directory != where || (wanted.step != step && !(wanted.done.empty() && step > wanted.step))) continue;
     wanted.step = step;
-    return add(wanted);
+    return join(wanted);
   }
-  wanted_.push_back({step, where, {}});
-  add(wanted_.back());
+  wanted_.push_back({step, where, {}, offered});
+  join(wanted_.back());
 }
 
 void Persister::saved(uint64_t step, bool persist) {
@@ -85,7 +96,7 @@ void Persister::look_for_attempt() {
   const std::optional<Attempt> attempt = find_attempt(options_.directory);
   if (!attempt || attempt->folder == last_attempt_) return;
   last_attempt_ = attempt->folder;
-  Wanted wanted{attempt->step, options_.directory, {}};
+  Wanted wanted{attempt->step, options_.directory, {}, false};
   std::vector<Held> ranks = ledger_.holders(attempt->step);
   if (ranks.size() != ledger_.expected()) {
     const std::string why = ledger_.why_not_common(attempt->step);
@@ -106,31 +117,76 @@ void Persister::begin(Wanted what, std::vector<Held> ranks, const std::optional<
   request.keep = options_.keep;
   request.verify = options_.verify;
   request.advances = !(what.directory == options_.directory && persisted_ && *persisted_ > what.step);
-  for (const Held& held : request.ranks) hold(held, 1);
   working_ = std::move(what);
+  working_ranks_ = request.ranks;
+  sequences_.clear();
+  for (const Held& held : working_ranks_) sequences_.push_back(held.segment->slot(held.buffer).sequence);
+  needed_ = true;
+  (void)hold();
   background_.start([this, request = std::move(request), attempt, several = ledger_.several_nodes()]() mutable {
     // The training goes first.
     if (!stop_.requested()) ::setpriority(PRIO_PROCESS, static_cast<id_t>(::gettid()), 10);
-    JointControl control{options_.agree_ms * 1000, kJointWriting,
-                         [this, ranks = request.ranks, released = false]() mutable {
-                           if (std::exchange(released, true)) return;
-                           background_.post([this, ranks] {
-                             for (const Held& held : ranks) hold(held, -1);
-                           });
-                         }};
-    auto report = attempt   ? join_persist(request, *attempt, control, cancel_)
-                  : several ? lead_persist(request, control, cancel_)
+    const JointControl joint = control();
+    auto report = attempt   ? join_persist(request, *attempt, joint, cancel_)
+                  : several ? lead_persist(request, joint, cancel_)
                             : persist(request, cancel_);
-    control.release();
     background_.post([this, report = std::move(report)]() mutable {
+      let_go();
       const Wanted done = std::move(*working_);
-      working_.reset();
+      working_.reset(), working_ranks_.clear();
       finish(done, std::move(report));
     });
   });
 }
 
-void Persister::hold(const Held& held, int by) {
+JointControl Persister::control() {
+  JointControl out;
+  out.joining_us = options_.agree_ms * 1000, out.writing_us = kJointWriting, out.silent_us = options_.lost_ms * 1000;
+  out.published = [this] {
+    background_.post([this] {
+      if (working_->offered) let_go();
+    });
+  };
+  out.joined = [this] { return hold_from_beside(); };
+  out.release = [this] {
+    background_.post([this] {
+      needed_ = false;
+      let_go();
+    });
+  };
+  return out;
+}
+
+Result<void> Persister::hold_from_beside() {
+  auto held = std::make_shared<std::promise<bool>>();
+  std::future<bool> answer = held->get_future();
+  if (std::this_thread::get_id() == loop_)
+    held->set_value(hold());  // there was no room for a thread
+  else
+    background_.post([this, held] { held->set_value(hold()); });
+  while (answer.wait_for(std::chrono::milliseconds(20)) != std::future_status::ready) CKPT_TRY(cancel_.check());
+  if (answer.get()) return {};
+  return fail(Code::kMismatch, "", "a later step was saved over it before all nodes had joined");
+}
+
+bool Persister::hold() {
+  if (holds_ || !needed_) return true;
+  for (size_t i = 0; i < working_ranks_.size(); ++i) {
+    const Held& held = working_ranks_[i];
+    if (held.segment->slot(held.buffer).sequence != sequences_[i]) return false;
+    const RankState* state = ledger_.find(held.rank);
+    if (state != nullptr && state->segment == held.segment && state->use[held.buffer].writing) return false;
+  }
+  for (const Held& held : working_ranks_) count(held, 1);
+  return holds_ = true;
+}
+
+void Persister::let_go() {
+  if (!std::exchange(holds_, false)) return;
+  for (const Held& held : working_ranks_) count(held, -1);
+}
+
+void Persister::count(const Held& held, int by) {
   if (ledger_.find(held.rank) == nullptr) return;  // the job began anew meanwhile, with fewer ranks
   RankState& state = ledger_.rank(held.rank);
   if (state.segment == held.segment) state.use[held.buffer].readers += static_cast<unsigned>(by);

@@ -6,6 +6,7 @@
 #include <list>
 #include <optional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "lib/base/cancel.h"
@@ -31,6 +32,8 @@ class Persister {
   /// Of those that nobody waits for only the newest is written. Where another node's agent leads nothing is: that one
   /// is looked for more often.
   void want(uint64_t step, const std::filesystem::path& directory = {}, Done done = {});
+  /// As `want`, of a step that nobody has asked for: until all nodes have joined no save waits for it, or is skipped.
+  void offer(uint64_t step);
   /// A rank has saved the step. `persist`: its trainer wants it on disk, once every rank has it.
   void saved(uint64_t step, bool persist);
   /// It was read from the newest checkpoint.
@@ -58,13 +61,22 @@ class Persister {
     uint64_t step = 0;
     std::filesystem::path directory;
     std::vector<Done> done;
+    bool offered = false;  ///< by `offer` alone
   };
+
+  void add(uint64_t step, const std::filesystem::path& directory, Done done, bool offered);
 
   void begin_wanted();
   void look_for_attempt();
   /// `attempt`: of another node's agent.
   void begin(Wanted what, std::vector<Held> ranks, const std::optional<Attempt>& attempt);
-  void hold(const Held& held, int by);
+  JointControl control();
+  /// Nobody may write over the step that is being written. False: somebody has.
+  bool hold();
+  void let_go();
+  void count(const Held& held, int by);
+  /// `hold`, from whichever thread.
+  Result<void> hold_from_beside();
   void finish(const Wanted& what, Result<PersistReport> report);
 
   const AgentOptions& options_;
@@ -74,6 +86,10 @@ class Persister {
   const Tell& tell_;
   std::list<Wanted> wanted_;
   std::optional<Wanted> working_;
+  std::vector<Held> working_ranks_;
+  std::vector<uint64_t> sequences_;  ///< of their buffers, when the work began
+  bool holds_ = false, needed_ = true;
+  const std::thread::id loop_ = std::this_thread::get_id();
   std::optional<uint64_t> due_;  ///< to be persisted once every rank has it
   std::optional<uint64_t> persisted_;
   std::filesystem::path last_attempt_;  ///< of another agent, that this one has seen

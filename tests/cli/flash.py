@@ -15,6 +15,7 @@ import struct
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 import unittest
 
@@ -390,6 +391,98 @@ class Flash(unittest.TestCase):
             engines[rank].save_parts(1, *self.shards(rank, 1))
         engines[0].persist()
         self.check_whole(1)
+
+    def write_long(self, engines, slow):
+        """A checkpoint is begun of which these ranks' node writes its part for seconds."""
+        for rank, engine in enumerate(engines):
+            leaves, objects = self.shards(rank, 1)
+            if rank == slow:
+                leaves[2].value = numpy.full(200_000, 1.0)
+                leaves[2].dtype, leaves[2].shape, leaves[2].global_shape, leaves[2].global_offset = "float64", (200_000,), (200_000,), (0,)
+            engine.save_parts(1, leaves, objects)
+        engines[0].persist(wait=False)
+        wait_until(lambda: list((self.base / "c").glob(f".ckpt-joint-*/.ckpt-staging-part-{slow}-*/*")))
+
+    def test_a_node_lost_while_it_writes_is_not_waited_for(self):
+        agents, engines = self.two_nodes("--rate", "200K", "--lost-after", "2")
+        self.write_long(engines, 2)
+        agents[1].stop(signal.SIGKILL)
+        wait_until(lambda: "was not persisted" in agents[0].text(), 15)
+        self.assertIn("the agent of rank 2 is lost: nothing was heard of it for 2", agents[0].text())
+        self.assertEqual((self.steps_on_disk(), list((self.base / "c").glob(".ckpt-*"))), ([], []))
+
+    def test_a_leader_lost_while_it_writes_is_not_waited_for(self):
+        agents, engines = self.two_nodes("--rate", "200K", "--lost-after", "2")
+        self.write_long(engines, 0)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-2")))
+        agents[0].stop(signal.SIGKILL)
+        wait_until(lambda: "was not persisted" in agents[1].text(), 15)
+        self.assertIn("the agent of rank 0 is lost: nothing was heard of it for 2", agents[1].text())
+        self.assertEqual(engines[2].status()["persisting_step"], None)
+
+    def test_no_save_waits_for_nodes_that_do_not_join_what_nobody_asked_for(self):
+        self.node("a")
+        script = ("import os, sys, numpy\nfrom ckpt_flash import Engine\n"
+                  "e = Engine(sys.argv[1], rank=0, world=2, local_world=1, socket=sys.argv[2], start_agent=False)\n"
+                  "e.save(1, {'w': numpy.zeros(9)})\nos._exit(1)")
+        environment = dict(os.environ, PYTHONPATH=str(SOURCE / "plugins" / "torch"))
+        subprocess.run([sys.executable, "-c", script, self.base / "c", self.base / "a"], env=environment, check=False)
+        engine = self.engine(rank=0, world=2, local_world=1, socket=str(self.base / "a"), if_busy="wait", timeout=5)
+        wait_until(lambda: engine.status()["persisting_step"] == 1)
+        for step in (2, 3, 4):
+            self.assertTrue(engine.save(step, {"w": numpy.full(9, float(step))}))
+        self.assertEqual(engine.status()["persisting_step"], 1)  # still without the other node
+
+    def test_ranks_that_find_different_steps_in_storage_load_the_same(self):
+        for removed in (False, True):
+            with self.subTest(removed=removed):
+                self.tearDown()
+                self.setUp()
+                agents = [self.node("a"), self.node("b")]
+                engines = [self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank]), if_busy="wait") for rank in (0, 1)]
+                for step in (1, 2):
+                    for engine in engines:
+                        engine.save(step, {"w": numpy.full(3, float(step))}, persist=True)
+                    wait_until(lambda: [engine.status()["persisted_step"] for engine in engines] == [step, step])
+                for engine in engines:
+                    engine.close()
+                for agent in agents:
+                    agent.stop(signal.SIGKILL)
+                for name in "ab":
+                    self.node(name)
+                latest = self.base / "c" / "LATEST"
+                latest.write_text("iter_0000001\n")
+                meet, said, first_has_loaded = threading.Barrier(2), [[], []], threading.Event()
+
+                def gather(rank, value):
+                    """Stands in for torch.distributed. Between the first rank's load and the second's a checkpoint is written."""
+                    if value == (1, "") and rank == 0 and not first_has_loaded.is_set():
+                        latest.write_text("iter_0000002\n")
+                        if removed:
+                            shutil.rmtree(self.base / "c" / "iter_0000001")
+                        first_has_loaded.set()
+                    said[rank].append(value)
+                    meet.wait(30)
+                    out = [said[0][-1], said[1][-1]]
+                    meet.wait(30)
+                    return out
+
+                def load(rank):
+                    engine = self.engine(rank=rank, world=2, local_world=1, socket=str(self.base / "ab"[rank]))
+                    engine._agreed_step = lambda: None
+                    engine._gather = lambda value: gather(rank, value)
+                    if rank == 1:
+                        first_has_loaded.wait(30)
+                    found[rank] = engine.load()
+
+                found = [None, None]
+                threads = [threading.Thread(target=load, args=(rank,)) for rank in (0, 1)]
+                for thread in threads:
+                    thread.start()
+                for thread in threads:
+                    thread.join(60)
+                self.assertEqual([one and one.step for one in found], [2, 2] if removed else [1, 1], said)
+                self.assertEqual({float(one["w"][0]) for one in found}, {2.0 if removed else 1.0})
 
     def test_a_layout_that_changes_is_taken_and_the_step_before_stays_until_then(self):
         self.agent()

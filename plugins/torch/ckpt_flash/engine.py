@@ -5,6 +5,7 @@ import math
 import os
 import subprocess
 import time
+import warnings
 import weakref
 from ctypes import byref, c_void_p
 
@@ -98,6 +99,7 @@ class Engine:
         self.rank, self.world, self.local_world = _ranks(rank, world, local_world)
         self._threads, self._connect_timeout = threads, connect_timeout
         self._declared = None
+        self._warned = False  # of memory for one buffer alone
         self._tensors = None  # of a snapshot that is under way
         self._object_bytes = 0
         self._pace = None
@@ -177,9 +179,12 @@ class Engine:
         `path`: a checkpoint folder; then it is that. Tensors lie over memory of this process alone, copied when they are
         written to: a load costs next to nothing, and the saved step stays as it is. `kind`: torch, numpy or buffer, what
         tensors become; None: torch where the program has imported it, else numpy where that is there. `trust`: objects that
-        came from storage may be of any class, whose code runs when they are loaded."""
+        came from storage may be of any class, whose code runs when they are loaded.
+
+        On several nodes all ranks call it, and without `path`, `step` and `level` all get the same step."""
         self._settle()
         from_partner = False
+        agrees = step is None and not path and level == "best"
         if step is None and not path and level in ("best", "memory") and self._partner is not None:
             step, from_partner = self._partner.gather_step()
             self._declared = None
@@ -190,16 +195,20 @@ class Engine:
         if step is None and level == "best" and self.world > self.local_world:
             level = "storage"
         kind = kind or _kind()
-        result = ctypes.POINTER(library.LoadedInfo)()
-        where = os.fsencode(os.path.abspath(path)) if path else None
-        try:
-            self._again(lambda: self._library.load(ANY_STEP if step is None else step,
-                                                   _FROM["storage" if path else level], where, byref(result)))
-        except NotFound:
-            return None
-        self._declared = None  # a load from storage brings memory of its own
-        loaded = self._unpack(result, kind, trust)
-        if from_partner:
+
+        def load(path, step):
+            result = ctypes.POINTER(library.LoadedInfo)()
+            where = os.fsencode(os.path.abspath(path)) if path else None
+            try:
+                self._again(lambda: self._library.load(ANY_STEP if step is None else step,
+                                                       _FROM["storage" if path else level], where, byref(result)))
+            except NotFound:
+                return None
+            self._declared = None  # a load from storage brings memory of its own
+            return self._unpack(result, kind, trust)
+
+        loaded = self._same_step(load, step) if agrees else load(path, step)
+        if from_partner and loaded is not None and loaded.level == "memory":
             loaded.level = "partner"
         return loaded
 
@@ -334,6 +343,10 @@ class Engine:
         capacity = max(1 << 20, 2 * object_bytes + (1 << 16))
         self._library.declare(library.tensors_of(shape), len(shape), capacity)
         self._declared, self._object_bytes = shape, capacity // 2
+        if self._partner is not None and not self._warned:
+            self._warned = True
+            if any(one["rank"] == self.rank and one["buffers"] == 1 for one in self.status()["ranks"]):
+                warnings.warn("memory allows one buffer a rank: while a save is under way, no step is protected", stacklevel=2)
 
     def _save(self, step, tensors, blobs, if_busy, storage, snapshot):
         self._settle()
@@ -370,7 +383,8 @@ class Engine:
 
     @property
     def protected_step(self):
-        """The newest step of which every rank's memory is complete on another node, too."""
+        """The newest step of which every rank's memory is complete on another node, too. Where memory allows one buffer a rank
+        it is gone with the beginning of the next save."""
         return self._partner.protected_step if self._partner is not None else None
 
     def _save_here(self, step, tensors, blobs, if_busy, storage, snapshot):
@@ -467,19 +481,54 @@ class Engine:
         weakref.finalize(block, self._library.unload, result)
         return info, block
 
-    def _agreed_step(self):
-        """The newest step that all nodes have in memory, where there are several of them and torch.distributed runs."""
-        if self.world == self.local_world:
-            return None
+    def _gather(self, value):
+        """Every rank's value, where there are several nodes and torch.distributed runs; else None."""
         torch = states.torch_module()
-        if torch is None or not torch.distributed.is_initialized():
+        if self.world == self.local_world or torch is None or not torch.distributed.is_initialized():
+            return None
+        gathered = [None] * self.world
+        torch.distributed.all_gather_object(gathered, value)
+        return gathered
+
+    def _agreed_step(self):
+        """The newest step that all nodes have in memory."""
+        if self.world == self.local_world:
             return None
         ranks = self.status()["ranks"]
         own = set.intersection(*(set(one["steps"]) for one in ranks)) if len(ranks) == self.local_world else set()
-        gathered = [None] * self.world
-        torch.distributed.all_gather_object(gathered, own)
-        common = set.intersection(*gathered)
+        gathered = self._gather(own)
+        common = set.intersection(*gathered) if gathered else None
         return max(common) if common else None
+
+    def _same_step(self, load, step):
+        """What load("", step) gives, of one step on all ranks: while an agent still writes they may find different ones in storage.
+        Then it is the oldest of those, by load(its folder, it)."""
+        def tell(work):
+            loaded, failed = None, None
+            try:
+                loaded = work()
+            except Exception as error:  # the other ranks are not left waiting
+                failed = error
+            told = self._gather((loaded.step if loaded is not None else None, f"{failed}" or "fails" if failed else ""))
+            if failed:
+                raise failed
+            for rank, (_, why) in enumerate(told or ()):
+                if why:
+                    raise FlashError(1, f"rank {rank}: {why}")
+            return loaded, {step for step, _ in told} if told else {None}
+
+        for attempt in range(5):
+            time.sleep(0.2 * attempt)
+            loaded, steps = tell(lambda: load("", step))
+            if len(steps) > 1 and None not in steps:
+                oldest = min(steps)
+                folder = os.path.join(self.checkpoint_dir, f"iter_{oldest:07}")
+                loaded, again = tell(lambda: loaded if loaded.step == oldest else load(folder, oldest))
+                if again == {oldest}:
+                    return loaded
+            elif len(steps) == 1:
+                return loaded
+        raise FlashError(8, f"the ranks find different steps: {', '.join(sorted(map(str, steps)))}")
 
 
 def _kind():
