@@ -17,7 +17,9 @@ import sys
 import tempfile
 import threading
 import time
+import types
 import unittest
+import warnings
 
 import numpy
 
@@ -260,6 +262,24 @@ class Flash(unittest.TestCase):
         loaded = moved.load(level="memory")
         self.assertTrue(same(dict(loaded), {"w": data}))
         self.assertEqual([(one["rank"], one["steps"]) for one in moved.status()["partner_copies"]], [(0, [1, 2])])
+
+    def test_one_buffer_and_partner_copies_are_told_of_once(self):
+        agent = self.agent("--buffers", "1")
+        own = self.engine(rank=0, world=2, local_world=1)
+        own.save(1, {"w": numpy.zeros(5)})
+        self.assertNotIn("partner copies", agent.text())
+        copy = Library(own.checkpoint_dir, None, 1, 2, 1, 1, True)
+        copy.check(copy.opened)
+        for elements in (10, 20):
+            copy.declare(tensors_of([("w", "float64", [elements], None, None, [(0, "w")])]), 1, 1 << 20)
+        copy.close()
+        self.assertEqual(agent.text().count("partner copies have one buffer, too: while a save is under way, no step is protected"), 1)
+        own._partner = types.SimpleNamespace(settle=lambda: None, protected_step=None, close=lambda: None)
+        with self.assertWarnsRegex(UserWarning, "memory allows one buffer a rank"):
+            own.prepare({"w": numpy.zeros(6)})
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            own.prepare({"w": numpy.zeros(7)})
 
     # --- several nodes: their agents share the folder of checkpoints alone ---
 
