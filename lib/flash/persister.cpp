@@ -19,6 +19,7 @@ namespace {
 
 constexpr uint64_t kJointWriting = uint64_t{3600} * 1'000'000;  ///< for the parts of other nodes, once all have joined
 constexpr uint64_t kLookForAttempt = 1'000'000, kLookSoon = 20'000;
+constexpr uint64_t kMostLate = 10'000'000;  ///< a node's trainers may save a step later than those of rank 0's node
 constexpr uint64_t kSoonFor = 60'000'000;  ///< so long an attempt is expected once this node's trainers have asked
 
 }  // namespace
@@ -95,10 +96,17 @@ void Persister::look_for_attempt() {
   next_look_us_ = now + (now < look_soon_until_us_ ? kLookSoon : kLookForAttempt);
   const std::optional<Attempt> attempt = find_attempt(options_.directory);
   if (!attempt || attempt->folder == last_attempt_) return;
-  last_attempt_ = attempt->folder;
   Wanted wanted{attempt->step, options_.directory, {}, false};
   std::vector<Held> ranks = ledger_.holders(attempt->step);
-  if (ranks.size() != ledger_.expected()) {
+  const bool complete = ranks.size() == ledger_.expected();
+  if (!complete && ledger_.newest_common().value_or(0) <= attempt->step) {  // this node may be later than the leader's
+    if (std::exchange(awaited_attempt_, attempt->folder) != attempt->folder)
+      late_until_us_ = now + std::min(kMostLate, options_.agree_ms * 1000 / 2);
+    next_look_us_ = std::min(now + kLookSoon, late_until_us_);
+    if (now < late_until_us_) return;
+  }
+  last_attempt_ = attempt->folder;
+  if (!complete) {
     const std::string why = ledger_.why_not_common(attempt->step);
     decline(*attempt, ledger_.first(), why);
     return finish(wanted, fail(Code::kMismatch, "", why));

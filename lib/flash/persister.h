@@ -92,8 +92,9 @@ class Persister {
   const std::thread::id loop_ = std::this_thread::get_id();
   std::optional<uint64_t> due_;  ///< to be persisted once every rank has it
   std::optional<uint64_t> persisted_;
-  std::filesystem::path last_attempt_;  ///< of another agent, that this one has seen
-  uint64_t next_look_us_ = 0, look_soon_until_us_ = 0;
+  std::filesystem::path last_attempt_;     ///< of another agent, that this one has taken part in or declined
+  std::filesystem::path awaited_attempt_;  ///< for whose step it waits, until `late_until_us_`
+  uint64_t next_look_us_ = 0, look_soon_until_us_ = 0, late_until_us_ = 0;
   uint64_t persists_ = 0, failures_ = 0;
   std::string last_error_;
 };

@@ -376,8 +376,19 @@ class Flash(unittest.TestCase):
         engine._library.keep(7)
         self.assertEqual(engine.status()["ranks"][0]["steps"], [6, 7])
 
+    def test_a_node_that_saves_a_step_later_takes_part_in_its_checkpoint(self):
+        _, engines = self.two_nodes()
+        for rank in (0, 1):
+            engines[rank].save_parts(1, *self.shards(rank, 1), persist=True)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/ranks-0")))
+        time.sleep(1.1)  # the other agent looks each second
+        for rank in (2, 3):
+            engines[rank].save_parts(1, *self.shards(rank, 1))
+        wait_until(lambda: engines[0].status()["persisted_step"] == 1)
+        self.check_whole(1)
+
     def test_nodes_that_do_not_agree_write_nothing(self):
-        agents, engines = self.two_nodes("--grace", "1")
+        agents, engines = self.two_nodes("--grace", "1", "--agree", "2")
         for rank in (0, 1):
             engines[rank].save_parts(5, *self.shards(rank, 5))
         for rank in (2, 3):
