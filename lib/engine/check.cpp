@@ -51,6 +51,7 @@ Result<CheckReport> check(int pid, const state::ExternalOptions& external, const
   CKPT_TRY_ASSIGN(capture::Inventory inventory, capture::look_at_running(pid, members, options));
   report.process = proc::describe_pid(pid);
   report.blockers = std::move(inventory.blockers);
+  report.notes = std::move(inventory.notes);
   if (!may_restore()) {
     report.blockers.push_back({report.process,
                                "this user could not restore it here (CAP_CHECKPOINT_RESTORE): dump does not end it",

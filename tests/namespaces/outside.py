@@ -159,7 +159,8 @@ def first_process_goes_along(place):
     """What is dumped is a child of process 1, which ends when that does: the image is there, and ckpt says so."""
     folder = os.path.join(place.path, "along")
     os.makedirs(folder)
-    popen = subprocess.Popen(["unshare", "--fork", "--pid", "sh", "-c", 'setsid "$0" "$1" & wait', os.path.join(TARGETS, "target_mem_anonymous"), folder],
+    overlay = "mkdir /mnt/a /mnt/b; mount -t overlay -o lowerdir=/mnt/a:/mnt/b none /mnt"
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--mount", "sh", "-c", f'mount -t tmpfs x /mnt; {overlay}; setsid "$0" "$1" & wait', os.path.join(TARGETS, "target_mem_anonymous"), folder],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     back = 0
     try:
@@ -167,11 +168,14 @@ def first_process_goes_along(place):
         number = read_text(os.path.join(folder, "ready")).split()[1]
         init = int(children_of(popen.pid)[0])
         image, pidfile = os.path.join(place.path, "along-image"), os.path.join(place.path, "pid")
+        ckpt("check", "-p", children_of(init)[0]).expect(0, "/mnt: overlay", "--into")
         said = ckpt("dump", "-p", children_of(init)[0], "-f", image, "--json").expect(0)
         if said.document()["target_state"] != "ended":
             raise Failure(said.out)
         popen.wait(20)
-        ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
+        if "/mnt: overlay" not in said.err or "--into" not in said.err:
+            raise Failure(f"no warning that its mounts cannot be made again: {said.err}")
+        ckpt("restore", "-f", image, "-d", "--pidfile", pidfile, "--external", "mnt[/mnt]:/usr").expect(0)
         back = int(read_text(pidfile))
         with open(os.path.join(folder, ".check"), "w") as stream:
             stream.write("0")

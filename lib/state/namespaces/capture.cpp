@@ -22,7 +22,7 @@ void block_what_cannot_be_made(Walk& walk) {
   if (walk.members[0].entry.pid != kInit) {
     std::vector<std::string> in_the_way = state::mounts_in_the_way(own.mounts);
     in_the_way.insert(in_the_way.end(), own.network.beyond.begin(), own.network.beyond.end());
-    if (in_the_way.empty() || walk.options.frozen) return;
+    if (in_the_way.empty()) return;
     const std::string more = in_the_way.size() > 1 ? fmt::format(" (and {} more)", in_the_way.size() - 1) : "";
     walk.out.notes.push_back(
         fmt::format("its namespaces have {}{}, {}: restore --into PID takes those of a running process", in_the_way[0],
