@@ -178,3 +178,37 @@ def test_a_snapshot_is_of_the_moment_it_was_taken(tmp_path):
         assert all(torch.equal(loaded["w"][str(i)], torch.full((300_000,), float(i))) for i in range(8))
         assert engine.save(2, {"w": weights, "step": 2}, mode="snapshot")
         assert torch.equal(engine.load()["w"]["3"], torch.full((300_000,), 103.0))
+
+
+def test_memory_is_page_locked_once_and_let_go_before_it_is_unmapped(monkeypatch):
+    from ckpt_flash.pinned import Pinned
+    calls = []
+
+    class Runtime:
+        refuses = 0
+
+        def cudaHostRegister(self, begin, size, flags):
+            calls.append(("lock", begin, size, flags))
+            return self.refuses
+
+        def cudaHostUnregister(self, begin):
+            calls.append(("unlock", begin))
+            return 0
+
+    runtime = Runtime()
+    monkeypatch.setattr(Pinned, "_runtime", staticmethod(lambda: runtime))
+    pinned = Pinned()
+    for _ in range(2):
+        pinned.pin(0x10010, 0x12001)
+    pinned.pin(0x20000, 0x21000)
+    pinned.release()
+    pinned.release()
+    assert calls[:2] == [("lock", 0x10000, 0x3000, 0), ("lock", 0x20000, 0x1000, 0)]
+    assert sorted(calls[2:]) == [("unlock", 0x10000), ("unlock", 0x20000)]
+    calls.clear()
+    runtime.refuses = 2
+    with pytest.warns(UserWarning, match="page-locked"):
+        pinned.pin(0x10000, 0x11000)
+    pinned.pin(0x10000, 0x11000)
+    pinned.release()
+    assert len(calls) == 1

@@ -13,6 +13,7 @@ from . import _library as library
 from . import state as states
 from ._library import ANY_STEP, Busy, FlashError, LEVELS, Library, Lost, NotFound, SavedInfo
 from .partner import Memory, Partner, check_ranks
+from .pinned import Pinned
 
 _agents = []  # that this process started: kept, for they are nobody's to wait for
 _IF_BUSY = {"skip": library.SKIP, "wait": library.WAIT, "fail": library.FAIL}
@@ -100,6 +101,7 @@ class Engine:
         self._threads, self._connect_timeout = threads, connect_timeout
         self._declared = None
         self._warned = False  # of memory for one buffer alone
+        self._pinned = Pinned()
         self._tensors = None  # of a snapshot that is under way
         self._object_bytes = 0
         self._pace = None
@@ -195,6 +197,7 @@ class Engine:
         if step is None and level == "best" and self.world > self.local_world:
             level = "storage"
         kind = kind or _kind()
+        self._pinned.release()  # its memory may go with what a load brings
 
         def load(path, step):
             result = ctypes.POINTER(library.LoadedInfo)()
@@ -216,6 +219,7 @@ class Engine:
         """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends."""
         if self._partner is not None:
             self._partner.close()
+        self._pinned.release()
         self._finalizer()
 
     def __enter__(self):
@@ -341,6 +345,7 @@ class Engine:
         if self._declared == shape and object_bytes <= self._object_bytes:
             return
         capacity = max(1 << 20, 2 * object_bytes + (1 << 16))
+        self._pinned.release()  # the memory may be other memory afterwards
         self._library.declare(library.tensors_of(shape), len(shape), capacity)
         self._declared, self._object_bytes = shape, capacity // 2
         if self._partner is not None and not self._warned:
@@ -440,6 +445,9 @@ class Engine:
     def _copy(self, tensors, pointers, places):
         """Host memory by the library's threads; of a device straight into the shared memory."""
         on_device = [at for at, pointer in enumerate(pointers) if pointer is None]
+        if on_device:
+            sizes = [math.prod(leaf.shape) * library.ITEM_BYTES[leaf.dtype] for leaf in tensors]
+            self._pinned.pin(min(places), max(place + size for place, size in zip(places, sizes)))
         for at in on_device:
             leaf = tensors[at]
             local = leaf.value.contiguous()
