@@ -27,10 +27,10 @@ def sample(step, rank):
     return torch.randn(4, 64)
 
 
-def network():
+def network(norm="BatchNorm1d"):
     import torch
     torch.manual_seed(0)
-    return torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.BatchNorm1d(128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
+    return torch.nn.Sequential(torch.nn.Linear(64, 128), getattr(torch.nn, norm)(128), torch.nn.ReLU(), torch.nn.Linear(128, 1))
 
 
 def report(rank, step, loss):
@@ -83,7 +83,7 @@ def train_deepspeed(killed_at, stage, bfloat16):
 
     rank = int(os.environ["RANK"])
     deepspeed.init_distributed("gloo", verbose=False)
-    model = network()
+    model = network("LayerNorm" if bfloat16 else "BatchNorm1d")
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     engine, _, _, _ = deepspeed.initialize(
         model=model, optimizer=optimizer, lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
