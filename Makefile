@@ -25,7 +25,7 @@ PACKAGES = $(BUILD_PACKAGES) $(RUN_PACKAGES) $(TEST_PACKAGES) $(LINT_PACKAGES)
 # Debian's own tools, whatever else PATH holds: a cmake or python3 from elsewhere does not see Debian's libraries.
 export PATH := /usr/bin:$(PATH)
 
-.PHONY: all configure demo check check-long package install clean deps completions
+.PHONY: all configure demo check check-build check-long package install clean deps completions
 
 all: configure
 	cmake --build build -j $(JOBS) --target ckpt
@@ -37,14 +37,16 @@ configure: deps
 demo: all
 	CKPT_BIN=build/ckpt tests/support/demo.sh
 
-check: configure
+# All that the tests run.
+check-build: configure
 	cmake --build build -j $(JOBS)
+
+check: check-build
 	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
 	then echo "make check: passed"; \
 	else echo "make check: FAILED (above; again with: ctest --test-dir build --rerun-failed --output-on-failure)"; exit 1; fi
 
-check-long: configure
-	cmake --build build -j $(JOBS)
+check-long: check-build
 	CKPT_INTEROP=1 CKPT_APPS=1 CKPT_LONG=1 ctest --test-dir build --output-on-failure -L 'apps|long|interop_env' --timeout 14400
 
 package: configure

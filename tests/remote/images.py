@@ -22,7 +22,7 @@ ENV = {"AWS_ACCESS_KEY_ID": S3.KEY, "AWS_SECRET_ACCESS_KEY": S3.SECRET, "AWS_EC2
 # Writes the digest of all of its memory to the file when it is told to.
 PROGRAM = """
 import hashlib, os, random, signal, sys
-data = bytearray(random.Random(7).randbytes(24 << 20))
+data = bytearray(random.Random(7).randbytes(10 << 20))
 def tell(*_):
     with open(sys.argv[1] + ".new", "w") as out: out.write(hashlib.sha256(data).hexdigest())
     os.rename(sys.argv[1] + ".new", sys.argv[1])
