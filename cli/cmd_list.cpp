@@ -10,6 +10,7 @@
 #include "cli/gpu_flags.h"
 #include "cli/gpu_view.h"
 #include "cli/saves.h"
+#include "cli/store_flags.h"
 #include "formats/format.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
@@ -224,6 +225,7 @@ Result<void> list_gpus(Context& context) {
 struct ListFlags {
   std::string top = ".";
   bool gpu = false;
+  StoreFlags store;
 };
 
 }  // namespace
@@ -233,7 +235,12 @@ Command::Run add_list(VerbOptions& app) {
   app.add_option("DIR", flags->top, "Folder to look below").shows_default().type_name("PATH|URL");
   app.add_flag("--gpu", flags->gpu,
                "The processes of this machine that have GPU state, suspended ones among them, in place of images");
+  add_store_flags(app, flags->store, false);
   return [flags](Context& context) -> Result<void> {
+    if (!flags->store.place.empty()) {
+      if (flags->top == "." && !flags->gpu) return list_store(context, flags->store);
+      return fail(Code::kUsage, "--store", "lists all that is in the store: no folder and no --gpu go with it");
+    }
     if (flags->gpu) return list_gpus(context);
     CKPT_TRY_ASSIGN(const std::string folder, context.local(flags->top));
     return list(context, folder);

@@ -5,6 +5,7 @@
 
 #include "cli/command.h"
 #include "cli/retention.h"
+#include "cli/store_flags.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 #include "lib/store/remove.h"
@@ -20,6 +21,7 @@ struct RmFlags {
   store::RemoveOptions options;
   schedule::RetentionRules rules;
   bool staging = false;
+  StoreFlags store;
 };
 
 /// What would be removed was asked for; what has been is a report.
@@ -77,6 +79,12 @@ Result<void> run_rm_superfluous(Context& context, const RmFlags& flags) {
   return done;
 }
 
+Result<void> run_rm_store(Context& context, const RmFlags& flags) {
+  if (flags.options.chain || flags.options.force || flags.staging)
+    return fail(Code::kUsage, "--store", "does not go with --chain, --force, --staging: no name needs another");
+  return remove_from_store(context, flags.store, {flags.dirs, flags.rules, flags.options.dry_run});
+}
+
 Result<void> run_rm(Context& context, const RmFlags& flags) {
   CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options,
                                                      context.progress, context.cancel));
@@ -88,14 +96,17 @@ Result<void> run_rm(Context& context, const RmFlags& flags) {
 
 Command::Run add_rm(VerbOptions& app) {
   auto state = std::make_shared<RmFlags>();
-  app.add_saved("DIR", Saved::kImage, state->dirs, "Images to remove").required();
+  app.add_saved("DIR", Saved::kImage, state->dirs, "Images to remove; with --store: names");
   app.add_flag("--chain", state->options.chain, "The parents of each, too");
   app.add_flag("--force", state->options.force, "Also what another image needs, which cannot be read then");
   app.add_flag("-n,--dry-run", state->options.dry_run, "Say what would be removed, with sizes");
   app.add_flag("--staging", state->staging,
                "The DIRs are folders of images: remove from them what killed runs left unfinished");
   add_retention_flags(app, state->rules);
-  return [state](Context& context) {
+  add_store_flags(app, state->store, false);
+  return [state](Context& context) -> Result<void> {
+    if (!state->store.place.empty()) return run_rm_store(context, *state);
+    if (state->dirs.empty()) return argument_required("rm", "DIR");
     if (state->rules.any()) return run_rm_superfluous(context, *state);
     return state->staging ? run_rm_staging(context, *state) : run_rm(context, *state);
   };

@@ -8,6 +8,7 @@
 #include "cli/model_view.h"
 #include "cli/parity_job.h"
 #include "cli/plural.h"
+#include "cli/store_flags.h"
 #include "cli/verify_image.h"
 #include "cli/verify_report.h"
 #include "lib/base/clock.h"
@@ -29,7 +30,9 @@ struct VerifyCommand {
   uint64_t seed = 0, max_memory = uint64_t{256} << 20;
   bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false,
        rehearse = false, trust = false, parity = false;
-  std::vector<std::string> more;  ///< with --parity: the other ranks' folders
+  bool repair = false;
+  StoreFlags store;
+  std::vector<std::string> more;  ///< with --parity: the other ranks' folders; with --store: more names
 
   bool for_models_only() const {
     return strict || optimizer || skip_unreadable || from != "auto" || tensor_hashes || globals || !against.empty() ||
@@ -148,7 +151,25 @@ Result<void> verify_unopened(Context& context, const VerifyCommand& command, con
   return conclude(context, command, outcome);
 }
 
+Result<void> run_verify_store(Context& context, const VerifyCommand& command) {
+  VerifyCommand others = command;
+  others.sample.clear();
+  if (others.for_models_only() || command.rehearse || command.trust || command.parity)
+    return fail(Code::kUsage, "--store", "only --sample, --seed and --repair go with it");
+  CKPT_TRY_ASSIGN(const model::Selection chosen, selection(command));
+  if (chosen.count) return fail(Code::kUsage, command.sample, "--sample of a store wants a share, such as 5%");
+  StoreVerification verification;
+  if (!command.path.empty()) verification.names.push_back(command.path);
+  verification.names.insert(verification.names.end(), command.more.begin(), command.more.end());
+  verification.percent = chosen.percent.value_or(100), verification.seed = command.seed;
+  verification.repair = command.repair;
+  return verify_store(context, command.store, verification);
+}
+
 Result<void> run_verify(Context& context, const VerifyCommand& command) {
+  if (!command.store.place.empty()) return run_verify_store(context, command);
+  if (command.path.empty()) return argument_required("verify", "path");
+  if (command.repair) return fail(Code::kUsage, "--repair", "is of a store: --store names it");
   if (command.parity) {
     if (command.for_models_only() || command.rehearse || command.trust)
       return fail(Code::kUsage, "--parity", "reads every byte of every rank: no other flag goes with it");
@@ -207,10 +228,13 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
 
 Command::Run add_verify(VerbOptions& app) {
   auto command = std::make_shared<VerifyCommand>();
-  app.add_saved("path", Saved::kEither, command->path, "A model checkpoint or a process image")
-      .type_name("PATH|URL")
-      .required();
-  app.add_option("DIR", command->more, "With --parity: the folders of the other ranks");
+  app.add_saved("path", Saved::kEither, command->path,
+                "A model checkpoint or a process image; with --store a name in it")
+      .type_name("PATH|URL");
+  app.add_option("DIR", command->more, "With --parity: the folders of the other ranks; with --store: more names");
+  add_store_flags(app, command->store, false);
+  app.add_flag("--repair", command->repair,
+               "Make a store's index anew, save what is sound of damaged packs, set these aside");
   app.add_flag("--parity", command->parity, "Compare what ckpt protect protected, and its parity, with their CRCs");
   add_from(app, command->from);
   app.add_saved("--against", Saved::kCheckpoint, command->against,

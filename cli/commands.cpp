@@ -28,6 +28,9 @@ Command::Run add_agent(VerbOptions& app);
 Command::Run add_persist(VerbOptions& app);
 Command::Run add_protect(VerbOptions& app);
 Command::Run add_rebuild(VerbOptions& app);
+Command::Run add_push(VerbOptions& app);
+Command::Run add_pull(VerbOptions& app);
+Command::Run add_gc(VerbOptions& app);
 Command::Run add_plan(VerbOptions& app);
 Command::Run add_watch(VerbOptions& app);
 Command::Run add_guard(VerbOptions& app);
@@ -74,6 +77,9 @@ std::span<const Command> commands() {
       {"verify", "Check that every byte is there and right", add_verify, Group::kBoth},
       {"load-metadata", "Print keys, dtypes, shapes and shards as JSON; no tensor byte is read", add_load_metadata,
        Group::kBoth},
+      {"push", "Put an image or a checkpoint into a store that keeps equal chunks once", add_push, Group::kBoth},
+      {"pull", "Fetch from a store what was pushed, byte for byte", add_pull, Group::kBoth},
+      {"gc", "Give back the room in a store that nothing needs any more", add_gc, Group::kBoth},
       {"protect", "Keep parity of each rank's folder on other nodes, so that lost nodes lose nothing", add_protect,
        Group::kBoth},
       {"rebuild", "Bring back the folders that lost nodes took with them, byte for byte", add_rebuild, Group::kBoth},

@@ -34,6 +34,9 @@ RIGHT = {
     "guard": ["-f", "image", "true"],
     "protect": ["a", "b"],
     "rebuild": ["a", "b"],
+    "push": ["a", "--store", "s"],
+    "pull": ["a", "--store", "s", "--dir", "d"],
+    "gc": ["--store", "s"],
     "plan": ["--mtbf", "3h", "--save-cost", "1s"],
     "completion": ["bash"],
 }

@@ -9,11 +9,12 @@ import sys
 
 # Which boxes a box may include beside itself: the table of the architecture.
 MAY_INCLUDE = {
-    "cli": {"remote", "engine", "schedule", "parity", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
+    "cli": {"remote", "repository", "engine", "schedule", "parity", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
     "engine": {"memory", "state", "records", "proc", "device", "store", "base"},
     "memory": {"state", "records", "proc", "device", "store", "base"},
     "state": {"records", "proc", "store", "base"},
     "store": {"records", "base"},
+    "repository": {"store", "records", "remote", "base"},
     "records": {"base"},
     "flash": {"formats", "tensor", "base"},
     "model": {"formats", "tensor", "base"},

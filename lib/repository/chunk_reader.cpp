@@ -1,0 +1,118 @@
+#include "lib/repository/chunk_reader.h"
+
+#include <zstd.h>
+
+#include <algorithm>
+
+namespace ckpt::repository {
+
+namespace {
+
+struct Decompressor {
+  ZSTD_DCtx* context = ZSTD_createDCtx();
+  ~Decompressor() { ZSTD_freeDCtx(context); }
+};
+
+}  // namespace
+
+Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored, const std::string& subject) {
+  if (group.codec == Codec::kRaw) return std::vector<std::byte>(stored.begin(), stored.end());
+  thread_local Decompressor decompressor;
+  std::vector<std::byte> out(group.length);
+  if (decompressor.context == nullptr) return fail(Code::kNoRoom, subject, "no memory to decompress");
+  const size_t n = ZSTD_decompressDCtx(decompressor.context, out.data(), out.size(), stored.data(), stored.size());
+  if (n != out.size()) return fail(Code::kCorrupt, subject, "has compressed bytes that are damaged");
+  return out;
+}
+
+Result<ByteSpan> ChunkReader::fetch(uint32_t pack, const Group& group) {
+  for (auto it = spans_.begin(); it != spans_.end(); ++it) {
+    if (it->pack != pack || group.offset < it->offset || group.offset + group.stored > it->offset + it->bytes.size())
+      continue;
+    spans_.splice(spans_.begin(), spans_, it);
+    return ByteSpan(it->bytes).subspan(group.offset - it->offset, group.stored);
+  }
+  const KnownPack& known = repository_.index().packs()[pack];
+  const Group& last = known.table.groups.back();
+  const uint64_t wanted = std::max<uint64_t>(group.stored, repository_.backend().good_read());
+  const uint64_t length = std::min(wanted, last.offset + last.stored - group.offset);
+  if (spans_.size() < kSpans)
+    spans_.emplace_front();
+  else
+    spans_.splice(spans_.begin(), spans_, std::prev(spans_.end()));
+  Span& span = spans_.front();
+  span.bytes.clear();  // were it not read, nothing would be in it
+  std::vector<std::byte> bytes(length);
+  CKPT_TRY(repository_.backend().read(in_folder(kPacks, known.name), known.size, group.offset, bytes));
+  fetched_ += length;
+  span.pack = pack, span.offset = group.offset, span.bytes = std::move(bytes);
+  return ByteSpan(span.bytes).first(group.stored);
+}
+
+Result<ByteSpan> ChunkReader::read_at(const ChunkPlace& place) {
+  const KnownPack& known = repository_.index().packs()[place.pack];
+  const Group& group = known.table.group_of(place.chunk);
+  auto found = std::find_if(groups_.begin(), groups_.end(),
+                            [&](const Unpacked& one) { return one.pack == place.pack && one.first == group.first; });
+  if (found == groups_.end()) {
+    CKPT_TRY_ASSIGN(const ByteSpan stored, fetch(place.pack, group));
+    CKPT_TRY_ASSIGN(std::vector<std::byte> bytes,
+                    unpack_group(group, stored, repository_.backend().subject(in_folder(kPacks, known.name))));
+    if (groups_.size() >= kGroups) groups_.pop_back();
+    groups_.push_front({place.pack, group.first, std::move(bytes)});
+  } else {
+    groups_.splice(groups_.begin(), groups_, found);
+  }
+  return ByteSpan(groups_.front().bytes)
+      .subspan(known.table.offset_in_group(group, place.chunk), known.table.lengths[place.chunk]);
+}
+
+Result<ByteSpan> ChunkReader::read(const Id& id, uint32_t length, const std::string& subject) {
+  Error why(Code::kCorrupt, subject, "needs a chunk that no pack of the store has: " + to_hex(id).substr(0, 16));
+  std::optional<ByteSpan> out;
+  bool stop = false;
+  repository_.index().find_all(id, [&](const ChunkPlace& place) {
+    auto content = read_at(place);
+    const std::string pack = repository_.index().packs()[place.pack].name;
+    if (!content) {
+      stop = content.error().code != Code::kCorrupt && content.error().code != Code::kNotFound;
+      why = std::move(content).error();
+      return !stop;
+    }
+    if (content->size() == length && repository_.ids().of(*content) == id)
+      out = *content;
+    else
+      why = Error(Code::kCorrupt, repository_.backend().subject(in_folder(kPacks, pack)),
+                  "has a chunk that is damaged: " + to_hex(id).substr(0, 16));
+    return !out;
+  });
+  if (out) return *out;
+  if (why.code == Code::kCorrupt && why.subject != subject) why.causes.push_back("needed by " + subject);
+  return why;
+}
+
+Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject) {
+  std::vector<std::byte> tree;
+  CKPT_TRY(read_list(as_bytes(ref.tree), ref.tree_bytes, subject, [&](const Extent& extent) -> Result<void> {
+    if (extent.id.empty()) return fail(Code::kCorrupt, subject, "has a tree that cannot be");
+    CKPT_TRY_ASSIGN(const ByteSpan piece, reader.read(extent.id, static_cast<uint32_t>(extent.length), subject));
+    tree.insert(tree.end(), piece.begin(), piece.end());
+    return {};
+  }));
+  return parse_tree(tree, subject);
+}
+
+Result<void> for_each_chunk(const Entry& entry, ChunkReader& reader, const std::string& subject,
+                            const std::function<Result<void>(const Extent&, bool)>& each) {
+  auto chunk = [&](const Extent& extent) { return each(extent, false); };
+  if (entry.segments.empty()) return read_list(as_bytes(entry.list), entry.size, subject, chunk);
+  for (const Segment& segment : entry.segments) {
+    CKPT_TRY(each({segment.length, segment.id}, true));
+    CKPT_TRY_ASSIGN(const ByteSpan list, reader.read(segment.id, segment.length, subject));
+    const std::vector<std::byte> copy(list.begin(), list.end());  // `each` may read on
+    CKPT_TRY(read_list(copy, segment.covered, subject, chunk));
+  }
+  return {};
+}
+
+}  // namespace ckpt::repository

@@ -1,0 +1,54 @@
+// Chunks out of packs.
+#pragma once
+
+#include <atomic>
+#include <list>
+#include <vector>
+
+#include "lib/repository/repository.h"
+
+namespace ckpt::repository {
+
+/// Decompressed into exactly `group.length` bytes; kCorrupt. `stored` is as it lies in the pack.
+Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored, const std::string& subject);
+
+/// For one thread. What it hands out has been hashed again: it is what the id says, whatever the store has.
+/// Memory: kSpans reads of Backend::good_read and kGroups groups.
+class ChunkReader {
+ public:
+  static constexpr size_t kSpans = 3, kGroups = 24;
+
+  explicit ChunkReader(Repository& repository) : repository_(repository) {}
+  /// Valid until the next call. kCorrupt: no pack has it, or all that do are damaged (the message names them);
+  /// kNotFound: the pack went since the index was read.
+  Result<ByteSpan> read(const Id& id, uint32_t length, const std::string& subject);
+  /// Bytes that came from the store.
+  uint64_t fetched() const { return fetched_; }
+
+ private:
+  struct Span {
+    uint32_t pack = 0;
+    uint64_t offset = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Unpacked {
+    uint32_t pack = 0, first = 0;  ///< the group, by its first chunk
+    std::vector<std::byte> bytes;
+  };
+  Result<ByteSpan> read_at(const ChunkPlace& place);
+  Result<ByteSpan> fetch(uint32_t pack, const Group& group);
+
+  Repository& repository_;
+  std::list<Span> spans_;  ///< the last one used first
+  std::list<Unpacked> groups_;
+  uint64_t fetched_ = 0;
+};
+
+/// The tree of a name. Errors as of ChunkReader::read, and kCorrupt: it cannot be.
+Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject);
+
+/// Every chunk of a file and of its lists, in order. `each` may be called with ids of lists, too: `is_list` says so.
+Result<void> for_each_chunk(const Entry& entry, ChunkReader& reader, const std::string& subject,
+                            const std::function<Result<void>(const Extent&, bool is_list)>& each);
+
+}  // namespace ckpt::repository

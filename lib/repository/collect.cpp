@@ -1,0 +1,270 @@
+#include "lib/repository/collect.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "lib/base/clock.h"
+#include "lib/repository/pack_writer.h"
+#include "lib/repository/usage.h"
+
+namespace ckpt::repository {
+
+namespace {
+
+constexpr unsigned kWasteful = 3;  ///< a pack of which less than 1 - 1/kWasteful is needed is written anew
+constexpr size_t kManyIndexObjects = 16;
+
+std::string push_of(const std::string& pack) { return pack.substr(0, 32); }
+
+struct Pushes {
+  std::map<std::string, Marker> alive;
+  std::vector<std::string> unreadable;
+  std::vector<std::string> dead;
+};
+
+Result<Pushes> look_at_pushes(Repository& repository, uint64_t grace_s) {
+  Backend& backend = repository.backend();
+  CKPT_TRY_ASSIGN(const std::vector<StoredObject> objects, backend.list(kPushes));
+  Pushes out;
+  for (const StoredObject& object : objects) {
+    auto text = read_object(backend, kPushes, object, kMaxDocument);
+    if (!text && text.error().code == Code::kNotFound) continue;  // it ended
+    // One that is being replaced may have another size now.
+    if (!text && text.error().code == Code::kCorrupt) text = read_object(backend, kPushes, object.name, kMaxDocument);
+    if (!text && text.error().code == Code::kNotFound) continue;
+    if (!text && text.error().code != Code::kCorrupt) return std::move(text).error();
+    auto marker =
+        text ? parse_marker(*text, backend.subject(in_folder(kPushes, object.name))) : Result<Marker>(text.error());
+    if (!marker)
+      out.unreadable.push_back(object.name);
+    else if (is_dead(*marker, grace_s))
+      out.dead.push_back(object.name);
+    else
+      out.alive.emplace(object.name, std::move(*marker));
+  }
+  return out;
+}
+
+std::string describe(const std::string& id, const Marker& marker) {
+  return fmt::format("push {} of process {} on {}, since {}", id.substr(0, 8), marker.pid, marker.host, marker.since);
+}
+
+class Collection {
+ public:
+  Collection(Repository& repository, const CollectOptions& options, ProgressSink& progress)
+      : repository_(repository), backend_(repository.backend()), options_(options), progress_(progress) {}
+
+  Result<CollectReport> run() {
+    if (!options_.dry_run) CKPT_TRY(backend_.tidy());
+    CKPT_TRY(condemn());
+    if (!options_.dry_run) CKPT_TRY(remove_condemned());
+    return report_;
+  }
+
+ private:
+  /// Dead ones go before anything is concluded from their absence.
+  Result<Pushes> pushes() {
+    CKPT_TRY_ASSIGN(Pushes out, look_at_pushes(repository_, options_.grace_s));
+    report_.dead_pushes += out.dead.size();
+    for (const std::string& dead : out.dead) {
+      if (!options_.dry_run) CKPT_TRY(backend_.remove(in_folder(kPushes, dead)));
+    }
+    return out;
+  }
+
+  /// The index and what all names need, as they are now.
+  Result<std::unique_ptr<ChunkNumbers>> look_at_needs() {
+    CKPT_TRY_ASSIGN(const std::vector<Ref> refs, repository_.refs());
+    CKPT_TRY(repository_.load());
+    auto out = std::make_unique<ChunkNumbers>(repository_.index());
+    CKPT_TRY(mark_needed(repository_, refs, *out));
+    return out;
+  }
+
+  Result<std::vector<Repository::Named>> honour_condemned() {
+    CKPT_TRY_ASSIGN(std::vector<Repository::Named> named, repository_.condemned());
+    std::vector<Condemned> all;
+    for (const Repository::Named& one : named) all.push_back(one.condemned);
+    repository_.honour(all);
+    return named;
+  }
+
+  /// Step one: packs that nothing needs, and those that hardly anything needs once that lies elsewhere, are named.
+  Result<void> condemn() {
+    CKPT_TRY_ASSIGN(const Pushes under_way, pushes());
+    progress_.begin("mark", 0);
+    CKPT_TRY_ASSIGN(const std::unique_ptr<ChunkNumbers> marks, look_at_needs());
+    CKPT_TRY_ASSIGN(const auto named, honour_condemned());
+    Condemned condemned;
+    std::vector<uint32_t> wasteful;
+    for (uint32_t number = 0; number < repository_.index().packs().size(); ++number) {
+      const KnownPack& pack = repository_.index().packs()[number];
+      const std::string push = push_of(pack.name);
+      const bool being_written = under_way.alive.count(push) != 0 ||
+                                 std::count(under_way.unreadable.begin(), under_way.unreadable.end(), push) != 0;
+      if (pack.condemned || being_written) continue;
+      const uint64_t needed = needed_bytes(number, *marks);
+      if (needed == 0)
+        condemned.packs.push_back(pack.name), count(pack);
+      else if (pack.size - std::min(pack.size, needed) > pack.size / kWasteful)
+        wasteful.push_back(number);
+    }
+    if (options_.dry_run) {
+      for (const KnownPack& pack : repository_.index().packs()) {
+        if (pack.condemned) count(pack);
+      }
+      for (uint32_t number : wasteful) report_.moved_bytes += needed_bytes(number, *marks);
+      report_.rewritten_packs = wasteful.size();
+      return {};
+    }
+    CKPT_TRY(rewrite(wasteful, *marks, condemned));
+    if (condemned.packs.empty()) return {};
+    condemned.since = rfc3339_now();
+    CKPT_TRY_ASSIGN(const std::string name, random_hex(16));
+    return backend_.put(in_folder(kCondemned, name), as_bytes(to_json(condemned)), true);
+  }
+
+  void count(const KnownPack& pack) {
+    if (options_.dry_run) ++report_.removed_packs, report_.removed_bytes += pack.size;
+  }
+
+  /// Where a chunk counts, of several packs that have it and may be relied on.
+  bool counts_here(uint32_t pack, const Id& id) const {
+    const auto place = repository_.index().find(id, [](const KnownPack& one) { return !one.condemned; });
+    return place && place->pack == pack;
+  }
+
+  uint64_t needed_bytes(uint32_t number, ChunkNumbers& marks) const {
+    const PackTable& table = repository_.index().packs()[number].table;
+    uint64_t sum = 0;
+    for (size_t chunk = 0; chunk < table.ids.size(); ++chunk) {
+      if (*marks.of(table.ids[chunk]) != 0 && counts_here(number, table.ids[chunk])) sum += stored_bytes(table, chunk);
+    }
+    return sum;
+  }
+
+  /// What is needed of these packs into new ones. A pack with damage stays as it is.
+  Result<void> rewrite(const std::vector<uint32_t>& packs, ChunkNumbers& marks, Condemned& condemned) {
+    if (packs.empty()) return {};
+    CKPT_TRY_ASSIGN(const std::unique_ptr<PushMarker> marker, PushMarker::put(backend_));
+    PackWriter writer(backend_, marker->id());
+    PackWriter::Stream stream(writer);
+    ChunkReader reader(repository_);
+    std::vector<std::string> emptied;
+    IdSet moved;
+    for (uint32_t number : packs) {
+      const KnownPack& pack = repository_.index().packs()[number];
+      bool whole = true;
+      for (size_t chunk = 0; chunk < pack.table.ids.size() && whole; ++chunk) {
+        CKPT_TRY(repository_.cancel().check());
+        const Id& id = pack.table.ids[chunk];
+        if (*marks.of(id) == 0 || !counts_here(number, id) || !moved.insert(id)) continue;
+        auto content = reader.read(id, pack.table.lengths[chunk], pack.name);
+        if (!content && content.error().code != Code::kCorrupt) return std::move(content).error();
+        if (!content)
+          progress_.note(content.error().text()), whole = false;
+        else
+          CKPT_TRY(stream.add(id, *content));
+      }
+      if (whole) emptied.push_back(pack.name);
+    }
+    CKPT_TRY(stream.flush());
+    CKPT_TRY(writer.finish());
+    report_.rewritten_packs += emptied.size(), report_.moved_bytes += writer.stored();
+    condemned.packs.insert(condemned.packs.end(), emptied.begin(), emptied.end());
+    return {};
+  }
+
+  /// Step two: of what was condemned, now or by an earlier run, goes what no push can rely on that is under way, and
+  /// nothing needs that is there. In this order: condemnations, pushes, names, packs.
+  Result<void> remove_condemned() {
+    CKPT_TRY_ASSIGN(const std::vector<Repository::Named> named, repository_.condemned());
+    CKPT_TRY_ASSIGN(const Pushes under_way, pushes());
+    std::set<std::string> blocked;
+    for (const Repository::Named& one : named) {
+      for (const std::string& push : under_way.unreadable) {
+        blocked.insert(one.name);
+        wait_for("push " + push.substr(0, 8) + ", of which nothing can be read");
+      }
+      for (const auto& [push, marker] : under_way.alive) {
+        if (std::count(marker.honoured.begin(), marker.honoured.end(), one.name) != 0) continue;
+        blocked.insert(one.name);
+        wait_for(describe(push, marker));
+      }
+    }
+    CKPT_TRY_ASSIGN(const std::unique_ptr<ChunkNumbers> marks, look_at_needs());
+    std::vector<Condemned> all;
+    for (const Repository::Named& one : named) all.push_back(one.condemned);
+    repository_.honour(all);
+    // What others have condemned since this looked counts, too.
+    CKPT_TRY_ASSIGN(const auto newer, honour_condemned());
+    std::vector<std::string> gone;
+    for (const Repository::Named& one : named) {
+      for (const std::string& name : one.condemned.packs)
+        CKPT_TRY(judge(name, blocked.count(one.name) != 0, *marks, gone));
+    }
+    if (!gone.empty() || repository_.index_objects().size() > kManyIndexObjects)
+      CKPT_TRY(rewrite_index(repository_, gone));
+    for (const Repository::Named& one : named) {
+      if (blocked.count(one.name) == 0) CKPT_TRY(backend_.remove(in_folder(kCondemned, one.name)));
+    }
+    return {};
+  }
+
+  void wait_for(const std::string& who) {
+    if (std::count(report_.waits_for.begin(), report_.waits_for.end(), who) == 0) report_.waits_for.push_back(who);
+  }
+
+  Result<void> judge(const std::string& name, bool blocked, ChunkNumbers& marks, std::vector<std::string>& gone) {
+    const auto number = repository_.index().find_pack(name);
+    if (!number || std::count(gone.begin(), gone.end(), name) != 0) return {};
+    const KnownPack& pack = repository_.index().packs()[*number];
+    if (blocked) {
+      ++report_.waiting_packs, report_.waiting_bytes += pack.size;
+      return {};
+    }
+    for (const Id& id : pack.table.ids) {
+      const bool elsewhere =
+          repository_.index().find(id, [](const KnownPack& one) { return !one.condemned; }).has_value();
+      if (*marks.of(id) == 0 || elsewhere) continue;
+      ++report_.rescued_packs;
+      return {};
+    }
+    CKPT_TRY(backend_.remove(in_folder(kPacks, name)));
+    gone.push_back(name);
+    ++report_.removed_packs, report_.removed_bytes += pack.size;
+    return {};
+  }
+
+  Repository& repository_;
+  Backend& backend_;
+  const CollectOptions& options_;
+  ProgressSink& progress_;
+  CollectReport report_;
+};
+
+}  // namespace
+
+Result<CollectReport> collect_garbage(Repository& repository, const CollectOptions& options, ProgressSink& progress) {
+  return Collection(repository, options, progress).run();
+}
+
+Result<void> rewrite_index(Repository& repository, const std::vector<std::string>& without) {
+  Backend& backend = repository.backend();
+  const std::set<std::string> gone(without.begin(), without.end());
+  std::vector<IndexedPack> packs;
+  for (const KnownPack& pack : repository.index().packs()) {
+    // One that is in no index is a push's that may yet take it back, or a dead one's.
+    if (pack.indexed && gone.count(pack.name) == 0) packs.push_back({pack.name, pack.size, pack.table});
+  }
+  std::vector<const IndexedPack*> all;
+  for (const IndexedPack& pack : packs) all.push_back(&pack);
+  CKPT_TRY(put_index(backend, all));
+  for (const std::string& object : repository.index_objects()) CKPT_TRY(backend.remove(in_folder(kIndex, object)));
+  return {};
+}
+
+}  // namespace ckpt::repository

@@ -1,0 +1,56 @@
+// What names a chunk: a hash of its content that nobody can find a second content for.
+#pragma once
+
+#include <array>
+#include <compare>
+#include <cstring>
+#include <memory>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/bytes.h"
+#include "lib/base/result.h"
+
+namespace ckpt::repository {
+
+struct Id {
+  std::array<uint8_t, 32> bytes{};
+  bool operator==(const Id&) const = default;
+  auto operator<=>(const Id&) const = default;
+  /// No content has it: it stands for "none".
+  bool empty() const { return *this == Id{}; }
+  /// Bits to spread ids by: they are as good as random, but for those that a stranger made up.
+  uint64_t bits() const {
+    uint64_t out;
+    std::memcpy(&out, bytes.data(), sizeof out);
+    return out;
+  }
+};
+
+std::string to_hex(const Id& id);
+std::string bytes_to_hex(ByteSpan bytes);
+/// Nothing: it is not an even number of lower-case hex digits.
+std::optional<std::vector<std::byte>> bytes_of_hex(std::string_view text);
+
+/// SHA-256, or HMAC-SHA-256 by who has a key. Thread-safe.
+class IdMaker {
+ public:
+  IdMaker();
+  /// With a key of its own for each `purpose`: who can have content of his choice stored learns nothing by which he
+  /// could pass it for something else. An empty key is none: plain SHA-256 whatever the purpose.
+  IdMaker(ByteSpan key, std::string_view purpose);
+
+  Id of(ByteSpan content) const;
+  bool keyed() const;
+
+ private:
+  struct State;
+  std::shared_ptr<const State> state_;
+};
+
+/// `bytes` of the kernel's random numbers, as hex digits.
+Result<std::string> random_hex(size_t bytes);
+
+}  // namespace ckpt::repository

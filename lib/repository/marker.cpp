@@ -1,0 +1,111 @@
+// Who is pushing.
+#include <signal.h>
+#include <sys/stat.h>
+#include <sys/utsname.h>
+#include <unistd.h>
+
+#include <ctime>
+
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/repository/repository.h"
+
+namespace ckpt::repository {
+
+namespace {
+
+constexpr uint64_t kRefreshUs = uint64_t{300} * 1'000'000;
+constexpr uint64_t kLongestGapUs = uint64_t{3600} * 1'000'000;  ///< far below any grace that `is_dead` is given
+
+/// Goes on while the machine sleeps.
+uint64_t boottime_us() {
+  timespec ts{};
+  ::clock_gettime(CLOCK_BOOTTIME, &ts);
+  return static_cast<uint64_t>(ts.tv_sec) * 1'000'000 + static_cast<uint64_t>(ts.tv_nsec) / 1000;
+}
+
+std::string boot_id() {
+  auto text = io::read_file("/proc/sys/kernel/random/boot_id", 4096);
+  return text ? text->substr(0, text->find('\n')) : "";
+}
+
+uint64_t pid_namespace() {
+  struct stat st {};
+  return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
+}
+
+/// Clock ticks since boot at which the process started; 0: there is none.
+uint64_t start_of(uint64_t pid) {
+  auto text = io::read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
+  const size_t name = text ? text->rfind(')') : std::string::npos;
+  if (name == std::string::npos) return 0;
+  size_t at = name + 1;
+  for (int field = 2; field < 21 && at != std::string::npos; ++field) at = text->find(' ', at + 1);
+  return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at, nullptr, 10);
+}
+
+/// Seconds since 1970 of what rfc3339_now wrote; 0: it is none.
+std::time_t parse_time(const std::string& text) {
+  tm parts{};
+  const char* end = ::strptime(text.c_str(), "%Y-%m-%dT%H:%M:%S", &parts);
+  return end == nullptr ? 0 : ::timegm(&parts);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend) {
+  std::unique_ptr<PushMarker> out(new PushMarker(backend));
+  CKPT_TRY_ASSIGN(out->id_, random_hex(16));
+  struct utsname name {};
+  ::uname(&name);
+  Marker& marker = out->marker_;
+  marker.host = name.nodename, marker.boot_id = boot_id(), marker.pid_namespace = pid_namespace();
+  marker.pid = static_cast<uint64_t>(::getpid()), marker.pid_start = start_of(marker.pid);
+  marker.since = marker.refreshed = rfc3339_now();
+  out->refreshed_us_ = boottime_us();
+  out->there_ = true;  // also where that fails: it may have come to be
+  CKPT_TRY(backend.put(in_folder(kPushes, out->id_), as_bytes(to_json(marker)), true));
+  return out;
+}
+
+PushMarker::~PushMarker() {
+  if (there_) (void)backend_.remove(in_folder(kPushes, id_));
+}
+
+Result<void> PushMarker::honour(const std::vector<Repository::Named>& condemned) {
+  if (condemned.empty()) return {};
+  for (const Repository::Named& one : condemned) marker_.honoured.push_back(one.name);
+  return backend_.put(in_folder(kPushes, id_), as_bytes(to_json(marker_)), false);
+}
+
+Result<void> PushMarker::refresh() {
+  const uint64_t now = boottime_us(), gap = now - refreshed_us_;
+  // Whoever was away for so long may have been taken for dead, and one that somebody took away must not come back:
+  // what he concluded from it stays concluded.
+  if (gap > kLongestGapUs)
+    return fail(Code::kBusy, backend_.subject(),
+                "this push stood still for so long that it counts as dead: push again");
+  if (gap < kRefreshUs) return {};
+  marker_.refreshed = rfc3339_now();
+  CKPT_TRY(backend_.put(in_folder(kPushes, id_), as_bytes(to_json(marker_)), false));
+  refreshed_us_ = now;
+  return {};
+}
+
+Result<bool> PushMarker::is_there() {
+  CKPT_TRY_ASSIGN(const std::vector<StoredObject> pushes, backend_.list(kPushes));
+  for (const StoredObject& push : pushes) {
+    if (push.name == id_) return true;
+  }
+  return false;
+}
+
+bool is_dead(const Marker& marker, uint64_t grace_s) {
+  if (marker.pid_start != 0 && !marker.boot_id.empty() && marker.boot_id == boot_id() &&
+      marker.pid_namespace == pid_namespace())
+    return start_of(marker.pid) != marker.pid_start;
+  const std::time_t refreshed = parse_time(marker.refreshed);
+  return refreshed + static_cast<std::time_t>(grace_s) < std::time(nullptr);
+}
+
+}  // namespace ckpt::repository

@@ -1,0 +1,105 @@
+// A store opened: its settings, its index in memory, what was pushed.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lib/base/cancel.h"
+#include "lib/base/progress.h"
+#include "lib/repository/backend.h"
+#include "lib/repository/documents.h"
+#include "lib/repository/index.h"
+#include "lib/repository/tree.h"
+
+namespace ckpt::repository {
+
+struct OpenOptions {
+  std::string place;               ///< a folder or a URL
+  std::filesystem::path key_file;  ///< empty: none
+  bool create = false;             ///< a store that is not there is made
+};
+
+class Repository {
+ public:
+  /// kNotFound: there is no store. kPermission: it has a key, and this is another one or none.
+  static Result<std::unique_ptr<Repository>> open(const OpenOptions& options, const Cancel& cancel);
+  /// The same of a backend that is open. `place` is for messages.
+  static Result<std::unique_ptr<Repository>> open(std::unique_ptr<Backend> backend, const OpenOptions& options,
+                                                  const Cancel& cancel);
+
+  Backend& backend() { return *backend_; }
+  const Cancel& cancel() const { return cancel_; }
+  const IdMaker& ids() const { return ids_; }
+  const IdMaker& seal() const { return seal_; }
+
+  /// Reads where all chunks lie, anew. Index objects that are damaged, and packs, are passed over: `faults` says so.
+  Result<void> load();
+  const Index& index() const { return index_; }
+  Index& index() { return index_; }
+  /// What `load` found damaged, one line each.
+  const std::vector<std::string>& faults() const { return faults_; }
+  /// The index objects that `load` has read.
+  const std::vector<std::string>& index_objects() const { return index_objects_; }
+  /// Marks the packs of these as condemned.
+  void honour(const std::vector<Condemned>& condemned);
+
+  /// By name. `damaged`: names of those that cannot be read are added to it; null: the first such is an error.
+  Result<std::vector<Ref>> refs(std::vector<Error>* damaged = nullptr);
+  /// kNotFound.
+  Result<Ref> ref(const std::string& name);
+
+  struct Named {
+    std::string name;
+    Condemned condemned;
+  };
+  Result<std::vector<Named>> condemned();
+
+  /// kPermission: others than this user may have the store say anything, and nobody has a key: what it says is not to
+  /// be trusted.
+  Result<void> check_trusted() const;
+
+ private:
+  Repository(std::unique_ptr<Backend> backend, const Cancel& cancel) : backend_(std::move(backend)), cancel_(cancel) {}
+  Result<void> read_config(const OpenOptions& options, const std::vector<std::byte>& key);
+  Result<void> write_config(const std::vector<std::byte>& key);
+  Result<void> take_index_objects(std::vector<IndexedPack>& out);
+
+  std::unique_ptr<Backend> backend_;
+  const Cancel& cancel_;
+  IdMaker ids_, seal_;
+  Index index_;
+  std::vector<std::string> faults_, index_objects_;
+};
+
+/// The table of a pack, from its end.
+Result<PackTable> read_pack_table(Backend& backend, const StoredObject& pack);
+
+/// A push under way, for those that collect garbage: see README.md. The destructor takes the marker away.
+class PushMarker {
+ public:
+  /// Put before anything is looked at.
+  static Result<std::unique_ptr<PushMarker>> put(Backend& backend);
+  ~PushMarker();
+  const std::string& id() const { return id_; }
+  /// These were seen, and nothing will refer to what is in them.
+  Result<void> honour(const std::vector<Repository::Named>& condemned);
+  /// Once in a while: says that somebody is still there.
+  Result<void> refresh();
+  /// Whether it is still there: somebody may have taken this push for dead.
+  Result<bool> is_there();
+
+ private:
+  explicit PushMarker(Backend& backend) : backend_(backend) {}
+  Backend& backend_;
+  std::string id_;
+  Marker marker_;
+  uint64_t refreshed_us_ = 0;
+  bool there_ = false;
+};
+
+/// Whether whoever put it is surely gone: on this host its process is, elsewhere it was not refreshed for `grace_s`.
+bool is_dead(const Marker& marker, uint64_t grace_s);
+
+}  // namespace ckpt::repository
