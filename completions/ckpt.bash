@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -140,11 +140,15 @@ _ckpt() {
     check:-p|check:-t|check:--pid|check:--tree) _ckpt_pids "$cur"; return ;;
     check:--external-pipes) COMPREPLY=($(compgen -W 'fail keep null' -- "$cur")); return ;;
     check:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
+    list:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    list:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     squash:--hash) COMPREPLY=($(compgen -W 'xxh3 sha256' -- "$cur")); return ;;
     squash:-j|squash:--jobs) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:--keep-last) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:--keep-every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    rm:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist dcp safetensors torch zarr3 npy' -- "$cur")); return ;;
     convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -188,6 +192,8 @@ _ckpt() {
     inspect:--html) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     inspect:--sort) COMPREPLY=($(compgen -W 'key dtype shape size shards bytes elements grid file min max mean std nan inf zeros' -- "$cur")); return ;;
     inspect:--columns) COMPREPLY=($(compgen -W 'key dtype shape size shards bytes elements grid file min max mean std nan inf zeros' -P "${cur%"${cur##*,}"}" -- "${cur##*,}")); return ;;
+    verify:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    verify:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     verify:--against) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     verify:--manifest) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -201,6 +207,15 @@ _ckpt() {
     load-metadata:--key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--plan) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     load-metadata:--rank) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    push:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    push:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    push:--name) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pull:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pull:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pull:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    gc:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    gc:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    gc:--grace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     protect:--topology) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     protect:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     protect:--scheme) COMPREPLY=($(compgen -W 'partner xor rs' -- "$cur")); return ;;
@@ -225,7 +240,7 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -238,17 +253,20 @@ _ckpt() {
     unlock) words='-h --help -p -t --pid --tree -V --version -h --help --json --progress --color -q --quiet' ;;
     timeslice) words='-h --help --quantum --gpu-lock-timeout -V --version -h --help --json --progress --color -q --quiet' ;;
     check) words='-h --help -p -t --pid --tree -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
-    list) words='-h --help --gpu -V --version -h --help --json --progress --color -q --quiet' ;;
+    list) words='-h --help --gpu --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily -V --version -h --help --json --progress --color -q --quiet' ;;
+    rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
     agent) words='-h --help --to --every --keep-last --rate --buffers --agree --lost-after --grace --linger --socket --no-persist-on-death --no-verify --status -V --version -h --help --json --progress --color -q --quiet' ;;
     persist) words='-h --help --step --into --socket --no-wait -V --version -h --help --json --progress --color -q --quiet' ;;
     inspect) words='-h --help --from --max-memory --skip-unreadable --common --stats --maps --fds --threads --tree --depth --diff --tolerance --shards --files --group-by --html --sort --reverse --columns -V --version -h --help --json --progress --color -q --quiet' ;;
-    verify) words='-h --help --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
+    verify) words='-h --help --store --store-key --repair --parity --from --against --manifest --write-manifest --hash --tensor-hashes --part --sample --seed --globals --rehearse --trust --strict --optimizer --skip-unreadable --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     load-metadata) words='-h --help --from --key --common --plan --rank -V --version -h --help --json --progress --color -q --quiet' ;;
+    push) words='-h --help --store --store-key --name --force -V --version -h --help --json --progress --color -q --quiet' ;;
+    pull) words='-h --help --store --store-key --dir --force --trust -V --version -h --help --json --progress --color -q --quiet' ;;
+    gc) words='-h --help --store --store-key -n --dry-run --grace -V --version -h --help --json --progress --color -q --quiet' ;;
     protect) words='-h --help -n --dry-run --topology --mpi --scheme --parity --failure-group --set-size --max-memory -V --version -h --help --json --progress --color -q --quiet' ;;
     rebuild) words='-h --help -n --dry-run --topology --mpi --force -V --version -h --help --json --progress --color -q --quiet' ;;
     plan) words='-h --help --mtbf --node-mtbf --nodes --save-cost --write-rate --restore-cost --memory-save-cost --memory-restore-cost --memory-share --step-time --max-overhead --sla --model -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -262,7 +280,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata protect rebuild plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

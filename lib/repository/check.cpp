@@ -135,9 +135,7 @@ class Check {
     const Group &first = pack.table.groups[piece.first], &last = pack.table.groups[piece.first + piece.count - 1];
     std::vector<std::byte> bytes(last.offset + last.stored - first.offset);
     auto read = backend_.read(name, pack.size, first.offset, bytes);
-    if (!read && read.error().code != Code::kCorrupt && read.error().code != Code::kNotFound &&
-        read.error().sys_errno != EIO)
-      return read;
+    if (!read && read.error().code != Code::kCorrupt && read.error().sys_errno != EIO) return read;
     if (!read) {
       std::lock_guard lock(mutex_);
       report_.damage.push_back(read.error().text());
@@ -188,8 +186,7 @@ class Check {
       if (!pack.indexed) continue;
       auto table = read_pack_table(backend_, {pack.name, pack.size});
       if (table && encode_table(*table) == encode_table(pack.table)) continue;
-      if (!table && table.error().code != Code::kCorrupt && table.error().code != Code::kNotFound)
-        return std::move(table).error();
+      if (!table && table.error().code != Code::kCorrupt) return std::move(table).error();
       report_.damage.push_back(table
                                    ? backend_.subject(in_folder(kPacks, pack.name)) + ": the index says otherwise of it"
                                    : table.error().text());
@@ -213,8 +210,7 @@ class Check {
       const std::string subject = backend_.subject(in_folder(kImages, ref.name));
       ChunkReader reader(repository_);
       auto entries = read_tree(ref, reader, subject);
-      if (!entries && entries.error().code != Code::kCorrupt && entries.error().code != Code::kNotFound)
-        return std::move(entries).error();
+      if (!entries && entries.error().code != Code::kCorrupt) return std::move(entries).error();
       if (!entries) {
         report_.damage.push_back(entries.error().text());
         report_.losses.push_back({ref.name, "", 0, ref.bytes});
@@ -235,7 +231,7 @@ class Check {
       if (!is_list) loss.bytes += extent.length;
       return {};
     });
-    if (!done && done.error().code != Code::kCorrupt && done.error().code != Code::kNotFound) return done;
+    if (!done && done.error().code != Code::kCorrupt) return done;
     if (!done) loss.chunks = std::max<uint64_t>(1, loss.chunks), loss.bytes = entry.size;
     if (loss.chunks != 0) report_.losses.push_back(std::move(loss));
     return {};
@@ -260,6 +256,7 @@ class Check {
   Result<void> repair() {
     CKPT_TRY_ASSIGN(const std::unique_ptr<PushMarker> marker, PushMarker::put(backend_));
     std::vector<std::string> aside = unreadable_packs();
+    IdSet written;
     PackWriter writer(backend_, marker->id());
     PackWriter::Stream stream(writer);
     ChunkReader reader(repository_);
@@ -270,7 +267,7 @@ class Check {
       if (!damaged) continue;
       for (size_t chunk = 0; chunk < pack.table.ids.size(); ++chunk) {
         CKPT_TRY(repository_.cancel().check());
-        if (bad_[number][chunk]) continue;
+        if (bad_[number][chunk] || !written.insert(pack.table.ids[chunk])) continue;
         auto content = reader.read(pack.table.ids[chunk], pack.table.lengths[chunk], pack.name);
         if (content)
           CKPT_TRY(stream.add(pack.table.ids[chunk], *content));
@@ -343,7 +340,7 @@ class Check {
 Result<CheckReport> check(Repository& repository, const CheckOptions& options, ProgressSink& progress) {
   if (options.repair && (!options.names.empty() || options.percent < 100))
     return fail(Code::kUsage, "--repair", "is of the whole store: no names and no --sample go with it");
-  return Check(repository, options, progress).run();
+  return unless_moved([&] { return Check(repository, options, progress).run(); });
 }
 
 }  // namespace ckpt::repository

@@ -91,6 +91,10 @@ Result<ByteSpan> ChunkReader::read(const Id& id, uint32_t length, const std::str
   return why;
 }
 
+bool is_moved(const Error& error) {
+  return error.code == Code::kNotFound && error.subject.find(in_folder(kPacks, "")) != std::string::npos;
+}
+
 Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject) {
   std::vector<std::byte> tree;
   CKPT_TRY(read_list(as_bytes(ref.tree), ref.tree_bytes, subject, [&](const Extent& extent) -> Result<void> {

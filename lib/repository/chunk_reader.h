@@ -44,6 +44,18 @@ class ChunkReader {
   uint64_t fetched_ = 0;
 };
 
+/// Whether this says only that a pack went since the index was read: `ckpt gc`, and what was needed of it lies
+/// elsewhere.
+bool is_moved(const Error& error);
+/// Does `work`, and does it again where something has moved under it.
+template <class Work>
+auto unless_moved(Work work) {
+  constexpr int kAttempts = 3;
+  auto done = work();
+  for (int i = 1; i < kAttempts && !done && is_moved(done.error()); ++i) done = work();
+  return done;
+}
+
 /// The tree of a name. Errors as of ChunkReader::read, and kCorrupt: it cannot be.
 Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject);
 

@@ -77,10 +77,13 @@ class Collection {
 
   /// The index and what all names need, as they are now.
   Result<std::unique_ptr<ChunkNumbers>> look_at_needs() {
-    CKPT_TRY_ASSIGN(const std::vector<Ref> refs, repository_.refs());
-    CKPT_TRY(repository_.load());
-    auto out = std::make_unique<ChunkNumbers>(repository_.index());
-    CKPT_TRY(mark_needed(repository_, refs, *out));
+    std::unique_ptr<ChunkNumbers> out;
+    CKPT_TRY(unless_moved([&]() -> Result<void> {
+      CKPT_TRY_ASSIGN(const std::vector<Ref> refs, repository_.refs());
+      CKPT_TRY(repository_.load());
+      out = std::make_unique<ChunkNumbers>(repository_.index());
+      return mark_needed(repository_, refs, *out);
+    }));
     return out;
   }
 

@@ -21,7 +21,7 @@ struct Id {
   auto operator<=>(const Id&) const = default;
   /// No content has it: it stands for "none".
   bool empty() const { return *this == Id{}; }
-  /// Bits to spread ids by: they are as good as random, but for those that a stranger made up.
+  /// As good as random, but for an id that a stranger made up.
   uint64_t bits() const {
     uint64_t out;
     std::memcpy(&out, bytes.data(), sizeof out);

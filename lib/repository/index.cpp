@@ -1,5 +1,7 @@
 #include "lib/repository/index.h"
 
+#include <sys/random.h>
+
 #include <bit>
 
 namespace ckpt::repository {
@@ -8,10 +10,29 @@ namespace {
 
 constexpr size_t kSmallest = 1024;
 
-/// At most so full: ids that a stranger made up all alike would make every search long, but not endless.
 bool is_full(size_t used, size_t slots) { return (used + 1) * 3 > slots * 2; }
 
+/// Odd numbers that nobody knows beforehand.
+std::array<uint64_t, 4> make_secret() {
+  std::array<uint64_t, 4> out = {0x9e3779b97f4a7c15, 0xbf58476d1ce4e5b9, 0x94d049bb133111eb, 0xd6e8feb86659fd93};
+  (void)::getrandom(out.data(), sizeof out, GRND_NONBLOCK);
+  for (uint64_t& one : out) one |= 1;
+  return out;
+}
+
 }  // namespace
+
+uint64_t mix(const Id& id) {
+  static const std::array<uint64_t, 4> kSecret = make_secret();
+  uint64_t words[4];
+  std::memcpy(words, id.bytes.data(), sizeof words);
+  uint64_t out = 0;
+  for (size_t i = 0; i < 4; ++i) {
+    out = (out ^ words[i]) * kSecret[i];
+    out ^= out >> 29;
+  }
+  return out;
+}
 
 void Index::grow(size_t chunks) {
   if (!slots_.empty() && !is_full(used_ + chunks, slots_.size())) return;
@@ -24,8 +45,11 @@ void Index::grow(size_t chunks) {
 }
 
 void Index::insert(uint32_t pack, uint32_t chunk) {
-  size_t at = packs_[pack].table.ids[chunk].bits() & mask_;
-  while (slots_[at].pack != 0) at = (at + 1) & mask_;
+  const Id& id = packs_[pack].table.ids[chunk];
+  size_t at = mix(id) & mask_, copies = 0;
+  for (; slots_[at].pack != 0; at = (at + 1) & mask_) {
+    if (id_of({slots_[at].pack - 1, slots_[at].chunk}) == id && ++copies == kMostCopies) return;
+  }
   slots_[at] = {pack + 1, chunk};
   ++used_;
 }
@@ -55,13 +79,13 @@ std::optional<ChunkPlace> Index::find(const Id& id, const std::function<bool(con
 }
 
 size_t IdSet::place(const std::vector<Id>& slots, const Id& id) {
-  size_t at = (id.bits() >> 6) & (slots.size() - 1);
+  size_t at = (mix(id) >> 6) & (slots.size() - 1);
   while (!slots[at].empty() && slots[at] != id) at = (at + 1) & (slots.size() - 1);
   return at;
 }
 
 bool IdSet::insert(const Id& id) {
-  Shard& shard = shards_[id.bits() % kShards];
+  Shard& shard = shards_[mix(id) % kShards];
   std::lock_guard lock(shard.mutex);
   if (is_full(shard.used, shard.slots.size())) {
     std::vector<Id> larger(std::bit_ceil(std::max<size_t>(64, shard.slots.size() * 2)));
@@ -78,7 +102,7 @@ bool IdSet::insert(const Id& id) {
 }
 
 bool IdSet::contains(const Id& id) const {
-  const Shard& shard = shards_[id.bits() % kShards];
+  const Shard& shard = shards_[mix(id) % kShards];
   std::lock_guard lock(shard.mutex);
   return !shard.slots.empty() && shard.slots[place(shard.slots, id)] == id;
 }

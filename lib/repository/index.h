@@ -25,6 +25,9 @@ struct ChunkPlace {
   uint32_t pack = 0, chunk = 0;
 };
 
+/// Bits to spread an id by, others in each process: ids that a stranger made up to lie in one place do not.
+uint64_t mix(const Id& id);
+
 class Index {
  public:
   /// Its number. Not while others look.
@@ -39,7 +42,7 @@ class Index {
   template <class Each>
   void find_all(const Id& id, Each each) const {
     if (slots_.empty()) return;
-    for (size_t at = id.bits() & mask_; slots_[at].pack != 0; at = (at + 1) & mask_) {
+    for (size_t at = mix(id) & mask_; slots_[at].pack != 0; at = (at + 1) & mask_) {
       const ChunkPlace place{slots_[at].pack - 1, slots_[at].chunk};
       if (id_of(place) == id && !each(place)) return;
     }
@@ -52,6 +55,9 @@ class Index {
   struct Slot {
     uint32_t pack = 0, chunk = 0;  ///< pack 0: free, else its number and one
   };
+  /// Of a chunk that lies in more packs the rest counts as not there: a store of a stranger's cannot make a search
+  /// long.
+  static constexpr size_t kMostCopies = 64;
   void grow(size_t chunks);
   void insert(uint32_t pack, uint32_t chunk);
 

@@ -1,6 +1,7 @@
 // A folder of this host.
 #include <dirent.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -159,12 +160,16 @@ class LocalBackend final : public Backend {
 
   Result<void> give_name(const Place& place, const std::string& temporary, bool only_if_absent,
                          const std::string& name) {
+    // Where the file system has no such rename (NFS), a second name does it.
+    const bool moved = only_if_absent && ::renameat2(place.folder, temporary.c_str(), place.folder, place.name.c_str(),
+                                                     RENAME_NOREPLACE) == 0;
+    if (only_if_absent && !moved && errno == EEXIST) return fail(Code::kMismatch, subject(name), "is there already");
     if (only_if_absent) {
-      if (::linkat(place.folder, temporary.c_str(), place.folder, place.name.c_str(), 0) != 0) {
+      if (!moved && ::linkat(place.folder, temporary.c_str(), place.folder, place.name.c_str(), 0) != 0) {
         if (errno == EEXIST) return fail(Code::kMismatch, subject(name), "is there already");
         return sys_error(subject(name), "cannot be given its name");
       }
-      ::unlinkat(place.folder, temporary.c_str(), 0);
+      if (!moved) ::unlinkat(place.folder, temporary.c_str(), 0);
       Result<void> durable = io::sync_fd(place.folder, subject(name));
       if (!durable) ::unlinkat(place.folder, place.name.c_str(), 0);
       return durable;

@@ -34,11 +34,11 @@ uint64_t pid_namespace() {
   return ::stat("/proc/self/ns/pid", &st) == 0 ? st.st_ino : 0;
 }
 
-/// Clock ticks since boot at which the process started; 0: there is none.
+/// Clock ticks since boot at which the process started; 0: there is none, or it has ended and nobody asked how.
 uint64_t start_of(uint64_t pid) {
   auto text = io::read_file("/proc/" + std::to_string(pid) + "/stat", 4096);
   const size_t name = text ? text->rfind(')') : std::string::npos;
-  if (name == std::string::npos) return 0;
+  if (name == std::string::npos || name + 2 >= text->size() || (*text)[name + 2] == 'Z') return 0;
   size_t at = name + 1;
   for (int field = 2; field < 21 && at != std::string::npos; ++field) at = text->find(' ', at + 1);
   return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at, nullptr, 10);

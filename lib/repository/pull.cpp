@@ -23,7 +23,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr size_t kWrite = 1 << 20;
-constexpr int kAttempts = 3;
 
 /// What is in the folder that the pull replaces, by content.
 class OldContent {
@@ -296,13 +295,7 @@ class Pull {
 
 Result<PullReport> pull(Repository& repository, const std::string& name, const PullOptions& options,
                         ProgressSink& progress) {
-  for (int attempt = 1;; ++attempt) {
-    auto done = Pull(repository, options, progress).run(name);
-    // What was there moved into another pack meanwhile: `ckpt gc`. The name itself is asked for first.
-    const bool moved = !done && done.error().code == Code::kNotFound &&
-                       done.error().subject.find(std::string("/") + kPacks + "/") != std::string::npos;
-    if (!moved || attempt == kAttempts) return done;
-  }
+  return unless_moved([&] { return Pull(repository, options, progress).run(name); });
 }
 
 }  // namespace ckpt::repository

@@ -180,7 +180,7 @@ class Push {
 
   Result<void> store_tree() {
     const std::string tree = encode_tree(source_.entries);
-    if (tree.size() > kMaxTree)
+    if (tree.size() > kMaxTree || source_.entries.size() > kMaxEntries)
       return fail(Code::kUnsupported, options_.name, "has too many files for one name in a store");
     std::unique_ptr<PackWriter::Stream> stream = take_stream();
     ListWriter list;

@@ -1,7 +1,7 @@
 #include "lib/repository/tree.h"
 
 #include <algorithm>
-#include <unordered_map>
+#include <map>
 
 #include "lib/base/checked.h"
 #include "lib/repository/pack.h"
@@ -154,7 +154,8 @@ class TreeParser {
     if (!count || *reserved != 0 || as_text(*magic) != kTreeMagic) return damaged("is no tree");
     if (*version != kTreeVersion)
       return fail(Code::kUnsupported, subject_, "is of a version that this ckpt does not know");
-    if (*count > in_.remaining() / kEntryHeader) return damaged("has fewer entries than it says");
+    if (*count > kMaxEntries || *count > in_.remaining() / kEntryHeader)
+      return damaged("has a number of entries that cannot be");
     std::vector<Entry> out;
     out.reserve(*count);
     for (uint64_t i = 0; i < *count; ++i) {
@@ -229,7 +230,7 @@ class TreeParser {
 
   ByteReader in_;
   const std::string& subject_;
-  std::unordered_map<std::string, Entry::Type> types_;
+  std::map<std::string, Entry::Type> types_;  // no hash: the paths are a stranger's
 };
 
 }  // namespace

@@ -28,7 +28,8 @@ namespace ckpt::repository {
 constexpr size_t kMaxInlineList = 1024;  ///< what is longer becomes a chunk of its own
 constexpr size_t kMaxList = 1 << 20;     ///< in one chunk
 constexpr size_t kTreePiece = 1 << 20;   ///< chunks of a tree
-constexpr uint64_t kMaxTree = uint64_t{1} << 30;
+constexpr uint64_t kMaxTree = uint64_t{256} << 20;
+constexpr uint64_t kMaxEntries = 2'000'000;
 
 /// Some bytes of a file: a chunk, or zeros where `id` is empty.
 struct Extent {

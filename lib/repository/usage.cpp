@@ -53,7 +53,9 @@ uint64_t stored_bytes(const PackTable& table, size_t chunk) {
   return uint64_t{table.lengths[chunk]} * group.stored / group.length;
 }
 
-Result<StoreUsage> measure_usage(Repository& repository) {
+namespace {
+
+Result<StoreUsage> measure_once(Repository& repository) {
   StoreUsage out;
   CKPT_TRY(repository.load());
   CKPT_TRY_ASSIGN(std::vector<Ref> refs, repository.refs(&out.damaged));
@@ -94,6 +96,12 @@ Result<StoreUsage> measure_usage(Repository& repository) {
     out.unneeded += groups - std::min(groups, needed);
   }
   return out;
+}
+
+}  // namespace
+
+Result<StoreUsage> measure_usage(Repository& repository) {
+  return unless_moved([&] { return measure_once(repository); });
 }
 
 }  // namespace ckpt::repository

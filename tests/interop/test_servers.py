@@ -137,3 +137,26 @@ def test_checkpoints_in_a_bucket_are_those_of_the_folder(server, checkpoints, tm
     run(env, "inspect", "s3://bucket/nothing", code=4)
     if kind == "rclone":  # moto takes every signature
         run({**env, "AWS_SECRET_ACCESS_KEY": "wrong"}, "inspect", "s3://bucket/a=1/b+c/dcp-2.9.1", code=5)
+
+
+def test_a_store_in_their_buckets(server, checkpoints, tmp_path):
+    """Pushed, pulled, checked, collected: byte for byte, and equal chunks once."""
+    _, env = server
+    store = ["--store", "s3://bucket/s=1/b+c/store"]
+    for name in ("dcp-2.9.1", "megatron", "file.safetensors"):
+        run(env, "push", checkpoints / name, *store)
+        run(env, "push", checkpoints / name, *store, code=2)
+        run(env, "push", checkpoints / name, *store, "--name", f"{name}.again")
+        run(env, "pull", name, *store, "--dir", tmp_path / name)
+        there = tmp_path / name / (name if (checkpoints / name).is_file() else "")
+        subprocess.run(["diff", "-r", checkpoints / name, there], check=True)
+    listed = json.loads(run(env, "list", *store, "--json"))
+    assert len(listed["names"]) == 6 and listed["stored_bytes"] < 0.6 * listed["bytes"], listed
+    run(env, "verify", *store)
+    run(env, "rm", *store, "--keep-last", "1", "megatron*")
+    run(env, "rm", *store, "file.safetensors", "file.safetensors.again")
+    run(env, "gc", *store)
+    assert json.loads(run(env, "list", *store, "--json"))["stored_bytes"] <= listed["stored_bytes"]
+    run(env, "pull", "megatron.again", *store, "--dir", tmp_path / "after")
+    subprocess.run(["diff", "-r", checkpoints / "megatron", tmp_path / "after"], check=True)
+    run(env, "verify", *store)

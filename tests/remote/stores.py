@@ -73,6 +73,12 @@ class Stores(unittest.TestCase):
         self.ckpt("gc")
         self.ckpt("pull", "two", "--dir", "again")
         self.same("two", "again")
+        self.objects.update({f"c/{path.name}": path.read_bytes() for path in (self.base / "two").iterdir()})
+        self.ckpt("push", "s3://bucket/c", "--name", "from-a-bucket", store="local")
+        self.ckpt("pull", "from-a-bucket", "--dir", "here", store="local")
+        self.assertEqual((self.base / "here" / "own.safetensors").read_bytes(), (self.base / "two" / "own.safetensors").read_bytes())
+        for path in (self.base / "two").iterdir():
+            del self.objects[f"c/{path.name}"]
         self.ckpt("rm", "two")
         self.ckpt("gc")
         self.assertEqual(list(self.objects), ["st/config"])
