@@ -40,18 +40,26 @@ class Jobs {
   const Cancel& cancel_;
 };
 
+/// One in the middle of its end answers with errors of the driver's before the kernel has it as ended.
+bool ends_soon(int pid) {
+  constexpr int kPatienceMs = 500;
+  UniqueFd process(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0)));
+  pollfd ended{process.get(), POLLIN, 0};
+  return !process || ::poll(&ended, 1, kPatienceMs) > 0;
+}
+
 /// One that is suspended already stays so.
 Result<uint64_t> Jobs::suspend_one(int pid) {
   auto done = suspend({pid}, options_, cancel_);
   if (done) return done->lock_us + done->checkpoint_us;
-  if (done.error().code == Code::kNotFound && (proc::has_ended(pid) || !needed_to_resume(pid).empty())) return 0;
-  return std::move(done).error();
+  if (done.error().code == Code::kNotFound && !needed_to_resume(pid).empty()) return 0;
+  return ends_soon(pid) ? Result<uint64_t>(0) : Result<uint64_t>(std::move(done).error());
 }
 
 Result<uint64_t> Jobs::resume_one(int pid) {
   auto done = resume({pid}, options_);
   if (done) return done->restore_us;
-  return proc::has_ended(pid) ? Result<uint64_t>(0) : Result<uint64_t>(std::move(done).error());
+  return ends_soon(pid) ? Result<uint64_t>(0) : Result<uint64_t>(std::move(done).error());
 }
 
 Result<void> Jobs::wait(int pid, uint64_t us) const {
