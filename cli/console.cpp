@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
@@ -37,6 +38,8 @@ Result<void> Console::finish() {
   return {};
 }
 
+void Console::verdict(const std::string& line) { data((color(stdout) ? with_verdict(line) : line) + "\n"); }
+
 void Console::info(std::string_view line) {
   if (options_.quiet) return;
   if (progress_ != nullptr) progress_->hide();
@@ -65,12 +68,16 @@ std::vector<std::vector<std::string>> escaped(const std::vector<std::vector<std:
 
 void Console::table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
                     const std::vector<size_t>& right) {
-  for (const std::string& line : lay_out({header, escaped(rows), right}, terminal_columns(STDOUT_FILENO)))
-    data(line + "\n");
+  constexpr std::array kOfVerdicts = {"STATE", "HERE", "KIND", "VERDICT"};
+  Table table{header, escaped(rows), right, {}};
+  for (size_t i = 0; i < header.size() && color(stdout); ++i) {
+    if (std::find(kOfVerdicts.begin(), kOfVerdicts.end(), header[i]) != kOfVerdicts.end()) table.verdicts.push_back(i);
+  }
+  for (const std::string& line : lay_out(table, terminal_columns(STDOUT_FILENO))) data(line + "\n");
 }
 
 void Console::info_table(const std::vector<std::vector<std::string>>& rows) {
-  for (const std::string& line : lay_out({{}, escaped(rows), {}}, terminal_columns(STDERR_FILENO))) info(line);
+  for (const std::string& line : lay_out({{}, escaped(rows), {}, {}}, terminal_columns(STDERR_FILENO))) info(line);
 }
 
 bool Console::color(std::FILE* stream) const {

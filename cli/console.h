@@ -34,7 +34,10 @@ class Console {
   bool closed() const;
   /// A line of information to stderr (nothing under --quiet); with --json and --progress jsonl a JSON line.
   void info(std::string_view line);
-  /// Rows of cells, padded to columns; cells are escaped here. `right`: columns that hold numbers.
+  /// Such a line that begins with a verdict, "damaged: ...", which a terminal shows in colour.
+  void verdict(const std::string& line);
+  /// Rows of cells, padded to columns; cells are escaped here. `right`: columns that hold numbers. Those named STATE,
+  /// HERE, KIND or VERDICT hold verdicts.
   void table(const std::vector<std::string>& header, const std::vector<std::vector<std::string>>& rows,
              const std::vector<size_t>& right = {});
   /// Such rows as lines of information.

@@ -1,11 +1,13 @@
 #include "cli/table.h"
 
+#include <fmt/format.h>
 #include <locale.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 #include <wchar.h>
 
 #include <algorithm>
+#include <array>
 
 namespace ckpt::cli {
 
@@ -138,6 +140,17 @@ std::string elide_middle(const std::string& text, size_t columns) {
          std::string(ending(text, columns - kCut.size() - front));
 }
 
+std::string with_verdict(const std::string& text) {
+  constexpr std::array kRight = {"yes", "safe", "complete"};
+  constexpr std::array kWrong = {"NO", "damaged", "dangerous", "differs", "different", "incomplete", "missing"};
+  constexpr std::array kOdd = {"no", "warning", "unknown"};
+  const std::string word = text.substr(0, text.find_first_of(": "));
+  const auto is_in = [&](const auto& words) { return std::find(words.begin(), words.end(), word) != words.end(); };
+  const char* color = is_in(kRight) ? "32" : is_in(kWrong) ? "1;31" : is_in(kOdd) ? "33" : nullptr;
+  if (color == nullptr) return text;
+  return fmt::format("\033[{}m{}\033[0m{}", color, word, text.substr(word.size()));
+}
+
 std::vector<std::string> lay_out(const Table& table, size_t columns) {
   std::vector<std::vector<std::string>> all;
   if (!table.header.empty()) all.push_back(table.header);
@@ -158,7 +171,9 @@ std::vector<std::string> lay_out(const Table& table, size_t columns) {
     std::string& line = lines.emplace_back();
     for (size_t i = 0; i < row.size(); ++i) {
       const bool right = std::find(table.right.begin(), table.right.end(), i) != table.right.end();
-      line += (i == 0 ? "" : std::string(kGap)) + padded(elide_middle(row[i], widths[i]), widths[i], right);
+      const std::string cell = padded(elide_middle(row[i], widths[i]), widths[i], right);
+      const bool is_verdict = std::find(table.verdicts.begin(), table.verdicts.end(), i) != table.verdicts.end();
+      line += (i == 0 ? "" : std::string(kGap)) + (is_verdict && lines.size() > 1 ? with_verdict(cell) : cell);
     }
     trim_end(line);
   }

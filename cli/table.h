@@ -18,7 +18,11 @@ struct Table {
   std::vector<std::string> header;             ///< none: the first column names what the second says
   std::vector<std::vector<std::string>> rows;  ///< cells that a terminal may see
   std::vector<size_t> right;                   ///< columns that hold numbers: never cut
+  std::vector<size_t> verdicts;                ///< columns in which words are coloured, as `with_verdict` has it
 };
+/// The text, its first word coloured if that says that something is right (green), wrong (red) or to be looked at
+/// (yellow).
+std::string with_verdict(const std::string& text);
 /// Lines of it. `columns` 0: as wide as it gets, for a pipe. Else what is too wide is cut in its longest columns where
 /// there is a header, and goes on in the next line where there is none.
 std::vector<std::string> lay_out(const Table& table, size_t columns);

@@ -62,11 +62,11 @@ void print_json(Console& out, const std::filesystem::path& dir, const Outcome& o
 
 void print_findings(Console& out, const Outcome& outcome) {
   for (const Finding& f : outcome.findings) {
-    out.data(fmt::format("damaged: {}: {}\n", escape_for_terminal(f.file), escape_for_terminal(f.what)));
+    out.verdict(fmt::format("damaged: {}: {}", escape_for_terminal(f.file), escape_for_terminal(f.what)));
   }
   if (!outcome.rehearsal) return;
   for (const std::string& text : outcome.rehearsal->differences)
-    out.data(fmt::format("different: {}\n", escape_for_terminal(text)));
+    out.verdict(fmt::format("different: {}", escape_for_terminal(text)));
   for (const std::string& text : outcome.rehearsal->notes) out.info(fmt::format("note: {}", escape_for_terminal(text)));
   for (const std::string& text : outcome.rehearsal->left_out)
     out.info(fmt::format("not rehearsed: {}", escape_for_terminal(text)));

@@ -10,10 +10,10 @@ namespace ckpt::cli {
 
 void print_verify_findings(Console& out, const VerifyOutcome& outcome, bool globals) {
   for (const tensor::Finding& f : outcome.report.findings) {
-    out.data(std::string(f.warning      ? "warning: "
-                         : f.difference ? "differs: "
-                                        : "damaged: ") +
-             escape_for_terminal(f.text()) + "\n");
+    out.verdict(std::string(f.warning      ? "warning: "
+                            : f.difference ? "differs: "
+                                           : "damaged: ") +
+                escape_for_terminal(f.text()));
   }
   if (!globals) return;
   std::vector<std::vector<std::string>> rows;

@@ -28,6 +28,9 @@ def colour_is_for_terminals_and_can_be_switched():
     yield from problems(["inspect", "none", "--color=always"], 4, err=red)
     yield from problems(["inspect", "none"], 4, err=red, env={"CKPT_COLOR": "always"})
     yield from problems(["inspect", "none", "--color=never"], 4, err="^ckpt:", env={"CKPT_COLOR": "always"})
+    for color, wanted in (("always", True), ("never", False)):
+        if ("\x1b[" in run("check", "--color", color).stdout) != wanted:
+            yield f"check --color {color}"
     for env, colored in (({}, True), ({"NO_COLOR": "1"}, False), ({"NO_COLOR": ""}, True)):
         leader, follower = os.openpty()
         run("inspect", "none", stderr=follower, env=env)

@@ -9,7 +9,7 @@ TEST_CASE("tables: wide characters take two columns, combining ones none, broken
   CHECK(display_width("\xe6\x97\xa5\xe6\x9c\xac") == 4);  // two characters of Japanese
   CHECK(display_width("e\xcc\x81") == 1);                 // e and a combining accent
   CHECK(display_width("\xff\xe6") == 2);
-  const Table table{{"NAME", "N"}, {{"\xe6\x97\xa5\xe6\x9c\xac", "1"}, {"abcd", "2"}}, {1}};
+  const Table table{{"NAME", "N"}, {{"\xe6\x97\xa5\xe6\x9c\xac", "1"}, {"abcd", "2"}}, {1}, {}};
   const auto lines = lay_out(table, 0);
   CHECK(lines[1] == "\xe6\x97\xa5\xe6\x9c\xac  1");
   CHECK(lines[2] == "abcd  2");
@@ -26,7 +26,7 @@ TEST_CASE("tables: names are cut in the middle, to the column") {
 
 TEST_CASE("tables: no wider than the terminal, numbers whole; in a pipe nothing is cut") {
   const std::string name(100, 'x'), other(50, 'y');
-  const Table table{{"NAME", "SIZE", "OTHER"}, {{name, "123456789012345678", other}}, {1}};
+  const Table table{{"NAME", "SIZE", "OTHER"}, {{name, "123456789012345678", other}}, {1}, {}};
   CHECK(lay_out(table, 0)[1].size() == 100 + 2 + 18 + 2 + 50);
   const auto lines = lay_out(table, 80);
   CHECK(lines[1].size() == 80);
@@ -35,9 +35,20 @@ TEST_CASE("tables: no wider than the terminal, numbers whole; in a pipe nothing 
 }
 
 TEST_CASE("tables: what says a thing of a name goes on in the next line") {
-  const Table table{{}, {{"phases", "one two three four five"}, {"id", "0123456789012345678901234567890"}}, {}};
+  const Table table{{}, {{"phases", "one two three four five"}, {"id", "0123456789012345678901234567890"}}, {}, {}};
   CHECK(lay_out(table, 0).size() == 2);
   const std::vector<std::string> lines = lay_out(table, 22);
   CHECK(lines == std::vector<std::string>{"phases  one two three", "        four five",
                                           "id      0123456789012345678901234567890"});
+}
+
+TEST_CASE("tables: words of verdicts are coloured, what else begins so is not") {
+  CHECK(with_verdict("damaged: x") == "\033[1;31mdamaged\033[0m: x");
+  CHECK(with_verdict("complete  ") == "\033[32mcomplete\033[0m  ");
+  CHECK(with_verdict("not yet") == "not yet");
+  CHECK(with_verdict("nothing") == "nothing");
+  const auto lines = lay_out({{"NAME", "STATE"}, {{"damaged", "damaged"}, {"x", "complete"}}, {}, {1}}, 0);
+  CHECK(lines[0] == "NAME     STATE");
+  CHECK(lines[1] == "damaged  \033[1;31mdamaged\033[0m");
+  CHECK(lines[2] == "x        \033[32mcomplete\033[0m");
 }
