@@ -193,7 +193,13 @@ class LastWords {
       ::dup2(kept_[i].get(), kStreams[i]);
     }
   }
-  /// In the worker, which goes on after all: what was kept is dropped.
+  /// In the worker: what it still prints, should it go on, has been said.
+  void end() {
+    std::fflush(nullptr);
+    const UniqueFd nowhere(::open("/dev/null", O_WRONLY | O_CLOEXEC));
+    for (int i : {0, 1}) ::dup2(nowhere.get(), kStreams[i]);
+  }
+  /// In the worker, which has failed after all: its error is what is printed.
   void abandon() {
     if (!before_[0]) return;
     std::fflush(nullptr);
@@ -243,11 +249,11 @@ Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::fun
   flags.options.before_common_end = [&](const engine::DumpReport& report) {
     words.begin();
     print_dump_report(context, "dump", flags, report);
+    words.end();
   };
-  flags.options.went_on = [&] { words.abandon(); };
   auto then = [&]() -> Result<void> {
     Result<void> done = work();
-    words.abandon();
+    if (!done) words.abandon();
     return done;
   };
   return work_where_it_is(flags.options.pid, context, then, [&] {

@@ -154,11 +154,12 @@ class CommonEnd {
   }
   /// In the worker, before it ends the processes.
   void begin() const { __atomic_store_n(begun_, 1, __ATOMIC_RELEASE); }
-  /// Once the worker has ended with `code`.
+  /// Once the worker has ended with `code`: whether it has ended the processes, and perhaps been ended with them.
   bool has_come(int code, int pidfd) const {
     constexpr int kKilled = 128 + SIGKILL, kPatienceMs = 10'000;
+    if (__atomic_load_n(begun_, __ATOMIC_ACQUIRE) == 0) return false;
     pollfd end{pidfd, POLLIN, 0};
-    return code == kKilled && __atomic_load_n(begun_, __ATOMIC_ACQUIRE) != 0 && ::poll(&end, 1, kPatienceMs) == 1;
+    return code == 0 || (code == kKilled && ::poll(&end, 1, kPatienceMs) == 1);
   }
 
  private:

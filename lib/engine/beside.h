@@ -28,9 +28,9 @@ Result<std::optional<Beside>> find_beside(int pid);
 /// cannot be traced but with CAP_SYS_PTRACE. Returns what `work` returned.
 ///
 /// Where `work` asks for the end of the namespace's first process (state::Entered::end_init), or ends processes with
-/// which that one ends itself (may_end), the worker ends with it: then `ended` runs here, and the result is 0. A
-/// namespace that `restore --new-pidns` made stays for as long as `work` takes, also when its last process ends. Needs
-/// CAP_SYS_ADMIN. Call it from a process without other threads.
+/// which that one ends itself (may_end), the worker ends with it, or before it: then `ended` runs here, and the result
+/// is 0. A namespace that `restore --new-pidns` made stays for as long as `work` takes, also when its last process
+/// ends. Needs CAP_SYS_ADMIN. Call it from a process without other threads.
 Result<int> run_beside(const Beside& there, const std::function<int()>& work, const std::function<void()>& ended);
 
 }  // namespace ckpt::engine

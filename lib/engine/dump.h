@@ -51,11 +51,9 @@ struct DumpOptions {
   std::function<void()> kept;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };
   After after = After::kEnd;       ///< dump only: the target once the image is durable
-  /// Told how the dump went where ckpt's worker ends with the tree (state::Entered: end_init, may_end), just before:
-  /// `dump` returns where that has failed, or where the worker has not ended.
+  /// Told how the dump went where ckpt's worker ends with the tree (state::Entered: end_init, may_end), just before.
+  /// `dump` returns as well, with the same report or an error, where the worker has not ended.
   std::function<void(const DumpReport&)> before_common_end;
-  /// The tree has ended, and the worker has not: what it was told will come from `dump`, too.
-  std::function<void()> went_on;
 };
 
 struct DumpReport {

@@ -276,7 +276,6 @@ Result<void> Finish::kill_tree() {
     state::entered()->may_end();
   }
   auto ended = window_.kill();
-  if (context_.options.went_on) context_.options.went_on();
   capture_.connections.keep();
   if (ended) capture_.devices.forget();
   if (ended || ended.error().code == Code::kNotFound) return {};

@@ -11,7 +11,7 @@ import time
 
 SCRIPT = os.path.abspath(__file__)
 SOURCE = os.path.join(os.path.dirname(SCRIPT), "..", "..")
-RANKS, STEPS, KILLED_AT = 2, 12, 7
+RANKS, STEPS, KILLED_AT, ACCUMULATED = 2, 12, 7, 2
 
 
 class Failure(Exception):
@@ -87,7 +87,7 @@ def train_deepspeed(killed_at, stage, bfloat16):
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     engine, _, _, _ = deepspeed.initialize(
         model=model, optimizer=optimizer, lr_scheduler=torch.optim.lr_scheduler.StepLR(optimizer, 3, 0.5),
-        config={"train_batch_size": 4 * RANKS, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage},
+        config={"train_batch_size": 4 * RANKS * ACCUMULATED, "train_micro_batch_size_per_gpu": 4, "zero_optimization": {"stage": stage},
                 "zero_allow_untested_optimizer": True, "bf16": {"enabled": bfloat16}})
     with Engine("checkpoints", linger=60) as flash:
         resumed = hook.restore(engine, flash)
@@ -95,12 +95,15 @@ def train_deepspeed(killed_at, stage, bfloat16):
         while engine.global_steps < STEPS:
             step = engine.global_steps
             die_at(step, killed_at)
-            batch = sample(step, rank)
-            loss = engine(batch.bfloat16() if bfloat16 else batch).square().mean()
-            engine.backward(loss)
-            engine.step()
+            for part in range(ACCUMULATED):
+                batch = sample(ACCUMULATED * step + part, rank)
+                loss = engine(batch.bfloat16() if bfloat16 else batch).square().mean()
+                engine.backward(loss)
+                engine.step()
+                saved = hook.save(engine, flash)
+                if bool(saved) != (part == ACCUMULATED - 1):
+                    raise RuntimeError(f"step {step}, micro-batch {part}: {saved}")
             report(rank, step, loss)
-            hook.save(engine, flash)
 
 
 def train(what, killed_at):

@@ -17,13 +17,13 @@ from torch import distributed, serialization
 
 
 def _refuse(engine):
-    config = engine.zero_offload_optimizer() if engine.zero_optimization() else None
+    offloads = (engine.zero_offload_optimizer(), engine.zero_offload_param()) if engine.zero_optimization() else ()
     for what, is_so in (("a mixture of experts", engine.has_moe_layers),
                         ("a pipeline", type(engine).__name__ == "PipelineEngine"),
                         ("model parallelism", engine.mp_world_size > 1),
                         ("a frozen parameter with ZeRO 3", engine.zero_optimization_partition_weights()
                          and not all(parameter.requires_grad for parameter in engine.module.parameters())),
-                        ("an optimizer on NVMe", config is not None and getattr(config.device, "value", config.device) == "nvme")):
+                        ("what lies on NVMe", any(getattr(one.device, "value", one.device) == "nvme" for one in offloads if one))):
         if is_so:
             raise NotImplementedError(f"ckpt_flash.deepspeed: {what} is not supported: use save_checkpoint")
 
@@ -54,11 +54,13 @@ def state_of(engine):
 
 
 def save(engine, flash, *, client_state=None, mode="copy"):
-    """Once a step, after engine.step(): a Saved, or None where the intervals of `flash` have it that this step is none.
+    """After each engine.step(): a Saved, or None where gradients are still being accumulated, or where the intervals of `flash`
+    have it that this step is not saved.
 
     `client_state`: what else is to come back."""
     step = engine.global_steps
-    if not engine.is_gradient_accumulation_boundary() or not any(flash.wants(step)):
+    # Not is_gradient_accumulation_boundary, which after a step speaks of the next micro-batch.
+    if engine.micro_steps % engine.gradient_accumulation_steps() != 0 or not any(flash.wants(step)):
         return None
     return flash.save(step, {"deepspeed": state_of(engine), "client": client_state or {}}, mode=mode)
 

@@ -73,7 +73,8 @@ class Engine:
     format       dcp, torch_dist, torch or safetensors: what is written to storage
     if_busy      skip, wait or fail, where the agent still writes what a save would overwrite. A step that goes to storage
                  waits in any case
-    rank, world, local_world  of this process; found in torch.distributed or the launcher's environment
+    rank, world, local_world  of this process; found in torch.distributed or the launcher's environment. Where neither says how
+                 many ranks a node has, they ask one another: all ranks make their engines then
     start_agent  False: somebody else starts `ckpt agent`
     partners     1: every rank's memory lies in the next node's agent, too, so that a lost node costs no step. All ranks make
                  their engines at the same time, after torch.distributed is up, and save the same steps
@@ -112,7 +113,7 @@ class Engine:
             raise ValueError(f"several nodes write dcp, not {format}: ckpt convert makes the others of it")
         os.makedirs(self.checkpoint_dir, exist_ok=True)
         self._library = self._open()
-        self._finalizer = weakref.finalize(self, Library.close, self._library)
+        self._finalizer = weakref.finalize(self, _end, self._pinned, self._library)
         self._partner = Partner(self) if partners else None
 
     # --- saving ---
@@ -219,7 +220,6 @@ class Engine:
         """This trainer ends in order. Once all of the node have, the agent writes what is not yet on disk, and ends."""
         if self._partner is not None:
             self._partner.close()
-        self._pinned.release()
         self._finalizer()
 
     def __enter__(self):
@@ -539,6 +539,12 @@ class Engine:
         raise FlashError(8, f"the ranks find different steps: {', '.join(sorted(map(str, steps)))}")
 
 
+def _end(pinned, opened):
+    """Memory is let go of by CUDA before it is unmapped."""
+    pinned.release()
+    opened.close()
+
+
 def _kind():
     if states.torch_module() is not None:
         return "torch"
@@ -558,5 +564,20 @@ def _ranks(rank, world, local_world):
     rank = int(environment.get("RANK", 0)) if rank is None else rank
     world = int(environment.get("WORLD_SIZE", 1)) if world is None else world
     if local_world is None:
-        local_world = min(world, int(environment.get("LOCAL_WORLD_SIZE", world)))
+        local_world = min(world, _local_world(world, torch))
     return rank, world, local_world
+
+
+def _local_world(world, torch):
+    """By the launcher's word (torchrun, DeepSpeed, Open MPI, MPICH), else by where the ranks of the job's own group are."""
+    for name in ("LOCAL_WORLD_SIZE", "LOCAL_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS"):
+        if os.environ.get(name, "").isdigit():
+            return int(os.environ[name])
+    if world == 1 or torch is None or not torch.distributed.is_available() or not torch.distributed.is_initialized() \
+            or torch.distributed.get_world_size() != world:
+        return world
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as stream:
+        here = (os.uname().nodename, stream.read())
+    nodes = [None] * world
+    torch.distributed.all_gather_object(nodes, here)
+    return nodes.count(here)

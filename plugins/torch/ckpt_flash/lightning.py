@@ -35,7 +35,8 @@ class FlashCheckpoint(Callback):
         if trainer.strategy.restore_checkpoint_after_setup:
             raise RuntimeError(f"FlashCheckpoint: {type(trainer.strategy).__name__} shards the model: see ckpt_flash.FlashWriter "
                                "and ckpt_flash.deepspeed")
-        self.engine = Engine(self.checkpoint_dir, **self._options)
+        ranks = {"rank": trainer.global_rank, "world": trainer.world_size, "local_world": trainer.num_devices}
+        self.engine = Engine(self.checkpoint_dir, **{**ranks, **self._options})
         self._saved_step = None
         if trainer.ckpt_path:  # what the user names is what counts
             return

@@ -25,6 +25,7 @@ class Pinned:
         code = int(runtime.cudaHostRegister(begin, end - begin, 0))
         if code != 0:
             self._given_up = True
+            self._clear_error()
             warnings.warn(f"ckpt_flash: {end - begin} bytes cannot be page-locked for the GPU (cudaHostRegister: {code}): saves "
                           "are slower (ulimit -l?)", stacklevel=2)
             return
@@ -36,6 +37,15 @@ class Pinned:
             self._runtime().cudaHostUnregister(begin)
         self._ranges.clear()
         self._given_up = False
+
+    @staticmethod
+    def _clear_error():
+        """CUDA keeps an error until it is asked for; torch asks at the next kernel, of the program's own."""
+        torch = states.torch_module()
+        try:
+            torch.empty(1, device="cuda").fill_(1)
+        except RuntimeError:
+            pass
 
     @staticmethod
     def _runtime():
