@@ -1,6 +1,8 @@
 // push, pull and gc: images and checkpoints into a store, out of it, and what nothing needs out of it for good.
 #include <fmt/format.h>
 
+#include <filesystem>
+
 #include "cli/command.h"
 #include "cli/plural.h"
 #include "cli/store_flags.h"

@@ -1,8 +1,11 @@
 // Stores of chunks: which one, and its key.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "cli/command.h"
 #include "lib/repository/repository.h"

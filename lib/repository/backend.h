@@ -1,6 +1,7 @@
 // Where a store's objects lie: a folder of this host, or objects elsewhere.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>

@@ -5,7 +5,9 @@
 #include <algorithm>
 #include <atomic>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"

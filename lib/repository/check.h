@@ -1,6 +1,7 @@
 // Is all there that should be, is it right, and what can be saved where it is not.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

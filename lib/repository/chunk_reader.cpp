@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "lib/base/worker_pool.h"
+
 namespace ckpt::repository {
 
 namespace {
@@ -25,6 +27,10 @@ Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored,
   return out;
 }
 
+ChunkReader::ChunkReader(Repository& repository)
+    : repository_(repository),
+      most_spans_(std::max(kFewest, kReads / WorkerPool::threads_for(0) / repository.backend().good_read())) {}
+
 Result<ByteSpan> ChunkReader::fetch(uint32_t pack, const Group& group) {
   for (auto it = spans_.begin(); it != spans_.end(); ++it) {
     if (it->pack != pack || group.offset < it->offset || group.offset + group.stored > it->offset + it->bytes.size())
@@ -36,7 +42,7 @@ Result<ByteSpan> ChunkReader::fetch(uint32_t pack, const Group& group) {
   const Group& last = known.table.groups.back();
   const uint64_t wanted = std::max<uint64_t>(group.stored, repository_.backend().good_read());
   const uint64_t length = std::min(wanted, last.offset + last.stored - group.offset);
-  if (spans_.size() < kSpans)
+  if (spans_.size() < most_spans_)
     spans_.emplace_front();
   else
     spans_.splice(spans_.begin(), spans_, std::prev(spans_.end()));
@@ -58,7 +64,8 @@ Result<ByteSpan> ChunkReader::read_at(const ChunkPlace& place) {
     CKPT_TRY_ASSIGN(const ByteSpan stored, fetch(place.pack, group));
     CKPT_TRY_ASSIGN(std::vector<std::byte> bytes,
                     unpack_group(group, stored, repository_.backend().subject(in_folder(kPacks, known.name))));
-    if (groups_.size() >= kGroups) groups_.pop_back();
+    unpacked_ += bytes.size();
+    for (; unpacked_ > kUnpacked && !groups_.empty(); groups_.pop_back()) unpacked_ -= groups_.back().bytes.size();
     groups_.push_front({place.pack, group.first, std::move(bytes)});
   } else {
     groups_.splice(groups_.begin(), groups_, found);

@@ -2,7 +2,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstdint>
+#include <functional>
 #include <list>
+#include <string>
 #include <vector>
 
 #include "lib/repository/repository.h"
@@ -13,12 +16,13 @@ namespace ckpt::repository {
 Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored, const std::string& subject);
 
 /// For one thread. What it hands out has been hashed again: it is what the id says, whatever the store has.
-/// Memory: kSpans reads of Backend::good_read and kGroups groups.
+/// Memory: reads of Backend::good_read, kReads bytes of all threads together but at least kFewest each, for a file's
+/// chunks come from as many packs as it has versions; and kUnpacked bytes of groups.
 class ChunkReader {
  public:
-  static constexpr size_t kSpans = 3, kGroups = 24;
+  static constexpr size_t kReads = 64 << 20, kFewest = 8, kUnpacked = 6 << 20;
 
-  explicit ChunkReader(Repository& repository) : repository_(repository) {}
+  explicit ChunkReader(Repository& repository);
   /// Valid until the next call. kCorrupt: no pack has it, or all that do are damaged (the message names them);
   /// kNotFound: the pack went since the index was read.
   Result<ByteSpan> read(const Id& id, uint32_t length, const std::string& subject);
@@ -41,6 +45,7 @@ class ChunkReader {
   Repository& repository_;
   std::list<Span> spans_;  ///< the last one used first
   std::list<Unpacked> groups_;
+  size_t most_spans_ = 0, unpacked_ = 0;
   uint64_t fetched_ = 0;
 };
 

@@ -87,12 +87,12 @@ class Collection {
     return out;
   }
 
-  Result<std::vector<Repository::Named>> honour_condemned() {
-    CKPT_TRY_ASSIGN(std::vector<Repository::Named> named, repository_.condemned());
+  Result<void> honour_condemned() {
+    CKPT_TRY_ASSIGN(const std::vector<Repository::Named> named, repository_.condemned());
     std::vector<Condemned> all;
     for (const Repository::Named& one : named) all.push_back(one.condemned);
     repository_.honour(all);
-    return named;
+    return {};
   }
 
   /// Step one: packs that nothing needs, and those that hardly anything needs once that lies elsewhere, are named.
@@ -100,7 +100,7 @@ class Collection {
     CKPT_TRY_ASSIGN(const Pushes under_way, pushes());
     progress_.begin("mark", 0);
     CKPT_TRY_ASSIGN(const std::unique_ptr<ChunkNumbers> marks, look_at_needs());
-    CKPT_TRY_ASSIGN(const auto named, honour_condemned());
+    CKPT_TRY(honour_condemned());
     Condemned condemned;
     std::vector<uint32_t> wasteful;
     for (uint32_t number = 0; number < repository_.index().packs().size(); ++number) {
@@ -203,7 +203,7 @@ class Collection {
     for (const Repository::Named& one : named) all.push_back(one.condemned);
     repository_.honour(all);
     // What others have condemned since this looked counts, too.
-    CKPT_TRY_ASSIGN(const auto newer, honour_condemned());
+    CKPT_TRY(honour_condemned());
     std::vector<std::string> gone;
     for (const Repository::Named& one : named) {
       for (const std::string& name : one.condemned.packs)

@@ -1,6 +1,7 @@
 // Garbage collection: what nothing needs goes, beside pushes that are under way. README.md says why that is safe.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 

@@ -1,6 +1,7 @@
 #include "lib/repository/cutter.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace ckpt::repository {
 

@@ -3,9 +3,11 @@
 
 #include <array>
 #include <compare>
+#include <cstdint>
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>

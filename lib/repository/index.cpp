@@ -2,7 +2,10 @@
 
 #include <sys/random.h>
 
+#include <algorithm>
+#include <array>
 #include <bit>
+#include <cstring>
 
 namespace ckpt::repository {
 

@@ -1,6 +1,7 @@
 // Chunks on their way into packs: grouped and compressed by each thread, put together and stored by all of them.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>

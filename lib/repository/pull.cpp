@@ -6,6 +6,9 @@
 
 #include <algorithm>
 #include <atomic>
+#include <memory>
+#include <mutex>
+#include <optional>
 
 #include "lib/base/clock.h"
 #include "lib/base/file_stream.h"

@@ -1,6 +1,7 @@
 // What was pushed, out of a store: byte for byte, with names, permissions and times.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 

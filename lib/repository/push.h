@@ -1,6 +1,7 @@
 // An image or a checkpoint into a store.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 

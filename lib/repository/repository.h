@@ -1,6 +1,8 @@
 // A store opened: its settings, its index in memory, what was pushed.
 #pragma once
 
+#include <cstdint>
+#include <filesystem>
 #include <memory>
 #include <optional>
 #include <string>

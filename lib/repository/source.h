@@ -1,6 +1,7 @@
 // What is pushed: the files of an image with its parents, or of a checkpoint, as they lie on this host.
 #pragma once
 
+#include <cstdint>
 #include <filesystem>
 #include <string>
 #include <vector>

@@ -1,7 +1,10 @@
 #include "lib/repository/tree.h"
 
 #include <algorithm>
+#include <cstring>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "lib/base/checked.h"
 #include "lib/repository/pack.h"

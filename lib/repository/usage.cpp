@@ -1,6 +1,7 @@
 #include "lib/repository/usage.h"
 
 #include <algorithm>
+#include <tuple>
 
 namespace ckpt::repository {
 

@@ -5,12 +5,18 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
+#include <cstdint>
+#include <cstring>
 #include <filesystem>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <memory>
 #include <mutex>
+#include <optional>
 #include <random>
+#include <string>
+#include <vector>
 
 #include "lib/base/io.h"
 #include "lib/repository/check.h"
