@@ -92,9 +92,13 @@ Result<void> Handle::connect() {
 Result<void> Handle::reconnect() {
   CKPT_TRY(connect());
   writing = false;
+  for (Loaded& one : loaded) {
+    if (!one.pins) continue;
+    if (mapped) CKPT_TRY(copy_pages(one));  // the agent that takes over its segment knows of no pins
+    one.pins = false;
+  }
   if (!mapped) return {};
   const auto adopted = checked(call(Type::kAdopt, {}, {}, mapped->fd.get()));
-  for (Loaded& one : loaded) one.pins = false;
   return adopted ? Result<void>() : Result<void>(adopted.error());
 }
 
@@ -115,6 +119,7 @@ Result<void> Handle::take_segment(UniqueFd fd, const std::string& layout_text) {
   if (std::memcmp(header.magic, kSegmentMagic, sizeof kSegmentMagic) != 0 || header.segment_bytes != size ||
       header.data_bytes != out->layout.data_bytes)
     return fail(Code::kCorrupt, "agent", "hands over a segment of another layout");
+  CKPT_TRY(saves_go_to(out->fd.get()));
   mapped = std::move(out);
   if (!start_thread(mapped->readying, [m = mapped.get()] { m->make_ready(); })) mapped->make_ready();
   return {};
@@ -169,15 +174,23 @@ Result<int> Handle::begin(uint64_t wanted, int if_busy, uint64_t timeout_ms) {
 Result<void> Handle::make_own() {
   for (Loaded& one : loaded) {
     if (!one.pins) continue;
-    if (one.memory.size() > 0 && ::madvise(one.memory.data(), one.memory.size(), MADV_POPULATE_WRITE) != 0)
-      return sys_error("", "cannot copy what was loaded");
+    CKPT_TRY(copy_pages(one));
     CKPT_TRY(unpin(one));
   }
   return {};
 }
 
+Result<void> Handle::copy_pages(Loaded& one) {
+  if (one.memory.size() > 0 && ::madvise(one.memory.data(), one.memory.size(), MADV_POPULATE_WRITE) != 0)
+    return sys_error("", "cannot copy what was loaded");
+  return {};
+}
+
 Result<void> Handle::unpin(Loaded& one) {
   one.pins = false;
+  for (const Loaded& other : loaded) {
+    if (other.pins && other.buffer == one.buffer) return {};
+  }
   Request request;
   request.value = one.buffer;
   CKPT_TRY(checked(call(Type::kRelease, request)));

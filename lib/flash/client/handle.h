@@ -64,7 +64,15 @@ struct Loaded {
   std::vector<ckpt_flash_object> object_views;
   std::vector<void*> data;
   uint64_t buffer = 0;
-  bool pins = false;  ///< the agent keeps the buffer as it is for it
+  /// The agent keeps the buffer as it is for it: always one of the segment that saves go to. Several may share one.
+  bool pins = false;
+};
+
+/// Which file it is, as long as somebody has it mapped.
+struct FileIdentity {
+  uint64_t device = 0, inode = 0;
+  static Result<FileIdentity> of(int fd);
+  bool operator==(const FileIdentity&) const = default;
 };
 
 struct Handle {
@@ -75,6 +83,7 @@ struct Handle {
   UniqueFd socket;
   uint64_t next_id = 0;
   std::unique_ptr<Mapped> mapped;
+  FileIdentity saved_to;  ///< the agent's segment of this rank, as far as this handle was told
   std::list<Loaded> loaded;
   std::mutex talking;  ///< a snapshot says by itself that it is complete
   std::unique_ptr<Snapshot> snapshot;
@@ -97,7 +106,13 @@ struct Handle {
   Result<int> begin(uint64_t wanted, int if_busy, uint64_t timeout_ms);
   /// What loads have given out stops depending on the agent's buffers: each page is copied that was not yet.
   Result<void> make_own();
+  /// Each page is of this process alone.
+  static Result<void> copy_pages(Loaded& one);
+  /// The agent is told with the last one of its buffer.
   Result<void> unpin(Loaded& one);
+  /// The agent's segment is this one from now on: where that is another one, nobody writes any more to the one before,
+  /// so nothing of it has to be pinned, and a release would be of a buffer of this one.
+  Result<void> saves_go_to(int fd);
   std::vector<CopyPart> parts_of(const void* const* data) const;
   Result<void> copy(const void* const* data);
   /// Into the buffer; returns their bytes.
@@ -118,7 +133,6 @@ struct Handle {
   // --- what is loaded ---
 
   Result<ckpt_flash_loaded*> load(uint32_t of, uint64_t wanted, int from, const char* path);
-  static bool is_same_file(int a, int b);
   /// One buffer, copy-on-write, and what is in it.
   static Result<void> map_private(int fd, uint64_t buffer, Loaded& out);
   static void show(Loaded& out);

@@ -22,26 +22,37 @@ Result<ckpt_flash_loaded*> Handle::load(uint32_t of, uint64_t wanted, int from, 
   CKPT_TRY_ASSIGN(Answer answer, checked(call(Type::kLoad, request, path != nullptr ? path : "", -1, -1)));
   const Reply& reply = answer.reply;
   if (!answer.fd || reply.value[0] >= kMostBuffers) return fail(Code::kCorrupt, "agent", "hands over no memory");
-  Loaded out;
-  CKPT_TRY(map_private(answer.fd.get(), reply.value[0], out));
+  const bool pins = reply.value[2] != 0;
+  if (pins) CKPT_TRY(saves_go_to(answer.fd.get()));
+  Loaded& out = loaded.emplace_back();
   out.buffer = reply.value[0];
-  out.pins = reply.value[2] != 0;
+  out.pins = pins;
+  if (auto done = map_private(answer.fd.get(), reply.value[0], out); !done) {
+    if (pins) (void)unpin(out);
+    loaded.pop_back();
+    return done.error();
+  }
   show(out);
   out.view.step = reply.step;
   out.view.level = static_cast<int32_t>(reply.value[1]);
-  // Of the segment that saves go to from now on: a declare of the same layout takes it up.
-  if (mapped && !is_same_file(answer.fd.get(), mapped->fd.get()) && out.pins) mapped.reset();
-  loaded.push_back(std::move(out));
-  ckpt_flash_loaded& view = loaded.back().view;
-  view.mapping = &loaded.back();
-  view.total_us = now_us(CLOCK_MONOTONIC) - start;
-  return &view;
+  out.view.mapping = &out;
+  out.view.total_us = now_us(CLOCK_MONOTONIC) - start;
+  return &out.view;
 }
 
-bool Handle::is_same_file(int a, int b) {
-  struct stat x {
-  }, y{};
-  return ::fstat(a, &x) == 0 && ::fstat(b, &y) == 0 && x.st_ino == y.st_ino && x.st_dev == y.st_dev;
+Result<FileIdentity> FileIdentity::of(int fd) {
+  struct stat st {};
+  if (::fstat(fd, &st) != 0) return sys_error("segment", "cannot look at");
+  return FileIdentity{st.st_dev, st.st_ino};
+}
+
+Result<void> Handle::saves_go_to(int fd) {
+  CKPT_TRY_ASSIGN(const FileIdentity now, FileIdentity::of(fd));
+  if (now == saved_to) return {};
+  for (Loaded& one : loaded) one.pins = false;
+  mapped.reset();  // a declare of the same layout takes this one up
+  saved_to = now;
+  return {};
 }
 
 Result<void> Handle::map_private(int fd, uint64_t buffer, Loaded& out) {

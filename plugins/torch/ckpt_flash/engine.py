@@ -203,12 +203,12 @@ class Engine:
         def load(path, step):
             result = ctypes.POINTER(library.LoadedInfo)()
             where = os.fsencode(os.path.abspath(path)) if path else None
+            self._declared = None  # a load from storage brings memory of its own
             try:
                 self._again(lambda: self._library.load(ANY_STEP if step is None else step,
                                                        _FROM["storage" if path else level], where, byref(result)))
             except NotFound:
                 return None
-            self._declared = None  # a load from storage brings memory of its own
             return self._unpack(result, kind, trust)
 
         loaded = self._same_step(load, step) if agrees else load(path, step)
@@ -502,28 +502,37 @@ class Engine:
         """The newest step that all nodes have in memory."""
         if self.world == self.local_world:
             return None
-        ranks = self.status()["ranks"]
-        own = set.intersection(*(set(one["steps"]) for one in ranks)) if len(ranks) == self.local_world else set()
-        gathered = self._gather(own)
-        common = set.intersection(*gathered) if gathered else None
+
+        def steps():
+            ranks = self.status()["ranks"]
+            return set.intersection(*(set(one["steps"]) for one in ranks)) if len(ranks) == self.local_world else set()
+
+        _, told = self._tell(steps, lambda own: own)
+        common = set.intersection(*told) if told else None
         return max(common) if common else None
+
+    def _tell(self, work, share):
+        """(what work() gives, share(that) of every rank or None). Where it fails on one rank it fails on all: none is left waiting."""
+        done, failed, shared = None, None, None
+        try:
+            done = work()
+            shared = share(done)
+        except Exception as error:
+            failed = error
+        told = self._gather((shared, f"{failed}" or "fails" if failed else ""))
+        if failed:
+            raise failed
+        for rank, (_, why) in enumerate(told or ()):
+            if why:
+                raise FlashError(1, f"rank {rank}: {why}")
+        return done, [one for one, _ in told] if told else None
 
     def _same_step(self, load, step):
         """What load("", step) gives, of one step on all ranks: while an agent still writes they may find different ones in storage.
         Then it is the oldest of those, by load(its folder, it)."""
         def tell(work):
-            loaded, failed = None, None
-            try:
-                loaded = work()
-            except Exception as error:  # the other ranks are not left waiting
-                failed = error
-            told = self._gather((loaded.step if loaded is not None else None, f"{failed}" or "fails" if failed else ""))
-            if failed:
-                raise failed
-            for rank, (_, why) in enumerate(told or ()):
-                if why:
-                    raise FlashError(1, f"rank {rank}: {why}")
-            return loaded, {step for step, _ in told} if told else {None}
+            loaded, told = self._tell(work, lambda loaded: loaded.step if loaded is not None else None)
+            return loaded, set(told) if told else {None}
 
         for attempt in range(5):
             time.sleep(0.2 * attempt)
