@@ -1,5 +1,6 @@
 #include "lib/flash/heartbeat.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -7,7 +8,6 @@
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
-#include "lib/base/replace_file.h"
 #include "lib/base/text.h"
 #include "lib/base/threads.h"
 
@@ -28,12 +28,24 @@ Heartbeat::Heartbeat(fs::path folder, uint32_t own, uint64_t silent_us, std::str
 fs::path Heartbeat::file_of(uint32_t number) const { return folder_ / fmt::format("beat-{}", number); }
 
 Result<void> Heartbeat::begin() {
+  CKPT_TRY_ASSIGN(file_, io::open_file(file_of(own_), O_WRONLY | O_CREAT | O_NOFOLLOW));
   CKPT_TRY(beat());
   if (!start_thread(thread_, [this] { run(); })) return no_thread("heartbeat");
   return {};
 }
 
-Result<void> Heartbeat::beat() { return io::replace_file(file_of(own_), std::to_string(++beats_), {0600, false}); }
+Result<void> Heartbeat::beat() {
+  const std::string text = fmt::format("{:020}", ++beats_);  // as long as the one before
+  CKPT_TRY(io::pwrite_all(file_.get(), as_bytes(text), 0, file_of(own_).string()));
+  // Others see what a network's file system has sent: begun here, not waited for. A local one has it already.
+  (void)::sync_file_range(file_.get(), 0, 0, SYNC_FILE_RANGE_WRITE);
+  return {};
+}
+
+std::optional<Error> Heartbeat::trouble() const {
+  const std::lock_guard lock(mutex_);
+  return trouble_;
+}
 
 void Heartbeat::watch(const std::vector<uint32_t>& others) {
   const std::lock_guard lock(mutex_);
@@ -84,10 +96,11 @@ void Heartbeat::run() {
   while (!ended_) {
     if (monotonic_us() >= next_us) {
       lock.unlock();
-      (void)beat();  // where it cannot, the others hear nothing
+      Result<void> done = beat();  // where it cannot, the others hear nothing
       look();
       next_us = monotonic_us() + pause;
       lock.lock();
+      trouble_ = done ? std::nullopt : std::optional(done.error());
     }
     if (outer_.requested() || lost_) stop_.request();
     woken_.wait_for(lock, std::chrono::microseconds(std::min(pause, kLookForStop)), [&] { return ended_; });

@@ -15,6 +15,7 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
 
 namespace ckpt::flash {
 
@@ -34,6 +35,8 @@ class Heartbeat {
   const Cancel& stop() const { return stop_; }
   /// kMismatch: who is lost. kInterrupted: the outer one was requested.
   Result<void> check() const;
+  /// Why the others may have taken this one for lost: a beat failed, and none has been made since.
+  std::optional<Error> trouble() const;
   void end();
 
  private:
@@ -42,6 +45,8 @@ class Heartbeat {
     uint64_t since_us = 0;
   };
   std::filesystem::path file_of(uint32_t number) const;
+  /// In place, by a descriptor that is kept: it wants no room, and nothing of the folder, where much is being made
+  /// durable.
   Result<void> beat();
   void look();
   void run();
@@ -52,12 +57,13 @@ class Heartbeat {
   const std::string done_;
   const Cancel& outer_;
   Cancel stop_;
+  UniqueFd file_;
   uint64_t beats_ = 0;
   mutable std::mutex mutex_;
   std::condition_variable woken_;
   bool ended_ = false;
   std::map<uint32_t, Seen> watched_;
-  std::optional<Error> lost_;
+  std::optional<Error> lost_, trouble_;
   std::thread thread_;
 };
 

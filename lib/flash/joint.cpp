@@ -84,12 +84,15 @@ class Joint {
         control_(control),
         cancel_(cancel),
         deadline_us_(monotonic_us() + control.joining_us),
-        heartbeat_(folder_, first_rank(), control.silent_us, kWritten, cancel) {}
+        // Of the leader its own part is not the end: it puts all of them together.
+        heartbeat_(folder_, first_rank(), control.silent_us, first_rank() == 0 ? kWritten : "", cancel) {}
 
   /// What every agent does, the leader too: after it this node's part is on disk. Where it fails the others are told.
   Result<PersistReport> take_part() {
     auto report = write_part();
     control_.release();
+    if (const auto trouble = heartbeat_.trouble(); !report && trouble)
+      report.error().message += fmt::format("; its sign of life failed: {}", trouble->text());
     if (report)
       CKPT_TRY(put_file(folder_, kWritten + std::to_string(first_rank()), ""));
     else
@@ -121,7 +124,9 @@ class Joint {
 
   /// Of the others: until the leader has ended it, one way or the other.
   Result<void> wait_for_end(PersistReport& report) {
-    while (names_in(folder_)) CKPT_TRY(pause("the agent of rank 0 has not finished"));
+    while (names_in(folder_)) {
+      if (auto paused = pause("the agent of rank 0 has not finished"); !paused && names_in(folder_)) return paused;
+    }
     (void)names_in(request_.directory);
     report.path = request_.directory / folder_name(request_.step);
     auto whole = read_ranks(report.path / kRanksFile);

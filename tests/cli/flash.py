@@ -163,6 +163,50 @@ class Flash(unittest.TestCase):
         self.assertEqual(one["model"]["w"][0, 0], 7)
         self.assertTrue(same(engine.load(), state_of(6)))
 
+    def test_of_two_loads_the_one_that_is_left_stays_through_later_saves(self):
+        for first, second in (("memory", "memory"), ("storage", "memory"), ("storage", "path"), ("memory", "path")):
+            with self.subTest(first=first, second=second):
+                self.tearDown()
+                self.setUp()
+                self.agent()
+                engine = self.engine(if_busy="wait")
+                for step in (1, 2):
+                    engine.save(step, {"w": numpy.full(50_000, float(step))}, persist=True)
+                    engine.persist()
+                path = str(self.base / "c" / "iter_0000001")
+                first = engine.load(level=first)
+                second = engine.load(path=path) if second == "path" else engine.load(level=second)
+                self.assertEqual((first.step, second.step), (2, 1 if second.level == "storage" else 2))
+                del first
+                for step in range(11, 16):
+                    self.assertTrue(engine.save(step, {"w": numpy.full(50_000, float(step))}))
+                self.assertEqual(set(second["w"]), {float(second.step)})
+                self.assertEqual(engine.load()["w"][0], 15.0)
+
+    def test_what_was_loaded_stays_when_a_new_agent_takes_over_the_memory(self):
+        agent = self.agent()
+        engine = self.engine()
+        engine.save(1, {"w": numpy.full(50_000, 1.0)})
+        loaded = engine.load()
+        agent.stop(signal.SIGKILL)
+        self.agent()
+        for step in range(2, 6):
+            self.assertTrue(engine.save(step, {"w": numpy.full(50_000, float(step))}))
+        self.assertEqual(set(loaded["w"]), {1.0})
+
+    def test_ranks_agree_that_one_of_them_has_no_agent(self):
+        engine = self.agent() and self.engine(world=2, local_world=1)
+        told = []
+        engine._gather = lambda value: told.append(value) or [value, (set(), "")]
+        engine.status = lambda: (_ for _ in ()).throw(FlashError(4, "the agent is gone"))
+        with self.assertRaisesRegex(FlashError, "the agent is gone"):
+            engine.load()
+        self.assertEqual(told, [(None, "the agent is gone")])
+        del engine.status
+        engine._gather = lambda value: [value, (None, "the agent is gone")]
+        with self.assertRaisesRegex(FlashError, "rank 1: the agent is gone"):
+            engine.load()
+
     def test_two_ranks_a_step_counts_when_both_have_it(self):
         self.agent()
         ranks = [self.engine(rank=rank, world=2) for rank in (0, 1)]
@@ -446,6 +490,15 @@ class Flash(unittest.TestCase):
         agents, engines = self.two_nodes("--rate", "200K", "--lost-after", "2")
         self.write_long(engines, 0)
         wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-2")))
+        agents[0].stop(signal.SIGKILL)
+        wait_until(lambda: "was not persisted" in agents[1].text(), 15)
+        self.assertIn("the agent of rank 0 is lost: nothing was heard of it for 2", agents[1].text())
+        self.assertEqual(engines[2].status()["persisting_step"], None)
+
+    def test_a_leader_lost_after_its_own_part_is_not_waited_for(self):
+        agents, engines = self.two_nodes("--rate", "200K", "--lost-after", "2")
+        self.write_long(engines, 2)
+        wait_until(lambda: list((self.base / "c").glob(".ckpt-joint-*/written-0")))
         agents[0].stop(signal.SIGKILL)
         wait_until(lambda: "was not persisted" in agents[1].text(), 15)
         self.assertIn("the agent of rank 0 is lost: nothing was heard of it for 2", agents[1].text())
