@@ -15,8 +15,10 @@ struct NewFile {
   bool durable = true;  ///< content and name are on disk before this returns
 };
 
-/// Written beside it under a name that nobody could have taken first, and renamed: `path` is created, or replaced where
-/// it is a file or a link, which is not followed. After a failure the old one is there, and nothing else is left.
+/// Written beside it into a new file, and renamed: `path` is created, or replaced where it is a file or a link, which
+/// is not followed. After a failure the old one is there, and nothing else is left. A run that is killed leaves
+/// ".ckpt-new-" and 16 digits, which belong to the name, and the next one to replace `path` removes it; but not where
+/// several wrote `path` at once, or the file system has no locks.
 Result<void> replace_file(const std::filesystem::path& path, std::string_view content, NewFile how = {});
 
 /// The same, of what `write` puts into the descriptor.

@@ -2,8 +2,12 @@
 
 #include <doctest/doctest.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
+#include <csignal>
 #include <fstream>
+#include <vector>
 
 #include "lib/base/io.h"
 #include "tests/support/temp_dir.h"
@@ -61,4 +65,56 @@ TEST_CASE("a replaced file: a name without a folder is of the working folder") {
   fs::current_path(before);
   REQUIRE(done);
   CHECK(*io::read_file(dir.path / "plain", 10) == "x");
+}
+
+TEST_CASE("a replaced file: what a killed run left goes, what another writer has begun stays his") {
+  test::TempDir dir;
+  const fs::path path = dir.path / "file";
+  auto drafts = [&] {
+    std::vector<fs::path> out;
+    for (const auto& entry : fs::directory_iterator(dir.path)) {
+      if (entry.path() != path) out.push_back(entry.path());
+    }
+    return out;
+  };
+  if (const pid_t child = ::fork(); child == 0) {
+    (void)io::replace_file(path, [](int fd) -> Result<void> {
+      (void)io::write_all(fd, as_bytes("half"), "");
+      ::raise(SIGKILL);
+      return {};
+    });
+    ::_exit(0);
+  } else {
+    REQUIRE(::waitpid(child, nullptr, 0) == child);
+  }
+  REQUIRE(drafts().size() == 1);
+  const fs::path left = drafts().front();
+  CHECK(*io::read_file(left, 10) == "half");
+
+  // The outer one has the name, and the inner one does without; whoever is last has the say, each wholly.
+  REQUIRE(io::replace_file(path, [&](int outer) -> Result<void> {
+    CHECK(drafts() == std::vector{left});
+    CKPT_TRY(io::replace_file(path, [&](int inner) {
+      CHECK(drafts().size() == 2);
+      return io::write_all(inner, as_bytes("inner"), "");
+    }));
+    CHECK(*io::read_file(path, 10) == "inner");
+    return io::write_all(outer, as_bytes("outer"), "");
+  }));
+  CHECK(*io::read_file(path, 10) == "outer");
+  CHECK(drafts().empty());
+
+  const fs::path other = dir.path / "other";
+  REQUIRE(io::write_file(other, "untouched"));
+  fs::create_symlink(other, left);  // the name is taken: by a link, then by a folder
+  REQUIRE(io::replace_file(path, "beside a link"));
+  CHECK(*io::read_file(other, 10) == "untouched");
+  fs::remove(left);
+  fs::create_hard_link(other, left);
+  REQUIRE(io::replace_file(path, "beside a hard link"));
+  CHECK(*io::read_file(other, 10) == "untouched");
+  fs::create_directory(left);
+  REQUIRE(io::replace_file(path, "beside a folder"));
+  CHECK(fs::is_directory(left));
+  CHECK(*io::read_file(path, 20) == "beside a folder");
 }
