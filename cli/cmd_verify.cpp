@@ -27,7 +27,7 @@ struct VerifyCommand {
   std::string path, from = "auto";
   std::string against, manifest, write_manifest, hash = "xxh3-128";
   std::string part, sample;
-  uint64_t seed = 0, max_memory = uint64_t{256} << 20;
+  uint64_t seed = 0, max_memory = 0;  ///< 0: not said
   bool strict = false, optimizer = false, skip_unreadable = false, tensor_hashes = false, globals = false,
        rehearse = false, trust = false, parity = false;
   bool repair = false;
@@ -171,7 +171,7 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   if (command.path.empty()) return argument_required("verify", "path");
   if (command.repair) return fail(Code::kUsage, "--repair", "is of a store: --store names it");
   if (command.parity) {
-    if (command.for_models_only() || command.rehearse || command.trust)
+    if (command.for_models_only() || command.rehearse || command.trust || command.max_memory != 0)
       return fail(Code::kUsage, "--parity", "reads every byte of every rank: no other flag goes with it");
     ParityFlags flags;
     flags.folders = {command.path};
@@ -209,7 +209,7 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
   options.strict = command.strict;
   options.optimizer = command.optimizer;
   options.skip_unreadable = command.skip_unreadable;
-  options.max_memory = command.max_memory;
+  if (command.max_memory != 0) options.max_memory = command.max_memory;
   options.selection = chosen;
   options.tensor_hashes = command.tensor_hashes && manifest;
   options.manifest = manifest ? &*manifest : nullptr;
