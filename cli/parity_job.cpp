@@ -179,6 +179,8 @@ std::vector<std::string> health_lines(const parity::Health& health) {
       out.push_back("more is lost than can be brought back");
     else if (!set.from.empty())
       out.push_back("it can be brought back from " + ranks_text(set.from) + ": ckpt rebuild");
+    else
+      out.push_back("nothing is lost, but it is not what was protected: ckpt protect protects what is there");
   }
   for (const std::string& folder : health.strangers) {
     out.push_back(
@@ -207,6 +209,13 @@ void write_health(JsonWriter& out, const parity::Health& health) {
   out.close();
 }
 
+static const char* what_is_wrong(const parity::Health& health) {
+  if (!health.repairable()) return "not whole, and cannot be brought back";
+  const bool lost = std::any_of(health.sets.begin(), health.sets.end(),
+                                [](const parity::SetHealth& set) { return !set.from.empty(); });
+  return lost ? "not whole, and can be brought back" : "nothing is lost, but it was changed after it was protected";
+}
+
 Result<void> verify_parity(Context& context, const ParityFlags& flags) {
   CKPT_TRY_ASSIGN(ParityJob job, ParityJob::open(context, flags));
   Stopwatch watch;  // MPI has started
@@ -227,9 +236,7 @@ Result<void> verify_parity(Context& context, const ParityFlags& flags) {
   if (!health.strangers.empty())
     return fail(Code::kCorrupt, health.strangers.front(),
                 fmt::format("is not of this protection of {}", counted(health.world, "rank")));
-  if (!health.whole())
-    return fail(Code::kCorrupt, job.first_folder(),
-                health.repairable() ? "not whole, and can be brought back" : "not whole, and cannot be brought back");
+  if (!health.whole()) return fail(Code::kCorrupt, job.first_folder(), what_is_wrong(health));
   uint64_t bytes = 0;
   for (const parity::SetHealth& set : health.sets) {
     for (const parity::MemberRecord& member : set.set.members) bytes += member.bytes + set.set.parity * set.set.chunk;

@@ -187,6 +187,8 @@ bool tells_loss(const Error& error) {
     case ELOOP:  // O_NOFOLLOW: a link has taken its place
     case ENXIO:  // a socket
     case EIO:
+    case ESTALE:    // a network's file system has lost the server, or what was there
+    case ENOTCONN:  // and one in user space its process
     case EUCLEAN:  // the file system, its checksums and the disk under it say this of bytes that are gone
     case EBADMSG:
     case ENODATA:

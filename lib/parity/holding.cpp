@@ -18,14 +18,15 @@ namespace {
 /// What one rank has: its parity files that can be opened.
 struct Offer {
   uint64_t epoch = 0;
-  uint32_t rank = 0, owner = 0;
+  uint32_t rank = 0, owner = 0, group = 0;
   std::string record;
 };
 
 std::vector<Offer> offers_of(const std::string& said) {
   std::vector<Offer> out;
   const Json json = Json::parse(said);
-  for (const Json& one : json["files"]) out.push_back({one["epoch"], one["rank"], one["owner"], one["record"]});
+  for (const Json& one : json["files"])
+    out.push_back({one["epoch"], one["rank"], one["owner"], one["group"], one["record"]});
   return out;
 }
 
@@ -70,10 +71,16 @@ Result<Holding> Holding::gather(Rank& rank) {
   out.folder_ = rank.folder;
   std::map<uint64_t, ParityFile> files;
   CKPT_TRY(agree(rank.transport, out.open_files(files)));
-  Json mine = {{"files", Json::array()}, {"folder", rank.folder.string()}, {"damage", out.finding_}};
+  Json mine = {{"files", Json::array()},
+               {"folder", rank.folder.string()},
+               {"damage", out.finding_},
+               {"later", out.later_version_}};
   for (const auto& [epoch, file] : files) {
-    mine["files"].push_back(
-        {{"epoch", epoch}, {"rank", file.rank()}, {"owner", file.owner()}, {"record", to_json(file.record())}});
+    mine["files"].push_back({{"epoch", epoch},
+                             {"rank", file.rank()},
+                             {"owner", file.owner()},
+                             {"group", file.group()},
+                             {"record", to_json(file.record())}});
   }
   CKPT_TRY_ASSIGN(const auto said,
                   rank.transport.all_gather(mine.dump(-1, ' ', false, Json::error_handler_t::replace)));
@@ -85,12 +92,18 @@ Result<Holding> Holding::gather(Rank& rank) {
 
 /// Those that can be used, by epoch.
 Result<void> Holding::open_files(std::map<uint64_t, ParityFile>& files) {
-  CKPT_TRY_ASSIGN(const auto paths, find_parity_files(folder_));
-  for (const fs::path& path : paths) {
+  auto note_loss = [&](const Error& error) -> Result<void> {
+    const bool later = error.code == Code::kUnsupported && error.sys_errno == 0;
+    if (!later && !tells_loss(error)) return error;
+    if (finding_.empty()) parity_ = State::kDamaged, finding_ = error.text(), later_version_ = later;
+    return {};
+  };
+  const auto paths = find_parity_files(folder_);
+  if (!paths) return note_loss(paths.error());
+  for (const fs::path& path : *paths) {
     auto file = ParityFile::open(path);
-    if (!file && !tells_loss(file.error())) return file.error();
     if (!file) {
-      if (finding_.empty()) parity_ = State::kDamaged, finding_ = file.error().text();
+      CKPT_TRY(note_loss(file.error()));
       continue;
     }
     files.emplace(file->record().epoch, std::move(*file));  // a copy of it with another's name does not count
@@ -102,8 +115,9 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
   epoch_ = best_epoch(said);
   if (epoch_ == 0) {
     for (const std::string& one : said) {
-      if (const std::string damage = Json::parse(one)["damage"]; !damage.empty())
-        return fail(Code::kCorrupt, "", "no parity file can be used: " + damage);
+      const Json json = Json::parse(one);
+      if (const std::string damage = json["damage"]; !damage.empty())
+        return fail(json["later"] ? Code::kUnsupported : Code::kCorrupt, "", "no parity file can be used: " + damage);
     }
     return Error(Code::kNotFound, rank.folder.string(), "nobody has parity of it").with_hint("ckpt protect makes it");
   }
@@ -161,7 +175,7 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
   for (const std::string& text : said) {
     for (const Offer& offer : offers_of(text)) {
       const bool ours = offer.epoch == epoch_ && offer.record == records[set().members.front().rank];
-      if (ours && offer.owner != 0) owners_.insert(offer.owner);
+      if (ours && offer.owner != 0) owners_.insert(offer.owner), groups_.insert(offer.group);
     }
   }
   CKPT_TRY_ASSIGN(code_, set().code());

@@ -39,6 +39,8 @@ class Holding {
   const BlockSums& data_sums() const { return data_sums_; }
   /// Users other than root who own parity files of the set, and so can have made up what comes back.
   const std::set<uint32_t>& owners() const { return owners_; }
+  /// Of those files.
+  const std::set<uint32_t>& groups() const { return groups_; }
 
   /// A block of the member's symbol in a row. Where the error tells a loss (`tells_loss`) that part is not good any
   /// more from here on.
@@ -66,7 +68,8 @@ class Holding {
   std::vector<SetRecord> sets_;
   std::map<uint32_t, uint32_t> takers_;
   std::vector<std::string> strangers_;
-  std::set<uint32_t> owners_;
+  std::set<uint32_t> owners_, groups_;
+  bool later_version_ = false;  ///< a parity file that this version does not know
   std::optional<std::pair<size_t, uint32_t>> part_;
   std::optional<ErasureCode> code_;
   std::optional<ParityFile> file_;

@@ -240,7 +240,7 @@ Result<ParityFile> ParityFile::read(UniqueFd fd, const fs::path& path) {
   const std::string subject = path.string();
   const Error damaged(Code::kCorrupt, subject, "is no complete parity file");
   CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(out.fd_.get(), subject));
-  out.owner_ = st.st_uid;
+  out.owner_ = st.st_uid, out.group_ = st.st_gid;
   const auto size = static_cast<uint64_t>(st.st_size);
   if (!S_ISREG(st.st_mode) || size < kData) return damaged;
   std::vector<std::byte> head(kData);

@@ -87,6 +87,7 @@ class ParityFile {
   const std::filesystem::path& path() const { return path_; }
   /// The user who owns it, and so can have made it up.
   uint32_t owner() const { return owner_; }
+  uint32_t group() const { return group_; }
   /// A whole block. kCorrupt: its CRC is another one.
   Result<void> read_block(uint32_t index, uint64_t block, MutableByteSpan out) const;
 
@@ -96,7 +97,7 @@ class ParityFile {
   std::filesystem::path path_;
   UniqueFd fd_;
   SetRecord record_;
-  uint32_t member_ = 0, owner_ = 0;
+  uint32_t member_ = 0, owner_ = 0, group_ = 0;
   FileTable table_;
   BlockSums data_sums_, parity_sums_;
 };

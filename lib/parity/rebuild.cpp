@@ -1,5 +1,7 @@
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <grp.h>
+#include <pwd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +15,17 @@ namespace ckpt::parity {
 namespace fs = std::filesystem;
 
 namespace {
+
+/// All that a user is in, where it is known here.
+std::set<uint32_t> groups_of(uint32_t user) {
+  std::vector<char> room(size_t{1} << 16);
+  passwd entry{}, *found = nullptr;
+  if (::getpwuid_r(user, &entry, room.data(), room.size(), &found) != 0 || found == nullptr) return {};
+  int count = 64;
+  std::vector<gid_t> out(static_cast<size_t>(count));
+  while (::getgrouplist(entry.pw_name, entry.pw_gid, out.data(), &count) < 0) out.resize(static_cast<size_t>(count));
+  return {out.begin(), out.begin() + count};
+}
 
 /// What comes back, staged until all of it is there: the run in a file without a name, the parity in one of its own.
 class Restoration final : public Symbols {
@@ -72,11 +85,8 @@ class Restoration final : public Symbols {
       if (digest_of(data_sums_) != me.digest)
         return fail(Code::kCorrupt, folder_.string(), "the bytes that came back are not those that were protected");
       CKPT_TRY_ASSIGN(table, read_table(me.bytes));
-      FileTable made = table;
-      if (other) {
-        CKPT_TRY_ASSIGN(made, harmless(table, *other));
-      }
-      CKPT_TRY(unpack(run_.get(), folder_.string(), made, folder_staged_->path()));
+      if (other) CKPT_TRY(check_harmless(table, *other));
+      CKPT_TRY(unpack(run_.get(), folder_.string(), table, folder_staged_->path()));
       run_.reset();
     }
     if (!parity_) return {};
@@ -103,16 +113,20 @@ class Restoration final : public Symbols {
     return refused(folder_, fmt::format("would come back by parity files of users {}", fmt::join(owners, ", ")));
   }
 
-  /// Root makes what a stranger's parity file says: but with no more rights than the stranger has.
-  Result<FileTable> harmless(FileTable table, uint32_t stranger) const {
-    for (FileEntry& entry : table.entries) {
-      if (entry.uid != stranger)
-        return refused(
-            folder_ / entry.name,
-            fmt::format("is of user {}, and would come back by a parity file of user {}", entry.uid, stranger));
-      entry.mode &= ~06000u;
+  /// Root makes what a stranger's parity file says: files such as the stranger could have made, and none that gives
+  /// its owner's rights to who runs it.
+  Result<void> check_harmless(const FileTable& table, uint32_t stranger) const {
+    std::set<uint32_t> groups = groups_of(stranger);
+    groups.insert(holding_.groups().begin(), holding_.groups().end());
+    for (const FileEntry& entry : table.entries) {
+      const std::string by = fmt::format("and would come back by a parity file of user {}", stranger);
+      const uint32_t special = entry.type == FileEntry::Type::kFolder ? 04000 : 06000;
+      if (entry.uid != stranger) return refused(folder_ / entry.name, fmt::format("is of user {}, {}", entry.uid, by));
+      if (groups.count(entry.gid) == 0)
+        return refused(folder_ / entry.name, fmt::format("is of group {}, {}", entry.gid, by));
+      if ((entry.mode & special) != 0) return refused(folder_ / entry.name, "is set-user-ID or set-group-ID, " + by);
     }
-    return table;
+    return {};
   }
 
   static Error refused(const fs::path& path, const std::string& why) {

@@ -164,6 +164,66 @@ def what_is_not_of_the_protection_is_named():
     os.chdir("..")
 
 
+def root_makes_for_a_user_only_what_he_could_have_made():
+    folders = ranks(2)
+    if os.geteuid() != 0:
+        return
+    for folder in folders:
+        for above, _, files in os.walk(folder):
+            for path in [above] + [os.path.join(above, name) for name in files]:
+                os.lchown(path, 1234, 5678)
+        os.chmod(f"{folder}/inner", 0o2755)
+        os.chmod(f"{folder}/inner/small", 0o750)
+
+    def protect(mode, group):
+        os.chmod("r0/inner/small", mode)
+        os.lchown("r0/inner/nothing", 1234, group)
+        run("protect", *folders)
+        for path in glob.glob("*.ckpt-parity-*"):
+            os.chown(path, 1234, 5678)
+        before = state(folders)
+        shutil.rmtree("r0")
+        return before
+
+    for mode, group, why in ((0o4750, 5678, "r0/inner/small: is set-user-ID or set-group-ID, and would come back by a parity file of user 1234"),
+                             (0o2750, 5678, "r0/inner/small: is set-user-ID"), (0o750, 42, "r0/inner/nothing: is of group 42")):
+        protect(mode, group)
+        yield from problems(["rebuild", *folders], 5, err=why)
+        if os.path.exists("r0"):
+            yield "a refused folder came back"
+        for path in glob.glob("*.ckpt-parity-*"):
+            os.chown(path, 0, 0)
+        yield from problems(["rebuild", *folders], 0, err="brought back 1 folder")
+        os.chmod("r0/inner/small", 0o750)
+    before = protect(0o750, 5678)
+    yield from problems(["rebuild", *folders], 0, err="brought back 1 folder")
+    if state(folders) != before:
+        yield "what came back is not what was"
+    yield from problems(["verify", "--parity", *folders], 0, err="are whole")
+    os.chmod("r0/inner/small", 0o700)
+    yield from problems(["verify", "--parity", *folders], 1, out="small: has another mode\nnothing is lost, but it is not what", err="nothing is lost, but it was changed")
+
+
+def a_parity_file_of_a_later_version_is_skipped():
+    folders = ranks(3)
+    run("protect", *folders)
+
+    def become_later(path):
+        with open(path, "r+b") as file:
+            head = bytearray(file.read(36))
+            head[8] = 2
+            file.seek(0)
+            file.write(head + struct.pack("<I", crc32c(head)))
+
+    become_later(glob.glob("r0.ckpt-parity-*")[0])
+    yield from problems(["verify", "--parity", *folders], 1, out="rank 0 on node0: data whole, parity damaged: .*is of version 2; known is 1", err="can be brought back")
+    shutil.rmtree("r1")
+    shutil.rmtree("r2")
+    for path in glob.glob("r[12].ckpt-parity-*"):
+        become_later(path)
+    yield from problems(["rebuild", *folders], 6, err="no parity file can be used: .*is of version 2")
+
+
 def crc32c(data):
     crc = 0xffffffff
     for byte in data:
@@ -220,6 +280,7 @@ def what_cannot_be_is_refused():
     yield from problems(["rebuild", "r0", "r1"], 4, err="nobody has parity of it")
     yield from problems(["verify", "r0", "r1"], 2, err="only --parity takes several")
     yield from problems(["verify", "--parity", "r0", "--strict"], 2, err="--parity")
+    yield from problems(["verify", "--parity", "r0", "--max-memory", "1M"], 2, err="--parity")
     os.mkfifo("r1/pipe")
     yield from problems(["protect", "r0", "r1"], 6, err="r1/pipe: is neither a file, a folder nor a link")
     if glob.glob("*parity*") or glob.glob(".ckpt*"):
@@ -259,5 +320,6 @@ def a_killed_run_leaves_the_old_parity_or_none():
 
 main(every_scheme_brings_back_what_it_promises, a_lost_folder_comes_back_elsewhere, damage_is_noticed_and_who_can_repair_it_is_told,
      what_was_written_since_brings_nothing_back, a_file_more_hides_no_damage, what_is_not_of_the_protection_is_named,
+     root_makes_for_a_user_only_what_he_could_have_made, a_parity_file_of_a_later_version_is_skipped,
      files_that_contradict_each_other_are_refused,
      what_cannot_be_is_refused, the_schedule_is_printed, a_killed_run_leaves_the_old_parity_or_none)
