@@ -135,7 +135,8 @@ class Check {
     const KnownPack& pack = repository_.index().packs()[piece.pack];
     const std::string name = in_folder(kPacks, pack.name);
     const Group &first = pack.table.groups[piece.first], &last = pack.table.groups[piece.first + piece.count - 1];
-    std::vector<std::byte> bytes(last.offset + last.stored - first.offset);
+    thread_local std::vector<std::byte> bytes;
+    bytes.resize(last.offset + last.stored - first.offset);
     auto read = backend_.read(name, pack.size, first.offset, bytes);
     if (!read && read.error().code != Code::kCorrupt && read.error().sys_errno != EIO) return read;
     if (!read) {
@@ -161,16 +162,17 @@ class Check {
   void check_group(uint32_t pack, const Group& group, ByteSpan stored) {
     const KnownPack& known = repository_.index().packs()[pack];
     const std::string subject = backend_.subject(in_folder(kPacks, known.name));
-    auto content = unpack_group(group, stored, subject);
+    thread_local std::vector<std::byte> content;
+    const bool unpacked = unpack_group(group, stored, subject, content).has_value();
     size_t at = 0, damaged = 0;
     std::vector<size_t> which;
-    for (size_t i = group.first; content && i < size_t{group.first} + group.count; ++i) {
+    for (size_t i = group.first; unpacked && i < size_t{group.first} + group.count; ++i) {
       const uint32_t length = known.table.lengths[i];
-      if (repository_.ids().of(ByteSpan(*content).subspan(at, length)) != known.table.ids[i])
+      if (repository_.ids().of(ByteSpan(content).subspan(at, length)) != known.table.ids[i])
         which.push_back(i), ++damaged;
       at += length;
     }
-    if (!content) mark_bad(pack, group), damaged = group.count;
+    if (!unpacked) mark_bad(pack, group), damaged = group.count;
     std::lock_guard lock(mutex_);
     for (size_t i : which) bad_[pack][i] = true;
     report_.chunks += group.count, report_.bytes += group.stored;

@@ -3,6 +3,9 @@
 #include <zstd.h>
 
 #include <algorithm>
+#include <cstring>
+#include <list>
+#include <utility>
 
 #include "lib/base/worker_pool.h"
 
@@ -15,21 +18,45 @@ struct Decompressor {
   ~Decompressor() { ZSTD_freeDCtx(context); }
 };
 
+/// What memory a buffer takes: large ones come in whole huge pages.
+size_t cost(const std::vector<std::byte>& buffer) {
+  constexpr size_t kHugePage = 2 << 20;
+  const size_t size = buffer.capacity();
+  return size < kHugePage / 2 ? size : (size + kHugePage - 1) / kHugePage * kHugePage;
+}
+
+/// Makes room for one more in `kept`, of which the last are given up. The memory of one of them, for reuse: what is
+/// returned and taken anew for every chunk stays with the allocator, many times over.
+template <class Kept>
+std::vector<std::byte> make_room(std::list<Kept>& kept, size_t& used, size_t most, size_t wanted) {
+  std::vector<std::byte> out;
+  while (!kept.empty() && used + wanted > most) {
+    used -= cost(kept.back().bytes);
+    if (kept.back().bytes.capacity() > out.capacity()) out = std::move(kept.back().bytes);
+    kept.pop_back();
+  }
+  return out;
+}
+
 }  // namespace
 
-Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored, const std::string& subject) {
-  if (group.codec == Codec::kRaw) return std::vector<std::byte>(stored.begin(), stored.end());
+Result<void> unpack_group(const Group& group, ByteSpan stored, const std::string& subject,
+                          std::vector<std::byte>& out) {
+  out.resize(group.length);
+  if (group.codec == Codec::kRaw) {
+    std::memcpy(out.data(), stored.data(), stored.size());
+    return {};
+  }
   thread_local Decompressor decompressor;
-  std::vector<std::byte> out(group.length);
   if (decompressor.context == nullptr) return fail(Code::kNoRoom, subject, "no memory to decompress");
   const size_t n = ZSTD_decompressDCtx(decompressor.context, out.data(), out.size(), stored.data(), stored.size());
   if (n != out.size()) return fail(Code::kCorrupt, subject, "has compressed bytes that are damaged");
-  return out;
+  return {};
 }
 
 ChunkReader::ChunkReader(Repository& repository)
     : repository_(repository),
-      most_spans_(std::max(kFewest, kReads / WorkerPool::threads_for(0) / repository.backend().good_read())) {}
+      most_spans_bytes_(std::max(kFewest * repository.backend().good_read(), kReads / WorkerPool::threads_for(0))) {}
 
 Result<ByteSpan> ChunkReader::fetch(uint32_t pack, const Group& group) {
   for (auto it = spans_.begin(); it != spans_.end(); ++it) {
@@ -42,15 +69,12 @@ Result<ByteSpan> ChunkReader::fetch(uint32_t pack, const Group& group) {
   const Group& last = known.table.groups.back();
   const uint64_t wanted = std::max<uint64_t>(group.stored, repository_.backend().good_read());
   const uint64_t length = std::min(wanted, last.offset + last.stored - group.offset);
-  if (spans_.size() < most_spans_)
-    spans_.emplace_front();
-  else
-    spans_.splice(spans_.begin(), spans_, std::prev(spans_.end()));
-  Span& span = spans_.front();
-  span.bytes.clear();  // were it not read, nothing would be in it
-  std::vector<std::byte> bytes(length);
+  std::vector<std::byte> bytes = make_room(spans_, spans_bytes_, most_spans_bytes_, length);
+  bytes.resize(length);
   CKPT_TRY(repository_.backend().read(in_folder(kPacks, known.name), known.size, group.offset, bytes));
-  fetched_ += length;
+  spans_.emplace_front();
+  Span& span = spans_.front();
+  fetched_ += length, spans_bytes_ += cost(bytes);
   span.pack = pack, span.offset = group.offset, span.bytes = std::move(bytes);
   return ByteSpan(span.bytes).first(group.stored);
 }
@@ -62,10 +86,9 @@ Result<ByteSpan> ChunkReader::read_at(const ChunkPlace& place) {
                             [&](const Unpacked& one) { return one.pack == place.pack && one.first == group.first; });
   if (found == groups_.end()) {
     CKPT_TRY_ASSIGN(const ByteSpan stored, fetch(place.pack, group));
-    CKPT_TRY_ASSIGN(std::vector<std::byte> bytes,
-                    unpack_group(group, stored, repository_.backend().subject(in_folder(kPacks, known.name))));
-    unpacked_ += bytes.size();
-    for (; unpacked_ > kUnpacked && !groups_.empty(); groups_.pop_back()) unpacked_ -= groups_.back().bytes.size();
+    std::vector<std::byte> bytes = make_room(groups_, unpacked_, kUnpacked, group.length);
+    CKPT_TRY(unpack_group(group, stored, repository_.backend().subject(in_folder(kPacks, known.name)), bytes));
+    unpacked_ += cost(bytes);
     groups_.push_front({place.pack, group.first, std::move(bytes)});
   } else {
     groups_.splice(groups_.begin(), groups_, found);

@@ -12,8 +12,8 @@
 
 namespace ckpt::repository {
 
-/// Decompressed into exactly `group.length` bytes; kCorrupt. `stored` is as it lies in the pack.
-Result<std::vector<std::byte>> unpack_group(const Group& group, ByteSpan stored, const std::string& subject);
+/// Decompressed into `out`, which becomes `group.length` bytes long; kCorrupt. `stored` is as it lies in the pack.
+Result<void> unpack_group(const Group& group, ByteSpan stored, const std::string& subject, std::vector<std::byte>& out);
 
 /// For one thread. What it hands out has been hashed again: it is what the id says, whatever the store has.
 /// Memory: reads of Backend::good_read, kReads bytes of all threads together but at least kFewest each, for a file's
@@ -45,7 +45,7 @@ class ChunkReader {
   Repository& repository_;
   std::list<Span> spans_;  ///< the last one used first
   std::list<Unpacked> groups_;
-  size_t most_spans_ = 0, unpacked_ = 0;
+  size_t most_spans_bytes_ = 0, spans_bytes_ = 0, unpacked_ = 0;
   uint64_t fetched_ = 0;
 };
 

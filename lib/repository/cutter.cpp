@@ -56,6 +56,9 @@ Result<void> Cutter::feed(ByteSpan data, const Each& each) {
     rest_.erase(rest_.begin(), rest_.begin() + static_cast<ptrdiff_t>(begin_));
     begin_ = 0;
   }
+  // All that it can come to: growing step by step would take twice the memory.
+  constexpr size_t kMostRest = 2 * ContentCuts::kMost + (1 << 20);
+  if (cuts_ != nullptr && rest_.size() + data.size() > rest_.capacity() && !rest_.empty()) rest_.reserve(kMostRest);
   rest_.insert(rest_.end(), data.begin(), data.end());
   return cut(false, each);
 }

@@ -78,8 +78,10 @@ Result<void> PackWriter::append(ByteSpan stored, const Group& group,
                                 const std::vector<std::pair<Id, uint32_t>>& chunks) {
   std::lock_guard lock(mutex_);
   if (pack_.bytes.empty()) {
-    pack_.bytes.reserve(kPackSize + kMaxChunk);
-    pack_.bytes = pack_header();
+    std::lock_guard spare_lock(spare_mutex_);
+    if (!spare_.empty()) pack_.bytes = std::move(spare_.back()), spare_.pop_back();
+    pack_.bytes.reserve(kPackSize + 2 * kMaxChunk);
+    pack_.bytes += pack_header();
   }
   Group placed = group;
   placed.offset = pack_.bytes.size(), placed.stored = static_cast<uint32_t>(stored.size());
@@ -104,7 +106,11 @@ Result<void> PackWriter::seal() {
   names_.push_back(name);
   pack_ = {};
   auto job = [this, name, bytes = std::make_shared<std::string>(std::move(bytes))] {
-    return backend_.put(in_folder(kPacks, name), as_bytes(*bytes), true);
+    Result<void> done = backend_.put(in_folder(kPacks, name), as_bytes(*bytes), true);
+    bytes->clear();
+    std::lock_guard lock(spare_mutex_);
+    spare_.push_back(std::move(*bytes));
+    return done;
   };
   if (!pool_->submit(std::move(job))) return pool_->finish();
   return {};

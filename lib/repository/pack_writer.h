@@ -19,7 +19,7 @@ namespace ckpt::repository {
 /// Memory: the pack that is being filled and at most kStoring that are being stored.
 class PackWriter {
  public:
-  static constexpr size_t kPackSize = 32 << 20;
+  static constexpr size_t kPackSize = 24 << 20;
   static constexpr unsigned kStoring = 2;
 
   /// `push`: 32 hex digits that nobody else uses.
@@ -72,6 +72,8 @@ class PackWriter {
   std::vector<IndexedPack> packs_;
   uint64_t chunks_ = 0, bytes_ = 0, stored_ = 0;
   bool kept_ = false;
+  std::mutex spare_mutex_;
+  std::vector<std::string> spare_;    ///< memory of packs that were stored, for the next ones
   std::unique_ptr<WorkerPool> pool_;  ///< last: its threads use the rest
 };
 

@@ -95,12 +95,18 @@ struct Part {
   const Segment* segment = nullptr;  ///< null: the entry has the list
 };
 
-/// Content on its way into a file: put together to long writes, zeros left out.
+/// Content on its way into a file: short pieces put together to long writes, zeros left out.
 class Writer {
  public:
   Writer(int fd, uint64_t offset, const std::string& subject) : fd_(fd), at_(offset), subject_(subject) {}
   Result<void> add(ByteSpan content) {
-    if (pending_.size() + content.size() > kWrite) CKPT_TRY(flush());
+    const bool large = content.size() >= kWrite / 4;
+    if (large || pending_.size() + content.size() > kWrite) CKPT_TRY(flush());
+    if (large) {
+      CKPT_TRY(io::pwrite_all(fd_, content, at_, subject_));
+      at_ += content.size();
+      return {};
+    }
     pending_.insert(pending_.end(), content.begin(), content.end());
     return {};
   }

@@ -63,7 +63,7 @@ class RemoteBackend final : public Backend {
   }
 
   std::string subject(const std::string& name) const override { return name.empty() ? place_ : place_ + "/" + name; }
-  size_t good_read() const override { return 1 << 20; }
+  size_t good_read() const override { return 1000 << 10; }
   std::optional<std::string> strangers() const override {
     return place_ + " is a URL, and who may write there ckpt cannot see";
   }
