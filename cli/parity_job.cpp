@@ -5,14 +5,12 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <cstdlib>
 #include <cstring>
 #include <optional>
 
 #include "cli/model_view.h"
 #include "cli/plural.h"
-#include "cli/program_file.h"
+#include "cli/ranks.h"
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/text.h"
@@ -22,26 +20,6 @@ namespace ckpt::cli {
 namespace {
 
 constexpr uint64_t kMostTopology = 16 << 20;
-
-/// A number that a launcher has set.
-std::optional<uint32_t> number_in(const char* name) {
-  const char* text = std::getenv(name);
-  uint32_t out = 0;
-  if (text == nullptr) return std::nullopt;
-  const auto [end, error] = std::from_chars(text, text + std::strlen(text), out);
-  return error == std::errc() && *end == 0 ? std::optional(out) : std::nullopt;
-}
-
-/// Nothing: no MPI has.
-std::optional<mpi::Kind> launched_by(const ParityFlags& flags) {
-  if (flags.mpi == "openmpi") return mpi::Kind::kOpenMpi;
-  if (flags.mpi == "mpich") return mpi::Kind::kMpich;
-  if (flags.mpi == "none") return std::nullopt;
-  if (std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr) return mpi::Kind::kOpenMpi;
-  if (std::getenv("PMI_SIZE") != nullptr) return mpi::Kind::kMpich;
-  if (std::getenv("PMIX_RANK") != nullptr) return mpi::Kind::kOpenMpi;
-  return std::nullopt;
-}
 
 std::string ranks_text(const std::vector<uint32_t>& ranks) {
   return (ranks.size() == 1 ? "rank " : "ranks ") + fmt::format("{}", fmt::join(ranks, ", "));
@@ -54,19 +32,15 @@ void add_parity_flags(VerbOptions& app, ParityFlags& flags, const char* folders,
   app.add_flag("-n,--dry-run", flags.dry_run, dry_run);
   app.add_option("--topology", flags.topology, "Which rank runs on which node: lines of RANK NODE [RACK]")
       .type_name("FILE");
-  app.add_option("--mpi", flags.mpi, "The MPI that has started the ranks; auto: what its variables say")
-      .type_name("MPI")
-      .one_of({"auto", "openmpi", "mpich", "none"})
-      .shows_default();
+  add_mpi_flag(app, flags.mpi);
 }
 
 Result<ParityJob> ParityJob::open(Context& context, const ParityFlags& flags) {
   ParityJob out(context);
   out.folders_ = flags.folders;
   out.memory_ = flags.max_memory / flags.folders.size();
-  if (const auto kind = launched_by(flags)) {
-    CKPT_TRY_ASSIGN(const std::string plugin, find_library(mpi::plugin_name(*kind)));
-    CKPT_TRY_ASSIGN(out.transport_, mpi::start(*kind, plugin));
+  if (const auto kind = launched_by(flags.mpi)) {
+    CKPT_TRY_ASSIGN(out.transport_, connect_ranks(*kind));
     out.placed_ = out.place_ranks(flags);
     return out;
   }
@@ -133,7 +107,7 @@ Result<parity::Place> ParityJob::own_place(const ParityFlags& flags) const {
 /// All ranks know at once of what only one of them may have come upon; then all know where all run.
 Result<void> ParityJob::place_ranks(const ParityFlags& flags) {
   const auto mine = own_place(flags);
-  CKPT_TRY(agree(*transport_, mine ? Result<void>() : Result<void>(mine.error())));
+  CKPT_TRY(parity::agree(*transport_, mine ? Result<void>() : Result<void>(mine.error())));
   CKPT_TRY_ASSIGN(auto nodes, transport_->all_gather(mine->node));
   CKPT_TRY_ASSIGN(auto racks, transport_->all_gather(mine->rack));
   for (size_t i = 0; i < nodes.size(); ++i) places_.push_back({std::move(nodes[i]), std::move(racks[i])});
@@ -155,7 +129,7 @@ Result<void> ParityJob::run_ranks(const std::function<Result<void>(parity::Rank&
     parity::Rank rank{*transport_, folders_.front(), places_[transport_->rank()], memory_, progress, context_.cancel};
     return work(rank);
   }
-  auto results = parity::run_locally(static_cast<uint32_t>(folders_.size()), [&](parity::Transport& transport) {
+  auto results = run_locally(static_cast<uint32_t>(folders_.size()), [&](Transport& transport) {
     parity::Rank rank{transport, folders_[transport.rank()], places_[transport.rank()],
                       memory_,   context_.progress,          context_.cancel};
     return work(rank);

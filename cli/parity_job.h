@@ -64,7 +64,7 @@ class ParityJob {
   Result<void> run_ranks(const std::function<Result<void>(parity::Rank&)>& work);
 
   Context& context_;
-  std::unique_ptr<parity::Transport> transport_;  ///< MPI; none: threads
+  std::unique_ptr<Transport> transport_;          ///< MPI; none: threads
   std::vector<std::string> folders_;              ///< of the ranks that this process is
   std::vector<parity::Place> places_;
   Result<void> placed_;

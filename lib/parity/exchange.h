@@ -4,9 +4,9 @@
 
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
+#include "lib/base/transport.h"
 #include "lib/parity/parity_file.h"
 #include "lib/parity/schedule.h"
-#include "lib/parity/transport.h"
 
 namespace ckpt::parity {
 

@@ -12,7 +12,7 @@ namespace ckpt::mpi {
 
 namespace {
 
-class MpiTransport final : public parity::Transport {
+class MpiTransport final : public Transport {
  public:
   explicit MpiTransport(const ckpt_mpi& mpi) : mpi_(mpi) {}
   ~MpiTransport() override {
@@ -83,7 +83,7 @@ std::vector<const char*> libraries_of(Kind kind) {
 
 std::string plugin_name(Kind kind) { return kind == Kind::kOpenMpi ? "libckpt-openmpi.so" : "libckpt-mpich.so"; }
 
-Result<std::unique_ptr<parity::Transport>> start(Kind kind, const std::string& plugin) {
+Result<std::unique_ptr<Transport>> start(Kind kind, const std::string& plugin) {
   void* library = nullptr;
   for (const char* name : libraries_of(kind)) {
     CKPT_TRY(check_loads_libraries(name));
@@ -99,7 +99,7 @@ Result<std::unique_ptr<parity::Transport>> start(Kind kind, const std::string& p
   }
   auto out = std::make_unique<MpiTransport>(*interface());
   CKPT_TRY(out->start());
-  return std::unique_ptr<parity::Transport>(std::move(out));
+  return std::unique_ptr<Transport>(std::move(out));
 }
 
 }  // namespace ckpt::mpi

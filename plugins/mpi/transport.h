@@ -4,7 +4,7 @@
 #include <memory>
 #include <string>
 
-#include "lib/parity/transport.h"
+#include "lib/base/transport.h"
 
 namespace ckpt::mpi {
 
@@ -18,6 +18,6 @@ inline constexpr const char* kSubject = "MPI";
 
 /// Loads the library and the plug-in, and starts MPI: once a process. The end of the transport ends it.
 /// kUnsupported: one of them cannot be loaded.
-Result<std::unique_ptr<parity::Transport>> start(Kind kind, const std::string& plugin);
+Result<std::unique_ptr<Transport>> start(Kind kind, const std::string& plugin);
 
 }  // namespace ckpt::mpi

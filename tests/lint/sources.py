@@ -19,7 +19,7 @@ MAY_INCLUDE = {
     "flash": {"formats", "tensor", "base"},
     "model": {"formats", "tensor", "base"},
     "formats": {"tensor", "base"},
-    "plugins": {"device", "parity", "base"},
+    "plugins": {"device", "base"},
     "proc": {"base"},
     "device": {"base"},
     "tensor": {"base"},

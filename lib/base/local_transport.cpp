@@ -8,9 +8,9 @@
 #include <thread>
 
 #include "lib/base/threads.h"
-#include "lib/parity/transport.h"
+#include "lib/base/transport.h"
 
-namespace ckpt::parity {
+namespace ckpt {
 
 namespace {
 
@@ -163,4 +163,4 @@ Result<std::vector<Result<void>>> run_locally(uint32_t ranks, const std::functio
   return out;
 }
 
-}  // namespace ckpt::parity
+}  // namespace ckpt

@@ -10,7 +10,7 @@
 #include "lib/base/bytes.h"
 #include "lib/base/result.h"
 
-namespace ckpt::parity {
+namespace ckpt {
 
 class Transport {
  public:
@@ -31,4 +31,4 @@ class Transport {
 /// Ranks that are threads of this process: calls `work` for each and returns what each returned. kNoRoom: no thread.
 Result<std::vector<Result<void>>> run_locally(uint32_t ranks, const std::function<Result<void>(Transport&)>& work);
 
-}  // namespace ckpt::parity
+}  // namespace ckpt
