@@ -29,7 +29,9 @@ Command::Run add_dump(VerbOptions& app) {
     flags->options.after = flags->leave_running   ? After::kLeaveRunning
                            : flags->leave_stopped ? After::kLeaveStopped
                                                   : After::kEnd;
-    return dump_where_it_is(*flags, context, [&]() -> Result<void> {
+    const char* verb = flags->leave_running ? "dump -R" : flags->leave_stopped ? "dump -s" : "dump";
+    auto where = [&](const std::function<Result<void>()>& work) { return dump_where_it_is(*flags, context, work); };
+    return dump_alone_or_together(*flags, context, verb, where, [&]() -> Result<void> {
       CKPT_TRY_ASSIGN(const auto elsewhere, ImageUpload::prepare(*flags, context));
       if (flags->dry_run) return print_dump_estimate(context, "dump", *flags);
       auto work = [&] { return engine::dump(flags->options, context.progress, context.cancel); };

@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/inspect_image.h"
 #include "cli/inspect_model.h"
+#include "cli/job_view.h"
 #include "cli/model_view.h"
 #include "formats/common_state.h"
 #include "lib/base/text.h"
@@ -97,8 +98,21 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
   return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path, views);
 }
 
+Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
+  const bool plain = check_views(options).has_value() && options.globs.empty() && !options.stats && !options.common &&
+                     !options.tree && !options.files && !options.maps && !options.descriptors && !options.threads &&
+                     options.diff.empty() && options.shards.empty() && options.group_by.empty() &&
+                     options.html.empty() && options.columns.empty();
+  if (!plain) {
+    return Error(Code::kUsage, options.path, "is the image of a job: no view is for that")
+        .with_hint("its parts are images: " + (std::filesystem::path(options.path) / store::part_name(0)).string());
+  }
+  return inspect_job(context, options.path);
+}
+
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
+  if (store::looks_like_job(options.path)) return inspect_job_as(context, options);
   if (options.maps || options.descriptors || options.threads)
     return fail(Code::kUsage, options.path, "is no process image: --maps, --fds and --threads are for those");
   CKPT_TRY(check_views(options));

@@ -5,10 +5,12 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "cli/command.h"
 #include "cli/gpu_flags.h"
 #include "cli/gpu_view.h"
+#include "cli/job_view.h"
 #include "cli/saves.h"
 #include "cli/store_flags.h"
 #include "formats/format.h"
@@ -172,14 +174,72 @@ std::vector<std::string> checkpoint_row(const FoundCheckpoint& found) {
           found.facts.complete ? "" : found.facts.complete.error().message};
 }
 
+/// A folder with parts of a job.
+struct FoundJob {
+  fs::path path;
+  Result<store::Job> job;
+  std::vector<PartView> parts;
+
+  std::string state() const {
+    auto any = [&](PartState state) {
+      return std::any_of(parts.begin(), parts.end(), [&](const PartView& part) { return part.state == state; });
+    };
+    if (!job) return job.error().code == Code::kNotFound ? "abandoned" : "damaged";
+    return any(PartState::kDamaged) ? "damaged" : any(PartState::kElsewhere) ? "parts elsewhere" : "whole";
+  }
+  uint64_t bytes() const {
+    uint64_t sum = 0;
+    if (job) {
+      for (const store::JobMember& member : job->members) sum += member.bytes;
+    }
+    return sum;
+  }
+};
+
+std::vector<FoundJob> find_jobs(const std::vector<Entry>& images) {
+  std::vector<FoundJob> out;
+  std::set<fs::path> folders;
+  for (const Entry& entry : images) {
+    const fs::path folder = entry.path.parent_path();
+    if (!entry.manifest || entry.manifest->job.id.empty() || !folders.insert(folder).second) continue;
+    FoundJob& found = out.emplace_back(FoundJob{folder, store::read_job(folder), {}});
+    if (found.job) found.parts = look_at_parts(folder, *found.job);
+  }
+  return out;
+}
+
+Json job_json(const FoundJob& found) {
+  Json out = {{"path", found.path.string()}, {"state", found.state()}};
+  if (found.job) {
+    out.update({{"id", found.job->id},
+                {"image_kind", found.job->kind},
+                {"created", found.job->created},
+                {"ranks", found.job->members.size()},
+                {"bytes", found.bytes()}});
+  } else {
+    out["error"] = found.job.error().text();
+  }
+  return out;
+}
+
+std::vector<std::string> job_row(const FoundJob& found) {
+  if (!found.job) return {found.path.string(), "", "", "", "", found.state()};
+  return {found.path.string(),        found.job->kind, found.job->created, std::to_string(found.job->members.size()),
+          human_bytes(found.bytes()), found.state()};
+}
+
 void print_tables(Console& out, const fs::path& top, const std::vector<Entry>& images,
-                  const std::vector<FoundCheckpoint>& checkpoints) {
+                  const std::vector<FoundJob>& jobs, const std::vector<FoundCheckpoint>& checkpoints) {
   if (images.empty() && checkpoints.empty())
     return out.info("no process image and no checkpoint below " + escape_for_terminal(top.string()));
   std::vector<std::vector<std::string>> rows;
   for (const Entry& entry : images) rows.push_back(entry_row(entry));
   if (!rows.empty()) out.table({"IMAGE", "KIND", "CREATED", "PID", "SIZE", "PARENT", "COMMAND"}, rows, {3, 4});
-  if (!rows.empty() && !checkpoints.empty()) out.data("\n");
+  if (!jobs.empty()) out.data("\n");
+  rows.clear();
+  for (const FoundJob& found : jobs) rows.push_back(job_row(found));
+  if (!rows.empty()) out.table({"JOB", "KIND", "CREATED", "RANKS", "SIZE", "STATE"}, rows, {3, 4});
+  if (!images.empty() && !checkpoints.empty()) out.data("\n");
   rows.clear();
   for (const FoundCheckpoint& found : checkpoints) rows.push_back(checkpoint_row(found));
   if (!rows.empty()) out.table({"CHECKPOINT", "FORMAT", "STATE", "STEP", "SIZE", "WHY"}, rows, {3, 4});
@@ -195,14 +255,20 @@ Result<void> list(Context& context, const fs::path& top) {
     entries.push_back({std::move(path), std::move(manifest), std::move(chain)});
   }
   CKPT_TRY_ASSIGN(const std::vector<FoundCheckpoint> models, CheckpointSearch(top, context.cancel).run());
+  const std::vector<FoundJob> jobs = find_jobs(entries);
   if (!context.out.json()) {
-    print_tables(context.out, top, entries, models);
+    print_tables(context.out, top, entries, jobs, models);
     return {};
   }
-  Json images = Json::array(), checkpoints = Json::array();
+  Json images = Json::array(), checkpoints = Json::array(), of_jobs = Json::array();
+  for (const FoundJob& found : jobs) of_jobs.push_back(job_json(found));
   for (const Entry& entry : entries) images.push_back(entry_json(entry));
   for (const FoundCheckpoint& one : models) checkpoints.push_back(checkpoint_json(one));
-  Json doc = {{"schema", "ckpt.list/1"}, {"path", top.string()}, {"images", images}, {"checkpoints", checkpoints}};
+  Json doc = {{"schema", "ckpt.list/1"},
+              {"path", top.string()},
+              {"images", images},
+              {"jobs", of_jobs},
+              {"checkpoints", checkpoints}};
   context.out.data(lay_out_json(doc.dump(-1, ' ', true, Json::error_handler_t::replace)));
   return {};
 }

@@ -11,7 +11,10 @@ Command::Run add_pre_dump(VerbOptions& app) {
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(finish_dump_flags(*flags));
-    return where_it_is(flags->options.pid, context, [&]() -> Result<void> {
+    auto where = [&](const std::function<Result<void>()>& work) {
+      return where_it_is(flags->options.pid, context, work);
+    };
+    return dump_alone_or_together(*flags, context, "pre-dump", where, [&]() -> Result<void> {
       CKPT_TRY_ASSIGN(const auto elsewhere, ImageUpload::prepare(*flags, context));
       if (flags->dry_run) return print_dump_estimate(context, "pre-dump", *flags);
       auto work = [&] { return engine::pre_dump(flags->options, context.progress, context.cancel); };

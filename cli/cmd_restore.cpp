@@ -16,6 +16,7 @@
 #include "lib/engine/placement.h"
 #include "lib/engine/restore.h"
 #include "lib/store/image.h"
+#include "lib/store/job.h"
 
 namespace ckpt::cli {
 
@@ -69,6 +70,9 @@ struct RestoreFlags {
   GpuFlags gpu;
   ExternalFlags external;
   std::string trace;  ///< a file; empty: none
+  TogetherFlags together;
+  Membership* membership = nullptr;  ///< of a job; null: alone
+  std::vector<std::string> addresses;
   bool placed_init = false;  ///< what is restored is nobody's child where it is made
 };
 
@@ -95,7 +99,15 @@ Result<void> supervise(int pid, int pid_outside, Context& context) {
 Result<void> restore_here(const RestoreFlags& flags, Context& context) {
   const engine::RestoreOptions& options = flags.options;
   auto work = [&] { return engine::restore(options, context.progress, context.cancel); };
-  CKPT_TRY_ASSIGN(engine::RestoreReport report, traced(flags.trace, "restore", context, work));
+  auto restored = traced(flags.trace, "restore", context, work);
+  if (flags.membership != nullptr && !options.dry_run) {
+    // Of what all fail with rank 0 tells.
+    Result<void> done = flags.membership->conclude(restored ? Result<void>() : Result<void>(restored.error()));
+    if (!restored && done) return {};
+    CKPT_TRY(done);
+    flags.membership->finish();
+  }
+  CKPT_TRY_ASSIGN(engine::RestoreReport report, std::move(restored));
   try {
     tell(report, options.dry_run, context.out);
   } catch (const std::bad_alloc&) {  // the process runs, and an error would say that it does not
@@ -158,6 +170,10 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
         .with_hint("copy the image, with its parents, to a folder first");
   if (plan.join.count("cgroup") != 0 && manifest && !manifest->tree.namespaces.has("cgroup"))
     context.progress.note("the cgroup namespace is not joined: the processes see the whole paths of their groups");
+  if (manifest && !manifest->job.id.empty() && flags.membership == nullptr) {
+    context.progress.note(fmt::format("this is the part of rank {} alone, of a job of {} (--together: all of it)",
+                                      manifest->job.rank, manifest->job.ranks));
+  }
   flags.options.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
   if (!plan.empty()) return restore_placed(flags, manifest->tree, plan, context);
@@ -168,6 +184,26 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
 }  // namespace
 
 namespace {
+
+/// Member N restores the part of rank N.
+Result<void> run_restore_together(RestoreFlags& flags, Context& context) {
+  if (flags.options.dry_run || !flags.options.pidfile.empty())
+    return fail(Code::kUsage, "--together", "does not go with --dry-run and --pidfile");
+  CKPT_TRY_ASSIGN(const auto member, Membership::open(flags.together, context));
+  const std::filesystem::path folder = flags.options.image;
+  flags.membership = member.get();
+  flags.options.together = &member->together();
+  flags.options.image = folder / store::part_name(member->rank());
+  return member->run([&]() -> Result<void> {
+    CKPT_TRY_ASSIGN(const store::Job job, store::read_job(folder));
+    engine::Together::Facts facts;
+    facts.verb = "restore", facts.folder = folder, facts.job = job.id;
+    facts.ranks = static_cast<uint32_t>(job.members.size());
+    CKPT_TRY(member->together().join(facts));
+    CKPT_TRY(store::read_part(folder, job, member->rank()));
+    return run_restore(flags, context);
+  });
+}
 
 /// "net:/run/netns/blue"; a number in the place of the path: the namespace of that process.
 Result<void> parse_joins(const std::vector<std::string>& words, engine::Placement& placement) {
@@ -210,6 +246,11 @@ Command::Run add_restore(VerbOptions& app) {
                  "What is mounted in a new mount namespace, by the key of the dump or the place")
       .type_name("mnt[KEY]:PATH")
       .one_value_each();
+  add_together_flags(app, flags->together,
+                     "One of many ckpts that mpirun or srun has started: all make their part of a job, then let go");
+  app.add_option("--map-address", flags->addresses, "Sockets of the address OLD have NEW, and so have their peers")
+      .type_name("OLD=NEW")
+      .one_value_each();
   app.add_flag("--lazy", options->lazy, "Let the process run before its memory has been read");
   app.add_option("--lazy-log", options->lazy_log, "With --lazy: append what goes wrong later there").type_name("FILE");
   app.add_option("--allow-changed", options->allow_changed,
@@ -230,7 +271,11 @@ Command::Run add_restore(VerbOptions& app) {
     flags->options.external = flags->external.finish();
     CKPT_TRY(parse_joins(flags->join, flags->placement));
     CKPT_TRY_ASSIGN(flags->placement.mounts.external, state::parse_external_mounts(flags->external_mounts));
-    return run_restore(*flags, context);
+    for (const std::string& text : flags->addresses) {
+      CKPT_TRY_ASSIGN(auto address, restore::parse_mapped_address(text));
+      flags->options.addresses.push_back(std::move(address));
+    }
+    return flags->together.together ? run_restore_together(*flags, context) : run_restore(*flags, context);
   };
 }
 

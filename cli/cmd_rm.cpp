@@ -1,11 +1,15 @@
 // rm: process images removed, unless another needs them.
 #include <fmt/format.h>
+#include <unistd.h>
 
+#include <cerrno>
 #include <nlohmann/json.hpp>
 
 #include "cli/command.h"
+#include "cli/job_view.h"
 #include "cli/retention.h"
 #include "cli/store_flags.h"
+#include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/store/image.h"
 #include "lib/store/remove.h"
@@ -85,9 +89,39 @@ Result<void> run_rm_store(Context& context, const RmFlags& flags) {
   return remove_from_store(context, flags.store, {flags.dirs, flags.rules, flags.options.dry_run});
 }
 
+/// Its description goes first: what is left of it is no whole image then. Nothing goes where a part has to stay.
+Result<void> remove_descriptions(const std::vector<std::filesystem::path>& jobs) {
+  for (const std::filesystem::path& job : jobs) {
+    const std::filesystem::path path = job / store::kJobName;
+    if (::unlink(path.c_str()) != 0 && errno != ENOENT) return sys_error(path.string(), "cannot be removed");
+    CKPT_TRY(io::sync_dir(job));
+  }
+  return {};
+}
+
 Result<void> run_rm(Context& context, const RmFlags& flags) {
-  CKPT_TRY_ASSIGN(auto removed, store::remove_images({flags.dirs.begin(), flags.dirs.end()}, flags.options,
-                                                     context.progress, context.cancel));
+  std::vector<std::filesystem::path> dirs, jobs;
+  for (const std::string& dir : flags.dirs) {
+    if (!store::looks_like_job(dir)) {
+      dirs.emplace_back(dir);
+      continue;
+    }
+    if (flags.options.chain)
+      return fail(Code::kUsage, dir, "is the image of a job: --chain is for images of processes");
+    CKPT_TRY_ASSIGN(const auto parts, parts_here(dir, context));
+    dirs.insert(dirs.end(), parts.begin(), parts.end());
+    jobs.emplace_back(dir);
+  }
+  if (!jobs.empty() && !flags.options.dry_run) {
+    store::RemoveOptions look = flags.options;
+    look.dry_run = true;
+    CKPT_TRY(store::remove_images(dirs, look, context.progress, context.cancel));
+    CKPT_TRY(remove_descriptions(jobs));
+  }
+  CKPT_TRY_ASSIGN(auto removed, store::remove_images(dirs, flags.options, context.progress, context.cancel));
+  for (const std::filesystem::path& job : jobs) {
+    if (!flags.options.dry_run) ::rmdir(job.c_str());  // where nothing else is in it
+  }
   report(context.out, removed, flags.options.dry_run);
   return {};
 }

@@ -5,6 +5,7 @@
 #include <charconv>
 
 #include "cli/command.h"
+#include "cli/job_view.h"
 #include "cli/model_view.h"
 #include "cli/parity_job.h"
 #include "cli/plural.h"
@@ -194,6 +195,12 @@ Result<void> run_verify(Context& context, const VerifyCommand& command) {
       return fail(Code::kUsage, command.path,
                   "--trust goes with --rehearse: reading an image makes nothing of what it says");
     return verify_image(context, command.path, {.rehearse = command.rehearse, .trust = command.trust});
+  }
+  if (store::looks_like_job(command.path)) {
+    if (command.for_models_only() || command.rehearse || command.trust)
+      return fail(Code::kUsage, command.path,
+                  "is the image of a job: its chunks are all checked, no flag changes that");
+    return verify_job(context, command.path);
   }
   if (command.rehearse || command.trust)
     return fail(Code::kUsage, command.path, "is no process image: there is nothing to rehearse");

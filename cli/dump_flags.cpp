@@ -20,6 +20,8 @@
 #include "lib/engine/beside.h"
 #include "lib/engine/check.h"
 #include "lib/engine/estimate.h"
+#include "lib/remote/url.h"
+#include "lib/store/job.h"
 
 namespace ckpt::cli {
 
@@ -101,6 +103,8 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
       .as_size()
       .type_name("SIZE");
   add_action_flags(app, flags.options.actions);
+  add_together_flags(app, flags.together,
+                     "One of many ckpts that mpirun or srun has started: all take the image of one instant");
   app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");
   add_criu_output_flags(app);
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")
@@ -259,6 +263,42 @@ Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::fun
   return work_where_it_is(flags.options.pid, context, then, [&] {
     words.print();
     flags.options.actions.ready();
+  });
+}
+
+namespace {
+
+/// What goes with one process, and with a job of many not.
+Result<void> check_together(const DumpFlags& flags) {
+  const std::pair<bool, const char*> others[] = {{flags.options.force, "--force"},
+                                                 {flags.options.sockets.tcp_close, "--tcp-close"},
+                                                 {flags.dry_run, "--dry-run"},
+                                                 {!flags.criu_prev.empty(), "--prev-images-dir"},
+                                                 {remote::is_url(flags.dir), "a URL"}};
+  for (const auto& [given, name] : others) {
+    if (given) return fail(Code::kUsage, "--together", fmt::format("does not go with {}", name));
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const std::string& verb,
+                                    const std::function<Result<void>(const std::function<Result<void>()>&)>& where,
+                                    const std::function<Result<void>()>& dump) {
+  if (!flags.together.together) return where(dump);
+  CKPT_TRY(check_together(flags));
+  CKPT_TRY_ASSIGN(const auto member, Membership::open(flags.together, context));
+  flags.options.together = &member->together();
+  const std::filesystem::path folder = flags.dir;
+  const std::string part = store::part_name(member->rank());
+  flags.options.dir = folder / part;
+  if (store::looks_like_job(flags.options.prev)) flags.options.prev /= part;
+  return member->run([&]() -> Result<void> {
+    engine::Together::Facts facts;
+    facts.verb = verb, facts.folder = folder, facts.freeze_timeout_us = flags.options.freeze_timeout_us;
+    CKPT_TRY(member->together().join(facts));
+    return where([&] { return member->conclude(dump()); });
   });
 }
 

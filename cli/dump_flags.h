@@ -6,6 +6,7 @@
 
 #include "cli/command.h"
 #include "cli/gpu_flags.h"
+#include "cli/together.h"
 #include "lib/engine/dump.h"
 
 namespace ckpt::cli {
@@ -27,6 +28,7 @@ struct DumpFlags {
   std::string criu_prev;  ///< as criu names it, from `dir`
   std::vector<std::string> external_mounts;
   std::string trace;  ///< a file; empty: none
+  TogetherFlags together;
   GpuFlags gpu;
   std::string hash = "xxh3";
   bool no_compress = false;
@@ -50,6 +52,12 @@ Result<void> finish_dump_flags(DumpFlags& flags);
 Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work);
 /// A dump there, whose worker may end with the tree: then its report is printed all the same, once the tree has ended.
 Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work);
+
+/// One dump or pre-dump: alone, or as a member of a job. `verb`: what has to be the same for all members. `dump` takes
+/// the image where the process is, and prints.
+Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const std::string& verb,
+                                    const std::function<Result<void>(const std::function<Result<void>()>&)>& where,
+                                    const std::function<Result<void>()>& dump);
 
 /// The result: a short table for people, one JSON line for programs.
 void print_dump_report(Context& context, const char* verb, const DumpFlags& flags, const engine::DumpReport& report);

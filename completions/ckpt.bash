@@ -53,6 +53,7 @@ _ckpt() {
     pre-dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    pre-dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     pre-dump:-v|pre-dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:-o|pre-dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     pre-dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -76,6 +77,7 @@ _ckpt() {
     dump:--ghost-limit) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--action-script) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--status-fd) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    dump:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     dump:-v|dump:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:-o|dump:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     dump:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -94,6 +96,8 @@ _ckpt() {
     restore:--join-ns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--root) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--external) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
+    restore:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--gpu) COMPREPLY=($(compgen -W 'auto off only' -- "$cur")); return ;;
@@ -241,9 +245,9 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
-    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;

@@ -44,10 +44,16 @@ void CaptureContext::phase(const char* name) {
   trace::interval(trace::Row::kPhases, name, begin, begin + took);
 }
 
+capture::SocketOptions CaptureContext::sockets() const {
+  capture::SocketOptions out = options.sockets;
+  out.tcp_established = out.tcp_established || options.together != nullptr;
+  return out;
+}
+
 capture::InventoryOptions CaptureContext::running_options(const capture::Inventory* just_before) const {
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
-          .sockets = options.sockets,
+          .sockets = sockets(),
           .external_mounts = options.external_mounts,
           .gpus_leave = options.gpu.policy != GpuOptions::Policy::kOff,
           .ends = !runs_on(),
@@ -57,7 +63,7 @@ capture::InventoryOptions CaptureContext::running_options(const capture::Invento
 capture::InventoryOptions CaptureContext::frozen_options(const capture::Inventory& earlier, WorkerPool* pool) const {
   return {.external = options.external,
           .ghost_limit = options.ghost_limit,
-          .sockets = options.sockets,
+          .sockets = sockets(),
           .external_mounts = options.external_mounts,
           .ends = !runs_on(),
           .frozen = true,

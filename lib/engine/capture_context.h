@@ -29,8 +29,9 @@ class CaptureContext {
 
   bool runs_on() const { return after == DumpOptions::After::kLeaveRunning; }
   bool ends() const { return after == DumpOptions::After::kEnd; }
-  /// Established connections are held off, from before the freeze window until the image is restored.
-  bool holds_connections() const { return ends() && options.sockets.tcp_established; }
+  /// Established connections are held off, from before the freeze window until the image is restored; of a tree that
+  /// goes on until all of its job have been captured.
+  bool holds_connections() const { return options.together != nullptr || (ends() && options.sockets.tcp_established); }
   store::CaptureStats& stats() { return manifest.stats; }
 
   /// What ends must be restorable by whoever ends it.
@@ -41,6 +42,8 @@ class CaptureContext {
   void phase(const char* name);
 
   capture::CopyOptions copy_options() const { return {options.workers, &progress, &cancel}; }
+  /// In a job connections inside of it go with the image in any case.
+  capture::SocketOptions sockets() const;
   /// Of a tree that runs; `just_before` was collected a moment ago, or is null.
   capture::InventoryOptions running_options(const capture::Inventory* just_before) const;
   /// Of a tree that is frozen; `earlier` was collected while it ran.

@@ -27,12 +27,16 @@ class Dump {
  private:
   Result<DumpReport> take_image();
   Result<void> open_image();
+  Result<void> refuse_outside(const std::vector<ConnectionEnd>& ends, const std::vector<size_t>& outside) const;
+  Result<void> look_at_connections();
+  Result<void> meet_frozen();
   Result<void> pre_copy();
   Result<void> take_window(OwnedMemory::Copy copy);
   Result<void> copy_devices_deferred();
   Result<void> give_back();
 
   Capture capture_;
+  Together* const together_ = capture_.context.options.together;
   std::optional<FreezeWindow> window_;
 };
 
@@ -57,8 +61,10 @@ Result<DumpReport> Dump::take_image() {
   CKPT_TRY(capture_.context.check_end());
   CKPT_TRY(open_image());
   CKPT_TRY(pre_copy());
-  CKPT_TRY(take_window(pre_dump ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
-  if (pre_dump) CKPT_TRY(copy_devices_deferred());
+  // A job does not stop twice.
+  const bool defers = pre_dump && together_ == nullptr;
+  CKPT_TRY(take_window(defers ? OwnedMemory::Copy::kDeferred : OwnedMemory::Copy::kNow));
+  if (defers) CKPT_TRY(copy_devices_deferred());
   Finish finish(capture_, *window_);
   CKPT_TRY(finish.copy_deferred());
   CKPT_TRY(finish.commit());
@@ -73,6 +79,7 @@ Result<void> Dump::open_image() {
   CKPT_TRY(tracees.collect());
   CKPT_TRY(tracees.lock());
   CKPT_TRY(tracees.clear_leftovers());
+  if (together_ != nullptr) CKPT_TRY(look_at_connections());
   CKPT_TRY(capture_.devices.prepare());
   CKPT_TRY(image.choose_parent(tracees));
   CKPT_TRY(image.open());
@@ -85,12 +92,48 @@ Result<void> Dump::open_image() {
   return {};
 }
 
+/// Those to others than members are subject to --tcp-established, as without a job.
+Result<void> Dump::refuse_outside(const std::vector<ConnectionEnd>& ends, const std::vector<size_t>& outside) const {
+  const DumpOptions& options = capture_.context.options;
+  if (outside.empty() || options.sockets.tcp_established) return {};
+  std::vector<capture::Blocker> blockers;
+  for (size_t at : outside) {
+    blockers.push_back({proc::describe_pid(options.pid),
+                        "a TCP connection, " + ends[at].local + " to " + ends[at].remote + ", which no member has",
+                        "--tcp-established"});
+  }
+  return capture::blocked_error(options.pid, blockers);
+}
+
+/// While nothing has been touched.
+Result<void> Dump::look_at_connections() {
+  const std::string network = own_network();
+  std::vector<ConnectionEnd> ends;
+  bool again = false;
+  auto look = [&]() -> Result<std::vector<ConnectionEnd>> {
+    if (std::exchange(again, true)) CKPT_TRY(capture_.tracees.collect_again());
+    ends = connection_ends(capture_.tracees.running().image.sockets, network);
+    return ends;
+  };
+  CKPT_TRY_ASSIGN(const std::vector<size_t> outside, together_->find_outside(look));
+  return refuse_outside(ends, outside);
+}
+
+/// All trees of the job stand still from here on, and their queues have been taken after the last packet.
+Result<void> Dump::meet_frozen() {
+  const auto ends = connection_ends(window_->collected().image.sockets, own_network());
+  CKPT_TRY_ASSIGN(const std::vector<size_t> outside, together_->frozen(ends));
+  capture_.context.phase("meet");
+  return refuse_outside(ends, outside);
+}
+
 /// The tree goes on.
 Result<void> Dump::pre_copy() {
   CaptureContext& context = capture_.context;
   Tracees& tracees = capture_.tracees;
   CKPT_TRY(capture_.precopy.run());
   CKPT_TRY(capture_.devices.pre_copy(tracees.running().image, capture_.image));
+  if (together_ != nullptr) CKPT_TRY(together_->ready());
   capture_.plan.emplace(context, tracees, capture_.precopy);
   CKPT_TRY(capture_.precopy.catch_up());
   if (context.holds_connections()) CKPT_TRY(capture_.connections.hold(tracees.running().connections));
@@ -102,10 +145,15 @@ Result<void> Dump::take_window(OwnedMemory::Copy copy) {
   window_.emplace(capture_);
   CKPT_TRY(capture_.devices.hold(copy));
   CKPT_TRY(window_->freeze());
+  if (together_ != nullptr) CKPT_TRY(meet_frozen());
   CKPT_TRY(window_->describe());
   CKPT_TRY(window_->make_copies());
   CKPT_TRY(window_->scan());
   CKPT_TRY(window_->copy());
+  if (together_ != nullptr && capture_.context.runs_on()) {
+    CKPT_TRY(together_->captured());
+    capture_.context.phase("meet");
+  }
   return window_->end();
 }
 

@@ -12,6 +12,7 @@
 #include "lib/base/result.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
+#include "lib/engine/together.h"
 #include "lib/state/inventory.h"
 #include "lib/store/image.h"
 
@@ -27,6 +28,7 @@ struct DumpOptions {
   state::ExternalOptions external;
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   capture::SocketOptions sockets;
+  Together* together = nullptr;  ///< many ckpts take the image of one job; null: this one is alone
   state::ExternalMounts external_mounts;
   GpuOptions gpu;
   Actions

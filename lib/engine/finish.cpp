@@ -166,6 +166,7 @@ Result<void> Finish::commit() {
   CKPT_TRY_ASSIGN(proc::Host host, proc::read_host());
   manifest.host = {host.hostname,  host.kernel,    host.machine, host.boot_id,
                    host.cpu_model, host.cpu_flags, host.xcr0,    store::kPageSize};
+  if (context_.options.together != nullptr) manifest.job = context_.options.together->part();
   manifest.kind = context_.verb == CaptureContext::Verb::kPreDump ? "pre-dump" : "dump";
   manifest.stats.pages_zero += capture_.image.writer().totals().pages_zero;
   count_usage();
@@ -173,14 +174,17 @@ Result<void> Finish::commit() {
   // Not later: with the image's name the last thing is gone that would be undone.
   CKPT_TRY(restore::check_before_end(manifest, !context_.runs_on()));
   context_.phase("write");
-  return capture_.image.writer().commit(manifest, [this](const std::filesystem::path& dir) -> Result<void> {
+  Together* const together = context_.options.together;
+  CKPT_TRY(capture_.image.writer().commit(manifest, [&](const std::filesystem::path& dir) -> Result<void> {
     CKPT_TRY(check_madvise());
     if (context_.options.rehearse) CKPT_TRY(rehearse_image(dir));
-    if (!context_.options.publish) return {};
-    CKPT_TRY(context_.options.publish(dir));
-    context_.phase("upload");
-    return {};
-  });
+    if (context_.options.publish) {
+      CKPT_TRY(context_.options.publish(dir));
+      context_.phase("upload");
+    }
+    return together != nullptr ? together->durable() : Result<void>();
+  }));
+  return together != nullptr ? together->commit(context_.options.dir, manifest, context_.progress) : Result<void>();
 }
 
 /// The last thing before the image gets its name: until then the kernel shows the mappings beside the writing.

@@ -18,7 +18,7 @@ Result<bool> MadviseWatch::unchanged() {
 
 namespace {
 
-constexpr uint64_t kMib = uint64_t{1} << 20;
+constexpr uint64_t kMebibyte = uint64_t{1} << 20;
 
 /// What the freeze window would have to copy of private memory.
 uint64_t bytes_to_copy(Tracees& tracees, const PrecopyLoop& precopy) {
@@ -40,15 +40,15 @@ FreezePlan::FreezePlan(CaptureContext& context, Tracees& tracees, const PrecopyL
   const DumpOptions& options = context.options;
   const Downtime downtime(tracees.running(), options);
   const uint64_t bytes = bytes_to_copy(tracees, precopy);
-  const uint64_t limit = options.max_memory > 64 * kMib ? options.max_memory - 64 * kMib : 0;
+  const uint64_t limit = options.max_memory > 64 * kMebibyte ? options.max_memory - 64 * kMebibyte : 0;
   // Past the limit the copy goes through to the image while the tree is frozen.
   const uint64_t copy_us = downtime.copying_us(bytes) * (bytes > limit ? 4 : 1);
   if (context.runs_on() && downtime.fork_us() < copy_us) copy_ = Copy::kSnapshot;
   const uint64_t stage = (snapshots() ? 0 : bytes + bytes / 4) + downtime.contents_bytes();
   // What would not fit is not made: it is costly to fault in.
-  if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMib, limit), limit);
+  if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMebibyte, limit), limit);
   constexpr size_t kWorthThreads = 4;
-  if (tracees.members().size() >= kWorthThreads || downtime.private_bytes() > 8 * kMib)
+  if (tracees.members().size() >= kWorthThreads || downtime.private_bytes() > 8 * kMebibyte)
     make_helpers(options.workers, pool_);
 }
 

@@ -90,7 +90,7 @@ Result<void> FreezeWindow::freeze() {
 Result<void> FreezeWindow::describe() {
   store::TreeImage& tree = context_.manifest.tree;
   tree = std::move(collected_.image);
-  tree.packet_filter = capture_.connections.filter();
+  if (context_.ends()) tree.packet_filter = capture_.connections.filter();
   tree.gpu = capture_.devices.driver().state();
   capture_.devices.owned().add_spaces(tree);
   CKPT_TRY(capture_.image.number_spaces(tree));
@@ -306,6 +306,7 @@ Result<void> FreezeWindow::let_run() {
   }
   release();
   note_end();
+  capture_.connections.let_go();
   CKPT_TRY(devices.attach());
   devices.count_held();
   if (!devices.owned().empty()) context_.phase("gpu attach");

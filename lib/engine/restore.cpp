@@ -13,6 +13,7 @@
 #include "lib/engine/device_restore.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore_tree.h"
+#include "lib/store/description.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -58,6 +59,23 @@ RestoreReport describe(const store::ImageReader& image, const restore::Totals& t
   return report;
 }
 
+/// In a job all are let go, or none is left.
+Result<void> release(restore::Rebuild& rebuild, Together* together) {
+  if (together == nullptr) return rebuild.release();
+  CKPT_TRY(together->made());
+  // Before a packet leaves anywhere: one that is dropped comes again much later.
+  CKPT_TRY(rebuild.let_packets_pass());
+  CKPT_TRY(together->opened());
+  const auto built = rebuild.built();
+  Result<void> released = rebuild.release();
+  const bool runs = released.has_value();
+  released = together->released(std::move(released));
+  if (runs && !released) {
+    for (const auto& process : built) ::kill(process.pid, SIGKILL);
+  }
+  return released;
+}
+
 /// The processes run: nothing that is said or measured now can fail any more.
 template <class Work>
 void afterwards(Work work) noexcept {
@@ -80,6 +98,11 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
   if (image->manifest().tree.namespaces.has("cgroup"))
     progress.note("no cgroup namespace of their own is made: the processes see the whole paths of their groups");
+  if (!options.addresses.empty()) {
+    store::TreeImage tree = image->manifest().tree;
+    CKPT_TRY(restore::map_addresses(options.addresses, tree.sockets));
+    store::describe_anew(*image, std::move(tree));
+  }
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
@@ -118,7 +141,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
       CKPT_TRY(devices.run());
       gpu_us = trace::phase(watch, "gpu");
     }
-    CKPT_TRY(rebuild->release());
+    CKPT_TRY(release(*rebuild, options.together));
     if (!devices.empty() && !image->manifest().tree.devices.empty()) {
       CKPT_TRY(devices.fill(*image, options.lazy, cancel));
       gpu_us += trace::phase(watch, "gpu fill");

@@ -12,8 +12,10 @@
 #include "lib/base/result.h"
 #include "lib/engine/actions.h"
 #include "lib/engine/device_hold.h"
+#include "lib/engine/together.h"
 #include "lib/state/cgroups/options.h"
 #include "lib/state/external/options.h"
+#include "lib/state/sockets/map_addresses.h"
 
 namespace ckpt::engine {
 
@@ -27,6 +29,8 @@ struct RestoreOptions {
   state::CgroupOptions cgroups;
   state::ExternalOptions external;
   bool lazy = false;              ///< the processes run before their memory is in
+  std::vector<restore::MappedAddress> addresses;  ///< that are others than they were
+  Together* together = nullptr;                   ///< many ckpts restore one job; null: this one is alone
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were
   std::filesystem::path
       lazy_log;  ///< what the lazy-pages daemon has to say; empty: stderr while ckpt is there, else the system log

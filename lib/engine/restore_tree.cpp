@@ -363,14 +363,18 @@ class WholeTree final : public Rebuild {
     return cancel.check();
   }
 
+  Result<void> let_packets_pass() override {
+    if (image_.packet_filter.empty() || std::exchange(packets_pass_, true)) return {};
+    CKPT_TRY_ASSIGN(bool there, proc::remove_packet_filter(image_.packet_filter));
+    if (!there) progress_.note("the packet filter of the dump is gone: peers may have given up their connections");
+    return {};
+  }
+
   Result<void> settle() override {
     if (std::exchange(settled_, true)) return {};
     CKPT_TRY(ipc_.keep());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
-    if (!image_.packet_filter.empty()) {
-      CKPT_TRY_ASSIGN(bool there, proc::remove_packet_filter(image_.packet_filter));
-      if (!there) progress_.note("the packet filter of the dump is gone: peers may have given up their connections");
-    }
+    CKPT_TRY(let_packets_pass());
     return sockets_.release(progress_);
   }
 
@@ -544,7 +548,7 @@ class WholeTree final : public Rebuild {
   Tree tree_;  ///< after the restorer area: it goes first
   std::deque<ProcessBuilder> builders_;
   std::optional<LazyPagesDaemon> lazy_pages_;
-  bool settled_ = false;
+  bool settled_ = false, packets_pass_ = false;
   Totals totals_;
 };
 

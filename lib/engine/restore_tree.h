@@ -47,6 +47,8 @@ class Rebuild {
   static Result<std::unique_ptr<Rebuild>> prepare(store::ImageReader& image, const Options& options,
                                                   ProgressSink& progress);
   virtual Result<void> build(const Cancel& cancel) = 0;
+  /// The packet filter of the dump is removed; `settle` begins with it.
+  virtual Result<void> let_packets_pass() = 0;
   /// What is left to be put back once the processes stand as they were: timers that run, connections. `release` begins
   /// with it; once is enough.
   virtual Result<void> settle() = 0;

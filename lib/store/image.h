@@ -52,6 +52,13 @@ struct StoredFile {
   bool operator==(const StoredFile&) const = default;
 };
 
+/// Of which job's image (lib/store/job.h) an image is a part; `id` empty: of none.
+struct JobPart {
+  std::string id;  ///< of the job, 32 hex digits
+  uint32_t rank = 0, ranks = 0;
+  bool operator==(const JobPart&) const = default;
+};
+
 /// What is known of an image from its manifest alone.
 struct Manifest {
   std::string id;                     ///< random, 32 hex digits
@@ -63,6 +70,7 @@ struct Manifest {
   std::vector<std::string>
       features;  ///< what a reader has to know beside the format version (features.h); filled in by `commit`
   std::vector<StoredFile> files;      ///< all but the manifest and its digest; filled in by `commit`
+  JobPart job;
   HostFacts host;
   TreeImage tree;
   CaptureStats stats;

@@ -169,6 +169,8 @@ std::string check_identity(const Manifest& m) {
     return "parent_path: goes with parent_id, and one of them is missing";
   if (!is_sha256(m.parent_sha256)) return "parent_sha256: is not 64 hex digits";
   if (!m.parent_id.empty() && !is_id(m.parent_id)) return "parent_id: is not 32 hex digits";
+  if (!m.job.id.empty() && !is_id(m.job.id)) return "job.id: is not 32 hex digits";
+  if (m.job.id.empty() ? m.job.ranks != 0 : m.job.rank >= m.job.ranks) return "job.rank: is not one of its ranks";
   for (size_t i = 0; i < m.files.size(); ++i) {
     const std::string& digest = m.files[i].xxh128;
     if (!digest.empty() && !is_id(digest)) return fmt::format("files[{}].xxh128: is not 32 hex digits", i);

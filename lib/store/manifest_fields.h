@@ -163,6 +163,13 @@ void describe(A& a, typename A::template Of<StoredFile> f) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<JobPart> j) {
+  a.text("id", j.id);
+  a.number("rank", j.rank, 0);
+  a.number("ranks", j.ranks, 0);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<Manifest> m) {
   a.text("id", m.id);
   a.text("created", m.created);
@@ -171,6 +178,7 @@ void describe(A& a, typename A::template Of<Manifest> m) {
   a.text("parent_id", m.parent_id);
   a.optional().text("parent_sha256", m.parent_sha256);
   a.list("files", m.files);
+  a.optional().object("job", m.job);
   a.object("host", m.host);
   a.object("stats", m.stats);
   a.object("tree", m.tree);

@@ -81,6 +81,7 @@ Result<SquashReport> squash(const fs::path& from, const fs::path& to, const Squa
 
   SquashReport out;
   out.manifest = reader->manifest();
+  out.manifest.job = {};  // its description names this part as it was
   std::erase_if(out.manifest.stats.phases_us,
                 [](const auto& phase) { return phase.first == "durable"; });  // comes anew
   out.images = reader->chain().size();

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
 """What --json prints is what man/ckpt-json.schema.json says, no member more or less, and the manual page names each document."""
+import hashlib
 import json
 import os
 import re
@@ -147,7 +148,7 @@ def read_text(path):
 
 
 OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
-                "load-metadata-image", "verify-image", "list", "squash", "rm", "watch", "guard"}
+                "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "rm", "watch", "guard"}
 
 
 def documents_of_processes():
@@ -184,8 +185,36 @@ def documents_of_processes():
     with open("copy/pagemap", "r+b") as pagemap:
         pagemap.write(b"damage")
     yield from printed("verify-image", "verify", "copy", code=1)
+    yield from of_a_job()
     yield from printed("rm", "rm", "before", "image", "--dry-run")
     yield from printed("rm", "rm", "--staging", ".")
+
+
+def of_a_job():
+    """Of which one part is on another host, and then one is damaged."""
+    shutil.copytree("whole", "job/rank-0")
+    job = {"id": "0" * 32, "rank": 0, "ranks": 2}
+    with open("job/rank-0/manifest.json", encoding="ascii") as stream:
+        manifest = re.sub(r'"job": \{[^}]*\}', f'"job": {json.dumps(job)}', stream.read(), count=1)
+    with open("job/rank-0/manifest.json", "w", encoding="ascii") as stream:
+        stream.write(manifest)
+    digest = hashlib.sha256(manifest.encode()).hexdigest()
+    with open("job/rank-0/manifest.sha256", "w", encoding="ascii") as stream:
+        stream.write(f"{digest}  manifest.json\n")
+    part = {"boot_id": "", "folder": "/job", "image_id": json.loads(manifest)["id"], "manifest_sha256": digest, "bytes": 1, "pid": 1, "arguments": ["a"],
+            "frozen_us": 1, "connections": 0, "variables": {"RANK": "0"}, "processes": [{"pid": 1, "variables": {}}]}
+    hosts = [os.uname().nodename, "elsewhere"]
+    with open("job/job.json", "w", encoding="ascii") as stream:
+        json.dump({"schema": "ckpt.job/1", "id": job["id"], "created": "2026-01-01T00:00:00Z", "kind": "dump", "ranks": 2,
+                   "parts": [{"rank": i, "part": f"rank-{i}", "host": host, **part} for i, host in enumerate(hosts)]}, stream)
+    yield from printed("inspect-job", "inspect", "job")
+    yield from printed("verify-job", "verify", "job", code=3)
+    yield from printed("list", "list", ".")
+    os.unlink("job/rank-0/pagemap")
+    yield from printed("verify-job", "verify", "job", code=1)
+    yield from printed("rm", "rm", "job")
+    if os.path.exists("job"):
+        yield "rm leaves the job"
 
 
 def watched(pid):

@@ -330,8 +330,9 @@ class Fill {
     sha256 = rng_() % 2 != 0 ? "" : id() + id();
   }
   void one(Manifest& v) {
-    auto& [own, created, kind, parent_path, parent_id, parent_sha256, features, files, host, tree, stats] = v;
+    auto& [own, created, kind, parent_path, parent_id, parent_sha256, features, files, job, host, tree, stats] = v;
     all(created, kind, files, host, tree, stats);
+    job = rng_() % 2 != 0 ? JobPart() : JobPart{id(), 2, 5};
     own = id();
     parent_path = rng_() % 2 != 0 ? "" : "../p\xff";
     parent_id = parent_path.empty() ? "" : id();

@@ -15,11 +15,11 @@ namespace {
 constexpr uint64_t kSquashBase = 0x400000;
 
 /// Three images whose last has pages of all kinds from all of them, and contents of its own.
-struct Chain {
+struct SavedChain {
   TempDir temp;
   Memory memory;
   Manifest manifest;
-  Chain() {
+  SavedChain() {
     Rng rng(3);
     fs::path parent;
     for (const char* name : {"a", "b", "c"}) {
@@ -61,7 +61,7 @@ struct Chain {
 }  // namespace
 
 TEST_CASE("squash: the one image is read without the chain and says the same") {
-  Chain chain;
+  SavedChain chain;
   for (bool compress : {true, false}) {
     const char* name = compress ? "one" : "raw";
     SquashOptions options;
@@ -91,7 +91,7 @@ TEST_CASE("squash: the one image is read without the chain and says the same") {
 }
 
 TEST_CASE("squash: damage anywhere in the chain is an error that names the file, and nothing is written") {
-  Chain chain;
+  SavedChain chain;
   const fs::path file = chain.temp.path / "a" / "pages";
   std::string content = slurp(file);
   for (char& byte : content) byte = static_cast<char>(byte ^ 1);
@@ -104,7 +104,7 @@ TEST_CASE("squash: damage anywhere in the chain is an error that names the file,
 }
 
 TEST_CASE("squash: an interrupt leaves nothing, an image of the chain is never replaced, another folder only if told") {
-  Chain chain;
+  SavedChain chain;
   Cancel cancel;
   cancel.request();
   CHECK(chain.squash("one", {}, cancel).error().code == Code::kInterrupted);

@@ -1,0 +1,90 @@
+#!/usr/bin/env python3
+"""torchrun on two nodes, network namespaces each, over gloo: dumped together in the middle, all of it ended, restored together. The losses
+of every step must be those of an uninterrupted run, to the bit."""
+import os
+import shutil
+import subprocess
+import sys
+import time
+
+from app import SCRIPT, expect, main
+from harness import CKPT, become_subreaper, exists_unreaped, tree_of
+from nodes import Nodes, check_launcher, finish, one_of, start_together, wait_until
+from torch_training import interop_python
+from torchrun import drive
+
+NODES, STEPS = 2, 1500
+ROUNDS = 50 if os.environ.get("CKPT_LONG") == "1" else 3
+
+
+class Training:
+    def __init__(self, nodes, python, folder):
+        os.makedirs(folder)
+        self.folder, self.processes = folder, []
+        for rank, name in enumerate(nodes.names):
+            words = [python, "-m", "torch.distributed.run", "--nnodes", NODES, "--nproc-per-node", 1, "--node-rank", rank, "--master-addr", nodes.address(0),
+                     "--master-port", 29511, SCRIPT, "--drive", folder]
+            with open(os.path.join(folder, f"log.{rank}"), "wb") as log:
+                self.processes.append(subprocess.Popen(["setsid", "nsenter", f"--net=/run/netns/{name}", *map(str, words)], cwd=folder,
+                                                       stdin=subprocess.DEVNULL, stdout=log, stderr=log,
+                                                       env={**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "eth0", "TP_SOCKET_IFNAME": "eth0"}))
+        self.pids = [process.pid for process in self.processes]
+
+    def losses(self):
+        found = []
+        for rank in range(NODES):
+            path = os.path.join(self.folder, f"losses.{rank}")
+            with open(path, encoding="ascii") if os.path.exists(path) else open(os.devnull, encoding="ascii") as stream:
+                found.append(stream.read().split())
+        return found
+
+    def steps(self):
+        return min(map(len, self.losses()))
+
+    def logs(self):
+        return "".join(open(os.path.join(self.folder, f"log.{rank}"), errors="replace").read()[-2000:] for rank in range(NODES))
+
+    def wait_steps(self, steps):
+        def there():
+            if not all(map(exists_unreaped, self.pids)):
+                raise AssertionError(f"it has ended: {self.logs()}")
+            return self.steps() >= steps
+        wait_until(there, f"step {steps}", 120)
+
+    def wait_ended(self, trees):
+        wait_until(lambda: not any([exists_unreaped(pid) for pid in trees]), "all of it has ended", 300)
+
+    def checkpoint(self, nodes, image, *arguments):
+        trees = [pid for root in self.pids for pid in tree_of(root)]
+        begin = time.monotonic()
+        finish(start_together(CKPT, NODES, "dump", "-f", image, *arguments, member="-p " + one_of(self.pids)))
+        middle = time.monotonic()
+        self.wait_ended(trees)
+        finish(start_together(CKPT, NODES, "restore", "-f", image, "-d", "--join-ns", member="net:/run/netns/" + one_of(nodes.names)))
+        print(f"step {self.steps()}: dump {middle - begin:.2f} s, restore {time.monotonic() - middle:.2f} s")
+        shutil.rmtree(image)
+
+
+def test(run):
+    check_launcher(CKPT)
+    python = interop_python()
+    nodes = Nodes(NODES)
+    try:
+        straight = Training(nodes, python, os.path.join(run.folder, "straight"))
+        straight.wait_ended(straight.pids)
+        wanted = straight.losses()
+        expect([len(one) for one in wanted], [STEPS] * NODES, "the number of steps")
+        interrupted = Training(nodes, python, os.path.join(run.folder, "interrupted"))
+        for turn in range(ROUNDS):
+            interrupted.wait_steps((turn + 1) * (STEPS - 100) // ROUNDS - 20)
+            interrupted.checkpoint(nodes, os.path.join(run.folder, f"image{turn}"))
+        expect(interrupted.steps() < STEPS, True, "it was dumped in the middle of its work")
+        interrupted.wait_ended(interrupted.pids)
+        expect(interrupted.losses(), wanted, "the losses")
+    finally:
+        nodes.remove()
+
+
+if __name__ == "__main__":
+    become_subreaper()
+    main(test, drive)

@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""--together under mpirun: the members' trees live in network namespaces of their own, as on nodes, and talk to each other all the time."""
+import glob
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import become_subreaper, exists_unreaped, tree_of
+from nodes import Nodes, check_launcher, finish, one_of, start_together, wait_until
+from prompt import CKPT, main, run
+
+LONG = os.environ.get("CKPT_LONG") == "1"
+PEER = os.path.join(os.path.dirname(CKPT), "together_peer")
+check_launcher(CKPT)
+
+
+def state_of(path):
+    """What a peer says last: how it is, received, sent."""
+    try:
+        with open(path, encoding="ascii") as stream:
+            how, received, sent = stream.read(64).split()
+            return how, int(received), int(sent)
+    except (OSError, ValueError):
+        return None
+
+
+class Job:
+    """Pairs of peers around a ring of nodes: node i listens for node i + 1. One tree a node: a shell that has both ends."""
+
+    def __init__(self, nodes, pause=300):
+        self.nodes, self.processes = nodes, []
+        size = len(nodes.names)
+        for i, name in enumerate(nodes.names):
+            ends = [f"{PEER} listen {nodes.address(i)} {7000 + i} s{i}.l {pause}"]
+            before = (i - 1) % size
+            ends.append(f"{PEER} connect {nodes.address(before)} {7000 + before} s{i}.c {pause}")
+            if size == 2:  # one pair is enough
+                ends = [ends[0]] if i == 0 else [ends[1]]
+            script = " & ".join(ends) + " & wait"
+            self.processes.append(subprocess.Popen(["setsid", "nsenter", f"--net=/run/netns/{name}", "sh", "-c", script], stdin=subprocess.DEVNULL,
+                                                   stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        self.pids = [process.pid for process in self.processes]
+        self.status = sorted(glob_of(size))
+        self.goes_on("started")
+        self.trees = [pid for root in self.pids for pid in tree_of(root)]
+
+    def how(self):
+        return {path: state_of(path) for path in self.status}
+
+    def goes_on(self, when):
+        """All ends receive and send more than now."""
+        before = self.how()
+
+        def further():
+            now = self.how()
+            bad = [f"{path}: {state}" for path, state in now.items() if state is not None and state[0] != "well"]
+            if bad:
+                raise AssertionError(f"{when}: {bad}")
+            return all(now[path] and (before[path] is None or (now[path][1] > before[path][1] and now[path][2] > before[path][2])) for path in self.status)
+
+        wait_until(further, f"{when}: {before}", 60)
+
+    def wait_ended(self):
+        """All of the trees: those whose parents are gone are our children."""
+        wait_until(lambda: not any([exists_unreaped(pid) for pid in self.trees]), "the job has ended")
+
+    def end(self):
+        for pid in self.trees:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        self.wait_ended()
+
+
+def glob_of(size):
+    return ["s0.l", "s1.c"] if size == 2 else [f"s{i}.{end}" for i in range(size) for end in "lc"]
+
+
+def pids(job):
+    return "-p " + one_of(job.pids)
+
+
+def dump(job, folder, *arguments, verb="dump", code=0):
+    return finish(start_together(CKPT, len(job.pids), verb, "-f", folder, *arguments, member=pids(job)), code)
+
+
+def restore(job, folder, *arguments, code=0, member="", names=None):
+    names = names or job.nodes.names
+    where = "--join-ns net:/run/netns/" + one_of(names) + " "
+    return finish(start_together(CKPT, len(job.pids), "restore", "-f", folder, "-d", *arguments, member=where + member), code)
+
+
+def left_over(folder):
+    return [name for name in os.listdir(".") if name.startswith(".ckpt-staging")] + (os.listdir(folder) if os.path.exists(folder) else [])
+
+
+def with_job(size, work, worse=None, **keywords):
+    nodes = Nodes(size, worse)
+    job = None
+    try:
+        job = Job(nodes, **keywords)
+        yield from work(job)
+    finally:
+        if job is not None:
+            job.end()
+        nodes.remove()
+        for path in glob.glob("s*.[lc]"):
+            os.unlink(path)
+
+
+def a_pair_goes_on_where_both_ended():
+    """On nodes that have other addresses by then."""
+    def work(job):
+        dump(job, "before", verb="pre-dump")
+        job.goes_on("after the pre-dump")
+        dump(job, "now")
+        job.wait_ended()
+        with open("now/job.json", encoding="ascii") as stream:
+            described = json.load(stream)
+        if [part["host"] for part in described["parts"]] != [os.uname().nodename] * 2 or [part["connections"] for part in described["parts"]] != [1, 1]:
+            yield f"{described}"
+        sound = run("verify", "now")
+        if sound.returncode != 0 or "2 parts" not in sound.stderr:
+            yield f"{sound}"
+        os.mkdir("mixed")
+        shutil.copy("now/job.json", "mixed")
+        shutil.copytree("now/rank-0", "mixed/rank-0")
+        shutil.copytree("before/rank-1", "mixed/rank-1")
+        out, err = restore(job, "mixed", code=1)
+        if "mixed/rank-1: is another image than job" not in err or "(rank 1 on " not in err or any(map(exists_unreaped, job.trees)):
+            yield f"{err}"
+        found = run("list", ".", "--json")
+        states = {os.path.basename(one["path"]): one["state"] for one in json.loads(found.stdout)["jobs"]}
+        if states != {"before": "whole", "now": "whole", "mixed": "damaged"}:
+            yield f"{states}"
+        addresses = [job.nodes.address(0), job.nodes.address(1)]
+        out, err = restore(job, "now", "--map-address", f"{addresses[1]}=203.0.113.9", code=2)
+        if "203.0.113.9" not in err or any(map(exists_unreaped, job.trees)):
+            yield f"{err}"
+        job.nodes.move(78)
+        mapped = [word for i in (0, 1) for word in ("--map-address", f"{addresses[i]}={job.nodes.address(i)}")]
+        restore(job, "now", *mapped)
+        job.goes_on("after the restore")
+        removed = run("rm", "before", "now")
+        if removed.returncode != 0 or os.path.exists("now") or os.path.exists("before"):
+            yield f"{removed}"
+    yield from with_job(2, work)
+
+
+def what_fails_leaves_all_going_on():
+    """A connection to others; the job's description cannot be written when all parts are there."""
+    def work(job):
+        with subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as other:
+            out, err = finish(start_together(CKPT, 2, "dump", "-f", "refused", member=f"-p {one_of([job.pids[0], other.pid])}"), 6)
+            ours = f"{job.nodes.address(0)}:7000"
+            if ours not in err or "--tcp-established" not in err or "(rank 0 on " not in err or os.path.exists("refused"):
+                yield f"{err} {os.listdir()}"
+            if other.poll() is not None:
+                yield "the other member's process has ended"
+            job.goes_on("after the refusal")
+            other.kill()
+        os.makedirs("full/job.json")  # the last thing that is written cannot be
+        out, err = dump(job, "full", code=2)
+        if "full/job.json: cannot be replaced" not in err or os.listdir("full") != ["job.json"]:
+            yield f"{err} {os.listdir('full')}"
+        job.goes_on("after the last step failed")
+    yield from with_job(2, work)
+
+
+def ckpts_of(folder):
+    return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and cmdline(pid)[:1] == [CKPT] and folder in cmdline(pid)]
+
+
+def a_killed_member_leaves_all_going_on():
+    """Or there is an image of all."""
+    def work(job):
+        rng = random.Random(5)
+        whole = 0
+        for turn in range(100 if LONG else 1):
+            folder = f"killed{turn}"
+            process = start_together(CKPT, 2, "dump", "-f", folder, member=pids(job), start_new_session=True)
+            time.sleep(0.3 + 0.4 * rng.random())
+            found = ckpts_of(folder)
+            victim = rng.choice([*found, process.pid]) if found else None
+            if victim:
+                os.kill(victim, signal.SIGKILL)
+            process.communicate(timeout=60)
+            wait_until(lambda: not ckpts_of(folder), "all ckpts have ended")
+            if os.path.exists(f"{folder}/job.json"):
+                whole += 1
+                job.end()  # whoever was cut off from the others in the last moment goes on
+                restore(job, folder)
+            job.goes_on(f"after kill {turn}")
+            if [name for name in os.listdir() if name.startswith(".ckpt")]:
+                yield f"left: {os.listdir()}"
+            shutil.rmtree(folder, ignore_errors=True)
+        if LONG:
+            print(f"100 kills: {whole} times there was a whole image, else all went on")
+    yield from with_job(2, work)
+
+
+def cmdline(pid):
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as stream:
+            return [word.decode(errors="replace") for word in stream.read().split(b"\0")]
+    except OSError:
+        return []
+
+
+def rounds(size, count, worse=None, **keywords):
+    """Dumped with all ended, restored, again and again; some dumps leave the job running. Prints for how long each member stood still."""
+    def work(job):
+        stops = []
+        for turn in range(count):
+            stays = turn % 3 == 2
+            dump(job, "image", *(["-R"] if stays else []))
+            with open("image/job.json", encoding="ascii") as stream:
+                stops.append([part["frozen_us"] / 1000 for part in json.load(stream)["parts"]])
+            if not stays:
+                job.wait_ended()
+                restore(job, "image")
+            job.goes_on(f"round {turn} of {size} members, {worse}")
+            shutil.rmtree("image")
+        line = f"{worse[0]:.0%} lost, {worse[1] * 1000:.0f} ms" if worse else "a good line"
+        print(f"{size} members, {line}, {count} rounds: the slowest stood still for {', '.join(f'{stop:.1f}' for stop in map(max, stops))} ms; "
+              f"between slowest and fastest at most {max(max(stop) - min(stop) for stop in stops):.1f} ms", flush=True)
+        yield from ()
+    yield from with_job(size, work, worse, **keywords)
+
+
+def long_rounds_of_two():
+    yield from rounds(2, 50)
+
+
+def long_rounds_of_two_with_loss():
+    yield from rounds(2, 50, (0.01, 0.02))
+
+
+def long_rounds_of_many():
+    yield from rounds(4, 20, (0.01, 0.02))
+    yield from rounds(16, 6, pause=3000)
+
+
+become_subreaper()
+if LONG:
+    main(long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, a_killed_member_leaves_all_going_on)
+main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_killed_member_leaves_all_going_on)
