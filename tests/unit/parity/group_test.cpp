@@ -229,15 +229,17 @@ TEST_CASE("parity: what cannot be read for lack of rights or descriptors is an e
 TEST_CASE("parity: by a stranger's parity file root makes nothing that the stranger could not make") {
   constexpr uid_t kStranger = 65000;
   if (::geteuid() != 0) return ckpt::test::skip("root only rebuilds what is another user's");
-  for (const bool forged : {true, false}) {
+  enum class Made { kRootsFile, kSetUserId, kAsItWas };
+  for (const Made made : {Made::kRootsFile, Made::kSetUserId, Made::kAsItWas}) {
+    const bool forged = made != Made::kAsItWas;
     CAPTURE(forged);
     Job job(3, 1);
     auto give_away = [&](const fs::path& path) { REQUIRE(::chown(path.c_str(), kStranger, kStranger) == 0); };
-    for (uint32_t rank = 0; rank < 3 && !forged; ++rank) {
+    for (uint32_t rank = 0; rank < 3 && made != Made::kRootsFile; ++rank) {
       for (const char* name : {"", "data", "inner", "inner/empty"}) give_away(job.folder(rank) / name);
       REQUIRE(::lchown((job.folder(rank) / "link").c_str(), kStranger, kStranger) == 0);
     }
-    REQUIRE(::chmod((job.folder(1) / "data").c_str(), 06755) == 0);
+    REQUIRE(::chmod((job.folder(1) / "data").c_str(), made == Made::kSetUserId ? 06755 : 0755) == 0);
     REQUIRE(job.protect(Scheme::kXor, 1));
     for (uint32_t rank = 0; rank < 3; ++rank) give_away(job.parity_of(rank).front());
     job.lose(1);
