@@ -123,7 +123,7 @@ Result<std::unique_ptr<Courier>> Courier::start(const Connect& connect, const Ca
     return sys_error("", "cannot make a pair of sockets");
   UniqueFd theirs(ends[1]);
   out->channel_.reset(ends[0]);
-  out->owner_ = ::getpid();
+  out->owner_ = ::getpid(), out->cancel_ = &cancel;
   const pid_t pid = ::fork();
   if (pid < 0) return fork_error(errno, "", "cannot make a process");
   if (pid == 0) {
@@ -192,15 +192,13 @@ void Courier::end() { shared_->ended = true; }
 bool Courier::has_ended() const { return shared_->ended; }
 
 void Courier::finish() {
-  constexpr uint64_t kPatienceUs = 10'000'000;
   if (pid_ < 0) return;
   const bool well = shared_->ended && !shared_->overdue && !shared_->broken;
   const bool in_order = well && (shared_->told.exchange(true) || write_message(channel_.get(), std::string(1, kEnd)));
   if (owner_ != ::getpid()) return;
-  const uint64_t until = monotonic_us() + kPatienceUs;
   int status = 0;
   pid_t got = 0;
-  while (in_order && (got = ::waitpid(pid_, &status, WNOHANG)) == 0 && monotonic_us() < until) ::usleep(1'000);
+  while (in_order && (got = ::waitpid(pid_, &status, WNOHANG)) == 0 && cancel_->check()) ::usleep(1'000);
   if (got != pid_) {
     ::kill(pid_, SIGKILL);
     while (::waitpid(pid_, &status, 0) < 0 && errno == EINTR) {

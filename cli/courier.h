@@ -32,7 +32,7 @@ class Courier final : public engine::Circle {
   void end() override;
   bool has_ended() const override;
   /// Ends it, in order if all has been agreed on: with the others', so that no launcher takes it for a failure. Waits
-  /// for that in the process that started it.
+  /// for that in the process that started it, for as long as the others take, unless a request to end comes.
   void finish();
 
  private:
@@ -43,6 +43,7 @@ class Courier final : public engine::Circle {
   UniqueFd channel_;
   pid_t pid_ = -1, owner_ = -1;
   uint32_t rank_ = 0, size_ = 0;
+  const Cancel* cancel_ = nullptr;
   Shared* shared_ = nullptr;  ///< by the processes that use it
 };
 

@@ -273,6 +273,7 @@ Result<void> check_together(const DumpFlags& flags) {
   const std::pair<bool, const char*> others[] = {{flags.options.force, "--force"},
                                                  {flags.options.sockets.tcp_close, "--tcp-close"},
                                                  {flags.dry_run, "--dry-run"},
+                                                 {!flags.options.actions.scripts.empty(), "--action-script"},
                                                  {!flags.criu_prev.empty(), "--prev-images-dir"},
                                                  {remote::is_url(flags.dir), "a URL"}};
   for (const auto& [given, name] : others) {

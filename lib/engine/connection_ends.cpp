@@ -57,24 +57,46 @@ std::vector<ConnectionEnd> connection_ends(const std::vector<store::Socket>& soc
   return out;
 }
 
-std::vector<size_t> outside_connections(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank) {
+namespace {
+
+enum class Other { kNone, kUnfit, kThere };
+
+/// What the members have of the other end of each of `rank`'s.
+std::vector<Other> others_of(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank) {
   using Names = std::tuple<std::string_view, std::string_view, std::string_view>;
-  std::multimap<Names, const ConnectionEnd*> others;
+  std::multimap<Names, const ConnectionEnd*> all;
   for (const auto& ends : by_rank) {
-    for (const ConnectionEnd& end : ends) others.emplace(Names(end.local, end.remote, end.network), &end);
+    for (const ConnectionEnd& end : ends) all.emplace(Names(end.local, end.remote, end.network), &end);
   }
-  std::vector<size_t> out;
-  for (size_t i = 0; i < by_rank[rank].size(); ++i) {
-    const ConnectionEnd& mine = by_rank[rank][i];
-    bool found = false;
-    const auto [first, last] = others.equal_range(Names(mine.remote, mine.local, mine.network));
-    for (auto it = first; it != last && !found; ++it) {
-      const ConnectionEnd& other = *it->second;
-      found = !mine.has_sequences || !other.has_sequences || (fits(mine, other) && fits(other, mine));
+  std::vector<Other> out;
+  for (const ConnectionEnd& mine : by_rank[rank]) {
+    Other& other = out.emplace_back(Other::kNone);
+    const auto [first, last] = all.equal_range(Names(mine.remote, mine.local, mine.network));
+    for (auto it = first; it != last && other != Other::kThere; ++it) {
+      const ConnectionEnd& end = *it->second;
+      const bool fit = !mine.has_sequences || !end.has_sequences || (fits(mine, end) && fits(end, mine));
+      other = fit ? Other::kThere : Other::kUnfit;
     }
-    if (!found) out.push_back(i);
   }
   return out;
+}
+
+std::vector<size_t> places_of(const std::vector<Other>& others, Other wanted) {
+  std::vector<size_t> out;
+  for (size_t i = 0; i < others.size(); ++i) {
+    if (others[i] == wanted) out.push_back(i);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::vector<size_t> outside_connections(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank) {
+  return places_of(others_of(by_rank, rank), Other::kNone);
+}
+
+std::vector<size_t> unfit_connections(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank) {
+  return places_of(others_of(by_rank, rank), Other::kUnfit);
 }
 
 }  // namespace ckpt::engine

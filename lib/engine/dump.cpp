@@ -98,9 +98,11 @@ Result<void> Dump::refuse_outside(const std::vector<ConnectionEnd>& ends, const 
   if (outside.empty() || options.sockets.tcp_established) return {};
   std::vector<capture::Blocker> blockers;
   for (size_t at : outside) {
-    blockers.push_back({proc::describe_pid(options.pid),
-                        "a TCP connection, " + ends[at].local + " to " + ends[at].remote + ", which no member has",
-                        "--tcp-established"});
+    blockers.push_back(
+        {proc::describe_pid(options.pid),
+         "a TCP connection, " + ends[at].local + " to " + ends[at].remote +
+             ", of which no member has the other end (one that is just being opened or closed has one end, too)",
+         "--tcp-established"});
   }
   return capture::blocked_error(options.pid, blockers);
 }

@@ -181,6 +181,11 @@ Result<std::vector<size_t>> Together::frozen(const std::vector<ConnectionEnd>& e
   if (!met && met.error().code == Code::kBusy && !circle_.has_ended())
     return Error(Code::kBusy, "--together", "other members do not stand still").with_hint("a longer --timeout");
   CKPT_TRY(met);
+  if (const auto unfit = unfit_connections(ends_, rank()); !unfit.empty()) {
+    const ConnectionEnd& end = ends_[rank()][unfit[0]];
+    return Error(Code::kBusy, "--together", end.local + " to " + end.remote + " is not of one instant at its two ends")
+        .with_hint("try again");
+  }
   return outside_connections(ends_, rank());
 }
 
@@ -215,7 +220,7 @@ Result<store::Job> Together::collect_parts(const fs::path& dir, const store::Man
     if (!variables.empty()) mine.processes.push_back({process.pid, std::move(variables)});
   }
   store::Job alone{job_, created_, manifest.kind, {mine}};
-  CKPT_TRY_ASSIGN(const auto answers, exchange({"named", {}, write_part(alone)}, {&cancel_}));
+  CKPT_TRY_ASSIGN(const auto answers, exchange({"named", {}, write_part(alone)}, {}));
   store::Job out{job_, created_, manifest.kind, {}};
   for (const std::string& answer : answers) {
     CKPT_TRY_ASSIGN(store::JobMember member, read_part(answer));
@@ -237,7 +242,10 @@ Result<void> Together::write_manifest(const store::Job& job, ProgressSink& notes
   }
   if (!answers) {
     const auto there = store::read_job(facts_.folder);
-    if (rank() == 0 && there && there->id == job_) ::unlink((facts_.folder / store::kJobName).c_str());
+    if (rank() == 0 && there && there->id == job_) {
+      ::unlink((facts_.folder / store::kJobName).c_str());
+      (void)io::sync_dir(facts_.folder);
+    }
     return std::move(answers).error();
   }
   circle_.end();
@@ -265,10 +273,14 @@ Result<void> Together::commit(const fs::path& dir, const store::Manifest& manife
   return written;
 }
 
-/// One that does not hear from the others any more lets its own go on: so may they.
+/// One that does not hear from the others any more ends its own: the part of the one that was lost has ended with it.
 Result<void> Together::released(Result<void> mine) {
   auto answers = exchange({"released", mine}, {});
-  if (!answers && !circle_.has_ended()) return mine;
+  if (!answers && !circle_.has_ended()) {
+    return Error(Code::kIo, "--together",
+                 "another member was lost before all were let go: what was restored here is ended")
+        .with_cause(answers.error().text());
+  }
   circle_.end();
   return answers ? Result<void>() : Result<void>(std::move(answers).error());
 }

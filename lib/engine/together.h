@@ -51,9 +51,10 @@ struct ConnectionEnd {
 };
 /// Of the established ones among the sockets. `network`: of this member's network namespace and host.
 std::vector<ConnectionEnd> connection_ends(const std::vector<store::Socket>& sockets, const std::string& network);
-/// Those of member `rank` whose other end no member has, by their place. Where both have sequences these must fit: what
-/// the one takes for received the other has.
+/// Those of member `rank` whose other end no member has, by their place.
 std::vector<size_t> outside_connections(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank);
+/// Those whose other ends were taken at another instant: what the one takes for received the other has not sent.
+std::vector<size_t> unfit_connections(const std::vector<std::vector<ConnectionEnd>>& by_rank, uint32_t rank);
 
 /// Of this process: its host's and its network namespace.
 std::string own_network();

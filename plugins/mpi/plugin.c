@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #include "plugins/mpi/api.h"
 
@@ -54,8 +55,21 @@ static int wait_for(void* request) {
   return error;
 }
 
+/* MPI waits by spinning, on a core that the job may need: others may come much later. */
+static int wait_asleep(int error, MPI_Request* request) {
+  const long longest_ns = 1000000;
+  struct timespec pause = {0, 20000};
+  int done = 0;
+  while (error == MPI_SUCCESS && (error = MPI_Test(request, &done, MPI_STATUS_IGNORE)) == MPI_SUCCESS && !done) {
+    nanosleep(&pause, NULL);
+    pause.tv_nsec = 2 * pause.tv_nsec < longest_ns ? 2 * pause.tv_nsec : longest_ns;
+  }
+  return error;
+}
+
 static int gather_sizes(uint32_t mine, uint32_t* all) {
-  return MPI_Allgather(&mine, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, world);
+  MPI_Request request;
+  return wait_asleep(MPI_Iallgather(&mine, 1, MPI_UINT32_T, all, 1, MPI_UINT32_T, world, &request), &request);
 }
 
 static int gather(const void* mine, uint32_t bytes, void* all, const uint32_t* sizes) {
@@ -69,9 +83,11 @@ static int gather(const void* mine, uint32_t bytes, void* all, const uint32_t* s
     counts[ranks + i] = (int)total;
     total += sizes[i];
   }
-  error = total > INT_MAX
-              ? MPI_ERR_COUNT
-              : MPI_Allgatherv(mine, (int)bytes, MPI_BYTE, all, counts, counts + ranks, MPI_BYTE, world);
+  MPI_Request request;
+  error = total > INT_MAX ? MPI_ERR_COUNT
+                          : wait_asleep(MPI_Iallgatherv(mine, (int)bytes, MPI_BYTE, all, counts, counts + ranks,
+                                                        MPI_BYTE, world, &request),
+                                        &request);
   free(counts);
   return error;
 }

@@ -23,6 +23,15 @@ bool parse_address(const std::string& text, in6_addr& out) {
   return true;
 }
 
+/// Neither the wildcard nor multicast or broadcast.
+bool is_of_one_host(const in6_addr& address) {
+  if (!is_four(address)) return !IN6_IS_ADDR_UNSPECIFIED(&address) && !IN6_IS_ADDR_MULTICAST(&address);
+  in_addr_t four = 0;
+  std::memcpy(&four, address.s6_addr + kFourAt, sizeof four);
+  four = ntohl(four);
+  return four != INADDR_ANY && four != INADDR_BROADCAST && !IN_MULTICAST(four);
+}
+
 /// Nothing: `name` has no address of the internet.
 bool address_in(const std::vector<uint8_t>& name, in6_addr& out) {
   const auto family = proc::address_of<sockaddr>(name).sa_family;
@@ -64,6 +73,8 @@ Result<MappedAddress> parse_mapped_address(const std::string& text) {
     return fail(Code::kUsage, "--map-address " + text, "is not OLD=NEW with two addresses, as in 10.0.0.1=10.0.1.1");
   if (is_four(out.from) != is_four(out.to))
     return fail(Code::kUsage, "--map-address " + text, "is of an IPv4 and an IPv6 address");
+  if (!is_of_one_host(out.from) || !is_of_one_host(out.to))
+    return fail(Code::kUsage, "--map-address " + text, "is of an address that no single host has");
   return out;
 }
 

@@ -209,14 +209,17 @@ TEST_CASE("together: a connection is inside where a member has the other end, by
   store::Socket one = connection(a, b), other = connection(b, a);
   one.tcp.send_sequence = 5, one.tcp.send_size = 10, one.tcp.receive_sequence = 700;  // it wraps around
   other.tcp.receive_sequence = 0xfffffffe, other.tcp.send_sequence = 800, other.tcp.send_size = 150;
-  auto outside = [&] { return outside_connections({ends({one}), ends({other})}, 0).size(); };
-  CHECK(outside() == 0);
+  auto unfit = [&] {
+    CHECK(outside_connections({ends({one}), ends({other})}, 0).empty());
+    return unfit_connections({ends({one}), ends({other})}, 0).size();
+  };
+  CHECK(unfit() == 0);
   other.tcp.receive_sequence = 0xfffffffa;  // less than the one takes for acknowledged: lost for good
-  CHECK(outside() == 1);
+  CHECK(unfit() == 1);
   other.tcp.receive_sequence = 6;  // more than was sent: another connection
-  CHECK(outside() == 1);
+  CHECK(unfit() == 1);
   other.tcp.receive_sequence = 5, one.tcp.receive_sequence = 649;
-  CHECK(outside() == 1);
+  CHECK(unfit() == 1);
 }
 
 TEST_CASE("together: words of strangers are refused, not believed") {
