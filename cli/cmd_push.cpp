@@ -10,6 +10,7 @@
 #include "lib/base/duration.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
+#include "lib/remote/mounted.h"
 #include "lib/repository/collect.h"
 #include "lib/repository/pull.h"
 #include "lib/repository/push.h"
@@ -33,6 +34,18 @@ std::string rate(uint64_t bytes, uint64_t us) {
                                                                             static_cast<double>(us))));
 }
 
+/// Whatever they are called and whether or not they are there yet; a URL lies in no folder.
+bool lies_in(const fs::path& inner, const fs::path& outer) {
+  std::error_code ec;
+  if (remote::with_urls(inner.string()) || remote::with_urls(outer.string()) || !fs::is_directory(outer, ec))
+    return false;
+  for (fs::path at = fs::weakly_canonical(fs::absolute(inner, ec), ec); !at.empty(); at = at.parent_path()) {
+    if (fs::equivalent(at, outer, ec)) return true;
+    if (at == at.parent_path()) break;
+  }
+  return false;
+}
+
 Result<void> run_push(Context& context, const PushFlags& flags) {
   repository::PushOptions options = flags.options;
   fs::path path = flags.path;
@@ -51,6 +64,8 @@ Result<void> run_push(Context& context, const PushFlags& flags) {
           .with_hint("ckpt list shows what lies below a folder");
   }
   CKPT_TRY(repository::check_name(options.name));
+  if (lies_in(flags.store.place, path))
+    return fail(Code::kUsage, flags.store.place, "lies in what is to be pushed, which would change while it is read");
   CKPT_TRY_ASSIGN(const auto store, open_store(context, flags.store, true));
   CKPT_TRY_ASSIGN(const repository::PushReport report, repository::push(*store, path, options, context.progress));
   if (context.out.json()) {
@@ -75,6 +90,8 @@ struct PullFlags {
 };
 
 Result<void> run_pull(Context& context, const PullFlags& flags) {
+  if (lies_in(flags.options.dir, flags.store.place))
+    return fail(Code::kUsage, flags.options.dir.string(), "lies in the store");
   CKPT_TRY_ASSIGN(const auto store, open_store(context, flags.store, false));
   CKPT_TRY_ASSIGN(const repository::PullReport report,
                   repository::pull(*store, flags.name, flags.options, context.progress));
@@ -92,6 +109,8 @@ Result<void> run_pull(Context& context, const PullFlags& flags) {
   return {};
 }
 
+constexpr uint64_t kLeastGrace = 2 * 3600;
+
 struct GcFlags {
   StoreFlags store;
   repository::CollectOptions options;
@@ -102,6 +121,8 @@ Result<void> run_gc(Context& context, const GcFlags& flags) {
   repository::CollectOptions options = flags.options;
   CKPT_TRY_ASSIGN(const uint64_t grace_us, parse_duration(flags.grace, "--grace"));
   options.grace_s = grace_us / 1'000'000;
+  if (options.grace_s < kLeastGrace)
+    return fail(Code::kUsage, "--grace", "has to be 2h at least: a push that is alive may be silent for an hour");
   CKPT_TRY_ASSIGN(const auto store, open_store(context, flags.store, false));
   CKPT_TRY_ASSIGN(const repository::CollectReport report,
                   repository::collect_garbage(*store, options, context.progress));

@@ -157,6 +157,9 @@ Result<void> run_verify_store(Context& context, const VerifyCommand& command) {
   others.sample.clear();
   if (others.for_models_only() || command.rehearse || command.trust || command.parity)
     return fail(Code::kUsage, "--store", "only --sample, --seed and --repair go with it");
+  if (command.max_memory != 0 || command.hash != VerifyCommand().hash)
+    return fail(Code::kUsage, "--store", "neither --max-memory nor --hash goes with it");
+  if (command.seed != 0 && command.sample.empty()) return fail(Code::kUsage, "--seed", "goes with --sample");
   CKPT_TRY_ASSIGN(const model::Selection chosen, selection(command));
   if (chosen.count) return fail(Code::kUsage, command.sample, "--sample of a store wants a share, such as 5%");
   StoreVerification verification;

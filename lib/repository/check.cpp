@@ -8,6 +8,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 
 #include "lib/base/clock.h"
 #include "lib/base/digest.h"
@@ -33,8 +34,13 @@ class Check {
 
   Result<CheckReport> run() {
     Stopwatch watch;
+    if (options_.repair) {
+      CKPT_TRY_ASSIGN(marker_, PushMarker::put(backend_, "repair"));
+      CKPT_TRY(still_alone());
+    }
     CKPT_TRY(find_names());
     CKPT_TRY(repository_.load());
+    for (const KnownPack& pack : repository_.index().packs()) known_.insert(pack.name);
     report_.damage.insert(report_.damage.end(), repository_.faults().begin(), repository_.faults().end());
     if (!options_.names.empty()) CKPT_TRY(mark_wanted());
     CKPT_TRY(read_packs());
@@ -48,6 +54,13 @@ class Check {
   }
 
  private:
+  Result<void> still_alone() {
+    CKPT_TRY(marker_->refresh());
+    CKPT_TRY_ASSIGN(const bool there, marker_->is_there());
+    if (!there) return fail(Code::kBusy, backend_.subject(), "ckpt gc took this repair for dead");
+    return check_alone(repository_, marker_->id(), {"push", "gc", "repair"});
+  }
+
   Result<void> find_names() {
     if (!options_.names.empty()) {
       for (const std::string& name : options_.names) {
@@ -132,6 +145,10 @@ class Check {
   }
 
   Result<void> read_piece(const Piece& piece) {
+    if (marker_) {
+      std::lock_guard lock(mutex_);
+      CKPT_TRY(marker_->refresh());
+    }
     const KnownPack& pack = repository_.index().packs()[piece.pack];
     const std::string name = in_folder(kPacks, pack.name);
     const Group &first = pack.table.groups[piece.first], &last = pack.table.groups[piece.first + piece.count - 1];
@@ -258,10 +275,10 @@ class Check {
 
   /// What is sound of damaged packs goes into new ones first; then they are set aside.
   Result<void> repair() {
-    CKPT_TRY_ASSIGN(const std::unique_ptr<PushMarker> marker, PushMarker::put(backend_));
-    std::vector<std::string> aside = unreadable_packs();
+    CKPT_TRY(still_alone());
+    std::vector<std::string> aside = repository_.unreadable_packs();
     IdSet written;
-    PackWriter writer(backend_, marker->id());
+    PackWriter writer(backend_, marker_->id());
     PackWriter::Stream stream(writer);
     ChunkReader reader(repository_);
     for (uint32_t number = 0; number < repository_.index().packs().size(); ++number) {
@@ -271,6 +288,7 @@ class Check {
       if (!damaged) continue;
       for (size_t chunk = 0; chunk < pack.table.ids.size(); ++chunk) {
         CKPT_TRY(repository_.cancel().check());
+        CKPT_TRY(marker_->refresh());
         if (bad_[number][chunk] || !written.insert(pack.table.ids[chunk])) continue;
         auto content = reader.read(pack.table.ids[chunk], pack.table.lengths[chunk], pack.name);
         if (content)
@@ -284,9 +302,14 @@ class Check {
     CKPT_TRY(writer.finish());
     if (writer.chunks() != 0)
       report_.repaired.push_back(fmt::format("{} sound chunks of damaged packs were written anew", writer.chunks()));
+    CKPT_TRY(still_alone());
     CKPT_TRY(repair_index(aside));
     for (const std::string& name : aside) CKPT_TRY(set_aside(kPacks, name));
-    for (const std::string& name : damaged_refs_) CKPT_TRY(set_aside(kImages, name));
+    for (const std::string& name : damaged_refs_) {
+      const auto now = repository_.ref(name);  // somebody may have removed or replaced it
+      const bool stays = now || now.error().code == Code::kNotFound || now.error().code == Code::kUnsupported;
+      if (!stays) CKPT_TRY(set_aside(kImages, name));
+    }
     CKPT_TRY(drop_damaged_condemnations());
     CKPT_TRY(repository_.load());
     bad_.clear();  // what is left is sound
@@ -294,20 +317,13 @@ class Check {
     return {};
   }
 
-  /// Packs of which neither the index nor they themselves say what is in them.
-  std::vector<std::string> unreadable_packs() const {
-    std::vector<std::string> out;
-    auto listed = backend_.list(kPacks);
-    for (const StoredObject& object : listed ? *listed : std::vector<StoredObject>()) {
-      if (is_pack_name(object.name) && !repository_.index().find_pack(object.name)) out.push_back(object.name);
-    }
-    return out;
-  }
-
   Result<void> repair_index(const std::vector<std::string>& without) {
     CKPT_TRY_ASSIGN(const std::vector<StoredObject> before, backend_.list(kIndex));
     CKPT_TRY(repository_.load());
-    for (uint32_t i = 0; i < repository_.index().packs().size(); ++i) repository_.index().pack(i).indexed = true;
+    for (uint32_t i = 0; i < repository_.index().packs().size(); ++i) {
+      KnownPack& pack = repository_.index().pack(i);
+      pack.indexed = pack.indexed || known_.count(pack.name) != 0;
+    }
     CKPT_TRY(rewrite_index(repository_, without));
     report_.repaired.push_back(
         fmt::format("the index was made anew, of {} packs",
@@ -337,6 +353,8 @@ class Check {
   std::mutex mutex_;
   std::vector<std::vector<bool>> bad_;  ///< by pack and chunk
   std::vector<uint32_t> bad_tables_;
+  std::set<std::string> known_;         ///< the packs that were there at first
+  std::unique_ptr<PushMarker> marker_;  ///< of a repair
 };
 
 }  // namespace

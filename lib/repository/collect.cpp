@@ -49,7 +49,8 @@ Result<Pushes> look_at_pushes(Repository& repository, uint64_t grace_s) {
 }
 
 std::string describe(const std::string& id, const Marker& marker) {
-  return fmt::format("push {} of process {} on {}, since {}", id.substr(0, 8), marker.pid, marker.host, marker.since);
+  return fmt::format("{} {} of process {} on {}, since {}", marker.kind, id.substr(0, 8), marker.pid, marker.host,
+                     marker.since);
 }
 
 class Collection {
@@ -58,7 +59,11 @@ class Collection {
       : repository_(repository), backend_(repository.backend()), options_(options), progress_(progress) {}
 
   Result<CollectReport> run() {
-    if (!options_.dry_run) CKPT_TRY(backend_.tidy());
+    if (!options_.dry_run) {
+      CKPT_TRY_ASSIGN(marker_, PushMarker::put(backend_, "gc"));
+      CKPT_TRY(check_alone(repository_, marker_->id(), {"gc", "repair"}, options_.grace_s));
+      CKPT_TRY(backend_.tidy());
+    }
     CKPT_TRY(condemn());
     if (!options_.dry_run) CKPT_TRY(remove_condemned());
     return report_;
@@ -68,6 +73,7 @@ class Collection {
   /// Dead ones go before anything is concluded from their absence.
   Result<Pushes> pushes() {
     CKPT_TRY_ASSIGN(Pushes out, look_at_pushes(repository_, options_.grace_s));
+    if (marker_) out.alive.erase(marker_->id());
     report_.dead_pushes += out.dead.size();
     for (const std::string& dead : out.dead) {
       if (!options_.dry_run) CKPT_TRY(backend_.remove(in_folder(kPushes, dead)));
@@ -82,7 +88,11 @@ class Collection {
       CKPT_TRY_ASSIGN(const std::vector<Ref> refs, repository_.refs());
       CKPT_TRY(repository_.load());
       out = std::make_unique<ChunkNumbers>(repository_.index());
-      return mark_needed(repository_, refs, *out);
+      for (const Ref& ref : refs) {
+        if (marker_) CKPT_TRY(marker_->refresh());
+        CKPT_TRY(mark_needed(repository_, {ref}, *out));
+      }
+      return {};
     }));
     return out;
   }
@@ -134,9 +144,13 @@ class Collection {
     if (options_.dry_run) ++report_.removed_packs, report_.removed_bytes += pack.size;
   }
 
+  /// Neither will anybody remove it nor will who wrote it take it back.
+  static bool is_kept(const KnownPack& one) { return one.indexed && !one.condemned; }
+
   /// Where a chunk counts, of several packs that have it and may be relied on.
   bool counts_here(uint32_t pack, const Id& id) const {
-    const auto place = repository_.index().find(id, [](const KnownPack& one) { return !one.condemned; });
+    auto place = repository_.index().find(id, is_kept);
+    if (!place) place = repository_.index().find(id, [](const KnownPack& one) { return !one.condemned; });
     return place && place->pack == pack;
   }
 
@@ -152,8 +166,7 @@ class Collection {
   /// What is needed of these packs into new ones. A pack with damage stays as it is.
   Result<void> rewrite(const std::vector<uint32_t>& packs, ChunkNumbers& marks, Condemned& condemned) {
     if (packs.empty()) return {};
-    CKPT_TRY_ASSIGN(const std::unique_ptr<PushMarker> marker, PushMarker::put(backend_));
-    PackWriter writer(backend_, marker->id());
+    PackWriter writer(backend_, marker_->id());
     PackWriter::Stream stream(writer);
     ChunkReader reader(repository_);
     std::vector<std::string> emptied;
@@ -163,6 +176,7 @@ class Collection {
       bool whole = true;
       for (size_t chunk = 0; chunk < pack.table.ids.size() && whole; ++chunk) {
         CKPT_TRY(repository_.cancel().check());
+        CKPT_TRY(marker_->refresh());
         const Id& id = pack.table.ids[chunk];
         if (*marks.of(id) == 0 || !counts_here(number, id) || !moved.insert(id)) continue;
         auto content = reader.read(id, pack.table.lengths[chunk], pack.name);
@@ -204,6 +218,7 @@ class Collection {
     repository_.honour(all);
     // What others have condemned since this looked counts, too.
     CKPT_TRY(honour_condemned());
+    CKPT_TRY(still_here());
     std::vector<std::string> gone;
     for (const Repository::Named& one : named) {
       for (const std::string& name : one.condemned.packs)
@@ -215,6 +230,14 @@ class Collection {
       if (blocked.count(one.name) == 0) CKPT_TRY(backend_.remove(in_folder(kCondemned, one.name)));
     }
     return {};
+  }
+
+  /// Whoever took this for dead may be collecting.
+  Result<void> still_here() {
+    CKPT_TRY(marker_->refresh());
+    CKPT_TRY_ASSIGN(const bool there, marker_->is_there());
+    if (there) return {};
+    return fail(Code::kBusy, backend_.subject(), "another gc took this one for dead");
   }
 
   void wait_for(const std::string& who) {
@@ -230,12 +253,11 @@ class Collection {
       return {};
     }
     for (const Id& id : pack.table.ids) {
-      const bool elsewhere =
-          repository_.index().find(id, [](const KnownPack& one) { return !one.condemned; }).has_value();
-      if (*marks.of(id) == 0 || elsewhere) continue;
+      if (*marks.of(id) == 0 || repository_.index().find(id, is_kept)) continue;
       ++report_.rescued_packs;
       return {};
     }
+    CKPT_TRY(marker_->refresh());
     CKPT_TRY(backend_.remove(in_folder(kPacks, name)));
     gone.push_back(name);
     ++report_.removed_packs, report_.removed_bytes += pack.size;
@@ -247,9 +269,23 @@ class Collection {
   const CollectOptions& options_;
   ProgressSink& progress_;
   CollectReport report_;
+  std::unique_ptr<PushMarker> marker_;  ///< not of a dry run
 };
 
 }  // namespace
+
+Result<void> check_alone(Repository& repository, const std::string& own, const std::vector<std::string>& kinds,
+                         uint64_t grace_s) {
+  CKPT_TRY_ASSIGN(const Pushes others, look_at_pushes(repository, grace_s));
+  for (const auto& [id, marker] : others.alive) {
+    if (id != own && std::count(kinds.begin(), kinds.end(), marker.kind) != 0)
+      return fail(Code::kBusy, repository.backend().subject(), describe(id, marker) + " is under way");
+  }
+  if (others.unreadable.empty() || std::count(kinds.begin(), kinds.end(), "push") == 0) return {};
+  return Error(Code::kBusy, repository.backend().subject(in_folder(kPushes, others.unreadable.front())),
+               "nobody can say who is at work: nothing can be read of this")
+      .with_hint("remove it once nobody pushes");
+}
 
 Result<CollectReport> collect_garbage(Repository& repository, const CollectOptions& options, ProgressSink& progress) {
   return Collection(repository, options, progress).run();

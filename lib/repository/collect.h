@@ -24,11 +24,16 @@ struct CollectReport {
   uint64_t dead_pushes = 0;
 };
 
-/// kCorrupt: nobody can say what a name needs; nothing is removed then.
+/// kCorrupt: nobody can say what a name needs; nothing is removed then. kBusy: another gc, or a repair, is under way.
 Result<CollectReport> collect_garbage(Repository& repository, const CollectOptions& options, ProgressSink& progress);
 
 /// Replaces the index objects that were loaded by one of all packs that are there and in use; packs of pushes that are
 /// under way stay out of it.
 Result<void> rewrite_index(Repository& repository, const std::vector<std::string>& without);
+
+/// kBusy: somebody else is at work there who is of these kinds (Marker::kind), and is named. Where pushes are one of
+/// them, so is one of which nothing can be read.
+Result<void> check_alone(Repository& repository, const std::string& own, const std::vector<std::string>& kinds,
+                         uint64_t grace_s = CollectOptions().grace_s);
 
 }  // namespace ckpt::repository

@@ -136,9 +136,9 @@ Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMa
 std::string to_json(const Marker& marker) {
   JsonWriter json(SIZE_MAX);
   json.row('{');
-  json.members("schema", "ckpt.pushing/1", "host", marker.host, "boot_id", marker.boot_id, "pid_namespace",
-               marker.pid_namespace, "pid", marker.pid, "pid_start", marker.pid_start, "since", marker.since,
-               "refreshed", marker.refreshed, "honoured", marker.honoured);
+  json.members("schema", "ckpt.pushing/1", "kind", marker.kind, "host", marker.host, "boot_id", marker.boot_id,
+               "pid_namespace", marker.pid_namespace, "pid", marker.pid, "pid_start", marker.pid_start, "since",
+               marker.since, "refreshed", marker.refreshed, "honoured", marker.honoured);
   json.close();
   return one_line(json);
 }
@@ -150,7 +150,8 @@ Result<Marker> parse_marker(std::string_view text, const std::string& subject) {
   out.pid_namespace = in.get<uint64_t>("pid_namespace", 0), out.pid = in.get<uint64_t>("pid", 0);
   out.pid_start = in.get<uint64_t>("pid_start", 0);
   out.since = in.get<std::string>("since", ""), out.refreshed = in.get<std::string>("refreshed", "");
-  out.honoured = in.names("honoured");
+  out.honoured = in.names("honoured"), out.kind = in.get<std::string>("kind", "push");
+  if (out.kind != "push" && out.kind != "gc" && out.kind != "repair") in.bad("kind");
   if (!is_time(out.since) || !is_time(out.refreshed)) in.bad("time");
   CKPT_TRY(in.result());
   return out;

@@ -41,10 +41,11 @@ Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMa
 /// Names: letters, digits and -._+=,: at most 128 of them, no dot or dash in front.
 Result<void> check_name(const std::string& name);
 
-/// "pushes/ID": a push is under way.
+/// "pushes/ID": a push, a gc or a repair is under way.
 struct Marker {
   std::string host, boot_id;
   uint64_t pid_namespace = 0, pid = 0, pid_start = 0;
+  std::string kind = "push";          ///< or "gc" or "repair"
   std::string since, refreshed;       ///< RFC 3339 in UTC
   std::vector<std::string> honoured;  ///< the condemnations that it has seen: it refers to nothing in them
 };

@@ -4,6 +4,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <ctime>
 
 #include "lib/base/clock.h"
@@ -44,6 +45,12 @@ uint64_t start_of(uint64_t pid) {
   return at == std::string::npos ? 0 : std::strtoull(text->c_str() + at, nullptr, 10);
 }
 
+/// It is there, and /proc does not show it to this user.
+bool is_hidden(uint64_t pid) {
+  if (io::read_file("/proc/" + std::to_string(pid) + "/stat", 4096)) return false;
+  return ::kill(static_cast<pid_t>(pid), 0) == 0 || errno == EPERM;
+}
+
 /// Seconds since 1970 of what rfc3339_now wrote; 0: it is none.
 std::time_t parse_time(const std::string& text) {
   tm parts{};
@@ -53,12 +60,13 @@ std::time_t parse_time(const std::string& text) {
 
 }  // namespace
 
-Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend) {
+Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend, const std::string& kind) {
   std::unique_ptr<PushMarker> out(new PushMarker(backend));
   CKPT_TRY_ASSIGN(out->id_, random_hex(16));
   struct utsname name {};
   ::uname(&name);
   Marker& marker = out->marker_;
+  marker.kind = kind;
   marker.host = name.nodename, marker.boot_id = boot_id(), marker.pid_namespace = pid_namespace();
   marker.pid = static_cast<uint64_t>(::getpid()), marker.pid_start = start_of(marker.pid);
   marker.since = marker.refreshed = rfc3339_now();
@@ -84,7 +92,7 @@ Result<void> PushMarker::refresh() {
   // what he concluded from it stays concluded.
   if (gap > kLongestGapUs)
     return fail(Code::kBusy, backend_.subject(),
-                "this push stood still for so long that it counts as dead: push again");
+                "this " + marker_.kind + " stood still for so long that it counts as dead: start it again");
   if (gap < kRefreshUs) return {};
   marker_.refreshed = rfc3339_now();
   CKPT_TRY(backend_.put(in_folder(kPushes, id_), as_bytes(to_json(marker_)), false));
@@ -103,7 +111,7 @@ Result<bool> PushMarker::is_there() {
 bool is_dead(const Marker& marker, uint64_t grace_s) {
   if (marker.pid_start != 0 && !marker.boot_id.empty() && marker.boot_id == boot_id() &&
       marker.pid_namespace == pid_namespace())
-    return start_of(marker.pid) != marker.pid_start;
+    return start_of(marker.pid) != marker.pid_start && !is_hidden(marker.pid);
   const std::time_t refreshed = parse_time(marker.refreshed);
   return refreshed + static_cast<std::time_t>(grace_s) < std::time(nullptr);
 }

@@ -11,6 +11,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/file_stream.h"
 #include "lib/base/worker_pool.h"
+#include "lib/repository/collect.h"
 #include "lib/repository/cutter.h"
 #include "lib/repository/pack_writer.h"
 #include "lib/repository/source.h"
@@ -63,6 +64,7 @@ class Push {
     Stopwatch watch;
     CKPT_TRY(check_name(options_.name));
     CKPT_TRY_ASSIGN(marker_, PushMarker::put(repository_.backend()));
+    CKPT_TRY(check_alone(repository_, marker_->id(), {"repair"}));
     CKPT_TRY_ASSIGN(const std::vector<Repository::Named> condemned, repository_.condemned());
     CKPT_TRY(marker_->honour(condemned));
     CKPT_TRY(check_free());
@@ -177,6 +179,9 @@ class Push {
     }
     for (const SourceFile& file : source_.files) {
       CKPT_TRY_ASSIGN(const UniqueFd unchanged, open_source(file));
+    }
+    for (const SourceFile& folder : source_.folders) {
+      CKPT_TRY_ASSIGN(const UniqueFd unchanged, open_source(folder));
     }
     return {};
   }

@@ -116,7 +116,7 @@ Result<void> Repository::take_index_objects(std::vector<IndexedPack>& out) {
 
 Result<void> Repository::load() {
   index_ = {};
-  faults_.clear(), index_objects_.clear();
+  faults_.clear(), index_objects_.clear(), unreadable_packs_.clear();
   std::vector<IndexedPack> indexed;
   CKPT_TRY(take_index_objects(indexed));
   // After the index: what is in it and not here was taken away since.
@@ -152,7 +152,8 @@ Result<void> Repository::load() {
   }));
   for (size_t i = 0; i < rest.size(); ++i) {
     if (!tables[i]) {
-      if (tables[i].error().code == Code::kCorrupt) faults_.push_back(tables[i].error().text());
+      if (tables[i].error().code == Code::kCorrupt)
+        faults_.push_back(tables[i].error().text()), unreadable_packs_.push_back(rest[i].name);
       continue;
     }
     KnownPack known;
@@ -179,6 +180,9 @@ Result<std::vector<Ref>> Repository::refs(std::vector<Error>* damaged) {
     auto text = read_object(*backend_, kImages, object, kMaxDocument);
     if (!text && text.error().code == Code::kNotFound) continue;  // removed meanwhile
     auto ref = text ? parse_ref(*text, object.name, seal_, subject) : Result<Ref>(text.error());
+    // One that was replaced after it was listed has another size.
+    if (!ref && ref.error().code == Code::kCorrupt && check_name(object.name)) ref = this->ref(object.name);
+    if (!ref && ref.error().code == Code::kNotFound) continue;
     if (ref)
       out.push_back(std::move(*ref));
     else if (damaged == nullptr || ref.error().code == Code::kIo || ref.error().code == Code::kInterrupted)

@@ -44,6 +44,8 @@ class Repository {
   const std::vector<std::string>& faults() const { return faults_; }
   /// The index objects that `load` has read.
   const std::vector<std::string>& index_objects() const { return index_objects_; }
+  /// Packs of which `load` found that neither an index nor they themselves say what is in them.
+  const std::vector<std::string>& unreadable_packs() const { return unreadable_packs_; }
   /// Marks the packs of these as condemned.
   void honour(const std::vector<Condemned>& condemned);
 
@@ -72,7 +74,7 @@ class Repository {
   const Cancel& cancel_;
   IdMaker ids_, seal_;
   Index index_;
-  std::vector<std::string> faults_, index_objects_;
+  std::vector<std::string> faults_, index_objects_, unreadable_packs_;
 };
 
 /// The table of a pack, from its end.
@@ -82,7 +84,7 @@ Result<PackTable> read_pack_table(Backend& backend, const StoredObject& pack);
 class PushMarker {
  public:
   /// Put before anything is looked at.
-  static Result<std::unique_ptr<PushMarker>> put(Backend& backend);
+  static Result<std::unique_ptr<PushMarker>> put(Backend& backend, const std::string& kind = "push");
   ~PushMarker();
   const std::string& id() const { return id_; }
   /// These were seen, and nothing will refer to what is in them.

@@ -80,12 +80,21 @@ class Walk {
   }
 
  private:
+  static SourceFile known_as(const fs::path& at, const struct stat& st) {
+    SourceFile out;
+    out.path = at, out.inode = st.st_ino, out.device = st.st_dev;
+    out.mtime_ns = ns_of(st.st_mtim), out.ctime_ns = ns_of(st.st_ctim);
+    return out;
+  }
+
   Result<void> add_folder(const fs::path& at, const struct stat& st, const std::string& path, const Cuts* cuts) {
     source_.entries.push_back(entry_of(st, path, Entry::Type::kFolder));
     Cuts own;
     if (cuts == nullptr && store::ImageReader::looks_like_image(at)) {
       if (auto found = cuts_of(at)) own = std::move(*found), cuts = &own;
     }
+    // An image gets no more files, but a child may note itself there.
+    if (cuts == nullptr) source_.folders.push_back(known_as(at, st));
     std::error_code ec;
     std::vector<std::string> names;
     for (fs::directory_iterator it(at, ec), end; !ec && it != end; it.increment(ec))
@@ -102,10 +111,8 @@ class Walk {
   }
 
   Result<void> add_file(const fs::path& at, const struct stat& st, const std::string& path, const Cuts* cuts) {
-    SourceFile file;
-    file.path = at, file.entry = source_.entries.size();
-    file.mtime_ns = ns_of(st.st_mtim), file.ctime_ns = ns_of(st.st_ctim);
-    file.inode = st.st_ino, file.device = st.st_dev;
+    SourceFile file = known_as(at, st);
+    file.entry = source_.entries.size();
     if (cuts != nullptr) {
       const auto found = cuts->find(at.filename().string());
       if (found != cuts->end()) file.pages = true, file.fixed = found->second;

@@ -27,6 +27,7 @@ struct SourceFile {
 struct Source {
   std::vector<Entry> entries;  ///< without the content of files
   std::vector<SourceFile> files;
+  std::vector<SourceFile> folders;  ///< what they were like, but those of images
   std::string kind, format;  ///< of a process image; else kind "model"
   std::string created;       ///< of a process image
   std::string path;          ///< as Ref::path

@@ -43,7 +43,7 @@ Result<void> mark_needed(Repository& repository, const std::vector<Ref>& refs, C
     });
     if (!done && done.error().code == Code::kCorrupt)
       return Error(std::move(done).error())
-          .with_hint("nobody can say what " + ref.name + " needs: ckpt verify --store --repair, or remove that name");
+          .with_hint("nobody can say what " + ref.name + " needs: ckpt rm, or push it again with --force");
     CKPT_TRY(std::move(done));
   }
   return {};

@@ -34,6 +34,7 @@ struct Steps {
   size_t act_at = SIZE_MAX;     ///< before this call, counted from 0 ...
   std::function<void()> act;    ///< ... this happens, once
   size_t dead_from = SIZE_MAX;  ///< this call and all after it fail: a machine that went down
+  size_t fail_at = SIZE_MAX;    ///< this call alone fails
   std::mutex mutex;
 };
 
@@ -63,13 +64,16 @@ class StepBackend final : public Backend {
  private:
   Result<void> step() {
     std::function<void()> act;
+    bool fails = false;
     {
       std::lock_guard lock(steps_.mutex);
       const size_t number = steps_.calls++;
       if (number >= steps_.dead_from) return fail(Code::kIo, "the store", "is gone");
       if (number == steps_.act_at) act = std::move(steps_.act);
+      fails = number == steps_.fail_at;
     }
     if (act) act();
+    if (fails) return fail(Code::kIo, "the store", "did not answer");
     return {};
   }
   std::unique_ptr<Backend> inner_;
