@@ -141,10 +141,11 @@ def same(what, before, after):
 
 
 def first_process(place):
-    """Twice: what was made is dumped like what was there before."""
-    one = Pivoted(place, "first")
+    """Twice: what was made is dumped like what was there before. 7 and 8 were opened outside; there is no /dev/full inside."""
+    one = Pivoted(place, "first", extra="exec 7< /dev/null 8> /dev/full")
     try:
         mounts, files = one.mounts(), one.files()
+        devices = [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8)]
         if len(mounts) < len(POINTS) + 2:
             raise Failure(f"the test has made {sorted(mounts)} only")
         outside = read_text("/proc/self/mountinfo")
@@ -157,6 +158,8 @@ def first_process(place):
             one.restore(image)
             same("mounts", mounts, one.mounts())
             same("files", files, one.files())
+            if devices != [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8)]:
+                raise Failure("/dev/null or /dev/full is another device")
             if namespace(one.pid, "mnt") == namespace("self", "mnt") or read_text("/proc/self/mountinfo") != outside:
                 raise Failure("the mounts are not its own")
             if read_text(f"/proc/{one.pid}/root/proc/self/comm") or "1" not in os.listdir(f"/proc/{one.pid}/root/proc"):

@@ -7,6 +7,8 @@
 #include <charconv>
 #include <cstring>
 
+#include "lib/state/files/plain_devices.h"
+
 namespace ckpt::capture {
 
 using store::Descriptor;
@@ -37,11 +39,9 @@ Result<bool> take_proc_file(DescriptorContext& context, const Place& place, cons
 }
 
 Result<bool> take_device(DescriptorContext& context, const Place& place, const struct stat& st, Descriptor& d) {
-  constexpr unsigned kMemory = 1, kTty = 4, kTtyAux = 5, kPtySlaveFirst = 136, kPtySlaveLast = 143;
-  unsigned device_major = major(st.st_rdev), device_minor = minor(st.st_rdev);
-  bool plain =
-      device_major == kMemory && (device_minor == 3 || device_minor == 5 || (device_minor >= 7 && device_minor <= 9));
-  if (plain) {  // null, zero, full, random, urandom
+  constexpr unsigned kTty = 4, kTtyAux = 5, kPtySlaveFirst = 136, kPtySlaveLast = 143;
+  const unsigned device_major = major(st.st_rdev);
+  if (state::is_plain_device(st.st_mode, st.st_rdev)) {
     CKPT_TRY_ASSIGN(bool ok, take_file(context, place, st, d));
     d.kind = DescriptorKind::kDevice;
     d.written_by_process = false;

@@ -6,7 +6,9 @@
 #include <sys/sysmacros.h>
 
 #include <algorithm>
+#include <cerrno>
 
+#include "lib/state/files/plain_devices.h"
 #include "lib/state/files/without_links.h"
 #include "lib/state/mounts/made.h"
 
@@ -54,12 +56,8 @@ bool is_same_file(const FileIdentity& file, const FileNow& now) {
 /// Nobody but the kernel makes a file there, and none of them has a number that lasts.
 bool is_of_kernel(const std::string& path) { return path.rfind("/proc/", 0) == 0 || path.rfind("/sys/", 0) == 0; }
 
-/// null, zero, full, random, urandom: anybody's.
 bool is_plain_device(const struct statx& st) {
-  constexpr unsigned kMemory = 1;
-  const unsigned minor = st.stx_rdev_minor;
-  return S_ISCHR(st.stx_mode) && st.stx_rdev_major == kMemory &&
-         (minor == 3 || minor == 5 || (minor >= 7 && minor <= 9));
+  return state::is_plain_device(st.stx_mode, makedev(st.stx_rdev_major, st.stx_rdev_minor));
 }
 
 }  // namespace
@@ -88,7 +86,10 @@ const std::string& path_of(const FileIdentity& file) { return file.deleted ? fil
 Result<FileNow> look_at(const FileIdentity& file) {
   const std::string& path = path_of(file);
   FileNow now;
-  const int fd = open_without_links(path.c_str(), O_PATH | (S_ISLNK(file.mode) ? O_NOFOLLOW : 0));
+  int fd = open_without_links(path.c_str(), O_PATH | (S_ISLNK(file.mode) ? O_NOFOLLOW : 0));
+  struct stat own {};
+  if (fd == -ENOENT && S_ISCHR(file.mode) && state::is_own_plain_device(path, own))
+    fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
   if (fd == -ELOOP) return fail(Code::kMismatch, path, "is, or lies behind, a symbolic link now");
   if (fd < 0) return sys_error(-fd, path, "is needed by the process");
   now.handle = UniqueFd(fd);

@@ -13,6 +13,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/text.h"
+#include "lib/state/files/plain_devices.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/inventory.h"
 
@@ -66,18 +67,6 @@ bool is_on_kernels_own(const std::string& access) {
 
 }  // namespace
 
-namespace {
-
-/// null, zero, full, random, urandom: one is as good as the other, of whatever file system.
-bool is_plain_device(const struct stat& st) {
-  constexpr unsigned kMemory = 1;
-  const unsigned number = minor(st.st_rdev);
-  return S_ISCHR(st.st_mode) && major(st.st_rdev) == kMemory &&
-         (number == 3 || number == 5 || (number >= 7 && number <= 9));
-}
-
-}  // namespace
-
 int FileTable::append(const std::string& path, const struct stat& st) {
   const int index = static_cast<int>(out_.image.files.size());
   by_path_.emplace(std::make_pair(path, static_cast<uint64_t>(st.st_ino)), index);
@@ -97,7 +86,11 @@ Result<int> FileTable::add(const std::string& path, const struct stat& st, const
   struct stat named{};
   const bool there = state::stat_in_tree(path, named, !S_ISLNK(st.st_mode));
   if (there && named.st_ino == st.st_ino && named.st_dev == st.st_dev) return append(path, st);
-  if (there && is_plain_device(st) && S_ISCHR(named.st_mode) && named.st_rdev == st.st_rdev) return append(path, named);
+  if (state::is_plain_device(st.st_mode, st.st_rdev)) {
+    if (there && S_ISCHR(named.st_mode) && named.st_rdev == st.st_rdev) return append(path, named);
+    const std::string name = state::name_of_plain_device(st.st_rdev);
+    if (state::is_own_plain_device(name, named)) return append(name, named);
+  }
   if (ends_with(path, kDeleted)) return add_deleted(path, st, access);
   return fail(Code::kMismatch, path,
               there ? "its name now leads to another file" : "its name cannot be reached from here");
