@@ -229,21 +229,36 @@ class Finder {
   TerminalsFound out_;
 };
 
-/// Numbers of the slaves that a process has open or is controlled by.
-std::vector<int> terminals_of(int pid) {
+/// A slave of one devpts: each of them begins with number 0.
+struct Slave {
+  int index;
+  dev_t devpts;
+};
+
+std::vector<Slave> open_slaves_of(int pid) {
   constexpr std::string_view kFolder = "/dev/pts/";
-  std::vector<int> out;
-  if (auto fds = proc::read_fds(pid)) {
-    for (const proc::OpenFd& open : *fds) {
-      if (open.link.compare(0, kFolder.size(), kFolder) != 0) continue;
-      int index = -1;
-      const char* end = open.link.data() + open.link.size();
-      if (std::from_chars(open.link.data() + kFolder.size(), end, index).ptr == end) out.push_back(index);
-    }
+  std::vector<Slave> out;
+  auto fds = proc::read_fds(pid);
+  if (!fds) return out;
+  for (const proc::OpenFd& open : *fds) {
+    struct stat st {};
+    if (open.link.compare(0, kFolder.size(), kFolder) != 0) continue;
+    if (::stat(fmt::format("/proc/{}/fd/{}", pid, open.fd).c_str(), &st) == 0)
+      out.push_back({slave_index(st.st_rdev), st.st_dev});
   }
-  auto stat = proc::read_stat(pid);
-  if (stat && stat->terminal != 0) out.push_back(slave_index(static_cast<unsigned>(stat->terminal)));
   return out;
+}
+
+bool uses(int pid, const std::vector<Slave>& open, const Terminal& terminal) {
+  struct stat ours {};
+  const bool known = state::stat_in_tree(subject_of(terminal.index), ours);
+  if (std::any_of(open.begin(), open.end(), [&](const Slave& slave) {
+        return slave.index == terminal.index && (!known || slave.devpts == ours.st_dev);
+      }))
+    return true;
+  auto stat = proc::read_stat(pid);
+  return stat && terminal.session != 0 && stat->session == terminal.session &&
+         slave_index(static_cast<unsigned>(stat->terminal)) == terminal.index;
 }
 
 }  // namespace
@@ -290,9 +305,9 @@ std::vector<std::pair<int, std::string>> outside_users_of_terminals(const std::v
     auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), pid);
     if (error != std::errc() || end != name.data() + name.size()) continue;
     if (pid == ::getpid() || std::binary_search(tree.begin(), tree.end(), pid)) continue;
-    std::vector<int> used = terminals_of(pid);
+    const std::vector<Slave> open = open_slaves_of(pid);
     for (const Terminal& terminal : terminals) {
-      if (terminal.master_open && std::find(used.begin(), used.end(), terminal.index) != used.end())
+      if (terminal.master_open && uses(pid, open, terminal))
         out.emplace_back(terminal.index, proc::describe_pid(pid));
     }
   }

@@ -32,8 +32,9 @@ struct TerminalsFound {
 /// Nothing else is touched. `adopt`: terminals whose master is outside as well, but for what waits in them.
 Result<TerminalsFound> describe_terminals(const std::vector<int>& fds, bool frozen, bool adopt = false);
 
-/// Who, of the processes that are not in `tree` (sorted), has the slave of one of these terminals open: (index, "12
-/// (sh)"). The end of the tree would hang up on it. Looks through all of /proc: while the tree runs.
+/// Who, of the processes that are not in `tree` (sorted), has the slave of one of these terminals open or is controlled
+/// by it: (index, "12 (sh)"). A terminal of that number in another devpts is another one. The end of the tree would
+/// hang up on it. Looks through all of /proc: while the tree runs.
 std::vector<std::pair<int, std::string>> outside_users_of_terminals(const std::vector<store::Terminal>& terminals,
                                                                     const std::vector<int>& tree);
 

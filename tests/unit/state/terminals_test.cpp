@@ -4,7 +4,9 @@
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -391,6 +393,7 @@ TEST_CASE("terminals: who outside of the tree has a slave open or is controlled 
   }
   std::vector<int> tree = {::getpid()};
   auto users = capture::outside_users_of_terminals(found->terminals, tree);
+  if (users.size() != 1) ::kill(pid, SIGKILL);  // nobody else would
   REQUIRE(users.size() == 1);
   CHECK(users[0].first == pair.index);
   CHECK(users[0].second.find(std::to_string(pid)) == 0);
@@ -398,6 +401,37 @@ TEST_CASE("terminals: who outside of the tree has a slave open or is controlled 
   CHECK(capture::outside_users_of_terminals(found->terminals, tree).empty());
   ::kill(pid, SIGKILL);
   ::waitpid(pid, nullptr, 0);
+}
+
+TEST_CASE("terminals: who has one of that number in another devpts is no user of it") {
+  if (::geteuid() != 0) return ckpt::test::skip("needs root");
+  Pair pair = make_pair();
+  auto found = capture::describe_terminals({pair.master.get()}, false);
+  REQUIRE(found);
+  int ready[2];
+  REQUIRE(::pipe(ready) == 0);
+  const int pid = ::fork();
+  if (pid == 0) {
+    pair.master.reset(), pair.slave.reset();
+    bool made = ::unshare(CLONE_NEWNS) == 0 && ::mount(nullptr, "/", nullptr, MS_REC | MS_PRIVATE, nullptr) == 0 &&
+                ::mount("devpts", "/dev/pts", "devpts", 0, "newinstance,ptmxmode=666") == 0;
+    int number = -1, unlocked = 0;
+    while (made && number < pair.index) {
+      const int master = ::open("/dev/pts/ptmx", O_RDWR | O_NOCTTY);
+      made = ::ioctl(master, TIOCGPTN, &number) == 0 && ::ioctl(master, TIOCSPTLCK, &unlocked) == 0;
+    }
+    made = made && ::open(("/dev/pts/" + std::to_string(pair.index)).c_str(), O_RDWR | O_NOCTTY) >= 0;
+    (void)!::write(ready[1], made ? "y" : "n", 1);
+    for (;;) ::pause();
+  }
+  char made = 0;
+  REQUIRE(::read(ready[0], &made, 1) == 1);
+  const auto users = capture::outside_users_of_terminals(found->terminals, {::getpid()});
+  ::kill(pid, SIGKILL);
+  ::waitpid(pid, nullptr, 0);
+  ::close(ready[0]), ::close(ready[1]);
+  if (made != 'y') return ckpt::test::skip("no devpts can be mounted");
+  CHECK(users.empty());
 }
 
 TEST_CASE("terminals: the leader of a session takes its terminal, and what it makes then has it too") {
