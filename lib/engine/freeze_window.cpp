@@ -33,6 +33,15 @@ Result<void> FreezeWindow::let_go() {
   return capture_.devices.attach();
 }
 
+/// A tree that stays frozen cannot change its advice any more, and thousands of mappings are many lines to print, but
+/// few pages to walk: one processor has nothing else to do in the freeze window.
+bool FreezeWindow::asks_at_once() const {
+  constexpr size_t kMany = 2000;
+  size_t most = 0;
+  for (const auto& of_one : capture_.tracees.running().vmas) most = std::max(most, of_one.size());
+  return !context_.runs_on() && most >= kMany;
+}
+
 Result<void> FreezeWindow::freeze_once() {
   context_.phase("prepare");
   const DumpOptions& options = context_.options;
@@ -44,6 +53,7 @@ Result<void> FreezeWindow::freeze_once() {
   CKPT_TRY(capture_.tracees.drain_rings(
       *tree_, collected_.image.processes.empty() ? capture_.tracees.running() : collected_));
   context_.phase("freeze");
+  if (asks_at_once()) capture_.plan->madvise().ask();
   return capture_.devices.checkpoint(*tree_);
 }
 
@@ -289,7 +299,7 @@ void FreezeWindow::note_end() {
   const uint64_t begin = tree_->frozen_at_us(), end = monotonic_us();
   context_.stats().frozen_us = end - begin;
   trace::interval(trace::Row::kTarget, "frozen", begin, end);
-  capture_.plan->madvise().ask();  // the answer comes while the image is written
+  if (!asks_at_once()) capture_.plan->madvise().ask();  // the answer comes while the image is written
 }
 
 Result<void> FreezeWindow::end() {

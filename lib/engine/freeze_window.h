@@ -65,6 +65,7 @@ class FreezeWindow {
   std::map<int, FrozenState>& states() { return states_; }
 
  private:
+  bool asks_at_once() const;
   Result<void> freeze_once();
   Result<void> collect();
   /// The tree runs; those that were frozen are no more.

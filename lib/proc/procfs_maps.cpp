@@ -75,19 +75,21 @@ bool take_flags(std::string_view line, std::string& out) {
   return true;
 }
 
-/// One line of maps or smaps; false: it is malformed.
-bool take_maps_line(std::string_view line, std::vector<Vma>& out) {
+/// A mapping's line begins with a lower-case hex digit, smaps' members with an upper-case letter.
+bool is_map_line(std::string_view line) {
+  return !line.empty() && ((line[0] >= '0' && line[0] <= '9') || (line[0] >= 'a' && line[0] <= 'f'));
+}
+
+/// One line of maps or smaps, of the mapping `out`; false: it is malformed.
+bool take_line(std::string_view line, Vma& out) {
   if (line.empty()) return true;
-  // A mapping's line begins with a lower-case hex digit, smaps' members with an upper-case letter.
-  const bool is_map = (line[0] >= '0' && line[0] <= '9') || (line[0] >= 'a' && line[0] <= 'f');
-  if (is_map) return parse_map_line(line, out.emplace_back());
-  if (out.empty()) return true;
+  if (is_map_line(line)) return parse_map_line(line, out);
   constexpr std::string_view kKey = "ProtectionKey:", kFlags = "VmFlags:";
   if (line[0] == 'P' && line.substr(0, kKey.size()) == kKey) {
     std::string_view rest = line.substr(kKey.size()), word = next_word(rest);
-    std::from_chars(word.data(), word.data() + word.size(), out.back().protection_key);
+    std::from_chars(word.data(), word.data() + word.size(), out.protection_key);
   } else if (line[0] == 'V' && line.substr(0, kFlags.size()) == kFlags) {
-    return take_flags(line.substr(kFlags.size()), out.back().flags);
+    return take_flags(line.substr(kFlags.size()), out.flags);
   }
   return true;
 }
@@ -97,7 +99,9 @@ bool take_maps_line(std::string_view line, std::vector<Vma>& out) {
 Result<std::vector<Vma>> parse_maps(std::string_view text) {
   std::vector<Vma> out;
   while (!text.empty()) {
-    if (!take_maps_line(next_line(text), out)) return malformed("maps");
+    const std::string_view line = next_line(text);
+    if (is_map_line(line)) out.emplace_back();
+    if (!out.empty() && !take_line(line, out.back())) return malformed("maps");
   }
   return out;
 }
@@ -116,12 +120,12 @@ size_t length_of_line(std::string_view text) {
 
 }  // namespace
 
-Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected) {
+Result<void> each_mapping(int pid, bool with_flags, const std::function<void(Vma&)>& take) {
   // Line by line: smaps of 10,000 mappings has 7 MB, which would be fresh memory.
   const std::string path = proc_path(pid, with_flags ? "smaps" : "maps");
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_RDONLY));
-  std::vector<Vma> out;
-  out.reserve(expected + expected / 64);
+  Vma vma;
+  bool is_open = false;  // its lines are still coming
   std::vector<char> room(64 * 1024);
   for (size_t used = 0;;) {
     if (used == room.size()) room.resize(2 * room.size());
@@ -129,14 +133,28 @@ Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected) {
     if (n < 0 && errno == EINTR) continue;
     if (n < 0) return sys_error(path, "cannot read");
     if (n == 0 && used != 0) return malformed("maps");
-    if (n == 0) return out;
+    if (n == 0) break;
     std::string_view text(room.data(), used + static_cast<size_t>(n));
     for (size_t end; (end = length_of_line(text)) != std::string_view::npos; text.remove_prefix(end + 1)) {
-      if (!take_maps_line(text.substr(0, end), out)) return malformed("maps");
+      const std::string_view line = text.substr(0, end);
+      if (is_map_line(line)) {
+        if (is_open) take(vma);
+        vma = {}, is_open = true;
+      }
+      if (!take_line(line, vma)) return malformed("maps");
     }
     used = text.size();
     std::memmove(room.data(), text.data(), used);
   }
+  if (is_open) take(vma);
+  return {};
+}
+
+Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected) {
+  std::vector<Vma> out;
+  out.reserve(expected + expected / 64);
+  CKPT_TRY(each_mapping(pid, with_flags, [&](Vma& vma) { out.push_back(std::move(vma)); }));
+  return out;
 }
 
 }  // namespace ckpt::proc

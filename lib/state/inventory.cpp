@@ -331,29 +331,26 @@ store::VmFlags lasting_flags(const proc::Vma& vma) {
 
 namespace {
 
-bool same_advice(const std::vector<proc::Vma>& then, const std::vector<proc::Vma>& now) {
-  auto is = [](const proc::Vma& vma, uint64_t start) { return vma.start < start; };
-  for (const proc::Vma& was : then) {
-    auto at = std::lower_bound(now.begin(), now.end(), was.start, is);
-    if (at == now.end() || at->start != was.start || at->end != was.end) continue;
-    if (at->flags != was.flags && lasting_flags(*at) != lasting_flags(was) && at->prot == was.prot &&
-        at->name == was.name)
-      return false;
-  }
-  return true;
+bool same_advice(const proc::Vma& was, const proc::Vma& now) {
+  return now.end != was.end || now.flags == was.flags || lasting_flags(now) == lasting_flags(was) ||
+         now.prot != was.prot || now.name != was.name;
 }
 
 }  // namespace
 
 Result<bool> advice_unchanged(const Inventory& earlier) {
-  for (size_t i = 0; i < earlier.image.processes.size(); ++i) {
-    if (earlier.vmas[i].empty()) continue;
-    auto now = proc::read_maps(earlier.image.processes[i].pid, true, earlier.vmas[i].size());
-    if (!now && now.error().code == Code::kNotFound) continue;
-    if (!now) return std::move(now).error();
-    if (!same_advice(earlier.vmas[i], *now)) return false;
+  bool out = true;
+  for (size_t i = 0; i < earlier.image.processes.size() && out; ++i) {
+    auto was = earlier.vmas[i].begin();
+    const auto end = earlier.vmas[i].end();
+    if (was == end) continue;
+    auto compared = proc::each_mapping(earlier.image.processes[i].pid, true, [&](proc::Vma& now) {
+      while (was != end && was->start < now.start) ++was;
+      if (was != end && was->start == now.start) out = out && same_advice(*was, now);
+    });
+    if (!compared && compared.error().code != Code::kNotFound) return std::move(compared).error();
   }
-  return true;
+  return out;
 }
 
 Result<Inventory> take_inventory(const std::vector<Member>& members, const InventoryOptions& options) {

@@ -204,18 +204,27 @@ Result<void> look_at_maps(Walk& walk, size_t process) {
   return {};
 }
 
+namespace {
+
+/// The kernel's own, which is in every process, and what the driver takes away.
+bool is_left_out(Walk& walk, size_t process, const Vma& vma) {
+  if (is_of_gpu(vma.name)) walk.out.gpus[process] = true;
+  if (vma.name == "[vsyscall]") return true;
+  if (!walk.options.gpus_leave || vma.name.rfind("/dev/nvidia", 0) != 0) return false;
+  walk.out.gpu_files[process].insert(vma.name);
+  return true;
+}
+
+}  // namespace
+
 Result<void> inventory_maps(Walk& walk, size_t process) {
   const int pid = walk.members[process].entry.pid;
-  std::vector<Vma>& vmas = walk.seen[process].vmas;
-  walk.out.image.processes[process].maps.reserve(vmas.size());
-  walk.out.vmas[process].reserve(vmas.size());
-  for (Vma& vma : vmas) {
-    if (is_of_gpu(vma.name)) walk.out.gpus[process] = true;
-    if (vma.name == "[vsyscall]") continue;  // the kernel's own, in every process
-    if (walk.options.gpus_leave && vma.name.rfind("/dev/nvidia", 0) == 0) {
-      walk.out.gpu_files[process].insert(vma.name);
-      continue;
-    }
+  // Not into a vector of its own: of fresh memory the first touch is what costs, where there are thousands.
+  std::vector<Vma>& vmas = walk.out.vmas[process] = std::move(walk.seen[process].vmas);
+  std::erase_if(vmas, [&](const Vma& vma) { return is_left_out(walk, process, vma); });
+  std::vector<store::MemoryMap>& maps = walk.out.image.processes[process].maps;
+  maps.reserve(vmas.size());
+  for (const Vma& vma : vmas) {
     store::MemoryMap map;
     map.start = vma.start, map.end = vma.end, map.prot = vma.prot, map.name = vma.name;
     map.flags = lasting_flags(vma);
@@ -224,10 +233,9 @@ Result<void> inventory_maps(Walk& walk, size_t process) {
       std::string name = vma.name.empty() ? "" : " " + vma.name;
       walk.out.block(process, fmt::format("mapping {:x}-{:x}{}", vma.start, vma.end, name), why);
     }
-    walk.out.image.processes[process].maps.push_back(std::move(map));
-    walk.out.vmas[process].push_back(std::move(vma));
+    maps.push_back(std::move(map));
   }
-  if (walk.out.vmas[process].empty()) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
+  if (vmas.empty()) return fail(Code::kNotFound, "process " + std::to_string(pid), "has ended");
   return {};
 }
 

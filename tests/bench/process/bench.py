@@ -39,9 +39,9 @@ Bars that are missed, and where the time goes:
   the processes run and have had a head start of 3 ms (0.4 ms a GiB); until then the few pages that are asked for are found by binary search. What remains is
   the same at any size: 2 ms for ckpt's start, 4 for building the process.
   a tiny process: 3 ms of a dump's 9 to 11 are the starts of ckpt and of its worker, 3 the first look at the process.
-  10,000 mappings, dump: smaps, which alone tells the advice on a mapping, takes the kernel 27 to 30 ms, and is read twice (the
-  second time beside the writing); that such a process ends takes it 17. Copying ahead (22 ms) and preparing the stop (8) make
-  that 12 ms instead of 25.
+  10,000 mappings, dump: smaps, which alone tells the advice on a mapping, takes the kernel 26 to 30 ms, and is read twice (the
+  second time beside the freeze window and the writing); that such a process ends takes it 17. Copying ahead (17 ms) and
+  preparing the stop (6) make that 8 ms instead of 25.
   1,000 descriptors: four system calls each, in two looks; and where all are of one file, as here, nine comparisons each (kcmp, more than
   a microsecond on a virtual machine, and two threads of ckpt hinder each other in it). A socket has some fifty options more,
   which are read in the stop only.
