@@ -6,8 +6,10 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <optional>
 
 #include "lib/base/virtual_file.h"
+#include "lib/base/worker_pool.h"
 
 namespace ckpt::io {
 
@@ -152,19 +154,23 @@ Result<void> sync_dir(const std::filesystem::path& dir) {
 }
 
 Result<void> sync_tree(const std::filesystem::path& dir) {
+  constexpr size_t kMany = 32;
+  constexpr unsigned kAtOnce = 16;  // those that wait at a time share one commit of the file system's journal
+  std::vector<std::filesystem::path> all;
   std::error_code ec;
   std::filesystem::recursive_directory_iterator it(dir, ec), end;
   for (; !ec && it != end; it.increment(ec)) {
     auto status = it->symlink_status(ec);
     if (ec) break;
-    if (std::filesystem::is_directory(status)) {
-      CKPT_TRY(sync_dir(it->path()));
-    } else if (std::filesystem::is_regular_file(status)) {
-      CKPT_TRY_ASSIGN(UniqueFd fd, open_file(it->path(), O_RDONLY));
-      CKPT_TRY(sync_fd(fd.get(), it->path().string()));
-    }
+    if (std::filesystem::is_directory(status) || std::filesystem::is_regular_file(status)) all.push_back(it->path());
   }
   if (ec) return sys_error(ec.value(), dir.string(), "cannot list");
+  std::optional<WorkerPool> pool;
+  if (all.size() >= kMany) make_helpers(kAtOnce, pool);
+  CKPT_TRY(side_by_side(pool ? &*pool : nullptr, all.size(), [&](size_t i) -> Result<void> {
+    CKPT_TRY_ASSIGN(const UniqueFd fd, open_file(all[i], O_RDONLY | O_NOFOLLOW));
+    return sync_fd(fd.get(), all[i].string());
+  }));
   return sync_dir(dir);
 }
 
