@@ -56,8 +56,7 @@ class Check {
  private:
   Result<void> still_alone() {
     CKPT_TRY(marker_->refresh());
-    CKPT_TRY_ASSIGN(const bool there, marker_->is_there());
-    if (!there) return fail(Code::kBusy, backend_.subject(), "ckpt gc took this repair for dead");
+    CKPT_TRY(marker_->check_alive());
     return check_alone(repository_, marker_->id(), {"push", "gc", "repair"});
   }
 
@@ -87,14 +86,10 @@ class Check {
 
   Result<void> mark_wanted() {
     wanted_ = std::make_unique<ChunkNumbers>(repository_.index());
-    for (const Ref& ref : refs_) {
-      auto done = for_each_needed(repository_, ref, [&](const Id& id) -> Result<void> {
-        if (uint32_t* number = wanted_->of(id)) *number = 1;
-        return {};
-      });
-      if (!done && done.error().code != Code::kCorrupt) return done;
-    }
-    return {};
+    std::vector<std::optional<Error>> damage;  // told as what is lost
+    return for_each_needed(repository_, refs_, damage, [&](size_t, const Id& id) {
+      if (uint32_t* number = wanted_->of(id)) std::atomic_ref(*number).store(1, std::memory_order_relaxed);
+    });
   }
 
   /// Whether a group is to be read: one of those that are asked for, and of the sample.
@@ -226,25 +221,38 @@ class Check {
   }
 
   Result<void> find_losses() {
-    for (const Ref& ref : refs_) {
+    std::vector<std::vector<Loss>> losses(refs_.size());
+    ChunkReaders readers(repository_);
+    std::optional<WorkerPool> pool;
+    make_helpers(0, pool);
+    CKPT_TRY(side_by_side(pool ? &*pool : nullptr, refs_.size(), [&](size_t i) {
+      return readers.with([&](ChunkReader& reader) { return find_losses_of(refs_[i], reader, losses[i]); });
+    }));
+    for (std::vector<Loss>& some : losses)
+      report_.losses.insert(report_.losses.end(), std::make_move_iterator(some.begin()),
+                            std::make_move_iterator(some.end()));
+    return {};
+  }
+
+  Result<void> find_losses_of(const Ref& ref, ChunkReader& reader, std::vector<Loss>& out) {
+    const std::string subject = backend_.subject(in_folder(kImages, ref.name));
+    auto entries = read_tree(ref, reader, subject);
+    if (!entries && entries.error().code != Code::kCorrupt) return std::move(entries).error();
+    if (!entries) {
+      out.push_back({ref.name, "", 0, ref.bytes});
+      std::lock_guard lock(mutex_);
+      report_.damage.push_back(entries.error().text());
+      return {};
+    }
+    for (const Entry& entry : *entries) {
       CKPT_TRY(repository_.cancel().check());
-      const std::string subject = backend_.subject(in_folder(kImages, ref.name));
-      ChunkReader reader(repository_);
-      auto entries = read_tree(ref, reader, subject);
-      if (!entries && entries.error().code != Code::kCorrupt) return std::move(entries).error();
-      if (!entries) {
-        report_.damage.push_back(entries.error().text());
-        report_.losses.push_back({ref.name, "", 0, ref.bytes});
-        continue;
-      }
-      for (const Entry& entry : *entries) {
-        if (entry.type == Entry::Type::kFile) CKPT_TRY(find_losses_of(ref, entry, reader, subject));
-      }
+      if (entry.type == Entry::Type::kFile) CKPT_TRY(find_losses_of(ref, entry, reader, subject, out));
     }
     return {};
   }
 
-  Result<void> find_losses_of(const Ref& ref, const Entry& entry, ChunkReader& reader, const std::string& subject) {
+  Result<void> find_losses_of(const Ref& ref, const Entry& entry, ChunkReader& reader, const std::string& subject,
+                              std::vector<Loss>& out) {
     Loss loss{ref.name, entry.path.empty() ? "." : entry.path, 0, 0};
     auto done = for_each_chunk(entry, reader, subject, [&](const Extent& extent, bool is_list) -> Result<void> {
       if (extent.id.empty() || is_good(extent.id)) return {};
@@ -254,7 +262,7 @@ class Check {
     });
     if (!done && done.error().code != Code::kCorrupt) return done;
     if (!done) loss.chunks = std::max<uint64_t>(1, loss.chunks), loss.bytes = entry.size;
-    if (loss.chunks != 0) report_.losses.push_back(std::move(loss));
+    if (loss.chunks != 0) out.push_back(std::move(loss));
     return {};
   }
 

@@ -1,5 +1,6 @@
 #include "lib/repository/chunk_reader.h"
 
+#include <fmt/format.h>
 #include <zstd.h>
 
 #include <algorithm>
@@ -7,6 +8,7 @@
 #include <list>
 #include <utility>
 
+#include "lib/base/checked.h"
 #include "lib/base/worker_pool.h"
 
 namespace ckpt::repository {
@@ -121,9 +123,42 @@ Result<ByteSpan> ChunkReader::read(const Id& id, uint32_t length, const std::str
   return why;
 }
 
+std::unique_ptr<ChunkReader> ChunkReaders::take() {
+  std::lock_guard lock(mutex_);
+  if (idle_.empty()) return std::make_unique<ChunkReader>(repository_);
+  std::unique_ptr<ChunkReader> out = std::move(idle_.back());
+  idle_.pop_back();
+  return out;
+}
+
+uint64_t ChunkReaders::fetched() const {
+  uint64_t sum = 0;
+  for (const auto& reader : idle_) sum += reader->fetched();
+  return sum;
+}
+
 bool is_moved(const Error& error) {
   return error.code == Code::kNotFound && error.subject.find(in_folder(kPacks, "")) != std::string::npos;
 }
+
+namespace {
+
+/// What a name says of itself is shown, added up and relied on before any of it is made.
+Result<void> check_sums(const Ref& ref, const std::vector<Entry>& entries, const std::string& subject) {
+  uint64_t bytes = 0, files = 0;
+  for (const Entry& entry : entries) {
+    if (entry.type != Entry::Type::kFile) continue;
+    const auto sum = checked_add(bytes, entry.size);
+    if (!sum) return fail(Code::kCorrupt, subject, "has files that are too large together");
+    bytes = *sum, ++files;
+  }
+  if (bytes == ref.bytes && files == ref.files) return {};
+  return fail(
+      Code::kCorrupt, subject,
+      fmt::format("says that it has {} bytes in {} files, and has {} in {}", ref.bytes, ref.files, bytes, files));
+}
+
+}  // namespace
 
 Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject) {
   std::vector<std::byte> tree;
@@ -133,7 +168,9 @@ Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const 
     tree.insert(tree.end(), piece.begin(), piece.end());
     return {};
   }));
-  return parse_tree(tree, subject);
+  CKPT_TRY_ASSIGN(std::vector<Entry> out, parse_tree(tree, subject));
+  CKPT_TRY(check_sums(ref, out, subject));
+  return out;
 }
 
 Result<void> for_each_chunk(const Entry& entry, ChunkReader& reader, const std::string& subject,

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <functional>
 #include <list>
+#include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -49,6 +51,28 @@ class ChunkReader {
   uint64_t fetched_ = 0;
 };
 
+/// Readers for the jobs of many threads: each takes one that nobody has, and gives it back.
+class ChunkReaders {
+ public:
+  explicit ChunkReaders(Repository& repository) : repository_(repository) {}
+  template <class Work>
+  auto with(Work work) {
+    std::unique_ptr<ChunkReader> reader = take();
+    auto done = work(*reader);
+    std::lock_guard lock(mutex_);
+    idle_.push_back(std::move(reader));
+    return done;
+  }
+  /// By those that nobody has.
+  uint64_t fetched() const;
+
+ private:
+  std::unique_ptr<ChunkReader> take();
+  Repository& repository_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<ChunkReader>> idle_;
+};
+
 /// Whether this says only that a pack went since the index was read: `ckpt gc`, and what was needed of it lies
 /// elsewhere.
 bool is_moved(const Error& error);
@@ -61,7 +85,8 @@ auto unless_moved(Work work) {
   return done;
 }
 
-/// The tree of a name. Errors as of ChunkReader::read, and kCorrupt: it cannot be.
+/// The tree of a name. Errors as of ChunkReader::read, and kCorrupt: it cannot be, or has other files or bytes than the
+/// name says.
 Result<std::vector<Entry>> read_tree(const Ref& ref, ChunkReader& reader, const std::string& subject);
 
 /// Every chunk of a file and of its lists, in order. `each` may be called with ids of lists, too: `is_list` says so.

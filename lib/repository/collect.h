@@ -16,7 +16,7 @@ struct CollectOptions {
 };
 
 struct CollectReport {
-  uint64_t removed_packs = 0, removed_bytes = 0;  ///< dry run: what is not needed
+  uint64_t removed_packs = 0, removed_bytes = 0;  ///< dry run: what would be, here and below
   uint64_t rewritten_packs = 0, moved_bytes = 0;  ///< packs with more that nothing needs than is worth keeping
   uint64_t waiting_packs = 0, waiting_bytes = 0;  ///< not needed, but a push may have seen them as they were
   uint64_t rescued_packs = 0;                     ///< something came to need them again

@@ -109,7 +109,7 @@ std::string encode_ref(const Ref& ref, const IdMaker& seal) {
   return out += to_hex(seal.of(as_bytes(out))) + "\n";
 }
 
-Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMaker& seal, const std::string& subject) {
+Result<Ref> parse_draft(std::string_view text, const IdMaker& seal, const std::string& subject) {
   const size_t end = text.find('\n');
   if (end == std::string_view::npos ||
       text.substr(end + 1) != to_hex(seal.of(as_bytes(text.substr(0, end + 1)))) + "\n")
@@ -123,13 +123,19 @@ Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMa
   out.bytes = in.get<uint64_t>("bytes", 0), out.files = in.get<uint64_t>("files", 0);
   out.images = in.get<uint64_t>("images", 0), out.tree_bytes = in.get<uint64_t>("tree_bytes", 0);
   const auto tree = bytes_of_hex(in.get<std::string>("tree", ""));
-  if (out.name != name) in.bad("name");
+  if (!check_name(out.name)) in.bad("name");
   if (!is_time(out.created) || !is_time(out.pushed)) in.bad("time");
   if (out.kind != "process" && out.kind != "model") in.bad("kind");
   if (!out.path.empty() && !is_inner_path(out.path)) in.bad("path");
   if (!tree || tree->empty() || out.tree_bytes > kMaxTree) in.bad("tree");
   CKPT_TRY(in.result());
   out.tree = as_text(*tree);
+  return out;
+}
+
+Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMaker& seal, const std::string& subject) {
+  CKPT_TRY_ASSIGN(Ref out, parse_draft(text, seal, subject));
+  if (out.name != name) return fail(Code::kCorrupt, subject, "has what was pushed under another name");
   return out;
 }
 
@@ -163,6 +169,21 @@ std::string to_json(const Condemned& condemned) {
   json.members("schema", "ckpt.condemned/1", "since", condemned.since, "packs", condemned.packs);
   json.close();
   return one_line(json);
+}
+
+std::string to_json(const TakenForDead& taken) {
+  JsonWriter json(SIZE_MAX);
+  json.row_of("schema", "ckpt.taken-for-dead/1", "since", taken.since);
+  return one_line(json);
+}
+
+Result<TakenForDead> parse_taken_for_dead(std::string_view text, const std::string& subject) {
+  Members in(text, "ckpt.taken-for-dead/1", subject);
+  TakenForDead out;
+  out.since = in.get<std::string>("since", "");
+  if (!is_time(out.since)) in.bad("time");
+  CKPT_TRY(in.result());
+  return out;
 }
 
 Result<Condemned> parse_condemned(std::string_view text, const std::string& subject) {

@@ -38,6 +38,8 @@ struct Ref {
 std::string encode_ref(const Ref& ref, const IdMaker& seal);
 /// kCorrupt: another digest, another name, or what cannot be.
 Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMaker& seal, const std::string& subject);
+/// Of a draft ("pushes/ID.name"), whatever it is to be called.
+Result<Ref> parse_draft(std::string_view text, const IdMaker& seal, const std::string& subject);
 /// Names: letters, digits and -._+=,: at most 128 of them, no dot or dash in front.
 Result<void> check_name(const std::string& name);
 
@@ -51,6 +53,13 @@ struct Marker {
 };
 std::string to_json(const Marker& marker);
 Result<Marker> parse_marker(std::string_view text, const std::string& subject);
+
+/// "pushes/ID.dead": somebody concluded from its silence that it is dead.
+struct TakenForDead {
+  std::string since;
+};
+std::string to_json(const TakenForDead& taken);
+Result<TakenForDead> parse_taken_for_dead(std::string_view text, const std::string& subject);
 
 /// "condemned/ID": packs that nothing needed when somebody looked.
 struct Condemned {

@@ -25,6 +25,8 @@ uint64_t boottime_us() {
   return static_cast<uint64_t>(ts.tv_sec) * 1'000'000 + static_cast<uint64_t>(ts.tv_nsec) / 1000;
 }
 
+uint64_t now_s() { return static_cast<uint64_t>(std::time(nullptr)); }
+
 std::string boot_id() {
   auto text = io::read_file("/proc/sys/kernel/random/boot_id", 4096);
   return text ? text->substr(0, text->find('\n')) : "";
@@ -70,50 +72,75 @@ Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend, const std:
   marker.host = name.nodename, marker.boot_id = boot_id(), marker.pid_namespace = pid_namespace();
   marker.pid = static_cast<uint64_t>(::getpid()), marker.pid_start = start_of(marker.pid);
   marker.since = marker.refreshed = rfc3339_now();
-  out->refreshed_us_ = boottime_us();
+  out->refreshed_us_ = boottime_us(), out->refreshed_at_s_ = now_s();
   out->there_ = true;  // also where that fails: it may have come to be
   CKPT_TRY(backend.put(in_folder(kPushes, out->id_), as_bytes(to_json(marker)), true));
   return out;
 }
 
 PushMarker::~PushMarker() {
+  // A draft without a marker is nobody's: never leave the one that way round while the other can be needed.
+  if (drafted_ && !backend_.remove(in_folder(kPushes, id_ + kDraft))) return;
   if (there_) (void)backend_.remove(in_folder(kPushes, id_));
 }
 
 Result<void> PushMarker::honour(const std::vector<Repository::Named>& condemned) {
   if (condemned.empty()) return {};
   for (const Repository::Named& one : condemned) marker_.honoured.push_back(one.name);
-  return backend_.put(in_folder(kPushes, id_), as_bytes(to_json(marker_)), false);
+  return put_again();
 }
 
-Result<void> PushMarker::refresh() {
-  const uint64_t now = boottime_us(), gap = now - refreshed_us_;
-  // Whoever was away for so long may have been taken for dead, and one that somebody took away must not come back:
-  // what he concluded from it stays concluded.
-  if (gap > kLongestGapUs)
-    return fail(Code::kBusy, backend_.subject(),
-                "this " + marker_.kind + " stood still for so long that it counts as dead: start it again");
-  if (gap < kRefreshUs) return {};
+/// Whoever was away for so long may have been taken for dead. By both clocks: a machine that was paused as a whole
+/// learns of it from the second.
+Result<void> PushMarker::check_gap() const {
+  const uint64_t now_us = boottime_us(), at_s = now_s();
+  const bool long_ago = now_us - refreshed_us_ > kLongestGapUs ||
+                        (at_s > refreshed_at_s_ && (at_s - refreshed_at_s_) * 1'000'000 > kLongestGapUs);
+  if (!long_ago) return {};
+  return fail(Code::kBusy, backend_.subject(),
+              "this " + marker_.kind + " stood still for so long that it counts as dead: start it again");
+}
+
+Result<void> PushMarker::put_again() {
+  CKPT_TRY(check_gap());
+  const uint64_t now_us = boottime_us(), at_s = now_s();
   marker_.refreshed = rfc3339_now();
   CKPT_TRY(backend_.put(in_folder(kPushes, id_), as_bytes(to_json(marker_)), false));
-  refreshed_us_ = now;
+  CKPT_TRY(check_gap());
+  refreshed_us_ = now_us, refreshed_at_s_ = at_s;
   return {};
 }
 
-Result<bool> PushMarker::is_there() {
-  CKPT_TRY_ASSIGN(const std::vector<StoredObject> pushes, backend_.list(kPushes));
-  for (const StoredObject& push : pushes) {
-    if (push.name == id_) return true;
-  }
-  return false;
+Result<void> PushMarker::refresh() {
+  CKPT_TRY(check_gap());
+  return boottime_us() - refreshed_us_ < kRefreshUs ? Result<void>() : put_again();
 }
 
-bool is_dead(const Marker& marker, uint64_t grace_s) {
+Result<void> PushMarker::put_draft(const std::string& ref) {
+  drafted_ = true;
+  return backend_.put(in_folder(kPushes, id_ + kDraft), as_bytes(ref), true);
+}
+
+Result<void> PushMarker::check_alive() {
+  CKPT_TRY_ASSIGN(const std::vector<StoredObject> pushes, backend_.list(kPushes));
+  bool there = false, taken = false;
+  for (const StoredObject& push : pushes)
+    there = there || push.name == id_, taken = taken || push.name == id_ + kTakenForDead;
+  if (there && !taken) return {};
+  return fail(Code::kBusy, backend_.subject(), "ckpt gc took this " + marker_.kind + " for dead: start it again");
+}
+
+Liveness liveness(const Marker& marker, uint64_t grace_s) {
   if (marker.pid_start != 0 && !marker.boot_id.empty() && marker.boot_id == boot_id() &&
-      marker.pid_namespace == pid_namespace())
-    return start_of(marker.pid) != marker.pid_start && !is_hidden(marker.pid);
-  const std::time_t refreshed = parse_time(marker.refreshed);
-  return refreshed + static_cast<std::time_t>(grace_s) < std::time(nullptr);
+      marker.pid_namespace == pid_namespace()) {
+    const bool gone = start_of(marker.pid) != marker.pid_start && !is_hidden(marker.pid);
+    return gone ? Liveness::kGone : Liveness::kAlive;
+  }
+  return is_older(marker.refreshed, grace_s) ? Liveness::kSilent : Liveness::kAlive;
+}
+
+bool is_older(const std::string& time, uint64_t seconds) {
+  return parse_time(time) + static_cast<std::time_t>(seconds) < std::time(nullptr);
 }
 
 }  // namespace ckpt::repository

@@ -243,21 +243,11 @@ class Pull {
     progress_.begin("pull", report_.ref.bytes);
     std::optional<WorkerPool> pool;
     make_helpers(0, pool);
-    std::mutex mutex;
-    std::vector<std::unique_ptr<ChunkReader>> idle;
-    CKPT_TRY(side_by_side(pool ? &*pool : nullptr, all.size(), [&](size_t i) -> Result<void> {
-      std::unique_ptr<ChunkReader> reader;
-      {
-        std::lock_guard lock(mutex);
-        if (!idle.empty()) reader = std::move(idle.back()), idle.pop_back();
-      }
-      if (reader == nullptr) reader = std::make_unique<ChunkReader>(repository_);
-      Result<void> done = write_part(all[i], *reader);
-      std::lock_guard lock(mutex);
-      idle.push_back(std::move(reader));
-      return done;
+    ChunkReaders readers(repository_);
+    CKPT_TRY(side_by_side(pool ? &*pool : nullptr, all.size(), [&](size_t i) {
+      return readers.with([&](ChunkReader& reader) { return write_part(all[i], reader); });
     }));
-    for (const auto& reader : idle) report_.fetched += reader->fetched();
+    report_.fetched += readers.fetched();
     return {};
   }
 

@@ -89,21 +89,33 @@ class PushMarker {
   const std::string& id() const { return id_; }
   /// These were seen, and nothing will refer to what is in them.
   Result<void> honour(const std::vector<Repository::Named>& condemned);
-  /// Once in a while: says that somebody is still there.
+  /// Once in a while: says that somebody is still there. kBusy: nobody was for so long that it counts as dead.
   Result<void> refresh();
-  /// Whether it is still there: somebody may have taken this push for dead.
-  Result<bool> is_there();
+  /// What is about to get its name: collections keep what it needs from here on, whoever took this push for dead.
+  Result<void> put_draft(const std::string& ref);
+  /// kBusy: somebody has taken this for dead.
+  Result<void> check_alive();
 
  private:
   explicit PushMarker(Backend& backend) : backend_(backend) {}
+  Result<void> put_again();
+  Result<void> check_gap() const;
   Backend& backend_;
   std::string id_;
   Marker marker_;
-  uint64_t refreshed_us_ = 0;
-  bool there_ = false;
+  uint64_t refreshed_us_ = 0, refreshed_at_s_ = 0;  ///< since boot; since 1970
+  bool there_ = false, drafted_ = false;
 };
 
-/// Whether whoever put it is surely gone: on this host its process is, elsewhere it was not refreshed for `grace_s`.
-bool is_dead(const Marker& marker, uint64_t grace_s);
+/// What lies beside the marker of an id in "pushes".
+inline constexpr const char* kDraft = ".name";
+inline constexpr const char* kTakenForDead = ".dead";
+
+/// kGone: its process on this host is not there any more. kSilent: on another it was not refreshed for `grace_s`; it
+/// may live all the same.
+enum class Liveness { kAlive, kGone, kSilent };
+Liveness liveness(const Marker& marker, uint64_t grace_s);
+/// Whether that was so long ago, by RFC 3339; what is no time was.
+bool is_older(const std::string& time, uint64_t seconds);
 
 }  // namespace ckpt::repository

@@ -2,6 +2,7 @@
 #include <condition_variable>
 #include <thread>
 
+#include "lib/base/clock.h"
 #include "tests/unit/repository/steps.h"
 
 using namespace ckpt;
@@ -268,4 +269,145 @@ TEST_CASE("store: two collections between each other's steps leave one copy of e
     if (!reached) break;
   }
   CHECK(refused > 8);
+}
+
+TEST_CASE("store: a push taken for dead at any step fails or has all it needs, also where its marker comes back") {
+  for (const bool comes_back : {false, true}) {
+    size_t refused = 0;
+    for (size_t at = 0;; ++at) {
+      Scene scene;
+      const fs::path older = scene.folder.path / "older";
+      write(older / "f", noise(70'000, 9));
+      REQUIRE(scene.push(older, "new"));
+      REQUIRE(scene.collect());
+      Steps steps;
+      auto repository = scene.open(steps);
+      bool reached = false;
+      steps.act_at = at;
+      steps.act = [&] {
+        reached = true;
+        const auto said = scene.let_pushes_be_silent();
+        for (int i = 0; i < 2; ++i) REQUIRE(scene.collect());
+        for (const auto& [path, text] : said) {
+          CHECK(!fs::exists(path));
+          if (comes_back) REQUIRE(io::write_file(path, text));
+        }
+      };
+      const auto done = push_new(scene, *repository);
+      repository.reset();
+      CHECK((done || done.error().code == Code::kBusy));
+      refused += !done;
+      for (int i = 0; i < 2; ++i) {
+        scene.check_names(false);
+        // What had the name stays until something else has it that is whole.
+        CHECK(content_of(scene.pull("new")) == content_of(done ? scene.content : older));
+        REQUIRE(scene.collect());
+      }
+      if (!reached) break;
+    }
+    CHECK(refused > 8);
+  }
+}
+
+TEST_CASE("store: what is left of pushes that were taken for dead is forgotten in the end") {
+  Scene scene;
+  const std::string id(32, 'a'), other(32, 'b'), nobody(32, 'c');
+  auto ref = io::read_file(scene.place() / kImages / "stays", kMaxDocument);
+  REQUIRE(ref);
+  const fs::path pushes = scene.place() / kPushes;
+  write(pushes / (id + kTakenForDead), to_json(TakenForDead{"2020-01-01T00:00:00Z"}));
+  write(pushes / (other + kTakenForDead), to_json(TakenForDead{rfc3339_now()}));
+  for (const std::string& one : {id, other, nobody}) write(pushes / (one + kDraft), *ref);
+  scene.remove("stays");
+  REQUIRE(scene.collect());
+  CHECK(!fs::exists(pushes / (id + kTakenForDead)));
+  CHECK(!fs::exists(pushes / (id + kDraft)));
+  CHECK(!fs::exists(pushes / (nobody + kDraft)));
+  CHECK(fs::exists(pushes / (other + kTakenForDead)));
+  CHECK(fs::exists(pushes / (other + kDraft)));
+  write(scene.place() / kImages / "stays", *ref);
+  scene.check_names(false);
+}
+
+TEST_CASE("store: gc -n says what gc then does") {
+  const auto same = [](const CollectReport& a, const CollectReport& b) {
+    CHECK(a.removed_packs == b.removed_packs);
+    CHECK(a.removed_bytes == b.removed_bytes);
+    CHECK(a.rewritten_packs == b.rewritten_packs);
+    CHECK(a.waiting_packs == b.waiting_packs);
+    CHECK(a.waiting_bytes == b.waiting_bytes);
+    CHECK(a.rescued_packs == b.rescued_packs);
+    CHECK(a.waits_for.size() == b.waits_for.size());
+    CHECK(a.dead_pushes == b.dead_pushes);
+    CHECK(b.moved_bytes >= a.moved_bytes);
+    CHECK(b.moved_bytes < a.moved_bytes + 2000);
+  };
+  const auto compare = [&](Scene& scene) {
+    CollectOptions dry;
+    dry.dry_run = true;
+    auto said = collect_garbage(*scene.open(), dry, null_progress());
+    auto done = scene.collect();
+    REQUIRE((said && done));
+    same(*said, *done);
+    scene.check_names(false);
+    return *done;
+  };
+  {
+    Scene scene;
+    write(scene.content / "much", noise(3 << 20, 20));
+    write(scene.folder.path / "little" / "f", noise(5000, 21));
+    REQUIRE(scene.push(scene.content, "both"));
+    CHECK(compare(scene).removed_packs == 0);
+    CHECK(compare(scene).removed_packs == 0);
+    write(scene.content / "other", noise(5000, 21));
+    REQUIRE(scene.push(scene.folder.path / "little", "little"));
+    scene.remove("both");
+    CHECK(compare(scene).removed_packs != 0);
+  }
+  {
+    Scene scene;  // packs of which little is needed
+    const fs::path both = scene.folder.path / "both";
+    write(both / "much", noise(3 << 20, 20));
+    write(both / "little", noise(50'000, 22));
+    REQUIRE(scene.push(both, "both"));
+    fs::remove(both / "much");
+    REQUIRE(scene.push(both, "rest"));
+    scene.remove("both");
+    const CollectReport done = compare(scene);
+    CHECK(done.rewritten_packs != 0);
+    CHECK(done.removed_bytes > 3 << 20);
+    CHECK(compare(scene).removed_packs == 0);
+  }
+  {
+    Scene scene;  // a push under way has to see it first
+    auto repository = scene.open();
+    auto marker = PushMarker::put(repository->backend());
+    REQUIRE(marker);
+    CHECK(compare(scene).waiting_packs != 0);
+    CHECK(compare(scene).waiting_packs != 0);
+    // Something came to need again what is condemned.
+    auto index = scene.open();
+    REQUIRE(push(*scene.open(), scene.content, {"again", "test", false}, null_progress()));
+    marker->reset();
+    compare(scene);
+  }
+}
+
+TEST_CASE("store: gc keeps what a condemned pack has that a name needs after all, and -n says so") {
+  Scene scene;
+  const fs::path pack = fs::directory_iterator(scene.place() / kPacks)->path();
+  Condemned condemned{rfc3339_now(), {}};
+  for (const auto& entry : fs::directory_iterator(scene.place() / kPacks))
+    condemned.packs.push_back(entry.path().filename());
+  write(scene.place() / kCondemned / std::string(32, 'd'), to_json(condemned));
+  CollectOptions dry;
+  dry.dry_run = true;
+  auto said = collect_garbage(*scene.open(), dry, null_progress());
+  auto done = scene.collect();
+  REQUIRE((said && done));
+  CHECK(done->rescued_packs == 1);
+  CHECK(said->rescued_packs == 1);
+  CHECK(said->removed_packs == done->removed_packs);
+  CHECK(said->removed_bytes == done->removed_bytes);
+  scene.check_names(false);
 }

@@ -35,6 +35,7 @@ struct Steps {
   std::function<void()> act;    ///< ... this happens, once
   size_t dead_from = SIZE_MAX;  ///< this call and all after it fail: a machine that went down
   size_t fail_at = SIZE_MAX;    ///< this call alone fails
+  std::function<void(const std::string&)> each_read;
   std::mutex mutex;
 };
 
@@ -51,6 +52,7 @@ class StepBackend final : public Backend {
   }
   Result<void> read(const std::string& name, uint64_t size, uint64_t offset, MutableByteSpan out) override {
     CKPT_TRY(step());
+    if (steps_.each_read) steps_.each_read(name);
     return inner_->read(name, size, offset, out);
   }
   Result<void> remove(const std::string& name) override {
@@ -135,10 +137,23 @@ struct Store {
   void let_pushes_die() {
     for (const auto& entry : fs::directory_iterator(place() / kPushes)) {
       auto marker = parse_marker(*io::read_file(entry.path(), kMaxDocument), "");
-      REQUIRE(marker);
+      if (!marker) continue;
       marker->pid_start += 1;
       REQUIRE(io::write_file(entry.path(), to_json(*marker)));
     }
+  }
+  /// Every push that is under way is one of another host that says nothing any more. By name, what they had said.
+  std::map<fs::path, std::string> let_pushes_be_silent() {
+    std::map<fs::path, std::string> out;
+    for (const auto& entry : fs::directory_iterator(place() / kPushes)) {
+      auto text = io::read_file(entry.path(), kMaxDocument);
+      auto marker = parse_marker(*text, "");
+      if (!marker) continue;
+      out.emplace(entry.path(), *text);
+      marker->boot_id = "of another host", marker->refreshed = "2020-01-01T00:00:00Z";
+      REQUIRE(io::write_file(entry.path(), to_json(*marker)));
+    }
+    return out;
   }
   int pulls = 0;
 };

@@ -1,3 +1,9 @@
+#include <condition_variable>
+#include <set>
+#include <thread>
+
+#include "lib/repository/pack_writer.h"
+#include "lib/repository/usage.h"
 #include "tests/unit/repository/steps.h"
 
 using namespace ckpt;
@@ -267,4 +273,91 @@ TEST_CASE("store: a pull takes from what it replaces what is the same") {
   CHECK(done->reused > 7 << 20);
   CHECK(done->fetched < 6 << 20);
   CHECK(content_of(to) == content_of(store.folder.path / "b"));
+}
+
+TEST_CASE("store: a name that says other sizes of itself than its files have is refused before anything is made") {
+  Store store;
+  write(store.folder.path / "a" / "f", noise(100'000, 14));
+  write(store.folder.path / "a" / "g", noise(1000, 15));
+  REQUIRE(store.push(store.folder.path / "a", "a"));
+  const fs::path object = store.place() / kImages / "a";
+  const std::string good = *io::read_file(object, kMaxDocument);
+  auto repository = store.open();
+  const auto ref = parse_ref(good, "a", repository->seal(), "");
+  REQUIRE(ref);
+  auto more = *ref, files = *ref, huge = *ref;
+  more.bytes += 1, files.files -= 1, huge.bytes = UINT64_MAX - 5;
+  for (const Ref& lies : {more, files, huge}) {
+    REQUIRE(io::write_file(object, encode_ref(lies, repository->seal())));
+    auto pulled = pull(*store.open(), "a", {store.folder.path / "no", false, true}, null_progress());
+    REQUIRE(!pulled);
+    CHECK(pulled.error().code == Code::kCorrupt);
+    CHECK(!fs::exists(store.folder.path / "no"));
+    CHECK(store.check().losses.size() == 1);
+    auto usage = measure_usage(*store.open());
+    REQUIRE(usage);
+    CHECK(usage->names.at(0).damage);
+    CHECK(usage->bytes == 0);
+    CHECK(!store.collect());
+  }
+  // Files that are too large together: zeros take no room in a tree.
+  Entry top, one, two;
+  top.type = Entry::Type::kFolder, top.mode = 0700;
+  one.path = "one", two.path = "two", one.mode = two.mode = 0600;
+  one.size = two.size = INT64_MAX;
+  ListWriter zeros;
+  zeros.add_zeros(INT64_MAX);
+  one.list = two.list = zeros.take();
+  Entry three = two;
+  three.path = "three";
+  const std::string tree = encode_tree({top, one, two, three});
+  auto marker = PushMarker::put(repository->backend());
+  REQUIRE(marker);
+  Ref sum = *ref;
+  {
+    PackWriter writer(repository->backend(), (*marker)->id());
+    PackWriter::Stream stream(writer);
+    const Id id = repository->ids().of(as_bytes(tree));
+    REQUIRE(stream.add(id, as_bytes(tree)));
+    REQUIRE(stream.flush());
+    REQUIRE(writer.finish());
+    ListWriter list;
+    list.add(id, static_cast<uint32_t>(tree.size()));
+    sum.tree = list.take(), sum.tree_bytes = tree.size();
+  }
+  sum.bytes = static_cast<uint64_t>(3) * INT64_MAX, sum.files = 3;
+  REQUIRE(io::write_file(object, encode_ref(sum, repository->seal())));
+  auto pulled = pull(*store.open(), "a", {store.folder.path / "no", false, true}, null_progress());
+  REQUIRE(!pulled);
+  CHECK(pulled.error().text().find("too large together") != std::string::npos);
+  REQUIRE(io::write_file(object, good));
+  REQUIRE(marker->get() != nullptr);
+  CHECK(store.sound());
+}
+
+TEST_CASE("store: trees and lists of names are read by several threads at a time") {
+  Store store;
+  for (int i = 0; i < 6; ++i) {
+    const std::string name = "n" + std::to_string(i);
+    write(store.folder.path / name / "f", noise(40'000 + 1000 * i, 30 + i));
+    REQUIRE(store.push(store.folder.path / name, name));
+  }
+  Steps steps;
+  auto repository = store.open(steps);
+  std::mutex mutex;
+  std::set<std::thread::id> threads;
+  std::condition_variable changed;
+  steps.each_read = [&](const std::string& name) {
+    if (!name.starts_with(kPacks)) return;
+    std::unique_lock lock(mutex);
+    threads.insert(std::this_thread::get_id());
+    changed.notify_all();
+    changed.wait_for(lock, std::chrono::seconds(5), [&] { return threads.size() > 1; });
+  };
+  auto usage = measure_usage(*repository);
+  REQUIRE(usage);
+  CHECK(threads.size() > 1);
+  CHECK(usage->names.size() == 6);
+  for (size_t i = 0; i < 6; ++i) CHECK(usage->names[i].alone > 40'000 + 1000 * i);
+  CHECK(usage->unneeded == 0);
 }
