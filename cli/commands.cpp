@@ -31,6 +31,8 @@ Command::Run add_rebuild(VerbOptions& app);
 Command::Run add_push(VerbOptions& app);
 Command::Run add_pull(VerbOptions& app);
 Command::Run add_gc(VerbOptions& app);
+Command::Run add_export(VerbOptions& app);
+Command::Run add_import(VerbOptions& app);
 Command::Run add_plan(VerbOptions& app);
 Command::Run add_watch(VerbOptions& app);
 Command::Run add_guard(VerbOptions& app);
@@ -68,6 +70,8 @@ std::span<const Command> commands() {
       {"list", "The process images and checkpoints below a folder", add_list, Group::kProcess},
       {"squash", "Make a chain of process images into one", add_squash, Group::kProcess},
       {"rm", "Remove process images that no other image needs", add_rm, Group::kProcess},
+      {"export", "Write a process image as one stream, or as an image of containers", add_export, Group::kProcess},
+      {"import", "Take in what export has written, checked as a stranger's", add_import, Group::kProcess},
       {"criu", "Speak criu's command line and RPC in its place, for runc and podman", add_criu, Group::kProcess},
       {"convert", "The same tensors in another format, streamed", add_convert, Group::kModel},
       {"cat", "Print one tensor's bytes, or a slice of it, raw or as npy", add_cat, Group::kModel},

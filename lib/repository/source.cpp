@@ -11,7 +11,7 @@
 
 #include "lib/base/io.h"
 #include "lib/base/json_text.h"
-#include "lib/store/chain.h"
+#include "lib/store/chain_layout.h"
 #include "lib/store/find_images.h"
 #include "lib/store/image_files.h"
 
@@ -142,64 +142,12 @@ class Walk {
   const Cancel& cancel_;
 };
 
-struct ChainImage {
-  fs::path dir;
-  store::Manifest manifest;
-};
-
-/// The image and its parents, the newest first.
-Result<std::vector<ChainImage>> find_chain(const fs::path& dir) {
-  std::vector<ChainImage> out;
-  fs::path at = dir;
-  for (std::string wanted;;) {
-    CKPT_TRY_ASSIGN(store::Manifest manifest, store::read_manifest(at));
-    if (!wanted.empty() && manifest.id != wanted)
-      return fail(Code::kCorrupt, at.string(),
-                  "is another image than the parent that " + out.back().dir.string() + " had");
-    for (const ChainImage& image : out) {
-      if (image.dir == at) return fail(Code::kCorrupt, at.string(), "is its own ancestor");
-    }
-    out.push_back({at, std::move(manifest)});
-    const store::Manifest& newest = out.back().manifest;
-    if (newest.parent_id.empty()) return out;
-    if (out.size() > store::kMaxChain) return fail(Code::kCorrupt, dir.string(), "has too long a chain of parents");
-    const fs::path named = newest.parent_path;
-    if (named.is_absolute())
-      return Error(Code::kUnsupported, out.back().dir.string(),
-                   "names its parent by a path that holds on this host alone")
-          .with_hint("ckpt squash makes a chain into one image");
-    std::error_code ec;
-    wanted = newest.parent_id;
-    const fs::path parent = fs::canonical(at / named, ec);
-    if (ec)
-      return fail(Code::kNotFound, (at / named).lexically_normal().string(),
-                  "is the parent of " + at.string() + ", and not there");
-    if (parent != (at / named / "").lexically_normal().parent_path())
-      return Error(Code::kUnsupported, at.string(), "names its parent through a symbolic link")
-          .with_hint("ckpt squash makes a chain into one image");
-    at = parent;
-  }
-}
-
-fs::path common_folder(const std::vector<ChainImage>& chain) {
-  fs::path out = chain[0].dir.parent_path();
-  for (const ChainImage& image : chain) {
-    // An image that lies in another one has the outer one's folder in common with it.
-    for (;;) {
-      const fs::path relative = image.dir.parent_path().lexically_relative(out);
-      if (!relative.empty() && *relative.begin() != "..") break;
-      out = out.parent_path();
-    }
-  }
-  return out;
-}
-
-Result<void> add_chain(const std::vector<ChainImage>& chain, Walk& walk, Source& out) {
-  const fs::path top = common_folder(chain);
+Result<void> add_chain(const std::vector<store::ChainImage>& chain, Walk& walk, Source& out) {
+  const fs::path top = store::common_folder(chain);
   out.path = chain[0].dir.lexically_relative(top).string();
   CKPT_TRY(walk.add_folder_alone(chain[0].dir, ""));
-  std::map<std::string, const ChainImage*> images;  // by path: those that lie in another come after it
-  for (const ChainImage& image : chain) images.emplace(image.dir.lexically_relative(top).string(), &image);
+  std::map<std::string, const store::ChainImage*> images;  // by path: those that lie in another come after it
+  for (const store::ChainImage& image : chain) images.emplace(image.dir.lexically_relative(top).string(), &image);
   std::map<std::string, bool> made;
   for (const auto& [path, image] : images) {
     for (size_t slash = path.find('/'); slash != std::string::npos; slash = path.find('/', slash + 1)) {
@@ -231,7 +179,7 @@ Result<Source> find_source(const fs::path& path, const Cancel& cancel) {
     if (!folder) out.path = there.filename().string();
     CKPT_TRY(walk.add(there, out.path, nullptr));
   } else {
-    CKPT_TRY_ASSIGN(const std::vector<ChainImage> chain, find_chain(there));
+    CKPT_TRY_ASSIGN(const std::vector<store::ChainImage> chain, store::find_chain(there));
     out.kind = "process", out.format = chain[0].manifest.kind;
     out.created = chain[0].manifest.created, out.images = chain.size();
     if (chain.size() > 1) {

@@ -14,7 +14,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kMaxManifest = uint64_t{256} << 20;
 constexpr size_t kReadStep = 1 << 20;
 constexpr size_t kRecordsStep = 256 << 10;  ///< stays in the cache between the digest and the parser
 constexpr const char* kOtherDigest = "does not match its digest in the manifest";
@@ -28,18 +27,6 @@ Result<UniqueFd> open_dir(const fs::path& dir) {
 Error at(Error error, const fs::path& path) {
   error.subject = path.string();
   return error;
-}
-
-/// By the opened file, so that nobody can put another one in its place.
-Result<void> check_owner(int fd, const std::string& name, Trust trust) {
-  if (trust == Trust::kAnybody) return {};
-  CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd, name));
-  const char* what = st.st_uid != 0 && st.st_uid != ::geteuid()     ? "belongs to another user"
-                     : (st.st_mode & (S_IWGRP | S_IWOTH)) != 0 ? "can be written by other users"
-                                                               : nullptr;
-  if (what == nullptr) return {};
-  return Error(Code::kPermission, name, std::string(what) + ", who may have the image say anything: it is not restored")
-      .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
 }
 
 Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, std::string& sha256) {
@@ -64,21 +51,6 @@ Result<Manifest> read_manifest_at(int dir_fd, const fs::path& dir, Trust trust, 
   auto manifest = parse_manifest(text);
   if (!manifest) return at(std::move(manifest).error(), dir / kManifestName);
   return manifest;
-}
-
-/// The manifest's list names the files of version 1, each once.
-Result<void> check_file_list(const LoadedImage& image) {
-  std::vector<std::string> names;
-  for (const StoredFile& file : image.manifest.files) names.push_back(file.name);
-  std::sort(names.begin(), names.end());
-  std::vector<std::string> expected = {kPagemapName, kXstateName, kPipesName};
-  size_t pages = names.size() > expected.size() ? names.size() - expected.size() : 1;
-  if (pages > kMaxPagesFiles) return fail(Code::kCorrupt, image.name_of(kManifestName), "files: lists too many");
-  for (size_t i = 0; i < pages; ++i) expected.push_back(pages_file_name(i));
-  std::sort(expected.begin(), expected.end());
-  if (names != expected)
-    return fail(Code::kCorrupt, image.name_of(kManifestName), "files: lists other files than an image has");
-  return {};
 }
 
 Result<void> check_size(const LoadedImage& image, const StoredFile& file) {
@@ -110,6 +82,37 @@ Result<void> read_pieces(const LoadedImage& image, const std::string& file, size
 }
 
 }  // namespace
+
+/// By the opened file, so that nobody can put another one in its place.
+Result<void> check_owner(int fd, const std::string& name, Trust trust) {
+  if (trust == Trust::kAnybody) return {};
+  CKPT_TRY_ASSIGN(struct stat st, io::stat_fd(fd, name));
+  const char* what = st.st_uid != 0 && st.st_uid != ::geteuid()     ? "belongs to another user"
+                     : (st.st_mode & (S_IWGRP | S_IWOTH)) != 0 ? "can be written by other users"
+                                                               : nullptr;
+  if (what == nullptr) return {};
+  return Error(Code::kPermission, name, std::string(what) + ", who may have the image say anything: it is not restored")
+      .with_hint("--trust takes it all the same, with every right that it asks for (ckpt-security(7))");
+}
+
+std::vector<std::string> file_names(size_t pages_files) {
+  std::vector<std::string> out = {kPagemapName, kXstateName, kPipesName};
+  for (size_t i = 0; i < pages_files; ++i) out.push_back(pages_file_name(i));
+  return out;
+}
+
+Result<void> check_file_list(const Manifest& manifest, const std::string& subject) {
+  std::vector<std::string> names;
+  for (const StoredFile& file : manifest.files) names.push_back(file.name);
+  std::sort(names.begin(), names.end());
+  const size_t others = file_names(0).size();
+  const size_t pages = names.size() > others ? names.size() - others : 1;
+  if (pages > kMaxPagesFiles) return fail(Code::kCorrupt, subject, "files: lists too many");
+  std::vector<std::string> expected = file_names(pages);
+  std::sort(expected.begin(), expected.end());
+  if (names != expected) return fail(Code::kCorrupt, subject, "files: lists other files than an image has");
+  return {};
+}
 
 bool FileDigest::matches(const StoredFile& stored) {
   return (stored.xxh128.empty() || to_hex(xxh_.digest()) == stored.xxh128) &&
@@ -160,7 +163,7 @@ Result<LoadedImage> load_description(const fs::path& dir, Trust trust) {
   CKPT_TRY_ASSIGN(UniqueFd dir_fd, open_dir(image.dir));
   CKPT_TRY(check_owner(dir_fd.get(), image.dir.string(), trust));
   CKPT_TRY_ASSIGN(image.manifest, read_manifest_at(dir_fd.get(), image.dir, trust, image.manifest_sha256));
-  CKPT_TRY(check_file_list(image));
+  CKPT_TRY(check_file_list(image.manifest, image.name_of(kManifestName)));
   for (const StoredFile& file : image.manifest.files) CKPT_TRY(check_size(image, file));
   return image;
 }

@@ -12,12 +12,19 @@
 
 namespace ckpt::store {
 
+constexpr uint64_t kMaxManifest = uint64_t{256} << 20;
 inline constexpr const char* kManifestName = "manifest.json";
 inline constexpr const char* kManifestDigestName = "manifest.sha256";
 inline constexpr const char* kPagemapName = "pagemap";
 inline constexpr const char* kXstateName = "xstate";
 inline constexpr const char* kPipesName = "pipes";
 
+/// Of an image with so many pages files: all but the manifest and its digest.
+std::vector<std::string> file_names(size_t pages_files);
+/// Whether the manifest lists the files of version 1, each once; else kCorrupt. `subject` names the manifest.
+Result<void> check_file_list(const Manifest& manifest, const std::string& subject);
+/// kPermission: others than this user and root own or may write what was opened, and it is an image.
+Result<void> check_owner(int fd, const std::string& name, Trust trust);
 /// What `manifest.sha256` holds for a manifest: the line that sha256sum prints.
 std::string manifest_digest_line(std::string_view manifest_json);
 

@@ -148,7 +148,7 @@ def read_text(path):
 
 
 OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
-                "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "rm", "watch", "guard"}
+                "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "export", "import", "rm", "watch", "guard"}
 
 
 def documents_of_processes():
@@ -179,6 +179,8 @@ def documents_of_processes():
     yield from printed("list", "list", ".")
     yield from printed("squash", "squash", "image", "whole", "--dry-run")
     yield from printed("squash", "squash", "image", "whole")
+    yield from printed("export", "export", "whole", "-o", "whole.tar")
+    yield from printed("import", "import", "whole.tar", "-f", "taken")
     yield from printed("restore", "restore", "-f", "whole", "--dry-run")
     yield from restored(pid)
     shutil.copytree("whole", "copy")

@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 
+#include "lib/state/cgroups/record.h"
 #include "lib/state/gpu/record.h"
 #include "lib/state/locks/record.h"
 #include "lib/state/memory_policies/record.h"
+#include "lib/state/pidfds/record.h"
 #include "lib/state/seccomp/record.h"
 #include "lib/state/system_v_ipc/record.h"
 #include "lib/state/terminals/record.h"
