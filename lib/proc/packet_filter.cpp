@@ -1,97 +1,16 @@
 #include "lib/proc/packet_filter.h"
 
 #include <arpa/inet.h>
-#include <dlfcn.h>
 #include <fmt/format.h>
 #include <netinet/in.h>
-#include <sched.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <optional>
 
-#include "lib/base/linkage.h"
-#include "lib/base/worker_pool.h"
+#include "lib/proc/nftables.h"
 
 namespace ckpt::proc {
-
-/// libnftables, of which six functions are used. Its context is the netlink socket that owns a table of `flags owner`.
-/// The library calls select(2) and aborts where that socket has a number of 1024 or more: it lives in a thread whose
-/// table of descriptors is its own and empty.
-class PacketFilter::Nftables {
- public:
-  static Result<std::unique_ptr<Nftables>> open() {
-    CKPT_TRY(check_loads_libraries("libnftables.so.1"));
-    auto out = std::make_unique<Nftables>();
-    out->alone_.submit([&] { return load(out.get()); });
-    CKPT_TRY(out->alone_.finish());
-    return out;
-  }
-  Nftables() = default;
-  Nftables(const Nftables&) = delete;
-  Nftables& operator=(const Nftables&) = delete;
-  ~Nftables() {
-    alone_.submit([this] {
-      if (context_ != nullptr) free_(context_);
-      if (library_ != nullptr) ::dlclose(library_);
-      return Result<void>();
-    });
-    (void)alone_.finish();
-  }
-
-  /// What nftables answers when a command fails; nothing: it succeeded.
-  std::optional<std::string> run(const std::string& commands) {
-    std::optional<std::string> answer;
-    alone_.submit([&] {
-      if (run_(context_, commands.c_str()) == 0) return Result<void>();
-      std::string text = error_(context_);
-      answer = text.substr(0, text.find('\n'));
-      return Result<void>();
-    });
-    (void)alone_.finish();
-    return answer;
-  }
-
- private:
-  static Result<void> load(Nftables* out) {
-    constexpr unsigned kAfterStreams = 3;
-    if (::unshare(CLONE_FILES) != 0 || ::close_range(kAfterStreams, ~0u, 0) != 0)
-      return sys_error("nftables", "cannot have descriptors of its own");
-    out->library_ = ::dlopen("libnftables.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (out->library_ == nullptr) {
-      return Error(Code::kUnsupported, "libnftables.so.1", "cannot be loaded, and so no packet filter be made")
-          .with_hint("the Debian package is libnftables1");
-    }
-    bool complete =
-        out->find("nft_ctx_new", out->create_) && out->find("nft_ctx_free", out->free_) &&
-        out->find("nft_run_cmd_from_buffer", out->run_) && out->find("nft_ctx_buffer_error", out->buffer_error_) &&
-        out->find("nft_ctx_buffer_output", out->buffer_output_) && out->find("nft_ctx_get_error_buffer", out->error_);
-    if (!complete) return Error(Code::kUnsupported, "libnftables.so.1", "lacks a function");
-    out->context_ = out->create_(0);
-    // What it says is for ckpt alone.
-    if (out->context_ == nullptr || out->buffer_error_(out->context_) != 0 || out->buffer_output_(out->context_) != 0)
-      return Error(Code::kUnsupported, "nftables", "cannot be used");
-    return {};
-  }
-
-  template <class F>
-  bool find(const char* name, F*& out) {
-    out = reinterpret_cast<F*>(::dlsym(library_, name));
-    return out != nullptr;
-  }
-
-  WorkerPool alone_{1};
-  void* library_ = nullptr;
-  void* context_ = nullptr;
-  void* (*create_)(unsigned) = nullptr;
-  void (*free_)(void*) = nullptr;
-  int (*run_)(void*, const char*) = nullptr;
-  int (*buffer_error_)(void*) = nullptr;
-  int (*buffer_output_)(void*) = nullptr;
-  const char* (*error_)(void*) = nullptr;
-};
 
 namespace {
 
@@ -165,7 +84,7 @@ Result<void> PacketFilter::keep() {
 
 Result<bool> remove_packet_filter(const std::string& id) {
   CKPT_TRY(check_id(id));
-  CKPT_TRY_ASSIGN(auto nftables, PacketFilter::Nftables::open());
+  CKPT_TRY_ASSIGN(auto nftables, Nftables::open());
   if (nftables->run(fmt::format("list table inet ckpt-{}", id))) return false;
   auto answer = nftables->run(fmt::format("delete table inet ckpt-{}", id));
   if (answer) return refused("cannot remove the packet filter ckpt-" + id, *answer);
@@ -173,7 +92,7 @@ Result<bool> remove_packet_filter(const std::string& id) {
 }
 
 Result<void> probe_packet_filter() {
-  CKPT_TRY_ASSIGN(auto nftables, PacketFilter::Nftables::open());
+  CKPT_TRY_ASSIGN(auto nftables, Nftables::open());
   auto answer = nftables->run("table inet ckpt-probe { flags owner; }");
   if (answer) return refused("cannot make a packet filter", *answer);
   return {};

@@ -11,6 +11,8 @@
 
 namespace ckpt::proc {
 
+class Nftables;
+
 struct FilteredConnection {
   SocketName local, remote;
 };
@@ -27,9 +29,6 @@ class PacketFilter {
   Result<void> keep();
 
  private:
-  class Nftables;
-  friend Result<bool> remove_packet_filter(const std::string& id);
-  friend Result<void> probe_packet_filter();
   PacketFilter(std::unique_ptr<Nftables> nftables, std::string id, std::string rules);
   std::unique_ptr<Nftables> nftables_;
   std::string id_, rules_;
