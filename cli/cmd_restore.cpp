@@ -66,7 +66,7 @@ std::string summary(const engine::RestoreReport& report, bool dry_run) {
 struct RestoreFlags {
   engine::RestoreOptions options;
   engine::Placement placement;
-  std::vector<std::string> join, external_mounts;
+  std::vector<std::string> join, external_mounts, veths;
   GpuFlags gpu;
   ExternalFlags external;
   std::string trace;  ///< a file; empty: none
@@ -143,7 +143,7 @@ Result<void> restore_apart(const RestoreFlags& flags, Context& context) {
 /// In other namespaces than ckpt's.
 Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, const engine::NamespacePlan& plan,
                             Context& context) {
-  flags.placement.detach = flags.options.detach;
+  flags.placement.detach = flags.options.detach, flags.placement.dry_run = flags.options.dry_run;
   flags.placed_init = plan.makes_init;
   auto work = [&] { return code_of(restore_here(flags, context), context); };
   CKPT_TRY_ASSIGN(const engine::Placed placed, engine::run_placed(plan, flags.placement, tree, work));
@@ -246,6 +246,10 @@ Command::Run add_restore(VerbOptions& app) {
                  "What is mounted in a new mount namespace, by the key of the dump or the place")
       .type_name("mnt[KEY]:PATH")
       .one_value_each();
+  app.add_option("--veth", flags->veths,
+                 "Where the other end of a veth in a new network namespace is made, and as a port of what")
+      .type_name("INSIDE=OUTSIDE[@BRIDGE]")
+      .one_value_each();
   add_together_flags(app, flags->together,
                      "One of many ckpts that mpirun or srun has started: all make their part of a job, then let go");
   app.add_option("--map-address", flags->addresses, "Sockets of the address OLD have NEW, and so have their peers")
@@ -271,6 +275,7 @@ Command::Run add_restore(VerbOptions& app) {
     flags->options.external = flags->external.finish();
     CKPT_TRY(parse_joins(flags->join, flags->placement));
     CKPT_TRY_ASSIGN(flags->placement.mounts.external, state::parse_external_mounts(flags->external_mounts));
+    CKPT_TRY_ASSIGN(flags->placement.network.ends, state::parse_veths(flags->veths));
     for (const std::string& text : flags->addresses) {
       CKPT_TRY_ASSIGN(auto address, restore::parse_mapped_address(text));
       flags->options.addresses.push_back(std::move(address));

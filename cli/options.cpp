@@ -100,7 +100,7 @@ constexpr std::array<CriuOption, 73> kCriuOptions = {{
     {"--tls"},
     {"--track-mem"},
     {"--unprivileged"},
-    {"--veth-pair"},
+    {"--veth-pair", "restore --veth takes it"},
     {"--weak-sysctls"},
     {"-W", "name the folder of the image whole"},
     {"--work-dir", "name the folder of the image whole"},

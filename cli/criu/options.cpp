@@ -106,9 +106,18 @@ Result<void> set_joined(Options& options, const std::string& value) {
   return {};
 }
 
-/// Interfaces are never made again: those of a network namespace are seen to by whoever restores.
-Result<void> set_empty(Options&, const std::string& value) {
-  return value == "net" ? Result<void>() : not_supported("--empty-ns " + value);
+/// What is in a network namespace is seen to by whoever restores it.
+Result<void> set_empty(Options& options, const std::string& value) {
+  if (value != "net") return not_supported("--empty-ns " + value);
+  options.empty_network = true;
+  return {};
+}
+
+/// "INSIDE=OUTSIDE[@BRIDGE]"
+Result<void> set_veth(Options& options, const std::string& value) {
+  CKPT_TRY_ASSIGN(const auto ends, state::parse_veths({value}));
+  for (const auto& [inside, end] : ends) options.veths[inside] = end;
+  return {};
 }
 
 /// "fd[NUM]:RES"
@@ -229,7 +238,7 @@ constexpr std::array kKnown = {
     Known{"ext-mount-map", 'M', Value::kRequired, set_mount},
     Known{"enable-external-sharing", 0, Value::kNone, nullptr, nullptr, true},
     Known{"enable-external-masters", 0, Value::kNone, nullptr, nullptr, true},
-    Known{"veth-pair", 0, Value::kRequired, nullptr, nullptr, true},
+    Known{"veth-pair", 0, Value::kRequired, set_veth},
     Known{"extra", 0, Value::kNone, nullptr, "check tells of every feature that counts"},
     Known{"experimental", 0, Value::kNone, nullptr, "check tells of every feature that counts"},
     Known{"all", 0, Value::kNone, nullptr, "check tells of every feature that counts"},
@@ -443,9 +452,11 @@ Result<void> add_external(const std::string& text, Options& options) {
   const std::string key = is_pair ? text.substr(open + 1, close - open - 1) : "";
   const std::string value = is_pair && text.size() > close + 1 && text[close + 1] == ':' ? text.substr(close + 2) : "";
   if (kind == "mnt" && !key.empty() && !value.empty()) return options.external_mounts[key] = value, Result<void>();
+  if (kind == "veth" && !key.empty() && !value.empty()) return set_veth(options, key + "=" + value);
   // They are given back by --inherit-fd.
   if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) return {};
-  return not_supported("--external " + text, "mnt[KEY]:VALUE, net[INODE]:KEY and pid[INODE]:KEY are");
+  return not_supported("--external " + text,
+                       "mnt[KEY]:VALUE, veth[INSIDE]:OUTSIDE[@BRIDGE], net[INODE]:KEY and pid[INODE]:KEY are");
 }
 
 Result<Cgroups> parse_cgroups(const std::string& mode) {

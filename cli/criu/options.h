@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "lib/base/result.h"
+#include "lib/state/network/options.h"
 
 namespace ckpt::cli::criu {
 
@@ -48,6 +49,8 @@ struct Options {
   std::map<std::string, int> inherited;                ///< "pipe:[4711]": ckpt's descriptor that takes its place
   std::map<std::string, std::string> joined;           ///< by kind of namespace (net, pid, ...): a file
   std::string root;                                    ///< of a new mount namespace
+  std::map<std::string, state::VethEnd> veths;  ///< of a restore, by the name inside
+  bool empty_network = false;
   std::map<std::string, std::string> external_mounts;  ///< of a dump the key of each mount point, else a path for each
   Cgroups cgroups = Cgroups::kMembership;
   std::vector<CgroupRoot> cgroup_roots;

@@ -26,7 +26,6 @@ Result<void> refuse(const criu_rpc::Options& request) {
       {request.lazy_pages(), "lazy_pages", "ckpt restore --lazy brings its own lazy-pages daemon"},
       {request.has_ps(), "ps (a page server)", kNoServer},
       {request.tls(), "tls", kNoServer},
-      {!request.veths().empty(), "veths", ""},
       {request.auto_ext_mnt(), "auto_ext_mnt", ""},
       {request.ext_sharing(), "ext_sharing", ""},
       {request.ext_masters(), "ext_masters", ""},
@@ -136,6 +135,9 @@ Result<void> take_options(const criu_rpc::Options& request, pid_t peer, bool res
     options.cgroup_roots.push_back({root.ctrl(), root.path(), !root.has_ctrl()});
   CKPT_TRY(take_inherited(request, options));
   if (!request.root().empty()) options.root = request.root();
+  if ((request.empty_ns() & CLONE_NEWNET) != 0) options.empty_network = true;
+  for (const criu_rpc::VethPair& pair : request.veths())
+    CKPT_TRY(add_external("veth[" + pair.if_in() + "]:" + pair.if_out(), options));
   for (const criu_rpc::ExternalMount& mount : request.ext_mnt()) options.external_mounts[mount.key()] = mount.val();
   for (const std::string& resource : request.external()) CKPT_TRY(add_external(resource, options));
   for (const criu_rpc::JoinedNamespace& one : request.join_ns()) {

@@ -81,6 +81,7 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.sockets.tcp_close = options.tcp_close;
   out.sockets.external_unix = options.external_unix;
   out.external_mounts = {options.external_mounts, true};
+  out.empty_network = options.empty_network;
   CKPT_TRY_ASSIGN(out.gpu, gpu_options({}));
   out.actions = actions(task);
   std::error_code ec;
@@ -248,6 +249,7 @@ Result<Restored> restore(Task& task) {
   // Whoever asks gives these of every container, also of one whose mounts are joined.
   if (manifest.tree.namespaces.has("mnt") && options.joined.count("mnt") == 0)
     placement.mounts = {options.root, options.external_mounts, true};
+  placement.network = {options.veths, true, options.empty_network};
   placement.detach = how.detach, placement.sibling = how.sibling;
   CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest, placement));
   if (!plan.empty() && !plan.makes_init && (how.sibling || !options.exec_command.empty()))

@@ -55,6 +55,7 @@ capture::InventoryOptions CaptureContext::running_options(const capture::Invento
           .ghost_limit = options.ghost_limit,
           .sockets = sockets(),
           .external_mounts = options.external_mounts,
+          .empty_network = options.empty_network,
           .gpus_leave = options.gpu.policy != GpuOptions::Policy::kOff,
           .ends = !runs_on(),
           .just_before = just_before};
@@ -65,6 +66,7 @@ capture::InventoryOptions CaptureContext::frozen_options(const capture::Inventor
           .ghost_limit = options.ghost_limit,
           .sockets = sockets(),
           .external_mounts = options.external_mounts,
+          .empty_network = options.empty_network,
           .ends = !runs_on(),
           .frozen = true,
           .earlier = &earlier,

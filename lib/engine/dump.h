@@ -30,6 +30,7 @@ struct DumpOptions {
   capture::SocketOptions sockets;
   Together* together = nullptr;  ///< many ckpts take the image of one job; null: this one is alone
   state::ExternalMounts external_mounts;
+  bool empty_network = false;  ///< as in state/inventory.h
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands

@@ -13,6 +13,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <optional>
 
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
@@ -85,7 +86,7 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
     return fail(Code::kUnsupported, "the image",
                 "is of process 1 of a pid namespace, which can be restored into a new one only");
   }
-  CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("net") != 0));
+  CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("net") != 0, placement.network));
   if (out.make.count("mnt") != 0) {
     CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
     CKPT_TRY(state::plan_mounts(tree.namespaces.mounts, placement.mounts));
@@ -121,13 +122,21 @@ Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
 }
 
 Result<void> make(const NamespacePlan& plan) {
+  constexpr int kMadeHere = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
   int flags = 0;
   for (const Kind& kind : kKinds) {
-    const std::string name = kind.name;
-    if (name != "mnt" && name != "cgroup" && name != "pid" && plan.make.count(name) != 0) flags |= kind.flag;
+    if (plan.make.count(kind.name) != 0) flags |= kind.flag & kMadeHere;
   }
   if (flags != 0 && ::unshare(flags) != 0) return sys_error("namespaces", "cannot be made");
   return {};
+}
+
+/// Where the other ends of veths are made: for a dry run where nobody sees them.
+Result<std::optional<state::Outside>> outside_of(const NamespacePlan& plan, const Placement& placement) {
+  const bool elsewhere = placement.dry_run && plan.make.count("net") != 0;
+  if (elsewhere && ::unshare(CLONE_NEWNET) != 0) return sys_error("network namespace", "cannot be made");
+  CKPT_TRY_ASSIGN(state::Outside out, state::Outside::here());
+  return std::optional<state::Outside>(std::move(out));
 }
 
 int highest_number(const store::TreeImage& tree) {
@@ -152,14 +161,19 @@ int tell(const Error& error) {
 }
 
 /// In the worker, which nobody inside may trace without CAP_SYS_PTRACE: its root is not that of the container.
-Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, const state::MountOptions& mounts) {
+Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, const Placement& placement,
+                       state::Outside& outside) {
   ::prctl(PR_SET_DUMPABLE, 0);
   // While /proc and what lies on it are still those of ckpt's caller.
   if (plan.make.count("mnt") != 0)
-    CKPT_TRY(restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, mounts));
+    CKPT_TRY(restore::make_mount_namespace(tree.namespaces.mounts, plan.boot_id, placement.mounts));
   CKPT_TRY(mount_own_proc());
   if (plan.makes_init) CKPT_TRY(number_processes_above(highest_number(tree)));
-  return restore::fill_namespaces(tree.namespaces, plan.make);
+  state::NetworkOptions network = placement.network;
+  for (auto& [inside, end] : network.ends) {
+    if (placement.dry_run) end.bridge.clear();  // which is not where the other end is made then
+  }
+  return restore::fill_namespaces(tree, plan.make, network, &outside);
 }
 
 }  // namespace
@@ -168,12 +182,14 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
                           const std::function<int()>& work) {
   std::fflush(nullptr);
   CKPT_TRY(remember_outer_proc());
+  CKPT_TRY_ASSIGN(std::optional<state::Outside> outside, outside_of(plan, placement));
   int joins_pids = 0;
   CKPT_TRY(join(plan, joins_pids));
   CKPT_TRY(make(plan));
   auto inside = [&]() -> int {
-    if (auto settled = settle_in(plan, tree, placement.mounts); !settled) return tell(settled.error());
-    return work();
+    auto settled = settle_in(plan, tree, placement, *outside);
+    outside.reset();  // nothing that leads out of them goes with what is made
+    return settled ? work() : tell(settled.error());
   };
   Placed out;
   UniqueFd init;

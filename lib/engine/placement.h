@@ -9,6 +9,7 @@
 
 #include "lib/base/result.h"
 #include "lib/state/mounts/options.h"
+#include "lib/state/network/options.h"
 #include "lib/store/image.h"
 
 namespace ckpt::engine {
@@ -17,7 +18,9 @@ struct Placement {
   int into = 0;                                 ///< all namespaces of this process; 0: of none
   std::map<std::string, std::string> join;      ///< by kind, as /proc/PID/ns has them: the file of one to join
   state::MountOptions mounts;                   ///< of a new mount namespace
+  state::NetworkOptions network;                ///< of a new network namespace
   bool detach = false;
+  bool dry_run = false;  ///< outside nothing is made, not for a moment either
   bool sibling = false;  ///< process 1 of a new pid namespace becomes a child of this process's parent
 };
 

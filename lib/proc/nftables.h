@@ -12,8 +12,8 @@
 namespace ckpt::proc {
 
 /// Its context is a netlink socket in the network namespace of who opens it, which owns each table of `flags owner`:
-/// they go with this object. The library calls select(2) and aborts where that socket has a number of 1024 or more: it lives
-/// in a thread whose table of descriptors is its own and empty.
+/// they go with this object. The library calls select(2) and aborts where that socket has a number of 1024 or more: it
+/// lives in a thread whose table of descriptors is its own and empty.
 class Nftables {
  public:
   /// kUnsupported: there is no such library, or ckpt is linked statically.

@@ -49,6 +49,7 @@ struct InventoryOptions {
   uint64_t ghost_limit = uint64_t{1} << 30;  ///< bytes of a deleted file that go with the image
   SocketOptions sockets;
   state::ExternalMounts external_mounts;
+  bool empty_network = false;  ///< whoever restores it sees to what is in a network namespace
   /// Descriptors and mappings of GPUs are left out: the driver will take them away before the final look.
   bool gpus_leave = false;
   bool ends = true;        ///< the processes will be ended, or stopped

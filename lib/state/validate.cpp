@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/state/mounts/plan.h"
+#include "lib/state/network/content.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/sockets/restore.h"
 
@@ -297,6 +298,7 @@ Result<void> validate(const store::TreeImage& tree) {
   if (tree.processes.empty()) return damaged("no process");
   CKPT_TRY(validate_relations(tree));
   CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
+  CKPT_TRY(state::validate_network(tree.namespaces.network));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
     CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));

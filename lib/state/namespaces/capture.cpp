@@ -6,11 +6,22 @@
 #include "lib/state/mounts/capture.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/entered.h"
-#include "lib/state/namespaces/network.h"
+#include "lib/state/network/capture.h"
+#include "lib/state/network/content.h"
 
 namespace ckpt::capture {
 
 namespace {
+
+void note_outer_ends(Walk& walk) {
+  for (const store::NetworkLink& link : walk.out.image.namespaces.network.links) {
+    if (!state::leads_outside(link)) continue;
+    walk.out.notes.push_back(
+        fmt::format("interface {} is a veth with its other end outside: a restore into a new network namespace takes "
+                    "--veth {}=NAME[@BRIDGE]",
+                    link.name, link.name));
+  }
+}
 
 /// Process 1 cannot be restored into a namespace that is there: what is not made anew with it would be lost. Others
 /// can: who dumps them is told.
@@ -18,6 +29,7 @@ void block_what_cannot_be_made(Walk& walk) {
   constexpr int kInit = 1;
   const store::Namespaces& own = walk.out.image.namespaces;
   if (!walk.options.ends) return;
+  note_outer_ends(walk);
   constexpr const char* kWhy = "which a restore cannot make again yet";
   if (walk.members[0].entry.pid != kInit) {
     std::vector<std::string> in_the_way = state::mounts_in_the_way(own.mounts);
@@ -57,6 +69,7 @@ Result<void> inventory_namespaces(Walk& walk) {
       out.network = walk.options.earlier->image.namespaces.network;
     } else {
       CKPT_TRY_ASSIGN(out.network, take_network());
+      if (walk.options.empty_network) out.network = state::without_links(out.network);
     }
   }
   if (out.has("mnt")) CKPT_TRY(inventory_mounts(walk));

@@ -1,27 +1,13 @@
 // The namespaces that a tree has of its own: what the manifest says of them.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
 #include "lib/state/mounts/record.h"
+#include "lib/state/network/record.h"
 
 namespace ckpt::store {
-
-/// A file below /proc/sys.
-struct NetworkSetting {
-  std::string path, value;
-  bool operator==(const NetworkSetting&) const = default;
-};
-
-/// Of an own "net".
-struct Network {
-  bool loopback_up = false;
-  std::vector<NetworkSetting> settings;  ///< those that are not as in a new namespace
-  std::vector<std::string> beyond;       ///< what else is there, in words: it does not go with the image
-  bool operator==(const Network&) const = default;
-};
 
 /// Of a tree that is where ckpt is: nothing.
 struct Namespaces {
@@ -37,19 +23,6 @@ struct Namespaces {
   }
   bool operator==(const Namespaces&) const = default;
 };
-
-template <class A>
-void describe(A& a, typename A::template Of<NetworkSetting> s) {
-  a.text("path", s.path);
-  a.text("value", s.value);
-}
-
-template <class A>
-void describe(A& a, typename A::template Of<Network> n) {
-  a.flag("loopback_up", n.loopback_up);
-  a.list("settings", n.settings);
-  a.texts("beyond", n.beyond);
-}
 
 template <class A>
 void describe(A& a, typename A::template Of<Namespaces> n) {

@@ -1,11 +1,13 @@
 #include "lib/state/namespaces/restore.h"
 
-#include <fcntl.h>
+#include <fmt/format.h>
+#include <net/if.h>
 #include <unistd.h>
 
-#include "lib/base/io.h"
-#include "lib/base/unique_fd.h"
-#include "lib/state/namespaces/loopback.h"
+#include <algorithm>
+
+#include "lib/proc/packet_filter.h"
+#include "lib/state/network/content.h"
 
 namespace ckpt::restore {
 
@@ -19,32 +21,66 @@ Result<void> set_names(const store::Namespaces& namespaces) {
   return {};
 }
 
-Result<void> set_up_network(const store::Network& network) {
-  if (network.loopback_up) CKPT_TRY(state::raise_loopback());
-  for (const store::NetworkSetting& setting : network.settings) {
-    const std::string path = "/proc/sys/" + setting.path;
-    if (setting.path.rfind("net/", 0) != 0 || ("/" + setting.path + "/").find("/../") != std::string::npos)
-      return fail(Code::kCorrupt, setting.path, "is no setting of a network namespace");
-    CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
-    CKPT_TRY(io::write_all(file.get(), as_bytes(setting.value), path));
+/// What arrives before the sockets are there would be answered with a reset. The restore removes the filter that the
+/// dump had made, which this one stands for.
+Result<void> hold_connections(const store::TreeImage& tree) {
+  std::vector<proc::FilteredConnection> connections;
+  constexpr int kEstablished = 1;
+  for (const store::Socket& socket : tree.sockets) {
+    if (socket.tcp.state == kEstablished && socket.state == store::SocketState::kConnected)
+      connections.push_back({socket.name, socket.peer_name});
+  }
+  if (tree.packet_filter.empty() || connections.empty()) return {};
+  CKPT_TRY_ASSIGN(proc::PacketFilter filter, proc::PacketFilter::create(tree.packet_filter, connections));
+  return filter.keep();
+}
+
+/// An outer end that the user named, and that is nobody's, or has a name that is taken.
+Result<void> check_veths(const store::Network& network, const state::NetworkOptions& veths) {
+  for (const auto& [name, end] : veths.ends) {
+    const auto is_it = [&inside = name](const auto& link) { return link.name == inside && state::leads_outside(link); };
+    const bool is_known = std::any_of(network.links.begin(), network.links.end(), is_it);
+    if (!is_known && veths.may_match_nothing) continue;
+    if (!is_known) return fail(Code::kUsage, "--veth " + name, "is no veth with its other end outside");
+    if (::if_nametoindex(end.name.c_str()) != 0) return fail(Code::kBusy, end.name, "is an interface that is there");
+    if (!end.bridge.empty() && ::if_nametoindex(end.bridge.c_str()) == 0)
+      return fail(Code::kNotFound, end.bridge, "no such interface");
   }
   return {};
 }
 
 }  // namespace
 
-Result<void> check_namespaces(const store::Namespaces& namespaces, bool network) {
+Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
+                              const state::NetworkOptions& options) {
+  CKPT_TRY(state::validate_network(namespaces.network));
+  if (!network) {
+    const bool is_for_nothing = !options.ends.empty() && !options.may_match_nothing;
+    return is_for_nothing ? fail(Code::kUsage, "--veth", "is of a network namespace that is made, and none is")
+                          : Result<void>();
+  }
+  if (options.empty) return {};
   Error error(Code::kUnsupported, "the image", "is of processes in namespaces that cannot be made again yet");
-  for (const std::string& thing : network ? namespaces.network.beyond : std::vector<std::string>())
+  for (const std::string& thing : namespaces.network.beyond)
     error.causes.push_back("a network namespace with " + thing);
-  if (error.causes.empty()) return {};
-  return std::move(error).with_hint("--into PID restores it into those of a running process");
+  for (const store::NetworkLink& link : namespaces.network.links) {
+    if (!state::leads_outside(link) || options.ends.count(link.name) != 0) continue;
+    error.causes.push_back(fmt::format("interface {}, a veth with its other end outside: --veth {}=NAME[@BRIDGE] says "
+                                       "what that is to be",
+                                       link.name, link.name));
+  }
+  if (error.causes.empty()) return check_veths(namespaces.network, options);
+  return std::move(error).with_hint(
+      "--into PID restores it into those of a running process, --join-ns net:PATH into this network namespace");
 }
 
-Result<void> fill_namespaces(const store::Namespaces& namespaces, const std::map<std::string, bool>& make) {
-  if (make.count("uts") != 0) CKPT_TRY(set_names(namespaces));
-  if (make.count("net") != 0) CKPT_TRY(set_up_network(namespaces.network));
-  return {};
+Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,
+                             const state::NetworkOptions& options, state::Outside* outside) {
+  if (make.count("uts") != 0) CKPT_TRY(set_names(tree.namespaces));
+  if (make.count("net") == 0) return {};
+  const store::Network& all = tree.namespaces.network;
+  const store::Network network = options.empty ? state::without_links(all) : all;
+  return state::make_network(network, options.ends, outside, [&] { return hold_connections(tree); });
 }
 
 }  // namespace ckpt::restore

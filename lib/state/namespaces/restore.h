@@ -5,14 +5,19 @@
 #include <string>
 
 #include "lib/base/result.h"
-#include "lib/state/namespaces/record.h"
+#include "lib/state/network/links.h"
+#include "lib/store/process_image.h"
 
 namespace ckpt::restore {
 
-/// kUnsupported: what of an image cannot be made again.
-Result<void> check_namespaces(const store::Namespaces& namespaces, bool network);
+/// kUnsupported: what of an image cannot be made again; kUsage, kBusy, kNotFound: ends of veths outside. In the network
+/// namespace where these are to be. `network`: a new network namespace is made.
+Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
+                              const state::NetworkOptions& options);
 
-/// Names of the UTS namespace, interfaces of the network namespace: of those in `make`, which this process is in.
-Result<void> fill_namespaces(const store::Namespaces& namespaces, const std::map<std::string, bool>& make);
+/// Names of the UTS namespace, all of the network namespace: of those in `make`, which this process is in. `outside`:
+/// where the other ends of veths go.
+Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,
+                             const state::NetworkOptions& options, state::Outside* outside);
 
 }  // namespace ckpt::restore

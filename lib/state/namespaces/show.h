@@ -2,17 +2,28 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "lib/state/namespaces/record.h"
 
 namespace ckpt::state {
 
-/// "pid, mnt, uts (hostname web)"; empty: none of its own.
+/// Without the loopback interface, which all have.
+inline std::string in_parentheses(const std::vector<store::NetworkLink>& links) {
+  std::string out;
+  for (const store::NetworkLink& link : links) {
+    if (!link.kind.empty()) out += (out.empty() ? " (" : ", ") + link.name;
+  }
+  return out.empty() ? out : out + ")";
+}
+
+/// "pid, mnt, net (eth0, br0), uts (hostname web)"; empty: none of its own.
 inline std::string show(const store::Namespaces& namespaces) {
   std::string out;
   for (const std::string& kind : namespaces.own) {
     out += (out.empty() ? "" : ", ") + kind;
     if (kind == "uts") out += " (hostname " + namespaces.hostname + ")";
+    if (kind == "net") out += in_parentheses(namespaces.network.links);
   }
   return out;
 }

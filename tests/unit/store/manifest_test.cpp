@@ -253,13 +253,19 @@ class Fill {
     one(threads.back());
     mask = 0777, death = 9, oom = -1000, gpu_thread = 12, stop_signal = 20, login_uid &= 0xffffffff;
   }
-  void one(NetworkSetting& v) {
+  void one(KernelSetting& v) {
     auto& [path, value] = v;
     all(path, value);
   }
+  void one(NetworkLink& v) {
+    auto& [index, name, kind, alias, flags, mtu, queue, group, address, master, lower, data, port] = v;
+    all(name, kind, alias, flags, mtu, queue, group, data, port);
+    address = {2, 0, 0, 0, 0, 7}, index = 3, master = 1, lower = 0;
+  }
+  void one(NetworkMessage& v) { v.message = {2, 0, 24}; }
   void one(Network& v) {
-    auto& [loopback_up, settings, beyond] = v;
-    all(loopback_up, settings, beyond);
+    auto& [loopback_up, settings, beyond, links, addresses, routes, rules, neighbours, filters] = v;
+    all(loopback_up, settings, beyond, links, addresses, routes, rules, neighbours, filters);
   }
   void one(Namespaces& v) {
     auto& [own, hostname, domainname, network, mounts] = v;

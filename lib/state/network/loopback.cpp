@@ -1,4 +1,4 @@
-#include "lib/state/namespaces/loopback.h"
+#include "lib/state/network/loopback.h"
 
 #include <net/if.h>
 #include <sys/ioctl.h>
