@@ -18,11 +18,11 @@ struct Beside {
   bool in_ckpts_own = false;       ///< they were made by `restore --new-pidns`
 };
 
-/// Nothing: the process is where ckpt is. A user or time namespace is not entered: what cannot be done then is told
+/// Nothing: the process is where ckpt is. A user namespace is not entered: what cannot be done then is told
 /// where the process is looked at.
 Result<std::optional<Beside>> find_beside(int pid);
 
-/// Runs `work` in a child, the worker, that is in the process's pid, network, IPC and UTS namespaces. Its mount
+/// Runs `work` in a child, the worker, that is in the process's pid, network, IPC, UTS and time namespaces. Its mount
 /// namespace is a copy of ckpt's own, with a /proc of the process's pid namespace: what ckpt was told (an image, a
 /// script) is where it was, and what the processes have is looked up under the root of theirs (files/tree_root.h). It
 /// cannot be traced but with CAP_SYS_PTRACE. Returns what `work` returned.

@@ -23,6 +23,7 @@
 #include "lib/state/files/tree_root.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/mounts/restore.h"
+#include "lib/state/namespaces/clocks.h"
 #include "lib/state/namespaces/restore.h"
 #include "lib/state/tree/seed.h"
 
@@ -36,7 +37,8 @@ struct Kind {
 };
 // The mount namespace of a container may be out of reach from another user's, and is entered by the processes alone.
 constexpr Kind kKinds[] = {{"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC}, {"uts", CLONE_NEWUTS},
-                           {"mnt", CLONE_NEWNS},  {"pid", CLONE_NEWPID}, {"cgroup", CLONE_NEWCGROUP}};
+                           {"mnt", CLONE_NEWNS},  {"pid", CLONE_NEWPID}, {"cgroup", CLONE_NEWCGROUP},
+                           {"time", CLONE_NEWTIME}};
 
 bool is_known(const std::string& kind) {
   return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& known) { return kind == known.name; });
@@ -62,7 +64,7 @@ Result<void> join_all_of(int pid, NamespacePlan& plan) {
   }
   for (const Kind& kind : kKinds) {
     const std::string path = fmt::format("/proc/{}/ns/{}", pid, kind.name);
-    if (!is_own(path)) plan.join[kind.name] = path;
+    if (kind.flag != CLONE_NEWTIME && !is_own(path)) plan.join[kind.name] = path;
   }
   return {};
 }
@@ -73,13 +75,15 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
   const store::TreeImage& tree = manifest.tree;
   NamespacePlan out;
   for (const auto& [kind, path] : placement.join) {
-    if (!is_known(kind) || kind == "cgroup")
+    if (!is_known(kind) || kind == "cgroup" || kind == "time")
       return fail(Code::kUsage, "--join-ns " + kind, "is no kind of namespace that can be joined");
     out.join[kind] = path;
   }
   if (placement.into != 0) CKPT_TRY(join_all_of(placement.into, out));
   for (const std::string& kind : tree.namespaces.own) {
-    if (placement.into == 0 && out.join.find(kind) == out.join.end()) out.make[kind] = true;
+    if (out.join.find(kind) != out.join.end()) continue;
+    // Of clocks there is no joining: those of ckpt and of a process to join are the same, or it was refused.
+    if (placement.into == 0 || kind == "time") out.make[kind] = true;
   }
   out.makes_init = out.make.count("pid") != 0 && tree.root().pid == 1;
   if (tree.root().pid == 1 && !out.makes_init) {
@@ -120,6 +124,33 @@ Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
   }
   return {};
 }
+
+/// Until the children are made that are to be in a new time namespace: this process is in another one then than they
+/// will be, and can have no threads.
+class OwnClocks {
+ public:
+  static Result<OwnClocks> leave(const NamespacePlan& plan, const store::Clocks& clocks) {
+    OwnClocks out;
+    if (plan.make.count("time") == 0) return out;
+    CKPT_TRY_ASSIGN(out.own_, io::open_file("/proc/self/ns/time", O_RDONLY));
+    if (::unshare(CLONE_NEWTIME) != 0) return sys_error("time namespace", "cannot be made");
+    CKPT_TRY(state::set_clocks_of_children(clocks));
+    return out;
+  }
+  OwnClocks(OwnClocks&&) = default;
+  OwnClocks& operator=(OwnClocks&&) = delete;
+  ~OwnClocks() { come_back(); }
+  /// In such a child.
+  void forget() { own_.reset(); }
+  void come_back() {
+    if (own_) (void)::setns(own_.get(), CLONE_NEWTIME);
+    own_.reset();
+  }
+
+ private:
+  OwnClocks() = default;
+  UniqueFd own_;
+};
 
 Result<void> make(const NamespacePlan& plan) {
   constexpr int kMadeHere = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
@@ -186,7 +217,9 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   int joins_pids = 0;
   CKPT_TRY(join(plan, joins_pids));
   CKPT_TRY(make(plan));
+  CKPT_TRY_ASSIGN(OwnClocks own_clocks, OwnClocks::leave(plan, tree.namespaces.clocks));
   auto inside = [&]() -> int {
+    own_clocks.forget();
     auto settled = settle_in(plan, tree, placement, *outside);
     outside.reset();  // nothing that leads out of them goes with what is made
     return settled ? work() : tell(settled.error());
@@ -234,6 +267,7 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
     std::fflush(nullptr);
     ::_exit(code);
   }
+  own_clocks.come_back();
   out.code = relay_signals(worker);
   sigprocmask(SIG_SETMASK, &old, nullptr);
   if (out.code != 0) end_init();

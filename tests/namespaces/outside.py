@@ -210,6 +210,58 @@ def one_alone(place):
             popen.wait()
 
 
+CLOCKS = """
+import sys, time
+while True:
+    with open(sys.argv[1] + ".new", "w") as out:
+        print(time.clock_gettime(time.CLOCK_MONOTONIC), time.clock_gettime(time.CLOCK_BOOTTIME), file=out)
+    __import__("os").rename(sys.argv[1] + ".new", sys.argv[1])
+    time.sleep(0.02)
+"""
+
+
+def clocks(place):
+    """A time namespace: what the process reads goes on where it was, dumped from outside twice."""
+    said = os.path.join(place.path, "clocks")
+    popen = subprocess.Popen(["unshare", "--fork", "--time", "--monotonic", "1000000", "--boottime", "2000000", sys.executable, "-c", CLOCKS, said],
+                             stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+    back = 0
+
+    def told():
+        wait_until(lambda: len(read_text(said).split()) == 2, "it tells")
+        return [float(word) for word in read_text(said).split()]
+    try:
+        wait_until(lambda: popen.poll() is not None or os.path.exists(said), "it runs")
+        if popen.poll() is not None:
+            raise Skip("no time namespaces here")
+        back = int(children_of(popen.pid)[0])
+        if min(told()) < 1000000:
+            raise Failure(f"the clocks are {told()}")
+        for name in ("clocks-one", "clocks-two"):
+            image, pidfile = os.path.join(place.path, name), os.path.join(place.path, "pid")
+            ckpt("check", "-p", back).expect(0)
+            ckpt("dump", "-p", back, "-f", image).expect(0)
+            wait_until(lambda: not exists_unreaped(back), "it has ended")
+            before = told()
+            time.sleep(1.5)
+            os.unlink(said)
+            begin = time.monotonic()
+            ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
+            back = int(read_text(pidfile))
+            after = told()
+            took = time.monotonic() - begin
+            if not all(0 < now - then < took + 1 for then, now in zip(before, after)):
+                raise Failure(f"the clocks were {before}, and are {after} after {took} s")
+            if namespace(back, "time") == namespace("self", "time") or namespace(back, "time") != namespace(back, "time_for_children"):
+                raise Failure("not in a time namespace of its own")
+            ckpt("restore", "-f", image, "-d", "--into", back).expect(6, "time namespace")
+    finally:
+        popen.kill()
+        popen.wait()
+        if back and exists_unreaped(back):
+            os.kill(back, 9)
+
+
 def refused(place):
     """What cannot be done is told before anything is touched."""
     there = Namespaces(place.folder("refused"))
@@ -255,5 +307,5 @@ def refused(place):
 if __name__ == "__main__":
     PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")
     sys.exit(run_cases("namespaces", [(program, lambda place, program=program: into(place, program)) for program in PROGRAMS] +
-                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("refused", refused)],
+                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("clocks", clocks), ("refused", refused)],
                        ("unshare", "nsenter", "mount", "ip")))

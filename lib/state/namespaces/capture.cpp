@@ -5,6 +5,7 @@
 
 #include "lib/state/mounts/capture.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/clocks.h"
 #include "lib/state/namespaces/entered.h"
 #include "lib/state/network/capture.h"
 #include "lib/state/network/content.h"
@@ -62,6 +63,9 @@ Result<void> inventory_namespaces(Walk& walk) {
     utsname names{};
     if (::uname(&names) != 0) return sys_error("uts namespace", "cannot be asked for its names");
     out.hostname = names.nodename, out.domainname = names.domainname;
+  }
+  if (out.has("time")) {
+    CKPT_TRY_ASSIGN(out.clocks, state::read_clocks());
   }
   if (out.has("net")) {
     // Of a frozen tree what was seen while it ran: ckpt has put a packet filter there since, perhaps.

@@ -267,9 +267,10 @@ class Fill {
     auto& [loopback_up, settings, beyond, links, addresses, routes, rules, neighbours, filters] = v;
     all(loopback_up, settings, beyond, links, addresses, routes, rules, neighbours, filters);
   }
+  void one(Clocks& v) { v = {1'000'000'000'000, 2'000'000'000'001}; }
   void one(Namespaces& v) {
-    auto& [own, hostname, domainname, network, mounts] = v;
-    all(own, hostname, domainname, network, mounts);
+    auto& [own, hostname, domainname, clocks, network, mounts] = v;
+    all(own, hostname, domainname, clocks, network, mounts);
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;
