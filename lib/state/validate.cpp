@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/network/content.h"
 #include "lib/state/seccomp/restore.h"
 #include "lib/state/sockets/restore.h"
@@ -299,6 +300,7 @@ Result<void> validate(const store::TreeImage& tree) {
   CKPT_TRY(validate_relations(tree));
   CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
   CKPT_TRY(state::validate_network(tree.namespaces.network));
+  CKPT_TRY(state::validate_ipc_limits(tree.namespaces.ipc_limits));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
     CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));

@@ -44,6 +44,7 @@ constexpr Feature kFeatures[] = {
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
+    {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
     {"network",
      [](const Manifest& m) {

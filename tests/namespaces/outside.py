@@ -262,6 +262,32 @@ def clocks(place):
             os.kill(back, 9)
 
 
+def ipc_limits(place):
+    """Limits of a new IPC namespace are those that the old one had."""
+    limits = {"kernel/msgmax": "12345", "kernel/sem": "250 32000 32 128", "kernel/shmmax": "1000000", "fs/mqueue/msg_max": "33"}
+    setup = "".join(f"echo '{value}' > /proc/sys/{path}; " for path, value in limits.items())
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "sh", "-c", setup + "exec sleep 1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                             stderr=subprocess.DEVNULL, start_new_session=True)
+    pid = 0
+    try:
+        wait_until(lambda: any(read_text(f"/proc/{child}/comm").strip() == "sleep" for child in children_of(popen.pid)), "it sleeps")
+        pid = int(children_of(popen.pid)[0])
+        image, pidfile = os.path.join(place.path, "limits"), os.path.join(place.path, "pid")
+        ckpt("dump", "-p", pid, "-f", image).expect(0)
+        wait_until(lambda: not exists_unreaped(pid), "it has ended")
+        ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
+        pid = int(read_text(pidfile))
+        for path, value in limits.items():
+            now = subprocess.run(["nsenter", "--target", str(pid), "--ipc", "cat", "/proc/sys/" + path], capture_output=True, text=True, check=True).stdout
+            if now.split() != value.split():
+                raise Failure(f"{path} is {now.strip()}, and was {value}")
+    finally:
+        popen.kill()
+        popen.wait()
+        if pid and exists_unreaped(pid):
+            os.kill(pid, 9)
+
+
 def refused(place):
     """What cannot be done is told before anything is touched."""
     there = Namespaces(place.folder("refused"))
@@ -307,5 +333,6 @@ def refused(place):
 if __name__ == "__main__":
     PROGRAMS = ("files", "deleted_file", "fifo_named", "inotify", "sock_unix_listen", "posix_queue", "sysv_ipc", "threads", "tree_children", "proc_files")
     sys.exit(run_cases("namespaces", [(program, lambda place, program=program: into(place, program)) for program in PROGRAMS] +
-                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("clocks", clocks), ("refused", refused)],
+                       [("first process", first_process), ("first process goes along", first_process_goes_along), ("one alone", one_alone), ("clocks", clocks), ("ipc limits", ipc_limits),
+                        ("refused", refused)],
                        ("unshare", "nsenter", "mount", "ip")))

@@ -7,6 +7,7 @@
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/clocks.h"
 #include "lib/state/namespaces/entered.h"
+#include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/network/capture.h"
 #include "lib/state/network/content.h"
 
@@ -63,6 +64,13 @@ Result<void> inventory_namespaces(Walk& walk) {
     utsname names{};
     if (::uname(&names) != 0) return sys_error("uts namespace", "cannot be asked for its names");
     out.hostname = names.nodename, out.domainname = names.domainname;
+  }
+  if (out.has("ipc")) {
+    if (walk.options.frozen && walk.options.earlier != nullptr) {
+      out.ipc_limits = walk.options.earlier->image.namespaces.ipc_limits;
+    } else {
+      CKPT_TRY_ASSIGN(out.ipc_limits, state::read_ipc_limits());
+    }
   }
   if (out.has("time")) {
     CKPT_TRY_ASSIGN(out.clocks, state::read_clocks());

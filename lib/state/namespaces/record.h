@@ -20,7 +20,8 @@ struct Clocks {
 struct Namespaces {
   std::vector<std::string> own;      ///< kinds, as /proc/PID/ns has them: others than those of whoever ran ckpt
   std::string hostname, domainname;  ///< of an own "uts"
-  Clocks clocks;                     ///< of an own "time"
+  std::vector<KernelSetting> ipc_limits;  ///< of an own "ipc": those that are not as in a new namespace
+  Clocks clocks;                          ///< of an own "time"
   Network network;
   Mounts mounts;  ///< of an own "mnt"
   bool has(const std::string& kind) const {
@@ -44,6 +45,7 @@ void describe(A& a, typename A::template Of<Namespaces> n) {
   a.texts("own", n.own);
   a.text("hostname", n.hostname);
   a.text("domainname", n.domainname);
+  a.optional().list("ipc_limits", n.ipc_limits);
   a.optional().object("clocks", n.clocks);
   a.optional().object("network", n.network);
   a.optional().object("mounts", n.mounts);

@@ -7,6 +7,7 @@
 #include <algorithm>
 
 #include "lib/proc/packet_filter.h"
+#include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/network/content.h"
 
 namespace ckpt::restore {
@@ -54,6 +55,7 @@ Result<void> check_veths(const store::Network& network, const state::NetworkOpti
 Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
                               const state::NetworkOptions& options) {
   CKPT_TRY(state::validate_network(namespaces.network));
+  CKPT_TRY(state::validate_ipc_limits(namespaces.ipc_limits));
   if (!network) {
     const bool is_for_nothing = !options.ends.empty() && !options.may_match_nothing;
     return is_for_nothing ? fail(Code::kUsage, "--veth", "is of a network namespace that is made, and none is")
@@ -77,6 +79,7 @@ Result<void> check_namespaces(const store::Namespaces& namespaces, bool network,
 Result<void> fill_namespaces(const store::TreeImage& tree, const std::map<std::string, bool>& make,
                              const state::NetworkOptions& options, state::Outside* outside) {
   if (make.count("uts") != 0) CKPT_TRY(set_names(tree.namespaces));
+  if (make.count("ipc") != 0) CKPT_TRY(state::write_ipc_limits(tree.namespaces.ipc_limits));
   if (make.count("net") == 0) return {};
   const store::Network& all = tree.namespaces.network;
   const store::Network network = options.empty ? state::without_links(all) : all;

@@ -269,8 +269,8 @@ class Fill {
   }
   void one(Clocks& v) { v = {1'000'000'000'000, 2'000'000'000'001}; }
   void one(Namespaces& v) {
-    auto& [own, hostname, domainname, clocks, network, mounts] = v;
-    all(own, hostname, domainname, clocks, network, mounts);
+    auto& [own, hostname, domainname, ipc_limits, clocks, network, mounts] = v;
+    all(own, hostname, domainname, ipc_limits, clocks, network, mounts);
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;

@@ -1,0 +1,82 @@
+#include "lib/state/namespaces/ipc_limits.h"
+
+#include <fcntl.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <iterator>
+#include <map>
+#include <string>
+#include <thread>
+
+#include "lib/base/io.h"
+#include "lib/base/threads.h"
+#include "lib/base/unique_fd.h"
+
+namespace ckpt::state {
+
+namespace {
+
+/// Below /proc/sys.
+constexpr const char* kIpcLimits[] = {"kernel/shmmax",
+                                      "kernel/shmall",
+                                      "kernel/shmmni",
+                                      "kernel/shm_rmid_forced",
+                                      "kernel/msgmax",
+                                      "kernel/msgmni",
+                                      "kernel/msgmnb",
+                                      "kernel/sem",
+                                      "fs/mqueue/queues_max",
+                                      "fs/mqueue/msg_max",
+                                      "fs/mqueue/msgsize_max",
+                                      "fs/mqueue/msg_default",
+                                      "fs/mqueue/msgsize_default"};
+
+std::map<std::string, std::string> read_all() {
+  constexpr uint64_t kLimit = 4096;
+  std::map<std::string, std::string> out;
+  for (const char* path : kIpcLimits) {
+    auto text = io::read_file(std::string("/proc/sys/") + path, kLimit);  // a kernel may lack one kind of them
+    if (text) out[path] = std::move(*text);
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<store::KernelSetting>> read_ipc_limits() {
+  std::map<std::string, std::string> fresh;
+  Result<void> made;
+  std::thread apart;
+  const bool started = start_thread(apart, [&] {
+    if (::unshare(CLONE_NEWIPC) != 0) made = sys_error("IPC namespace", "cannot be made");
+    else fresh = read_all();
+  });
+  if (!started) return no_thread("");
+  apart.join();
+  CKPT_TRY(std::move(made));
+  std::vector<store::KernelSetting> out;
+  for (const auto& [path, value] : read_all()) {
+    if (const auto same = fresh.find(path); same != fresh.end() && same->second != value) out.push_back({path, value});
+  }
+  return out;
+}
+
+Result<void> validate_ipc_limits(const std::vector<store::KernelSetting>& limits) {
+  for (const store::KernelSetting& limit : limits) {
+    if (std::find(std::begin(kIpcLimits), std::end(kIpcLimits), limit.path) == std::end(kIpcLimits))
+      return fail(Code::kCorrupt, limit.path, "is no limit of an IPC namespace");
+  }
+  return {};
+}
+
+Result<void> write_ipc_limits(const std::vector<store::KernelSetting>& limits) {
+  for (const store::KernelSetting& limit : limits) {
+    const std::string path = "/proc/sys/" + limit.path;
+    CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
+    CKPT_TRY(io::write_all(file.get(), as_bytes(limit.value), path));
+  }
+  return {};
+}
+
+}  // namespace ckpt::state
