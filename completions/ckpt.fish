@@ -117,7 +117,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from restore' -l into -r -d 'In the 
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l join-ns -r -d 'In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l root -r -d 'The folder that becomes the root of a new mount namespace'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l external -r -d 'What is mounted in a new mount namespace, by the key of the dump or the place'
-complete -c ckpt -n '__fish_seen_subcommand_from restore' -l veth -r -d 'The other end of a veth in a new network namespace, outside, and the bridge that it becomes a port of'
+complete -c ckpt -n '__fish_seen_subcommand_from restore' -l veth -r -d 'Where the other end of a veth in a new network namespace is made, and as a port of what'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l together -d 'One of many ckpts that mpirun or srun has started: all make their part of a job, then let go'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l mpi -x -a 'auto openmpi mpich none' -d 'The MPI that has started the ranks; auto: what its variables say'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l map-address -r -d 'Sockets of the address OLD have NEW, and so have their peers'

@@ -201,7 +201,7 @@ def wired(place, name, command):
 
 def leads_outside(place):
     """A veth into a bridge outside: its other end is what restore is told, and a connection through it goes on."""
-    one = wired(place, "veth", ("python3", "-c", SERVER))
+    one = wired(place, "veth", (sys.executable, "-c", SERVER))
     try:
         wait_until(lambda: ":1267" in read_text(f"/proc/{one.pid}/net/tcp"), "the server listens")
         client = socket.create_connection(("10.231.0.2", 4711), timeout=20)

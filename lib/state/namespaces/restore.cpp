@@ -26,9 +26,8 @@ Result<void> set_names(const store::Namespaces& namespaces) {
 /// dump had made, which this one stands for.
 Result<void> hold_connections(const store::TreeImage& tree) {
   std::vector<proc::FilteredConnection> connections;
-  constexpr int kEstablished = 1;
   for (const store::Socket& socket : tree.sockets) {
-    if (socket.tcp.state == kEstablished && socket.state == store::SocketState::kConnected)
+    if (socket.tcp.state != 0 && socket.state == store::SocketState::kConnected)
       connections.push_back({socket.name, socket.peer_name});
   }
   if (tree.packet_filter.empty() || connections.empty()) return {};

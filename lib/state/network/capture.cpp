@@ -52,7 +52,7 @@ Result<NewNamespace> look_at_new_namespace(bool loopback_up) {
 /// The kernel puts links of some of its modules into every namespace: one that nobody uses is none of ours.
 void leave_out_unused(const store::Network& fresh, store::Network& network) {
   std::erase_if(network.beyond, [&](const std::string& what) {
-    return std::count(fresh.beyond.begin(), fresh.beyond.end(), what) != 0;
+    return what.starts_with("interface ") && std::count(fresh.beyond.begin(), fresh.beyond.end(), what) != 0;
   });
 }
 

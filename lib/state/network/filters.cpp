@@ -84,8 +84,9 @@ std::string without_own_tables(const std::string& filters) {
 
 Result<std::string> read_filters(std::vector<std::string>& beyond) {
   if (has_legacy_tables()) beyond.emplace_back("tables of iptables-legacy");
-  CKPT_TRY_ASSIGN(const bool has_some, has_tables());
-  if (!has_some) return std::string();
+  const Result<bool> has_some = has_tables();
+  if (!has_some) beyond.push_back(fmt::format("tables of nftables, perhaps ({})", has_some.error().text()));
+  if (!has_some || !*has_some) return std::string();
   auto nftables = proc::Nftables::open();
   auto listed = nftables ? (*nftables)->list() : Result<std::string>(nftables.error());
   if (!listed) {

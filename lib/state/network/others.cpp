@@ -39,9 +39,12 @@ Result<void> read_ipsec(std::vector<std::string>& beyond) {
   if (!socket) return std::move(socket).error();
   bool has_some = false;
   auto note = [&](const auto&, const Octets&) { has_some = true; };
-  CKPT_TRY(each_object(*socket, XFRM_MSG_GETSA, xfrm_usersa_id{}, note));
-  CKPT_TRY(each_object(*socket, XFRM_MSG_GETPOLICY, xfrm_userpolicy_id{}, note));
+  auto told = each_object(*socket, XFRM_MSG_GETSA, xfrm_usersa_id{}, note);
+  if (told) told = each_object(*socket, XFRM_MSG_GETPOLICY, xfrm_userpolicy_id{}, note);
   if (has_some) beyond.emplace_back("states or policies of IPsec");
+  if (!told && told.error().code == Code::kPermission)
+    beyond.emplace_back("states or policies of IPsec, perhaps (CAP_NET_ADMIN tells)");
+  else CKPT_TRY(std::move(told));
   return {};
 }
 
