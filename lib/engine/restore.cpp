@@ -76,6 +76,18 @@ Result<void> release(restore::Rebuild& rebuild, Together* together) {
   return released;
 }
 
+/// Process 1 of a new pid namespace is a child of a ckpt that ends: a signal at its parent's end would be its own.
+void outlive_ckpt(const RestoreOptions& options, store::ImageReader& image, ProgressSink& progress) {
+  const store::ProcessImage& root = image.manifest().tree.root();
+  const bool ends_with_ckpt = options.placed && options.detach && !options.sibling && root.pid == 1;
+  if (!ends_with_ckpt || root.parent_death_signal == 0) return;
+  progress.note(
+      "process 1 gets no signal at its parent's end (PR_SET_PDEATHSIG) any more: its parent is ckpt, which ends");
+  store::TreeImage tree = image.manifest().tree;
+  tree.processes[0].parent_death_signal = 0;
+  store::describe_anew(image, std::move(tree));
+}
+
 /// The processes run: nothing that is said or measured now can fail any more.
 template <class Work>
 void afterwards(Work work) noexcept {
@@ -103,6 +115,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
     CKPT_TRY(restore::map_addresses(options.addresses, tree.sockets));
     store::describe_anew(*image, std::move(tree));
   }
+  outlive_ckpt(options, *image, progress);
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());

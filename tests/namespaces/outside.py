@@ -116,7 +116,7 @@ def first_process(place):
     """Process 1 of a namespace: ended from outside, and process 1 of a new one afterwards, twice."""
     folder = os.path.join(place.path, "first")
     os.makedirs(folder)
-    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "--uts", "--net", "sh", "-c", NETWORK + 'hostname first; exec "$0" "$1"', os.path.join(TARGETS, "target_sysv_ipc"), folder],
+    popen = subprocess.Popen(["unshare", "--fork", "--kill-child", "--pid", "--ipc", "--uts", "--net", "sh", "-c", NETWORK + 'hostname first; exec "$0" "$1"', os.path.join(TARGETS, "target_sysv_ipc"), folder],
                              stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         wait_until(lambda: os.path.exists(os.path.join(folder, "ready")), "it is ready")
@@ -129,7 +129,8 @@ def first_process(place):
             said.expect(0, "ended")
             wait_until(lambda: not exists_unreaped(pid), "it has ended")
             pidfile = os.path.join(place.path, "pid")
-            ckpt("restore", "-f", os.path.join(place.path, name), "-d", "--pidfile", pidfile).expect(0)
+            # Of --kill-child, once: a signal at the end of the parent, which is ckpt now.
+            ckpt("restore", "-f", os.path.join(place.path, name), "-d", "--pidfile", pidfile).expect(0, *(["PR_SET_PDEATHSIG"] if name == "one" else []))
             pid = int(read_text(pidfile))
             status = read_text(f"/proc/{pid}/status")
             if not any(line.startswith("NSpid:") and line.split()[-1] == "1" for line in status.splitlines()):
