@@ -150,7 +150,10 @@ bool link_fits(const std::vector<NetworkLink>& links, const NetworkLink& link) {
     const NetworkLink* lower = link_of_index(links, link.lower);
     if (lower == nullptr || lower->kind == "macvlan") return false;
   }
-  return (kind == nullptr || has_only(link.data, kind->data)) && has_only(link.port, bridge_port_attributes());
+  const bool has_room = std::max(link.data.size(), link.port.size()) <= store::kMostOfMessage &&
+                        link.address.size() <= store::kMostOfAddress;
+  return has_room && (kind == nullptr || has_only(link.data, kind->data)) &&
+         has_only(link.port, bridge_port_attributes());
 }
 
 }  // namespace

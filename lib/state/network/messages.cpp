@@ -263,7 +263,7 @@ Result<Messages> read_messages(proc::RouteSocket& socket, MessageKind kind, std:
   for (const Octets& question : questions(kind)) {
     auto told = socket.dump(facts_of_kind(kind).tell, question);
     // A kernel without IPv6, or without rules.
-    if (!told && told.error().code == Code::kUnsupported) continue;
+    if (!told && (told.error().sys_errno == EOPNOTSUPP || told.error().sys_errno == EAFNOSUPPORT)) continue;
     if (!told) return std::move(told).error();
     for (const Octets& one : *told) {
       if (!one.empty() && one[0] != question[0]) continue;  // of another family, where the kernel has no such rules
@@ -282,7 +282,7 @@ Result<void> validate_messages(const Messages& messages, MessageKind which) {
   if (messages.size() > kMost) return fail(Code::kCorrupt, "network namespace", "has too much in it");
   for (const NetworkMessage& one : messages) {
     const Error damaged(Code::kCorrupt, "network namespace", fmt::format("has {} that makes no sense", kind.name));
-    if (one.message.size() < NLMSG_ALIGN(kind.head)) return damaged;
+    if (one.message.size() < NLMSG_ALIGN(kind.head) || one.message.size() > store::kMostOfMessage) return damaged;
     if (one.message[0] != AF_INET && one.message[0] != AF_INET6) return damaged;
     const auto attributes = proc::parse_attributes(attributes_of(one.message, kind.head));
     if (!attributes) return damaged;

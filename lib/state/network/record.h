@@ -44,7 +44,7 @@ struct Network {
   bool operator==(const Network&) const = default;
 };
 
-constexpr size_t kMostOfMessage = 1 << 15;
+constexpr size_t kMostOfMessage = 1 << 15, kMostOfAddress = 32;
 
 template <class A>
 void describe(A& a, typename A::template Of<KernelSetting> s) {
@@ -54,7 +54,6 @@ void describe(A& a, typename A::template Of<KernelSetting> s) {
 
 template <class A>
 void describe(A& a, typename A::template Of<NetworkLink> l) {
-  constexpr size_t kMostOfAddress = 32;
   a.number("index", l.index, 1);
   a.text("name", l.name);
   a.text("kind", l.kind);

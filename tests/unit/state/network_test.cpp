@@ -59,6 +59,7 @@ TEST_CASE("network: links that make none") {
       [](auto& all) { all[1].data = {4, 0, 1}; },
       [](auto& all) { all[1].data = {9, 0, 1, 0, 0}; },
       [](auto& all) { all[2].port = {3, 0, 1, 0}; },
+      [](auto& all) { all[2].address.resize(33); },
   };
   for (size_t i = 0; i < lies.size(); ++i) {
     std::vector<NetworkLink> links = good_links();
@@ -89,6 +90,9 @@ TEST_CASE("network: messages of an image") {
   }
   store::NetworkMessage other = address();
   other.message[0] = AF_BRIDGE;
+  store::NetworkMessage large = address();
+  large.message.resize(store::kMostOfMessage + 4);
+  CHECK_FALSE(validate_messages({large}, MessageKind::kAddress).has_value());
   CHECK_FALSE(validate_messages({other}, MessageKind::kAddress).has_value());
 }
 
