@@ -454,7 +454,10 @@ Result<void> add_external(const std::string& text, Options& options) {
   if (kind == "mnt" && !key.empty() && !value.empty()) return options.external_mounts[key] = value, Result<void>();
   if (kind == "veth" && !key.empty() && !value.empty()) return set_veth(options, key + "=" + value);
   // They are given back by --inherit-fd.
-  if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) return {};
+  if ((kind == "net" || kind == "pid") && !key.empty() && !value.empty()) {
+    if (kind == "net") options.external_network = true;
+    return {};
+  }
   return not_supported("--external " + text,
                        "mnt[KEY]:VALUE, veth[INSIDE]:OUTSIDE[@BRIDGE], net[INODE]:KEY and pid[INODE]:KEY are");
 }

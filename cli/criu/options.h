@@ -51,6 +51,7 @@ struct Options {
   std::string root;                                    ///< of a new mount namespace
   std::map<std::string, state::VethEnd> veths;  ///< of a restore, by the name inside
   bool empty_network = false;
+  bool external_network = false;  ///< the network namespace itself is given back
   std::map<std::string, std::string> external_mounts;  ///< of a dump the key of each mount point, else a path for each
   Cgroups cgroups = Cgroups::kMembership;
   std::vector<CgroupRoot> cgroup_roots;

@@ -81,7 +81,7 @@ Result<engine::DumpOptions> dump_options(const Task& task, bool pre_dump) {
   out.sockets.tcp_close = options.tcp_close;
   out.sockets.external_unix = options.external_unix;
   out.external_mounts = {options.external_mounts, true};
-  out.empty_network = options.empty_network;
+  out.empty_network = options.empty_network || options.external_network;
   CKPT_TRY_ASSIGN(out.gpu, gpu_options({}));
   out.actions = actions(task);
   std::error_code ec;

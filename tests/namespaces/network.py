@@ -255,6 +255,13 @@ def as_criu(place):
         if "eth0" in again("emptied", (), ("--empty-ns", "net")):
             raise Failure("the network is not empty")
         in_network_of(one.pid, lambda: str(subprocess.run("ip tuntap add tun7 mode tun", shell=True, check=True).returncode))
+        given = again("given", ("--external", f"net[{os.stat(f'/proc/{one.pid}/ns/net').st_ino}]:theirs"), ("--join-ns", f"net:/proc/{os.getpid()}/ns/net"))
+        if "10.231.0.1/24" not in given:
+            raise Failure("it is not in the network namespace that was given")
+    finally:
+        one.end()
+    one = Container(place, "tunnelled", "ip tuntap add tun7 mode tun")
+    try:
         if "tun7" in again("left", ("--empty-ns", "net"), ("--empty-ns", "net")):
             raise Failure("the network is not empty")
     finally:
