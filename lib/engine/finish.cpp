@@ -156,6 +156,9 @@ Result<void> Finish::write_contents() {
   for (size_t i = 0; i < tree.io_urings.size(); ++i) {
     CKPT_TRY_ASSIGN(tree.io_urings[i].content_offset, writer.append_pipe(window_.collected().io_uring_contents[i]));
   }
+  for (size_t i = 0; i < tree.aio_contexts.size(); ++i) {
+    CKPT_TRY_ASSIGN(tree.aio_contexts[i].content_offset, writer.append_pipe(window_.collected().aio_contents[i]));
+  }
   return {};
 }
 

@@ -50,7 +50,7 @@ Result<void> FreezeWindow::freeze_once() {
   tree_.emplace(std::move(tree));
   CKPT_TRY(capture_.tracees.set_members(tree_->entries()));
   // What is left in flight is a blocker of the inventory.
-  CKPT_TRY(capture_.tracees.drain_rings(
+  CKPT_TRY(capture_.tracees.drain_requests(
       *tree_, collected_.image.processes.empty() ? capture_.tracees.running() : collected_));
   context_.phase("freeze");
   if (asks_at_once()) capture_.plan->madvise().ask();

@@ -79,17 +79,18 @@ Result<void> PrecopyLoop::make_tracker(const capture::Member& member, Tracee& tr
   return {};
 }
 
-/// All threads have been stopped once: no system call goes on that had begun before, nor a request of an io_uring.
+/// All threads have been stopped once: no system call goes on that had begun before, nor a request of an
+/// io_uring or an AIO context.
 Result<void> PrecopyLoop::barrier() {
   const DumpOptions& options = context_.options;
   CKPT_TRY_ASSIGN(proc::FrozenTree tree,
                   proc::FrozenTree::freeze(options.pid, options.freeze_timeout_us, context_.cancel));
-  CKPT_TRY_ASSIGN(const std::vector<int> in_flight, tracees_.drain_rings(tree, tracees_.running()));
+  CKPT_TRY_ASSIGN(const std::vector<int> in_flight, tracees_.drain_requests(tree, tracees_.running()));
   tree.release();
   for (int pid : in_flight) {
     if (has(pid))
       context_.progress.note(
-          fmt::format("requests of an io_uring of process {} do not end: nothing of it is "
+          fmt::format("requests of an io_uring or an AIO context of process {} do not end: nothing of it is "
                       "pre-copied",
                       pid));
     precopy_->leave_out(pid);

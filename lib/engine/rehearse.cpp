@@ -199,6 +199,9 @@ class Stage {
     for (size_t i = 0; i < std::min(tree().io_urings.size(), found_.io_uring_contents.size()); ++i)
       CKPT_TRY(compare(tree().io_urings[i].content_offset, tree().io_urings[i].content_size,
                        found_.io_uring_contents[i], fmt::format("io_urings[{}]", i)));
+    for (size_t i = 0; i < std::min(tree().aio_contexts.size(), found_.aio_contents.size()); ++i)
+      CKPT_TRY(compare(tree().aio_contexts[i].content_offset, tree().aio_contexts[i].content_size,
+                       found_.aio_contents[i], fmt::format("aio_contexts[{}]", i)));
     return {};
   }
 

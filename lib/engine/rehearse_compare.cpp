@@ -167,6 +167,7 @@ void pass_over(TreeImage& tree) {
   }
   for (store::Pipe& pipe : tree.pipes) pipe.content_offset = 0;
   for (store::IoUring& ring : tree.io_urings) ring.content_offset = 0;
+  for (store::AioContext& context : tree.aio_contexts) context.content_offset = 0;
   for (store::SharedMemory& memory : tree.shared_memory) {
     if (memory.kind != store::SharedMemory::Kind::kSystemV) memory.inode = 0;
     memory.space = -1;

@@ -20,6 +20,7 @@
 #include "lib/proc/borrowed_thread.h"
 #include "lib/proc/packet_filter.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/aio/restore.h"
 #include "lib/state/attributes/restore.h"
 #include "lib/state/cgroups/restore.h"
 #include "lib/state/credentials/restore.h"
@@ -102,6 +103,7 @@ class ProcessBuilder {
     }
     CKPT_TRY(lay_out_memory(tree_, image_, plan_, files_, child_));
     CKPT_TRY(map_rings(tree_, index_, files_.io_urings, child_));
+    CKPT_TRY(make_aio_contexts(reader_, index_, files_.empty, child_));
     if (child_.held() != nullptr)
       CKPT_TRY(drop_pages(pages_to_drop(reader_, image_, blocks_, *child_.held(), plan_), child_));
     CKPT_TRY(watch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
@@ -317,6 +319,9 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
     CKPT_TRY(add_io_urings(reader_, *inherited_, files_, descriptors_));
+    if (!image_.aio_contexts.empty()) {
+      CKPT_TRY_ASSIGN(files_.empty, keep_empty_file(*inherited_));
+    }
     CKPT_TRY(add_watches(image_, *inherited_, descriptors_));
     // A process that wants a signal at its parent's end would get it when a detached ckpt ends.
     bool orphan = image_.root().parent_death_signal != 0 && !options_.parent_stays;

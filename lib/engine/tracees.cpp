@@ -8,6 +8,7 @@
 #include "lib/base/clock.h"
 #include "lib/engine/gpu_files.h"
 #include "lib/memory/leftovers.h"
+#include "lib/state/aio/capture.h"
 #include "lib/state/io_uring/capture.h"
 #include "lib/state/io_uring/drain.h"
 
@@ -142,19 +143,33 @@ Result<void> Tracees::set_members(const std::vector<proc::TreeEntry>& entries) {
   return fail(Code::kNotFound, "process " + std::to_string(context_.options.pid), "has ended");
 }
 
-Result<std::vector<int>> Tracees::drain_rings(const proc::FrozenTree& tree, const capture::Inventory& known) const {
+Result<bool> Tracees::drain_rings(const proc::FrozenProcess& process, const capture::Inventory& known,
+                                  int index) const {
+  const int owner = known.image.processes[static_cast<size_t>(index)].descriptors_of;
+  const std::vector<capture::RingPlace> rings = capture::rings_of(known.image, owner < 0 ? index : owner);
+  if (rings.empty()) return true;
+  const auto tracee = all_.find(process.pid());
+  const bool known_code = tracee != all_.end() && tracee->second.gadgets &&
+                          proc::still_hold(process.pid(), *tracee->second.gadgets);
+  return capture::drain_rings(process, known_code ? &*tracee->second.gadgets : nullptr, rings);
+}
+
+/// What cannot be told is in flight.
+bool Tracees::drain_aio(int pid, const capture::Inventory& known, int index) const {
+  const auto& contexts = known.image.aio_contexts;
+  if (std::none_of(contexts.begin(), contexts.end(), [&](const auto& c) { return c.process == index; })) return true;
+  const auto member =
+      std::find_if(members_.begin(), members_.end(), [&](const capture::Member& m) { return m.entry.pid == pid; });
+  return member != members_.end() && capture::drain_aio(pid, member->pidfd.get()).value_or(false);
+}
+
+Result<std::vector<int>> Tracees::drain_requests(const proc::FrozenTree& tree, const capture::Inventory& known) const {
   std::vector<int> out;
   for (const proc::TreeEntry& entry : tree.entries()) {
     const int index = known.find(entry.pid);
     if (entry.zombie || index < 0) continue;
-    const int owner = known.image.processes[static_cast<size_t>(index)].descriptors_of;
-    const std::vector<capture::RingPlace> rings = capture::rings_of(known.image, owner < 0 ? index : owner);
-    if (rings.empty()) continue;
-    const auto tracee = all_.find(entry.pid);
-    const bool known_code = tracee != all_.end() && tracee->second.gadgets &&
-                            proc::still_hold(entry.pid, *tracee->second.gadgets);
-    const proc::Gadgets* gadgets = known_code ? &*tracee->second.gadgets : nullptr;
-    CKPT_TRY_ASSIGN(bool drained, capture::drain_rings(tree.process(entry.pid), gadgets, rings));
+    CKPT_TRY_ASSIGN(bool drained, drain_rings(tree.process(entry.pid), known, index));
+    if (!drain_aio(entry.pid, known, index)) drained = false;
     if (!drained) out.push_back(entry.pid);
   }
   return out;

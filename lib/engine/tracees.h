@@ -71,9 +71,9 @@ class Tracees {
   void take_over_tracking(const std::string& parent, bool all);
   bool any_tracked() const;
 
-  /// Waits for what the io_urings of the frozen tree have in flight. Returns the processes in whose rings there still
-  /// is something. `known`: of the tree.
-  Result<std::vector<int>> drain_rings(const proc::FrozenTree& tree, const capture::Inventory& known) const;
+  /// Waits for what the io_urings and AIO contexts of the frozen tree have in flight. Returns the processes that still
+  /// have something there. `known`: of the tree.
+  Result<std::vector<int>> drain_requests(const proc::FrozenTree& tree, const capture::Inventory& known) const;
 
   /// As the tree stands, frozen.
   Result<void> set_members(const std::vector<proc::TreeEntry>& entries);
@@ -93,6 +93,8 @@ class Tracees {
   Result<void> collect(const capture::Inventory* just_before);
   Result<void> collect_running(const capture::Inventory* just_before);
   Result<void> find_devices();
+  Result<bool> drain_rings(const proc::FrozenProcess& process, const capture::Inventory& known, int index) const;
+  bool drain_aio(int pid, const capture::Inventory& known, int index) const;
 
   CaptureContext& context_;
   DeviceHold& devices_;

@@ -15,6 +15,7 @@
 #include "lib/base/text.h"
 #include "lib/base/worker_pool.h"
 #include "lib/proc/userfault.h"
+#include "lib/state/aio/capture.h"
 #include "lib/state/memory_policies/capture.h"
 #include "lib/state/namespaces/capture.h"
 #include "lib/state/namespaces/entered.h"
@@ -383,6 +384,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   for (size_t i = 0; i < members.size(); ++i) {
     if (!walk.is_zombie(i)) CKPT_TRY(take_process(walk, i));
   }
+  CKPT_TRY(inventory_aio(walk));
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
   shared_memory.find_sources();

@@ -81,6 +81,7 @@ struct Inventory {
   std::vector<std::vector<std::byte>> pipe_contents;  ///< parallel to image.pipes
   std::vector<std::vector<std::byte>> socket_contents;  ///< parallel to image.sockets
   std::vector<std::vector<std::byte>> io_uring_contents;  ///< parallel to image.io_urings
+  std::vector<std::vector<std::byte>> aio_contents;  ///< parallel to image.aio_contexts
   std::vector<bool> placed;  ///< of each process: whether mappings have NUMA policies of their own
   std::vector<bool> gpus;    ///< of each process: whether a mapping is_of_gpu
   /// Of each process, with `gpus_leave`: the GPUs' files of which mappings and descriptors are left out.

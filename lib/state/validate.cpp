@@ -8,6 +8,7 @@
 #include <set>
 #include <utility>
 
+#include "lib/state/aio/ring.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/network/content.h"
@@ -24,6 +25,7 @@ constexpr uint64_t kUserEnd = 0x7ffffffff000;  // TASK_SIZE_MAX with four levels
 constexpr int kMaxNumber = 1 << 22;            // PID_MAX_LIMIT
 constexpr int kMaxDescriptor = 1 << 20;
 constexpr uint64_t kMaxRing = 16 << 20;  // the largest has 32,768 and 65,536 entries
+constexpr uint64_t kMaxAioRing = 256 << 20;
 constexpr size_t kMaxQueued = 1 << 16, kMaxThreads = 1 << 20, kMaxGroups = 65536, kMaxAffinity = 8192;
 
 Unexpected damaged(std::string what) {
@@ -160,7 +162,8 @@ Result<void> validate_process_pages(const store::ProcessImage& image, std::vecto
       while (holder != image.maps.end() && holder->end <= address) ++holder;
       if (holder == image.maps.end() || holder->start > address || holder->kind == MappingKind::kVdso ||
           holder->kind == MappingKind::kSharedFile || holder->kind == MappingKind::kSharedMemory ||
-          holder->kind == MappingKind::kIoUring || holder->kind == MappingKind::kDroppable) {
+          holder->kind == MappingKind::kIoUring || holder->kind == MappingKind::kAio ||
+          holder->kind == MappingKind::kDroppable) {
         return damaged(fmt::format("a page at {:x} belongs to no mapping that could hold it", address));
       }
     }
@@ -239,6 +242,29 @@ Result<void> validate_rings(const store::TreeImage& tree) {
   return views.empty() ? Result<void>() : damaged("an io_uring is mapped where no mapping is");
 }
 
+/// Every context has a ring of its size, and every ring is of one context of its process.
+Result<void> validate_aio(const store::TreeImage& tree) {
+  std::map<std::pair<int, uint64_t>, const store::MemoryMap*> rings;
+  for (size_t i = 0; i < tree.processes.size(); ++i) {
+    for (const store::MemoryMap& map : tree.processes[i].maps) {
+      if (map.kind == MappingKind::kAio) rings.emplace(std::pair(static_cast<int>(i), map.start), &map);
+    }
+  }
+  for (const store::AioContext& context : tree.aio_contexts) {
+    const auto ring = rings.find({context.process, context.start});
+    if (ring == rings.end())
+      return damaged(fmt::format("the AIO context at {:x} has no ring of its own", context.start));
+    const uint64_t size = ring->second->end - ring->second->start;
+    if (size != context.content_size || size > kMaxAioRing || context.events != state::aio_events_in(size) ||
+        context.requests == 0 || context.requests > context.events)
+      return damaged(fmt::format("the AIO context at {:x} is of an impossible size", context.start));
+    rings.erase(ring);
+  }
+  if (rings.empty()) return {};
+  return damaged(fmt::format("mapping {:x}-{:x} belongs to no AIO context", rings.begin()->second->start,
+                             rings.begin()->second->end));
+}
+
 Result<void> validate_descriptors(const store::TreeImage& tree) {
   CKPT_TRY(validate_objects(tree));
   const std::set<int> in_flight = descriptions_in_flight(tree);
@@ -268,6 +294,7 @@ Result<void> validate_descriptors(const store::TreeImage& tree) {
     }
   }
   CKPT_TRY(validate_rings(tree));
+  CKPT_TRY(validate_aio(tree));
   for (const auto& pipe : tree.pipes) {
     if (pipe.capacity > (1u << 30) || pipe.content_size > pipe.capacity)
       return damaged("a pipe holds more than it can");

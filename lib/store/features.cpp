@@ -43,6 +43,7 @@ constexpr Feature kFeatures[] = {
     {"names-of-deleted-file", has_names_of_deleted_file},
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},
+    {"aio", [](const Manifest& m) { return !m.tree.aio_contexts.empty(); }},
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},

@@ -150,6 +150,10 @@ std::string check_relations(const Manifest& manifest) {
     for (int file : ring.files) faults.index(place, ".files", file, tree.descriptors.size());
     for (const IoUringView& view : ring.views) faults.index(place, ".views", view.process, tree.processes.size());
   }
+  for (size_t i = 0; i < tree.aio_contexts.size(); ++i) {
+    auto place = [&] { return fmt::format("tree.aio_contexts[{}]", i); };
+    faults.index(place, ".process", tree.aio_contexts[i].process, tree.processes.size());
+  }
   check_devices(manifest, faults);
   return faults.first();
 }

@@ -96,6 +96,7 @@ void describe(A& a, typename A::template Of<TreeImage> t) {
   a.list("process_handles", t.process_handles);
   a.list("posix_queues", t.posix_queues);
   a.optional().list("io_urings", t.io_urings);
+  a.optional().list("aio_contexts", t.aio_contexts);
   a.object("ipc", t.ipc);
   a.list("devices", t.devices);
   a.object("gpu", t.gpu);

@@ -11,6 +11,7 @@
 #include <string>
 #include <vector>
 
+#include "lib/state/aio/record.h"
 #include "lib/state/attributes/record.h"
 #include "lib/state/cgroups/record.h"
 #include "lib/state/descriptors/record.h"
@@ -104,6 +105,7 @@ struct TreeImage {
   std::vector<ProcessHandle> process_handles;
   std::vector<PosixQueue> posix_queues;
   std::vector<IoUring> io_urings;
+  std::vector<AioContext> aio_contexts;
   SystemVIpc ipc;
   std::vector<DeviceMemory> devices;
   GpuState gpu;

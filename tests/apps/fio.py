@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
-"""fio writes and reads a file through io_uring, past the page cache where the disk allows it, with sixteen requests in
-flight all the time. It is dumped twice in a row, and verifies every block by its checksum."""
+"""fio writes and reads a file through io_uring, or through AIO contexts (libaio), past the page cache where the disk allows it,
+with sixteen requests in flight all the time. It is dumped twice in a row, and verifies every block by its checksum."""
 import os
 import subprocess
 
 from app import expect, find, install, main, ring_requests
+from harness import read_text
 
 SIZE = 48 << 20
+BLOCK = 4096
 
 
 def allows_direct(folder):
@@ -16,18 +18,26 @@ def allows_direct(folder):
     return done.returncode == 0
 
 
+def aio_requests(pid):
+    """As many as the blocks that it has moved, about."""
+    moved = [int(line.split()[1]) for line in read_text(f"/proc/{pid}/io").splitlines() if line.startswith(("read_bytes", "write_bytes"))]
+    return sum(moved) // BLOCK
+
+
 def test(run):
     install(fio="fio")
     direct = int(allows_direct(run.folder))
+    requests = ring_requests if run.variant == "io_uring" else aio_requests
     fio = run.start("fio", [find("fio"), "--name=verify", "--thread", f"--filename={run.folder}/data", f"--size={SIZE}",
-                            "--ioengine=io_uring", "--rw=randrw", "--bs=4k", "--iodepth=16", f"--direct={direct}",
+                            f"--ioengine={run.variant}", "--rw=randrw", f"--bs={BLOCK}", "--iodepth=16", f"--direct={direct}",
                             "--verify=crc32c", "--verify_fatal=1", "--verify_backlog=256", "--loops=40", "--rate_iops=6000",
                             "--randseed=7"])
-    for more in (2000, 4000):
-        fio.wait_for(lambda: ring_requests(fio.pid) > more, "made requests")
+    for _ in range(2):
+        at = requests(fio.pid)
+        fio.wait_for(lambda: requests(fio.pid) > at + 2000, "made requests")
         fio.checkpoint(between=lambda: None)
-    at = ring_requests(fio.pid)
-    fio.wait_for(lambda: ring_requests(fio.pid) > at + 2000, "made requests after its restore")
+    at = requests(fio.pid)
+    fio.wait_for(lambda: requests(fio.pid) > at + 2000, "made requests after its restore")
     os.kill(fio.pid, 2)  # it ends its work and prints what it found
     fio.wait_end()
     expect(fio.said(r"err= *(\d+)").group(1), "0", "what fio found wrong")
@@ -35,4 +45,4 @@ def test(run):
 
 
 if __name__ == "__main__":
-    main(test)
+    main(test, variants=("io_uring", "libaio"))

@@ -261,7 +261,7 @@ def run_flavours(name, flavours, arguments):
 # Special tests: more than one target, or another standard stream than usual.
 
 BLOCKED = {  # what to hold: a word that the message must have
-    "connection": "--tcp-established", "aio": "aio",
+    "connection": "--tcp-established", "aio": "in flight", "aio_forked": "another process's",
     "io_uring": "in flight (poll)", "io_uring_timeout": "in flight", "io_uring_polled": "IORING_SETUP_SQPOLL",
     "io_uring_eventfd": "eventfd", "io_uring_closed": "no descriptor leads to",
     "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",

@@ -22,6 +22,7 @@ struct OpenedFiles {
   std::map<int, UniqueFd> ghosts;              ///< deleted files, made again, by index: for reading and writing
   std::vector<SharedMemoryFds> shared_memory;  ///< parallel to TreeImage::shared_memory
   std::vector<int> io_urings;                  ///< parallel to TreeImage::io_urings
+  int empty = -1;                              ///< reads as nothing, where there are AIO contexts
 };
 
 /// Whether deleted files could be made again, without doing so.

@@ -1,3 +1,4 @@
+#include "lib/state/aio/capture.h"
 #include "lib/state/io_uring/capture.h"
 
 #include <elf.h>
@@ -129,7 +130,11 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
     return std::string();
   }
   if (std::string why = refused_flag(vma); !why.empty()) return why;
-  if (vma.name.rfind("/[aio]", 0) == 0) return std::string("an AIO context, which is not supported");
+  if (is_aio_ring(vma)) {
+    map.kind = MappingKind::kAio;
+    map.file_offset = vma.offset;
+    return std::string();
+  }
   if (vma.name == kUringMapping) {
     map.kind = MappingKind::kIoUring;
     map.file_offset = vma.offset;

@@ -96,6 +96,12 @@ void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Sysca
             flags, fd, fd < 0 ? 0 : map.file_offset);
 }
 
+/// For what is moved there later.
+void keep_free(const MemoryMap& map, SyscallBatch& batch) {
+  batch.add("keep a place free", SYS_mmap, map.start, map.end - map.start, PROT_NONE,
+            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED_NOREPLACE, -1, 0);
+}
+
 struct MadviseFlag {
   std::string_view flag;
   int advice;
@@ -189,6 +195,10 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
   for (size_t i = 0; i < process.maps.size(); ++i) {
     if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
     if (process.maps[i].kind == MappingKind::kIoUring) continue;  // map_rings
+    if (process.maps[i].kind == MappingKind::kAio) {
+      keep_free(process.maps[i], batch);
+      continue;
+    }
     if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, batch);
     advise(process.maps[i], area, batch);
   }

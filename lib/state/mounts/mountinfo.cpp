@@ -10,7 +10,7 @@ namespace ckpt::capture {
 
 namespace {
 
-std::string_view next(std::string_view& rest, char separator) {
+std::string_view take_field(std::string_view& rest, char separator) {
   const size_t at = rest.find(separator);
   const std::string_view out = rest.substr(0, at);
   rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + 1);
@@ -24,20 +24,20 @@ bool parse(std::string_view text, I& out) {
 
 bool parse_line(std::string_view line, MountLine& out) {
   unsigned first = 0, second = 0;
-  bool ok = parse(next(line, ' '), out.id) && parse(next(line, ' '), out.parent);
-  std::string_view device = next(line, ' ');
-  ok = ok && parse(next(device, ':'), first) && parse(device, second);
+  bool ok = parse(take_field(line, ' '), out.id) && parse(take_field(line, ' '), out.parent);
+  std::string_view device = take_field(line, ' ');
+  ok = ok && parse(take_field(device, ':'), first) && parse(device, second);
   out.device = makedev(first, second);
-  out.root = unescape_octal(next(line, ' '));
-  out.point = unescape_octal(next(line, ' '));
-  out.options = next(line, ' ');
-  for (std::string_view field = next(line, ' '); field != "-"; field = next(line, ' ')) {
+  out.root = unescape_octal(take_field(line, ' '));
+  out.point = unescape_octal(take_field(line, ' '));
+  out.options = take_field(line, ' ');
+  for (std::string_view field = take_field(line, ' '); field != "-"; field = take_field(line, ' ')) {
     if (line.empty()) return false;
     out.shared = out.shared || field.starts_with("shared:");
     out.slave = out.slave || field.starts_with("master:");
   }
-  out.type = next(line, ' ');
-  out.source = unescape_octal(next(line, ' '));
+  out.type = take_field(line, ' ');
+  out.source = unescape_octal(take_field(line, ' '));
   out.super_options = unescape_octal(line);
   return ok && !out.type.empty() && out.point.starts_with('/');
 }
@@ -47,7 +47,8 @@ bool parse_line(std::string_view line, MountLine& out) {
 Result<std::vector<MountLine>> parse_mountinfo(std::string_view text) {
   std::vector<MountLine> out;
   while (!text.empty()) {
-    if (!parse_line(next(text, '\n'), out.emplace_back())) return fail(Code::kIo, "mountinfo", "cannot be understood");
+    if (!parse_line(take_field(text, '\n'), out.emplace_back()))
+      return fail(Code::kIo, "mountinfo", "cannot be understood");
   }
   return out;
 }

@@ -82,9 +82,26 @@ static void hold_io_uring_closed(void) {
   if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
   CHECK_EQUAL(close(g_ring.fd), 0);
 }
+/// Waits for something that does not come.
 static void hold_aio(void) {
   aio_context_t context = 0;
   if (syscall(SYS_io_setup, 4, &context) != 0) target_skip("aio: %s", strerror(errno));
+  int ends[2];
+  CHECK_EQUAL(pipe(ends), 0);
+  struct iocb request = {.aio_lio_opcode = IOCB_CMD_POLL, .aio_fildes = (unsigned)ends[0], .aio_buf = 1 /* POLLIN */};
+  struct iocb* list = &request;
+  if (syscall(SYS_io_submit, context, 1, &list) != 1) target_skip("polls of aio: %s", strerror(errno));
+}
+/// A child has the ring of its parent's context.
+static void hold_aio_forked(void) {
+  aio_context_t context = 0;
+  if (syscall(SYS_io_setup, 4, &context) != 0) target_skip("aio: %s", strerror(errno));
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+  }
 }
 static void hold_hugetlb(void) {
   if (mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB, -1, 0) == MAP_FAILED)
@@ -189,6 +206,7 @@ static const struct Thing {
     {"fanotify_unread", hold_fanotify_unread},
     {"lease_broken", hold_lease_broken},
     {"aio", hold_aio},
+    {"aio_forked", hold_aio_forked},
     {"hugetlb", hold_hugetlb},
     {"userfaultfd", hold_userfaultfd},
     {"stranger", hold_stranger},
@@ -211,7 +229,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < kCount; ++i) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
-    bool always = strncmp(name, "io_uring", 8) != 0 && strcmp(name, "aio") != 0 && strcmp(name, "hugetlb") != 0 &&
+    bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
                   strcmp(name, "userfaultfd") != 0 && strcmp(name, "sock_packet") != 0 &&
                   strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

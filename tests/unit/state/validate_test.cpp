@@ -50,6 +50,17 @@ store::TreeImage with_ring(store::TreeImage tree) {
   return tree;
 }
 
+/// With an AIO context, whose ring is one page.
+store::TreeImage with_aio(store::TreeImage tree) {
+  store::MemoryMap map;
+  map.start = 0x50000, map.end = 0x51000, map.prot = 3, map.kind = MappingKind::kAio;
+  tree.processes[0].maps.push_back(map);
+  store::AioContext context;
+  context.start = 0x50000, context.events = 127, context.requests = 16, context.content_size = 0x1000;
+  tree.aio_contexts = {context};
+  return tree;
+}
+
 store::ProcessImage& add_child(store::TreeImage& tree) {
   store::ProcessImage child = tree.processes[0];
   child.parent_pid = tree.processes[0].pid;
@@ -70,6 +81,7 @@ Blocks sound_blocks() { return {{0x10000, 0x00ff, 0xff00}, {0x20000, 1, 0}}; }
 TEST_CASE("validate: a sound image passes") {
   CHECK(validate_all(valid_tree(), sound_blocks()));
   CHECK(validate_all(with_ring(valid_tree()), sound_blocks()));
+  CHECK(validate_all(with_aio(valid_tree()), sound_blocks()));
 }
 
 TEST_CASE("validate: every contradiction is found, and is an answer of no") {
@@ -81,6 +93,15 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a ring that is too large", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1ull << 40; }},
       {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
       {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
+      {"a ring of no AIO context", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts.clear(); }},
+      {"an AIO context without a ring", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].start = 0x10000; }},
+      {"two AIO contexts of one ring",
+       [](auto& i, auto&) { i = with_aio(i), i.aio_contexts.push_back(i.aio_contexts[0]); }},
+      {"an AIO context of no process", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].process = 7; }},
+      {"an AIO ring that holds less", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].events = 128; }},
+      {"an AIO ring without content", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].content_size = 1; }},
+      {"an AIO context for no request", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].requests = 0; }},
+      {"a page in an AIO ring", [](auto& i, auto& b) { i = with_aio(i), b = {{0x50000, 1, 0}}; }},
       {"a view of two rings", [](auto& i, auto&) { i = with_ring(i), i.io_urings.push_back(i.io_urings[0]); }},
       {"a page of a ring's memory",
        [](auto& i, auto& b) {

@@ -297,7 +297,7 @@ class Fill {
   void one(TreeImage& v) {
     // The records of sockets and other objects have tests of their own.
     auto& [processes, files, descriptors, pipes, shared, sockets, filter, terminals, ends, inotifies, fanotifies,
-           handles, queues, rings, ipc, devices, gpu, namespaces] = v;
+           handles, queues, rings, contexts, ipc, devices, gpu, namespaces] = v;
     all(processes, files, descriptors, pipes, shared, filter, handles, ipc, namespaces);
     gpu = {"driver 1", {{"GPU-1", "a", 7}}, {"GPU-1", "GPU-2"}};
     sockets.resize(1), terminals.resize(1), ends.resize(1), inotifies.resize(1), fanotifies.resize(1), queues.resize(1);
@@ -305,6 +305,7 @@ class Fill {
     rings = {{.sq_entries = 8, .cq_entries = 16, .sqe_size = 128, .cqe_size = 32, .no_array = true, .submitted = ~0u,
               .completed = ~0u - 1, .rings_size = 640, .content_offset = 3, .content_size = 1152, .files = {-1, -1},
               .buffers = {{4096, 100}, {}}, .process = 0, .views = {{0, 8192}}, .numbers = {{7, 15}}}};
+    contexts = {{.process = 0, .start = 8192, .events = 127, .requests = 9, .content_offset = 5, .content_size = 4096}};
     devices.resize(1);
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
     files.resize(kEntries), pipes.resize(kEntries), shared.resize(kEntries);
