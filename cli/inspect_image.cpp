@@ -59,6 +59,7 @@ const char* mapping_kind(MappingKind kind) {
     case MappingKind::kSharedMemory: return "shared";
     case MappingKind::kDroppable: return "droppable";
     case MappingKind::kIoUring: return "io_uring";
+    case MappingKind::kHugePages: return "huge pages";
     case MappingKind::kAio: return "AIO context";
     case MappingKind::kVdso: return "vdso";
   }

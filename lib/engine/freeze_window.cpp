@@ -238,7 +238,20 @@ Result<void> FreezeWindow::plan_changes(const Process& process, const proc::Page
   return {};
 }
 
+Result<void> FreezeWindow::scan_huge_pages() {
+  return each_memory(context_.manifest.tree, [&](store::ProcessImage& image) -> Result<void> {
+    auto is_huge = [](const store::MemoryMap& map) { return map.kind == store::MappingKind::kHugePages; };
+    if (std::none_of(image.maps.begin(), image.maps.end(), is_huge)) return {};
+    CKPT_TRY_ASSIGN(proc::Pagemap pagemap, proc::Pagemap::open(image.pid));
+    capture::SpaceBlocks part{image.space, image.pid, -1, 0, {}};
+    CKPT_TRY_ASSIGN(part.blocks, capture::plan_huge_pages(pagemap, image.maps));
+    contents_.push_back(std::move(part));
+    return {};
+  });
+}
+
 Result<void> FreezeWindow::scan_contents() {
+  CKPT_TRY(scan_huge_pages());
   auto add = [&](int space, uint64_t size, const capture::ContentSource& source) -> Result<void> {
     capture::SpaceBlocks part{space, source.pid, source.fd.get(), source.shift, {}};
     CKPT_TRY_ASSIGN(part.blocks, capture::plan_content(source.fd.get(), size));

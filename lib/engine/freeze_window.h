@@ -81,6 +81,7 @@ class FreezeWindow {
   Result<void> scan_process(const Process& process, WorkerPool* pool);
   void judge_tracking(const Process& process, bool can_scan);
   Result<void> plan_changes(const Process& process, const proc::Pagemap& pagemap, WorkerPool* pool);
+  Result<void> scan_huge_pages();
   Result<void> scan_contents();
   std::vector<capture::SpaceBlocks> parts_to_copy() const;
   void note_end();

@@ -31,6 +31,7 @@
 #include "lib/state/files/restore.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/host_check.h"
+#include "lib/state/huge_pages/restore.h"
 #include "lib/state/io_uring/restore.h"
 #include "lib/state/locks/restore.h"
 #include "lib/state/mappings/restore.h"
@@ -291,6 +292,7 @@ class WholeTree final : public Rebuild {
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
     check_plan(image_, reasons);
+    check_huge_pages(image_, reasons);
     if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
     if (auto possible = check_io_urings(image_); !possible) reasons.add(possible.error());
     if (options_.dry_run) check_places(image_, reasons);
@@ -531,7 +533,8 @@ class WholeTree final : public Rebuild {
         CKPT_TRY_ASSIGN(segment, open_to_fill(own));
         fd = segment.get();
       }
-      CKPT_TRY_ASSIGN(FillTotals filled, fill_file(reader_, memory.space, memory.size, fd, progress_, cancel));
+      CKPT_TRY_ASSIGN(FillTotals filled, fill_file(reader_, memory.space, memory.size, fd, progress_, cancel,
+                                                   memory.huge_page));
       totals_.pages += filled.pages, totals_.bytes += filled.bytes;
     }
     return seal_before_mapping(image_, files_.shared_memory);

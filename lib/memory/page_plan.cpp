@@ -233,6 +233,19 @@ void unite(std::vector<PageRegion>& changes, const std::vector<PageRegion>& more
   changes = std::move(out);
 }
 
+Result<std::vector<BlockPlan>> plan_huge_pages(const proc::Pagemap& pagemap, const std::vector<MemoryMap>& maps) {
+  std::vector<BlockPlan> out;
+  for (const MemoryMap& map : maps) {
+    if (map.kind != MappingKind::kHugePages) continue;
+    CKPT_TRY_ASSIGN(const std::vector<PageRegion> found, pagemap.scan(map.start, map.end));
+    for (const PageRegion& region : found) {
+      if ((region.categories & kPopulated) == 0) continue;
+      mark(out, std::max(region.start, map.start), std::min(region.end, map.end), &BlockPlan::data_mask);
+    }
+  }
+  return out;
+}
+
 Result<std::vector<BlockPlan>> plan_content(int fd, uint64_t size) {
   std::vector<BlockPlan> out;
   const uint64_t end = (size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;

@@ -53,6 +53,10 @@ void keep_unchanged(const std::vector<proc::PageRegion>& changes, std::vector<Bl
 /// Adds to `changes` what of `more` is not in it. Both by address.
 void unite(std::vector<proc::PageRegion>& changes, const std::vector<proc::PageRegion>& more);
 
+/// The pages of the private huge pages among `maps`, by address: those that are there. Nothing tracks what is written
+/// to them, so they are read while the process stands still.
+Result<std::vector<BlockPlan>> plan_huge_pages(const proc::Pagemap& pagemap, const std::vector<store::MemoryMap>& maps);
+
 /// The pages of a shared memory or a deleted file, by offset: those that its file says hold data (without a descriptor:
 /// all of them). Every one is data; the store finds out which are as they were.
 Result<std::vector<BlockPlan>> plan_content(int fd, uint64_t size);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <bit>
 #include <iterator>
 #include <map>
 #include <set>
@@ -87,7 +88,12 @@ Result<void> validate_view(const store::SharedMemory& memory, const store::Memor
   return damaged(fmt::format("mapping {:x}-{:x} is no part of its segment", map.start, map.end));
 }
 
-/// Each shared memory of that kind is the content of one segment.
+/// Of 2 MiB, 1 GiB, or what else a kernel may have.
+bool is_huge_page(uint64_t size) {
+  return std::has_single_bit(size) && size > store::kPageSize && size <= uint64_t{1} << 40;
+}
+
+/// Each shared memory of that kind is the content of one segment; huge pages are whole ones.
 Result<void> validate_segments(const store::TreeImage& tree) {
   std::map<int, uint64_t> sizes;
   for (const auto& segment : tree.ipc.segments) {
@@ -95,6 +101,9 @@ Result<void> validate_segments(const store::TreeImage& tree) {
       return damaged(fmt::format("shared memory segment {} is impossible or appears twice", segment.identity.id));
   }
   for (const auto& memory : tree.shared_memory) {
+    if (memory.huge_page != 0 && (!is_huge_page(memory.huge_page) || memory.size % memory.huge_page != 0 ||
+                                  memory.kind == store::SharedMemory::Kind::kSystemV))
+      return damaged("shared memory of huge pages of an impossible size");
     if (memory.kind != store::SharedMemory::Kind::kSystemV) continue;
     auto segment = sizes.find(memory.id);
     if (segment == sizes.end() || segment->second != memory.size)
@@ -106,6 +115,23 @@ Result<void> validate_segments(const store::TreeImage& tree) {
       return damaged("a descriptor of a shared memory segment");
   }
   return {};
+}
+
+/// Huge pages are mapped as a whole.
+Result<void> validate_huge_map(const store::TreeImage& tree, const store::MemoryMap& map) {
+  uint64_t size = 0, offset = 0;
+  if (map.kind == MappingKind::kHugePages) {
+    if (!is_huge_page(map.file_offset)) return damaged("huge pages of an impossible size");
+    size = map.file_offset;
+  } else if (map.shared_memory >= 0) {
+    const store::SharedMemory& memory = tree.shared_memory[static_cast<size_t>(map.shared_memory)];
+    size = memory.huge_page, offset = map.file_offset;
+    if (size != 0 && (map.kind != MappingKind::kSharedMemory || map.file_offset > memory.size ||
+                      map.end - map.start > memory.size - map.file_offset))
+      return damaged(fmt::format("mapping {:x}-{:x} is no part of its huge pages", map.start, map.end));
+  }
+  if (size == 0 || (map.start | map.end | offset) % size == 0) return {};
+  return damaged(fmt::format("mapping {:x}-{:x} has a part of a huge page", map.start, map.end));
 }
 
 Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessImage& image) {
@@ -126,6 +152,7 @@ Result<void> validate_maps(const store::TreeImage& tree, const store::ProcessIma
       CKPT_TRY(validate_view(tree.shared_memory[static_cast<size_t>(map.shared_memory)], map));
     if (map.file_offset % store::kPageSize != 0 || map.file_offset > uint64_t{1} << 62 || (map.prot & ~7) != 0)
       return damaged(name + " has an impossible offset or protection");
+    CKPT_TRY(validate_huge_map(tree, map));
     for (const auto& guard : map.guards) {
       if (guard.first < map.start || guard.second > map.end || guard.first >= guard.second ||
           (guard.first | guard.second) % store::kPageSize != 0) {

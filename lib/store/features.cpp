@@ -31,6 +31,16 @@ bool has_leases(const Manifest& manifest) {
   return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) { return d.lease() != nullptr; });
 }
 
+bool has_huge_pages(const Manifest& manifest) {
+  const auto& processes = manifest.tree.processes;
+  const auto& shared = manifest.tree.shared_memory;
+  return std::any_of(shared.begin(), shared.end(), [](const SharedMemory& m) { return m.huge_page != 0; }) ||
+         std::any_of(processes.begin(), processes.end(), [](const ProcessImage& p) {
+           return std::any_of(p.maps.begin(), p.maps.end(),
+                              [](const MemoryMap& m) { return m.kind == MappingKind::kHugePages; });
+         });
+}
+
 template <class Test>
 bool any_process(const Manifest& manifest, Test test) {
   return std::any_of(manifest.tree.processes.begin(), manifest.tree.processes.end(), test);
@@ -44,6 +54,7 @@ constexpr Feature kFeatures[] = {
     {"io_uring", [](const Manifest& m) { return !m.tree.io_urings.empty(); }},
     {"leases", has_leases},
     {"aio", [](const Manifest& m) { return !m.tree.aio_contexts.empty(); }},
+    {"huge-pages", has_huge_pages},
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},

@@ -244,7 +244,41 @@ def run_with_numbers_free(name, flavour, arguments, place):
     return failure
 
 
+HUGE_PAGES = "/proc/sys/vm/nr_hugepages"
+HUGE_KIB = 2048
+
+
+@contextlib.contextmanager
+def huge_pages(count):
+    """As many more as there are, reserved for the moment."""
+    before = int(read_text(HUGE_PAGES) or -1)
+    if before < 0 or f"Hugepagesize: {HUGE_KIB:>10} kB" not in read_text("/proc/meminfo"):
+        raise Skip("this kernel has no huge pages of 2 MiB")
+    if not os.access(HUGE_PAGES, os.W_OK):
+        raise Skip(f"no right to reserve huge pages ({HUGE_PAGES})")
+    try:
+        with open(HUGE_PAGES, "w") as stream:
+            stream.write(str(before + count))
+        if int(read_text(HUGE_PAGES)) < before + count:
+            raise Skip(f"there is no memory for {count} huge pages")
+        yield
+    finally:
+        with open(HUGE_PAGES, "w") as stream:
+            stream.write(str(before))
+
+
+# Of each of its processes, and of what a rehearsal makes beside it.
+NEEDED = {"mem_huge_pages": 2 * 8}
+
+
 def run_flavours(name, flavours, arguments):
+    with contextlib.ExitStack() as stack:
+        if name in NEEDED:
+            stack.enter_context(huge_pages(NEEDED[name] * len(flavours)))
+        return run_flavours_side_by_side(name, flavours, arguments)
+
+
+def run_flavours_side_by_side(name, flavours, arguments):
     with Workplace(name) as place:
         with concurrent.futures.ThreadPoolExecutor(len(flavours)) as pool:
             failures = [f for f in pool.map(lambda flavour: run_with_numbers_free(name, flavour, arguments, place), flavours) if f]
@@ -567,6 +601,20 @@ def special_sharing(place):
         if stored > before * 1.5:  # blocks of 64 KiB in which a page differs are stored anew
             raise Failure(f"{children} children: {before} KiB in memory, {stored} stored")
         target.check(0)
+
+
+def special_huge_room(place):
+    """Whether there are enough huge pages is told before anything is made."""
+    with huge_pages(NEEDED["mem_huge_pages"]):
+        target = Target("mem_huge_pages", place.folder("huge"))
+        dump(target, "image")
+    target.forget_answers()
+    for more in (["-n"], []):
+        ckpt("restore", "-f", image(target, "image"), "-d", *more).expect(9, "huge pages of 2.00 MiB are needed")
+    if exists_unreaped(target.pid):
+        raise Failure("something was made")
+    with huge_pages(NEEDED["mem_huge_pages"]):
+        restore_and_check(target, "image", 0)
 
 
 def special_undisturbed(place, captures=1000 if LONG else 6):

@@ -48,7 +48,6 @@ std::string refused_flag(const Vma& vma) {
   if (is_kernel_mapping(vma)) return "";
   if (!has_notable_flag(vma.flags) && vma.protection_key == 0) return vma.name == "[uprobes]" ? kUprobes : "";
   if (vma.has_flag("io") || vma.has_flag("pf")) return "a device's memory, which is not supported yet";
-  if (vma.has_flag("ht")) return "huge pages of hugetlbfs, which are not supported yet";
   if (vma.has_flag("ss")) return "a shadow stack, which is not supported yet";
   if (vma.has_flag("um") || vma.has_flag("ui")) return kBeingFilled;
   if (vma.has_flag("sl")) return "sealed (mseal), which is not supported yet";
@@ -119,6 +118,32 @@ Result<void> take_vdso(int pid, const Vma& vma, store::ProcessImage& image) {
   return {};
 }
 
+/// Of huge pages that no file of a mounted hugetlbfs has; a sentence when they cannot be carried.
+Result<std::string> classify_huge(Walk& walk, int pid, const Vma& vma, store::MemoryMap& map) {
+  if (vma.name.rfind("/SYSV", 0) == 0) return std::string("huge pages of a System V segment, which are not supported");
+  struct stat st{};
+  const std::string link = fmt::format("/proc/{}/map_files/{:x}-{:x}", pid, vma.start, vma.end);
+  if (::stat(link.c_str(), &st) != 0) return std::string("huge pages, of which only root can tell what they are");
+  if (vma.shared) {
+    map.kind = store::MappingKind::kSharedMemory;
+    map.file_offset = vma.offset;
+    CKPT_TRY_ASSIGN(map.shared_memory, walk.shared_memory.add_mapping(pid, vma));
+    const auto index = static_cast<size_t>(map.shared_memory);
+    return std::string(walk.out.image.shared_memory[index].huge_page != 0 ? "" : "huge pages that cannot be opened");
+  }
+  if (vma.name.rfind("/memfd:", 0) == 0)
+    return std::string("a private mapping of a memfd of huge pages, which is not supported");
+  map.kind = store::MappingKind::kHugePages;
+  map.file_offset = static_cast<uint64_t>(st.st_blksize);
+  return std::string();
+}
+
+/// Of a file of a mounted hugetlbfs.
+std::string refused_huge_file(const Vma& vma) {
+  if (!vma.shared) return "a private mapping of a file of huge pages, which is not supported";
+  return vma.name.ends_with(" (deleted)") ? "a deleted file of huge pages, which is not supported" : "";
+}
+
 /// Fills kind and file of one mapping; a sentence when it cannot be carried.
 Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::MemoryMap& map) {
   using store::MappingKind;
@@ -143,6 +168,12 @@ Result<std::string> classify(Walk& walk, size_t process, const Vma& vma, store::
   constexpr std::string_view kUnnamed = "anon_inode:";
   if (vma.name.rfind(kUnnamed, 0) == 0) return vma.name.substr(kUnnamed.size()) + ", which is not supported";
   if (vma.name.rfind("/secretmem", 0) == 0) return std::string("secret memory, which nobody else may read");
+  if (vma.has_flag("ht")) {
+    const bool nameless =
+        vma.name == "/anon_hugepage (deleted)" || vma.name.rfind("/memfd:", 0) == 0 || vma.name.rfind("/SYSV", 0) == 0;
+    if (nameless) return classify_huge(walk, pid, vma, map);
+    if (std::string why = refused_huge_file(vma); !why.empty()) return why;
+  }
   const bool anonymous = vma.inode == 0;
   // mmap(MAP_SHARED | MAP_ANONYMOUS) makes an object, too: /proc/self/map_files maps it privately.
   const bool object =

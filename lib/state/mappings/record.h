@@ -18,6 +18,7 @@ enum class MappingKind {
   kSharedMemory,     ///< MAP_SHARED of a SharedMemory object: the image has every page of the object with content
   kDroppable,        ///< MAP_DROPPABLE: the kernel may empty it at any time, and so does an image
   kIoUring,          ///< memory of an io_uring, whose IoUring::views name it; `file_offset`: which part
+  kHugePages,        ///< private memory of hugetlbfs without a file; `file_offset`: bytes of a page
   kAio,              ///< ring of an AIO context, one of TreeImage::aio_contexts
   kVdso,             ///< [vdso], [vvar], [vvar_vclock]: the new kernel's own, moved to the old place
 };
@@ -93,8 +94,8 @@ constexpr int kMaxSpaces = 1 << 16;
 
 constexpr uint64_t space_base(int space) { return static_cast<uint64_t>(space) << kSpaceShift; }
 
-inline constexpr std::array<const char*, 8> kMappingNames = {
-    "anonymous", "private-file", "shared-file", "shared-memory", "droppable", "io_uring", "aio", "vdso"};
+inline constexpr std::array<const char*, 9> kMappingNames = {
+    "anonymous", "private-file", "shared-file", "shared-memory", "droppable", "io_uring", "huge-pages", "aio", "vdso"};
 
 inline constexpr std::array<const char*, 8> kProtNames = {"---", "r--", "-w-", "rw-", "--x", "r-x", "-wx", "rwx"};
 

@@ -12,6 +12,7 @@
 
 #include "lib/base/trace.h"
 #include "lib/proc/procfs.h"
+#include "lib/state/huge_pages/restore.h"
 #include "lib/state/memory_policies/restore.h"
 #include "lib/state/system_v_ipc/restore.h"
 
@@ -90,6 +91,7 @@ void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Sysca
   } else {
     flags |= MAP_ANONYMOUS;
   }
+  if (map.kind == MappingKind::kHugePages) flags |= MAP_HUGETLB | huge_page_flag(map.file_offset);
   if (has_flag(map, "nr")) flags |= MAP_NORESERVE;
   if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
   batch.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,

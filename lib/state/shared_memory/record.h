@@ -24,6 +24,7 @@ struct SharedMemory {
   uint32_t mode = 0, uid = 0, gid = 0;
   int key = 0, id = -1;    ///< kSystemV
   int space = -1;
+  uint64_t huge_page = 0;  ///< bytes of a page of hugetlbfs, 0: ordinary memory
   bool operator==(const SharedMemory&) const = default;
 };
 
@@ -42,6 +43,7 @@ void describe(A& a, typename A::template Of<SharedMemory> m) {
   a.number("key", m.key);
   a.number("id", m.id);
   a.number("space", m.space, -1, kMaxSpaces - 1);
+  a.optional().number("huge_page", m.huge_page);
 }
 
 }  // namespace ckpt::store

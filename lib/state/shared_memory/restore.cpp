@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <atomic>
 #include <bit>
+#include <cstring>
 
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
 #include "lib/base/worker_pool.h"
+#include "lib/state/huge_pages/restore.h"
 
 namespace ckpt::restore {
 
@@ -31,7 +33,9 @@ std::string subject_of(const SharedMemory& memory) {
 /// A memfd would show under another name: this is the object that mmap makes, opened through the mapping.
 Result<UniqueFd> make_anonymous(const SharedMemory& memory) {
   const uint64_t size = (memory.size + store::kPageSize - 1) / store::kPageSize * store::kPageSize;
-  void* place = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  const int huge = memory.huge_page != 0 ? MAP_HUGETLB | huge_page_flag(memory.huge_page) : 0;
+  void* place =
+      ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS | MAP_NORESERVE | huge, -1, 0);
   if (place == MAP_FAILED) return sys_error(subject_of(memory), fmt::format("cannot make {} bytes", size));
   Mapping mapping(place, size);
   auto start = reinterpret_cast<uint64_t>(place);
@@ -41,8 +45,10 @@ Result<UniqueFd> make_anonymous(const SharedMemory& memory) {
 Result<UniqueFd> make_memfd(const SharedMemory& memory) {
   constexpr uint32_t kSealExec = 0x0020;
   const unsigned kind = (memory.seals & kSealExec) != 0 ? kNoExecSeal : kExec;
-  int fd = ::memfd_create(memory.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | kind);
-  if (fd < 0 && errno == EINVAL) fd = ::memfd_create(memory.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING);
+  const unsigned huge =
+      memory.huge_page != 0 ? MFD_HUGETLB | static_cast<unsigned>(huge_page_flag(memory.huge_page)) : 0;
+  int fd = ::memfd_create(memory.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | kind | huge);
+  if (fd < 0 && errno == EINVAL) fd = ::memfd_create(memory.name.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING | huge);
   if (fd < 0) return sys_error(subject_of(memory), "cannot be made");
   UniqueFd out(fd);
   if (::ftruncate(fd, static_cast<off_t>(memory.size)) != 0)
@@ -73,8 +79,38 @@ Result<void> add_seals(const store::TreeImage& tree, const std::vector<SharedMem
   return {};
 }
 
+/// Where pages go, by offset.
+class Destination {
+ public:
+  static Result<Destination> open(int fd, uint64_t size, uint64_t huge_page) {
+    Destination out(fd, huge_page);
+    if (huge_page == 0) return out;
+    void* place = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, fd, 0);
+    if (place == MAP_FAILED) return sys_error("huge pages", "cannot be mapped");
+    out.memory_ = Mapping(place, size);
+    return out;
+  }
+
+  /// Files of huge pages know no write; what they have no room for would end whoever writes to their memory.
+  Result<void> write(ByteSpan bytes, uint64_t at) const {
+    if (!memory_) return io::pwrite_all(fd_, bytes, at, "shared memory");
+    const uint64_t first = at / huge_page_ * huge_page_, last = (at + bytes.size() - 1) / huge_page_ * huge_page_;
+    if (::fallocate(fd_, FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
+                    static_cast<off_t>(last + huge_page_ - first)) != 0)
+      return sys_error("huge pages", "there are not enough").with_code(Code::kNoRoom);
+    std::memcpy(memory_.data() + at, bytes.data(), bytes.size());
+    return {};
+  }
+
+ private:
+  Destination(int fd, uint64_t huge_page) : fd_(fd), huge_page_(huge_page) {}
+  int fd_;
+  uint64_t huge_page_;
+  Mapping memory_;  ///< of huge pages
+};
+
 /// The packed pages of a block to their places; neighbours in one write.
-Result<void> write_block(const store::ImageReader& image, size_t index, uint64_t size, int fd) {
+Result<void> write_block(const store::ImageReader& image, size_t index, uint64_t size, const Destination& to) {
   thread_local std::vector<std::byte> buffer(store::kBlockSize);
   const auto& block = image.blocks()[index];
   CKPT_TRY_ASSIGN(size_t got, image.read_block(index, buffer));
@@ -92,7 +128,7 @@ Result<void> write_block(const store::ImageReader& image, size_t index, uint64_t
     data = data.subspan(part.size());
     page += run;
     if (at >= size) continue;
-    CKPT_TRY(io::pwrite_all(fd, part.first(std::min<uint64_t>(part.size(), size - at)), at, "shared memory"));
+    CKPT_TRY(to.write(part.first(std::min<uint64_t>(part.size(), size - at)), at));
   }
   return {};
 }
@@ -118,9 +154,10 @@ Result<void> seal_after_mapping(const store::TreeImage& tree, const std::vector<
 }
 
 Result<FillTotals> fill_file(const store::ImageReader& image, int space, uint64_t size, int fd, ProgressSink& progress,
-                             const Cancel& cancel) {
+                             const Cancel& cancel, uint64_t huge_page) {
   auto [first, last] = image.blocks_of(space);
-  if (first == last) return FillTotals();
+  if (first == last || size == 0) return FillTotals();
+  CKPT_TRY_ASSIGN(const Destination to, Destination::open(fd, size, huge_page));
   std::atomic<uint64_t> pages{0};
   WorkerPool pool;
   for (size_t i = first; i < last; ++i) {
@@ -128,7 +165,7 @@ Result<FillTotals> fill_file(const store::ImageReader& image, int space, uint64_
     if (count == 0) continue;
     bool going_on = pool.submit([&, i, count]() -> Result<void> {
       CKPT_TRY(cancel.check());
-      CKPT_TRY(write_block(image, i, size, fd));
+      CKPT_TRY(write_block(image, i, size, to));
       pages += count;
       progress.advance(count * store::kPageSize);
       return {};

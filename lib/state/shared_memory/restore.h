@@ -26,8 +26,9 @@ Result<void> seal_after_mapping(const store::TreeImage& tree, const std::vector<
 struct FillTotals {
   uint64_t pages = 0, bytes = 0;
 };
-/// Writes the pages of a memory space into a file by offset; holes stay holes. Several workers.
+/// Writes the pages of a memory space into a file by offset; holes stay holes. Several workers. `huge_page`: bytes of a
+/// page, of a file of hugetlbfs. kNoRoom.
 Result<FillTotals> fill_file(const store::ImageReader& image, int space, uint64_t size, int fd, ProgressSink& progress,
-                             const Cancel& cancel);
+                             const Cancel& cancel, uint64_t huge_page = 0);
 
 }  // namespace ckpt::restore

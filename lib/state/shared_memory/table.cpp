@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 
 #include <algorithm>
 #include <string_view>
@@ -43,6 +45,8 @@ void SharedMemoryTable::describe(int index, int fd) {
   struct stat st{};
   if (::fstat(fd, &st) == 0) {
     memory.size = static_cast<uint64_t>(st.st_size);
+    if (struct statfs fs{}; ::fstatfs(fd, &fs) == 0 && fs.f_type == HUGETLBFS_MAGIC)
+      memory.huge_page = static_cast<uint64_t>(fs.f_bsize);
     memory.mode = st.st_mode & 07777, memory.uid = st.st_uid, memory.gid = st.st_gid;
   }
   int seals = memory.kind == store::SharedMemory::Kind::kMemfd ? ::fcntl(fd, F_GET_SEALS) : 0;

@@ -61,6 +61,22 @@ store::TreeImage with_aio(store::TreeImage tree) {
   return tree;
 }
 
+constexpr uint64_t kHuge = 2 << 20;
+
+/// With private huge pages, and shared ones.
+store::TreeImage with_huge_pages(store::TreeImage tree) {
+  store::MemoryMap own, shared;
+  own.start = kHuge, own.end = 3 * kHuge, own.prot = 3, own.kind = MappingKind::kHugePages, own.file_offset = kHuge;
+  shared.start = 4 * kHuge, shared.end = 5 * kHuge, shared.prot = 3, shared.kind = MappingKind::kSharedMemory;
+  shared.shared_memory = 0, shared.file_offset = kHuge;
+  tree.processes[0].maps.push_back(own);
+  tree.processes[0].maps.push_back(shared);
+  store::SharedMemory memory;
+  memory.size = 2 * kHuge, memory.huge_page = kHuge, memory.space = 7;
+  tree.shared_memory = {memory};
+  return tree;
+}
+
 store::ProcessImage& add_child(store::TreeImage& tree) {
   store::ProcessImage child = tree.processes[0];
   child.parent_pid = tree.processes[0].pid;
@@ -82,6 +98,7 @@ TEST_CASE("validate: a sound image passes") {
   CHECK(validate_all(valid_tree(), sound_blocks()));
   CHECK(validate_all(with_ring(valid_tree()), sound_blocks()));
   CHECK(validate_all(with_aio(valid_tree()), sound_blocks()));
+  CHECK(validate_all(with_huge_pages(valid_tree()), sound_blocks()));
 }
 
 TEST_CASE("validate: every contradiction is found, and is an answer of no") {
@@ -93,6 +110,19 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a ring that is too large", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1ull << 40; }},
       {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
       {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
+      {"huge pages of no size",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.processes[0].maps[1].file_offset = 0; }},
+      {"huge pages that are small ones",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.processes[0].maps[1].file_offset = 4096; }},
+      {"a part of a huge page", [](auto& i, auto&) { i = with_huge_pages(i), i.processes[0].maps[1].start += 4096; }},
+      {"shared huge pages from the middle of one",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.processes[0].maps[2].file_offset = 4096; }},
+      {"shared huge pages beyond their end",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.shared_memory[0].size = kHuge; }},
+      {"shared huge pages of three bytes",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.shared_memory[0].huge_page = 3; }},
+      {"shared huge pages, mapped privately",
+       [](auto& i, auto&) { i = with_huge_pages(i), i.processes[0].maps[2].kind = MappingKind::kPrivateFile; }},
       {"a ring of no AIO context", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts.clear(); }},
       {"an AIO context without a ring", [](auto& i, auto&) { i = with_aio(i), i.aio_contexts[0].start = 0x10000; }},
       {"two AIO contexts of one ring",

@@ -188,8 +188,8 @@ class Fill {
     all(segments, sets, queues);
   }
   void one(SharedMemory& v) {
-    auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space] = v;
-    all(kind, inode, name, size, seals, mode, uid, gid, key, id, space);
+    auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page] = v;
+    all(kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page);
     space = -1;
   }
   void one(FdSlot& v) {
