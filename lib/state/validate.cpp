@@ -256,6 +256,10 @@ Result<void> validate_rings(const store::TreeImage& tree) {
         ring.content_size > kMaxRing || (ring.sqe_size != 64 && ring.sqe_size != 128) ||
         (ring.cqe_size != 16 && ring.cqe_size != 32))
       return damaged("an io_uring of an impossible size");
+    if (!is_index(ring.eventfd, tree.descriptors.size(), false) ||
+        (ring.eventfd >= 0 &&
+         tree.descriptors[static_cast<size_t>(ring.eventfd)].kind != store::DescriptorKind::kEventfd))
+      return damaged("an io_uring that tells its completions to what is no eventfd");
     for (const store::IoUringView& view : ring.views) {
       if (!views.emplace(view.process, view.start).second) return damaged("a mapping of two io_urings");
     }

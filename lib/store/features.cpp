@@ -26,6 +26,11 @@ bool has_names_of_deleted_file(const Manifest& manifest) {
   });
 }
 
+bool has_told_eventfds(const Manifest& manifest) {
+  const auto& rings = manifest.tree.io_urings;
+  return std::any_of(rings.begin(), rings.end(), [](const IoUring& ring) { return ring.eventfd >= 0; });
+}
+
 bool has_leases(const Manifest& manifest) {
   const auto& descriptors = manifest.tree.descriptors;
   return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) { return d.lease() != nullptr; });
@@ -55,6 +60,7 @@ constexpr Feature kFeatures[] = {
     {"leases", has_leases},
     {"aio", [](const Manifest& m) { return !m.tree.aio_contexts.empty(); }},
     {"huge-pages", has_huge_pages},
+    {"io_uring-eventfd", has_told_eventfds},
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},

@@ -147,6 +147,7 @@ std::string check_relations(const Manifest& manifest) {
     const IoUring& ring = tree.io_urings[i];
     auto place = [&] { return fmt::format("tree.io_urings[{}]", i); };
     faults.index(place, ".process", ring.process, tree.processes.size());
+    faults.index(place, ".eventfd", ring.eventfd, tree.descriptors.size());
     for (int file : ring.files) faults.index(place, ".files", file, tree.descriptors.size());
     for (const IoUringView& view : ring.views) faults.index(place, ".views", view.process, tree.processes.size());
   }

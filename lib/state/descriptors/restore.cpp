@@ -287,10 +287,12 @@ Result<void> add_io_urings(const store::ImageReader& image, Inherited& inherited
       error.subject = subject_of(descriptor) + ", " + error.subject;
       return error;
     }
-    CKPT_TRY(register_files(made->get(), ring, [&](int index) {
-      auto source = plan.sources.find(index);
-      return source == plan.sources.end() ? -1 : source->second;
-    }));
+    auto source = [&](int index) {
+      auto known = plan.sources.find(index);
+      return known == plan.sources.end() ? -1 : known->second;
+    };
+    CKPT_TRY(register_files(made->get(), ring, source));
+    CKPT_TRY(register_eventfd(made->get(), ring, source));
     CKPT_TRY(set_flags(made->get(), descriptor));
     CKPT_TRY_ASSIGN(int kept, inherited.keep(std::move(*made), subject_of(descriptor)));
     files.io_urings[object] = kept;

@@ -10,12 +10,17 @@
 #include <cstring>
 #include <set>
 
+#include "lib/proc/kernel_memory.h"
+
 namespace ckpt::capture {
 
 using state::UringMemory;
 using store::IoUring;
 
 namespace {
+
+constexpr const char* kToldEventfd =
+    "[io_uring] that tells its completions to an eventfd, and which one can be seen in the kernel's memory alone";
 
 /// Of requests that may wait for long (enum io_uring_op).
 std::string name_of(int opcode) {
@@ -82,11 +87,8 @@ Result<bool> UringCollector::take(const Place& place, store::Descriptor& d) {
   uint32_t dropped = 0;
   if (auto taken = take_content(ring.get(), out, content, dropped); !taken)
     return context_.block(place, "[io_uring]: " + taken.error().text()), false;
-  // Whoever may not ask (IORING_SETUP_SINGLE_ISSUER) is told that, and the threads of the process are asked later.
-  if (::syscall(SYS_io_uring_register, ring.get(), IORING_REGISTER_EVENTFD, nullptr, 1) < 0) {
-    why = refused_by_registration(-errno);
-    if (!why.empty()) return context_.block(place, std::move(why)), false;
-  }
+  auto eventfd = look_for_eventfd(ring.get(), out);
+  if (!eventfd) return context_.block(place, eventfd.error().message), false;
   check_flight(place, *info, dropped);
   // Nothing tells which pages they are in that a device or the kernel writes to.
   if (!out.buffers.empty() || is_new(place)) context_.out.statuses[place.process][0].has_pinned_pages = true;
@@ -94,8 +96,30 @@ Result<bool> UringCollector::take(const Place& place, store::Descriptor& d) {
   d.object = static_cast<int>(context_.out.image.io_urings.size());
   context_.out.image.io_urings.push_back(std::move(out));
   context_.out.io_uring_contents.push_back(std::move(content));
-  found_.push_back({place, st.st_ino, *std::move(info)});
+  found_.push_back({place, st.st_ino, *std::move(info), *eventfd});
   return true;
+}
+
+/// In the kernel's memory, where a ring may have one: there is nothing else that tells which. Whoever may not ask
+/// (IORING_SETUP_SINGLE_ISSUER) is told that, and the threads of the process are asked later.
+Result<uint64_t> UringCollector::look_for_eventfd(int ring, IoUring& out) {
+  const bool asked = ::syscall(SYS_io_uring_register, ring, IORING_REGISTER_EVENTFD, nullptr, 1) < 0;
+  const int answer = asked ? errno : 0;
+  if (std::string why = refused_by_registration(-answer); !why.empty()) return fail(Code::kUnsupported, "", why);
+  if (answer != EBUSY && answer != EEXIST) return uint64_t{0};
+  auto look = [&]() -> Result<uint64_t> {
+    CKPT_TRY_ASSIGN(const proc::KernelMemory* kernel, proc::KernelMemory::get());
+    CKPT_TRY_ASSIGN(const uint64_t file, kernel->file_of(ring));
+    CKPT_TRY_ASSIGN(const auto context, kernel->read<uint64_t>(file, "file", "private_data"));
+    CKPT_TRY_ASSIGN(const auto told, kernel->read<uint64_t>(context, "io_ring_ctx", "io_ev_fd"));
+    if (told == 0) return uint64_t{0};
+    CKPT_TRY_ASSIGN(const auto async, kernel->read<uint32_t>(told, "io_ev_fd", "eventfd_async"));
+    out.eventfd_async = (async & 1) != 0;
+    return kernel->read<uint64_t>(told, "io_ev_fd", "cq_ev_fd");
+  };
+  auto found = look();
+  if (found || answer == EEXIST) return found.value_or(0);
+  return fail(Code::kUnsupported, "", std::string(kToldEventfd) + ": " + found.error().text());
 }
 
 /// Pre-copy did not wait for what was in flight in it.
@@ -139,8 +163,31 @@ void UringCollector::block(size_t index, std::string what) { context_.block(foun
 
 Result<void> UringCollector::settle(const std::deque<Place>& places) {
   find_views();
-  for (size_t i = 0; i < found_.size(); ++i) find_files(i, places);
+  for (size_t i = 0; i < found_.size(); ++i) {
+    find_files(i, places);
+    if (found_[i].eventfd != 0) find_eventfd(i, places);
+  }
   return {};
+}
+
+/// Which of the tree's eventfds is the one in the kernel's memory.
+void UringCollector::find_eventfd(size_t index, const std::deque<Place>& places) {
+  auto is_it = [&](const Place& place) {
+    auto kernel = proc::KernelMemory::get();
+    auto own = DescriptorContext::duplicate(place);
+    if (!kernel || !own) return false;
+    auto file = (*kernel)->file_of(own->get());
+    auto context = file ? (*kernel)->read<uint64_t>(*file, "file", "private_data") : file;
+    return context && *context == found_[index].eventfd;
+  };
+  for (size_t i = 0; i < places.size(); ++i) {
+    const Place& place = places[i];
+    if (place.first != i || place.link != "anon_inode:[eventfd]" || place.description.value_or(-1) < 0) continue;
+    if (!is_it(place)) continue;
+    context_.out.image.io_urings[index].eventfd = *place.description;
+    return;
+  }
+  block(index, "[io_uring] that tells its completions to an eventfd which no descriptor leads to");
 }
 
 /// The inode is one for each ring.
@@ -251,15 +298,17 @@ UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlac
 }
 
 std::string refused_by_registration(int64_t answer) {
-  if (answer == -EBUSY) return "[io_uring] that tells its completions to an eventfd: which one, nothing tells";
   if (answer == -EACCES) return "[io_uring] with restrictions (IORING_REGISTER_RESTRICTIONS), which are not supported";
   return "";
 }
 
 Result<void> UringQuestions::take(const proc::CallList& calls, int tid, store::TreeImage& tree) const {
   auto refuse = [](std::string what) { return fail(Code::kUnsupported, "", std::move(what)); };
-  for (size_t call : eventfds_) {
-    if (std::string why = refused_by_registration(calls.result(call)); !why.empty()) return refuse(std::move(why));
+  for (size_t i = 0; i < eventfds_.size(); ++i) {
+    const int64_t answer = calls.result(eventfds_[i]);
+    if (std::string why = refused_by_registration(answer); !why.empty()) return refuse(std::move(why));
+    if (answer == -EBUSY && tree.io_urings[static_cast<size_t>(rings_[i].ring)].eventfd < 0)
+      return refuse(kToldEventfd);
   }
   for (size_t call : enabled_) {
     if (calls.result(call) == -EBADFD) return refuse("[io_uring] that is not enabled yet, which is not supported");

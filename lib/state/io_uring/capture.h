@@ -39,6 +39,8 @@ class UringCollector {
  private:
   Result<void> take_content(int fd, store::IoUring& ring, std::vector<std::byte>& content, uint32_t& dropped);
   void check_flight(const Place& place, const proc::UringInfo& info, uint32_t dropped);
+  Result<uint64_t> look_for_eventfd(int ring, store::IoUring& out);
+  void find_eventfd(size_t index, const std::deque<Place>& places);
   void find_views();
   void find_files(size_t index, const std::deque<Place>& places);
   bool is_blocked(size_t process) const;
@@ -49,6 +51,7 @@ class UringCollector {
     Place place;
     uint64_t inode;
     proc::UringInfo info;
+    uint64_t eventfd = 0;  ///< what it tells its completions to, in the kernel's memory; 0: nothing
   };
   DescriptorContext& context_;
   std::optional<state::UringLayout> layout_;
@@ -75,7 +78,8 @@ class UringQuestions {
   std::vector<size_t> numbers_, enabled_, eventfds_;
 };
 
-/// Whether a completion is told to an eventfd; empty: it is not, or nobody but the program's own thread may ask.
+/// Why a ring is refused by what the kernel answers to who asks for its eventfd; empty: no reason, or nobody but the
+/// program's own thread may ask.
 std::string refused_by_registration(int64_t answer);
 
 }  // namespace ckpt::capture

@@ -40,6 +40,8 @@ struct IoUring {
   int process = 0;                      ///< index into TreeImage::processes of the first that has it open
   std::vector<IoUringView> views;
   std::vector<IoUringNumber> numbers;
+  int eventfd = -1;             ///< told of completions: index into TreeImage::descriptors, -1: none
+  bool eventfd_async = false;   ///< of those alone that were not there at once (IORING_REGISTER_EVENTFD_ASYNC)
   bool operator==(const IoUring&) const = default;
 };
 
@@ -78,6 +80,8 @@ void describe(A& a, typename A::template Of<IoUring> u) {
   a.number("process", u.process, 0);
   a.list("views", u.views);
   a.list("numbers", u.numbers);
+  a.optional().number("eventfd", u.eventfd, -1);
+  a.optional().flag("eventfd_async", u.eventfd_async);
 }
 
 }  // namespace ckpt::store

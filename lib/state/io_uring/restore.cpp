@@ -173,6 +173,15 @@ Result<void> register_files(int ring, const IoUring& image, const std::function<
   return sys_error(kSubject, "its files cannot be registered");
 }
 
+Result<void> register_eventfd(int ring, const IoUring& image, const std::function<int(int)>& source) {
+  if (image.eventfd < 0) return {};
+  const int fd = source(image.eventfd);
+  if (fd < 0) return fail(Code::kCorrupt, kSubject, fmt::format("open file {} is not there to be told", image.eventfd));
+  const unsigned how = image.eventfd_async ? IORING_REGISTER_EVENTFD_ASYNC : IORING_REGISTER_EVENTFD;
+  if (::syscall(SYS_io_uring_register, ring, how, &fd, 1) == 0) return {};
+  return sys_error(kSubject, "its eventfd cannot be registered");
+}
+
 void register_buffers(const store::TreeImage& tree, int process, RestorerArea& area, SyscallBatch& batch) {
   for (size_t i = 0; i < tree.io_urings.size(); ++i) {
     const IoUring& ring = tree.io_urings[i];

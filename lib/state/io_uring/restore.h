@@ -26,6 +26,9 @@ Result<UniqueFd> make_io_uring(const store::IoUring& image, ByteSpan content);
 /// `source`: a descriptor of ckpt for each of the image's, -1: none.
 Result<void> register_files(int ring, const store::IoUring& image, const std::function<int(int)>& source);
 
+/// As `register_files`: once it has been used for the last time, for each completion is told.
+Result<void> register_eventfd(int ring, const store::IoUring& image, const std::function<int(int)>& source);
+
 /// By the process itself, once its memory is filled: the kernel pins the pages.
 void register_buffers(const store::TreeImage& tree, int process, RestorerArea& area, SyscallBatch& batch);
 

@@ -14,6 +14,7 @@ inline std::string show(const store::IoUring& ring) {
       fmt::format("{} + {} entries, {} requests so far", ring.sq_entries, ring.cq_entries, ring.submitted);
   if (!ring.files.empty()) out += fmt::format(", {} registered files", ring.files.size());
   if (!ring.buffers.empty()) out += fmt::format(", {} registered buffers", ring.buffers.size());
+  if (ring.eventfd >= 0) out += ", tells an eventfd";
   return out;
 }
 

@@ -108,6 +108,8 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a ring with other entries", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].cqe_size = 24; }},
       {"a ring without content", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1; }},
       {"a ring that is too large", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1ull << 40; }},
+      {"a ring that tells a file", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].eventfd = 0; }},
+      {"a ring that tells nobody", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].eventfd = 9; }},
       {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
       {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
       {"huge pages of no size",

@@ -304,7 +304,8 @@ class Fill {
     ends[0].terminal = 0, queues[0].max_messages = queues[0].message_size = 1;
     rings = {{.sq_entries = 8, .cq_entries = 16, .sqe_size = 128, .cqe_size = 32, .no_array = true, .submitted = ~0u,
               .completed = ~0u - 1, .rings_size = 640, .content_offset = 3, .content_size = 1152, .files = {-1, -1},
-              .buffers = {{4096, 100}, {}}, .process = 0, .views = {{0, 8192}}, .numbers = {{7, 15}}}};
+              .buffers = {{4096, 100}, {}}, .process = 0, .views = {{0, 8192}}, .numbers = {{7, 15}},
+              .eventfd_async = true}};
     contexts = {{.process = 0, .start = 8192, .events = 127, .requests = 9, .content_offset = 5, .content_size = 4096}};
     devices.resize(1);
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
