@@ -32,6 +32,8 @@ class KernelMemory {
   Result<uint64_t> word_at(uint64_t address) const;
   Result<uint64_t> offset_of(const char* structure, const char* member) const;
 
+  Result<uint64_t> size_of(const char* structure) const { return types_.size_of(structure); }
+
   /// The `struct file` of a descriptor of ckpt's.
   Result<uint64_t> file_of(int fd) const;
   /// The `task_struct` of the first thread of a process, which has this number here. kNotFound: it has ended.

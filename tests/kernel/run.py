@@ -298,7 +298,7 @@ BLOCKED = {  # what to hold: a word that the message must have
     "connection": "--tcp-established", "aio": "in flight", "aio_forked": "another process's",
     "io_uring": "in flight (poll)", "io_uring_timeout": "in flight", "io_uring_polled": "IORING_SETUP_SQPOLL",
     "io_uring_eventfd": "eventfd", "io_uring_closed": "no descriptor leads to",
-    "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
+    "sem_undo": "has semaphore adjustments", "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
     "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",

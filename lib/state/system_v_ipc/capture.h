@@ -20,8 +20,8 @@ Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::
 /// All objects of the IPC namespace that this process is in.
 Result<size_t> count_ipc();
 
-/// Whether the process may have semaphore adjustments (SEM_UNDO), which nobody can read: it has a list of them, and
-/// there are semaphores. A reason against a dump: at its end the kernel would apply them.
+/// Whether the process may have semaphore adjustments (SEM_UNDO): it has a list of them, which may be empty, and there
+/// are semaphores. Adjustments are a reason against a dump: at its end the kernel would apply them.
 Result<bool> may_have_undo(int pid);
 
 /// The bytes of an attached segment, to be read with pread: through /proc/PID/map_files, so that neither the time nor

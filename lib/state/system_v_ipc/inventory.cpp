@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "lib/proc/semaphore_undo.h"
 #include "lib/state/namespaces/entered.h"
 #include "lib/state/system_v_ipc/capture.h"
 #include "lib/state/walk.h"
@@ -36,6 +37,20 @@ void check_attachments(Walk& walk, size_t process) {
         process, fmt::format("mapping {:x}-{:x} {}", map.start, map.end, map.name),
         "a part of a System V segment whose beginning is not mapped with it, or more than it has: not supported");
   }
+}
+
+/// What a process holds by SEM_UNDO it gives back sooner or later, and the kernel does it at its end.
+Result<void> block_adjustments(Walk& walk, size_t process) {
+  const Member& member = walk.members[process];
+  auto any = proc::has_semaphore_undo(member.entry.pid, member.pidfd.get());
+  if (!any && any.error().code == Code::kNotFound) return std::move(any).error();
+  if (!any)
+    walk.out.block(process, "",
+                   "may have semaphore adjustments (SEM_UNDO), which cannot be read: " + any.error().text());
+  if (!any || !*any) return {};
+  walk.out.block(process, "", "has semaphore adjustments (SEM_UNDO), which are not supported");
+  walk.out.blockers.back().passes = true;
+  return {};
 }
 
 /// An IPC namespace ends with process 1 of its container, and all that is in it: also what nobody of the tree has used.
@@ -81,7 +96,7 @@ Result<void> inventory_ipc(Walk& walk) {
   CKPT_TRY(block_what_ends_with_its_namespace(walk));
   // Every process that ever had threads has a list: only in a tree that uses semaphores is anything in it.
   if (!walk.out.image.ipc.sets.empty()) {
-    for (size_t i : suspects) walk.out.block(i, "", "may have semaphore adjustments (SEM_UNDO), which nobody can read");
+    for (size_t i : suspects) CKPT_TRY(block_adjustments(walk, i));
   }
   if (!walk.options.frozen) return {};
   for (const store::SharedSegment& segment : walk.out.image.ipc.segments)

@@ -11,7 +11,9 @@
 #include <sys/file.h>
 #include <sys/inotify.h>
 #include <sys/ioctl.h>
+#include <sys/ipc.h>
 #include <sys/prctl.h>
+#include <sys/sem.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -109,6 +111,13 @@ static void hold_hugetlb(void) {
   if (fd < 0 || ftruncate(fd, 2 << 20) != 0) target_skip("no huge pages: %s", strerror(errno));
   const int flags = MAP_PRIVATE | MAP_NORESERVE;  // none of them is touched
   if (mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED) target_skip("no huge pages");
+}
+static int g_set = -1;
+static void hold_sem_undo(void) {
+  int set = semget(IPC_PRIVATE, 5, IPC_CREAT | 0600);
+  struct sembuf take = {.sem_num = 4, .sem_op = 1, .sem_flg = SEM_UNDO};
+  if (set < 0 || semop(set, &take, 1) != 0) target_skip("no semaphores here: %s", strerror(errno));
+  g_set = set;
 }
 static void hold_userfaultfd(void) {
   int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
@@ -211,6 +220,7 @@ static const struct Thing {
     {"aio", hold_aio},
     {"aio_forked", hold_aio_forked},
     {"hugetlb", hold_hugetlb},
+    {"sem_undo", hold_sem_undo},
     {"userfaultfd", hold_userfaultfd},
     {"stranger", hold_stranger},
     {"thread_pidfd", hold_thread_pidfd},
@@ -233,8 +243,9 @@ int main(int argc, char** argv) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
     bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
-                  strcmp(name, "userfaultfd") != 0 && strcmp(name, "sock_packet") != 0 &&
-                  strcmp(name, "packet_ring") != 0 && strstr(name, "namespace") == NULL;
+                  strcmp(name, "userfaultfd") != 0 && strcmp(name, "sem_undo") != 0 &&
+                  strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
+                  strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;
     kThings[i].hold();
     found = true;
@@ -242,5 +253,6 @@ int main(int argc, char** argv) {
   if (!found) target_fail("there is no %s", wanted);
   target_ready();
   target_wait(NULL);
+  if (g_set >= 0) CHECK_EQUAL(semctl(g_set, 0, IPC_RMID), 0);
   target_pass();
 }
