@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 #include <span>
@@ -126,6 +127,25 @@ Result<void> NewContext::move(const store::MemoryMap& map, ByteSpan content) {
   return child_.run(last);
 }
 
+/// Room for requests is parked with each processor that a context was used on: where all of it is needed, what is left
+/// on another one would be missing. The threads get back those that they may use, later.
+Result<void> stay_on_processor(Child& child) {
+  constexpr uint32_t kMost = 8192;
+  std::byte* const place = child.area().allocate(sizeof(uint32_t));
+  if (place == nullptr) return fail(Code::kNoRoom, "AIO contexts", "their description is too large to rebuild");
+  SyscallBatch ask;
+  ask.add("ask for the processor", SYS_getcpu, reinterpret_cast<uint64_t>(place), 0, 0);
+  CKPT_TRY(child.run(ask));
+  uint32_t processor = 0;
+  std::memcpy(&processor, place, sizeof processor);
+  if (processor >= kMost) return {};
+  std::array<uint64_t, kMost / 64> mask{};
+  mask[processor / 64] = uint64_t{1} << processor % 64;
+  SyscallBatch stay;
+  stay.try_add("stay on a processor", SYS_sched_setaffinity, 0, sizeof mask, child.area().put(mask));
+  return child.run(stay);
+}
+
 Result<void> make_one(const store::ImageReader& image, const AioContext& context, const store::MemoryMap& map,
                       int readable, Child& child) {
   CKPT_TRY_ASSIGN(const std::vector<std::byte> content, image.read_pipe(context.content_offset, context.content_size));
@@ -150,8 +170,11 @@ Result<int> keep_empty_file(Inherited& inherited) {
 
 Result<void> make_aio_contexts(const store::ImageReader& image, int process, int readable, Child& child) {
   const store::TreeImage& tree = image.manifest().tree;
+  auto is_ours = [&](const AioContext& context) { return context.process == process; };
+  if (std::none_of(tree.aio_contexts.begin(), tree.aio_contexts.end(), is_ours)) return {};
+  CKPT_TRY(stay_on_processor(child));
   for (const AioContext& context : tree.aio_contexts) {
-    if (context.process != process) continue;
+    if (!is_ours(context)) continue;
     const auto& maps = tree.processes[static_cast<size_t>(process)].maps;
     const auto map = std::find_if(maps.begin(), maps.end(), [&](const auto& m) { return m.start == context.start; });
     if (map == maps.end())

@@ -1,10 +1,11 @@
 // Native AIO contexts: fresh, used many times over, with events nobody has taken (also across the end of the ring), one
 // after another that has ended, with a ring that was moved. What they answer is what the files hold.
 #include <linux/aio_abi.h>
+#include <sched.h>
 
 #include "../target.h"
 
-enum { kContexts = 5, kPart = 512, kParts = 16, kMost = 256 };
+enum { kContexts = 6, kPart = 512, kParts = 16, kMost = 256 };
 
 struct ring {
   unsigned id, nr, head, tail, magic, compatible, incompatible, header_size;
@@ -17,15 +18,34 @@ static uint64_t g_number;  // of the last request
 
 static const struct ring* ring_of(int which) { return (const struct ring*)(uintptr_t)g_context[which]; }
 
+static bool try_submit(int which) {
+  const uint64_t number = g_number + 1;
+  struct iocb request = {.aio_data = number, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)g_file,
+                         .aio_buf = (uintptr_t)g_part[number % kMost], .aio_nbytes = kPart,
+                         .aio_offset = (long long)(number % kParts * kPart)};
+  struct iocb* list = &request;
+  const long done = syscall(SYS_io_submit, g_context[which], 1, &list);
+  if (done != 1) CHECK_EQUAL(errno, EAGAIN);
+  else g_number = number;
+  return done == 1;
+}
+
 static void submit(int which, unsigned count) {
-  for (unsigned i = 0; i < count; ++i) {
-    const uint64_t number = ++g_number;
-    struct iocb request = {.aio_data = number, .aio_lio_opcode = IOCB_CMD_PREAD, .aio_fildes = (unsigned)g_file,
-                           .aio_buf = (uintptr_t)g_part[number % kMost], .aio_nbytes = kPart,
-                           .aio_offset = (long long)(number % kParts * kPart)};
-    struct iocb* list = &request;
-    CHECK_EQUAL(syscall(SYS_io_submit, g_context[which], 1, &list), 1);
+  for (unsigned i = 0; i < count; ++i) CHECK(try_submit(which));
+}
+
+/// As many as there is room for, from several processors.
+static unsigned submit_all(int which) {
+  unsigned count = 0;
+  for (int processor = 0, full = 0; full < 8 && count < kMost - 1; ++processor) {
+    cpu_set_t set;
+    CPU_ZERO(&set);
+    CPU_SET(processor % 8, &set);
+    if (sched_setaffinity(0, sizeof set, &set) != 0) ++full;  // there is no such one
+    else if (try_submit(which)) ++count, full = 0;
+    else ++full;
   }
+  return count;
 }
 
 /// The next `count` events are those of these requests, in order.
@@ -83,7 +103,7 @@ int main(int argc, char** argv) {
   make_file();
   aio_context_t ended = 0;
   if (syscall(SYS_io_setup, 3, &ended) != 0) target_skip("no AIO here: %s", strerror(errno));
-  const unsigned requests[kContexts] = {1, 100, 300, 64, 5};
+  const unsigned requests[kContexts] = {1, 100, 300, 64, 5, 7};
   for (int i = 0; i < kContexts; ++i) CHECK_EQUAL(syscall(SYS_io_setup, requests[i], &g_context[i]), 0);
   CHECK_EQUAL(syscall(SYS_io_destroy, ended), 0);
   use(1, 2000);
@@ -95,6 +115,13 @@ int main(int argc, char** argv) {
   const uint64_t waiting = g_number + 1;
   submit(3, 30);
   use(4, 200);
+  use(5, 50);
+  cpu_set_t all;
+  CHECK_EQUAL(sched_getaffinity(0, sizeof all, &all), 0);
+  const uint64_t full = g_number + 1;
+  const unsigned many = submit_all(5);
+  CHECK(many > ring_of(5)->nr / 2 || many == kMost - 1);
+  CHECK_EQUAL(sched_setaffinity(0, sizeof all, &all), 0);
   move_ring(4);
 
   target_ready();
@@ -104,6 +131,7 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(ring_of(3)->tail, 30);
   expect(2, 50, wrapped);
   expect(3, 30, waiting);
+  expect(5, many, full);
   for (int i = 0; i < kContexts; ++i) {
     expect_none(i);
     use(i, 2 * ring_of(i)->nr + 5);
