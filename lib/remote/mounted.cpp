@@ -84,6 +84,8 @@ Result<bool> Mounted::add_beside(const fs::path& path) {
   const bool at_the_top = slash == std::string::npos || slash < url_.find("://") + 3;
   if (at_the_top || path.parent_path() != folder_.path() || path == path_ || !stays_below(name)) return false;
   const bool is_http = url_.starts_with("http");
+  // The name is a stranger's, and a space in it would be one between words.
+  if (url_.starts_with("cmd:") && name.find(' ') != std::string::npos) return false;
   const std::string url = url_.substr(0, slash + 1) + (is_http ? percent_encode(name, false) : name);
   auto done = mount(url, path);
   if (!done && done.error().code == Code::kNotFound) return false;

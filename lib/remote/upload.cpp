@@ -137,6 +137,9 @@ Upload::Upload(std::string url, const Options& options, const Cancel* cancel)
 
 Result<std::unique_ptr<Upload>> Upload::open(const std::string& url, const Options& options, const Cancel* cancel) {
   CKPT_TRY_ASSIGN(const Url parsed, parse_url(url));
+  if (parsed.scheme == Url::Scheme::kCommand)
+    return Error(Code::kUnsupported, url, "is read, and holds stores: no part of an object can be written there")
+        .with_hint("write to a folder, and give that to the program");
   std::unique_ptr<Upload> out(new Upload(url, options, cancel));
   CKPT_TRY_ASSIGN(out->backend_, open_writable(parsed, cancel));
   if (parsed.name().empty()) return fail(Code::kUsage, url, "names a whole bucket: what is written needs a name in it");

@@ -8,7 +8,8 @@ namespace ckpt::remote {
 
 namespace {
 
-constexpr std::string_view kSchemes[] = {"http://", "https://", "s3://", "gs://"};
+constexpr std::string_view kCommand = "cmd:";
+constexpr std::string_view kSchemes[] = {"http://", "https://", "s3://", "gs://", kCommand};
 
 int hex_digit(char c) {
   if (c >= '0' && c <= '9') return c - '0';
@@ -31,6 +32,25 @@ Result<Url> parse_http(Url url, size_t after_scheme) {
   return url;
 }
 
+/// Words between spaces; the last one is the place.
+Result<Url> parse_command(Url url) {
+  url.scheme = Url::Scheme::kCommand;
+  if (std::any_of(url.text.begin(), url.text.end(), [](unsigned char c) { return c < ' ' || c == 0x7f; }))
+    return fail(Code::kUsage, url.text, "holds a control character");
+  for (size_t at = kCommand.size(); (at = url.text.find_first_not_of(' ', at)) != std::string::npos;) {
+    const size_t end = std::min(url.text.find(' ', at), url.text.size());
+    url.words.push_back(url.text.substr(at, end - at));
+    at = end;
+  }
+  if (url.words.size() < 2)
+    return fail(Code::kUsage, url.text, "names no program and no place: cmd:PROGRAM ARG... PLACE");
+  url.key = std::move(url.words.back());
+  url.words.pop_back();
+  if (url.text.back() == ' ') return fail(Code::kUsage, url.text, "ends with a space");
+  if (url.key[0] == '-') return fail(Code::kUsage, url.text, "ends with an option where the place is expected");
+  return url;
+}
+
 }  // namespace
 
 bool is_url(std::string_view text) {
@@ -45,7 +65,9 @@ bool lies_within(std::string_view url, std::string_view folder) {
 Result<Url> parse_url(const std::string& text) {
   Url url;
   url.text = text;
-  if (!is_url(text)) return fail(Code::kUsage, text, "is no URL that ckpt reads: s3://, gs://, http:// or https://");
+  if (!is_url(text))
+    return fail(Code::kUsage, text, "is no URL that ckpt reads: s3://, gs://, http://, https:// or cmd:");
+  if (text.starts_with(kCommand)) return parse_command(std::move(url));
   if (std::any_of(text.begin(), text.end(), [](char c) { return static_cast<unsigned char>(c) <= ' ' || c == 0x7f; }))
     return fail(Code::kUsage, text, "holds a space or a control character: write it as %XX");
   const size_t host = text.find("://") + 3;

@@ -1,21 +1,23 @@
-// What names a thing on another host: s3://BUCKET/KEY, gs://BUCKET/KEY, http(s)://HOST/PATH.
+// What names a thing on another host: s3://BUCKET/KEY, gs://BUCKET/KEY, http(s)://HOST/PATH, cmd:PROGRAM ARG... PLACE.
 #pragma once
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "lib/base/result.h"
 
 namespace ckpt::remote {
 
 struct Url {
-  enum class Scheme { kHttp, kS3, kGoogle } scheme = Scheme::kHttp;
+  enum class Scheme { kHttp, kS3, kGoogle, kCommand } scheme = Scheme::kHttp;
   std::string text;    ///< as the user wrote it
   std::string origin;  ///< kHttp: "https://host:port"
   std::string path;    ///< kHttp: from the slash on, percent-encoded as it was written
   std::string query;   ///< kHttp: behind the question mark: of a URL that was signed beforehand
   std::string bucket;  ///< kS3, kGoogle
-  std::string key;     ///< kS3, kGoogle: not encoded, without a slash at its front
+  std::string key;     ///< kS3, kGoogle: not encoded, without a slash at its front; kCommand: the place
+  std::vector<std::string> words;  ///< kCommand: the program and its arguments before the place
 
   /// The last part of the path or of the key, decoded: what a file of it is called.
   std::string name() const;
@@ -27,7 +29,8 @@ bool is_url(std::string_view text);
 /// Whether one URL names the other, or something below it.
 bool lies_within(std::string_view url, std::string_view folder);
 
-/// kUsage: no such scheme, no host or bucket, a user name or password in it (credentials come from the environment).
+/// kUsage: no such scheme, no host, bucket, program or place, a user name or password in it (credentials come from the
+/// environment).
 Result<Url> parse_url(const std::string& text);
 
 /// All but A-Z a-z 0-9 - . _ ~ as %XX; slashes stay where they are where `keep_slashes`.

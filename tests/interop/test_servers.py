@@ -160,3 +160,13 @@ def test_a_store_in_their_buckets(server, checkpoints, tmp_path):
     run(env, "pull", "megatron.again", *store, "--dir", tmp_path / "after")
     subprocess.run(["diff", "-r", checkpoints / "megatron", tmp_path / "after"], check=True)
     run(env, "verify", *store)
+
+
+def test_rclone_speaks_for_a_place(python):
+    """cmd:rclone ...: stores and checkpoints, as tests/remote/programs.py has it."""
+    unit = pathlib.Path(CKPT).parent / "unit_repository"
+    if not unit.exists():
+        pytest.skip("unit_repository is not built")
+    environment = {**os.environ, "CKPT_RCLONE": str(pathlib.Path(python).parent / "rclone")}
+    programs = HERE.parent / "remote" / "programs.py"
+    subprocess.run(["/usr/bin/python3", programs, CKPT, unit, "Programs.test_rclone"], env=environment, check=True)

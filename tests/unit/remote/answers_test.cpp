@@ -16,6 +16,12 @@ TEST_CASE("URLs: bucket and key, host and path, and what is none") {
   CHECK(s3->bucket == "bucket");
   CHECK(s3->key == "run=1/iter_+%41/");
   CHECK(s3->name() == "iter_+%41");
+  auto command = parse_url("cmd:rclone --fast  remote:bucket/run=1");
+  REQUIRE(command);
+  CHECK(command->words == std::vector<std::string>{"rclone", "--fast"});
+  CHECK(command->key == "remote:bucket/run=1");
+  CHECK(command->name() == "run=1");
+  for (const char* wrong : {"cmd:", "cmd: ", "cmd:a", "cmd:a -b", "cmd:a b ", "cmd:a\tb c"}) CHECK(!parse_url(wrong));
   auto http = parse_url("https://host:8443/a%20b/model.safetensors?X-Sig=1");
   REQUIRE(http);
   CHECK(http->origin == "https://host:8443");
