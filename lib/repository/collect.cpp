@@ -122,7 +122,7 @@ class Collection {
       auto text = read_object(backend_, kPushes, id + kTakenForDead, kMaxDocument);
       if (!text && text.error().code != Code::kNotFound) return std::move(text).error();
       auto taken = text ? parse_taken_for_dead(*text, "") : Result<TakenForDead>(TakenForDead{rfc3339_now()});
-      if (taken && !is_older(taken->since, kRememberS)) continue;
+      if (!taken || !is_older(taken->since, kRememberS)) continue;
       CKPT_TRY(backend_.remove(in_folder(kPushes, id + kDraft)));
       CKPT_TRY(backend_.remove(in_folder(kPushes, id + kTakenForDead)));
     }

@@ -79,7 +79,7 @@ Result<std::unique_ptr<PushMarker>> PushMarker::put(Backend& backend, const std:
 }
 
 PushMarker::~PushMarker() {
-  // A draft without a marker is nobody's: never leave the one that way round while the other can be needed.
+  // While the draft cannot be taken away the marker stays with it, until its process is gone.
   if (drafted_ && !backend_.remove(in_folder(kPushes, id_ + kDraft))) return;
   if (there_) (void)backend_.remove(in_folder(kPushes, id_));
 }
