@@ -1,0 +1,102 @@
+#include "lib/remote/child_program.h"
+
+#include <doctest/doctest.h>
+#include <signal.h>
+
+#include <chrono>
+#include <thread>
+
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+
+using namespace ckpt;
+using namespace ckpt::remote;
+
+namespace {
+
+ProgramCall shell(const std::string& script, std::string& out) {
+  ProgramCall call;
+  call.words = {"sh", "-c", script};
+  call.output = [&out](ByteSpan bytes) -> Result<void> {
+    out += as_text(bytes);
+    return {};
+  };
+  return call;
+}
+
+/// A little later: the kernel needs a moment. Whether somebody waits for orphans is not ours to say.
+bool is_gone(const std::string& pid) {
+  for (int i = 0; i < 200; ++i) {
+    const auto stat = io::read_file("/proc/" + std::to_string(std::stol(pid)) + "/stat", 4096);
+    if (!stat || stat->find(") Z ") != std::string::npos) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+  }
+  return false;
+}
+
+}  // namespace
+
+TEST_CASE("programs: content goes in and comes out, statuses and the end of what they say are told") {
+  std::string out;
+  ProgramCall call = shell("cat; echo one >&2; echo two >&2; exit 7", out);
+  const std::string content(3 << 20, 'x');
+  call.input = as_bytes(content);
+  auto end = run_program(call, nullptr);
+  REQUIRE(end);
+  CHECK(end->status == 7);
+  CHECK(end->said == "one; two");
+  CHECK(out == content);
+  out.clear();
+  end = run_program(shell("kill -9 $$", out), nullptr);
+  REQUIRE(end);
+  CHECK(end->status == 128 + SIGKILL);
+  end = run_program(shell("head -c 100000 /dev/zero | tr '\\0' y >&2", out), nullptr);
+  REQUIRE(end);
+  CHECK(end->said == std::string(2000, 'y'));
+  call = shell("", out);
+  call.words = {"no-such-program-here"};
+  auto none = run_program(call, nullptr);
+  REQUIRE(!none);
+  CHECK(none.error().code == Code::kUnsupported);
+}
+
+TEST_CASE("programs: one that is silent is ended with all of its group, one that goes on is not") {
+  std::string out;
+  ProgramCall call = shell("sleep 600 & echo $!; echo why >&2; wait", out);
+  call.silence_s = 1;
+  auto end = run_program(call, nullptr);
+  REQUIRE(!end);
+  CHECK(end.error().code == Code::kIo);
+  CHECK(end.error().text().find("why") != std::string::npos);
+  CHECK(is_gone(out));
+  out.clear();
+  call = shell("for i in 1 2 3 4; do sleep 0.3; echo $i; done", out);
+  call.silence_s = 1;
+  CHECK(run_program(call, nullptr));
+  CHECK(out == "1\n2\n3\n4\n");
+}
+
+TEST_CASE("programs: a refused output and an interrupt end one with what it has started") {
+  std::string out;
+  ProgramCall call = shell("sleep 600 & echo $!; yes", out);
+  call.output = [&out](ByteSpan bytes) -> Result<void> {
+    out += as_text(bytes);
+    return out.size() < 1000 ? Result<void>() : fail(Code::kCorrupt, "it", "is too much");
+  };
+  auto end = run_program(call, nullptr);
+  REQUIRE(!end);
+  CHECK(end.error().code == Code::kCorrupt);
+  CHECK(is_gone(out));
+  out.clear();
+  Cancel cancel;
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    cancel.request();
+  });
+  Stopwatch watch;
+  end = run_program(shell("sleep 600", out), &cancel);
+  later.join();
+  REQUIRE(!end);
+  CHECK(end.error().code == Code::kInterrupted);
+  CHECK(watch.elapsed_us() < 60'000'000);
+}
