@@ -88,6 +88,13 @@ std::string unescape_octal(std::string_view text) {
   return out;
 }
 
+std::string_view take_field(std::string_view& rest, char separator) {
+  const size_t at = rest.find(separator);
+  const std::string_view out = rest.substr(0, at);
+  rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + 1);
+  return out;
+}
+
 std::string human_bytes(uint64_t bytes) {
   static const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB"};
   double value = static_cast<double>(bytes);

@@ -12,6 +12,8 @@ std::string escape_for_terminal(std::string_view text);
 /// Undoes what the kernel does to paths in /proc: blanks, newlines and backslashes stand there as \ and three octal
 /// digits.
 std::string unescape_octal(std::string_view text);
+/// Cuts off `rest` what stands before the separator, and the separator; all of it where there is none.
+std::string_view take_field(std::string_view& rest, char separator);
 /// "1.5 GiB", "640 B": three significant digits, binary units.
 std::string human_bytes(uint64_t bytes);
 /// "1.234 ms", "2.5 s" from microseconds.

@@ -12,19 +12,13 @@
 #include <cstddef>
 
 #include "lib/base/io.h"
+#include "lib/base/text.h"
 
 namespace ckpt::capture {
 
 namespace {
 
 using store::MemoryPolicy;
-
-std::string_view next(std::string_view& text, char separator) {
-  size_t end = std::min(text.find(separator), text.size());
-  std::string_view out = text.substr(0, end);
-  text.remove_prefix(std::min(end + 1, text.size()));
-  return out;
-}
 
 template <class T>
 bool parse_number(std::string_view text, T& out, int base = 10) {
@@ -36,8 +30,8 @@ bool parse_number(std::string_view text, T& out, int base = 10) {
 bool parse_nodes(std::string_view text, std::vector<int>& out) {
   constexpr int kMaxNodes = 1024;
   while (!text.empty()) {
-    std::string_view range = next(text, ',');
-    std::string_view first = next(range, '-');
+    std::string_view range = take_field(text, ',');
+    std::string_view first = take_field(range, '-');
     int from = 0, to = 0;
     if (!parse_number(first, from) || !parse_number(range.empty() ? first : range, to)) return false;
     if (from < 0 || to < from || to >= kMaxNodes) return false;
@@ -54,14 +48,14 @@ constexpr std::array<std::string_view, 7> kModes = {
 /// "interleave=static|balancing:0-1".
 bool parse_policy(std::string_view text, MemoryPolicy& out) {
   std::string_view nodes = text;
-  std::string_view name = next(nodes, ':');
+  std::string_view name = take_field(nodes, ':');
   std::string_view flags = name;
-  std::string_view mode = next(flags, '=');
+  std::string_view mode = take_field(flags, '=');
   auto found = std::find(kModes.begin(), kModes.end(), mode);
   if (found == kModes.end()) return false;
   out.mode = static_cast<int>(found - kModes.begin());
   while (!flags.empty()) {
-    std::string_view flag = next(flags, '|');
+    std::string_view flag = take_field(flags, '|');
     constexpr int kBalancing = 1 << 13;  // MPOL_F_NUMA_BALANCING, since 5.12
     if (flag == "static")
       out.mode |= MPOL_F_STATIC_NODES;
@@ -89,9 +83,9 @@ std::string_view policy_words(std::string_view line) {
 Result<std::vector<store::MappingPolicy>> parse_numa_maps(std::string_view text) {
   std::vector<store::MappingPolicy> out;
   while (!text.empty()) {
-    std::string_view line = next(text, '\n'), rest = line;
+    std::string_view line = take_field(text, '\n'), rest = line;
     store::MappingPolicy mapping;
-    if (!parse_number(next(rest, ' '), mapping.start, 16) || !parse_policy(policy_words(rest), mapping.policy))
+    if (!parse_number(take_field(rest, ' '), mapping.start, 16) || !parse_policy(policy_words(rest), mapping.policy))
       return fail(Code::kIo, "numa_maps", fmt::format("\"{}\" is not in the form that this ckpt knows", line));
     if (mapping.policy.mode != MPOL_DEFAULT) out.push_back(std::move(mapping));
   }

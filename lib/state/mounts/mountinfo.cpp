@@ -10,13 +10,6 @@ namespace ckpt::capture {
 
 namespace {
 
-std::string_view take_field(std::string_view& rest, char separator) {
-  const size_t at = rest.find(separator);
-  const std::string_view out = rest.substr(0, at);
-  rest.remove_prefix(at == std::string_view::npos ? rest.size() : at + 1);
-  return out;
-}
-
 template <class I>
 bool parse(std::string_view text, I& out) {
   return std::from_chars(text.data(), text.data() + text.size(), out).ptr == text.data() + text.size() && !text.empty();

@@ -36,19 +36,12 @@ bool parse_number(std::string_view text, T& out, int base) {
   return error == std::errc() && end == text.data() + text.size();
 }
 
-std::string_view next(std::string_view& text, char separator) {
-  size_t end = text.find(separator);
-  std::string_view out = text.substr(0, end);
-  text = end == std::string_view::npos ? std::string_view() : text.substr(end + 1);
-  return out;
-}
-
 /// "name:value name:value ...".
 std::map<std::string, std::string_view, std::less<>> fields_of(std::string_view line) {
   std::map<std::string, std::string_view, std::less<>> out;
   while (!line.empty()) {
-    std::string_view value = next(line, ' ');
-    std::string_view name = next(value, ':');
+    std::string_view value = take_field(line, ' ');
+    std::string_view name = take_field(value, ':');
     out[std::string(name)] = value;
   }
   return out;
@@ -82,7 +75,7 @@ bool take_handle(const Fields& fields, FileFinder::Handle& out) {
 template <class Visit>
 Result<void> for_each_line(std::string_view text, std::string_view prefix, Visit visit) {
   while (!text.empty()) {
-    std::string_view line = next(text, '\n');
+    std::string_view line = take_field(text, '\n');
     if (line.substr(0, prefix.size()) == prefix) CKPT_TRY(visit(line.substr(prefix.size())));
   }
   return {};
@@ -133,16 +126,16 @@ Result<FileFinder> FileFinder::create(std::vector<std::string> hints) {
   FileFinder out;
   out.hints_ = std::move(hints);
   for (std::string_view rest = text; !rest.empty();) {
-    std::string_view line = next(rest, '\n');
+    std::string_view line = take_field(rest, '\n');
     Mount mount;
-    bool ok = parse_number(next(line, ' '), mount.id, 10);
-    (void)next(line, ' ');  // the parent's id
-    std::string_view device = next(line, ' ');
+    bool ok = parse_number(take_field(line, ' '), mount.id, 10);
+    (void)take_field(line, ' ');  // the parent's id
+    std::string_view device = take_field(line, ' ');
     unsigned first = 0, second = 0;
-    ok = ok && parse_number(next(device, ':'), first, 10) && parse_number(device, second, 10);
-    (void)next(line, ' ');  // the root of the mount
+    ok = ok && parse_number(take_field(device, ':'), first, 10) && parse_number(device, second, 10);
+    (void)take_field(line, ' ');  // the root of the mount
     mount.device = makedev(first, second);
-    mount.path = unescape_octal(next(line, ' '));
+    mount.path = unescape_octal(take_field(line, ' '));
     if (!ok) return malformed("mountinfo");
     out.mounts_.push_back(std::move(mount));
   }
