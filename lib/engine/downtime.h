@@ -18,6 +18,10 @@ class Downtime {
   /// Of shared memory and deleted files.
   uint64_t contents_bytes() const;
   uint64_t copying_us(uint64_t bytes) const;
+  /// So many bytes of memory have been taken by DumpOptions::pages in that time.
+  void observe(uint64_t bytes, uint64_t us) {
+    if (us != 0 && bytes != 0) link_rate_ = static_cast<double>(bytes) / static_cast<double>(us);
+  }
   /// A snapshot of every process instead.
   uint64_t fork_us() const;
   /// True when the stop is short enough with so much private memory to copy, or that is the smaller part of it and not
@@ -27,6 +31,8 @@ class Downtime {
  private:
   const capture::Inventory& running_;
   const DumpOptions& options_;
+  static constexpr double kUnknownLinkRate = 100;  ///< bytes a microsecond
+  double link_rate_ = kUnknownLinkRate;
 };
 
 }  // namespace ckpt::engine

@@ -20,6 +20,18 @@ namespace ckpt::engine {
 
 struct DumpReport;
 
+/// A tree that is frozen, and about to be ended.
+struct HandOver {
+  struct Process {
+    int pid = 0;
+    int pidfd = -1;        ///< borrowed
+    bool stopped = false;  ///< as by SIGSTOP, before it was frozen
+  };
+  std::vector<Process> processes;  ///< zombies left out
+  uint64_t frozen_at_us = 0;       ///< of CLOCK_MONOTONIC: the first stop
+  uint64_t bytes_frozen = 0;       ///< memory that was copied while it was frozen
+};
+
 struct DumpOptions {
   int pid = 0;
   std::filesystem::path dir;
@@ -50,6 +62,12 @@ struct DumpOptions {
   /// Takes the image elsewhere once all of it is in the folder that it is given, before it has its name: where this
   /// fails there is no image, and the tree goes on. It is not tracked then: no later image can refer to this one.
   std::function<Result<void>(const std::filesystem::path& folder)> publish;
+  /// Takes the pages over a link while they are copied: how many iterations pay follows from what it lets through.
+  store::PagesSink pages;
+  /// dump only, of a tree that ends: called as the last thing before that, once nothing else can fail any more. Where
+  /// it fails the tree is let go, and the image stays; with kTargetAltered the connections are held off
+  /// further on.
+  std::function<Result<void>(const HandOver&)> hand_over;
   /// Called before the first process is ended: from here on the image stays, whatever fails.
   std::function<void()> kept;
   enum class After { kEnd, kLeaveRunning, kLeaveStopped };

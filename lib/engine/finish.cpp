@@ -261,9 +261,28 @@ bool Finish::ends_with_init() const {
   return state::entered() != nullptr && state::entered()->end_init && context_.options.pid == 1;
 }
 
+/// The sockets are silent by now, and nothing that follows can fail but the end itself.
+Result<void> Finish::hand_over() {
+  if (!context_.options.hand_over) return {};
+  HandOver what;
+  const store::TreeImage& tree = context_.manifest.tree;
+  for (size_t i = 0; i < tree.processes.size(); ++i) {
+    const capture::Member& member = capture_.tracees.members()[i];
+    const store::ProcessImage& process = tree.processes[i];
+    if (!process.zombie) what.processes.push_back({member.entry.pid, member.pidfd.get(), process.stopped});
+  }
+  what.frozen_at_us = window_.frozen_at_us();
+  what.bytes_frozen = capture::total_bytes(window_.copied());
+  Result<void> done = context_.options.hand_over(what);
+  // Where nobody knows whether the tree runs elsewhere by now, its peers must not hear of it from here.
+  if (!done && done.error().code == Code::kTargetAltered) capture_.connections.keep();
+  return done;
+}
+
 /// All that is left to do is done before, and told of by whoever ran the worker.
 Result<DumpReport> Finish::end_with_init() {
   CKPT_TRY(capture_.connections.silence(window_.collected().connections));
+  CKPT_TRY(hand_over());
   capture_.connections.keep();
   capture_.devices.forget();
   DumpReport out = report("ended");
@@ -275,6 +294,7 @@ Result<DumpReport> Finish::end_with_init() {
 
 Result<void> Finish::kill_tree() {
   CKPT_TRY(capture_.connections.silence(window_.collected().connections));
+  CKPT_TRY(hand_over());
   if (context_.options.kept) context_.options.kept();
   if (state::entered() != nullptr && state::entered()->may_end) {
     DumpReport told = report("ended");

@@ -35,6 +35,7 @@ class Finish {
   Result<void> rehearse_image(const std::filesystem::path& dir);
   void hand_over_tracking();
   bool ends_with_init() const;
+  Result<void> hand_over();
   Result<DumpReport> end_with_init();
   Result<void> kill_tree();
   DumpReport report(std::string target_state);

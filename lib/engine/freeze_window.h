@@ -59,6 +59,8 @@ class FreezeWindow {
   Result<void> finish_snapshots();
 
   const capture::Inventory& collected() const { return collected_; }
+  /// CLOCK_MONOTONIC microseconds of the first stop.
+  uint64_t frozen_at_us() const { return tree_->frozen_at_us(); }
   /// What `copy` copied.
   const std::vector<capture::SpaceBlocks>& copied() const { return copied_; }
   FrozenState& of(int pid) { return states_[pid]; }

@@ -66,7 +66,7 @@ Result<void> NewImage::choose_parent(Tracees& tracees) {
 Result<void> NewImage::make_writer() {
   store::ImageWriter::Options options;
   options.force = context_.options.force, options.compress = context_.options.compress, options.parent = parent_;
-  options.sha256_pages = context_.options.sha256_pages;
+  options.sha256_pages = context_.options.sha256_pages, options.sink = context_.options.pages;
   CKPT_TRY_ASSIGN(writer_, store::ImageWriter::create(context_.options.dir, options));
   return {};
 }

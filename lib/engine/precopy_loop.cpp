@@ -139,6 +139,7 @@ Result<void> PrecopyLoop::iteration() {
   last_began_us_ = monotonic_us();
   CKPT_TRY_ASSIGN(store::CaptureRound copied, precopy_->iterate([this] { return barrier(); }));
   context_.stats().rounds.push_back(copied);
+  downtime_.observe(copied.pages * store::kPageSize, copied.us);
   for (auto& [pid, tracee] : tracees_.all()) tracee.tracking = has(pid) ? Tracking::kSinceIteration : Tracking::kNone;
   return {};
 }

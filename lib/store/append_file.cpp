@@ -4,6 +4,7 @@
 #include <linux/magic.h>
 #include <sys/mman.h>
 #include <sys/vfs.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -35,12 +36,14 @@ bool set_direct(int fd, bool on) {
 
 }  // namespace
 
-Result<AppendFile> AppendFile::create(const std::filesystem::path& dir, std::string name, Kind kind) {
+Result<AppendFile> AppendFile::create(const std::filesystem::path& dir, std::string name, Kind kind,
+                                      const PagesSink* sink) {
   const std::filesystem::path path = dir / name;
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path, O_WRONLY | O_CREAT | O_EXCL, 0600));
   AppendFile file(std::move(fd), std::move(name), path.string());
+  if (sink != nullptr && sink->take) file.sink_ = sink;
   if (kind == Kind::kHashed) file.hash_.emplace(), file.sha256_.emplace();
-  else file.direct_ = !is_in_memory(file.fd_.get()) && set_direct(file.fd_.get(), true);
+  else file.direct_ = !file.is_hole() && !is_in_memory(file.fd_.get()) && set_direct(file.fd_.get(), true);
   return file;
 }
 
@@ -51,6 +54,11 @@ Result<void> AppendFile::leave_direct() {
 }
 
 Result<void> AppendFile::write(ByteSpan data) {
+  if (sink_ != nullptr) CKPT_TRY(sink_->take(name_, written_, data));
+  if (is_hole()) {
+    written_ += data.size();
+    return {};
+  }
   Result<void> done = io::pwrite_all(fd_.get(), data, written_, path_);
   if (!done && direct_ && done.error().sys_errno == EINVAL) {  // the file system wants other alignments
     CKPT_TRY(leave_direct());
@@ -105,6 +113,7 @@ Result<void> AppendFile::align() {
 }
 
 Result<void> AppendFile::clear(uint64_t first, uint64_t last) {
+  if (is_hole()) return {};
   if (::fallocate(fd_.get(), FALLOC_FL_PUNCH_HOLE | FALLOC_FL_KEEP_SIZE, static_cast<off_t>(first),
                   static_cast<off_t>(last - first)) == 0)
     return {};
@@ -121,6 +130,8 @@ Result<void> AppendFile::clear(uint64_t first, uint64_t last) {
 Result<void> AppendFile::sync() {
   trace::Span span("sync");
   CKPT_TRY(flush());
+  if (is_hole() && ::ftruncate(fd_.get(), static_cast<off_t>(written_)) != 0)
+    return sys_error(path_, "cannot be given its size");
   return io::sync_fd(fd_.get(), path_);
 }
 

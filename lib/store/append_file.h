@@ -22,7 +22,9 @@ namespace ckpt::store {
 class AppendFile {
  public:
   enum class Kind { kHashed, kPages };  ///< kHashed: XXH3-128 and SHA-256
-  static Result<AppendFile> create(const std::filesystem::path& dir, std::string name, Kind kind);
+  /// `sink`, which must outlive it, is given what is written.
+  static Result<AppendFile> create(const std::filesystem::path& dir, std::string name, Kind kind,
+                                   const PagesSink* sink = nullptr);
 
   /// Returns the offset at which `data` lies.
   Result<uint64_t> append(ByteSpan data);
@@ -53,6 +55,8 @@ class AppendFile {
   Mapping buffer_;   ///< page-aligned, made when it is first needed
   size_t used_ = 0;  ///< bytes in it
   bool direct_ = false;
+  const PagesSink* sink_ = nullptr;
+  bool is_hole() const { return sink_ != nullptr && sink_->instead; }
   std::optional<Xxh3> hash_;
   std::optional<Sha256> sha256_;
   std::string sha256_hex_;

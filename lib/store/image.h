@@ -77,12 +77,20 @@ struct Manifest {
   bool operator==(const Manifest&) const = default;
 };
 
+/// Takes the bytes of the pages files as they are written, each file from its beginning to its end without gaps. Called
+/// from any thread, for one file by one at a time.
+struct PagesSink {
+  std::function<Result<void>(const std::string& file, uint64_t offset, ByteSpan data)> take;  ///< empty: none
+  bool instead = false;  ///< the files themselves are holes: nothing can be read from the image
+};
+
 /// Writes one image. `add_block` may be called from any thread: pages that are all zero are found, blocks hashed, those
 /// that the image or its chain of parents has already referred to, zstd level 1 tried and dropped where it saves less
 /// than a quarter. Memory: nothing beyond the indices, 56 bytes a block and 16 a chunk of the chain.
 class ImageWriter {
  public:
   struct Options {
+    PagesSink sink;
     bool force = false;
     bool compress = true;
     bool sha256_pages = false;     ///< SHA-256 of the pages files, too: they are read once more in the end

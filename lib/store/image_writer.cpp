@@ -228,8 +228,8 @@ std::unique_lock<std::mutex> Writer::take_shard(WriterShard*& shard) {
 
 Result<void> Writer::open_file(WriterShard& shard) {
   std::lock_guard lock(files_mutex_);
-  CKPT_TRY_ASSIGN(AppendFile file,
-                  AppendFile::create(staged_.path(), pages_file_name(files_), AppendFile::Kind::kPages));
+  CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), pages_file_name(files_),
+                                                      AppendFile::Kind::kPages, &options_.sink));
   shard.file.emplace(std::move(file));
   shard.file_number = files_++;
   return {};
