@@ -61,7 +61,9 @@ void let_go_of_streams() {
       code = code_of(status);
       (void)!::write(report, &code, sizeof code);
       ::close(report);
-      if (code != 0 || !detach) ::_exit(code & 0xff);
+      // One that was killed may have let go of what it made: else that ends with it, and so this process.
+      const bool killed = detach && WIFSIGNALED(status);
+      if ((code != 0 && !killed) || !detach) ::_exit(code & 0xff);
       let_go_of_streams();
     }
     if (got > 0) continue;

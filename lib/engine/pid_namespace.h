@@ -17,8 +17,9 @@ struct PidNamespaceOptions {
 
 /// Runs `work` in a child that lives in a new pid namespace, and in a mount namespace whose /proc shows it; what `work`
 /// starts lives there too. A small process of ckpt's is number 1: it reaps, and passes signals on to `work`. Returns
-/// what `work` returned. When that is not 0 nothing is left; a detached namespace ends with its last process. Needs
-/// CAP_SYS_ADMIN. Call it from a process without other threads.
+/// what `work` returned. When that is not 0 nothing is left, but for what a detached `work` had let go when it was
+/// killed; a detached namespace ends with its last process. Needs CAP_SYS_ADMIN. Call it from a process without other
+/// threads.
 Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::function<int()>& work);
 
 /// A mount namespace of the caller's own, a copy, whose /proc is of the pid namespace that it is in. The host's

@@ -154,7 +154,9 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
       CKPT_TRY(devices.run());
       gpu_us = trace::phase(watch, "gpu");
     }
+    if (options.may_run) CKPT_TRY(options.may_run(report.pid, report.pid_outside));
     CKPT_TRY(release(*rebuild, options.together));
+    if (options.runs) options.runs();
     if (!devices.empty() && !image->manifest().tree.devices.empty()) {
       CKPT_TRY(devices.fill(*image, options.lazy, cancel));
       gpu_us += trace::phase(watch, "gpu fill");

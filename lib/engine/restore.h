@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,10 @@ struct RestoreOptions {
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-restore": nothing is made yet; "post-restore": all is made and stands; "post-resume": it runs
+  /// Called once all is made and stands still, right before it is let go: where it fails nothing is left. With the
+  /// numbers that the first process has where it lives, and outside.
+  std::function<Result<void>(int pid, int pid_outside)> may_run;
+  std::function<void()> runs;  ///< called the moment it has been let go
   bool trust = false;    ///< also an image that another user owns or may write, with every right that it asks for
   bool dry_run = false;  ///< only find out whether it could be done
 };
