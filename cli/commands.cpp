@@ -11,6 +11,8 @@ namespace ckpt::cli {
 Command::Run add_pre_dump(VerbOptions& app);
 Command::Run add_dump(VerbOptions& app);
 Command::Run add_restore(VerbOptions& app);
+Command::Run add_migrate(VerbOptions& app);
+Command::Run add_receive(VerbOptions& app);
 Command::Run add_run(VerbOptions& app);
 Command::Run add_suspend(VerbOptions& app);
 Command::Run add_resume(VerbOptions& app);
@@ -56,6 +58,8 @@ std::span<const Command> commands() {
       {"pre-dump", "Take an image of one instant while the process goes on", add_pre_dump, Group::kProcess, true},
       {"dump", "Take an image of now; after a pre-dump only the delta is copied", add_dump, Group::kProcess, true},
       {"restore", "Make a process run again from its image", add_restore, Group::kProcess},
+      {"migrate", "Move a running process to another host", add_migrate, Group::kProcess, true},
+      {"receive", "The other end of ckpt migrate, which starts it there", add_receive, Group::kProcess},
       {"run", "Start a program so that its GPU memory can be saved while it runs", add_run, Group::kProcess},
       {"watch", "Take images of a process every so often, and restore it when it died", add_watch, Group::kProcess},
       {"guard", "Run a program that becomes an image when told to make way, and goes on later", add_guard,

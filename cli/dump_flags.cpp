@@ -135,17 +135,17 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_trace_flag(app, flags.trace);
 }
 
-namespace {
-
-Result<std::optional<unsigned>> parse_rounds(const std::string& text) {
+Result<std::optional<unsigned>> parse_rounds(const std::string& option, const std::string& text) {
   constexpr unsigned kMost = 1000;
   unsigned rounds = 0;
   if (text == "auto") return std::optional<unsigned>();
   auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rounds);
   if (error == std::errc() && end == text.data() + text.size() && rounds <= kMost)
     return std::optional<unsigned>(rounds);
-  return fail(Code::kUsage, "--rounds " + text, "is neither auto nor a number up to 1000");
+  return fail(Code::kUsage, option + " " + text, "is neither auto nor a number up to 1000");
 }
+
+namespace {
 
 /// criu opens it from the folder of the image, which must exist there. What is found only from the working folder was
 /// meant so.
@@ -161,7 +161,7 @@ std::string resolve_criu_prev(const std::string& dir, const std::string& prev) {
 
 Result<void> finish_dump_flags(DumpFlags& flags) {
   CKPT_TRY(flags.options.actions.check());
-  CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds(flags.rounds));
+  CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds("--rounds", flags.rounds));
   CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");
@@ -248,11 +248,13 @@ Result<void> where_it_is(int& pid, Context& context, const std::function<Result<
   return work_where_it_is(pid, context, work, [] {});
 }
 
-Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work) {
+Result<void> end_where_it_is(engine::DumpOptions& options, Context& context,
+                             const std::function<void(const engine::DumpReport&)>& print,
+                             const std::function<void()>& afterwards, const std::function<Result<void>()>& work) {
   CKPT_TRY_ASSIGN(LastWords words, LastWords::create());
-  flags.options.before_common_end = [&](const engine::DumpReport& report) {
+  options.before_common_end = [&](const engine::DumpReport& report) {
     words.begin();
-    print_dump_report(context, "dump", flags, report);
+    print(report);
     words.end();
   };
   auto then = [&]() -> Result<void> {
@@ -260,10 +262,15 @@ Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::fun
     if (!done) words.abandon();
     return done;
   };
-  return work_where_it_is(flags.options.pid, context, then, [&] {
+  return work_where_it_is(options.pid, context, then, [&] {
     words.print();
-    flags.options.actions.ready();
+    afterwards();
   });
+}
+
+Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work) {
+  auto print = [&](const engine::DumpReport& report) { print_dump_report(context, "dump", flags, report); };
+  return end_where_it_is(flags.options, context, print, [&] { flags.options.actions.ready(); }, work);
 }
 
 namespace {

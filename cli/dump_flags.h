@@ -50,6 +50,13 @@ Result<void> finish_dump_flags(DumpFlags& flags);
 
 /// Runs `work` where process `pid` is: here, or, with the number that it has there, in the namespaces that it is in.
 Result<void> where_it_is(int& pid, Context& context, const std::function<Result<void>()>& work);
+/// A tree ends there, and perhaps the worker with it: then what `print` says of that is printed all the same, and
+/// `afterwards` is called, once the tree has ended.
+Result<void> end_where_it_is(engine::DumpOptions& options, Context& context,
+                             const std::function<void(const engine::DumpReport&)>& print,
+                             const std::function<void()>& afterwards, const std::function<Result<void>()>& work);
+/// --rounds: a number, or "auto".
+Result<std::optional<unsigned>> parse_rounds(const std::string& option, const std::string& text);
 /// A dump there, whose worker may end with the tree: then its report is printed all the same, once the tree has ended.
 Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work);
 

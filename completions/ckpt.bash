@@ -33,7 +33,7 @@ _ckpt_path_and_key() {
 _ckpt() {
   local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]} verb= word words
   for word in "${COMP_WORDS[@]:1:COMP_CWORD-1}"; do
-    case " pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
+    case " pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion " in *" $word "*) verb=$word; break ;; esac
   done
   COMPREPLY=()
   # bash cuts --option=value in three.
@@ -96,7 +96,6 @@ _ckpt() {
     restore:--join-ns) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--root) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--external) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    restore:--veth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     restore:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -108,6 +107,22 @@ _ckpt() {
     restore:-v|restore:--verbosity) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:-o|restore:--log-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--trace) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:-p|migrate:-t|migrate:--pid|migrate:--tree) _ckpt_pids "$cur"; return ;;
+    migrate:--to) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--ssh) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--remote-ckpt) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--iterations|migrate:--rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--max-iterations|migrate:--max-rounds) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--downtime-goal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--bandwidth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--timeout) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--keep-image) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--external-pipes) COMPREPLY=($(compgen -W 'null' -- "$cur")); return ;;
+    migrate:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--allow-changed) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    migrate:--max-memory) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    receive:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:-p|watch:-t|watch:--pid|watch:--tree) _ckpt_pids "$cur"; return ;;
     watch:-f|watch:-D|watch:--images-dir|watch:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     watch:--every) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -154,9 +169,6 @@ _ckpt() {
     rm:--keep-daily) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:--store) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     rm:--store-key) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    export:-o|export:--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    export:--oci) COMPREPLY=($(compgen -f -- "$cur")); return ;;
-    import:-f|import:-D|import:--images-dir|import:--dir) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     convert:--to) COMPREPLY=($(compgen -W 'torch_dist dcp safetensors torch zarr3 npy' -- "$cur")); return ;;
     convert:--from) COMPREPLY=($(compgen -W 'auto zarr torch_dist dcp npz torch_save safetensors zarr2 zarr3 gguf npy' -- "$cur")); return ;;
     convert:--include) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -248,10 +260,12 @@ _ckpt() {
     plan:--model) COMPREPLY=($(compgen -W 'young daly exact' -- "$cur")); return ;;
   esac
   case "$verb" in
-    '') words='pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+    '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
-    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+    migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
+    receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     watch) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --every --plan --max-overhead --on-sigterm --full-every --keep-last --keep-every --keep-daily --restart -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
     guard) words='-h --help -f -D --images-dir --dir --grace --every --full-every --keep-last --keep-every --keep-daily --notice-file --notice --status --requeue --fresh -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --no-compress --hash -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -264,8 +278,6 @@ _ckpt() {
     list) words='-h --help --gpu --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;
     squash) words='-h --help --force --no-compress --hash --trust -j --jobs -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     rm) words='-h --help --chain --force -n --dry-run --staging --keep-last --keep-every --keep-daily --store --store-key -V --version -h --help --json --progress --color -q --quiet' ;;
-    export) words='-h --help -o --output --oci --squash --force --trust -V --version -h --help --json --progress --color -q --quiet' ;;
-    import) words='-h --help -f -D --images-dir --dir --force --trust -V --version -h --help --json --progress --color -q --quiet' ;;
     criu) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;
     convert) words='-h --help --to --from --include --exclude --skip-unreadable --tensors-only --no-optimizer --unflatten --rename --map --dtype --shape --allow-shape-mismatch --shard-size --shard-grid --files --file-size -j --jobs --max-memory --mcore -n --dry-run --verify --allow-damage --trust-pickles --copy-siblings --resume --part --force --no-sync --trace -V --version -h --help --json --progress --color -q --quiet' ;;
     cat) words='-h --help --from --max-memory --slice --npy --force -V --version -h --help --json --progress --color -q --quiet' ;;
@@ -290,7 +302,7 @@ _ckpt() {
   fi
   case "$verb" in
     cat) _ckpt_path_and_key '--from --max-memory --slice --progress --color' ;;
-    help) COMPREPLY=($(compgen -W 'pre-dump dump restore run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion' -- "$cur")) ;;
+    help) COMPREPLY=($(compgen -W 'pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion' -- "$cur")) ;;
     completion) COMPREPLY=($(compgen -W 'bash zsh fish' -- "$cur")) ;;
     *) COMPREPLY=($(compgen -f -- "$cur")) ;;
   esac

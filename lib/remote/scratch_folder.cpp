@@ -1,8 +1,11 @@
 #include "lib/remote/scratch_folder.h"
 
 #include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <ctime>
@@ -40,6 +43,17 @@ Result<ScratchFolder> ScratchFolder::make() {
   std::error_code ec;
   const fs::path temporary = fs::temp_directory_path(ec);
   if (ec) return sys_error(ec.value(), "TMPDIR", "cannot be used");
+  return make_below(temporary);
+}
+
+Result<ScratchFolder> ScratchFolder::make_in_memory() {
+  constexpr const char* kMemory = "/dev/shm";
+  struct statfs what{};
+  const bool there = ::statfs(kMemory, &what) == 0 && what.f_type == TMPFS_MAGIC && ::access(kMemory, W_OK) == 0;
+  return there ? make_below(kMemory) : make();
+}
+
+Result<ScratchFolder> ScratchFolder::make_below(const fs::path& temporary) {
   remove_abandoned(temporary);
   std::string pattern = (temporary / kPrefix).string() + "XXXXXX";
   if (::mkdtemp(pattern.data()) == nullptr) return sys_error(pattern, "cannot be made");
@@ -47,6 +61,7 @@ Result<ScratchFolder> ScratchFolder::make() {
   out.path_ = pattern;
   CKPT_TRY_ASSIGN(out.lock_, io::open_file(out.path_, O_RDONLY | O_DIRECTORY));
   if (::flock(out.lock_.get(), LOCK_EX | LOCK_NB) != 0) return sys_error(pattern, "cannot be locked");
+  std::error_code ec;
   const fs::path canonical = fs::canonical(out.path_, ec);
   if (!ec) out.path_ = canonical;
   return out;

@@ -15,6 +15,8 @@ namespace ckpt::remote {
 class ScratchFolder {
  public:
   static Result<ScratchFolder> make();
+  /// The same on tmpfs, where there is one for everybody (/dev/shm).
+  static Result<ScratchFolder> make_in_memory();
   ScratchFolder() = default;  ///< none
   ScratchFolder(ScratchFolder&& other) noexcept { *this = std::move(other); }
   ScratchFolder& operator=(ScratchFolder&& other) noexcept;
@@ -24,6 +26,7 @@ class ScratchFolder {
   const std::filesystem::path& path() const { return path_; }
 
  private:
+  static Result<ScratchFolder> make_below(const std::filesystem::path& temporary);
   UniqueFd lock_;
   std::filesystem::path path_;
   pid_t owner_ = ::getpid();

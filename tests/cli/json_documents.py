@@ -148,7 +148,7 @@ def read_text(path):
 
 
 OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
-                "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "export", "import", "rm", "watch", "guard"}
+                "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "export", "import", "rm", "watch", "guard", "migrate"}
 
 
 def documents_of_processes():
@@ -188,6 +188,7 @@ def documents_of_processes():
         pagemap.write(b"damage")
     yield from printed("verify-image", "verify", "copy", code=1)
     yield from of_a_job()
+    yield from moved()
     yield from printed("rm", "rm", "before", "image", "--dry-run")
     yield from printed("rm", "rm", "--staging", ".")
 
@@ -217,6 +218,24 @@ def of_a_job():
     yield from printed("rm", "rm", "job")
     if os.path.exists("job"):
         yield "rm leaves the job"
+
+
+def moved():
+    """To a receiver on this machine."""
+    with open("ssh", "w", encoding="utf-8") as script:
+        script.write('shift\nexec "$@"\n')
+    null = subprocess.DEVNULL
+    with subprocess.Popen(["sleep", "1000"], stdin=null, stdout=null, stderr=null, start_new_session=True) as process:
+        while not read_text(f"/proc/{process.pid}/cmdline").startswith("sleep"):
+            time.sleep(0.001)
+        result = run("migrate", "-p", str(process.pid), "--to", "here", "--ssh", "sh ssh", "--remote-ckpt", CKPT, "--new-pidns", "--json")
+        process.kill()
+    if result.returncode != 0:
+        yield f"migrate: exit {result.returncode}: {result.stderr}"
+        return
+    report = json.loads(result.stdout)
+    os.kill(report["pid_outside_there"], signal.SIGKILL)
+    yield from wrong("migrate", report)
 
 
 def watched(pid):

@@ -9,7 +9,8 @@ import sys
 
 # Which boxes a box may include beside itself: the table of the architecture.
 MAY_INCLUDE = {
-    "cli": {"remote", "repository", "engine", "schedule", "parity", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
+    "cli": {"remote", "repository", "migrate", "engine", "schedule", "parity", "state", "flash", "model", "formats", "plugins", "store", "tensor", "base"},
+    "migrate": {"engine", "state", "records", "proc", "store", "base"},
     "engine": {"memory", "state", "records", "proc", "device", "store", "base"},
     "memory": {"state", "records", "proc", "device", "store", "base"},
     "state": {"records", "proc", "store", "base"},

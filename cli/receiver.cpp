@@ -1,0 +1,152 @@
+#include "cli/receiver.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "lib/base/clock.h"
+#include "lib/base/text.h"
+#include "lib/migrate/claim.h"
+#include "lib/migrate/gate.h"
+#include "lib/migrate/welcome.h"
+
+namespace ckpt::cli {
+
+using migrate::Frame;
+using migrate::GateWord;
+using migrate::Kind;
+
+Result<void> Receiver::take_image(migrate::Stage& stage) {
+  for (;;) {
+    CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
+    if (frame.kind == Kind::kAlive) continue;
+    if (frame.kind == Kind::kMake) return stage.finish();
+    if (frame.kind != Kind::kData && frame.kind != Kind::kEnd)
+      return fail(Code::kCorrupt, link_.peer(), "sends what is none of an image's files");
+    CKPT_TRY(stage.take(frame));
+  }
+}
+
+std::vector<std::string> Receiver::restore_words(const migrate::Stage& stage, int gate) const {
+  const migrate::RestoreWishes& wishes = hello_.wishes;
+  std::vector<std::string> out = {"restore", "-f", stage.path().string(), "-d",
+                                  "--gate=" + migrate::Gate::describe(gate, hello_.id)};
+  if (wishes.new_pid_namespace) out.emplace_back("--new-pidns");
+  if (wishes.pipes_to_null) out.emplace_back("--external-pipes=null");
+  for (const std::string& address : wishes.addresses) out.push_back("--map-address=" + address);
+  for (const std::string& file : wishes.allow_changed) out.push_back("--allow-changed=" + file);
+  return out;
+}
+
+Result<void> Receiver::run() {
+  CKPT_TRY(migrate::check_welcome(hello_));
+  migrate::forget_old();
+  CKPT_TRY_ASSIGN(migrate::Stage stage, migrate::Stage::make(hello_.wishes.dir));
+  const std::string ready = nlohmann::json{{"version", migrate::kVersion}, {"room", stage.room()}}.dump();
+  CKPT_TRY(link_.send(Kind::kReady, as_bytes(ready)));
+  CKPT_TRY(take_image(stage));
+  return make(stage);
+}
+
+/// Once the processes run nothing here is an error any more.
+Result<void> Receiver::make(const migrate::Stage& stage) {
+  constexpr uint64_t kPatienceUs = 10'000'000;
+  int ends[2];
+  if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
+    return sys_error("", "cannot make a pair of sockets");
+  gate_.reset(ends[0]);
+  UniqueFd theirs(::fcntl(ends[1], F_DUPFD, 3));  // for the restore, so without FD_CLOEXEC
+  ::close(ends[1]);
+  CKPT_TRY_ASSIGN(SignalQueue signals, SignalQueue::take({SIGINT, SIGTERM, SIGHUP}));
+  CKPT_TRY_ASSIGN(CkptRun restore, CkptRun::start(restore_words(stage, theirs.get()), signals));
+  theirs.reset();
+  for (Result<bool> runs = false; !*runs;) {
+    runs = step(restore, signals);
+    if (runs) continue;
+    gate_.reset();  // whatever else it waits for, the restore ends by this
+    return std::move(runs).error();
+  }
+  link_.ignore_cancel();
+  link_.set_silence(kPatienceUs);
+  const bool told = link_.send(Kind::kRuns).has_value();
+  for (Stopwatch watch; !restore.finished() && watch.elapsed_us() < kPatienceUs;) ::usleep(1'000);
+  if (!told) return {};
+  auto last = link_.receive();
+  if (last && last->kind == Kind::kDone) migrate::forget(hello_.id);
+  return {};
+}
+
+/// True once the processes run.
+Result<bool> Receiver::step(CkptRun& restore, SignalQueue& signals) {
+  constexpr int kBeatMs = 500;
+  constexpr uint64_t kPatienceUs = 60'000'000;
+  std::array<pollfd, 3> fds = {pollfd{gate_.get(), POLLIN, 0}, pollfd{signals.fd(), POLLIN, 0},
+                               pollfd{going_ ? -1 : link_.in(), POLLIN, 0}};
+  const int ready = ::poll(fds.data(), fds.size(), kBeatMs);
+  if (ready == 0) CKPT_TRY(going_ ? Result<void>() : link_.send(Kind::kAlive));
+  if (fds[0].revents != 0) {
+    CKPT_TRY_ASSIGN(const bool runs, hear_gate());
+    if (runs) return true;
+  }
+  while (const int signal = signals.next()) {
+    if (signal != SIGCHLD && !going_) return fail(Code::kInterrupted, "", "interrupted");
+  }
+  if (!going_ && fds[2].revents != 0) CKPT_TRY(hear_source());
+  if (!going_ && made_at_us_ != 0 && monotonic_us() - made_at_us_ > kPatienceUs)
+    return fail(Code::kBusy, link_.peer(), "does not say that the processes may run");
+  return restore.finished() ? look_back(restore) : Result<bool>(false);
+}
+
+/// True once the processes run.
+Result<bool> Receiver::hear_gate() {
+  std::array<char, 64> word{};
+  const ssize_t got = ::recv(gate_.get(), word.data(), word.size() - 1, 0);
+  if (got <= 0) {
+    gate_.reset();  // how the restore ended tells more
+    return false;
+  }
+  if (word[0] == static_cast<char>(GateWord::kRuns)) return true;
+  std::istringstream numbers(word.data() + 1);
+  int pid = 0, outside = 0;
+  numbers >> pid >> outside;
+  made_at_us_ = monotonic_us();
+  const std::string made = nlohmann::json{{"pid", pid}, {"pid_outside", outside}}.dump();
+  CKPT_TRY(link_.send(Kind::kMade, as_bytes(made)));
+  return false;
+}
+
+Result<void> Receiver::hear_source() {
+  CKPT_TRY_ASSIGN(const Frame frame, link_.receive());
+  if (frame.kind == Kind::kAlive) return {};
+  if (frame.kind != Kind::kGo || made_at_us_ == 0)
+    return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
+  const char byte = static_cast<char>(GateWord::kGo);
+  if (::send(gate_.get(), &byte, 1, MSG_NOSIGNAL) != 1) return {};  // it has ended: the next step sees how
+  going_ = true;
+  return {};
+}
+
+/// The restore has ended without having said that they run.
+Result<bool> Receiver::look_back(CkptRun& restore) {
+  std::array<char, 64> word{};
+  while (gate_ && ::recv(gate_.get(), word.data(), word.size(), MSG_DONTWAIT) > 0) {
+    if (word[0] == static_cast<char>(GateWord::kRuns)) return true;
+  }
+  Error error = restore.error();
+  if (!going_) return error;
+  CKPT_TRY_ASSIGN(const migrate::Verdict verdict, migrate::ask(hello_.id));
+  if (verdict == migrate::Verdict::kRuns) return true;
+  if (verdict == migrate::Verdict::kNot) return error;
+  link_.close();  // no word is better than a wrong one
+  return fail(Code::kBug, "", "it is not known whether the processes run");
+}
+
+}  // namespace ckpt::cli

@@ -1,0 +1,41 @@
+// What `ckpt receive` does for one migration.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/job.h"
+#include "lib/migrate/link.h"
+#include "lib/migrate/stage.h"
+#include "lib/migrate/words.h"
+
+namespace ckpt::cli {
+
+/// The processes are made by a `ckpt restore` of its own, which holds them until the source says that they may run, and
+/// which this one outlives: so that there is somebody to say what became of them.
+class Receiver {
+ public:
+  Receiver(migrate::Link& link, migrate::Hello hello, Context& context)
+      : link_(link), hello_(std::move(hello)), context_(context) {}
+  /// Until the processes run here, and the source has ended. On failure nothing of them is left.
+  Result<void> run();
+
+ private:
+  Result<void> take_image(migrate::Stage& stage);
+  Result<void> make(const migrate::Stage& stage);
+  std::vector<std::string> restore_words(const migrate::Stage& stage, int gate) const;
+  Result<bool> step(CkptRun& restore, SignalQueue& signals);
+  Result<bool> hear_gate();
+  Result<void> hear_source();
+  Result<bool> look_back(CkptRun& restore);
+
+  migrate::Link& link_;
+  const migrate::Hello hello_;
+  Context& context_;
+  UniqueFd gate_;
+  uint64_t made_at_us_ = 0;  ///< 0: not yet
+  bool going_ = false;       ///< the restore may let them go
+};
+
+}  // namespace ckpt::cli

@@ -1,0 +1,45 @@
+// Who decides whether processes that were moved run: one file for each migration, in a folder that only this user may
+// write. Whoever makes it first has decided: the one that lets them go, or one that asks.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <string>
+
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/migrate/words.h"
+
+namespace ckpt::migrate {
+
+/// Of the one that lets the processes go. Dropping it without `runs` says that it has not.
+class Claim {
+ public:
+  struct Process {
+    int pid = 0;  ///< of the first, as those see it who will ask
+    uint64_t start_time = 0;
+    std::string pid_namespace;  ///< of those
+  };
+  /// kInterrupted: somebody has asked, and was told that they will never run.
+  static Result<Claim> take(const std::string& id, const Process& process);
+  Claim(Claim&&) noexcept = default;
+  Claim& operator=(Claim&&) = delete;
+  ~Claim();
+  void runs();
+
+ private:
+  explicit Claim(UniqueFd file) : file_(std::move(file)) {}
+  UniqueFd file_;  ///< locked for as long as it is not decided
+  bool decided_ = false;
+};
+
+/// What became of migration `id`. Where nothing has yet, nothing ever will. Waits up to a few seconds for who is at it.
+Result<Verdict> ask(const std::string& id);
+
+/// Nobody will ask any more.
+void forget(const std::string& id);
+/// What nobody has asked for in days.
+void forget_old();
+
+}  // namespace ckpt::migrate

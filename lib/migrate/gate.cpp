@@ -1,0 +1,55 @@
+#include "lib/migrate/gate.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <charconv>
+
+#include "lib/proc/procfs.h"
+
+namespace ckpt::migrate {
+
+std::string Gate::describe(int socket, const std::string& id) {
+  return fmt::format("{},{},{}", socket, id, proc::read_link(::getpid(), "ns/pid").value_or("?"));
+}
+
+Result<Gate> Gate::open(const std::string& text) {
+  Gate out;
+  const size_t comma = text.find(','), second = text.find(',', comma == std::string::npos ? comma : comma + 1);
+  int fd = -1;
+  const auto parsed = std::from_chars(text.data(), text.data() + std::min(comma, text.size()), fd);
+  const bool whole = second != std::string::npos && parsed.ec == std::errc() && parsed.ptr == text.data() + comma;
+  if (!whole || fd <= STDERR_FILENO || !is_id(text.substr(comma + 1, second - comma - 1)))
+    return fail(Code::kUsage, "--gate", "is for ckpt receive alone");
+  out.socket_.reset(fd);
+  if (::fcntl(fd, F_SETFD, FD_CLOEXEC) != 0) return sys_error("--gate", "is no descriptor");
+  out.id_ = text.substr(comma + 1, second - comma - 1), out.pid_namespace_ = text.substr(second + 1);
+  return out;
+}
+
+Result<void> Gate::may_run(int pid, int pid_outside, const Cancel& cancel) {
+  constexpr int kSliceMs = 100;
+  CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(pid));
+  const std::string made = fmt::format("{}{} {}", static_cast<char>(GateWord::kMade), pid, pid_outside);
+  if (::send(socket_.get(), made.data(), made.size(), MSG_NOSIGNAL) < 0)
+    return fail(Code::kInterrupted, "", "the receiver has ended");
+  for (pollfd word{socket_.get(), POLLIN, 0}; ::poll(&word, 1, kSliceMs) <= 0;) CKPT_TRY(cancel.check());
+  char byte = 0;
+  if (::recv(socket_.get(), &byte, 1, 0) != 1 || byte != static_cast<char>(GateWord::kGo))
+    return fail(Code::kInterrupted, "", "the receiver has ended");
+  CKPT_TRY_ASSIGN(Claim claim, Claim::take(id_, {pid_outside, stat.start_time, pid_namespace_}));
+  claim_.emplace(std::move(claim));
+  return {};
+}
+
+void Gate::runs() {
+  claim_->runs();
+  claim_.reset();
+  const char byte = static_cast<char>(GateWord::kRuns);
+  (void)!::send(socket_.get(), &byte, 1, MSG_NOSIGNAL);
+}
+
+}  // namespace ckpt::migrate

@@ -1,0 +1,40 @@
+// What holds a restore at the receiver until the source says that it may go on.
+#pragma once
+
+#include <optional>
+#include <string>
+
+#include "lib/base/cancel.h"
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/migrate/claim.h"
+
+namespace ckpt::migrate {
+
+/// Messages of the pair of sockets between the receiver and its restore.
+enum class GateWord : char {
+  kMade = 'm',  ///< with "PID PID", inside and outside: all of them stand still
+  kGo = 'g',
+  kRuns = 'r',
+};
+
+/// In the restore.
+class Gate {
+ public:
+  /// "FD,ID,NAMESPACE": the socket, and what a claim has to say.
+  static std::string describe(int socket, const std::string& id);
+  /// What `describe` gave. The socket is not to be inherited any further.
+  static Result<Gate> open(const std::string& text);
+  /// Waits for the word that the processes may be let go, and takes the claim. kInterrupted: they may not.
+  Result<void> may_run(int pid, int pid_outside, const Cancel& cancel);
+  /// They have been.
+  void runs();
+
+ private:
+  Gate() = default;
+  UniqueFd socket_;
+  std::string id_, pid_namespace_;
+  std::optional<Claim> claim_;
+};
+
+}  // namespace ckpt::migrate

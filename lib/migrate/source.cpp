@@ -1,0 +1,204 @@
+#include "lib/migrate/source.h"
+
+#include <fcntl.h>
+#include <fmt/format.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <system_error>
+#include <vector>
+
+#include "lib/base/clock.h"
+#include "lib/base/io.h"
+#include "lib/base/text.h"
+
+namespace ckpt::migrate {
+
+namespace fs = std::filesystem;
+
+Result<std::unique_ptr<Source>> Source::open(const Remote& remote, Hello hello, uint64_t bytes_per_second,
+                                             const Cancel& cancel) {
+  CKPT_TRY_ASSIGN(hello.id, new_id());
+  CKPT_TRY_ASSIGN(Keeper keeper, Keeper::start(remote, hello.id));
+  CKPT_TRY_ASSIGN(auto connection, Connection::open(remote, {remote.silence_us, bytes_per_second}, &cancel));
+  std::unique_ptr<Source> out(new Source(std::move(keeper), std::move(connection), hello.id, cancel));
+  CKPT_TRY(out->greet(std::move(hello)));
+  return out;
+}
+
+Result<void> Source::greet(Hello hello) {
+  Link& link = connection_->link();
+  const std::string text = to_json(hello);
+  if (auto sent = link.send(Kind::kHello, as_bytes(text)); !sent) return real_reason(std::move(sent).error());
+  auto answer = link.receive();
+  if (!answer && answer.error().code == Code::kNotFound) {
+    return Error(Code::kIo, link.peer(), "has ended the connection at once")
+        .with_hint("ckpt must be there in the PATH of a login without a terminal; --remote-ckpt names it");
+  }
+  if (!answer) return std::move(answer).error();
+  if (answer->kind == Kind::kNot) return parse_error(answer->text(), link.peer());
+  if (answer->kind != Kind::kReady) return fail(Code::kCorrupt, link.peer(), "does not answer as a receiver does");
+  return {};
+}
+
+Error Source::real_reason(Error error) {
+  constexpr int kPatienceMs = 500;
+  if (error.code == Code::kInterrupted) return error;
+  Link& link = connection_->link();
+  while (link.in() >= 0 && link.wait(kPatienceMs)) {
+    auto frame = link.receive();
+    if (!frame) break;
+    if (frame->kind == Kind::kNot) return parse_error(frame->text(), link.peer());
+  }
+  return error;
+}
+
+void Source::attach(engine::DumpOptions& options) {
+  options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
+    return send_pages(file, offset, data);
+  };
+  options.publish = [this](const fs::path& folder) { return send_rest(folder); };
+  options.hand_over = [this](const engine::HandOver& what) { return hand_over(what); };
+}
+
+Result<void> Source::send_pages(const std::string& file, uint64_t offset, ByteSpan data) {
+  Sent* sent = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    sent = &pages_[file];
+  }
+  CKPT_ASSERT(offset == sent->size);
+  sent->digest.update(data);
+  sent->size += data.size();
+  while (!data.empty()) {
+    const ByteSpan piece = data.first(std::min<size_t>(data.size(), Link::kMostPayload));
+    auto done = connection_->link().send(Kind::kData, piece, file, offset);
+    if (!done) {
+      std::lock_guard lock(mutex_);
+      return real_reason(std::move(done).error());
+    }
+    offset += piece.size();
+    data = data.subspan(piece.size());
+  }
+  return {};
+}
+
+Result<void> Source::send_file(const fs::path& path) {
+  const std::string name = path.filename().string();
+  Link& link = connection_->link();
+  if (const auto pages = pages_.find(name); pages != pages_.end()) {
+    const std::string digest = to_hex(pages->second.digest.digest());
+    return link.send(Kind::kEnd, as_bytes(digest), name, pages->second.size);
+  }
+  CKPT_TRY_ASSIGN(const UniqueFd fd, io::open_file(path, O_RDONLY));
+  CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
+  std::vector<std::byte> block(std::min<uint64_t>(Link::kMostPayload, static_cast<uint64_t>(st.st_size)));
+  Xxh3 digest;
+  const auto size = static_cast<uint64_t>(st.st_size);
+  for (uint64_t at = 0; at < size; at += block.size()) {
+    const MutableByteSpan piece = MutableByteSpan(block).first(std::min<uint64_t>(block.size(), size - at));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, at, path.string()));
+    digest.update(piece);
+    CKPT_TRY(link.send(Kind::kData, piece, name, at));
+  }
+  const std::string hex = to_hex(digest.digest());
+  return link.send(Kind::kEnd, as_bytes(hex), name, size);
+}
+
+/// All of the image but the pages, which have gone already; then the processes are made there. They stand still here.
+Result<void> Source::send_rest(const fs::path& folder) {
+  std::vector<fs::path> files;
+  std::error_code ec;
+  for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
+    if (it->is_regular_file(ec)) files.push_back(it->path());
+  }
+  if (ec) return sys_error(ec.value(), folder.string(), "cannot be listed");
+  for (const fs::path& file : files) {
+    if (auto sent = send_file(file); !sent) return real_reason(std::move(sent).error());
+  }
+  if (auto sent = connection_->link().send(Kind::kMake); !sent) return real_reason(std::move(sent).error());
+  return await_made();
+}
+
+Result<void> Source::await_made() {
+  Link& link = connection_->link();
+  for (;;) {
+    CKPT_TRY_ASSIGN(const Frame frame, link.receive());
+    if (frame.kind == Kind::kAlive) continue;
+    if (frame.kind == Kind::kNot) return parse_error(frame.text(), link.peer());
+    const auto doc = nlohmann::json::parse(frame.text(), nullptr, false);
+    const bool sound = frame.kind == Kind::kMade && doc.is_object() && doc.contains("pid") &&
+                       doc["pid"].is_number_integer() && doc.contains("pid_outside") &&
+                       doc["pid_outside"].is_number_integer();
+    if (!sound) return fail(Code::kCorrupt, link.peer(), "does not answer as a receiver does");
+    report_.pid = doc["pid"], report_.pid_outside = doc["pid_outside"];
+    return {};
+  }
+}
+
+/// The point of no return: once `kGo` is on its way only the other end knows.
+Result<void> Source::hand_over(const engine::HandOver& what) {
+  Link& link = connection_->link();
+  CKPT_TRY(cancel_.check());
+  if (auto stopped = keeper_.stop(what); !stopped) return give_up(what, std::move(stopped).error());
+  link.ignore_cancel();
+  Error reason(Code::kIo, link.peer(), "has not let the processes go");
+  auto verdict = await_verdict(reason);
+  if (verdict && *verdict == Verdict::kNot) return give_up(what, std::move(reason));
+  if (verdict && *verdict == Verdict::kRuns) {
+    report_.downtime_us = monotonic_us() - what.frozen_at_us;
+    report_.bytes_sent = link.sent(), report_.bytes_frozen = what.bytes_frozen;
+    return {};
+  }
+  keeper_.dismiss();
+  return Error(Code::kTargetAltered, link.peer(),
+               fmt::format("cannot be asked whether the processes run there (migration {})", id_))
+      .with_cause(reason.text())
+      .with_target("stopped, since they may run there")
+      .with_hint("look there: where they run, kill -KILL the stopped ones here; where they do not, kill -CONT them");
+}
+
+/// `reason` becomes why not.
+Result<Verdict> Source::await_verdict(Error& reason) {
+  Link& link = connection_->link();
+  auto sent = link.send(Kind::kGo);
+  while (sent) {
+    auto frame = link.receive();
+    if (!frame) {
+      reason = std::move(frame).error();
+      break;
+    }
+    if (frame->kind == Kind::kRuns) return Verdict::kRuns;
+    if (frame->kind == Kind::kNot) {
+      reason = parse_error(frame->text(), link.peer());
+      return Verdict::kNot;
+    }
+    if (frame->kind != Kind::kAlive) break;
+  }
+  if (!sent) reason = std::move(sent).error();
+  if (reason.code == Code::kNotFound) reason.code = Code::kIo;
+  return keeper_.ask();
+}
+
+/// They never run there.
+Error Source::give_up(const engine::HandOver& what, Error reason) {
+  int stay = 0;
+  for (const engine::HandOver::Process& process : what.processes) {
+    if (!process.stopped && ::syscall(SYS_pidfd_send_signal, process.pidfd, SIGCONT, nullptr, 0) != 0 && errno != ESRCH)
+      ++stay;
+  }
+  keeper_.dismiss();
+  if (stay == 0) return reason;
+  return std::move(reason).with_code(Code::kTargetAltered).with_target("stopped: kill -CONT has them go on");
+}
+
+void Source::finish() {
+  keeper_.dismiss();
+  (void)connection_->link().send(Kind::kDone);
+}
+
+}  // namespace ckpt::migrate

@@ -1,0 +1,53 @@
+// The receiver's copy of the image, until the processes have been made from it.
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "lib/base/digest.h"
+#include "lib/base/result.h"
+#include "lib/base/unique_fd.h"
+#include "lib/migrate/link.h"
+
+namespace ckpt::migrate {
+
+/// A folder of its own below `where`, on tmpfs where that is empty. It goes with this object; should this process be
+/// killed, a small one that outlives it removes it.
+class Stage {
+ public:
+  static Result<Stage> make(const std::filesystem::path& where);
+  Stage(Stage&&) noexcept = default;
+  Stage& operator=(Stage&&) = delete;
+  ~Stage();
+
+  /// A frame kData or kEnd: kCorrupt (a name with a path in it, bytes out of order, another digest), kNoRoom.
+  Result<void> take(const Frame& frame);
+  /// Once nothing more comes: is each file whole? kCorrupt.
+  Result<void> finish();
+
+  const std::filesystem::path& path() const { return path_; }
+  uint64_t bytes() const { return bytes_; }
+  /// Bytes that may come at most: what was free at the beginning.
+  uint64_t room() const { return room_; }
+
+ private:
+  Stage() = default;
+  struct File {
+    UniqueFd fd;
+    uint64_t size = 0;
+    Xxh3 digest;
+    bool whole = false;
+  };
+  Result<File*> file(const std::string& name);
+  Result<void> append(const Frame& frame, File& file);
+
+  std::filesystem::path path_;
+  UniqueFd sweeper_;  ///< its other end is with the process that outlives this one
+  std::map<std::string, File> files_;
+  uint64_t bytes_ = 0, room_ = 0;
+};
+
+}  // namespace ckpt::migrate

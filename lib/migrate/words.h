@@ -1,0 +1,52 @@
+// What the frames say in JSON.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "lib/base/result.h"
+#include "lib/store/image.h"
+
+namespace ckpt::migrate {
+
+inline constexpr int kVersion = 1;
+
+/// How the other end is to restore. What it does not know it refuses.
+struct RestoreWishes {
+  std::string dir;               ///< an existing folder to keep the image in meanwhile; empty: in memory
+  bool new_pid_namespace = false;
+  bool pipes_to_null = false;    ///< --external-pipes null
+  std::vector<std::string> addresses, allow_changed;
+};
+
+struct Hello {
+  std::string id;                ///< of the migration: 32 hex digits
+  bool asks = false;             ///< only what became of it
+  uint64_t memory = 0;           ///< bytes that the processes have, about
+  store::HostFacts host;         ///< on which they have run
+  std::vector<int> pids;
+  RestoreWishes wishes;
+};
+
+std::string to_json(const Hello& hello);
+/// kCorrupt, kUnsupported (another version, a wish that is not known).
+Result<Hello> parse_hello(std::string_view text);
+
+std::string to_json(const Error& error);
+/// In the name of `peer`.
+Error parse_error(std::string_view text, const std::string& peer);
+
+/// 32 hex digits.
+Result<std::string> new_id();
+bool is_id(std::string_view text);
+
+/// What became of processes that were to be let go.
+enum class Verdict : char {
+  kRuns = 'r',
+  kNot = 'n',      ///< they never will
+  kUnknown = 'u',
+};
+
+}  // namespace ckpt::migrate

@@ -1,0 +1,288 @@
+#!/usr/bin/env python3
+"""migrate and receive on one machine: whatever is killed, at whatever moment, one process goes on, and never two; and what a receiver refuses."""
+import glob
+import json
+import os
+import signal
+import struct
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "..", "support"))
+from harness import become_subreaper
+from prompt import CKPT, main, run
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+PEER = os.path.join(os.path.dirname(CKPT), "migrate_peer")
+LONG = os.environ.get("CKPT_LONG") == "1"
+HEADER = struct.Struct("<IBBHIIQ")
+MAGIC = int.from_bytes(b"CKM1", "little")
+KINDS = {name: number for number, name in enumerate(["", "hello", "ready", "data", "end", "make", "made", "go", "runs", "not", "alive", "done"])}
+ID = "0123456789abcdef0123456789abcdef"
+
+
+def state_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    except OSError:
+        return None
+
+
+def wait_until(condition, what, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise TimeoutError(what)
+        time.sleep(0.005)
+
+
+class Peer:
+    """A process that counts; it and what a migration made of it."""
+
+    def __init__(self, mib=4):
+        self.file = os.path.abspath("count")
+        with open("errors", "wb") as errors:
+            self.process = subprocess.Popen([PEER, self.file, str(mib)], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=errors,
+                                            start_new_session=True)
+        self.pid = self.process.pid
+        wait_until(lambda: self.count() > 2, "the peer counts")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for pid in self.all():
+            os.kill(pid, signal.SIGKILL)
+        self.process.wait()
+        wait_until(lambda: not self.all(), "all have ended")
+
+    def count(self):
+        try:
+            with open(self.file, "rb") as stream:
+                return int.from_bytes(stream.read(8), "little")
+        except OSError:
+            return 0
+
+    def all(self):
+        """Those that live, stopped ones too."""
+        out = []
+        for entry in os.listdir("/proc"):
+            if entry.isdigit():
+                try:
+                    with open(f"/proc/{entry}/cmdline", "rb") as stream:
+                        words = stream.read().split(b"\0")
+                except OSError:
+                    continue
+                if words[0] == PEER.encode() and words[1:2] == [self.file.encode()] and state_of(entry) not in (None, "Z", "X"):
+                    out.append(int(entry))
+        return out
+
+    def problem(self):
+        """One of them counts, and only one of them is not stopped."""
+        before = self.count()
+        try:
+            wait_until(lambda: self.count() > before + 5, "somebody counts", 10)
+        except TimeoutError:
+            return f"nobody counts: {[(pid, state_of(pid)) for pid in self.all()]}"
+        if os.path.exists(self.file + ".bad"):
+            with open(self.file + ".bad", encoding="ascii") as stream:
+                return stream.read()
+        running = [pid for pid in self.all() if state_of(pid) not in ("T", "t")]
+        return None if len(running) == 1 else f"{len(running)} run"
+
+
+def migrate(pid, *options, what="-", new_pidns=True, **changed):
+    """ckpt migrate in this folder. `changed`: values of options, by their names without the dashes."""
+    words = {"to": "there", "remote_ckpt": CKPT, "timeout": "5", "ssh": f"{sys.executable} {HERE}/migrate_link.py {what}", **changed}
+    named = [word for name, value in words.items() for word in ("--" + name.replace("_", "-"), value)]
+    command = [CKPT, "migrate", "-p", str(pid), *named, *(["--new-pidns"] if new_pidns else []), *options]
+    return subprocess.run(command, text=True, stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+
+
+def moves():
+    """To the other end, with the same memory; the source has ended, and nothing is left."""
+    with Peer(8) as peer:
+        done = migrate(peer.pid, "--json", "--iterations", "2", "--keep-image", "kept")
+        if done.returncode != 0:
+            yield f"exit {done.returncode}: {done.stderr}"
+            return
+        report = json.loads(done.stdout)
+        if state_of(peer.pid) not in (None, "Z"):
+            yield "the source has not ended"
+        if len(report["rounds"]) != 2 or report["bytes_sent"] < 8 << 20 or not 0 < report["downtime_us"] < 20_000_000:
+            yield f"report: {report}"
+        if peer.all() != [report["pid_outside_there"]] or report["pid_there"] != peer.pid:
+            yield f"{peer.all()}, {report}"
+        if problem := peer.problem():
+            yield problem
+        verified = run("verify", "kept", "--quiet")
+        if verified.returncode != 0:
+            yield f"the image that was kept: {verified.stderr}"
+
+
+def moves_by_words():
+    """Without an image here, and back to the numbers that it had."""
+    with Peer(2) as peer:
+        done = migrate(peer.pid, "--bandwidth", "200M")
+        if done.returncode != 0 or "runs on" not in done.stderr or "ended here" not in done.stderr:
+            yield f"exit {done.returncode}: {done.stderr}"
+        if problem := peer.problem():
+            yield problem
+
+
+CASES = [
+    # victim, side, frame, when, who goes on: "here", "there", or "" for either
+    ("receiver", "to", "hello", "before", "here"), ("receivers", "to", "data", "after", "here"), ("link", "to", "data", "amid", "here"),
+    ("receiver", "to", "end", "before", "here"), ("receivers", "to", "make", "before", "here"), ("receiver", "to", "make", "after", "here"),
+    ("receivers", "from", "made", "before", "here"), ("receiver", "from", "made", "after", ""), ("receivers", "to", "go", "before", "here"),
+    ("receivers", "to", "go", "after", ""), ("receiver", "to", "go", "after", ""), ("link", "to", "go", "before", "here"),
+    ("link", "to", "go", "after", ""), ("receivers", "from", "runs", "before", "there"), ("link", "from", "runs", "before", "there"),
+    ("receiver", "from", "runs", "after", "there"), ("worker", "to", "hello", "after", "here"), ("worker", "to", "data", "after", "here"),
+    ("front", "to", "data", "after", "here"), ("worker", "to", "make", "before", "here"), ("front", "to", "make", "after", ""),
+    ("worker", "from", "made", "before", "here"), ("worker", "to", "go", "before", ""), ("worker", "to", "go", "after", ""),
+    ("front", "to", "go", "after", "there"), ("worker", "from", "runs", "before", "there"), ("worker", "from", "runs", "after", "there"),
+    ("front", "from", "runs", "before", "there"),
+]
+
+
+def survives():
+    """One goes on, whatever is killed at whatever moment; and what is left of the others ends."""
+    for number, (victim, side, kind, when, who) in enumerate(CASES * (5 if LONG else 1)):
+        name = f"{victim} {when} '{kind}' {side} the receiver"
+        begin = time.monotonic()
+        os.mkdir(f"case{number}")
+        os.chdir(f"case{number}")
+        with Peer(1) as peer:
+            done = migrate(peer.pid, what=f"{victim}:{side}:{kind}:{when}")
+            if not os.path.exists("hit"):
+                yield f"{name}: nothing was killed: {done.stderr}"
+            try:  # what outlives the killed ones needs a moment
+                wait_until(lambda: len(peer.all()) == 1, "one is left", 15)
+            except TimeoutError:
+                yield f"{name}: {[(pid, state_of(pid)) for pid in peer.all()]}: exit {done.returncode}: {done.stderr}"
+            if problem := peer.problem():
+                yield f"{name}: {problem}: exit {done.returncode}: {done.stderr}"
+            goes_on = "here" if peer.all() == [peer.pid] else "there"
+            if who not in ("", goes_on):
+                yield f"{name}: it goes on {goes_on}: exit {done.returncode}: {done.stderr}"
+            if done.returncode >= 0 and (done.returncode == 0) != (goes_on == "there") and victim not in ("front", "worker"):
+                yield f"{name}: exit {done.returncode}, and it goes on {goes_on}: {done.stderr}"
+        os.chdir("..")
+        if os.environ.get("CKPT_TEST_TIMES"):
+            print(f"{name}: {time.monotonic() - begin:.2f} s, {goes_on}")
+
+
+def unknown():
+    """Nobody can be asked: the source stays stopped, and is said to be."""
+    with open("once.sh", "w", encoding="ascii") as script:
+        script.write('[ -e asked ] && exit 9\ntouch asked\nexec "$@"\n')
+    with Peer(1) as peer:
+        once = f"sh {os.path.abspath('once.sh')} {sys.executable} {HERE}/migrate_link.py link:to:go:before"
+        done = migrate(peer.pid, timeout="1", ssh=once)
+        if done.returncode != 10 or "kill -CONT" not in done.stderr or "stopped" not in done.stderr:
+            yield f"exit {done.returncode}: {done.stderr}"
+        if [state_of(pid) for pid in peer.all()] != ["T"]:
+            yield f"{[(pid, state_of(pid)) for pid in peer.all()]}"
+        os.kill(peer.pid, signal.SIGCONT)
+        if problem := peer.problem():
+            yield f"after SIGCONT: {problem}"
+
+
+def refuses():
+    """Before anything is touched; the process runs on."""
+    with Peer(1) as peer:
+        cases = [
+            ({"remote_ckpt": "a;b"}, 2, "is no plain path"),
+            ({"ssh": "false"}, 8, "has ended the connection"),
+            ({"ssh": "echo"}, 1, "no frame of a migration"),
+            ({"dir": "relative"}, 2, "no absolute path"),
+            ({"map_address": "nonsense"}, 2, "nonsense"),
+            ({"new_pidns": False}, 7, "--new-pidns"),
+        ]
+        for changed, code, text in cases:
+            done = migrate(peer.pid, **changed)
+            if done.returncode != code or text not in done.stderr:
+                yield f"{changed}: exit {done.returncode}: {done.stderr}"
+        if peer.all() != [peer.pid]:
+            yield f"{peer.all()}"
+        if problem := peer.problem():
+            yield problem
+
+
+def frame(kind, payload=b"", name=b"", offset=0, **lies):
+    fields = {"magic": MAGIC, "kind": KINDS.get(kind, kind), "name_length": len(name), "zero": 0, "length": len(payload), "zero_too": 0, "offset": offset, **lies}
+    return HEADER.pack(*fields.values()) + name + payload
+
+
+def hello(**members):
+    return frame("hello", json.dumps({"version": 1, "id": ID, "memory": 0, "pids": [], "host": {}, "restore": {"new_pidns": True}, **members}).encode())
+
+
+def forged():
+    """What a stranger may send: it is refused in words, and leaves nothing."""
+    data = frame("data", b"x" * 100, b"pages")
+    streams = {
+        "nothing": (b"", "ended the connection"),
+        "no frame": (b"GET / HTTP/1.0\r\n\r\n" * 4, "no frame"),
+        "no hello": (data, "does not begin"),
+        "another version": (hello(version=2), "version 2"),
+        "an id with a path": (hello(id="../../../../etc/cron.d/aaaaaaaaa"), "not understood"),
+        "hello that is a list": (frame("hello", b"[1, 2]"), "not understood"),
+        "hello of other types": (hello(pids="all"), "not understood"),
+        "an unknown wish": (hello(restore={"trust": True}), "newer ckpt"),
+        "a folder that is not there": (hello(restore={"dir": "/nowhere/at/all"}), "nowhere"),
+        "a slash": (hello() + frame("data", b"x", b"../../etc/passwd"), "no name"),
+        "a path": (hello() + frame("data", b"x", b"/etc/passwd"), "no name"),
+        "a hidden name": (hello() + frame("data", b"x", b".."), "no name"),
+        "no name": (hello() + frame("data", b"x"), "no name"),
+        "a zero byte": (hello() + frame("data", b"x", b"pages\0.1"), "no name"),
+        "a length that lies": (hello() + frame("data", b"x", b"pages", length=1 << 31), "claims"),
+        "a name that is longer": (hello() + frame("data", b"x" * 200, b"pages", name_length=200), "claims"),
+        "an unknown kind": (hello() + frame(77), "claims"),
+        "bits that are zero": (hello() + frame("data", zero=1), "claims"),
+        "bytes out of order": (hello() + frame("data", b"x", b"pages", 1 << 40), "out of order"),
+        "bytes twice": (hello() + data + data, "out of order"),
+        "another digest": (hello() + data + frame("end", b"0" * 32, b"pages", 100), "not arrived"),
+        "another size": (hello() + data + frame("end", b"0" * 32, b"pages", 99), "not arrived"),
+        "no end": (hello() + data + frame("make"), "has no end"),
+        "go before all": (hello() + frame("go"), "none of an image's files"),
+        "no image": (hello() + frame("make"), "message"),
+        "too many files": (hello() + b"".join(frame("data", b"", b"pages.%d" % i) for i in range(400)), "one file more"),
+        "cut in a frame": (hello() + data[:40], "middle of a frame"),
+        "cut after a frame": (hello() + data, "ended the connection"),
+        "garbage for a manifest": (hello() + frame("data", b"{}", b"manifest.json") + frame("end", b"0" * 32, b"manifest.json", 2), "not arrived"),
+    }
+    running = [(name, text, start_receiver(stream)) for name, (stream, text) in streams.items()]
+    for name, text, process in running:
+        out, err = process.communicate(timeout=60)
+        said = out.decode("utf-8", "replace")
+        if process.returncode in (0, 70) or process.returncode < 0 or text not in said:
+            yield f"{name}: exit {process.returncode}: {said!r} {err.decode()!r}"
+    if left := glob.glob("/dev/shm/.ckpt-receive-*"):
+        yield f"left: {left}"
+
+
+def start_receiver(stream):
+    with open("stream", "wb") as file:
+        file.write(stream)
+    with open("stream", "rb") as file:
+        out = subprocess.Popen([CKPT, "receive"], stdin=file, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    os.unlink("stream")
+    return out
+
+
+def leaves_nothing():
+    """Of all of the above."""
+    try:
+        wait_until(lambda: not glob.glob("/dev/shm/.ckpt-receive-*"), "nothing is left", 10)
+    except TimeoutError:
+        yield f"{glob.glob('/dev/shm/.ckpt-receive-*')}"
+
+
+if os.geteuid() != 0:
+    print("not root: a process cannot be dumped and restored")
+    sys.exit(77)
+become_subreaper()
+main(moves, moves_by_words, refuses, forged, unknown, survives, leaves_nothing)
