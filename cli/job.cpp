@@ -12,6 +12,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <nlohmann/json.hpp>
+#include <sstream>
 
 #include "cli/retention.h"
 #include "cli/saves.h"
@@ -36,7 +37,14 @@ Error child_error(const std::string& text, int status) {
   Error out(Code::kBug, "",
             fmt::format("ckpt ended with {}", WIFSIGNALED(status) ? fmt::format("signal {}", WTERMSIG(status))
                                                                   : fmt::format("exit code {}", WEXITSTATUS(status))));
-  if (!doc.is_object() || doc.value("schema", "") != "ckpt.error/1") return out;
+  if (!doc.is_object() || doc.value("schema", "") != "ckpt.error/1") {  // of a process that knew nothing of --json
+    for (int code = static_cast<int>(Code::kInterrupted); WIFEXITED(status) && code >= 0; --code) {
+      if (exit_code(static_cast<Code>(code)) == WEXITSTATUS(status)) out.code = static_cast<Code>(code);
+    }
+    std::istringstream lines(text);
+    for (std::string one; std::getline(lines, one);) out.causes.push_back(one);
+    return out;
+  }
   const std::string kind = doc.value("kind", "");
   for (int code = 0; code <= static_cast<int>(Code::kInterrupted); ++code) {
     if (code_name(static_cast<Code>(code)) == kind) out.code = static_cast<Code>(code);
