@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
 """migrate and receive on one machine: whatever is killed, at whatever moment, one process goes on, and never two; and what a receiver refuses."""
+import contextlib
 import glob
 import json
 import os
+import random
 import signal
 import struct
 import subprocess
@@ -174,6 +176,43 @@ def survives():
             print(f"{name}: {time.monotonic() - begin:.2f} s, {goes_on}")
 
 
+def descendants(pid):
+    out = []
+    for task in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{task}/children", encoding="ascii") as stream:
+            for child in map(int, stream.read().split()):
+                out += [child, *descendants(child)]
+    return out
+
+
+def random_moments():
+    """The same, at moments that have to do with nothing."""
+    for number in range(200 if LONG else 0):
+        os.mkdir(f"random{number}")
+        os.chdir(f"random{number}")
+        with Peer(2) as peer:
+            ssh = f"{sys.executable} {HERE}/migrate_link.py -"
+            command = [CKPT, "migrate", "-p", str(peer.pid), "--to", "there", "--remote-ckpt", CKPT, "--timeout", "3", "--ssh", ssh, "--new-pidns"]
+            with open("err", "w+", encoding="utf-8") as err, subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=err, stderr=err) as front:
+                time.sleep(random.uniform(0, 0.25))
+                victims = []
+                with contextlib.suppress(OSError):
+                    below = descendants(front.pid)
+                    # The front, its worker, the link, the receiver's front.
+                    victims = random.sample([front.pid, *below[:3]], random.choice([1, 1, 2]) if len(below) > 2 else 1)
+                    for pid in victims:
+                        os.kill(pid, signal.SIGKILL)
+                front.wait(60)
+            try:
+                wait_until(lambda: len(peer.all()) == 1, "one is left", 30)
+            except TimeoutError:
+                yield f"{number}: {[(pid, state_of(pid)) for pid in peer.all()]}"
+            if problem := peer.problem():
+                with open("err", encoding="utf-8") as err:
+                    yield f"{number}: {len(victims)} killed: {problem}: {err.read()}"
+        os.chdir("..")
+
+
 def unknown():
     """Nobody can be asked: the source stays stopped, and is said to be."""
     with open("once.sh", "w", encoding="ascii") as script:
@@ -285,4 +324,4 @@ if os.geteuid() != 0:
     print("not root: a process cannot be dumped and restored")
     sys.exit(77)
 become_subreaper()
-main(moves, moves_by_words, refuses, forged, unknown, survives, leaves_nothing)
+main(moves, moves_by_words, refuses, forged, unknown, survives, random_moments, leaves_nothing)
