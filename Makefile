@@ -11,6 +11,8 @@
 
 PREFIX ?= /usr/local
 JOBS ?= $(shell nproc)
+# Most tests wait more than they work. Those that take two processors are counted as two (PROCESSORS).
+TEST_JOBS ?= $(shell echo $$((2 * $(JOBS))))
 
 BUILD_PACKAGES = g++ cmake ninja-build pkg-config libcli11-dev libfmt-dev nlohmann-json3-dev libzstd-dev \
                  libssl-dev libxxhash-dev libcurl4-openssl-dev libexpat1-dev zlib1g-dev libbz2-dev liblz4-dev \
@@ -42,7 +44,7 @@ check-build: configure
 	cmake --build build -j $(JOBS)
 
 check: check-build
-	@if ctest --test-dir build --output-on-failure -j $(JOBS) --timeout 600; \
+	@if ctest --test-dir build --output-on-failure -j $(TEST_JOBS) --timeout 600; \
 	then echo "make check: passed"; \
 	else echo "make check: FAILED (above; again with: ctest --test-dir build --rerun-failed --output-on-failure)"; exit 1; fi
 
