@@ -19,4 +19,5 @@ else()
   file(CONFIGURE OUTPUT ${kernel_source}
     CONTENT "#include <stddef.h>\nconst unsigned char ckpt_kernel_image[1];\nconst size_t ckpt_kernel_image_size;\n")
 endif()
-target_sources(ckpt_cuda PRIVATE ${kernel_source})
+add_library(ckpt_cuda_kernels OBJECT ${kernel_source})  # C: the precompiled headers of ckpt_cuda are C++
+target_sources(ckpt_cuda PRIVATE $<TARGET_OBJECTS:ckpt_cuda_kernels>)

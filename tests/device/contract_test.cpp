@@ -1,6 +1,5 @@
 // What lib/device/device.h promises, asked of every device there is: the emulated one, and the CUDA one on the stand-in
 // driver (with CKPT_TEST_GPU=1 on the machine's own).
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 #include <sys/wait.h>
 #include <unistd.h>

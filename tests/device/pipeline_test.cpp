@@ -2,7 +2,6 @@
 // snapshot, a delta with its parent, parking, and memory taken away and filled from the image, eagerly and lazily. The
 // program compares every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the machine's
 // own driver.)
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <doctest/doctest.h>
 
 #include <cstring>

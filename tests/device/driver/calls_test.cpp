@@ -1,5 +1,4 @@
 // The stand-in's calls, from inside: what programs may rely on, and where they are told that they err.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <dlfcn.h>
 #include <doctest/doctest.h>
 #include <sys/wait.h>

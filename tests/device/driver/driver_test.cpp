@@ -1,5 +1,4 @@
 // The checkpoint calls of the stand-in, from outside, on real programs: what lib/engine relies on in the driver.
-#define DOCTEST_CONFIG_IMPLEMENT_WITH_MAIN
 #include <dirent.h>
 #include <dlfcn.h>
 #include <doctest/doctest.h>
