@@ -110,6 +110,23 @@ Result<void> inspect_job_as(Context& context, const InspectOptions& options) {
   return inspect_job(context, options.path);
 }
 
+/// The table, the page or the JSON, with statistics where they are asked for.
+Result<void> show_tensors(Context& context, View& view, const InspectOptions& options, const std::string& common) {
+  if (options.stats) CKPT_TRY(add_stats(context, view, options.max_memory));
+  bool equal = true;
+  if (!options.html.empty()) {
+    CKPT_TRY_ASSIGN(equal, write_html(context, view, options));
+  }
+  if (options.html.empty() || context.out.json()) {
+    sort_view(view, options);
+    if (context.out.json()) print_model_json(context.out, view, common);
+    else if (options.common) context.out.data(common + "\n");
+    else print_table(context.out, view, options);
+  }
+  if (!equal) return fail(Code::kMismatch, options.path, "is different from " + options.diff);
+  return {};
+}
+
 Result<void> run_inspect(Context& context, InspectOptions options) {
   if (store::ImageReader::looks_like_image(options.path)) return inspect_image_as(context, options);
   if (store::looks_like_job(options.path)) return inspect_job_as(context, options);
@@ -141,14 +158,7 @@ Result<void> run_inspect(Context& context, InspectOptions options) {
   if (options.tree) print_tree(context.out, view, options);
   else if (!options.group_by.empty()) print_groups(context.out, catalog, view);
   if (options.tree || !options.group_by.empty()) return {};
-  if (options.stats) CKPT_TRY(add_stats(context, view, options.max_memory));
-  if (!options.html.empty()) CKPT_TRY(write_html(context, view, options));
-  if (!options.html.empty() && !context.out.json()) return {};
-  sort_view(view, options);
-  if (context.out.json()) print_model_json(context.out, view, common);
-  else if (options.common) context.out.data(common + "\n");
-  else print_table(context.out, view, options);
-  return {};
+  return show_tensors(context, view, options, common);
 }
 
 }  // namespace

@@ -10,7 +10,7 @@
 
 namespace ckpt::cli {
 
-Result<void> write_html(Context& context, const View& view, const InspectOptions& options) {
+Result<bool> write_html(Context& context, const View& view, const InspectOptions& options) {
   CKPT_TRY_ASSIGN(std::vector<model::FileUsage> files, model::file_usage(*view.catalog));
   model::Report report;
   report.catalog = view.catalog;
@@ -26,10 +26,11 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
     report.other = options.diff;
   }
   if (options.html == "-") {
-    return model::write_report(report, [&](std::string_view text) -> Result<void> {
+    CKPT_TRY(model::write_report(report, [&](std::string_view text) -> Result<void> {
       context.out.data(text);
       return {};
-    });
+    }));
+    return report.diff == nullptr || diff.equal();
   }
   uint64_t bytes = 0;
   auto write = [&](int fd) {
@@ -40,7 +41,7 @@ Result<void> write_html(Context& context, const View& view, const InspectOptions
   };
   CKPT_TRY(io::replace_file(options.html, write, {0644, false}));
   context.out.info("wrote " + options.html + ": " + human_bytes(bytes));
-  return {};
+  return report.diff == nullptr || diff.equal();
 }
 
 }  // namespace ckpt::cli

@@ -56,8 +56,8 @@ Result<std::optional<model::Tolerance>> parse_tolerance(const std::string& text)
 Result<model::CatalogDiff> run_diff(Context& context, const tensor::Catalog& a, const tensor::Catalog& b,
                                     const InspectOptions& options);
 
-/// --html, with the statistics of the view and with --diff what differs; differences are no failure here.
-Result<void> write_html(Context& context, const View& view, const InspectOptions& options);
+/// --html, with the statistics of the view and with --diff what differs. False where anything does.
+Result<bool> write_html(Context& context, const View& view, const InspectOptions& options);
 
 /// The beginning of every document: an object with schema, kind, format and path, still open.
 JsonWriter begin_document(const tensor::Catalog& catalog);

@@ -39,12 +39,13 @@ class Report(unittest.TestCase):
         self.work = pathlib.Path(tempfile.mkdtemp(prefix="ckpt-report-"))
         self.addCleanup(shutil.rmtree, self.work)
 
-    def page(self, arrays, *options, name="page"):
+    def page(self, arrays, *options, name="page", code=0):
         source = self.work / f"{name}.safetensors"
         write_safetensors(source, arrays)
         target = self.work / f"{name}.html"
         done = subprocess.run([CKPT, "inspect", source, "--html", target, *map(str, options)], capture_output=True, text=True)
-        self.assertEqual(done.returncode, 0, done.stderr)
+        self.assertEqual(done.returncode, code, done.stderr)
+        self.assertEqual("is different from" in done.stderr, code == 1, done.stderr)
         self.assertEqual(sorted(p.name for p in self.work.iterdir() if p.name.startswith(name)), [f"{name}.html", f"{name}.safetensors"])
         return target
 
@@ -97,7 +98,7 @@ class Report(unittest.TestCase):
         write_safetensors(self.work / "other.safetensors", {"same": numpy.ones(3, "<f4"), "value": numpy.arange(4, dtype="<f4"), "there<": numpy.zeros(1, "<f4")})
         value = numpy.arange(4, dtype="<f4")
         value[1] = 3
-        page = self.page({"same": numpy.ones(3, "<f4"), "value": value, "here<": numpy.zeros(2, "<f4")}, "--diff", self.work / "other.safetensors")
+        page = self.page({"same": numpy.ones(3, "<f4"), "value": value, "here<": numpy.zeros(2, "<f4")}, "--diff", self.work / "other.safetensors", code=1)
         diff = self.data(page)["diff"]
         self.assertEqual((diff["equal"], diff["compared"]), (False, 2))
         self.assertEqual(diff["rows"], [["here<", "only here", "float32 2", 0, 0, 0], ["there<", "only there", "float32 1", 0, 0, 0], ["value", "values", "", 1, 4, 2]])

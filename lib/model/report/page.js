@@ -146,8 +146,12 @@ function mainDtype(node) {
 
 function write(pen, text, x, y, room) {
   if (room < 28) return;
-  while (text.length > 1 && pen.measureText(text).width > room) text = text.slice(0, Math.max(1, Math.floor(text.length * .8) - 1)) + "\u2026";
-  pen.fillText(text, x, y);
+  let shown = text;
+  for (let kept = text.length; kept > 1 && pen.measureText(shown).width > room;) {
+    kept = Math.max(1, Math.floor(kept * .8) - 1);
+    shown = text.slice(0, Math.ceil(kept / 2)) + "\u2026" + text.slice(text.length - Math.floor(kept / 2));
+  }
+  pen.fillText(shown, x, y);
 }
 
 function drawMap() {
@@ -238,6 +242,15 @@ map.onkeydown = event => {
 
 const ROW = 24;
 
+/** A long text that does not fit loses its middle: names are told apart by their ends. */
+function keepEnds(cell, text) {
+  let end = text.length - 24;
+  if (end < 16) return;
+  if (/[\udc00-\udfff]/.test(text[end])) --end;
+  cell.replaceChildren(element("span", text.slice(0, end)), element("span", text.slice(end)));
+  cell.classList.add("ends");
+}
+
 /** `columns`: {name, width, number?, text(row), value?(row), bar?(row), bad?(row)}. Returns what shows other rows. */
 function table(host, columns, rows, least) {
   const head = element("div", undefined, "head"), body = element("div", undefined, "rows");
@@ -253,7 +266,10 @@ function table(host, columns, rows, least) {
       line.style.top = (first + i) * ROW + "px";
       for (const c of columns) {
         const cell = element("span", c.text(row), [c.number ? "number" : "", c.bad && c.bad(row) ? "bad" : ""].join(" ").trim());
-        if (!c.number) cell.title = c.text(row);
+        if (!c.number) {
+          cell.title = c.text(row);
+          keepEnds(cell, cell.title);
+        }
         if (c.bar) {
           cell.classList.add("bar");
           const bar = element("i");
