@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""What goes wrong while a lazily restored process waits for its memory: pager or guardian killed, the image deleted, cut or
+"""What goes wrong while a lazily restored process waits for its memory: lazy-pages daemon or guardian killed, the image deleted, cut or
 damaged, a dump in the middle. Whatever it is, the process never reads a wrong byte."""
 import ctypes
 import glob
@@ -22,7 +22,7 @@ def named(name):
 
 
 class Lazy:
-    """A target, dumped; `restore` brings it back with its pager stopped, so that most of its memory is still missing."""
+    """A target, dumped; `restore` brings it back with its lazy-pages daemon stopped, so that most of its memory is still missing."""
 
     def __init__(self, place, *arguments):
         self.target = Target("mem_large", place.folder("target"), *arguments)
@@ -37,23 +37,23 @@ class Lazy:
                 return self
             self.target.kill()
             self.target.forget_answers()
-        raise Failure("ckpt restore --lazy: its pager was never seen")
+        raise Failure("ckpt restore --lazy: its lazy-pages daemon was never seen")
 
     def restore_once(self, *more):
-        """False: on a busy machine the pager was seen only once it was through."""
+        """False: on a busy machine the lazy-pages daemon was seen only once it was through."""
         process = subprocess.Popen([CKPT, "restore", "-f", self.image, "-d", "--lazy", "--lazy-log", self.log, *more],
                                    stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        pager = []
+        daemon = []
         while process.poll() is None:
-            pager = pager or [pid for pid in children_of(process.pid) if read_text(f"/proc/{pid}/comm").strip() == "ckpt-lazy"]
+            daemon = daemon or [pid for pid in children_of(process.pid) if read_text(f"/proc/{pid}/comm").strip() == "ckpt-lazy"]
         if process.returncode != 0:
             raise Failure(f"ckpt restore --lazy: exit {process.returncode}")
         self.target.adopt()
         try:
-            os.kill(pager[0], signal.SIGSTOP)
+            os.kill(daemon[0], signal.SIGSTOP)
         except (IndexError, ProcessLookupError):
             return False
-        self.pager = pager[0]
+        self.daemon = daemon[0]
         if not being_filled(self.target.pid):
             self.go_on()
             return False
@@ -61,7 +61,7 @@ class Lazy:
         return True
 
     def go_on(self):
-        os.kill(self.pager, signal.SIGCONT)
+        os.kill(self.daemon, signal.SIGCONT)
 
     def lost(self):
         return int(read_text(os.path.join(self.target.folder, "lost")) or 0)
@@ -79,26 +79,26 @@ class Lazy:
         return f"{self.lost()} pages lost"
 
 
-def pager_killed(place):
+def daemon_killed(place):
     """Its guardian refuses every page that is still missing."""
     lazy = Lazy(place, "lossy").restore()
-    os.kill(lazy.pager, signal.SIGKILL)
+    os.kill(lazy.daemon, signal.SIGKILL)
     return lazy.expect_losses("was killed")
 
 
-def pager_killed_while_asked(place):
-    """The same for a page that the pager has been asked for already."""
+def daemon_killed_while_asked(place):
+    """The same for a page that the lazy-pages daemon has been asked for already."""
     lazy = Lazy(place, "lossy").restore()
     lazy.target.begin_check()
     wait_until(lambda: "userfault" in lazy.target.where(),
                lambda: f"the target waits for a page: {lazy.target.where()} {lazy.target.log_tail()}", 10)
-    os.kill(lazy.pager, signal.SIGKILL)
+    os.kill(lazy.daemon, signal.SIGKILL)
     lazy.target._wait_for("result")
     return lazy.expect_losses("was killed")
 
 
 def guardian_killed(place):
-    """The pager makes another one, which is as good."""
+    """The lazy-pages daemon makes another one, which is as good."""
     lazy = Lazy(place, "lossy").restore()
     for pid in lazy.guardian:
         os.kill(pid, signal.SIGKILL)
@@ -232,7 +232,7 @@ def dump_meanwhile(place):
 
 
 def forks_at_once(place):
-    """Processes that fork while the pager has just begun: what it learns of the child and what it hands out meet."""
+    """Processes that fork while the lazy-pages daemon has just begun: what it learns of the child and what it hands out meet."""
     target, image = Target("file_locks", place.folder("target")), os.path.join(place.path, "image")
     ckpt("dump", "-p", target.pid, "-f", image).expect(0)
     target.reap()
@@ -244,11 +244,11 @@ def forks_at_once(place):
 
 
 def target_killed(place):
-    """Pager and guardian end with it."""
+    """The lazy-pages daemon and its guardian end with it."""
     lazy = Lazy(place).restore()
     lazy.target.kill()
     lazy.go_on()
-    wait_until(lambda: lazy.pager not in named("ckpt-lazy"), "the pager ends", 10)
+    wait_until(lambda: lazy.daemon not in named("ckpt-lazy"), "the lazy-pages daemon ends", 10)
 
 
 def both_at_once(place):
@@ -269,6 +269,6 @@ def both_at_once(place):
 
 
 if __name__ == "__main__":
-    sys.exit(run_tests(pager_killed, pager_killed_while_asked, guardian_killed, image_deleted, image_cut, image_contradicts_itself, image_damaged,
+    sys.exit(run_tests(daemon_killed, daemon_killed_while_asked, guardian_killed, image_deleted, image_cut, image_contradicts_itself, image_damaged,
                        damaged_before_it_runs,
                        dump_meanwhile, forks_at_once, target_killed, both_at_once))

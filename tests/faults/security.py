@@ -274,9 +274,9 @@ def run_folder(place):
     about = os.lstat("/run/ckpt")
     if not stat.S_ISDIR(about.st_mode) or about.st_uid != 0 or about.st_mode & 0o077:
         raise Failure(f"/run/ckpt: uid {about.st_uid}, mode {about.st_mode:o}")
-    wait_until(lambda: any(str(target.pid) in name for name in os.listdir("/run/ckpt")), "the keeper's socket", 5)
+    wait_until(lambda: any(str(target.pid) in name for name in os.listdir("/run/ckpt")), "the tracking daemon's socket", 5)
     target.check()
-    wait_until(lambda: not any(f"-{target.pid}-" in name for name in os.listdir("/run/ckpt")), "the keeper's socket goes with the process", 5)
+    wait_until(lambda: not any(f"-{target.pid}-" in name for name in os.listdir("/run/ckpt")), "the tracking daemon's socket goes with the process", 5)
 
 
 def with_another_user(place):

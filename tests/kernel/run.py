@@ -695,8 +695,8 @@ def special_sessions(place):
             target.end_leader()
 
 
-def keepers_of(target):
-    """The keepers that hold its pidfd."""
+def daemons_of(target):
+    """The tracking daemons that hold its pidfd."""
     def holds(pid):
         return any(f"\nPid:\t{target.pid}\n" in read_text(path) for path in glob.glob(f"/proc/{pid}/fdinfo/*"))
     return [int(pid) for pid in os.listdir("/proc") if pid.isdigit() and read_text(f"/proc/{pid}/comm") == "ckpt-tracking\n" and holds(pid)]
@@ -736,25 +736,25 @@ def target_far_away(place):
     raise Skip("the number is always taken by others")
 
 
-def special_keeper_moves(place):
-    """A keeper is out of the way of the next processes; where a restore needs its number all the same, it goes elsewhere, and
+def special_daemon_moves(place):
+    """A tracking daemon is out of the way of the next processes; where a restore needs its number all the same, it goes elsewhere, and
     still knows what its process wrote."""
     tracked, other = Target("mem_anonymous", place.folder("tracked")), target_far_away(place)
     dump(other, "image")
     pre_dump(tracked, "first")
-    for _ in range(100):  # the keepers of others come and go there, too
-        wait_until(lambda: len(keepers_of(tracked)) == 1, "one keeper")
-        keeper, = keepers_of(tracked)
-        if keeper == other.pid:
+    for _ in range(100):  # the daemons of others come and go there, too
+        wait_until(lambda: len(daemons_of(tracked)) == 1, "one tracking daemon")
+        daemon, = daemons_of(tracked)
+        if daemon == other.pid:
             break
-        if abs(keeper - int(read_text(LAST_PID))) < 1000:
-            raise Failure(f"keeper {keeper} is in the way of processes to come")
+        if abs(daemon - int(read_text(LAST_PID))) < 1000:
+            raise Failure(f"daemon {daemon} is in the way of processes to come")
         with last_pid(far_from(other.pid)):  # half the range away twice is where it was, or next to it
-            os.kill(keeper, signal.SIGUSR1)
-            wait_until(lambda: not exists_unreaped(keeper), "the keeper moves")
+            os.kill(daemon, signal.SIGUSR1)
+            wait_until(lambda: not exists_unreaped(daemon), "the daemon moves")
     else:
         raise Skip("the number is always taken by others")
-    reaper = threading.Thread(target=os.waitpid, args=(other.pid, 0))  # as init does for keepers
+    reaper = threading.Thread(target=os.waitpid, args=(other.pid, 0))  # as init does for such daemons
     reaper.start()
     restore_and_check(other, "image", 0)
     reaper.join()
