@@ -90,7 +90,7 @@ struct PagesSink {
 class ImageWriter {
  public:
   struct Options {
-    PagesSink sink;
+    PagesSink sink = {};
     bool force = false;
     bool compress = true;
     bool sha256_pages = false;     ///< SHA-256 of the pages files, too: they are read once more in the end
