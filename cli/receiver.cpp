@@ -115,10 +115,10 @@ Result<bool> Receiver::hear_gate() {
   }
   if (word[0] == static_cast<char>(GateWord::kRuns)) return true;
   std::istringstream numbers(word.data() + 1);
-  int pid = 0, outside = 0;
-  numbers >> pid >> outside;
+  int pid = 0;
+  numbers >> pid >> outside_;
   made_at_us_ = monotonic_us();
-  const std::string made = nlohmann::json{{"pid", pid}, {"pid_outside", outside}}.dump();
+  const std::string made = nlohmann::json{{"pid", pid}, {"pid_outside", outside_}}.dump();
   CKPT_TRY(link_.send(Kind::kMade, as_bytes(made)));
   return false;
 }
@@ -128,8 +128,11 @@ Result<void> Receiver::hear_source() {
   if (frame.kind == Kind::kAlive) return {};
   if (frame.kind != Kind::kGo || made_at_us_ == 0)
     return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
-  const char byte = static_cast<char>(GateWord::kGo);
-  if (::send(gate_.get(), &byte, 1, MSG_NOSIGNAL) != 1) return {};  // it has ended: the next step sees how
+  CKPT_TRY_ASSIGN(const std::vector<migrate::Claim::Process> processes, migrate::Claim::find(outside_));
+  std::string go(1, static_cast<char>(GateWord::kGo));
+  for (const migrate::Claim::Process& process : processes) go += fmt::format(" {} {}", process.pid, process.start_time);
+  if (go.size() > migrate::kMostGo) return fail(Code::kNoRoom, "", "there are too many processes to hand over at once");
+  if (::send(gate_.get(), go.data(), go.size(), MSG_NOSIGNAL) < 0) return {};  // it has ended: the next step sees how
   going_ = true;
   return {};
 }
@@ -142,9 +145,9 @@ Result<bool> Receiver::look_back(CkptRun& restore) {
   }
   Error error = restore.error();
   if (!going_) return error;
-  CKPT_TRY_ASSIGN(const migrate::Verdict verdict, migrate::ask(hello_.id));
-  if (verdict == migrate::Verdict::kRuns) return true;
-  if (verdict == migrate::Verdict::kNot) return error;
+  const auto verdict = migrate::ask(hello_.id);
+  if (verdict && *verdict == migrate::Verdict::kRuns) return true;
+  if (verdict && *verdict == migrate::Verdict::kNot) return error;
   link_.close();  // no word is better than a wrong one
   return fail(Code::kBug, "", "it is not known whether the processes run");
 }

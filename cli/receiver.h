@@ -35,6 +35,7 @@ class Receiver {
   Context& context_;
   UniqueFd gate_;
   uint64_t made_at_us_ = 0;  ///< 0: not yet
+  int outside_ = 0;          ///< the first of the processes made, as it is seen here
   bool going_ = false;       ///< the restore may let them go
 };
 

@@ -45,43 +45,100 @@ Result<UniqueFd> make_first(int folder, const std::string& id, const std::string
   return named ? std::move(file) : UniqueFd();
 }
 
-bool is_killed(int pid) {
-  auto status = proc::read_status(pid, pid);
-  return !status || ((status->pending_private | status->pending_shared) & (uint64_t{1} << (SIGKILL - 1))) != 0;
+enum class State { kRuns, kHeld, kGone };
+
+/// Who held it, and what held it, may be on their way out: what is about to be killed is gone.
+State state_of(const Claim::Process& process) {
+  auto stat = proc::read_stat(process.pid);
+  if (!stat || stat->is_zombie() || stat->start_time != process.start_time) return State::kGone;
+  auto tids = proc::read_threads(process.pid);
+  if (!tids) return State::kGone;
+  State out = State::kRuns;
+  for (const int tid : *tids) {
+    auto status = proc::read_status(process.pid, tid);
+    if (!status) continue;  // of a thread that has just ended
+    const uint64_t pending = status->pending_private | status->pending_shared;
+    if ((pending & (uint64_t{1} << (SIGKILL - 1))) != 0) return State::kGone;
+    if (status->tracer != 0) out = State::kHeld;
+  }
+  return out;
 }
 
-/// Who let them go was killed meanwhile, and they with it unless they had been let go.
-Verdict look_at(const Claim::Process& process) {
+void end(const Claim::Process& process) {
+  const UniqueFd handle(static_cast<int>(::syscall(SYS_pidfd_open, process.pid, 0)));
+  auto stat = proc::read_stat(process.pid);
+  if (handle && stat && stat->start_time == process.start_time)
+    (void)::syscall(SYS_pidfd_send_signal, handle.get(), SIGKILL, nullptr, 0);
+}
+
+/// Those that have been let go when others had not: part of a tree is none.
+Verdict end_rest(const std::vector<Claim::Process>& processes) {
   constexpr uint64_t kPatienceUs = 3'000'000;
-  auto here = proc::read_link(::getpid(), "ns/pid");
-  if (!here || *here != process.pid_namespace) return Verdict::kUnknown;
   for (Stopwatch watch; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
-    auto stat = proc::read_stat(process.pid);
-    if (!stat || stat->is_zombie() || stat->start_time != process.start_time) return Verdict::kNot;
-    auto status = proc::read_status(process.pid, process.pid);
-    if (status && status->tracer == 0 && !is_killed(process.pid)) return Verdict::kRuns;
+    bool any = false;
+    for (const Claim::Process& process : processes) {
+      if (state_of(process) == State::kGone) continue;
+      any = true;
+      end(process);
+    }
+    if (!any) return Verdict::kNot;
   }
   return Verdict::kUnknown;
 }
 
-/// "l 4711 123456 pid:[4026531836]"
+/// Who let them go was killed meanwhile, and those with it that had not been let go.
+Verdict look_at(const Claim::Tree& tree) {
+  constexpr uint64_t kPatienceUs = 3'000'000;
+  auto here = proc::read_link(::getpid(), "ns/pid");
+  if (!here || *here != tree.pid_namespace || tree.processes.empty()) return Verdict::kUnknown;
+  for (Stopwatch watch; watch.elapsed_us() < kPatienceUs; ::usleep(10'000)) {
+    bool held = false;
+    for (const Claim::Process& process : tree.processes) {
+      const State state = state_of(process);
+      if (state == State::kGone) return end_rest(tree.processes);
+      held = held || state == State::kHeld;
+    }
+    if (!held) return Verdict::kRuns;
+  }
+  return Verdict::kUnknown;
+}
+
+/// "l pid:[4026531836] 4711 123456 4712 123457"
 Verdict read_verdict(const std::string& text) {
   if (text.empty()) return Verdict::kUnknown;
   if (text[0] == static_cast<char>(Verdict::kRuns)) return Verdict::kRuns;
   if (text[0] == static_cast<char>(Verdict::kNot)) return Verdict::kNot;
   std::istringstream words(text.substr(1));
+  Claim::Tree tree;
   Claim::Process process;
-  if (text[0] != kLettingGo || !(words >> process.pid >> process.start_time >> process.pid_namespace))
-    return Verdict::kUnknown;
-  return look_at(process);
+  if (text[0] != kLettingGo || !(words >> tree.pid_namespace)) return Verdict::kUnknown;
+  while (words >> process.pid >> process.start_time) tree.processes.push_back(process);
+  return look_at(tree);
+}
+
+Result<std::string> read_claim(int file, const std::string& id) {
+  constexpr uint64_t kMost = 16 << 20;
+  return io::read_all(file, kMost, name_of(id));
 }
 
 }  // namespace
 
-Result<Claim> Claim::take(const std::string& id, const Process& process) {
+Result<std::vector<Claim::Process>> Claim::find(int root) {
+  CKPT_TRY_ASSIGN(const std::vector<proc::TreeEntry> tree, proc::read_tree(root));
+  std::vector<Process> out;
+  for (const proc::TreeEntry& entry : tree) {
+    if (entry.zombie) continue;
+    CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(entry.pid));
+    out.push_back({entry.pid, stat.start_time});
+  }
+  return out;
+}
+
+Result<Claim> Claim::take(const std::string& id, const Tree& tree) {
   CKPT_TRY_ASSIGN(const UniqueFd folder, open_run_folder());
-  const std::string content =
-      fmt::format("{} {} {} {}\n", kLettingGo, process.pid, process.start_time, process.pid_namespace);
+  std::string content = fmt::format("{} {}", kLettingGo, tree.pid_namespace);
+  for (const Process& process : tree.processes) content += fmt::format(" {} {}", process.pid, process.start_time);
+  content += '\n';
   CKPT_TRY_ASSIGN(UniqueFd file, make_first(folder.get(), id, content));
   if (!file) return fail(Code::kInterrupted, "", "the source has gone on meanwhile");
   return Claim(std::move(file));
@@ -101,18 +158,22 @@ Claim::~Claim() {
 Result<Verdict> ask(const std::string& id) {
   constexpr uint64_t kPatienceUs = 5'000'000;
   CKPT_TRY_ASSIGN(const UniqueFd folder, open_run_folder());
-  CKPT_TRY_ASSIGN(const UniqueFd first,
-                  make_first(folder.get(), id, std::string(1, static_cast<char>(Verdict::kNot)) + "\n"));
-  if (first) return Verdict::kNot;
-  UniqueFd file(::openat(folder.get(), name_of(id).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  auto open = [&] { return UniqueFd(::openat(folder.get(), name_of(id).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)); };
+  UniqueFd file = open();
+  if (!file && errno == ENOENT) {
+    CKPT_TRY_ASSIGN(const UniqueFd first,
+                    make_first(folder.get(), id, std::string(1, static_cast<char>(Verdict::kNot)) + "\n"));
+    if (first) return Verdict::kNot;
+    file = open();
+  }
   if (!file) return sys_error(name_of(id), "cannot be read");
   for (Stopwatch watch; ::flock(file.get(), LOCK_EX | LOCK_NB) != 0; ::usleep(10'000)) {
-    CKPT_TRY_ASSIGN(const std::string text, io::read_all(file.get(), 4096, name_of(id)));
+    CKPT_TRY_ASSIGN(const std::string text, read_claim(file.get(), id));
     if (!text.empty() && text[0] != kLettingGo) return read_verdict(text);
     if (::lseek(file.get(), 0, SEEK_SET) != 0) return sys_error(name_of(id), "cannot be read");
     if (watch.elapsed_us() > kPatienceUs) return Verdict::kUnknown;
   }
-  CKPT_TRY_ASSIGN(const std::string text, io::read_all(file.get(), 4096, name_of(id)));
+  CKPT_TRY_ASSIGN(const std::string text, read_claim(file.get(), id));
   return read_verdict(text);
 }
 

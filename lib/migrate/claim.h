@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <vector>
 
 #include "lib/base/result.h"
 #include "lib/base/unique_fd.h"
@@ -16,13 +17,20 @@ namespace ckpt::migrate {
 /// Of the one that lets the processes go. Dropping it without `runs` says that it has not.
 class Claim {
  public:
+  /// As those see it who will ask.
   struct Process {
-    int pid = 0;  ///< of the first, as those see it who will ask
+    int pid = 0;
     uint64_t start_time = 0;
-    std::string pid_namespace;  ///< of those
+    bool operator==(const Process&) const = default;
   };
+  struct Tree {
+    std::string pid_namespace;  ///< of the numbers
+    std::vector<Process> processes;
+  };
+  /// A process and its descendants.
+  static Result<std::vector<Process>> find(int root);
   /// kInterrupted: somebody has asked, and was told that they will never run.
-  static Result<Claim> take(const std::string& id, const Process& process);
+  static Result<Claim> take(const std::string& id, const Tree& tree);
   Claim(Claim&&) noexcept = default;
   Claim& operator=(Claim&&) = delete;
   ~Claim();

@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <sstream>
 
 #include "lib/proc/procfs.h"
 
@@ -32,15 +33,19 @@ Result<Gate> Gate::open(const std::string& text) {
 
 Result<void> Gate::may_run(int pid, int pid_outside, const Cancel& cancel) {
   constexpr int kSliceMs = 100;
-  CKPT_TRY_ASSIGN(const proc::Stat stat, proc::read_stat(pid));
   const std::string made = fmt::format("{}{} {}", static_cast<char>(GateWord::kMade), pid, pid_outside);
   if (::send(socket_.get(), made.data(), made.size(), MSG_NOSIGNAL) < 0)
     return fail(Code::kInterrupted, "", "the receiver has ended");
   for (pollfd word{socket_.get(), POLLIN, 0}; ::poll(&word, 1, kSliceMs) <= 0;) CKPT_TRY(cancel.check());
-  char byte = 0;
-  if (::recv(socket_.get(), &byte, 1, 0) != 1 || byte != static_cast<char>(GateWord::kGo))
+  std::string go(kMostGo, '\0');
+  const ssize_t got = ::recv(socket_.get(), go.data(), go.size(), 0);
+  if (got < 1 || go[0] != static_cast<char>(GateWord::kGo))
     return fail(Code::kInterrupted, "", "the receiver has ended");
-  CKPT_TRY_ASSIGN(Claim claim, Claim::take(id_, {pid_outside, stat.start_time, pid_namespace_}));
+  std::istringstream words(go.substr(1, static_cast<size_t>(got) - 1));
+  Claim::Tree tree{pid_namespace_, {}};
+  Claim::Process process;
+  while (words >> process.pid >> process.start_time) tree.processes.push_back(process);
+  CKPT_TRY_ASSIGN(Claim claim, Claim::take(id_, tree));
   claim_.emplace(std::move(claim));
   return {};
 }

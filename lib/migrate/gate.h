@@ -14,9 +14,12 @@ namespace ckpt::migrate {
 /// Messages of the pair of sockets between the receiver and its restore.
 enum class GateWord : char {
   kMade = 'm',  ///< with "PID PID", inside and outside: all of them stand still
-  kGo = 'g',
+  kGo = 'g',    ///< with " PID START" of each, as the receiver sees them: their clock may be another one
   kRuns = 'r',
 };
+
+/// Bytes of the longest word: some ten thousand processes.
+inline constexpr size_t kMostGo = 192 << 10;
 
 /// In the restore.
 class Gate {

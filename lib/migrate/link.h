@@ -62,6 +62,7 @@ class Link {
 
   /// From here on nothing breaks off a wait but its end.
   void ignore_cancel() { cancel_ = nullptr; }
+  uint64_t silence_us() const { return limits_.silence_us; }
   void set_silence(uint64_t us) { limits_.silence_us = us; }
   void close();
   int in() const { return in_.get(); }

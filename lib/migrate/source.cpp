@@ -51,6 +51,7 @@ Error Source::real_reason(Error error) {
   Link& link = connection_->link();
   while (link.in() >= 0 && link.wait(kPatienceMs)) {
     auto frame = link.receive();
+    if (!frame && frame.error().code == Code::kCorrupt) return std::move(frame).error();
     if (!frame) break;
     if (frame->kind == Kind::kNot) return parse_error(frame->text(), link.peer());
   }
@@ -124,9 +125,14 @@ Result<void> Source::send_rest(const fs::path& folder) {
   return await_made();
 }
 
+/// The processes stand still here meanwhile: signs of life alone do not do for ever.
 Result<void> Source::await_made() {
+  constexpr uint64_t kSilences = 10;
   Link& link = connection_->link();
-  for (;;) {
+  for (Stopwatch watch;;) {
+    if (watch.elapsed_us() > kSilences * link.silence_us())
+      return Error(Code::kBusy, link.peer(), "does not get done with making the processes")
+          .with_hint("a longer --timeout waits longer for it");
     CKPT_TRY_ASSIGN(const Frame frame, link.receive());
     if (frame.kind == Kind::kAlive) continue;
     if (frame.kind == Kind::kNot) return parse_error(frame.text(), link.peer());
@@ -166,7 +172,7 @@ Result<void> Source::hand_over(const engine::HandOver& what) {
 Result<Verdict> Source::await_verdict(Error& reason) {
   Link& link = connection_->link();
   auto sent = link.send(Kind::kGo);
-  while (sent) {
+  for (Stopwatch watch; sent && watch.elapsed_us() <= link.silence_us();) {
     auto frame = link.receive();
     if (!frame) {
       reason = std::move(frame).error();

@@ -219,7 +219,7 @@ def unknown():
         script.write('[ -e asked ] && exit 9\ntouch asked\nexec "$@"\n')
     with Peer(1) as peer:
         once = f"sh {os.path.abspath('once.sh')} {sys.executable} {HERE}/migrate_link.py link:to:go:before"
-        done = migrate(peer.pid, timeout="1", ssh=once)
+        done = migrate(peer.pid, timeout="3", ssh=once)
         if done.returncode != 10 or "kill -CONT" not in done.stderr or "stopped" not in done.stderr:
             yield f"exit {done.returncode}: {done.stderr}"
         if [state_of(pid) for pid in peer.all()] != ["T"]:
