@@ -270,7 +270,10 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
   own_clocks.come_back();
   out.code = relay_signals(worker);
   sigprocmask(SIG_SETMASK, &old, nullptr);
-  if (out.code != 0) end_init();
+  constexpr int kEndedBySignal = 128;
+  // One that was killed may have let go of it; otherwise it ends with its tracer, or as a seed with this process.
+  const bool was_killed = placement.detach && out.code == kEndedBySignal + SIGKILL;
+  if (out.code != 0 && !was_killed) end_init();
   return out;
 }
 
