@@ -5,6 +5,8 @@
 #include <linux/netfilter/nfnetlink.h>
 #include <linux/netlink.h>
 
+#include <algorithm>
+#include <cctype>
 #include <string_view>
 
 #include "lib/base/io.h"
@@ -61,13 +63,26 @@ bool has_legacy_tables() {
 
 namespace {
 
-/// In the language of nft it reads a file. Within quotes it is but a word.
+bool is_in_word(char c) {
+  constexpr std::string_view kOthers = "_./\\-";
+  return std::isalnum(static_cast<unsigned char>(c)) != 0 || kOthers.find(c) != std::string_view::npos;
+}
+
+/// In the language of nft the word reads a file. Within quotes it is but a word, and a quote in a comment is none.
 bool has_include(std::string_view filters) {
   constexpr std::string_view kWord = "include";
   bool quoted = false;
   for (size_t at = 0; at < filters.size(); ++at) {
     if (filters[at] == '"') quoted = !quoted;
-    if (!quoted && filters.substr(at, kWord.size()) == kWord) return true;
+    if (quoted) continue;
+    if (filters[at] == '#') {
+      at = std::min(filters.find('\n', at), filters.size());
+      continue;
+    }
+    const size_t end = at + kWord.size();
+    if (filters.substr(at, kWord.size()) == kWord && (at == 0 || !is_in_word(filters[at - 1])) &&
+        (end >= filters.size() || !is_in_word(filters[end])))
+      return true;
   }
   return false;
 }

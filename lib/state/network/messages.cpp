@@ -302,8 +302,9 @@ Result<void> make_messages(proc::RouteSocket& socket, MessageKind kind, const Me
   for (const NetworkMessage& one : wanted) {
     if (std::find(there.begin(), there.end(), one) == there.end()) pending.push_back(&one);
   }
-  // A route may lead through another one, which comes after it.
-  while (!pending.empty()) {
+  // A route may lead through another one, which comes after it; how many of them one behind the other is a guess.
+  constexpr int kPasses = 64;
+  for (int pass = 1; !pending.empty(); ++pass) {
     std::vector<const NetworkMessage*> later;
     Error first;
     for (const NetworkMessage* one : pending) {
@@ -312,7 +313,7 @@ Result<void> make_messages(proc::RouteSocket& socket, MessageKind kind, const Me
       if (later.empty()) first = made.error();
       later.push_back(one);
     }
-    if (later.size() == pending.size()) return first;
+    if (later.size() == pending.size() || (pass == kPasses && !later.empty())) return first;
     pending = std::move(later);
   }
   return {};

@@ -126,8 +126,10 @@ TEST_CASE("network: filters of an image") {
   CHECK(without_own_tables(kTables).starts_with("# Warning"));
   for (const char* lie : {"include \"/etc/shadow\"\n", "table ip t {\n", "table ip t {\n\tinclude \"/x\"\n}\n",
                           "table ip t {\n\tchain c {\n\t\tcomment \"x\" ; include \"/x\" ; #\"\n\t}\n}\n",
+                          "table ip t {\n\t# \"\n\tinclude \"/x\"\n\t# \"\n}\n",
                           "table ip t {\n}\nflush ruleset\ntable ip t {\n}\n", "flush ruleset\n}\n", "}\n"})
     CHECK_FALSE(validate_filters(lie).has_value());
+  CHECK(validate_filters("table ip t {\n\tchain includes {\n\t}\n}\n").has_value());
 }
 
 TEST_CASE("network: settings of an image") {
