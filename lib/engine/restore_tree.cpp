@@ -37,6 +37,7 @@
 #include "lib/state/mappings/restore.h"
 #include "lib/state/memory_policies/restore.h"
 #include "lib/state/mounts/memory_files_restore.h"
+#include "lib/state/namespaces/ipc_limits.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/plan_check.h"
 #include "lib/state/seccomp/restore.h"
@@ -380,6 +381,7 @@ class WholeTree final : public Rebuild {
   Result<void> settle() override {
     if (std::exchange(settled_, true)) return {};
     CKPT_TRY(ipc_.keep());
+    CKPT_TRY(state::write_late_ipc_limit());
     CKPT_TRY(arm_timer_descriptors(descriptors_, progress_));
     CKPT_TRY(let_packets_pass());
     return sockets_.release(progress_);

@@ -263,21 +263,35 @@ def clocks(place):
             os.kill(back, 9)
 
 
+# Attached to a System V segment, which with shm_rmid_forced is gone as soon as nobody is.
+SEGMENT = """
+import ctypes, time
+libc = ctypes.CDLL(None)
+libc.shmat.restype = ctypes.c_void_p
+ctypes.memset(libc.shmat(libc.shmget(0, 4096, 0o1600), None, 0), 65, 4096)
+time.sleep(1000)
+"""
+
+
 def ipc_limits(place):
-    """Limits of a new IPC namespace are those that the old one had."""
-    limits = {"kernel/msgmax": "12345", "kernel/sem": "250 32000 32 128", "kernel/shmmax": "1000000", "fs/mqueue/msg_max": "33"}
+    """Limits of a new IPC namespace are those that the old one had, and a segment survives that."""
+    limits = {"kernel/msgmax": "12345", "kernel/sem": "250 32000 32 128", "kernel/shmmax": "1000000", "fs/mqueue/msg_max": "33", "kernel/shm_rmid_forced": "1"}
     setup = "".join(f"echo '{value}' > /proc/sys/{path}; " for path, value in limits.items())
-    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "sh", "-c", setup + "exec sleep 1000"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+    popen = subprocess.Popen(["unshare", "--fork", "--pid", "--ipc", "sh", "-c", setup + f"exec {sys.executable} -c '{SEGMENT}'"], stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                              stderr=subprocess.DEVNULL, start_new_session=True)
     pid = 0
     try:
-        wait_until(lambda: any(read_text(f"/proc/{child}/comm").strip() == "sleep" for child in children_of(popen.pid)), "it sleeps")
+        wait_until(lambda: any("/SYSV" in read_text(f"/proc/{child}/maps") for child in children_of(popen.pid)), "it has a segment")
         pid = int(children_of(popen.pid)[0])
         image, pidfile = os.path.join(place.path, "limits"), os.path.join(place.path, "pid")
         ckpt("dump", "-p", pid, "-f", image).expect(0)
         wait_until(lambda: not exists_unreaped(pid), "it has ended")
         ckpt("restore", "-f", image, "-d", "--pidfile", pidfile).expect(0)
         pid = int(read_text(pidfile))
+        with open(f"/proc/{pid}/maps", encoding="ascii") as maps, open(f"/proc/{pid}/mem", "rb") as memory:
+            memory.seek(next(int(line.split("-")[0], 16) for line in maps if "/SYSV" in line))
+            if memory.read(4096) != b"A" * 4096:
+                raise Failure("the segment has other bytes")
         for path, value in limits.items():
             now = subprocess.run(["nsenter", "--target", str(pid), "--ipc", "cat", "/proc/sys/" + path], capture_output=True, text=True, check=True).stdout
             if now.split() != value.split():

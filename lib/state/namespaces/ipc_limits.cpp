@@ -6,8 +6,10 @@
 #include <algorithm>
 #include <iterator>
 #include <map>
+#include <optional>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
@@ -42,6 +44,21 @@ std::map<std::string, std::string> read_all() {
   return out;
 }
 
+/// Segments that nobody has attached end with it, also those that are just being made again.
+constexpr const char* kEndsUnattached = "kernel/shm_rmid_forced";
+
+/// Of the tree that this process makes.
+std::optional<store::KernelSetting>& late_limit() {
+  static std::optional<store::KernelSetting> limit;
+  return limit;
+}
+
+Result<void> write(const store::KernelSetting& limit) {
+  const std::string path = "/proc/sys/" + limit.path;
+  CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
+  return io::write_all(file.get(), as_bytes(limit.value), path);
+}
+
 }  // namespace
 
 Result<std::vector<store::KernelSetting>> read_ipc_limits() {
@@ -72,11 +89,15 @@ Result<void> validate_ipc_limits(const std::vector<store::KernelSetting>& limits
 
 Result<void> write_ipc_limits(const std::vector<store::KernelSetting>& limits) {
   for (const store::KernelSetting& limit : limits) {
-    const std::string path = "/proc/sys/" + limit.path;
-    CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
-    CKPT_TRY(io::write_all(file.get(), as_bytes(limit.value), path));
+    if (limit.path == kEndsUnattached) late_limit() = limit;
+    else CKPT_TRY(write(limit));
   }
   return {};
+}
+
+Result<void> write_late_ipc_limit() {
+  const std::optional<store::KernelSetting> late = std::exchange(late_limit(), std::nullopt);
+  return late ? write(*late) : Result<void>();
 }
 
 }  // namespace ckpt::state

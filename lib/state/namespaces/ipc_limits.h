@@ -13,6 +13,8 @@ Result<std::vector<store::KernelSetting>> read_ipc_limits();
 
 /// kCorrupt: a file that is none of them.
 Result<void> validate_ipc_limits(const std::vector<store::KernelSetting>& limits);
+/// Of the namespace that this process is in, but for what `write_late_ipc_limit` writes once all segments are attached.
 Result<void> write_ipc_limits(const std::vector<store::KernelSetting>& limits);
+Result<void> write_late_ipc_limit();
 
 }  // namespace ckpt::state
