@@ -33,6 +33,15 @@ uint64_t bytes_to_copy(Tracees& tracees, const PrecopyLoop& precopy) {
   return bytes;
 }
 
+/// A fork makes them copy-on-write: who writes to one afterwards needs one more, and gets SIGBUS where there is none.
+bool has_huge_pages(const capture::Inventory& running) {
+  const auto& processes = running.image.processes;
+  return std::any_of(processes.begin(), processes.end(), [](const store::ProcessImage& process) {
+    return std::any_of(process.maps.begin(), process.maps.end(),
+                       [](const store::MemoryMap& map) { return map.kind == store::MappingKind::kHugePages; });
+  });
+}
+
 }  // namespace
 
 FreezePlan::FreezePlan(CaptureContext& context, Tracees& tracees, const PrecopyLoop& precopy)
@@ -43,7 +52,8 @@ FreezePlan::FreezePlan(CaptureContext& context, Tracees& tracees, const PrecopyL
   const uint64_t limit = options.max_memory > 64 * kMebibyte ? options.max_memory - 64 * kMebibyte : 0;
   // Past the limit the copy goes through to the image while the tree is frozen.
   const uint64_t copy_us = downtime.copying_us(bytes) * (bytes > limit ? 4 : 1);
-  if (context.runs_on() && downtime.fork_us() < copy_us) copy_ = Copy::kSnapshot;
+  if (context.runs_on() && downtime.fork_us() < copy_us && !has_huge_pages(tracees.running()))
+    copy_ = Copy::kSnapshot;
   const uint64_t stage = (snapshots() ? 0 : bytes + bytes / 4) + downtime.contents_bytes();
   // What would not fit is not made: it is costly to fault in.
   if (stage <= limit) staging_ = capture::Staging::make(std::min(stage + kMebibyte, limit), limit);
