@@ -141,11 +141,12 @@ def same(what, before, after):
 
 
 def first_process(place):
-    """Twice: what was made is dumped like what was there before. 7 and 8 were opened outside; there is no /dev/full inside."""
-    one = Pivoted(place, "first", extra="exec 7< /dev/null 8> /dev/full")
+    """Twice: what was made is dumped like what was there before. 7, 8 and 9 were opened outside; there is no /dev/full inside, and another
+    /dev/random."""
+    one = Pivoted(place, "first", extra='exec 7< /dev/null 8> /dev/full 9< /dev/random; : > "$root/dev/random"')
     try:
         mounts, files = one.mounts(), one.files()
-        devices = [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8)]
+        devices = [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8, 9)]
         if len(mounts) < len(POINTS) + 2:
             raise Failure(f"the test has made {sorted(mounts)} only")
         outside = read_text("/proc/self/mountinfo")
@@ -158,8 +159,8 @@ def first_process(place):
             one.restore(image)
             same("mounts", mounts, one.mounts())
             same("files", files, one.files())
-            if devices != [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8)]:
-                raise Failure("/dev/null or /dev/full is another device")
+            if devices != [os.stat(f"/proc/{one.pid}/fd/{number}").st_rdev for number in (7, 8, 9)]:
+                raise Failure("/dev/null, /dev/full or /dev/random is another device")
             if namespace(one.pid, "mnt") == namespace("self", "mnt") or read_text("/proc/self/mountinfo") != outside:
                 raise Failure("the mounts are not its own")
             if read_text(f"/proc/{one.pid}/root/proc/self/comm") or "1" not in os.listdir(f"/proc/{one.pid}/root/proc"):

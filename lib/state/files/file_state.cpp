@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <fnmatch.h>
 #include <sys/sysmacros.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -60,6 +61,21 @@ bool is_plain_device(const struct statx& st) {
   return state::is_plain_device(st.stx_mode, makedev(st.stx_rdev_major, st.stx_rdev_minor));
 }
 
+bool leads_to_plain_device(int fd) {
+  struct stat st {};
+  return fd >= 0 && ::fstat(fd, &st) == 0 && state::is_plain_device(st.st_mode, st.st_rdev);
+}
+
+/// What was opened outside of the processes' root folder has no name there, or one that something else has: it is
+/// ckpt's own.
+int instead_of(int fd, const std::string& path) {
+  struct stat own {};
+  if (!state::is_own_plain_device(path, own)) return fd;
+  if (fd >= 0) ::close(fd);
+  const int opened = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  return opened < 0 ? -errno : opened;
+}
+
 }  // namespace
 
 dev_t FileNow::device() const { return makedev(st.stx_dev_major, st.stx_dev_minor); }
@@ -87,9 +103,7 @@ Result<FileNow> look_at(const FileIdentity& file) {
   const std::string& path = path_of(file);
   FileNow now;
   int fd = open_without_links(path.c_str(), O_PATH | (S_ISLNK(file.mode) ? O_NOFOLLOW : 0));
-  struct stat own {};
-  if (fd == -ENOENT && S_ISCHR(file.mode) && state::is_own_plain_device(path, own))
-    fd = ::open(path.c_str(), O_PATH | O_NOFOLLOW | O_CLOEXEC);
+  if (S_ISCHR(file.mode) && !leads_to_plain_device(fd)) fd = instead_of(fd, path);
   if (fd == -ELOOP) return fail(Code::kMismatch, path, "is, or lies behind, a symbolic link now");
   if (fd < 0) return sys_error(-fd, path, "is needed by the process");
   now.handle = UniqueFd(fd);

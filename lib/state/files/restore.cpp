@@ -139,7 +139,7 @@ class Opener {
     if (file.deleted && !named)
       progress_.note(fmt::format("{}: was deleted while in use; it comes back as {}", file.path, file.other_name));
     for (Wanted& one : wanted) {
-      const bool by_name = (one.flags & O_NOFOLLOW) != 0 && !file.deleted;
+      const bool by_name = (one.flags & O_NOFOLLOW) != 0 && !file.deleted && !S_ISCHR(file.mode);
       auto fd = by_name ? open_by_name(file, one.flags, now)
                         : open_behind(named ? named.get() : now.handle.get(), file, one.flags);
       give(std::move(fd), file, one);
