@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <optional>
 
 #include "lib/proc/kernel_memory.h"
 
@@ -26,7 +27,9 @@ Result<uint32_t> count_polls(const KernelMemory& kernel, uint64_t context) {
   CKPT_TRY_ASSIGN(uint64_t at, kernel.word_at(head));
   uint32_t count = 0;
   for (; at != head && count < kMost; ++count) {
-    CKPT_TRY_ASSIGN(at, kernel.word_at(at));
+    const auto next = kernel.word_at(at);
+    if (!next || *next == at) return fail(Code::kBusy, "an AIO context", "is being worked on");  // taken off the list
+    at = *next;
   }
   return count;
 }
@@ -47,11 +50,12 @@ Result<Counters> count_once(const KernelMemory& kernel, uint64_t context) {
 /// Two looks that agree are one of an instant between them.
 Result<Counters> count(const KernelMemory& kernel, uint64_t context) {
   constexpr int kLooks = 50;
-  CKPT_TRY_ASSIGN(Counters last, count_once(kernel, context));
-  for (int look = 1; look < kLooks; ++look) {
-    CKPT_TRY_ASSIGN(const Counters next, count_once(kernel, context));
-    if (next == last) return next;
-    last = next;
+  std::optional<Counters> last;
+  for (int look = 0; look < kLooks; ++look) {
+    auto next = count_once(kernel, context);
+    if (!next && next.error().code != Code::kBusy) return next;
+    if (next && last && *next == *last) return next;
+    last = next ? std::optional(*next) : std::nullopt;
   }
   return fail(Code::kBusy, "an AIO context", "is being worked on");
 }

@@ -17,8 +17,17 @@ namespace {
 
 constexpr const char* kKernelMemory = "the kernel's memory";
 
+/// The kernel gives up the check of a program as soon as a signal waits.
 long bpf(bpf_cmd command, bpf_attr& attributes) {
-  return ::syscall(SYS_bpf, command, &attributes, sizeof attributes);
+  constexpr int kAttempts = 100;
+  constexpr useconds_t kPauseUs = 500;
+  long out = -1;
+  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+    out = ::syscall(SYS_bpf, command, &attributes, sizeof attributes);
+    if (out >= 0 || (errno != EAGAIN && errno != EINTR)) break;
+    ::usleep(kPauseUs);
+  }
+  return out;
 }
 
 Error bpf_refused(int error, const char* what) {

@@ -2,6 +2,8 @@
 
 #include <sys/sem.h>
 
+#include <cerrno>
+
 #include "lib/proc/kernel_memory.h"
 
 namespace ckpt::proc {
@@ -32,7 +34,11 @@ Result<bool> has_any(const KernelMemory& kernel, uint64_t undo) {
   union {
     semid_ds* state;
   } argument{&state};
-  if (set < 0 || ::semctl(set, 0, IPC_STAT, argument) != 0) return false;
+  if (set < 0) return false;
+  if (::semctl(set, 0, IPC_STAT, argument) != 0) {
+    const bool removed = errno == EINVAL || errno == EIDRM;
+    return removed ? Result<bool>(false) : Result<bool>(sys_error("semaphores", "cannot be asked for"));
+  }
   return any_adjustment(kernel, undo, state.sem_nsems);
 }
 
