@@ -63,15 +63,16 @@ TEST_CASE("programs: content goes in and comes out, statuses and the end of what
 TEST_CASE("programs: one that is silent is ended with all of its group, one that goes on is not") {
   std::string out;
   ProgramCall call = shell("sleep 600 & echo $!; echo why >&2; wait", out);
-  call.silence_s = 1;
+  call.silence_s = 2;
   auto end = run_program(call, nullptr);
   REQUIRE(!end);
   CHECK(end.error().code == Code::kIo);
   CHECK(end.error().text().find("why") != std::string::npos);
+  REQUIRE(!out.empty());
   CHECK(is_gone(out));
   out.clear();
-  call = shell("for i in 1 2 3 4; do sleep 0.3; echo $i; done", out);
-  call.silence_s = 1;
+  call = shell("for i in 1 2 3 4; do sleep 0.6; echo $i; done", out);
+  call.silence_s = 2;
   CHECK(run_program(call, nullptr));
   CHECK(out == "1\n2\n3\n4\n");
 }
