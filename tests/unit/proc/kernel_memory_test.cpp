@@ -20,7 +20,8 @@ namespace {
 
 /// struct inner { u32 a, b; }, struct outer { u64 first; struct inner named; union { struct { u32 x; u32 y; }; }; }
 std::vector<std::byte> small_description() {
-  const std::string names("\0inner\0outer\0a\0first\0named\0y", 30);
+  constexpr char kNames[] = "\0inner\0outer\0a\0first\0named\0y";
+  const std::string names(kNames, sizeof kNames);
   auto at = [&](const char* name) { return static_cast<uint32_t>(names.find(std::string("\0", 1) + name) + 1); };
   auto info = [](uint32_t kind, uint32_t count) { return kind << 24 | count; };
   const std::vector<uint32_t> types = {
