@@ -185,7 +185,10 @@ bool is_ending(int pid) {
 /// process on its way out makes fail (it has no memory, no first thread any more), its end is the reason to give.
 template <class T>
 Result<T> with_target_state(int pid, Result<T> result) {
-  if (result || !result.error().target_state.empty()) return result;
+  if (result) return result;
+  // Of a process on its way out the kernel tells things that would stand in the way of a dump.
+  const bool is_refused = result.error().code == Code::kUnsupported && is_ending(pid);
+  if (!result.error().target_state.empty() && !is_refused) return result;
   Error error = std::move(result).error();
   if (!is_ending(pid)) return std::move(error).with_target("running, as it was");
   if (error.code != Code::kNotFound && error.code != Code::kInterrupted) {
