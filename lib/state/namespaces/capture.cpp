@@ -66,11 +66,7 @@ Result<void> inventory_namespaces(Walk& walk) {
     out.hostname = names.nodename, out.domainname = names.domainname;
   }
   if (out.has("ipc")) {
-    if (walk.options.frozen && walk.options.earlier != nullptr) {
-      out.ipc_limits = walk.options.earlier->image.namespaces.ipc_limits;
-    } else {
-      CKPT_TRY_ASSIGN(out.ipc_limits, state::read_ipc_limits());
-    }
+    CKPT_TRY_ASSIGN(out.ipc_limits, state::read_ipc_limits());
   }
   if (out.has("time")) {
     CKPT_TRY_ASSIGN(out.clocks, state::read_clocks());
