@@ -138,7 +138,9 @@ class Run {
         CKPT_TRY_ASSIGN(has_ended, child_.has_ended(status_, name_));
         if (has_ended) ended = Stopwatch();
       } else if (!heard && ended.elapsed_us() > kAfterEndUs) {
-        return {};  // something that it has started has its stdout
+        // Something that it has started has its stdout.
+        return call_.to_the_end && out_ ? fail(Code::kIo, name_, "has ended, and something that it has started goes on")
+                                        : Result<void>();
       }
       if (!has_ended && silent.elapsed_us() > call_.silence_s * 1'000'000)
         return fail(Code::kIo, name_, "was silent for " + std::to_string(call_.silence_s) + " s, and was ended" +

@@ -16,6 +16,7 @@ struct ProgramCall {
   std::vector<std::string> words;  ///< the program, found by PATH, and its arguments
   ByteSpan input;                  ///< a file that it has as stdin: all of it is there whatever becomes of ckpt
   uint64_t silence_s = 300;        ///< how long it may neither write nor end
+  bool to_the_end = false;  ///< kIo where something that it has started still has its stdout: more was to come, perhaps
   /// What it writes to stdout, piece by piece; an error ends it.
   std::function<Result<void>(ByteSpan)> output;
 };

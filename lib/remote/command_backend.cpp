@@ -149,9 +149,10 @@ class CommandBackend final : public WritableBackend {
     return fail(Code::kUnsupported, subject(name), "can only be written whole");
   }
 
-  Result<void> run(const Words& words, ByteSpan input, const std::string& what, const Take& take,
-                   const Cancel* cancel) const {
+  Result<void> run(const Words& words, ByteSpan input, const std::string& what, const Take& take, const Cancel* cancel,
+                   bool to_the_end = false) const {
     ProgramCall call;
+    call.to_the_end = to_the_end;
     call.words = url_.words;
     call.words.insert(call.words.end(), words.begin(), words.end());
     call.input = input;
@@ -198,7 +199,8 @@ class CommandBackend final : public WritableBackend {
       }
       return {};
     };
-    CKPT_TRY(run(speech_->list(place), {}, url_.text, take, cancel));
+    // What a list lacks would pass for something that is not there.
+    CKPT_TRY(run(speech_->list(place), {}, url_.text, take, cancel, true));
     if (!line.empty()) return fail(Code::kCorrupt, url_.text, "lists a line without an end: " + line);
     return out;
   }

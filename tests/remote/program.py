@@ -49,6 +49,8 @@ def misbehave(mode, verb):
     if mode == "short" and verb == "read":
         sys.stdout.buffer.write(b"x")
         return 0
+    if mode == "lists-on" and verb == "list" and os.fork() == 0:
+        time.sleep(600)
     if mode == "leaves" and verb == "read" and os.fork() == 0:
         time.sleep(600)
     return None

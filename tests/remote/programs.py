@@ -96,6 +96,8 @@ class Programs(unittest.TestCase):
         shutil.copy(self.base / "model.safetensors", self.there)
         place = "/model.safetensors"
         self.assertIn("no size and name", self.ckpt("load-metadata", self.place(place, "lists-nonsense"), code=1))
+        self.assertIn("goes on", self.ckpt("load-metadata", self.place("", "lists-on"), code=8))
+        self.assert_all_ended()
         self.assertIn("leads elsewhere", self.ckpt("load-metadata", self.place(place, "lists-paths"), code=1))
         self.assertIn("more bytes than", self.ckpt("load-metadata", self.place(place, "long"), code=1))
         self.assertIn("came with 1 of", self.ckpt("load-metadata", self.place(place, "short"), code=1))
