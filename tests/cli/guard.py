@@ -165,16 +165,26 @@ def without_time(program, status):
         started.send_signal(signal.SIGUSR1)
         yield from ended(started, 75, True)
     newest = events("checkpointed")[0]["image"]
-    with guard("--grace", "20ms", command=command) as started:
-        wait_until("the job", job)
-        counts_on()
-        pid = job()
-        started.terminate()
-        yield from ended(started, status, False)  # the job got SIGTERM instead
-        if not events("not-checkpointed") or events("not-checkpointed")[0]["image"] != newest or "did not fit into 20ms" not in events("failed")[0]["message"]:
-            yield f"events: {events()}"
-        if is_alive(pid) or half_images():
-            yield f"left: {half_images()}"
+    for _ in range(10):
+        with guard("--grace", "1ms", command=command) as started:
+            wait_until("the job", job)
+            counts_on()
+            pid = job()
+            started.terminate()
+            started.wait(60)
+            # On a busy machine the dump may be done before the guard itself has had a processor again.
+            if fitted := events("checkpointed"):
+                newest = fitted[0]["image"]
+                continue
+            yield from ended(started, status, False)  # the job got SIGTERM instead
+            told = events("not-checkpointed")
+            if not told or told[0]["image"] != newest or "did not fit into 1ms" not in events("failed")[0]["message"]:
+                yield f"events: {events()}"
+            if is_alive(pid) or half_images():
+                yield f"left: {half_images()}"
+            break
+    else:
+        yield "a dump fitted into no time, ten times"
     with guard(command=command) as started:
         wait_until("the job", job)
         if events()[0].get("image") != newest or first:

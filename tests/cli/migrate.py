@@ -135,14 +135,14 @@ def moves_by_words():
 
 
 CASES = [
-    # victim, side, frame, when, who goes on: "here", "there", or "" for either
+    # victim, side, frame, when, who goes on: "here", "there", or "" for either (a worker may be done before it notices that its front has ended)
     ("receiver", "to", "hello", "before", "here"), ("receivers", "to", "data", "after", "here"), ("link", "to", "data", "amid", "here"),
     ("receiver", "to", "end", "before", "here"), ("receivers", "to", "make", "before", "here"), ("receiver", "to", "make", "after", "here"),
     ("receivers", "from", "made", "before", "here"), ("receiver", "from", "made", "after", ""), ("receivers", "to", "go", "before", "here"),
     ("receivers", "to", "go", "after", ""), ("receiver", "to", "go", "after", ""), ("link", "to", "go", "before", "here"),
     ("link", "to", "go", "after", ""), ("receivers", "from", "runs", "before", "there"), ("link", "from", "runs", "before", "there"),
     ("receiver", "from", "runs", "after", "there"), ("worker", "to", "hello", "after", "here"), ("worker", "to", "data", "after", "here"),
-    ("front", "to", "data", "after", "here"), ("worker", "to", "make", "before", "here"), ("front", "to", "make", "after", ""),
+    ("front", "to", "data", "after", ""), ("worker", "to", "make", "before", "here"), ("front", "to", "make", "after", ""),
     ("worker", "from", "made", "before", "here"), ("worker", "to", "go", "before", ""), ("worker", "to", "go", "after", ""),
     ("front", "to", "go", "after", "there"), ("worker", "from", "runs", "before", "there"), ("worker", "from", "runs", "after", "there"),
     ("front", "from", "runs", "before", "there"),
