@@ -1,5 +1,6 @@
 #include "lib/flash/listener.h"
 
+#include <dirent.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/socket.h>
@@ -7,18 +8,73 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
+#include <chrono>
+#include <memory>
+#include <thread>
+
 namespace ckpt::flash {
+
+namespace {
+
+constexpr std::string_view kPrefix = "flash-", kSuffix = ".sock.lock";
+
+bool is_lock_name(std::string_view name) { return name.starts_with(kPrefix) && name.ends_with(kSuffix); }
+
+/// The lock on the file that has the name now: one that lost it meanwhile is nobody's. Empty: it is taken, or `errno`.
+UniqueFd lock_named(int folder, const std::string& name, int flags) {
+  for (;;) {
+    UniqueFd out(::openat(folder, name.c_str(), O_RDWR | O_NOFOLLOW | O_CLOEXEC | flags, 0600));
+    struct stat held{}, named{};
+    if (!out || ::flock(out.get(), LOCK_EX | LOCK_NB) != 0) return UniqueFd();
+    if (::fstat(out.get(), &held) != 0) return UniqueFd();
+    if (::fstatat(folder, name.c_str(), &named, AT_SYMLINK_NOFOLLOW) == 0 && held.st_ino == named.st_ino &&
+        held.st_dev == named.st_dev)
+      return out;
+    if ((flags & O_CREAT) == 0) {
+      errno = ENOENT;
+      return UniqueFd();
+    }
+  }
+}
+
+/// Those of agents that were killed: a lock that can be had is the lock of nobody.
+void remove_leftovers(int folder) {
+  const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(::openat(folder, ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC)),
+                                                ::closedir);
+  if (!dir) return;
+  while (const dirent* entry = ::readdir(dir.get())) {
+    const std::string name = entry->d_name;
+    if (!is_lock_name(name)) continue;
+    const UniqueFd lock = lock_named(folder, name, 0);
+    if (!lock) continue;
+    ::unlinkat(folder, name.substr(0, name.size() - 5).c_str(), 0);
+    ::unlinkat(folder, name.c_str(), 0);
+  }
+}
+
+}  // namespace
 
 Listener::~Listener() {
   if (bound_) ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);
+  if (lock_) ::unlinkat(place_.folder.get(), lock_name().c_str(), 0);
+}
+
+Result<void> Listener::take_lock(const std::string& directory) {
+  // Another agent that begins may look for a moment whether this lock is a leftover.
+  for (int attempt = 0; attempt < 5; ++attempt) {
+    if (attempt > 0) std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    lock_ = lock_named(place_.folder.get(), lock_name(), O_CREAT);
+    if (lock_) return {};
+    if (errno != EWOULDBLOCK) return sys_error(place_.shown, "cannot make its lock");
+  }
+  return fail(Code::kBusy, directory, "has an agent already");
 }
 
 Result<void> Listener::open(const std::string& directory, const std::string& socket) {
   CKPT_TRY_ASSIGN(place_, find_socket(directory, socket));
-  const std::string lock_name = place_.name + ".lock";
-  lock_.reset(::openat(place_.folder.get(), lock_name.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_CLOEXEC, 0600));
-  if (!lock_) return sys_error(place_.shown, "cannot make its lock");
-  if (::flock(lock_.get(), LOCK_EX | LOCK_NB) != 0) return fail(Code::kBusy, directory, "has an agent already");
+  CKPT_TRY(take_lock(directory));
+  if (socket.empty()) remove_leftovers(place_.folder.get());
   ::unlinkat(place_.folder.get(), place_.name.c_str(), 0);  // of one that was killed
   socket_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   sockaddr_un address{};

@@ -9,7 +9,8 @@
 
 namespace ckpt::flash {
 
-/// The lock is a file that stays: unlinking it would let two hold "the" lock. The socket goes with its owner.
+/// The lock counts while its file has its name: who takes it looks again, so that its owner may take the file away.
+/// Both go with their owner; those of agents that were killed go when another one begins in the run folder.
 class Listener {
  public:
   Listener() = default;
@@ -22,6 +23,9 @@ class Listener {
   int fd() const { return socket_.get(); }
 
  private:
+  std::string lock_name() const { return place_.name + ".lock"; }
+  Result<void> take_lock(const std::string& directory);
+
   SocketPlace place_;
   UniqueFd lock_, socket_;
   bool bound_ = false;

@@ -432,7 +432,7 @@ class Flash(unittest.TestCase):
         self.check_whole(1)
 
     def test_nodes_that_do_not_agree_write_nothing(self):
-        agents, engines = self.two_nodes("--grace", "1", "--agree", "2")
+        agents, engines = self.two_nodes("--grace", "1", "--agree", "6")
         for rank in (0, 1):
             engines[rank].save_parts(5, *self.shards(rank, 5))
         for rank in (2, 3):
@@ -667,6 +667,19 @@ class Flash(unittest.TestCase):
         self.assertEqual(status["schema"], "ckpt.agent/1")
         self.assertIn("has no agent", self.ckpt("persist", self.base, code=4).stderr)
 
+    def test_what_a_killed_agent_left_goes_when_another_begins(self):
+        self.agent().stop(signal.SIGKILL)
+        left = self.socket_path()
+        self.assertTrue(os.path.exists(left + ".lock"))
+        os.mkdir(self.base / "d")
+        other = Agent(self.base / "d")
+        self.agents.append(other)
+        self.assertFalse(os.path.exists(left) or os.path.exists(left + ".lock"))
+        its_own = self.socket_path("d")
+        self.assertTrue(os.path.exists(its_own + ".lock"))
+        self.assertEqual(other.stop(), 0)
+        self.assertFalse(os.path.exists(its_own) or os.path.exists(its_own + ".lock"))
+
     def test_an_engine_starts_its_agent_which_ends_after_the_last_trainer(self):
         engine = self.engine(start_agent=True, linger=30)
         engine.save(1, state_of(1))
@@ -677,16 +690,20 @@ class Flash(unittest.TestCase):
 
     # --- strangers ---
 
-    def knock(self):
-        """A connection to the agent's socket."""
-        name, hash_of = os.path.realpath(self.base / "c"), 0xCBF29CE484222325
-        for byte in os.fsencode(name):
+    def socket_path(self, name="c"):
+        """Of the agent of a folder; None: there is none."""
+        hash_of = 0xCBF29CE484222325
+        for byte in os.fsencode(os.path.realpath(self.base / name)):
             hash_of = (hash_of ^ byte) * 0x100000001B3 % 2**64
-        out = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        out.settimeout(10)
         folders = ["/run/ckpt", os.environ.get("XDG_RUNTIME_DIR", "/none") + "/ckpt", f"/run/user/{os.geteuid()}/ckpt",
                    f"/tmp/ckpt-{os.geteuid()}"]
-        out.connect(next(path for path in (f"{folder}/flash-{hash_of:016x}.sock" for folder in folders) if os.path.exists(path)))
+        return next((path for path in (f"{folder}/flash-{hash_of:016x}.sock" for folder in folders) if os.path.exists(path)), None)
+
+    def knock(self):
+        """A connection to the agent's socket."""
+        out = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        out.settimeout(10)
+        out.connect(self.socket_path())
         return out
 
     def ask(self, peer, kind, rank=0, world=1, local=1, flags=0, step=0, value=0, fds=(), version=1, text=b""):
