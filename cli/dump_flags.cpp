@@ -105,6 +105,10 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_action_flags(app, flags.options.actions);
   add_together_flags(app, flags.together,
                      "One of many ckpts that mpirun or srun has started: all take the image of one instant");
+  app.add_option("--hold-limit", flags.hold_limit_s,
+                 "With --together: seconds that a tree stands still for members that are not done (default 600; 0: any)")
+      .in_range(0, 1'000'000)
+      .type_name("SECONDS");
   app.add_flag("--track-mem", "Accepted: what is written is tracked in any case");
   add_criu_output_flags(app);
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")
@@ -305,6 +309,8 @@ Result<void> dump_alone_or_together(DumpFlags& flags, Context& context, const st
   return member->run([&]() -> Result<void> {
     engine::Together::Facts facts;
     facts.verb = verb, facts.folder = folder, facts.freeze_timeout_us = flags.options.freeze_timeout_us;
+    facts.hold_limit_us = uint64_t{flags.hold_limit_s} * 1'000'000;
+    facts.ends_processes = flags.options.after != engine::DumpOptions::After::kLeaveRunning;
     CKPT_TRY(member->together().join(facts));
     return where([&] { return member->conclude(dump()); });
   });

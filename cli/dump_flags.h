@@ -35,6 +35,7 @@ struct DumpFlags {
   bool non_stop = false;  ///< pre-dump: changes nothing
   bool dry_run = false;
   double timeout_s = 10;
+  unsigned hold_limit_s = 600;
   std::string rounds = "auto";
   double downtime_goal_ms = 5;
 };

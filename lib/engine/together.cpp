@@ -189,6 +189,23 @@ Result<std::vector<size_t>> Together::frozen(const std::vector<ConnectionEnd>& e
   return outside_connections(ends_, rank());
 }
 
+/// Of a wait with a limit: the trees here stand still no longer for those that have not come.
+Error Together::too_late(Error error) const {
+  if (error.code != Code::kBusy || circle_.has_ended()) return error;
+  return Error(Code::kBusy, "--together",
+               "other members were not done within --hold-limit, and this tree has stood still for long enough");
+}
+
+Result<void> Together::captured() {
+  auto met = agree("captured", {&cancel_, facts_.hold_limit_us});
+  return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
+}
+
+Result<void> Together::durable() {
+  auto met = agree("durable", {&cancel_, hold_limit_us()});
+  return met ? Result<void>() : Result<void>(too_late(std::move(met).error()));
+}
+
 namespace {
 
 store::RankVariables variables_of(const std::string& pid) {
@@ -220,9 +237,10 @@ Result<store::Job> Together::collect_parts(const fs::path& dir, const store::Man
     if (!variables.empty()) mine.processes.push_back({process.pid, std::move(variables)});
   }
   store::Job alone{job_, created_, manifest.kind, {mine}};
-  CKPT_TRY_ASSIGN(const auto answers, exchange({"named", {}, write_part(alone)}, {}));
+  const auto answers = exchange({"named", {}, write_part(alone)}, {nullptr, hold_limit_us()});
+  if (!answers) return too_late(answers.error());
   store::Job out{job_, created_, manifest.kind, {}};
-  for (const std::string& answer : answers) {
+  for (const std::string& answer : *answers) {
     CKPT_TRY_ASSIGN(store::JobMember member, read_part(answer));
     out.members.push_back(std::move(member));
   }

@@ -70,6 +70,9 @@ class Together {
     std::string job;               ///< a restore: its id; empty: rank 0 makes one
     uint32_t ranks = 0;            ///< of the job; 0: as many as there are
     uint64_t freeze_timeout_us = 0;
+    /// How long a tree stands still for the others, whose parts are not done; 0: no limit.
+    uint64_t hold_limit_us = 0;
+    bool ends_processes = false;  ///< the tree stands still up to the last agreement
   };
   Together(Circle& circle, const Cancel& cancel) : circle_(circle), cancel_(cancel) {}
   Together(const Together&) = delete;
@@ -89,9 +92,9 @@ class Together {
   /// All trees stand still, and no packet of theirs passes. Which of `ends` no member has the other end of.
   Result<std::vector<size_t>> frozen(const std::vector<ConnectionEnd>& ends);
   /// All that is needed of the trees has been taken: they may go on.
-  Result<void> captured() { return agree("captured", {&cancel_}); }
+  Result<void> captured();
   /// All of each part is on its disk.
-  Result<void> durable() { return agree("durable", {&cancel_}); }
+  Result<void> durable();
   /// Each part `dir` has its name: then the job gets its manifest. Where it does not get one the part is removed; kIo
   /// with a hint: this member cannot know any more, and leaves it.
   Result<void> commit(const std::filesystem::path& dir, const store::Manifest& manifest, ProgressSink& notes);
@@ -122,6 +125,8 @@ class Together {
   Result<std::vector<std::string>> take(const Result<std::vector<std::string>>& answers, const char* step);
   Error end_with(Error common);
   Result<void> agree(const char* step, const Patience& patience);
+  uint64_t hold_limit_us() const { return facts_.ends_processes ? facts_.hold_limit_us : 0; }
+  Error too_late(Error error) const;
   Result<void> exchange_ends(const char* step, const std::vector<ConnectionEnd>& ends, const Patience& patience);
   Result<store::Job> collect_parts(const std::filesystem::path& dir, const store::Manifest& manifest);
   Result<void> write_manifest(const store::Job& job, ProgressSink& notes);

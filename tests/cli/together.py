@@ -206,6 +206,45 @@ def a_killed_member_leaves_all_going_on():
     yield from with_job(2, work)
 
 
+def stop_of(pid):
+    """Whether it stands still for its tracer."""
+    with open(f"/proc/{pid}/stat", encoding="ascii") as stream:
+        return stream.read().rpartition(")")[2].split()[0] == "t"
+
+
+def a_member_that_hangs_holds_nobody_for_long():
+    """Stopped at a moment at which all trees stand still: before all know that, or after it."""
+    def work(job):
+        for turn in range(20):
+            folder = f"hung{turn}"
+            process = start_together(CKPT, 2, "dump", "-f", folder, "--hold-limit", "1", "--timeout", "1", member=pids(job), start_new_session=True)
+            hung = []
+            while process.poll() is None and not hung:
+                if all(exists_unreaped(pid) and stop_of(pid) for pid in job.pids):
+                    time.sleep(0.002 * (turn % 5))
+                    hung = [pid for pid in ckpts_of(folder) if str(job.pids[1]) in cmdline(pid)]
+                    for pid in hung:
+                        os.kill(pid, signal.SIGSTOP)
+            if not os.path.exists(f"{folder}/job.json"):
+                wait_until(lambda: not stop_of(job.pids[0]), "the other tree goes on", 20)
+            for pid in hung:
+                os.kill(pid, signal.SIGCONT)
+            if os.path.exists(f"{folder}/job.json"):  # it was done already
+                finish(process)
+                job.wait_ended()
+                restore(job, folder)
+                shutil.rmtree(folder)
+                continue
+            _, err = finish(process, 7)
+            if left_over(folder):
+                yield f"{err}, {left_over(folder)}"
+            job.goes_on("after one has hung")
+            if "--hold-limit" in err:
+                return
+        yield "twenty dumps, and none had a member stopped once all trees stood still"
+    yield from with_job(2, work)
+
+
 def cmdline(pid):
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as stream:
@@ -251,4 +290,5 @@ def long_rounds_of_many():
 become_subreaper()
 if LONG:
     main(long_rounds_of_two, long_rounds_of_two_with_loss, long_rounds_of_many, a_killed_member_leaves_all_going_on)
-main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_killed_member_leaves_all_going_on)
+main(a_pair_goes_on_where_both_ended, what_fails_leaves_all_going_on, a_member_that_hangs_holds_nobody_for_long,
+     a_killed_member_leaves_all_going_on)
