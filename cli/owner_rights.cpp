@@ -7,11 +7,12 @@
 
 namespace ckpt::cli {
 
-Result<void> take_owner_rights(const engine::RestoreOptions& options,
+Result<void> take_owner_rights(engine::RestoreOptions& options,
                                const std::function<void(const std::string&)>& tell) {
   if (options.trust) return {};
   CKPT_TRY_ASSIGN(std::optional<std::string> owner, engine::take_rights_of_owner(options.image));
   if (!owner) return {};
+  options.rights_of_owner = true;
   const std::string image = options.image.string();
   const bool keeps_pipes = options.external.pipes == state::ExternalPipes::kKeep;
   const std::string_view wants_root = options.external.terminals        ? "--shell-job"

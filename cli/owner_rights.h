@@ -11,7 +11,7 @@ namespace ckpt::cli {
 
 /// Root restores another user's image as that user would; `tell` is told of it. kPermission: it asks for what only root
 /// could give.
-Result<void> take_owner_rights(const engine::RestoreOptions& options,
+Result<void> take_owner_rights(engine::RestoreOptions& options,
                                const std::function<void(const std::string&)>& tell);
 
 }  // namespace ckpt::cli

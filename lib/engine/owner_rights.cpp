@@ -60,8 +60,8 @@ Result<void> take_user(const passwd& user) {
   return {};
 }
 
-/// What would be root's and not the owner's: capabilities, and a place in ckpt's session, with its terminal
-/// (restore::Tree).
+}  // namespace
+
 Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image) {
   for (const store::ProcessImage& process : tree.processes) {
     if (process.session == 0 ||
@@ -81,8 +81,6 @@ Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::files
   }
   return {};
 }
-
-}  // namespace
 
 Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::path& image) {
   struct stat st {};

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "lib/base/result.h"
+#include "lib/store/process_image.h"
 
 namespace ckpt::engine {
 
@@ -15,5 +16,9 @@ namespace ckpt::engine {
 /// was done where there is none. An image that names a capability, or a place in ckpt's own session, is kPermission, a
 /// user unknown to this system kUnsupported.
 Result<std::optional<std::string>> take_rights_of_owner(const std::filesystem::path& image);
+
+/// What an image asks for that would be root's and not its owner's: capabilities, and a place in ckpt's session, with its
+/// terminal. kPermission. To be asked of what is restored in the end: the owner can put another image in its place.
+Result<void> refuse_what_is_roots(const store::TreeImage& tree, const std::filesystem::path& image);
 
 }  // namespace ckpt::engine

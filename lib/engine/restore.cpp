@@ -11,6 +11,7 @@
 #include "lib/base/replace_file.h"
 #include "lib/base/trace.h"
 #include "lib/engine/device_restore.h"
+#include "lib/engine/owner_rights.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore_tree.h"
 #include "lib/store/description.h"
@@ -106,6 +107,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   CKPT_TRY_ASSIGN(std::unique_ptr<store::ImageReader> image,
                   store::ImageReader::open_description(options.image, lazily,
                                                        options.trust ? store::Trust::kAnybody : store::Trust::kOwn));
+  if (options.rights_of_owner) CKPT_TRY(refuse_what_is_roots(image->manifest().tree, options.image));
   if (!options.placed && !image->manifest().tree.namespaces.own.empty())
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
   if (image->manifest().tree.namespaces.has("cgroup"))

@@ -43,6 +43,7 @@ struct RestoreOptions {
   std::function<Result<void>(int pid, int pid_outside)> may_run;
   std::function<void()> runs;  ///< called the moment it has been let go
   bool trust = false;    ///< also an image that another user owns or may write, with every right that it asks for
+  bool rights_of_owner = false;  ///< this process has given up root's for those of the image's owner
   bool dry_run = false;  ///< only find out whether it could be done
 };
 

@@ -199,10 +199,10 @@ class ProcessBuilder {
     CKPT_TRY(run_in_threads(image_, batches, child_));
     CKPT_TRY(set_extended_registers(reader_, image_, child_));
     child_.leave_parent();
-    SyscallBatch last;
+    ThreadBatches last(image_.threads.size());
     set_after_credentials(image_, last);
-    set_timers(image_, area, last);
-    return child_.run(last);
+    set_timers(image_, area, last[0]);
+    return run_in_threads(image_, last, child_);
   }
 
   /// Nothing runs by a batch after this.

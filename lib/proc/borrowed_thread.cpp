@@ -140,6 +140,11 @@ Result<ParasiteArea> ParasiteArea::map(int pid, int tid, const Gadgets& gadgets)
   constexpr uint64_t kProtection = PROT_READ | PROT_WRITE | PROT_EXEC, kFlags = MAP_PRIVATE | MAP_ANONYMOUS;
   CKPT_TRY_ASSIGN(int64_t at,
                   BorrowedThread::lone_call(out, SYS_mmap, {kParasiteAddress, kSize, kProtection, kFlags, ~0ull, 0}));
+  if (at == -EACCES || at == -EPERM) {
+    return fail(Code::kUnsupported, describe_pid(pid),
+                "may not have memory that is written and executed (PR_SET_MDWE, SELinux's execmem), which ckpt needs in "
+                "it for a moment");
+  }
   if (at < 0) return sys_error(static_cast<int>(-at), describe_pid(pid), "cannot make a scratch mapping in it");
   out.start_ = RemoteAddress(static_cast<uint64_t>(at));
   CKPT_TRY(write_memory(pid, out.start_, std::as_bytes(std::span(parasite::kCode))));
@@ -204,6 +209,7 @@ Result<bool> BorrowedThread::lay_guard_frame(const Gadgets& gadgets) {
 
 Result<int64_t> BorrowedThread::lone_call(const ParasiteArea& area, long number, const Arguments& arguments) {
   const Gadgets& gadgets = area.gadgets_;
+  CKPT_TRY(refuse_dispatched_calls(area.tid_));
   BorrowedThread thread(area, area.tid_);
   CKPT_TRY_ASSIGN(thread.regs_, get_registers(thread.tid_));
   CKPT_TRY_ASSIGN(thread.mask_, get_signal_mask(thread.tid_));
@@ -235,6 +241,7 @@ void HeldStop::give_back(int pid) {
 }
 
 Result<BorrowedThread> BorrowedThread::begin(const ParasiteArea& area, int tid) {
+  CKPT_TRY(refuse_dispatched_calls(tid));
   BorrowedThread out(area, tid);
   CKPT_TRY_ASSIGN(out.regs_, get_registers(tid));
   CKPT_TRY_ASSIGN(out.mask_, get_signal_mask(tid));

@@ -143,6 +143,7 @@ Result<void> CallBatch::run_group(const std::vector<std::byte>& image) {
 /// would run on with all signals blocked.
 Result<void> CallBatch::start(Slot& slot) {
   const int tid = slot.thread->tid;
+  CKPT_TRY(refuse_dispatched_calls(tid));
   user_regs_struct regs =
       at_table(slot.thread->regs, raw(area_.start() + parasite::kTableAt), raw(area_.start() + slot.table),
                slot.thread->calls.calls_.size() + 1);

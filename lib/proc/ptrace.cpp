@@ -205,6 +205,18 @@ Result<RseqConfiguration> get_rseq(int tid) {
   return RseqConfiguration{raw_config.rseq_abi_pointer, raw_config.rseq_abi_size, raw_config.signature};
 }
 
+Result<void> refuse_dispatched_calls(int tid) {
+  struct {  // struct ptrace_sud_config of linux/ptrace.h
+    uint64_t mode, selector, offset, length;
+  } config{};
+  constexpr int kGetDispatchConfiguration = 0x4211;
+  // A kernel before 6.4 does not know the question.
+  if (do_ptrace(kGetDispatchConfiguration, tid, sizeof config, pointer(&config)) != 0 || config.mode == 0) return {};
+  return fail(Code::kUnsupported, "thread " + std::to_string(tid),
+              "has its system calls dispatched to a handler of its own (PR_SET_SYSCALL_USER_DISPATCH), which is not "
+              "supported");
+}
+
 Result<void> set_options(int tid, unsigned long options) {
   if (do_ptrace(PTRACE_SETOPTIONS, tid, 0, options | PTRACE_O_TRACESYSGOOD) != 0)
     return ptrace_error(tid, "cannot set trace options");

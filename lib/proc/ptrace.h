@@ -66,6 +66,8 @@ struct RseqConfiguration {
 };
 /// Address 0: none is registered (or the kernel, before 5.13, cannot say).
 Result<RseqConfiguration> get_rseq(int tid);
+/// kUnsupported: system calls of the thread end in a signal and not in the kernel: it cannot be borrowed.
+Result<void> refuse_dispatched_calls(int tid);
 Result<void> set_options(int tid, unsigned long options);
 /// PTRACE_GETEVENTMSG: the pid of a clone event's child.
 Result<unsigned long> event_message(int tid);

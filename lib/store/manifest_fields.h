@@ -61,6 +61,9 @@ void describe(A& a, typename A::template Of<ProcessImage> p) {
   a.number("parent_death_signal", p.parent_death_signal, 0, 64);
   a.flag("child_subreaper", p.child_subreaper);
   a.flag("thp_disabled", p.thp_disabled);
+  a.optional().flag("thp_except_advised", p.thp_except_advised);
+  a.optional().flag("memory_merge", p.memory_merge);
+  a.optional().flag("amx_tiles", p.amx_tiles);
   a.number("oom_score_adj", p.oom_score_adj, -1000, 1000);
   a.number("coredump_filter", p.coredump_filter);
   a.number("gpu_thread", p.gpu_thread, 0);

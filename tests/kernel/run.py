@@ -341,6 +341,33 @@ def special_blocked(place):
             raise Failure(f"{thing}: {failure}") from failure
 
 
+REFUSED = {  # as BLOCKED, but seen only while the process stands still, or in the image
+    "dispatch": "PR_SET_SYSCALL_USER_DISPATCH", "segments": "modify_ldt", "clock": "PR_SET_TSC", "cpuid": "ARCH_SET_CPUID",
+    "timer": "which has ended", "folder": "a working folder, root folder and umask of its own", "table": "a descriptor table of its own",
+}
+
+
+def special_refused(place):
+    """What only a stopped process shows is refused by name, too, and the process goes on as it was."""
+    for thing, word in REFUSED.items():
+        try:
+            target = Target("refused", place.folder(thing), thing)
+        except Skip as lacking:
+            print(f"{thing}: skipped, {lacking}")
+            continue
+        before = fingerprint(target.pid)
+        try:
+            for verb in (["pre-dump"], ["dump", "-R"], ["dump"]):
+                ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word)
+                unharmed(target, before)
+                if os.path.exists(image(target, "image")):
+                    raise Failure(f"{' '.join(verb)} left an image")
+            target.check(0)
+        except Failure as failure:
+            target.kill()
+            raise Failure(f"{thing}: {failure}") from failure
+
+
 def special_blocked_list(place):
     """`check -p` lists all blockers at once, and none where there is none."""
     target = Target("blocked", place.folder("all"), "all")

@@ -3,11 +3,17 @@
 #include <linux/prctl.h>
 #include <sys/syscall.h>
 
+#include "lib/proc/procfs.h"
+
 namespace ckpt::capture {
 
 namespace {
 
 constexpr uint64_t kGetRegistrations = 1 << 9;  // MEMBARRIER_CMD_GET_REGISTRATIONS, Linux 6.3
+constexpr uint64_t kGetMemoryMerge = 68;        // PR_GET_MEMORY_MERGE, Linux 6.4
+constexpr uint64_t kExceptAdvised = 1 << 1;     // PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18
+constexpr uint64_t kGetPermittedFeatures = 0x1022, kGetUntagMask = 0x4001;  // ARCH_GET_XCOMP_PERM, ARCH_GET_UNTAG_MASK
+constexpr uint64_t kTileData = 1 << 18;         // XFEATURE_XTILEDATA
 
 }  // namespace
 
@@ -18,8 +24,25 @@ AttributeQuestions::AttributeQuestions(proc::CallList& calls) {
       calls.add("read its parent-death signal", SYS_prctl, {PR_GET_PDEATHSIG, 0}, sizeof(int), proc::kSecond);
   subreaper_ = calls.add("read its subreaper flag", SYS_prctl, {PR_GET_CHILD_SUBREAPER, 0}, sizeof(int), proc::kSecond);
   thp_disabled_ = calls.add("read its huge page policy", SYS_prctl, {PR_GET_THP_DISABLE});
-  securebits_ = calls.add("read its securebits", SYS_prctl, {PR_GET_SECUREBITS});
+  merge_ = calls.add("read whether its memory is merged", SYS_prctl, {kGetMemoryMerge});
+  // Where the processor has no tiles, or the kernel does not know the question, there is no such leave.
+  permitted_ = calls.add("read its extended registers", SYS_arch_prctl, {kGetPermittedFeatures, 0}, sizeof(uint64_t),
+                         proc::kSecond);
+  local_table_ = calls.add("read its local descriptor table", SYS_modify_ldt, {0, 0, 64}, 64, proc::kSecond);
+  untag_mask_ = calls.add("read its address masking", SYS_arch_prctl, {kGetUntagMask, 0}, sizeof(uint64_t),
+                          proc::kSecond);
   membarrier_ = calls.add("read its membarrier registrations", SYS_membarrier, {kGetRegistrations, 0, 0});
+}
+
+/// What code of the x86 before 64 bits, and of processors of today, may have done to addresses.
+Result<void> AttributeQuestions::refuse_odd_addresses(const proc::CallList& calls, int pid) const {
+  if (calls.result(local_table_) > 0)
+    return fail(Code::kUnsupported, proc::describe_pid(pid), "has segments of its own (modify_ldt), which is not supported");
+  if (calls.result(untag_mask_) != 0) return {};
+  CKPT_TRY_ASSIGN(const uint64_t mask, calls.answer<uint64_t>(untag_mask_));
+  if (mask == ~uint64_t{0}) return {};
+  return fail(Code::kUnsupported, proc::describe_pid(pid),
+              "has its addresses masked by the processor (ARCH_ENABLE_TAGGED_ADDR), which is not supported");
 }
 
 Result<void> AttributeQuestions::take(const proc::CallList& calls, store::ProcessImage& image) const {
@@ -31,8 +54,13 @@ Result<void> AttributeQuestions::take(const proc::CallList& calls, store::Proces
   image.child_subreaper = subreaper != 0;
   CKPT_TRY_ASSIGN(uint64_t thp_disabled, calls.value(thp_disabled_));
   image.thp_disabled = thp_disabled != 0;
-  CKPT_TRY_ASSIGN(uint64_t securebits, calls.value(securebits_));
-  for (store::Thread& thread : image.threads) thread.securebits = static_cast<uint32_t>(securebits);
+  image.thp_except_advised = (thp_disabled & kExceptAdvised) != 0;
+  image.memory_merge = calls.result(merge_) == 1;
+  if (calls.result(permitted_) == 0) {
+    CKPT_TRY_ASSIGN(const uint64_t permitted, calls.answer<uint64_t>(permitted_));
+    image.amx_tiles = (permitted & kTileData) != 0;
+  }
+  CKPT_TRY(refuse_odd_addresses(calls, image.pid));
   if (const int64_t registered = calls.result(membarrier_); registered > 0 && image.memory_of < 0)
     image.membarrier = static_cast<uint32_t>(registered);
   return {};

@@ -1,4 +1,4 @@
-// The break, flags of prctl(2), securebits and membarrier registrations of a stopped process.
+// The break, flags of prctl(2), address translation and membarrier registrations of a stopped process.
 #pragma once
 
 #include "lib/base/result.h"
@@ -7,14 +7,17 @@
 
 namespace ckpt::capture {
 
-/// Asked of a thread of the process.
+/// Asked of a thread of the process. kUnsupported: it has segments of its own, or masked addresses.
 class AttributeQuestions {
  public:
   explicit AttributeQuestions(proc::CallList& calls);
   Result<void> take(const proc::CallList& calls, store::ProcessImage& image) const;
 
  private:
-  size_t break_, dumpable_, death_signal_, subreaper_, thp_disabled_, securebits_, membarrier_;
+  Result<void> refuse_odd_addresses(const proc::CallList& calls, int pid) const;
+
+  size_t break_, dumpable_, death_signal_, subreaper_, thp_disabled_, merge_, permitted_, local_table_, untag_mask_,
+      membarrier_;
 };
 
 }  // namespace ckpt::capture

@@ -17,6 +17,8 @@ namespace ckpt::restore {
 
 namespace {
 
+constexpr int kExceptAdvised = 1 << 1;  // PR_THP_DISABLE_EXCEPT_ADVISED, Linux 6.18
+
 prctl_mm_map bounds_of(const store::ProcessImage& image, int exe, RestorerArea& area) {
   const store::MemoryBounds& b = image.bounds;
   prctl_mm_map out{};
@@ -47,7 +49,8 @@ void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Chil
   prctl_mm_map bounds = bounds_of(image, files.executables.at(image.exe), child.area());
   batch.add("set the bounds of memory and the executable", SYS_prctl, PR_SET_MM, PR_SET_MM_MAP,
             child.area().put(bounds), sizeof bounds, 0);
-  batch.try_add("set the use of huge pages", SYS_prctl, PR_SET_THP_DISABLE, image.thp_disabled ? 1 : 0, 0, 0, 0);
+  batch.try_add("set the use of huge pages", SYS_prctl, PR_SET_THP_DISABLE, image.thp_disabled ? 1 : 0,
+                image.thp_except_advised ? kExceptAdvised : 0, 0, 0);
 }
 
 void set_identity(const store::ProcessImage& image, SyscallBatch& batch) {
@@ -58,6 +61,8 @@ void set_identity(const store::ProcessImage& image, SyscallBatch& batch) {
 }
 
 void register_barriers(const store::ProcessImage& image, SyscallBatch& batch) {
+  constexpr int kSetMemoryMerge = 67;  // PR_SET_MEMORY_MERGE, Linux 6.4: of all its memory, that is there by now
+  if (image.memory_merge) batch.add("have its memory merged", SYS_prctl, kSetMemoryMerge, 1, 0, 0, 0);
   for (uint32_t command = 1; command != 0; command <<= 1) {
     if ((image.membarrier & command) != 0)
       batch.add("register for memory barriers (membarrier)", SYS_membarrier, command, 0, 0);
@@ -100,10 +105,14 @@ void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& ba
   batch.add("set the personality", SYS_personality, image.personality);
 }
 
-void set_after_credentials(const store::ProcessImage& image, SyscallBatch& batch) {
+void set_after_credentials(const store::ProcessImage& image, ThreadBatches& batches) {
   // 2 (readable by root only) cannot be asked for; 0 is the nearest, and no less private.
-  batch.add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);
-  batch.add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, image.parent_death_signal, 0, 0, 0);
+  batches[0].add("set whether it may be traced", SYS_prctl, PR_SET_DUMPABLE, image.dumpable == 1 ? 1 : 0, 0, 0, 0);
+  for (size_t i = 0; i < image.threads.size(); ++i) {
+    const int signal = i == 0 ? image.parent_death_signal : image.threads[i].parent_death_signal;
+    if (i == 0 || signal != 0)
+      batches[i].add("set the signal of the parent's end", SYS_prctl, PR_SET_PDEATHSIG, signal, 0, 0, 0);
+  }
 }
 
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress) {

@@ -4,6 +4,7 @@
 
 #include "lib/base/progress.h"
 #include "lib/state/files/restore.h"
+#include "lib/state/threads/restore.h"
 #include "lib/state/tree/child.h"
 #include "lib/store/process_image.h"
 
@@ -28,8 +29,8 @@ Result<void> set_login_uid(const store::ProcessImage& image, Child& child, Progr
 /// Limits, personality and the rest that could hinder the rebuilding itself: after everything but the credentials.
 void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& batch, ProgressSink& progress);
 
-/// What a change of credentials resets. The parent must be the final one.
-void set_after_credentials(const store::ProcessImage& image, SyscallBatch& batch);
+/// What a change of credentials resets, a batch for each thread. The parent must be the final one.
+void set_after_credentials(const store::ProcessImage& image, ThreadBatches& batches);
 
 /// oom_score_adj and coredump_filter, through /proc.
 void set_through_proc(const store::ProcessImage& image, ProgressSink& progress);

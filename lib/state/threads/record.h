@@ -63,6 +63,9 @@ struct Thread {
   std::vector<uint32_t> groups;
   uint64_t cap_inheritable = 0, cap_permitted = 0, cap_effective = 0, cap_bounding = 0, cap_ambient = 0;
   uint32_t securebits = 0;
+  int parent_death_signal = 0;
+  /// What prctl(2) restricted by PR_SPEC_STORE_BYPASS, PR_SPEC_INDIRECT_BRANCH and PR_SPEC_L1D_FLUSH; 0: nothing.
+  std::array<uint32_t, 3> speculation{};
   bool no_new_privs = false;
   std::vector<Cgroup> cgroups;        ///< where they differ from the leader's; empty: the same
   MemoryPolicy policy;
@@ -115,6 +118,8 @@ void describe(A& a, typename A::template Of<Thread> t) {
   a.hex("cap_bounding", t.cap_bounding);
   a.hex("cap_ambient", t.cap_ambient);
   a.number("securebits", t.securebits);
+  a.optional().number("parent_death_signal", t.parent_death_signal, 0, 64);
+  a.optional().numbers("speculation", t.speculation);
   a.flag("no_new_privs", t.no_new_privs);
   a.list("cgroups", t.cgroups);
   a.object("policy", t.policy);

@@ -83,6 +83,10 @@ void set_state(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
     batch.add("register a thread's rseq area", SYS_rseq, thread.rseq_address, thread.rseq_size, 0,
               thread.rseq_signature);
   }
+  for (size_t i = 0; i < thread.speculation.size(); ++i) {
+    if (thread.speculation[i] != 0)
+      batch.try_add("restrict a thread's speculation", SYS_prctl, PR_SET_SPECULATION_CTRL, i, thread.speculation[i], 0, 0);
+  }
   batch.add("name a thread", SYS_prctl, PR_SET_NAME, area.put_string(thread.comm), 0, 0, 0);
   set_scheduling(thread, area, batch);
 }

@@ -25,6 +25,8 @@ using proc::RemoteAddress;
 using proc::kSecond;
 
 constexpr long kErestartRestartblock = -516;
+constexpr uint64_t kGetCpuid = 0x1011;  // ARCH_GET_CPUID
+constexpr int64_t kRestricted = PR_SPEC_DISABLE | PR_SPEC_FORCE_DISABLE | PR_SPEC_DISABLE_NOEXEC;
 
 store::Registers to_image(const user_regs_struct& regs) {
   store::Registers out;
@@ -94,6 +96,7 @@ Result<void> plan_restart(int pid, const user_regs_struct& regs, store::Thread& 
 Result<void> take_registers(int pid, bool has_pending, proc::BatchedThread& batched, store::Thread& thread,
                             std::vector<std::byte>& xstate) {
   batched.tid = thread.tid, batched.xstate = &xstate;
+  CKPT_TRY(proc::refuse_dispatched_calls(thread.tid));
   CKPT_TRY_ASSIGN(batched.regs, proc::get_registers(thread.tid));
   if (batched.regs.cs == 0x23)
     return fail(Code::kUnsupported, "thread " + std::to_string(thread.tid), "runs 32-bit code, which is not supported");
@@ -120,7 +123,15 @@ ThreadQuestions::ThreadQuestions(CallList& calls)
       clear_tid_(
           calls.add("read its clear_child_tid address", SYS_prctl, {PR_GET_TID_ADDRESS, 0}, sizeof(uint64_t), kSecond)),
       slack_(calls.add("read its timer slack", SYS_prctl, {PR_GET_TIMERSLACK})),
-      policy_(ask_thread_policy(calls)) {}
+      securebits_(calls.add("read its securebits", SYS_prctl, {PR_GET_SECUREBITS})),
+      death_signal_(
+          calls.add("read its parent-death signal", SYS_prctl, {PR_GET_PDEATHSIG, 0}, sizeof(int), kSecond)),
+      clock_reads_(calls.add("read its use of the time stamp", SYS_prctl, {PR_GET_TSC, 0}, sizeof(int), kSecond)),
+      cpuid_(calls.add("read its use of cpuid", SYS_arch_prctl, {kGetCpuid, 0})),
+      policy_(ask_thread_policy(calls)) {
+  for (size_t i = 0; i < speculation_.size(); ++i)
+    speculation_[i] = calls.add("read its speculation", SYS_prctl, {PR_GET_SPECULATION_CTRL, i});
+}
 
 Result<void> ThreadQuestions::take(const CallList& calls, store::Thread& thread) const {
   CKPT_TRY_ASSIGN(stack_t stack, calls.answer<stack_t>(stack_));
@@ -130,6 +141,25 @@ Result<void> ThreadQuestions::take(const CallList& calls, store::Thread& thread)
   CKPT_TRY_ASSIGN(thread.clear_child_tid, calls.answer<uint64_t>(clear_tid_));
   thread.timer_slack_ns = static_cast<uint64_t>(calls.result(slack_));
   CKPT_TRY_ASSIGN(thread.policy, thread_policy(calls, policy_));
+  CKPT_TRY_ASSIGN(const uint64_t securebits, calls.value(securebits_));
+  thread.securebits = static_cast<uint32_t>(securebits);
+  CKPT_TRY_ASSIGN(thread.parent_death_signal, calls.answer<int>(death_signal_));
+  for (size_t i = 0; i < speculation_.size(); ++i) {
+    const int64_t found = calls.result(speculation_[i]);
+    const bool chosen = found > 0 && (found & PR_SPEC_PRCTL) != 0 && (found & kRestricted) != 0;
+    thread.speculation[i] = chosen ? static_cast<uint32_t>(found & kRestricted) : 0;
+  }
+  return refuse_trapped_instructions(calls, thread.tid);
+}
+
+/// rdtsc and cpuid that end in a signal, as record-and-replay debuggers have it.
+Result<void> ThreadQuestions::refuse_trapped_instructions(const CallList& calls, int tid) const {
+  const std::string subject = "thread " + std::to_string(tid);
+  CKPT_TRY_ASSIGN(const int reads, calls.answer<int>(clock_reads_));
+  if (calls.result(clock_reads_) == 0 && reads == PR_TSC_SIGSEGV)
+    return fail(Code::kUnsupported, subject, "may not read the time stamp counter (PR_SET_TSC), which is not supported");
+  if (calls.result(cpuid_) == 0)
+    return fail(Code::kUnsupported, subject, "may not use cpuid (ARCH_SET_CPUID), which is not supported");
   return {};
 }
 

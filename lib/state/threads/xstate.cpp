@@ -45,7 +45,8 @@ Result<void> enlarge_area(Child& child, int tid) {
 
 Result<void> set_extended_registers(const store::ImageReader& image, const store::ProcessImage& process, Child& child) {
   CKPT_TRY_ASSIGN(std::vector<std::byte> own, proc::get_xstate(child.pid()));
-  bool tiles_granted = false;
+  bool tiles_granted = process.amx_tiles;
+  if (process.amx_tiles) CKPT_TRY(ask_for_tiles(child));
   for (const auto& thread : process.threads) {
     CKPT_TRY_ASSIGN(std::vector<std::byte> area, image.read_xstate(thread.xstate_offset, thread.xstate_size));
     uint64_t features = features_of(area);

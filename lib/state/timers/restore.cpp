@@ -31,6 +31,14 @@ std::vector<store::PosixTimer> sorted_timers(const store::ProcessImage& image) {
   return out;
 }
 
+/// The clock of a thread, as the kernel numbers those of others (clock_getcpuclockid(3)): its own one would be the
+/// first thread's, which makes all timers. Who made a timer is not told, but whom it tells is.
+int clock_of(const store::PosixTimer& timer) {
+  constexpr int kThreadClock = 6;  // CPUCLOCK_SCHED of one thread
+  const bool of_thread = timer.clock == CLOCK_THREAD_CPUTIME_ID && (timer.notify & SIGEV_THREAD_ID) != 0;
+  return of_thread ? static_cast<int>(~static_cast<unsigned>(timer.tid) << 3) | kThreadClock : timer.clock;
+}
+
 void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, SyscallBatch& batch) {
   bool choose = can_choose_timer_ids();
   if (choose) batch.add("choose timer ids", SYS_prctl, kRestoreTimerIds, 1, 0, 0, 0);
@@ -47,7 +55,7 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
       int32_t signo, notify, tid, pad[11];
     } event{timer.sigval, timer.signo, timer.notify, timer.tid, {}};
     static_assert(sizeof event == 64);
-    batch.add("create a timer", SYS_timer_create, timer.clock, area.put(event), id);
+    batch.add("create a timer", SYS_timer_create, clock_of(timer), area.put(event), id);
     itimerspec setting{timespec_of(timer.interval_ns), timespec_of(timer.value_ns)};
     if (timer.value_ns != 0) batch.add("arm a timer", SYS_timer_settime, timer.id, 0, area.put(setting), 0);
   }
@@ -56,7 +64,32 @@ void set_posix_timers(const store::ProcessImage& image, RestorerArea& area, Sysc
 
 }  // namespace
 
+namespace {
+
+/// Why a timer cannot be made again whatever the kernel is, or empty.
+std::string obstacle(const store::PosixTimer& timer, const store::ProcessImage& image) {
+  auto has_thread = [&](int tid) {
+    return std::any_of(image.threads.begin(), image.threads.end(), [&](const auto& thread) { return thread.tid == tid; });
+  };
+  if ((timer.notify & SIGEV_THREAD_ID) != 0 && !has_thread(timer.tid))
+    return fmt::format("tells thread {}, which has ended", timer.tid);
+  if (timer.clock == CLOCK_THREAD_CPUTIME_ID && image.threads.size() > 1 && (timer.notify & SIGEV_THREAD_ID) == 0)
+    return "runs by the processor time of one thread, and nothing tells which";
+  if (timer.clock >= 0) return "";
+  const int owner = static_cast<int>(~(static_cast<unsigned>(timer.clock) >> 3 | 7u << 29));
+  const bool of_thread = (timer.clock & 4) != 0;
+  if (owner == 0 || (of_thread ? has_thread(owner) : owner == image.pid)) return "";
+  return fmt::format("runs by the processor time of {} {}, which {}", of_thread ? "thread" : "process", owner,
+                     of_thread ? "has ended" : "is another one");
+}
+
+}  // namespace
+
 void check_timers(const store::ProcessImage& image, Reasons& reasons) {
+  for (const auto& timer : image.posix_timers) {
+    if (const std::string why = obstacle(timer, image); !why.empty())
+      reasons.add(Code::kUnsupported, fmt::format("process {}: timer {} {}", image.pid, timer.id, why));
+  }
   if (can_choose_timer_ids()) return;
   for (const auto& timer : image.posix_timers) {
     if (timer.id <= kMaxCountedTimer) continue;

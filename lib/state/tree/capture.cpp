@@ -4,7 +4,9 @@
 #include <unistd.h>
 
 #include <map>
+#include <set>
 
+#include "lib/proc/io_uring.h"
 #include "lib/state/files/tree_root.h"
 #include "lib/state/namespaces/entered.h"
 #include "lib/state/walk.h"
@@ -70,6 +72,30 @@ void block_namespaces_for_children(Walk& walk, size_t process) {
   }
 }
 
+/// A thread may have left what it shared with its process (unshare). Those that were there in the look before, while the
+/// tree ran, are believed.
+void block_threads_of_their_own(Walk& walk, size_t process) {
+  const int pid = walk.members[process].entry.pid;
+  auto tids = proc::read_threads(pid);
+  if (!tids || tids->size() == 1) return;
+  const int then = walk.options.earlier != nullptr ? walk.options.earlier->find(pid) : -1;
+  std::set<int> known = {pid};
+  if (walk.options.frozen && then >= 0) {
+    for (const store::Thread& thread : walk.options.earlier->image.processes[static_cast<size_t>(then)].threads)
+      known.insert(thread.tid);
+  }
+  for (int tid : *tids) {
+    if (known.contains(tid) || proc::is_io_worker(pid, tid)) continue;
+    for (const auto& [type, what] : {std::pair(KCMP_FILES, "a descriptor table"),
+                                     std::pair(KCMP_FS, "a working folder, root folder and umask")}) {
+      if (::syscall(SYS_kcmp, pid, tid, type, 0, 0) > 0) {
+        walk.block(process, "thread " + std::to_string(tid),
+                   std::string("has ") + what + " of its own (unshare), which is not supported");
+      }
+    }
+  }
+}
+
 /// Each thread may have entered namespaces by itself (setns). Looked at while the tree runs: it costs some ten
 /// microseconds a thread.
 void block_namespaces_of_threads(Walk& walk, size_t process) {
@@ -110,6 +136,7 @@ void Namespaces::compare(Walk& walk, size_t process) const {
       walk.block(process, "namespace " + *theirs, kOtherNamespace);
   }
   block_namespaces_for_children(walk, process);
+  block_threads_of_their_own(walk, process);
   if (!walk.options.frozen) block_namespaces_of_threads(walk, process);
 }
 

@@ -1,10 +1,14 @@
-// prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off,
-// OOM score, coredump filter.
+// prctl values and small files of /proc: parent-death signal, timer slack, dumpable, child subreaper, THP off but where it
+// is asked for, merged memory, OOM score, coredump filter; those that are a thread's own, in a thread that has others.
+#include <linux/securebits.h>
 #include <sys/prctl.h>
 
 #include "target.h"
 
+enum { kExceptAdvised = 2, kSetMemoryMerge = 67, kGetMemoryMerge = 68 };
 static volatile int g_died, g_phase;
+static bool g_has_bits;
+static int g_thp, g_merge;
 static void parent_died(int number) {
   (void)number;
   ++g_died;
@@ -24,10 +28,16 @@ static long read_proc(const char* path, int base) {
 }
 
 static void* work(void* unused) {
+  int signal_number = 0;
   CHECK_EQUAL(prctl(PR_SET_TIMERSLACK, 123456), 0);
+  CHECK_EQUAL(prctl(PR_SET_PDEATHSIG, SIGURG), 0);
+  g_has_bits = prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) == 0;
   g_phase = 1;
   while (g_phase != 2) sleep_ms(2);
   CHECK_EQUAL(prctl(PR_GET_TIMERSLACK), 123456);
+  CHECK_EQUAL(prctl(PR_GET_PDEATHSIG, &signal_number), 0);
+  CHECK_EQUAL(signal_number, SIGURG);
+  if (g_has_bits) CHECK_EQUAL(prctl(PR_GET_SECUREBITS), SECBIT_NO_SETUID_FIXUP);
   return unused;
 }
 
@@ -37,7 +47,9 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(prctl(PR_SET_PDEATHSIG, SIGUSR2), 0);
   CHECK_EQUAL(prctl(PR_SET_TIMERSLACK, 77000), 0);
   CHECK_EQUAL(prctl(PR_SET_CHILD_SUBREAPER, 1), 0);
-  CHECK_EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  if (prctl(PR_SET_THP_DISABLE, 1, kExceptAdvised, 0, 0) != 0) CHECK_EQUAL(prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0), 0);
+  g_thp = prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0);
+  g_merge = prctl(kSetMemoryMerge, 1, 0, 0, 0) == 0;
   write_proc("/proc/self/oom_score_adj", "321");
   write_proc("/proc/self/coredump_filter", "0x15");
   CHECK_EQUAL(prctl(PR_SET_DUMPABLE, 0), 0);
@@ -52,7 +64,9 @@ int main(int argc, char** argv) {
   CHECK_EQUAL(prctl(PR_GET_TIMERSLACK), 77000);
   CHECK_EQUAL(prctl(PR_GET_CHILD_SUBREAPER, &value), 0);
   CHECK_EQUAL(value, 1);
-  CHECK_EQUAL(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), 1);
+  CHECK_EQUAL(prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0), g_thp);
+  if (g_merge != 0) CHECK_EQUAL(prctl(kGetMemoryMerge, 0, 0, 0, 0), 1);
+  CHECK_EQUAL(prctl(PR_GET_SECUREBITS), 0);
   CHECK_EQUAL(prctl(PR_GET_DUMPABLE), 0);
   CHECK_EQUAL(read_proc("/proc/self/oom_score_adj", 10), 321);
   CHECK_EQUAL(read_proc("/proc/self/coredump_filter", 16), 0x15);
