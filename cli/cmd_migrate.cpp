@@ -52,7 +52,7 @@ Result<migrate::Remote> remote_of(const MigrateFlags& flags) {
 Result<void> finish_flags(MigrateFlags& flags) {
   engine::DumpOptions& options = flags.options;
   if (options.pid <= 0) return fail(Code::kUsage, "-p " + std::to_string(options.pid), "is not a pid");
-  CKPT_TRY_ASSIGN(options.rounds, parse_rounds("--iterations", flags.iterations));
+  CKPT_TRY_ASSIGN(options.iterations, parse_iterations("--iterations", flags.iterations));
   options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   options.compress = !flags.no_compress;
   options.no_prev = true;
@@ -159,7 +159,7 @@ Command::Run add_migrate(VerbOptions& app) {
   app.add_option("--iterations,--rounds", flags->iterations,
                  "Pre-copy iterations, while the processes run: a number, or as many as pay (default auto)")
       .type_name("N|auto");
-  app.add_option("--max-iterations,--max-rounds", options.max_rounds, "Most of --iterations auto (default 8)")
+  app.add_option("--max-iterations,--max-rounds", options.max_iterations, "Most of --iterations auto (default 8)")
       .in_range(0, 1000)
       .type_name("N");
   app.add_option("--downtime-goal", flags->downtime_goal_ms,

@@ -15,7 +15,7 @@
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/placement.h"
 #include "lib/engine/restore.h"
-#include "lib/migrate/gate.h"
+#include "lib/migrate/permit.h"
 #include "lib/store/image.h"
 #include "lib/store/job.h"
 
@@ -74,7 +74,7 @@ struct RestoreFlags {
   TogetherFlags together;
   Membership* membership = nullptr;  ///< of a job; null: alone
   std::vector<std::string> addresses;
-  std::string gate;         ///< of ckpt receive; empty: none
+  std::string permit;         ///< of ckpt receive; empty: none
   bool placed_init = false;  ///< what is restored is nobody's child where it is made
 };
 
@@ -100,17 +100,17 @@ Result<void> supervise(int pid, int pid_outside, Context& context) {
 
 /// Held until the source of a migration says that it may run.
 Result<engine::RestoreReport> restore_held(const RestoreFlags& flags, Context& context) {
-  CKPT_TRY_ASSIGN(migrate::Gate gate, migrate::Gate::open(flags.gate));
+  CKPT_TRY_ASSIGN(migrate::Permit permit, migrate::Permit::open(flags.permit));
   engine::RestoreOptions options = flags.options;
-  options.may_run = [&](int pid, int outside) { return gate.may_run(pid, outside, context.cancel); };
-  options.runs = [&] { gate.runs(); };
+  options.may_run = [&](int pid, int outside) { return permit.may_run(pid, outside, context.cancel); };
+  options.runs = [&] { permit.runs(); };
   return engine::restore(options, context.progress, context.cancel);
 }
 
 Result<void> restore_here(const RestoreFlags& flags, Context& context) {
   const engine::RestoreOptions& options = flags.options;
   auto work = [&] {
-    return flags.gate.empty() ? engine::restore(options, context.progress, context.cancel)
+    return flags.permit.empty() ? engine::restore(options, context.progress, context.cancel)
                               : restore_held(flags, context);
   };
   auto restored = traced(flags.trace, "restore", context, work);
@@ -282,7 +282,7 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_flag("-n,--dry-run", options->dry_run, "Only say what would be done, or what is in the way");
   app.add_flag("--trust", options->trust,
                "Also an image that another user owns or may write, with every right it asks for");
-  app.add_option("--gate", flags->gate, "Of ckpt receive").hidden();
+  app.add_option("--permit", flags->permit, "Of ckpt receive").hidden();
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(flags->options.actions.check());

@@ -75,7 +75,7 @@ void print(Console& out, const engine::SuspendReport& report) {
 
 struct ResumeFlags {
   std::vector<int> pids;
-  int after = 0, parked = -1;
+  int after = 0, offloaded = -1;
   GpuFlags gpu;
 };
 
@@ -123,14 +123,15 @@ Command::Run add_resume(VerbOptions& app) {
   auto flags = std::make_shared<ResumeFlags>();
   add_pids(app, flags->pids);
   app.add_option("--after", flags->after, "Wait until this other process has ended").positive().type_name("PID");
-  app.add_option("--parked", flags->parked, "With --after: the socket by which the other ckpt hands over device memory")
+  app.add_option("--offloaded", flags->offloaded,
+                 "With --after: the socket by which the other ckpt hands over device memory")
       .type_name("FD")
       .hidden();
   add_gpu_map_flag(app, flags->gpu);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY_ASSIGN(engine::GpuOptions options, gpu_options(flags->gpu));
     auto resumed = flags->after != 0
-                       ? engine::resume_after(flags->after, flags->parked, flags->pids, options, context.cancel)
+                       ? engine::resume_after(flags->after, flags->offloaded, flags->pids, options, context.cancel)
                        : engine::resume(flags->pids, options);
     CKPT_TRY_ASSIGN(engine::ResumeReport report, std::move(resumed));
     print(context.out, report);

@@ -114,10 +114,11 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   app.add_option("--timeout", flags.timeout_s, "Seconds that the processes may take to stand still (default 10)")
       .positive()
       .type_name("SECONDS");
-  app.add_option("--rounds", flags.rounds,
+  app.add_option("--iterations,--rounds", flags.iterations,
                  "Pre-copy iterations, while the processes run: a number, or as many as pay (default auto)")
       .type_name("N|auto");
-  app.add_option("--max-rounds", flags.options.max_rounds, "Most iterations of --rounds auto (default 8)")
+  app.add_option("--max-iterations,--max-rounds", flags.options.max_iterations,
+                 "Most of --iterations auto (default 8)")
       .in_range(0, 1000)
       .type_name("N");
   app.add_option("--downtime-goal", flags.downtime_goal_ms,
@@ -139,13 +140,13 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
   add_trace_flag(app, flags.trace);
 }
 
-Result<std::optional<unsigned>> parse_rounds(const std::string& option, const std::string& text) {
+Result<std::optional<unsigned>> parse_iterations(const std::string& option, const std::string& text) {
   constexpr unsigned kMost = 1000;
-  unsigned rounds = 0;
+  unsigned iterations = 0;
   if (text == "auto") return std::optional<unsigned>();
-  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), rounds);
-  if (error == std::errc() && end == text.data() + text.size() && rounds <= kMost)
-    return std::optional<unsigned>(rounds);
+  auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), iterations);
+  if (error == std::errc() && end == text.data() + text.size() && iterations <= kMost)
+    return std::optional<unsigned>(iterations);
   return fail(Code::kUsage, option + " " + text, "is neither auto nor a number up to 1000");
 }
 
@@ -165,7 +166,7 @@ std::string resolve_criu_prev(const std::string& dir, const std::string& prev) {
 
 Result<void> finish_dump_flags(DumpFlags& flags) {
   CKPT_TRY(flags.options.actions.check());
-  CKPT_TRY_ASSIGN(flags.options.rounds, parse_rounds("--rounds", flags.rounds));
+  CKPT_TRY_ASSIGN(flags.options.iterations, parse_iterations("--iterations", flags.iterations));
   CKPT_TRY_ASSIGN(flags.options.gpu, gpu_options(flags.gpu));
   flags.options.downtime_goal_us = static_cast<uint64_t>(flags.downtime_goal_ms * 1e3);
   if (flags.dir.empty()) return fail(Code::kUsage, "-f", "needs the name of a folder");

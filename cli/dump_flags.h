@@ -36,7 +36,7 @@ struct DumpFlags {
   bool dry_run = false;
   double timeout_s = 10;
   unsigned hold_limit_s = 600;
-  std::string rounds = "auto";
+  std::string iterations = "auto";
   double downtime_goal_ms = 5;
 };
 void add_socket_flags(VerbOptions& app, capture::SocketOptions& sockets);
@@ -57,7 +57,7 @@ Result<void> end_where_it_is(engine::DumpOptions& options, Context& context,
                              const std::function<void(const engine::DumpReport&)>& print,
                              const std::function<void()>& afterwards, const std::function<Result<void>()>& work);
 /// --rounds: a number, or "auto".
-Result<std::optional<unsigned>> parse_rounds(const std::string& option, const std::string& text);
+Result<std::optional<unsigned>> parse_iterations(const std::string& option, const std::string& text);
 /// A dump there, whose worker may end with the tree: then its report is printed all the same, once the tree has ended.
 Result<void> dump_where_it_is(DumpFlags& flags, Context& context, const std::function<Result<void>()>& work);
 

@@ -15,13 +15,13 @@
 #include "lib/base/clock.h"
 #include "lib/base/text.h"
 #include "lib/migrate/claim.h"
-#include "lib/migrate/gate.h"
+#include "lib/migrate/permit.h"
 #include "lib/migrate/welcome.h"
 
 namespace ckpt::cli {
 
 using migrate::Frame;
-using migrate::GateWord;
+using migrate::PermitWord;
 using migrate::Kind;
 
 Result<void> Receiver::take_image(migrate::Stage& stage) {
@@ -35,10 +35,10 @@ Result<void> Receiver::take_image(migrate::Stage& stage) {
   }
 }
 
-std::vector<std::string> Receiver::restore_words(const migrate::Stage& stage, int gate) const {
+std::vector<std::string> Receiver::restore_words(const migrate::Stage& stage, int permit) const {
   const migrate::RestoreWishes& wishes = hello_.wishes;
   std::vector<std::string> out = {"restore", "-f", stage.path().string(), "-d",
-                                  "--gate=" + migrate::Gate::describe(gate, hello_.id)};
+                                  "--permit=" + migrate::Permit::describe(permit, hello_.id)};
   if (wishes.new_pid_namespace) out.emplace_back("--new-pidns");
   if (wishes.pipes_to_null) out.emplace_back("--external-pipes=null");
   for (const std::string& address : wishes.addresses) out.push_back("--map-address=" + address);
@@ -113,7 +113,7 @@ Result<bool> Receiver::hear_gate() {
     gate_.reset();  // how the restore ended tells more
     return false;
   }
-  if (word[0] == static_cast<char>(GateWord::kRuns)) return true;
+  if (word[0] == static_cast<char>(PermitWord::kRuns)) return true;
   std::istringstream numbers(word.data() + 1);
   int pid = 0;
   numbers >> pid >> outside_;
@@ -129,7 +129,7 @@ Result<void> Receiver::hear_source() {
   if (frame.kind != Kind::kGo || made_at_us_ == 0)
     return fail(Code::kCorrupt, link_.peer(), "sends what is not to be said now");
   CKPT_TRY_ASSIGN(const std::vector<migrate::Claim::Process> processes, migrate::Claim::find(outside_));
-  std::string go(1, static_cast<char>(GateWord::kGo));
+  std::string go(1, static_cast<char>(PermitWord::kGo));
   for (const migrate::Claim::Process& process : processes) go += fmt::format(" {} {}", process.pid, process.start_time);
   if (go.size() > migrate::kMostGo) return fail(Code::kNoRoom, "", "there are too many processes to hand over at once");
   if (::send(gate_.get(), go.data(), go.size(), MSG_NOSIGNAL) < 0) return {};  // it has ended: the next step sees how
@@ -141,7 +141,7 @@ Result<void> Receiver::hear_source() {
 Result<bool> Receiver::look_back(CkptRun& restore) {
   std::array<char, 64> word{};
   while (gate_ && ::recv(gate_.get(), word.data(), word.size(), MSG_DONTWAIT) > 0) {
-    if (word[0] == static_cast<char>(GateWord::kRuns)) return true;
+    if (word[0] == static_cast<char>(PermitWord::kRuns)) return true;
   }
   Error error = restore.error();
   if (!going_) return error;

@@ -24,7 +24,7 @@ class Receiver {
  private:
   Result<void> take_image(migrate::Stage& stage);
   Result<void> make(const migrate::Stage& stage);
-  std::vector<std::string> restore_words(const migrate::Stage& stage, int gate) const;
+  std::vector<std::string> restore_words(const migrate::Stage& stage, int permit) const;
   Result<bool> step(CkptRun& restore, SignalQueue& signals);
   Result<bool> hear_gate();
   Result<void> hear_source();

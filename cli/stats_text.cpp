@@ -23,9 +23,9 @@ std::string frozen_text(const store::CaptureStats& stats) {
 
 std::string rounds_text(const store::CaptureStats& stats) {
   std::string out;
-  for (const store::CaptureRound& round : stats.rounds)
-    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(round.pages * store::kPageSize),
-                       human_us(round.us));
+  for (const store::CaptureIteration& one : stats.iterations)
+    out += fmt::format("{}{} in {}", out.empty() ? "" : ", ", human_bytes(one.pages * store::kPageSize),
+                       human_us(one.us));
   return out.empty() ? "nothing" : out;
 }
 
@@ -63,11 +63,12 @@ std::string stats_json(const store::CaptureStats& stats) {
   for (const auto& [name, us] : stats.phases_us)
     phases[json_key(name)] = phases.value(json_key(name), uint64_t{0}) + us;
   for (const SavedBytes& why : kSavedBytes) saved[why.name] = stats.saved.*why.bytes;
-  Json rounds = Json::array();
-  for (const store::CaptureRound& round : stats.rounds) rounds.push_back({{"pages", round.pages}, {"us", round.us}});
+  Json iterations = Json::array();
+  for (const store::CaptureIteration& one : stats.iterations)
+    iterations.push_back({{"pages", one.pages}, {"us", one.us}});
   const Json doc = {{"frozen_us", stats.frozen_us},
                     {"stops_us", stats.stops_us},
-                    {"rounds", rounds},
+                    {"rounds", iterations},
                     {"target_faults", stats.target_faults},
                     {"target_ran_us", stats.target_ran_us},
                     {"target_waited_us", stats.target_waited_us},

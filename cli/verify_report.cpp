@@ -18,8 +18,8 @@ void print_verify_findings(Console& out, const VerifyOutcome& outcome, bool glob
   if (!globals) return;
   std::vector<std::vector<std::string>> rows;
   for (const auto& [name, import] : outcome.report.imports) {
-    const std::string verdict(pickle::verdict_name(import.judgement.verdict));
-    rows.push_back({name, import.judgement.why.empty() ? verdict : verdict + ": " + std::string(import.judgement.why),
+    const std::string verdict(pickle::verdict_name(import.classification.verdict)), why(import.classification.why);
+    rows.push_back({name, why.empty() ? verdict : verdict + ": " + why,
                     std::to_string(import.places), fmt::format("{} at byte {}", import.file, import.offset)});
   }
   out.table({"GLOBAL", "VERDICT", "PICKLES", "FIRST"}, rows, {2});
@@ -41,8 +41,9 @@ void print_verify_json(Console& out, const VerifyOutcome& outcome, bool ok) {
   json.close();
   json.open("globals", '[');
   for (const auto& [name, import] : report.imports) {
-    json.row_of("name", name, "verdict", pickle::verdict_name(import.judgement.verdict), "why", import.judgement.why,
-                "pickles", import.places, "key", import.key, "file", import.file, "offset", import.offset);
+    json.row_of("name", name, "verdict", pickle::verdict_name(import.classification.verdict), "why",
+                import.classification.why, "pickles", import.places, "key", import.key, "file", import.file, "offset",
+                import.offset);
   }
   out.data(std::move(json).finish());
 }

@@ -158,7 +158,7 @@ class Arrays {
   }
 
   /// A header that says something unknown may be a damaged one.
-  static Error judge(Error error, const zip::ByteSource& source, const zip::Record& record) {
+  static Error explain(Error error, const zip::ByteSource& source, const zip::Record& record) {
     if (error.code != Code::kUnsupported) return error;
     auto whole = is_whole(source, record);
     if (!whole) return std::move(whole).error();
@@ -226,7 +226,7 @@ class Arrays {
     auto header =
         record.deflated ? read_deflated_header(source, record) : read_header(source, record.offset, record.size);
     if (!header) {
-      const Error error = judge(std::move(header).error(), source, record);
+      const Error error = explain(std::move(header).error(), source, record);
       return record.deflated ? leave_out_deflated(key, error, source, record)
                              : leave_out(key, error, source, {0, record.offset, record.size});
     }

@@ -39,10 +39,10 @@ class Scanner {
     }
     const bool getattr_abused = abuses_getattr(graph);
     for (const GlobalName& global : graph.globals()) {
-      Judgement judgement = judge_global(global.module, global.name);
+      Classification classification = classify_global(global.module, global.name);
       if (global.meaning == Meaning::kGetattr && getattr_abused)
-        judgement = {Verdict::kDangerous, "reaches into any object"};
-      out_.imports.push_back({global.text(), place(global.offset), judgement, depth > 0});
+        classification = {Verdict::kDangerous, "reaches into any object"};
+      out_.imports.push_back({global.text(), place(global.offset), classification, depth > 0});
     }
     for (const LooseGraph::Change& change : loose.changed) {
       out_.imports.push_back({graph.global(change.global)->text(), place(change.offset),
@@ -63,7 +63,7 @@ class Scanner {
       auto name = args.size() == 2 ? graph.as_str(args[1]) : std::nullopt;
       if (of == nullptr || !name || name->substr(0, 1) == "_") return true;
       const bool inner =
-          judge_global(of->module, std::string(of->name) + "." + std::string(*name)).verdict == Verdict::kSafe;
+          classify_global(of->module, std::string(of->name) + "." + std::string(*name)).verdict == Verdict::kSafe;
       if (of->meaning != Meaning::kDcpMemoryFormat && of->meaning != Meaning::kOpaque && !inner) return true;
       right = true;
     }

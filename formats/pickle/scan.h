@@ -16,17 +16,17 @@ enum class Verdict : uint8_t {
 };
 std::string_view verdict_name(Verdict verdict);
 
-struct Judgement {
+struct Classification {
   Verdict verdict;
   std::string_view why;  ///< a clause; empty for kSafe
 };
 /// By name alone. Dotted names are judged by what they lead to, too: protocol 4 follows them from module to module.
-Judgement judge_global(std::string_view module, std::string_view name);
+Classification classify_global(std::string_view module, std::string_view name);
 
 struct Import {
   std::string name;      ///< "posix.system"
   uint64_t offset = 0;   ///< of the opcode, from the start of the scanned bytes
-  Judgement judgement;
+  Classification classification;
   bool nested = false;   ///< in a pickle that lies as bytes in the scanned one (io.BytesIO)
 };
 

@@ -16,9 +16,9 @@ namespace fs = std::filesystem;
 
 namespace {
 
-/// Chunks that a grid may have beyond the files that are there: past it the metadata lies, and nothing is looked up.
+/// Chunks that a grid may have beyond the files that are there: more are not plausible, and none is looked up.
 constexpr uint64_t kMaxAbsent = 1 << 20;
-/// And of all arrays together: a folder of small lies is a large one.
+/// The same limit for the sum over all arrays, which would else grow with their number.
 constexpr uint64_t kMaxAbsentOfAll = 2 << 20;
 /// Inner chunks of all arrays: each one is a shard of its tensor in memory.
 constexpr uint64_t kMaxInner = 4 << 20;

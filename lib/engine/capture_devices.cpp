@@ -21,7 +21,7 @@ Result<void> CaptureDevices::pre_copy(store::TreeImage& running, NewImage& image
   context_.progress.begin("pre-copy", owned_.bytes());
   CKPT_TRY(owned_.begin(running, image.writer(), image.parent(), options.workers, options.max_cow));
   constexpr unsigned kIterations = 2;  // all of it, and what was written meanwhile
-  CKPT_TRY(owned_.pre_copy(options.rounds.value_or(kIterations)));
+  CKPT_TRY(owned_.pre_copy(options.iterations.value_or(kIterations)));
   context_.phase("gpu pre-copy");
   return {};
 }

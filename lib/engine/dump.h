@@ -46,8 +46,8 @@ struct DumpOptions {
   GpuOptions gpu;
   Actions
       actions;  ///< "pre-dump": before anything is stopped; "post-dump": the image is durable, the tree still stands
-  std::optional<unsigned> rounds;  ///< iterations of pre-copy; nothing: as many as pay
-  unsigned max_rounds = 8;         ///< where they are as many as pay
+  std::optional<unsigned> iterations;  ///< iterations of pre-copy; nothing: as many as pay
+  unsigned max_iterations = 8;         ///< where they are as many as pay
   uint64_t downtime_goal_us = 5'000;  ///< no more iterations once the stop is predicted to be that short
   uint64_t max_cow = 0;            ///< bytes that copy-on-write may cost before the tree is stopped; 0: no limit
   uint64_t max_memory =

@@ -75,7 +75,8 @@ Result<void> Finish::copy_deferred() {
   }
   stats.pages_scanned = stats.pages_copied + stats.pages_zero + stats.pages_unchanged;
   stats.bytes_memory = stats.pages_copied * store::kPageSize;
-  for (const store::CaptureRound& iteration : stats.rounds) stats.bytes_memory += iteration.pages * store::kPageSize;
+  for (const store::CaptureIteration& iteration : stats.iterations)
+    stats.bytes_memory += iteration.pages * store::kPageSize;
   context_.phase(snapshots.empty() ? "store" : "copy snapshot");
   return {};
 }

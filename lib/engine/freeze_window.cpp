@@ -217,7 +217,7 @@ Result<void> FreezeWindow::scan_process(const Process& process, WorkerPool* pool
     CKPT_TRY(plan_changes(process, pagemap, pool));
   }
   // A snapshot is scanned later, but for what a fork leaves out; and iterations have protected the process already.
-  const bool arm = state.armed && !(snapshot && tracked && !context_.stats().rounds.empty());
+  const bool arm = state.armed && !(snapshot && tracked && !context_.stats().iterations.empty());
   if (!arm && (snapshot || tracked)) return {};
   const ScanFor what = !arm ? ScanFor::kPopulated : tracked ? ScanFor::kWritten : ScanFor::kProtected;
   CKPT_TRY_ASSIGN(auto found, capture::scan_private(pagemap, image.maps, what, pool));

@@ -195,9 +195,9 @@ Result<void> OwnedMemory::stop(ResumeGuard& guard, Copy copy) {
     return Error(std::move(replayed).error())
         .with_target("stopped: its device memory is wrong, and it can only be ended");
   }
-  CKPT_TRY_ASSIGN(capture::DevicePark park, capture::DevicePark::park(targets(), devices()));
-  park_.emplace(std::move(park));
-  CKPT_TRY(park_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
+  CKPT_TRY_ASSIGN(capture::DeviceOffload offload, capture::DeviceOffload::offload(targets(), devices()));
+  offload_.emplace(std::move(offload));
+  CKPT_TRY(offload_->for_each([&](int pid, uint64_t id, int fd) { return guard.hold(pid, id, fd); }));
   stop.keep();
   for (const auto& target : targets_) CKPT_TRY(target->hold(kLeaseUs));
   leases_.emplace(targets());
@@ -247,7 +247,7 @@ Result<void> OwnedMemory::finish(store::TreeImage& tree, store::ImageWriter& wri
 
 Result<void> OwnedMemory::give_back() {
   leases_.reset();
-  if (!park_) return {};
+  if (!offload_) return {};
   std::vector<device::Target*> again;
   Result<void> first;
   auto note = [&](Result<void> done) {
@@ -259,19 +259,19 @@ Result<void> OwnedMemory::give_back() {
       if (!proc::has_ended(target->pid())) note(std::move(woken));
       continue;
     }
-    note(target->close_gate(options_.lock_timeout_us));
+    note(target->lock_api(options_.lock_timeout_us));
     again.push_back(target.get());
   }
-  note(park_->give_back());
+  note(offload_->give_back());
   // Where this fails, bytes may be lost: `copy_deferred` sees that by their hashes.
   if (deferred_ && first) (void)capture_->begin_cow();
-  for (device::Target* target : again) note(target->open_gate());
+  for (device::Target* target : again) note(target->unlock_api());
   if (!first) return std::move(first).error().with_code(Code::kTargetAltered);
-  park_.reset();
+  offload_.reset();
   return {};
 }
 
-void OwnedMemory::forget() { leases_.reset(), park_.reset(); }
+void OwnedMemory::forget() { leases_.reset(), offload_.reset(); }
 
 uint64_t owned_bytes(int pid, const GpuOptions& options) {
   if (!options.connect) return 0;
@@ -283,20 +283,20 @@ uint64_t owned_bytes(int pid, const GpuOptions& options) {
   return out;
 }
 
-Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options) {
+Result<void> attach_offloaded(std::vector<OffloadedMemory> offloaded, const GpuOptions& options) {
   std::set<int> pids;
-  for (const ParkedMemory& memory : parked) pids.insert(memory.pid);
+  for (const OffloadedMemory& memory : offloaded) pids.insert(memory.pid);
   Result<void> first;
   auto attach_all = [&](int pid) -> Result<void> {
     CKPT_TRY_ASSIGN(std::unique_ptr<device::Target> target, connect_again(pid, options));
-    CKPT_TRY(target->close_gate(options.lock_timeout_us));
+    CKPT_TRY(target->lock_api(options.lock_timeout_us));
     CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, target->allocations());
-    for (const ParkedMemory& memory : parked) {
+    for (const OffloadedMemory& memory : offloaded) {
       auto same = std::find_if(allocations.begin(), allocations.end(),
                                [&](const auto& a) { return a.id == memory.id && a.released; });
       if (memory.pid == pid && same != allocations.end()) CKPT_TRY(target->attach(memory.id, memory.fd.get()));
     }
-    return target->open_gate();
+    return target->unlock_api();
   };
   for (int pid : pids) {
     auto attached = attach_all(pid);
@@ -348,7 +348,7 @@ Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions
     }
     const int pid = tree.processes[static_cast<size_t>(memory.process)].pid;
     CKPT_TRY_ASSIGN(std::unique_ptr<device::Target> target, connect_again(pid, options));
-    CKPT_TRY(target->close_gate(options.lock_timeout_us));
+    CKPT_TRY(target->lock_api(options.lock_timeout_us));
     std::vector<std::vector<device::ChunkHash>> hashes;
     std::vector<device::Device*> devices;
     for (const store::DeviceAllocation& allocation : memory.allocations) {
@@ -365,7 +365,7 @@ Result<uint64_t> restore_owned(const store::ImageReader& image, const GpuOptions
       CKPT_TRY(fill.lazy());
     } else {
       CKPT_TRY(fill.eager());
-      CKPT_TRY(target->open_gate());
+      CKPT_TRY(target->unlock_api());
     }
   }
   return bytes;

@@ -4,7 +4,7 @@
 //
 //   pre_copy       kernels run
 //   stop           GPU work is held; what memory is like then is known by hash, and in the image, unless the target is
-//                  to set it aside (copy-on-write); the memory is parked in ckpt, no socket is left in the process.
+//                  to set it aside (copy-on-write); the memory is offloaded to ckpt, no socket is left in the process.
 //                  From here on `give_back` or `forget` must follow
 //   give_back      the memory is where it was, and the GPU work goes on; the processes run
 //   copy_deferred  what was set aside is copied
@@ -20,10 +20,10 @@
 #include "lib/base/cancel.h"
 #include "lib/base/progress.h"
 #include "lib/engine/device_hold.h"
-#include "lib/engine/lease_keeper.h"
+#include "lib/engine/lease_renewal.h"
 #include "lib/memory/device/capture.h"
 #include "lib/memory/device/fill.h"
-#include "lib/memory/device/park.h"
+#include "lib/memory/device/offload.h"
 #include "lib/memory/device/replay.h"
 
 namespace ckpt::engine {
@@ -41,7 +41,7 @@ class OwnedMemory {
   bool empty() const { return targets_.empty(); }
   std::vector<int> pids() const;
 
-  /// What of a process is parked while it is checkpointed, once `connect` is done.
+  /// What of a process is offloaded while it is checkpointed, once `connect` is done.
   uint64_t bytes_of(int pid) const;
 
   /// For store::number_spaces: entries with the processes' indices, whose spaces it fills in.
@@ -61,7 +61,7 @@ class OwnedMemory {
   void keep_no_leases() { leases_.reset(); }
   /// Between `stop` and `give_back`: what was left to be copied later is copied now.
   Result<void> copy_now();
-  /// kTargetAltered: memory could not be put back. Does nothing where nothing is parked.
+  /// kTargetAltered: memory could not be put back. Does nothing where nothing is offloaded.
   Result<void> give_back();
   /// False: bytes as they were at the stop were lost, and only another stop, with kNow, makes it an image.
   Result<bool> copy_deferred();
@@ -91,8 +91,8 @@ class OwnedMemory {
   std::unique_ptr<capture::ImageSink> sink_;
   std::unique_ptr<store::ImageReader> parent_;
   std::unique_ptr<capture::DeviceCapture> capture_;
-  std::optional<capture::DevicePark> park_;
-  std::optional<LeaseKeeper> leases_;
+  std::optional<capture::DeviceOffload> offload_;
+  std::optional<LeaseRenewal> leases_;
   std::map<int, uint64_t> bytes_of_;  ///< by pid
   capture::DeviceOptions how_;
   bool deferred_ = false;  ///< the memory is to be copied once GPU work goes on
@@ -104,10 +104,10 @@ class OwnedMemory {
 /// What an agent owns in a process; 0 where there is none to ask.
 uint64_t owned_bytes(int pid, const GpuOptions& options);
 
-/// Of a guard: memory that the processes let go of, attached again where it is still missing, and their gates opened.
-Result<void> attach_parked(std::vector<ParkedMemory> parked, const GpuOptions& options);
+/// Of a guard: memory that the processes let go of, attached again where it is still missing, and their APIs unlocked.
+Result<void> attach_offloaded(std::vector<OffloadedMemory> offloaded, const GpuOptions& options);
 
-/// Before the driver's checkpoint of whole processes, where nothing is parked: their agents make all memory the
+/// Before the driver's checkpoint of whole processes, where nothing is offloaded: their agents make all memory the
 /// processes' own again. kBusy: GPU work was not done in time.
 Result<void> renew_memory(const std::vector<int>& pids, const GpuOptions& options);
 

@@ -16,13 +16,13 @@ namespace ckpt::engine {
 Result<void> PrecopyLoop::run() {
   for (auto& [pid, tracee] : tracees_.all()) tracee.usage = proc::read_usage(pid);
   const DumpOptions& options = context_.options;
-  const bool none = options.rounds ? *options.rounds == 0 : downtime_.is_short(downtime_.private_bytes(), 0);
+  const bool none = options.iterations ? *options.iterations == 0 : downtime_.is_short(downtime_.private_bytes(), 0);
   if (none && !tracees_.any_tracked()) return {};
   context_.phase("collect");
   CKPT_TRY(start_tracking(!none));
   if (!precopy_) return {};
   CKPT_TRY(iterate());
-  if (context_.stats().rounds.empty()) return {};
+  if (context_.stats().iterations.empty()) return {};
   context_.phase("pre-copy");
   CKPT_TRY_ASSIGN(capture::Inventory earlier, tracees_.collect_again());
   image_.keep_numbers(std::move(earlier.image));
@@ -113,8 +113,8 @@ uint64_t PrecopyLoop::all_bytes() const {
 /// Until the rest can be copied within the goal, or does not shrink any more.
 Result<void> PrecopyLoop::iterate() {
   const DumpOptions& options = context_.options;
-  const std::vector<store::CaptureRound>& done = context_.stats().rounds;
-  const unsigned most = options.rounds.value_or(options.max_rounds);
+  const std::vector<store::CaptureIteration>& done = context_.stats().iterations;
+  const unsigned most = options.iterations.value_or(options.max_iterations);
   uint64_t last = 0;
   for (;;) {
     CKPT_TRY(context_.cancel.check());
@@ -125,7 +125,7 @@ Result<void> PrecopyLoop::iterate() {
       scanned_at_us_ = monotonic_us();
     }
     if (done.size() >= most) return {};
-    if (!options.rounds) {
+    if (!options.iterations) {
       if (downtime_.is_short(dirty_.bytes, dirty_.scan_us)) return {};
       if (!done.empty() && dirty_.bytes > last / 4 * 3) return {};
     }
@@ -137,8 +137,8 @@ Result<void> PrecopyLoop::iterate() {
 Result<void> PrecopyLoop::iteration() {
   context_.progress.begin("pre-copy", dirty_.bytes);
   last_began_us_ = monotonic_us();
-  CKPT_TRY_ASSIGN(store::CaptureRound copied, precopy_->iterate([this] { return barrier(); }));
-  context_.stats().rounds.push_back(copied);
+  CKPT_TRY_ASSIGN(store::CaptureIteration copied, precopy_->iterate([this] { return barrier(); }));
+  context_.stats().iterations.push_back(copied);
   downtime_.observe(copied.pages * store::kPageSize, copied.us);
   for (auto& [pid, tracee] : tracees_.all()) tracee.tracking = has(pid) ? Tracking::kSinceIteration : Tracking::kNone;
   return {};
@@ -155,8 +155,8 @@ uint64_t PrecopyLoop::written_since_scan() const {
 
 Result<void> PrecopyLoop::catch_up() {
   const DumpOptions& options = context_.options;
-  if (!precopy_ || precopy_->empty() || options.rounds || context_.stats().rounds.size() >= options.max_rounds)
-    return {};
+  if (!precopy_ || precopy_->empty() || options.iterations) return {};
+  if (context_.stats().iterations.size() >= options.max_iterations) return {};
   if (downtime_.is_short(dirty_.bytes + written_since_scan(), dirty_.scan_us)) return {};
   const uint64_t expected = dirty_.bytes;
   CKPT_TRY_ASSIGN(dirty_, precopy_->dirty());

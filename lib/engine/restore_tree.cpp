@@ -358,8 +358,8 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::claim));
     CKPT_TRY(each(&ProcessBuilder::finish_claims));
     CKPT_TRY(tree_.end_zombies());
-    // Children first: what their parents hear of them while they are built is dropped with the parents' turn. And those
-    // that share memory before its owner, who takes the restorer area away.
+    // Children first: the SIGCHLDs that building them has caused are discarded when their parents' threads are set. And
+    // those that share memory before its owner, who takes the restorer area away.
     for (auto builder = builders_.rbegin(); builder != builders_.rend(); ++builder) {
       CKPT_TRY(builder->set_threads());
       CKPT_TRY(builder->finish());

@@ -31,7 +31,7 @@ Result<void> ResumeGuard::start(const std::vector<std::string>& command, const s
     return sys_error("", "cannot make a socket for a guard");
   UniqueFd ours(pair[0]), theirs(pair[1]);
   std::vector<std::string> arguments = command;
-  arguments.insert(arguments.end(), {"--after", std::to_string(::getpid()), "--parked", std::to_string(kGuardFd)});
+  arguments.insert(arguments.end(), {"--after", std::to_string(::getpid()), "--offloaded", std::to_string(kGuardFd)});
   for (int pid : pids) arguments.insert(arguments.end(), {"-p", std::to_string(pid)});
   std::vector<char*> argv;
   for (std::string& argument : arguments) argv.push_back(argument.data());
@@ -73,14 +73,14 @@ void ResumeGuard::end() {
   socket_.reset();
 }
 
-Result<bool> receive_parked(int socket, std::vector<ParkedMemory>& out) {
+Result<bool> receive_offloaded(int socket, std::vector<OffloadedMemory>& out) {
   Message message;
   std::vector<UniqueFd> fds;
   const ssize_t got = receive_with_fds(socket, std::as_writable_bytes(std::span(&message, 1)), fds);
   if (got == 0 || (got < 0 && errno == ECONNRESET)) return false;
-  if (got < 0) return sys_error("", "cannot read what ckpt has parked");
+  if (got < 0) return sys_error("", "cannot read what ckpt has offloaded");
   if (got != sizeof message || fds.size() != 1)
-    return fail(Code::kBug, "", "what ckpt has parked came without its descriptor");
+    return fail(Code::kBug, "", "what ckpt has offloaded came without its descriptor");
   out.push_back({static_cast<int>(message.pid), message.id, std::move(fds.front())});
   return true;
 }

@@ -18,7 +18,7 @@ class ResumeGuard {
   ResumeGuard& operator=(const ResumeGuard&) = delete;
   ~ResumeGuard() { end(); }
 
-  /// `command` takes `--after PID --parked FD -p PID...`; empty: no guard. Does nothing where one runs already.
+  /// `command` takes `--after PID --offloaded FD -p PID...`; empty: no guard. Does nothing where one runs already.
   Result<void> start(const std::vector<std::string>& command, const std::vector<int>& pids);
   /// Device memory that ckpt holds for allocation `id` of process `pid`: the guard holds it, too, and could attach it
   /// again.
@@ -32,12 +32,12 @@ class ResumeGuard {
 };
 
 /// What a guard was given, by its own end.
-struct ParkedMemory {
+struct OffloadedMemory {
   int pid = 0;
   uint64_t id = 0;
   UniqueFd fd;
 };
 /// The next message on the socket; nothing: ckpt has let go of its end.
-Result<bool> receive_parked(int socket, std::vector<ParkedMemory>& out);
+Result<bool> receive_offloaded(int socket, std::vector<OffloadedMemory>& out);
 
 }  // namespace ckpt::engine

@@ -272,9 +272,9 @@ Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>&
                                   const Cancel& cancel) {
   constexpr int kQuietLooks = 2, kLooks = 600;
   constexpr auto kPause = std::chrono::milliseconds(200);
-  std::vector<ParkedMemory> parked;
+  std::vector<OffloadedMemory> offloaded;
   for (bool more = socket >= 0; more;) {
-    CKPT_TRY_ASSIGN(more, receive_parked(socket, parked));
+    CKPT_TRY_ASSIGN(more, receive_offloaded(socket, offloaded));
   }
   CKPT_TRY(await_end(other, cancel));
   ResumeReport out;
@@ -292,7 +292,7 @@ Result<ResumeReport> resume_after(int other, int socket, const std::vector<int>&
     out.restore_us += last->restore_us;
   }
   if (!last) return last;
-  CKPT_TRY(attach_parked(std::move(parked), options));
+  CKPT_TRY(attach_offloaded(std::move(offloaded), options));
   return out;
 }
 

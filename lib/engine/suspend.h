@@ -41,9 +41,9 @@ struct ResumeReport {
 Result<ResumeReport> resume(const std::vector<int>& pids, const GpuOptions& options);
 
 /// As `resume`, once process `other` has ended; until all have been seen to run for a while: a checkpoint that `other`
-/// had begun may still be going on in its target, and take effect later. `parked`: a guard's socket (resume_guard.h),
-/// -1: none.
-Result<ResumeReport> resume_after(int other, int parked, const std::vector<int>& pids, const GpuOptions& options,
+/// had begun may still be going on in its target, and take effect later. `offloaded`: a guard's socket
+/// (resume_guard.h), -1: none.
+Result<ResumeReport> resume_after(int other, int offloaded, const std::vector<int>& pids, const GpuOptions& options,
                                   const Cancel& cancel);
 
 /// What a suspended process needs to be resumed; none where nobody wrote it down, or where it was suspended together

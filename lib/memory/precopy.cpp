@@ -128,7 +128,7 @@ Result<void> Precopy::scan_next(Process& process, std::vector<BlockPlan>& blocks
   return {};
 }
 
-Result<store::CaptureRound> Precopy::iterate(const std::function<Result<void>()>& barrier) {
+Result<store::CaptureIteration> Precopy::iterate(const std::function<Result<void>()>& barrier) {
   trace::Span span("iteration");
   const uint64_t begin = monotonic_us();
   std::vector<std::vector<BlockPlan>> blocks(processes_.size());
@@ -151,7 +151,7 @@ Result<store::CaptureRound> Precopy::iterate(const std::function<Result<void>()>
               [](const auto& a, const auto& b) { return a.start < b.start; });
   }
   span.bytes(copied.bytes);
-  return store::CaptureRound{copied.bytes / store::kPageSize, monotonic_us() - begin};
+  return store::CaptureIteration{copied.bytes / store::kPageSize, monotonic_us() - begin};
 }
 
 void Precopy::leave_out(int pid) {

@@ -43,7 +43,7 @@ class Precopy {
   /// Copies what was written since the last iteration (in the first: everything, or what was written since the parent
   /// image). Mappings that are new since, or since they were collected, are tracked from here on. A process that has
   /// ended or has pinned pages is none of these any more.
-  Result<store::CaptureRound> iterate(const std::function<Result<void>()>& barrier);
+  Result<store::CaptureIteration> iterate(const std::function<Result<void>()>& barrier);
 
   /// From within the barrier: devices may write to its memory still, which nothing tells of.
   void leave_out(int pid);

@@ -23,9 +23,9 @@ namespace fs = std::filesystem;
 Result<std::unique_ptr<Source>> Source::open(const Remote& remote, Hello hello, uint64_t bytes_per_second,
                                              const Cancel& cancel) {
   CKPT_TRY_ASSIGN(hello.id, new_id());
-  CKPT_TRY_ASSIGN(Keeper keeper, Keeper::start(remote, hello.id));
+  CKPT_TRY_ASSIGN(Watchdog watchdog, Watchdog::start(remote, hello.id));
   CKPT_TRY_ASSIGN(auto connection, Connection::open(remote, {remote.silence_us, bytes_per_second}, &cancel));
-  std::unique_ptr<Source> out(new Source(std::move(keeper), std::move(connection), hello.id, cancel));
+  std::unique_ptr<Source> out(new Source(std::move(watchdog), std::move(connection), hello.id, cancel));
   CKPT_TRY(out->greet(std::move(hello)));
   return out;
 }
@@ -150,7 +150,7 @@ Result<void> Source::await_made() {
 Result<void> Source::hand_over(const engine::HandOver& what) {
   Link& link = connection_->link();
   CKPT_TRY(cancel_.check());
-  if (auto stopped = keeper_.stop(what); !stopped) return give_up(what, std::move(stopped).error());
+  if (auto stopped = watchdog_.stop(what); !stopped) return give_up(what, std::move(stopped).error());
   link.ignore_cancel();
   Error reason(Code::kIo, link.peer(), "has not let the processes go");
   auto verdict = await_verdict(reason);
@@ -160,7 +160,7 @@ Result<void> Source::hand_over(const engine::HandOver& what) {
     report_.bytes_sent = link.sent(), report_.bytes_frozen = what.bytes_frozen;
     return {};
   }
-  keeper_.dismiss();
+  watchdog_.dismiss();
   return Error(Code::kTargetAltered, link.peer(),
                fmt::format("cannot be asked whether the processes run there (migration {})", id_))
       .with_cause(reason.text())
@@ -187,7 +187,7 @@ Result<Verdict> Source::await_verdict(Error& reason) {
   }
   if (!sent) reason = std::move(sent).error();
   if (reason.code == Code::kNotFound) reason.code = Code::kIo;
-  return keeper_.ask();
+  return watchdog_.ask();
 }
 
 /// They never run there.
@@ -197,13 +197,13 @@ Error Source::give_up(const engine::HandOver& what, Error reason) {
     if (!process.stopped && ::syscall(SYS_pidfd_send_signal, process.pidfd, SIGCONT, nullptr, 0) != 0 && errno != ESRCH)
       ++stay;
   }
-  keeper_.dismiss();
+  watchdog_.dismiss();
   if (stay == 0) return reason;
   return std::move(reason).with_code(Code::kTargetAltered).with_target("stopped: kill -CONT has them go on");
 }
 
 void Source::finish() {
-  keeper_.dismiss();
+  watchdog_.dismiss();
   (void)connection_->link().send(Kind::kDone);
 }
 

@@ -13,7 +13,7 @@
 #include "lib/base/result.h"
 #include "lib/engine/dump.h"
 #include "lib/migrate/connection.h"
-#include "lib/migrate/keeper.h"
+#include "lib/migrate/watchdog.h"
 #include "lib/migrate/words.h"
 
 namespace ckpt::migrate {
@@ -42,8 +42,8 @@ class Source {
   const std::string& id() const { return id_; }
 
  private:
-  Source(Keeper keeper, std::unique_ptr<Connection> connection, std::string id, const Cancel& cancel)
-      : keeper_(std::move(keeper)), connection_(std::move(connection)), id_(std::move(id)), cancel_(cancel) {}
+  Source(Watchdog watchdog, std::unique_ptr<Connection> connection, std::string id, const Cancel& cancel)
+      : watchdog_(std::move(watchdog)), connection_(std::move(connection)), id_(std::move(id)), cancel_(cancel) {}
   Result<void> greet(Hello hello);
   Result<void> send_pages(const std::string& file, uint64_t offset, ByteSpan data);
   Result<void> send_rest(const std::filesystem::path& folder);
@@ -55,7 +55,7 @@ class Source {
   /// What the other end said of it, if a failure to send or to hear is no more than the consequence.
   Error real_reason(Error error);
 
-  Keeper keeper_;
+  Watchdog watchdog_;
   std::unique_ptr<Connection> connection_;
   const std::string id_;
   const Cancel& cancel_;

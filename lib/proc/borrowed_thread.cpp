@@ -217,7 +217,7 @@ Result<int64_t> BorrowedThread::lone_call(const ParasiteArea& area, long number,
   RemoteAddress instruction = safe ? gadgets.returning : gadgets.syscall;
   RemoteAddress stack = safe ? thread.guard_ : RemoteAddress(thread.regs_.rsp);
   thread.active_ = true;
-  CKPT_TRY(thread.park(instruction, stack));
+  CKPT_TRY(thread.set_entry(instruction, stack));
   CKPT_TRY_ASSIGN(int64_t result, thread.run(instruction, stack, number, arguments, nullptr));
   CKPT_TRY(thread.finish());
   return result;
@@ -225,11 +225,11 @@ Result<int64_t> BorrowedThread::lone_call(const ParasiteArea& area, long number,
 
 /// Registers first: should ckpt die after the mask was set, the thread restores itself; the other way round it would
 /// run on with all signals blocked.
-Result<void> BorrowedThread::park(RemoteAddress instruction, RemoteAddress stack) {
-  user_regs_struct parked = regs_;
-  parked.rip = raw(instruction), parked.rsp = raw(stack), parked.rax = SYS_getpid;
-  parked.orig_rax = ~0ull;
-  CKPT_TRY(set_registers(tid_, parked));
+Result<void> BorrowedThread::set_entry(RemoteAddress instruction, RemoteAddress stack) {
+  user_regs_struct entry = regs_;
+  entry.rip = raw(instruction), entry.rsp = raw(stack), entry.rax = SYS_getpid;
+  entry.orig_rax = ~0ull;
+  CKPT_TRY(set_registers(tid_, entry));
   return set_signal_mask(tid_, ~0ull);
 }
 
@@ -251,7 +251,7 @@ Result<BorrowedThread> BorrowedThread::begin(const ParasiteArea& area, int tid) 
   CKPT_ASSERT(bytes.size() <= ParasiteArea::kBufferAt - ParasiteArea::kFrameAt);
   CKPT_TRY(write_memory(area.pid(), frame, bytes));
   out.active_ = true;
-  CKPT_TRY(out.park(area.start(), frame + sizeof(uint64_t)));
+  CKPT_TRY(out.set_entry(area.start(), frame + sizeof(uint64_t)));
   return out;
 }
 

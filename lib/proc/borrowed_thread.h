@@ -117,7 +117,7 @@ class BorrowedThread {
   static Result<int64_t> lone_call(const ParasiteArea& area, long number, const Arguments& arguments);
   Result<bool> lay_guard_frame(const Gadgets& gadgets);
   Result<uint64_t> place_of_guard_frame(const Gadgets& gadgets, uint64_t size) const;
-  Result<void> park(RemoteAddress instruction, RemoteAddress stack);
+  Result<void> set_entry(RemoteAddress instruction, RemoteAddress stack);
   Result<void> step(Stop& stop);
   Result<int64_t> run(RemoteAddress instruction, RemoteAddress stack, long number, const Arguments& arguments,
                       int* child);

@@ -63,7 +63,7 @@ CallBatch::~CallBatch() {
 void CallBatch::tidy_up() {
   for (Slot& slot : slots_) {
     if (slot.state == Slot::kRunning) (void)await(slot);
-    if (slot.state == Slot::kParked || slot.state == Slot::kThrough) (void)restore(slot);
+    if (slot.state == Slot::kAtEntry || slot.state == Slot::kThrough) (void)restore(slot);
   }
   slots_.clear();
 }
@@ -149,7 +149,7 @@ Result<void> CallBatch::start(Slot& slot) {
                slot.thread->calls.calls_.size() + 1);
   regs.rsp = raw(area_.start() + slot.frame + sizeof(uint64_t));
   regs.rax = SYS_getpid;
-  slot.state = Slot::kParked;
+  slot.state = Slot::kAtEntry;
   CKPT_TRY(set_registers(tid, regs));
   CKPT_TRY(set_signal_mask(tid, ~bit(signal_)));
   CKPT_TRY(resume(tid, Resume::kRun));

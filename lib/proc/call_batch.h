@@ -91,7 +91,7 @@ class CallBatch {
   struct Slot {
     BatchedThread* thread;
     uint64_t frame = 0, table = 0, rooms = 0, end = 0;  ///< offsets in the area
-    enum { kLaidOut, kParked, kRunning, kThrough, kGone } state = kLaidOut;
+    enum { kLaidOut, kAtEntry, kRunning, kThrough, kGone } state = kLaidOut;
   };
   bool lay_out(BatchedThread& thread, uint64_t& at, std::vector<std::byte>& image);
   Result<void> run_group(const std::vector<std::byte>& image);

@@ -78,7 +78,7 @@ Result<std::vector<Vma>> parse_maps(std::string_view text);
 /// One after the other, in the order of addresses; `take` may keep what it is given.
 Result<void> each_mapping(int pid, bool with_flags, const std::function<void(Vma&)>& take);
 /// Reads maps; with_flags reads smaps, which walks every page table and so costs about a millisecond a GiB. `expected`:
-/// about how many there are, for memory: to grow into it is dear where there are thousands.
+/// about how many there are, for memory: to grow into it is costly where there are thousands.
 Result<std::vector<Vma>> read_maps(int pid, bool with_flags, size_t expected = 0);
 
 /// /proc/PID/fdinfo/N.

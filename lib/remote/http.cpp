@@ -234,7 +234,7 @@ Result<void> HttpClient::wait(unsigned tries, const Try& last) const {
   return {};
 }
 
-Result<HttpResponse> HttpClient::send(const HttpRequestMaker& make, const HttpSink& sink,
+Result<HttpResponse> HttpClient::send(const HttpRequestBuilder& make, const HttpSink& sink,
                                       const std::function<bool()>& progressed) {
   const unsigned most = options_.brief ? 1 : options_.tidying ? kTidyingTries : kTries;
   for (unsigned tries = 1;; ++tries) {

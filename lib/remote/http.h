@@ -35,7 +35,7 @@ struct HttpResponse {
 using HttpSink = std::function<bool(const HttpResponse& head, ByteSpan bytes)>;
 
 /// Makes a request anew for each try: signatures hold for minutes, and a range goes on where the last try ended.
-using HttpRequestMaker = std::function<Result<HttpRequest>()>;
+using HttpRequestBuilder = std::function<Result<HttpRequest>()>;
 
 /// Thread-safe; each thread that is in an exchange has a connection.
 class HttpClient {
@@ -57,7 +57,7 @@ class HttpClient {
   /// Tries again, with longer and longer pauses, what is worth it: a connection that failed or broke, 408, 425, 429 and
   /// 5xx. `progressed`: whether the last try brought something, which starts the count anew. Any other answer of the
   /// server is returned, whatever its status. kIo: the last try failed; kInterrupted.
-  Result<HttpResponse> send(const HttpRequestMaker& make, const HttpSink& sink = {},
+  Result<HttpResponse> send(const HttpRequestBuilder& make, const HttpSink& sink = {},
                             const std::function<bool()>& progressed = {});
 
  private:

@@ -11,12 +11,12 @@ namespace {
 constexpr unsigned kMost = WritableBackend::kMostParts;
 
 /// Parts of an object whose size is not known: the first thousand of 8 MiB, the next of 16, all others of 32.
-struct Stretch {
+struct PartRange {
   unsigned first;
   uint64_t begin, part;
 };
 constexpr unsigned kSteps = 1000;
-constexpr Stretch kGrowing[] = {
+constexpr PartRange kGrowing[] = {
     {0, 0, PartSizes::kPart},
     {kSteps, kSteps* PartSizes::kPart, 2 * PartSizes::kPart},
     {2 * kSteps, 3 * kSteps* PartSizes::kPart, PartSizes::kLargest},
@@ -41,7 +41,7 @@ Result<PartSizes> PartSizes::of(std::optional<uint64_t> total) {
 
 Result<unsigned> PartSizes::part_at(uint64_t offset) const {
   if (total_) return static_cast<unsigned>(offset / part_);
-  const Stretch* in = std::end(kGrowing) - 1;
+  const PartRange* in = std::end(kGrowing) - 1;
   while (in->begin > offset) --in;
   const uint64_t part = in->first + (offset - in->begin) / in->part;
   if (part >= kMost) return too_large();
@@ -50,7 +50,7 @@ Result<unsigned> PartSizes::part_at(uint64_t offset) const {
 
 uint64_t PartSizes::begin(unsigned part) const {
   if (total_) return std::min(*total_, part * part_);
-  const Stretch* in = std::end(kGrowing) - 1;
+  const PartRange* in = std::end(kGrowing) - 1;
   while (in->first > part) --in;
   return in->begin + (part - in->first) * in->part;
 }

@@ -11,7 +11,7 @@ constexpr uint64_t kPage = 4096;
 
 }  // namespace
 
-ContentCuts::ContentCuts(const IdMaker& ids) {
+ContentCuts::ContentCuts(const IdBuilder& ids) {
   std::string text = "ckpt store: where to cut ";
   for (unsigned i = 0; i < gear_.size(); ++i) gear_[i] = ids.of(as_bytes(text + static_cast<char>(i))).bits();
 }

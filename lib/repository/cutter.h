@@ -27,7 +27,7 @@ class ContentCuts {
   static constexpr size_t kLeast = 256 << 10, kMost = 4 << 20;
   static constexpr unsigned kBits = 20;
   /// The table of the hash is made of ids: who does not have the store's key cannot tell content by chunks' lengths.
-  explicit ContentCuts(const IdMaker& ids);
+  explicit ContentCuts(const IdBuilder& ids);
   /// How long the first chunk of `data` is; 0: more is needed, and there will be more.
   size_t next(ByteSpan data, bool last) const;
 

@@ -100,7 +100,7 @@ Result<void> check_name(const std::string& name) {
       .with_hint("letters, digits and -._+=,: at most 128 of them, no dot or dash in front");
 }
 
-std::string encode_ref(const Ref& ref, const IdMaker& seal) {
+std::string encode_ref(const Ref& ref, const IdBuilder& seal) {
   JsonWriter json(SIZE_MAX);
   json.row_of("schema", "ckpt.ref/1", "name", ref.name, "created", ref.created, "pushed", ref.pushed, "kind", ref.kind,
               "format", ref.format, "path", ref.path, "bytes", ref.bytes, "files", ref.files, "images", ref.images,
@@ -109,7 +109,7 @@ std::string encode_ref(const Ref& ref, const IdMaker& seal) {
   return out += to_hex(seal.of(as_bytes(out))) + "\n";
 }
 
-Result<Ref> parse_draft(std::string_view text, const IdMaker& seal, const std::string& subject) {
+Result<Ref> parse_draft(std::string_view text, const IdBuilder& seal, const std::string& subject) {
   const size_t end = text.find('\n');
   if (end == std::string_view::npos ||
       text.substr(end + 1) != to_hex(seal.of(as_bytes(text.substr(0, end + 1)))) + "\n")
@@ -133,7 +133,8 @@ Result<Ref> parse_draft(std::string_view text, const IdMaker& seal, const std::s
   return out;
 }
 
-Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMaker& seal, const std::string& subject) {
+Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdBuilder& seal,
+                      const std::string& subject) {
   CKPT_TRY_ASSIGN(Ref out, parse_draft(text, seal, subject));
   if (out.name != name) return fail(Code::kCorrupt, subject, "has what was pushed under another name");
   return out;

@@ -35,11 +35,12 @@ struct Ref {
   std::string tree;  ///< the list (tree.h) of the chunks of the tree
 };
 /// A line of JSON and a line with its digest by `seal`.
-std::string encode_ref(const Ref& ref, const IdMaker& seal);
+std::string encode_ref(const Ref& ref, const IdBuilder& seal);
 /// kCorrupt: another digest, another name, or what cannot be.
-Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdMaker& seal, const std::string& subject);
+Result<Ref> parse_ref(std::string_view text, const std::string& name, const IdBuilder& seal,
+                      const std::string& subject);
 /// Of a draft ("pushes/ID.name"), whatever it is to be called.
-Result<Ref> parse_draft(std::string_view text, const IdMaker& seal, const std::string& subject);
+Result<Ref> parse_draft(std::string_view text, const IdBuilder& seal, const std::string& subject);
 /// Names: letters, digits and -._+=,: at most 128 of them, no dot or dash in front.
 Result<void> check_name(const std::string& name);
 

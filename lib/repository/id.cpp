@@ -27,7 +27,7 @@ void add(SHA256_CTX& context, const void* data, size_t size) { CKPT_ASSERT(SHA25
 
 }  // namespace
 
-struct IdMaker::State {
+struct IdBuilder::State {
   SHA256_CTX inner = started();
   std::optional<SHA256_CTX> outer;
 
@@ -60,9 +60,9 @@ struct IdMaker::State {
   }
 };
 
-IdMaker::IdMaker() : state_(std::make_shared<State>()) {}
+IdBuilder::IdBuilder() : state_(std::make_shared<State>()) {}
 
-IdMaker::IdMaker(ByteSpan key, std::string_view purpose) {
+IdBuilder::IdBuilder(ByteSpan key, std::string_view purpose) {
   auto state = std::make_shared<State>();
   if (!key.empty()) {
     State master;
@@ -73,8 +73,8 @@ IdMaker::IdMaker(ByteSpan key, std::string_view purpose) {
   state_ = std::move(state);
 }
 
-Id IdMaker::of(ByteSpan content) const { return state_->of(content); }
-bool IdMaker::keyed() const { return state_->outer.has_value(); }
+Id IdBuilder::of(ByteSpan content) const { return state_->of(content); }
+bool IdBuilder::keyed() const { return state_->outer.has_value(); }
 
 std::string bytes_to_hex(ByteSpan bytes) {
   static const char* kHex = "0123456789abcdef";

@@ -37,12 +37,12 @@ std::string bytes_to_hex(ByteSpan bytes);
 std::optional<std::vector<std::byte>> bytes_of_hex(std::string_view text);
 
 /// SHA-256, or HMAC-SHA-256 by who has a key. Thread-safe.
-class IdMaker {
+class IdBuilder {
  public:
-  IdMaker();
+  IdBuilder();
   /// With a key of its own for each `purpose`: who can have content of his choice stored learns nothing by which he
   /// could pass it for something else. An empty key is none: plain SHA-256 whatever the purpose.
-  IdMaker(ByteSpan key, std::string_view purpose);
+  IdBuilder(ByteSpan key, std::string_view purpose);
 
   Id of(ByteSpan content) const;
   bool keyed() const;

@@ -14,7 +14,7 @@ constexpr uint32_t kPackVersion = 1;
 constexpr std::string_view kPackMagic = "CKPTPACK", kEndMagic = "CKPTPEND", kIndexMagic = "CKPTINDX";
 constexpr size_t kGroupRecord = 24, kChunkRecord = 36, kIndexHeader = 16;
 
-Id digest_of(ByteSpan bytes) { return IdMaker().of(bytes); }
+Id digest_of(ByteSpan bytes) { return IdBuilder().of(bytes); }
 
 }  // namespace
 

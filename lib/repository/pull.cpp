@@ -46,7 +46,7 @@ class OldContent {
   }
 
   /// Read and hashed again. False: it is not there.
-  bool read(const Extent& extent, const IdMaker& ids, std::vector<std::byte>& out) const {
+  bool read(const Extent& extent, const IdBuilder& ids, std::vector<std::byte>& out) const {
     auto found = std::lower_bound(chunks_.begin(), chunks_.end(), extent.id,
                                   [](const Chunk& chunk, const Id& wanted) { return chunk.id < wanted; });
     if (found == chunks_.end() || found->id != extent.id) return false;

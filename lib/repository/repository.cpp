@@ -26,7 +26,7 @@ Result<std::vector<std::byte>> read_key(const std::filesystem::path& file) {
 }
 
 std::string key_check(const std::vector<std::byte>& key, const std::string& id) {
-  return key.empty() ? "" : to_hex(IdMaker(key, "ckpt store: key check").of(as_bytes(id)));
+  return key.empty() ? "" : to_hex(IdBuilder(key, "ckpt store: key check").of(as_bytes(id)));
 }
 
 }  // namespace
@@ -40,8 +40,8 @@ Result<std::unique_ptr<Repository>> Repository::open(std::unique_ptr<Backend> ba
                                                      const Cancel& cancel) {
   CKPT_TRY_ASSIGN(const std::vector<std::byte> key, read_key(options.key_file));
   std::unique_ptr<Repository> out(new Repository(std::move(backend), cancel));
-  out->ids_ = IdMaker(key, "ckpt store: chunks");
-  out->seal_ = IdMaker(key, "ckpt store: names");
+  out->ids_ = IdBuilder(key, "ckpt store: chunks");
+  out->seal_ = IdBuilder(key, "ckpt store: names");
   CKPT_TRY(out->read_config(options, key));
   return out;
 }

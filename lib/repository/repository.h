@@ -33,8 +33,8 @@ class Repository {
 
   Backend& backend() { return *backend_; }
   const Cancel& cancel() const { return cancel_; }
-  const IdMaker& ids() const { return ids_; }
-  const IdMaker& seal() const { return seal_; }
+  const IdBuilder& ids() const { return ids_; }
+  const IdBuilder& seal() const { return seal_; }
 
   /// Reads where all chunks lie, anew. Index objects that are damaged, and packs, are passed over: `faults` says so.
   Result<void> load();
@@ -72,7 +72,7 @@ class Repository {
 
   std::unique_ptr<Backend> backend_;
   const Cancel& cancel_;
-  IdMaker ids_, seal_;
+  IdBuilder ids_, seal_;
   Index index_;
   std::vector<std::string> faults_, index_objects_, unreadable_packs_;
 };

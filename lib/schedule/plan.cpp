@@ -16,15 +16,15 @@ double total_rate(const std::vector<Level>& levels) {
   return sum;
 }
 
-/// Expected seconds spent in stretches of one kind, from the start of a round to its end.
+/// Expected seconds spent in intervals of one kind, from the start of a round to its end.
 struct Weights {
   double work = 1, restore = 1;
 };
 
-/// The time until a stretch of `length` ends or is struck: the mean, and the probability that it ends.
-struct Stretch {
+/// The time until a interval of `length` ends or is struck: the mean, and the probability that it ends.
+struct Interval {
   double mean, survives;
-  Stretch(double length, double rate)
+  Interval(double length, double rate)
       : mean(rate > 0 ? -std::expm1(-rate * length) / rate : length), survives(std::exp(-rate * length)) {}
 };
 
@@ -37,20 +37,20 @@ double round_cost(const std::vector<Level>& levels, const Rhythm& rhythm, Weight
   const Level& far = levels.back();
   const bool two = levels.size() == 2;
   const double near_share = two && rate > 0 ? near.rate / rate : 0;  // the others lead back to the round's start
-  const Stretch far_restore(far.restore_s, rate);
+  const Interval far_restore(far.restore_s, rate);
   // The restore is tried until it succeeds: X(0) + mean / survives.
   const double far_time = far_restore.survives > 0 ? weigh.restore * far_restore.mean / far_restore.survives : kNever;
   // Y: after a failure of the first kind. Y = r + s X(i) + (1 - s) (near_share Y + (1 - near_share) (far_time + X(0)))
-  const Stretch near_restore(near.restore_s, rate);
+  const Interval near_restore(near.restore_s, rate);
   const double again = 1 - (1 - near_restore.survives) * near_share;
   const double to_period = near_restore.survives / again;
   const double to_round = (1 - near_restore.survives) * (1 - near_share) / again;
   const double near_time = (weigh.restore * near_restore.mean) / again + (to_round > 0 ? to_round * far_time : 0);
-  const Stretch inner(rhythm.period_s + near.save_s, rate);
-  const Stretch last(rhythm.period_s + near.save_s + (two ? far.save_s : 0), rate);
+  const Interval inner(rhythm.period_s + near.save_s, rate);
+  const Interval last(rhythm.period_s + near.save_s + (two ? far.save_s : 0), rate);
   double a = 0, b = 0;  // X(every): the round is over
   for (uint64_t i = rhythm.every; i-- > 0;) {
-    const Stretch& period = i + 1 == rhythm.every ? last : inner;
+    const Interval& period = i + 1 == rhythm.every ? last : inner;
     const double struck = 1 - period.survives, near_struck = struck * near_share;
     const double far_struck = struck - near_struck;
     // X(i) = mean + survives X(i+1) + near_struck (near_time + to_period X(i) + to_round X(0)) + far_struck (...)

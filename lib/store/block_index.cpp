@@ -28,17 +28,17 @@ void BlockIndex::Shard::grow() {
   }
 }
 
-BlockIndex::Added BlockIndex::add(const PagemapRecord& record, uint16_t round) {
+BlockIndex::Added BlockIndex::add(const PagemapRecord& record, uint16_t iteration) {
   const bool has_data = record.data_mask != 0 && record.ancestor == 0;
   Shard& shard = shards_[(has_data ? record.hash.hi : record.address >> 16) % shards_.size()];
   std::lock_guard lock(shard.mutex);
   if (!has_data) {
-    shard.entries.push_back({record, round});
+    shard.entries.push_back({record, iteration});
     return {};
   }
   if (4 * (shard.chunks + 1) > 3 * shard.slots.size()) shard.grow();
   uint32_t* slot = shard.find_slot(record);
-  shard.entries.push_back({record, round});
+  shard.entries.push_back({record, iteration});
   PagemapRecord& added = shard.entries.back().record;
   if (*slot != 0) {
     added.codec = kRepeat;
@@ -50,7 +50,7 @@ BlockIndex::Added BlockIndex::add(const PagemapRecord& record, uint16_t round) {
   return {&added, false, 0};
 }
 
-/// The records of one block, the final ones first, then the rounds from the latest on, made a stack: each record's
+/// The records of one block, the final ones first, then the iterations from the latest on, made a stack: each record's
 /// parent mask is what those below it have to say. Rounds that nothing is left of are dropped.
 Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
                                 PrecopiedTotals& precopied) {
@@ -59,7 +59,7 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
   for (Entry& entry : stack) {
     PagemapRecord& record = entry.record;
     uint16_t own = record.data_mask | record.zero_mask;
-    if (entry.round == kFinal) {
+    if (entry.iteration == kFinal) {
       if ((given & record.all_pages()) != 0)
         return fail(Code::kBug, "",
                     fmt::format("a page of the block at {:#x} was added to the image twice", record.address));
@@ -80,7 +80,7 @@ Result<void> BlockIndex::settle(std::span<Entry> stack, uint16_t in_parent, std:
     it->first->parent_mask = below;
     below |= it->second;
   }
-  // A final record without pages of its own is there to hide what the rounds have outdated: mostly nothing.
+  // A final record without pages of its own is there to hide what the iterations have outdated: mostly nothing.
   for (size_t i = 0; i < kept.size(); ++i) {
     const auto& [record, own] = kept[i];
     const bool hides = i + 1 < kept.size() && (kept[i + 1].first->data_mask & ~record->parent_mask) != 0;
@@ -113,7 +113,7 @@ Result<std::vector<PagemapRecord>> BlockIndex::take(const std::function<uint16_t
     shard.chunks = 0;
   }
   auto order = [](const Entry& entry) {
-    return std::make_tuple(entry.record.address, -int{entry.round}, std::countr_zero(entry.record.all_pages()));
+    return std::make_tuple(entry.record.address, -int{entry.iteration}, std::countr_zero(entry.record.all_pages()));
   };
   std::sort(all.begin(), all.end(), [&](const Entry& a, const Entry& b) { return order(a) < order(b); });
   std::vector<PagemapRecord> out;

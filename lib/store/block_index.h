@@ -24,17 +24,17 @@ class BlockIndex {
     uint64_t first_address = 0;      ///< of the block that the equal chunk came with
   };
   /// Adds a record, one without data or with the chunk of an ancestor as it is. An equal chunk (same hash, same size)
-  /// may be referred to before its bytes are written: a writer whose write fails never commits. `round`: that in which
-  /// it was pre-copied (ImageWriter::add_precopied), or kFinal.
-  Added add(const PagemapRecord& record, uint16_t round = kFinal);
+  /// may be referred to before its bytes are written: a writer whose write fails never commits. `iteration`: that in
+  /// which it was pre-copied (ImageWriter::add_precopied), or kFinal.
+  Added add(const PagemapRecord& record, uint16_t iteration = kFinal);
   static constexpr uint16_t kFinal = 0xffff;
 
-  /// What `take` found of the rounds: pages that count in the end.
+  /// What `take` found of the iterations: pages that count in the end.
   struct PrecopiedTotals {
     uint64_t data = 0, zero = 0;
   };
-  /// All records as the page map has them, references resolved, the rounds settled. `parent_pages`: of which pages of
-  /// the block at an address the parent says something. Empties the index; no thread may be adding. A page that was
+  /// All records as the page map has them, references resolved, the iterations settled. `parent_pages`: of which pages
+  /// of the block at an address the parent says something. Empties the index; no thread may be adding. A page that was
   /// added twice, other than by pre-copy, is kBug.
   Result<std::vector<PagemapRecord>> take(const std::function<uint16_t(uint64_t)>& parent_pages,
                                           PrecopiedTotals& precopied);
@@ -45,7 +45,7 @@ class BlockIndex {
 
   struct Entry {
     PagemapRecord record;
-    uint16_t round = kFinal;
+    uint16_t iteration = kFinal;
   };
   static Result<void> settle(std::span<Entry> stack, uint16_t in_parent, std::vector<PagemapRecord>& out,
                              PrecopiedTotals& precopied);

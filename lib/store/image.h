@@ -109,9 +109,10 @@ class ImageWriter {
 
   virtual Result<void> add_block(const Block& block) = 0;
   /// Pages pre-copied, in numbered iterations, while the process was still changing them: all before the first
-  /// `add_block`, and none of a block twice in a round. What a later `add_block` names in its parent mask is taken from
-  /// the latest round that has it, else from the parent; everything else of the rounds is dropped. No parent mask here.
-  virtual Result<void> add_precopied(const Block& block, unsigned round) = 0;
+  /// `add_block`, and none of a block twice in an iteration. What a later `add_block` names in its parent mask is taken
+  /// from the latest iteration that has it, else from the parent; everything else of the iterations is dropped. No
+  /// parent mask here.
+  virtual Result<void> add_precopied(const Block& block, unsigned iteration) = 0;
   /// Appends to the file "xstate" or "pipes"; returns the offset.
   virtual Result<uint64_t> append_xstate(ByteSpan data) = 0;
   virtual Result<uint64_t> append_pipe(ByteSpan data) = 0;

@@ -61,7 +61,7 @@ class Writer final : public ImageWriter {
         shards_(std::clamp(std::thread::hardware_concurrency(), 1u, 8u)) {}
 
   Result<void> add_block(const Block& block) override { return add(block, BlockIndex::kFinal); }
-  Result<void> add_precopied(const Block& block, unsigned round) override;
+  Result<void> add_precopied(const Block& block, unsigned iteration) override;
   Result<uint64_t> append_xstate(ByteSpan data) override { return append(xstate_, data); }
   Result<uint64_t> append_pipe(ByteSpan data) override { return append(pipes_, data); }
   Totals totals() const override;
@@ -70,8 +70,8 @@ class Writer final : public ImageWriter {
 
  private:
   Result<void> check(const Block& block) const;
-  Result<void> add(const Block& block, uint16_t round);
-  Result<void> store_block(const Block& block, uint16_t zero, uint16_t round);
+  Result<void> add(const Block& block, uint16_t iteration);
+  Result<void> store_block(const Block& block, uint16_t zero, uint16_t iteration);
   bool parent_has(uint64_t address, uint16_t pages, const Hash128& hash) const;
   bool chain_has(PagemapRecord& record) const;
   Result<void> store_chunk(WriterShard& shard, PagemapRecord& record, ByteSpan packed, ByteSpan frame);
@@ -131,20 +131,20 @@ Result<void> Writer::check(const Block& block) const {
   return {};
 }
 
-Result<void> Writer::add_precopied(const Block& block, unsigned round) {
-  CKPT_ASSERT(block.parent_mask == 0 && round < BlockIndex::kFinal);
+Result<void> Writer::add_precopied(const Block& block, unsigned iteration) {
+  CKPT_ASSERT(block.parent_mask == 0 && iteration < BlockIndex::kFinal);
   precopied_.store(true, kRelaxed);
-  return add(block, static_cast<uint16_t>(round));
+  return add(block, static_cast<uint16_t>(iteration));
 }
 
-Result<void> Writer::add(const Block& block, uint16_t round) {
+Result<void> Writer::add(const Block& block, uint16_t iteration) {
   if (failed_.load(kRelaxed)) return first_failure();
   CKPT_TRY(remember(check(block)));
-  return remember(store_block(block, find_zero_pages(block.data_mask, block.data), round));
+  return remember(store_block(block, find_zero_pages(block.data_mask, block.data), iteration));
 }
 
-Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t round) {
-  const bool counts = round == BlockIndex::kFinal;  // of the iterations of pre-copy only the end tells what counts
+Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t iteration) {
+  const bool counts = iteration == BlockIndex::kFinal;  // of the iterations of pre-copy only the end tells what counts
   PagemapRecord record;
   record.address = block.address;
   record.zero_mask = block.zero_mask | zero;
@@ -153,7 +153,7 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
   pages_unwritten_.fetch_add(page_count(record.parent_mask), kRelaxed);
   const uint16_t keep = block.data_mask & static_cast<uint16_t>(~zero);
   if (keep == 0) {
-    if (record.all_pages() != 0) index_.add(record, round);
+    if (record.all_pages() != 0) index_.add(record, iteration);
     return {};
   }
   WriterShard* shard = nullptr;
@@ -170,7 +170,7 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
   if (!precopied_.load(kRelaxed) && parent_has(record.address, keep, hash)) {
     record.parent_mask |= keep;
     pages_equal_.fetch_add(page_count(keep), kRelaxed);
-    index_.add(record, round);
+    index_.add(record, iteration);
     return {};
   }
   record.data_mask = keep;
@@ -178,10 +178,10 @@ Result<void> Writer::store_block(const Block& block, uint16_t zero, uint16_t rou
   if (counts) pages_data_.fetch_add(page_count(keep), kRelaxed);
   if (chain_has(record)) {
     pages_elsewhere_.fetch_add(page_count(keep), kRelaxed);
-    index_.add(record, round);
+    index_.add(record, iteration);
     return {};
   }
-  const BlockIndex::Added added = index_.add(record, round);
+  const BlockIndex::Added added = index_.add(record, iteration);
   if (added.fresh != nullptr) return store_chunk(*shard, *added.fresh, packed, zero == 0 ? block.frame : ByteSpan());
   const bool same_space = added.first_address >> kSpaceShift == record.address >> kSpaceShift;
   (same_space ? pages_same_space_ : pages_other_space_).fetch_add(page_count(keep), kRelaxed);

@@ -133,9 +133,9 @@ template <class A>
 void describe(A& a, typename A::template Of<CaptureStats> s) {
   a.number("frozen_us", s.frozen_us);
   a.number("stops_us", s.stops_us);
-  a.list("rounds", s.rounds, [](auto& sub, auto& round) {
-    sub.number("pages", round.pages);
-    sub.number("us", round.us);
+  a.list("rounds", s.iterations, [](auto& sub, auto& iteration) {
+    sub.number("pages", iteration.pages);
+    sub.number("us", iteration.us);
   });
   a.number("target_faults", s.target_faults);
   a.number("target_ran_us", s.target_ran_us);

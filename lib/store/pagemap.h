@@ -14,7 +14,8 @@
 //
 // The top record of an address decides on every page of the block. What its parent mask names is decided by the next
 // one below, and what that of the last one names by the parent image. A page named by no mask: the image says nothing
-// of it. So pages that were copied in rounds lie below what was copied last, and what they have outdated stays unseen.
+// of it. So pages that were copied in iterations lie below what was copied last, and what they have outdated stays
+// unseen.
 #pragma once
 
 #include <cstdint>

@@ -141,16 +141,16 @@ struct Savings {
 };
 
 /// One iteration of pre-copy, while the process went on.
-struct CaptureRound {
+struct CaptureIteration {
   uint64_t pages = 0, us = 0;
-  bool operator==(const CaptureRound&) const = default;
+  bool operator==(const CaptureIteration&) const = default;
 };
 
 /// How the image came about, every phase in microseconds: printed by the verb, kept for `inspect`.
 struct CaptureStats {
   uint64_t frozen_us = 0;      ///< of the one stop that the image is of
-  uint64_t stops_us = 0;       ///< all the short stops beside it: to begin tracking, between rounds, to end a snapshot
-  std::vector<CaptureRound> rounds;
+  uint64_t stops_us = 0;       ///< all the short stops beside it: to track, between iterations, to end a snapshot
+  std::vector<CaptureIteration> iterations;
   uint64_t target_faults = 0;  ///< page faults of the processes while they ran and were captured
   uint64_t target_ran_us = 0, target_waited_us = 0;  ///< the same time: on a processor, and waiting for one
   uint64_t pages_scanned = 0, pages_copied = 0, pages_zero = 0, pages_unchanged = 0;

@@ -219,11 +219,11 @@ Result<UniqueFd> AgentTarget::export_allocation(uint64_t id) {
   return std::move(reply.fd);
 }
 
-Result<void> AgentTarget::close_gate(uint64_t timeout_us) {
-  return tell(Type::kCloseGate, timeout_us, {}, -1, timeout_us);
+Result<void> AgentTarget::lock_api(uint64_t timeout_us) {
+  return tell(Type::kLockApi, timeout_us, {}, -1, timeout_us);
 }
 Result<void> AgentTarget::drain(uint64_t timeout_us) { return tell(Type::kDrain, timeout_us, {}, -1, timeout_us); }
-Result<void> AgentTarget::open_gate() { return tell(Type::kOpenGate); }
+Result<void> AgentTarget::unlock_api() { return tell(Type::kUnlockApi); }
 
 Result<void> AgentTarget::begin_cow(uint64_t budget, const std::vector<device::Range>& wanted) {
   CKPT_TRY(tell(Type::kBeginCow, budget));

@@ -14,7 +14,7 @@
 namespace ckpt::cuda {
 
 /// May be used by several threads: one request at a time. When it goes away, the agent puts the target back in order:
-/// gate open, memory attached, nothing set aside.
+/// API unlocked, memory attached, nothing set aside.
 class AgentTarget final : public device::Target {
  public:
   /// kNotFound: no such process, or no agent in it (it was not started by `ckpt run`, or has not used CUDA yet). kBusy:
@@ -28,9 +28,9 @@ class AgentTarget final : public device::Target {
   Result<std::vector<std::string>> hazards() override;
   Result<UniqueFd> export_allocation(uint64_t id) override;
 
-  Result<void> close_gate(uint64_t timeout_us) override;
+  Result<void> lock_api(uint64_t timeout_us) override;
   Result<void> drain(uint64_t timeout_us) override;
-  Result<void> open_gate() override;
+  Result<void> unlock_api() override;
 
   Result<void> begin_cow(uint64_t budget, const std::vector<device::Range>& wanted) override;
   Result<device::SavedTable> saved(uint64_t timeout_us) override;
@@ -54,7 +54,7 @@ class AgentTarget final : public device::Target {
   Result<agent::HelloReply> hello();
   /// All allocations with what the interface above leaves out: managed, pools, other processes' memory.
   Result<std::vector<agent::AllocationReply>> listing();
-  /// Gate closed. Released memory is the caller's from here on: the agent lets go of the descriptors by which it could
+  /// API locked. Released memory is the caller's from here on: the agent lets go of the descriptors by which it could
   /// have put it back.
   Result<void> forget();
   /// Every other call fails until `wake`. Where the agent cannot be woken its lease is what counts.

@@ -6,15 +6,15 @@
 // has CKPT_RUN_DIR, the file agent-PID in that folder, which is its user's own and 0700. PID is as the process sees
 // itself.
 //
-// The gate stays closed and memory stays away only while somebody answers for it:
+// The API stays locked and memory stays away only while somebody answers for it:
 // - A client that goes away (its socket ends) is cleaned up after: copies set aside are dropped, released memory is put
 // back
-//   from the descriptors that the agent keeps, the gate opens. Only what is nowhere to be had (the client has said
-//   `kForget`), and fresh memory for which no client has opened the gate, keep the gate closed until a client brings
+//   from the descriptors that the agent keeps, the API is unlocked. Only what is nowhere to be had (the client has said
+//   `kForget`), and fresh memory for which no client has unlocked the API, keep the API locked until a client brings
 //   it: the program never runs over memory or content that is not there. Calls that wait for memory that is not filled
 //   wait on, for a client that fills it.
-// - In a program that ends the gate opens when its client goes away, whatever is missing.
-// - `kHold` ends the conversation for a freeze: the agent forgets, closes every socket and waits, gate closed. An image
+// - In a program that ends the API is unlocked when its client goes away, whatever is missing.
+// - `kHold` ends the conversation for a freeze: the agent forgets, closes every socket and waits, API locked. An image
 //   taken then holds no socket and no descriptor of the agent. (A client that is gone before it could be told of it has
 //   gone away.) In a new life (another start time of the process), or when the lease is up, it listens again, at a new
 //   address. Only its own running time counts: while it stands still or lies in an image, nothing runs out.
@@ -35,9 +35,9 @@ enum class Type : uint32_t {
   kDeviceUuid,   ///< a: ordinal; payload: 16 bytes
   kAllocations,  ///< a: the first index; reply a: how many there are; payload: AllocationReply each
   kExport,       ///< a: id; reply with a descriptor
-  kCloseGate,    ///< a: timeout, microseconds
+  kLockApi,    ///< a: timeout, microseconds
   kDrain,        ///< a: timeout, microseconds
-  kOpenGate,  ///< kNotMapped while an allocation is without memory. Memory attached fresh has its content, or waits to
+  kUnlockApi,  ///< kNotMapped while an allocation is without memory. Memory attached fresh has its content, or waits to
               ///< be filled
   kRelease,  ///< payload: ids; reply a: how many were done. The agent keeps the memory by a descriptor until kForget or
              ///< kHold
@@ -57,7 +57,7 @@ enum class Type : uint32_t {
   kRecorded,        ///< a: the first index; reply a: how many there are; payload: RecordReply and what follows it, each
   kEndRecording,
   kReplay,    ///< payload: a record
-  kWanted,    ///< after kBeginCow, the gate still closed. payload: RangeReply each, to be saved before they are written
+  kWanted,    ///< after kBeginCow, the API still locked. payload: RangeReply each, saved before they are written
   kRenew,     ///< a: id; memory that was attached by a descriptor becomes the target's own, drained
   kContexts,  ///< payload: int32_t each, the ordinal of its device
   kCount,
@@ -103,7 +103,7 @@ struct HelloReply {
   int32_t driver_version = 0;
   uint64_t start_time = 0;     ///< /proc/self/stat's
   uint32_t contexts = 0, captures = 0;
-  uint32_t gate_closed = 0, released = 0;  ///< how many are without memory
+  uint32_t api_locked = 0, released = 0;  ///< how many are without memory
 };
 
 struct AllocationReply {

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "plugins/interposer/gated.h"
+#include "plugins/interposer/guarded_calls.h"
 #include "plugins/interposer/watch.h"
 
 namespace ckpt::interposer {

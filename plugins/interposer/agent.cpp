@@ -16,7 +16,7 @@
 #include "plugins/interposer/agent_socket.h"
 #include "plugins/interposer/allocations.h"
 #include "plugins/interposer/contexts.h"
-#include "plugins/interposer/gate.h"
+#include "plugins/interposer/api_lock.h"
 #include "plugins/interposer/physical.h"
 #include "plugins/interposer/thread.h"
 #include "plugins/interposer/watch.h"
@@ -105,7 +105,7 @@ void hello(Reply& reply) {
   about.start_time = start_time();
   about.contexts = static_cast<uint32_t>(all_contexts().size());
   about.captures = captures_active();
-  about.gate_closed = gate_closed();
+  about.api_locked = api_locked();
   about.released = released_count();
   append(reply.payload, about);
 }
@@ -122,7 +122,7 @@ void list_allocations(uint64_t from, Reply& reply) {
 }
 
 /// A capture would make the waiting for its context an error, and its own error of that: so first it ends, then the
-/// gate closes, unless another one has begun.
+/// API is locked, unless another one has begun.
 void close_for(uint64_t timeout_us, Reply& reply) {
   const uint64_t until = deadline(timeout_us);
   while (true) {
@@ -130,10 +130,10 @@ void close_for(uint64_t timeout_us, Reply& reply) {
       if (now_ns() > until || client_gone()) return answer(reply, CUDA_ERROR_NOT_READY);
       usleep(100);
     }
-    if (gate_closed() || !close_gate(until, client_gone))
-      return answer(reply, gate_closed() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
+    if (api_locked() || !lock_api(until, client_gone))
+      return answer(reply, api_locked() ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY);
     if (!captures_active()) return;
-    open_gate();
+    unlock_api();
   }
 }
 
@@ -212,8 +212,8 @@ void drain_for(uint64_t timeout_us, Reply& reply) {
   answer(reply, result);
 }
 
-/// What the contract asks of the client, checked: changes of memory want a closed gate.
-bool wants_closed_gate(Type type) {
+/// What the contract asks of the client, checked: changes of memory want a locked API.
+bool wants_locked_api(Type type) {
   return type == Type::kDrain || type == Type::kRelease || type == Type::kAttach || type == Type::kHold ||
          type == Type::kBeginCow || type == Type::kWanted || type == Type::kBeginFill ||
          type == Type::kBeginRecording || type == Type::kReplay || type == Type::kRenew;
@@ -232,7 +232,7 @@ Reply serve(const agent::Received& in) {
     reply.message.status = Status::kVersion;
     return reply;
   }
-  if (g_ending.load() || (wants_closed_gate(request.type) && !gate_closed())) {
+  if (g_ending.load() || (wants_locked_api(request.type) && !api_locked())) {
     reply.message.status = g_ending.load() ? Status::kNotFound : Status::kMalformed;
     return reply;
   }
@@ -241,14 +241,14 @@ Reply serve(const agent::Received& in) {
     case Type::kDeviceUuid: device_uuid(request.a, reply); break;
     case Type::kAllocations: list_allocations(request.a, reply); break;
     case Type::kExport: answer(reply, export_fd(request.a, &reply.fd)); break;
-    case Type::kCloseGate: close_for(request.a, reply); break;
+    case Type::kLockApi: close_for(request.a, reply); break;
     case Type::kDrain: drain_for(request.a, reply); break;
-    case Type::kOpenGate:
+    case Type::kUnlockApi:
       if (released_count() != 0) {
         answer(reply, CUDA_ERROR_NOT_MAPPED);
       } else {
         content_is_there();
-        open_gate();
+        unlock_api();
       }
       break;
     case Type::kRelease: release_all(in.payload, reply); break;
@@ -284,10 +284,10 @@ Reply serve(const agent::Received& in) {
 /// See agent_protocol.h: the program runs on, unless memory of it is nowhere to be had.
 void clean_up_after_client() {
   g_client.close();
-  if (g_ending.load()) return;  // `serve_clients` opens the gate
+  if (g_ending.load()) return;  // `serve_clients` unlocks the API
   end_cow();
   end_recording();
-  if (attach_kept()) open_gate();
+  if (attach_kept()) unlock_api();
 }
 
 /// A program that has no descriptor left cannot look: that is no new life.
@@ -296,7 +296,7 @@ bool in_another_life(uint64_t life) {
   return now != 0 && life != 0 && now != life;
 }
 
-/// Without a socket, the gate closed, until a new life, a word from ckpt, or the end of the lease.
+/// Without a socket, the API locked, until a new life, a word from ckpt, or the end of the lease.
 void hold(uint64_t lease_ms) {
   const uint64_t life = start_time(), steps = std::min<uint64_t>(lease_ms, kMaxTimeoutUs / 1000) * 1000 / kHoldStepUs;
   uint32_t word = 0;
@@ -307,7 +307,7 @@ void hold(uint64_t lease_ms) {
     usleep(kHoldStepUs);
   }
   const auto all = all_allocations();
-  if (std::none_of(all.begin(), all.end(), [](const Allocation& a) { return a.released || a.blank; })) open_gate();
+  if (std::none_of(all.begin(), all.end(), [](const Allocation& a) { return a.released || a.blank; })) unlock_api();
 }
 
 /// False: the conversation is over.
@@ -348,7 +348,7 @@ void* serve_clients(void*) {
       g_listener.close();
     }
   }
-  open_gate();  // nobody would any more, and what the program still calls while it ends waits there
+  unlock_api();  // nobody would any more, and what the program still calls while it ends waits there
   return nullptr;
 }
 
@@ -357,7 +357,7 @@ void begin_anew_in_child() {
   g_listener.close();
   g_client.close();
   g_started.store(false);
-  reset_gate_after_fork();
+  reset_api_lock_after_fork();
   reset_allocations_after_fork();
   reset_contexts_after_fork();
   reset_watch_after_fork();

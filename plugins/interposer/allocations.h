@@ -78,13 +78,13 @@ std::vector<uint64_t> forget_context(CUcontext context);
 /// Peers: what other devices may read and write this device's memory.
 void enable_peer(int owner, int peer, bool on);
 
-// For the agent. The gate is closed.
+// For the agent. The API is locked.
 CUresult export_fd(uint64_t id, int* fd);
 /// Keeps the memory alive through a descriptor until `drop_kept`; not where its content is missing.
 CUresult release_memory(uint64_t id);
 /// fd -1: what was kept, or fresh memory.
 CUresult attach_memory(uint64_t id, int fd);
-/// Gate closed, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place,
+/// API locked, work drained. Where an allocation's memory came by a descriptor, memory of our own takes its place,
 /// with the same content: the driver checkpoints no memory that another process made.
 CUresult renew_memory(uint64_t id);
 void drop_kept();

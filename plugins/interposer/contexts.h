@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "plugins/interposer/driver.h"
-#include "plugins/interposer/gate.h"
+#include "plugins/interposer/api_lock.h"
 
 namespace ckpt::interposer {
 

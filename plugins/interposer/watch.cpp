@@ -9,7 +9,7 @@
 #include <utility>
 
 #include "plugins/interposer/contexts.h"
-#include "plugins/interposer/gated.h"
+#include "plugins/interposer/guarded_calls.h"
 
 namespace ckpt::interposer {
 
@@ -55,7 +55,7 @@ State& state() {
   return *made;
 }
 
-void update_watch() { watch_gate(state().cow.on || state().recording.on || !state().unfilled.empty()); }
+void update_watch() { watch_api_lock(state().cow.on || state().recording.on || !state().unfilled.empty()); }
 
 bool captured(CUstream stream) {
   CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;

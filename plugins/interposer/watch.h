@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "plugins/interposer/allocations.h"
-#include "plugins/interposer/gate.h"
+#include "plugins/interposer/api_lock.h"
 
 namespace ckpt::interposer {
 
@@ -30,13 +30,13 @@ Access access_of(size_t index, const Word* words);
 /// Runs a recorded call again, to its end: what ordered it behind others of other streams is not recorded.
 CUresult replay(const std::string& record);
 
-/// Called inside the gate, before the call goes on; leaves the gate while it waits.
+/// Called inside the API lock, before the call goes on; leaves the API lock while it waits.
 void before_call(ThreadState* self, size_t index, const Word* words);
 
-/// Before an owned allocation ends, or may; only while the gate is watched. Where it has ended: `filled`.
+/// Before an owned allocation ends, or may; only while the API lock is watched. Where it has ended: `filled`.
 void before_free(const Allocation& allocation);
 
-// For the agent; the gate is closed where that matters.
+// For the agent; the API is locked where that matters.
 void begin_cow(uint64_t budget);
 /// Ranges that are to be saved before something writes them: whole pieces of 64 KiB.
 void want(const std::vector<Bytes>& ranges);

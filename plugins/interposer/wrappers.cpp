@@ -1,4 +1,4 @@
-// What is called instead of the driver's functions: those that only pass the gate are made from the table of names,
+// What is called instead of the driver's functions: those that only pass the API lock are made from the table of names,
 // those that keep the books are written out.
 #include <array>
 #include <cstring>
@@ -7,8 +7,8 @@
 #include "plugins/interposer/agent.h"
 #include "plugins/interposer/allocations.h"
 #include "plugins/interposer/contexts.h"
-#include "plugins/interposer/gate.h"
-#include "plugins/interposer/gated.h"
+#include "plugins/interposer/api_lock.h"
+#include "plugins/interposer/guarded_calls.h"
 #include "plugins/interposer/physical.h"
 #include "plugins/interposer/watch.h"
 
@@ -16,15 +16,15 @@ namespace ckpt::interposer {
 
 namespace {
 
-// ---- Through the gate, words as they come ----
+// ---- Through the API lock, words as they come ----
 
 template <size_t>
 using WordAt = Word;
 
 template <size_t Index, class Sequence>
-struct Gated;
+struct Guarded;
 template <size_t Index, size_t... I>
-struct Gated<Index, std::index_sequence<I...>> {
+struct Guarded<Index, std::index_sequence<I...>> {
   static CUresult call(WordAt<I>... words) {
     bool watched;
     ThreadState* self = enter(watched);
@@ -41,18 +41,18 @@ struct Gated<Index, std::index_sequence<I...>> {
 };
 
 template <size_t Index>
-constexpr void* gated() {
+constexpr void* guarded() {
   constexpr Name name = kNames[Index];
-  if constexpr (is_gated(name.function) && name.words >= 0) {
-    return reinterpret_cast<void*>(&Gated<Index, std::make_index_sequence<static_cast<size_t>(name.words)>>::call);
+  if constexpr (is_guarded(name.function) && name.words >= 0) {
+    return reinterpret_cast<void*>(&Guarded<Index, std::make_index_sequence<static_cast<size_t>(name.words)>>::call);
   } else {
     return nullptr;
   }
 }
 
 template <size_t... Index>
-std::array<void*, kNameCount> gated_table(std::index_sequence<Index...>) {
-  return {gated<Index>()...};
+std::array<void*, kNameCount> guarded_table(std::index_sequence<Index...>) {
+  return {guarded<Index>()...};
 }
 
 // ---- Written out ----
@@ -259,8 +259,8 @@ CUresult mem_set_access(CUdeviceptr base, size_t size, const CUmemAccessDesc* ac
   return result;
 }
 
-// What only asks waits at the gate, too: behind it memory is away, and the driver would answer for an address that it
-// does not know, or a handle that it has no more.
+// What only asks waits at the API lock, too: memory is away, and the driver would answer for an address that it does
+// not know, or a handle that it has no more.
 
 CUresult mem_retain_handle(CUmemGenericAllocationHandle* out, void* at) {
   Passage passage;
@@ -472,7 +472,7 @@ template <size_t Index, bool PerThread>
 CUresult end_capture(CUstream stream, CUgraph* graph) {
   const CUresult result = real<Index>(stream, graph);
   if (result != CUDA_ERROR_STREAM_CAPTURE_WRONG_THREAD) capture_ended(meant<PerThread>(stream));
-  Passage passage;  // not before: the gate closes when captures have ended
+  Passage passage;  // not before: the API is locked once captures have ended
   free_deferred();
   return result;
 }
@@ -561,7 +561,7 @@ void put_captures(Table& table) {
 
 const Table& wrappers() {
   static const Table table = [] {
-    Table made = gated_table(std::make_index_sequence<kNameCount>());
+    Table made = guarded_table(std::make_index_sequence<kNameCount>());
     put_memory(made);
     put_contexts(made);
     put_captures(made);

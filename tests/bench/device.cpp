@@ -146,7 +146,7 @@ void pipeline(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int rep
   size_t turn = 0;
   compare("a stop at which 1 percent is dirty", bytes.size(), repeats,
           {{"hash of the memory, one thread", [&] { (void)hash_chunk(bytes.data(), bytes.size()); }},
-           {"gate, drain, hash, copy what differs, open", [&] {
+           {"API lock, drain, hash, copy what differs, open", [&] {
               DeviceStop stop = need(DeviceStop::begin({&target}, kWait));
               need(captures[turn++].delta());
               need(stop.end());
@@ -164,7 +164,7 @@ void filling(std::vector<std::byte>& bytes, std::vector<std::byte>& to, int repe
   auto gpu = make_gpu(bytes.size());
   auto device = make_emulated_device(gpu);
   EmulatedTarget target(1, {gpu}, {}, std::vector<Allocation>{old});
-  need(target.close_gate(kWait));
+  need(target.lock_api(kWait));
   std::unique_ptr<DeviceFill> fill;
   compare("memory filled, and hashed in the end", bytes.size(), repeats,
           {{"memcpy", [&] { std::memcpy(to.data(), bytes.data(), bytes.size()); }},

@@ -237,7 +237,7 @@ def test_timeslice(place):
 def test_suspend_after_memory_was_parked(place):
     """What another process has held the driver would not checkpoint: it is made the program's own again."""
     with under_run():
-        target = train(place, "parked", 8)
+        target = train(place, "offloaded", 8)
     ckpt("dump", "-p", target.pid, "-f", image(target), "-R").expect(0)
     for _ in range(2):
         report = json.loads(ckpt("suspend", "-p", target.pid, "--json").expect(0).out)

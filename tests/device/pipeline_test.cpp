@@ -1,7 +1,7 @@
-// The capture pipeline over the driver's device and the agent of a program that trains all the while: rounds, a
-// snapshot, a delta with its parent, parking, and memory taken away and filled from the image, eagerly and lazily. The
-// program compares every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the machine's
-// own driver.)
+// The capture pipeline over the driver's device and the agent of a program that trains all the while: iterations,
+// a snapshot, a delta with its parent, offloading, and memory taken away and filled from the image, eagerly and lazily.
+// The program compares every loss and every weight with a run of its own at the end. (With CKPT_TEST_GPU=1 on the
+// machine's own driver.)
 #include <doctest/doctest.h>
 
 #include <cstring>
@@ -11,7 +11,7 @@
 #include "lib/memory/device/capture.h"
 #include "lib/memory/device/fill.h"
 #include "lib/memory/device/manifest.h"
-#include "lib/memory/device/park.h"
+#include "lib/memory/device/offload.h"
 #include "plugins/cuda/agent_client.h"
 #include "plugins/cuda/cuda_device.h"
 #include "plugins/cuda/kernel_image.h"
@@ -54,7 +54,7 @@ struct Place {
 
 using Content = std::map<uint64_t, std::vector<std::byte>>;
 
-/// What the target's owned memory is now, copied through imports of its own. Gate closed.
+/// What the target's owned memory is now, copied through imports of its own. API locked.
 Content look(AgentTarget& target, device::Device& device) {
   Content out;
   auto stream = must(device.create_stream());
@@ -109,7 +109,7 @@ struct Taking {
   }
 };
 
-/// Takes all owned memory away and fills it anew from the image. The gate is closed before, and open after.
+/// Takes all owned memory away and fills it anew from the image. The API is locked before, and open after.
 void take_away_and_fill(AgentTarget& target, device::Device& device, const fs::path& image, bool lazily) {
   auto reader = must(store::ImageReader::open(image));
   const store::DeviceMemory& memory = reader->manifest().tree.devices.at(0);
@@ -121,7 +121,7 @@ void take_away_and_fill(AgentTarget& target, device::Device& device, const fs::p
   must(fill.attach());
   const FillReport report = must(lazily ? fill.lazy() : fill.eager());
   CHECK(report.chunks != 0);
-  if (!lazily) must(target.open_gate());
+  if (!lazily) must(target.unlock_api());
 }
 
 }  // namespace
@@ -163,9 +163,9 @@ TEST_CASE(
     taking.commit();
     CHECK(content_of(*must(store::ImageReader::open(second))) == truth);
     {
-      auto park = must(DevicePark::park({target.get()}, {device.get()}));
-      CHECK(park.bytes() >= 8 << 20);
-      must(park.give_back());
+      auto offload = must(DeviceOffload::offload({target.get()}, {device.get()}));
+      CHECK(offload.bytes() >= 8 << 20);
+      must(offload.give_back());
     }
     CHECK(look(*target, *device) == truth);
     stop.keep();

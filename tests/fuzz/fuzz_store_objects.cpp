@@ -30,7 +30,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     case 1: {
       std::string whole = text;
-      const Id id = IdMaker().of(as_bytes(whole));
+      const Id id = IdBuilder().of(as_bytes(whole));
       whole.append(reinterpret_cast<const char*>(id.bytes.data()), id.bytes.size());
       (void)parse_index(as_bytes(whole), "").has_value();
       break;
@@ -49,7 +49,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     }
     case 4: {
       const std::string line = text.substr(0, text.find('\n')) + "\n";
-      (void)parse_ref(line + to_hex(IdMaker().of(as_bytes(line))) + "\n", "n", IdMaker(), "").has_value();
+      (void)parse_ref(line + to_hex(IdBuilder().of(as_bytes(line))) + "\n", "n", IdBuilder(), "").has_value();
       break;
     }
     default:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Sources: includes point down only, wrapped libraries stay where they are wrapped, JSON is not glued, no path of one machine.
+"""Sources: includes point down only, wrapped libraries stay where they are wrapped, JSON is not glued, no path of one machine, and no
+class is defined twice in a namespace, of which the linker would take one.
 
 usage: sources.py SOURCE_ROOT. Prints every finding; exit 1 if there is one. Long files are warnings.
 """
@@ -43,6 +44,10 @@ RAW_READ = re.compile(r"(?<!\w)::p?read(v|64)?\(|\bmmap\(|\bifstream\b|\bfopen\(
 READS_CHECKPOINTS = ("formats/", "lib/tensor/", "lib/model/", "lib/store/")
 # The trace's compact lines, and a pickle with an indentation of its own.
 MAY_GLUE_JSON = ("lib/base/json_", "lib/base/trace.cpp", "formats/pickle/render.cpp")
+# What of a source says where namespaces and classes begin and end; what else has braces in it is matched first.
+BRACES = re.compile(
+    r"""//[^\n]*|/\*.*?\*/|R"(\w*)\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'(?:\\.|[^'\\\n])+'|^\s*\#(?:[^\n\\]|\\.)*|[{}]|\bnamespace(?:\s+([\w:]+))?\s*(?=\{)
+    |\b(?:class|struct|union|enum(?:\s+class)?)\s+(?:alignas\(\w+\)\s+)?(\w+)\s*(?:final\s*)?(?::(?!:)[^{;()]*)?(?=\{)""", re.S | re.M | re.X)
 SKIPPED = {".git", "__pycache__", ".cache"}
 LONG_FILE = 600
 LONG_LINE = 120  # .clang-format, ColumnLimit
@@ -100,6 +105,24 @@ def check_source(path, lines):
             yield f"{path}:{number}: a file is read past lib/base/io.h, which knows of files that are elsewhere"
 
 
+def class_names(text):
+    """The names of classes and enumerations that are defined outside of functions, classes and unnamed namespaces."""
+    open_blocks, begins = [], None
+    for found in BRACES.finditer(text):
+        token = found.group(0)
+        if token == "{":
+            open_blocks.append(begins)
+            begins = None
+        elif token == "}":
+            del open_blocks[-1:]
+        elif token.startswith("namespace"):
+            begins = found.group(2)
+        elif found.group(3):
+            if None not in open_blocks:
+                yield "::".join(open_blocks + [found.group(3)])
+            begins = None
+
+
 def self_test():
     """The rules find what they are for."""
     for path, quote, target in [("lib/base/a.cpp", '"', "lib/proc/b.h"), ("formats/x/a.cpp", '"', "lib/store/image.h"),
@@ -112,13 +135,15 @@ def self_test():
         assert not check_include(path, quote, target), (path, target)
     assert glues_json("cli/a.cpp", r'text += ", \"key\": ";') and not glues_json("lib/base/trace.cpp", r'"{\"a\": 1}"')
     assert RAW_READ.search("n = ::pread(fd, x, 1, 0)") and not RAW_READ.search("io::pread_exact(fd, out, 0, name)")
+    assert list(class_names('#define X {\nnamespace a::b {\nclass C : D { struct E {}; };\nenum F { kG };\nnamespace {\nclass H {};\n}\n'
+                            'struct C::I {};\nauto text = "{";  // {\nunion J {};\n}\n')) == ["a::b::C", "a::b::F", "a::b::J"]
     assert MACHINE_PATH.search("/".join((" ", "home", "me", "x"))) and not MACHINE_PATH.search("/proc/self")
 
 
 def main():
     self_test()
     root = sys.argv[1]
-    findings, seen = [], 0
+    findings, seen, classes = [], 0, {}
     for path in sorted(files(root)):
         try:
             with open(os.path.join(root, path), encoding="utf-8") as stream:
@@ -130,6 +155,9 @@ def main():
             findings += check_source(path, lines)
             findings += [f"{path}:{number}: {len(line)} columns, {LONG_LINE} at most" for number, line in enumerate(lines, 1)
                          if len(line) > LONG_LINE]
+            for name in class_names("\n".join(lines)) if path.startswith(("cli/", "lib/", "formats/", "plugins/")) else ():
+                if classes.setdefault(name, path) != path:
+                    findings.append(f"{path}: {name} is defined in {classes[name]}, too")
             if len(lines) > LONG_FILE:
                 print(f"warning: {path}: {len(lines)} lines: has a second job moved in?")
         if path != "tests/lint/sources.py" and not path.startswith("tests/fuzz/corpus/"):

@@ -8,7 +8,7 @@
 //                  is set aside on the device, and the bytes taken meanwhile must have the hashes of t1. Where they do
 //                  not (a hidden write, no room), t1 is lost, and the image needs the delta of another stop, t2
 //
-// The image is of one moment, or there is none: a failure anywhere leaves the gates open, nothing set aside in the
+// The image is of one moment, or there is none: a failure anywhere leaves the APIs unlocked, nothing set aside in the
 // targets, and an image that is not committed.
 #pragma once
 
@@ -64,15 +64,15 @@ class DeviceCapture {
   Result<void> scan();
   /// Then what the image has not of this moment is brought to it; the agents are not spoken to. Chunks of which
   /// `elsewhere` is true are left to the caller: the image gets no word about them, and describes them with the hash
-  /// that they have now. kBusy: memory changed behind closed gates (another device, a network card); there is no image
+  /// that they have now. kBusy: memory changed behind locked APIs (another device, a network card); there is no image
   /// of this moment.
   Result<DevicePass> copy_missing(const std::function<bool(const ChunkRef&)>& elsewhere = {});
-  /// The words about chunks that the image has already can be said with open gates (0.3 us each: half a second for 80
-  /// GiB outside of the freeze window).
+  /// The words about chunks that the image has already can be said with unlocked APIs (0.3 us each: half a second for
+  /// 80 GiB outside of the freeze window).
   Result<void> say_kept();
 
   /// At a short stop: the targets write down what they launch from now on (no more than `limit` each), and what memory
-  /// was like then is known by hash. For `delta_with_replay`. Gates are open afterwards; on a failure nothing is
+  /// was like then is known by hash. For `delta_with_replay`. APIs are unlocked afterwards; on a failure nothing is
   /// recorded.
   Result<void> begin_recording(uint64_t limit);
   /// All of them, as far as there are targets; the first failure. `delta_with_replay` ends it, too.
@@ -84,14 +84,14 @@ class DeviceCapture {
   /// Copy-on-write, in place of a delta. At the stop, after `scan`: the bytes that the image has not. Where the budget
   /// holds them nothing but a hidden write, or device memory that runs out, can lose t1.
   uint64_t missing_bytes();
-  /// Gates closed and drained still, or again, and nothing was written since `scan`.
+  /// APIs locked and drained still, or again, and nothing was written since `scan`.
   Result<void> begin_cow();
   struct Snapshot {
     DevicePass pass;
     uint64_t lost = 0;        ///< chunks of t1 that could not be had
     uint64_t from_saved = 0;  ///< chunks that came from what was set aside
   };
-  /// Gates open. Copies what was missing; nothing is set aside afterwards. Where chunks are lost the image is of no
+  /// APIs unlocked. Copies what was missing; nothing is set aside afterwards. Where chunks are lost the image is of no
   /// moment until `delta` makes it one of another stop.
   Result<Snapshot> end_cow();
 

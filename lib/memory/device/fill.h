@@ -1,5 +1,5 @@
-// Device memory of a restored process: attached at its old addresses, filled from an image. Eagerly, with the gate
-// closed; or lazily: the gate opens at once, a launch waits until what it needs is there, and the rest is fetched
+// Device memory of a restored process: attached at its old addresses, filled from an image. Eagerly, with the API
+// locked; or lazily: the API is unlocked at once, a launch waits until what it needs is there, and the rest is fetched
 // ahead.
 //
 // What a launch needs is more than what its arguments name: kernels follow addresses that they find in memory. So what
@@ -42,13 +42,13 @@ class DeviceFill {
         content_(content),
         options_(options) {}
 
-  /// Gate closed. Fresh memory for every allocation, or for none. kNoRoom: before anything was touched where a device
+  /// API locked. Fresh memory for every allocation, or for none. kNoRoom: before anything was touched where a device
   /// says beforehand that it has not so much. kMismatch: the process has other allocations than the image.
   Result<void> attach();
-  /// Gate closed, before and after. Fills all, runs again what the image says, and compares every hash.
+  /// API locked, before and after. Fills all, runs again what the image says, and compares every hash.
   Result<FillReport> eager();
-  /// Gate closed before, open after. Returns when all is there. On a failure launches that need what is not there wait
-  /// on for ever: the error says that the process cannot be used. An image with launches is filled eagerly first.
+  /// API locked before, unlocked after. Returns when all is there. On a failure launches that need what is not there
+  /// wait on for ever: the error says that the process cannot be used. An image with launches is filled eagerly first.
   Result<FillReport> lazy();
 
  private:

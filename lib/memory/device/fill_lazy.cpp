@@ -66,17 +66,17 @@ Result<void> DeviceFill::fill_in_turn() {
 Result<FillReport> DeviceFill::lazy() {
   if (!memory_.launches.empty()) {
     CKPT_TRY(eager());
-    CKPT_TRY(target_.open_gate());
+    CKPT_TRY(target_.unlock_api());
     return report_;
   }
   std::vector<uint64_t> ids;
   for (const FilledAllocation& piece : pieces_) ids.push_back(piece.image->id);
-  auto fill_behind_gate = [&]() -> Result<void> {
+  auto fill_behind_lock = [&]() -> Result<void> {
     CKPT_TRY(target_.begin_fill(ids));
-    CKPT_TRY(target_.open_gate());
+    CKPT_TRY(target_.unlock_api());
     return fill_in_turn();
   };
-  Result<void> filled = fill_behind_gate();
+  Result<void> filled = fill_behind_lock();
   if (filled) return report_;
   Error error = std::move(filled).error();
   if (error.code == Code::kNotFound) return error;

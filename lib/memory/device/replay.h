@@ -3,7 +3,7 @@
 //
 // A restore that does so starts from the memory of the stop, with zeros in the chunks to be made, and runs a slice of
 // the log: the launches that these chunks depend on. Whether that gives what is there is not argued but tried: at the
-// stop, with closed gates, memory is brought into just that state (what may be written is set aside on the device
+// stop, with locked APIs, memory is brought into just that state (what may be written is set aside on the device
 // first), the slice is run, every chunk is hashed, and all is put back. What the arguments of launches say only decides
 // what is worth trying, so that a kernel that lies costs a failed attempt, and its chunks are copied.
 #pragma once
@@ -58,7 +58,7 @@ struct ReplayDelta {
 /// In place of `DeviceCapture::scan` and `copy_missing`, after `begin_recording`, which it ends. `options.cow_budget`:
 /// of what is set aside, on each device, during an attempt. kTargetAltered: a kernel wrote, when it ran again, where it
 /// had not written before, or what was set aside could not be put back; the process must not go on: whoever holds the
-/// stop keeps the gate closed (`DeviceStop::keep`).
+/// stop keeps the API locked (`DeviceStop::keep`).
 Result<ReplayDelta> delta_with_replay(DeviceCapture& capture, DeltaMode mode, const DeviceOptions& options);
 
 /// What the image's description says of it. kNoRoom: a launch's record is larger than an image takes.

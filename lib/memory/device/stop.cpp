@@ -13,7 +13,7 @@ Result<DeviceStop> DeviceStop::begin(std::vector<device::Target*> targets, uint6
   DeviceStop out;
   auto left = [&] { return timeout_us - std::min(timeout_us, monotonic_us() - out.since_us_); };
   for (device::Target* target : targets) {
-    CKPT_TRY(target->close_gate(left()));
+    CKPT_TRY(target->lock_api(left()));
     out.closed_.push_back(target);
   }
   for (device::Target* target : targets) CKPT_TRY(target->drain(left()));
@@ -21,13 +21,13 @@ Result<DeviceStop> DeviceStop::begin(std::vector<device::Target*> targets, uint6
 }
 
 DeviceStop::~DeviceStop() {
-  for (device::Target* target : closed_) (void)target->open_gate();
+  for (device::Target* target : closed_) (void)target->unlock_api();
 }
 
 Result<uint64_t> DeviceStop::end() {
   Result<void> first;
   for (device::Target* target : std::exchange(closed_, {})) {
-    Result<void> opened = target->open_gate();
+    Result<void> opened = target->unlock_api();
     if (first && !opened) first = std::move(opened);
   }
   if (!first) return std::move(first).error();

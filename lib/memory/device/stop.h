@@ -1,4 +1,4 @@
-// A short stop of what several processes do with their devices: all gates closed, then all work drained. The processes
+// A short stop of what several processes do with their devices: all APIs locked, then all work drained. The processes
 // themselves run on.
 #pragma once
 
@@ -12,19 +12,19 @@ namespace ckpt::capture {
 
 class DeviceStop {
  public:
-  /// All or none: on a failure every gate is open again. kBusy: a gate or the work took too long (a kernel that waits
-  /// for something never ends).
+  /// All or none: on a failure every API is unlocked again. kBusy: a lock or the work took too long (a kernel that
+  /// waits for something never ends).
   static Result<DeviceStop> begin(std::vector<device::Target*> targets, uint64_t timeout_us);
   DeviceStop(DeviceStop&& other) noexcept : closed_(std::move(other.closed_)), since_us_(other.since_us_) {
     other.closed_.clear();
   }
   DeviceStop& operator=(DeviceStop&&) = delete;
-  /// Opens the gates, as far as there are targets.
+  /// Unlocks the APIs, as far as there are targets.
   ~DeviceStop();
 
-  /// Opens the gates; the first failure of all. Microseconds since they began to close.
+  /// Unlocks the APIs; the first failure of all. Microseconds since locking began.
   Result<uint64_t> end();
-  /// The gates stay closed; whoever calls this opens them.
+  /// The APIs stay locked; whoever calls this unlocks them.
   void keep() { closed_.clear(); }
 
  private:

@@ -74,7 +74,7 @@ Result<uint64_t> bytes_in(const fs::path& folder) {
 Result<tensor::Catalog> open_source(const ConvertRequest& request) {
   formats::ReadOptions options;
   options.from = request.from;
-  options.tolerate_damage = true;  // what is left out may be damaged: check_soundness has the last word
+  options.tolerate_damage = true;  // what is left out may be damaged: check_soundness decides
   return formats::open_checkpoint(request.source, options);
 }
 
@@ -165,9 +165,9 @@ class Conversion {
     std::vector<tensor::Finding> dangerous;
     size_t unknown = 0;
     for (const auto& [name, import] : report.imports) {
-      if (import.judgement.verdict == pickle::Verdict::kSafe) continue;
-      tensor::Finding finding{import.key, import.file, import.offset, import_text(name, import.judgement)};
-      if (import.judgement.verdict == pickle::Verdict::kDangerous && !request_.trust_pickles)
+      if (import.classification.verdict == pickle::Verdict::kSafe) continue;
+      tensor::Finding finding{import.key, import.file, import.offset, import_text(name, import.classification)};
+      if (import.classification.verdict == pickle::Verdict::kDangerous && !request_.trust_pickles)
         dangerous.push_back(std::move(finding));
       else if (++unknown <= kShownNames) report_.notes.push_back(finding.text());
     }

@@ -25,10 +25,10 @@ bool ends_in_pkl(std::string_view name) {
 
 }  // namespace
 
-std::string import_text(const std::string& name, const pickle::Judgement& judgement, bool nested) {
-  const std::string_view start = judgement.why.substr(0, 3);
+std::string import_text(const std::string& name, const pickle::Classification& classification, bool nested) {
+  const std::string_view start = classification.why.substr(0, 3);
   return std::string("loading it imports ") + (nested ? "(from a pickle within the pickle) " : "") + name + ", which " +
-         (start == "the" || start == "its" ? "is dangerous: " : "") + std::string(judgement.why);
+         (start == "the" || start == "its" ? "is dangerous: " : "") + std::string(classification.why);
 }
 
 void PickleScanner::add(const pickle::Import& import, const std::string& key, const std::string& file,
@@ -36,17 +36,18 @@ void PickleScanner::add(const pickle::Import& import, const std::string& key, co
   {
     std::lock_guard lock(mutex_);
     if (imports_.size() >= kMaxNames && imports_.count(import.name) == 0) return;
-    auto [it, added] = imports_.try_emplace(import.name, ImportedName{import.judgement, file, key, offset, 0});
+    auto [it, added] = imports_.try_emplace(import.name, ImportedName{import.classification, file, key, offset, 0});
     ImportedName& name = it->second;
     ++name.places;
     if (std::tie(file, offset) < std::tie(name.file, name.offset))
       name.file = file, name.key = key, name.offset = offset;
-    name.judgement =
-        std::max(name.judgement, import.judgement, [](const auto& a, const auto& b) { return a.verdict < b.verdict; });
+    name.classification =
+        std::max(name.classification, import.classification,
+                 [](const auto& a, const auto& b) { return a.verdict < b.verdict; });
   }
-  if (import.judgement.verdict == pickle::Verdict::kSafe) return;
-  const bool dangerous = import.judgement.verdict == pickle::Verdict::kDangerous;
-  note_({key, file, offset, import_text(import.name, import.judgement, import.nested),
+  if (import.classification.verdict == pickle::Verdict::kSafe) return;
+  const bool dangerous = import.classification.verdict == pickle::Verdict::kDangerous;
+  note_({key, file, offset, import_text(import.name, import.classification, import.nested),
          dangerous ? trusted_ : !strict_});
 }
 
@@ -55,7 +56,7 @@ uint64_t PickleScanner::scan(ByteSpan bytes, const std::string& key, const std::
   const pickle::Scan scan = pickle::scan(bytes);
   for (const pickle::Import& import : scan.imports) add(import, key, file, offset + import.offset);
   if (expect_end && !scan.stopped.empty()) {
-    note_({key, file, offset + scan.stopped_at, "the pickle cannot be judged to its end: " + scan.stopped, false});
+    note_({key, file, offset + scan.stopped_at, "the pickle cannot be scanned to its end: " + scan.stopped, false});
   }
   return scan.consumed;
 }
@@ -64,7 +65,7 @@ bool PickleScanner::scan_row(ByteSpan bytes, const std::string& key, const std::
   const pickle::Scan first = pickle::scan(bytes);
   // Text that happens to begin with opcodes is no pickle, unless what it names is dangerous.
   const bool dangerous = std::any_of(first.imports.begin(), first.imports.end(), [](const auto& import) {
-    return import.judgement.verdict == pickle::Verdict::kDangerous;
+    return import.classification.verdict == pickle::Verdict::kDangerous;
   });
   if (!first.stopped.empty() && !dangerous && !pickle::looks_like_pickle(bytes)) return false;
   uint64_t at = scan(bytes, key, file, base, true);
@@ -77,7 +78,7 @@ bool PickleScanner::scan_row(ByteSpan bytes, const std::string& key, const std::
   return true;
 }
 
-Result<void> PickleScanner::judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
+Result<void> PickleScanner::scan_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
                                        uint64_t base) {
   auto archive = zip::read_archive(source);
   if (!archive) {

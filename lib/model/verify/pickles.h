@@ -1,4 +1,4 @@
-// The pickles of a checkpoint, judged: what a loader would import from each.
+// The pickles of a checkpoint, scanned: what a loader would import from each.
 #pragma once
 
 #include <mutex>
@@ -19,7 +19,7 @@ class PickleScanner {
   uint64_t scan(ByteSpan pickle, const std::string& key, const std::string& file, uint64_t offset, bool expect_end);
   /// A torch.save file: every pickle of a zip, or those of a legacy file in a row. `base`: where the source begins in
   /// `file`.
-  Result<void> judge_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
+  Result<void> scan_file(const zip::ByteSource& source, const std::string& key, const std::string& file,
                           uint64_t base);
   /// Pickles in a row, as far as there are any; the first decides. False: there is none.
   bool scan_row(ByteSpan bytes, const std::string& key, const std::string& file, uint64_t base);

@@ -248,8 +248,8 @@ class Verifier {
             unit.index, [this](tensor::Finding finding) { note(std::move(finding)); }, count);
       case Unit::Kind::kTensorHash: return check_tensor_hash(tensor_hashes_[unit.index]);
       case Unit::Kind::kCompare: return comparison_->compare(comparison_->units()[unit.index], count);
-      case Unit::Kind::kMetadata: return judge_metadata();
-      case Unit::Kind::kLeftOut: return judge_left_out(catalog_.unsupported[unit.index]);
+      case Unit::Kind::kMetadata: return scan_metadata();
+      case Unit::Kind::kLeftOut: return scan_left_out(catalog_.unsupported[unit.index]);
     }
     return {};
   }
@@ -355,11 +355,11 @@ class Verifier {
       auto archive = formats::read_torch_file(source);
       if (!archive) CKPT_TRY(note(piece, archive.error()));
     }
-    auto judged = scanner_.judge_file(source, *piece.key, path(piece.range), piece.range.offset);
-    return judged ? judged : note(piece, judged.error());
+    auto scanned = scanner_.scan_file(source, *piece.key, path(piece.range), piece.range.offset);
+    return scanned ? scanned : note(piece, scanned.error());
   }
 
-  Result<void> judge_metadata() {
+  Result<void> scan_metadata() {
     auto bytes = io::read_file(catalog_.root / kMetadata, formats::ReadOptions().max_metadata_bytes);
     if (!bytes) return {};  // it was read once: then it is gone, and the next verify says so
     scanner_.scan(as_bytes(*bytes), "", kMetadata, 0, true);
@@ -367,11 +367,11 @@ class Verifier {
   }
 
   /// An array of Python objects: its loader opens a pickle.
-  Result<void> judge_left_out(const tensor::Unreadable& entry) {
+  Result<void> scan_left_out(const tensor::Unreadable& entry) {
     constexpr uint64_t kMaxPickle = 256 << 20;
     const std::string& name = path(entry.pickle);
     auto cannot = [&](const std::string& why) {
-      note({entry.key, name, entry.pickle.offset, "the pickle cannot be judged: " + why, false});
+      note({entry.key, name, entry.pickle.offset, "the pickle cannot be scanned: " + why, false});
     };
     if (std::max(entry.pickle.length, entry.inflated) > kMaxPickle)
       return cannot("it is larger than 256 MiB"), Result<void>();

@@ -40,14 +40,14 @@ struct VerifyOptions {
 
 /// A name that a loader of the checkpoint's pickles would import.
 struct ImportedName {
-  pickle::Judgement judgement;
+  pickle::Classification classification;
   std::string file, key;   ///< the first place by file and offset
   uint64_t offset = 0;
   uint64_t places = 0;
 };
 
 /// A clause on a name that is not harmless: "loading it imports posix.system, which runs commands".
-std::string import_text(const std::string& name, const pickle::Judgement& judgement, bool nested = false);
+std::string import_text(const std::string& name, const pickle::Classification& classification, bool nested = false);
 
 struct VerifyReport {
   std::vector<tensor::Finding> findings;  ///< damage first

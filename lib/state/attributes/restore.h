@@ -17,7 +17,7 @@ void set_folders(const store::ProcessImage& image, const store::TreeImage& tree,
 /// Bounds of memory, the exe link. After the mappings, while the inherited descriptors are open.
 void set_bounds(const store::ProcessImage& image, const OpenedFiles& files, Child& child, SyscallBatch& batch);
 
-/// What the process has by itself: its will to adopt orphans; no parent-death signal for now.
+/// What the process has by itself: whether it is a child subreaper; no parent-death signal for now.
 void set_identity(const store::ProcessImage& image, SyscallBatch& batch);
 
 /// What its memory is registered for by membarrier(2).

@@ -196,7 +196,7 @@ class DescriptorBuilder {
   DescriptorOptions options_;
   Inherited& inherited_;
   Reasons& reasons_;
-  PipeMaker pipes_;
+  PipeBuilder pipes_;
   std::map<int, int> terminals_;  ///< inherited descriptors, by index into TreeImage::terminal_ends
   std::set<int> originals_;  ///< memfds whose first description is handed out
   DescriptorPlan plan_;
@@ -212,10 +212,10 @@ DescriptorPlan make_descriptors(const store::ImageReader& image, const OpenedFil
 Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& inherited, ProgressSink& progress,
                                     Sockets& sockets, DescriptorPlan& plan) {
   const store::TreeImage& tree = image.manifest().tree;
-  std::vector<PosixQueueMaker> queues;
+  std::vector<PosixQueueBuilder> queues;
   for (const store::PosixQueue& queue : tree.posix_queues) {
-    CKPT_TRY_ASSIGN(PosixQueueMaker maker, PosixQueueMaker::make(queue));
-    queues.push_back(std::move(maker));
+    CKPT_TRY_ASSIGN(PosixQueueBuilder builder, PosixQueueBuilder::make(queue));
+    queues.push_back(std::move(builder));
   }
   for (size_t i = 0; i < tree.descriptors.size(); ++i) {
     const Descriptor& descriptor = tree.descriptors[i];

@@ -34,9 +34,9 @@ Result<void> set_time(int root, const MemoryFile& file) {
   return {};
 }
 
-class Maker {
+class Builder {
  public:
-  Maker(const std::vector<MemoryFile>& files, int root) : files_(files), root_(root) {}
+  Builder(const std::vector<MemoryFile>& files, int root) : files_(files), root_(root) {}
 
   Result<void> run() {
     for (const MemoryFile& file : files_) {
@@ -104,7 +104,7 @@ Result<void> make_read_only(int root, const std::string& where) {
 
 }  // namespace
 
-Result<void> make_memory_files(const std::vector<MemoryFile>& files, int root) { return Maker(files, root).run(); }
+Result<void> make_memory_files(const std::vector<MemoryFile>& files, int root) { return Builder(files, root).run(); }
 
 Result<void> fill_memory_files(const store::ImageReader& image, ProgressSink& progress, const Cancel& cancel) {
   for (const store::MountedFilesystem& filesystem : image.manifest().tree.namespaces.mounts.filesystems) {

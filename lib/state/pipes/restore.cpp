@@ -10,11 +10,11 @@ namespace ckpt::restore {
 
 using store::Descriptor;
 
-const store::Pipe& PipeMaker::pipe_of(const Descriptor& descriptor) const {
+const store::Pipe& PipeBuilder::pipe_of(const Descriptor& descriptor) const {
   return image_.manifest().tree.pipes[static_cast<size_t>(descriptor.pipe)];
 }
 
-Result<void> PipeMaker::fill(int fd, const store::Pipe& pipe) const {
+Result<void> PipeBuilder::fill(int fd, const store::Pipe& pipe) const {
   if (::fcntl(fd, F_SETPIPE_SZ, static_cast<int>(pipe.capacity)) < 0)
     return sys_error("", fmt::format("cannot make a pipe of {} bytes", pipe.capacity));
   if (pipe.content_size == 0) return {};
@@ -22,7 +22,7 @@ Result<void> PipeMaker::fill(int fd, const store::Pipe& pipe) const {
   return io::write_all(fd, content, "pipe");
 }
 
-Result<PipeMaker::OpenPipe> PipeMaker::make(const store::Pipe& pipe) const {
+Result<PipeBuilder::OpenPipe> PipeBuilder::make(const store::Pipe& pipe) const {
   int ends[2];
   if (::pipe2(ends, O_CLOEXEC | O_NONBLOCK) != 0) return sys_error("", "cannot make a pipe");
   OpenPipe out{UniqueFd(ends[0]), UniqueFd(ends[1]), UniqueFd(::fcntl(ends[0], F_DUPFD_CLOEXEC, 0))};
@@ -31,7 +31,7 @@ Result<PipeMaker::OpenPipe> PipeMaker::make(const store::Pipe& pipe) const {
   return out;
 }
 
-Result<UniqueFd> PipeMaker::open_end(const Descriptor& descriptor) {
+Result<UniqueFd> PipeBuilder::open_end(const Descriptor& descriptor) {
   auto pipe = pipes_.find(descriptor.pipe);
   if (pipe == pipes_.end()) {
     CKPT_TRY_ASSIGN(OpenPipe made, make(pipe_of(descriptor)));
@@ -44,7 +44,7 @@ Result<UniqueFd> PipeMaker::open_end(const Descriptor& descriptor) {
   return io::open_file(fmt::format("/proc/self/fd/{}", pipe->second.any.get()), mode | O_NONBLOCK);
 }
 
-Result<UniqueFd> PipeMaker::open_fifo(const Descriptor& descriptor, int both) {
+Result<UniqueFd> PipeBuilder::open_fifo(const Descriptor& descriptor, int both) {
   if (filled_.insert(descriptor.pipe).second) CKPT_TRY(fill(both, pipe_of(descriptor)));
   return io::open_file(fmt::format("/proc/self/fd/{}", both), (descriptor.flags & (O_ACCMODE | O_PATH)) | O_NONBLOCK);
 }

@@ -10,9 +10,9 @@
 
 namespace ckpt::restore {
 
-class PipeMaker {
+class PipeBuilder {
  public:
-  explicit PipeMaker(const store::ImageReader& image) : image_(image) {}
+  explicit PipeBuilder(const store::ImageReader& image) : image_(image) {}
   /// One end. The first call for a pipe makes it.
   Result<UniqueFd> open_end(const store::Descriptor& descriptor);
   /// `both`: the number of both ends of the named pipe, held open until the processes have theirs: the content would go

@@ -70,14 +70,14 @@ Result<UniqueFd> open_named(const store::PosixQueue& queue) {
 
 }  // namespace
 
-Result<PosixQueueMaker> PosixQueueMaker::make(const store::PosixQueue& queue) {
+Result<PosixQueueBuilder> PosixQueueBuilder::make(const store::PosixQueue& queue) {
   if (queue.name.size() < 2 || queue.name[0] != '/')
     return fail(Code::kCorrupt, queue.name, "is no name of a message queue");
   CKPT_TRY_ASSIGN(UniqueFd fd, queue.deleted ? create_unlinked(queue) : open_named(queue));
-  return PosixQueueMaker(std::move(fd));
+  return PosixQueueBuilder(std::move(fd));
 }
 
-Result<UniqueFd> PosixQueueMaker::open(int flags) const {
+Result<UniqueFd> PosixQueueBuilder::open(int flags) const {
   UniqueFd out(
       ::open(fmt::format("/proc/self/fd/{}", fd_.get()).c_str(), (flags & (O_ACCMODE | O_NONBLOCK)) | O_CLOEXEC));
   if (!out) return sys_error("message queue", "cannot be opened");

@@ -8,17 +8,17 @@
 namespace ckpt::restore {
 
 /// One queue; `open` gives a descriptor of it for every open file description.
-class PosixQueueMaker {
+class PosixQueueBuilder {
  public:
   /// A queue with a name is opened as it stands; one that is missing is made, if no message waited in it (else
   /// kNotFound). kMismatch: of that name there is one with another size. One that was unlinked is made with its
   /// messages and unlinked again.
-  static Result<PosixQueueMaker> make(const store::PosixQueue& queue);
+  static Result<PosixQueueBuilder> make(const store::PosixQueue& queue);
   /// `flags`: access mode and O_NONBLOCK.
   Result<UniqueFd> open(int flags) const;
 
  private:
-  explicit PosixQueueMaker(UniqueFd fd) : fd_(std::move(fd)) {}
+  explicit PosixQueueBuilder(UniqueFd fd) : fd_(std::move(fd)) {}
   UniqueFd fd_;
 };
 

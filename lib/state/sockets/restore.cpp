@@ -85,7 +85,7 @@ Result<void> make_netlink(SocketWork& work, size_t index) {
   auto name = proc::address_of<sockaddr_nl>(socket.name);
   name.nl_groups = 0;
   if (name.nl_pid != 0 && ::bind(fd, reinterpret_cast<sockaddr*>(&name), sizeof name) != 0)
-    return sys_error(subject_of(socket), "cannot have its port number again");
+    return sys_error(subject_of(socket), "cannot bind its netlink port");
   for (uint32_t group : socket.groups) {
     if (::setsockopt(fd, SOL_NETLINK, NETLINK_ADD_MEMBERSHIP, &group, sizeof group) != 0)
       return sys_error(subject_of(socket), fmt::format("cannot join group {}", group));
@@ -246,13 +246,13 @@ Sockets make_sockets(const std::vector<Socket>& records, const SocketSources& so
   }
   SocketWork work{records, sources, reasons, notes, out.fds, {}, {}};
   for (size_t i = 0; i < records.size(); ++i) work.by_descriptor[records[i].descriptor] = i;
-  InetMaker(work, out).run();
+  InetBuilder(work, out).run();
   for (size_t i = 0; i < records.size(); ++i) {
     if (records[i].family == AF_NETLINK) work.check(i, make_netlink(work, i));
     if (records[i].family == AF_PACKET) work.check(i, make_packet(work, i));
   }
   // Last: their queues may carry any of the others.
-  UnixMaker(work).run();
+  UnixBuilder(work).run();
   return out;
 }
 

@@ -38,7 +38,7 @@ class Sockets {
   Result<void> release(ProgressSink& notes);
 
  private:
-  friend class InetMaker;
+  friend class InetBuilder;
   struct Connection {
     size_t index = 0;  ///< of `fds`
     const store::Socket* record = nullptr;

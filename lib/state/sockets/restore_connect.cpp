@@ -12,7 +12,7 @@ namespace ckpt::restore {
 using store::Socket;
 using store::SocketState;
 
-void UnixMaker::make_connections() {
+void UnixBuilder::make_connections() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     const Socket& record = work_.records[i];
     if (!is_unix(i) || record.type == SOCK_DGRAM) continue;
@@ -26,7 +26,7 @@ void UnixMaker::make_connections() {
   listeners_.clear();
 }
 
-bool UnixMaker::is_accepted_side(const Socket& socket, const Socket& other) const {
+bool UnixBuilder::is_accepted_side(const Socket& socket, const Socket& other) const {
   if (socket.name.empty() || other.name.empty()) return !socket.name.empty();
   bool ours = false, theirs = false;
   for (const Socket& record : work_.records) {
@@ -37,7 +37,7 @@ bool UnixMaker::is_accepted_side(const Socket& socket, const Socket& other) cons
   return socket.file.path.empty() || socket.file.deleted || !other.file.deleted;
 }
 
-Result<void> UnixMaker::make_connection(size_t a, size_t b) {
+Result<void> UnixBuilder::make_connection(size_t a, size_t b) {
   const Socket &one = work_.records[a], &other = work_.records[b];
   if (one.name.empty() && other.name.empty()) return make_pair(one, work_.fds[a], work_.fds[b]);
   bool second = is_accepted_side(other, one);
@@ -46,7 +46,7 @@ Result<void> UnixMaker::make_connection(size_t a, size_t b) {
   return connect_pair(work_.records[client], work_.fds[client], {work_.records[accepted], work_.fds[accepted]});
 }
 
-Result<void> UnixMaker::make_orphan(size_t index) {
+Result<void> UnixBuilder::make_orphan(size_t index) {
   const Socket& record = work_.records[index];
   Socket gone;
   gone.type = record.type, gone.name = record.peer_name;
@@ -59,7 +59,7 @@ Result<void> UnixMaker::make_orphan(size_t index) {
   return gone.name.empty() ? Result<void>() : names_.bind_name(end.get(), gone.name);
 }
 
-Result<void> UnixMaker::make_pair(const Socket& record, UniqueFd& one, UniqueFd& other) {
+Result<void> UnixBuilder::make_pair(const Socket& record, UniqueFd& one, UniqueFd& other) {
   CKPT_TRY_ASSIGN(SharedValues ends, SharedValues::create());
   int* out = ends.values();
   CKPT_TRY_ASSIGN(CallResult result, run_as(record.peer_credentials, [&] {
@@ -71,7 +71,7 @@ Result<void> UnixMaker::make_pair(const Socket& record, UniqueFd& one, UniqueFd&
   return {};
 }
 
-Result<int> UnixMaker::stand_in_listener(int type, const SocketName& name, const Socket& client) {
+Result<int> UnixBuilder::stand_in_listener(int type, const SocketName& name, const Socket& client) {
   const auto& owner = client.peer_credentials;
   for (const Listener& known : listeners_) {
     if (known.type == type && known.name == name && known.owner == owner) return known.fd.get();
@@ -86,7 +86,7 @@ Result<int> UnixMaker::stand_in_listener(int type, const SocketName& name, const
   return listeners_.back().fd.get();
 }
 
-Result<void> UnixMaker::connect_pair(const Socket& client, UniqueFd& client_fd, const Accepted& accepted) {
+Result<void> UnixBuilder::connect_pair(const Socket& client, UniqueFd& client_fd, const Accepted& accepted) {
   CKPT_TRY_ASSIGN(int listener, stand_in_listener(client.type, accepted.record.name, client));
   CKPT_TRY_ASSIGN(client_fd, open_socket(AF_UNIX, client.type, 0));
   const auto& connector = accepted.record.peer_credentials;

@@ -55,8 +55,8 @@ Result<void> bind_inet(int fd, const Socket& socket) {
   return error;
 }
 
-void InetMaker::run() {
-  auto each = [&](auto wanted, Result<void> (InetMaker::*make)(size_t)) {
+void InetBuilder::run() {
+  auto each = [&](auto wanted, Result<void> (InetBuilder::*make)(size_t)) {
     for (size_t i = 0; i < work_.records.size(); ++i) {
       const Socket& s = work_.records[i];
       bool is_inet = s.family == AF_INET || s.family == AF_INET6;
@@ -66,17 +66,17 @@ void InetMaker::run() {
   auto tcp_in = [](SocketState state) {
     return [state](const Socket& s) { return s.type == SOCK_STREAM && s.state == state; };
   };
-  each([](const Socket& s) { return s.type != SOCK_STREAM; }, &InetMaker::make_plain);
+  each([](const Socket& s) { return s.type != SOCK_STREAM; }, &InetBuilder::make_plain);
   // Connections share the port of the socket that accepted them, and come after it.
-  each(tcp_in(SocketState::kListening), &InetMaker::make_listening);
-  each(tcp_in(SocketState::kUnconnected), &InetMaker::make_bound);
-  each(tcp_in(SocketState::kClosed), &InetMaker::make_closed);
-  each(tcp_in(SocketState::kConnected), &InetMaker::make_established);
+  each(tcp_in(SocketState::kListening), &InetBuilder::make_listening);
+  each(tcp_in(SocketState::kUnconnected), &InetBuilder::make_bound);
+  each(tcp_in(SocketState::kClosed), &InetBuilder::make_closed);
+  each(tcp_in(SocketState::kConnected), &InetBuilder::make_established);
   put_back();
 }
 
 /// Another one of the tree has the same port. Connections do not count: they are made in repair mode, which shares any.
-bool InetMaker::shares_port(size_t index) const {
+bool InetBuilder::shares_port(size_t index) const {
   const Socket& one = work_.records[index];
   auto named = [](const Socket& s) {
     const bool inet = s.family == AF_INET || s.family == AF_INET6;
@@ -92,7 +92,7 @@ bool InetMaker::shares_port(size_t index) const {
   return false;
 }
 
-Result<void> InetMaker::turn_on(size_t index, int level, int option) {
+Result<void> InetBuilder::turn_on(size_t index, int level, int option) {
   int fd = work_.fds[index].get(), before = 0;
   const int on = 1;
   socklen_t size = sizeof before;
@@ -105,7 +105,7 @@ Result<void> InetMaker::turn_on(size_t index, int level, int option) {
 
 /// Options that count where a name is given, and may have been cleared since. They stay on until the last socket has
 /// its name: two that share a port both need them.
-Result<void> InetMaker::turn_on_for_name(size_t index) {
+Result<void> InetBuilder::turn_on_for_name(size_t index) {
   const Socket& socket = work_.records[index];
   const bool six = socket.family == AF_INET6;
   if (socket.foreign_address)
@@ -120,12 +120,12 @@ Result<void> InetMaker::turn_on_for_name(size_t index) {
   return turn_on(index, SOL_SOCKET, SO_REUSEPORT);
 }
 
-Result<void> InetMaker::bind_as_then(size_t index) {
+Result<void> InetBuilder::bind_as_then(size_t index) {
   CKPT_TRY(turn_on_for_name(index));
   return bind_inet(work_.fds[index].get(), work_.records[index]);
 }
 
-void InetMaker::put_back() {
+void InetBuilder::put_back() {
   for (const TurnedOn& option : turned_on_) {
     const bool made = work_.is_usable(option.index);
     if (made && ::setsockopt(work_.fds[option.index].get(), option.level, option.option, &option.before,
@@ -135,7 +135,7 @@ void InetMaker::put_back() {
   turned_on_.clear();
 }
 
-Result<void> InetMaker::make_plain(size_t index) {
+Result<void> InetBuilder::make_plain(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work_.fds[index].get();
@@ -148,7 +148,7 @@ Result<void> InetMaker::make_plain(size_t index) {
   return set_options(fd, socket, true, work_.notes);
 }
 
-Result<void> InetMaker::fill(size_t index) {
+Result<void> InetBuilder::fill(size_t index) {
   const Socket& socket = work_.records[index];
   int fd = work_.fds[index].get();
   std::vector<std::byte> content;
@@ -171,7 +171,7 @@ Result<void> InetMaker::fill(size_t index) {
   return {};
 }
 
-Result<void> InetMaker::make_bound(size_t index) {
+Result<void> InetBuilder::make_bound(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   int fd = work_.fds[index].get();
@@ -186,7 +186,7 @@ Result<void> InetMaker::make_bound(size_t index) {
   return {};
 }
 
-Result<void> InetMaker::make_listening(size_t index) {
+Result<void> InetBuilder::make_listening(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY(make_bound(index));
   int fd = work_.fds[index].get();
@@ -195,7 +195,7 @@ Result<void> InetMaker::make_listening(size_t index) {
 }
 
 /// Reads as ended, and takes nothing. The addresses of both ends stay with it (getsockname, SO_PEERNAME).
-Result<void> InetMaker::make_closed(size_t index) {
+Result<void> InetBuilder::make_closed(size_t index) {
   const Socket& socket = work_.records[index];
   CKPT_TRY_ASSIGN(work_.fds[index], open_socket(socket.family, socket.type, socket.protocol));
   CKPT_TRY(set_options(work_.fds[index].get(), socket, false, work_.notes));

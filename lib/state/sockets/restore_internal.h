@@ -105,9 +105,9 @@ struct UnixRoute {
 Result<void> send_unix(SocketWork& work, const store::Socket& record, const store::SocketMessage& message,
                        ByteSpan bytes, const UnixRoute& route);
 
-class UnixMaker {
+class UnixBuilder {
  public:
-  explicit UnixMaker(SocketWork& work) : work_(work), names_(work) {}
+  explicit UnixBuilder(SocketWork& work) : work_(work), names_(work) {}
   void run();
 
  private:
@@ -159,9 +159,9 @@ class UnixMaker {
   std::map<SocketName, UniqueFd> stand_ins_;  ///< senders that are gone, by name
 };
 
-class InetMaker {
+class InetBuilder {
  public:
-  InetMaker(SocketWork& work, Sockets& out) : work_(work), out_(out) {}
+  InetBuilder(SocketWork& work, Sockets& out) : work_(work), out_(out) {}
   void run();
 
  private:

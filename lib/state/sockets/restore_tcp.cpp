@@ -163,7 +163,7 @@ bool wait_for_fin(int fd) {
 
 /// A connection that a reset has ended: nothing else leaves the addresses of both ends behind. In repair mode all of it
 /// stays on this machine.
-Result<void> InetMaker::end_connection(size_t index) {
+Result<void> InetBuilder::end_connection(size_t index) {
   const Socket& socket = work_.records[index];
   int fd = work_.fds[index].get(), on = TCP_REPAIR_ON, off = TCP_REPAIR_OFF_NO_WP, error = 0;
   constexpr uint32_t kSequence = 1;
@@ -183,7 +183,7 @@ Result<void> InetMaker::end_connection(size_t index) {
   return restore_reuse(fd, socket);
 }
 
-Result<void> InetMaker::make_established(size_t index) {
+Result<void> InetBuilder::make_established(size_t index) {
   const Socket& socket = work_.records[index];
   const TcpConnection& tcp = socket.tcp;
   std::vector<std::byte> content;

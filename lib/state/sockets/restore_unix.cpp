@@ -13,7 +13,7 @@ using store::Socket;
 using store::SocketMessage;
 using store::SocketState;
 
-void UnixMaker::run() {
+void UnixBuilder::run() {
   make_connections();
   make_others();
   name_all();
@@ -23,7 +23,7 @@ void UnixMaker::run() {
   finish_all();
 }
 
-bool UnixMaker::is_mutual(size_t index) const {
+bool UnixBuilder::is_mutual(size_t index) const {
   const Socket& record = work_.records[index];
   if (record.state != SocketState::kConnected) return false;
   const Socket& peer = work_.records[static_cast<size_t>(record.peer)];
@@ -31,7 +31,7 @@ bool UnixMaker::is_mutual(size_t index) const {
          record.peer != static_cast<int>(index);
 }
 
-void UnixMaker::make_others() {
+void UnixBuilder::make_others() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     if (!is_unix(i) || work_.failed.count(i) != 0) continue;
     if (!work_.fds[i]) work_.check(i, make_other(i));
@@ -40,7 +40,7 @@ void UnixMaker::make_others() {
 }
 
 /// Datagram sockets with peer credentials were born in pairs.
-Result<void> UnixMaker::make_other(size_t index) {
+Result<void> UnixBuilder::make_other(size_t index) {
   const Socket& record = work_.records[index];
   if (record.type != SOCK_DGRAM || record.peer_credentials.pid == 0) {
     CKPT_TRY_ASSIGN(work_.fds[index], open_socket(AF_UNIX, record.type, 0));
@@ -65,7 +65,7 @@ Result<void> UnixMaker::make_other(size_t index) {
   return {};
 }
 
-void UnixMaker::name_all() {
+void UnixBuilder::name_all() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     const Socket& record = work_.records[i];
     if (is_unix(i) && work_.is_usable(i) && !record.name.empty() && named_.count(i) == 0)
@@ -73,13 +73,13 @@ void UnixMaker::name_all() {
   }
 }
 
-void UnixMaker::fill_all() {
+void UnixBuilder::fill_all() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     if (is_unix(i) && work_.is_usable(i) && !work_.records[i].messages.empty()) work_.check(i, fill(i));
   }
 }
 
-Result<void> UnixMaker::fill(size_t index) {
+Result<void> UnixBuilder::fill(size_t index) {
   const Socket& record = work_.records[index];
   if (record.type != SOCK_DGRAM && record.state == SocketState::kExternal) {
     work_.note(record, "what it had received and not read yet is lost: its peer outside is connected anew");
@@ -101,7 +101,7 @@ Result<void> UnixMaker::fill(size_t index) {
   return {};
 }
 
-Result<UnixRoute> UnixMaker::route_of(size_t index, const SocketMessage& message) {
+Result<UnixRoute> UnixBuilder::route_of(size_t index, const SocketMessage& message) {
   const Socket& record = work_.records[index];
   auto end = ends_.find(index);
   if (end != ends_.end()) return UnixRoute{end->second.get(), -1, {}};
@@ -115,7 +115,7 @@ Result<UnixRoute> UnixMaker::route_of(size_t index, const SocketMessage& message
 }
 
 /// A socket of that name: the tree's own, or a stand-in for one that is gone or outside.
-Result<int> UnixMaker::datagram_sender(const Socket& record, const SocketName& from) {
+Result<int> UnixBuilder::datagram_sender(const Socket& record, const SocketName& from) {
   std::string name = unix_name(from);
   for (size_t i = 0; i < work_.records.size() && !name.empty(); ++i) {
     const Socket& other = work_.records[i];
@@ -132,7 +132,7 @@ Result<int> UnixMaker::datagram_sender(const Socket& record, const SocketName& f
   return known->second.get();
 }
 
-void UnixMaker::connect_datagrams() {
+void UnixBuilder::connect_datagrams() {
   stand_ins_.clear();
   for (size_t i = 0; i < work_.records.size(); ++i) {
     if (is_unix(i) && work_.records[i].type == SOCK_DGRAM)
@@ -143,7 +143,7 @@ void UnixMaker::connect_datagrams() {
 }
 
 /// A socket that is connected elsewhere can no longer be connected to: those that send to it come first.
-void UnixMaker::connect_datagram_in_order(size_t index) {
+void UnixBuilder::connect_datagram_in_order(size_t index) {
   if (!work_.is_usable(index) || !joined_.insert(index).second) return;
   for (size_t i = 0; i < work_.records.size(); ++i) {
     const Socket& other = work_.records[i];
@@ -155,7 +155,7 @@ void UnixMaker::connect_datagram_in_order(size_t index) {
   work_.check(index, connect_datagram(index));
 }
 
-Result<void> UnixMaker::connect_datagram(size_t index) {
+Result<void> UnixBuilder::connect_datagram(size_t index) {
   const Socket& record = work_.records[index];
   if (record.state == SocketState::kExternal) return connect_outside(index);
   UniqueFd gone;
@@ -179,7 +179,7 @@ Result<void> UnixMaker::connect_datagram(size_t index) {
   return {};
 }
 
-Result<void> UnixMaker::connect_outside(size_t index) {
+Result<void> UnixBuilder::connect_outside(size_t index) {
   const Socket& record = work_.records[index];
   // Who stands at that name by now is for its user to choose: ckpt's own rights must not come into it.
   CKPT_TRY_ASSIGN(int result,
@@ -190,14 +190,14 @@ Result<void> UnixMaker::connect_outside(size_t index) {
   return {};
 }
 
-void UnixMaker::listen_all() {
+void UnixBuilder::listen_all() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     if (is_unix(i) && work_.is_usable(i) && work_.records[i].state == SocketState::kListening)
       work_.check(i, listen_one(i));
   }
 }
 
-Result<void> UnixMaker::listen_one(size_t index) {
+Result<void> UnixBuilder::listen_one(size_t index) {
   const Socket& record = work_.records[index];
   int fd = work_.fds[index].get();
   CKPT_TRY_ASSIGN(CallResult result,
@@ -216,13 +216,13 @@ Result<void> UnixMaker::listen_one(size_t index) {
   return {};
 }
 
-void UnixMaker::finish_all() {
+void UnixBuilder::finish_all() {
   for (size_t i = 0; i < work_.records.size(); ++i) {
     if (is_unix(i) && work_.is_usable(i)) work_.check(i, finish_one(i));
   }
 }
 
-Result<void> UnixMaker::finish_one(size_t index) {
+Result<void> UnixBuilder::finish_one(size_t index) {
   const Socket& record = work_.records[index];
   int fd = work_.fds[index].get();
   // A peer that is closed with something unread leaves ECONNRESET behind.

@@ -47,7 +47,7 @@ int main(int argc, char** argv) {
   std::vector<double> each(std::thread::hardware_concurrency());
   for (double& result : each) threads.emplace_back([&] { result = nanoseconds(one_launch); });
   for (std::thread& thread : threads) thread.join();
-  std::printf("%-12s launch %5.2f ns, in %zu threads %5.2f ns; copy %5.2f ns; query (no gate) %5.2f ns\n",
+  std::printf("%-12s launch %5.2f ns, in %zu threads %5.2f ns; copy %5.2f ns; query (no API lock) %5.2f ns\n",
               argc > 1 ? argv[1] : "", alone, each.size(), *std::max_element(each.begin(), each.end()),
               nanoseconds([&] { copy(0, nullptr, 0, nullptr); }), nanoseconds([&] { query(nullptr); }));
 }

@@ -52,7 +52,7 @@ uint64_t start_of(int pid) {
 }
 
 /// The file while it is locked, or this process's own account where it shares with nobody. One at a time in a process:
-/// under lock(), or with the gate closed.
+/// under lock(), or with the API locked.
 class Ledger {
  public:
   Ledger() {

@@ -1,8 +1,8 @@
 // The stand-in for the CUDA driver: its state. Device memory is memfds, mapped at a "shadow" a fixed distance from the
 // device addresses, which themselves are reserved and fault when host code touches them. Streams are threads.
 //
-// The restore thread works while every other thread of the process may be ptrace-stopped. It runs only while the gate
-// is closed and nothing is submitted, so that nobody changes what it reads; it takes no lock of theirs and does not
+// The restore thread works while every other thread of the process may be ptrace-stopped. It runs only while the API
+// is locked and nothing is submitted, so that nobody changes what it reads; it takes no lock of theirs and does not
 // allocate.
 #pragma once
 
@@ -62,7 +62,7 @@ CUuuid uuid_of(int gpu);
 /// What CKPT_STANDIN_FAULT wants of this call now; "die" does not return. -1: the state FAILED.
 CUresult fault(const char* call);
 
-// --- Entering a call (gate.cpp)
+// --- Entering a call (api_lock.cpp)
 
 /// Held by every call but the checkpoint calls: waits while the process is locked, and counts the call's faults.
 class ApiCall {

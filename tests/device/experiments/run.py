@@ -147,7 +147,7 @@ class Runner:
             for line in done.stderr.splitlines():
                 if line.startswith("frozen"):
                     self.note(experiment, f"{name}: frozen by {verb[0]}", line.split(None, 1)[1], "")
-                if line.startswith("phases"):  # the gate is closed from the delta on: it counts as standing still, too
+                if line.startswith("phases"):  # the API is locked from the delta on: it counts as standing still, too
                     for phase in line.split(None, 1)[1].split(", "):
                         if phase.startswith("gpu "):
                             self.note(experiment, f"{name}: {verb[0]}, {phase.rsplit(' ', 2)[0]}", " ".join(phase.rsplit(" ", 2)[1:]), "")

@@ -34,9 +34,9 @@ TEST_CASE("a client that is gone leaves the program as it was") {
         if (one.address.value == at) id = one.id;
       }
       bool done = true;
-      if (step >= 1) done = done && a.close_gate(5 * kSecond);
+      if (step >= 1) done = done && a.lock_api(5 * kSecond);
       if (step >= 2) done = done && a.drain(5 * kSecond);
-      if (step == 3) done = done && a.begin_cow(64 * kMiB, {}) && a.open_gate();
+      if (step == 3) done = done && a.begin_cow(64 * kMiB, {}) && a.unlock_api();
       if (step >= 4) done = done && a.release(id);
       if (step == 5) done = done && a.attach(id, -1);
       ::kill(::getpid(), done ? SIGKILL : SIGTERM);
@@ -50,16 +50,16 @@ TEST_CASE("a client that is gone leaves the program as it was") {
     auto again = puppet.agent();
     auto about = again->hello();
     REQUIRE(about);
-    CHECK(about->gate_closed == 0);
+    CHECK(about->api_locked == 0);
     CHECK(about->released == 0);
   }
 }
 
-TEST_CASE("memory that is nowhere keeps the gate closed until a client brings it") {
+TEST_CASE("memory that is nowhere keeps the API locked until a client brings it") {
   Puppet puppet;
   const uint64_t at = puppet.number("alloc 4194304");
   CHECK(puppet.ask("write 0 31") == "ok");
-  UniqueFd parked;
+  UniqueFd offloaded;
   uint64_t id = 0;
   {
     auto agent = puppet.agent();
@@ -67,7 +67,7 @@ TEST_CASE("memory that is nowhere keeps the gate closed until a client brings it
     stop_and_take(*agent);
     auto fd = agent->export_allocation(id);
     REQUIRE(fd);
-    parked = std::move(*fd);
+    offloaded = std::move(*fd);
     DONE(agent->release(id));
     DONE(agent->forget());
   }
@@ -75,14 +75,14 @@ TEST_CASE("memory that is nowhere keeps the gate closed until a client brings it
   auto agent = puppet.agent();
   auto about = agent->hello();
   REQUIRE(about);
-  CHECK(about->gate_closed == 1);
+  CHECK(about->api_locked == 1);
   CHECK(about->released == 1);
-  DONE(agent->attach(id, parked.get()));
-  DONE(agent->open_gate());
+  DONE(agent->attach(id, offloaded.get()));
+  DONE(agent->unlock_api());
   CHECK(puppet.answer() == "ok");
 }
 
-TEST_CASE("memory without its content keeps the gate closed when a client is gone that should have filled it") {
+TEST_CASE("memory without its content keeps the API locked when a client is gone that should have filled it") {
   Puppet puppet;
   const uint64_t at = puppet.number("alloc 4194304");
   uint64_t id = 0;
@@ -100,7 +100,7 @@ TEST_CASE("memory without its content keeps the gate closed when a client is gon
   }
   puppet.say("check 0 32");
   auto agent = puppet.agent();
-  CHECK(agent->hello().value().gate_closed == 1);
+  CHECK(agent->hello().value().api_locked == 1);
   if (taken_away_again) {
     CHECK(agent->hello().value().released == 1);
     DONE(agent->attach(id, -1));
@@ -112,7 +112,7 @@ TEST_CASE("memory without its content keeps the gate closed when a client is gon
     const View view(*fd);
     for (size_t i = 0; i < 4 * kMiB / 8; ++i) view.data[i] = word_of(32, i);
   }
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(agent->hazards().value().empty());
   CHECK(puppet.answer() == "ok");
 }
@@ -124,8 +124,8 @@ TEST_CASE("a held target has no socket, and listens again when its lease is up")
   auto agent = puppet.agent();
   const uint64_t id = allocation_at(*agent, at).id;
   stop_and_take(*agent);
-  auto parked = agent->export_allocation(id);
-  REQUIRE(parked);
+  auto offloaded = agent->export_allocation(id);
+  REQUIRE(offloaded);
   DONE(agent->release(id));
   DONE(agent->hold(kSecond / 2));
   for (const auto& entry : std::filesystem::directory_iterator("/proc/" + std::to_string(puppet.pid()) + "/fd")) {
@@ -145,9 +145,9 @@ TEST_CASE("a held target has no socket, and listens again when its lease is up")
     again = AgentTarget::connect(puppet.pid(), kSecond);
   }
   REQUIRE(again);
-  CHECK((*again)->hello().value().gate_closed == 1);
-  DONE((*again)->attach(id, parked->get()));
-  DONE((*again)->open_gate());
+  CHECK((*again)->hello().value().api_locked == 1);
+  DONE((*again)->attach(id, offloaded->get()));
+  DONE((*again)->unlock_api());
   CHECK(puppet.ask("check 0 41") == "ok");
 }
 
@@ -172,7 +172,7 @@ TEST_CASE("a client that is gone before it could be told of the hold leaves the 
     REQUIRE(agent::receive_message(socket->get(), &in) > 0);
     return in.message.status == agent::Status::kDone;
   };
-  REQUIRE(done(agent::Type::kCloseGate, 5 * kSecond));
+  REQUIRE(done(agent::Type::kLockApi, 5 * kSecond));
   REQUIRE(done(agent::Type::kDrain, 5 * kSecond));
   REQUIRE(done(agent::Type::kRelease, 0, {reinterpret_cast<const char*>(&id), sizeof id}));
   ::kill(puppet.pid(), SIGSTOP);
@@ -184,12 +184,12 @@ TEST_CASE("a client that is gone before it could be told of the hold leaves the 
   ::kill(puppet.pid(), SIGCONT);
   auto about = puppet.agent()->hello();
   REQUIRE(about);
-  CHECK(about->gate_closed == 0);
+  CHECK(about->api_locked == 0);
   CHECK(about->released == 0);
   CHECK(puppet.ask("check 0 43") == "ok");
 }
 
-TEST_CASE("a program that ends behind a closed gate ends when its client goes away") {
+TEST_CASE("a program that ends behind a locked API ends when its client goes away") {
   Puppet puppet;
   {
     auto agent = puppet.agent();
@@ -255,7 +255,7 @@ TEST_CASE("a client that talks nonsense is refused, and the program does not not
     message.a = round % 2 == 0 ? UINT64_MAX : 1;
     message.b = UINT64_MAX;
     // A time that is asked for is kept to: not for ever.
-    if (message.type == ckpt::agent::Type::kCloseGate || message.type == ckpt::agent::Type::kHold) message.a = 1;
+    if (message.type == ckpt::agent::Type::kLockApi || message.type == ckpt::agent::Type::kHold) message.a = 1;
     std::string whole(reinterpret_cast<const char*>(&message), sizeof message);
     whole += text;
     if (round % 7 == 0) whole.resize(round % sizeof message);
@@ -267,7 +267,7 @@ TEST_CASE("a client that talks nonsense is refused, and the program does not not
   }
   CHECK(puppet.ask("check 0 5") == "ok");
   auto agent = puppet.agent();
-  CHECK(agent->hello().value().gate_closed == 0);
+  CHECK(agent->hello().value().api_locked == 0);
 }
 
 TEST_CASE("who is not under ckpt run has no agent") {
@@ -286,15 +286,15 @@ TEST_CASE("a conversation goes on after wake, whether it was held or not") {
   REQUIRE(fd);
   DONE(agent->release(id));
   DONE(agent->hold(60 * kSecond));
-  CHECK(!agent->open_gate());
+  CHECK(!agent->unlock_api());
   // The agent listens again a moment after it was woken.
   Result<void> woken = agent->wake();
   for (int i = 0; i < 1000 && !woken && woken.error().code == Code::kNotFound; ++i)
     ::usleep(1000), woken = agent->wake();
   DONE(woken);
-  DONE(agent->close_gate(kSecond));
+  DONE(agent->lock_api(kSecond));
   DONE(agent->attach(id, fd->get()));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 5") == "ok");
   CHECK(puppet.ask("check 0 5") == "ok");
 }

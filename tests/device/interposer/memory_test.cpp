@@ -59,7 +59,7 @@ TEST_CASE("owned memory is exported and read from another process") {
   CHECK(foreign.error().code == Code::kUnsupported);
 }
 
-TEST_CASE("memory is taken away and comes back at its address, from where it was parked") {
+TEST_CASE("memory is taken away and comes back at its address, from where it was offloaded") {
   Puppet puppet;
   const uint64_t at = puppet.number("alloc 8388608");
   CHECK(puppet.ask("write 0 11") == "ok");
@@ -68,18 +68,18 @@ TEST_CASE("memory is taken away and comes back at its address, from where it was
   auto open_gate_only = agent->release(id);
   CHECK(!open_gate_only);
   stop_and_take(*agent);
-  auto parked = agent->export_allocation(id);
-  REQUIRE(parked);
+  auto offloaded = agent->export_allocation(id);
+  REQUIRE(offloaded);
   DONE(agent->release(id));
   CHECK(allocation_at(*agent, at).released);
-  auto too_early = agent->open_gate();
+  auto too_early = agent->unlock_api();
   REQUIRE(!too_early);
   CHECK(too_early.error().code == Code::kBusy);
   CHECK(agent->export_allocation(id).error().code == Code::kBusy);
   DONE(agent->forget());
-  DONE(agent->attach(id, parked->get()));
+  DONE(agent->attach(id, offloaded->get()));
   CHECK(!allocation_at(*agent, at).released);
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("check 0 11") == "ok");
 
   // Fresh memory, filled from here.
@@ -93,7 +93,7 @@ TEST_CASE("memory is taken away and comes back at its address, from where it was
     const View view(*fresh);
     for (size_t i = 0; i < kMiB; ++i) view.data[i] = word_of(12, i);
   }
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("check 0 12") == "ok");
 }
 
@@ -103,26 +103,26 @@ TEST_CASE("memory that the program maps itself is owned piece by piece, its hand
   CHECK(puppet.ask("write 0 81") == "ok");
   auto agent = puppet.agent();
   stop_and_take(*agent);
-  std::vector<std::pair<uint64_t, UniqueFd>> parked;
+  std::vector<std::pair<uint64_t, UniqueFd>> offloaded;
   for (uint64_t piece = 0; piece < 4; ++piece) {
     const device::Allocation a = allocation_at(*agent, at + piece * 4 * kMiB);
     CHECK(a.kind == device::MemoryKind::kOwned);
     CHECK(a.size == 4 * kMiB);
     auto fd = agent->export_allocation(a.id);
     REQUIRE(fd);
-    parked.emplace_back(a.id, std::move(*fd));
+    offloaded.emplace_back(a.id, std::move(*fd));
     DONE(agent->release(a.id));
   }
   DONE(agent->forget());
-  for (const auto& [id, fd] : parked) DONE(agent->attach(id, fd.get()));
-  DONE(agent->open_gate());
+  for (const auto& [id, fd] : offloaded) DONE(agent->attach(id, fd.get()));
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("check 0 81") == "ok");
   CHECK(puppet.ask("write 0 82") == "ok");
   CHECK(puppet.ask("check 0 82") == "ok");
   // A pointer to one piece stands for its neighbours: a kernel takes them for one.
   stop_and_take(*agent);
   DONE(agent->begin_cow(64 * kMiB, all_owned(*agent)));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 83") == "ok");
   auto table = agent->saved(kSecond);
   REQUIRE(table);
@@ -201,7 +201,7 @@ TEST_CASE("questions about memory that is away wait until it is back") {
   puppet.say(question);
   std::this_thread::sleep_for(std::chrono::milliseconds(100));
   DONE(agent->attach(id, -1));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.answer().starts_with("ok"));
 }
 

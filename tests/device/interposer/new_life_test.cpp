@@ -1,4 +1,4 @@
-// A program under `ckpt run` is dumped while its large memory is parked here, killed, restored, and given its memory
+// A program under `ckpt run` is dumped while its large memory is offloaded here, killed, restored, and given its memory
 // back by the agent, which finds itself in a new life.
 #include <dlfcn.h>
 #include <doctest/doctest.h>
@@ -49,7 +49,7 @@ int ckpt_does(const std::string& arguments) {
 
 }  // namespace
 
-TEST_CASE("parked, dumped, killed, restored, attached: the training goes on to the bit") {
+TEST_CASE("offloaded, dumped, killed, restored, attached: the training goes on to the bit") {
   if (::geteuid() != 0) return;
   char name[] = "/tmp/ckpt-new-life-XXXXXX";
   REQUIRE(::mkdtemp(name) != nullptr);
@@ -61,21 +61,21 @@ TEST_CASE("parked, dumped, killed, restored, attached: the training goes on to t
     Training training(place);
     Checkpoints driver;  // not before: the program would inherit its pipes
     REQUIRE(driver.driver != nullptr);
-    std::map<uint64_t, UniqueFd> parked;
+    std::map<uint64_t, UniqueFd> offloaded;
     auto connected = AgentTarget::connect(training.pid, 10 * kSecond);
     DONE(connected);
     AgentTarget& agent = **connected;
     const uint64_t first_life = agent.hello().value().start_time;
-    DONE(agent.close_gate(10 * kSecond));
+    DONE(agent.lock_api(10 * kSecond));
     DONE(agent.drain(10 * kSecond));
     for (const device::Allocation& a : agent.allocations().value()) {
       if (a.kind != device::MemoryKind::kOwned) continue;
       auto fd = agent.export_allocation(a.id);
       DONE(fd);
-      parked[a.id] = std::move(*fd);
+      offloaded[a.id] = std::move(*fd);
       DONE(agent.release(a.id));
     }
-    CHECK(parked.size() == 2);
+    CHECK(offloaded.size() == 2);
     DONE(agent.hold(120 * kSecond));
     driver.begin(training.pid);
     const std::string gpu_off = ckpt_does("dump --help | grep -q -- --gpu") == 0 ? " --gpu off" : "";
@@ -91,10 +91,10 @@ TEST_CASE("parked, dumped, killed, restored, attached: the training goes on to t
     auto about = (*again)->hello();
     DONE(about);
     CHECK(about->start_time != first_life);
-    CHECK(about->gate_closed == 1);
+    CHECK(about->api_locked == 1);
     CHECK(about->released == 2);
-    for (const auto& [id, fd] : parked) DONE((*again)->attach(id, fd.get()));
-    DONE((*again)->open_gate());
+    for (const auto& [id, fd] : offloaded) DONE((*again)->attach(id, fd.get()));
+    DONE((*again)->unlock_api());
     const std::string verdict = training.result();
     CHECK_MESSAGE(verdict.starts_with("pass"), verdict << text_of(place / "log"));
   }

@@ -91,6 +91,6 @@ device::Allocation allocation_at(AgentTarget& agent, uint64_t address) {
 }
 
 void stop_and_take(AgentTarget& agent) {
-  DONE(agent.close_gate(5 * kSecond));
+  DONE(agent.lock_api(5 * kSecond));
   DONE(agent.drain(5 * kSecond));
 }

@@ -45,7 +45,7 @@ class Puppet {
 
 ckpt::device::Allocation allocation_at(ckpt::cuda::AgentTarget& agent, uint64_t address);
 std::vector<ckpt::device::Range> all_owned(ckpt::cuda::AgentTarget& agent);
-/// Closes the gate and drains.
+/// Locks the API and drains.
 void stop_and_take(ckpt::cuda::AgentTarget& agent);
 
 /// Memory of the stand-in is a memfd: what the target wrote is read here.

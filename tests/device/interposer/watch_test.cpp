@@ -13,7 +13,7 @@ TEST_CASE("copy-on-write: bytes are set aside before a launch, a fill or a free 
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_cow(256 * kMiB, all_owned(*agent)));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 99") == "ok");
   CHECK(puppet.ask("fill 1 131072 100") == "ok");
   CHECK(puppet.ask("free 2") == "ok");
@@ -48,7 +48,7 @@ TEST_CASE("copy-on-write: only what is wanted is set aside") {
   stop_and_take(*agent);
   const device::Range first{{a + 128 * 1024}, 64 * 1024}, second{{a + kMiB}, 128 * 1024};
   DONE(agent->begin_cow(64 * kMiB, {first, second}));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 8") == "ok");
   CHECK(puppet.ask("write 0 9") == "ok");
   auto table = agent->saved(kSecond);
@@ -65,7 +65,7 @@ TEST_CASE("copy-on-write: what does not fit in the budget is told, and the progr
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_cow(4 * kMiB, all_owned(*agent)));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 1") == "ok");
   CHECK(puppet.ask("write 1 1") == "ok");
   auto table = agent->saved(kSecond);
@@ -82,7 +82,7 @@ TEST_CASE("copy-on-write: a budget that the device's granularity would exceed is
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_cow(kMiB, all_owned(*agent)));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("fill 0 0 4096") == "ok");
   auto table = agent->saved(kSecond);
   REQUIRE(table);
@@ -97,7 +97,7 @@ TEST_CASE("copy-on-write: what a context has is set aside before it ends") {
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_cow(256 * kMiB, all_owned(*agent)));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("reset") == "ok");
   auto table = agent->saved(kSecond);
   REQUIRE(table);
@@ -124,7 +124,7 @@ TEST_CASE("a call that needs memory that is not filled waits for it; others do n
   DONE(agent->begin_fill({id}));
   auto fd = agent->export_allocation(id);
   REQUIRE(fd);
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("check 1 3") == "ok");
   CHECK(!agent->next_demand(0).value());
   puppet.say("check 0 61");
@@ -132,14 +132,14 @@ TEST_CASE("a call that needs memory that is not filled waits for it; others do n
   REQUIRE(demand);
   REQUIRE(*demand);
   CHECK(**demand == std::vector<uint64_t>{id});
-  // The waiting call is not in the way of the gate.
+  // The waiting call is not in the way of the API lock.
   stop_and_take(*agent);
   {
     const View view(*fd);
     for (size_t i = 0; i < 4 * kMiB / 8; ++i) view.data[i] = word_of(61, i);
   }
   DONE(agent->filled(id));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.answer() == "ok");
 }
 
@@ -155,7 +155,7 @@ TEST_CASE("a client that takes the filling over is told what calls wait for") {
     if (client == 1) CHECK(hazards[0].starts_with("device memory without its content (1 allocation, 4"));
     stop_and_take(*agent);
     DONE(agent->begin_fill({id}));
-    DONE(agent->open_gate());
+    DONE(agent->unlock_api());
     if (client == 0) puppet.say("fill 0 0 4096");
     auto demand = agent->next_demand(10 * kSecond);
     REQUIRE(demand);
@@ -174,7 +174,7 @@ TEST_CASE("a context that ends takes with it what calls wait for") {
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_fill({allocation_at(*agent, at).id}));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("end-second") == "ok");
   CHECK(puppet.ask("graph 0") == "ok");  // a graph may touch anything
 }
@@ -186,7 +186,7 @@ TEST_CASE("launches and fills are written down, and run again") {
   auto agent = puppet.agent();
   stop_and_take(*agent);
   DONE(agent->begin_recording(100));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 71") == "ok");
   CHECK(puppet.ask("fill 1 0 4096") == "ok");
   stop_and_take(*agent);
@@ -198,7 +198,7 @@ TEST_CASE("launches and fills are written down, and run again") {
   CHECK((*calls)[1].writes[0].size == 4096);
   CHECK((*calls)[1].reads.empty());
   DONE(agent->end_recording());
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("write 0 72") == "ok");
   stop_and_take(*agent);
   DONE(agent->replay((*calls)[0]));
@@ -206,6 +206,6 @@ TEST_CASE("launches and fills are written down, and run again") {
   device::Launch wrong = (*calls)[0];
   wrong.record.resize(wrong.record.size() - 1);
   CHECK(!agent->replay(wrong));
-  DONE(agent->open_gate());
+  DONE(agent->unlock_api());
   CHECK(puppet.ask("check 0 71") == "ok");
 }

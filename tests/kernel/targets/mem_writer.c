@@ -38,7 +38,7 @@ static void* rewrite(void* argument) {
                     (unsigned long long)round, (unsigned long long)i);
       write_page(page, mix(area->seed + round, i));
     }
-  area->rounds = round - 1;
+  area->iterations = round - 1;
   return NULL;
 }
 
@@ -97,7 +97,7 @@ int main(int argc, char** argv) {
   for (int i = 0; i < 5; ++i) CHECK_EQUAL(pthread_join(thread[i], NULL), 0);
   for (int a = 0; a < 2; ++a)
     for (uint64_t i = 0; i < kPages; ++i)
-      if (!page_is((uint64_t*)(void*)(g_area[a].memory + i * PAGE_SIZE), mix(g_area[a].seed + g_area[a].rounds, i)))
+      if (!page_is((uint64_t*)(void*)(g_area[a].memory + i * PAGE_SIZE), mix(g_area[a].seed + g_area[a].iterations, i)))
         target_fail("area %d: page %d at the end", a, (int)i);
   for (uint64_t i = 0; i < kSlowPages; ++i)
     CHECK(page_is((uint64_t*)(void*)(g_slow + i * PAGE_SIZE), mix(g_slow_generation[i], i)));

@@ -17,15 +17,15 @@ static int forks(void* unused) {
   (void)unused;
   child_ready();
   while (!g_shared->end) {
-    int64_t round = g_shared->rounds[0];
+    int64_t round = g_shared->iterations[0];
     pid_t child = fork();
     CHECK(child >= 0);
     if (child == 0) {
-      g_shared->rounds[0] = round + 1;
+      g_shared->iterations[0] = round + 1;
       _exit((int)(round % 100));
     }
     expect_exit(child, (int)(round % 100));
-    CHECK_EQUAL(g_shared->rounds[0], round + 1);
+    CHECK_EQUAL(g_shared->iterations[0], round + 1);
     sleep_ms(1);
   }
   expect_childless();
@@ -40,7 +40,7 @@ static int executes(void* unused) {
     pid_t child = 0;
     CHECK_EQUAL(posix_spawnp(&child, "sh", NULL, NULL, command, environ), 0);
     expect_exit(child, 42);
-    ++g_shared->rounds[1];
+    ++g_shared->iterations[1];
   }
   expect_childless();
   return 2;
@@ -53,9 +53,9 @@ static int threads(void* unused) {
   child_ready();
   while (!g_shared->end) {
     void* answer = NULL;
-    CHECK_EQUAL(pthread_join(start_thread(ends_at_once, (void*)(uintptr_t)g_shared->rounds[2]), &answer), 0);
-    CHECK((int64_t)(uintptr_t)answer == g_shared->rounds[2]);
-    ++g_shared->rounds[2];
+    CHECK_EQUAL(pthread_join(start_thread(ends_at_once, (void*)(uintptr_t)g_shared->iterations[2]), &answer), 0);
+    CHECK((int64_t)(uintptr_t)answer == g_shared->iterations[2]);
+    ++g_shared->iterations[2];
     sleep_ms(1);
   }
   return 3;
@@ -72,8 +72,8 @@ int main(int argc, char** argv) {
   struct Shared before;
   memcpy(&before, (const void*)g_shared, sizeof before);
   for (int i = 0; i < 3; ++i)
-    for (int wait = 0; wait < 5000 && g_shared->rounds[i] < before.rounds[i] + 5; ++wait) sleep_ms(1);
-  for (int i = 0; i < 3; ++i) CHECK(g_shared->rounds[i] >= before.rounds[i] + 5);
+    for (int wait = 0; wait < 5000 && g_shared->iterations[i] < before.iterations[i] + 5; ++wait) sleep_ms(1);
+  for (int i = 0; i < 3; ++i) CHECK(g_shared->iterations[i] >= before.iterations[i] + 5);
   g_shared->end = 1;
   expect_exit(forking, 1);
   expect_exit(executing, 2);

@@ -90,7 +90,7 @@ Result<void> EmulatedTarget::enter(const char* call) {
 }
 
 Result<void> EmulatedTarget::require_closed(const char* call) const {
-  if (!closed_) return fail(Code::kBug, call, "the gate is open");
+  if (!closed_) return fail(Code::kBug, call, "the API is unlocked");
   return {};
 }
 
@@ -304,9 +304,9 @@ Result<UniqueFd> EmulatedTarget::export_allocation(uint64_t id) {
   return out;
 }
 
-Result<void> EmulatedTarget::close_gate(uint64_t) {
-  CKPT_TRY(enter("close_gate"));
-  Lock lock(mutex_);  // calls hold it while they are in the gate
+Result<void> EmulatedTarget::lock_api(uint64_t) {
+  CKPT_TRY(enter("lock_api"));
+  Lock lock(mutex_);  // calls hold it while they are in the API lock
   closed_ = true;
   return {};
 }
@@ -320,8 +320,8 @@ Result<void> EmulatedTarget::drain(uint64_t timeout_us) {
   return synchronize(timeout_us);
 }
 
-Result<void> EmulatedTarget::open_gate() {
-  // No fault is injected here: a gate that does not open leaves nothing to promise.
+Result<void> EmulatedTarget::unlock_api() {
+  // No fault is injected here: an API lock that does not open leaves nothing to promise.
   if (!alive_) return fail(Code::kNotFound, fmt::format("{}", pid_), "the process has ended");
   Lock lock(mutex_);
   closed_ = false;

@@ -1,6 +1,6 @@
 // A process that uses emulated devices: what an interposed program does (allocate, launch, copy), and what the agent
-// inside it does for ckpt (`Target`). Its calls pass a gate; its kernels are functions that name, or hide, what they
-// write.
+// inside it does for ckpt (`Target`). Its calls pass an API lock; its kernels are functions that name, or hide, what
+// they write.
 #pragma once
 
 #include <memory>
@@ -38,7 +38,7 @@ class EmulatedTarget : public Target {
                  const std::vector<Allocation>& released);
   ~EmulatedTarget() override;
 
-  // What the program does. Waits in front of the gate.
+  // What the program does. Waits at the API lock.
   Result<Allocation> allocate(uint64_t bytes, int device = 0, MemoryKind kind = MemoryKind::kOwned);
   Result<void> free(uint64_t id);
   Result<void> launch(int stream, const KernelCall& call);
@@ -47,7 +47,7 @@ class EmulatedTarget : public Target {
   Result<void> synchronize(uint64_t timeout_us = 60'000'000);
 
   // What a test sees.
-  /// The bytes now, past the gate.
+  /// The bytes now, past the API lock.
   std::vector<std::byte> peek(Range range) const;
   bool gate_open() const;
   bool alive() const { return alive_; }
@@ -64,9 +64,9 @@ class EmulatedTarget : public Target {
   Result<std::vector<int>> contexts() override { return std::vector<int>(gpus_.empty() ? 0 : 1); }
   Result<std::vector<std::string>> hazards() override { return std::vector<std::string>(); }
   Result<UniqueFd> export_allocation(uint64_t id) override;
-  Result<void> close_gate(uint64_t timeout_us) override;
+  Result<void> lock_api(uint64_t timeout_us) override;
   Result<void> drain(uint64_t timeout_us) override;
-  Result<void> open_gate() override;
+  Result<void> unlock_api() override;
   Result<void> begin_cow(uint64_t budget, const std::vector<Range>& wanted) override;
   Result<SavedTable> saved(uint64_t timeout_us) override;
   Result<UniqueFd> export_saved(uint64_t buffer) override;
@@ -111,7 +111,7 @@ class EmulatedTarget : public Target {
 
   Result<void> enter(const char* call);
   Result<void> require_closed(const char* call) const;
-  /// Waits for the gate, and for what `touched` says must be filled first.
+  /// Waits for the API lock, and for what `touched` says must be filled first.
   Result<void> pass(Lock& lock, const std::vector<Range>& touched);
   std::vector<uint64_t> unfilled(const std::vector<Range>& touched) const;
   Result<void> submit(Lock& lock, int stream, const KernelCall& call);

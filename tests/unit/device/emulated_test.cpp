@@ -113,7 +113,7 @@ TEST_CASE("emulated device: memory freed with work on it is noticed") {
   CHECK_FALSE(machine.gpu->violations().empty());
 }
 
-TEST_CASE("emulated target: nothing passes a closed gate, and what was submitted drains") {
+TEST_CASE("emulated target: nothing passes a locked API, and what was submitted drains") {
   Machine machine;
   auto target = machine.target();
   auto a = target.allocate(4 * kMinChunk), b = target.allocate(4 * kMinChunk);  // one for each queue
@@ -129,12 +129,12 @@ TEST_CASE("emulated target: nothing passes a closed gate, and what was submitted
     }
   });
   for (int round = 0; round < 10; ++round) {
-    REQUIRE(target.close_gate(kSecond));
+    REQUIRE(target.lock_api(kSecond));
     REQUIRE(target.drain(60 * kSecond));
     const auto first = target.peek(a->range()), second = target.peek(b->range());
     std::this_thread::sleep_for(std::chrono::milliseconds(2));
     CHECK((target.peek(a->range()) == first && target.peek(b->range()) == second));
-    REQUIRE(target.open_gate());
+    REQUIRE(target.unlock_api());
     std::this_thread::yield();
   }
   stop = true;
@@ -147,8 +147,8 @@ TEST_CASE("emulated target: releasing keeps the address, attaching brings the sa
   auto target = machine.target();
   auto a = target.allocate(4 * kMinChunk);
   REQUIRE(target.launch(0, fill(*a, 42)));
-  REQUIRE_FALSE(target.release(a->id));  // the gate is open
-  REQUIRE(target.close_gate(kSecond));
+  REQUIRE_FALSE(target.release(a->id));  // the API is unlocked
+  REQUIRE(target.lock_api(kSecond));
   REQUIRE(target.drain(60 * kSecond));
   const auto before = target.peek(a->range());
   auto fd = target.export_allocation(a->id);
@@ -159,7 +159,7 @@ TEST_CASE("emulated target: releasing keeps the address, attaching brings the sa
   CHECK(target.peek(a->range()).empty());
   REQUIRE(target.attach(a->id, fd->get()));
   CHECK(target.peek(a->range()) == before);
-  REQUIRE(target.open_gate());
+  REQUIRE(target.unlock_api());
   CHECK(machine.gpu->violations().empty());
 }
 
@@ -168,10 +168,10 @@ TEST_CASE("emulated target: what launches may write is set aside once, within th
   auto target = machine.target();
   auto a = target.allocate(4 * kMinChunk), b = target.allocate(4 * kMinChunk), c = target.allocate(4 * kMinChunk);
   for (const auto* one : {&a, &b, &c}) REQUIRE(target.launch(0, fill(**one, 1)));
-  REQUIRE(target.close_gate(kSecond));
+  REQUIRE(target.lock_api(kSecond));
   REQUIRE(target.drain(60 * kSecond));
   REQUIRE(target.begin_cow(4 * kMinChunk, {a->range(), b->range()}));
-  REQUIRE(target.open_gate());
+  REQUIRE(target.unlock_api());
   REQUIRE(target.launch(0, fill(*c, 2)));  // nobody wants what it was
   const uint64_t half = a->size / 2;  // each queue writes its own
   for (uint64_t i = 2; i < 10; ++i)
@@ -194,9 +194,9 @@ TEST_CASE("emulated target: a launch waits for what is not filled, and says so")
   Machine machine;
   auto target = machine.target();
   auto a = target.allocate(kMinChunk), b = target.allocate(kMinChunk);
-  REQUIRE(target.close_gate(kSecond));
+  REQUIRE(target.lock_api(kSecond));
   REQUIRE(target.begin_fill({a->id, b->id}));
-  REQUIRE(target.open_gate());
+  REQUIRE(target.unlock_api());
   std::thread program([&] { (void)target.launch(0, fill(*b, 7)); });
   auto demand = target.next_demand(60 * kSecond);
   REQUIRE(demand);
@@ -214,13 +214,13 @@ TEST_CASE("emulated target: any call can fail, and a dead target says so") {
   Machine machine;
   auto target = machine.target();
   machine.faults->arm(1, Fault::kTimeout);
-  REQUIRE(target.close_gate(kSecond));
+  REQUIRE(target.lock_api(kSecond));
   auto late = target.drain(kSecond);
   REQUIRE_FALSE(late);
   CHECK(late.error().code == Code::kBusy);
-  REQUIRE(target.open_gate());
+  REQUIRE(target.unlock_api());
   machine.faults->arm(0, Fault::kTargetDies);
-  auto gone = target.close_gate(kSecond);
+  auto gone = target.lock_api(kSecond);
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == Code::kNotFound);
   CHECK_FALSE(target.launch(0, {"fill", {}, {}, {}, true}));

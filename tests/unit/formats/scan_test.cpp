@@ -18,12 +18,12 @@ std::string scanned(const std::string& data) {
   std::string out;
   for (const Import& import : result.imports) {
     out += (out.empty() ? "" : " ") + import.name + "@" + std::to_string(import.offset) + (import.nested ? "+" : "") +
-           ":" + std::string(verdict_name(import.judgement.verdict));
+           ":" + std::string(verdict_name(import.classification.verdict));
   }
   return result.stopped.empty() ? out : out + " !" + result.stopped;
 }
 
-Verdict verdict(std::string_view module, std::string_view name) { return judge_global(module, name).verdict; }
+Verdict verdict(std::string_view module, std::string_view name) { return classify_global(module, name).verdict; }
 
 }  // namespace
 

@@ -278,7 +278,7 @@ TEST_CASE(
   }
 }
 
-TEST_CASE("device delta: what the image has already can be said when the gates are open again") {
+TEST_CASE("device delta: what the image has already can be said when the API locks are open again") {
   World world;
   const Allocation a = world.allocate(20);
   REQUIRE(world.target().launch(0, fill(a.range(), 7)));
@@ -337,8 +337,8 @@ class SlowedTarget final : public EmulatedTarget {
     gpu_->slow_down(30'000);
     return out;
   }
-  Result<void> open_gate() override {
-    CKPT_TRY(EmulatedTarget::open_gate());
+  Result<void> unlock_api() override {
+    CKPT_TRY(EmulatedTarget::unlock_api());
     if (meanwhile) meanwhile();
     return {};
   }
@@ -447,7 +447,7 @@ Result<void> capture_once(World& world, MemorySink& sink, int kind, const std::f
 }  // namespace
 
 TEST_CASE(
-    "device capture: whatever call fails, gates are open, nothing is left behind, and the image is whole or absent") {
+    "device capture: whatever call fails, APIs are unlocked, nothing is left behind, the image is whole or absent") {
   const std::pair<Fault, Code> faults[] = {{Fault::kNoRoom, Code::kNoRoom},
                                            {Fault::kTimeout, Code::kBusy},
                                            {Fault::kDeviceLost, Code::kIo},

@@ -1,6 +1,6 @@
 #include "lib/memory/device/fill.h"
 
-#include "lib/memory/device/park.h"
+#include "lib/memory/device/offload.h"
 #include "tests/unit/memory/device_helpers.h"
 
 using namespace ckpt;
@@ -42,7 +42,7 @@ struct Restored {
   EmulatedTarget& target;
   explicit Restored(const Saved& saved, int devices = 1, uint64_t capacity = 64 << 20)
       : world(devices, 0, 9, capacity), target(make(saved)) {
-    REQUIRE(target.close_gate(kSecond));
+    REQUIRE(target.lock_api(kSecond));
   }
   EmulatedTarget& make(const Saved& saved) {
     world.targets.push_back(std::make_unique<EmulatedTarget>(100, world.gpus, kernels(), saved.allocations));
@@ -185,7 +185,7 @@ TEST_CASE("device fill: kernels follow addresses that they find in memory") {
     DeviceFill fill_eager = filler(eager, saved);
     REQUIRE(fill_eager.attach());
     REQUIRE(fill_eager.eager());
-    REQUIRE(eager.target.open_gate());
+    REQUIRE(eager.target.unlock_api());
     REQUIRE(eager.target.launch(0, chase));
     REQUIRE(eager.target.synchronize());
     CHECK(restored.now(saved) == eager.now(saved));
@@ -263,7 +263,7 @@ TEST_CASE("device fill: whatever fails, memory is right or an error says that it
   }
 }
 
-TEST_CASE("device park: the memory waits, the process has none of it, and gets it back at the same addresses") {
+TEST_CASE("device offload: the memory waits, the process has none of it, and gets it back at the same addresses") {
   World world(2, 2);
   std::vector<std::vector<Allocation>> all(2);
   for (size_t t = 0; t < 2; ++t) {
@@ -275,23 +275,23 @@ TEST_CASE("device park: the memory waits, the process has none of it, and gets i
   const Content before = peek_all(world, all);
   const uint64_t used = world.gpus[0]->used_bytes() + world.gpus[1]->used_bytes();
   {
-    auto park = DevicePark::park({&world.target(0), &world.target(1)}, world.device_list());
-    REQUIRE(park);
-    CHECK(park->bytes() == used);
+    auto offload = DeviceOffload::offload({&world.target(0), &world.target(1)}, world.device_list());
+    REQUIRE(offload);
+    CHECK(offload->bytes() == used);
     CHECK(world.target(0).peek(all[0][0].range()).empty());
     uint64_t told = 0;
-    REQUIRE(park->for_each([&](int pid, uint64_t, int fd) -> Result<void> {
+    REQUIRE(offload->for_each([&](int pid, uint64_t, int fd) -> Result<void> {
       CHECK((pid == 100 || pid == 101));
       CHECK(fd >= 0);
       ++told;
       return {};
     }));
     CHECK(told == 6);
-    CHECK(park->for_each([&](int, uint64_t, int) { return Result<void>(Error(Code::kIo, "", "")); }).error().code ==
+    CHECK(offload->for_each([&](int, uint64_t, int) { return Result<void>(Error(Code::kIo, "", "")); }).error().code ==
           Code::kIo);
     CHECK(world.gpus[0]->used_bytes() + world.gpus[1]->used_bytes() == used);
-    REQUIRE(park->give_back());
-    CHECK(park->bytes() == 0);
+    REQUIRE(offload->give_back());
+    CHECK(offload->bytes() == 0);
   }
   REQUIRE(stop->end());
   CHECK(peek_all(world, all) == before);
@@ -300,18 +300,18 @@ TEST_CASE("device park: the memory waits, the process has none of it, and gets i
   world.check_sound();
 }
 
-TEST_CASE("device park: whatever fails, the process has its memory, or ckpt has it and says so") {
+TEST_CASE("device offload: whatever fails, the process has its memory, or ckpt has it and says so") {
   for (const Fault fault : {Fault::kNoRoom, Fault::kTimeout, Fault::kTargetDies}) {
     for (uint64_t nth = 0;; ++nth) {
       World world;
       const std::vector<Allocation> mine = four(world);
-      REQUIRE(world.target().close_gate(kSecond));
+      REQUIRE(world.target().lock_api(kSecond));
       REQUIRE(world.target().drain(60 * kSecond));
       const Content before = peek_all(world, {mine});
       world.faults->arm(nth, fault);
       {
-        auto park = DevicePark::park({&world.target()}, world.device_list());
-        Result<void> back = park ? park->give_back() : Result<void>();
+        auto offload = DeviceOffload::offload({&world.target()}, world.device_list());
+        Result<void> back = offload ? offload->give_back() : Result<void>();
         if (!back && world.target().alive()) {
           CHECK(back.error().code == Code::kTargetAltered);
           CHECK(back.error().target_state.find("ckpt still has them") != std::string::npos);

@@ -161,16 +161,16 @@ class MemorySink : public DeviceSink, public DeviceContent {
   uint64_t copied = 0;
   uint64_t fail_at = ~uint64_t{0};  ///< this call finds the disk full
 
-  Result<void> pre_copied(int space, Address chunk, ByteSpan bytes, unsigned round) override {
+  Result<void> pre_copied(int space, Address chunk, ByteSpan bytes, unsigned iteration) override {
     std::lock_guard lock(mutex_);
     CHECK(last_words.empty());
-    CHECK(iterations_[{space, chunk.value}] != round + 1);
-    iterations_[{space, chunk.value}] = round + 1;
+    CHECK(iterations_[{space, chunk.value}] != iteration + 1);
+    iterations_[{space, chunk.value}] = iteration + 1;
     ++copied;
     return put(ahead_, space, chunk, bytes);
   }
-  Result<void> pre_copied_zero(int space, Address chunk, unsigned round) override {
-    CKPT_TRY(pre_copied(space, chunk, Bytes(kDeviceChunk), round));
+  Result<void> pre_copied_zero(int space, Address chunk, unsigned iteration) override {
+    CKPT_TRY(pre_copied(space, chunk, Bytes(kDeviceChunk), iteration));
     --copied;
     return {};
   }

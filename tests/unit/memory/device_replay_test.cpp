@@ -78,7 +78,7 @@ Run run(World& world, const std::vector<Allocation>& mine, DeltaMode mode,
   }
   World next(static_cast<int>(world.gpus.size()), 0, 5);
   next.targets.push_back(std::make_unique<EmulatedTarget>(100, next.gpus, kernels(), mine));
-  REQUIRE(next.target().close_gate(kSecond));
+  REQUIRE(next.target().lock_api(kSecond));
   DeviceFill fill(next.target(), memory, hashes, next.device_list(), sink, opts.staging);
   REQUIRE(fill.attach());
   auto filled = fill.eager();
@@ -380,9 +380,9 @@ class HookedTarget final : public EmulatedTarget {
   std::function<void()> at_recorded, at_replay;
   int ended = 0;
   bool stuck = false, mute = false;
-  Result<void> open_gate() override {
-    if (stuck) return fail(Code::kIo, "", "the gate does not open (injected)");
-    return EmulatedTarget::open_gate();
+  Result<void> unlock_api() override {
+    if (stuck) return fail(Code::kIo, "", "the API lock does not open (injected)");
+    return EmulatedTarget::unlock_api();
   }
   Result<std::vector<Launch>> recorded() override {
     if (at_recorded) at_recorded();
@@ -468,7 +468,7 @@ TEST_CASE("replay: nobody records any more after the delta, nor after a recordin
   target.stuck = true;
   CHECK_FALSE(capture.begin_recording(100));
   target.stuck = false;
-  REQUIRE(target.close_gate(kSecond));
+  REQUIRE(target.lock_api(kSecond));
   CHECK(target.recorded().error().code == Code::kBug);
 }
 

@@ -85,7 +85,7 @@ TEST_CASE("verify: sound checkpoints have no findings, and their pickles only ha
     CHECK_MESSAGE(lines(report) == "", name);
     CHECK(!report.imports.empty());
     for (const auto& [global, import] : report.imports)
-      CHECK_MESSAGE(import.judgement.verdict == pickle::Verdict::kSafe, global);
+      CHECK_MESSAGE(import.classification.verdict == pickle::Verdict::kSafe, global);
   }
   for (const char* name : {"dcp-2.9.1", "dcp-2.9.1-zstd", "dcp-1.13"}) {
     Copy copy(name, "generated-dcp");

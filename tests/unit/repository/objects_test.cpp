@@ -9,7 +9,7 @@ using namespace ckpt::repository::test;
 
 namespace {
 
-Id id_of(const std::string& text) { return IdMaker().of(as_bytes(text)); }
+Id id_of(const std::string& text) { return IdBuilder().of(as_bytes(text)); }
 
 PackTable sample_table() {
   PackTable out;
@@ -56,7 +56,7 @@ TEST_CASE("id: SHA-256, and HMAC-SHA-256") {
   CHECK(to_hex(id_of("abc")) == "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
   // A key of its own is derived for each purpose: HMAC by the HMAC of the purpose.
   const std::string key = "what nobody knows";
-  const IdMaker one(as_bytes(key), "one"), other(as_bytes(key), "other"), none({}, "one");
+  const IdBuilder one(as_bytes(key), "one"), other(as_bytes(key), "other"), none({}, "one");
   CHECK(one.keyed());
   CHECK(!none.keyed());
   CHECK(none.of(as_bytes("abc")) == id_of("abc"));
@@ -154,19 +154,19 @@ TEST_CASE("documents: come back as they were, and no damaged one stops anything 
   Ref ref;
   ref.name = "n", ref.created = ref.pushed = "2026-01-31T12:00:00.123456Z", ref.kind = "model", ref.format = "dcp";
   ref.tree = "list", ref.tree_bytes = 12;
-  const std::string good = encode_ref(ref, IdMaker());
-  auto back = parse_ref(good, "n", IdMaker(), "r");
+  const std::string good = encode_ref(ref, IdBuilder());
+  auto back = parse_ref(good, "n", IdBuilder(), "r");
   REQUIRE(back);
-  CHECK(encode_ref(*back, IdMaker()) == good);
-  CHECK(!parse_ref(good, "m", IdMaker(), "r"));
-  damage(good, [&](const std::string& bad) { CHECK(!parse_ref(bad, "n", IdMaker(), "r")); });
+  CHECK(encode_ref(*back, IdBuilder()) == good);
+  CHECK(!parse_ref(good, "m", IdBuilder(), "r"));
+  damage(good, [&](const std::string& bad) { CHECK(!parse_ref(bad, "n", IdBuilder(), "r")); });
   // Sealed, and wrong all the same.
   for (const auto& change : std::vector<std::function<void(Ref&)>>{
            [](Ref& r) { r.path = "../x"; }, [](Ref& r) { r.kind = "other"; }, [](Ref& r) { r.created = "\x1b[2J"; },
            [](Ref& r) { r.tree.clear(); }, [](Ref& r) { r.tree_bytes = UINT64_MAX; }}) {
     Ref bad = ref;
     change(bad);
-    CHECK(!parse_ref(encode_ref(bad, IdMaker()), "n", IdMaker(), "r"));
+    CHECK(!parse_ref(encode_ref(bad, IdBuilder()), "n", IdBuilder(), "r"));
   }
   Marker marker;
   marker.host = "h", marker.boot_id = "b", marker.pid = 1, marker.pid_start = 2, marker.honoured = {"x", "y"};
@@ -185,7 +185,7 @@ TEST_CASE("documents: come back as they were, and no damaged one stops anything 
 
 TEST_CASE("cuts: what moved is found again, fixed pieces stay whole") {
   const std::string body = noise(8 << 20, 1);
-  const ContentCuts cuts{IdMaker()};
+  const ContentCuts cuts{IdBuilder()};
   auto pieces = [&](const std::string& text, size_t step) {
     std::vector<std::string> out;
     Cutter cutter(cuts);

@@ -238,7 +238,7 @@ TEST_CASE("store: with a key other ids, and nobody without it reads, writes or f
   auto parsed = parse_ref(ref, "a", store.open()->seal(), "");
   REQUIRE(parsed);
   parsed->kind = "model";
-  for (const IdMaker& seal : {IdMaker(), store.open()->ids()}) {
+  for (const IdBuilder& seal : {IdBuilder(), store.open()->ids()}) {
     REQUIRE(io::write_file(store.place() / kImages / "a", encode_ref(*parsed, seal)));
     CHECK(!store.open()->ref("a"));
   }

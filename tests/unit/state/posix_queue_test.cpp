@@ -71,7 +71,7 @@ TEST_CASE("posix queue: of one that was unlinked the messages come back in their
   CHECK(image.name == queue.name);
   CHECK(image.waiting == 4);
   CHECK(image.messages.size() == 4);
-  auto made = restore::PosixQueueMaker::make(image);
+  auto made = restore::PosixQueueBuilder::make(image);
   REQUIRE_MESSAGE(made, made.error().text());
   auto fd = made->open(O_RDONLY | O_NONBLOCK), writer = made->open(O_WRONLY);
   REQUIRE(fd);
@@ -117,33 +117,33 @@ TEST_CASE("posix queue: one with a name is opened as it stands, and made when it
   auto image = describe(queue.fd.get());
   CHECK(image.waiting == 1);
   CHECK(image.messages.empty());
-  auto made = restore::PosixQueueMaker::make(image);
+  auto made = restore::PosixQueueBuilder::make(image);
   REQUIRE(made);
   auto fd = made->open(O_RDWR | O_NONBLOCK);
   REQUIRE(fd);
   CHECK(receive(fd->get()) == "2 stays");
   REQUIRE(::mq_unlink(queue.name.c_str()) == 0);
-  auto gone = restore::PosixQueueMaker::make(image);
+  auto gone = restore::PosixQueueBuilder::make(image);
   REQUIRE_FALSE(gone);
   CHECK(gone.error().code == Code::kNotFound);
-  auto again = restore::PosixQueueMaker::make(empty);
+  auto again = restore::PosixQueueBuilder::make(empty);
   REQUIRE(again);
   fd = again->open(O_RDWR | O_NONBLOCK);
   REQUIRE(fd);
   CHECK(describe(fd->get()) == empty);
   auto other = image;
   other.max_messages = 9;
-  CHECK_FALSE(restore::PosixQueueMaker::make(other));
+  CHECK_FALSE(restore::PosixQueueBuilder::make(other));
   for (auto change : {+[](store::PosixQueue& q) { q.mode ^= 0200; }, +[](store::PosixQueue& q) { ++q.uid; },
                       +[](store::PosixQueue& q) { ++q.gid; }}) {
     auto taken = empty;
     change(taken);
-    auto refused = restore::PosixQueueMaker::make(taken);
+    auto refused = restore::PosixQueueBuilder::make(taken);
     REQUIRE_FALSE(refused);
     CHECK(refused.error().code == Code::kMismatch);
   }
   other.name = "/";
-  CHECK_FALSE(restore::PosixQueueMaker::make(other));
+  CHECK_FALSE(restore::PosixQueueBuilder::make(other));
 }
 
 TEST_CASE("posix queue: who waits to be notified is refused; a file is no queue") {

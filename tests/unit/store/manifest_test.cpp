@@ -324,7 +324,7 @@ class Fill {
     all(frozen, stops, rounds, faults, ran, waited, scanned, copied, zero, unchanged, memory, written, held, gpu, ahead,
         last, behind, saved, phases);
   }
-  void one(CaptureRound& v) {
+  void one(CaptureIteration& v) {
     auto& [pages, us] = v;
     all(pages, us);
   }

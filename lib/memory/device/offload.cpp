@@ -1,4 +1,4 @@
-#include "lib/memory/device/park.h"
+#include "lib/memory/device/offload.h"
 
 #include <fmt/format.h>
 
@@ -6,7 +6,7 @@
 
 namespace ckpt::capture {
 
-Result<void> DevicePark::take(device::Target& target, const device::Allocation& allocation,
+Result<void> DeviceOffload::take(device::Target& target, const device::Allocation& allocation,
                               const std::vector<device::Device*>& devices) {
   CKPT_TRY_ASSIGN(const std::string uuid, target.device_uuid(allocation.device));
   auto device =
@@ -21,9 +21,9 @@ Result<void> DevicePark::take(device::Target& target, const device::Allocation& 
   return {};
 }
 
-Result<DevicePark> DevicePark::park(const std::vector<device::Target*>& targets,
+Result<DeviceOffload> DeviceOffload::offload(const std::vector<device::Target*>& targets,
                                     const std::vector<device::Device*>& devices) {
-  DevicePark out;
+  DeviceOffload out;
   auto all = [&]() -> Result<void> {
     for (device::Target* target : targets) {
       CKPT_TRY_ASSIGN(const std::vector<device::Allocation> allocations, target->allocations());
@@ -41,9 +41,9 @@ Result<DevicePark> DevicePark::park(const std::vector<device::Target*>& targets,
   return std::move(taken).error();
 }
 
-DevicePark::~DevicePark() { (void)give_back(); }
+DeviceOffload::~DeviceOffload() { (void)give_back(); }
 
-Result<void> DevicePark::give_back() {
+Result<void> DeviceOffload::give_back() {
   Result<void> first;
   std::erase_if(held_, [&](Held& held) {
     Result<void> attached = held.target->attach(held.allocation.id, held.fd.get());
@@ -61,12 +61,12 @@ Result<void> DevicePark::give_back() {
       fmt::format("process {} has lost {} of its device allocations; ckpt still has them", pid, lost));
 }
 
-Result<void> DevicePark::for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const {
+Result<void> DeviceOffload::for_each(const std::function<Result<void>(int pid, uint64_t id, int fd)>& with) const {
   for (const Held& held : held_) CKPT_TRY(with(held.target->pid(), held.allocation.id, held.fd.get()));
   return {};
 }
 
-uint64_t DevicePark::bytes() const {
+uint64_t DeviceOffload::bytes() const {
   uint64_t out = 0;
   for (const Held& held : held_) out += held.allocation.size;
   return out;

@@ -11,12 +11,12 @@ namespace ckpt::engine {
 
 /// Renews the leases, in a thread of its own, until its end. No other call may be made on the targets meanwhile. Should
 /// ckpt be killed, they run out; where there is no room for a thread they do, too.
-class LeaseKeeper {
+class LeaseRenewal {
  public:
-  explicit LeaseKeeper(std::vector<device::Target*> targets);
-  LeaseKeeper(const LeaseKeeper&) = delete;
-  LeaseKeeper& operator=(const LeaseKeeper&) = delete;
-  ~LeaseKeeper();
+  explicit LeaseRenewal(std::vector<device::Target*> targets);
+  LeaseRenewal(const LeaseRenewal&) = delete;
+  LeaseRenewal& operator=(const LeaseRenewal&) = delete;
+  ~LeaseRenewal();
 
  private:
   std::stop_source end_;

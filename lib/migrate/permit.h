@@ -12,7 +12,7 @@
 namespace ckpt::migrate {
 
 /// Messages of the pair of sockets between the receiver and its restore.
-enum class GateWord : char {
+enum class PermitWord : char {
   kMade = 'm',  ///< with "PID PID", inside and outside: all of them stand still
   kGo = 'g',    ///< with " PID START" of each, as the receiver sees them: their clock may be another one
   kRuns = 'r',
@@ -22,19 +22,19 @@ enum class GateWord : char {
 inline constexpr size_t kMostGo = 192 << 10;
 
 /// In the restore.
-class Gate {
+class Permit {
  public:
   /// "FD,ID,NAMESPACE": the socket, and what a claim has to say.
   static std::string describe(int socket, const std::string& id);
   /// What `describe` gave. The socket is not to be inherited any further.
-  static Result<Gate> open(const std::string& text);
+  static Result<Permit> open(const std::string& text);
   /// Waits for the word that the processes may be let go, and takes the claim. kInterrupted: they may not.
   Result<void> may_run(int pid, int pid_outside, const Cancel& cancel);
   /// They have been.
   void runs();
 
  private:
-  Gate() = default;
+  Permit() = default;
   UniqueFd socket_;
   std::string id_, pid_namespace_;
   std::optional<Claim> claim_;

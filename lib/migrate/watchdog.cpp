@@ -1,4 +1,4 @@
-#include "lib/migrate/keeper.h"
+#include "lib/migrate/watchdog.h"
 
 #include <fcntl.h>
 #include <sys/prctl.h>
@@ -87,7 +87,7 @@ void resolve(const Remote& remote, const std::string& id, const std::vector<Kept
 }
 
 [[noreturn]] void live(int channel, const Remote& remote, const std::string& id) {
-  ::prctl(PR_SET_NAME, "ckpt-keeper", 0, 0, 0);
+  ::prctl(PR_SET_NAME, "ckpt-watchdog", 0, 0, 0);
   ::setsid();
   for (int signal : {SIGINT, SIGTERM, SIGHUP, SIGUSR1, SIGPIPE}) ::signal(signal, SIG_IGN);
   ::signal(SIGCHLD, SIG_DFL);
@@ -102,7 +102,7 @@ void resolve(const Remote& remote, const std::string& id, const std::vector<Kept
 
 }  // namespace
 
-Result<Keeper> Keeper::start(const Remote& remote, const std::string& id) {
+Result<Watchdog> Watchdog::start(const Remote& remote, const std::string& id) {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0)
     return sys_error("", "cannot make a pair of sockets");
@@ -110,31 +110,31 @@ Result<Keeper> Keeper::start(const Remote& remote, const std::string& id) {
   const pid_t middle = ::fork();
   if (middle < 0) return fork_error(errno, "", "cannot make a process");
   if (middle == 0) {
-    const pid_t keeper = ::fork();
-    if (keeper != 0) ::_exit(keeper < 0 ? 1 : 0);
+    const pid_t watchdog = ::fork();
+    if (watchdog != 0) ::_exit(watchdog < 0 ? 1 : 0);
     live(theirs.get(), remote, id);
   }
   int status = 0;
   while (::waitpid(middle, &status, 0) < 0 && errno == EINTR) {
   }
   if (status != 0) return fail(Code::kNoRoom, "", "cannot make a process");
-  return Keeper(std::move(ours));
+  return Watchdog(std::move(ours));
 }
 
-Result<char> Keeper::call(char word, int pidfd) const {
+Result<char> Watchdog::call(char word, int pidfd) const {
   const auto byte = static_cast<std::byte>(word);
   char answer = kFailed;
   const std::span<const int> fds = pidfd < 0 ? std::span<const int>() : std::span<const int>(&pidfd, 1);
-  if (send_with_fds(channel_.get(), {&byte, 1}, fds) != 1) return fail(Code::kIo, "ckpt-keeper", "has ended");
+  if (send_with_fds(channel_.get(), {&byte, 1}, fds) != 1) return fail(Code::kIo, "ckpt-watchdog", "has ended");
   ssize_t got;
   while ((got = ::recv(channel_.get(), &answer, 1, 0)) < 0 && errno == EINTR) {
   }
-  if (got != 1) return fail(Code::kIo, "ckpt-keeper", "has ended");
+  if (got != 1) return fail(Code::kIo, "ckpt-watchdog", "has ended");
   return answer;
 }
 
 /// Each thread gets one of its own, too: of one for them all the others would hear a moment later.
-Result<void> Keeper::stop(const engine::HandOver& what) {
+Result<void> Watchdog::stop(const engine::HandOver& what) {
   for (const engine::HandOver::Process& process : what.processes) {
     CKPT_TRY_ASSIGN(const char kept, call(process.stopped ? kStoppedProcess : kProcess, process.pidfd));
     if (kept != kDone) return fail(Code::kIo, proc::describe_pid(process.pid), "cannot be kept stopped");
@@ -148,12 +148,12 @@ Result<void> Keeper::stop(const engine::HandOver& what) {
   return {};
 }
 
-Verdict Keeper::ask() {
+Verdict Watchdog::ask() {
   auto answer = call(kAsk);
   return answer && *answer != kFailed ? static_cast<Verdict>(*answer) : Verdict::kUnknown;
 }
 
-void Keeper::dismiss() {
+void Watchdog::dismiss() {
   (void)!::send(channel_.get(), &kDismiss, 1, MSG_NOSIGNAL);
   channel_.reset();
 }

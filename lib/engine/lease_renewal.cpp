@@ -1,4 +1,4 @@
-#include "lib/engine/lease_keeper.h"
+#include "lib/engine/lease_renewal.h"
 
 #include <chrono>
 #include <condition_variable>
@@ -22,11 +22,11 @@ void keep(const std::vector<device::Target*>& targets, const std::stop_token& en
 
 }  // namespace
 
-LeaseKeeper::LeaseKeeper(std::vector<device::Target*> targets) {
+LeaseRenewal::LeaseRenewal(std::vector<device::Target*> targets) {
   (void)start_thread(thread_, [targets = std::move(targets), end = end_.get_token()] { keep(targets, end); });
 }
 
-LeaseKeeper::~LeaseKeeper() {
+LeaseRenewal::~LeaseRenewal() {
   end_.request_stop();
   if (thread_.joinable()) thread_.join();
 }

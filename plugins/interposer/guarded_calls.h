@@ -1,4 +1,4 @@
-// Which functions pass the gate, and what their arguments say about device memory.
+// Which functions pass the API lock, and what their arguments say about device memory.
 #pragma once
 
 #include <string_view>
@@ -28,7 +28,7 @@ constexpr bool has_prefix(std::string_view function, std::initializer_list<std::
 
 /// What submits work, what changes which memory and contexts there are, and what asks the driver about memory that may
 /// be away.
-constexpr bool is_gated(std::string_view function) {
+constexpr bool is_guarded(std::string_view function) {
   return has_prefix(function, {"cuLaunch",
                                "cuGraphLaunch",
                                "cuGraphUpload",

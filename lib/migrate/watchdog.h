@@ -1,5 +1,5 @@
-// A process that outlives the ckpt that made it: from the moment at which the other end may let the processes go until
-// it is known whether it has, they are stopped here, whatever becomes of that ckpt.
+// A process that outlives the ckpt that started it: from the moment at which the other end may let the processes go
+// until it is known whether it has, they are stopped here, whatever becomes of that ckpt.
 #pragma once
 
 #include <string>
@@ -12,15 +12,15 @@
 
 namespace ckpt::migrate {
 
-/// Should its maker end between `stop` and `dismiss` it asks the other end: it ends the processes where they run there,
+/// Should its ckpt end between `stop` and `dismiss` it asks the other end: it ends the processes where they run there,
 /// has them go on where they never will, and leaves them stopped where that is not told within 4 times
 /// `Remote::silence_us`.
-class Keeper {
+class Watchdog {
  public:
   /// While ckpt has no other threads, and where `remote` can be reached: in the namespaces of ckpt's caller.
-  static Result<Keeper> start(const Remote& remote, const std::string& id);
-  Keeper(Keeper&&) noexcept = default;
-  Keeper& operator=(Keeper&&) = delete;
+  static Result<Watchdog> start(const Remote& remote, const std::string& id);
+  Watchdog(Watchdog&&) noexcept = default;
+  Watchdog& operator=(Watchdog&&) = delete;
 
   /// SIGSTOP to all of them, which takes effect once nobody traces them. Those that are stopped already stay so for
   /// good.
@@ -31,7 +31,7 @@ class Keeper {
   void dismiss();
 
  private:
-  explicit Keeper(UniqueFd channel) : channel_(std::move(channel)) {}
+  explicit Watchdog(UniqueFd channel) : channel_(std::move(channel)) {}
   Result<char> call(char word, int pidfd = -1) const;
   UniqueFd channel_;
 };

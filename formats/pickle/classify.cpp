@@ -289,7 +289,7 @@ bool is_safe(std::string_view module, std::string_view name) {
 
 }  // namespace
 
-Judgement judge_global(std::string_view module, std::string_view name) {
+Classification classify_global(std::string_view module, std::string_view name) {
   // Protocol 2 keeps the names of Python 2.
   if (module == "__builtin__") module = "builtins";
   if (module == "copy_reg") module = "copyreg";

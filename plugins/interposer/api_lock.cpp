@@ -1,4 +1,4 @@
-#include "plugins/interposer/gate.h"
+#include "plugins/interposer/api_lock.h"
 
 #include <linux/futex.h>
 #include <linux/membarrier.h>
@@ -13,7 +13,7 @@
 
 namespace ckpt::interposer {
 
-Gate g_gate;
+ApiLock g_api_lock;
 thread_local ThreadState* t_state = nullptr;
 
 namespace {
@@ -37,7 +37,7 @@ pthread_key_t key() {
 }
 
 void wait_while(uint32_t state) {
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAIT_PRIVATE, state, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_api_lock.state), FUTEX_WAIT_PRIVATE, state, nullptr, nullptr, 0);
 }
 
 /// Makes what every thread has stored visible. Registered each time: a restored process has lost its registration.
@@ -80,7 +80,7 @@ ThreadState* new_thread_state() {
 bool enter_slowly(ThreadState* self) {
   while (true) {
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    const uint32_t state = g_gate.state.load(std::memory_order_seq_cst);
+    const uint32_t state = g_api_lock.state.load(std::memory_order_seq_cst);
     if ((state & kClosed) == 0) return (state & kWatched) != 0;
     self->inside.store(0, std::memory_order_release);
     const int kept = errno;
@@ -95,16 +95,16 @@ bool resume(ThreadState* self) {
   return enter_slowly(self);
 }
 
-bool close_gate(uint64_t deadline_ns, GiveUp give_up) {
-  g_gate.state.fetch_or(kClosed);
+bool lock_api(uint64_t deadline_ns, GiveUp give_up) {
+  g_api_lock.state.fetch_or(kClosed);
   if (!barrier()) {
     // Those that pass without a fence now are gone after a pause that no store buffer outlives.
-    g_gate.state.fetch_or(kFenced);
+    g_api_lock.state.fetch_or(kFenced);
     usleep(10'000);
   }
   while (anybody_inside()) {
     if (now_ns() > deadline_ns || give_up()) {
-      open_gate();
+      unlock_api();
       return false;
     }
     usleep(20);
@@ -112,25 +112,25 @@ bool close_gate(uint64_t deadline_ns, GiveUp give_up) {
   return true;
 }
 
-void open_gate() {
-  g_gate.state.fetch_and(~kClosed);
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+void unlock_api() {
+  g_api_lock.state.fetch_and(~kClosed);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_api_lock.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-bool gate_closed() { return (g_gate.state.load() & kClosed) != 0; }
+bool api_locked() { return (g_api_lock.state.load() & kClosed) != 0; }
 
-void watch_gate(bool on) {
+void watch_api_lock(bool on) {
   if (on) {
-    g_gate.state.fetch_or(kWatched);
+    g_api_lock.state.fetch_or(kWatched);
   } else {
-    g_gate.state.fetch_and(~kWatched);
+    g_api_lock.state.fetch_and(~kWatched);
   }
   // Waiters compare the whole word.
-  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_gate.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
+  syscall(SYS_futex, reinterpret_cast<uint32_t*>(&g_api_lock.state), FUTEX_WAKE_PRIVATE, INT_MAX, nullptr, nullptr, 0);
 }
 
-void reset_gate_after_fork() {
-  g_gate.state.store(0);
+void reset_api_lock_after_fork() {
+  g_api_lock.state.store(0);
   for (ThreadState* p = g_threads.load(); p != nullptr; p = p->next) {
     if (p == t_state) continue;
     p->inside.store(0);

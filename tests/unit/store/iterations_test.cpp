@@ -25,9 +25,9 @@ Pages random_pages(Rng& rng, unsigned blocks, bool with_parent) {
 }
 
 /// Whole pages of zeros are handed over as data now and then: the writer finds them.
-Result<void> add_precopied(ImageWriter& writer, const Pages& pages, unsigned round) {
+Result<void> add_precopied(ImageWriter& writer, const Pages& pages, unsigned iteration) {
   return for_blocks(pages, 0xffff, [&](const Block& block) -> Result<void> {
-    return (block.data_mask | block.zero_mask) == 0 ? Result<void>() : writer.add_precopied(block, round);
+    return (block.data_mask | block.zero_mask) == 0 ? Result<void>() : writer.add_precopied(block, iteration);
   });
 }
 
@@ -37,11 +37,11 @@ void put(Memory& memory, const Pages& pages) {
 
 }  // namespace
 
-TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
+TEST_CASE("iterations: what was copied last counts, what it leaves out is gone") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     Rng rng(seed);
     TempDir temp;
-    const unsigned blocks = 1 + static_cast<unsigned>(rng() % 4), rounds = static_cast<unsigned>(rng() % 4);
+    const unsigned blocks = 1 + static_cast<unsigned>(rng() % 4), iterations = static_cast<unsigned>(rng() % 4);
     ImageWriter::Options options;
     Memory before;
     if (rng() % 2 == 0) {
@@ -52,12 +52,12 @@ TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
     }
     auto writer = ImageWriter::create(temp.path / "image", options);
     REQUIRE(writer);
-    for (unsigned round = 0; round < rounds; ++round) {
+    for (unsigned iteration = 0; iteration < iterations; ++iteration) {
       const Pages pages = random_pages(rng, blocks, false);
-      REQUIRE(add_precopied(**writer, pages, round));
+      REQUIRE(add_precopied(**writer, pages, iteration));
       put(before, pages);
     }
-    const Pages last = random_pages(rng, blocks, rounds != 0 || !options.parent.empty());
+    const Pages last = random_pages(rng, blocks, iterations != 0 || !options.parent.empty());
     const auto half = static_cast<uint16_t>(rng());  // as two mappings that share a block are added
     REQUIRE(add_pages(**writer, last, half));
     REQUIRE(add_pages(**writer, last, static_cast<uint16_t>(~half)));
@@ -75,7 +75,7 @@ TEST_CASE("rounds: what was copied last counts, what it leaves out is gone") {
   }
 }
 
-TEST_CASE("rounds: an equal page of the parent does not show an older round instead") {
+TEST_CASE("iterations: an equal page of the parent does not show an older iteration instead") {
   TempDir temp;
   const Pages first = {{kRoundsBase, {Page::kData, random_page(1)}}},
               other = {{kRoundsBase, {Page::kData, random_page(2)}}};

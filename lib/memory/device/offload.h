@@ -12,18 +12,18 @@
 
 namespace ckpt::capture {
 
-class DevicePark {
+class DeviceOffload {
  public:
-  /// Gates closed and drained. Every owned allocation of the targets, or none: a failure gives back what was taken.
+  /// APIs locked and drained. Every owned allocation of the targets, or none: a failure gives back what was taken.
   /// Where even that fails, kTargetAltered says so, and the destructor tries once more.
-  static Result<DevicePark> park(const std::vector<device::Target*>& targets,
+  static Result<DeviceOffload> offload(const std::vector<device::Target*>& targets,
                                  const std::vector<device::Device*>& devices);
-  DevicePark(DevicePark&& other) noexcept : held_(std::move(other.held_)) { other.held_.clear(); }
-  DevicePark& operator=(DevicePark&&) = delete;
+  DeviceOffload(DeviceOffload&& other) noexcept : held_(std::move(other.held_)) { other.held_.clear(); }
+  DeviceOffload& operator=(DeviceOffload&&) = delete;
   /// Gives back, as far as there are targets.
-  ~DevicePark();
+  ~DeviceOffload();
 
-  /// Gates closed. What fails stays here, and may be tried again.
+  /// APIs locked. What fails stays here, and may be tried again.
   Result<void> give_back();
   uint64_t bytes() const;
   /// Calls `with(pid, id, fd)` for each allocation, until one fails.
@@ -36,7 +36,7 @@ class DevicePark {
     UniqueFd fd;                             ///< for the target
     std::unique_ptr<device::Buffer> memory;  ///< keeps it alive, and lets ckpt copy from it meanwhile
   };
-  DevicePark() = default;
+  DeviceOffload() = default;
   Result<void> take(device::Target& target, const device::Allocation& allocation,
                     const std::vector<device::Device*>& devices);
   std::vector<Held> held_;
