@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <optional>
 
+#include "lib/base/trace.h"
 #include "lib/base/virtual_file.h"
 #include "lib/base/worker_pool.h"
 
@@ -86,6 +87,7 @@ Result<std::string> read_file(const std::filesystem::path& path, uint64_t limit)
 }
 
 Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std::string& subject) {
+  trace::add(trace::kRead, trace::kBytes, out.size());
   if (auto elsewhere = find_virtual_file(fd)) {
     if (offset > elsewhere->size() || out.size() > elsewhere->size() - offset)
       return fail(Code::kCorrupt, subject, "truncated: it ends at byte " + std::to_string(elsewhere->size()));
@@ -105,6 +107,7 @@ Result<void> pread_exact(int fd, MutableByteSpan out, uint64_t offset, const std
 }
 
 Result<void> pwrite_all(int fd, ByteSpan data, uint64_t offset, const std::string& subject) {
+  trace::add(trace::kWritten, trace::kBytes, data.size());
   while (!data.empty()) {
     ssize_t n = ::pwrite(fd, data.data(), data.size(), static_cast<off_t>(offset));
     if (n < 0) {
@@ -118,6 +121,7 @@ Result<void> pwrite_all(int fd, ByteSpan data, uint64_t offset, const std::strin
 }
 
 Result<void> write_all(int fd, ByteSpan data, const std::string& subject) {
+  trace::add(trace::kWritten, trace::kBytes, data.size());
   while (!data.empty()) {
     ssize_t n = ::write(fd, data.data(), data.size());
     if (n < 0) {

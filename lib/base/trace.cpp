@@ -5,12 +5,16 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 #include <ctime>
 #include <deque>
+#include <map>
 #include <mutex>
+#include <set>
 #include <span>
 #include <utility>
+#include <vector>
 
 #include "lib/base/io.h"
 #include "lib/base/json_text.h"
@@ -22,7 +26,7 @@ namespace fs = std::filesystem;
 
 namespace {
 
-enum class Kind : uint8_t { kSpan, kInstant, kCounter };
+enum class Kind : uint8_t { kSpan, kInstant, kCounter, kAdded };
 
 struct Event {
   const char* name;
@@ -34,6 +38,9 @@ struct Event {
 
 /// Some 12 MiB of addresses a thread; memory is taken as events come.
 constexpr size_t kEventsPerThread = size_t{1} << 18;
+/// What is added to a counter within this time of one that is among the latest events becomes one with it.
+constexpr uint64_t kAddedWithin = 2'000'000;
+constexpr size_t kLatest = 6;
 
 /// The events of one thread after another. Written by the thread that has it, read when the recording ends.
 struct Track {
@@ -47,6 +54,7 @@ struct Track {
 struct Registry {
   std::mutex mutex;
   std::deque<Track> tracks;
+  std::set<std::string, std::less<>> names;  ///< of `kept`
 };
 
 /// Never destroyed: threads end after main does.
@@ -103,6 +111,20 @@ void record(const Event& event) {
   }
   track.events[at] = event;
   track.used.store(at + 1, std::memory_order_release);
+}
+
+/// Whether one of the thread's latest events has taken it.
+bool added_to_latest(Track& track, const Event& event) {
+  const size_t used = track.used.load(std::memory_order_relaxed);
+  if (track.events == nullptr) return false;
+  for (size_t i = used; i-- > used - std::min(used, kLatest);) {
+    Event& before = track.events[i];
+    if (before.kind != Kind::kAdded || before.name != event.name) continue;
+    if (event.begin_ns - before.begin_ns > kAddedWithin) return false;
+    before.value += event.value;
+    return true;
+  }
+  return false;
 }
 
 /// The trace's text, written as it is made.
@@ -163,9 +185,21 @@ std::string text_of(const Event& event, int pid, int row, uint64_t begin_ns) {
   switch (event.kind) {
     case Kind::kSpan: return fmt::format(R"({{"ph":"X","dur":{},)", us(event.duration_ns, 0)) + out;
     case Kind::kInstant: return R"({"ph":"i","s":"t",)" + out;
-    case Kind::kCounter: break;
+    case Kind::kCounter:
+    case Kind::kAdded: break;
   }
   return R"({"ph":"C",)" + out;
+}
+
+/// The sums, by time.
+Result<void> write_sums(Output& out, int pid, std::vector<Event> added, uint64_t begin_ns) {
+  std::stable_sort(added.begin(), added.end(), [](const Event& a, const Event& b) { return a.begin_ns < b.begin_ns; });
+  std::map<std::string_view, uint64_t> sums;
+  for (Event& event : added) {
+    event.value = sums[event.name] += event.value;
+    CKPT_TRY(out.add(text_of(event, pid, kPhasesRow, begin_ns)));
+  }
+  return {};
 }
 
 Result<void> write_events(Output& out, const std::string& process_name, uint64_t begin_ns) {
@@ -176,6 +210,7 @@ Result<void> write_events(Output& out, const std::string& process_name, uint64_t
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   int row = kFirstThreadRow;
+  std::vector<Event> added;
   for (const Track& track : all.tracks) {
     const size_t used = track.used.load(std::memory_order_acquire),
                  dropped = track.dropped.load(std::memory_order_relaxed);
@@ -183,9 +218,13 @@ Result<void> write_events(Output& out, const std::string& process_name, uint64_t
     CKPT_TRY(describe_row(out, pid, row,
                           fmt::format("{} {}{}", track.name, track.number,
                                       dropped == 0 ? "" : fmt::format(" ({} events left out)", dropped))));
-    for (size_t i = 0; i < used; ++i) CKPT_TRY(out.add(text_of(track.events[i], pid, row, begin_ns)));
+    for (const Event& event : std::span(track.events, used)) {
+      if (event.kind == Kind::kAdded) added.push_back(event);
+      else CKPT_TRY(out.add(text_of(event, pid, row, begin_ns)));
+    }
     ++row;
   }
+  CKPT_TRY(write_sums(out, pid, std::move(added), begin_ns));
   return out.finish();
 }
 
@@ -217,8 +256,23 @@ void instant(const char* name) {
   if (on()) record({name, nullptr, internal::now_ns(), 0, 0, Kind::kInstant, Row::kThread});
 }
 
-void counter(const char* name, uint64_t value) {
-  if (on()) record({name, "value", internal::now_ns(), 0, value, Kind::kCounter, Row::kThread});
+void counter(const char* name, const char* unit, uint64_t value) {
+  if (on()) record({name, unit, internal::now_ns(), 0, value, Kind::kCounter, Row::kThread});
+}
+
+void add(const char* name, const char* unit, uint64_t more) {
+  if (!on()) return;
+  const Event event{name, unit, internal::now_ns(), 0, more, Kind::kAdded, Row::kThread};
+  if (t_mine.track == nullptr || !added_to_latest(*t_mine.track, event)) record(event);
+}
+
+const char* kept(std::string_view name) {
+  if (!on()) return "";
+  Registry& all = registry();
+  std::lock_guard lock(all.mutex);
+  auto found = all.names.find(name);
+  if (found == all.names.end()) found = all.names.emplace(name).first;
+  return found->c_str();
 }
 
 void name_thread(const char* name) {
@@ -235,6 +289,7 @@ Recording::Recording(fs::path path, std::string process_name)
   Registry& all = registry();
   std::lock_guard lock(all.mutex);
   for (Track& track : all.tracks) track.used = 0, track.dropped = 0;
+  all.names.clear();
   begin_ns_ = internal::now_ns();
   internal::g_on = true;
 }

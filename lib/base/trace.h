@@ -1,10 +1,12 @@
 // A timeline of what each thread did: spans, instants and counters, written as a Chrome trace (opens in Perfetto).
+// tests/cli/trace.py says what a verb's has to hold.
 #pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <string>
+#include <string_view>
 
 #include "lib/base/clock.h"
 #include "lib/base/result.h"
@@ -19,8 +21,12 @@ uint64_t now_ns();
 /// Whether a timeline is recorded. While it is not, everything below costs one relaxed load.
 inline bool on() { return internal::g_on.load(std::memory_order_relaxed); }
 
-// Names and labels are kept as pointers: string literals. Recording takes no lock and no memory but for a thread's
-// first event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
+// Names and labels are kept as pointers: string literals, or what `kept` gave. Recording takes no lock and no memory but
+// for a thread's first event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
+
+/// A name that is known only when ckpt runs (a file, a tensor), to be used for spans of this recording; "" while nothing
+/// is recorded. Takes a lock, and memory for each name once.
+const char* kept(std::string_view name);
 
 /// From here to the end of the scope, on the row of the calling thread.
 class Span {
@@ -56,7 +62,13 @@ void interval(Row row, const char* name, uint64_t begin_us, uint64_t end_us);
 /// A lap of `watch` is a phase: its microseconds, for the report.
 uint64_t phase(Stopwatch& watch, const char* name);
 void instant(const char* name);
-void counter(const char* name, uint64_t value);
+/// What is counted now, in `unit`, which is shown beside it.
+void counter(const char* name, const char* unit, uint64_t value);
+/// Adds to a counter that begins at 0 and is shown as its sum over all threads. What a thread adds within some
+/// milliseconds is one event.
+void add(const char* name, const char* unit, uint64_t more);
+/// The sums that `io` and the copying of memory keep.
+inline constexpr const char kRead[] = "read", kWritten[] = "written", kBytes[] = "bytes";
 
 /// Names the calling thread's row. Threads of one name that follow each other share a row: "worker 1", "worker 2", ...
 void name_thread(const char* name);

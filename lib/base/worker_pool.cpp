@@ -13,7 +13,6 @@ namespace {
 
 /// An exception that left a thread would end the program, a borrowed target with it.
 Result<void> run(const WorkerPool::Job& job) {
-  trace::Span span("job");
   try {
     return job();
   } catch (const std::bad_alloc&) {

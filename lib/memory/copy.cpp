@@ -76,6 +76,7 @@ Result<void> read_file_ranges(int fd, const std::vector<iovec>& ranges, MutableB
 Result<void> read_batch(const Batch& batch, MutableByteSpan buffer) {
   trace::Span span("read");
   span.bytes(buffer.size());
+  trace::add(trace::kRead, trace::kBytes, buffer.size());
   std::vector<iovec> ranges;
   for (const BlockPlan& block : batch.blocks) append_ranges(block, batch.part->shift, ranges);
   if (batch.part->fd >= 0) return read_file_ranges(batch.part->fd, ranges, buffer);

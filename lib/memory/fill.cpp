@@ -128,6 +128,7 @@ class Filler {
   Result<void> flush() {
     trace::Span span("fill");
     span.bytes(totals_.bytes - flushed_);
+    trace::add(trace::kWritten, trace::kBytes, totals_.bytes - flushed_);
     flushed_ = totals_.bytes;
     CKPT_TRY(write());
     for (const Copy& copy : copies_) {

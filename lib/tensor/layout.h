@@ -14,7 +14,7 @@
 
 namespace ckpt::tensor {
 
-/// A extent of a file to be written. Exactly one of: text; a range of a source file; a region of a target.
+/// An extent of a file to be written. Exactly one of: text; a range of a source file; a region of a target.
 struct Part {
   std::string text;
   FileRange range;              ///< where length > 0

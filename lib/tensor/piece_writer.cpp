@@ -9,6 +9,7 @@
 #include "lib/base/copy.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
+#include "lib/base/trace.h"
 
 namespace ckpt::tensor {
 
@@ -170,6 +171,8 @@ Result<void> PieceWriter::fill(const Part& part, const Region& region, MutableBy
 
 Result<uint32_t> PieceWriter::write_extent(const Piece& piece, const Extent& extent) {
   const Part& part = *tensor_part(piece);
+  trace::Span span(trace::kept(part.target->key));
+  span.bytes(extent.bytes);
   const bool wants_crc = !piece.crc_slots.empty(), whole = part.padded.empty() || part.padded == part.region.shape;
   const auto run = whole ? raw_run(state_.selection, *part.target, extent.region, part.shard) : std::nullopt;
   auto copied = run ? copy_run(part.target->key, *run, extent.offset, wants_crc)

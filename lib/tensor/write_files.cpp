@@ -11,6 +11,7 @@
 
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 #include "lib/tensor/piece_writer.h"
 
@@ -154,6 +155,7 @@ class FilesWriter {
   }
 
   Result<void> write(const WriteUnit& unit) {
+    trace::Span span(trace::kept(unit.open->file->name));
     CKPT_TRY_ASSIGN(io::OutputFile* const out, open(*unit.open));
     PieceWriter writer(state_, *out);
     std::vector<LateCrc> late;

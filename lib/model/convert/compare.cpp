@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "formats/format.h"
+#include "lib/base/trace.h"
 #include "lib/base/worker_pool.h"
 
 namespace ckpt::model {
@@ -33,6 +34,7 @@ struct Both {
 };
 
 Result<void> compare_tensor(Both& both, const Target& target, const Tensor& tensor) {
+  trace::Span span(trace::kept(target.key));
   tensor::TargetReader from(both.selection, both.source_files);
   tensor::RegionReader to(both.written, both.written_files);
   const bool encoded = tensor::decode_memory(both.selection.tensor(target)) > 0 || tensor::decode_memory(tensor) > 0;

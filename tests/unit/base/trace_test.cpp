@@ -62,7 +62,7 @@ TEST_CASE("trace: spans nest, and carry an argument; instants and counters stand
       inner.bytes(4096);
     }
     trace::instant("now");
-    trace::counter("queued", 7);
+    trace::counter("queued", "jobs", 7);
   }
   REQUIRE(recording->write());
   auto spans = events(dir.path / "t.json", "X");
@@ -75,7 +75,7 @@ TEST_CASE("trace: spans nest, and carry an argument; instants and counters stand
   CHECK(inner.at("args").at("bytes") == 4096);
   CHECK_FALSE(outer.contains("args"));
   CHECK(only(events(dir.path / "t.json", "i"), "now").at("s") == "t");
-  CHECK(only(events(dir.path / "t.json", "C"), "queued").at("args").at("value") == 7);
+  CHECK(only(events(dir.path / "t.json", "C"), "queued").at("args").at("jobs") == 7);
   struct stat info{};
   REQUIRE(::stat((dir.path / "t.json").c_str(), &info) == 0);
   CHECK((info.st_mode & 0777) == 0600);
@@ -107,6 +107,50 @@ TEST_CASE("trace: intervals stand on rows of their own, at the times that were g
   auto rows = row_names(dir.path / "t.json");
   CHECK(rows.at(frozen.at("tid")) == "target");
   CHECK(rows.at(copy.at("tid")) == "phases");
+}
+
+TEST_CASE("trace: what threads add is a counter that only grows, to the sum of it all") {
+  test::TempDir dir;
+  auto recording = trace::Recording::start(dir.path / "t.json", "test");
+  REQUIRE(recording);
+  constexpr uint64_t kThreads = 4, kTimes = 2000;
+  std::vector<std::thread> threads;
+  for (uint64_t i = 0; i < kThreads; ++i) {
+    threads.emplace_back([] {
+      for (uint64_t k = 0; k < kTimes; ++k) {
+        trace::add("read", "bytes", 3);
+        trace::Span span("between");
+        trace::add("written", "bytes", 5);
+      }
+    });
+  }
+  for (std::thread& thread : threads) thread.join();
+  REQUIRE(recording->write());
+  std::map<std::string, uint64_t> sums;
+  double before = 0;
+  const auto counters = events(dir.path / "t.json", "C");
+  for (const json& event : counters) {
+    const uint64_t sum = event.at("args").at("bytes");
+    CHECK(sum >= sums[event.at("name")]);
+    CHECK(begin_of(event) >= before);
+    sums[event.at("name")] = sum, before = begin_of(event);
+  }
+  CHECK(sums.at("read") == kThreads * kTimes * 3);
+  CHECK(sums.at("written") == kThreads * kTimes * 5);
+}
+
+TEST_CASE("trace: names that are known only at run time are kept, one copy of each") {
+  CHECK(std::string_view(trace::kept("nobody records")).empty());
+  test::TempDir dir;
+  auto recording = trace::Recording::start(dir.path / "t.json", "test");
+  REQUIRE(recording);
+  {
+    const std::string key = "layers.0.weight";
+    trace::Span span(trace::kept(key));
+    CHECK(trace::kept(key) == trace::kept(std::string(key)));
+  }
+  REQUIRE(recording->write());
+  only(events(dir.path / "t.json", "X"), "layers.0.weight");
 }
 
 TEST_CASE("trace: many threads lose nothing, and threads that follow each other share a row") {
@@ -167,13 +211,18 @@ TEST_CASE("trace: nothing is recorded before and after, and a second recording b
   auto recording = trace::Recording::start(dir.path / "t.json", "test");
   REQUIRE(recording);
   WorkerPool pool(2);
-  for (int i = 0; i < 10; ++i) REQUIRE(pool.submit([]() -> Result<void> { return {}; }));
+  for (int i = 0; i < 10; ++i) {
+    REQUIRE(pool.submit([]() -> Result<void> {
+      trace::Span span("step");
+      return {};
+    }));
+  }
   REQUIRE(pool.finish());
   REQUIRE(recording->write());
   { trace::Span span("too late"); }
   auto spans = events(dir.path / "t.json", "X");
   CHECK(spans.size() == 10);
-  for (const json& span : spans) CHECK(span.at("name") == "job");
+  for (const json& span : spans) CHECK(span.at("name") == "step");
 }
 
 TEST_CASE("trace: a file that could not be written is refused at the start, and nothing stays where the end fails") {
