@@ -48,6 +48,8 @@ std::string help_text(const std::string& verb);
 /// What --version prints: version, commit of the source where it is known, image format, and what sets this build apart
 /// from others.
 std::string version_text(bool json);
+/// "ckpt 0.2.0 (7d50341)": what a file says that it was made by.
+std::string short_version();
 
 /// Global options fill `options`; parsing a verb sets `choice`. Both are borrowed for the App's life.
 std::unique_ptr<CLI::App> make_app(GlobalOptions& options, Choice& choice);

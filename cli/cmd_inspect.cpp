@@ -83,7 +83,6 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
                                                     {!options.diff.empty(), "--diff"},
                                                     {!options.shards.empty(), "--shards"},
                                                     {!options.group_by.empty(), "--group-by"},
-                                                    {!options.html.empty(), "--html"},
                                                     {!options.columns.empty(), "--columns"},
                                                     {!options.tolerance.empty(), "--tolerance"}};
   for (const auto& [given, flag] : of_models) {
@@ -95,6 +94,14 @@ Result<void> inspect_image_as(Context& context, const InspectOptions& options) {
   const ImageViews views{options.maps, options.descriptors, options.threads};
   if (options.stats && views.any())
     return fail(Code::kUsage, "", "--stats does not go with --maps, --fds and --threads");
+  if (!options.html.empty() && (options.stats || views.any()))
+    return fail(Code::kUsage, "", "--html has all of a process image: no other view goes with it");
+  if (options.html == "-" && context.out.json())
+    return fail(Code::kUsage, "", "--html - and --json both write to stdout");
+  if (!options.html.empty()) {
+    CKPT_TRY(write_image_page(context, options.path, options.html));
+    if (!context.out.json()) return {};
+  }
   return options.stats ? inspect_image_stats(context, options.path) : inspect_image(context, options.path, views);
 }
 
@@ -193,7 +200,7 @@ Command::Run add_inspect(VerbOptions& app) {
       .type_name("WHAT")
       .one_of({"param"});
   app.add_option("--html", options->html,
-                 "Write a page for a browser, with --stats and --diff what they find (- for stdout)")
+                 "Write a page for a browser, of a model with what --stats and --diff find (- for stdout)")
       .type_name("FILE");
   app.add_option("--sort", options->sort, "The column to sort by; numbers greatest first (key)")
       .type_name("COLUMN")

@@ -8,10 +8,14 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/app.h"
+#include "cli/inspect_html.h"
 #include "cli/plural.h"
 #include "cli/stats_text.h"
+#include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/base/text.h"
+#include "lib/model/report/page.h"
 #include "lib/state/descriptors/show.h"
 #include "lib/state/files/show.h"
 #include "lib/state/namespaces/show.h"
@@ -379,6 +383,17 @@ Result<void> inspect_image(Context& context, const std::filesystem::path& dir, c
   print_summary(context.out, *reader);
   print_tables(context.out, *reader, views);
   return {};
+}
+
+Result<void> write_image_page(Context& context, const std::filesystem::path& dir, const std::string& target) {
+  CKPT_TRY_ASSIGN(std::unique_ptr<ImageReader> reader, ImageReader::open(dir));
+  Json doc = inspect_json(*reader);
+  doc["made"] = rfc3339_now();
+  doc["version"] = short_version();
+  const std::string text = model::escape_for_page(to_text(doc));
+  return put_page(context.out, target, [&](const model::PageSink& write) {
+    return model::write_page(model::kImagePage, write, [&](const model::PageSink& sink) { return sink(text); });
+  });
 }
 
 Result<void> load_image_metadata(Context& context, const std::filesystem::path& dir) {

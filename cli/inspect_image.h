@@ -18,6 +18,8 @@ struct ImageViews {
 /// What the image is, its tree of processes, and of each the summary or the tables that are asked for; with --json one
 /// document of it all, schema ckpt.inspect/1.
 Result<void> inspect_image(Context& context, const std::filesystem::path& dir, const ImageViews& views);
+/// The same document as a page for a browser, put at `target`.
+Result<void> write_image_page(Context& context, const std::filesystem::path& dir, const std::string& target);
 /// From the manifest alone: how the image came about, what took no room in it and why.
 Result<void> inspect_image_stats(Context& context, const std::filesystem::path& dir);
 /// The manifest as it is stored, digests checked; no byte of the process's memory is read.

@@ -53,4 +53,9 @@ std::string version_text(bool json) {
                      linkage_text(build), fmt::join(kCodecs, ", "));
 }
 
+std::string short_version() {
+  const std::string commit = CKPT_COMMIT;
+  return std::string("ckpt ") + CKPT_VERSION + (commit.empty() ? "" : " (" + commit + ")");
+}
+
 }  // namespace ckpt::cli

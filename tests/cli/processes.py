@@ -284,8 +284,9 @@ def who_is_not_there_is_told():
 def options_for_models_are_refused_for_images():
     with process() as target:
         run("dump", "-p", str(target.pid), "-f", "image", "-R")
-    for option in (["--tree"], ["--html", "x"], ["--diff", "image"], ["--files"], ["--common"]):
+    for option in (["--tree"], ["--diff", "image"], ["--files"], ["--common"]):
         yield from problems(["inspect", "image", *option], 2, err=f"image: is a process image: {option[0]} is for model checkpoints")
+    yield from problems(["inspect", "image", "--html", "x", "--maps"], 2, err="--html has all of a process image")
     yield from problems(["inspect", "image", "*.weight"], 2, err="image: is a process image: it has no keys")
 
 

@@ -19,6 +19,7 @@ import numpy
 
 CKPT = os.path.abspath(sys.argv.pop(1))
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+IMAGE = pathlib.Path(__file__).resolve().parents[1] / "images/format-3/epoll/before"
 HOSTILE = ["</script><script>document.title='pwned'</script>.a", "<img src=x onerror=document.title='pwned'>.b", "\"quote\".'s", "<!--.x",
            "back\\slash.\u2028line", "a&lt;b", "\x1b[31m.c", "__proto__.constructor", "toString.valueOf", "", ".", "@DATA@.@JS@", "javascript:alert(1)"]
 
@@ -84,6 +85,36 @@ class Report(unittest.TestCase):
         self.assertIn("default-src 'none'", text)
         stdout = subprocess.run([CKPT, "inspect", self.work / "page.safetensors", "--stats", "--html", "-"], capture_output=True, check=True).stdout
         self.assertEqual(stdout.decode(), text)
+
+    def test_the_page_says_by_what_and_when_it_was_made_and_what_marks_mean(self):
+        page = self.page({f"layers.{i}.w": numpy.full(4, numpy.nan if i == 1 else i, "<f4") for i in range(3)}, "--stats")
+        data = self.data(page)
+        version = json.loads(subprocess.run([CKPT, "version", "--json"], capture_output=True, check=True).stdout)
+        self.assertEqual(data["version"].split()[1], version["version"])
+        self.assertRegex(data["made"], r"^20\d\d-\d\d-\d\dT[\d:.]+Z$")
+        dom = self.browse(page)
+        self.assertIn(f"Made by {data['version']} at {data['made']}.", dom)
+        self.assertIn("one standard deviation to either side", dom)
+        self.assertIn("holds NaN or infinities, which", dom)
+
+    def test_a_process_image_has_a_page(self):
+        page = self.work / "image.html"
+        subprocess.run([CKPT, "inspect", IMAGE, "--html", page], capture_output=True, check=True)
+        told = json.loads(subprocess.run([CKPT, "inspect", IMAGE, "--json"], capture_output=True, check=True).stdout)
+        data = self.data(page)
+        self.assertEqual({key: data[key] for key in told}, told)
+        text = page.read_text(encoding="utf-8")
+        self.assertIsNone(re.search(r"https?://|@import|url\(|\bsrc=|\bhref=|fetch\(|XMLHttpRequest", text))
+        script = """
+          const rows = id => document.querySelectorAll('#' + id + ' .row').length, find = document.getElementById('find');
+          const out = [rows('processrows'), rows('phaserows'), rows('fdrows') > 0, rows('threadrows'), document.getElementById('summary').textContent];
+          find.value = '[stack]'; find.oninput();
+          setTimeout(() => { out.push(rows('maprows')); document.title = JSON.stringify(out); }, 500);"""
+        processes, phases, descriptors, threads, summary, stacks = json.loads(self.title(self.browse(page, script)))
+        self.assertEqual((processes, phases, stacks), (len(told["processes"]), len(told["stats"]["phases_us"]), len(told["processes"])))
+        self.assertTrue(descriptors)
+        self.assertEqual(threads, sum(len(p["threads"]) for p in told["processes"]))
+        self.assertRegex(summary, r"^1 process, 1 thread, \d+ mappings, \d+ descriptors; [\d.]+ KiB of memory$")
 
     def test_hostile_names_stay_names(self):
         page = self.page({key: numpy.zeros(4, "<f4") for key in HOSTILE}, "--stats", "--diff", self.work / "page.safetensors")

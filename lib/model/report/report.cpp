@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "lib/model/report/page.h"
+#include "lib/base/clock.h"
 #include "lib/base/json_writer.h"
 #include "lib/tensor/values.h"
 
@@ -10,41 +10,25 @@ namespace ckpt::model {
 
 namespace {
 
-class Page {
+class ReportData {
  public:
-  Page(const Report& report, const std::function<Result<void>(std::string_view)>& write)
-      : report_(report), write_(write) {}
+  ReportData(const Report& report, const PageSink& write) : report_(report), write_(write) {}
 
   Result<void> print() {
-    constexpr std::string_view kMark = "@DATA@";
-    const std::string_view page = kReportPage;
-    const size_t mark = page.find(kMark);
-    CKPT_ASSERT(mark != std::string_view::npos);
-    CKPT_TRY(write_(page.substr(0, mark)));
     CKPT_TRY(data());
-    CKPT_TRY(flush());
-    return write_(page.substr(mark + kMark.size()));
+    return flush();
   }
 
  private:
-  /// JSON inside a script element: "<", which stands in strings only, must not end it ("</script>") nor begin a comment
-  /// ("<!--").
-  Result<void> flush() {
-    std::string text;
-    for (char c : json_.take()) {
-      if (c == '<') text += "\\u003c";
-      else text += c;
-    }
-    return write_(text);
-  }
+  Result<void> flush() { return write_(escape_for_page(json_.take())); }
   Result<void> flush_if_full() { return json_.full() ? flush() : Result<void>(); }
 
   /// Tensors as arrays, [key, dtype, shape, bytes, shards, statistics]: a page of 100,000 of them stays small.
   Result<void> data() {
     const tensor::Catalog& catalog = *report_.catalog;
     json_.open('{');
-    json_.members("format", catalog.format, "path", catalog.root.native(), "objects", catalog.objects.size(),
-                  "stats", !report_.stats.empty());
+    json_.members("format", catalog.format, "path", catalog.root.native(), "made", rfc3339_now(), "version",
+                  report_.version, "common", report_.common, "stats", !report_.stats.empty());
     json_.open("tensors", '[');
     for (size_t i = 0; i < report_.tensors.size(); ++i) {
       const tensor::Tensor& t = *report_.tensors[i];
@@ -59,6 +43,14 @@ class Page {
     for (const FileUsage& file : report_.files) {
       json_.row('[');
       json_.values(file.path, file.size, file.referred, file.tensors, file.shards, file.missing ? 1 : 0);
+      json_.close();
+      CKPT_TRY(flush_if_full());
+    }
+    json_.close();
+    json_.open("objects", '[');
+    for (const tensor::Object& object : catalog.objects) {
+      json_.row('[');
+      json_.values(object.key, object.inline_bytes.empty() ? object.where.length : object.inline_bytes.size());
       json_.close();
       CKPT_TRY(flush_if_full());
     }
@@ -114,14 +106,34 @@ class Page {
   }
 
   const Report& report_;
-  const std::function<Result<void>(std::string_view)>& write_;
+  const PageSink& write_;
   JsonWriter json_;
 };
 
 }  // namespace
 
-Result<void> write_report(const Report& report, const std::function<Result<void>(std::string_view)>& write) {
-  return Page(report, write).print();
+Result<void> write_page(std::string_view page, const PageSink& write,
+                        const std::function<Result<void>(const PageSink& write)>& data) {
+  constexpr std::string_view kMark = "@DATA@";
+  const size_t mark = page.find(kMark);
+  CKPT_ASSERT(mark != std::string_view::npos);
+  CKPT_TRY(write(page.substr(0, mark)));
+  CKPT_TRY(data(write));
+  return write(page.substr(mark + kMark.size()));
+}
+
+std::string escape_for_page(std::string_view json) {
+  std::string out;
+  out.reserve(json.size());
+  for (char c : json) {
+    if (c == '<') out += "\\u003c";
+    else out += c;
+  }
+  return out;
+}
+
+Result<void> write_report(const Report& report, const PageSink& write) {
+  return write_page(kCheckpointPage, write, [&](const PageSink& sink) { return ReportData(report, sink).print(); });
 }
 
 }  // namespace ckpt::model

@@ -14,6 +14,8 @@ TEST_CASE("report: no name can end the data's script element") {
   catalog.root = "</script>";
   catalog.tensors.resize(1);
   catalog.tensors[0].key = "</ScRiPt><<\xff\x01\xe2\x80\xa8";
+  catalog.objects.resize(1);
+  catalog.objects[0].key = "</script>";
   const tensor::Tensor* tensors[] = {&catalog.tensors[0]};
   model::FileUsage file;
   file.path = "<b>";
@@ -21,6 +23,7 @@ TEST_CASE("report: no name can end the data's script element") {
   report.catalog = &catalog;
   report.tensors = tensors;
   report.files = {&file, 1};
+  report.version = "<!--1";
   std::string page;
   REQUIRE(write_report(report, [&](std::string_view text) -> Result<void> {
     page += text;
@@ -32,8 +35,13 @@ TEST_CASE("report: no name can end the data's script element") {
   CHECK(data.find('<') == std::string::npos);
   auto json = nlohmann::json::parse(data);
   CHECK(json["path"] == "</script>");
+  CHECK(json["version"] == "<!--1");
+  CHECK(json["objects"][0][0] == "</script>");
   CHECK(json["files"][0][0] == "<b>");
-  CHECK(page.find("@CSS@") == std::string::npos);
+  for (const char* mark : {"@BODY@", "@CSS@", "@JS@"}) {
+    CHECK(kCheckpointPage.find(mark) == std::string_view::npos);
+    CHECK(kImagePage.find(mark) == std::string_view::npos);
+  }
   CHECK(page.find("@DATA@") == std::string::npos);
 }
 
