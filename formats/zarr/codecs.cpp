@@ -39,35 +39,52 @@ Result<void> decompress_zstd(ByteSpan encoded, MutableByteSpan out) {
   return {};
 }
 
-Result<void> decompress_deflate(ByteSpan encoded, MutableByteSpan out, bool gzip) {
-  const char* name = gzip ? "gzip" : "zlib";
-  z_stream stream{};
-  if (inflateInit2(&stream, gzip ? 15 + 16 : 15) != Z_OK) return fail(Code::kNoRoom, "", "cannot start zlib");
-  std::byte beyond{};  // one byte more than wanted shows a stream that is too long
-  size_t in_at = 0, out_at = 0;
-  bool overflow = false;
-  int state = Z_OK;
-  constexpr size_t kStep = 1 << 30;  // zlib counts in 32 bits
-  while (state == Z_OK) {
-    size_t in = std::min(kStep, encoded.size() - in_at);
-    size_t room = std::min(kStep, out.size() - out_at);
-    stream.next_in = reinterpret_cast<Bytef*>(const_cast<std::byte*>(encoded.data() + in_at));
-    stream.avail_in = static_cast<uInt>(in);
-    stream.next_out = reinterpret_cast<Bytef*>(room > 0 ? out.data() + out_at : &beyond);
-    stream.avail_out = static_cast<uInt>(std::max<size_t>(room, 1));
-    state = inflate(&stream, Z_NO_FLUSH);
+/// How a stream of zlib's or bzip2's ended: their interfaces are alike.
+struct StreamEnd {
+  int state = 0;
+  size_t made = 0;        ///< bytes
+  bool too_long = false;  ///< there was more than `out` takes
+};
+
+/// `decode` is called until it says something else than `ok`, makes no progress or has made too much.
+template <class Stream, class Decode>
+StreamEnd decode_stream(Stream& stream, ByteSpan encoded, MutableByteSpan out, int ok, Decode decode) {
+  using Byte = std::remove_pointer_t<decltype(stream.next_out)>;
+  constexpr size_t kStep = 1 << 30;  // they count in 32 bits
+  std::byte beyond{};                // one byte more than wanted shows a stream that is too long
+  StreamEnd end{ok};
+  size_t in_at = 0;
+  while (end.state == ok) {
+    const size_t in = std::min(kStep, encoded.size() - in_at), room = std::min(kStep, out.size() - end.made);
+    stream.next_in = reinterpret_cast<Byte*>(const_cast<std::byte*>(encoded.data() + in_at));
+    stream.avail_in = static_cast<unsigned>(in);
+    stream.next_out = reinterpret_cast<Byte*>(room > 0 ? out.data() + end.made : &beyond);
+    stream.avail_out = static_cast<unsigned>(std::max<size_t>(room, 1));
+    end.state = decode(&stream);
     in_at += in - stream.avail_in;
-    size_t made = std::max<size_t>(room, 1) - stream.avail_out;
-    overflow = room == 0 && made > 0;
-    if (overflow) break;
-    out_at += made;
+    const size_t made = std::max<size_t>(room, 1) - stream.avail_out;
+    end.too_long = room == 0 && made > 0;
+    if (end.too_long) break;
+    end.made += made;
     if (in == stream.avail_in && made == 0) break;
   }
-  inflateEnd(&stream);
-  if (overflow) return damaged(name, kWrongSize);
-  if (state != Z_STREAM_END) return damaged(name, "it does not decode");
-  if (out_at != out.size()) return damaged(name, kWrongSize);
+  return end;
+}
+
+Result<void> check_end(const StreamEnd& end, int wanted, size_t size, const char* name) {
+  if (end.too_long) return damaged(name, kWrongSize);
+  if (end.state != wanted) return damaged(name, "it does not decode");
+  if (end.made != size) return damaged(name, kWrongSize);
   return {};
+}
+
+Result<void> decompress_deflate(ByteSpan encoded, MutableByteSpan out, bool gzip) {
+  z_stream stream{};
+  if (inflateInit2(&stream, gzip ? 15 + 16 : 15) != Z_OK) return fail(Code::kNoRoom, "", "cannot start zlib");
+  const StreamEnd end =
+      decode_stream(stream, encoded, out, Z_OK, [](z_stream* s) { return inflate(s, Z_NO_FLUSH); });
+  inflateEnd(&stream);
+  return check_end(end, Z_STREAM_END, out.size(), gzip ? "gzip" : "zlib");
 }
 
 /// numcodecs puts the decoded size as a 32-bit number before one LZ4 block.
@@ -86,31 +103,9 @@ Result<void> decompress_lz4(ByteSpan encoded, MutableByteSpan out) {
 Result<void> decompress_bz2(ByteSpan encoded, MutableByteSpan out) {
   bz_stream stream{};
   if (BZ2_bzDecompressInit(&stream, 0, 0) != BZ_OK) return fail(Code::kNoRoom, "", "cannot start bzip2");
-  std::byte beyond{};  // one byte more than wanted shows a stream that is too long
-  size_t in_at = 0, out_at = 0;
-  bool overflow = false;
-  int state = BZ_OK;
-  constexpr size_t kStep = 1 << 30;  // bzip2 counts in 32 bits
-  while (state == BZ_OK) {
-    size_t in = std::min(kStep, encoded.size() - in_at);
-    size_t room = std::min(kStep, out.size() - out_at);
-    stream.next_in = reinterpret_cast<char*>(const_cast<std::byte*>(encoded.data() + in_at));
-    stream.avail_in = static_cast<unsigned>(in);
-    stream.next_out = reinterpret_cast<char*>(room > 0 ? out.data() + out_at : &beyond);
-    stream.avail_out = static_cast<unsigned>(std::max<size_t>(room, 1));
-    state = BZ2_bzDecompress(&stream);
-    in_at += in - stream.avail_in;
-    size_t made = std::max<size_t>(room, 1) - stream.avail_out;
-    overflow = room == 0 && made > 0;
-    if (overflow) break;
-    out_at += made;
-    if (in == stream.avail_in && made == 0) break;
-  }
+  const StreamEnd end = decode_stream(stream, encoded, out, BZ_OK, BZ2_bzDecompress);
   BZ2_bzDecompressEnd(&stream);
-  if (overflow) return damaged("bz2", kWrongSize);
-  if (state != BZ_STREAM_END) return damaged("bz2", "it does not decode");
-  if (out_at != out.size()) return damaged("bz2", kWrongSize);
-  return {};
+  return check_end(end, BZ_STREAM_END, out.size(), "bz2");
 }
 
 using Kind = ZarrCodec::Kind;
