@@ -2,7 +2,6 @@
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -12,6 +11,7 @@
 #include <cstring>
 
 #include "cli/guard_folder.h"
+#include "cli/guard_notice.h"
 #include "cli/inherited_signals.h"
 #include "cli/job_images.h"
 #include "cli/program_file.h"
@@ -29,9 +29,8 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr uint64_t kTick = 200'000;           ///< how often a notice file is looked for
-constexpr uint64_t kNoticePause = 1'000'000;  ///< between two runs of --notice
-constexpr int kDefaultStatus = 75;            ///< EX_TEMPFAIL of sysexits(3): try again
+constexpr uint64_t kTick = 200'000;  ///< how often a notice file is looked for
+constexpr int kDefaultStatus = 75;   ///< EX_TEMPFAIL of sysexits(3): try again
 
 struct GuardFlags {
   std::string dir, grace = "30s", every, notice_file, notice;
@@ -48,6 +47,23 @@ struct GuardRequest {
   std::string slurm_job;  ///< to requeue; empty: none
   std::string program;
 };
+
+/// Whether Slurm has queued the job again.
+bool requeue(const std::string& slurm_job, const sigset_t& signals) {
+  const pid_t child = ::fork();
+  if (child == 0) {
+    restore_signals();
+    sigprocmask(SIG_SETMASK, &signals, nullptr);
+    ::dup2(STDERR_FILENO, STDOUT_FILENO);
+    ::execlp("scontrol", "scontrol", "requeue", slurm_job.c_str(), nullptr);
+    ::_exit(127);
+  }
+  if (child < 0) return false;
+  int status = 0;
+  while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
+  }
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
 
 const char* signal_name(int signal) {
   switch (signal) {
@@ -71,14 +87,10 @@ class Guarded : JobImages {
         flags_(flags),
         request_(request),
         state_(std::move(state)),
-        timer_(request.period_us, monotonic_us()) {}
+        timer_(request.period_us, monotonic_us()),
+        notice_(flags.notice_file, flags.notice, signals_.before()) {}
   Guarded(const Guarded&) = delete;
   Guarded& operator=(const Guarded&) = delete;
-  ~Guarded() {
-    if (notice_pid_ <= 0) return;
-    ::kill(-notice_pid_, SIGKILL);
-    ::waitpid(notice_pid_, nullptr, 0);
-  }
 
   Result<void> run() {
     CKPT_TRY(begin());
@@ -86,7 +98,7 @@ class Guarded : JobImages {
       const std::string why = take_signals();
       if (process_->has_ended()) return finish_ended();
       if (!why.empty()) return make_way(why);
-      if (std::string notice = look_for_notice(); !notice.empty()) return make_way(notice);
+      if (std::string notice = notice_.look(); !notice.empty()) return make_way(notice);
       if (background_) {
         if (look_after_image()) remove_superfluous();
       } else if (timer_.is_due(monotonic_us())) {
@@ -226,53 +238,14 @@ class Guarded : JobImages {
     }
     if (context_.cancel.requested() && why.empty() && !cancel_seen_) why = "a signal";
     cancel_seen_ = true;  // it came before the signals were taken
-    reap_strangers({process_ ? process_->pid() : 0, background_ ? background_->pid() : 0, notice_pid_});
+    reap_strangers({process_ ? process_->pid() : 0, background_ ? background_->pid() : 0, notice_.pid()});
     return why;
   }
 
   std::optional<uint64_t> patience() const {
-    const bool looks = !flags_.notice_file.empty() || (!flags_.notice.empty() && notice_pid_ == 0);
     std::optional<uint64_t> out = background_ ? std::nullopt : timer_.wait_us(monotonic_us());
-    if (looks) out = std::min(out.value_or(kTick), kTick);
+    if (notice_.has_to_look()) out = std::min(out.value_or(kTick), kTick);
     return out;
-  }
-
-  std::string look_for_notice() {
-    struct stat st {};
-    if (!flags_.notice_file.empty() && ::stat(flags_.notice_file.c_str(), &st) == 0)
-      return "the notice file " + flags_.notice_file;
-    if (flags_.notice.empty()) return "";
-    int status = 0;
-    if (notice_pid_ > 0 && ::waitpid(notice_pid_, &status, WNOHANG) == notice_pid_) {
-      notice_pid_ = 0;
-      notice_again_us_ = monotonic_us() + kNoticePause;
-      if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return "the notice command";
-    }
-    if (notice_pid_ == 0 && monotonic_us() >= notice_again_us_) start_notice();
-    return "";
-  }
-
-  void start_notice() {
-    const pid_t parent = ::getpid();
-    const pid_t child = ::fork();
-    if (child == 0) {
-      ::setpgid(0, 0);
-      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
-      if (::getppid() != parent) ::_exit(1);
-      restore_signals();
-      sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-      const int null = ::open("/dev/null", O_RDONLY);
-      ::dup2(null, STDIN_FILENO);
-      ::dup2(STDERR_FILENO, STDOUT_FILENO);
-      ::execl("/bin/sh", "sh", "-c", flags_.notice.c_str(), nullptr);
-      ::_exit(127);
-    }
-    if (child > 0) {
-      ::setpgid(child, child);  // whoever of both comes first: the group is what is ended
-      notice_pid_ = child;
-    } else {
-      notice_again_us_ = monotonic_us() + kNoticePause;
-    }
   }
 
   // --- images --------------------------------------------------------------------------------------------------------
@@ -363,7 +336,7 @@ class Guarded : JobImages {
     if (auto written = write_guard_state(folder_.path(), state_); !written)
       context_.progress.note(written.error().text());
     context_.exit_status = flags_.status;
-    const bool requeued = request_.slurm_job.empty() || requeue();
+    const bool requeued = request_.slurm_job.empty() || requeue(request_.slurm_job, signals_.before());
     remove_superfluous();
     events_.tell("ended",
                  fmt::format("the job has made way after {}{}", format_duration(us),
@@ -372,22 +345,6 @@ class Guarded : JobImages {
                  std::optional<int>(), "checkpointed", true, "duration_us", us);
     if (requeued) return {};
     return fail(Code::kPartial, "scontrol requeue " + request_.slurm_job, "failed; the image is complete");
-  }
-
-  bool requeue() const {
-    const pid_t child = ::fork();
-    if (child == 0) {
-      restore_signals();
-      sigprocmask(SIG_SETMASK, &signals_.before(), nullptr);
-      ::dup2(STDERR_FILENO, STDOUT_FILENO);
-      ::execlp("scontrol", "scontrol", "requeue", request_.slurm_job.c_str(), nullptr);
-      ::_exit(127);
-    }
-    if (child < 0) return false;
-    int status = 0;
-    while (::waitpid(child, &status, 0) < 0 && errno == EINTR) {
-    }
-    return WIFEXITED(status) && WEXITSTATUS(status) == 0;
   }
 
   /// No image: what is there is what the next start has. The job is told to end by itself, as it would be without a
@@ -446,8 +403,7 @@ class Guarded : JobImages {
   std::optional<CkptRun> background_;  ///< an image that is being made
   ImageFolder::Next next_;             ///< where
   bool told_to_end_ = false;           ///< since no image of it could be made
-  pid_t notice_pid_ = 0;
-  uint64_t notice_again_us_ = 0;
+  GuardNotice notice_;
   bool cancel_seen_ = false;
 };
 

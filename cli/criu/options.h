@@ -79,6 +79,8 @@ Result<CgroupRoot> parse_cgroup_root(const std::string& text);
 Result<void> inherit(const std::string& key, int fd, Options& options);
 /// "mnt[KEY]:VALUE", or "net[INODE]:KEY", which is given back by a namespace under that key.
 Result<void> add_external(const std::string& text, Options& options);
+/// "INSIDE=OUTSIDE[@BRIDGE]"
+Result<void> add_veth(const std::string& text, Options& options);
 /// "soft", "ignore", ...
 Result<Cgroups> parse_cgroups(const std::string& mode);
 

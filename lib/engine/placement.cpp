@@ -207,6 +207,69 @@ Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, 
   return restore::fill_namespaces(tree, plan.make, network, &outside);
 }
 
+/// Process 1 of a new pid namespace, there before the worker that makes the others. Held by a pidfd: its number is
+/// another's once its parent, who need not be ckpt, has reaped it.
+class PlantedInit {
+ public:
+  static Result<PlantedInit> plant(bool sibling) {
+    if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
+    PlantedInit out;
+    out.sibling_ = sibling;
+    CKPT_TRY_ASSIGN(out.pid_, restore::plant_seed(sibling));
+    out.held_.reset(static_cast<int>(::syscall(SYS_pidfd_open, out.pid_, 0)));
+    if (out.held_) return out;
+    const Error error = sys_error("process 1", "cannot be held on to");
+    ::kill(out.pid_, SIGKILL);
+    out.end();
+    return error;
+  }
+  /// 0: there is none.
+  int pid() const { return pid_; }
+  /// In a child that is not to hold it.
+  void forget() { held_.reset(); }
+  void end() {
+    if (pid_ == 0) return;
+    if (held_) (void)::syscall(SYS_pidfd_send_signal, held_.get(), SIGKILL, nullptr, 0);
+    if (!sibling_) ::waitpid(pid_, nullptr, __WALL);
+    pid_ = 0;
+  }
+
+ private:
+  int pid_ = 0;
+  bool sibling_ = false;
+  UniqueFd held_;
+};
+
+/// Runs `inside` in a child and gives its exit code; `made` is called once there is one. What `inside` leaves where it
+/// does not return 0 ends.
+Result<Placed> run_worker(PlantedInit init, bool detach, const std::function<int()>& inside,
+                          const std::function<void()>& made) {
+  const sigset_t old = block_relayed_signals();
+  const pid_t worker = ::fork();
+  if (worker < 0) {
+    Error error = fork_error(errno, "", "cannot make a process");
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    init.end();
+    return error;
+  }
+  if (worker == 0) {
+    init.forget();
+    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
+    sigprocmask(SIG_SETMASK, &old, nullptr);
+    const int code = inside();
+    std::fflush(nullptr);
+    ::_exit(code);
+  }
+  made();
+  const int code = relay_signals(worker);
+  sigprocmask(SIG_SETMASK, &old, nullptr);
+  constexpr int kEndedBySignal = 128;
+  // One that was killed may have let go of it; otherwise it ends with its tracer, or as a seed with this process.
+  const bool was_killed = detach && code == kEndedBySignal + SIGKILL;
+  if (code != 0 && !was_killed) init.end();
+  return Placed{code, init.pid()};
+}
+
 }  // namespace
 
 Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree,
@@ -224,57 +287,18 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
     outside.reset();  // nothing that leads out of them goes with what is made
     return settled ? work() : tell(settled.error());
   };
-  Placed out;
-  UniqueFd init;
   if (plan.make.count("pid") != 0 && !plan.makes_init) {
     PidNamespaceOptions apart;
     apart.highest = highest_number(tree), apart.detach = placement.detach;
-    CKPT_TRY_ASSIGN(out.code, run_in_pid_namespace(apart, inside));
-    return out;
+    CKPT_TRY_ASSIGN(const int code, run_in_pid_namespace(apart, inside));
+    return Placed{code, 0};
   }
+  PlantedInit init;
   if (plan.makes_init) {
-    if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
-    CKPT_TRY_ASSIGN(out.init, restore::plant_seed(placement.sibling));
-    init.reset(static_cast<int>(::syscall(SYS_pidfd_open, out.init, 0)));
-  }
-  auto end_init = [&] {
-    if (out.init == 0) return;
-    // Not by its number, which is another's once its parent, who need not be ckpt, has reaped it.
-    if (init) (void)::syscall(SYS_pidfd_send_signal, init.get(), SIGKILL, nullptr, 0);
-    if (!placement.sibling) ::waitpid(out.init, nullptr, __WALL);
-    out.init = 0;
-  };
-  if (out.init != 0 && !init) {
-    const Error error = sys_error("process 1", "cannot be held on to");
-    ::kill(out.init, SIGKILL);
-    end_init();
-    return error;
+    CKPT_TRY_ASSIGN(init, PlantedInit::plant(placement.sibling));
   }
   if (joins_pids != 0) step_over(tree);
-  const sigset_t old = block_relayed_signals();
-  const pid_t worker = ::fork();
-  if (worker < 0) {
-    Error error = fork_error(errno, "", "cannot make a process");
-    sigprocmask(SIG_SETMASK, &old, nullptr);
-    end_init();
-    return error;
-  }
-  if (worker == 0) {
-    init.reset();
-    ::prctl(PR_SET_PDEATHSIG, SIGTERM);
-    sigprocmask(SIG_SETMASK, &old, nullptr);
-    const int code = inside();
-    std::fflush(nullptr);
-    ::_exit(code);
-  }
-  own_clocks.come_back();
-  out.code = relay_signals(worker);
-  sigprocmask(SIG_SETMASK, &old, nullptr);
-  constexpr int kEndedBySignal = 128;
-  // One that was killed may have let go of it; otherwise it ends with its tracer, or as a seed with this process.
-  const bool was_killed = placement.detach && out.code == kEndedBySignal + SIGKILL;
-  if (out.code != 0 && !was_killed) end_init();
-  return out;
+  return run_worker(std::move(init), placement.detach, inside, [&] { own_clocks.come_back(); });
 }
 
 }  // namespace ckpt::engine

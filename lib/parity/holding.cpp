@@ -121,8 +121,25 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
     }
     return Error(Code::kNotFound, rank.folder.string(), "nobody has parity of it").with_hint("ckpt protect makes it");
   }
-  std::map<uint32_t, std::string> records;  // of each set, by its first rank
-  std::set<uint32_t> ranks;                 // of all sets
+  std::map<uint32_t, std::string> records;
+  CKPT_TRY(take_records(said, records));
+  std::sort(sets_.begin(), sets_.end(),
+            [](const SetRecord& a, const SetRecord& b) { return a.members.front().rank < b.members.front().rank; });
+  hand_out_parts(said);
+  find_own_part(rank.transport.rank());
+  if (!part_) return {};
+  for (const std::string& text : said) {
+    for (const Offer& offer : offers_of(text)) {
+      const bool ours = offer.epoch == epoch_ && offer.record == records[set().members.front().rank];
+      if (ours && offer.owner != 0) owners_.insert(offer.owner), groups_.insert(offer.group);
+    }
+  }
+  CKPT_TRY_ASSIGN(code_, set().code());
+  return take_file(rank, files);
+}
+
+Result<void> Holding::take_records(const std::vector<std::string>& said, std::map<uint32_t, std::string>& records) {
+  std::set<uint32_t> ranks;  // of all sets
   for (uint32_t at = 0; at < said.size(); ++at) {
     for (const Offer& offer : offers_of(said[at])) {
       if (offer.epoch != epoch_) continue;
@@ -144,9 +161,11 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
       world_ = record->world;
     }
   }
-  std::sort(sets_.begin(), sets_.end(),
-            [](const SetRecord& a, const SetRecord& b) { return a.members.front().rank < b.members.front().rank; });
-  // Those without a part: first everybody his own, then what is left over.
+  return {};
+}
+
+/// Those without a part: first everybody his own, then what is left over.
+void Holding::hand_out_parts(const std::vector<std::string>& said) {
   std::set<uint32_t> taken, free;
   for (const auto& [part, who] : takers_) taken.insert(who);
   for (uint32_t part = 0; part < world_; ++part) {
@@ -163,30 +182,27 @@ Result<void> Holding::choose(Rank& rank, std::map<uint64_t, ParityFile>& files, 
   for (uint32_t who = 0; who < said.size(); ++who) {
     if (taken.count(who) == 0) strangers_.push_back(Json::parse(said[who])["folder"]);
   }
+}
+
+void Holding::find_own_part(uint32_t own) {
   for (const auto& [part, who] : takers_) {
-    if (who != rank.transport.rank()) continue;
+    if (who != own) continue;
     for (size_t i = 0; i < sets_.size(); ++i) {
       for (uint32_t member = 0; member < sets_[i].members.size(); ++member) {
         if (sets_[i].members[member].rank == part) part_ = {i, member};
       }
     }
   }
-  if (!part_) return {};
-  for (const std::string& text : said) {
-    for (const Offer& offer : offers_of(text)) {
-      const bool ours = offer.epoch == epoch_ && offer.record == records[set().members.front().rank];
-      if (ours && offer.owner != 0) owners_.insert(offer.owner), groups_.insert(offer.group);
-    }
-  }
-  CKPT_TRY_ASSIGN(code_, set().code());
-  if (const auto file = files.find(epoch_); file != files.end()) {
-    if (file->second.rank() != set().members[member()].rank || to_json(file->second.record()) != to_json(set()))
-      return fail(Code::kCorrupt, rank.folder.string(),
-                  "its parity file and those of the others contradict each other");
-    file_.emplace(std::move(file->second));
-    parity_ = State::kWhole, finding_.clear();
-    table_ = file_->table(), data_sums_ = file_->data_sums();
-  }
+}
+
+Result<void> Holding::take_file(const Rank& rank, std::map<uint64_t, ParityFile>& files) {
+  const auto file = files.find(epoch_);
+  if (file == files.end()) return {};
+  if (file->second.rank() != set().members[member()].rank || to_json(file->second.record()) != to_json(set()))
+    return fail(Code::kCorrupt, rank.folder.string(), "its parity file and those of the others contradict each other");
+  file_.emplace(std::move(file->second));
+  parity_ = State::kWhole, finding_.clear();
+  table_ = file_->table(), data_sums_ = file_->data_sums();
   return {};
 }
 

@@ -58,6 +58,11 @@ class Holding {
  private:
   Result<void> open_files(std::map<uint64_t, ParityFile>& files);
   Result<void> choose(Rank& rank, std::map<uint64_t, ParityFile>& files, const std::vector<std::string>& said);
+  /// The sets of the epoch, and who has which part of them. `records`: of each set, by its first rank.
+  Result<void> take_records(const std::vector<std::string>& said, std::map<uint32_t, std::string>& records);
+  void hand_out_parts(const std::vector<std::string>& said);
+  void find_own_part(uint32_t own);
+  Result<void> take_file(const Rank& rank, std::map<uint64_t, ParityFile>& files);
   Result<void> look_at_data(Rank& rank);
   Result<void> look_at_unprotected(Rank& rank);
   void note(State& state, State what, const std::string& finding);

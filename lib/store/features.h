@@ -12,6 +12,7 @@ namespace ckpt::store {
 
 /// The format that is written, and the only one that is read.
 inline constexpr int kImageFormat = 3;
+inline constexpr const char* kImageSchema = "ckpt.image/3";  ///< the same, as a manifest says it
 
 struct Manifest;
 
