@@ -21,11 +21,11 @@ uint64_t now_ns();
 /// Whether a timeline is recorded. While it is not, everything below costs one relaxed load.
 inline bool on() { return internal::g_on.load(std::memory_order_relaxed); }
 
-// Names and labels are kept as pointers: string literals, or what `kept` gave. Recording takes no lock and no memory but
-// for a thread's first event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
+// Names and labels are kept as pointers: string literals, or what `kept` gave. Recording takes no lock and no memory
+// but for a thread's first event, which gets the thread its buffer; what no longer fits in that is counted and dropped.
 
-/// A name that is known only when ckpt runs (a file, a tensor), to be used for spans of this recording; "" while nothing
-/// is recorded. Takes a lock, and memory for each name once.
+/// A name that is known only when ckpt runs (a file, a tensor), to be used for spans of this recording; "" while
+/// nothing is recorded. Takes a lock, and memory for each name once.
 const char* kept(std::string_view name);
 
 /// From here to the end of the scope, on the row of the calling thread.
