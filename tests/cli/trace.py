@@ -159,7 +159,7 @@ def a_conversion_shows_files_tensors_and_bytes():
         return
     found, sums = spans("c.json"), counted("c.json")
     names = {event["name"] for row, event in found if row not in ("phases", "target")}
-    for name in ("out.pt", "large", "small"):
+    for name in ("model.pt", "large", "small"):
         if name not in names:
             yield f"no span {name} among {sorted(names)}"
     size = os.path.getsize("out.pt")
