@@ -88,7 +88,9 @@ class ProcessBuilder {
     place_descriptors(tree_, descriptors_, index_, base_, child_.area(), batch);
     CKPT_TRY(child_.run(batch));
     CKPT_TRY(open_proc_files(tree_, index_, child_));
-    return open_pidfds(tree_, index_, spare_, child_);
+    CKPT_TRY(open_pidfds(tree_, index_, spare_, child_));
+    return make_polled_rings(reader_, index_, [&](int description) { return descriptors_.source(description); },
+                             child_);
   }
 
   Result<void> map(bool lazy) {
@@ -156,6 +158,11 @@ class ProcessBuilder {
   Result<void> claim() {
     SyscallBatch batch;
     claim_ipc(tree_.ipc, image_.pid, sorted_pids(), child_.area(), batch);
+    return child_.run(batch);
+  }
+  Result<void> adjust() {
+    SyscallBatch batch;
+    adjust_semaphores(tree_.ipc, index_, child_.area(), batch);
     return child_.run(batch);
   }
   Result<void> finish_claims() {
@@ -343,6 +350,7 @@ class WholeTree final : public Rebuild {
     }
     CKPT_TRY(each(&ProcessBuilder::join_groups));
     phase("create");
+    if (has_polled_rings(image_)) CKPT_TRY(step_over_numbers(image_));
     CKPT_TRY(each(&ProcessBuilder::place));
     for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy));
     if (options_.lazy) CKPT_TRY(start_lazy_pages());
@@ -356,6 +364,7 @@ class WholeTree final : public Rebuild {
     CKPT_TRY(each(&ProcessBuilder::set_process_state));
     CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
     CKPT_TRY(each(&ProcessBuilder::claim));
+    CKPT_TRY(each(&ProcessBuilder::adjust));
     CKPT_TRY(each(&ProcessBuilder::finish_claims));
     CKPT_TRY(tree_.end_zombies());
     // Children first: the SIGCHLDs that building them has caused are discarded when their parents' threads are set. And

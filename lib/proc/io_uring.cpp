@@ -49,6 +49,7 @@ class Parser {
     if (key == "SqMask") ok_ = take_mask(value, out_.sq_entries);
     else if (key == "CqMask") ok_ = take_mask(value, out_.cq_entries);
     else if (key == "CachedSqHead") ok_ = parse(value, out_.submitted);
+    else if (key == "SqTail") ok_ = parse(value, out_.tail);
     else if (key == "CachedCqTail") ok_ = has_counters_ = parse(value, out_.completed);
     else if (key == "SqThread") ok_ = parse(value, out_.poller);
     else if (key == "UserFiles") ok_ = parse(value, out_.file_slots);

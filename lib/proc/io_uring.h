@@ -15,6 +15,7 @@ namespace ckpt::proc {
 struct UringInfo {
   uint32_t sq_entries = 0, cq_entries = 0;  ///< powers of 2
   uint32_t submitted = 0;  ///< requests that the kernel has taken: CachedSqHead
+  uint32_t tail = 0;       ///< up to which the program has written requests: SqTail
   uint32_t completed = 0;  ///< completions that it has put into the queue: CachedCqTail
   int poller = -1;         ///< the kernel's thread that polls the submission queue (IORING_SETUP_SQPOLL), -1: none
   bool has_personalities = false;

@@ -2,7 +2,9 @@
 
 #include <sys/sem.h>
 
+#include <algorithm>
 #include <cerrno>
+#include <cstring>
 
 #include "lib/proc/kernel_memory.h"
 
@@ -11,54 +13,62 @@ namespace ckpt::proc {
 namespace {
 
 /// The kernel's short numbers, four in a word.
-Result<bool> any_adjustment(const KernelMemory& kernel, uint64_t undo, uint64_t count) {
-  constexpr uint64_t kInWord = sizeof(uint64_t) / sizeof(uint16_t);
+Result<std::vector<int16_t>> read_changes(const KernelMemory& kernel, uint64_t undo, uint64_t count) {
+  constexpr uint64_t kInWord = sizeof(uint64_t) / sizeof(int16_t);
   CKPT_TRY_ASSIGN(const uint64_t offset, kernel.offset_of("sem_undo", "semadj"));
   CKPT_TRY_ASSIGN(const uint64_t size, kernel.size_of("sem_undo"));
   uint64_t numbers = undo + offset;
   if (offset + sizeof(uint64_t) <= size) {  // an array of their own, before Linux 6.6 or so
     CKPT_TRY_ASSIGN(numbers, kernel.word_at(numbers));
   }
+  std::vector<int16_t> out(count);
   for (uint64_t i = 0; i < count; i += kInWord) {
-    CKPT_TRY_ASSIGN(uint64_t word, kernel.word_at(numbers + i * sizeof(uint16_t)));
-    if (count - i < kInWord) word &= (uint64_t{1} << 16 * (count - i)) - 1;
-    if (word != 0) return true;
+    CKPT_TRY_ASSIGN(const uint64_t word, kernel.word_at(numbers + i * sizeof(int16_t)));
+    std::memcpy(&out[i], &word, std::min(kInWord, count - i) * sizeof(int16_t));
   }
-  return false;
+  return out;
 }
 
-/// Of one set of semaphores; a set that has been removed has none.
-Result<bool> has_any(const KernelMemory& kernel, uint64_t undo) {
-  CKPT_TRY_ASSIGN(const int set, kernel.read<int>(undo, "sem_undo", "semid"));
+/// A set that has been removed has none.
+Result<SemaphoreUndo> read_undo(const KernelMemory& kernel, uint64_t undo) {
+  SemaphoreUndo out;
+  CKPT_TRY_ASSIGN(out.set, kernel.read<int>(undo, "sem_undo", "semid"));
   semid_ds state{};
   union {
     semid_ds* state;
   } argument{&state};
-  if (set < 0) return false;
-  if (::semctl(set, 0, IPC_STAT, argument) != 0) {
+  if (out.set < 0) return out;
+  if (::semctl(out.set, 0, IPC_STAT, argument) != 0) {
     const bool removed = errno == EINVAL || errno == EIDRM;
-    return removed ? Result<bool>(false) : Result<bool>(sys_error("semaphores", "cannot be asked for"));
+    return removed ? Result<SemaphoreUndo>(out) : sys_error("semaphores", "cannot be asked for");
   }
-  return any_adjustment(kernel, undo, state.sem_nsems);
+  CKPT_TRY_ASSIGN(out.changes, read_changes(kernel, undo, state.sem_nsems));
+  return out;
 }
 
 }  // namespace
 
-Result<bool> has_semaphore_undo(int pid, int pidfd) {
+Result<SemaphoreUndoList> read_semaphore_undo(int pid, int pidfd) {
   constexpr int kMost = 1 << 16;
+  SemaphoreUndoList out;
   CKPT_TRY_ASSIGN(const KernelMemory* kernel, KernelMemory::get());
   CKPT_TRY_ASSIGN(const uint64_t task, kernel->task_of(pid, pidfd));
   CKPT_TRY_ASSIGN(const uint64_t list, kernel->read<uint64_t>(task, "task_struct", "sysvsem"));
-  if (list == 0) return false;
+  if (list == 0) return out;
+  CKPT_TRY_ASSIGN(out.tasks, kernel->read<uint32_t>(list, "sem_undo_list", "refcnt"));
   CKPT_TRY_ASSIGN(const uint64_t begin, kernel->offset_of("sem_undo_list", "list_proc"));
   CKPT_TRY_ASSIGN(const uint64_t link, kernel->offset_of("sem_undo", "list_proc"));
   CKPT_TRY_ASSIGN(uint64_t at, kernel->word_at(list + begin));
   for (int i = 0; at != list + begin; ++i) {
-    CKPT_TRY_ASSIGN(const bool any, has_any(*kernel, at - link));
-    if (any || i == kMost) return true;
+    if (i == kMost) return fail(Code::kBusy, "semaphores", "are being worked on");
+    CKPT_TRY_ASSIGN(SemaphoreUndo undo, read_undo(*kernel, at - link));
+    const bool any = std::any_of(undo.changes.begin(), undo.changes.end(), [](int16_t change) { return change != 0; });
+    if (any) out.sets.push_back(std::move(undo));
     CKPT_TRY_ASSIGN(at, kernel->word_at(at));
   }
-  return false;
+  // The kernel has the last one that was used first.
+  std::sort(out.sets.begin(), out.sets.end(), [](const auto& a, const auto& b) { return a.set < b.set; });
+  return out;
 }
 
 }  // namespace ckpt::proc

@@ -101,6 +101,20 @@ bool take_rights(const Rights& rights) {
   return ::syscall(SYS_capset, &header, sets) == 0;
 }
 
+/// In the child. Raw calls, as above.
+bool take_credentials(const Credentials& who) {
+  if (::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) != 0) return false;
+  if (::syscall(SYS_setgroups, who.groups.size(), who.groups.data()) != 0) return false;
+  if (::syscall(SYS_setresgid, who.gid[0], who.gid[1], who.gid[2]) != 0) return false;
+  if (::syscall(SYS_setresuid, who.uid[0], who.uid[1], who.uid[2]) != 0) return false;
+  ::syscall(SYS_setfsgid, who.gid[3]), ::syscall(SYS_setfsuid, who.uid[3]);
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct sets[2];
+  if (::syscall(SYS_capget, &header, sets) != 0) return false;
+  for (int half : {0, 1}) sets[half].effective = static_cast<uint32_t>(who.capabilities >> (32 * half));
+  return ::syscall(SYS_capset, &header, sets) == 0;
+}
+
 }  // namespace
 
 Result<CallResult> run_as(const store::SocketCredentials& who, const std::function<int()>& call) {
@@ -117,6 +131,13 @@ Result<int> run_with(const Rights& rights, const std::function<int()>& call) {
   CKPT_TRY_ASSIGN(CallResult result,
                   run_in_child(
                       0, [&] { return state::enter_tree_root() && take_rights(rights); }, call, why_not.c_str()));
+  return result.value;
+}
+
+Result<int> run_with_credentials(const Credentials& who, const std::function<int()>& call) {
+  const std::string why_not =
+      fmt::format("cannot take the credentials of user {}, group {}, and its capabilities", who.uid[1], who.gid[1]);
+  CKPT_TRY_ASSIGN(CallResult result, run_in_child(0, [&] { return take_credentials(who); }, call, why_not.c_str()));
   return result.value;
 }
 

@@ -2,6 +2,7 @@
 // connect, listen, messages with credentials), or with no more rights than a process had (files).
 #pragma once
 
+#include <array>
 #include <compare>
 #include <functional>
 
@@ -34,6 +35,16 @@ Rights rights_of(const store::Thread& thread);
 /// Like `run_as`, under any number, with these rights: capabilities are given up, never gained, and the
 /// child's root is that of the processes (files/tree_root.h). The result is the call's.
 Result<int> run_with(const Rights& rights, const std::function<int()>& call);
+
+/// What decides about the requests of an io_uring.
+struct Credentials {
+  std::array<uint32_t, 4> uid{}, gid{};  ///< real, effective, saved, for file systems
+  std::vector<uint32_t> groups;
+  uint64_t capabilities = 0;  ///< effective
+};
+/// Like `run_with`, with all of these credentials, under ckpt's own root. Fails where ckpt lacks one of the
+/// capabilities.
+Result<int> run_with_credentials(const Credentials& who, const std::function<int()>& call);
 
 /// Integers that `call` can store for ckpt: a page that both share.
 class SharedValues {

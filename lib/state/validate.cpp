@@ -238,20 +238,68 @@ std::set<int> descriptions_in_flight(const store::TreeImage& tree) {
   return out;
 }
 
+/// The kernel has short numbers.
+bool is_sound(const store::SystemVIpc& ipc, const store::SemaphoreAdjustments& adjustments) {
+  const auto& changes = adjustments.changes;
+  return changes.size() == ipc.sets[static_cast<size_t>(adjustments.set)].semaphores.size() &&
+         std::all_of(changes.begin(), changes.end(), [](int change) { return change >= -32768 && change <= 32767; });
+}
+
 Result<void> validate_objects(const store::TreeImage& tree) {
   if (std::string fault = check_sockets(tree.sockets); !fault.empty()) return damaged(fault);
   for (const auto& end : tree.terminal_ends) {
     if (!is_index(end.terminal, tree.terminals.size(), true)) return damaged("an end of no terminal");
+  }
+  for (const auto& adjustments : tree.ipc.adjustments) {
+    if (!is_index(adjustments.set, tree.ipc.sets.size(), true) ||
+        !is_index(adjustments.process, tree.processes.size(), true) || !is_sound(tree.ipc, adjustments))
+      return damaged("adjustments of no semaphores");
   }
   return {};
 }
 
 bool is_power_of_2(uint32_t value) { return value != 0 && (value & (value - 1)) == 0; }
 
+/// Whether the process has it open, and no other one.
+bool is_in_process(const store::TreeImage& tree, size_t ring, int process) {
+  bool found = false;
+  for (const store::Descriptor& d : tree.descriptors) {
+    if (d.kind != store::DescriptorKind::kIoUring || d.object != static_cast<int>(ring)) continue;
+    for (const store::FdSlot& slot : d.fds) {
+      if (slot.process != process) return false;
+      found = true;
+    }
+  }
+  return found;
+}
+
+/// What came after the first rings: no more than one of what can be there once, in order, and of this ring.
+Result<void> validate_more(const store::TreeImage& tree, size_t index) {
+  const store::IoUring& ring = tree.io_urings[index];
+  if ((ring.flags & ~store::kUringFlags) != 0 || ring.poller.size() > 1 || ring.restrictions.size() > 1 ||
+      (!ring.file_tags.empty() && ring.file_tags.size() != ring.files.size()) ||
+      (!ring.buffer_tags.empty() && ring.buffer_tags.size() != ring.buffers.size()))
+    return damaged("an io_uring that was set up in an impossible way");
+  for (size_t i = 1; i < ring.personalities.size(); ++i) {
+    if (ring.personalities[i - 1].number >= ring.personalities[i].number)
+      return damaged("an io_uring with credentials out of order");
+  }
+  if (ring.poller.empty()) return {};
+  const int other = ring.poller[0].ring;
+  if (other >= static_cast<int>(index)) return damaged("an io_uring that is polled by the thread of a later one");
+  const store::IoUring* owner = other < 0 ? nullptr : &tree.io_urings[static_cast<size_t>(other)];
+  if (!is_in_process(tree, index, ring.process) ||
+      (owner != nullptr && (owner->poller.empty() || owner->process != ring.process)))
+    return damaged("an io_uring that is polled by a thread of another process");
+  return {};
+}
+
 /// Sizes are a kernel's own, every view is a mapping, and every mapping of a ring a view.
 Result<void> validate_rings(const store::TreeImage& tree) {
   std::set<std::pair<int, uint64_t>> views;
-  for (const store::IoUring& ring : tree.io_urings) {
+  for (size_t i = 0; i < tree.io_urings.size(); ++i) {
+    const store::IoUring& ring = tree.io_urings[i];
+    CKPT_TRY(validate_more(tree, i));
     if (!is_power_of_2(ring.sq_entries) || !is_power_of_2(ring.cq_entries) || ring.rings_size > ring.content_size ||
         ring.content_size > kMaxRing || (ring.sqe_size != 64 && ring.sqe_size != 128) ||
         (ring.cqe_size != 16 && ring.cqe_size != 32))

@@ -31,6 +31,11 @@ bool has_told_eventfds(const Manifest& manifest) {
   return std::any_of(rings.begin(), rings.end(), [](const IoUring& ring) { return ring.eventfd >= 0; });
 }
 
+bool has_other_rings(const Manifest& manifest) {
+  const auto& rings = manifest.tree.io_urings;
+  return std::any_of(rings.begin(), rings.end(), [](const IoUring& ring) { return ring.needs_more(); });
+}
+
 bool has_leases(const Manifest& manifest) {
   const auto& descriptors = manifest.tree.descriptors;
   return std::any_of(descriptors.begin(), descriptors.end(), [](const Descriptor& d) { return d.lease() != nullptr; });
@@ -61,6 +66,8 @@ constexpr Feature kFeatures[] = {
     {"aio", [](const Manifest& m) { return !m.tree.aio_contexts.empty(); }},
     {"huge-pages", has_huge_pages},
     {"io_uring-eventfd", has_told_eventfds},
+    {"io_uring-more", has_other_rings},
+    {"sem-undo", [](const Manifest& m) { return !m.tree.ipc.adjustments.empty(); }},
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},

@@ -149,7 +149,13 @@ std::string check_relations(const Manifest& manifest) {
     faults.index(place, ".process", ring.process, tree.processes.size());
     faults.index(place, ".eventfd", ring.eventfd, tree.descriptors.size());
     for (int file : ring.files) faults.index(place, ".files", file, tree.descriptors.size());
+    for (const IoUringPoller& poller : ring.poller) faults.index(place, ".poller", poller.ring, i);
     for (const IoUringView& view : ring.views) faults.index(place, ".views", view.process, tree.processes.size());
+  }
+  for (size_t i = 0; i < tree.ipc.adjustments.size(); ++i) {
+    auto place = [&] { return fmt::format("tree.ipc.adjustments[{}]", i); };
+    faults.index(place, ".process", tree.ipc.adjustments[i].process, tree.processes.size());
+    faults.index(place, ".set", tree.ipc.adjustments[i].set, tree.ipc.sets.size());
   }
   for (size_t i = 0; i < tree.aio_contexts.size(); ++i) {
     auto place = [&] { return fmt::format("tree.aio_contexts[{}]", i); };

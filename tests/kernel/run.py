@@ -303,14 +303,19 @@ def run_flavours_side_by_side(name, flavours, arguments):
 BLOCKED = {  # what to hold: a word that the message must have
     "connection": "--tcp-established", "aio": "in flight", "aio_forked": "another process's",
     "io_uring": "in flight (poll)", "io_uring_timeout": "in flight", "io_uring_polled": "IORING_SETUP_SQPOLL",
+    "io_uring_groups": "buffers in groups", "io_uring_number": "enters by a number",
     "io_uring_eventfd": "eventfd", "io_uring_closed": "no descriptor leads to",
-    "sem_undo": "has semaphore adjustments", "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
+    "sem_undo": "of its own", "sem_undo_shared": "CLONE_SYSVSEM", "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",
     "udp_cork": "still being put together", "sock_packet": "SOCK_PACKET", "packet_ring": "PACKET_RX_RING",
     "fanotify_unread": "has not read yet", "lease_broken": "holds a lease that somebody waits for",
     "unaccepted": "not been accepted yet",
     "pid_namespace": "for its children", "time_namespace": "for its children", "thread_namespace": "another one than its process's",
 }
+
+
+# Shows only when the process stands still.
+SHOWS_FROZEN = {"io_uring_timeout", "io_uring_number", "sem_undo", "sem_undo_shared"}
 
 
 def special_blocked(place):
@@ -326,13 +331,13 @@ def special_blocked(place):
             for verb in (["dump"], ["dump", "-R"], ["pre-dump"]):
                 # What may pass is waited for.
                 said = ckpt(*verb, "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(6, word).err
-                first = [line for line in said.splitlines() if line.startswith("  ")][0]
+                first = [line for line in said.splitlines() if line.startswith(("  ", "ckpt: thread "))][0]
                 if thing.startswith("io_uring") and word not in first:  # its mappings are no reason of their own
                     raise Failure(f"{' '.join(verb)} tells another reason first: {first.strip()}")
                 unharmed(target, before)
                 if os.path.exists(image(target, "image")):
                     raise Failure(f"{' '.join(verb)} left an image")
-            if thing != "io_uring_timeout":  # shows only when the process stands still
+            if thing not in SHOWS_FROZEN:
                 ckpt("check", "-p", target.pid).expect(1, word)
             unharmed(target, before)
             target.check(0)

@@ -103,4 +103,51 @@ Result<void> set_credentials(const store::ProcessImage& image, RestorerArea& are
   return {};
 }
 
+namespace {
+
+void set_effective(const Own& own, uint64_t effective, RestorerArea& area, SyscallBatch& batch) {
+  __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
+  __user_cap_data_struct data[2];
+  for (unsigned half = 0; half < 2; ++half) {
+    data[half].effective = static_cast<uint32_t>(effective >> (32 * half));
+    data[half].permitted = static_cast<uint32_t>(own.status.cap_permitted >> (32 * half));
+    data[half].inheritable = static_cast<uint32_t>(own.status.cap_inheritable >> (32 * half));
+  }
+  ByteSpan bytes(reinterpret_cast<const std::byte*>(data), sizeof data);
+  batch.add("set the capabilities", SYS_capset, area.put(header), area.put_bytes(bytes));
+}
+
+/// ckpt's own, as those of a thread.
+store::Thread as_thread(const Own& own) {
+  store::Thread out;
+  std::copy(std::begin(own.status.uid), std::end(own.status.uid), out.uid.begin());
+  std::copy(std::begin(own.status.gid), std::end(own.status.gid), out.gid.begin());
+  out.groups.assign(own.status.groups.begin(), own.status.groups.end());
+  return out;
+}
+
+}  // namespace
+
+Result<void> add_with_credentials(const store::Thread& thread, RestorerArea& area, SyscallBatch& batch,
+                                  const std::function<void()>& calls) {
+  CKPT_TRY_ASSIGN(Own own, read_own());
+  const bool same = same_ids(thread, own) && same_groups(thread, own);
+  if (!same)
+    batch.add("keep capabilities", SYS_prctl, PR_SET_SECUREBITS, own.securebits | SECBIT_NO_SETUID_FIXUP, 0, 0, 0);
+  set_ids(thread, own, area, batch);
+  set_effective(own, thread.cap_effective, area, batch);
+  calls();
+  set_effective(own, own.status.cap_effective, area, batch);
+  if (same) return {};
+  // From the thread's to ckpt's: the same calls, as if those of ckpt were the thread's.
+  const store::Thread back = as_thread(own);
+  Own theirs = own;
+  std::copy(thread.uid.begin(), thread.uid.end(), std::begin(theirs.status.uid));
+  std::copy(thread.gid.begin(), thread.gid.end(), std::begin(theirs.status.gid));
+  theirs.status.groups.assign(thread.groups.begin(), thread.groups.end());
+  set_ids(back, theirs, area, batch);
+  batch.add("set the secure bits", SYS_prctl, PR_SET_SECUREBITS, own.securebits, 0, 0, 0);
+  return {};
+}
+
 }  // namespace ckpt::restore

@@ -229,10 +229,7 @@ Result<void> add_sockets_and_queues(const store::ImageReader& image, Inherited& 
   sources.read_content = [&](const store::Socket& socket) {
     return image.read_pipe(socket.content_offset, socket.content_size);
   };
-  sources.descriptor = [&](int index) {
-    auto found = plan.sources.find(index);
-    return found == plan.sources.end() ? -1 : found->second;
-  };
+  sources.descriptor = [&](int index) { return plan.source(index); };
   sources.rights_of_user = [&](uint32_t uid) -> std::optional<Rights> {
     for (const store::ProcessImage& process : tree.processes) {
       if (!process.zombie && process.threads[0].uid[3] == uid) return rights_of(process.threads[0]);
@@ -280,19 +277,14 @@ Result<void> add_io_urings(const store::ImageReader& image, Inherited& inherited
     if (descriptor.kind != DescriptorKind::kIoUring) continue;
     const auto object = static_cast<size_t>(descriptor.object);
     const store::IoUring& ring = tree.io_urings[object];
+    if (!ring.poller.empty()) continue;  // make_polled_rings
     CKPT_TRY_ASSIGN(std::vector<std::byte> content, image.read_pipe(ring.content_offset, ring.content_size));
-    auto made = make_io_uring(ring, content);
+    auto made = make_io_uring(ring, content, [&](int description) { return plan.source(description); });
     if (!made) {
       Error error = std::move(made).error();
       error.subject = subject_of(descriptor) + ", " + error.subject;
       return error;
     }
-    auto source = [&](int index) {
-      auto known = plan.sources.find(index);
-      return known == plan.sources.end() ? -1 : known->second;
-    };
-    CKPT_TRY(register_files(made->get(), ring, source));
-    CKPT_TRY(register_eventfd(made->get(), ring, source));
     CKPT_TRY(set_flags(made->get(), descriptor));
     CKPT_TRY_ASSIGN(int kept, inherited.keep(std::move(*made), subject_of(descriptor)));
     files.io_urings[object] = kept;

@@ -22,6 +22,10 @@ struct DescriptorPlan {
   };
   std::vector<Placement> placements;
   std::map<int, int> sources;  ///< inherited number of each open file description that has one, by its index
+  int source(int description) const {  ///< -1: none
+    const auto found = sources.find(description);
+    return found == sources.end() ? -1 : found->second;
+  }
   std::vector<std::pair<int, const store::Descriptor*>> timers;  ///< inherited number, to be armed last
 };
 

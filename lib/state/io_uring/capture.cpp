@@ -40,12 +40,19 @@ std::string name_of(int opcode) {
   }
 }
 
-/// Empty: nothing that a look from outside can find.
+/// Of a ring of which the kernel's memory tells nothing. Empty: nothing that a look from outside can find.
 std::string refused(const proc::UringInfo& info) {
-  if (info.poller >= 0)
-    return "[io_uring] with a thread of the kernel that polls it (IORING_SETUP_SQPOLL), which is not supported yet";
-  if (info.has_personalities) return "[io_uring] with registered credentials, which is not supported";
+  if (info.poller >= 0) return "[io_uring] with a thread of the kernel that polls it (IORING_SETUP_SQPOLL)";
+  if (info.has_personalities) return "[io_uring] with registered credentials";
   return "";
+}
+
+store::IoUringPersonality personality_of(uint32_t number, const proc::UringCredentials& credentials) {
+  return {number, credentials.uid, credentials.gid, credentials.groups, credentials.capabilities};
+}
+
+bool may_register(const IoUring& ring, unsigned operation) {
+  return ring.disabled || ring.restrictions.empty() || (ring.restrictions[0].registrations >> operation & 1) != 0;
 }
 
 std::string waits_for(const proc::UringInfo& info, uint32_t requests) {
@@ -71,7 +78,7 @@ Result<bool> UringCollector::take(const Place& place, store::Descriptor& d) {
   CKPT_TRY_ASSIGN(UniqueFd ring, DescriptorContext::duplicate(place));
   CKPT_TRY_ASSIGN(struct stat st, context_.stat_behind(place));
   auto info = proc::read_uring_info(place.pid, place.fd);
-  std::string why = info ? refused(*info) : "[io_uring]: " + info.error().text();
+  std::string why = info ? "" : "[io_uring]: " + info.error().text();
   if (place.pid == ::getpid()) why = "[io_uring] in flight in a socket, which is not supported";
   if (!why.empty()) {
     context_.block(place, std::move(why));
@@ -83,20 +90,63 @@ Result<bool> UringCollector::take(const Place& place, store::Descriptor& d) {
   out.submitted = info->submitted, out.completed = info->completed;
   out.process = static_cast<int>(place.process);
   for (const auto& [address, length] : info->buffers) out.buffers.push_back({address, length});
-  std::vector<std::byte> content;
-  uint32_t dropped = 0;
-  if (auto taken = take_content(ring.get(), out, content, dropped); !taken)
-    return context_.block(place, "[io_uring]: " + taken.error().text()), false;
+  if (!take_inside(place, ring.get(), *info, out)) return false;
+  auto content = take_content(ring.get(), out);
+  if (!content) return context_.block(place, "[io_uring]: " + content.error().text()), false;
   auto eventfd = look_for_eventfd(ring.get(), out);
   if (!eventfd) return context_.block(place, eventfd.error().message), false;
-  check_flight(place, *info, dropped);
+  check_flight(place, *info, *content);
   // Nothing tells which pages they are in that a device or the kernel writes to.
   if (!out.buffers.empty() || is_new(place)) context_.out.statuses[place.process][0].has_pinned_pages = true;
   d.kind = store::DescriptorKind::kIoUring;
   d.object = static_cast<int>(context_.out.image.io_urings.size());
   context_.out.image.io_urings.push_back(std::move(out));
-  context_.out.io_uring_contents.push_back(std::move(content));
+  context_.out.io_uring_contents.push_back(std::move(content->bytes));
   found_.push_back({place, st.st_ino, *std::move(info), *eventfd});
+  return true;
+}
+
+/// What the kernel's memory alone tells. Where that cannot be read the ring is taken for a plain one, unless something
+/// else shows that it is none.
+bool UringCollector::take_inside(const Place& place, int ring, const proc::UringInfo& info, IoUring& out) {
+  constexpr uint32_t kNoArray = 1u << 16;  // IORING_SETUP_NO_SQARRAY, 6.6
+  auto inside = proc::read_uring_in_kernel(ring);
+  knows_shape_ = inside.has_value();
+  if (!inside) {
+    std::string why = refused(info);
+    const bool passes = inside.error().code == Code::kBusy;
+    if (why.empty() && !passes) return true;
+    why = why.empty() ? "[io_uring]" : why + ", about which the kernel's memory alone tells enough";
+    context_.block(place, why + ": " + inside.error().text());
+    context_.out.blockers.back().passes = passes;
+    return false;
+  }
+  if (!inside->other.empty())
+    return context_.block(place, "[io_uring] with " + inside->other + ", which is not supported"), false;
+  out.flags = inside->flags & store::kUringFlags;
+  out.disabled = (inside->flags & IORING_SETUP_R_DISABLED) != 0;
+  out.sqe_size = (inside->flags & IORING_SETUP_SQE128) != 0 ? 128 : 64;
+  out.cqe_size = (inside->flags & IORING_SETUP_CQE32) != 0 ? 32 : 16;
+  out.no_array = (inside->flags & kNoArray) != 0;
+  for (const auto& [number, who] : inside->personalities) out.personalities.push_back(personality_of(number, who));
+  const proc::UringRestrictions& r = inside->restrictions;
+  if (inside->has_restrictions)
+    out.restrictions.push_back({r.registrations, r.requests, r.flags_allowed, r.flags_required});
+  if (inside->file_tags.size() == info.file_slots) out.file_tags = std::move(inside->file_tags);
+  if (inside->buffer_tags.size() == out.buffers.size()) out.buffer_tags = std::move(inside->buffer_tags);
+  return info.poller < 0 || take_poller(place, *inside, out);
+}
+
+/// Its thread does all requests with the credentials that the process had when it made the ring.
+bool UringCollector::take_poller(const Place& place, const proc::UringKernelInfo& inside, IoUring& out) {
+  auto own = proc::credentials_in_kernel(place.pid, place.pidfd);
+  if (!own) return context_.block(place, "[io_uring]: " + own.error().text()), false;
+  if (*own != inside.credentials) {
+    context_.block(place, "[io_uring] with a thread of the kernel that polls it (IORING_SETUP_SQPOLL) with other "
+                          "credentials than the process has by now, which is not supported");
+    return false;
+  }
+  out.poller.push_back({inside.idle_ms, inside.processor, -1});
   return true;
 }
 
@@ -105,8 +155,8 @@ Result<bool> UringCollector::take(const Place& place, store::Descriptor& d) {
 Result<uint64_t> UringCollector::look_for_eventfd(int ring, IoUring& out) {
   const bool asked = ::syscall(SYS_io_uring_register, ring, IORING_REGISTER_EVENTFD, nullptr, 1) < 0;
   const int answer = asked ? errno : 0;
-  if (std::string why = refused_by_registration(-answer); !why.empty()) return fail(Code::kUnsupported, "", why);
-  if (answer != EBUSY && answer != EEXIST) return uint64_t{0};
+  if (std::string why = refused_by_registration(-answer, out); !why.empty()) return fail(Code::kUnsupported, "", why);
+  if (answer != EBUSY && answer != EEXIST && answer != EACCES) return uint64_t{0};
   auto look = [&]() -> Result<uint64_t> {
     CKPT_TRY_ASSIGN(const proc::KernelMemory* kernel, proc::KernelMemory::get());
     CKPT_TRY_ASSIGN(const uint64_t file, kernel->file_of(ring));
@@ -118,7 +168,7 @@ Result<uint64_t> UringCollector::look_for_eventfd(int ring, IoUring& out) {
     return kernel->read<uint64_t>(told, "io_ev_fd", "cq_ev_fd");
   };
   auto found = look();
-  if (found || answer == EEXIST) return found.value_or(0);
+  if (found || answer != EBUSY) return found.value_or(0);
   return fail(Code::kUnsupported, "", std::string(kToldEventfd) + ": " + found.error().text());
 }
 
@@ -131,31 +181,42 @@ bool UringCollector::is_new(const Place& place) const {
   return std::none_of(known.begin(), known.end(), [&](const RingPlace& ring) { return ring.fd == place.fd; });
 }
 
-Result<void> UringCollector::take_content(int fd, IoUring& ring, std::vector<std::byte>& content, uint32_t& dropped) {
+Result<UringCollector::Content> UringCollector::take_content(int fd, IoUring& ring) {
+  constexpr uint32_t kNeedsWakeup = 1;  // IORING_SQ_NEED_WAKEUP
   if (!layout_) {
     CKPT_TRY_ASSIGN(layout_, state::uring_layout());
   }
-  CKPT_TRY(state::find_shape(fd, *layout_, ring));
+  if (!knows_shape_) CKPT_TRY(state::find_shape(fd, *layout_, ring));
   CKPT_TRY_ASSIGN(UringMemory memory, UringMemory::map(fd, ring, *layout_));
   ring.rings_size = state::queues_size(ring, *layout_);
   ring.content_size = ring.rings_size + state::entries_size(ring);
-  content.resize(ring.content_size);
-  const MutableByteSpan whole(content);
+  Content out;
+  out.bytes.resize(ring.content_size);
+  const MutableByteSpan whole(out.bytes);
   CKPT_TRY(memory.read(whole.first(ring.rings_size), whole.subspan(ring.rings_size)));
-  std::memcpy(&dropped, content.data() + layout_->sq.dropped, sizeof dropped);
-  return {};
+  std::memcpy(&out.dropped, out.bytes.data() + layout_->sq.dropped, sizeof out.dropped);
+  std::memcpy(&out.tail, out.bytes.data() + layout_->sq.tail, sizeof out.tail);
+  // Whether a thread that polls sleeps at the moment is no state of the ring.
+  if (!ring.poller.empty()) {
+    uint32_t flags = 0;
+    std::memcpy(&flags, out.bytes.data() + layout_->sq.flags, sizeof flags);
+    flags |= kNeedsWakeup;
+    std::memcpy(out.bytes.data() + layout_->sq.flags, &flags, sizeof flags);
+  }
+  return out;
 }
 
 /// While the tree runs its counters change between being read: then only what is known to wait for others counts.
-void UringCollector::check_flight(const Place& place, const proc::UringInfo& info, uint32_t dropped) {
-  const UringFlight flight = in_flight(info, dropped);
+void UringCollector::check_flight(const Place& place, const proc::UringInfo& info, const Content& content) {
+  const UringFlight flight = in_flight(info, content.dropped);
   if (context_.frozen() && !flight.is_countable) {
     return context_.block(place,
                           "[io_uring] with more completions than requests (multishot or zero copy): whether "
                           "any is in flight cannot be told");
   }
-  if (context_.frozen() ? flight.requests == 0 : info.polled.empty()) return;
-  context_.block(place, waits_for(info, flight.requests));
+  const uint32_t unseen = info.poller >= 0 ? content.tail - info.submitted : 0;
+  if (context_.frozen() ? flight.requests == 0 && unseen == 0 : info.polled.empty()) return;
+  context_.block(place, waits_for(info, std::max(flight.requests, unseen)));
   context_.out.blockers.back().passes = true;
 }
 
@@ -166,8 +227,45 @@ Result<void> UringCollector::settle(const std::deque<Place>& places) {
   for (size_t i = 0; i < found_.size(); ++i) {
     find_files(i, places);
     if (found_[i].eventfd != 0) find_eventfd(i, places);
+    check_restrictions(i);
   }
+  find_pollers(places);
   return {};
+}
+
+/// A restore has to register it after requests were made, which is once the restrictions are in force.
+void UringCollector::check_restrictions(size_t index) {
+  constexpr unsigned kBuffersWithTags = 15;  // IORING_REGISTER_BUFFERS2
+  const IoUring& ring = context_.out.image.io_urings[index];
+  const unsigned buffers = ring.buffer_tags.empty() ? unsigned{IORING_REGISTER_BUFFERS} : kBuffersWithTags;
+  const unsigned eventfd = ring.eventfd_async ? IORING_REGISTER_EVENTFD_ASYNC : IORING_REGISTER_EVENTFD;
+  if (!ring.buffers.empty() && !may_register(ring, buffers))
+    block(index, "[io_uring] with registered buffers and restrictions that forbid to register some");
+  if (ring.eventfd >= 0 && !may_register(ring, eventfd))
+    block(index, "[io_uring] with an eventfd and restrictions that forbid to register one");
+  if (!ring.restrictions.empty() && ring.submitted != ring.completed && context_.frozen())
+    block(index, "[io_uring] with restrictions and with requests that were dropped, which is not supported");
+}
+
+/// The thread is one of the process that made the ring.
+void UringCollector::find_pollers(const std::deque<Place>& places) {
+  std::vector<IoUring>& rings = context_.out.image.io_urings;
+  for (size_t i = 0; i < found_.size(); ++i) {
+    if (rings[i].poller.empty()) continue;
+    const Place& own = found_[i].place;
+    auto is_others = [&](const Place& other) {
+      return other.process != own.process && places[other.first].pid == own.pid && places[other.first].fd == own.fd;
+    };
+    const bool mapped_elsewhere = std::any_of(rings[i].views.begin(), rings[i].views.end(),
+                                              [&](const auto& view) { return view.process != rings[i].process; });
+    if (mapped_elsewhere || std::any_of(places.begin(), places.end(), is_others))
+      block(i, "[io_uring] with a thread of the kernel that polls it (IORING_SETUP_SQPOLL), which several processes "
+               "have: not supported");
+    for (size_t k = 0; k < i && rings[i].poller[0].ring < 0; ++k) {
+      if (!rings[k].poller.empty() && found_[k].info.poller == found_[i].info.poller)
+        rings[i].poller[0].ring = static_cast<int>(k);
+    }
+  }
 }
 
 /// Which of the tree's eventfds is the one in the kernel's memory.
@@ -286,8 +384,8 @@ constexpr uint64_t kMostNumbers = 16;         // IO_RINGFD_REG_MAX
 /// None of these calls does anything. A ring is entered with nothing to do; and no eventfd is given, which the kernel
 /// tells (EFAULT) after whether there is one already (EBUSY).
 UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlace>& rings) : rings_(rings) {
-  if (rings.empty()) return;
-  for (uint64_t i = 0; i < kMostNumbers; ++i)
+  const uint64_t numbers = rings.empty() ? 1 : kMostNumbers;
+  for (uint64_t i = 0; i < numbers; ++i)
     numbers_.push_back(calls.add("enter an io_uring", SYS_io_uring_enter, {i, 0, 0, kRegisteredRing, 0, 0}));
   for (const RingPlace& place : rings) {
     const auto fd = static_cast<uint64_t>(place.fd);
@@ -297,25 +395,32 @@ UringQuestions::UringQuestions(proc::CallList& calls, const std::vector<RingPlac
   }
 }
 
-std::string refused_by_registration(int64_t answer) {
-  if (answer == -EACCES) return "[io_uring] with restrictions (IORING_REGISTER_RESTRICTIONS), which are not supported";
-  return "";
+std::string refused_by_registration(int64_t answer, const IoUring& ring) {
+  if (answer != -EACCES || !ring.restrictions.empty()) return "";
+  return "[io_uring] with restrictions (IORING_REGISTER_RESTRICTIONS), which the kernel's memory alone tells";
 }
 
 Result<void> UringQuestions::take(const proc::CallList& calls, int tid, store::TreeImage& tree) const {
-  auto refuse = [](std::string what) { return fail(Code::kUnsupported, "", std::move(what)); };
+  constexpr unsigned kNumbers = 20;  // IORING_REGISTER_RING_FDS
+  auto refuse = [&](std::string what) {
+    return fail(Code::kUnsupported, fmt::format("thread {}", tid), std::move(what));
+  };
+  auto ring_at = [&](size_t i) -> IoUring& { return tree.io_urings[static_cast<size_t>(rings_[i].ring)]; };
   for (size_t i = 0; i < eventfds_.size(); ++i) {
     const int64_t answer = calls.result(eventfds_[i]);
-    if (std::string why = refused_by_registration(answer); !why.empty()) return refuse(std::move(why));
-    if (answer == -EBUSY && tree.io_urings[static_cast<size_t>(rings_[i].ring)].eventfd < 0)
-      return refuse(kToldEventfd);
+    if (std::string why = refused_by_registration(answer, ring_at(i)); !why.empty()) return refuse(std::move(why));
+    if (answer == -EBUSY && ring_at(i).eventfd < 0) return refuse(kToldEventfd);
   }
-  for (size_t call : enabled_) {
-    if (calls.result(call) == -EBADFD) return refuse("[io_uring] that is not enabled yet, which is not supported");
+  for (size_t i = 0; i < enabled_.size(); ++i) {
+    if (calls.result(enabled_[i]) == -EBADFD && !ring_at(i).disabled)
+      return refuse("[io_uring] that is not enabled yet, which the kernel's memory alone tells more about");
   }
   for (size_t i = 0; i < numbers_.size(); ++i) {
     if (calls.result(numbers_[i]) < 0) continue;
+    if (rings_.empty()) return refuse("[io_uring] that a thread enters by a number, and no descriptor leads to");
     const int ring = rings_[0].ring;
+    if (!may_register(ring_at(0), kNumbers))
+      return refuse("[io_uring] with a number and restrictions that forbid to register one");
     if (std::any_of(rings_.begin(), rings_.end(), [&](const RingPlace& other) { return other.ring != ring; }))
       return refuse("[io_uring]: one of several has been given a number (IORING_REGISTER_RING_FDS), and which one, "
                     "nothing tells");

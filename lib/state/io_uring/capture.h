@@ -9,6 +9,7 @@
 
 #include "lib/proc/call_batch.h"
 #include "lib/proc/io_uring.h"
+#include "lib/proc/io_uring_kernel.h"
 #include "lib/state/descriptors/context.h"
 #include "lib/state/io_uring/memory.h"
 
@@ -37,11 +38,19 @@ class UringCollector {
   Result<void> settle(const std::deque<Place>& places);
 
  private:
-  Result<void> take_content(int fd, store::IoUring& ring, std::vector<std::byte>& content, uint32_t& dropped);
-  void check_flight(const Place& place, const proc::UringInfo& info, uint32_t dropped);
+  struct Content {
+    std::vector<std::byte> bytes;
+    uint32_t dropped = 0, tail = 0;  ///< of the submission queue
+  };
+  bool take_inside(const Place& place, int ring, const proc::UringInfo& info, store::IoUring& out);
+  bool take_poller(const Place& place, const proc::UringKernelInfo& inside, store::IoUring& out);
+  Result<Content> take_content(int fd, store::IoUring& ring);
+  void check_flight(const Place& place, const proc::UringInfo& info, const Content& content);
   Result<uint64_t> look_for_eventfd(int ring, store::IoUring& out);
   void find_eventfd(size_t index, const std::deque<Place>& places);
+  void find_pollers(const std::deque<Place>& places);
   void find_views();
+  void check_restrictions(size_t index);
   void find_files(size_t index, const std::deque<Place>& places);
   bool is_blocked(size_t process) const;
   bool is_new(const Place& place) const;
@@ -55,6 +64,7 @@ class UringCollector {
   };
   DescriptorContext& context_;
   std::optional<state::UringLayout> layout_;
+  bool knows_shape_ = false;  ///< of the ring that is being taken
   std::vector<Found> found_;  ///< parallel to image.io_urings
 };
 
@@ -80,6 +90,6 @@ class UringQuestions {
 
 /// Why a ring is refused by what the kernel answers to who asks for its eventfd; empty: no reason, or nobody but the
 /// program's own thread may ask.
-std::string refused_by_registration(int64_t answer);
+std::string refused_by_registration(int64_t answer, const store::IoUring& ring);
 
 }  // namespace ckpt::capture

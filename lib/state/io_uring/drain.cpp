@@ -26,6 +26,8 @@ Result<Flight> look(int pid, const std::vector<RingPlace>& rings) {
     CKPT_TRY_ASSIGN(const proc::UringInfo info, proc::read_uring_info(pid, ring.fd));
     const auto waiting = static_cast<uint32_t>(info.polled.size());
     out.requests += std::max(in_flight(info, 0).requests, waiting) - waiting;
+    // The kernel's own thread does not stand still.
+    if (info.poller >= 0 && info.tail != info.submitted) ++out.requests;
     out.completed += info.completed;
   }
   return out;

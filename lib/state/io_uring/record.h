@@ -1,10 +1,15 @@
 // io_uring instances in which nothing is in flight: what the manifest says of them.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <vector>
 
 namespace ckpt::store {
+
+/// What a program can notice of how a ring was set up, beyond its size: IORING_SETUP_SUBMIT_ALL (5.18),
+/// IORING_SETUP_CQE_MIXED (6.18), IORING_SETUP_SQE_MIXED (6.19).
+inline constexpr uint32_t kUringFlags = 1u << 7 | 1u << 18 | 1u << 19;
 
 /// A view of a ring: the mapping of that process that begins there.
 struct IoUringView {
@@ -26,6 +31,30 @@ struct IoUringNumber {
   bool operator==(const IoUringNumber&) const = default;
 };
 
+/// Credentials that requests may name (IORING_REGISTER_PERSONALITY).
+struct IoUringPersonality {
+  uint32_t number = 1;
+  std::array<uint32_t, 4> uid{}, gid{};  ///< real, effective, saved, of files
+  std::vector<uint32_t> groups;
+  uint64_t capabilities = 0;  ///< effective
+  bool operator==(const IoUringPersonality&) const = default;
+};
+
+/// What alone is allowed (IORING_REGISTER_RESTRICTIONS): bit N for number N.
+struct IoUringRestrictions {
+  uint64_t registrations = 0, requests = 0;
+  uint32_t flags_allowed = 0, flags_required = 0;  ///< IOSQE_*
+  bool operator==(const IoUringRestrictions&) const = default;
+};
+
+/// The kernel's thread that looks for requests (IORING_SETUP_SQPOLL).
+struct IoUringPoller {
+  uint32_t idle_ms = 0;  ///< before it sleeps
+  int processor = -1;    ///< which it is bound to, -1: none
+  int ring = -1;         ///< whose thread it is: index into TreeImage::io_urings of an earlier one; -1: its own
+  bool operator==(const IoUringPoller&) const = default;
+};
+
 /// Counters run from 0 and wrap at 2^32. The kernel keeps its own, which a new ring reaches by no-ops.
 struct IoUring {
   uint32_t sq_entries = 0, cq_entries = 0;  ///< powers of 2
@@ -42,6 +71,17 @@ struct IoUring {
   std::vector<IoUringNumber> numbers;
   int eventfd = -1;             ///< told of completions: index into TreeImage::descriptors, -1: none
   bool eventfd_async = false;   ///< of those alone that were not there at once (IORING_REGISTER_EVENTFD_ASYNC)
+  uint32_t flags = 0;           ///< IORING_SETUP_*: those of kUringFlags
+  bool disabled = false;        ///< it was made with IORING_SETUP_R_DISABLED, and is not enabled yet
+  std::vector<IoUringPoller> poller;              ///< at most one
+  std::vector<IoUringPersonality> personalities;  ///< by number
+  std::vector<IoUringRestrictions> restrictions;  ///< at most one
+  std::vector<uint64_t> file_tags, buffer_tags;   ///< parallel to files and buffers, or empty
+  /// A restore can do nothing else with it, which an older ckpt does not know.
+  bool needs_more() const {
+    return flags != 0 || disabled || !poller.empty() || !personalities.empty() || !restrictions.empty() ||
+           !file_tags.empty() || !buffer_tags.empty();
+  }
   bool operator==(const IoUring&) const = default;
 };
 
@@ -64,6 +104,30 @@ void describe(A& a, typename A::template Of<IoUringNumber> n) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<IoUringPersonality> p) {
+  a.number("number", p.number, 1, 65535);
+  a.numbers("uid", p.uid);
+  a.numbers("gid", p.gid);
+  a.numbers("groups", p.groups);
+  a.hex("capabilities", p.capabilities);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<IoUringRestrictions> r) {
+  a.hex("registrations", r.registrations);
+  a.hex("requests", r.requests);
+  a.number("flags_allowed", r.flags_allowed, 0, 255);
+  a.number("flags_required", r.flags_required, 0, 255);
+}
+
+template <class A>
+void describe(A& a, typename A::template Of<IoUringPoller> p) {
+  a.number("idle_ms", p.idle_ms);
+  a.number("processor", p.processor, -1);
+  a.number("ring", p.ring, -1);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<IoUring> u) {
   a.number("sq_entries", u.sq_entries, 1, 32768);
   a.number("cq_entries", u.cq_entries, 1, 65536);
@@ -82,6 +146,13 @@ void describe(A& a, typename A::template Of<IoUring> u) {
   a.list("numbers", u.numbers);
   a.optional().number("eventfd", u.eventfd, -1);
   a.optional().flag("eventfd_async", u.eventfd_async);
+  a.optional().number("flags", u.flags);
+  a.optional().flag("disabled", u.disabled);
+  a.optional().list("poller", u.poller);
+  a.optional().list("personalities", u.personalities);
+  a.optional().list("restrictions", u.restrictions);
+  a.optional().hexes("file_tags", u.file_tags);
+  a.optional().hexes("buffer_tags", u.buffer_tags);
 }
 
 }  // namespace ckpt::store

@@ -15,6 +15,10 @@ inline std::string show(const store::IoUring& ring) {
   if (!ring.files.empty()) out += fmt::format(", {} registered files", ring.files.size());
   if (!ring.buffers.empty()) out += fmt::format(", {} registered buffers", ring.buffers.size());
   if (ring.eventfd >= 0) out += ", tells an eventfd";
+  if (!ring.poller.empty()) out += ", polled by a thread of the kernel";
+  if (!ring.personalities.empty()) out += fmt::format(", {} registered credentials", ring.personalities.size());
+  if (!ring.restrictions.empty()) out += ", restricted";
+  if (ring.disabled) out += ", not enabled";
   return out;
 }
 

@@ -84,7 +84,7 @@ Result<void> add_segments(const std::vector<int>& pids, const std::set<int>& att
   return {};
 }
 
-Result<void> add_sets(const std::vector<int>& pids, store::SystemVIpc& out) {
+Result<void> add_sets(const std::vector<int>& pids, const std::set<int>& adjusted, store::SystemVIpc& out) {
   enum { kCount = 3, kUid = 4, kColumns = 10 };
   const char* path = "/proc/sysvipc/sem";
   CKPT_TRY_ASSIGN(std::string text, io::read_file(path, kListLimit));
@@ -98,7 +98,7 @@ Result<void> add_sets(const std::vector<int>& pids, store::SystemVIpc& out) {
       if (errno == EIDRM || errno == EINVAL) continue;  // removed meanwhile: by nobody of the tree
       return sys_error(fmt::format("semaphore set {}", id), "cannot be read");
     }
-    bool ours = false;
+    bool ours = adjusted.count(id) != 0;
     for (size_t i = 0; i < values.size(); ++i) {
       int pid = ::semctl(id, static_cast<int>(i), GETPID);
       set.semaphores.push_back({values[i], std::max(pid, 0)});
@@ -147,10 +147,11 @@ Result<void> add_queues(const std::vector<int>& pids, store::SystemVIpc& out) {
 
 }  // namespace
 
-Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::set<int>& attached) {
+Result<store::SystemVIpc> describe_ipc(const std::vector<int>& pids, const std::set<int>& attached,
+                                       const std::set<int>& adjusted) {
   store::SystemVIpc out;
   CKPT_TRY(add_segments(pids, attached, out));
-  CKPT_TRY(add_sets(pids, out));
+  CKPT_TRY(add_sets(pids, adjusted, out));
   CKPT_TRY(add_queues(pids, out));
   return out;
 }
@@ -165,12 +166,17 @@ Result<size_t> count_ipc() {
   return out;
 }
 
-Result<bool> may_have_undo(int pid) {
+Result<bool> have_same_undo(int left, int right) {
+  const long order = ::syscall(SYS_kcmp, left, right, KCMP_SYSVSEM, 0, 0);
+  if (order < 0) return sys_error(fmt::format("process {}", right), "cannot tell whether it uses SEM_UNDO");
+  return order == 0;
+}
+
+Result<bool> may_have_undo(int tid) {
   // A first thread gives a process a list, ckpt too: this one lets go of it, for "none" equals "none".
   if (::unshare(CLONE_SYSVSEM) != 0) return sys_error("ckpt", "cannot let go of its semaphore adjustments");
-  long order = ::syscall(SYS_kcmp, ::gettid(), pid, KCMP_SYSVSEM, 0, 0);
-  if (order < 0) return sys_error(fmt::format("process {}", pid), "cannot tell whether it uses SEM_UNDO");
-  if (order == 0) return false;
+  CKPT_TRY_ASSIGN(const bool none, have_same_undo(::gettid(), tid));
+  if (none) return false;
   CKPT_TRY_ASSIGN(std::string text, io::read_file("/proc/sysvipc/sem", kListLimit));
   return std::count(text.begin(), text.end(), '\n') > 1;
 }

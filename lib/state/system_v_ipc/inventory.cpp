@@ -1,7 +1,9 @@
 // System V objects of the tree.
 #include <fmt/format.h>
+#include <sys/sem.h>
 
 #include <algorithm>
+#include <set>
 
 #include "lib/proc/semaphore_undo.h"
 #include "lib/state/namespaces/entered.h"
@@ -39,18 +41,102 @@ void check_attachments(Walk& walk, size_t process) {
   }
 }
 
-/// What a process holds by SEM_UNDO it gives back sooner or later, and the kernel does it at its end.
-Result<void> block_adjustments(Walk& walk, size_t process) {
-  const Member& member = walk.members[process];
-  auto any = proc::has_semaphore_undo(member.entry.pid, member.pidfd.get());
-  if (!any && any.error().code == Code::kNotFound) return std::move(any).error();
-  if (!any)
-    walk.out.block(process, "",
-                   "may have semaphore adjustments (SEM_UNDO), which cannot be read: " + any.error().text());
-  if (!any || !*any) return {};
-  walk.out.block(process, "", "has semaphore adjustments (SEM_UNDO), which are not supported");
-  walk.out.blockers.back().passes = true;
+/// The lists of adjustments of a tree's processes.
+class Adjustments {
+ public:
+  explicit Adjustments(Walk& walk) : walk_(walk) {}
+
+  Result<void> read(size_t process);
+  /// Of sets that have adjustments.
+  const std::set<int>& ids() const { return ids_; }
+  /// Once the sets are described.
+  void describe();
+
+ private:
+  Result<uint32_t> count_threads(size_t process);
+  void block_waiting(const store::SemaphoreSet& set, size_t process);
+
+  Walk& walk_;
+  struct Found {
+    size_t process;
+    uint32_t threads;  ///< of it that have the list
+    proc::SemaphoreUndoList list;
+  };
+  std::vector<Found> found_;
+  std::set<int> ids_;
+};
+
+Result<void> Adjustments::read(size_t process) {
+  const Member& member = walk_.members[process];
+  auto list = proc::read_semaphore_undo(member.entry.pid, member.pidfd.get());
+  if (!list && list.error().code == Code::kNotFound) return std::move(list).error();
+  // Every process that ever had threads has a list: only in a tree that uses semaphores is anything in it, most likely.
+  if (!list && walk_.out.image.ipc.sets.empty()) return {};
+  if (!list) {
+    walk_.out.block(process, "",
+                    "may have semaphore adjustments (SEM_UNDO), which cannot be read: " + list.error().text());
+    walk_.out.blockers.back().passes = list.error().code == Code::kBusy;
+    return {};
+  }
+  uint32_t threads = 0;
+  if (walk_.options.frozen) {
+    CKPT_TRY_ASSIGN(threads, count_threads(process));
+  }
+  for (const proc::SemaphoreUndo& undo : list->sets) ids_.insert(undo.set);
+  if (!list->sets.empty()) found_.push_back({process, threads, std::move(*list)});
   return {};
+}
+
+/// The threads of a process have one list, but for those that have let go of it: they have none.
+Result<uint32_t> Adjustments::count_threads(size_t process) {
+  const int pid = walk_.members[process].entry.pid;
+  uint32_t out = 1;
+  for (const store::Thread& thread : walk_.out.image.processes[process].threads) {
+    if (thread.tid == pid) continue;
+    CKPT_TRY_ASSIGN(const bool same, have_same_undo(pid, thread.tid));
+    out += same ? 1 : 0;
+    if (same) continue;
+    CKPT_TRY_ASSIGN(const bool own, may_have_undo(thread.tid));
+    if (!own) continue;
+    walk_.out.block(process, "",
+                    fmt::format("thread {} may have semaphore adjustments (SEM_UNDO) of its own, which is not "
+                                "supported",
+                                thread.tid));
+  }
+  return out;
+}
+
+/// The processes of the tree wait for nothing while they stand still: their calls are interrupted. Somebody else would
+/// be let in by the adjustments that the end of a process makes, and not know that they are taken back by a restore.
+void Adjustments::block_waiting(const store::SemaphoreSet& set, size_t process) {
+  if (!walk_.options.frozen || !walk_.options.ends) return;
+  for (size_t i = 0; i < set.semaphores.size(); ++i) {
+    const int semaphore = static_cast<int>(i);
+    if (::semctl(set.identity.id, semaphore, GETNCNT) <= 0 && ::semctl(set.identity.id, semaphore, GETZCNT) <= 0)
+      continue;
+    walk_.out.block(process, "",
+                    fmt::format("has adjustments (SEM_UNDO) of semaphore set {}, for which a process outside waits",
+                                set.identity.id));
+    walk_.out.blockers.back().passes = true;
+    return;
+  }
+}
+
+void Adjustments::describe() {
+  store::SystemVIpc& ipc = walk_.out.image.ipc;
+  for (const auto& [process, threads, list] : found_) {
+    if (walk_.options.frozen && list.tasks != threads)
+      walk_.out.block(process, "",
+                      "shares its semaphore adjustments with another process (CLONE_SYSVSEM), which is not supported");
+    for (const proc::SemaphoreUndo& undo : list.sets) {
+      const auto set = std::find_if(ipc.sets.begin(), ipc.sets.end(),
+                                    [&](const store::SemaphoreSet& s) { return s.identity.id == undo.set; });
+      if (set == ipc.sets.end() || set->semaphores.size() != undo.changes.size()) continue;  // it has been removed
+      block_waiting(*set, process);
+      ipc.adjustments.push_back({static_cast<int>(process), static_cast<int>(set - ipc.sets.begin()),
+                                 {undo.changes.begin(), undo.changes.end()}});
+    }
+  }
 }
 
 /// An IPC namespace ends with process 1 of its container, and all that is in it: also what nobody of the tree has used.
@@ -93,11 +179,13 @@ Result<void> inventory_ipc(Walk& walk) {
   }
   std::sort(pids.begin(), pids.end());
   CKPT_TRY_ASSIGN(walk.out.image.ipc, describe_ipc(pids, attached));
-  CKPT_TRY(block_what_ends_with_its_namespace(walk));
-  // Every process that ever had threads has a list: only in a tree that uses semaphores is anything in it.
-  if (!walk.out.image.ipc.sets.empty()) {
-    for (size_t i : suspects) CKPT_TRY(block_adjustments(walk, i));
+  Adjustments adjustments(walk);
+  for (size_t i : suspects) CKPT_TRY(adjustments.read(i));
+  if (!adjustments.ids().empty()) {
+    CKPT_TRY_ASSIGN(walk.out.image.ipc, describe_ipc(pids, attached, adjustments.ids()));
   }
+  adjustments.describe();
+  CKPT_TRY(block_what_ends_with_its_namespace(walk));
   if (!walk.options.frozen) return {};
   for (const store::SharedSegment& segment : walk.out.image.ipc.segments)
     CKPT_TRY(walk.shared_memory.add_segment(segment));

@@ -39,6 +39,14 @@ struct SemaphoreSet {
   bool operator==(const SemaphoreSet&) const = default;
 };
 
+/// What the kernel would do to a set at the end of a process (SEM_UNDO).
+struct SemaphoreAdjustments {
+  int process = 0;           ///< index into TreeImage::processes
+  int set = 0;               ///< index into SystemVIpc::sets
+  std::vector<int> changes;  ///< what would be added to each semaphore of the set
+  bool operator==(const SemaphoreAdjustments&) const = default;
+};
+
 struct IpcMessage {
   int64_t type = 0;
   std::vector<uint8_t> bytes;
@@ -57,6 +65,7 @@ struct SystemVIpc {
   std::vector<SharedSegment> segments;
   std::vector<SemaphoreSet> sets;
   std::vector<IpcQueue> queues;
+  std::vector<SemaphoreAdjustments> adjustments;
   bool operator==(const SystemVIpc&) const = default;
 };
 
@@ -90,6 +99,13 @@ void describe(A& a, typename A::template Of<SemaphoreSet> s) {
 }
 
 template <class A>
+void describe(A& a, typename A::template Of<SemaphoreAdjustments> s) {
+  a.number("process", s.process, 0);
+  a.number("set", s.set, 0);
+  a.numbers("changes", s.changes);
+}
+
+template <class A>
 void describe(A& a, typename A::template Of<IpcMessage> m) {
   a.number("type", m.type, 1, std::numeric_limits<int64_t>::max() - 1);
   a.octets("bytes", m.bytes, 0, kIpcMaxMessage);
@@ -109,6 +125,7 @@ void describe(A& a, typename A::template Of<SystemVIpc> i) {
   a.list("segments", i.segments);
   a.list("sets", i.sets);
   a.list("queues", i.queues);
+  a.optional().list("adjustments", i.adjustments);
 }
 
 }  // namespace ckpt::store

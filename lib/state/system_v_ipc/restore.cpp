@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <cstdlib>
 #include <cstring>
 #include <limits>
 
@@ -283,7 +284,62 @@ void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& 
   }
 }
 
+namespace {
+
+constexpr int kMostValue = 32767;  // SEMVMX
+
+/// Two operations that leave the value as it is. The one that lowers it waits for nothing.
+void put_pair(const store::SemaphoreSet& set, size_t semaphore, int change, unsigned flags, RestorerArea& area,
+              SyscallBatch& batch) {
+  const auto number = static_cast<unsigned short>(semaphore);
+  const auto by = static_cast<short>(change);
+  sembuf with{number, static_cast<short>(-by), static_cast<short>(flags | IPC_NOWAIT)}, back{number, by, IPC_NOWAIT};
+  const bool raise_first = set.semaphores[semaphore].value < std::abs(change);
+  const sembuf& up = change < 0 ? with : back;
+  const sembuf& down = change < 0 ? back : with;
+  const sembuf both[] = {raise_first ? up : down, raise_first ? down : up};
+  batch.add("adjust a semaphore", SYS_semop, set.identity.id, area.put(both), 2);
+}
+
+/// The kernel adds what an operation takes away to what it would add at the end, and the other way round.
+void put_change(const store::SemaphoreSet& set, size_t semaphore, int change, RestorerArea& area,
+                SyscallBatch& batch) {
+  constexpr int kAtOnce = kMostValue / 2;  // a value is that far from one of its bounds
+  while (change != 0) {
+    const int part = std::clamp(change, -kAtOnce, kAtOnce);
+    put_pair(set, semaphore, part, SEM_UNDO, area, batch);
+    change -= part;
+  }
+}
+
+}  // namespace
+
+void adjust_semaphores(const store::SystemVIpc& image, int process, RestorerArea& area, SyscallBatch& batch) {
+  for (const auto& adjustments : image.adjustments) {
+    if (adjustments.process != process) continue;
+    const store::SemaphoreSet& set = image.sets[static_cast<size_t>(adjustments.set)];
+    for (size_t i = 0; i < adjustments.changes.size(); ++i) put_change(set, i, adjustments.changes[i], area, batch);
+  }
+}
+
+namespace {
+
+/// Whoever adjusted a semaphore is the last to have used it.
+bool is_adjusted(const store::SystemVIpc& image, size_t set, size_t semaphore) {
+  return std::any_of(image.adjustments.begin(), image.adjustments.end(), [&](const auto& adjustments) {
+    return static_cast<size_t>(adjustments.set) == set && adjustments.changes[semaphore] != 0;
+  });
+}
+
+}  // namespace
+
 void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& area, SyscallBatch& batch) {
+  for (size_t k = 0; k < image.sets.size(); ++k) {
+    const store::SemaphoreSet& set = image.sets[k];
+    for (size_t i = 0; i < set.semaphores.size(); ++i) {
+      if (set.semaphores[i].pid == pid && is_adjusted(image, k, i)) put_pair(set, i, 1, 0, area, batch);
+    }
+  }
   for (const auto& queue : image.queues) {
     if (queue.receiver != pid) continue;
     batch.add("receive a token", SYS_msgrcv, queue.identity.id, area.put(kToken), 0, kToken, IPC_NOWAIT);

@@ -77,9 +77,11 @@ void attach_segment(const store::SharedSegment& segment, uint64_t address, bool 
 
 /// The kernel notes who used a semaphore last and who sent and received a queue's last message, which also is what ties
 /// them to a tree. These batches make it as it was, in the process `pid` of `pids` (sorted): first `claim_ipc` in every
-/// process, then `finish_claims` in every process, then `IpcObjects::keep`. After `set_back`.
+/// process, then `adjust_semaphores`, then `finish_claims` in every process, then `IpcObjects::keep`. After `set_back`.
 void claim_ipc(const store::SystemVIpc& image, int pid, const std::vector<int>& pids, RestorerArea& area,
                SyscallBatch& batch);
+/// Between the two, in every process: its adjustments of semaphores (SEM_UNDO), which whoever sets a value clears.
+void adjust_semaphores(const store::SystemVIpc& image, int process, RestorerArea& area, SyscallBatch& batch);
 void finish_claims(const store::SystemVIpc& image, int pid, RestorerArea& area, SyscallBatch& batch);
 
 }  // namespace ckpt::restore

@@ -71,8 +71,34 @@ static void hold_io_uring_timeout(void) {
   sqe->len = 1;
   uring_submit(&g_ring, 1, 0);
 }
+/// A child has the ring whose polling thread is its parent's.
 static void hold_io_uring_polled(void) {
   if (!uring_make(&g_ring, 4, IORING_SETUP_SQPOLL, false)) target_skip("io_uring: %s", strerror(errno));
+  pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    prctl(PR_SET_PDEATHSIG, SIGKILL);
+    for (;;) pause();
+  }
+}
+static void hold_io_uring_groups(void) {
+  if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
+  struct io_uring_sqe* sqe = uring_next(&g_ring, IORING_OP_PROVIDE_BUFFERS, 1);
+  sqe->fd = 2;  // as many
+  sqe->addr = (uintptr_t)map_pages(8192);
+  sqe->len = 4096;
+  sqe->buf_group = 7;
+  uring_submit(&g_ring, 1, 1);
+  struct io_uring_cqe cqe;
+  CHECK(uring_take(&g_ring, &cqe) && cqe.res >= 0);
+}
+/// No descriptor leads to the ring, nor does a mapping.
+static void hold_io_uring_number(void) {
+  enum { kNoMmap = 1 << 14, kNumberOnly = 1 << 15 };
+  struct io_uring_params p = {.flags = kNoMmap | kNumberOnly};
+  p.sq_off.resv2 = (uintptr_t)map_pages(4096);  // user_addr since 6.5
+  p.cq_off.resv2 = (uintptr_t)map_pages(4096);
+  if (syscall(SYS_io_uring_setup, 4, &p) < 0) target_skip("rings without a descriptor: %s", strerror(errno));
 }
 /// An eventfd that nobody has open.
 static void hold_io_uring_eventfd(void) {
@@ -113,11 +139,36 @@ static void hold_hugetlb(void) {
   if (mmap(NULL, 2 << 20, PROT_READ | PROT_WRITE, flags, fd, 0) == MAP_FAILED) target_skip("no huge pages");
 }
 static int g_set = -1;
-static void hold_sem_undo(void) {
-  int set = semget(IPC_PRIVATE, 5, IPC_CREAT | 0600);
+static void adjust_semaphore(void) {
   struct sembuf take = {.sem_num = 4, .sem_op = 1, .sem_flg = SEM_UNDO};
-  if (set < 0 || semop(set, &take, 1) != 0) target_skip("no semaphores here: %s", strerror(errno));
-  g_set = set;
+  if (g_set < 0 || semop(g_set, &take, 1) != 0) target_skip("no semaphores here: %s", strerror(errno));
+}
+static _Atomic bool g_adjusted;
+static _Noreturn void* adjust_apart(void* unused) {
+  (void)unused;
+  CHECK_EQUAL(unshare(CLONE_SYSVSEM), 0);
+  adjust_semaphore();
+  g_adjusted = true;
+  for (;;) pause();
+}
+/// A thread has a list of its own.
+static void hold_sem_undo(void) {
+  g_set = semget(IPC_PRIVATE, 5, IPC_CREAT | 0600);
+  adjust_semaphore();
+  pthread_t thread;
+  CHECK_EQUAL(pthread_create(&thread, NULL, adjust_apart, NULL), 0);
+  while (!g_adjusted) usleep(1000);
+}
+static _Noreturn int wait_forever(void* unused) {
+  (void)unused;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  for (;;) pause();
+}
+/// Two processes have one list.
+static void hold_sem_undo_shared(void) {
+  g_set = semget(IPC_PRIVATE, 5, IPC_CREAT | 0600);
+  adjust_semaphore();
+  CHECK(clone(wait_forever, (char*)map_pages(65536) + 65536, CLONE_SYSVSEM | SIGCHLD, NULL) > 0);
 }
 static void hold_userfaultfd(void) {
   int fd = (int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY);
@@ -212,6 +263,8 @@ static const struct Thing {
     {"io_uring", hold_io_uring},
     {"io_uring_timeout", hold_io_uring_timeout},
     {"io_uring_polled", hold_io_uring_polled},
+    {"io_uring_groups", hold_io_uring_groups},
+    {"io_uring_number", hold_io_uring_number},
     {"io_uring_eventfd", hold_io_uring_eventfd},
     {"io_uring_closed", hold_io_uring_closed},
     {"watched_output", hold_watched_output},
@@ -221,6 +274,7 @@ static const struct Thing {
     {"aio_forked", hold_aio_forked},
     {"hugetlb", hold_hugetlb},
     {"sem_undo", hold_sem_undo},
+    {"sem_undo_shared", hold_sem_undo_shared},
     {"userfaultfd", hold_userfaultfd},
     {"stranger", hold_stranger},
     {"thread_pidfd", hold_thread_pidfd},
@@ -243,7 +297,7 @@ int main(int argc, char** argv) {
     const char* name = kThings[i].name;
     // Not each of them is there on every machine, so the sum is of those that are always.
     bool always = strncmp(name, "io_uring", 8) != 0 && strncmp(name, "aio", 3) != 0 && strcmp(name, "hugetlb") != 0 &&
-                  strcmp(name, "userfaultfd") != 0 && strcmp(name, "sem_undo") != 0 &&
+                  strcmp(name, "userfaultfd") != 0 && strncmp(name, "sem_undo", 8) != 0 &&
                   strcmp(name, "sock_packet") != 0 && strcmp(name, "packet_ring") != 0 &&
                   strstr(name, "namespace") == NULL;
     if (strcmp(wanted, name) != 0 && !(all && always)) continue;

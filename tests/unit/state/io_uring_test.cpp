@@ -1,8 +1,11 @@
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <cstring>
 #include <vector>
 
+#include "lib/proc/io_uring_kernel.h"
+#include "lib/proc/kernel_memory.h"
 #include "lib/state/io_uring/capture.h"
 #include "lib/state/io_uring/restore.h"
 
@@ -11,6 +14,8 @@ using state::UringLayout;
 using store::IoUring;
 
 namespace {
+
+const restore::DescriptorSource kNone = [](int) { return -1; };
 
 IoUring image_of(uint32_t sq_entries, uint32_t cq_entries, const UringLayout& layout) {
   IoUring out;
@@ -63,7 +68,7 @@ TEST_CASE("io_uring: a ring is made with the counters and the memory that it had
     image.submitted = 1005, image.completed = 1002;  // three were dropped
     std::vector<std::byte> content = content_of(image, *layout, unread);
     content.back() = std::byte{77};
-    auto fd = restore::make_io_uring(image, content);
+    auto fd = restore::make_io_uring(image, content, kNone);
     REQUIRE(fd);
     auto info = proc::read_uring_info(::getpid(), fd->get());
     REQUIRE(info);
@@ -89,13 +94,46 @@ TEST_CASE("io_uring: what does not fit is refused") {
   IoUring image = image_of(8, 16, *layout);
   image.submitted = image.completed = 100;
   std::vector<std::byte> content = content_of(image, *layout, 17);
-  CHECK(restore::make_io_uring(image, content).error().code == Code::kCorrupt);
+  CHECK(restore::make_io_uring(image, content, kNone).error().code == Code::kCorrupt);
   content = content_of(image, *layout, 0);
   put(content, layout->cq.ring_mask, 31);
-  CHECK(restore::make_io_uring(image, content).error().code == Code::kUnsupported);
+  CHECK(restore::make_io_uring(image, content, kNone).error().code == Code::kUnsupported);
   content = content_of(image, *layout, 0);
   content.pop_back();
-  CHECK(restore::make_io_uring(image, content).error().code == Code::kUnsupported);
+  CHECK(restore::make_io_uring(image, content, kNone).error().code == Code::kUnsupported);
   image.completed = 101;
-  CHECK(restore::make_io_uring(image, content_of(image, *layout, 0)).error().code == Code::kCorrupt);
+  CHECK(restore::make_io_uring(image, content_of(image, *layout, 0), kNone).error().code == Code::kCorrupt);
+}
+
+TEST_CASE("io_uring: credentials and restrictions come back, as far as the kernel's memory tells") {
+  auto layout = state::uring_layout();
+  if (!layout || !proc::KernelMemory::get() || ::geteuid() != 0) {
+    MESSAGE("skipped: no rings here, or no way to read the kernel's memory");
+    return;
+  }
+  IoUring image = image_of(8, 16, *layout);
+  image.personalities = {{2, {0, 0, 0, 0}, {0, 0, 0, 0}, {}, 0},
+                         {5, {11, 12, 13, 12}, {21, 22, 23, 22}, {31, 32}, 1}};  // CAP_CHOWN
+  image.restrictions = {{1u << 2 | 1u << 12, 1u << 22, 16, 0}};
+  image.submitted = image.completed = 77;
+  auto fd = restore::make_io_uring(image, content_of(image, *layout, 3), kNone);
+  REQUIRE(fd);
+  auto found = proc::read_uring_in_kernel(fd->get());
+  REQUIRE(found);
+  REQUIRE(found->personalities.size() == 2);
+  CHECK(found->personalities[0].first == 2);
+  CHECK(found->personalities[1].first == 5);
+  const proc::UringCredentials& who = found->personalities[1].second;
+  CHECK(who.uid == image.personalities[1].uid);
+  CHECK(who.gid == image.personalities[1].gid);
+  CHECK(who.groups == image.personalities[1].groups);
+  CHECK(who.capabilities == 1);
+  REQUIRE(found->has_restrictions);
+  CHECK(found->restrictions.registrations == image.restrictions[0].registrations);
+  CHECK(found->restrictions.requests == image.restrictions[0].requests);
+  CHECK(found->restrictions.flags_allowed == 16);
+  CHECK((found->flags & IORING_SETUP_R_DISABLED) == 0);
+  auto info = proc::read_uring_info(::getpid(), fd->get());
+  REQUIRE(info);
+  CHECK(info->completed == 77);
 }

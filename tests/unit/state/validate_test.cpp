@@ -110,6 +110,23 @@ TEST_CASE("validate: every contradiction is found, and is an answer of no") {
       {"a ring that is too large", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].content_size = 1ull << 40; }},
       {"a ring that tells a file", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].eventfd = 0; }},
       {"a ring that tells nobody", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].eventfd = 9; }},
+      {"a ring with unknown flags", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].flags = 2; }},
+      {"a ring with two threads", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].poller.resize(2); }},
+      {"a ring with its own thread for another's",
+       [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].poller = {{0, -1, 0}}; }},
+      {"a polled ring that nobody has open",
+       [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].poller.resize(1), i.descriptors.pop_back(); }},
+      {"a ring with equal credentials",
+       [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].personalities.resize(2); }},
+      {"a ring with more tags than files", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].file_tags = {1}; }},
+      {"adjustments of no set", [](auto& i, auto&) { i.ipc.adjustments.resize(1); }},
+      {"adjustments of other semaphores",
+       [](auto& i, auto&) { i.ipc.sets.resize(1), i.ipc.adjustments.push_back({0, 0, {1}}); }},
+      {"adjustments beyond all values",
+       [](auto& i, auto&) {
+         i.ipc.sets.resize(1), i.ipc.sets[0].semaphores.resize(1);
+         i.ipc.adjustments.push_back({0, 0, {40000}});
+       }},
       {"a mapping of no ring", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views.clear(); }},
       {"a view without a mapping", [](auto& i, auto&) { i = with_ring(i), i.io_urings[0].views[0].start = 0x10000; }},
       {"huge pages of no size",

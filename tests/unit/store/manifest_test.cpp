@@ -183,9 +183,15 @@ class Fill {
     all(identity, max_bytes, sender, receiver, messages);
     sender &= std::numeric_limits<int>::max(), receiver &= std::numeric_limits<int>::max();
   }
+  void one(SemaphoreAdjustments& v) {
+    auto& [process, set, changes] = v;
+    all(changes);
+    process = set = 0;
+  }
   void one(SystemVIpc& v) {
-    auto& [segments, sets, queues] = v;
-    all(segments, sets, queues);
+    auto& [segments, sets, queues, adjustments] = v;
+    all(segments, sets, queues, adjustments);
+    if (sets.empty()) adjustments.clear();
   }
   void one(SharedMemory& v) {
     auto& [kind, inode, name, size, seals, mode, uid, gid, key, id, space, huge_page] = v;
@@ -305,7 +311,9 @@ class Fill {
     rings = {{.sq_entries = 8, .cq_entries = 16, .sqe_size = 128, .cqe_size = 32, .no_array = true, .submitted = ~0u,
               .completed = ~0u - 1, .rings_size = 640, .content_offset = 3, .content_size = 1152, .files = {-1, -1},
               .buffers = {{4096, 100}, {}}, .process = 0, .views = {{0, 8192}}, .numbers = {{7, 15}},
-              .eventfd_async = true}};
+              .eventfd_async = true, .flags = 1 << 7, .disabled = true, .poller = {{20, 1, -1}},
+              .personalities = {{3, {1, 2, 3, 4}, {5, 6, 7, 8}, {9, 10}, ~0ull}},
+              .restrictions = {{~0ull, 5, 16, 1}}, .file_tags = {0, 7}, .buffer_tags = {~0ull, 0}}};
     contexts = {{.process = 0, .start = 8192, .events = 127, .requests = 9, .content_offset = 5, .content_size = 4096}};
     devices.resize(1);
     terminals[0].settings.resize(kTerminalSettingsSize), terminals[0].locked_settings.resize(kTerminalLockedSize);
