@@ -303,7 +303,7 @@ def run_flavours_side_by_side(name, flavours, arguments):
 BLOCKED = {  # what to hold: a word that the message must have
     "connection": "--tcp-established", "aio": "in flight", "aio_forked": "another process's",
     "io_uring": "in flight (poll)", "io_uring_timeout": "in flight", "io_uring_polled": "IORING_SETUP_SQPOLL",
-    "io_uring_groups": "buffers in groups", "io_uring_number": "enters by a number",
+    "io_uring_changed": "other credentials", "io_uring_groups": "buffers in groups", "io_uring_number": "enters by a number",
     "io_uring_eventfd": "eventfd", "io_uring_closed": "no descriptor leads to",
     "sem_undo": "of its own", "sem_undo_shared": "CLONE_SYSVSEM", "hugetlb": "huge", "userfaultfd": "userfaultfd", "stranger": "a process outside",
     "thread_pidfd": "a pidfd of thread", "gone_process": "/proc/",

@@ -81,6 +81,11 @@ static void hold_io_uring_polled(void) {
     for (;;) pause();
   }
 }
+/// Its thread has the groups that the process had.
+static void hold_io_uring_changed(void) {
+  if (!uring_make(&g_ring, 4, IORING_SETUP_SQPOLL, false)) target_skip("io_uring: %s", strerror(errno));
+  if (setegid(12345) != 0) target_skip("groups of others: %s", strerror(errno));
+}
 static void hold_io_uring_groups(void) {
   if (!uring_make(&g_ring, 4, 0, false)) target_skip("io_uring: %s", strerror(errno));
   struct io_uring_sqe* sqe = uring_next(&g_ring, IORING_OP_PROVIDE_BUFFERS, 1);
@@ -263,6 +268,7 @@ static const struct Thing {
     {"io_uring", hold_io_uring},
     {"io_uring_timeout", hold_io_uring_timeout},
     {"io_uring_polled", hold_io_uring_polled},
+    {"io_uring_changed", hold_io_uring_changed},
     {"io_uring_groups", hold_io_uring_groups},
     {"io_uring_number", hold_io_uring_number},
     {"io_uring_eventfd", hold_io_uring_eventfd},
