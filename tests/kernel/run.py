@@ -9,6 +9,7 @@ CKPT_BIN is the ckpt to test, CKPT_TARGETS the folder of the built targets.
 import argparse
 import concurrent.futures
 import contextlib
+import ctypes
 import glob
 import os
 import pty
@@ -382,6 +383,29 @@ def special_blocked_list(place):
     free = Target("blocked", place.folder("nothing"), "nothing")
     ckpt("check", "-p", free.pid).expect(0)
     free.check(0)
+
+
+def special_sem_undo_waited(place):
+    """Whoever waits outside for a semaphore that the end of the process would give back stands in the way, until he is gone."""
+    target = Target("sem_undo_held", place.folder("held"))
+    libc = ctypes.CDLL(None, use_errno=True)
+    get_pid, get_waiting, semaphores, empty = 11, 14, 6, 5
+    rows = [line.split() for line in read_text("/proc/sysvipc/sem").splitlines()[1:]]
+    found = [int(row[1]) for row in rows if int(row[3]) == semaphores and libc.semctl(int(row[1]), 0, get_pid, 0) == target.pid]
+    if len(found) != 1:
+        raise Failure(f"the set of the target is not there: {found}")
+    script = "import ctypes, struct, sys; ctypes.CDLL(None).semop(int(sys.argv[1]), struct.pack('hhh', 5, -1, 0), 1)"
+    with subprocess.Popen([sys.executable, "-c", script, str(found[0])]) as waiter:
+        try:
+            wait_until(lambda: libc.semctl(found[0], empty, get_waiting, 0) == 1, "somebody waits for the semaphore")
+            before = fingerprint(target.pid)
+            ckpt("dump", "-p", target.pid, "-f", image(target, "image"), "--timeout", "0.2").expect(
+                6, "for which a process outside waits")
+            unharmed(target, before)
+        finally:
+            waiter.kill()
+    dump(target, "image")
+    restore_and_check(target, "image", 0)
 
 
 def special_log_grew(place):
