@@ -158,9 +158,10 @@ Result<void> restore_apart(const RestoreFlags& flags, Context& context) {
 Result<void> restore_placed(RestoreFlags& flags, const store::TreeImage& tree, const engine::NamespacePlan& plan,
                             Context& context) {
   flags.placement.detach = flags.options.detach, flags.placement.dry_run = flags.options.dry_run;
+  flags.placement.cgroups = flags.options.cgroups;
   flags.placed_init = plan.makes_init;
   auto work = [&] { return code_of(restore_here(flags, context), context); };
-  CKPT_TRY_ASSIGN(const engine::Placed placed, engine::run_placed(plan, flags.placement, tree, work));
+  CKPT_TRY_ASSIGN(const engine::Placed placed, engine::run_placed(plan, flags.placement, tree, work, context.progress));
   context.exit_status = placed.code;
   if (placed.code != 0 || placed.init == 0 || flags.options.detach || flags.options.dry_run) return {};
   return supervise(tree.root().pid, placed.init, context);
@@ -182,8 +183,6 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
     return Error(Code::kUnsupported, flags.options.image.string(),
                  "lies at a URL, which cannot be reached from other namespaces")
         .with_hint("copy the image, with its parents, to a folder first");
-  if (plan.join.count("cgroup") != 0 && manifest && !manifest->tree.namespaces.has("cgroup"))
-    context.progress.note("the cgroup namespace is not joined: the processes see the whole paths of their groups");
   if (manifest && !manifest->job.id.empty() && flags.membership == nullptr) {
     context.progress.note(fmt::format("this is the part of rank {} alone, of a job of {} (--together: all of it)",
                                       manifest->job.rank, manifest->job.ranks));
@@ -251,7 +250,8 @@ Command::Run add_restore(VerbOptions& app) {
   app.add_option("--into", flags->placement.into, "In the namespaces of this process, a pause container for instance")
       .positive()
       .type_name("PID");
-  app.add_option("--join-ns", flags->join, "In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts")
+  app.add_option("--join-ns", flags->join,
+                 "In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts, cgroup, user")
       .type_name("KIND:PATH")
       .one_value_each();
   app.add_option("--root", flags->placement.mounts.root, "The folder that becomes the root of a new mount namespace")

@@ -116,7 +116,7 @@ complete -c ckpt -n '__fish_seen_subcommand_from restore' -l external-pipes -x -
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l tcp-established -d 'Accepted: the connections of an image go on in any case'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l new-pidns -d 'In a pid namespace of its own, where its numbers are free'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l into -r -d 'In the namespaces of this process, a pause container for instance'
-complete -c ckpt -n '__fish_seen_subcommand_from restore' -l join-ns -r -d 'In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts'
+complete -c ckpt -n '__fish_seen_subcommand_from restore' -l join-ns -r -d 'In this namespace instead of a new one; KIND: pid, mnt, net, ipc, uts, cgroup, user'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l root -r -d 'The folder that becomes the root of a new mount namespace'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l external -r -d 'What is mounted in a new mount namespace, by the key of the dump or the place'
 complete -c ckpt -n '__fish_seen_subcommand_from restore' -l veth -r -d 'Where the other end of a veth in a new network namespace is made, and as a port of what'

@@ -197,7 +197,7 @@ Result<Restored> restore_placed(engine::RestoreOptions how, const engine::Placem
     verdict.set(done.error());
     return 1;
   };
-  auto placed = engine::run_placed(plan, placement, tree, work);
+  auto placed = engine::run_placed(plan, placement, tree, work, task.log);
   const Restored restored = shared;
   ::munmap(memory, sizeof(Restored));
   if (!placed) return std::move(placed).error();
@@ -251,6 +251,7 @@ Result<Restored> restore(Task& task) {
     placement.mounts = {options.root, options.external_mounts, true};
   placement.network = {options.veths, true, options.empty_network};
   placement.detach = how.detach, placement.sibling = how.sibling;
+  placement.cgroups = how.cgroups;
   CKPT_TRY_ASSIGN(const engine::NamespacePlan plan, engine::plan_namespaces(manifest, placement));
   if (!plan.empty() && !plan.makes_init && (how.sibling || !options.exec_command.empty()))
     return not_supported("--restore-sibling, --exec-cmd", "a process in namespaces that are joined has another parent");

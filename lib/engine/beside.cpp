@@ -37,7 +37,8 @@ struct Kind {
   int flag;  ///< of setns; 0: not entered
 };
 constexpr Kind kKinds[] = {{"pid", CLONE_NEWPID}, {"mnt", 0},   {"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC},
-                           {"uts", CLONE_NEWUTS}, {"cgroup", 0},  {"time", CLONE_NEWTIME}};
+                           {"uts", CLONE_NEWUTS}, {"cgroup", 0},  {"time", CLONE_NEWTIME},
+                           {"user", 0}};
 
 bool same_namespace(int pid, const char* ns) {
   auto ours = proc::read_link(::getpid(), std::string("ns/") + ns),

@@ -18,8 +18,7 @@ struct Beside {
   bool in_ckpts_own = false;       ///< they were made by `restore --new-pidns`
 };
 
-/// Nothing: the process is where ckpt is. A user namespace is not entered: what cannot be done then is told
-/// where the process is looked at.
+/// Nothing: the process is where ckpt is. A user namespace is not entered (state/namespaces/user.h).
 Result<std::optional<Beside>> find_beside(int pid);
 
 /// Runs `work` in a child, the worker, that is in the process's pid, network, IPC, UTS and time namespaces. Its mount

@@ -24,7 +24,9 @@
 #include "lib/state/mounts/plan.h"
 #include "lib/state/mounts/restore.h"
 #include "lib/state/namespaces/clocks.h"
+#include "lib/state/namespaces/maker.h"
 #include "lib/state/namespaces/restore.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/tree/seed.h"
 
 namespace ckpt::engine {
@@ -38,7 +40,7 @@ struct Kind {
 // The mount namespace of a container may be out of reach from another user's, and is entered by the processes alone.
 constexpr Kind kKinds[] = {{"net", CLONE_NEWNET}, {"ipc", CLONE_NEWIPC}, {"uts", CLONE_NEWUTS},
                            {"mnt", CLONE_NEWNS},  {"pid", CLONE_NEWPID}, {"cgroup", CLONE_NEWCGROUP},
-                           {"time", CLONE_NEWTIME}};
+                           {"time", CLONE_NEWTIME}, {"user", CLONE_NEWUSER}};
 
 bool is_known(const std::string& kind) {
   return std::any_of(std::begin(kKinds), std::end(kKinds), [&](const Kind& known) { return kind == known.name; });
@@ -55,17 +57,37 @@ bool is_own(const std::string& path) {
 Result<void> join_all_of(int pid, NamespacePlan& plan) {
   if (auto stat = proc::read_stat(pid); !stat || stat->is_zombie())
     return fail(Code::kNotFound, fmt::format("--into {}", pid), "no such process");
-  for (const char* kind : {"user", "time"}) {
-    const std::string path = fmt::format("/proc/{}/ns/{}", pid, kind);
-    if (!is_own(path)) {
-      return fail(Code::kUnsupported, fmt::format("--into {}", pid),
-                  fmt::format("is in a {} namespace of its own, which is not supported", kind));
-    }
-  }
+  if (!is_own(fmt::format("/proc/{}/ns/time", pid)))
+    return fail(Code::kUnsupported, fmt::format("--into {}", pid),
+                "is in a time namespace of its own, which is not supported");
   for (const Kind& kind : kKinds) {
     const std::string path = fmt::format("/proc/{}/ns/{}", pid, kind.name);
     if (kind.flag != CLONE_NEWTIME && !is_own(path)) plan.join[kind.name] = path;
   }
+  return {};
+}
+
+/// Capabilities of the image are of the user namespace that its processes were in: they are given in such a one only.
+Result<void> check_user(const store::Namespaces& namespaces, const NamespacePlan& plan) {
+  const bool had = namespaces.has("user");
+  if (!had && plan.join.count("user") != 0)
+    return fail(Code::kUnsupported, "the image", "is of processes that were not in a user namespace of their own");
+  if (!had) return {};
+  if (!plan.has_user()) {
+    return fail(Code::kUnsupported, "the image",
+                "is of processes in a user namespace of their own, and where they are to go has none");
+  }
+  const std::vector<std::string>& owns = namespaces.user.owns;
+  const bool owns_pids = std::find(owns.begin(), owns.end(), "pid") != owns.end();
+  if (owns_pids && plan.make.count("pid") != 0 && !plan.makes_init) {
+    return Error(Code::kUnsupported, "the image",
+                 "is of a process beside process 1 in a pid namespace of its user namespace, which is not made anew")
+        .with_hint("--into PID restores it into those of a running process");
+  }
+  const bool owns_mounts = std::find(owns.begin(), owns.end(), "mnt") != owns.end();
+  if (owns_pids && plan.makes_init && (plan.join.count("mnt") != 0 || (plan.make.count("mnt") != 0 && !owns_mounts)))
+    return fail(Code::kUnsupported, "the image",
+                "is of process 1 of its user namespace, which may not enter a mount namespace that is not of that");
   return {};
 }
 
@@ -75,7 +97,7 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
   const store::TreeImage& tree = manifest.tree;
   NamespacePlan out;
   for (const auto& [kind, path] : placement.join) {
-    if (!is_known(kind) || kind == "cgroup" || kind == "time")
+    if (!is_known(kind) || kind == "time")
       return fail(Code::kUsage, "--join-ns " + kind, "is no kind of namespace that can be joined");
     out.join[kind] = path;
   }
@@ -83,13 +105,15 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
   for (const std::string& kind : tree.namespaces.own) {
     if (out.join.find(kind) != out.join.end()) continue;
     // Of clocks there is no joining: those of ckpt and of a process to join are the same, or it was refused.
-    if (placement.into == 0 || kind == "time") out.make[kind] = true;
+    const bool is_unknown = kind == "cgroup" && tree.namespaces.cgroup_roots.empty();  // an older image
+    if ((placement.into == 0 || kind == "time") && !is_unknown) out.make[kind] = true;
   }
   out.makes_init = out.make.count("pid") != 0 && tree.root().pid == 1;
   if (tree.root().pid == 1 && !out.makes_init) {
     return fail(Code::kUnsupported, "the image",
                 "is of process 1 of a pid namespace, which can be restored into a new one only");
   }
+  CKPT_TRY(check_user(tree.namespaces, out));
   CKPT_TRY(restore::check_namespaces(tree.namespaces, out.make.count("net") != 0, placement.network));
   if (out.make.count("mnt") != 0) {
     CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
@@ -103,7 +127,19 @@ Result<NamespacePlan> plan_namespaces(const store::Manifest& manifest, const Pla
 
 namespace {
 
-Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
+/// The ids of the image are those of outside: in a namespace with other maps they would be others inside.
+Result<void> join_user(const std::string& path, const store::UserNamespace& wanted) {
+  state::TreeUser user;
+  CKPT_TRY_ASSIGN(user.handle, io::open_file(path, O_RDONLY));
+  CKPT_TRY_ASSIGN(user.what, state::read_id_maps(user.handle.get()));
+  if (user.what.uids != wanted.uids || user.what.gids != wanted.gids)
+    return fail(Code::kMismatch, path, "has other id maps than the user namespace of the image");
+  user.what.owns = wanted.owns;
+  state::set_tree_user(std::move(user));
+  return {};
+}
+
+Result<void> join(const NamespacePlan& plan, const store::Namespaces& namespaces, int& pid_namespace) {
   if (plan.join.count("mnt") == 0 && plan.make.count("mnt") == 0) {
     // The worker's own is a copy, which shows another /proc.
     CKPT_TRY_ASSIGN(UniqueFd root, io::open_file("/", O_PATH | O_DIRECTORY));
@@ -111,7 +147,15 @@ Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
     state::set_tree_root(std::move(root), std::move(handle));
   }
   for (const auto& [kind, path] : plan.join) {
-    if (kind == "cgroup") continue;  // --into: what ckpt's own shows stays, and run_placed's caller says so
+    if (kind == "user") {
+      CKPT_TRY(join_user(path, namespaces.user));
+      continue;
+    }
+    if (kind == "cgroup") {
+      CKPT_TRY_ASSIGN(UniqueFd handle, io::open_file(path, O_RDONLY));
+      state::set_tree_cgroup_namespace(std::move(handle));
+      continue;
+    }
     if (kind == "mnt") {
       CKPT_TRY_ASSIGN(state::MountNamespace mounts, state::open_mount_namespace(path));
       state::set_tree_root(std::move(mounts.root), std::move(mounts.handle));
@@ -129,10 +173,15 @@ Result<void> join(const NamespacePlan& plan, int& pid_namespace) {
 /// will be, and can have no threads.
 class OwnClocks {
  public:
-  static Result<OwnClocks> leave(const NamespacePlan& plan, const store::Clocks& clocks) {
+  /// `made`: there is one already.
+  static Result<OwnClocks> leave(const NamespacePlan& plan, const store::Clocks& clocks, const UniqueFd& made) {
     OwnClocks out;
     if (plan.make.count("time") == 0) return out;
     CKPT_TRY_ASSIGN(out.own_, io::open_file("/proc/self/ns/time", O_RDONLY));
+    if (made) {
+      if (::setns(made.get(), CLONE_NEWTIME) != 0) return sys_error("time namespace", "cannot be entered");
+      return out;
+    }
     if (::unshare(CLONE_NEWTIME) != 0) return sys_error("time namespace", "cannot be made");
     CKPT_TRY(state::set_clocks_of_children(clocks));
     return out;
@@ -152,14 +201,52 @@ class OwnClocks {
   UniqueFd own_;
 };
 
-Result<void> make(const NamespacePlan& plan) {
+/// Belongs to the user namespace of the image, which makes it.
+bool is_users(const NamespacePlan& plan, const store::Namespaces& namespaces, const std::string& kind) {
+  const std::vector<std::string>& owns = namespaces.user.owns;
+  return plan.has_user() && std::find(owns.begin(), owns.end(), kind) != owns.end();
+}
+
+/// Those of ckpt's own user namespace.
+Result<void> make(const NamespacePlan& plan, const store::Namespaces& namespaces) {
   constexpr int kMadeHere = CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS;
   int flags = 0;
   for (const Kind& kind : kKinds) {
-    if (plan.make.count(kind.name) != 0) flags |= kind.flag & kMadeHere;
+    const bool is_made = plan.make.count(kind.name) != 0 && !is_users(plan, namespaces, kind.name);
+    if (is_made) flags |= kind.flag & kMadeHere;
   }
   if (flags != 0 && ::unshare(flags) != 0) return sys_error("namespaces", "cannot be made");
   return {};
+}
+
+/// What ckpt must not be in, or what is made in a user namespace. What is for the tree's processes alone is kept for
+/// them.
+Result<restore::MakerWork> make_apart(const NamespacePlan& plan, const Placement& placement,
+                                      const store::TreeImage& tree, ProgressSink& progress) {
+  restore::MakerOrders orders;
+  for (const auto& [kind, yes] : plan.make) {
+    const bool apart = kind == "user" || kind == "cgroup" || (kind != "mnt" && is_users(plan, tree.namespaces, kind));
+    if (apart) orders.make[kind] = yes;
+  }
+  if (orders.make.empty()) return restore::MakerWork();
+  orders.plants = plan.makes_init && orders.make.count("pid") != 0;
+  if (orders.plants && placement.sibling)
+    return fail(Code::kUnsupported, "the image",
+                "is of process 1 of a user namespace, which cannot become a child of ckpt's caller");
+  orders.moves = !placement.dry_run, orders.cgroups = placement.cgroups;
+  const state::TreeUser* joined = state::tree_user();
+  if (joined != nullptr) orders.user = joined->handle.get();
+  CKPT_TRY_ASSIGN(restore::MakerWork made, restore::make_by_helper(tree, orders, progress));
+  if (made.cgroup) state::set_tree_cgroup_namespace(std::move(made.cgroup));
+  state::TreeUser user;
+  if (joined != nullptr) user.handle = UniqueFd(::fcntl(joined->handle.get(), F_DUPFD_CLOEXEC, 3));
+  else user.handle = std::move(made.user);
+  if (!user.handle) return made;
+  user.what = tree.namespaces.user;
+  const store::Thread& first = tree.root().threads[0];
+  if (orders.plants) user.birth = state::Birth{user.what.owner, first.gid[0], first.groups};
+  state::set_tree_user(std::move(user));
+  return made;
 }
 
 /// Where the other ends of veths are made: for a dry run where nobody sees them.
@@ -212,10 +299,14 @@ Result<void> settle_in(const NamespacePlan& plan, const store::TreeImage& tree, 
 class PlantedInit {
  public:
   static Result<PlantedInit> plant(bool sibling) {
+    CKPT_TRY_ASSIGN(UniqueFd channel, restore::open_seed_channel());
     if (::unshare(CLONE_NEWPID) != 0) return sys_error("pid namespace", "cannot be made");
+    CKPT_TRY_ASSIGN(const pid_t seed, restore::plant_seed(std::move(channel), sibling));
+    return hold(seed, sibling);
+  }
+  static Result<PlantedInit> hold(pid_t seed, bool sibling) {
     PlantedInit out;
-    out.sibling_ = sibling;
-    CKPT_TRY_ASSIGN(out.pid_, restore::plant_seed(sibling));
+    out.pid_ = seed, out.sibling_ = sibling;
     out.held_.reset(static_cast<int>(::syscall(SYS_pidfd_open, out.pid_, 0)));
     if (out.held_) return out;
     const Error error = sys_error("process 1", "cannot be held on to");
@@ -273,14 +364,19 @@ Result<Placed> run_worker(PlantedInit init, bool detach, const std::function<int
 }  // namespace
 
 Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement, const store::TreeImage& tree,
-                          const std::function<int()>& work) {
+                          const std::function<int()>& work, ProgressSink& progress) {
   std::fflush(nullptr);
   CKPT_TRY(remember_outer_proc());
   CKPT_TRY_ASSIGN(std::optional<state::Outside> outside, outside_of(plan, placement));
   int joins_pids = 0;
-  CKPT_TRY(join(plan, joins_pids));
-  CKPT_TRY(make(plan));
-  CKPT_TRY_ASSIGN(OwnClocks own_clocks, OwnClocks::leave(plan, tree.namespaces.clocks));
+  CKPT_TRY(join(plan, tree.namespaces, joins_pids));
+  CKPT_TRY(make(plan, tree.namespaces));
+  CKPT_TRY_ASSIGN(restore::MakerWork made, make_apart(plan, placement, tree, progress));
+  PlantedInit init;
+  if (made.init != 0) {
+    CKPT_TRY_ASSIGN(init, PlantedInit::hold(made.init, placement.sibling));
+  }
+  CKPT_TRY_ASSIGN(OwnClocks own_clocks, OwnClocks::leave(plan, tree.namespaces.clocks, made.clocks));
   auto inside = [&]() -> int {
     own_clocks.forget();
     auto settled = settle_in(plan, tree, placement, *outside);
@@ -293,8 +389,7 @@ Result<Placed> run_placed(const NamespacePlan& plan, const Placement& placement,
     CKPT_TRY_ASSIGN(const int code, run_in_pid_namespace(apart, inside));
     return Placed{code, 0};
   }
-  PlantedInit init;
-  if (plan.makes_init) {
+  if (plan.makes_init && init.pid() == 0) {
     CKPT_TRY_ASSIGN(init, PlantedInit::plant(placement.sibling));
   }
   if (joins_pids != 0) step_over(tree);

@@ -14,6 +14,7 @@
 #include "lib/engine/owner_rights.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore_tree.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/store/description.h"
 #include "lib/store/image.h"
 
@@ -110,7 +111,7 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   if (options.rights_of_owner) CKPT_TRY(refuse_what_is_roots(image->manifest().tree, options.image));
   if (!options.placed && !image->manifest().tree.namespaces.own.empty())
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
-  if (image->manifest().tree.namespaces.has("cgroup"))
+  if (image->manifest().tree.namespaces.has("cgroup") && state::tree_cgroup_namespace() < 0)
     progress.note("no cgroup namespace of their own is made: the processes see the whole paths of their groups");
   if (!options.addresses.empty()) {
     store::TreeImage tree = image->manifest().tree;

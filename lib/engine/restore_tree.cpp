@@ -38,6 +38,7 @@
 #include "lib/state/memory_policies/restore.h"
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/namespaces/ipc_limits.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/pidfds/restore.h"
 #include "lib/state/plan_check.h"
 #include "lib/state/seccomp/restore.h"
@@ -171,6 +172,13 @@ class ProcessBuilder {
     return child_.run(batch);
   }
 
+  /// The last that a process does with ckpt's own rights, while it has one thread and ckpt's descriptors.
+  Result<void> enter_user_namespace(int handle) {
+    SyscallBatch batch;
+    CKPT_TRY(restore::enter_user_namespace(image_, handle, child_.area(), batch));
+    return child_.run(batch);
+  }
+
   /// Once nobody needs a folder or an executable through them any more.
   Result<void> drop_descriptors() {
     if (image_.descriptors_of >= 0) return {};
@@ -299,6 +307,7 @@ class WholeTree final : public Rebuild {
     Reasons reasons;
     check_host(reader_.manifest().host, image_, reasons);
     check_numbers(image_, reasons);
+    if (auto possible = check_credentials(image_); !possible) reasons.add(possible.error());
     check_plan(image_, reasons);
     check_huge_pages(image_, reasons);
     if (options_.external.pipes == state::ExternalPipes::kNull) check_external(image_, options_.external, reasons);
@@ -328,6 +337,7 @@ class WholeTree final : public Rebuild {
     if (!options_.lazy || has_contents()) CKPT_TRY(fill_shared(cancel));
     CKPT_TRY(add_sockets_and_queues(reader_, *inherited_, progress_, sockets_, descriptors_));
     CKPT_TRY(open_session_terminals());
+    CKPT_TRY(keep_user_namespace());
     CKPT_TRY(add_io_urings(reader_, *inherited_, files_, descriptors_));
     if (!image_.aio_contexts.empty()) {
       CKPT_TRY_ASSIGN(files_.empty, keep_empty_file(*inherited_));
@@ -362,10 +372,11 @@ class WholeTree final : public Rebuild {
     }
     phase("fill");
     CKPT_TRY(each(&ProcessBuilder::set_process_state));
-    CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
     CKPT_TRY(each(&ProcessBuilder::claim));
     CKPT_TRY(each(&ProcessBuilder::adjust));
     CKPT_TRY(each(&ProcessBuilder::finish_claims));
+    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.enter_user_namespace(user_namespace_));
+    CKPT_TRY(each(&ProcessBuilder::drop_descriptors));
     CKPT_TRY(tree_.end_zombies());
     // Children first: the SIGCHLDs that building them has caused are discarded when their parents' threads are set. And
     // those that share memory before its owner, who takes the restorer area away.
@@ -470,6 +481,15 @@ class WholeTree final : public Rebuild {
     return {};
   }
 
+  Result<void> keep_user_namespace() {
+    const state::TreeUser* user = state::tree_user();
+    if (user == nullptr || user->birth) return {};
+    UniqueFd handle(::fcntl(user->handle.get(), F_DUPFD_CLOEXEC, 3));
+    if (!handle) return sys_error("user namespace", "cannot be held on to");
+    CKPT_TRY_ASSIGN(user_namespace_, inherited_->keep(std::move(handle), "user namespace"));
+    return {};
+  }
+
   /// Whether there is memory that ckpt itself fills before the processes are made.
   bool has_contents() const {
     auto is_ghost = [](const store::FileIdentity& file) { return file.space >= 0; };
@@ -562,6 +582,7 @@ class WholeTree final : public Rebuild {
   Sockets sockets_;
   IpcObjects ipc_;
   CgroupMounts cgroup_mounts_;
+  int user_namespace_ = -1;  ///< an inherited descriptor
   std::map<int, int> session_terminals_;  ///< an inherited descriptor of the slave, by session
   std::optional<RestorerArea> area_;
   Tree tree_;  ///< after the restorer area: it goes first

@@ -4,6 +4,7 @@
 #include <linux/capability.h>
 #include <linux/sched.h>
 #include <linux/securebits.h>
+#include <sched.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -13,6 +14,7 @@
 #include <cerrno>
 
 #include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/user.h"
 
 namespace ckpt::restore {
 
@@ -85,17 +87,20 @@ Result<CallResult> run_in_child(int number, const std::function<bool()>& become,
   return result;
 }
 
-/// In the child. Raw calls, as above.
-bool take_rights(const Rights& rights) {
-  if (::syscall(SYS_setgroups, rights.groups.size(), rights.groups.data()) != 0 && errno != EPERM) return false;
-  (void)::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
-  if (::getegid() != rights.gid && ::syscall(SYS_setresgid, rights.gid, rights.gid, rights.gid) != 0) return false;
-  if (::geteuid() != rights.uid && ::syscall(SYS_setresuid, rights.uid, rights.uid, rights.uid) != 0) return false;
+/// In the child. With these ids, as they are outside, and all capabilities inside.
+bool enter_user_namespace_as(uint32_t uid, uint32_t gid, const std::vector<uint32_t>& groups) {
+  return ::prctl(PR_SET_SECUREBITS, SECBIT_NO_SETUID_FIXUP) == 0 &&
+         ::syscall(SYS_setgroups, groups.size(), groups.data()) == 0 && ::syscall(SYS_setresgid, gid, gid, gid) == 0 &&
+         ::syscall(SYS_setresuid, uid, uid, uid) == 0 &&
+         ::setns(state::tree_user()->handle.get(), CLONE_NEWUSER) == 0;
+}
+
+bool give_up_capabilities(uint64_t but) {
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2];
   if (::syscall(SYS_capget, &header, sets) != 0) return false;
   for (int half : {0, 1}) {
-    sets[half].permitted &= static_cast<uint32_t>(rights.capabilities >> (32 * half));
+    sets[half].permitted &= static_cast<uint32_t>(but >> (32 * half));
     sets[half].effective = sets[half].permitted, sets[half].inheritable = 0;
   }
   return ::syscall(SYS_capset, &header, sets) == 0;
@@ -108,11 +113,25 @@ bool take_credentials(const Credentials& who) {
   if (::syscall(SYS_setresgid, who.gid[0], who.gid[1], who.gid[2]) != 0) return false;
   if (::syscall(SYS_setresuid, who.uid[0], who.uid[1], who.uid[2]) != 0) return false;
   ::syscall(SYS_setfsgid, who.gid[3]), ::syscall(SYS_setfsuid, who.uid[3]);
+  // The capabilities are those that a process has in its user namespace.
+  if (state::tree_user() != nullptr && ::setns(state::tree_user()->handle.get(), CLONE_NEWUSER) != 0) return false;
   __user_cap_header_struct header{_LINUX_CAPABILITY_VERSION_3, 0};
   __user_cap_data_struct sets[2];
   if (::syscall(SYS_capget, &header, sets) != 0) return false;
   for (int half : {0, 1}) sets[half].effective = static_cast<uint32_t>(who.capabilities >> (32 * half));
   return ::syscall(SYS_capset, &header, sets) == 0;
+}
+
+/// The same.
+bool take_rights(const Rights& rights) {
+  if (state::tree_user() != nullptr) {
+    return enter_user_namespace_as(rights.uid, rights.gid, rights.groups) && give_up_capabilities(rights.capabilities);
+  }
+  if (::syscall(SYS_setgroups, rights.groups.size(), rights.groups.data()) != 0 && errno != EPERM) return false;
+  (void)::prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0);
+  if (::getegid() != rights.gid && ::syscall(SYS_setresgid, rights.gid, rights.gid, rights.gid) != 0) return false;
+  if (::geteuid() != rights.uid && ::syscall(SYS_setresuid, rights.uid, rights.uid, rights.uid) != 0) return false;
+  return give_up_capabilities(rights.capabilities);
 }
 
 }  // namespace
@@ -138,6 +157,16 @@ Result<int> run_with_credentials(const Credentials& who, const std::function<int
   const std::string why_not =
       fmt::format("cannot take the credentials of user {}, group {}, and its capabilities", who.uid[1], who.gid[1]);
   CKPT_TRY_ASSIGN(CallResult result, run_in_child(0, [&] { return take_credentials(who); }, call, why_not.c_str()));
+  return result.value;
+}
+
+Result<int> run_in_user_namespace(const std::function<int()>& call) {
+  const store::UserNamespace& user = state::tree_user()->what;
+  const uint32_t uid = state::id_outside(user.uids, 0).value_or(user.owner);
+  const uint32_t gid = state::id_outside(user.gids, 0).value_or(uid);
+  CKPT_TRY_ASSIGN(CallResult result, run_in_child(
+                                         0, [&] { return enter_user_namespace_as(uid, gid, {}); }, call,
+                                         "cannot enter the processes' user namespace"));
   return result.value;
 }
 

@@ -33,7 +33,8 @@ struct Rights {
 Rights rights_of(const store::Thread& thread);
 
 /// Like `run_as`, under any number, with these rights: capabilities are given up, never gained, and the
-/// child's root is that of the processes (files/tree_root.h). The result is the call's.
+/// child's root is that of the processes (files/tree_root.h), and so is its user namespace (namespaces/user.h), to
+/// which the capabilities belong. The result is the call's.
 Result<int> run_with(const Rights& rights, const std::function<int()>& call);
 
 /// What decides about the requests of an io_uring.
@@ -45,6 +46,8 @@ struct Credentials {
 /// Like `run_with`, with all of these credentials, under ckpt's own root. Fails where ckpt lacks one of the
 /// capabilities.
 Result<int> run_with_credentials(const Credentials& who, const std::function<int()>& call);
+/// Like `run_as`, as root of the processes' user namespace, with all capabilities there and none outside.
+Result<int> run_in_user_namespace(const std::function<int()>& call);
 
 /// Integers that `call` can store for ckpt: a page that both share.
 class SharedValues {

@@ -407,6 +407,7 @@ Result<void> validate(const store::TreeImage& tree) {
   CKPT_TRY(state::validate_mounts(tree.namespaces.mounts));
   CKPT_TRY(state::validate_network(tree.namespaces.network));
   CKPT_TRY(state::validate_ipc_limits(tree.namespaces.ipc_limits));
+  CKPT_TRY(state::validate_user_namespace(tree.namespaces));
   for (const auto& process : tree.processes) {
     CKPT_TRY(validate_threads(process, numbers));
     CKPT_TRY(check_seccomp(process.seccomp, process.threads.size()));

@@ -71,6 +71,7 @@ constexpr Feature kFeatures[] = {
     {"namespaces", [](const Manifest& m) { return !m.tree.namespaces.own.empty(); }},
     {"ipc-limits", [](const Manifest& m) { return !m.tree.namespaces.ipc_limits.empty(); }},
     {"time-namespace", [](const Manifest& m) { return m.tree.namespaces.has("time"); }},
+    {"user-namespace", [](const Manifest& m) { return m.tree.namespaces.has("user"); }},
     {"network",
      [](const Manifest& m) {
        return m.tree.namespaces.network.has_content() || !m.tree.namespaces.network.filters.empty();

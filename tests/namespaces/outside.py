@@ -313,7 +313,7 @@ def refused(place):
         ckpt("restore", "-f", image, "-d", "--into", 1 << 22).expect(4)
         ckpt("restore", "-f", image, "-d", "--into", there.init).expect(7, "is taken by")
         ckpt("restore", "-f", image, "-d", "--join-ns", "nonsense:/proc/1/ns/net").expect(2)
-        ckpt("restore", "-f", image, "-d", "--join-ns", "cgroup:/proc/1/ns/cgroup").expect(2)
+        ckpt("restore", "-f", image, "-d", "--join-ns", "time:/proc/1/ns/time").expect(2)
         ckpt("restore", "-f", image, "-d", "--into", there.init, "--new-pidns").expect(2, "exclude each other")
         there.check()
         wired = ckpt("inspect", image, "--json")
@@ -334,12 +334,12 @@ def refused(place):
         finally:
             holder.kill()
             holder.wait()
-    apart = subprocess.Popen(["unshare", "--user", "--map-root-user", "sleep", "60"], stdin=subprocess.DEVNULL)
+    apart = subprocess.Popen(["unshare", "--user", "--map-root-user", "unshare", "--user", "--map-root-user", "sleep", "60"], stdin=subprocess.DEVNULL)
     try:
-        time.sleep(0.2)
+        wait_until(lambda: apart.poll() is not None or read_text(f"/proc/{apart.pid}/comm").strip() == "sleep", "it sleeps")
         if apart.poll() is None:
-            ckpt("check", "-p", apart.pid).expect(1, "user:[")
-            ckpt("dump", "-p", apart.pid, "-f", os.path.join(place.path, "user")).expect(6, "user:[")
+            ckpt("check", "-p", apart.pid).expect(1, "within another user namespace")
+            ckpt("dump", "-p", apart.pid, "-f", os.path.join(place.path, "user")).expect(6, "within another user namespace")
     finally:
         apart.kill()
         apart.wait()

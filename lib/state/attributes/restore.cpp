@@ -12,6 +12,7 @@
 
 #include "lib/base/io.h"
 #include "lib/proc/host.h"
+#include "lib/state/namespaces/user.h"
 
 namespace ckpt::restore {
 
@@ -100,6 +101,9 @@ void set_limits(const store::ProcessImage& image, Child& child, SyscallBatch& ba
       wanted.rlim_max = own.rlim_max;
       wanted.rlim_cur = std::min(wanted.rlim_cur, wanted.rlim_max);
     }
+    const bool by_ckpt = state::tree_user() != nullptr && may_raise &&
+                         ::prlimit(image.pid, static_cast<__rlimit_resource>(limit.resource), &wanted, nullptr) == 0;
+    if (by_ckpt) continue;  // who is in a user namespace may not raise one
     batch.add("set a limit", SYS_prlimit64, 0, limit.resource, child.area().put(wanted), 0);
   }
   batch.add("set the personality", SYS_personality, image.personality);

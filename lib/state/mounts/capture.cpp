@@ -225,7 +225,10 @@ class Recorder {
   Result<void> take_files(int handle, Mount& mount, store::MountedFilesystem& filesystem) {
     CKPT_TRY_ASSIGN(const restore::CallResult bare, restore::run_as({}, [&] {
                       if (::setns(state::tree_mount_namespace(), CLONE_NEWNS) != 0) return -errno;
-                      const int fd = ::open_tree(handle, "", AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+                      constexpr unsigned kAlone = AT_EMPTY_PATH | OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC;
+                      int fd = ::open_tree(handle, "", kAlone);
+                      // One that was given to a user namespace is not parted from what is mounted on it.
+                      if (fd < 0 && errno == EINVAL) fd = ::open_tree(handle, "", kAlone | AT_RECURSIVE);
                       return fd < 0 ? -errno : fd;
                     }));
     if (bare.value < 0) return sys_error(-bare.value, mount.point, "cannot be looked at (open_tree, Linux 5.2)");

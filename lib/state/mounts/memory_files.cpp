@@ -13,6 +13,7 @@
 #include <climits>
 #include <map>
 #include <memory>
+#include <set>
 
 #include "lib/state/mounts/open_below.h"
 
@@ -61,10 +62,13 @@ class Reader {
   Reader(int root, bool with_bytes) : root_(root), with_bytes_(with_bytes) {}
 
   Result<MemoryFiles> run() && {
+    struct stat st {};
+    if (::fstat(root_, &st) != 0) return sys_error("/", "cannot be looked at");
+    device_ = st.st_dev;
     CKPT_TRY(add(""));
     // The list grows by what is found in the folders on it.
     for (size_t i = 0; i < out_.files.size(); ++i) {
-      if (S_ISDIR(out_.files[i].mode)) CKPT_TRY(add_entries(std::string(out_.files[i].path)));
+      if (S_ISDIR(out_.files[i].mode) && hidden_.count(i) == 0) CKPT_TRY(add_entries(std::string(out_.files[i].path)));
     }
     return std::move(out_);
   }
@@ -92,6 +96,7 @@ class Reader {
     if (out_.files.size() == kMostFiles)
       return fail(Code::kUnsupported, "", fmt::format("has more than {} files", kMostFiles));
     MemoryFile& file = out_.files.emplace_back();
+    if (st.st_dev != device_) return add_place(S_ISDIR(st.st_mode), path, file), Result<void>();
     file.path = path, file.mode = st.st_mode, file.uid = st.st_uid, file.gid = st.st_gid, file.inode = st.st_ino;
     file.mtime_ns = st.st_mtim.tv_sec * 1'000'000'000ll + st.st_mtim.tv_nsec;
     if (S_ISCHR(st.st_mode) || S_ISBLK(st.st_mode)) file.device = st.st_rdev;
@@ -108,6 +113,13 @@ class Reader {
     return file.has_bytes() ? add_bytes(fd.get(), path) : Result<void>();
   }
 
+  /// Something is mounted there that cannot be taken away: of what lies below nobody sees more than that it is there.
+  void add_place(bool is_folder, const std::string& path, MemoryFile& file) {
+    constexpr uint32_t kFolder = S_IFDIR | 0755, kFile = S_IFREG | 0644;
+    file.path = path, file.mode = is_folder ? kFolder : kFile;
+    hidden_.insert(out_.files.size() - 1);
+  }
+
   Result<void> add_bytes(int fd, const std::string& path) {
     if (++with_content_ > kMostWithBytes)
       return fail(Code::kUnsupported, "", fmt::format("has more than {} files with content", kMostWithBytes));
@@ -121,6 +133,8 @@ class Reader {
   int root_;
   bool with_bytes_;
   size_t with_content_ = 0;
+  dev_t device_ = 0;
+  std::set<size_t> hidden_;  ///< indices of folders and files that others are mounted on
   std::map<uint64_t, int> links_;  ///< by inode, of those with several names
   MemoryFiles out_;
 };

@@ -2,12 +2,16 @@
 
 #include <fcntl.h>
 #include <fmt/format.h>
+#include <linux/magic.h>
 #include <linux/openat2.h>
+#include <linux/securebits.h>
 #include <sched.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -22,6 +26,7 @@
 #include "lib/state/mounts/memory_files_restore.h"
 #include "lib/state/mounts/open_below.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/run_as.h"
 
 namespace ckpt::restore {
@@ -60,7 +65,7 @@ Result<UniqueFd> mount_apart(int handle, bool slave, const std::string& subject)
 Result<UniqueFd> open_given(const std::string& path) { return io::open_file(path, O_PATH); }
 
 /// The image has named it: it must be what the processes had, and no link leads there.
-Result<UniqueFd> open_host(const Mount& mount, bool same_boot) {
+Result<UniqueFd> open_host(const Mount& mount, bool same_boot, bool is_group) {
   open_how how{};
   how.flags = O_PATH | O_CLOEXEC;
   how.resolve = RESOLVE_NO_SYMLINKS;
@@ -69,6 +74,10 @@ Result<UniqueFd> open_host(const Mount& mount, bool same_boot) {
   const std::string hint = fmt::format("--external 'mnt[{}]:PATH' names what is to be mounted there", mount.point);
   if (!out || ::fstat(out.get(), &st) != 0)
     return Error(sys_error(mount.host, "is to be mounted at " + mount.point)).with_hint(hint);
+  // A control group that was gone is another file, with the same name.
+  struct statfs fs {};
+  const bool is_there = is_group && ::fstatfs(out.get(), &fs) == 0;
+  if (is_there && (fs.f_type == CGROUP2_SUPER_MAGIC || fs.f_type == CGROUP_SUPER_MAGIC)) return out;
   // Numbers of devices are given anew at a boot; those of inodes are not.
   if (st.st_ino == mount.inode && (st.st_dev == mount.device || !same_boot)) return out;
   return Error(Code::kMismatch, mount.host, "is not what was mounted at " + mount.point).with_hint(hint);
@@ -85,9 +94,51 @@ bool is_no_option(const std::string& word, bool in_memory) {
   return word == "rw" || word == "seclabel" || (word == "ro" && in_memory);
 }
 
+/// A file system that belongs to the tree's user namespace is opened by one who is in it: what the kernel denies there
+/// (devices, for one) it then denies in this file system. Ids in its options are those of who sets them: outside.
+Result<UniqueFd> open_filesystem(const std::string& type, bool inside) {
+  if (!inside) return UniqueFd(::fsopen(type.c_str(), FSOPEN_CLOEXEC));
+  CKPT_TRY_ASSIGN(const int opened, run_in_user_namespace([&] {
+                    if (::unshare(CLONE_NEWNS) != 0) return -errno;
+                    const int context = ::fsopen(type.c_str(), FSOPEN_CLOEXEC);
+                    return context < 0 ? -errno : context;
+                  }));
+  if (opened < 0) errno = -opened;
+  return UniqueFd(std::max(opened, -1));
+}
+
+/// While files are made in a file system of the user namespace: nobody makes any who has no number there. Raw calls: of
+/// this thread alone.
+class FileOwner {
+ public:
+  explicit FileOwner(const state::TreeUser* user) {
+    if (user == nullptr) return;
+    const auto uid = state::id_outside(user->what.uids, 0), gid = state::id_outside(user->what.gids, 0);
+    if (!uid || !gid) return;
+    bits_ = ::prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
+    (void)::prctl(PR_SET_SECUREBITS, bits_ | SECBIT_NO_SETUID_FIXUP, 0, 0, 0);
+    uid_ = static_cast<uid_t>(::syscall(SYS_setfsuid, *uid)), gid_ = static_cast<gid_t>(::syscall(SYS_setfsgid, *gid));
+  }
+  FileOwner(const FileOwner&) = delete;
+  FileOwner& operator=(const FileOwner&) = delete;
+  ~FileOwner() {
+    if (bits_ < 0) return;
+    (void)::syscall(SYS_setfsuid, uid_), (void)::syscall(SYS_setfsgid, gid_);
+    (void)::prctl(PR_SET_SECUREBITS, bits_, 0, 0, 0);
+  }
+
+ private:
+  int bits_ = -1;
+  uid_t uid_ = 0;
+  gid_t gid_ = 0;
+};
+
 Result<UniqueFd> make_filesystem(const MountedFilesystem& filesystem) {
   const std::string subject = fmt::format("{} {}", filesystem.type, filesystem.source);
-  const UniqueFd context(::fsopen(filesystem.type.c_str(), FSOPEN_CLOEXEC));
+  const state::TreeUser* user = state::tree_user();
+  const bool inside = user != nullptr && user->owns("mnt") &&
+                      (state::is_in_memory(filesystem.type) || filesystem.type == "devpts");
+  CKPT_TRY_ASSIGN(const UniqueFd context, open_filesystem(filesystem.type, inside));
   if (!context) return sys_error(subject, "cannot be made (fsopen, Linux 5.2)");
   (void)::fsconfig(context.get(), FSCONFIG_SET_STRING, "source", filesystem.source.c_str(), 0);
   std::string refused;
@@ -103,7 +154,10 @@ Result<UniqueFd> make_filesystem(const MountedFilesystem& filesystem) {
   if (!out) return sys_error(subject, "cannot be mounted");
   struct stat st {};
   if (::fstat(out.get(), &st) != 0) return sys_error(subject, "cannot be looked at");
-  if (in_memory) CKPT_TRY(make_memory_files(filesystem.files, out.get()));
+  if (in_memory) {
+    const FileOwner owner(inside ? user : nullptr);
+    CKPT_TRY(make_memory_files(filesystem.files, out.get()));
+  }
   UniqueFd root(::fcntl(out.get(), F_DUPFD_CLOEXEC, 3));
   if (!root) return sys_error(subject, "cannot be kept");
   state::add_made_filesystem(filesystem.device, st.st_dev, std::move(root));
@@ -146,7 +200,7 @@ int terminal_of(const Mounts& mounts, const Mount& mount, const MountSource& sou
 }
 
 /// What the helper below does, step by step, and what it makes for this process.
-enum Step { kLeave, kPlaceBase, kTerminal, kShow, kAttributesOf, kPlace, kMove, kShare, kPivot, kName };
+enum Step { kLeave, kPlaceBase, kTerminal, kShow, kAttributesOf, kPlace, kMove, kPivot, kOwner, kShare, kName };
 constexpr const char* kSteps[] = {"cannot be kept from other mount namespaces",
                                   "cannot be made ready",
                                   "cannot have its terminal made",
@@ -154,8 +208,9 @@ constexpr const char* kSteps[] = {"cannot be kept from other mount namespaces",
                                   "cannot be given its options",
                                   "has no place there",
                                   "cannot be moved to its place",
-                                  "cannot be shared",
                                   "cannot become the root",
+                                  "cannot be given to the user namespace",
+                                  "cannot be shared",
                                   "cannot be held on to"};
 
 /// A base is what mounts are made from: a file system that is new, or what another place shows.
@@ -192,7 +247,8 @@ class Builder {
         continue;
       }
       const bool given = source.kind == MountSource::Kind::kGiven;
-      CKPT_TRY_ASSIGN(const UniqueFd there, given ? open_given(source.path) : open_host(mount, same_boot));
+      CKPT_TRY_ASSIGN(const UniqueFd there,
+                      given ? open_given(source.path) : open_host(mount, same_boot, is_of_groups(mount)));
       CKPT_TRY_ASSIGN(UniqueFd base, mount_apart(there.get(), mount.slave, subject_of(mount)));
       part.base = bases_.size();
       bases_.push_back(std::move(base));
@@ -236,6 +292,11 @@ class Builder {
     return -error;
   }
 
+  bool is_of_groups(const Mount& mount) const {
+    const std::string& type = mounts_.filesystems[static_cast<size_t>(mount.filesystem)].type;
+    return type == "cgroup" || type == "cgroup2";
+  }
+
   /// The first that is of this base.
   size_t part_on(size_t base) const {
     const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& part) { return part.base == base; });
@@ -259,7 +320,9 @@ class Builder {
     for (size_t i = 0; i < parts_.size(); ++i) {
       if (const int failed = mount_one(i, is_folder[parts_[i].base], shown); failed < 0) return failed;
     }
-    for (size_t i = 0; i < parts_.size(); ++i) {
+    const state::TreeUser* user = state::tree_user();
+    const bool is_users = user != nullptr && user->owns("mnt");
+    for (size_t i = 0; i < parts_.size() && !is_users; ++i) {
       mount_attr shared{};
       shared.propagation = MS_SHARED;
       if (mounts_.mounts[i].shared && ::mount_setattr(shown[i].get(), "", AT_EMPTY_PATH, &shared, sizeof shared) != 0)
@@ -267,9 +330,26 @@ class Builder {
     }
     if (::fchdir(shown[0].get()) != 0 || ::syscall(SYS_pivot_root, ".", ".") != 0 || ::umount2(".", MNT_DETACH) != 0)
       return fails(kPivot, 0);
+    if (is_users) {
+      if (const int failed = give_away(*user, shown[0]); failed < 0) return failed;
+    }
     const int handle = ::openat(proc.get(), "ns/mnt", O_RDONLY | O_CLOEXEC);
     if (handle < 0) return fails(kName, parts_.size());
     values_[kRoot] = shown[0].release(), values_[kHandle] = handle;
+    return 0;
+  }
+
+  /// A copy belongs to the user namespace. The kernel lets nobody there take a mount of it away, and so see what lies
+  /// below.
+  int give_away(const state::TreeUser& user, UniqueFd& root) {
+    if (::setns(user.handle.get(), CLONE_NEWUSER) != 0 || ::unshare(CLONE_NEWNS) != 0) return fails(kOwner, 0);
+    root = UniqueFd(::open("/", O_PATH | O_DIRECTORY | O_CLOEXEC));
+    if (!root) return fails(kName, 0);
+    for (size_t i = 0; i < parts_.size(); ++i) {
+      const char* const point = mounts_.mounts[i].point.c_str();
+      if (mounts_.mounts[i].shared && ::mount(nullptr, point, nullptr, MS_SHARED, nullptr) != 0)
+        return fails(kShare, i);
+    }
     return 0;
   }
 

@@ -3,11 +3,15 @@
 #include <fmt/format.h>
 #include <sys/utsname.h>
 
+#include <algorithm>
+
+#include "lib/state/cgroups/capture.h"
 #include "lib/state/mounts/capture.h"
 #include "lib/state/mounts/plan.h"
 #include "lib/state/namespaces/clocks.h"
 #include "lib/state/namespaces/entered.h"
 #include "lib/state/namespaces/ipc_limits.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/network/capture.h"
 #include "lib/state/network/content.h"
 
@@ -49,6 +53,41 @@ void block_what_cannot_be_made(Walk& walk) {
     walk.out.block(0, "namespace net", thing + ", " + kWhy, "--leave-running");
 }
 
+/// What `take` finds to be beyond ckpt stands in the way.
+Result<void> take_or_block(Walk& walk, const std::string& kind, Result<void> taken) {
+  if (taken || taken.error().code != Code::kUnsupported) return taken;
+  walk.out.block(0, "namespace " + kind, taken.error().message);
+  return {};
+}
+
+Result<void> take_cgroup_roots(Walk& walk) {
+  std::vector<int> pids;
+  for (size_t i = 0; i < walk.members.size(); ++i) {
+    if (!walk.is_zombie(i)) pids.push_back(walk.members[i].entry.pid);
+  }
+  CKPT_TRY_ASSIGN(walk.out.image.namespaces.cgroup_roots, read_cgroup_roots(pids));
+  return {};
+}
+
+Result<void> take_user_namespace(Walk& walk) {
+  store::Namespaces& out = walk.out.image.namespaces;
+  CKPT_TRY_ASSIGN(out.user, state::read_user_namespace(walk.members[0].entry.pid, out.own));
+  const auto owns = [&](const char* kind) {
+    return std::find(out.user.owns.begin(), out.user.owns.end(), kind) != out.user.owns.end();
+  };
+  constexpr int kInit = 1;
+  if (!walk.options.ends || !owns("pid")) return {};
+  if (walk.members[0].entry.pid != kInit) {
+    walk.out.notes.push_back(
+        "it is not process 1 of a pid namespace that belongs to its user namespace, which a restore makes again with "
+        "process 1 only: restore --into PID takes those of a running process");
+  } else if (out.has("mnt") && !owns("mnt")) {
+    walk.out.block(0, "namespace mnt", "does not belong to the user namespace of process 1, which is not supported",
+                   "--leave-running");
+  }
+  return {};
+}
+
 }  // namespace
 
 Result<void> inventory_namespaces(Walk& walk) {
@@ -71,6 +110,8 @@ Result<void> inventory_namespaces(Walk& walk) {
   if (out.has("time")) {
     CKPT_TRY_ASSIGN(out.clocks, state::read_clocks());
   }
+  if (out.has("cgroup")) CKPT_TRY(take_or_block(walk, "cgroup", take_cgroup_roots(walk)));
+  if (out.has("user")) CKPT_TRY(take_or_block(walk, "user", take_user_namespace(walk)));
   if (out.has("net")) {
     // Of a frozen tree what was seen while it ran: ckpt has put a packet filter there since, perhaps.
     if (walk.options.frozen && walk.options.earlier != nullptr) {

@@ -36,13 +36,13 @@ Result<store::Clocks> read_clocks() {
   return out;
 }
 
-Result<void> set_clocks_of_children(const store::Clocks& clocks) {
+Result<void> set_clocks_of_children(const store::Clocks& clocks, int pid) {
   CKPT_TRY_ASSIGN(const store::Clocks now, read_clocks());
   const std::string text = offset_line("monotonic", clocks.monotonic_ns - now.monotonic_ns) +
                            offset_line("boottime", clocks.boottime_ns - now.boottime_ns);
-  constexpr const char* kFile = "/proc/self/timens_offsets";
-  CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(kFile, O_WRONLY));
-  return io::write_all(file.get(), as_bytes(text), kFile);
+  const std::string file_name = fmt::format("/proc/{}/timens_offsets", pid == 0 ? "self" : std::to_string(pid));
+  CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(file_name, O_WRONLY));
+  return io::write_all(file.get(), as_bytes(text), file_name);
 }
 
 }  // namespace ckpt::state

@@ -2,8 +2,10 @@
 
 #include <fcntl.h>
 #include <sched.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -14,6 +16,8 @@
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
+#include "lib/state/namespaces/user.h"
+#include "lib/state/run_as.h"
 
 namespace ckpt::state {
 
@@ -55,6 +59,15 @@ std::optional<store::KernelSetting>& late_limit() {
 
 Result<void> write(const store::KernelSetting& limit) {
   const std::string path = "/proc/sys/" + limit.path;
+  if (const TreeUser* user = tree_user(); user != nullptr && user->owns("ipc")) {
+    // Its root alone may: not who has all rights around it.
+    CKPT_TRY_ASSIGN(const int error, restore::run_in_user_namespace([&] {
+                      const UniqueFd file(::open(path.c_str(), O_WRONLY | O_CLOEXEC));
+                      if (!file) return errno;
+                      return ::write(file.get(), limit.value.data(), limit.value.size()) < 0 ? errno : 0;
+                    }));
+    return error == 0 ? Result<void>() : sys_error(error, path, "cannot be written");
+  }
   CKPT_TRY_ASSIGN(UniqueFd file, io::open_file(path, O_WRONLY));
   return io::write_all(file.get(), as_bytes(limit.value), path);
 }

@@ -1,5 +1,6 @@
 #include "lib/state/threads/restore.h"
 
+#include <fcntl.h>
 #include <fmt/format.h>
 #include <sys/prctl.h>
 #include <sys/syscall.h>
@@ -12,8 +13,10 @@
 #include <cstring>
 #include <ctime>
 
+#include "lib/base/io.h"
 #include "lib/proc/ptrace.h"
 #include "lib/proc/rseq.h"
+#include "lib/state/namespaces/user.h"
 
 namespace ckpt::restore {
 
@@ -35,23 +38,22 @@ user_regs_struct raw(const Registers& regs) {
 }
 
 /// struct sched_attr of 48 bytes; the utilisation clamps behind it stay at their defaults.
+struct Scheduling {
+  uint32_t size, policy;
+  uint64_t flags;
+  int32_t nice;
+  uint32_t priority;
+  uint64_t runtime, deadline, period;
+};
+static_assert(sizeof(Scheduling) == 48);
+
 void set_scheduling(const Thread& thread, RestorerArea& area, SyscallBatch& batch) {
-  struct {
-    uint32_t size, policy;
-    uint64_t flags;
-    int32_t nice;
-    uint32_t priority;
-    uint64_t runtime, deadline, period;
-  } attr{48,
-         thread.sched_policy,
-         thread.sched_flags,
-         thread.nice,
-         thread.sched_priority,
-         thread.sched_runtime,
-         thread.sched_deadline,
-         thread.sched_period};
-  static_assert(sizeof attr == 48);
-  batch.add("set a thread's scheduling", SYS_sched_setattr, 0, area.put(attr), 0);
+  const Scheduling attr{sizeof attr,           thread.sched_policy,  thread.sched_flags,    thread.nice,
+                        thread.sched_priority, thread.sched_runtime, thread.sched_deadline, thread.sched_period};
+  // One in a user namespace has no rights to a higher priority: ckpt has.
+  const bool by_ckpt =
+      state::tree_user() != nullptr && ::syscall(SYS_sched_setattr, thread.tid, &attr, 0) == 0;
+  if (!by_ckpt) batch.add("set a thread's scheduling", SYS_sched_setattr, 0, area.put(attr), 0);
   if (!thread.affinity.empty()) {
     ByteSpan mask(reinterpret_cast<const std::byte*>(thread.affinity.data()), thread.affinity.size());
     // The processors it was bound to may not be there: then it runs on all.
@@ -107,7 +109,51 @@ void add_hot_addresses(const store::ProcessImage& image, std::vector<uint64_t>& 
   }
 }
 
+namespace {
+
+/// Who has no right to choose a number gets the next one, which ckpt chooses. Until then a process of ckpt's has it,
+/// since everybody's next one is near for a moment.
+Result<void> create_threads_in_turn(const store::ProcessImage& image, Child& child) {
+  constexpr int kTries = 200;
+  constexpr const char* kLast = "/proc/sys/kernel/ns_last_pid";
+  constexpr uint64_t kLimit = 64;
+  std::vector<HeldNumber> held;
+  for (size_t i = 1; i < image.threads.size(); ++i) {
+    CKPT_TRY_ASSIGN(HeldNumber one, HeldNumber::hold(image.threads[i].tid));
+    held.push_back(std::move(one));
+  }
+  CKPT_TRY_ASSIGN(const std::string before, io::read_file(kLast, kLimit));
+  CKPT_TRY_ASSIGN(const UniqueFd last, io::open_file(kLast, O_WRONLY));
+  auto set_last = [&](const std::string& number) -> Result<void> {
+    if (::pwrite(last.get(), number.data(), number.size(), 0) >= 0) return {};
+    return sys_error(kLast, "cannot be written");
+  };
+  for (size_t i = 1; i < image.threads.size(); ++i) {
+    const int tid = image.threads[i].tid;
+    for (int tries = 0, got = 0; got != tid; ++tries) {
+      if (tries == kTries)
+        return fail(Code::kBusy, fmt::format("thread id {}", tid), "is taken by " + holder_of(tid));
+      if (tries > 0) ::usleep(10'000);
+      held[i - 1].free();
+      SyscallBatch batch;
+      child.add_thread(batch, 0);
+      CKPT_TRY(set_last(std::to_string(tid - 1)));
+      Result<void> made = child.run(batch);
+      CKPT_TRY(set_last(before));
+      CKPT_TRY(std::move(made));
+      got = static_cast<int>(batch.calls()[0].result);
+      CKPT_TRY(child.await_threads({got}));
+      if (got != tid) CKPT_TRY(child.end_thread(got));
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<void> create_threads(const store::ProcessImage& image, Child& child) {
+  const state::TreeUser* user = state::tree_user();
+  if (user != nullptr && !user->owns("pid") && image.threads.size() > 1) return create_threads_in_turn(image, child);
   SyscallBatch batch;
   std::vector<int> tids;
   for (size_t i = 1; i < image.threads.size(); ++i) {

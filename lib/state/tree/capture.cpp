@@ -119,9 +119,9 @@ Namespaces::Namespaces(int first) {
   for (const char* ns : {"pid", "mnt", "net", "ipc", "uts", "user", "cgroup", "time"}) {
     const std::string name = std::string("ns/") + ns;
     auto ours = proc::read_link(::getpid(), name), theirs = proc::read_link(first, name);
-    // Names are looked up under the tree's own root, and of a control group its whole path is kept.
-    const bool may_differ =
-        (name == "ns/mnt" && state::has_tree_root()) || (name == "ns/cgroup" && state::entered() != nullptr);
+    // Names are looked up under the tree's own root, of a control group its whole path is kept, ids are those outside.
+    const bool may_differ = (name == "ns/mnt" && state::has_tree_root()) ||
+                            ((name == "ns/cgroup" || name == "ns/user") && state::entered() != nullptr);
     if (ours && theirs) links_.push_back({name, *theirs, may_differ ? *theirs : *ours});
   }
 }

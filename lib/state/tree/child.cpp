@@ -136,6 +136,15 @@ Error creation_error(int pid, int err) {
 
 }  // namespace
 
+Result<HeldNumber> HeldNumber::hold(int number) {
+  const long got = clone_with_pid(number);
+  return got == number ? Result<HeldNumber>(HeldNumber(number)) : creation_error(number, static_cast<int>(-got));
+}
+
+void HeldNumber::free() {
+  if (pid_ > 0) end_stand_in(std::exchange(pid_, -1));
+}
+
 namespace {
 
 bool is_seed(int pid) { return pid == kInit && has_seed(); }
@@ -340,12 +349,23 @@ Result<void> Child::await_threads(const std::vector<int>& tids) {
   return {};
 }
 
+Result<void> Child::end_thread(int tid) {
+  SyscallBatch batch;
+  batch.add("end a thread", SYS_exit, 0);
+  CKPT_TRY(start(tid, batch));
+  std::erase(threads_, tid);
+  for (;;) {
+    CKPT_TRY_ASSIGN(proc::Stop stop, proc::wait_stop(tid));
+    if (stop.kind == proc::StopKind::kEnded) return {};
+    CKPT_TRY(proc::resume(tid, proc::Resume::kRun, stop.kind == proc::StopKind::kSignal ? stop.signal : 0));
+  }
+}
+
 void Child::add_thread(SyscallBatch& batch, int tid) {
   clone_args args{};
   // CLONE_PTRACE attaches it with the leader's options, and spares the leader a stop for every thread it makes.
   args.flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM | CLONE_PTRACE;
-  args.set_tid = area_->put(static_cast<pid_t>(tid));
-  args.set_tid_size = 1;
+  if (tid != 0) args.set_tid = area_->put(static_cast<pid_t>(tid)), args.set_tid_size = 1;
   batch.add("create a thread", SYS_clone3, area_->put(args), sizeof args);
 }
 

@@ -64,9 +64,11 @@ class Child {
   };
   Result<void> run_all(const std::vector<Task>& tasks);
 
-  /// One more thread with this tid; it stands at its first instruction. Call `await_threads` after a batch.
+  /// One more thread with this tid (0: any); it stands at its first instruction. Call `await_threads` after a batch.
   void add_thread(SyscallBatch& batch, int tid);
   Result<void> await_threads(const std::vector<int>& tids);
+  /// A thread that is not the leader.
+  Result<void> end_thread(int tid);
 
   /// One system call without a table: the thread ends up in a trap stop inside the kernel, and no signal was
   /// needed to get it there. `instruction`: the address of a `syscall` instruction. A call that sleeps is interrupted
@@ -93,6 +95,21 @@ class Child {
   std::vector<int> threads_;
   std::shared_ptr<const HeldMemory> held_;
   int stand_in_ = -1;
+};
+
+/// A process of ckpt's that has a number, so that nobody else gets it.
+class HeldNumber {
+ public:
+  /// kBusy: it is taken.
+  static Result<HeldNumber> hold(int number);
+  HeldNumber(HeldNumber&& other) noexcept : pid_(std::exchange(other.pid_, -1)) {}
+  HeldNumber& operator=(HeldNumber&&) = delete;
+  ~HeldNumber() { free(); }
+  void free();
+
+ private:
+  explicit HeldNumber(int pid) : pid_(pid) {}
+  int pid_;
 };
 
 /// What ckpt starts from here on gets other numbers than those of the tree, as far as that can be arranged.

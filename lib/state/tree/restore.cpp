@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <csignal>
 #include <cstdlib>
 
 #include "lib/base/io.h"
 #include "lib/state/files/tree_root.h"
+#include "lib/state/namespaces/user.h"
 #include "lib/state/terminals/restore.h"
 
 namespace ckpt::restore {
@@ -104,17 +106,22 @@ Result<void> Tree::make_root(RestorerArea& area, Child::Parent parent) {
   return {};
 }
 
-/// The mount namespace of the tree, which ckpt itself is not in: before others are made, which are born in it.
-Result<void> Tree::enter_mounts() {
-  if (state::tree_mount_namespace() < 0) return {};
+/// Those of the tree that ckpt itself is not in: before others are made, which are born in them. A root that was born
+/// in its user namespace has been given the others there, but for mounts.
+Result<void> Tree::enter_namespaces() {
+  const state::TreeUser* user = state::tree_user();
+  const bool by_birth = user != nullptr && user->birth;
   SyscallBatch batch;
-  batch.add("enter the mount namespace", SYS_setns, state::tree_mount_namespace(), CLONE_NEWNS);
+  if (state::tree_mount_namespace() >= 0 && (!by_birth || user->owns("mnt")))
+    batch.add("enter the mount namespace", SYS_setns, state::tree_mount_namespace(), CLONE_NEWNS);
+  if (state::tree_cgroup_namespace() >= 0 && !by_birth)
+    batch.add("enter the control group namespace", SYS_setns, state::tree_cgroup_namespace(), CLONE_NEWCGROUP);
   return children_[0]->run(batch);
 }
 
 Result<void> Tree::make(RestorerArea& area, Child::Parent parent_of_root) {
   CKPT_TRY(make_root(area, parent_of_root));
-  CKPT_TRY(enter_mounts());
+  CKPT_TRY(enter_namespaces());
   CKPT_TRY(started(0));
   CKPT_TRY(create_deferred());
   CKPT_TRY(join_groups());
@@ -370,6 +377,21 @@ Result<void> Tree::end_helpers() {
   return {};
 }
 
+namespace {
+
+/// As numbers of where it was born.
+std::pair<std::array<uint32_t, 4>, std::array<uint32_t, 4>> ids_of_zombie(const store::Thread& thread) {
+  auto uid = thread.uid, gid = thread.gid;
+  const state::TreeUser* user = state::tree_user();
+  if (user == nullptr || !user->birth) return {uid, gid};
+  constexpr uint32_t kUnchanged = ~0u;
+  for (uint32_t& id : uid) id = state::id_inside(user->what.uids, id).value_or(kUnchanged);
+  for (uint32_t& id : gid) id = state::id_inside(user->what.gids, id).value_or(kUnchanged);
+  return {uid, gid};
+}
+
+}  // namespace
+
 Result<void> Tree::end_zombies() {
   for (size_t i = 0; i < image_.processes.size(); ++i) {
     const ProcessImage& p = image_.processes[i];
@@ -377,8 +399,9 @@ Result<void> Tree::end_zombies() {
     Child& child = *children_[i];
     SyscallBatch batch;
     batch.add("name a process", SYS_prctl, PR_SET_NAME, child.area().put_string(p.threads[0].comm), 0, 0, 0);
-    batch.try_add("set the group ids", SYS_setresgid, p.threads[0].gid[0], p.threads[0].gid[1], p.threads[0].gid[2]);
-    batch.try_add("set the user ids", SYS_setresuid, p.threads[0].uid[0], p.threads[0].uid[1], p.threads[0].uid[2]);
+    const auto [uid, gid] = ids_of_zombie(p.threads[0]);
+    batch.try_add("set the group ids", SYS_setresgid, gid[0], gid[1], gid[2]);
+    batch.try_add("set the user ids", SYS_setresuid, uid[0], uid[1], uid[2]);
     CKPT_TRY(child.run(batch));
     CKPT_TRY(child.end(p.exit_status));
     children_[i].reset();

@@ -48,7 +48,7 @@ class Tree {
   };
 
   Result<void> make_root(RestorerArea& area, Child::Parent parent);
-  Result<void> enter_mounts();
+  Result<void> enter_namespaces();
   Result<void> grow(size_t process);
   Result<void> create(size_t process, size_t creator, bool as_sibling);
   Result<void> create_deferred();

@@ -14,12 +14,14 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "lib/base/io.h"
 #include "lib/base/threads.h"
+#include "lib/state/namespaces/user.h"
 
 namespace ckpt::restore {
 
@@ -32,10 +34,59 @@ struct Orders {
   uint64_t address = 0;
   int area = -1;       ///< its descriptor
   uint32_t count = 0;  ///< numbers that follow
+  uint32_t sent = 0;   ///< 1: and then the descriptors themselves; 0: the seed takes them from the worker
+};
+
+constexpr uint32_t kSentAtOnce = 64;
+
+/// What a message of descriptors needs.
+struct DescriptorMessage {
+  char byte = 0;
+  iovec data{&byte, 1};
+  alignas(cmsghdr) char control[CMSG_SPACE(kSentAtOnce * sizeof(int))] = {};
+  msghdr head{};
+  explicit DescriptorMessage(uint32_t count) {
+    head.msg_iov = &data, head.msg_iovlen = 1;
+    head.msg_control = control, head.msg_controllen = CMSG_SPACE(count * sizeof(int));
+  }
 };
 
 /// Plain system calls only: it was cloned without the C library's knowledge. 0 or errno.
+int receive_descriptors(int channel, const Orders& orders, const int* numbers) {
+  for (uint32_t done = 0; done < orders.count;) {
+    const uint32_t count = orders.count - done < kSentAtOnce ? orders.count - done : kSentAtOnce;
+    DescriptorMessage message(count);
+    const long got = ::syscall(SYS_recvmsg, channel, &message.head, MSG_CMSG_CLOEXEC);
+    const cmsghdr* head = CMSG_FIRSTHDR(&message.head);
+    if (got != 1 || head == nullptr || head->cmsg_len != CMSG_LEN(count * sizeof(int))) return EPIPE;
+    int* given = reinterpret_cast<int*>(const_cast<unsigned char*>(CMSG_DATA(head)));
+    // They came at the lowest numbers, which may be what others are to have.
+    for (uint32_t i = 0; i < count; ++i) {
+      const long high = ::syscall(SYS_fcntl, given[i], F_DUPFD_CLOEXEC, channel);
+      if (high < 0) return errno;
+      ::syscall(SYS_close, given[i]);
+      given[i] = static_cast<int>(high);
+    }
+    for (uint32_t i = 0; i < count; ++i) {
+      if (::syscall(SYS_dup3, given[i], numbers[done + i], O_CLOEXEC) < 0) return errno;
+      ::syscall(SYS_close, given[i]);
+    }
+    done += count;
+  }
+  return 0;
+}
+
+int map_area(const Orders& orders) {
+  const long place = ::syscall(SYS_mmap, orders.address, RestorerArea::kSize, PROT_READ | PROT_WRITE | PROT_EXEC,
+                               MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, orders.area, 0);
+  return place == static_cast<long>(orders.address) ? 0 : errno;
+}
+
 int take_over(int channel, const Orders& orders, const int* numbers) {
+  if (orders.sent != 0) {
+    const int error = receive_descriptors(channel, orders, numbers);
+    return error != 0 ? error : map_area(orders);
+  }
   const int low = static_cast<int>(::syscall(SYS_pidfd_open, orders.worker, 0));
   const int worker = low < 0 ? -1 : static_cast<int>(::syscall(SYS_fcntl, low, F_DUPFD_CLOEXEC, channel));
   if (worker < 0) return errno;
@@ -48,9 +99,7 @@ int take_over(int channel, const Orders& orders, const int* numbers) {
     ::syscall(SYS_close, got);
   }
   ::syscall(SYS_close, worker);
-  const long place = ::syscall(SYS_mmap, orders.address, RestorerArea::kSize, PROT_READ | PROT_WRITE | PROT_EXEC,
-                               MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE, orders.area, 0);
-  return place == static_cast<long>(orders.address) ? 0 : errno;
+  return map_area(orders);
 }
 
 constexpr uint32_t kMostNumbers = 1u << 20;
@@ -102,33 +151,57 @@ Result<std::vector<int>> own_descriptors() {
 
 }  // namespace
 
-Result<pid_t> plant_seed(bool sibling) {
+Result<UniqueFd> open_seed_channel() {
   int ends[2];
   if (::socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0)
     return sys_error("", "cannot make a pair of sockets");
-  UniqueFd ours(ends[0]), theirs(ends[1]);
+  g_channel = ends[0];
+  return UniqueFd(ends[1]);
+}
+
+Result<pid_t> plant_seed(UniqueFd end, bool sibling) {
   clone_args args{};
   args.flags = CLONE_CLEAR_SIGHAND | (sibling ? CLONE_PARENT : 0);
   args.exit_signal = sibling ? 0 : SIGCHLD;
   const long got = ::syscall(SYS_clone3, &args, sizeof args);
   if (got == 0) {
-    ::syscall(SYS_close, ours.get());  // else its own copy would keep the channel open after ckpt
-    be_seed(theirs.get());
+    ::syscall(SYS_close, g_channel);  // else its own copy would keep the channel open after ckpt
+    be_seed(end.get());
   }
   if (got < 0) return fork_error(errno, "process 1", "cannot be created");
-  g_channel = ours.release();
   return static_cast<pid_t>(got);
 }
 
 bool has_seed() { return g_channel >= 0; }
 
+namespace {
+
+Result<void> send_descriptors(const std::vector<int>& numbers) {
+  for (size_t done = 0; done < numbers.size();) {
+    const auto count = static_cast<uint32_t>(std::min<size_t>(numbers.size() - done, kSentAtOnce));
+    DescriptorMessage message(count);
+    cmsghdr* head = CMSG_FIRSTHDR(&message.head);
+    head->cmsg_level = SOL_SOCKET, head->cmsg_type = SCM_RIGHTS, head->cmsg_len = CMSG_LEN(count * sizeof(int));
+    std::memcpy(CMSG_DATA(head), numbers.data() + done, count * sizeof(int));
+    if (::sendmsg(g_channel, &message.head, MSG_NOSIGNAL) != 1)
+      return sys_error("process 1", "cannot be sent what ckpt has opened (io_uring cannot)");
+    done += count;
+  }
+  return {};
+}
+
+}  // namespace
+
 Result<void> raise_seed(const RestorerArea& area) {
   CKPT_TRY_ASSIGN(const std::vector<int> numbers, own_descriptors());
-  const Orders orders{::getpid(), area.address(), area.file(), static_cast<uint32_t>(numbers.size())};
+  const state::TreeUser* user = state::tree_user();
+  const bool sends = user != nullptr && user->birth;
+  const Orders orders{::getpid(), area.address(), area.file(), static_cast<uint32_t>(numbers.size()), sends ? 1u : 0u};
   const ByteSpan list(reinterpret_cast<const std::byte*>(numbers.data()), numbers.size() * sizeof(int));
   int error = 0;
   CKPT_TRY(io::write_all(g_channel, ByteSpan(reinterpret_cast<const std::byte*>(&orders), sizeof orders), "process 1"));
   CKPT_TRY(io::write_all(g_channel, list, "process 1"));
+  if (sends) CKPT_TRY(send_descriptors(numbers));
   if (::recv(g_channel, &error, sizeof error, 0) != sizeof error) error = ECHILD;
   UniqueFd(std::exchange(g_channel, -1)).reset();
   if (error != 0) return sys_error(error, "process 1", "cannot take over what ckpt has opened");

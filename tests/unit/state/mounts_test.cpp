@@ -1,8 +1,10 @@
 #include <doctest/doctest.h>
 #include <sys/sysmacros.h>
 
+#include "lib/state/cgroups/capture.h"
 #include "lib/state/mounts/mountinfo.h"
 #include "lib/state/mounts/plan.h"
+#include "lib/state/namespaces/user.h"
 
 using namespace ckpt;
 using state::MountSource;
@@ -160,4 +162,58 @@ TEST_CASE("mounts: --external wants a key and a value") {
   for (const char* text : {"", "mnt", "mnt[]:x", "mnt[a]", "mnt[a]:", "net[a]:b"})
     CHECK_FALSE(state::parse_external_mounts({text}));
   CHECK_FALSE(state::parse_external_mounts({"mnt[a]:x", "mnt[a]:y"}));
+}
+
+namespace {
+
+store::Namespaces with_maps(std::vector<store::IdRange> uids) {
+  store::Namespaces out;
+  out.own = {"user", "net"};
+  out.user.uids = std::move(uids);
+  out.user.owns = {"net"};
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("the root of a control group namespace is what lies above the path inside") {
+  CHECK(capture::root_of_cgroup("/a/b", "/") == "/a/b");
+  CHECK(capture::root_of_cgroup("/a/b/c", "/c") == "/a/b");
+  CHECK(capture::root_of_cgroup("/c", "/c") == "/");
+  CHECK_FALSE(capture::root_of_cgroup("/a/c", "/../c").has_value());
+  CHECK_FALSE(capture::root_of_cgroup("/a/b", "/c").has_value());
+}
+
+TEST_CASE("ids are translated in both directions, and where there is no number there is none") {
+  const std::vector<store::IdRange> map = {{0, 1000, 1}, {1, 100000, 65536}};
+  CHECK(state::id_inside(map, 1000) == 0);
+  CHECK(state::id_inside(map, 100005) == 6);
+  CHECK_FALSE(state::id_inside(map, 0).has_value());
+  CHECK_FALSE(state::id_inside(map, 165536).has_value());
+  CHECK(state::id_outside(map, 65536) == 165535);
+  CHECK_FALSE(state::id_outside(map, 65537).has_value());
+  CHECK(state::id_map_text(map) == "0 1000 1\n1 100000 65536\n");
+}
+
+TEST_CASE("id maps that no kernel takes are damage") {
+  CHECK(state::validate_user_namespace(with_maps({{0, 0, ~0u}})));
+  CHECK(state::validate_user_namespace(with_maps({{0, 1000, 1}, {1, 100000, 65536}})));
+  CHECK_FALSE(state::validate_user_namespace(with_maps({{0, 1000, 0}})));
+  CHECK_FALSE(state::validate_user_namespace(with_maps({{5, ~0u - 3, 10}})));
+  CHECK_FALSE(state::validate_user_namespace(with_maps({{0, 1000, 10}, {9, 2000, 10}})));
+  CHECK_FALSE(state::validate_user_namespace(with_maps({{0, 1000, 10}, {10, 1009, 10}})));
+  std::vector<store::IdRange> many;
+  for (uint32_t i = 0; i < 341; ++i) many.push_back({i, i, 1});
+  CHECK_FALSE(state::validate_user_namespace(with_maps(many)));
+}
+
+TEST_CASE("a user namespace owns nothing that is not there, and has no maps where there is none") {
+  store::Namespaces one = with_maps({{0, 0, 1}});
+  one.user.owns = {"uts"};
+  CHECK_FALSE(state::validate_user_namespace(one));
+  one.user.owns.clear();
+  one.own = {"net"};
+  CHECK_FALSE(state::validate_user_namespace(one));
+  one.user = {};
+  CHECK(state::validate_user_namespace(one));
 }

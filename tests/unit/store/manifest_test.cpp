@@ -274,9 +274,17 @@ class Fill {
     all(loopback_up, settings, beyond, links, addresses, routes, rules, neighbours, filters);
   }
   void one(Clocks& v) { v = {1'000'000'000'000, 2'000'000'000'001}; }
+  void one(IdRange& v) {
+    auto& [inside, outside, count] = v;
+    all(inside, outside, count);
+  }
+  void one(UserNamespace& v) {
+    auto& [uids, gids, denies_setgroups, owner, owns] = v;
+    all(uids, gids, denies_setgroups, owner, owns);
+  }
   void one(Namespaces& v) {
-    auto& [own, hostname, domainname, ipc_limits, clocks, network, mounts] = v;
-    all(own, hostname, domainname, ipc_limits, clocks, network, mounts);
+    auto& [own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts] = v;
+    all(own, hostname, domainname, ipc_limits, clocks, network, groups, user, mounts);
   }
   void one(FileAttribute& v) {
     auto& [name, value] = v;
