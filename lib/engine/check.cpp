@@ -13,7 +13,9 @@
 
 namespace ckpt::engine {
 
-bool may_restore() { return proc::has_capability(CAP_CHECKPOINT_RESTORE) || proc::has_capability(CAP_SYS_ADMIN); }
+bool may_restore() {
+  return proc::has_capability_over_pids(CAP_CHECKPOINT_RESTORE) || proc::has_capability_over_pids(CAP_SYS_ADMIN);
+}
 
 namespace {
 

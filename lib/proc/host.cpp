@@ -1,12 +1,18 @@
 #include "lib/proc/host.h"
 
 #include <cpuid.h>
+#include <fcntl.h>
+#include <linux/nsfs.h>
+#include <sys/ioctl.h>
+#include <sys/stat.h>
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <string_view>
 
 #include "lib/base/io.h"
+#include "lib/base/unique_fd.h"
 #include "lib/proc/procfs.h"
 
 namespace ckpt::proc {
@@ -59,6 +65,26 @@ Result<Host> read_host() {
 bool has_capability(int capability) {
   auto status = read_status(::getpid(), ::getpid());
   return status && (status->cap_effective >> capability & 1) != 0;
+}
+
+namespace {
+
+/// Inode of the first user namespace (PROC_USER_INIT_INO in linux/proc_ns.h).
+constexpr ino_t kFirstUserNamespace = 0xeffffffd;
+
+}  // namespace
+
+bool has_capability_everywhere(int capability) {
+  struct stat st{};
+  const bool is_first = ::stat("/proc/self/ns/user", &st) != 0 || st.st_ino == kFirstUserNamespace;
+  return is_first && has_capability(capability);
+}
+
+bool has_capability_over_pids(int capability) {
+  if (!has_capability(capability)) return false;
+  UniqueFd pids(::open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+  // Refused (EPERM): whoever owns it is outside of ckpt's user namespace.
+  return !pids || UniqueFd(::ioctl(pids.get(), NS_GET_USERNS)) || errno != EPERM;
 }
 
 }  // namespace ckpt::proc

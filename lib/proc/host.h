@@ -18,7 +18,12 @@ struct Host {
 };
 Result<Host> read_host();
 
-/// CAP_* number held in the effective set.
+/// CAP_* number held in the effective set: over what belongs to ckpt's own user namespace.
 bool has_capability(int capability);
+/// Over what the kernel asks of the first user namespace alone (capable() in its source), too.
+bool has_capability_everywhere(int capability);
+/// Over ckpt's pid namespace, which may belong to a user namespace outside of ckpt's own (unshare -Ur): numbers of
+/// processes are chosen with these.
+bool has_capability_over_pids(int capability);
 
 }  // namespace ckpt::proc

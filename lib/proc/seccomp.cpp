@@ -39,8 +39,8 @@ std::string_view field(std::string_view text, std::string_view name) {
 unsigned long suspend_seccomp_option() {
   constexpr int kSysAdmin = 21;
   // The sysctl exists with CONFIG_CHECKPOINT_RESTORE alone, and so does the option.
-  static const bool allowed =
-      has_capability(kSysAdmin) && ::prctl(PR_GET_SECCOMP) == 0 && ::access("/proc/sys/kernel/ns_last_pid", F_OK) == 0;
+  static const bool allowed = has_capability_everywhere(kSysAdmin) && ::prctl(PR_GET_SECCOMP) == 0 &&
+                              ::access("/proc/sys/kernel/ns_last_pid", F_OK) == 0;
   return allowed ? kSuspendSeccomp : 0;
 }
 

@@ -25,7 +25,13 @@ namespace {
 
 void check_privilege(Reasons& reasons) {
   constexpr int kSysAdmin = 21, kCheckpointRestore = 40;
-  if (proc::has_capability(kSysAdmin) || proc::has_capability(kCheckpointRestore)) return;
+  if (proc::has_capability_over_pids(kSysAdmin) || proc::has_capability_over_pids(kCheckpointRestore)) return;
+  if (proc::has_capability(kSysAdmin)) {
+    reasons.add(Code::kPermission,
+                "giving a process its old number needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN over this pid "
+                "namespace, which belongs to a user namespace outside of ckpt's");
+    return reasons.hint(kNumbersHint);
+  }
   reasons.add(Code::kPermission, "giving a process its old number needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN");
   reasons.hint("run ckpt restore as root");
 }
