@@ -9,6 +9,7 @@
 #include "cli/gpu_flags.h"
 #include "cli/owner_rights.h"
 #include "cli/remote_images.h"
+#include "cli/restore_copies.h"
 #include "cli/stats_text.h"
 #include "cli/trace_flag.h"
 #include "lib/base/text.h"
@@ -70,6 +71,7 @@ struct RestoreFlags {
   std::vector<std::string> join, external_mounts, veths;
   GpuFlags gpu;
   ExternalFlags external;
+  CopiesFlags copies;
   std::string trace;  ///< a file; empty: none
   TogetherFlags together;
   Membership* membership = nullptr;  ///< of a job; null: alone
@@ -187,8 +189,17 @@ Result<void> run_restore(RestoreFlags& flags, Context& context) {
     context.progress.note(fmt::format("this is the part of rank {} alone, of a job of {} (--together: all of it)",
                                       manifest->job.rank, manifest->job.ranks));
   }
+  if (flags.copies.count != 0 && (!flags.placement.join.empty() || flags.placement.into != 0))
+    return fail(Code::kUsage, "--copies", "does not go with --into and --join-ns: each has namespaces of its own");
+  if (flags.copies.count != 0 && remote::with_urls(flags.options.image.string()))
+    return Error(Code::kUnsupported, flags.options.image.string(), "lies at a URL, which copies cannot share")
+        .with_hint("copy the image, with its parents, to a folder first");
   flags.options.placed = !plan.empty();
   CKPT_TRY(take_owner_rights(flags.options, [&](const std::string& text) { context.out.info(text); }));
+  if (flags.copies.count != 0) {
+    CKPT_TRY(restore_copies(flags.copies, flags.options, context));
+    if (!flags.options.dry_run) return {};
+  }
   if (!plan.empty()) return restore_placed(flags, manifest->tree, plan, context);
   const bool apart = flags.options.new_pid_namespace && !flags.options.dry_run;
   return apart ? restore_apart(flags, context) : restore_here(flags, context);
@@ -200,8 +211,8 @@ namespace {
 
 /// Member N restores the part of rank N.
 Result<void> run_restore_together(RestoreFlags& flags, Context& context) {
-  if (flags.options.dry_run || !flags.options.pidfile.empty())
-    return fail(Code::kUsage, "--together", "does not go with --dry-run and --pidfile");
+  if (flags.options.dry_run || !flags.options.pidfile.empty() || flags.copies.count != 0)
+    return fail(Code::kUsage, "--together", "does not go with --dry-run, --pidfile and --copies");
   CKPT_TRY_ASSIGN(const auto member, Membership::open(flags.together, context));
   const std::filesystem::path folder = flags.options.image;
   flags.membership = member.get();
@@ -264,6 +275,7 @@ Command::Run add_restore(VerbOptions& app) {
                  "Where the other end of a veth in a new network namespace is made, and as a port of what")
       .type_name("INSIDE=OUTSIDE[@BRIDGE]")
       .one_value_each();
+  add_copies_flags(app, flags->copies);
   add_together_flags(app, flags->together,
                      "One of many ckpts that mpirun or srun has started: all make their part of a job, then let go");
   app.add_option("--map-address", flags->addresses, "Sockets of the address OLD have NEW, and so have their peers")
@@ -286,6 +298,7 @@ Command::Run add_restore(VerbOptions& app) {
   add_trace_flag(app, flags->trace);
   return [flags](Context& context) -> Result<void> {
     CKPT_TRY(flags->options.actions.check());
+    CKPT_TRY(check_copies_flags(flags->copies, flags->options));
     CKPT_TRY_ASSIGN(flags->options.gpu, gpu_options(flags->gpu));
     flags->options.external = flags->external.finish();
     CKPT_TRY(parse_joins(flags->join, flags->placement));

@@ -97,6 +97,11 @@ _ckpt() {
     restore:--root) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--external) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--veth) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--copies) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--output) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--copy-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--copy-signal) COMPREPLY=($(compgen -f -- "$cur")); return ;;
+    restore:--share-file) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--mpi) COMPREPLY=($(compgen -W 'auto openmpi mpich none' -- "$cur")); return ;;
     restore:--map-address) COMPREPLY=($(compgen -f -- "$cur")); return ;;
     restore:--lazy-log) COMPREPLY=($(compgen -f -- "$cur")); return ;;
@@ -265,9 +270,15 @@ _ckpt() {
   esac
   case "$verb" in
     '') words='pre-dump dump restore migrate receive run watch guard suspend resume lock unlock timeslice check list squash rm export import criu convert cat agent persist inspect verify load-metadata push pull gc protect rebuild plan help version completion -V --version -h --help --json --progress --color -q --quiet' ;;
+<<<<<<< HEAD
     pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --iterations --rounds --max-iterations --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
     restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+=======
+    pre-dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    dump) words='-h --help -p -t --pid --tree -f -D --images-dir --dir --prev --prev-images-dir --no-prev -j --shell-job --external-pipes --tcp-established --tcp-close --ext-unix-sk --external --gpu --gpu-lock-timeout --delta --ghost-limit --action-script --status-fd --together --mpi --track-mem -v --verbosity -o --log-file --display-stats --timeout --rounds --max-rounds --downtime-goal --max-cow --max-memory --force --no-compress --hash --jobs --trace -R --leave-running --non-stop -s --leave-stopped --rehearse -n --dry-run -V --version -h --help --json --progress --color -q --quiet' ;;
+    restore) words='-h --help -f -D --images-dir --dir -d --detach --restore-detached --pidfile -j --shell-job --external-pipes --tcp-established --new-pidns --into --join-ns --root --external --veth --copies --output --copy-file --copy-signal --share-file --together --mpi --map-address --lazy --lazy-log --allow-changed --gpu --gpu-map --action-script --status-fd -v --verbosity -o --log-file --display-stats -n --dry-run --trust --trace -V --version -h --help --json --progress --color -q --quiet' ;;
+>>>>>>> 6997f19 (restore --copies: several copies of one image side by side)
     migrate) words='-h --help -p -t --pid --tree --to --ssh --remote-ckpt --iterations --rounds --max-iterations --max-rounds --downtime-goal --bandwidth --timeout --keep-image --tcp-established --tcp-close --ext-unix-sk --external-pipes --dir --new-pidns --map-address --allow-changed --max-memory --no-compress -V --version -h --help --json --progress --color -q --quiet' ;;
     receive) words='-h --help --dir -V --version -h --help --json --progress --color -q --quiet' ;;
     run) words='-h --help -V --version -h --help --json --progress --color -q --quiet' ;;

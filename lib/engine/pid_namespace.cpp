@@ -26,16 +26,6 @@ constexpr int kForwarded[] = {SIGHUP, SIGINT, SIGQUIT, SIGTERM, SIGUSR1, SIGUSR2
 /// /proc as the caller of ckpt sees it, once there is another one.
 int g_outer_proc = -1;
 
-sigset_t watched_signals() {
-  sigset_t out;
-  sigemptyset(&out);
-  for (int signal : kForwarded) {
-    if (!is_ignored(signal)) sigaddset(&out, signal);
-  }
-  sigaddset(&out, SIGCHLD);
-  return out;
-}
-
 /// In number 1: a /proc of the namespace, and the numbers of what follows above those of the image.
 Result<void> prepare_namespace(int highest) {
   CKPT_TRY(mount_own_proc());
@@ -51,7 +41,7 @@ void let_go_of_streams() {
 
 /// Number 1: reaps whatever ends, passes signals on, and ends with the last process; at once when the work failed.
 [[noreturn]] void be_init(pid_t worker, bool detach, int report) {
-  const sigset_t watched = watched_signals();
+  const sigset_t watched = relayed_signals();
   int code = 0;
   for (bool worked = false;;) {
     int status = 0;
@@ -90,10 +80,21 @@ void let_go_of_streams() {
     std::fflush(nullptr);
     ::_exit(code);
   }
+  options.drop();
   be_init(worker, options.detach, report);
 }
 
 }  // namespace
+
+sigset_t relayed_signals() {
+  sigset_t out;
+  sigemptyset(&out);
+  for (int signal : kForwarded) {
+    if (!is_ignored(signal)) sigaddset(&out, signal);
+  }
+  sigaddset(&out, SIGCHLD);
+  return out;
+}
 
 Result<void> mount_own_proc() {
   if (::unshare(CLONE_NEWNS) != 0) return sys_error("mount namespace", "cannot be made");
@@ -114,14 +115,14 @@ Result<void> number_processes_above(int highest) {
 }
 
 sigset_t block_relayed_signals() {
-  const sigset_t watched = watched_signals();
+  const sigset_t watched = relayed_signals();
   sigset_t old;
   sigprocmask(SIG_BLOCK, &watched, &old);
   return old;
 }
 
 int relay_signals(pid_t child) {
-  const sigset_t watched = watched_signals();
+  const sigset_t watched = relayed_signals();
   for (;;) {
     int status = 0;
     if (::waitpid(child, &status, WNOHANG) == child) return code_of(status);
@@ -144,6 +145,7 @@ Result<int> run_in_pid_namespace(const PidNamespaceOptions& options, const std::
   if (init < 0) return fork_error(errno, "", "cannot make a process");
   if (init == 0) run_init(options, work, old, report.get());
   report.reset();
+  options.drop();
   if (!options.detach) return relay_signals(init);
   int status = 0, code = 0;
   ssize_t got = 0;

@@ -13,6 +13,7 @@ namespace ckpt::engine {
 struct PidNamespaceOptions {
   int highest = 0;      ///< number of the image; ckpt's own processes take others
   bool detach = false;  ///< return once `work` has, else when the namespace's last process has ended
+  std::function<void()> drop = [] {};  ///< called in those of ckpt's processes that only wait: what `work` alone needs
 };
 
 /// Runs `work` in a child that lives in a new pid namespace, and in a mount namespace whose /proc shows it; what `work`
@@ -33,7 +34,9 @@ Result<void> number_processes_above(int highest);
 /// From here on `number_outside` knows numbers as whoever sees the /proc of now.
 Result<void> remember_outer_proc();
 
-/// The signals that `relay_signals` passes on, and SIGCHLD; returns the mask of before.
+/// The signals that `relay_signals` passes on, and SIGCHLD.
+sigset_t relayed_signals();
+/// Blocks them; returns the mask of before.
 sigset_t block_relayed_signals();
 /// Waits for a child, and passes on to it what is sent to ckpt. Its exit code, or 128 and the signal that ended it.
 int relay_signals(pid_t child);

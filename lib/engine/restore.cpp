@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdlib>
 
@@ -14,6 +15,7 @@
 #include "lib/engine/owner_rights.h"
 #include "lib/engine/pid_namespace.h"
 #include "lib/engine/restore_tree.h"
+#include "lib/memory/common.h"
 #include "lib/state/namespaces/user.h"
 #include "lib/store/description.h"
 #include "lib/store/image.h"
@@ -78,6 +80,29 @@ Result<void> release(restore::Rebuild& rebuild, Together* together) {
   return released;
 }
 
+/// What leads elsewhere is what comes from outside the tree.
+Result<void> replace_outputs(const std::map<int, int>& outputs, store::ImageReader& image,
+                             state::ExternalOptions& external) {
+  if (outputs.empty()) return {};
+  store::TreeImage tree = image.manifest().tree;
+  for (const auto& [number, given] : outputs) {
+    const auto found = std::find_if(tree.descriptors.begin(), tree.descriptors.end(),
+                                    [&](const store::Descriptor& d) { return d.is_open_as(0, number); });
+    if (found == tree.descriptors.end())
+      return fail(Code::kNotFound, fmt::format("descriptor {}", number), "was not open in the first process");
+    if (!found->external.starts_with("output ")) {
+      store::Descriptor elsewhere;
+      elsewhere.kind = store::DescriptorKind::kExternal;
+      elsewhere.fds = found->fds, elsewhere.flags = found->flags;
+      elsewhere.external = fmt::format("output {}", number);
+      *found = std::move(elsewhere);
+    }
+    external.given[found->external] = given;
+  }
+  store::describe_anew(image, std::move(tree));
+  return {};
+}
+
 /// Process 1 of a new pid namespace is a child of a ckpt that ends: a signal at its parent's end would be its own.
 void outlive_ckpt(const RestoreOptions& options, store::ImageReader& image, ProgressSink& progress) {
   const store::ProcessImage& root = image.manifest().tree.root();
@@ -111,24 +136,28 @@ Result<RestoreReport> restore(const RestoreOptions& options, ProgressSink& progr
   if (options.rights_of_owner) CKPT_TRY(refuse_what_is_roots(image->manifest().tree, options.image));
   if (!options.placed && !image->manifest().tree.namespaces.own.empty())
     return fail(Code::kUnsupported, options.image.string(), "is of processes in namespaces of their own");
+  if (options.common != nullptr && options.common->image_id() != image->manifest().id)
+    return fail(Code::kMismatch, options.image.string(), "is another image now than when its pages were read");
   if (image->manifest().tree.namespaces.has("cgroup") && state::tree_cgroup_namespace() < 0)
     progress.note("no cgroup namespace of their own is made: the processes see the whole paths of their groups");
+  restore::Options how;
   if (!options.addresses.empty()) {
     store::TreeImage tree = image->manifest().tree;
     CKPT_TRY(restore::map_addresses(options.addresses, tree.sockets));
     store::describe_anew(*image, std::move(tree));
   }
+  how.external = options.external;
+  CKPT_TRY(replace_outputs(options.outputs, *image, how.external));
   outlive_ckpt(options, *image, progress);
   CKPT_TRY(image->check_pinned_pages());
   // Device memory is filled from here, not by the lazy-pages daemon.
   if (!lazily || !image->manifest().tree.devices.empty()) CKPT_TRY(image->load_pages());
   const uint64_t open_us = trace::phase(watch, "open");
-  restore::Options how;
-  how.external = options.external;
   how.parent_stays = !options.detach;
   how.sibling = options.sibling;
   how.cgroups = options.cgroups;
   how.lazy = lazily;
+  how.common = options.common;
   how.lazy_log = options.lazy_log;
   how.allow_changed = options.allow_changed;
   how.dry_run = options.dry_run;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -18,6 +19,10 @@
 #include "lib/state/external/options.h"
 #include "lib/state/sockets/map_addresses.h"
 
+namespace ckpt::restore {
+class CommonMemory;
+}
+
 namespace ckpt::engine {
 
 struct RestoreOptions {
@@ -30,6 +35,9 @@ struct RestoreOptions {
   state::CgroupOptions cgroups;
   state::ExternalOptions external;
   bool lazy = false;              ///< the processes run before their memory is in
+  const restore::CommonMemory* common = nullptr;  ///< of several copies (copies.h); null: none
+  /// Descriptors of the root that others of ckpt's take the place of, wherever they lead: by number.
+  std::map<int, int> outputs;
   std::vector<restore::MappedAddress> addresses;  ///< that are others than they were
   Together* together = nullptr;                   ///< many ckpts restore one job; null: this one is alone
   std::vector<std::string> allow_changed;  ///< paths and patterns of files that may be others than they were

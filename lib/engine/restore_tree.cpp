@@ -14,6 +14,7 @@
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/trace.h"
+#include "lib/memory/common.h"
 #include "lib/memory/fill.h"
 #include "lib/memory/lazy/daemon.h"
 #include "lib/memory/sharing.h"
@@ -94,11 +95,16 @@ class ProcessBuilder {
                              child_);
   }
 
-  Result<void> map(bool lazy) {
+  Result<void> map(bool lazy, const CommonMemory* common) {
     if (image_.memory_of >= 0) return {};
     plan_ = plan_memory(reader_, image_, lazy);
     blocks_ = blocks_to_fill(reader_, image_, plan_);
     if (child_.held() != nullptr) CKPT_TRY(inherit(reader_, image_, blocks_, *child_.held(), plan_));
+    if (common != nullptr) {
+      common->offer(static_cast<size_t>(index_), false, image_, plan_);
+      moved_pages_ = common->pages_of(static_cast<size_t>(index_), plan_);
+      blocks_ = blocks_to_fill(reader_, image_, plan_);
+    }
     const bool on_demand = plan_.has(Supply::kOnDemand);
     if (plan_.needs_userfault()) {
       auto made = make_userfault(child_, on_demand);
@@ -137,6 +143,7 @@ class ProcessBuilder {
     auto filled = fill_memory(reader_, filling, progress_, cancel);
     if (plan_.has(Supply::kOnDemand)) CKPT_TRY(unwatch_mappings(image_, plan_, Supply::kCopy, userfault_.fd.get()));
     userfault_.fd.reset();
+    if (filled) filled->pages += moved_pages_, filled->bytes += moved_pages_ * store::kPageSize;
     return filled;
   }
 
@@ -287,6 +294,7 @@ class ProcessBuilder {
   ProgressSink& progress_;
   MemoryPlan plan_;
   std::vector<size_t> blocks_;  ///< that are filled
+  uint64_t moved_pages_ = 0;    ///< that come from CommonMemory
   Userfault userfault_;
   std::vector<store::Registers> regs_;
 };
@@ -362,7 +370,7 @@ class WholeTree final : public Rebuild {
     phase("create");
     if (has_polled_rings(image_)) CKPT_TRY(step_over_numbers(image_));
     CKPT_TRY(each(&ProcessBuilder::place));
-    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy));
+    for (ProcessBuilder& builder : builders_) CKPT_TRY(builder.map(options_.lazy, options_.common));
     if (options_.lazy) CKPT_TRY(start_lazy_pages());
     CKPT_TRY(seal_after_mapping(image_, files_.shared_memory));
     phase("map");
@@ -453,6 +461,7 @@ class WholeTree final : public Rebuild {
     join_cgroups(cgroup_mounts_, image.pid, image.cgroups, null_progress());  // whoever forks pays for what is shared
     MemoryPlan plan = plan_writable_memory(memory->layout);
     if (child.held() != nullptr) CKPT_TRY(inherit(reader_, memory->layout, memory->blocks, *child.held(), plan));
+    if (options_.common != nullptr) options_.common->offer(process, true, memory->layout, plan);
     Userfault userfault;
     if (plan.needs_userfault()) {
       auto made = make_userfault(child, false);

@@ -16,6 +16,8 @@
 
 namespace ckpt::restore {
 
+class CommonMemory;
+
 struct Options {
   state::ExternalOptions external;
   bool parent_stays = false;  ///< ckpt will wait for the process; else it must not notice ckpt's end
@@ -24,6 +26,7 @@ struct Options {
   bool lazy = false;  ///< memory comes in once the processes run, by a process that outlives ckpt (see daemon.h)
   std::vector<std::string> allow_changed;  ///< files that may be others than they were (see files.h)
   bool dry_run = false;       ///< `prepare` alone: nothing is made, changed or locked, not for a moment either
+  const CommonMemory* common = nullptr;  ///< what this restore shares with others (lib/memory/common.h); null: none
   std::filesystem::path lazy_log;  ///< what that one has to say; empty: see log.h
 };
 

@@ -34,7 +34,8 @@ class Filler {
         plan_(filling.plan),
         held_(filling.held),
         pid_(filling.pid),
-        userfault_(filling.userfault) {}
+        userfault_(filling.userfault),
+        shift_(filling.shift) {}
 
   Result<FillTotals> fill(std::span<const size_t> blocks) {
     hint_ = static_cast<size_t>(
@@ -93,7 +94,7 @@ class Filler {
   void add_pages(const store::ImageReader::ResolvedBlock& block, const Sorts& sorts, std::byte* data) {
     static std::array<std::byte, store::kPageSize> kZeroPage{};
     for (unsigned page = 0; page < store::kBlockPages; ++page) {
-      const uint64_t address = address_of(block) + page * store::kPageSize;
+      const uint64_t address = address_of(block) + page * store::kPageSize + shift_;
       const bool has_data = (block.data_mask >> page & 1) != 0;
       if ((sorts.copied >> page & 1) != 0) add_copy(address, {data, store::kPageSize}, (sorts.begins >> page & 1) != 0);
       else if ((sorts.written >> page & 1) != 0) add_write(address, has_data ? data : kZeroPage.data());
@@ -162,6 +163,7 @@ class Filler {
   const MemoryPlan& plan_;
   const HeldMemory* held_;
   int pid_, userfault_;
+  uint64_t shift_;
   size_t hint_ = 0;
   std::vector<iovec> local_, remote_;
   std::vector<Copy> copies_;
@@ -215,7 +217,8 @@ std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store:
   std::vector<size_t> out;
   size_t at = begin;
   for (size_t i = 0; i < process.maps.size(); ++i) {
-    if (plan.supply[i] == Supply::kNone || plan.supply[i] == Supply::kOnDemand) continue;
+    const Supply supply = plan.supply[i];
+    if (supply == Supply::kNone || supply == Supply::kOnDemand || supply == Supply::kMove) continue;
     auto first_from = [&](uint64_t address) {
       auto before = [](const auto& block, uint64_t a) { return address_of(block) < a; };
       return static_cast<size_t>(std::lower_bound(blocks.begin() + static_cast<ptrdiff_t>(at),

@@ -29,6 +29,7 @@ struct Filling {
   const HeldMemory* held = nullptr;
   int pid = 0;
   int userfault = -1;          ///< watches what is supplied by copies
+  uint64_t shift = 0;          ///< what its addresses are further up (modulo 2^64) in the memory that is filled
 };
 /// The blocks of mappings that are filled now.
 std::vector<size_t> blocks_to_fill(const store::ImageReader& image, const store::ProcessImage& process,

@@ -147,7 +147,7 @@ def read_text(path):
         return stream.read()
 
 
-OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-ended", "inspect-image", "inspect-image-stats",
+OF_PROCESSES = {"dump", "dump-dry-run", "pre-dump", "pre-dump-dry-run", "restore", "restore-copies", "restore-ended", "inspect-image", "inspect-image-stats",
                 "load-metadata-image", "verify-image", "inspect-job", "verify-job", "list", "squash", "export", "import", "rm", "watch", "guard", "migrate"}
 
 
@@ -171,6 +171,7 @@ def documents_of_processes():
             yield from printed("dump", "dump", "-p", pid, "-f", "image")
         finally:
             process.kill()
+    yield from copied()
     yield from printed("inspect-image", "inspect", "image")
     yield from printed("inspect-image-stats", "inspect", "image", "--stats")
     yield from printed("load-metadata-image", "load-metadata", "image")
@@ -298,6 +299,21 @@ def restored(pid):
             return
         yield from wrong("restore", json.loads(lines[0]))
         yield from wrong("restore-ended", json.loads(lines[1]))
+
+
+def copied():
+    """In the foreground: a line when all run, one for each that has ended."""
+    with subprocess.Popen([CKPT, "restore", "-f", "image", "--new-pidns", "--copies", "2", "--json"], stdin=subprocess.DEVNULL,
+                          stdout=subprocess.PIPE, text=True) as front:
+        line = front.stdout.readline()
+        if not line:
+            yield "restore --copies: no document"
+            return
+        yield from wrong("restore-copies", json.loads(line))
+        for copy in json.loads(line)["copies"]:
+            os.kill(copy["pid_outside"], signal.SIGTERM)
+        for _ in range(2):
+            yield from wrong("restore-ended", json.loads(front.stdout.readline()))
 
 
 def every_document_was_seen_and_is_in_the_manual():

@@ -176,6 +176,17 @@ def flavour_pidns(target):
     target.check_apart(outside)
 
 
+def as_copy(target):
+    """Made as one of several copies would be: its memory comes from that which they share."""
+    dump(target, "image")
+    target.forget_answers()
+    pidfile = image(target, "pid-{copy}")
+    ckpt("restore", "-f", image(target, "image"), "-d", "--new-pidns", "--copies", "1", "--share-file", "*", "--pidfile", pidfile).expect(0)
+    with open(image(target, "pid-1")) as stream:
+        outside = int(stream.read())
+    target.check_apart(outside)
+
+
 def flavour_lazy(target):
     """Runs before its memory is in, and passes while the rest comes in."""
     dump(target, "image")
@@ -218,13 +229,15 @@ NOT_AS_THEY_WERE = {"terminal_pair", "terminal_session", "tree_daemon", "tree_se
 
 
 FLAVOURS = {name[len("flavour_"):]: body for name, body in sorted(globals().items()) if name.startswith("flavour_")}
+# Not what every program can have: where it is asked for.
+ASKED_FOR = {"copies": as_copy}
 
 
 def run_flavour(name, flavour, arguments, folder):
     target = None
     try:
         target = Target(name, folder, *arguments)
-        FLAVOURS[flavour](target)
+        {**FLAVOURS, **ASKED_FOR}[flavour](target)
         return None
     except (Failure, OSError) as failure:
         log = f"\n  log: {target.log_tail()}" if target is not None and target.log_tail() else ""

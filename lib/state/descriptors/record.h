@@ -72,12 +72,18 @@ struct Descriptor {
   int owner_type = 0, owner_pid = 0, owner_signal = 0;  ///< F_SETOWN_EX, F_SETSIG; 0: none
   std::vector<FileLock> locks;    ///< all but kPosix: those that belong to the description
   const FileLock* lease() const;  ///< nullptr: it has none
+  bool is_open_as(int process, int fd) const;
   bool operator==(const Descriptor&) const = default;
 };
 
 inline const FileLock* Descriptor::lease() const {
   auto found = std::find_if(locks.begin(), locks.end(), [](const FileLock& l) { return l.kind == LockKind::kLease; });
   return found == locks.end() ? nullptr : &*found;
+}
+
+inline bool Descriptor::is_open_as(int process, int fd) const {
+  return std::any_of(fds.begin(), fds.end(),
+                     [&](const FdSlot& slot) { return slot.process == process && slot.fd == fd; });
 }
 
 /// What holds for all descriptors of a kind.

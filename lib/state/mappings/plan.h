@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "lib/state/tree/restorer_area.h"
 #include "lib/store/image.h"
 
 namespace ckpt::restore {
@@ -16,10 +17,13 @@ enum class Supply : uint8_t {
   kCopy,      ///< put in place by userfaultfd: no page is zeroed first
   kOnDemand,  ///< by userfaultfd as well, once the process runs
   kInherit,   ///< the process has it from its birth (sharing.h), and what differs is written; it can be written to
+  kMove,      ///< the process has it from its birth, elsewhere, and with all its pages (lib/memory/common.h)
 };
 
 struct MemoryPlan {
   std::vector<Supply> supply;  ///< parallel to ProcessImage::maps
+  std::vector<uint64_t> from;  ///< parallel to it, or empty: where what is moved is
+  Range kept{};                ///< stays mapped for now; empty: nothing
 
   bool has(Supply what) const { return std::find(supply.begin(), supply.end(), what) != supply.end(); }
   bool needs_userfault() const { return has(Supply::kCopy) || has(Supply::kOnDemand); }

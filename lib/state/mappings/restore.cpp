@@ -32,7 +32,7 @@ void unmap_all_but(std::vector<Range> keep, SyscallBatch& batch) {
   uint64_t at = 0;
   for (const auto& range : keep) {
     if (range.first > at) batch.add("empty the address space", SYS_munmap, at, range.first - at);
-    at = range.second;
+    at = std::max(at, range.second);  // one may lie in another
   }
 }
 
@@ -96,6 +96,13 @@ void map_one(const MemoryMap& map, bool written, const OpenedFiles& files, Sysca
   if (has_flag(map, "gd")) flags |= MAP_GROWSDOWN;
   batch.add(written ? "map memory that will be written" : "map memory", SYS_mmap, map.start, map.end - map.start, prot,
             flags, fd, fd < 0 ? 0 : map.file_offset);
+}
+
+/// The mapping comes with its pages, and is not filled.
+void move_pages(const MemoryMap& map, uint64_t from, SyscallBatch& batch) {
+  const uint64_t size = map.end - map.start;
+  batch.add("move memory that the copies share", SYS_mremap, from, size, size, MREMAP_MAYMOVE | MREMAP_FIXED,
+            map.start);
 }
 
 /// For what is moved there later.
@@ -188,21 +195,26 @@ Result<void> lay_out_memory(const store::TreeImage& tree, const store::ProcessIm
   std::vector<Range> keep = {{area.address(), area.address() + RestorerArea::kSize}};
   for (const auto& part : parts) keep.emplace_back(part.own, part.own + part.size);
   for (size_t i = 0; i < process.maps.size(); ++i) {
-    if (plan.supply[i] == Supply::kInherit) keep.emplace_back(process.maps[i].start, process.maps[i].end);
+    const MemoryMap& map = process.maps[i];
+    if (plan.supply[i] == Supply::kInherit) keep.emplace_back(map.start, map.end);
+    if (plan.supply[i] == Supply::kMove) keep.emplace_back(plan.from[i], plan.from[i] + (map.end - map.start));
   }
+  if (plan.kept.second != 0) keep.push_back(plan.kept);
   unmap_all_but(std::move(keep), batch);
   // Aside first: a part's own place may be where another mapping of the image goes.
   for (const auto& part : parts) move(batch, part.own, part.aside, part.size);
   attach_segments(tree, process, batch);
   for (size_t i = 0; i < process.maps.size(); ++i) {
-    if (process.maps[i].kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
-    if (process.maps[i].kind == MappingKind::kIoUring) continue;  // map_rings
-    if (process.maps[i].kind == MappingKind::kAio) {
-      keep_free(process.maps[i], batch);
+    const MemoryMap& map = process.maps[i];
+    if (map.kind == MappingKind::kVdso || plan.supply[i] == Supply::kInherit) continue;
+    if (map.kind == MappingKind::kIoUring) continue;  // map_rings
+    if (map.kind == MappingKind::kAio) {
+      keep_free(map, batch);
       continue;
     }
-    if (!is_segment(tree, process.maps[i])) map_one(process.maps[i], plan.supply[i] == Supply::kWrite, files, batch);
-    advise(process.maps[i], area, batch);
+    if (plan.supply[i] == Supply::kMove) move_pages(map, plan.from[i], batch);
+    else if (!is_segment(tree, map)) map_one(map, plan.supply[i] == Supply::kWrite, files, batch);
+    advise(map, area, batch);
   }
   for (const store::MappingPolicy& policy : process.policies) {
     auto is_it = [&](const MemoryMap& map) { return map.start == policy.start; };
@@ -230,7 +242,11 @@ void protect_memory(const store::ProcessImage& process, const MemoryPlan& plan, 
   for (size_t i = 0; i < maps.size(); ++i) {
     const MemoryMap& map = maps[i];
     if (map.kind == MappingKind::kVdso) continue;
-    if ((plan.supply[i] == Supply::kWrite || plan.supply[i] == Supply::kInherit) && (map.prot & PROT_WRITE) == 0)
+    const Supply supply = plan.supply[i];
+    const bool writable = supply == Supply::kWrite || supply == Supply::kInherit;
+    // What was moved can be read and written, and nothing else.
+    const bool is_as_moved = supply != Supply::kMove || map.prot == (PROT_READ | PROT_WRITE);
+    if ((writable && (map.prot & PROT_WRITE) == 0) || !is_as_moved)
       batch.add("protect memory", SYS_mprotect, map.start, map.end - map.start, map.prot);
     for (const auto& guard : map.guards)
       batch.add("install guard pages", SYS_madvise, guard.first, guard.second - guard.first, kGuardInstall);

@@ -27,48 +27,49 @@ constexpr proc::MachineCode<11> kTileCode{
 static_assert(kTable.size() <= kTileOffset);
 constexpr uint64_t kCodeSize = 4096;
 
-/// The lowest address from `start` on where kSize bytes touch nothing of `avoid`.
-uint64_t free_place(uint64_t start, const std::vector<Range>& avoid) {
+/// The lowest address from `start` on where `size` bytes touch nothing of `avoid`.
+uint64_t free_place(uint64_t start, uint64_t size, const std::vector<Range>& avoid) {
   for (const auto& range : avoid) {
-    if (range.second > start && range.first < start + RestorerArea::kSize) start = range.second;
+    if (range.second > start && range.first < start + size) start = range.second;
   }
   return start;
 }
 
 }  // namespace
 
-Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid, bool with_file) {
+Result<Mapping> map_clear_of(const std::vector<Range>& avoid, uint64_t size, int protection, int flags, int file,
+                             const char* what) {
 #ifdef __SANITIZE_THREAD__
   constexpr uint64_t kFirst = 0x7e80'0000'0000;  // lower it keeps its own memory
 #else
   constexpr uint64_t kFirst = 1ull << 40;
 #endif
   constexpr uint64_t kLast = 0x7fff00000000, kStep = 1ull << 32;
-  UniqueFd file;
-  if (with_file) {
-    file = UniqueFd(::memfd_create("ckpt-restorer", MFD_CLOEXEC));
-    if (!file || ::ftruncate(file.get(), kSize) != 0)
-      return sys_error("", "cannot make the memory shared with the new process");
-  }
-  const int kind = MAP_SHARED | MAP_NORESERVE | MAP_FIXED_NOREPLACE | (with_file ? 0 : MAP_ANONYMOUS);
   for (uint64_t start = kFirst; start < kLast; start += kStep) {
-    uint64_t place = free_place(start, avoid);
-    if (place + kSize > kLast) break;
-    void* memory =
-        ::mmap(reinterpret_cast<void*>(place), kSize, PROT_READ | PROT_WRITE | PROT_EXEC, kind, file.get(), 0);
-    if (memory == MAP_FAILED) {
-      if (errno == EEXIST) continue;
-      return sys_error("", "cannot make the memory shared with the new process");
-    }
-    RestorerArea area;
-    area.file_ = std::move(file);
-    area.memory_ = Mapping(memory, kSize);
-    std::memcpy(area.memory_.data(), kTable.data(), kTable.size());
-    std::memcpy(area.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());
-    area.used_ = kCodeSize;
-    return area;
+    const uint64_t place = free_place(start, size, avoid);
+    if (size > kLast || place > kLast - size) break;
+    void* memory = ::mmap(reinterpret_cast<void*>(place), size, protection, flags | MAP_FIXED_NOREPLACE, file, 0);
+    if (memory != MAP_FAILED) return Mapping(memory, size);
+    if (errno != EEXIST) return sys_error("", std::string("cannot make ") + what);
   }
-  return fail(Code::kNoRoom, "", "the process leaves no room for the memory shared with it");
+  return fail(Code::kNoRoom, "", std::string("the process leaves no room for ") + what);
+}
+
+Result<RestorerArea> RestorerArea::create(const std::vector<Range>& avoid, bool with_file) {
+  constexpr const char* kWhat = "the memory shared with the new process";
+  RestorerArea area;
+  if (with_file) {
+    area.file_ = UniqueFd(::memfd_create("ckpt-restorer", MFD_CLOEXEC));
+    if (!area.file_ || ::ftruncate(area.file_.get(), kSize) != 0)
+      return sys_error("", std::string("cannot make ") + kWhat);
+  }
+  const int kind = MAP_SHARED | MAP_NORESERVE | (with_file ? 0 : MAP_ANONYMOUS);
+  CKPT_TRY_ASSIGN(area.memory_, map_clear_of(avoid, kSize, PROT_READ | PROT_WRITE | PROT_EXEC, kind,
+                                             area.file_.get(), kWhat));
+  std::memcpy(area.memory_.data(), kTable.data(), kTable.size());
+  std::memcpy(area.memory_.data() + kTileOffset, kTileCode.data(), kTileCode.size());
+  area.used_ = kCodeSize;
+  return area;
 }
 
 uint64_t RestorerArea::syscall_instruction() const { return table_code() + proc::kTableCallAt; }

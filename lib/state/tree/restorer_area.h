@@ -17,6 +17,11 @@ namespace ckpt::restore {
 /// [first, second) in an address space.
 using Range = std::pair<uint64_t, uint64_t>;
 
+/// Maps `size` bytes of ckpt's own memory where nothing of `avoid` (sorted) lies; `flags`, `file` as for mmap. kNoRoom:
+/// no such place, or no memory. `what` names it for the error.
+Result<Mapping> map_clear_of(const std::vector<Range>& avoid, uint64_t size, int protection, int flags, int file,
+                             const char* what);
+
 /// The shared piece. Its address is the same in ckpt and in the child, so a pointer into it means the same in both:
 /// what is put here can be an argument of a call as it stands. Never reused within one restore; untouched pages cost
 /// nothing.
