@@ -210,7 +210,7 @@ class Copies {
     };
     CKPT_TRY_ASSIGN(const engine::RestoreReport report, engine::restore(options, context_.progress, context_.cancel));
     drop();
-    CKPT_TRY(link.runs(describe(copy, host, report).dump()));
+    link.runs(describe(copy, host, report).dump());
     if (options_.detach) return 0;
     CKPT_TRY_ASSIGN(const engine::ProcessEnd end, engine::supervise(report.pid, context_.cancel));
     nlohmann::ordered_json doc = {{"schema", "ckpt.restore/1"}, {"event", "ended"},  {"copy", copy},

@@ -24,8 +24,7 @@ Result<void> CaptureContext::check_end() const {
                 "is the init of its pid namespace, which cannot be left stopped: end it, or leave it running (-R)");
   }
   if (!ends() || options.force || may_restore()) return {};
-  return Error(Code::kPermission, proc::describe_pid(options.pid),
-               "this user could not restore it here, so it is not ended")
+  return Error(Code::kPermission, proc::describe_pid(options.pid), why_not_restored() + ", so it is not ended")
       .with_hint(
           "-R leaves it running, -s stopped; --force ends it all the same, for somebody with CAP_CHECKPOINT_RESTORE to "
           "restore");

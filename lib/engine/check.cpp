@@ -1,5 +1,6 @@
 #include "lib/engine/check.h"
 
+#include <fcntl.h>
 #include <linux/capability.h>
 #include <pwd.h>
 #include <sys/stat.h>
@@ -7,6 +8,7 @@
 
 #include <cerrno>
 
+#include "lib/base/unique_fd.h"
 #include "lib/engine/gpu_files.h"
 #include "lib/proc/host.h"
 #include "lib/proc/procfs.h"
@@ -14,10 +16,26 @@
 namespace ckpt::engine {
 
 bool may_restore() {
-  return proc::has_capability_over_pids(CAP_CHECKPOINT_RESTORE) || proc::has_capability_over_pids(CAP_SYS_ADMIN);
+  return proc::has_capability_over("pid", CAP_CHECKPOINT_RESTORE) || proc::has_capability_over("pid", CAP_SYS_ADMIN);
+}
+
+std::string why_not_restored() {
+  if (!proc::has_capability(CAP_SYS_ADMIN)) return "this user could not restore it here (CAP_CHECKPOINT_RESTORE)";
+  return "this user could not restore it here but with --new-pidns: the pid namespace belongs to a user namespace "
+         "outside of ckpt's";
 }
 
 namespace {
+
+/// Where the user is the same, the kernel may say no all the same.
+Result<void> check_access(int pid, const std::string& folder) {
+  UniqueFd auxv(::open((folder + "/auxv").c_str(), O_RDONLY | O_CLOEXEC));
+  if (auxv || (errno != EACCES && errno != EPERM)) return {};
+  return Error(Code::kPermission, "process " + std::to_string(pid),
+               "may not be looked into by this user: it does not let itself be dumped (PR_SET_DUMPABLE, or a program "
+               "that the user may not read), or has groups, capabilities or a user namespace that ckpt lacks")
+      .with_hint("CAP_SYS_PTRACE over its user namespace looks into any process");
+}
 
 std::string name_of_user(uid_t uid) {
   passwd entry{}, *found = nullptr;
@@ -35,7 +53,7 @@ Result<void> check_process(int pid) {
     if (errno != ENOENT) return sys_error(folder, "cannot look at it");
     return fail(Code::kNotFound, "", "no process " + std::to_string(pid));
   }
-  if (st.st_uid == ::geteuid() || proc::has_capability(CAP_SYS_PTRACE)) return {};
+  if (st.st_uid == ::geteuid() || proc::has_capability(CAP_SYS_PTRACE)) return check_access(pid, folder);
   return Error(Code::kPermission, "process " + std::to_string(pid), "belongs to " + name_of_user(st.st_uid))
       .with_hint("run ckpt as root");
 }
@@ -56,7 +74,7 @@ Result<CheckReport> check(int pid, const state::ExternalOptions& external, const
   report.notes = std::move(inventory.notes);
   if (!may_restore()) {
     report.blockers.push_back({report.process,
-                               "this user could not restore it here (CAP_CHECKPOINT_RESTORE): dump does not end it",
+                               why_not_restored() + ": dump does not end it",
                                "-R, -s, --force"});
   }
   std::vector<int> pids;

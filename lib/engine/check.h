@@ -35,6 +35,8 @@ struct CheckReport {
 
 /// Whether this process may give processes their numbers back.
 bool may_restore();
+/// What stands against it where it may not, and what would do.
+std::string why_not_restored();
 
 /// What dump, restore and suspend use of this host, by verb. Each is tried where that leaves no trace.
 std::vector<Feature> host_features(const GpuOptions& gpu);

@@ -30,8 +30,8 @@ class CopyLink {
   /// The copy is made and stands still; back once all do and are let go. An error: one of the others is not. `init`:
   /// the process, as ckpt's caller sees it, with which everything of the copy ends.
   Result<void> made(int init);
-  /// What `CopiesRun::running` gets, once it runs. An error: the others are ended.
-  Result<void> runs(const std::string& report);
+  /// What `CopiesRun::running` gets, once it runs. Nobody may be there to hear it: it runs all the same.
+  void runs(const std::string& report);
   /// What `CopiesRun::ended` gets.
   void ended(const std::string& report);
   /// Instead of all that.

@@ -184,7 +184,11 @@ size_t end_of_job(const store::ImageReader& image, const std::vector<size_t>& bl
 Result<Userfault> make_userfault(Child& child, bool events) {
   SyscallBatch batch;
   batch.add("make a userfaultfd", SYS_userfaultfd, O_CLOEXEC | O_NONBLOCK);
-  CKPT_TRY(child.run(batch));
+  if (auto made = child.run(batch); !made) {
+    if (batch.calls()[0].result != -EPERM) return std::move(made).error();
+    return fail(Code::kPermission, fmt::format("process {}", child.pid()),
+                "cannot have a userfaultfd: that needs CAP_SYS_PTRACE, or vm.unprivileged_userfaultfd=1");
+  }
   const auto number = static_cast<int>(batch.calls()[0].result);
   CKPT_TRY_ASSIGN(UniqueFd pidfd, proc::open_pidfd(child.pid()));
   Userfault out;

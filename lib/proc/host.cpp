@@ -80,11 +80,14 @@ bool has_capability_everywhere(int capability) {
   return is_first && has_capability(capability);
 }
 
-bool has_capability_over_pids(int capability) {
-  if (!has_capability(capability)) return false;
-  UniqueFd pids(::open("/proc/self/ns/pid", O_RDONLY | O_CLOEXEC));
+bool has_capability_over(const char* kind, int capability) {
+  return has_capability(capability) && is_within_reach(kind);
+}
+
+bool is_within_reach(const char* kind) {
+  UniqueFd link(::open((std::string("/proc/self/ns/") + kind).c_str(), O_RDONLY | O_CLOEXEC));
   // Refused (EPERM): whoever owns it is outside of ckpt's user namespace.
-  return !pids || UniqueFd(::ioctl(pids.get(), NS_GET_USERNS)) || errno != EPERM;
+  return !link || UniqueFd(::ioctl(link.get(), NS_GET_USERNS)) || errno != EPERM;
 }
 
 }  // namespace ckpt::proc

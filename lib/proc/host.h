@@ -22,8 +22,10 @@ Result<Host> read_host();
 bool has_capability(int capability);
 /// Over what the kernel asks of the first user namespace alone (capable() in its source), too.
 bool has_capability_everywhere(int capability);
-/// Over ckpt's pid namespace, which may belong to a user namespace outside of ckpt's own (unshare -Ur): numbers of
-/// processes are chosen with these.
-bool has_capability_over_pids(int capability);
+/// Over ckpt's namespace of a kind ("pid", where numbers of processes are chosen; "net"), which may belong to a user
+/// namespace outside of ckpt's own (unshare -Ur).
+bool has_capability_over(const char* kind, int capability);
+/// Whether any capability of ckpt's user namespace counts there.
+bool is_within_reach(const char* kind);
 
 }  // namespace ckpt::proc

@@ -16,6 +16,7 @@
 
 #include "lib/base/threads.h"
 #include "lib/base/unique_fd.h"
+#include "lib/proc/host.h"
 
 namespace ckpt::proc {
 
@@ -80,12 +81,17 @@ uint8_t unused_byte(const Taken& taken) {
 
 class Queue {
  public:
-  Queue(int master, int slave, const std::vector<int>& users, Taken& taken)
-      : master_(master), slave_(slave), users_(users), taken_(taken) {}
+  Queue(int master, int slave, const std::vector<int>& users, bool may_type, Taken& taken)
+      : may_type_(may_type), master_(master), slave_(slave), users_(users), taken_(taken) {}
 
   /// Sets `failed` on every failure; goes on to put back what it can.
   void copy() {
     if (!begin()) return;
+    if (slave_ >= 0 && !may_type_ && may_have_input()) {
+      errno = EPERM;
+      fail("holds what only CAP_SYS_ADMIN can put back");
+      return end();
+    }
     if (slave_ >= 0) take_input();
     take_output();
     if (slave_ >= 0) find_stop();
@@ -104,6 +110,11 @@ class Queue {
   void fail(const char* what, bool altered = false) {
     if (taken_.failed == nullptr) taken_.failed = what, taken_.error = errno;
     taken_.altered |= altered;
+  }
+
+  bool may_have_input() {
+    int waiting = 0;
+    return is_canonical(settings_) || ::ioctl(slave_, FIONREAD, &waiting) != 0 || waiting > 0;
   }
 
   /// Never sleeps in a read or write, never sends SIGIO to a program for what is done here.
@@ -275,6 +286,7 @@ class Queue {
   }
 
   static constexpr size_t kMaxUsers = 256;
+  const bool may_type_;  ///< into the slave
   int master_, slave_;
   const std::vector<int>& users_;
   Taken& taken_;
@@ -309,17 +321,23 @@ TerminalQueues queues_of(const Taken& taken) {
 
 }  // namespace
 
+bool may_type() {
+  constexpr int kSysAdmin = 21;
+  return has_capability_everywhere(kSysAdmin);
+}
+
 Result<TerminalQueues> copy_terminal_queues(int master, int slave, const std::vector<int>& users,
                                             const std::string& subject) {
   CKPT_TRY_ASSIGN(Mapping room, shared_room());
   Taken& taken = *static_cast<Taken*>(static_cast<void*>(room.data()));
+  const bool types = may_type();
   sigset_t all, before;
   sigfillset(&all);
   (void)::pthread_sigmask(SIG_SETMASK, &all, &before);
   pid_t helper = ::fork();
   if (helper == 0) {
     (void)::setsid();
-    Queue(master, slave, users, taken).copy();
+    Queue(master, slave, users, types, taken).copy();
     taken.done = true;
     ::_exit(0);
   }
@@ -353,7 +371,7 @@ Result<void> fill_terminal_queues(int master, int slave, const TerminalQueues& q
   std::copy(queues.typed.begin(), queues.typed.end(), taken.typed_data);
   std::copy(queues.output.begin(), queues.output.end(), taken.output_data);
   taken.typed = queues.typed.size(), taken.output = queues.output.size(), taken.stop = queues.stop;
-  Queue(master, slave, {}, taken).fill();
+  Queue(master, slave, {}, true, taken).fill();
   if (taken.failed != nullptr) return sys_error(taken.error, subject, taken.failed);
   return {};
 }

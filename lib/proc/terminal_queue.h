@@ -25,9 +25,13 @@ struct TerminalQueues {
   Stop stop = Stop::kNone;  ///< of the output
 };
 
+/// Whether input can be put back once it has been read (TIOCSTI).
+bool may_type();
+
 /// Reads the queues and leaves them as they were. `slave` -1: nobody has it open; then only the output is found.
-/// `users`: every open description of the terminal, so that none gets SIGIO for this. kBusy: a status of packet mode
-/// waits, which nobody could put back; kTargetAltered: something could not be put back.
+/// `users`: every open description of the terminal, so that none gets SIGIO for this. kPermission, and nothing is read:
+/// some could not be put back; kBusy: a status of packet mode waits, which nobody could put back; kTargetAltered:
+/// something could not be put back.
 Result<TerminalQueues> copy_terminal_queues(int master, int slave, const std::vector<int>& users,
                                             const std::string& subject);
 

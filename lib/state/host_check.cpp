@@ -25,7 +25,7 @@ namespace {
 
 void check_privilege(Reasons& reasons) {
   constexpr int kSysAdmin = 21, kCheckpointRestore = 40;
-  if (proc::has_capability_over_pids(kSysAdmin) || proc::has_capability_over_pids(kCheckpointRestore)) return;
+  if (proc::has_capability_over("pid", kSysAdmin) || proc::has_capability_over("pid", kCheckpointRestore)) return;
   if (proc::has_capability(kSysAdmin)) {
     reasons.add(Code::kPermission,
                 "giving a process its old number needs CAP_CHECKPOINT_RESTORE or CAP_SYS_ADMIN over this pid "

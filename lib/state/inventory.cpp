@@ -14,6 +14,7 @@
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/base/worker_pool.h"
+#include "lib/proc/seccomp.h"
 #include "lib/proc/userfault.h"
 #include "lib/state/aio/capture.h"
 #include "lib/state/memory_policies/capture.h"
@@ -259,11 +260,22 @@ Result<void> block_process(Walk& walk, size_t process) {
   return {};
 }
 
+/// The calls that ckpt makes in a process are its own to the filters: they may end it for one.
+void block_filters(Walk& walk, size_t process) {
+  const auto& statuses = walk.out.statuses[process];
+  const auto is_filtered = [](const proc::Status& status) { return status.seccomp != 0; };
+  if (proc::suspend_seccomp_option() != 0 || std::none_of(statuses.begin(), statuses.end(), is_filtered)) return;
+  walk.block(process, "",
+             "has seccomp filters: to set them aside takes CAP_SYS_ADMIN in the first user namespace, and a ckpt "
+             "without any");
+}
+
 /// All of a process but its mappings, as far as it does not depend on others.
 Result<void> look_at_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
   CKPT_TRY(block_process(walk, process));
   CKPT_TRY(inventory_threads(walk, process));
+  block_filters(walk, process);
   Seen& seen = walk.seen[process];
   CKPT_TRY(look_at_link(image.pid, "exe", seen.exe));
   CKPT_TRY(look_at_link(image.pid, "cwd", seen.cwd));

@@ -200,7 +200,7 @@ def killed():
                 time.sleep(wait_ms / 1000)
                 ckpt.kill()
             with contextlib.suppress(TimeoutError):
-                wait_until(lambda: len(peers()) in (0, 6) and (peers() or not ckpts()), "none, or all", 10)
+                wait_until(lambda: len(peers()) in (0, 6) and (peers() or not ckpts()), "none, or all", 40)
             if len(peers()) not in (0, 6) or (not peers() and ckpts()):
                 yield f"killed after {wait_ms} ms: {peers()} run, and {ckpts()} of ckpt"
             end_all()

@@ -14,6 +14,7 @@
 #include <sstream>
 
 #include "lib/base/io.h"
+#include "lib/proc/host.h"
 #include "lib/state/sockets/capture_internal.h"
 #include "lib/state/sockets/capture_unix.h"
 
@@ -174,6 +175,9 @@ class SocketReader {
     if (socket_.type == SOCK_DGRAM) socket_.shutdown |= shutdown_by_diag();
     if (socket_.peer_name.empty()) CKPT_TRY(take_portless_peer());
     socket_.state = socket_.peer_name.empty() ? SocketState::kUnconnected : SocketState::kConnected;
+    constexpr int kNetRaw = 13;
+    if ((events & POLLIN) != 0 && socket_.type == SOCK_DGRAM && !proc::has_capability_over("net", kNetRaw))
+      all_.note(index_, "datagrams that it has not read yet are lost in a restore without CAP_NET_RAW, as here");
     bool peekable =
         socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
     const bool to_send = socket_.family != AF_PACKET && socket_memory(fd_).to_send != 0;
@@ -280,6 +284,7 @@ class SocketReader {
   }
 
   Result<void> take_tcp_socket() {
+    constexpr int kNetAdmin = 12;
     const auto& options = all_.options_;
     CKPT_TRY_ASSIGN(uint32_t waiting, take_tcp_state(fd_, socket_));
     if (!options.contents) {
@@ -313,6 +318,8 @@ class SocketReader {
       all_.note(index_, "its queue of errors, or notes about what it sent (MSG_ERRQUEUE), is not carried over");
     if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
       all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
+    if (socket_.state == SocketState::kClosed && !proc::has_capability_over("net", kNetAdmin))
+      all_.note(index_, "the addresses of its ended connection are lost in a restore without CAP_NET_ADMIN, as here");
     if (socket_.state == SocketState::kClosed) socket_.peer_name = socket_former_peer(fd_, socket_.family);
     if (socket_.state != SocketState::kConnected) return {};
     if (options.tcp_close) {
@@ -324,6 +331,9 @@ class SocketReader {
     if (socket_.tcp.state == kSynSent || socket_.tcp.state == kSynReceived)
       return block_tcp("a TCP connection that is being made, which is not supported");
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
+    if (!proc::has_capability_over("net", kNetAdmin))
+      return all_.block(index_, what + ": it takes CAP_NET_ADMIN over its network namespace", "--tcp-close"),
+             Result<void>();
     if (options.contents) {
       CKPT_TRY_ASSIGN(OptionGuard * guard, all_.guard());
       CKPT_TRY(take_tcp_queues(*guard, fd_, socket_, bytes_));

@@ -31,6 +31,10 @@ Result<UniqueFd> open_file_of(int fd, const Socket& socket) {
   int error = errno;
   std::string path = proc::unix_name(socket.name);
   if (error == EPERM && path[0] == '/') file.reset(state::open_in_tree(path.c_str(), O_PATH | O_NOFOLLOW));
+  if (!file && error == EPERM) {
+    return Error(Code::kPermission, "socket",
+                 fmt::format("is bound to {}, which only CAP_NET_ADMIN can find", proc::name_text(socket.name)));
+  }
   if (!file) return sys_error(error, "socket", "cannot find the file that it is bound to");
   return file;
 }

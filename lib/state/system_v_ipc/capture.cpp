@@ -20,6 +20,8 @@
 #include <string_view>
 
 #include "lib/base/io.h"
+#include "lib/proc/host.h"
+#include "lib/proc/procfs.h"
 
 namespace ckpt::capture {
 
@@ -84,8 +86,31 @@ Result<void> add_segments(const std::vector<int>& pids, const std::set<int>& att
   return {};
 }
 
+/// Whether a process may read or change what is theirs: by its own rights, whatever ckpt's are.
+bool may_use(const proc::Status& process, const IpcIdentity& identity, unsigned creator, unsigned creator_group) {
+  constexpr int kEffective = 1, kIpcOwner = 15;
+  if ((process.cap_effective >> kIpcOwner & 1) != 0 && proc::is_within_reach("ipc")) return true;
+  auto in_group = [&](unsigned gid) {
+    return process.gid[kEffective] == gid ||
+           std::find(process.groups.begin(), process.groups.end(), gid) != process.groups.end();
+  };
+  const unsigned uid = process.uid[kEffective];
+  const unsigned shift = uid == identity.uid || uid == creator                    ? 6
+                         : in_group(identity.gid) || in_group(creator_group) ? 3
+                                                                             : 0;
+  return (identity.mode >> shift & 7) != 0;
+}
+
+/// One that ckpt may not read: other users have theirs side by side with ours.
+bool may_be_used(const std::vector<int>& pids, const IpcIdentity& identity, unsigned creator, unsigned creator_group) {
+  return std::any_of(pids.begin(), pids.end(), [&](int pid) {
+    const auto status = proc::read_status(pid, pid);
+    return !status || may_use(*status, identity, creator, creator_group);
+  });
+}
+
 Result<void> add_sets(const std::vector<int>& pids, const std::set<int>& adjusted, store::SystemVIpc& out) {
-  enum { kCount = 3, kUid = 4, kColumns = 10 };
+  enum { kCount = 3, kUid = 4, kCreator = 6, kCreatorGroup = 7, kColumns = 10 };
   const char* path = "/proc/sysvipc/sem";
   CKPT_TRY_ASSIGN(std::string text, io::read_file(path, kListLimit));
   CKPT_TRY_ASSIGN(auto rows, rows_of(text, kColumns, path));
@@ -95,8 +120,12 @@ Result<void> add_sets(const std::vector<int>& pids, const std::set<int>& adjuste
     int id = set.identity.id;
     std::vector<unsigned short> values(number<size_t>(row[kCount]));
     if (::semctl(id, 0, GETALL, values.data()) < 0) {
-      if (errno == EIDRM || errno == EINVAL) continue;  // removed meanwhile: by nobody of the tree
-      return sys_error(fmt::format("semaphore set {}", id), "cannot be read");
+      const int error = errno;
+      if (error == EIDRM || error == EINVAL) continue;  // removed meanwhile: by nobody of the tree
+      if (error == EACCES && !may_be_used(pids, set.identity, number<unsigned>(row[kCreator]),
+                                          number<unsigned>(row[kCreatorGroup])))
+        continue;
+      return sys_error(error, fmt::format("semaphore set {}", id), "cannot be read");
     }
     bool ours = adjusted.count(id) != 0;
     for (size_t i = 0; i < values.size(); ++i) {

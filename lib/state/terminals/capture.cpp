@@ -107,6 +107,18 @@ class Finder {
   }
 
  private:
+  /// While lines are edited nothing tells whether one is being typed, short of taking it.
+  bool may_have_input(int index, int master) const {
+    termios2 settings{};
+    if (::ioctl(master, TCGETS2, &settings) != 0 || (settings.c_lflag & ICANON) != 0) return true;
+    for (size_t i = 0; i < fds_.size(); ++i) {
+      int waiting = 0;
+      const bool is_slave = files_[i].index == index && files_[i].side != TerminalSide::kMaster;
+      if (is_slave && !files_[i].hung_up && ::ioctl(fds_[i], FIONREAD, &waiting) == 0 && waiting > 0) return true;
+    }
+    return false;
+  }
+
   Result<void> add_masters() {
     for (size_t i = 0; i < fds_.size(); ++i) {
       const TerminalFile& file = files_[i];
@@ -120,6 +132,11 @@ class Finder {
             i, fmt::format("a terminal with line discipline {}, which is not supported", discipline));
       } else {
         CKPT_TRY_ASSIGN(Terminal terminal, describe_pair(file.index, fds_[i]));
+        if (!proc::may_type() && may_have_input(file.index, fds_[i])) {
+          out_.refused.emplace_back(i,
+                                    "a terminal whose input only CAP_SYS_ADMIN, in the first user namespace, can see "
+                                    "and put back (TIOCSTI)");
+        }
         out_.ends[i].terminal = static_cast<int>(out_.terminals.size());
         known_[file.index] = out_.terminals.size();
         masters_[file.index] = i;
