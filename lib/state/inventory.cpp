@@ -14,6 +14,7 @@
 #include "lib/base/io.h"
 #include "lib/base/text.h"
 #include "lib/base/worker_pool.h"
+#include "lib/proc/host.h"
 #include "lib/proc/seccomp.h"
 #include "lib/proc/userfault.h"
 #include "lib/state/aio/capture.h"
@@ -270,6 +271,21 @@ void block_filters(Walk& walk, size_t process) {
              "without any");
 }
 
+/// Where a restore gets a descriptor of it, the kernel asks for rights that no user namespace gives (map_files).
+void block_unrestorable_memory(Walk& walk) {
+  constexpr int kSysAdmin = 21, kCheckpointRestore = 40;
+  const auto& memories = walk.out.image.shared_memory;
+  const bool has_some = std::any_of(memories.begin(), memories.end(), [](const store::SharedMemory& memory) {
+    return memory.kind == store::SharedMemory::Kind::kAnonymous;
+  });
+  if (!has_some || !walk.options.ends || !proc::has_capability(kSysAdmin)) return;
+  if (proc::has_capability_everywhere(kSysAdmin) || proc::has_capability_everywhere(kCheckpointRestore)) return;
+  walk.out.block(0, "",
+                 "has shared memory without a file: a restore of it takes CAP_CHECKPOINT_RESTORE in the first user "
+                 "namespace",
+                 "--leave-running");
+}
+
 /// All of a process but its mappings, as far as it does not depend on others.
 Result<void> look_at_process(Walk& walk, size_t process) {
   const store::ProcessImage& image = walk.out.image.processes[process];
@@ -400,6 +416,7 @@ Result<Inventory> take_inventory(const std::vector<Member>& members, const Inven
   CKPT_TRY(inventory_ipc(walk));
   CKPT_TRY(inventory_descriptors(walk));
   shared_memory.find_sources();
+  block_unrestorable_memory(walk);
   return out;
 }
 

@@ -18,6 +18,13 @@ PEER = os.path.join(os.path.dirname(CKPT), "copies_peer")
 LINE = re.compile(r"(child )?number (\d+) host (\S+) file (\S+) pid (\d+) rounds (\d+)")
 
 
+def state_of(pid):
+    with contextlib.suppress(OSError):
+        with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
+            return stream.read().rpartition(")")[2].split()[0]
+    return "X"
+
+
 def peers():
     """Processes of this program that live, by their numbers outside."""
     out = []
@@ -26,9 +33,7 @@ def peers():
             pid = int(entry)
             with open(f"/proc/{pid}/cmdline", "rb") as stream:
                 words = stream.read().split(b"\0")
-            with open(f"/proc/{pid}/stat", encoding="ascii", errors="replace") as stream:
-                state = stream.read().rpartition(")")[2].split()[0]
-            if words[0] == PEER.encode() and words[2].startswith(os.getcwd().encode()) and state not in "ZX":
+            if words[0] == PEER.encode() and words[2].startswith(os.getcwd().encode()) and state_of(pid) not in "ZX":
                 out.append(pid)
     return sorted(out)
 
@@ -190,6 +195,12 @@ def foreground():
                 yield f"exit {ckpt.returncode}, {peers()} run on: {ckpt.stderr.read()}"
 
 
+def all_or_none(count):
+    """All have been let go, or nothing is left; not those that are made and may yet be undone."""
+    found = peers()
+    return (not found and not ckpts()) or (len(found) == count and all(state_of(pid) in "SRD" for pid in found))
+
+
 def killed():
     """kill -9 of ckpt while it makes them: nothing is left."""
     with image_of(64):
@@ -199,9 +210,9 @@ def killed():
             with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as ckpt:
                 time.sleep(wait_ms / 1000)
                 ckpt.kill()
-            with contextlib.suppress(TimeoutError):
-                wait_until(lambda: len(peers()) in (0, 6) and (peers() or not ckpts()), "none, or all", 40)
-            if len(peers()) not in (0, 6) or (not peers() and ckpts()):
+            try:
+                wait_until(lambda: all_or_none(6), "none, or all", 40)
+            except TimeoutError:
                 yield f"killed after {wait_ms} ms: {peers()} run, and {ckpts()} of ckpt"
             end_all()
         if set(os.listdir(".")) != before:

@@ -110,6 +110,10 @@ def user_and_pid_namespace(place):
     words = [*WITHOUT_RIGHTS, "unshare", "-Urpf", "--mount-proc"]
     need_user(words)
     flavours_as(words, ["mem_anonymous", "threads", "pipes"], "dump,incremental")
+    done = subprocess.run([*words, sys.executable, "-B", os.path.join(HERE, "run.py"), "mem_shared_anonymous", "--flavours", "dump"],
+                          stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False, timeout=100)
+    if done.returncode == 0 or "CAP_CHECKPOINT_RESTORE in the first user namespace" not in done.stdout + done.stderr:
+        raise Failure(f"shared memory, which could not be restored: {done.stdout}{done.stderr}")
     del place
 
 

@@ -176,7 +176,7 @@ class SocketReader {
     if (socket_.peer_name.empty()) CKPT_TRY(take_portless_peer());
     socket_.state = socket_.peer_name.empty() ? SocketState::kUnconnected : SocketState::kConnected;
     constexpr int kNetRaw = 13;
-    if ((events & POLLIN) != 0 && socket_.type == SOCK_DGRAM && !proc::has_capability_over("net", kNetRaw))
+    if ((events & POLLIN) != 0 && socket_.type == SOCK_DGRAM && !all_.has_right(kNetRaw))
       all_.note(index_, "datagrams that it has not read yet are lost in a restore without CAP_NET_RAW, as here");
     bool peekable =
         socket_.type == SOCK_DGRAM && (socket_.protocol == IPPROTO_UDP || socket_.protocol == IPPROTO_UDPLITE);
@@ -318,7 +318,7 @@ class SocketReader {
       all_.note(index_, "its queue of errors, or notes about what it sent (MSG_ERRQUEUE), is not carried over");
     if (socket_.state == SocketState::kClosed && (poll_socket(fd_) & POLLERR) != 0)
       all_.note(index_, "an error of its ended connection that has not been reported yet is not carried over");
-    if (socket_.state == SocketState::kClosed && !proc::has_capability_over("net", kNetAdmin))
+    if (socket_.state == SocketState::kClosed && !all_.has_right(kNetAdmin))
       all_.note(index_, "the addresses of its ended connection are lost in a restore without CAP_NET_ADMIN, as here");
     if (socket_.state == SocketState::kClosed) socket_.peer_name = socket_former_peer(fd_, socket_.family);
     if (socket_.state != SocketState::kConnected) return {};
@@ -331,7 +331,7 @@ class SocketReader {
     if (socket_.tcp.state == kSynSent || socket_.tcp.state == kSynReceived)
       return block_tcp("a TCP connection that is being made, which is not supported");
     if (!options.tcp_established) return all_.block(index_, what, "--tcp-established"), Result<void>();
-    if (!proc::has_capability_over("net", kNetAdmin))
+    if (!all_.has_right(kNetAdmin))
       return all_.block(index_, what + ": it takes CAP_NET_ADMIN over its network namespace", "--tcp-close"),
              Result<void>();
     if (options.contents) {
@@ -348,6 +348,12 @@ class SocketReader {
   Socket& socket_;
   std::vector<std::byte>& bytes_;
 };
+
+bool SocketCapture::has_right(int capability) {
+  const auto known = rights_.find(capability);
+  if (known != rights_.end()) return known->second;
+  return rights_[capability] = proc::has_capability_over("net", capability);
+}
 
 Result<void> SocketCapture::run() {
   namespace_cookie_ = namespace_cookie(UniqueFd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0)).get());

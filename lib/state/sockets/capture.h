@@ -68,6 +68,8 @@ class SocketCapture {
   Result<void> take_connection_again(size_t index);
   Result<void> match_connections();
 
+  /// CAP_* over the network namespace, asked for once.
+  bool has_right(int capability);
   /// Made when the first setting has to be changed; gone when `run` returns.
   Result<OptionGuard*> guard();
 
@@ -75,6 +77,7 @@ class SocketCapture {
   TakeRight take_right_;
   std::vector<OpenSocket> open_;
   std::optional<OptionGuard> guard_;
+  std::map<int, bool> rights_;  ///< by number of the capability
   uint64_t namespace_cookie_ = 0;  ///< of ckpt's network namespace, where the kernel tells
   /// Of the network namespace, by inode; the last two are asked for when the first such socket is met.
   std::map<uint64_t, proc::UnixSocketInfo> unix_;
