@@ -14,53 +14,120 @@ namespace ckpt::cli {
 
 namespace fs = std::filesystem;
 
+namespace {
+
+/// What the parts on their way take of --max-memory.
+constexpr uint64_t kUploadMemory = 96 << 20, kLeastMemory = 64 << 20;
+
+std::string without_slashes(std::string url) {
+  while (url.size() > 1 && url.back() == '/') url.pop_back();
+  return url;
+}
+
+std::string folder_of(const std::string& url) { return url.substr(0, url.rfind('/') + 1); }
+
+/// A parent is found again from the image alone: as one beside it.
+Result<void> check_parent(const DumpFlags& flags) {
+  if (!flags.criu_prev.empty())
+    return fail(Code::kUsage, flags.dir, "--prev-images-dir is for folders of this host: --prev takes a URL");
+  const std::optional<std::string> parent = remote::with_urls(flags.prev);
+  if (remote::is_url(flags.dir)) {
+    if (flags.prev.empty() || (parent && folder_of(without_slashes(flags.dir)) == folder_of(*parent))) return {};
+    return fail(Code::kUsage, flags.dir, "and its parent (--prev) must lie beside each other");
+  }
+  return parent ? fail(Code::kUsage, *parent, "is at a URL: --prev names it for an image that lies beside it")
+                : Result<void>();
+}
+
+}  // namespace
+
 Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Context& context) {
   std::unique_ptr<ImageUpload> out;
+  if (remote::is_url(flags.dir) || remote::with_urls(flags.prev)) CKPT_TRY(check_parent(flags));
   if (!remote::is_url(flags.dir)) return out;
-  if (!flags.prev.empty() || !flags.criu_prev.empty())
-    return fail(Code::kUsage, flags.dir, "an image at a URL has no parent: --prev is for folders of this host");
   if (state::entered() != nullptr)
     return Error(Code::kUnsupported, flags.dir, "cannot be reached from the namespaces that the process is in")
         .with_hint("dump to a folder, and copy that");
   out.reset(new ImageUpload(flags, context));
   CKPT_TRY_ASSIGN(out->objects_, remote::Upload::open(flags.dir, {false, flags.options.force}, &context.cancel));
-  CKPT_TRY_ASSIGN(out->scratch_, remote::ScratchFolder::make());
-  flags.options.dir = out->scratch_.path() / "image";
-  flags.options.no_prev = true;
-  flags.options.publish = [self = out.get()](const fs::path& folder) { return self->upload(folder); };
-  flags.options.kept = [self = out.get()] { self->uploaded_ = false; };
+  CKPT_TRY(out->choose_folder(flags));
+  out->attach(flags.options);
   return out;
 }
 
-/// All files of the image, the manifest last.
+/// Where its parent has its placeholder, the image refers to it as it will at the URL.
+Result<void> ImageUpload::choose_folder(DumpFlags& flags) {
+  engine::DumpOptions& options = flags.options;
+  if (!flags.prev.empty()) {
+    const std::string url = without_slashes(url_);
+    options.dir = fs::path(flags.prev).parent_path() / url.substr(url.rfind('/') + 1);
+    return {};
+  }
+  CKPT_TRY_ASSIGN(scratch_, remote::ScratchFolder::make());
+  options.dir = scratch_.path() / "image";
+  options.no_prev = true;
+  return {};
+}
+
+void ImageUpload::attach(engine::DumpOptions& options) {
+  options.publish = [this](const fs::path& folder) { return upload(folder); };
+  options.published_as = without_slashes(url_);
+  options.kept = [this] { uploaded_ = false; };
+  if (options.rehearse) return;  // which reads the pages again
+  options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {
+    return take(file, offset, data);
+  };
+  options.pages.instead = true;
+  options.in_a_hurry = [this](bool hurry) { objects_->never_wait(hurry); };
+  options.max_memory = std::max(options.max_memory, kUploadMemory + kLeastMemory) - kUploadMemory;
+}
+
+Result<void> ImageUpload::take(const std::string& file, uint64_t offset, ByteSpan data) {
+  io::OutputFile* object = nullptr;
+  {
+    std::lock_guard lock(mutex_);
+    std::unique_ptr<io::OutputFile>& place = pages_[file];
+    if (!place) {
+      CKPT_TRY_ASSIGN(place, objects_->create(file, std::nullopt));
+    }
+    object = place.get();
+  }
+  return object->write(data, offset);
+}
+
+/// All that is left to upload, the manifest last.
 Result<void> ImageUpload::upload(const fs::path& folder) {
-  constexpr uint64_t kBlock = 1 << 20;
   std::vector<fs::path> files;
   uint64_t total = 0;
   std::error_code ec;
   for (fs::directory_iterator it(folder, ec), end; !ec && it != end; it.increment(ec)) {
-    if (it->is_regular_file(ec)) files.push_back(it->path()), total += it->file_size(ec);
+    if (!it->is_regular_file(ec) || pages_.count(it->path().filename().string()) != 0) continue;
+    files.push_back(it->path()), total += it->file_size(ec);
   }
   if (ec) return sys_error(ec.value(), folder.string(), "cannot be listed");
   context_.progress.begin("upload", total);
-  std::vector<std::byte> block(kBlock);
-  for (const fs::path& path : files) {
-    CKPT_TRY_ASSIGN(const UniqueFd fd, io::open_file(path, O_RDONLY));
-    CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
-    const auto size = static_cast<uint64_t>(st.st_size);
-    CKPT_TRY_ASSIGN(const auto object, objects_->create(path.filename().string(), size));
-    for (uint64_t at = 0; at < size; at += kBlock) {
-      CKPT_TRY(context_.cancel.check());
-      const MutableByteSpan piece(block.data(), std::min(kBlock, size - at));
-      CKPT_TRY(io::pread_exact(fd.get(), piece, at, path.string()));
-      CKPT_TRY(object->write(piece, at));
-      context_.progress.advance(piece.size());
-    }
-    CKPT_TRY(object->finish());
-  }
+  for (const auto& [name, object] : pages_) CKPT_TRY(object->finish());
+  for (const fs::path& path : files) CKPT_TRY(upload_file(path));
   CKPT_TRY(objects_->commit(store::kManifestName));
   uploaded_ = true;
   return {};
+}
+
+Result<void> ImageUpload::upload_file(const fs::path& path) {
+  constexpr uint64_t kBlock = 1 << 20;
+  CKPT_TRY_ASSIGN(const UniqueFd fd, io::open_file(path, O_RDONLY));
+  CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
+  const auto size = static_cast<uint64_t>(st.st_size);
+  CKPT_TRY_ASSIGN(const auto object, objects_->create(path.filename().string(), size));
+  std::vector<std::byte> block(std::min(kBlock, size));
+  for (uint64_t at = 0; at < size; at += kBlock) {
+    CKPT_TRY(context_.cancel.check());
+    const MutableByteSpan piece(block.data(), std::min(kBlock, size - at));
+    CKPT_TRY(io::pread_exact(fd.get(), piece, at, path.string()));
+    CKPT_TRY(object->write(piece, at));
+    context_.progress.advance(piece.size());
+  }
+  return object->finish();
 }
 
 void ImageUpload::finish(Result<engine::DumpReport>& outcome) {

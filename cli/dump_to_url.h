@@ -1,7 +1,10 @@
 // dump and pre-dump whose image lies at a URL.
 #pragma once
 
+#include <map>
 #include <memory>
+#include <mutex>
+#include <string>
 
 #include "cli/dump_flags.h"
 #include "lib/remote/scratch_folder.h"
@@ -9,11 +12,13 @@
 
 namespace ckpt::cli {
 
-/// The image is made in a folder below TMPDIR, and uploaded before it counts: until then the capture can be taken back.
+/// Pages are uploaded while they are captured, and never lie on this host but where a process would have to wait for
+/// the network. The rest of the image, which is small, is made in a folder below TMPDIR, and uploaded before the image
+/// counts: until then the capture can be taken back. With --rehearse all of it is made there first.
 class ImageUpload {
  public:
-  /// Null: -f names a folder. Else opens the URL, and has the capture write to it. kUsage: an image is there, or a
-  /// parent was asked for. kUnsupported: the process is in other namespaces, from which this is called. `flags` and
+  /// Null: -f names a folder. Else opens the URL, and has the capture write to it. kUsage: an image is there, or its
+  /// parent is not beside it. kUnsupported: the process is in other namespaces, from which this is called. `flags` and
   /// `context` must outlive it.
   static Result<std::unique_ptr<ImageUpload>> prepare(DumpFlags& flags, Context& context);
 
@@ -22,12 +27,18 @@ class ImageUpload {
 
  private:
   ImageUpload(DumpFlags& flags, Context& context) : url_(flags.dir), context_(context) {}
+  Result<void> choose_folder(DumpFlags& flags);
+  void attach(engine::DumpOptions& options);
+  Result<void> take(const std::string& file, uint64_t offset, ByteSpan data);
   Result<void> upload(const std::filesystem::path& folder);
+  Result<void> upload_file(const std::filesystem::path& path);
 
   const std::string url_;
   Context& context_;
   remote::ScratchFolder scratch_;
   std::unique_ptr<remote::Upload> objects_;
+  std::mutex mutex_;  ///< of pages_
+  std::map<std::string, std::unique_ptr<io::OutputFile>> pages_;
   bool uploaded_ = false;
 };
 

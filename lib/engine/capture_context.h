@@ -13,6 +13,22 @@
 
 namespace ckpt::engine {
 
+/// While it lives whoever takes the pages knows that a process waits for them.
+class InAHurry {
+ public:
+  explicit InAHurry(const DumpOptions& options) : tell_(options.in_a_hurry) {
+    if (tell_) tell_(true);
+  }
+  ~InAHurry() {
+    if (tell_) tell_(false);
+  }
+  InAHurry(const InAHurry&) = delete;
+  InAHurry& operator=(const InAHurry&) = delete;
+
+ private:
+  const std::function<void(bool)>& tell_;
+};
+
 class CaptureContext {
  public:
   enum class Verb { kPreDump, kDump };

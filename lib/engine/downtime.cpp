@@ -41,7 +41,7 @@ uint64_t Downtime::contents_bytes() const {
 
 uint64_t Downtime::copying_us(uint64_t bytes) const {
   const uint64_t reading = bytes / kReadRate / WorkerPool::threads_for(options_.workers);
-  if (!options_.pages.take) return reading;
+  if (!waits_for_link_) return reading;
   return std::max(reading, static_cast<uint64_t>(static_cast<double>(bytes) / link_rate_));
 }
 

@@ -10,8 +10,9 @@ namespace ckpt::engine {
 
 class Downtime {
  public:
-  /// `running`: the tree, collected while it ran.
-  Downtime(const capture::Inventory& running, const DumpOptions& options) : running_(running), options_(options) {}
+  /// `running`: the tree, collected while it ran. `runs_on`: it stops for the copy alone, and not until that is safe.
+  Downtime(const capture::Inventory& running, const DumpOptions& options, bool runs_on)
+      : running_(running), options_(options), waits_for_link_(options.pages.take && !runs_on) {}
 
   /// Private memory that the processes hold now, swapped out or not.
   uint64_t private_bytes() const;
@@ -31,6 +32,7 @@ class Downtime {
  private:
   const capture::Inventory& running_;
   const DumpOptions& options_;
+  const bool waits_for_link_;
   static constexpr double kUnknownLinkRate = 100;  ///< bytes a microsecond
   double link_rate_ = kUnknownLinkRate;
 };

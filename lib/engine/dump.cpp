@@ -86,7 +86,7 @@ Result<void> Dump::open_image() {
   CKPT_TRY(context.act("pre-dump"));
   const bool goes_on_from =
       context.verb == CaptureContext::Verb::kPreDump || (context.runs_on() && tracees.any_tracked());
-  const bool tracks = goes_on_from && !context.options.publish;
+  const bool tracks = goes_on_from && (!context.options.publish || !context.options.published_as.empty());
   if (tracks) tracees.spawn_daemons();
   tracees.take_over_tracking(image.parent_id(), tracks);
   return {};
@@ -144,6 +144,7 @@ Result<void> Dump::pre_copy() {
 
 /// The instant that the image is of.
 Result<void> Dump::take_window(OwnedMemory::Copy copy) {
+  const InAHurry hurry(capture_.context.options);
   window_.emplace(capture_);
   CKPT_TRY(capture_.devices.hold(copy));
   CKPT_TRY(window_->freeze());

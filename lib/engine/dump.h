@@ -60,10 +60,17 @@ struct DumpOptions {
   unsigned workers = 0;            ///< 0: one a core
   uint64_t freeze_timeout_us = 10'000'000;
   /// Takes the image elsewhere once all of it is in the folder that it is given, before it has its name: where this
-  /// fails there is no image, and the tree goes on. It is not tracked then: no later image can refer to this one.
+  /// fails there is no image, and the tree goes on.
   std::function<Result<void>(const std::filesystem::path& folder)> publish;
-  /// Takes the pages over a link while they are copied: how many iterations pay follows from what it lets through.
+  /// Where `publish` takes it, as whoever asks what is tracked is told; empty: no later image can refer to this one,
+  /// and a tree that goes on is not tracked.
+  std::string published_as;
+  /// Takes the pages over a link while they are copied: how many iterations pay follows from what it lets through where
+  /// the processes stand still until all has passed.
   store::PagesSink pages;
+  /// Told true before the processes are stopped, and false where they go on, or where they stand still for the image's
+  /// sake alone: whoever takes the pages is not to have a process wait for him in between.
+  std::function<void(bool)> in_a_hurry;
   /// dump only, of a tree that ends: called as the last thing before that, once nothing else can fail any more. Where
   /// it fails the tree is let go, and the image stays; with kTargetAltered the connections are held off
   /// further on.

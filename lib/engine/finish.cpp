@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <chrono>
 #include <future>
+#include <optional>
 #include <system_error>
 #include <utility>
 
@@ -109,9 +110,11 @@ Result<void> Finish::copy_snapshots(const std::vector<capture::SpaceBlocks>& par
       [&] { return capture::copy_blocks(parts, capture_.image.writer(), context_.copy_options()); });
   const uint64_t faults_before = faults(), most = limit / store::kPageSize;
   std::vector<proc::FrozenProcess> frozen;
+  std::optional<InAHurry> hurry;
   Result<void> stopped;
   while (copying.wait_for(std::chrono::milliseconds(2)) == std::future_status::timeout) {
     if (!frozen.empty() || !stopped || limit == 0 || faults() - faults_before <= most) continue;
+    hurry.emplace(context_.options);
     stopped = freeze_snapshotted(frozen);
   }
   Result<void> copied = copying.get();
@@ -225,7 +228,11 @@ Result<void> Finish::rehearse_image(const std::filesystem::path& dir) {
 /// To the tracking daemons, until the next capture.
 void Finish::hand_over_tracking() {
   std::error_code ec;
-  capture::TrackedImage image{std::filesystem::canonical(context_.options.dir, ec), context_.manifest.id};
+  const DumpOptions& options = context_.options;
+  capture::TrackedImage image{
+      options.published_as.empty() ? std::filesystem::canonical(options.dir, ec)
+                                   : std::filesystem::path(options.published_as),
+      context_.manifest.id};
   for (const capture::Member& member : capture_.tracees.members()) {
     auto state = window_.states().find(member.entry.pid);
     if (state == window_.states().end() || !state->second.armed) continue;

@@ -47,7 +47,7 @@ bool has_huge_pages(const capture::Inventory& running) {
 FreezePlan::FreezePlan(CaptureContext& context, Tracees& tracees, const PrecopyLoop& precopy)
     : madvise_(tracees.running()) {
   const DumpOptions& options = context.options;
-  const Downtime downtime(tracees.running(), options);
+  const Downtime downtime(tracees.running(), options, context.runs_on());
   const uint64_t bytes = bytes_to_copy(tracees, precopy);
   const uint64_t limit = options.max_memory > 64 * kMebibyte ? options.max_memory - 64 * kMebibyte : 0;
   // Past the limit the copy goes through to the image while the tree is frozen.

@@ -18,7 +18,10 @@ namespace ckpt::engine {
 class PrecopyLoop {
  public:
   PrecopyLoop(CaptureContext& context, Tracees& tracees, NewImage& image)
-      : context_(context), tracees_(tracees), image_(image), downtime_(tracees.running(), context.options) {}
+      : context_(context),
+        tracees_(tracees),
+        image_(image),
+        downtime_(tracees.running(), context.options, context.runs_on()) {}
   PrecopyLoop(const PrecopyLoop&) = delete;
   PrecopyLoop& operator=(const PrecopyLoop&) = delete;
 

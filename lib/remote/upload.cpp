@@ -190,21 +190,48 @@ void Upload::give_back(Buffer buffer) {
   if (buffer.size() == PartSizes::kPart && idle_.size() < kIdleBuffers) idle_.push_back(std::move(buffer));
 }
 
-/// A full part, or the last one. Waits while enough are on their way.
+void Upload::never_wait(bool set) {
+  {
+    std::lock_guard lock(mutex_);
+    never_wait_ = set;
+  }
+  landed_.notify_all();
+}
+
+/// A full part, or the last one. Waits while enough are on their way, or takes the way by disk.
 Result<void> Upload::send(Staged& staged, unsigned part, Buffer bytes) {
   const bool whole = part == 0 && bytes.size() < PartSizes::kPart;
+  bool later = false;
   {
     std::unique_lock lock(mutex_);
     if (whole && held_ + bytes.size() <= kHeld) {
       lock.unlock();
       return hold(staged, std::move(bytes));
     }
-    landed_.wait(lock, [&] { return in_flight_ == 0 || in_flight_ + bytes.size() <= kInFlight; });
-    in_flight_ += bytes.size();
+    auto has_room = [&] { return in_flight_ == 0 || in_flight_ + bytes.size() <= kInFlight; };
+    landed_.wait(lock, [&] { return never_wait_ || has_room(); });
+    later = !has_room();
+    if (!later) in_flight_ += bytes.size();
     if (staged.parts.size() <= part) staged.parts.resize(part + 1);
   }
+  if (later) return send_later(staged, part, std::move(bytes));
   auto ticket = std::make_shared<Ticket>(*this, std::move(bytes));
   const bool taken = pool_->submit([this, &staged, part, ticket] { return send_part(staged, part, ticket->bytes()); });
+  return taken ? Result<void>() : pool_->finish();
+}
+
+/// As many are back in memory at a time as there are threads.
+Result<void> Upload::send_later(Staged& staged, unsigned part, Buffer bytes) {
+  CKPT_TRY_ASSIGN(const uint64_t at, spool_.put(bytes));
+  const size_t size = bytes.size();
+  give_back(std::move(bytes));
+  const bool taken = pool_->submit([this, &staged, part, at, size]() -> Result<void> {
+    Buffer again = take_buffer(size);
+    CKPT_TRY(spool_.take(at, again));
+    CKPT_TRY(send_part(staged, part, again));
+    give_back(std::move(again));
+    return {};
+  });
   return taken ? Result<void>() : pool_->finish();
 }
 

@@ -14,6 +14,7 @@
 #include "lib/remote/backend.h"
 #include "lib/remote/mounted.h"
 #include "lib/remote/part_sizes.h"
+#include "lib/remote/spool.h"
 
 namespace ckpt::remote {
 
@@ -22,7 +23,8 @@ namespace ckpt::remote {
 /// the bucket for incomplete multipart uploads removes them.
 ///
 /// In memory are the parts that are being filled, at most kInFlight bytes that are on their way, and files smaller than
-/// a part up to kHeld bytes, which wait for `commit`.
+/// a part up to kHeld bytes, which wait for `commit`. Who writes faster than the network takes it waits, but for
+/// `never_wait`.
 class Upload final : public io::StagedOutput {
  public:
   static constexpr unsigned kThreads = 8;
@@ -46,6 +48,10 @@ class Upload final : public io::StagedOutput {
   Result<std::filesystem::path> read_back() override;
   Error withdraw(Error because) override;
 
+  /// While it is set nobody who writes waits for the network: what has no room in memory goes through a file below
+  /// TMPDIR. Thread-safe.
+  void never_wait(bool set);
+
  private:
   using Buffer = std::vector<std::byte>;
   struct Staged;
@@ -56,6 +62,7 @@ class Upload final : public io::StagedOutput {
   Buffer take_buffer(uint64_t size);
   void give_back(Buffer buffer);
   Result<void> send(Staged& staged, unsigned part, Buffer bytes);
+  Result<void> send_later(Staged& staged, unsigned part, Buffer bytes);
   Result<void> send_part(Staged& staged, unsigned part, ByteSpan bytes);
   Result<void> hold(Staged& staged, Buffer bytes);
   Result<void> replace_what_is_there();
@@ -74,8 +81,10 @@ class Upload final : public io::StagedOutput {
   std::deque<Staged> staged_;
   std::vector<Buffer> idle_;
   uint64_t in_flight_ = 0, held_ = 0;
+  bool never_wait_ = false;
   bool committed_ = false;
   std::unique_ptr<Mounted> mounted_;
+  Spool spool_;
   std::unique_ptr<WorkerPool> pool_;  ///< last: its threads use the rest
 };
 

@@ -56,6 +56,7 @@ Result<void> AppendFile::leave_direct() {
 Result<void> AppendFile::write(ByteSpan data) {
   if (sink_ != nullptr) CKPT_TRY(sink_->take(name_, written_, data));
   if (is_hole()) {
+    if (sha256_) sha256_->update(data);
     written_ += data.size();
     return {};
   }
@@ -136,6 +137,7 @@ Result<void> AppendFile::sync() {
 }
 
 Result<void> AppendFile::add_sha256() {
+  if (is_hole()) return {};
   CKPT_TRY_ASSIGN(UniqueFd fd, io::open_file(path_, O_RDONLY));
   Sha256 sha;
   std::vector<std::byte> buffer(std::min<uint64_t>(kBufferSize, size()));

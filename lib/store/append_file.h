@@ -37,10 +37,14 @@ class AppendFile {
   Result<void> sync();
 
   uint64_t size() const { return written_ + used_; }
+  /// Its bytes are with the sink alone.
+  bool is_hole() const { return sink_ != nullptr && sink_->instead; }
   /// What the manifest says of it.
   StoredFile stored();
-  /// Reads it back for its SHA-256: pages are not written in order, and some are cleared again. After `sync`.
+  /// Its SHA-256, for which it is read back: pages are not written in order, and some are cleared again. After `sync`.
   Result<void> add_sha256();
+  /// The same of a file that cannot be read back, whose pages stay as they were written: from its beginning on.
+  void hash_as_written() { sha256_.emplace(); }
 
  private:
   AppendFile(UniqueFd fd, std::string name, std::string path)
@@ -56,7 +60,6 @@ class AppendFile {
   size_t used_ = 0;  ///< bytes in it
   bool direct_ = false;
   const PagesSink* sink_ = nullptr;
-  bool is_hole() const { return sink_ != nullptr && sink_->instead; }
   std::optional<Xxh3> hash_;
   std::optional<Sha256> sha256_;
   std::string sha256_hex_;

@@ -231,6 +231,7 @@ Result<void> Writer::open_file(WriterShard& shard) {
   CKPT_TRY_ASSIGN(AppendFile file, AppendFile::create(staged_.path(), pages_file_name(files_),
                                                       AppendFile::Kind::kPages, &options_.sink));
   shard.file.emplace(std::move(file));
+  if (options_.sha256_pages && shard.file->is_hole()) shard.file->hash_as_written();
   shard.file_number = files_++;
   return {};
 }

@@ -3,7 +3,9 @@
 
     images.py CKPT_BINARY [TEST...]
 """
+import contextlib
 import hashlib
+import json
 import os
 import pathlib
 import shutil
@@ -154,6 +156,70 @@ class Images(unittest.TestCase):
             self.run_ckpt("restore", "-f", f"s3://bucket/y/{name}", "-d", "--trust")
             self.runs_and_ends()
 
+    @contextlib.contextmanager
+    def holding(self, setup):
+        """A process that has run `setup` and waits."""
+        program = f"import mmap, os\n{setup}\nprint(flush=True)\nwhile True: os.read(0, 1)\n"
+        with subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+            try:
+                process.stdout.readline()
+                yield process.pid
+            finally:
+                process.kill()
+
+    def test_pages_go_up_while_the_process_runs(self):
+        """More of them than may be on their way at a time."""
+        seen = []
+
+        def look(handler, asked, key):
+            if asked == "part" and key.endswith("/pages"):
+                with open(f"/proc/{pid}/status", encoding="utf-8") as status:
+                    state = next(line.split()[1] for line in status if line.startswith("State:"))
+                seen.append((state, sum(p.stat().st_blocks for p in self.scratch.rglob("*")) * 512))
+            return False
+
+        self.server.http.write_faults = [look]
+        with self.holding("data = os.urandom(96 << 20)") as pid:
+            for verb, *more in (["pre-dump"], ["dump", "-R"], ["dump", "--hash", "sha256"]):
+                seen.clear()
+                url = f"s3://bucket/z/{verb}{len(more)}"
+                self.run_ckpt(verb, "-p", pid, "-f", url, "--external-pipes", "null", "--rounds", "1", "--jobs", "1", *more)
+                self.assertIn(seen[0][0], "SR", f"{verb}: the first part of the pages goes up while the process stands still")
+                self.assertLess(max(size for _, size in seen), 1 << 20, "pages lie on this host")
+        self.run_ckpt("verify", "s3://bucket/z/dump2")
+        self.run_ckpt("verify", "s3://bucket/z/pre-dump0")
+
+    def test_a_parent_there(self):
+        self.start()
+        self.run_ckpt("pre-dump", "-p", self.pid, "-f", "s3://bucket/w/a")
+        self.run_ckpt("pre-dump", "-p", self.pid, "-f", "s3://bucket/w/b", "--prev", "s3://bucket/w/a")
+        digest = self.ask(signal.SIGUSR2)
+        self.server.http.requests.clear()
+        told = self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/w/c", "--prev", "s3://bucket/w/b")
+        eventually(lambda: not os.path.exists(f"/proc/{self.pid}"))
+        self.assertNotIn("no write tracking", told)
+        self.assertIn("needs ../b", told)
+        read = {path.split("?")[0].rpartition("/")[2] for verb, path in self.server.http.requests if verb == "GET" and "/w/" in path and "prefix" not in path}
+        self.assertLessEqual(read, {"manifest.json", "manifest.sha256", "pagemap", "xstate", "pipes"})
+        pages = {name: sum(len(o) for key, o in self.server.http.buckets["bucket"].items() if key.startswith(f"w/{name}/pages")) for name in "ac"}
+        self.assertLess(pages["c"], pages["a"] / 3)
+        self.run_ckpt("verify", "s3://bucket/w/c")
+        self.run_ckpt("restore", "-f", "s3://bucket/w/c", "-d", "--trust")
+        self.assertEqual(self.ask(), digest)
+        os.kill(self.pid, signal.SIGKILL)
+        eventually(lambda: not os.path.exists(f"/proc/{self.pid}"))
+
+    def test_a_stop_does_not_wait_for_the_network(self):
+        """Shared memory is copied while the process stands still, more of it here than may be in memory."""
+        self.server.http.write_faults = [lambda handler, asked, key: asked == "part" and time.sleep(1.5) is not None]
+        with self.holding("memory = mmap.mmap(-1, 160 << 20)\nmemory.write(os.urandom(160 << 20))") as pid:
+            told = self.run_ckpt("dump", "-p", pid, "-f", "s3://bucket/v/a", "-R", "--external-pipes", "null", "--max-memory", "1M", "--json")
+        done = json.loads([line for line in told.splitlines() if line.startswith("{")][-1])
+        self.assertLess(done["frozen_us"], 1_400_000)
+        self.assertGreater(sum(len(o) for key, o in self.server.http.buckets["bucket"].items() if key.startswith("v/a/pages")), 160 << 20)
+        self.server.http.write_faults = []
+        self.run_ckpt("verify", "s3://bucket/v/a")
+
     def test_what_fails_leaves_the_process_and_no_object(self):
         self.start()
         try:
@@ -166,7 +232,9 @@ class Images(unittest.TestCase):
                 self.assertEqual(self.ask(), self.digest)
             self.server.http.write_faults = []
             self.assertIn("is there already", self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/x/b", code=2))
-            self.assertIn("--prev", self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/y/c", "--prev", self.images / "a", code=2))
+            for dump, parent in (("s3://bucket/y/c", self.images / "a"), ("s3://bucket/y/c", "s3://bucket/x/a"), (self.base / "c", "s3://bucket/x/a"),
+                                 ("s3://bucket/x/b", "s3://bucket/x/a")):
+                self.run_ckpt("dump", "-p", self.pid, "-f", dump, "--prev", parent, code=2)
             self.assertIn("read only", self.run_ckpt("dump", "-p", self.pid, "-f", self.server.url + "/x", code=6))
             self.run_ckpt("dump", "-p", self.pid, "-f", "s3://bucket/y/c", "--dry-run")
             self.assertEqual(objects, before)

@@ -46,8 +46,17 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.server.requests.append((self.command, self.path))
         self.serve()
 
+    def etag_of(self, data):
+        """Reckoned once for each object that stays."""
+        known = self.server.etags.get(id(data))
+        if known is None or known[0] is not data:
+            known = self.server.etags[id(data)] = (data, '"%s"' % hashlib.md5(data).hexdigest())
+            while len(self.server.etags) > 50:
+                self.server.etags.pop(next(iter(self.server.etags)), None)
+        return known[1]
+
     def send_object(self, name, data):
-        etag = '"%s"' % hashlib.md5(data).hexdigest()
+        etag = self.etag_of(data)
         if self.command == "GET":
             for fault in list(self.server.faults):
                 if fault(self, name, data):
@@ -179,7 +188,7 @@ class S3(Handler):
         page = keys[begin : begin + self.server.page]
         more = begin + self.server.page < len(keys)
         contents = "".join(f"<Contents><Key>{escape(k)}</Key><Size>{len(objects[k])}</Size>"
-                           f"<ETag>&quot;{hashlib.md5(objects[k]).hexdigest()}&quot;</ETag></Contents>" for k in page)
+                           f"<ETag>{escape(self.etag_of(objects[k]), {chr(34): '&quot;'})}</ETag></Contents>" for k in page)
         self.answer(200, (f'<?xml version="1.0"?><ListBucketResult xmlns="http://s3.amazonaws.com/doc/2006-03-01/">{contents}'
                           f"<IsTruncated>{str(more).lower()}</IsTruncated>"
                           + (f"<NextContinuationToken>{begin + self.server.page}</NextContinuationToken>" if more else "")
@@ -192,7 +201,7 @@ class Server:
     def __init__(self, handler, **settings):
         self.http = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
         defaults = {"root": None, "buckets": {}, "faults": [], "requests": [], "ranges": True, "lists": True, "pages": {}, "redirects": {}, "refused": set(),
-                    "page": 3, "write_faults": [], "uploads": {}}
+                    "page": 3, "write_faults": [], "uploads": {}, "etags": {}}
         for name, value in {**defaults, **settings}.items():
             setattr(self.http, name, value)
         self.url = "http://127.0.0.1:%d" % self.http.server_address[1]
