@@ -113,8 +113,10 @@ Result<void> prepare_upload(ConvertOptions& options, Context& context) {
   const std::string source = remote::with_urls(options.source).value_or(options.source);
   if (remote::lies_within(url, source)) return fail(Code::kUsage, url, "lies inside the source");
   if (remote::lies_within(source, url)) return fail(Code::kUsage, url, "holds the source");
-  options.request.elsewhere = [&options, &context](bool one_file) -> Result<std::unique_ptr<io::StagedOutput>> {
-    const remote::Upload::Options how{one_file, options.request.force};
+  options.request.elsewhere = [&options, &context](
+                                  bool one_file,
+                                  const std::string& plan) -> Result<std::unique_ptr<io::StagedOutput>> {
+    const remote::Upload::Options how{one_file, options.request.force, plan};
     CKPT_TRY_ASSIGN(std::unique_ptr<io::StagedOutput> out,
                     remote::Upload::open(options.destination, how, &context.cancel));
     return out;

@@ -19,12 +19,10 @@ namespace {
 /// What the parts on their way take of --max-memory.
 constexpr uint64_t kUploadMemory = 96 << 20, kLeastMemory = 64 << 20;
 
-std::string without_slashes(std::string url) {
-  while (url.size() > 1 && url.back() == '/') url.pop_back();
-  return url;
+bool are_beside(const std::string& one, const std::string& other) {
+  const size_t last = remote::last_part(one);
+  return last != 0 && remote::last_part(other) == last && one.compare(0, last, other, 0, last) == 0;
 }
-
-std::string folder_of(const std::string& url) { return url.substr(0, url.rfind('/') + 1); }
 
 /// A parent is found again from the image alone: as one beside it.
 Result<void> check_parent(const DumpFlags& flags) {
@@ -32,7 +30,8 @@ Result<void> check_parent(const DumpFlags& flags) {
     return fail(Code::kUsage, flags.dir, "--prev-images-dir is for folders of this host: --prev takes a URL");
   const std::optional<std::string> parent = remote::with_urls(flags.prev);
   if (remote::is_url(flags.dir)) {
-    if (flags.prev.empty() || (parent && folder_of(without_slashes(flags.dir)) == folder_of(*parent))) return {};
+    const std::string url = remote::without_slashes(flags.dir);
+    if (flags.prev.empty() || (parent && are_beside(url, *parent))) return {};
     return fail(Code::kUsage, flags.dir, "and its parent (--prev) must lie beside each other");
   }
   return parent ? fail(Code::kUsage, *parent, "is at a URL: --prev names it for an image that lies beside it")
@@ -49,7 +48,7 @@ Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Cont
     return Error(Code::kUnsupported, flags.dir, "cannot be reached from the namespaces that the process is in")
         .with_hint("dump to a folder, and copy that");
   out.reset(new ImageUpload(flags, context));
-  CKPT_TRY_ASSIGN(out->objects_, remote::Upload::open(flags.dir, {false, flags.options.force}, &context.cancel));
+  CKPT_TRY_ASSIGN(out->objects_, remote::Upload::open(flags.dir, {false, flags.options.force, {}}, &context.cancel));
   CKPT_TRY(out->choose_folder(flags));
   out->attach(flags.options);
   return out;
@@ -59,8 +58,8 @@ Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Cont
 Result<void> ImageUpload::choose_folder(DumpFlags& flags) {
   engine::DumpOptions& options = flags.options;
   if (!flags.prev.empty()) {
-    const std::string url = without_slashes(url_);
-    options.dir = fs::path(flags.prev).parent_path() / url.substr(url.rfind('/') + 1);
+    const std::string url = remote::without_slashes(url_);
+    options.dir = fs::path(flags.prev).parent_path() / url.substr(remote::last_part(url));
     return {};
   }
   CKPT_TRY_ASSIGN(scratch_, remote::ScratchFolder::make());
@@ -71,7 +70,7 @@ Result<void> ImageUpload::choose_folder(DumpFlags& flags) {
 
 void ImageUpload::attach(engine::DumpOptions& options) {
   options.publish = [this](const fs::path& folder) { return upload(folder); };
-  options.published_as = without_slashes(url_);
+  options.published_as = remote::without_slashes(url_);
   options.kept = [this] { uploaded_ = false; };
   if (options.rehearse) return;  // which reads the pages again
   options.pages.take = [this](const std::string& file, uint64_t offset, ByteSpan data) {

@@ -48,6 +48,9 @@ class LocalOutput final : public OutputFolder {
 /// Files that appear together by `commit`, complete and durable; the destructor without one leaves none of them.
 class StagedOutput : public OutputFolder {
  public:
+  /// An earlier attempt at the same has finished a file of this name and size: it counts as created and finished here.
+  /// False: none has.
+  virtual Result<bool> take_up(const std::string&, uint64_t) { return false; }
   /// All files are finished. `last`: the one that makes the whole complete, which appears after all others. After a
   /// failure none of them is there.
   virtual Result<void> commit(const std::string& last) = 0;

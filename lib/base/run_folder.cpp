@@ -16,6 +16,11 @@ struct Candidate {
   std::string parent, name;
 };
 
+Candidate common_place() {
+  if (::geteuid() == 0) return {"/run", "ckpt"};
+  return {"/tmp", "ckpt-" + std::to_string(::geteuid())};
+}
+
 std::vector<Candidate> places() {
   const std::string number = std::to_string(::geteuid());
   std::vector<Candidate> out;
@@ -42,18 +47,29 @@ bool is_ours_alone(int fd) {
   return ::fstat(fd, &st) == 0 && st.st_uid == ::geteuid() && (st.st_mode & 077) == 0;
 }
 
+/// Invalid: it cannot be made ours alone.
+UniqueFd open_place(const Candidate& place) {
+  UniqueFd parent(::open(place.parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
+  if (!parent || !is_safe(parent.get())) return {};
+  (void)::mkdirat(parent.get(), place.name.c_str(), 0700);
+  UniqueFd folder(::openat(parent.get(), place.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
+  return folder && is_ours_alone(folder.get()) ? std::move(folder) : UniqueFd();
+}
+
 }  // namespace
 
 Result<UniqueFd> open_run_folder() {
   for (const Candidate& place : places()) {
-    UniqueFd parent(::open(place.parent.c_str(), O_PATH | O_DIRECTORY | O_CLOEXEC));
-    if (!parent || !is_safe(parent.get())) continue;
-    (void)::mkdirat(parent.get(), place.name.c_str(), 0700);
-    UniqueFd folder(::openat(parent.get(), place.name.c_str(), O_PATH | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC));
-    if (folder && is_ours_alone(folder.get())) return folder;
+    if (UniqueFd folder = open_place(place)) return folder;
   }
   return Error(Code::kPermission, "", "there is no folder for sockets that only this user may write")
       .with_hint("set XDG_RUNTIME_DIR");
+}
+
+Result<UniqueFd> open_common_run_folder() {
+  const Candidate place = common_place();
+  if (UniqueFd folder = open_place(place)) return folder;
+  return fail(Code::kPermission, place.parent + "/" + place.name, "is no folder that this user alone may write");
 }
 
 }  // namespace ckpt

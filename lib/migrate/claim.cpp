@@ -135,7 +135,7 @@ Result<std::vector<Claim::Process>> Claim::find(int root) {
 }
 
 Result<Claim> Claim::take(const std::string& id, const Tree& tree) {
-  CKPT_TRY_ASSIGN(const UniqueFd folder, open_run_folder());
+  CKPT_TRY_ASSIGN(const UniqueFd folder, open_common_run_folder());
   std::string content = fmt::format("{} {}", kLettingGo, tree.pid_namespace);
   for (const Process& process : tree.processes) content += fmt::format(" {} {}", process.pid, process.start_time);
   content += '\n';
@@ -157,7 +157,7 @@ Claim::~Claim() {
 
 Result<Verdict> ask(const std::string& id) {
   constexpr uint64_t kPatienceUs = 5'000'000;
-  CKPT_TRY_ASSIGN(const UniqueFd folder, open_run_folder());
+  CKPT_TRY_ASSIGN(const UniqueFd folder, open_common_run_folder());
   auto open = [&] { return UniqueFd(::openat(folder.get(), name_of(id).c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC)); };
   UniqueFd file = open();
   if (!file && errno == ENOENT) {
@@ -178,13 +178,13 @@ Result<Verdict> ask(const std::string& id) {
 }
 
 void forget(const std::string& id) {
-  auto folder = open_run_folder();
+  auto folder = open_common_run_folder();
   if (folder) ::unlinkat(folder->get(), name_of(id).c_str(), 0);
 }
 
 void forget_old() {
   constexpr std::time_t kDays = 7 * 86400;
-  auto folder = open_run_folder();
+  auto folder = open_common_run_folder();
   if (!folder) return;
   const int fd = ::openat(folder->get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
   DIR* const entries = fd < 0 ? nullptr : ::fdopendir(fd);

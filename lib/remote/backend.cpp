@@ -6,6 +6,10 @@
 
 namespace ckpt::remote {
 
+Result<void> WritableBackend::put_file(const std::string& name, int, bool) {
+  return fail(Code::kUnsupported, name, "is written in parts");
+}
+
 Result<std::unique_ptr<Backend>> open_backend(const Url& url, const Cancel* cancel) {
   if (url.scheme == Url::Scheme::kHttp) return open_http(url, cancel);
   CKPT_TRY_ASSIGN(std::unique_ptr<Backend> out, open_writable(url, cancel));

@@ -41,6 +41,11 @@ class WritableBackend : public Backend {
   /// `only_if_absent`: kMismatch where the object is there already, as far as the server can tell.
   virtual Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) = 0;
 
+  /// False: an object is only put whole, a large one by `put_file`; the five below it are kUnsupported.
+  virtual bool takes_parts() const { return true; }
+  /// All of a file, which is borrowed. kUnsupported: a backend that takes parts.
+  virtual Result<void> put_file(const std::string& name, int fd, bool only_if_absent);
+
   /// An object in parts, of which nothing is seen until it is completed. The upload's identifier.
   virtual Result<std::string> begin_upload(const std::string& name) = 0;
   /// Parts count from 1 and may come in any order. What `complete_upload` wants to know of it.
@@ -48,6 +53,10 @@ class WritableBackend : public Backend {
                                           ByteSpan bytes) = 0;
   virtual Result<void> complete_upload(const std::string& name, const std::string& upload,
                                        std::span<const std::string> parts, bool only_if_absent) = 0;
+
+  /// What the server has of an upload, by `kMostParts` at most: as `upload_part` has told of each, from the first on.
+  /// kNotFound: there is no such upload.
+  virtual Result<std::vector<std::string>> list_parts(const std::string& name, const std::string& upload) = 0;
 
   /// These two work also after a stop was requested, and are content where there is nothing of the name.
   virtual Result<void> abort_upload(const std::string& name, const std::string& upload) = 0;

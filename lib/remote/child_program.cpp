@@ -11,10 +11,13 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <optional>
+#include <utility>
 
 #include "lib/base/clock.h"
 #include "lib/base/io.h"
 #include "lib/base/unique_fd.h"
+#include "lib/remote/program_keeper.h"
 
 extern char** environ;
 
@@ -40,7 +43,6 @@ Result<UniqueFd> make_input(ByteSpan content, const std::string& subject) {
   UniqueFd out(::memfd_create("ckpt-input", MFD_CLOEXEC));
   if (!out) return sys_error(subject, "cannot make a file in memory");
   CKPT_TRY(io::write_all(out.get(), content, subject));
-  if (::lseek(out.get(), 0, SEEK_SET) != 0) return sys_error(subject, "cannot make a file in memory");
   return out;
 }
 
@@ -53,6 +55,7 @@ class Child {
   ~Child() {
     if (pid_ <= 0) return;
     ::kill(-pid_, SIGKILL);
+    kept_.reset();  // before its number can be another's
     while (::waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
     }
   }
@@ -82,6 +85,7 @@ class Child {
       // Not kNotFound, which would say that there is nothing in the place.
       return std::move(sys_error(error, words[0], "cannot be started")).with_code(Code::kUnsupported);
     }
+    kept_.emplace(pid_);
     return {};
   }
 
@@ -98,6 +102,7 @@ class Child {
 
  private:
   pid_t pid_ = 0;
+  std::optional<KeptGroup> kept_;
 };
 
 std::string one_line(std::string text) {
@@ -113,8 +118,13 @@ class Run {
   Result<ProgramEnd> run() {
     CKPT_TRY_ASSIGN(Pipe out, make_pipe(name_));
     CKPT_TRY_ASSIGN(Pipe err, make_pipe(name_));
-    CKPT_TRY_ASSIGN(const UniqueFd in, make_input(call_.input, name_));
-    CKPT_TRY(child_.start(call_.words, in.get(), out.write.get(), err.write.get()));
+    UniqueFd made;
+    if (call_.input_file < 0) {
+      CKPT_TRY_ASSIGN(made, make_input(call_.input, name_));
+    }
+    in_ = call_.input_file < 0 ? made.get() : call_.input_file;
+    if (::lseek(in_, 0, SEEK_SET) != 0) return sys_error(name_, "cannot be given its input");
+    CKPT_TRY(child_.start(call_.words, in_, out.write.get(), err.write.get()));
     out.write.reset(), err.write.reset();
     out_ = std::move(out.read), err_ = std::move(err.read);
     CKPT_TRY(go_on());
@@ -133,7 +143,7 @@ class Run {
       bool heard = false;
       if (fds[0].revents != 0) CKPT_TRY(take(out_, heard, [&](ByteSpan bytes) { return call_.output(bytes); }));
       if (fds[1].revents != 0) CKPT_TRY(take(err_, heard, [&](ByteSpan bytes) { return keep(bytes); }));
-      if (heard) silent = Stopwatch();
+      if (heard || has_read()) silent = Stopwatch();
       if (!has_ended) {
         CKPT_TRY_ASSIGN(has_ended, child_.has_ended(status_, name_));
         if (has_ended) ended = Stopwatch();
@@ -147,6 +157,12 @@ class Run {
                                           (said_.empty() ? "" : ": " + one_line(said_)));
     }
     return {};
+  }
+
+  /// Since it was asked last: both have the same position in the file.
+  bool has_read() {
+    const off_t at = ::lseek(in_, 0, SEEK_CUR);
+    return at >= 0 && std::exchange(position_, at) != at;
   }
 
   template <class Each>
@@ -172,6 +188,8 @@ class Run {
   const Cancel* cancel_;
   const std::string& name_;
   Child child_;
+  int in_ = -1;
+  off_t position_ = 0;
   UniqueFd out_, err_;
   std::vector<std::byte> buffer_ = std::vector<std::byte>(64 << 10);
   std::string said_;

@@ -15,7 +15,8 @@ namespace ckpt::remote {
 struct ProgramCall {
   std::vector<std::string> words;  ///< the program, found by PATH, and its arguments
   ByteSpan input;                  ///< a file that it has as stdin: all of it is there whatever becomes of ckpt
-  uint64_t silence_s = 300;        ///< how long it may neither write nor end
+  int input_file = -1;             ///< that file, where there is one already: borrowed, read from its beginning
+  uint64_t silence_s = 300;        ///< how long it may neither write nor read nor end
   bool to_the_end = false;  ///< kIo where something that it has started still has its stdout: more was to come, perhaps
   /// What it writes to stdout, piece by piece; an error ends it.
   std::function<Result<void>(ByteSpan)> output;
@@ -26,8 +27,9 @@ struct ProgramEnd {
   std::string said;  ///< the end of what it wrote to stderr, on one line
 };
 
-/// Runs it, in a process group of its own, all of which is killed where the call fails: the program cannot be started
-/// (kUnsupported), was silent for too long (kIo), `output` refused, or `cancel` (null: nobody interrupts).
+/// Runs it, in a process group of its own, all of which is killed where this process ends, or the call fails: the
+/// program cannot be started (kUnsupported), was silent for too long (kIo), `output` refused, or `cancel` (null: nobody
+/// interrupts).
 Result<ProgramEnd> run_program(const ProgramCall& call, const Cancel* cancel);
 
 }  // namespace ckpt::remote

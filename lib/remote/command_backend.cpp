@@ -68,7 +68,10 @@ class Rclone final : public Speech {
     return status == kNoFolder || status == kNoFile ? std::optional(Code::kNotFound) : std::nullopt;
   }
   /// The same as a folder's one file of its name: `list` then looks whether that is there.
-  std::string own_name(const std::string& place) const override { return place.substr(place.find_last_of("/:") + 1); }
+  std::string own_name(const std::string& place) const override {
+    const size_t slash = place.rfind('/');
+    return place.substr((slash == std::string::npos ? place.find(':') : slash) + 1);
+  }
 };
 
 class CommandBackend final : public WritableBackend {
@@ -114,12 +117,11 @@ class CommandBackend final : public WritableBackend {
   }
 
   Result<void> put(const std::string& name, ByteSpan bytes, bool only_if_absent) override {
-    const std::string place = place_of(name);
-    if (!only_if_absent) return run(speech_->write(place), bytes, subject(name), {}, cancel_);
-    if (const auto create = speech_->create(place)) return run(*create, bytes, subject(name), {}, cancel_);
-    CKPT_TRY_ASSIGN(const bool there, has_any(place, cancel_));
-    if (there) return fail(Code::kMismatch, subject(name), "is there already");
-    return run(speech_->write(place), bytes, subject(name), {}, cancel_);
+    return put({bytes, -1}, name, only_if_absent);
+  }
+  bool takes_parts() const override { return false; }
+  Result<void> put_file(const std::string& name, int fd, bool only_if_absent) override {
+    return put({{}, fd}, name, only_if_absent);
   }
 
   Result<void> remove(const std::string& name) override {
@@ -138,10 +140,27 @@ class CommandBackend final : public WritableBackend {
                                bool) override {
     return whole_alone(name);
   }
+  Result<std::vector<std::string>> list_parts(const std::string& name, const std::string&) override {
+    return whole_alone(name);
+  }
   Result<void> abort_upload(const std::string&, const std::string&) override { return {}; }
 
  private:
   using Take = std::function<Result<void>(ByteSpan)>;
+  /// What a program has as its stdin.
+  struct Input {
+    ByteSpan bytes = {};
+    int file = -1;
+  };
+
+  Result<void> put(const Input& input, const std::string& name, bool only_if_absent) {
+    const std::string place = place_of(name);
+    if (!only_if_absent) return run(speech_->write(place), input, subject(name), {}, cancel_);
+    if (const auto create = speech_->create(place)) return run(*create, input, subject(name), {}, cancel_);
+    CKPT_TRY_ASSIGN(const bool there, has_any(place, cancel_));
+    if (there) return fail(Code::kMismatch, subject(name), "is there already");
+    return run(speech_->write(place), input, subject(name), {}, cancel_);
+  }
 
   std::string place_of(const std::string& name) const { return name.empty() ? url_.key : url_.key + "/" + name; }
   std::string subject(const std::string& name) const { return name.empty() ? url_.text : url_.text + "/" + name; }
@@ -149,13 +168,13 @@ class CommandBackend final : public WritableBackend {
     return fail(Code::kUnsupported, subject(name), "can only be written whole");
   }
 
-  Result<void> run(const Words& words, ByteSpan input, const std::string& what, const Take& take, const Cancel* cancel,
-                   bool to_the_end = false) const {
+  Result<void> run(const Words& words, const Input& input, const std::string& what, const Take& take,
+                   const Cancel* cancel, bool to_the_end = false) const {
     ProgramCall call;
     call.to_the_end = to_the_end;
     call.words = url_.words;
     call.words.insert(call.words.end(), words.begin(), words.end());
-    call.input = input;
+    call.input = input.bytes, call.input_file = input.file;
     call.output = [&](ByteSpan bytes) { return take ? take(bytes) : Result<void>(); };
     CKPT_TRY_ASSIGN(const ProgramEnd end, run_program(call, cancel));
     if (end.status == 0) return {};

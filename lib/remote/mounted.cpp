@@ -10,6 +10,7 @@
 #include <map>
 #include <mutex>
 
+#include "lib/base/digest.h"
 #include "lib/base/io.h"
 #include "lib/remote/cached_object.h"
 
@@ -55,14 +56,14 @@ Result<struct stat> make_placeholder(const fs::path& path, const std::shared_ptr
   if (!fd) return sys_error(path.string(), "cannot make a placeholder");
   if (::ftruncate(fd.get(), static_cast<off_t>(object.size)) != 0)
     return sys_error(object.name, "is too large for TMPDIR's file system");
+  if (!object.etag.empty()) {  // the same time for the same content: who goes on later tells that by it
+    const auto version = static_cast<time_t>(xxh3_128(as_bytes(object.etag)).lo >> 33);
+    const timespec times[2] = {{version, 0}, {version, 0}};
+    ::futimens(fd.get(), times);
+  }
   CKPT_TRY_ASSIGN(const struct stat st, io::stat_fd(fd.get(), path.string()));
   io::set_virtual_file(st, std::make_shared<CachedObject>(source, number, object));
   return st;
-}
-
-std::string without_slashes(std::string url) {
-  while (url.size() > 1 && url.back() == '/') url.pop_back();
-  return url;
 }
 
 }  // namespace
@@ -80,13 +81,12 @@ Result<std::unique_ptr<Mounted>> Mounted::open(const std::string& url, const Can
 
 Result<bool> Mounted::add_beside(const fs::path& path) {
   const std::string name = path.filename().string();
-  const size_t slash = url_.rfind('/');
-  const bool at_the_top = slash == std::string::npos || slash < url_.find("://") + 3;
-  if (at_the_top || path.parent_path() != folder_.path() || path == path_ || !stays_below(name)) return false;
+  const size_t last = last_part(url_);
+  if (last == 0 || path.parent_path() != folder_.path() || path == path_ || !stays_below(name)) return false;
   const bool is_http = url_.starts_with("http");
   // The name is a stranger's, and a space in it would be one between words.
   if (url_.starts_with("cmd:") && name.find(' ') != std::string::npos) return false;
-  const std::string url = url_.substr(0, slash + 1) + (is_http ? percent_encode(name, false) : name);
+  const std::string url = url_.substr(0, last) + (is_http ? percent_encode(name, false) : name);
   auto done = mount(url, path);
   if (!done && done.error().code == Code::kNotFound) return false;
   if (!done) return std::move(done).error();

@@ -137,6 +137,21 @@ class S3 final : public WritableBackend {
     return check_etag(name, response, completed, etag);
   }
 
+  Result<std::vector<std::string>> list_parts(const std::string& name, const std::string& upload) override {
+    std::vector<std::string> out;
+    for (unsigned after = 0;;) {
+      Query query = {{"uploadId", upload}};
+      if (after != 0) query["part-number-marker"] = std::to_string(after);
+      CKPT_TRY_ASSIGN(const HttpResponse response, send(*client_, "GET", key_of(name), query));
+      if (!response.success()) return error(subject(name), response);
+      CKPT_TRY_ASSIGN(S3Parts page, parse_parts(response.body, after));
+      out.insert(out.end(), page.etags.begin(), page.etags.end());
+      after = page.next;
+      if (after == 0) return out;
+      if (out.size() > kMostParts) return fail(Code::kCorrupt, subject(name), "an upload has too many parts");
+    }
+  }
+
   Result<void> abort_upload(const std::string& name, const std::string& upload) override {
     return tidy(name, {{"uploadId", upload}});
   }

@@ -112,6 +112,26 @@ Result<std::string> parse_completed(const std::string& xml) {
   return etag;
 }
 
+Result<S3Parts> parse_parts(const std::string& xml, unsigned after) {
+  S3Parts out;
+  std::string number, etag;
+  bool truncated = false, listed = false, in_order = true;
+  Elements elements([&](const std::string& path, const std::string& text) {
+    if (path == "ListPartsResult/Part/PartNumber") number = text;
+    if (path == "ListPartsResult/Part/ETag") etag = text;
+    if (path == "ListPartsResult/Part") {
+      out.etags.push_back(std::exchange(etag, {}));
+      in_order &= number == std::to_string(after + out.etags.size());
+    }
+    if (path == "ListPartsResult/IsTruncated") truncated = text == "true";
+    if (path == "ListPartsResult") listed = true;
+  });
+  if (!elements.parse(xml) || !listed || !in_order || (truncated && out.etags.empty()))
+    return fail(Code::kCorrupt, "", "the server's list of an upload's parts is damaged, or lacks some");
+  if (truncated) out.next = after + static_cast<unsigned>(out.etags.size());
+  return out;
+}
+
 std::string completion_document(std::span<const std::string> etags) {
   std::string out = "<CompleteMultipartUpload>";
   for (size_t i = 0; i < etags.size(); ++i) {

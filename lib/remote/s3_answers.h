@@ -25,6 +25,14 @@ Result<std::string> parse_upload_id(const std::string& xml);
 /// answer that began as a success may end as an error.
 Result<std::string> parse_completed(const std::string& xml);
 
+struct S3Parts {
+  std::vector<std::string> etags;  ///< of parts that follow each other
+  unsigned next = 0;               ///< what the next page begins behind; 0: that was the last one
+};
+
+/// Of ListParts, behind part `after`. kCorrupt: it is no such answer, or a part is missing.
+Result<S3Parts> parse_parts(const std::string& xml, unsigned after);
+
 /// What CompleteMultipartUpload wants: the ETags of the parts, from the first on.
 std::string completion_document(std::span<const std::string> etags);
 

@@ -16,8 +16,9 @@ namespace {
 constexpr uint64_t kPage = 4096;
 constexpr const char* kSubject = "TMPDIR";
 
-/// It may hold the memory of processes: nobody else ever gets at it.
-Result<UniqueFd> make_file() {
+}  // namespace
+
+Result<UniqueFd> make_unnamed_file() {
   std::error_code ec;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(ec);
   if (ec) return sys_error(ec.value(), kSubject, "cannot be used");
@@ -30,14 +31,12 @@ Result<UniqueFd> make_file() {
   return out;
 }
 
-}  // namespace
-
 Result<uint64_t> Spool::put(ByteSpan bytes) {
   uint64_t at = 0;
   {
     std::lock_guard lock(mutex_);
     if (!file_) {
-      CKPT_TRY_ASSIGN(file_, make_file());
+      CKPT_TRY_ASSIGN(file_, make_unnamed_file());
     }
     at = size_;
     size_ += align_up(bytes.size(), kPage);

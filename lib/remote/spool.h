@@ -10,6 +10,9 @@
 
 namespace ckpt::remote {
 
+/// A file without a name below TMPDIR, which nobody else gets at: it may hold the memory of processes.
+Result<UniqueFd> make_unnamed_file();
+
 /// A file without a name below TMPDIR, made when it is first needed: it goes with this process, however that ends. Each
 /// piece is put once and taken once; the room of what has been taken is given back. Thread-safe.
 class Spool {

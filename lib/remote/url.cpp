@@ -62,6 +62,17 @@ bool lies_within(std::string_view url, std::string_view folder) {
   return url.starts_with(folder) && (url.size() == folder.size() || url[folder.size()] == '/');
 }
 
+std::string without_slashes(std::string url) {
+  while (url.size() > 1 && url.back() == '/') url.pop_back();
+  return url;
+}
+
+size_t last_part(std::string_view url) {
+  const size_t slash = url.rfind('/');
+  const size_t place = url.starts_with(kCommand) ? url.rfind(' ') : url.find("://") + 3;
+  return slash == std::string_view::npos || slash < place ? 0 : slash + 1;
+}
+
 Result<Url> parse_url(const std::string& text) {
   Url url;
   url.text = text;

@@ -29,6 +29,12 @@ bool is_url(std::string_view text);
 /// Whether one URL names the other, or something below it.
 bool lies_within(std::string_view url, std::string_view folder);
 
+/// A URL without slashes at its end.
+std::string without_slashes(std::string url);
+/// Of such a URL, where its last part begins, behind a slash; what lies beside it has the same in front. 0: nothing can
+/// lie beside it.
+size_t last_part(std::string_view url);
+
 /// kUsage: no such scheme, no host, bucket, program or place, a user name or password in it (credentials come from the
 /// environment).
 Result<Url> parse_url(const std::string& text);

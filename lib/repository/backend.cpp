@@ -29,11 +29,8 @@ Result<std::string> read_object(Backend& backend, const std::string& folder, con
 }
 
 Result<std::string> read_object(Backend& backend, const std::string& folder, const std::string& name, uint64_t limit) {
-  CKPT_TRY_ASSIGN(const std::vector<StoredObject> there, backend.list(folder));
-  for (const StoredObject& object : there) {
-    if (object.name == name) return read_object(backend, folder, object, limit);
-  }
-  return fail(Code::kNotFound, backend.subject(folder.empty() ? name : folder + "/" + name), "is not there");
+  CKPT_TRY_ASSIGN(const StoredObject there, backend.look_up(folder.empty() ? name : folder + "/" + name));
+  return read_object(backend, folder, there, limit);
 }
 
 }  // namespace ckpt::repository

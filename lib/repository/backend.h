@@ -30,6 +30,8 @@ class Backend {
   /// What is in a folder ("packs"), by name without the folder; of "" the store itself ("config"). Nothing where there
   /// is no such folder. What has another kind of name is not listed.
   virtual Result<std::vector<StoredObject>> list(const std::string& folder) = 0;
+  /// One object alone, by its whole name; as it was listed there, its name is that without the folder. kNotFound.
+  virtual Result<StoredObject> look_up(const std::string& name) = 0;
   /// Exactly `out.size()` bytes at `offset` of an object that was listed with `size`. kCorrupt: it is shorter.
   virtual Result<void> read(const std::string& name, uint64_t size, uint64_t offset, MutableByteSpan out) = 0;
   /// Content where there is nothing of the name. Works also after a stop was requested.
@@ -42,6 +44,8 @@ class Backend {
   /// Who else may write there may have it say anything: whom, in words. Nothing: only this user and root do, as far as
   /// was looked by now.
   virtual std::optional<std::string> strangers() const = 0;
+  /// How long, in seconds, what a killed writer had sent may take until every list shows it.
+  virtual unsigned settles_s() const { return 0; }
   /// Large enough that asking for it costs less than sending it.
   virtual size_t good_read() const = 0;
 };

@@ -1,6 +1,7 @@
 #include "lib/repository/collect.h"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <map>
@@ -108,12 +109,21 @@ class Collection {
         CKPT_TRY(backend_.put(in_folder(kPushes, silent + kTakenForDead), as_bytes(told), false));
       CKPT_TRY(backend_.remove(in_folder(kPushes, silent)));
     }
+    CKPT_TRY(let_settle(out.gone.empty() ? 0 : backend_.settles_s()));
     for (const std::string& gone : out.gone) {
       CKPT_TRY(backend_.remove(in_folder(kPushes, gone + kDraft)));
       CKPT_TRY(backend_.remove(in_folder(kPushes, gone)));
     }
     CKPT_TRY(forget_old_ones(out));
     return out;
+  }
+
+  /// What a push had sent when it was killed may be on its way: a name, too, which is listed after this.
+  Result<void> let_settle(unsigned seconds) const {
+    constexpr useconds_t kTickUs = 100'000;
+    for (const Stopwatch watch; watch.elapsed_us() < uint64_t{seconds} * 1'000'000; ::usleep(kTickUs))
+      CKPT_TRY(repository_.cancel().check());
+    return {};
   }
 
   /// What was left of pushes that were taken for dead long ago, and drafts that nobody has.

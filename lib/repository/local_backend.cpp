@@ -93,6 +93,15 @@ class LocalBackend final : public Backend {
     return out;
   }
 
+  Result<StoredObject> look_up(const std::string& name) override {
+    CKPT_TRY_ASSIGN(Place place, find(name));
+    struct stat st {};
+    if (::fstatat(place.folder, place.name.c_str(), &st, AT_SYMLINK_NOFOLLOW) != 0 && errno != ENOENT)
+      return sys_error(subject(name), "cannot be looked at");
+    if (!S_ISREG(st.st_mode)) return fail(Code::kNotFound, subject(name), "is not there");
+    return StoredObject{std::move(place.name), static_cast<uint64_t>(st.st_size)};
+  }
+
   Result<void> read(const std::string& name, uint64_t, uint64_t offset, MutableByteSpan out) override {
     CKPT_TRY_ASSIGN(const Place place, find(name));
     auto fd = io::open_regular(place.folder, place.name);

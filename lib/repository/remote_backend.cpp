@@ -48,6 +48,17 @@ class RemoteBackend final : public Backend {
     return out;
   }
 
+  Result<StoredObject> look_up(const std::string& name) override {
+    CKPT_TRY(check(name));
+    CKPT_TRY_ASSIGN(const remote::Url url, remote::parse_url(place_ + "/" + name));
+    CKPT_TRY_ASSIGN(std::unique_ptr<remote::Backend> backend, remote::open_backend(url, cancel_));
+    auto found = backend->list(1);
+    const bool folder = found ? !found->front().name.empty() : found.error().code == Code::kUsage;
+    if (folder) return fail(Code::kNotFound, subject(name), "is not there: others lie below it");
+    if (!found) return std::move(found).error();
+    return StoredObject{name.substr(name.find('/') + 1), found->front().size};
+  }
+
   Result<void> read(const std::string& name, uint64_t size, uint64_t offset, MutableByteSpan out) override {
     CKPT_TRY(check(name));
     if (offset > size || out.size() > size - offset) return fail(Code::kCorrupt, subject(name), "truncated");
@@ -64,6 +75,7 @@ class RemoteBackend final : public Backend {
 
   std::string subject(const std::string& name) const override { return name.empty() ? place_ : place_ + "/" + name; }
   size_t good_read() const override { return 1000 << 10; }
+  unsigned settles_s() const override { return 2; }  // a request that was sent, or a program on its way to its end
   std::optional<std::string> strangers() const override {
     return place_ + " is a URL, and who may write there ckpt cannot see";
   }

@@ -31,9 +31,13 @@ def write(place, only_if_absent):
         os.unlink(part)
 
 
-def misbehave(mode, verb):
+def misbehave(mode, verb, place):
     if mode == "silent":
         time.sleep(600)
+    if mode == "dawdles-at-a-name" and verb == "create" and "/images/" in place:
+        if os.fork() != 0:
+            time.sleep(600)
+        time.sleep(1.5)  # and its child would give the name then
     if mode == f"fails-to-{verb}":
         print("first line\nthe disk is on fire", file=sys.stderr)
         return 17
@@ -64,7 +68,7 @@ def main(arguments):
         with open(log, "a", encoding="utf-8") as out:
             print(repr(arguments), file=out)
     verb, place, *rest = arguments
-    status = misbehave(mode, verb)
+    status = misbehave(mode, verb, place)
     if status is not None:
         return status
     if verb == "list":

@@ -84,7 +84,6 @@ class Programs(unittest.TestCase):
         for wrong in ("cmd:", "cmd:prog", "cmd:prog --option", "cmd:prog a\nb"):
             self.ckpt("load-metadata", wrong, code=2)
         self.assertIn("cannot be started", self.ckpt("load-metadata", "cmd:no-such-program-here place", code=6))
-        self.assertIn("no part of an object", self.ckpt("convert", "model.safetensors", self.place("/x"), "--to", "safetensors", code=6))
 
     def test_what_it_says_is_told(self):
         said = self.ckpt("push", "model.safetensors", "--store", self.place("/st", "fails-to-create"), code=8)
@@ -108,6 +107,57 @@ class Programs(unittest.TestCase):
         self.ckpt("load-metadata", self.place("/model.safetensors", "leaves"))
         self.assertLess(time.monotonic() - started, 60)
         self.assert_all_ended()
+
+    def written(self, place):
+        """Files that are put once they are finished, and those that wait for the others."""
+        safetensors(self.base / "large.safetensors", {f"w{i}": ("U8", [9 << 20], os.urandom(9 << 20)) for i in range(3)})
+        for to, name, more in (("dcp", "/dcp", ["--files", "3"]), ("safetensors", "/one.safetensors", []), ("safetensors", "/many", ["--file-size", "10MB"])):
+            self.ckpt("convert", "large.safetensors", place(name), "--to", to, *more, "--verify")
+            self.ckpt("convert", "large.safetensors", self.base / "here" / name[1:], "--to", to, *more)
+            self.assertIn("is there already", self.ckpt("convert", "large.safetensors", place(name), "--to", to, *more, code=2))
+            self.ckpt("convert", "large.safetensors", place(name), "--to", to, *more, "--force")
+            self.assertEqual(self.files(self.there / name[1:]), self.files(self.base / "here" / name[1:]))
+        self.assertIn("--resume", self.ckpt("convert", "large.safetensors", place("/x"), "--to", "dcp", "--resume", code=6))
+
+    @staticmethod
+    def files(place):
+        return {str(path.relative_to(place)): path.read_bytes() for path in ([place] if place.is_file() else place.rglob("*")) if path.is_file()}
+
+    def test_checkpoints_are_written(self):
+        self.written(self.place)
+
+    def test_what_fails_to_be_written_leaves_nothing(self):
+        safetensors(self.base / "large.safetensors", {f"w{i}": ("U8", [9 << 20], os.urandom(9 << 20)) for i in range(3)})
+        self.ckpt("convert", "large.safetensors", self.place("/x", "fails-to-create"), "--to", "dcp", "--files", "3", code=8)
+        self.assertEqual(self.files(self.there), {})
+
+    @unittest.skipUnless(os.geteuid() == 0, "needs root")
+    def test_images_are_written(self):
+        program = "import os\ndata = os.urandom(20 << 20)\nprint(flush=True)\nos.read(0, 1)\n"
+        with subprocess.Popen([PYTHON, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True) as process:
+            process.stdout.readline()
+            self.ckpt("pre-dump", "-p", process.pid, "-f", self.place("/run/a"), "--external-pipes", "null")
+            self.ckpt("dump", "-p", process.pid, "-f", self.place("/run/b"), "--prev", self.place("/run/a"), "--external-pipes", "null")
+        self.ckpt("verify", self.place("/run/b"))
+        size = {name: sum(len(data) for file, data in self.files(self.there / "run" / name).items() if file.startswith("pages")) for name in "ab"}
+        self.assertGreater(size["a"], 20 << 20)
+        self.assertLess(size["b"], 5 << 20)
+
+    def test_a_program_ends_with_a_killed_ckpt(self):
+        """What gives a push its name would do so when the collection that comes next has removed what it needs."""
+        push = subprocess.Popen([CKPT, "push", "model.safetensors", "--store", self.place("/st", "dawdles-at-a-name")], env=self.env, cwd=self.base,
+                                stderr=subprocess.PIPE)
+        for _ in range(400):
+            if (self.base / "log").exists() and any("'create'" in line and "/images/" in line for line in (self.base / "log").read_text().splitlines()):
+                break
+            time.sleep(0.05)
+        push.kill()
+        push.communicate()
+        self.ckpt("gc", "--store", self.place("/st"))
+        self.assert_all_ended()
+        time.sleep(1.6)
+        self.assertEqual(list((self.there / "st" / "images").glob("*")), [])
+        self.assertIn("is sound", self.ckpt("verify", "--store", self.place("/st")))
 
     def running(self):
         found = subprocess.run(["pgrep", "-f", str(self.there)], capture_output=True, text=True, check=False).stdout.split()
@@ -139,6 +189,7 @@ class Programs(unittest.TestCase):
         self.contract(place(), "--test-case-exclude=*of many that want a name*")  # which rclone has no way to grant to one
         self.store(place("/st"))
         self.reading(place)
+        self.written(place)
 
 
 if __name__ == "__main__":

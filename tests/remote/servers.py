@@ -162,12 +162,23 @@ class S3(Handler):
             objects[key] = b"".join(parts[int(n)] for n, _ in named)
             del uploads[upload]
             etag = hashlib.md5(b"".join(bytes.fromhex(e) for _, e in named)).hexdigest()
+            self.server.etags[id(objects[key])] = (objects[key], f'"{etag}-{len(named)}"')
             return self.answer(200, f"<CompleteMultipartUploadResult><ETag>&quot;{etag}-{len(named)}&quot;</ETag></CompleteMultipartUploadResult>".encode())
         if what == "abort":
             del uploads[upload]
         else:
             objects.pop(key, None)
         return self.answer(204)
+
+    def list_parts(self, upload, after):
+        """By pages of two."""
+        if upload not in self.server.uploads:
+            return self.error(404, "NoSuchUpload")
+        parts = sorted(self.server.uploads[upload][1].items())
+        page = [part for part in parts if part[0] > after][:2]
+        more = bool(page) and page[-1][0] != parts[-1][0]
+        listed = "".join(f"<Part><PartNumber>{number}</PartNumber><ETag>&quot;{hashlib.md5(data).hexdigest()}&quot;</ETag></Part>" for number, data in page)
+        self.answer(200, f"<ListPartsResult>{listed}<IsTruncated>{str(more).lower()}</IsTruncated></ListPartsResult>".encode())
 
     def serve(self):
         path, _, query_text = self.path.partition("?")
@@ -180,6 +191,9 @@ class S3(Handler):
             return self.error(404, "NoSuchBucket")
         if self.command not in ("GET", "HEAD"):
             return self.write(objects, key, dict(query))
+        upload = dict(query).get("uploadId")
+        if upload is not None:
+            return self.list_parts(upload, int(dict(query).get("part-number-marker", "0")))
         if key:
             return self.send_object(key, objects[key]) if key in objects else self.error(404, "NoSuchKey")
         asked = dict(query)

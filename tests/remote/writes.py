@@ -3,6 +3,7 @@
 
     writes.py CKPT_BINARY [TEST...]
 """
+import hashlib
 import json
 import os
 import pathlib
@@ -174,7 +175,7 @@ class Writes(unittest.TestCase):
     def test_what_is_refused_by_name(self):
         with Server(Files, root=str(self.base)) as server:
             self.assertIn("read only", self.convert(server.url + "/x", "--to", "dcp", code=6))
-        self.assertIn("--resume", self.convert("s3://bucket/x", "--to", "dcp", "--resume", code=6))
+        self.assertIn("--part", self.convert("s3://bucket/x", "--to", "dcp", "--part", "1/2", code=6))
         self.assertIn("--no-sync", self.convert("s3://bucket/x", "--to", "dcp", "--no-sync", code=2))
         self.assertIn("whole bucket", self.convert("s3://bucket", "--to", "dcp", "--force", code=2))
         self.convert("s3://none/x", "--to", "dcp", code=4)
@@ -264,6 +265,73 @@ class Writes(unittest.TestCase):
         self.assertEqual(dict(self.objects), {})
         self.server.http.write_faults, self.server.http.uploads = [], {}
         self.convert("s3://bucket/dcp", "--to", "dcp")
+
+    RESUMED = ("s3://bucket/dcp", "--to", "dcp", "--files", "3", "-j", "1", "--resume")
+
+    def stop_after_a_file(self, number):
+        """One that can be gone on with."""
+        begun, first = threading.Event(), []
+
+        def slow(handler, what, key):
+            if what == "put" and key.endswith(".ckpt-convert.json"):
+                begun.set()
+            elif what == "part" and key != (first or first.append(key) or first)[0]:
+                time.sleep(2)
+            return False
+
+        self.server.http.write_faults = [slow]
+        process = self.start("convert", self.file, *self.RESUMED)
+        self.assertTrue(begun.wait(60), "no file was finished")
+        time.sleep(0.3)  # until its journal is there
+        process.send_signal(number)
+        process.communicate(timeout=60)
+        time.sleep(2.1)
+        self.server.http.write_faults = []
+        self.assertEqual(list(self.objects), ["dcp/.ckpt-convert.json"])
+        return json.loads(self.objects["dcp/.ckpt-convert.json"])["files"]
+
+    def test_a_killed_one_goes_on(self):
+        self.convert(*self.RESUMED[:-1])
+        whole = dict(self.objects)
+        for number in (signal.SIGKILL, signal.SIGINT):
+            self.objects.clear()
+            self.server.http.uploads.clear()
+            done = self.stop_after_a_file(number)
+            self.assertIn("--resume", self.convert(*self.RESUMED[:-1], code=2))
+            self.assertIn("another conversion", self.convert(*self.RESUMED, "--dtype", "**=bfloat16", code=7))
+            self.assertEqual(list(self.objects), ["dcp/.ckpt-convert.json"])
+            self.server.http.requests.clear()
+            report = json.loads(self.convert(*self.RESUMED, "--verify", "--json").splitlines()[0])
+            self.assertEqual((report["kept_files"], report["verified"]), (len(done), True))
+            sent = {path.split("?")[0] for verb, path in self.server.http.requests if verb == "PUT" and "partNumber" in path}
+            for file in done:
+                self.assertNotIn(f"/bucket/dcp/{file['name']}", sent, "what was there went up again")
+            self.assertEqual(dict(self.objects), whole)
+
+    def test_one_that_was_killed_while_its_objects_appeared_goes_on(self):
+        """Whether its server's ETags say what is in them, or not."""
+        self.convert(*self.RESUMED[:-1])
+        whole = dict(self.objects)
+        for tells in (True, False):
+            self.objects.clear()
+            file = self.stop_after_a_file(signal.SIGKILL)[0]
+            parts = self.server.http.uploads.pop(file["upload"])[1]
+            data = self.objects["dcp/" + file["name"]] = b"".join(data for _, data in sorted(parts.items()))
+            if tells:
+                etag = hashlib.md5(b"".join(hashlib.md5(data).digest() for _, data in sorted(parts.items()))).hexdigest()
+                self.server.http.etags[id(data)] = (data, f'"{etag}-{len(parts)}"')
+            report = json.loads(self.convert(*self.RESUMED, "--json").splitlines()[0])
+            self.assertEqual((report["kept_files"], dict(self.objects)), (int(tells), whole))
+
+    def test_what_the_server_has_lost_is_made_again(self):
+        self.convert(*self.RESUMED[:-1])
+        whole = dict(self.objects)
+        self.objects.clear()
+        for file in self.stop_after_a_file(signal.SIGKILL):
+            parts = self.server.http.uploads[file["upload"]][1]
+            parts[1] = bytes(len(parts[1]))
+        self.convert(*self.RESUMED)
+        self.assertEqual(dict(self.objects), whole)
 
     def test_memory_stays_bounded(self):
         large = self.base / "large.safetensors"

@@ -295,12 +295,19 @@ class Conversion {
 
   /// A dry run opens the destination, too: it refuses what the real one would.
   Result<void> write_elsewhere() {
-    if (request_.resume || request_.part.count > 1)
+    if (request_.part.count > 1)
       return fail(Code::kUnsupported, request_.destination.string(),
-                  "--resume and --part go on in a folder of this host: at a URL a conversion is begun anew");
-    CKPT_TRY_ASSIGN(const auto out, request_.elsewhere(kind_ == StagedDir::Kind::kFile));
+                  "--part is for folders that all parts can write to: at a URL one process makes the whole");
+    const std::string plan = request_.resume ? fingerprint(*layout_, selected_.selection) : "";
+    CKPT_TRY_ASSIGN(const auto out, request_.elsewhere(kind_ == StagedDir::Kind::kFile, plan));
     if (request_.dry_run) return {};
-    CKPT_TRY(write_data(*out, files_of_part(*layout_, {})));
+    std::vector<size_t> missing;
+    for (const size_t index : files_of_part(*layout_, {})) {
+      CKPT_TRY_ASSIGN(const bool there, out->take_up(layout_->files[index].name, layout_->files[index].size));
+      if (!there) missing.push_back(index);
+      report_.kept_files += there ? 1 : 0;
+    }
+    CKPT_TRY(write_data(*out, missing));
     CKPT_TRY(write_generated(*out));
     report_.total_bytes = out->bytes();
     CKPT_TRY(out->commit(layout_->last_file));

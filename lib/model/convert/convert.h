@@ -35,8 +35,9 @@ struct ConvertRequest {
       false;  ///< go on where a conversion that was killed stopped; leave what is done for the next if this one is
   PartOf part;            ///< of many processes; more than one imply `resume`
   /// Where the destination is no folder of this host: opens it, as one file or as a folder. Refuses (kUsage) one that
-  /// is there, unless `force`: then its `commit` replaces it. Nothing is written there without that.
-  std::function<Result<std::unique_ptr<io::StagedOutput>>(bool one_file)> elsewhere;
+  /// is there, unless `force`: then its `commit` replaces it. Nothing is written there without that. `plan`: what an
+  /// earlier attempt must have agreed on, and a later one; empty: none goes on.
+  std::function<Result<std::unique_ptr<io::StagedOutput>>(bool one_file, const std::string& plan)> elsewhere;
 };
 
 struct ConvertReport {
@@ -62,7 +63,7 @@ struct ConvertReport {
 /// kNotFound, kPermission: the source. kUsage: a destination that is not empty, or one that is the source, lies in it
 /// or holds it. kNoRoom: the disk, found before anything is written where that can be known, or max_memory. kCorrupt:
 /// what verify finds wrong with the source, in its words; kUnsupported: what of it cannot be read. kBusy: the part, or
-/// the destination, is another process's; kUnsupported: `resume` and parts elsewhere. On any failure the destination is
+/// the destination, is another process's; kUnsupported: parts elsewhere. On any failure the destination is
 /// as it was (elsewhere, with `force`: or gone).
 Result<ConvertReport> convert(const ConvertRequest& request, ProgressSink& progress, const Cancel& cancel);
 

@@ -2,6 +2,11 @@
 
 #include <doctest/doctest.h>
 #include <signal.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
 
 #include <chrono>
 #include <thread>
@@ -100,4 +105,42 @@ TEST_CASE("programs: a refused output and an interrupt end one with what it has 
   REQUIRE(!end);
   CHECK(end.error().code == Code::kInterrupted);
   CHECK(watch.elapsed_us() < 60'000'000);
+}
+
+TEST_CASE("programs: who reads its input is not silent, and all of a file is there from its beginning") {
+  const UniqueFd file(::memfd_create("input", MFD_CLOEXEC));
+  const std::string content(400, 'z');
+  REQUIRE(io::write_all(file.get(), as_bytes(content), "input"));
+  std::string out;
+  ProgramCall call = shell("for i in 1 2 3 4; do all=$all$(head -c 100); sleep 0.7; done; echo -n $all", out);
+  call.input_file = file.get();
+  call.silence_s = 2;
+  auto end = run_program(call, nullptr);
+  REQUIRE(end);
+  CHECK(out == content);
+}
+
+TEST_CASE("programs: what they have started ends with the process that ran them") {
+  int ends[2];
+  REQUIRE(::pipe(ends) == 0);
+  const pid_t child = ::fork();
+  if (child == 0) {
+    std::string said;
+    ProgramCall call = shell("sleep 600 & echo $!; echo $$; wait", said);
+    call.output = [&](ByteSpan bytes) { return io::write_all(ends[1], bytes, ""); };
+    (void)run_program(call, nullptr);
+    ::_exit(0);
+  }
+  std::string pids;
+  while (std::count(pids.begin(), pids.end(), '\n') < 2) {
+    char byte = 0;
+    REQUIRE(::read(ends[0], &byte, 1) == 1);
+    pids += byte;
+  }
+  ::kill(child, SIGKILL);
+  ::waitpid(child, nullptr, 0);
+  const size_t line = pids.find('\n');
+  CHECK(is_gone(pids.substr(0, line)));
+  CHECK(is_gone(pids.substr(line + 1)));
+  ::close(ends[0]), ::close(ends[1]);
 }

@@ -4,6 +4,7 @@
 #include "lib/remote/md5.h"
 #include "lib/remote/part_sizes.h"
 #include "lib/remote/s3_answers.h"
+#include "lib/remote/upload_journal.h"
 #include "lib/remote/url.h"
 
 using namespace ckpt;
@@ -79,6 +80,48 @@ TEST_CASE("answers of S3 to uploads: identifiers, completions, and an error in t
   CHECK(completion_document(parts) ==
         "<CompleteMultipartUpload><Part><PartNumber>1</PartNumber><ETag>&quot;a&quot;</ETag></Part>"
         "<Part><PartNumber>2</PartNumber><ETag>b&lt;&amp;</ETag></Part></CompleteMultipartUpload>");
+}
+
+TEST_CASE("answers of S3 to uploads: the parts that are there, page by page, none of which is missing") {
+  const std::string first =
+      "<ListPartsResult><Part><PartNumber>1</PartNumber><ETag>\"a\"</ETag></Part><Part><ETag>b</ETag><PartNumber>2"
+      "</PartNumber></Part><IsTruncated>true</IsTruncated></ListPartsResult>";
+  const S3Parts page = parse_parts(first, 0).value();
+  CHECK(page.etags == std::vector<std::string>{"\"a\"", "b"});
+  CHECK(page.next == 2);
+  CHECK_FALSE(parse_parts(first, 2));
+  CHECK_FALSE(parse_parts("<ListPartsResult><Part><PartNumber>2</PartNumber></Part></ListPartsResult>", 0));
+  CHECK_FALSE(parse_parts("<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>", 0));
+  CHECK(parse_parts("<ListPartsResult/>", 7).value().etags.empty());
+  for (size_t end = 0; end < first.size(); ++end) CHECK_FALSE(parse_parts(first.substr(0, end), 0));
+}
+
+TEST_CASE("journals of uploads: what was written is read, and nothing else") {
+  UploadJournal journal;
+  journal.plan = "p";
+  journal.files = {{"a/b", 7, "u\"p", {"x", "y"}}, {"c", 0, "", {}}};
+  const std::string text = to_json(journal);
+  const UploadJournal again = parse_upload_journal(text, "").value();
+  CHECK(again.plan == "p");
+  REQUIRE(again.files.size() == 2);
+  CHECK((again.files[0].name == "a/b" && again.files[0].size == 7 && again.files[0].upload == "u\"p"));
+  CHECK(again.files[0].parts == std::vector<std::string>{"x", "y"});
+  for (size_t end = 0; end + 1 < text.size(); ++end) CHECK_FALSE(parse_upload_journal(text.substr(0, end), ""));
+  for (const char* other :
+       {"[]", R"({"schema":"ckpt.upload/1","plan":"p"})", R"({"schema":"ckpt.upload/1","plan":"p","files":[1]})",
+        R"({"schema":"ckpt.upload/1","plan":"p","files":[{"name":"a","size":-1,"upload":"u","parts":[]}]})",
+        R"({"schema":"ckpt.upload/1","plan":"p","files":[{"name":"a","size":1,"upload":"u","parts":[3]}]})",
+        R"({"schema":"ckpt.upload/2","plan":"p","files":[]})"})
+    CHECK_FALSE(parse_upload_journal(other, ""));
+}
+
+TEST_CASE("URLs: beside which others may lie") {
+  auto beside = [](const std::string& url) { return url.substr(0, last_part(url)); };
+  CHECK(beside("s3://b/x/y") == "s3://b/x/");
+  CHECK(beside("s3://b/x") == "s3://b/");
+  CHECK(beside("s3://b").empty());
+  CHECK(beside("cmd:/bin/prog r:a/b") == "cmd:/bin/prog r:a/");
+  CHECK(beside("cmd:/bin/prog a").empty());
 }
 
 TEST_CASE("URLs: which one lies in which") {

@@ -56,6 +56,11 @@ TEST_CASE("backend: what was put is listed and read, by others too, and gone whe
     CHECK(read_back(*other, kPacks, "empty").empty());
     CHECK(read_back(*other, "", "config") == "config");
     CHECK(read_back(*other, kImages, "a-name,with+all=of:them_1.0") == "x");
+    CHECK(other->look_up("packs/one")->size == body.size());
+    CHECK(other->look_up("packs/one")->name == "one");
+    CHECK(other->look_up("config")->size == 6);
+    for (const char* none : {"packs/on", "packs/one-more", "images/one", "packs", "damaged/one"})
+      CHECK(other->look_up(none).error().code == Code::kNotFound);
     std::string part(1000, '\0');
     REQUIRE(other->read("packs/one", body.size(), 12'345, std::as_writable_bytes(std::span(part))));
     CHECK(part == body.substr(12'345, 1000));

@@ -50,6 +50,10 @@ class StepBackend final : public Backend {
     CKPT_TRY(step());
     return inner_->list(folder);
   }
+  Result<StoredObject> look_up(const std::string& name) override {
+    CKPT_TRY(step());
+    return inner_->look_up(name);
+  }
   Result<void> read(const std::string& name, uint64_t size, uint64_t offset, MutableByteSpan out) override {
     CKPT_TRY(step());
     if (steps_.each_read) steps_.each_read(name);
