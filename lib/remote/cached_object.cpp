@@ -74,7 +74,9 @@ Result<void> BlockCache::read(size_t number, const Object& object, uint64_t offs
       return *block->error;
     }
     const size_t taken = std::min<uint64_t>(out.size(), block->bytes.size() - inside);
+    lock.unlock();  // nobody changes a block that is ready
     std::memcpy(out.data(), block->bytes.data() + inside, taken);
+    lock.lock();
     out = out.subspan(taken);
     offset += taken;
   }
@@ -124,7 +126,7 @@ std::shared_ptr<BlockCache::Block> BlockCache::want(size_t number, const Object&
   drop_oldest();
   lock.unlock();
   pool_.submit([this, block, object, index]() -> Result<void> {
-    std::vector<std::byte> bytes;
+    std::vector<std::byte> bytes = take_spare();
     Result<void> read = without_throwing([&] {
       bytes.resize(std::min(kBlock, object.size - index * kBlock));
       return backend_.read(object, index * kBlock, bytes);
@@ -153,10 +155,24 @@ void BlockCache::fetch_ahead(size_t number, const Object& object, uint64_t index
   for (uint64_t next = index + 1; next < std::min(blocks, index + 1 + ahead); ++next) want(number, object, next, lock);
 }
 
+/// Memory of blocks that were dropped: new one costs more than the copy into it.
+std::vector<std::byte> BlockCache::take_spare() {
+  std::lock_guard lock(mutex_);
+  std::vector<std::byte> out;
+  if (!spare_.empty()) out = std::move(spare_.back()), spare_.pop_back();
+  return out;
+}
+
 void BlockCache::drop_oldest() {
   while (recent_.size() > kMemory / kBlock) {
-    blocks_.erase(recent_.back());
+    const auto oldest = blocks_.find(recent_.back());  // not there: it failed
     recent_.pop_back();
+    if (oldest == blocks_.end()) continue;
+    Block& block = *oldest->second.block;
+    // Nobody reads it, and nobody can begin to.
+    if (block.ready && oldest->second.block.use_count() == 1 && spare_.size() < kThreads)
+      spare_.push_back(std::move(block.bytes));
+    blocks_.erase(oldest);
   }
 }
 

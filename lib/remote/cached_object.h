@@ -52,6 +52,7 @@ class BlockCache {
   std::shared_ptr<Block> want(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
   void fetch_ahead(size_t number, const Object& object, uint64_t index, std::unique_lock<std::mutex>& lock);
   void drop_oldest();
+  std::vector<std::byte> take_spare();
 
   Backend& backend_;
   std::mutex mutex_;
@@ -59,6 +60,7 @@ class BlockCache {
   std::map<Key, Entry> blocks_;
   std::list<Key> recent_;  ///< the last one used first
   std::map<size_t, Reader> readers_;
+  std::vector<std::vector<std::byte>> spare_;
   WorkerPool pool_;  ///< last: its threads use the rest
 };
 

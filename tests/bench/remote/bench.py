@@ -13,6 +13,7 @@ Every round runs each way once, in turn; the medians count. Wants the environmen
 where it is not in the PATH. Never fails on a time: ratios are printed, with the bar behind them.
 """
 import argparse
+import hashlib
 import json
 import os
 import pathlib
@@ -31,12 +32,29 @@ from servers import S3, Server  # noqa: E402
 CKPT = os.environ.get("CKPT_BIN", str(TESTS.parent / "build" / "ckpt"))
 KEY, SECRET = "AKIDEXAMPLEKEY", "secret/with+signs="
 NGINX = os.environ.get("CKPT_NGINX") or shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
+# One object in parts, as the others send it: begun, eight parts at a time, each with its MD5 (which costs curl nothing here), completed.
+CURL_PUT = """
+import base64, os, re, subprocess, sys
+url, user, folder, known = sys.argv[1:]
+curl = ["curl", "-sf", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", user, "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
+begun = subprocess.run([*curl, "-X", "POST", url + "?uploads="], check=True, capture_output=True, text=True).stdout
+upload = re.search("<UploadId>(.*)</UploadId>", begun)[1]
+parts, each, etags = sorted(os.listdir(folder)), ["curl", "-Z", "--parallel-max", "8"], open(known).read().split()
+for i, (part, etag) in enumerate(zip(parts, etags)):
+    md5 = base64.b64encode(bytes.fromhex(etag)).decode()
+    each += ["--next"] * (i > 0) + [*curl[1:], "-H", f"Content-MD5: {md5}", "-T", f"{folder}/{part}", f"{url}?partNumber={i + 1}&uploadId={upload}"]
+subprocess.run(each, check=True, stdout=subprocess.DEVNULL)
+document = "".join(f"<Part><PartNumber>{i + 1}</PartNumber><ETag>{etag}</ETag></Part>" for i, etag in enumerate(etags))
+subprocess.run([*curl, "-X", "POST", "--data-binary", f"<CompleteMultipartUpload>{document}</CompleteMultipartUpload>", f"{url}?uploadId={upload}"],
+               check=True, stdout=subprocess.DEVNULL)
+"""
 QUIET = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL, "stdin": subprocess.DEVNULL}
 
 
 def timed(command, env):
     """Seconds, and the peak of memory in MiB: of a small process's child, since a fork inherits its parent's."""
-    measure = "import os,subprocess,sys,time;s=time.monotonic();p=subprocess.Popen(sys.argv[1:],stdin=0,stdout=open(os.devnull,'w'),stderr=2);" \
+    measure = "import os,signal,subprocess,sys,time;s=time.monotonic();p=subprocess.Popen(sys.argv[1:],stdin=0,stdout=open(os.devnull,'w'),stderr=2);" \
+              "signal.signal(signal.SIGALRM,lambda *_:p.kill());signal.alarm(100);" \
               "_,c,u=os.wait4(p.pid,0);print(time.monotonic()-s,u.ru_maxrss/1024);sys.exit(c!=0)"
     done = subprocess.run([sys.executable, "-S", "-c", measure, *map(str, command)], env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
     assert done.returncode == 0, (command, done.stderr)
@@ -46,11 +64,11 @@ def timed(command, env):
 def compare(rounds, ways, env, tidy=lambda: None):
     """The median time of each way, and its largest memory."""
     times, memory = {name: [] for name in ways}, {name: 0 for name in ways}
-    for i in range(rounds):
+    for i in range(rounds + 1):
         for name, command in ways.items():
             tidy()
             seconds, most = timed(command(i) if callable(command) else command, env)
-            times[name].append(seconds)
+            times[name] += [seconds] * (i > 0)  # the first one fills caches
             memory[name] = max(memory[name], most)
     return {name: statistics.median(all_of) for name, all_of in times.items()}, memory
 
@@ -65,8 +83,9 @@ def free_port():
         return s.getsockname()[1]
 
 
-def started(command, port, **more):
-    process = subprocess.Popen(list(map(str, command)), **QUIET, **more)
+def started(command, port):
+    """It ends with this process."""
+    process = subprocess.Popen(["setpriv", "--pdeathsig", "KILL", *map(str, command)], **QUIET)
     for _ in range(200):
         try:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -88,6 +107,7 @@ class Bench:
             out.write(len(header).to_bytes(8, "little") + header)
             for _ in range(options.mib):
                 out.write(os.urandom(1 << 20))
+        os.link(self.model, base / "store" / "bucket" / "get.safetensors")  # before the server looks
         port = free_port()
         self.url = f"http://127.0.0.1:{port}"
         self.servers = [started([rclone, "serve", "s3", "--config", "", "--auth-key", f"{KEY},{SECRET}", "--addr", f"127.0.0.1:{port}", base / "store"], port)]
@@ -99,7 +119,7 @@ class Bench:
         port = free_port()
         if NGINX:
             config = f"worker_processes 2; pid {self.base}/pid; daemon off; error_log /dev/null; events {{}}" \
-                     f" http {{ access_log off; sendfile on; server {{ listen 127.0.0.1:{port}; root {self.base}; autoindex on; }} }}"
+                     f" http {{ {' '.join(f'{kind}_temp_path {self.base}/tmp;' for kind in ('client_body', 'proxy', 'fastcgi', 'uwsgi', 'scgi'))} access_log off; sendfile on; server {{ listen 127.0.0.1:{port}; root {self.base}; autoindex on; }} }}"
             (self.base / "nginx.conf").write_text(f"user root; {config}" if os.geteuid() == 0 else config)
             command = [NGINX, "-p", self.base, "-c", self.base / "nginx.conf", "-e", "/dev/null"]
         else:
@@ -120,14 +140,13 @@ class Bench:
 
     def put(self):
         copy = [self.rclone, "--config", "", "copyto", "--s3-upload-concurrency", "8", "--s3-chunk-size", "8M", "--s3-upload-cutoff", "8M", self.model]
-        pieces = self.base / "pieces"
+        pieces, etags = self.base / "pieces", self.base / "etags"
         pieces.mkdir()
-        subprocess.run(["split", "-n", "8", self.model, pieces / "p"], check=True)
-        curl = ["curl", "-sfZ", "--parallel-max", "8", "--aws-sigv4", "aws:amz:us-east-1:s3", "--user", f"{KEY}:{SECRET}", "-H", "x-amz-content-sha256: UNSIGNED-PAYLOAD"]
-        for piece in sorted(pieces.iterdir()):
-            curl += ["-T", piece, f"{self.url}/bucket/{piece.name}"]
-        ways = {"ckpt": lambda i: [CKPT, "convert", self.model, f"s3://bucket/c{i}.safetensors", "--to", "safetensors", "--force"],
-                "rclone": lambda i: [*copy, f"{self.bucket}/r{i}"], "curl": curl}
+        subprocess.run(["split", "-b", "8M", "-a", "4", self.model, pieces / "p"], check=True)
+        etags.write_text("\n".join(hashlib.md5(piece.read_bytes()).hexdigest() for piece in sorted(pieces.iterdir())))
+        ways = {"ckpt": lambda i: [CKPT, "convert", self.model, f"s3://bucket/c{i}.safetensors", "--to", "safetensors"],
+                "rclone": lambda i: [*copy, f"{self.bucket}/r{i}"],
+                "curl": lambda i: [sys.executable, "-S", "-c", CURL_PUT, f"{self.url}/bucket/u{i}", f"{KEY}:{SECRET}", pieces, etags]}
         times, memory = compare(self.options.rounds, ways, self.env)
         self.tell("put", times.pop("ckpt"), times, memory["ckpt"])
 
@@ -147,7 +166,6 @@ class Bench:
                 self.base / "here" / "r"]
 
     def get(self):
-        shutil.copy(self.model, self.base / "store" / "bucket" / "get.safetensors")
         self.fetch("get", "s3://bucket/get.safetensors", {"rclone": self.rclone_get(f"{self.bucket}/get.safetensors")})
 
     def http(self):
@@ -194,27 +212,33 @@ class Bench:
         row("metadata: memory in MiB", memory["there"], "< 256")
 
     def large(self):
-        """Twenty files of 5 GB with an index, as they come from a hub."""
-        files, each, size = 20, 250, 5_000_000_000
-        tensor, objects, index = size // each // 4 * 4, {}, {}
-        for f in range(files):
-            name = f"model-{f + 1:05}-of-{files:05}.safetensors"
-            header = {f"t.{f}.{i}": {"dtype": "F32", "shape": [tensor // 4], "data_offsets": [i * tensor, (i + 1) * tensor]} for i in range(each)}
+        """One file of safetensors; twenty of them with an index, whose shapes lie in the files; and torch's format, of which one file says all."""
+        files, count, size = 20, 5000, 100_000_000_000
+        tensor, objects, index = size // count // 4 * 4, {}, {}
+
+        def safetensors(names, length):
+            header = {name: {"dtype": "F32", "shape": [length // 4], "data_offsets": [i * length, (i + 1) * length]} for i, name in enumerate(names)}
             text = json.dumps(header).encode()
-            objects[f"big/{name}"] = Sparse(len(text).to_bytes(8, "little") + text, 8 + len(text) + each * tensor)
-            index.update({key: name for key in header})
-        document = {"metadata": {"total_size": files * each * tensor}, "weight_map": index}
-        objects["big/model.safetensors.index.json"] = json.dumps(document).encode()
-        one = {f"t.{i}": {"dtype": "F32", "shape": [tensor // 4], "data_offsets": [i * tensor, (i + 1) * tensor]} for i in range(files * each)}
-        text = json.dumps(one).encode()
-        objects["one.safetensors"] = Sparse(len(text).to_bytes(8, "little") + text, 8 + len(text) + files * each * tensor)
-        for name, what in (("one.safetensors", "one file"), ("big", f"{files} files")):
+            return Sparse(len(text).to_bytes(8, "little") + text, 8 + len(text) + len(header) * length)
+
+        keys = [f"t.{i}" for i in range(count)]
+        for f in range(files):
+            name, own = f"model-{f + 1:05}-of-{files:05}.safetensors", keys[f * count // files : (f + 1) * count // files]
+            objects[f"hub/{name}"] = safetensors(own, tensor)
+            index.update({key: name for key in own})
+        objects["hub/model.safetensors.index.json"] = json.dumps({"metadata": {"total_size": count * tensor}, "weight_map": index}).encode()
+        objects["one.safetensors"] = safetensors(keys, tensor)
+        small = safetensors(keys, 4)
+        (self.base / "small.safetensors").write_bytes(small[0 : len(small)])
+        subprocess.run([CKPT, "convert", self.base / "small.safetensors", self.base / "dcp", "--to", "dcp", "--files", str(files), "-q"], check=True)
+        for path in (self.base / "dcp").iterdir():
+            objects[f"dcp/{path.name}"] = path.read_bytes() if path.name.startswith(".") else Sparse(b"", size // files)
+        for name, what, bar in (("one.safetensors", "one file", 10), ("dcp", "torch's", 10), ("hub", f"{files} files", files + 10)):
+            SparseS3.sent = 0
             with Server(SparseS3, buckets={"bucket": objects}, page=1000) as server:
                 env = {**self.env, "AWS_ENDPOINT_URL": server.url, "AWS_ACCESS_KEY_ID": S3.KEY, "AWS_SECRET_ACCESS_KEY": S3.SECRET}
                 seconds, _ = timed([CKPT, "load-metadata", f"s3://bucket/{name}"], env)
-                sent = SparseS3.sent
-                SparseS3.sent = 0
-                row(f"large: requests, {what}", len(server.http.requests), "< 10", f"{sent / (files * each * tensor) * 100:.5f} % of its bytes, {seconds:.2f} s")
+                row(f"large: requests, {what}", len(server.http.requests), f"< {bar}", f"{SparseS3.sent / size * 100:.5f} % of its bytes, {seconds:.2f} s")
 
 
 class Sparse:
@@ -238,7 +262,7 @@ class SparseS3(S3):
         return '"%032x"' % len(data)
 
     def answer(self, status, body=b"", **headers):
-        SparseS3.sent += len(body)
+        SparseS3.sent += len(body) if self.command == "GET" else 0
         super().answer(status, body, **headers)
 
 
