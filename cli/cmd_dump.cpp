@@ -25,6 +25,7 @@ Command::Run add_dump(VerbOptions& app) {
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
     using After = engine::DumpOptions::After;
+    CKPT_TRY(resolve_parent(*flags, context));
     CKPT_TRY(finish_dump_flags(*flags));
     flags->options.after = flags->leave_running   ? After::kLeaveRunning
                            : flags->leave_stopped ? After::kLeaveStopped

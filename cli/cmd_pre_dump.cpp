@@ -10,6 +10,7 @@ Command::Run add_pre_dump(VerbOptions& app) {
   app.add_flag("-R,--leave-running,--non-stop", flags->non_stop, "Accepted: the process goes on in any case");
   app.add_flag("-n,--dry-run", flags->dry_run, "Say what would be written, with sizes");
   return [flags](Context& context) -> Result<void> {
+    CKPT_TRY(resolve_parent(*flags, context));
     CKPT_TRY(finish_dump_flags(*flags));
     auto where = [&](const std::function<Result<void>()>& work) {
       return where_it_is(flags->options.pid, context, work);

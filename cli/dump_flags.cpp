@@ -79,7 +79,7 @@ void add_dump_flags(VerbOptions& app, DumpFlags& flags) {
       .type_name("PATH|URL")
       .required();
   const VerbOption prev =
-      app.add_saved("--prev", Saved::kImage, flags.prev, "The parent image: only what differs from it is stored")
+      app.add_option("--prev", flags.prev, "The parent image: only what differs from it is stored")
           .type_name("PATH|URL");
   VerbOption criu_prev = app.add_option("--prev-images-dir", flags.criu_prev,
                                         "The same as criu has it: a path that begins at the folder of the image");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <vector>
 
+#include "cli/saves.h"
 #include "lib/base/io.h"
 #include "lib/remote/url.h"
 #include "lib/state/namespaces/entered.h"
@@ -29,21 +30,24 @@ Result<void> check_parent(const DumpFlags& flags) {
   if (!flags.criu_prev.empty())
     return fail(Code::kUsage, flags.dir, "--prev-images-dir is for folders of this host: --prev takes a URL");
   const std::optional<std::string> parent = remote::with_urls(flags.prev);
-  if (remote::is_url(flags.dir)) {
-    const std::string url = remote::without_slashes(flags.dir);
-    if (flags.prev.empty() || (parent && are_beside(url, *parent))) return {};
-    return fail(Code::kUsage, flags.dir, "and its parent (--prev) must lie beside each other");
-  }
-  return parent ? fail(Code::kUsage, *parent, "is at a URL: --prev names it for an image that lies beside it")
-                : Result<void>();
+  const std::string url = remote::without_slashes(flags.dir);
+  if (flags.prev.empty() || (parent && are_beside(url, *parent))) return {};
+  return fail(Code::kUsage, flags.dir, "and its parent (--prev) must lie beside each other");
 }
 
 }  // namespace
 
+Result<void> resolve_parent(DumpFlags& flags, Context& context) {
+  if (remote::is_url(flags.prev) && !remote::is_url(flags.dir))
+    return fail(Code::kUsage, flags.prev, "is at a URL: --prev names it for an image that lies beside it");
+  CKPT_TRY_ASSIGN(flags.prev, resolve_saved(flags.prev, Saved::kImage, context));
+  return {};
+}
+
 Result<std::unique_ptr<ImageUpload>> ImageUpload::prepare(DumpFlags& flags, Context& context) {
   std::unique_ptr<ImageUpload> out;
-  if (remote::is_url(flags.dir) || remote::with_urls(flags.prev)) CKPT_TRY(check_parent(flags));
   if (!remote::is_url(flags.dir)) return out;
+  CKPT_TRY(check_parent(flags));
   if (state::entered() != nullptr)
     return Error(Code::kUnsupported, flags.dir, "cannot be reached from the namespaces that the process is in")
         .with_hint("dump to a folder, and copy that");

@@ -12,6 +12,10 @@
 
 namespace ckpt::cli {
 
+/// What --prev names: a folder, also one of placeholders, or the image that is chosen in it (@latest). kUsage: it is at
+/// a URL, and the image is not.
+Result<void> resolve_parent(DumpFlags& flags, Context& context);
+
 /// Pages are uploaded while they are captured, and never lie on this host but where a process would have to wait for
 /// the network. The rest of the image, which is small, is made in a folder below TMPDIR, and uploaded before the image
 /// counts: until then the capture can be taken back. With --rehearse all of it is made there first.

@@ -117,9 +117,10 @@ def urls_are_read_where_checkpoints_are():
     """tests/remote has what is read, and written by convert; here what is not."""
     lines = [[verb, *("s3://bucket/x" if word in ("image", "src") else word for word in right)] for verb, right in RIGHT.items()
              if verb == "rm"]
-    lines += [["squash", "image", "s3://bucket/x"], ["dump", "-p", "1", "-f", "image", "--prev", "gs://a"]]
+    lines += [["squash", "image", "s3://bucket/x"]]
     for line in lines:
         yield from problems(line, 6, err="is a URL: what is read or written here is on this host")
+    yield from problems(["dump", "-p", "1", "-f", "image", "--prev", "gs://a"], 2, err="an image that lies beside it")
     yield from problems(["verify", "image", "--against", "hf://a/b"], 6, err="is a URL of a kind that is not read")
     for wrong, words in (("s3://", "names no bucket"), ("http://", "names no host"), ("https://user:word7@host/x", "user name or a password")):
         yield from problems(["inspect", wrong], 2, err=words)
