@@ -117,14 +117,15 @@ Result<S3Parts> parse_parts(const std::string& xml, unsigned after) {
   std::string number, etag;
   bool truncated = false, listed = false, in_order = true;
   Elements elements([&](const std::string& path, const std::string& text) {
-    if (path == "ListPartsResult/Part/PartNumber") number = text;
-    if (path == "ListPartsResult/Part/ETag") etag = text;
-    if (path == "ListPartsResult/Part") {
+    if (!path.starts_with("ListParts")) return;  // servers differ in the rest of that name
+    if (path.ends_with("/Part/PartNumber")) number = text;
+    if (path.ends_with("/Part/ETag")) etag = text;
+    if (path.ends_with("/Part")) {
       out.etags.push_back(std::exchange(etag, {}));
       in_order &= number == std::to_string(after + out.etags.size());
     }
-    if (path == "ListPartsResult/IsTruncated") truncated = text == "true";
-    if (path == "ListPartsResult") listed = true;
+    if (path.ends_with("/IsTruncated")) truncated = text == "true";
+    listed = true;
   });
   if (!elements.parse(xml) || !listed || !in_order || (truncated && out.etags.empty()))
     return fail(Code::kCorrupt, "", "the server's list of an upload's parts is damaged, or lacks some");

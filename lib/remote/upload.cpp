@@ -89,7 +89,9 @@ Result<bool> Upload::take_up(const std::string& name, uint64_t size) {
   UploadJournal::File file = std::move(*found);
   earlier_.erase(found);
   auto there = backend_->list_parts(name, file.upload);
-  if (!there && there.error().code != Code::kNotFound) return std::move(there).error();
+  // A list that lacks parts is one of an upload that cannot be completed.
+  const bool gone = !there && (there.error().code == Code::kNotFound || there.error().code == Code::kCorrupt);
+  if (!there && !gone) return std::move(there).error();
   const bool appeared = !there && std::any_of(completed_.begin(), completed_.end(), [&](const Object& object) {
     return object.name == name && without_quotes(object.etag) == etag_of_parts(file.parts);
   });

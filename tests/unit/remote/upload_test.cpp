@@ -93,6 +93,8 @@ TEST_CASE("answers of S3 to uploads: the parts that are there, page by page, non
   CHECK_FALSE(parse_parts("<ListPartsResult><Part><PartNumber>2</PartNumber></Part></ListPartsResult>", 0));
   CHECK_FALSE(parse_parts("<ListPartsResult><IsTruncated>true</IsTruncated></ListPartsResult>", 0));
   CHECK(parse_parts("<ListPartsResult/>", 7).value().etags.empty());
+  CHECK(parse_parts("<ListPartsOutput><Part><PartNumber>1</PartNumber></Part></ListPartsOutput>", 0).value().next == 0);
+  CHECK_FALSE(parse_parts("<Error/>", 0));
   for (size_t end = 0; end < first.size(); ++end) CHECK_FALSE(parse_parts(first.substr(0, end), 0));
 }
 
