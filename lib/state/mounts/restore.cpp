@@ -221,9 +221,9 @@ struct Part {
   mount_attr attributes{};
 };
 
-class Builder {
+class MountBuilder {
  public:
-  explicit Builder(const Mounts& mounts) : mounts_(mounts) {}
+  explicit MountBuilder(const Mounts& mounts) : mounts_(mounts) {}
 
   Result<void> prepare(const std::vector<MountSource>& sources, bool same_boot) {
     std::map<int, size_t> made;  // by file system
@@ -417,7 +417,7 @@ Result<void> make_mount_namespace(const store::Mounts& mounts, const std::string
                                   const state::MountOptions& options) {
   CKPT_TRY(state::validate_mounts(mounts));
   CKPT_TRY_ASSIGN(const std::vector<MountSource> sources, state::plan_mounts(mounts, options));
-  Builder builder(mounts);
+  MountBuilder builder(mounts);
   CKPT_TRY(builder.prepare(sources, is_this_boot(boot_id)));
   return builder.build();
 }
