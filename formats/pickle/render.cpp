@@ -187,7 +187,7 @@ class Renderer {
         if (args.empty()) return dict(id, graph_.items(id));
         break;
       case Meaning::kCodecsEncode:
-        if (latin1(args)) return;
+        if (const auto data = latin1_bytes(graph_, id)) return bytes("__bytes__", *data);
         break;
       case Meaning::kDefaultDict: return dict(id, graph_.items(id));
       default: break;
@@ -196,26 +196,6 @@ class Renderer {
       if (auto t = read_torch_tensor(graph_, id)) return tensor(*t);
     }
     opaque(id);
-  }
-
-  /// bytes as protocol 2 has them: text whose code points are the bytes.
-  bool latin1(std::span<const NodeId> args) {
-    if (args.size() != 2 || graph_.as_str(args[1]) != "latin1") return false;
-    auto text = graph_.as_str(args[0]);
-    if (!text) return false;
-    std::vector<std::byte> data;
-    for (size_t i = 0; i < text->size(); ++i) {
-      const auto c = static_cast<unsigned char>((*text)[i]);
-      if (c < 0x80) {
-        data.push_back(std::byte{c});
-      } else if ((c == 0xc2 || c == 0xc3) && i + 1 < text->size()) {
-        data.push_back(static_cast<std::byte>(((c & 3) << 6) | (static_cast<unsigned char>((*text)[++i]) & 0x3f)));
-      } else {
-        return false;
-      }
-    }
-    bytes("__bytes__", data);
-    return true;
   }
 
   void tensor(const TorchTensor& t) {
@@ -244,6 +224,26 @@ class Renderer {
 };
 
 }  // namespace
+
+std::optional<std::vector<std::byte>> latin1_bytes(const Graph& graph, NodeId id) {
+  if (graph.call(id) != Meaning::kCodecsEncode) return std::nullopt;
+  const auto args = graph.tuple(graph.args(id));
+  if (args.size() != 2 || graph.as_str(args[1]) != "latin1") return std::nullopt;
+  const auto text = graph.as_str(args[0]);
+  if (!text) return std::nullopt;
+  std::vector<std::byte> out;
+  for (size_t i = 0; i < text->size(); ++i) {
+    const auto c = static_cast<unsigned char>((*text)[i]);
+    if (c < 0x80) {
+      out.push_back(std::byte{c});
+    } else if ((c == 0xc2 || c == 0xc3) && i + 1 < text->size()) {
+      out.push_back(static_cast<std::byte>(((c & 3) << 6) | (static_cast<unsigned char>((*text)[++i]) & 0x3f)));
+    } else {
+      return std::nullopt;
+    }
+  }
+  return out;
+}
 
 std::string to_json(const Graph& graph, NodeId id, const RenderOptions& options) {
   return Renderer(graph, options).run(id);

@@ -1,6 +1,9 @@
 // A pickle's graph as JSON for people and programs. Nothing is run; what is not understood is shown by its name.
 #pragma once
 
+#include <optional>
+#include <vector>
+
 #include "formats/pickle/pickle.h"
 
 namespace ckpt::pickle {
@@ -17,5 +20,9 @@ struct RenderOptions {
 /// {"__tensor__": dtype, "shape": ...}; another object -> {"__class__": name, "args": ..., "state": ..., "items": ...};
 /// what lies in itself -> {"__cycle__": true}; what the budget cuts -> {"__cut__": why}.
 std::string to_json(const Graph& graph, NodeId id, const RenderOptions& options = {});
+
+/// `_codecs.encode(text, "latin1")`, bytes as protocol 2 has them: text whose code points are the bytes. Nothing: the
+/// node is something else.
+std::optional<std::vector<std::byte>> latin1_bytes(const Graph& graph, NodeId id);
 
 }  // namespace ckpt::pickle

@@ -241,7 +241,7 @@ class ValueWriter {
 class WithoutTensors : public pickle::Changes {
  public:
   WithoutTensors(const Graph& graph, NodeId root)
-      : graph_(graph), root_(root), holds_(find_holders(graph)), state_(graph.node_count(), kUnseen) {}
+      : graph_(graph), root_(root), holds_(find_holders(graph).tensors), state_(graph.node_count(), kUnseen) {}
   bool leaves_out(NodeId holder, size_t item) const override { return gone(graph_.items(holder)[2 * item + 1], 0); }
   const std::string* new_key(NodeId, size_t) const override { return nullptr; }
   Result<bool> replace(NodeId node) override {
@@ -262,10 +262,9 @@ class WithoutTensors : public pickle::Changes {
     bool out = true;
     const auto items = graph_.items(id);
     const Kind kind = graph_.kind(id);
-    const bool dict = is_dict(graph_, id) && (graph_.args(id) == kNoNode || !holds_[graph_.args(id)]);
     // Of an object without its tensors nothing can be made: it goes as a whole.
-    if (dict) {
-      for (size_t i = 1; i < items.size(); i += 2) out = out && depth < kMaxDepth && gone(items[i], depth + 1);
+    if (const auto pairs = is_dict(graph_, id) ? dict_pairs(graph_, id) : std::nullopt) {
+      for (const DictPair& pair : *pairs) out = out && depth < kMaxDepth && gone(pair.value, depth + 1);
     } else if (kind == Kind::kList || kind == Kind::kTuple || kind == Kind::kSet) {
       for (NodeId item : items) out = out && depth < kMaxDepth && gone(item, depth + 1);
     }
@@ -292,6 +291,9 @@ Result<std::vector<StoredValue>> stored_values(const tensor::Catalog& catalog) {
   if (catalog.format != "torch_save") walk.leaves.insert(walk.leaves.end(), walk.tensors.begin(), walk.tensors.end());
   std::vector<StoredValue> out;
   std::vector<std::string> bad;
+  for (const tensor::Unreadable& entry : walk.unsupported) {
+    if (catalog.format != "torch_save") bad.push_back(entry.text());  // of a torch_save file the catalog has them
+  }
   ValueWriter writer(source, nullptr);
   uint64_t bytes = 0;
   for (Found& found : walk.leaves) {

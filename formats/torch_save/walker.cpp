@@ -21,31 +21,11 @@ using tensor::PathStep;
 namespace {
 
 constexpr size_t kMaxDepth = 100;
-constexpr size_t kMaxKeyDepth = 4;
-
-/// A dict's key as Python's str() has it, near enough.
-std::string key_text(const Graph& graph, NodeId id, size_t depth = 0) {
-  if (auto text = graph.as_str(id)) return std::string(*text);
-  if (auto truth = graph.as_bool(id)) return *truth ? "True" : "False";
-  if (auto number = graph.as_int(id)) return std::to_string(*number);
-  if (auto real = graph.as_float(id)) return fmt::format("{}", *real);
-  if (graph.is_none(id)) return "None";
-  if (graph.kind(id) == Kind::kGlobal) return graph.global(id)->text();
-  if (graph.kind(id) != Kind::kTuple || depth >= kMaxKeyDepth) return "?";
-  std::string out = "(";
-  for (NodeId item : graph.items(id)) out += (out.size() == 1 ? "" : ", ") + key_text(graph, item, depth + 1);
-  return out + ")";
-}
-
-}  // namespace
-
-bool is_dict(const Graph& graph, NodeId id) {
-  const Meaning call = graph.call(id);
-  return graph.kind(id) == Kind::kDict || call == Meaning::kOrderedDict || call == Meaning::kDefaultDict ||
-         call == Meaning::kCounter;
-}
-
-namespace {
+/// Of what is found, in bytes: keys, paths and records. A graph that shares its parts has far more paths than nodes; an
+/// honest one may share a few settings among its layers.
+constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 32, kMostFound = 768 << 20;
+constexpr uint64_t kMaxLooks = 100'000'000;  ///< at parts of containers, each time one is gone through
+constexpr size_t kMaxUnreached = 1000;       ///< tensors that are listed
 
 bool is_sequence(const Graph& graph, NodeId id) {
   const Kind kind = graph.kind(id);
@@ -72,43 +52,6 @@ bool is_plain_value(const Graph& graph, NodeId id) {
   }
 }
 
-/// Which nodes `begins` is true of, and which lead to one of them. One pass over the arena is not enough, for lists and
-/// dicts may hold what came after them: it is repeated until nothing changes, a fixed number of times.
-template <class Begins, class Ends>
-std::vector<bool> spread(const Graph& graph, Begins begins, Ends ends) {
-  std::vector<bool> holds(graph.node_count(), false);
-  constexpr int kPasses = 64;
-  bool changed = true;
-  for (int pass = 0; pass < kPasses && changed; ++pass) {
-    changed = false;
-    for (NodeId id = 0; id < graph.node_count(); ++id) {
-      if (holds[id] || ends(id)) continue;
-      bool found = begins(id);
-      for (NodeId item : graph.items(id)) found = found || holds[item];
-      if (graph.kind(id) == Kind::kObject) {
-        found = found || holds[graph.args(id)] || (graph.state(id) != kNoNode && holds[graph.state(id)]);
-      }
-      holds[id] = found;
-      changed = changed || found;
-    }
-  }
-  return holds;
-}
-
-}  // namespace
-
-std::vector<bool> find_holders(const Graph& graph) {
-  return spread(graph, [&](NodeId id) { return pickle::is_torch_tensor(graph, id); }, [](NodeId) { return false; });
-}
-
-namespace {
-
-/// Storages that no tensor is made of: of a class or function that is not known, or by themselves.
-std::vector<bool> holders_of_bare_storages(const Graph& graph) {
-  return spread(graph, [&](NodeId id) { return graph.kind(id) == Kind::kPersistent; },
-                [&](NodeId id) { return pickle::is_torch_tensor(graph, id); });
-}
-
 /// An attribute of an object whose state is a dict, or a pair of a dict and a dict of slots.
 NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
   const NodeId direct = graph.get(object, name), state = graph.state(object);
@@ -122,22 +65,28 @@ NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
 class Walker {
  public:
   explicit Walker(const Graph& graph)
-      : graph_(graph), holds_(find_holders(graph)), stores_(holders_of_bare_storages(graph)) {}
+      : graph_(graph), holders_(find_holders(graph)), reached_(graph.node_count(), false) {}
 
-  Result<Walk> run(NodeId root) {
+  Walk run(NodeId root) {
     frames_.push_back({Found{"", {}, root}, 0, false});
-    while (!frames_.empty()) {
+    while (!frames_.empty() || !spare_.empty()) {
+      if (frames_.empty()) {
+        frames_.push_back(std::move(spare_.back()));
+        spare_.pop_back();
+      }
       Frame frame = std::move(frames_.back());
       frames_.pop_back();
       if (frame.leave) {
         open_.pop_back();
         continue;
       }
-      // A graph that shares its parts has far more paths than nodes: an honest state dict does not.
-      if (++visited_ > 4 * graph_.node_count() + 1000)
-        return fail(Code::kCorrupt, "", "its object repeats itself without end");
+      const uint64_t limit = std::min(kMaxFound + kFoundPerNode * graph_.node_count(), kMostFound);
+      if (found_ > limit || looks_ > kMaxLooks + graph_.node_count() ||
+          out_.tensors.size() > 4 * graph_.node_count() + 1000)
+        return endless();
       visit(frame);
     }
+    name_unreached(root);
     tell_apart();
     out_.objects_opened = !classes_.empty();
     for (const std::string& name : classes_) {
@@ -150,9 +99,38 @@ class Walker {
  private:
   struct Frame {
     Found at;
-    size_t depth;
-    bool leave;
+    size_t depth = 0;
+    bool leave = false;
+    bool spare = false;  ///< of what it leads to only tensors that nothing else leads to
   };
+
+  static Walk endless() {
+    Walk out;
+    out.unsupported.push_back({"object", "repeats its parts more often than is followed"});
+    return out;
+  }
+
+  /// What is not gone into, with all below it: it is named, and its tensors are not named again.
+  void refuse(const Frame& frame, std::string why) {
+    out_.unsupported.push_back({frame.at.key.empty() ? "tensor" : frame.at.key, std::move(why)});
+    refused_.push_back(frame.at.node);
+  }
+
+  /// Whatever the object is: no tensor of it is passed over without a word.
+  void name_unreached(NodeId root) {
+    size_t count = 0;
+    for (NodeId id : unreached_tensors(graph_, root, reached_, refused_)) {
+      if (++count > kMaxUnreached) continue;
+      auto read = pickle::read_torch_tensor(graph_, id);
+      const std::string of =
+          read ? "storage " + std::string(read->storage_key.substr(0, 64)) : fmt::format("#{}", count);
+      out_.unsupported.push_back({"tensor of " + of, "lies where tensors are not looked for"});
+    }
+    if (count > kMaxUnreached) {
+      out_.unsupported.push_back(
+          {"tensors", fmt::format("{} more lie where none are looked for", count - kMaxUnreached)});
+    }
+  }
 
   /// {'a.b': t} and {'a': {'b': t}} have one key: there the dots in names are escaped.
   void tell_apart() {
@@ -180,23 +158,33 @@ class Walker {
     const bool dict = is_dict(graph_, id), sequence = is_sequence(graph_, id);
     const bool object = graph_.kind(id) == Kind::kObject && !dict && !is_plain_value(graph_, id);
     // Cut like torch's distributed checkpoint: dicts always come apart, lists where tensors or dicts are in them.
-    const bool apart = dict || (sequence && (holds_[id] || has_dicts(id))) || (object && holds_[id]);
+    const bool apart = dict || (sequence && (holds(id) || has_dicts(id))) || (object && holds(id));
     if (!apart) return leaf(frame);
     if (std::find(open_.begin(), open_.end(), id) != open_.end()) return leaf(frame);
-    if (frame.depth >= kMaxDepth) {
-      out_.unsupported.push_back({frame.at.key, "is nested more than " + std::to_string(kMaxDepth) + " deep"});
-      return;
-    }
-    if (dict && graph_.items(id).empty()) return leaf(frame);
+    if (frame.depth >= kMaxDepth) return refuse(frame, fmt::format("is nested more than {} deep", kMaxDepth));
+    if (dict && graph_.items(id).empty() && !holds(id)) return leaf(frame);
     open_.push_back(id);
     frames_.push_back({Found{"", {}, id}, 0, true});
-    if (dict) return pairs(frame, graph_.items(id));
+    if (dict) return open_dict(frame);
     if (sequence) return sequence_items(frame, graph_.items(id));
     open_object(frame);
   }
 
+  void open_dict(Frame& frame) {
+    const auto of = dict_pairs(graph_, frame.at.node);
+    if (!of) return refuse(frame, "is a dict made of what is not read");
+    looks_ += of->size();
+    pairs(frame, *of);
+    frame.at.plain = false;
+    holders_of(frame, graph_.state(frame.at.node));
+  }
+
   void leaf(Frame& frame) {
-    if (stores_[frame.at.node]) return left_out(frame);
+    const NodeId id = frame.at.node;
+    if (holders_.bare_storages[id]) return left_out(frame);
+    const bool again = std::find(open_.begin(), open_.end(), id) != open_.end();
+    if (holds(id) && !again) return refuse(frame, "has a tensor in what is read as a value");
+    if (frame.spare) return;
     // A whole file that is one number is no state dict.
     if (!frame.at.path.empty()) out_.leaves.push_back(std::move(frame.at));
   }
@@ -207,53 +195,90 @@ class Walker {
         graph_.kind(frame.at.node) == Kind::kObject ? graph_.global(graph_.callee(frame.at.node)) : nullptr;
     std::string why = "holds a storage that belongs to no tensor";
     if (callee != nullptr) why = "is made by " + callee->text() + ", which is not known, of a storage";
-    out_.unsupported.push_back({frame.at.key.empty() ? "tensor" : frame.at.key, why});
+    refuse(frame, why);
   }
-  bool leads_on(NodeId id) const { return holds_[id] || stores_[id]; }
+  bool holds(NodeId id) const { return holders_.tensors[id]; }
+  bool leads_on(NodeId id) const { return holds(id) || holders_.bare_storages[id]; }
 
-  bool has_dicts(NodeId id) const {
+  bool has_dicts(NodeId id) {
     if (graph_.kind(id) != Kind::kList) return false;
     auto items = graph_.items(id);
+    looks_ += items.size();
     return std::any_of(items.begin(), items.end(), [&](NodeId item) { return is_dict(graph_, item); });
   }
 
   void child(const Frame& frame, PathStep step, NodeId node) {
-    Found at{frame.at.path.empty() ? step.text() : frame.at.key + "." + step.text(), frame.at.path, node};
+    const std::string text = step.text();
+    Found at{frame.at.path.empty() ? text : frame.at.key + "." + text, {}, node};
+    if (at.key.size() > kMaxKeyBytes) {
+      at.key = at.key.substr(0, 100) + "...";
+      found_ += sizeof(Frame) + 512;
+      return refuse({std::move(at)}, fmt::format("has a key of more than {} bytes", kMaxKeyBytes));
+    }
+    found_ += sizeof(Frame) + 2 * at.key.size() + (frame.at.path.size() + 1) * sizeof(PathStep);
+    at.path = frame.at.path;
     at.plain = frame.at.plain;
     at.path.push_back(std::move(step));
-    frames_.push_back({std::move(at), frame.depth + 1, false});
+    frames_.push_back({std::move(at), frame.depth + 1, false, frame.spare});
   }
   void named(const Frame& frame, std::string_view name, NodeId node) {
     child(frame, {PathStep::Kind::kName, std::string(name), 0}, node);
   }
 
-  void pairs(const Frame& frame, std::span<const NodeId> items) {
-    for (size_t i = 0; i + 1 < items.size(); i += 2) {
-      auto number = graph_.as_int(items[i]);
-      if (number && graph_.kind(items[i]) == Kind::kInt)
-        child(frame, {PathStep::Kind::kNumber, "", *number}, items[i + 1]);
-      else named(frame, key_text(graph_, items[i]), items[i + 1]);
-      frames_.back().at.holder = frame.at.node;
-      frames_.back().at.item = static_cast<uint32_t>(i / 2);
+  /// The name of a dict's pair. One without a text gets its number in the dict, which no other pair has.
+  std::string name_of(const Frame& frame, const DictPair& pair, size_t number) {
+    if (auto text = key_text(graph_, pair.key)) return std::move(*text);
+    std::string out = fmt::format("?{}", number);
+    if (out_.warnings.size() < kMaxUnreached) {
+      out_.warnings.push_back(fmt::format("{}{}: its key in the dict is an object that has no text",
+                                          frame.at.key.empty() ? "" : frame.at.key + ".", out));
+    }
+    return out;
+  }
+
+  void pairs(const Frame& frame, const std::vector<DictPair>& of) {
+    for (size_t i = 0; i < of.size() && found_ <= kMostFound; ++i) {
+      auto number = graph_.as_int(of[i].key);
+      const size_t before = frames_.size();
+      if (number && graph_.kind(of[i].key) == Kind::kInt)
+        child(frame, {PathStep::Kind::kNumber, "", *number}, of[i].value);
+      else named(frame, name_of(frame, of[i], i), of[i].value);
+      if (frames_.size() == before) continue;
+      frames_.back().at.holder = of[i].holder;
+      frames_.back().at.item = of[i].item;
     }
   }
   void sequence_items(const Frame& frame, std::span<const NodeId> items) {
-    for (size_t i = 0; i < items.size(); ++i)
+    looks_ += items.size();
+    for (size_t i = 0; i < items.size() && found_ <= kMostFound; ++i)
       child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, items[i]);
   }
 
-  /// Only what leads to tensors: the rest of an object means nothing without its class.
-  void holders_of(const Frame& frame, NodeId attributes) {
-    if (attributes == kNoNode || !leads_on(attributes)) return;
-    if (graph_.kind(attributes) == Kind::kTuple) {  // (dict, slots)
-      for (NodeId part : graph_.items(attributes)) {
-        if (graph_.kind(part) == Kind::kDict) holders_of(frame, part);
-      }
-      return;
+  /// Only what leads to tensors: the rest of an object means nothing without its class. A state is a dict of
+  /// attributes, or that and one of slots, or whatever the class makes of itself.
+  void holders_of(const Frame& frame, NodeId state) {
+    if (state == kNoNode || !leads_on(state)) return;
+    const auto two = graph_.tuple(state);
+    auto attributes = [&](NodeId part) { return graph_.is_none(part) || is_dict(graph_, part); };
+    if (two.size() == 2 && attributes(two[0]) && attributes(two[1])) {
+      for (NodeId part : two) attributes_of(frame, part);
+    } else if (is_dict(graph_, state)) {
+      attributes_of(frame, state);
+    } else {
+      named(frame, "state", state);
     }
-    auto items = graph_.items(attributes);
-    for (size_t i = 0; is_dict(graph_, attributes) && i + 1 < items.size(); i += 2) {
-      if (leads_on(items[i + 1])) named(frame, key_text(graph_, items[i]), items[i + 1]);
+  }
+
+  void attributes_of(const Frame& frame, NodeId dict, bool module = false) {
+    if (!leads_on(dict)) return;
+    const auto of = dict_pairs(graph_, dict);
+    looks_ += of ? of->size() : 0;
+    for (size_t i = 0; of && i < of->size(); ++i) {
+      const DictPair& pair = (*of)[i];
+      if (!leads_on(pair.value)) continue;
+      const std::string name = name_of(frame, pair, i);
+      const bool group = module && (name == "_parameters" || name == "_buffers" || name == "_modules");
+      if (!group) named(frame, name, pair.value);
     }
   }
 
@@ -262,42 +287,58 @@ class Walker {
     frame.at.plain = false;
     if (const auto* name = graph_.global(graph_.callee(id))) classes_.insert(name->text());
     const NodeId state = graph_.state(id);
+    looks_ += state == kNoNode ? 0 : 5 * graph_.items(state).size();
     if (state != kNoNode && graph_.get(state, "_parameters") != kNoNode && graph_.get(state, "_modules") != kNoNode) {
-      // A module: the names of its state dict have no `_parameters` in them.
-      for (const char* group : {"_parameters", "_buffers", "_modules"}) holders_of(frame, graph_.get(state, group));
-    } else if (state != kNoNode) {
+      // A module: the names of its state dict have no `_parameters` in them. Other attributes may be the same tensors.
+      for (const char* group : {"_parameters", "_buffers", "_modules"}) {
+        const NodeId dict = graph_.get(state, group);
+        if (dict != kNoNode) attributes_of(frame, dict);
+      }
+      const size_t before = frames_.size();
+      attributes_of(frame, state, true);
+      for (size_t i = before; i < frames_.size(); ++i) {
+        frames_[i].spare = true;
+        spare_.push_back(std::move(frames_[i]));
+      }
+      frames_.resize(before);
+    } else {
       holders_of(frame, state);
     }
     auto args = graph_.tuple(graph_.args(id));
     for (size_t i = 0; i < args.size(); ++i) {
       if (leads_on(args[i])) child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, args[i]);
     }
-    if (graph_.items_are_pairs(id)) pairs(frame, graph_.items(id));
-    else sequence_items(frame, graph_.items(id));
+    const auto items = graph_.items(id);
+    if (!graph_.items_are_pairs(id)) return sequence_items(frame, items);
+    looks_ += items.size();
+    std::vector<DictPair> of;
+    for (uint32_t i = 0; i + 1 < items.size(); i += 2) of.push_back({items[i], items[i + 1], id, i / 2});
+    pairs(frame, of);
   }
 
   // --- tensors
   // -----------------------------------------------------------------------------------------------------------
   void tensor(Frame& frame) {
     const NodeId id = frame.at.node;
+    if (frame.spare && reached_[id]) return;
     if (frame.at.path.empty()) {
       frame.at.key = "tensor";
       frame.at.path = {{PathStep::Kind::kName, "tensor", 0}};
     }
-    if (frame.depth >= kMaxDepth) {
-      out_.unsupported.push_back({frame.at.key, "is nested more than " + std::to_string(kMaxDepth) + " deep"});
-      return;
-    }
+    if (frame.depth >= kMaxDepth) return refuse(frame, fmt::format("is nested more than {} deep", kMaxDepth));
+    reached_[id] = true;
     const bool plain = std::exchange(frame.at.plain, false);
     const pickle::RebuildCall call = pickle::rebuild_call(graph_, id);
+    for (NodeId arg : call.args) looks_ += graph_.kind(arg) == Kind::kDict ? graph_.items(arg).size() : 1;
     const Meaning meaning = call.function == nullptr ? Meaning::kUnknown : call.function->meaning;
     switch (meaning) {
       case Meaning::kRebuildParameter: case Meaning::kRebuildFromCpu:
         if (call.args.size() == 4 && meaning == Meaning::kRebuildParameter) holders_of(frame, call.args[3]);
-        if (call.args.empty()) return;
+        if (call.args.empty()) return refuse(frame, "is made of nothing");
+        found_ += sizeof(Frame) + 2 * frame.at.key.size();
         frame.at.plain = plain && meaning == Meaning::kRebuildParameter;
         frame.at.node = call.args[0];
-        frames_.push_back({std::move(frame.at), frame.depth + 1, false});
+        frames_.push_back({std::move(frame.at), frame.depth + 1, false, frame.spare});
         return;
       case Meaning::kRebuildSparse: return sparse(frame, call);
       case Meaning::kRebuildNested:
@@ -310,7 +351,8 @@ class Walker {
           named(frame, "zero_points", graph_.tuple(call.args[4])[2]);
         }
         break;
-      default: break;
+      case Meaning::kRebuildTensor: case Meaning::kRebuildTensorV2: case Meaning::kRebuildTensorV3: break;
+      default: refused_.push_back(id);  // who reads the tensor names it
     }
     holders_of(frame, call.state);
     frame.at.plain = plain;
@@ -319,10 +361,7 @@ class Walker {
 
   void parts(const Frame& frame, std::span<const NodeId> nodes, std::initializer_list<std::string_view> names,
              const std::string& what) {
-    if (nodes.size() < names.size()) {
-      out_.unsupported.push_back({frame.at.key, what + " with parts missing"});
-      return;
-    }
+    if (nodes.size() < names.size()) return refuse(frame, what + " with parts missing");
     std::string told;
     size_t i = 0;
     for (std::string_view name : names) {
@@ -348,7 +387,7 @@ class Walker {
     if (rows) return parts(frame, data, {"crow_indices", "col_indices", "values"}, size_of(3));
     if (name == "torch.sparse_csc" || name == "torch.sparse_bsc")
       return parts(frame, data, {"ccol_indices", "row_indices", "values"}, size_of(3));
-    out_.unsupported.push_back({frame.at.key, "a sparse tensor of an unknown layout"});
+    refuse(frame, "a sparse tensor of an unknown layout");
   }
 
   /// A subclass without a storage of its own: what it wraps are attributes (DTensor: `_local_tensor`).
@@ -362,7 +401,7 @@ class Walker {
     std::string told;
     for (size_t i = before; i < frames_.size(); ++i)
       told += (told.empty() ? "" : ", ") + frames_[i].at.path.back().text();
-    if (told.empty()) out_.unsupported.push_back({frame.at.key, what + " without a tensor in it"});
+    if (told.empty()) refuse(frame, what + " without a tensor in it");
     else out_.warnings.push_back(frame.at.key + ": " + what + ", taken apart: " + told);
   }
 
@@ -371,13 +410,12 @@ class Walker {
   void sharded(const Frame& frame, NodeId state) {
     auto fields = state == kNoNode ? std::span<const NodeId>() : graph_.tuple(state);
     auto size = fields.size() < 2 ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, fields[1], "size"));
-    if (!size || graph_.kind(fields[0]) != Kind::kList) {
-      out_.unsupported.push_back({frame.at.key, "a ShardedTensor with parts missing"});
-      return;
-    }
+    if (!size || graph_.kind(fields[0]) != Kind::kList) return refuse(frame, "a ShardedTensor with parts missing");
     std::string told;
-    for (size_t i = 0; i < graph_.items(fields[0]).size(); ++i) {
-      const NodeId shard = graph_.items(fields[0])[i], tensor = attribute(graph_, shard, "tensor"),
+    for (size_t i = 0; i < graph_.items(fields[0]).size() && looks_ <= kMaxLooks; ++i) {
+      const NodeId shard = graph_.items(fields[0])[i];
+      for (NodeId of : {shard, graph_.state(shard)}) looks_ += of == kNoNode ? 1 : 4 * graph_.items(of).size();
+      const NodeId tensor = attribute(graph_, shard, "tensor"),
                    place = attribute(graph_, shard, "metadata");
       auto offset =
           place == kNoNode ? std::nullopt : pickle::read_sizes(graph_, attribute(graph_, place, "shard_offsets"));
@@ -404,12 +442,14 @@ class Walker {
   }
 
   const Graph& graph_;
-  std::vector<bool> holds_, stores_;
+  const Holders holders_;
+  std::vector<bool> reached_;       ///< tensors
+  std::vector<NodeId> refused_;
   Walk out_;
-  std::vector<Frame> frames_;
+  std::vector<Frame> frames_, spare_;
   std::vector<NodeId> open_;
   std::set<std::string> classes_;
-  uint64_t visited_ = 0;
+  uint64_t found_ = 0, looks_ = 0;
 };
 
 }  // namespace

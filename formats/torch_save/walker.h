@@ -4,6 +4,7 @@
 #include <functional>
 
 #include "formats/torch_save/archive.h"
+#include "formats/torch_save/dict.h"
 #include "lib/tensor/catalog.h"
 
 namespace ckpt::formats {
@@ -28,13 +29,22 @@ struct Walk {
   bool objects_opened = false;       ///< tensors were taken out of objects
 };
 
-bool is_dict(const pickle::Graph& graph, pickle::NodeId id);
-/// Which nodes lead to a tensor.
-std::vector<bool> find_holders(const pickle::Graph& graph);
+/// Per node whether it leads to one.
+struct Holders {
+  std::vector<bool> tensors;
+  std::vector<bool> bare_storages;  ///< of a class or function that is not known, or by themselves: of no tensor
+};
+Holders find_holders(const pickle::Graph& graph);
+/// The tensors that `root` is made of, as values, arguments, states, callees or keys, but for those that `reached` is
+/// true of and those that a node of `refused` is made of.
+std::vector<pickle::NodeId> unreached_tensors(const pickle::Graph& graph, pickle::NodeId root,
+                                              const std::vector<bool>& reached,
+                                              const std::vector<pickle::NodeId>& refused);
 
 /// Goes through dicts, lists, tuples and sets, and through objects for the tensors in them: a pickled module's
 /// parameters have the keys of its state dict; parts of sparse, nested and wrapped tensors (DTensor, torchao's) come by
-/// name. kCorrupt: an object that repeats itself without end.
+/// name. A tensor that is not reached is in Walk::unsupported; so is, alone, an object that shares its parts so often
+/// that what they stand for is more than is followed.
 Result<Walk> walk_state(const pickle::Graph& graph, pickle::NodeId root);
 inline Result<Walk> walk_state(const pickle::Graph& graph) { return walk_state(graph, graph.root()); }
 

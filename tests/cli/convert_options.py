@@ -23,8 +23,8 @@ MAKER = HERE.parent / "support" / "make_megatron_zarr.py"
 TYPES = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "BF16": "<u2", "I64": "<i8", "U8": "|u1"}
 
 
-def write_safetensors(path, tensors):
-    header, at = {}, 0
+def write_safetensors(path, tensors, metadata=None):
+    header, at = {"__metadata__": metadata} if metadata else {}, 0
     for name, array in tensors.items():
         kind = next(k for k, v in TYPES.items() if np.dtype(v) == array.dtype and k != "BF16")
         header[name] = {"dtype": kind, "shape": list(array.shape), "data_offsets": [at, at + array.nbytes]}

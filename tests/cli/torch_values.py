@@ -6,12 +6,14 @@
 torch is not needed: stand-ins of its names are pickled, and what ckpt writes is unpickled with them.
 """
 import collections
+import enum
 import io
 import json
 import os
 import pathlib
 import pickle
 import shutil
+import struct
 import subprocess
 import sys
 import tempfile
@@ -69,9 +71,58 @@ stand_in("torch._utils", "_rebuild_tensor_v2", rebuild)
 stand_in("torch._tensor", "_rebuild_from_type_v2", rebuild_from_type)
 
 
-def save(path, value):
-    buffer, storages = io.BytesIO(), []
-    pickler = pickle.Pickler(buffer, protocol=2)
+class Made:
+    """What a call of a name makes, perhaps with a state."""
+
+    def __init__(self, callee, *args, state=None):
+        self.reduced = (callee, args) if state is None else (callee, args, state)
+
+    def __reduce__(self):
+        return self.reduced
+
+
+Module = stand_in("net", "Module", type("Module", (), {}))
+Outer = stand_in("net", "Outer", type("Outer", (), {}))
+Outer.Inner = type("Inner", (), {"__module__": "net", "__qualname__": "Outer.Inner"})
+
+
+class Mode(enum.Enum):
+    A = 1
+    B = 2
+
+
+stand_in("net", "Mode", Mode)
+
+
+def legacy(path, value, protocol):
+    """As torch.save did before 1.6."""
+    with open(path, "wb") as out:
+        sizes = {"protocol_version": 1001, "little_endian": True, "type_sizes": {"short": 2, "int": 4, "long": 4}}
+        for part in (0x1950a86a20f9469cfc6c, 1001, sizes):
+            pickle.dump(part, out, protocol)
+        storages = []
+        out.write(pickled(value, storages, protocol, (None,)))
+        pickle.dump([str(i) for i in range(len(storages))], out, protocol)
+        for storage in storages:
+            out.write(struct.pack("<q", storage.array.size) + storage.array.tobytes())
+
+
+def save(path, value, protocol=2):
+    storages = []
+    write_archive(path, pickled(value, storages, protocol), storages)
+
+
+def write_archive(path, content, storages=()):
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("archive/data.pkl", content)
+        archive.writestr("archive/byteorder", "little")
+        for i, storage in enumerate(storages):
+            archive.writestr(f"archive/data/{i}", storage.array.tobytes())
+        archive.writestr("archive/version", "3\n")
+
+
+def pickled(value, storages, protocol, more=()):
+    buffer = io.BytesIO()
 
     def persistent_id(obj):
         if not isinstance(obj, Storage):
@@ -79,28 +130,20 @@ def save(path, value):
         if all(obj is not other for other in storages):
             storages.append(obj)
         key = next(i for i, other in enumerate(storages) if obj is other)
-        return ("storage", STORAGES[TYPES[obj.array.dtype.str]], str(key), "cpu", obj.array.size)
+        return ("storage", STORAGES[TYPES[obj.array.dtype.str]], str(key), "cpu", obj.array.size, *more)
 
-    class Writer(pickle._Pickler):
-        pass
-
-    writer = Writer(buffer, 2)
+    writer = pickle._Pickler(buffer, protocol)
     writer.persistent_id = persistent_id
     writer.dump(value)
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("archive/data.pkl", buffer.getvalue())
-        archive.writestr("archive/byteorder", "little")
-        for i, storage in enumerate(storages):
-            archive.writestr(f"archive/data/{i}", storage.array.tobytes())
-        archive.writestr("archive/version", "3\n")
+    return buffer.getvalue()
 
 
-def load(content):
+def load(content, **options):
     """With the storages once each, as torch.load has it."""
     archive = zipfile.ZipFile(io.BytesIO(content) if isinstance(content, bytes) else content)
     top = archive.namelist()[0].split("/")[0]
     assert archive.testzip() is None  # the CRCs
-    reader = pickle.Unpickler(io.BytesIO(archive.read(f"{top}/data.pkl")))
+    reader = pickle.Unpickler(io.BytesIO(archive.read(f"{top}/data.pkl")), **options)
     known = {}
 
     def persistent_load(pid):
@@ -227,6 +270,77 @@ class Values(unittest.TestCase):
         value["model"] = {}
         self.assertEqual(back, value)
 
+
+    def found(self, value, **options):
+        save(self.source, value, **options)
+        self.call("verify", self.source)
+        return self.keys(self.source)
+
+    def refused(self, value, word):
+        save(self.source, value)
+        for command in (["verify", self.source], ["convert", self.source, self.target, "--to", "safetensors", "--tensors-only"]):
+            done = self.call(*command, code=6)
+            self.assertIn(word, done.stdout + done.stderr)
+
+    def test_pairs_of_a_dict_may_be_arguments(self):
+        pairs = [["w", Tensor(floats(2))], ["b", Tensor(floats(3))]]
+        python2 = Made(collections.OrderedDict, pairs)  # as Python 2 pickles it
+        self.assertEqual(self.found(python2), {"w": [2], "b": [3]})
+        self.assertEqual(self.found({"sd": python2, "x": Tensor(floats(1))}), {"sd.w": [2], "sd.b": [3], "x": [1]})
+        self.assertEqual(self.found(Made(collections.OrderedDict, tuple(map(tuple, pairs)))), {"w": [2], "b": [3]})
+        self.assertEqual(self.found(collections.Counter(dict(pairs))), {"w": [2], "b": [3]})
+        self.assertEqual(self.found(Made(collections.defaultdict, list, dict(pairs))), {"w": [2], "b": [3]})
+        back = self.convert({"sd": python2})
+        self.assertEqual((type(back["sd"]), list(back["sd"])), (collections.OrderedDict, ["w", "b"]))
+        self.refused({"x": Tensor(floats(1)), "sd": Made(collections.OrderedDict, Tensor(floats(2)))}, "made of what is not read")
+
+    def test_a_state_may_be_anything(self):
+        w = Tensor(floats(2))
+        for state, key in (((w, 3), "o.state.0"), ([w, 3], "o.state.0"), (w, "o.state"), ({"a": [{"z": w}]}, "o.a.0.z"), ((None, {"s": w}), "o.s")):
+            self.assertEqual(self.found({"y": Tensor(floats(1)), "o": Made(Module, state=state)}), {"y": [1], key: [2]})
+        marked = Made(collections.OrderedDict, [["k", Tensor(floats(3))]], state={"attr": w})
+        self.assertEqual(self.found({"sd": marked}), {"sd.k": [3], "sd.attr": [2]})
+
+    def test_attributes_of_a_module_that_are_no_parameters(self):
+        w, cache = Tensor(floats(2)), Tensor(floats(3))
+        state = {"_parameters": {"w": w}, "_buffers": {}, "_modules": {}, "_flat_weights": [w], "cache": cache}
+        self.assertEqual(self.found(Made(Module, state=state)), {"w": [2], "cache": [3]})
+
+    def test_no_tensor_is_passed_over(self):
+        deep = Tensor(floats(2))
+        for _ in range(70):
+            deep = [deep] if _ % 2 else (deep,)
+        self.assertEqual(list(self.found({"y": Tensor(floats(1)), "deep": deep}).values()), [[2], [1]])
+        for _ in range(70):
+            deep = [deep]
+        self.refused({"y": Tensor(floats(1)), "deep": deep}, "nested more than 100 deep")
+        self.refused({"y": Tensor(floats(1)), "map": {Tensor(floats(2)): 1}}, "tensors are not looked for")
+        self.refused({"y": Tensor(floats(1)), "size": Made(range, Tensor(floats(2)))}, "read as a value")
+
+    def test_shared_settings_are_no_damage(self):
+        settings = {f"option{i}": i for i in range(20)}
+        self.found({"w": Tensor(floats(2)), "quant": {f"layer.{i}": settings for i in range(400)}})
+        self.found({"w": [None] * 3000 + [Tensor(floats(2))]})
+        shared = [1, Tensor(floats(2))]
+        for _ in range(60):
+            shared = [shared, shared]
+        self.refused(shared, "more often than is followed")
+
+    def test_keys_that_are_no_text(self):
+        two = [Tensor(floats(1)), Tensor(floats(2))]
+        for protocol in (2, 4):
+            self.assertEqual(self.found({b"w": two[0], b"\xff'": two[1]}, protocol=protocol), {"b'w'": [1], "b'\\xff\\''": [2]})
+        self.assertEqual(self.found({Made(Mode, 1): two[0], Made(Mode, 2): two[1]}), {"net.Mode(1)": [1], "net.Mode(2)": [2]})
+        save(self.source, {Made(getattr, Mode, "A"): two[0], Made(getattr, Mode, "B"): two[1]})  # Python 3.11
+        self.assertEqual(self.keys(self.source), {"net.Mode.A": [1], "net.Mode.B": [2]})
+        self.assertEqual(self.found({frozenset([1]): two[0], frozenset([2]): two[1]}), {"?0": [1], "?1": [2]})
+        self.assertIn("has no text", self.call("verify", self.source).stderr + self.call("inspect", self.source).stderr)
+
+    def test_keys_without_end(self):
+        self.refused({"a" * 100000: {i: 1 for i in range(1000, 3000)}}, "more than 4096 bytes")
+        key = b"(" + b"N" * 300 + b"tq\0" + b"".join(b"0(" + (b"h" + bytes([i - 1])) * 300 + b"tq" + bytes([i]) for i in range(1, 4))
+        write_archive(self.source, b"\x80\x02}(" + key + b"K\x01u.")  # tuples of tuples: 300 to the fourth names
+        self.assertIn("more than 4096 bytes", self.call("inspect", self.source).stdout)
 
     def test_with_json_standard_error_is_json_too(self):
         save(self.source, {"a": Tensor(floats(2)), "b": 1})

@@ -136,6 +136,17 @@ def torch_cases(root):
     yield "pt-doubling", torch_zip(root / "doubling.pt", doubling, data)
     many = b"\x80\x02](" + torch_tensor([4], [1], 4) + b"q\x01" + b"h\x01" * 200_000 + b"e."
     yield "pt-repeated", torch_zip(root / "repeated.pt", many, data)
+    bomb = b"(" + b"N" * 300 + b"tq\0" + b"".join(b"0(" + (b"h" + bytes([i - 1])) * 300 + b"tq" + bytes([i]) for i in range(1, 4))
+    yield "pt-key-of-keys", torch_zip(root / "bomb.pt", b"\x80\x02}(" + bomb + b"K\x01u.", data)
+    numbered = b"}(" + b"".join(b"J" + struct.pack("<i", i + 1000) + b"K\x01" for i in range(20_000)) + b"u"
+    for size in (4000, 1 << 20):
+        yield f"pt-key-of-{size}", torch_zip(root / f"key{size}.pt", b"\x80\x02}(" + text("a" * size) + numbered + b"u.", data)
+    wide = b"]q\x01(" + b"](" + torch_tensor([4], [1], 4) + b"N" * 100_000 + b"eq\x02" + b"h\x02" * 100_000 + b"e"
+    yield "pt-wide-list-again", torch_zip(root / "wide.pt", b"\x80\x02" + wide + b".", data)
+    state = name("a", "B") + b")\x81}q\x01(" + text("w") + torch_tensor([4], [1], 4) + b"".join(b"J" + struct.pack("<i", i) + b"N" for i in range(50_000)) + b"ub"
+    again = (name("a", "B") + b")\x81h\x01b") * 50_000
+    yield "pt-wide-state-again", torch_zip(root / "state.pt", b"\x80\x02](" + state + again + b"e.", data)
+    yield "pt-deep-lists", torch_zip(root / "lists.pt", b"\x80\x02" + b"]" * 300_000 + torch_tensor([4], [1], 4) + b"a" * 300_000 + b".", data)
     for i, key in enumerate(EVIL_NAMES):
         yield f"pt-name-{i}", torch_zip(root / f"name{i}.pt", b"\x80\x02}" + text(key) + torch_tensor([4], [1], 4) + b"s.", data)
     cased = b"\x80\x02}(" + b"".join(text(key) + torch_tensor([4], [1], 4) for key in ("Name", "name", "NAME")) + b"u."
