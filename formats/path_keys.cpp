@@ -13,6 +13,7 @@ namespace {
 
 constexpr size_t kMaxPart = 240;    ///< of 255 bytes: what is appended while a file is written needs room
 constexpr size_t kMaxPath = 3500;   ///< of 4096
+static_assert(kMaxPath <= 2 * kMaxFolderDepth);
 
 /// Why a key cannot be a path; empty: it can.
 std::string unfit(std::string_view key, const PathRules& rules) {

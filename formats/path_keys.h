@@ -9,6 +9,10 @@
 
 namespace ckpt::formats {
 
+/// Folders in folders that a reader goes into. A key that is written has fewer parts, for it has fewer bytes than twice
+/// that.
+inline constexpr size_t kMaxFolderDepth = 1750;
+
 struct PathRules {
   std::string_view format;         ///< for messages
   std::string_view suffix;         ///< what a tensor's path has behind its key: ".npy"

@@ -11,6 +11,7 @@
 #include "formats/folders.h"
 #include "formats/npy/deflate.h"
 #include "formats/npy/header.h"
+#include "formats/path_keys.h"
 #include "formats/zip/zip.h"
 #include "lib/base/digest.h"
 #include "lib/base/io.h"
@@ -25,7 +26,6 @@ namespace fs = std::filesystem;
 namespace {
 
 constexpr std::string_view kExtension = ".npy";
-constexpr size_t kMaxDepth = 16;
 constexpr uint64_t kMaxTypes = 64 << 20;
 /// Arrays that have to be decoded are cut so, unless they are compressed.
 constexpr uint64_t kSlab = 16 << 20;
@@ -354,6 +354,8 @@ std::string first_bytes(const fs::path& path, size_t count) {
   return out;
 }
 
+constexpr int kMaxLook = 64;  ///< folders in folders that are looked at
+
 /// Whether there is a .npy file below the folder: looks at so many entries.
 bool holds_arrays(const fs::path& path, int depth, int& budget) {
   std::error_code ec;
@@ -378,7 +380,8 @@ Result<void> add_folder(Arrays& arrays, tensor::Catalog& catalog) {
       std::error_code ec;
       const auto status = entry.symlink_status(ec);
       const std::string name = (folder.empty() ? "" : folder + "/") + entry.path().filename().string();
-      if (fs::is_directory(status) && depth < kMaxDepth) folders.emplace_back(name, depth + 1);
+      if (fs::is_directory(status) && depth < kMaxFolderDepth) folders.emplace_back(name, depth + 1);
+      else if (fs::is_directory(status)) catalog.unsupported.push_back({name, "a folder nested too deep to be read"});
       const bool link = fs::is_symlink(status), linked_folder = link && entry.is_directory(ec);
       if (linked_folder) catalog.warnings.push_back(name + ": a link to a folder, not followed");
       if ((link || fs::is_regular_file(status)) && !linked_folder && has_extension(name))
@@ -395,7 +398,7 @@ bool recognises_npy(const fs::path& path) {
   int budget = 10'000;
   if (!fs::is_directory(path, ec)) return first_bytes(path, 6) == std::string_view("\x93NUMPY", 6);
   // A folder without any array, as ckpt writes it, holds the types alone.
-  return holds_arrays(path, 3, budget) || fs::is_regular_file(path / kNpyTypes, ec);
+  return holds_arrays(path, kMaxLook, budget) || fs::is_regular_file(path / kNpyTypes, ec);
 }
 
 bool recognises_npz(const fs::path& path) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "formats/folders.h"
+#include "formats/path_keys.h"
 #include "formats/torch_dist/metadata.h"
 #include "formats/zarr/array_reader.h"
 #include "formats/zarr/hierarchy.h"
@@ -19,7 +20,6 @@ namespace fs = std::filesystem;
 
 namespace {
 
-constexpr size_t kMaxDepth = 16;
 constexpr uint64_t kMaxConsolidated = 512 << 20;
 
 class Hierarchy {
@@ -88,7 +88,8 @@ class Hierarchy {
           catalog_.warnings.push_back(below + ": a link to a folder, not followed");
         if (!fs::is_directory(status)) continue;
         CKPT_TRY_ASSIGN(bool taken, visit(below, below));
-        if (!taken && depth < kMaxDepth) folders.emplace_back(below, depth + 1);
+        if (!taken && depth < kMaxFolderDepth) folders.emplace_back(below, depth + 1);
+        else if (!taken) catalog_.unsupported.push_back({below, "a folder nested too deep to be read"});
       }
     }
     return {};

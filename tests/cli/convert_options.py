@@ -56,6 +56,14 @@ class Options(unittest.TestCase):
         write_safetensors(self.source, self.tensors)
         self.target = self.work / "out.safetensors"
 
+    def test_keys_of_many_parts_are_folders_that_are_read(self):
+        key = "/".join(f"d{i}" for i in range(40))
+        write_safetensors(self.source, {key: self.tensors["layer.0.weight"]})
+        for form in ("npy", "zarr3"):
+            self.call("--verify", to=form, target=self.work / form)
+            self.call("--force", source=self.work / form)
+            self.assertEqual(list(read_safetensors(self.target)[0]), [key])
+
     def call(self, *args, code=0, source=None, target=None, to="safetensors"):
         done = subprocess.run([CKPT, "convert", source or self.source, target or self.target, "--to", to, *map(str, args)], capture_output=True, text=True)
         self.assertEqual(done.returncode, code, f"{args}\n{done.stdout}{done.stderr}")
