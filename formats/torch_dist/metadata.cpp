@@ -18,6 +18,8 @@ namespace {
 
 constexpr uint32_t kNoEntry = UINT32_MAX;
 constexpr size_t kMaxKey = 4096;       ///< bytes
+constexpr size_t kMaxAttributes = 32;  ///< of a record that many entries may share: each looks through all of them
+constexpr size_t kMaxAxes = 64;
 constexpr uint64_t kShared = 16;       ///< numbers of chunks' shapes for one node: chunks may share their sizes
 constexpr size_t kMaxDamage = 1000;    ///< findings that are kept
 
@@ -97,6 +99,14 @@ class Reader {
   }
 
  private:
+  /// An attribute of a record. kNoNode: not there, or of a record that has more than any release of torch writes.
+  NodeId attribute(NodeId record, std::string_view name) const {
+    const NodeId state = record == kNoNode ? kNoNode : graph_.state(record);
+    if (record == kNoNode || graph_.items(record).size() > 2 * kMaxAttributes) return kNoNode;
+    if (state != kNoNode && graph_.items(state).size() > 2 * kMaxAttributes) return kNoNode;
+    return graph_.get(record, name);
+  }
+
   // --- storage_data
   // ----------------------------------------------------------------------------------------------------
   Result<void> read_storage(NodeId dict) {
@@ -104,7 +114,7 @@ class Reader {
     entries_.reserve(pairs.size() / 2);
     index_.reserve(pairs.size() / 2);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
-      NodeId fqn = graph_.get(pairs[i], "fqn"), offset = graph_.get(pairs[i], "offset");
+      NodeId fqn = attribute(pairs[i], "fqn"), offset = attribute(pairs[i], "offset");
       auto key = fqn == kNoNode ? std::nullopt : graph_.as_str(fqn);
       if (!key) return malformed("an index of storage_data has no fqn");
       if (key->size() > kMaxKey) return malformed("a key is longer than " + std::to_string(kMaxKey) + " bytes");
@@ -121,8 +131,8 @@ class Reader {
   }
 
   Result<void> read_storage_info(NodeId info, Entry& entry) {
-    NodeId path = graph_.get(info, "relative_path"), offset = graph_.get(info, "offset"),
-           length = graph_.get(info, "length");
+    NodeId path = attribute(info, "relative_path"), offset = attribute(info, "offset"),
+           length = attribute(info, "length");
     if (path == kNoNode || offset == kNoNode || length == kNoNode)
       return malformed("an entry of storage_data is incomplete");
     auto text = graph_.as_str(path);
@@ -134,7 +144,7 @@ class Reader {
     auto [it, added] = paths_.try_emplace(*text, static_cast<uint32_t>(out_.paths.size()));
     if (added) out_.paths.emplace_back(*text);
     entry.item = {it->second, static_cast<uint64_t>(*from), static_cast<uint64_t>(*size)};
-    NodeId transforms = graph_.get(info, "transform_descriptors");
+    NodeId transforms = attribute(info, "transform_descriptors");
     if (transforms == kNoNode || graph_.is_none(transforms)) return {};
     auto names = graph_.items(transforms);
     entry.zstd = names.size() == 1 && graph_.as_str(names[0]).value_or("").substr(0, 13) == "stream.zstd/1";
@@ -150,6 +160,7 @@ class Reader {
     }
     if (graph_.kind(id) != Kind::kTuple && graph_.kind(id) != Kind::kList)
       return malformed("an offset is no torch.Size");
+    if (graph_.items(id).size() > kMaxAxes) return malformed("an offset has more than 64 axes");
     return graph_.items(id);
   }
 
@@ -187,7 +198,7 @@ class Reader {
     auto pairs = graph_.items(dict);
     for (size_t i = 0; i + 1 < pairs.size(); i += 2) {
       auto key = graph_.as_str(pairs[i]);
-      NodeId shape = graph_.get(pairs[i + 1], "nd_reformulated_orig_global_shape");
+      NodeId shape = attribute(pairs[i + 1], "nd_reformulated_orig_global_shape");
       auto sizes = shape == kNoNode ? std::nullopt : pickle::read_sizes(graph_, shape);
       if (key && sizes) originals_[*key] = std::move(*sizes);
     }
@@ -230,7 +241,7 @@ class Reader {
     if (graph_.call(value) == Meaning::kDcpBytes) return read_object(key);
     if (graph_.call(value) == Meaning::kDcpTensor) return read_tensor(key, value);
     // Another class path: told apart by what it has.
-    if (graph_.kind(value) == Kind::kObject && graph_.get(value, "chunks") != kNoNode) return read_tensor(key, value);
+    if (graph_.kind(value) == Kind::kObject && attribute(value, "chunks") != kNoNode) return read_tensor(key, value);
     return malformed(std::string(key) + " is neither a tensor nor an object");
   }
 
@@ -263,16 +274,16 @@ class Reader {
     NodeId state = graph_.state(properties);
     if (state == kNoNode) return kNoNode;
     auto fields = graph_.tuple(state);
-    return fields.empty() ? graph_.get(properties, "dtype") : fields[0];
+    return fields.empty() ? attribute(properties, "dtype") : fields[0];
   }
 
   Result<void> read_tensor(std::string_view key, NodeId value) {
-    NodeId size = graph_.get(value, "size"), chunks = graph_.get(value, "chunks");
+    NodeId size = attribute(value, "size"), chunks = attribute(value, "chunks");
     auto shape = pickle::read_sizes(graph_, size);
     if (!shape || chunks == kNoNode || (graph_.kind(chunks) != Kind::kList && graph_.kind(chunks) != Kind::kTuple)) {
       return malformed(std::string(key) + " has no size or no chunks");
     }
-    auto dtype = pickle::read_torch_dtype(graph_, dtype_node(graph_.get(value, "properties")));
+    auto dtype = pickle::read_torch_dtype(graph_, dtype_node(attribute(value, "properties")));
     if (!dtype && dtype.error().code == Code::kUnsupported) {
       out_.unsupported.push_back({std::string(key), dtype.error().message});
       return {};
@@ -311,8 +322,8 @@ class Reader {
   }
 
   Result<void> read_chunk(NodeId chunk, tensor::Tensor& t, bool& known) {
-    auto offset = pickle::read_sizes(graph_, graph_.get(chunk, "offsets"));
-    auto shape = pickle::read_sizes(graph_, graph_.get(chunk, "sizes"));
+    auto offset = pickle::read_sizes(graph_, attribute(chunk, "offsets"));
+    auto shape = pickle::read_sizes(graph_, attribute(chunk, "sizes"));
     if (!offset || !shape) return malformed(t.key + " has a chunk without offsets or sizes");
     numbers_ += offset->size() + shape->size();
     if (numbers_ / kShared > graph_.node_count()) return malformed("its chunks repeat sizes without end");

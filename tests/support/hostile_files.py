@@ -112,6 +112,8 @@ def dcp_cases(root):
     yield "dcp-deep-marks", dcp(root / "a9", b"\x80\x02" + b"(" * 2_000_000 + b".")
     yield "dcp-long-name", dcp(root / "a10", b"\x80\x02" + text("m" * (4 << 20)) + b"q\x01" + b"0h\x01h\x01\x93" * 200_000 + b"N.")
     yield "dcp-doubling", dcp(root / "a11", b"\x80\x02]" + b"".join(b"q%c](h%ch%ce" % (i, i, i) for i in range(100)) + b".")
+    wide = (name(DCP, "MetadataIndex") + b")\x81}(" + text("fqn") + text("k") + b"".join(b"J" + struct.pack("<i", i) + b"N" for i in range(40_000)) + b"ub")
+    yield "dcp-wide-index-again", dcp(root / "a16", metadata([], [wide + b"q\x01" + place("__0_0.distcp") + b"q\x02" + b"h\x01h\x02" * 50_000]))
     yield "dcp-cut-off", dcp(root / "a12", one_tensor([4], [([0], [4])])[:-40])
     link = dcp(root / "a13", one_tensor([4], [([0], [4])], "link"))
     (link / "link").symlink_to("/etc/passwd")

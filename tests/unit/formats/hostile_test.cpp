@@ -53,6 +53,17 @@ TEST_CASE("hostile: a list of chunks that many tensors share is refused") {
   CHECK(refused(metadata(entries)).find("more chunks than records") != std::string::npos);
 }
 
+TEST_CASE("hostile: a wide record that many entries share is refused") {
+  std::string wide = record("MetadataIndex") + "}(" + text("fqn") + text("k");
+  for (int i = 0; i < 40'000; ++i) wide += "J" + std::string(reinterpret_cast<const char*>(&i), 4) + "N";
+  std::string places = wide + "ubq\x01Nq\x02";
+  for (int i = 0; i < 50'000; ++i) places += "h\x01h\x02";
+  CHECK(refused(metadata("", places)).find("no fqn") != std::string::npos);
+  std::string axes = record("MetadataIndex") + "}(" + text("fqn") + text("k") + text("offset") + "(";
+  for (int i = 0; i < 100; ++i) axes += "K\x01";
+  CHECK(refused(metadata("", axes + "tubN")).find("64 axes") != std::string::npos);
+}
+
 TEST_CASE("hostile: keys that are overlong or that a memo repeats are refused") {
   CHECK(refused(metadata(text(std::string(5000, 'k')) + "N")).find("longer than 4096") != std::string::npos);
   std::string twice;
