@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "lib/base/json_text.h"
+
 namespace ckpt::pickle {
 
 namespace {
@@ -20,6 +22,19 @@ std::string latin1(ByteSpan data) {
     out += static_cast<char>(c < 0x80 ? c : 0x80 | (c & 0x3f));
   }
   return out;
+}
+
+/// What Python takes as the text of a pickle: UTF-8, in which half a surrogate pair may stand alone.
+bool is_text(std::string_view text) {
+  for (size_t at = 0;; at += 2) {
+    const size_t from = at;
+    for (at = text.find('\xed', at); at != std::string_view::npos; at = text.find('\xed', at + 1)) {
+      if (at + 2 < text.size() && (text[at + 1] & 0xe0) == 0xa0 && (text[at + 2] & 0xc0) == 0x80) break;
+    }
+    if (!is_valid_utf8(text.substr(from, at == std::string_view::npos ? at : at - from))) return false;
+    if (at == std::string_view::npos) return true;
+    ++at;
+  }
 }
 
 }  // namespace
@@ -78,7 +93,8 @@ Result<void> Emitter::emit_new(NodeId id) {
       return {};
     }
     case Kind::kStr:
-      out_.text(*graph_.as_str(id));
+      if (is_text(*graph_.as_str(id))) out_.text(*graph_.as_str(id));
+      else out_.binary_text(*graph_.as_str(id));
       remember(id);
       return {};
     case Kind::kBytes:
@@ -92,18 +108,23 @@ Result<void> Emitter::emit_new(NodeId id) {
       }
       remember(id);
       return {};
-    case Kind::kGlobal: {
-      const std::string module(graph_.global(id)->module), name(graph_.global(id)->name);
-      // The opcode ends them by newlines: what follows one would be a program of the source's.
-      if ((module + name).find('\n') != std::string::npos)
-        return fail(Code::kUnsupported, module + "." + name, "is a name with a newline");
-      out_.global(module, name);
-      return {};
-    }
+    case Kind::kGlobal: return name(id);
     case Kind::kPersistent: CKPT_TRY(persistent_(id)); remember(id); return {};
     case Kind::kObject: return object(id);
     default: return container(id);
   }
+}
+
+Result<void> Emitter::name(NodeId id) {
+  const std::string module(graph_.global(id)->module), name(graph_.global(id)->name);
+  // The opcode ends them by newlines: what follows one would be a program of the source's.
+  if ((module + name).find('\n') != std::string::npos)
+    return fail(Code::kUnsupported, module + "." + name, "is a name with a newline");
+  // Before protocol 4 a name is one attribute of its module. Python has a getattr then, which reaches into anything.
+  if (name.find('.') != std::string::npos)
+    return fail(Code::kUnsupported, module + "." + name, "is a class inside another, which protocol 2 has no name for");
+  out_.global(module, name);
+  return {};
 }
 
 void Emitter::bytes(ByteSpan data) {

@@ -43,6 +43,7 @@ class Emitter {
   Result<void> items(std::span<const NodeId> nodes);
   Result<void> pairs(NodeId id);
   void bytes(ByteSpan data);
+  Result<void> name(NodeId id);
   void remember(NodeId id);
 
   Writer& out_;

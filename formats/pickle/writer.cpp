@@ -66,6 +66,17 @@ void Writer::text(std::string_view utf8) {
   out_ += utf8;
 }
 
+void Writer::binary_text(std::string_view bytes) {
+  if (bytes.size() < 0x100) {
+    out_ += 'U';
+    append_le(out_, static_cast<uint8_t>(bytes.size()));
+  } else {
+    out_ += 'T';
+    append_le(out_, static_cast<uint32_t>(bytes.size()));
+  }
+  out_ += bytes;
+}
+
 void Writer::global(const std::string& module, const std::string& name) {
   auto known = globals_.find({module, name});
   if (known != globals_.end()) return get(known->second);

@@ -22,6 +22,7 @@ class Writer {
   void long_integer(std::string_view digits);  ///< little-endian two's complement, 255 bytes at most
   void real(double value);
   void text(std::string_view utf8);
+  void binary_text(std::string_view bytes);  ///< Python 2's str: who loads it says in what encoding
   /// A name from a module; fetched from the memo when it was written before.
   void global(const std::string& module, const std::string& name);
   void mark() { out_ += '('; }

@@ -342,6 +342,18 @@ class Values(unittest.TestCase):
         write_archive(self.source, b"\x80\x02}(" + key + b"K\x01u.")  # tuples of tuples: 300 to the fourth names
         self.assertIn("more than 4096 bytes", self.call("inspect", self.source).stdout)
 
+    def test_a_class_in_a_class_is_refused_by_name(self):
+        save(self.source, {"w": Tensor(floats(2)), "inner": Outer.Inner()}, protocol=4)
+        command = ["convert", self.source, self.target, "--to", "torch"]
+        self.assertIn("inner: net.Outer.Inner: is a class inside another", self.call(*command, code=6).stderr)
+        self.call(*command, "--tensors-only")
+        self.assertEqual(list(load(self.target)), ["w"])
+
+    def test_text_of_python_2_that_is_no_unicode(self):
+        write_archive(self.source, b"\x80\x02}(U\x03arrU\x04\xff\xfe\x00\x80X\x01\0\0\0sX\x03\0\0\0\xed\xa0\x80u.")
+        self.call("convert", self.source, self.target, "--to", "torch")
+        self.assertEqual(load(self.target, encoding="latin1"), {"arr": "\xff\xfe\0\x80", "s": "\ud800"})
+
     def test_with_json_standard_error_is_json_too(self):
         save(self.source, {"a": Tensor(floats(2)), "b": 1})
         for options in (["--json"], ["--progress", "jsonl"], ["--json", "--progress", "jsonl"]):
