@@ -4,6 +4,8 @@
 
 #include <algorithm>
 #include <array>
+#include <map>
+#include <nlohmann/json.hpp>
 
 #include "formats/common_state.h"
 #include "formats/npy/writer.h"
@@ -65,6 +67,32 @@ Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::s
   return with_causes(Error(Code::kUsage, source.root.string(), fmt::format("holds what {} has no place for", format))
                          .with_hint("leave it out with --tensors-only"),
                      std::move(left));
+}
+
+namespace {
+
+nlohmann::json entries_of(const tensor::Catalog& source) {
+  static const std::map<std::string_view, const char*> kNames = {
+      {"safetensors", "__metadata__"}, {"gguf", "metadata"}, {"zarr2", "attributes"}, {"zarr3", "attributes"}};
+  auto name = kNames.find(source.format);
+  auto facts = nlohmann::json::parse(name == kNames.end() ? "" : source.metadata_json, nullptr, false);
+  if (!facts.is_object() || !facts.contains(name->second) || !facts[name->second].is_object())
+    return nlohmann::json::object();
+  return std::move(facts[name->second]);
+}
+
+}  // namespace
+
+std::string metadata_of(const tensor::Catalog& source) { return entries_of(source).dump(-1, ' ', true); }
+
+std::string lost_metadata(const tensor::Catalog& source, std::string_view writer) {
+  if (source.format == writer && writer == "safetensors") return "";
+  auto entries = entries_of(source);
+  if (source.format == "safetensors" && entries.value("format", nlohmann::json()) == "pt") entries.erase("format");
+  if (entries.empty()) return "";
+  return fmt::format("{} of the source's metadata {} no place in {}: ckpt load-metadata prints {}",
+                     entries.size() == 1 ? "1 entry" : fmt::format("{} entries", entries.size()),
+                     entries.size() == 1 ? "has" : "have", writer, entries.size() == 1 ? "it" : "them");
 }
 
 Result<void> copy_to(const tensor::Catalog& source, const tensor::FileRange& range,

@@ -40,6 +40,11 @@ const Writer* find_writer(std::string_view name);
 /// For formats of tensors alone: kUsage where the selection has objects or a common state, each one named.
 Result<void> refuse_what_is_no_tensor(const tensor::Selection& selection, std::string_view format);
 
+/// What safetensors, GGUF or Zarr say of a whole checkpoint: a JSON object, empty where the format has no such thing.
+std::string metadata_of(const tensor::Catalog& source);
+/// A note for people where `writer` has no place for it; empty: nothing is lost.
+std::string lost_metadata(const tensor::Catalog& source, std::string_view writer);
+
 /// A range of a source file, front to back, into a generated file.
 Result<void> copy_to(const tensor::Catalog& source, const tensor::FileRange& range,
                      const tensor::OutputFile::Sink& sink);

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <numeric>
 
 #include "formats/safetensors/header.h"
@@ -38,6 +39,10 @@ class SafetensorsLayout : public tensor::Layout {
     std::stable_sort(order_.begin(), order_.end(), [&](uint32_t a, uint32_t b) {
       return item_size(selection_.tensors[a].dtype) > item_size(selection_.tensors[b].dtype);
     });
+    const bool same = selection_.source->format == "safetensors";
+    auto metadata = nlohmann::json::parse(same ? metadata_of(*selection_.source) : "{}");
+    metadata.emplace("format", "pt");
+    metadata_ = metadata.dump(-1, ' ', true);
     for (const Target& target : selection_.tensors) payload_bytes += target.bytes();
     shards = order_.size();
     CKPT_TRY(make_files(options));
@@ -115,7 +120,7 @@ class SafetensorsLayout : public tensor::Layout {
   }
 
   Result<void> add_file(std::string name, size_t first, size_t last) {
-    std::string header = R"({"__metadata__":{"format":"pt"})";
+    std::string header = R"({"__metadata__":)" + metadata_;
     std::vector<uint64_t> begins;
     uint64_t end = 0;
     for (size_t i = first; i < last; ++i) {
@@ -180,6 +185,7 @@ class SafetensorsLayout : public tensor::Layout {
   }
 
   const Selection& selection_;
+  std::string metadata_;              ///< of each file, JSON
   std::vector<uint32_t> order_;       ///< targets in the order of their bytes
   std::vector<uint32_t> subject_;     ///< per piece: a target, or kHeader
   std::vector<uint64_t> offset_;      ///< per piece: in its file

@@ -56,6 +56,31 @@ class Options(unittest.TestCase):
         write_safetensors(self.source, self.tensors)
         self.target = self.work / "out.safetensors"
 
+    def test_metadata_of_the_whole_goes_along_or_is_named(self):
+        metadata = {"format": "tf", "license": "MIT", "arguments": '{"lr": 1}'}
+        write_safetensors(self.source, self.tensors, metadata)
+        self.assertNotIn("metadata", self.call().stderr)
+        self.assertEqual(read_safetensors(self.target)[1], metadata)
+        self.call("--files", 2, target=self.work / "two")
+        self.assertEqual([read_safetensors(path)[1] for path in sorted((self.work / "two").glob("*.safetensors"))], [metadata] * 2)
+        for form in ("torch", "npy", "zarr3", "dcp"):
+            self.assertIn(f"3 entries of the source's metadata have no place in {form}", self.call(to=form, target=self.work / form).stderr)
+        write_safetensors(self.source, self.tensors, {"license": "MIT"})
+        self.call("--force")
+        self.assertEqual(read_safetensors(self.target)[1], {"format": "pt", "license": "MIT"})
+        write_safetensors(self.source, self.tensors, {"format": "pt"})
+        self.assertNotIn("metadata", self.call(to="npy", target=self.work / "bare").stderr)
+        group = self.work / "zarr3" / "zarr.json"
+        group.write_text(json.dumps({**json.loads(group.read_text()), "attributes": {"origin": "here"}}))
+        self.assertIn("1 entry of the source's metadata has no place", self.call("--force", source=self.work / "zarr3").stderr)
+
+    def test_metadata_of_gguf_is_named(self):
+        word = lambda text: struct.pack("<Q", len(text)) + text
+        content = b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + word(b"general.architecture") + struct.pack("<I", 8) + word(b"llama")
+        content += word(b"t") + struct.pack("<IQIQ", 1, 4, 0, 0)
+        (self.work / "m.gguf").write_bytes(content + b"\0" * (-len(content) % 32 + 16))
+        self.assertIn("1 entry of the source's metadata has no place in safetensors", self.call(source=self.work / "m.gguf").stderr)
+
     def test_keys_of_many_parts_are_folders_that_are_read(self):
         key = "/".join(f"d{i}" for i in range(40))
         write_safetensors(self.source, {key: self.tensors["layer.0.weight"]})

@@ -223,6 +223,8 @@ class Conversion {
     if (!options.mcore.empty() && request_.to != "torch_dist")
       return fail(Code::kUsage, "--mcore", "is for --to torch_dist");
     CKPT_TRY_ASSIGN(layout_, writer->plan(selected_.selection, options));
+    if (std::string lost = formats::lost_metadata(source_, writer->name); !lost.empty())
+      layout_->notes.push_back(std::move(lost));
     return {};
   }
 
