@@ -76,6 +76,11 @@ class TorchLayout : public tensor::Layout, private pickle::Changes {
     shards = leaves_.size();
     CKPT_TRY_ASSIGN(as_source, write_as_source());
     if (!as_source) CKPT_TRY(write_nested());
+    if (!as_source && selection_.source->format == "torch_save") {
+      notes.push_back(
+          "what is asked for cannot be done to the object itself: dicts and lists, in the order of their keys, take "
+          "the place of its own");
+    }
     lay_out_records();
     return {};
   }

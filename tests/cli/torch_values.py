@@ -354,6 +354,12 @@ class Values(unittest.TestCase):
         self.call("convert", self.source, self.target, "--to", "torch")
         self.assertEqual(load(self.target, encoding="latin1"), {"arr": "\xff\xfe\0\x80", "s": "\ud800"})
 
+    def test_an_object_that_cannot_be_kept_is_a_note(self):
+        save(self.source, {"list": [Tensor(floats(1)), Tensor(floats(2))], "b": (Tensor(floats(3)), 1)})
+        command = ["convert", self.source, self.target, "--to", "torch", "--force"]
+        self.assertIn("the object itself", self.call(*command, "--exclude", "list.0").stderr)
+        self.assertNotIn("the object itself", self.call(*command).stderr)
+
     def test_with_json_standard_error_is_json_too(self):
         save(self.source, {"a": Tensor(floats(2)), "b": 1})
         for options in (["--json"], ["--progress", "jsonl"], ["--json", "--progress", "jsonl"]):
