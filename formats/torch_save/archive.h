@@ -36,6 +36,9 @@ struct TorchFile {
   std::vector<tensor::Checksum> checksums;  ///< of the storages, from the start of the source; a legacy file has none
   std::vector<tensor::Checksum> wrong;      ///< as in TorchArchive
 };
+inline constexpr size_t kLegacyHead = 23;  ///< bytes that `begins_legacy_file` looks at
+/// Whether a file begins as one of before 1.6: with the magic number, in a pickle of protocol 2 to 5.
+bool begins_legacy_file(ByteSpan first);
 /// kUnsupported, besides what read_torch_archive has: tar files, `PYTORCH1`.
 Result<TorchFile> read_torch_file(const zip::ByteSource& source);
 

@@ -8,9 +8,6 @@ namespace ckpt::formats {
 
 namespace {
 
-constexpr uint64_t kLegacyMagicLength = 15;
-constexpr unsigned char kLegacyMagic[kLegacyMagicLength] = {0x80, 0x02, 0x8a, 0x0a, 0x6c, 0xfc, 0x9c, 0x46,
-                                                            0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19, 0x2e};
 constexpr unsigned char kMagicNumber[10] = {0x6c, 0xfc, 0x9c, 0x46, 0xf9, 0x20, 0x6a, 0xa8, 0x50, 0x19};
 constexpr int64_t kProtocol = 1001;
 
@@ -120,15 +117,21 @@ Result<TorchFile> read_zip(const zip::ByteSource& source) {
 
 }  // namespace
 
+bool begins_legacy_file(ByteSpan first) {
+  std::string_view text = as_text(first);
+  if (text.size() < kLegacyHead || text[0] != '\x80' || text[1] < 2 || text[1] > 5) return false;
+  text.remove_prefix(2);
+  if (text[0] == '\x95') text.remove_prefix(9);  // protocols 4 and 5: a frame, and its length
+  return text[0] == '\x8a' && text[1] == '\x0a' &&
+         text.substr(2, sizeof kMagicNumber) == as_text(std::as_bytes(std::span(kMagicNumber)));
+}
+
 Result<TorchFile> read_torch_file(const zip::ByteSource& source) {
   std::vector<std::byte> first(std::min<uint64_t>(source.size(), 512));
   CKPT_TRY(source.read(0, first));
   std::string_view text = as_text(first);
   if (text.substr(0, 4) == "PK\x03\x04") return read_zip(source);
-  if (text.substr(0, 3) == std::string_view("\x80\x04\x95", 3) ||
-      text.substr(0, kLegacyMagicLength) == as_text(std::as_bytes(std::span(kLegacyMagic)))) {
-    return read_legacy(source);
-  }
+  if (begins_legacy_file(first)) return read_legacy(source);
   if (text.substr(0, 8) == "PYTORCH1")
     return fail(Code::kUnsupported, source.subject(), "is a file of torch 1.0's preview");
   if (text.size() >= 262 && text.substr(257, 5) == "ustar")

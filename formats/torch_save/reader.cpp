@@ -206,10 +206,9 @@ bool recognises_torch_save(const fs::path& path) {
   constexpr std::array<std::string_view, 4> kExtensions = {".pt", ".pth", ".bin", ".ckpt"};
   if (std::find(kExtensions.begin(), kExtensions.end(), extension) != kExtensions.end()) return true;
   auto fd = io::open_file(path, O_RDONLY | O_NONBLOCK);
-  std::array<std::byte, 5> first{};
+  std::array<std::byte, kLegacyHead> first{};
   if (!fd || !io::pread_exact(fd->get(), first, 0, "")) return false;
-  std::string_view text = as_text(first);
-  return text.substr(0, 4) == "PK\x03\x04" || text == std::string_view("\x80\x02\x8a\x0a\x6c", 5);
+  return as_text(first).substr(0, 4) == "PK\x03\x04" || begins_legacy_file(first);
 }
 
 Result<tensor::Catalog> read_torch_save(const fs::path& path, const ReadOptions& options) {

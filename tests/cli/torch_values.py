@@ -360,6 +360,13 @@ class Values(unittest.TestCase):
         self.assertIn("the object itself", self.call(*command, "--exclude", "list.0").stderr)
         self.assertNotIn("the object itself", self.call(*command).stderr)
 
+    def test_legacy_files_of_any_protocol(self):
+        for protocol in (2, 3, 4, 5):
+            path = self.work / f"protocol{protocol}"  # by content, not by name
+            legacy(path, {"w": Tensor(floats(2))}, protocol)
+            self.call("verify", path)
+            self.assertEqual(self.keys(path), {"w": [2]})
+
     def test_with_json_standard_error_is_json_too(self):
         save(self.source, {"a": Tensor(floats(2)), "b": 1})
         for options in (["--json"], ["--progress", "jsonl"], ["--json", "--progress", "jsonl"]):
