@@ -22,8 +22,8 @@ namespace {
 
 constexpr size_t kMaxDepth = 100;
 /// Of what is found, in bytes: keys, paths and records. A graph that shares its parts has far more paths than nodes; an
-/// honest one may share a few settings among its layers.
-constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 32, kMostFound = 768 << 20;
+/// honest one may share a few settings among its layers, and has a node of its own for each key.
+constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 512, kMostFound = uint64_t{4} << 30;
 constexpr uint64_t kMaxLooks = 100'000'000;  ///< at parts of containers, each time one is gone through
 constexpr size_t kMaxUnreached = 1000;       ///< tensors that are listed
 
@@ -65,7 +65,7 @@ NodeId attribute(const Graph& graph, NodeId object, std::string_view name) {
 class Walker {
  public:
   explicit Walker(const Graph& graph)
-      : graph_(graph), holders_(find_holders(graph)), reached_(graph.node_count(), false) {}
+      : graph_(graph), holders_(find_holders(graph)), reached_(graph.node_count(), false), limit_(limit(graph)) {}
 
   Walk run(NodeId root) {
     frames_.push_back({Found{"", {}, root}, 0, false});
@@ -80,8 +80,7 @@ class Walker {
         open_.pop_back();
         continue;
       }
-      const uint64_t limit = std::min(kMaxFound + kFoundPerNode * graph_.node_count(), kMostFound);
-      if (found_ > limit || looks_ > kMaxLooks + graph_.node_count() ||
+      if (found_ > limit_ || looks_ > kMaxLooks + graph_.node_count() ||
           out_.tensors.size() > 4 * graph_.node_count() + 1000)
         return endless();
       visit(frame);
@@ -104,6 +103,9 @@ class Walker {
     bool spare = false;  ///< of what it leads to only tensors that nothing else leads to
   };
 
+  static uint64_t limit(const Graph& graph) {
+    return std::min(kMaxFound + kFoundPerNode * graph.node_count(), kMostFound);
+  }
   static Walk endless() {
     Walk out;
     out.unsupported.push_back({"object", "repeats its parts more often than is followed"});
@@ -237,7 +239,7 @@ class Walker {
   }
 
   void pairs(const Frame& frame, const std::vector<DictPair>& of) {
-    for (size_t i = 0; i < of.size() && found_ <= kMostFound; ++i) {
+    for (size_t i = 0; i < of.size() && found_ <= limit_; ++i) {
       auto number = graph_.as_int(of[i].key);
       const size_t before = frames_.size();
       if (number && graph_.kind(of[i].key) == Kind::kInt)
@@ -250,7 +252,7 @@ class Walker {
   }
   void sequence_items(const Frame& frame, std::span<const NodeId> items) {
     looks_ += items.size();
-    for (size_t i = 0; i < items.size() && found_ <= kMostFound; ++i)
+    for (size_t i = 0; i < items.size() && found_ <= limit_; ++i)
       child(frame, {PathStep::Kind::kIndex, "", static_cast<int64_t>(i)}, items[i]);
   }
 
@@ -449,6 +451,7 @@ class Walker {
   std::vector<Frame> frames_, spare_;
   std::vector<NodeId> open_;
   std::set<std::string> classes_;
+  const uint64_t limit_;            ///< of found_
   uint64_t found_ = 0, looks_ = 0;
 };
 

@@ -326,6 +326,11 @@ class Values(unittest.TestCase):
             shared = [shared, shared]
         self.refused(shared, "more often than is followed")
 
+    def test_a_large_dict_is_no_harm(self):
+        entries = b"".join(b"X\x0b\0\0\0token%06dJ" % i + struct.pack("<i", i) for i in range(600_000))
+        write_archive(self.source, b"\x80\x02}(X\x05\0\0\0vocab}(" + entries + b"uu.")
+        self.call("verify", self.source)
+
     def test_keys_that_are_no_text(self):
         two = [Tensor(floats(1)), Tensor(floats(2))]
         for protocol in (2, 4):
