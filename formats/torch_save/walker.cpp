@@ -23,7 +23,7 @@ namespace {
 constexpr size_t kMaxDepth = 100;
 /// Of what is found, in bytes: keys, paths and records. A graph that shares its parts has far more paths than nodes; an
 /// honest one may share a few settings among its layers, and has a node of its own for each key.
-constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 512, kMostFound = uint64_t{4} << 30;
+constexpr uint64_t kMaxFound = 128 << 20, kFoundPerNode = 1024, kMostFound = uint64_t{4} << 30;
 constexpr uint64_t kMaxLooks = 100'000'000;  ///< at parts of containers, each time one is gone through
 constexpr size_t kMaxUnreached = 1000;       ///< tensors that are listed
 
